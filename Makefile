@@ -45,7 +45,7 @@ fuzz: $(VENV)/test.stamp  ## feed every parser rubbish, each for FUZZ_SECONDS
 	done
 
 fuzz-differential: $(VENV)/test.stamp  ## what real unpicklers run, in a sandbox, against what scan says
-	$(PY) tests/fuzz/differential_pickle.py --seconds $(FUZZ_SECONDS) $(ARGS)
+	$(PY) -m tests.fuzz.differential.judge --seconds $(FUZZ_SECONDS) $(ARGS)
 
 # CMake and ninja of the environment; a file of cases that the numpy reference makes, and a driver that needs no Python.
 CASES  := build/cases.bin

@@ -170,13 +170,10 @@ def gguf_bf16(path: str) -> Callable[[], Any]:
 
 def transformers_bf16(path: str) -> Callable[[], Any]:
     import torch
-    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+    from transformers import AutoModelForCausalLM
 
-    def work() -> int:
-        tensors = load_gguf_checkpoint(path, return_tensors=True)["tensors"]
-        return len([t.to(torch.bfloat16) for t in tensors.values()])
-
-    return work
+    folder, name = os.path.split(path)
+    return lambda: AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.bfloat16)
 
 
 def torch_load_touched(path: str) -> Callable[[], Any]:
@@ -195,6 +192,9 @@ def evicted(path: str) -> None:
     fd = os.open(path, os.O_RDONLY)
     size = os.fstat(fd).st_size
     os.fsync(fd)
+    block = bytearray(1 << 24)
+    while os.readv(fd, [block]):  # what lies below (the host of a virtual disk) is then alike for all contenders
+        pass
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     with mmap.mmap(fd, size, access=mmap.ACCESS_READ) as view:
         pages = np.zeros(-(-size // mmap.PAGESIZE), np.uint8)

@@ -177,6 +177,7 @@ def rules() -> Iterator[str]:
     from weighbridge.containers.gguf.rules import RULES as GGUF
     from weighbridge.containers.numpy import npy, npz
     from weighbridge.containers.safetensors.rules import RULES as SAFETENSORS
+    from weighbridge.models.llamacpp.rules import RULES as LLAMACPP
     from weighbridge.reports import lenient
     from weighbridge.reports.scan.rules import RULES as SCAN
     from weighbridge.reports.verify import packing as verify_packing
@@ -193,6 +194,13 @@ def rules() -> Iterator[str]:
     yield "`llama.cpp refuses`: at which stage; reading the header, the data, or building the model.\n"
     rows = [(f"`{name}`", str(r.severity), str(r.refused) or "-", r.text) for name, r in GGUF.items()]
     yield from table(("rule", "severity", "llama.cpp refuses", "what is wrong"), rows)
+    yield "## llama.cpp\n"
+    yield (
+        "Whether llama.cpp (b11549) would load a GGUF as a model: `no` where it refuses, `open` where Weighbridge "
+        "can't tell. No command writes a GGUF that breaks one of the errors here, unless its source does as well.\n"
+    )
+    rows = [(f"`{name}`", str(r.severity), _loads(name), r.text) for name, r in LLAMACPP.items()]
+    yield from table(("rule", "severity", "loads", "what is wrong"), rows)
     yield "## Safetensors\n"
     yield "Errors are what the reference refuses; `README`: what the format's README forbids and the reference takes.\n"
     rows = [
@@ -272,6 +280,12 @@ def type_name(kind: Any) -> str:
     if arguments:
         return " or ".join(type_name(a) for a in arguments if a is not type(None))
     return {str: "text", bool: "flag", int: "number", float: "number", Any: "value"}.get(kind) or "entry"
+
+
+def _loads(rule: str) -> str:
+    from weighbridge.models.llamacpp.rules import OPEN, REFUSED
+
+    return "no" if rule in REFUSED else "open" if rule in OPEN else "yes"
 
 
 def plain_rows(rules: Mapping[str, Rule]) -> Iterator[tuple[str, str, str]]:

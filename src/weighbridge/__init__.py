@@ -44,6 +44,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from weighbridge.api.comparing import compare_quantized
     from weighbridge.api.editing import edit, plan_edit
+    from weighbridge.api.fetching import fetch, plan_fetch
     from weighbridge.api.loading import from_pretrained, load
     from weighbridge.api.objects import Model, Tensor, open
     from weighbridge.api.provider import provider
@@ -100,17 +101,18 @@ __all__ = [
     "AdapterOptions", "CheckpointOptions", "DiffReport", "FitReport", "GgufOptions", "HashReport", "HfOptions",
     "InspectReport", "Loss", "MlxOptions", "Model", "Move", "NumpyOptions", "Plan", "QuantizeOptions", "Result",
     "SafetensorsOptions", "ScanReport", "SchemeOptions", "SourceOptions", "Tensor", "TorchFolderOptions",
-    "TorchOptions", "VerifyReport", "WriteOptions", "__version__", "anatomy", "compare_quantized", "convert",
-    "diff", "edit", "errors", "explain", "fit", "from_pretrained", "hash", "identify", "inspect", "inspect_imatrix",
-    "load", "load_checkpoint", "merge", "open", "plan_convert", "plan_edit", "plan_merge", "plan_quantize",
-    "plan_rename", "plan_save", "plan_slice", "plan_split", "plan_strip", "provider", "quantize", "rename", "save",
-    "save_checkpoint", "scan", "slice", "split", "strip", "verify",
+    "TorchOptions", "VerifyReport", "WriteOptions", "__version__", "anatomy", "compare_quantized", "convert", "diff",
+    "edit", "errors", "explain", "fetch", "fit", "from_pretrained", "hash", "identify", "inspect", "inspect_imatrix",
+    "load", "load_checkpoint", "merge", "open", "plan_convert", "plan_edit", "plan_fetch", "plan_merge",
+    "plan_quantize", "plan_rename", "plan_save", "plan_slice", "plan_split", "plan_strip", "provider", "quantize",
+    "rename", "save", "save_checkpoint", "scan", "slice", "split", "strip", "verify",
 ]  # fmt: skip
 
 # Module -> the public names in it.
 _MODULES: Final = {
     "api.comparing": "compare_quantized",
     "api.editing": "edit plan_edit",
+    "api.fetching": "fetch plan_fetch",
     "api.loading": "from_pretrained load",
     "api.objects": "Model Tensor open",
     "api.provider": "provider",

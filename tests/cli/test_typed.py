@@ -70,9 +70,13 @@ def test_help_and_version(words: list[str], capsys: Captured) -> None:
     assert ("weighbridge 0" if words[0] in ("version", "-V") else "Usage: wb") in capsys.readouterr().out
 
 
-def test_a_remote_path_is_answered_with_a_download(capsys: Captured) -> None:
-    assert run("inspect", "hf://org/name") == 2
-    assert "hf download org/name --local-dir name" in capsys.readouterr().err
+def test_offline_a_remote_path_is_one_of_the_cache(
+    capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")  # set by the option
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    assert run("--offline", "inspect", "hf://org/name") == 2
+    assert "--offline" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", [["convert"], ["rename", "--add-prefix", "x"], ["slice", "--keep", "a*"], ["merge"]])

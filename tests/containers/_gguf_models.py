@@ -119,6 +119,8 @@ FAULTS = [
     _fault("per-layer numbers", _set("llama.attention.head_count", "arr[u32]", [4])),
     _fault("no architecture", _drop("general.architecture"), "no-architecture"),
     _fault("quantized, no version", _quantized, "no-quantization-version", process=False),
+    # (llama.cpp aborts where it maps the file; the judge of this table reads it)
+    _fault("data at no multiple of 32", _set("general.alignment", "u32", 8), "data-start", process=False),
     _fault("count as u64", _set("llama.context_length", "u64", 64), "key-type"),
     _fault("epsilon as f64", _set("llama.attention.layer_norm_rms_epsilon", "f64", 1e-5), "key-type"),
     _fault("token id as i32", _set(TOKENIZER + "bos_token_id", "i32", 1), "key-type"),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from tests.architecture.house import ROOT
 from tests.fit.published import FIGURES, MODELS
 
 from weighbridge.base.dtypes import Q8_0
+from weighbridge.base.limits import GIB
 from weighbridge.fitting.cache import RunSettings, cache_memory, cache_of
 
 SETTINGS = {
@@ -25,3 +29,12 @@ SETTINGS = {
 def test_equals_llama_cpp(name: str) -> None:
     model = cache_of(MODELS[name])
     assert {s: cache_memory(model, SETTINGS[s]).total for s in SETTINGS} == FIGURES[name]._asdict()
+
+
+def test_the_guides_table() -> None:
+    """Our column of "What other calculators say"."""
+    rows = re.findall(r"^\| (\S+) \| ([\d,]+) \| ([\d.]+) \|", (ROOT / "docs/guide-fit.md").read_text(), re.MULTILINE)
+    assert len(rows) == 9
+    for name, context, expected in rows:
+        settings = RunSettings(context=int(context.replace(",", "")))
+        assert f"{cache_memory(cache_of(MODELS[name]), settings).total / GIB:.2f}" == expected, name

@@ -57,8 +57,12 @@ def gguf_of(shared: Path, folder_of: Maker) -> Converter:
 
     @cache
     def make(name: str, dtype: str) -> Path:
-        folder, pre = folder_of(name), _case(name).pre
-        return made_once(shared / f"{name}-{dtype}.gguf", lambda path: ours.to_gguf(folder, path, dtype, pre=pre))
+        folder, pre, known = folder_of(name), _case(name).pre, name.partition("@")[0] not in ours.REFUSED
+
+        def write(path: Path) -> Path:
+            return ours.to_gguf(folder, path, dtype, pre=pre, checked=known)
+
+        return made_once(shared / f"{name}-{dtype}.gguf", write)
 
     return make
 

@@ -171,20 +171,20 @@ def test_equals_the_reference(
     name: str, folder: Callable[[str], Path], reference: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """The last tokens of a model that sees have no embeddings for the layers: zeros. What sees isn't in the file."""
-    held = ours.to_gguf(folder(name), tmp_path / "ours.gguf", "f32")
+    held = ours.to_gguf(folder(name), tmp_path / "ours.gguf", "f32", checked=False)
     assert gguf_file.differences(gguf_file.read(held), gguf_file.read(reference(name))) == []
 
 
 def test_rows_of_zeros_come_back_and_are_told(folder: Callable[[str], Path], tmp_path: Path) -> None:
-    gguf = ours.to_gguf(folder("padded"), tmp_path / "padded.gguf", "f32")
+    gguf = ours.to_gguf(folder("padded"), tmp_path / "padded.gguf", "f32", checked=False)
     back, first = tensors(ours.to_folder(gguf, tmp_path / "back")), tensors(folder("padded"))
     name = "model.embed_tokens_per_layer.weight"
     assert np.array_equal(back[name][:-16].numpy(), first[name].numpy())
     assert not back[name][-16:].any()
     rest = {n: t for n, t in back.items() if n in first and n != name}
     assert_same(rest, {n: t for n, t in first.items() if n != name})
-    losses = [str(loss) for loss in weighbridge.plan_convert(folder("padded"), tmp_path / "x.gguf").losses]
-    assert any("vocab_size_per_layer_input" in loss for loss in losses)
+    with ours.unchecked(), weighbridge.plan_convert(folder("padded"), tmp_path / "x.gguf") as plan:
+        assert any("vocab_size_per_layer_input" in str(loss) for loss in plan.losses)
 
 
 # ---------------------------------------------------------------------- MLX
@@ -214,7 +214,7 @@ def test_mlx_computes_the_same(name: str, folder: Callable[[str], Path], tmp_pat
     from mlx_lm.utils import load_model
 
     source = folder("plain" if name == "gguf" else name)
-    gguf = ours.to_gguf(source, tmp_path / "plain.gguf", "f32")
+    gguf = ours.to_gguf(source, tmp_path / "plain.gguf", "f32", checked=False)
     weighbridge.convert(gguf if name == "gguf" else source, tmp_path / "mlx", to="mlx")
     config = json.loads((tmp_path / "mlx" / "config.json").read_text())
     assert (config["model_type"], config["architectures"]) == ("gemma3n", ["Gemma3nForConditionalGeneration"])

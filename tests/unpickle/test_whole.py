@@ -205,8 +205,9 @@ def test_what_is_stripped_of_a_module_that_was_saved_whole(tmp_path: Path) -> No
     path = tmp_path / "x.pt"
     path.write_bytes(data)
     report = report_of(wb.plan_strip(path, tmp_path / "weights.safetensors"))
+    values = ("epoch", "best_fitness", "updates", "train_args", "version")
     assert ([(d.name, d.part, d.tensors) for d in report.dropped], report.wrapper) == (
-        [("ema", "ema", len(rest))],
+        [("ema", "ema", len(rest)), *((name, "value", 0) for name in values)],
         "model",
     )
     got = safe.load_file(tmp_path / "weights.safetensors")

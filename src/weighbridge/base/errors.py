@@ -5,6 +5,7 @@
     +- UnsupportedError  the file may be right, we can't: what, and what would work
     +- RefusedError      policy (would overwrite, would requantize): names the option that allows it
     +- UsageError        the caller is wrong
+    +- RemoteError       the network, or the server at its other end, failed: what was asked, the next step
 
 `OSError` passes through untouched: the operating system's own words are the best ones.
 """
@@ -69,3 +70,7 @@ class RefusedError(WeighbridgeError):
 
 class UsageError(WeighbridgeError):
     """The caller's request is invalid."""
+
+
+class RemoteError(WeighbridgeError):
+    """A server or the way to it failed: not there, not allowed, cut off, changed under way."""

@@ -70,6 +70,9 @@ FOLDER_FILES: Final = 20_000
 FOLDER_SNIFFED: Final = 1000
 # Zeros at the end of a file or tensor that are worth reporting: the block of file systems and of download tools.
 ZERO_RUN: Final = 64 << 10
+# Where zeros begin: bytes at the end that are read whole (a second of a slow disk), and a sample before them: a page.
+ZERO_SCAN: Final = 16 * MIB
+ZERO_SAMPLE: Final = 4 << 10
 # What the values of one pickle may take, by the machine's own account, which is no less than what they do take. A
 # checkpoint of a million tensors stays below the second, which holds where a file is opened to be read; whoever only
 # looks into files (a scan of a folder) must stay below 200 MB whatever comes, with the first.

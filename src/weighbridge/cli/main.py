@@ -47,7 +47,9 @@ class Verb:
 _LOOK, _CHANGE, _OTHER = "Look", "Change", "Other"
 COMMANDS: Final = (
     Verb("identify", "Say what a file is, by its content.", _LOOK, ("file", "what")),
-    Verb("inspect", "Show what is inside: model, tensors, metadata.", _LOOK, ("info", "show", "stat", "ls", "tree")),
+    Verb("inspect", "Show what is inside: model, tensors, metadata.", _LOOK, ("info", "show", "stat", "tree")),
+    Verb("ls", "List the models of this machine.", _LOOK, ("list", "models")),
+    Verb("du", "Show where the disk went: stores, duplicates, leftovers.", _LOOK),
     Verb("anatomy", "Name every byte of a file: annotated hexdump and layout map.", _LOOK, ("hexdump", "layout")),
     Verb("explain", "Tell what a pickle would make Python do, step by step.", _LOOK, ("disassemble", "dis")),
     Verb("get", "Take one tensor out, or print its statistics.", _LOOK, ("extract", "dump")),
@@ -65,7 +67,11 @@ COMMANDS: Final = (
     Verb("strip", "Take the weights out of a training checkpoint.", _CHANGE, ("prune",)),
     Verb("rename", "Give tensors other names: prefixes, patterns, another dialect's.", _CHANGE, ("mv",)),
     Verb("slice", "Take some layers, experts or tensors of a model.", _CHANGE, ("cut", "trim")),
+    Verb("fetch", "Fetch files from elsewhere, resumed and verified.", _CHANGE, ("download", "pull")),
+    Verb("dedupe", "Let files of the same bytes share their space.", _CHANGE),
     Verb("edit", "Read and change metadata: keys, arrays, the chat template.", _CHANGE, ("meta", "metadata")),
+    Verb("serve", "Serve models over HTTP, in forms made on the way.", _OTHER),
+    Verb("mount", "Mount a model in forms made where they are read.", _OTHER),
     Verb("completion", "Print the completion script of a shell.", _OTHER),
 )
 BY_NAME: Final = MappingProxyType({name: row for row in COMMANDS for name in (row.name, *row.aliases)})
@@ -77,16 +83,24 @@ def load(row: Verb) -> click.Command:
     command = cast(click.Command, getattr(module, row.name))
     command.name, command.short_help = row.name, row.help
     command.context_settings.setdefault("help_option_names", ["-h", "--help"])
+    for one in (command, *(command.commands.values() if isinstance(command, click.Group) else ())):
+        _add_common(one)
+    return command
+
+
+def _add_common(command: click.Command) -> None:
+    """The options of every command, under the names that this one leaves free."""
     have = {option for param in command.params for option in param.opts}
     for common in common_options():
         common.opts = [name for name in common.opts if name not in have]
-        command.params += [common] if common.opts else []
-    return command
+        command.params += [common] if common.opts and not have & {common.opts[-1]} else []
 
 
 def _set(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     def callback(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-        if value:  # one that isn't given on this side of the command may be given on the other
+        if value and name == "offline":
+            os.environ["HF_HUB_OFFLINE"] = "1"  # huggingface_hub's own switch, which ours is, too
+        elif value:  # one that isn't given on this side of the command may be given on the other
             setattr(SCREEN, name, value)
 
     return callback
@@ -98,6 +112,11 @@ def common_options() -> list[click.Option]:
         (("-q", "--quiet"), {"is_flag": True, "help": "Say nothing but the answer and errors."}, "quiet"),
         (("-v", "--verbose"), {"count": True, "help": "Say more; twice for most."}, "verbose"),
         (("--color",), {"type": click.Choice(["auto", "always", "never"]), "help": "Colours [auto]."}, "color"),
+        (
+            ("--offline",),
+            {"is_flag": True, "help": "Make no connection: what is remote is read from the local cache."},
+            "offline",
+        ),
         (("--debug",), {"is_flag": True, "help": "Show the traceback of an error."}, "debug"),
     )
     return [
@@ -260,10 +279,6 @@ def _explain(error: BaseException) -> int:
             return INTERRUPTED
         case SystemExit():
             return error.code if isinstance(error.code, int) else TROUBLE
-        case OSError() if str(error.filename).startswith("hf:/"):
-            repo = str(error.filename).removeprefix("hf:").strip("/")
-            print_error("remote paths aren't supported", f"hf download {repo} --local-dir {repo.rpartition('/')[2]}")
-            return TROUBLE
         case OSError():
             print_error(_os_words(error), _NEXT_STEPS.get(error.errno or 0))
             return TROUBLE

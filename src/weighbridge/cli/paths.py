@@ -12,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from weighbridge.base.errors import WeighbridgeError
+from weighbridge.io.location import is_remote
 
 _OFFERED: Final = 200  # tensor names
 _SPOOLED: Final = "weighbridge-stdin"
@@ -48,6 +49,13 @@ def is_standard_input(path: str) -> bool:
     return path == "/dev/stdin" or path.endswith(f"{os.sep}{_SPOOLED}")
 
 
+class ModelPath(click.Path):
+    """A file or folder: here a Path, elsewhere (hf://, https://, s3://, ...) as it was written."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if is_remote(value) else super().convert(value, param, ctx)
+
+
 class OutputPath(click.Path):
     """What a command writes. `-` isn't a target: files are written in any order. `only_file`: nor is a folder."""
 
@@ -79,7 +87,7 @@ def tensor_names(path: str, incomplete: str) -> list[str]:
     from weighbridge.models.open import open_headers
 
     try:
-        with open_headers(Path(path)).model as model:
+        with open_headers(path).model as model:
             found = [name for name in model.index.by_name if name.startswith(incomplete)]
     except (OSError, WeighbridgeError):
         return []
@@ -125,8 +133,8 @@ class QuantizeWord(SourcePath):
         return super().shell_complete(ctx, param, incomplete)
 
 
-#: A model to convert, as a Path; `-` is refused with the reason.
-PATH: Final = click.Path(path_type=Path)
+#: A model to convert, as a Path, or as it was written where it lies elsewhere; `-` is refused with the reason.
+PATH: Final = ModelPath(path_type=Path)
 #: A file or folder to look into.
 SOURCE: Final = SourcePath()
 SOURCE_OR_TENSOR: Final = SourcePath(tensor=True)

@@ -292,7 +292,19 @@ def pairs(items: Iterable[tuple[str, object]], indent: int = 0) -> None:
     width = max((len(label) for label, _ in shown), default=0)
     for label, cell in shown:
         name = styled(clean(label).ljust(width), "dim")
-        echo(f"{' ' * indent}{name}  {styled(cell.text, cell.style or None)}".rstrip())
+        first, *more = _folded(cell.text, indent + width + 2)
+        echo(f"{' ' * indent}{name}  {styled(first, cell.style or None)}".rstrip())
+        for line in more:
+            echo(f"{' ' * (indent + width + 2)}{styled(line, cell.style or None)}")
+
+
+def _folded(text: str, used: int) -> list[str]:
+    """The lines of a value on a terminal, beside the `used` columns of its label; one line where it is piped."""
+    if not is_terminal(sys.stdout):
+        return [text]
+    import textwrap
+
+    return textwrap.wrap(text, max(width() - used, 16), drop_whitespace=True) or [""]
 
 
 def console() -> Console:
@@ -301,8 +313,9 @@ def console() -> Console:
 
     color = colored(sys.stdout)
     return Console(
-        file=sys.stdout, highlight=False, markup=False, emoji=False, no_color=not color, force_terminal=color or None
-    )
+        file=sys.stdout, highlight=False, markup=False, emoji=False, no_color=not color, force_terminal=color or None,
+        width=width(),
+    )  # fmt: skip
 
 
 def width(default: int = 100) -> int:

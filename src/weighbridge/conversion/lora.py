@@ -19,7 +19,7 @@ from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.options import AdapterOptions
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_to
 from weighbridge.conversion.plan.model import Loss
-from weighbridge.io.source import FileSource
+from weighbridge.io.location import open_source
 from weighbridge.models.arch.expand import Sizes, TensorSlot
 from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.registry import family_of_hf, read_family
@@ -102,7 +102,7 @@ def _base(model: Checkpoint, adapter: LoraAdapter, options: AdapterOptions) -> _
     if options.base is None and not path.exists():
         raise UsageError(f"the adapter is for {str(declared)!r}, which wasn't found", hint=_BASE)
     if path.is_dir() and (path / "config.json").is_file():
-        with FileSource(path / "config.json") as source:
+        with open_source(path / "config.json") as source:
             config = decode(source.read(0, source.size), source.name, dict[str, Any])
         family = family_of_hf(config, (read_family(Path(model.arch_file)),) if model.arch_file else ())
         sizes = family.sizes_from_hf(config)

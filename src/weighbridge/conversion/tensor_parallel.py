@@ -16,7 +16,7 @@ from weighbridge.conversion.plan.fingerprint import state_of
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.target import check_target
 from weighbridge.conversion.plan.ties import copied
-from weighbridge.io.source import FileSource
+from weighbridge.io.location import open_source
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.tensor_parallel.packed_shards import rank_part
 from weighbridge.models.tensor_parallel.rank_files import metadata
@@ -53,7 +53,7 @@ def plan_ranks(model: Checkpoint, target: Path, options: RankOptions, write: Wri
         format="tensor-parallel",
         folder=True,
         files=(*(f for w in written for f in w.files),
-               *(writers.raw(p.relative_to(folder).as_posix(), FileSource(p)) for p in sidecars)),
+               *(writers.raw(p.relative_to(folder).as_posix(), open_source(p)) for p in sidecars)),
         texts={name: text for w in written for name, text in w.texts.items()},
         losses=tuple(copied(model, parts[0])),
         notes=(summary, *([_WHOLE_GGUF] if container == _GGUF else [])),

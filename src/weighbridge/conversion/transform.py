@@ -67,13 +67,14 @@ def plan_rename(
     given: Mapping[str, Any] = MappingProxyType({}), write: WriteOptions = WriteOptions(),
 ) -> TransformPlan:  # fmt: skip
     """Plans to write the model under other names. `given`: options of the target by name."""
-    plan = _planned(model, target, lambda m: rename(m, names), to, given, write)
-    if names.dialect not in (None, _GGUF) and plan.format == _GGUF and model.format == _GGUF:
+    target = Path(target)
+    kind = choose_target(model, target, to or same_format(model, target), given).format
+    if names.dialect not in (None, _GGUF) and kind == _GGUF and model.format == _GGUF:
         raise UsageError(
             f"a GGUF under {names.dialect} names is one that nothing loads",
             hint="name a target that ends in .safetensors",
         )
-    return plan
+    return _planned(model, target, lambda m: rename(m, names), to, given, write)
 
 
 def plan_slice(
@@ -86,6 +87,8 @@ def plan_slice(
 
 def sliced(model: Checkpoint, what: SliceOptions) -> Transformed:
     """What is left of a model. UsageError where nothing is asked for."""
+    if what.renumber and what.layers is None:
+        raise UsageError("--renumber applies to layers", hint="choose some: --layers 0-15")
     steps: list[Callable[[Checkpoint], Transformed]] = []
     if what.layers is not None:
         steps.append(lambda m: slice_layers(m, what.layers or "", renumber=what.renumber))

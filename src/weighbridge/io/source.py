@@ -11,6 +11,7 @@ import os
 import stat
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,8 @@ class Source(Closing, ABC):
     size: int
     #: True where reading backwards costs a re-read from the start (a deflated zip member).
     sequential: bool = False
+    #: True where each read may be a round trip, so that reads are announced (`advise`).
+    remote: bool = False
 
     @abstractmethod
     def _readinto(self, offset: int, out: memoryview) -> int:
@@ -67,6 +70,12 @@ class Source(Closing, ABC):
         """The file, and the offset in it, of the byte at `offset`; None if no file contains it verbatim."""
         return None
 
+    def advise(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Announce (offset, length) ranges that will be read. Nothing to do where reading costs no round trip."""
+
+    def stream(self, length: int) -> None:
+        """Announce that the first `length` bytes, and perhaps more, will be read in their order."""
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} {self.size} bytes>"
 
@@ -94,13 +103,16 @@ class Window(Source):
             )  # fmt: skip
         self.parent, self.offset, self.size = parent, offset, size
         self.name = name or parent.name
-        self.sequential = parent.sequential
+        self.sequential, self.remote = parent.sequential, parent.remote
 
     def _readinto(self, offset: int, out: memoryview) -> int:
         return self.parent._readinto(self.offset + offset, out)
 
     def location(self, offset: int) -> tuple[FileSource, int] | None:
         return self.parent.location(self.offset + offset)
+
+    def advise(self, ranges: Iterable[tuple[int, int]]) -> None:
+        self.parent.advise((self.offset + start, length) for start, length in ranges)
 
 
 class FileSource(Source):

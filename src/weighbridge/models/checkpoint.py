@@ -11,10 +11,12 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from weighbridge.base.closeable import Closing
 from weighbridge.base.dtypes import F32
@@ -22,8 +24,10 @@ from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeEr
 from weighbridge.base.limits import CONFIG_JSON, MIB
 from weighbridge.containers import opening
 from weighbridge.containers.base import Index
-from weighbridge.io.source import FileSource, Source
-from weighbridge.models.jsonfile import decode
+from weighbridge.io.location import open_source
+from weighbridge.io.source import Source
+from weighbridge.models.arch.config import numbers_as_text
+from weighbridge.models.jsonfile import decode, oddities
 from weighbridge.models.locate import Place, locate
 from weighbridge.models.stored_tensors import StoredTensors
 
@@ -34,6 +38,11 @@ if TYPE_CHECKING:
     from weighbridge.models.resolved import ResolvedModel
     from weighbridge.packings.unpacking import PackedGroup
     from weighbridge.tensors.nodes import LogicalTensor, Node
+
+
+# Of a file elsewhere: what its header probably needs. A vocabulary lies in the header of a GGUF's first file.
+_HEADER: Final = 32 << 10
+_HEADERS: Final = MappingProxyType({".gguf": 4 * MIB})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +66,8 @@ def open_checkpoint(path: str | Path, options: SourceOptions = SourceOptions()) 
     try:
         for weight in place.weights:
             sources.append(_shard(place, weight))
+        for number, source in enumerate(sources):  # the headers of all files come at the same time
+            source.stream(_HEADERS.get(Path(source.name).suffix, _HEADER) if number == 0 else _HEADER)
         index = _index(place, sources, options.allow_expand)
         return Checkpoint(replace(place, shards=None), index, options.arch_file)  # its names would be there twice
     except BaseException:
@@ -65,10 +76,10 @@ def open_checkpoint(path: str | Path, options: SourceOptions = SourceOptions()) 
         raise
 
 
-def _shard(place: Place, weight: Path) -> FileSource:
+def _shard(place: Place, weight: Path) -> Source:
     """One weight file. FormatError where one of several is missing."""
     try:
-        return FileSource(weight)
+        return open_source(weight)
     except FileNotFoundError:
         if place.single:
             raise
@@ -80,6 +91,8 @@ def _shard(place: Place, weight: Path) -> FileSource:
 
 
 def _index(place: Place, sources: list[Source], allow_expand: bool) -> Index:
+    if not sources:
+        raise FormatError("the index lists no file", path=str(place.index or place.path), field="weight_map")
     indexes = [i.whole() if allow_expand and i.capped else i for i in map(parse, sources)]
     formats = {i.format for i in indexes}
     if len(formats) > 1:
@@ -151,6 +164,17 @@ class Checkpoint(Closing):
             return None
         parsed: dict[str, Any] = decode(data, str(self.place.folder / name), dict[str, Any])
         return parsed
+
+    @property
+    def oddities(self) -> list[str]:
+        """What is unusual about the folder's files and was read all the same."""
+        texts = {name: self.place.read(name, CONFIG_JSON) for name in ("config.json", "generation_config.json")}
+        odd = {name: ", ".join(oddities(data)) for name, data in texts.items() if data is not None}
+        words = [f"{name} is no JSON, but was read: it has {found}" for name, found in odd.items() if found]
+        with suppress(FormatError):  # who needs the config refuses it
+            if quoted := numbers_as_text(self.json("config.json") or {}):
+                words.append(f"config.json has numbers in quotes: {', '.join(quoted)}")
+        return [*self.place.notes, *words]
 
     @property
     def files_of_tensors(self) -> dict[str, str]:

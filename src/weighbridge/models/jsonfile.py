@@ -1,22 +1,115 @@
-"""A JSON file that is needed as it should be: decoded, or a FormatError with its name. (Reports forgive: `beside`.)"""
+"""A JSON file that is needed as it should be: decoded, or a FormatError with its name. (Reports forgive: `beside`.)
+
+Published configs aren't always JSON: Python writes Infinity and NaN, editors a byte order mark, people a comma too
+many. Each has one meaning, so each is read (`oddities` names them); anything else is refused.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import math
+import re
+from itertools import pairwise
+from typing import Any, Final
 
 import msgspec
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import CONFIG_JSON
 
+_MARK: Final = b"\xef\xbb\xbf"
+_CONSTANTS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+# An integer that no double holds, where a value may stand: whoever computes with it fails.
+_LONG: Final = re.compile(rb"(?<=[\s:,\[])-?\d{309,}(?=[\s,\]}])")
+
+
+def oversized(data: bytes) -> str | None:
+    """What is wrong with a number of some JSON that no program computes with; None where there is none."""
+    match = _LONG.search(data)
+    return f"an integer of {len(match[0].lstrip(b'-'))} digits at byte {match.start()}" if match else None
+
 
 def decode(data: bytes, name: str, kind: Any = Any, limit: int = CONFIG_JSON) -> Any:
     """`data` as JSON of type `kind`."""
     if len(data) > limit:
         raise FormatError("the file is too large", path=name, expected=f"<= {limit} bytes", found=len(data))
+    if (why := oversized(data)) is not None:
+        raise FormatError(f"no such JSON as is needed: {why}", path=name)
     try:
-        return msgspec.json.decode(data, type=kind)
+        try:
+            return msgspec.json.decode(data, type=kind)
+        except msgspec.ValidationError:
+            raise
+        except ValueError as error:
+            if (found := _forgiven(data)) is None:
+                raise error from None
+            return msgspec.convert(found[0], kind)
     except ValueError as error:  # msgspec's errors, text that isn't UTF-8, numbers beyond 4300 digits
         raise FormatError(f"no such JSON as is needed: {error}", path=name) from error
     except RecursionError as error:
         raise FormatError("JSON is nested too deeply", path=name) from error
+
+
+def oddities(data: bytes) -> list[str]:
+    """What makes `data` no JSON though its meaning is plain; nothing where it is JSON, or can't be read at all."""
+    try:
+        msgspec.json.decode(data)
+    except (ValueError, RecursionError):
+        try:
+            found = _forgiven(data)
+        except RecursionError:
+            return []
+        return found[1] if found else []
+    return []
+
+
+def _forgiven(data: bytes) -> tuple[Any, list[str]] | None:
+    """The value of a file with oddities of the three kinds, and their names; None where it has others."""
+    found: list[str] = []
+    if data.startswith(_MARK):
+        data = data.removeprefix(_MARK)
+        found.append("a byte order mark")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    plain = _without_commas(text)
+    if plain != text:
+        found.append("a comma before a closing bracket")
+    constants = set[str]()
+
+    def constant(word: str) -> float:
+        constants.add(word)
+        return _CONSTANTS[word]
+
+    try:
+        value = json.loads(plain, parse_constant=constant)
+    except ValueError:
+        return None
+    return value, [*found, *sorted(constants)]
+
+
+def _without_commas(text: str) -> str:
+    """The text without commas, outside strings, that stand before a closing bracket."""
+    out, inside = list[str](), False
+    for part in text.split('"'):
+        out.append(part if inside else _cut(part))
+        if inside and _escaped(part):
+            continue
+        inside = not inside
+    return '"'.join(out)
+
+
+def _escaped(part: str) -> bool:
+    """Whether the quote behind this part of a string is one of its characters."""
+    return (len(part) - len(part.rstrip("\\"))) % 2 == 1
+
+
+def _cut(part: str) -> str:
+    pieces = part.split(",")
+    closes = [after.lstrip().startswith(("}", "]")) and _filled(before) for before, after in pairwise(pieces)]
+    return "".join((pieces[0], *(p if end else f",{p}" for p, end in zip(pieces[1:], closes, strict=True))))
+
+
+def _filled(before: str) -> bool:
+    return not before.rstrip().endswith(("{", "["))

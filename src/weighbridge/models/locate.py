@@ -16,11 +16,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import INDEX_JSON, SHARDS
 from weighbridge.containers import BUILT_IN, model_suffixes
 from weighbridge.containers.numbered import Numbered, numbered
-from weighbridge.io.source import FileSource
+from weighbridge.io.links import check_link
+from weighbridge.io.location import open_source
 
 if TYPE_CHECKING:
     from weighbridge.containers.sharded import ShardIndex
@@ -43,13 +45,15 @@ def is_training(name: str) -> bool:
 @dataclass(frozen=True)
 class Place:
     """`weights`: the files with tensors, in order. `folder`: where config.json and the tokenizer are looked for.
-    `index`: the JSON that lists the shards, and `shards` its content until they are opened, where there is one."""
+    `index`: the JSON that lists the shards, and `shards` its content until they are opened, where there is one.
+    `notes`: what was passed over on the way."""
 
     path: Path
     weights: tuple[Path, ...]
     folder: Path
     index: Path | None = None
     shards: ShardIndex | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def single(self) -> bool:
@@ -62,11 +66,13 @@ class Place:
         return tuple(p.relative_to(self.folder).as_posix() for p in (*near, *deep) if p.is_file())
 
     def read(self, name: str, limit: int = INDEX_JSON) -> bytes | None:
-        """A small file beside the weights; None where there is none. FormatError where it is absurdly large."""
+        """A small file beside the weights; None where there is none. FormatError where it is absurdly large,
+        RefusedError for a link that leads out of the folder."""
         path = self.folder / name
         if not path.is_file():
             return None
-        with FileSource(path) as source:
+        check_link(path, self.folder)
+        with open_source(path) as source:
             if source.size > limit:
                 raise FormatError("the file is too large", path=source.name, expected=f"at most {limit} bytes")
             return source.read(0, source.size)
@@ -74,7 +80,7 @@ class Place:
 
 def locate(path: str | Path) -> Place:
     """The files of the model at `path`. FileNotFoundError or UsageError where there is none."""
-    path = Path(path)
+    path = resolve_path(path)
     if str(path) == "-":
         raise UsageError("standard input can't be read", hint="a model is read in any order: write it to a file first")
     try:
@@ -94,7 +100,7 @@ def locate(path: str | Path) -> Place:
 def _indexed(index: Path) -> Place:
     from weighbridge.containers import sharded
 
-    with FileSource(index) as source:
+    with open_source(index) as source:
         shards = sharded.parse_index(source)
     return Place(index.parent, tuple(index.parent / name for name in shards.files), index.parent, index, shards)
 
@@ -109,12 +115,19 @@ def _siblings(path: Path, one: Numbered) -> tuple[Path, ...]:
 def _folder(folder: Path) -> Place:
     names = sorted(p.name for p in folder.iterdir() if p.is_file() or p.is_symlink())
     for suffix in _SUFFIXES:
+        stale = []
         main = f"{_MAIN.get(suffix, f'model{suffix}')}.index.json"
+        found = [n for n in names if n.endswith(suffix) and not n.startswith(_COMPANIONS) and not is_training(n)]
         for index in (main, *(n for n in names if n.endswith(f"{suffix}.index.json"))):
             if index in names:
-                return _indexed(folder / index)
-        if found := _weights(names, suffix):
-            return Place(folder, tuple(folder / n for n in _one_model(folder, found, suffix)), folder)
+                place = _indexed(folder / index)
+                if found and not any(path.exists() for path in place.weights):
+                    stale.append(f"{index} is passed over: none of the files that it lists is there")
+                    continue
+                return place
+        if found:
+            one = tuple(folder / n for n in _one_model(folder, found, suffix))
+            return Place(folder, one, folder, notes=tuple(dict.fromkeys(stale)))
     raise UsageError(f"{folder} holds no weights", hint=_elsewhere(folder) or f"looked for {', '.join(_SUFFIXES)}")
 
 

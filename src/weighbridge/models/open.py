@@ -7,9 +7,9 @@ open_headers(path, options)    names, shapes and metadata, also of a set with mi
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import NamedTuple
 
+from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.models.checkpoint import Checkpoint, SourceOptions, open_checkpoint
 from weighbridge.models.tensor_parallel.rank_set import RankStatus, find_ranks, rank_set_of
 
@@ -26,18 +26,20 @@ class Headers(NamedTuple):
 def open_model(path: str | os.PathLike[str], options: SourceOptions = SourceOptions()) -> Checkpoint:
     """The model at `path`: a file, a folder, an index, one file of a numbered set or of a tensor-parallel set, which is
     joined. Reads headers only. Errors: OSError, FormatError, UnsupportedError, UsageError."""
-    files = find_ranks(Path(path)) if options.join_ranks else []
+    path = resolve_path(path)
+    files = find_ranks(path) if options.join_ranks else []
     if not files:
-        return open_checkpoint(Path(path), options)
+        return open_checkpoint(path, options)
     from weighbridge.models.tensor_parallel.rank_files import gather_ranks  # late: inspect starts without it
 
-    return gather_ranks(Path(path), files, options)
+    return gather_ranks(path, files, options)
 
 
 def open_headers(path: str | os.PathLike[str], options: SourceOptions = SourceOptions()) -> Headers:
     """What the headers at `path` declare. A folder of ranks gives the whole model's tensors, a rank's file its own."""
-    if rank_set_of(Path(path)) is None:
-        return Headers(open_checkpoint(Path(path), options), None)
+    path = resolve_path(path)
+    if rank_set_of(path) is None:
+        return Headers(open_checkpoint(path, options), None)
     from weighbridge.models.tensor_parallel.rank_files import open_ranks
 
-    return Headers(*open_ranks(Path(path), options))
+    return Headers(*open_ranks(path, options))

@@ -33,7 +33,7 @@ from weighbridge.base.spec import Spec
 from weighbridge.base.state import DEPTH, KINDS, Ordered, Ref, extent, path_of, too_deep
 from weighbridge.containers.base import Index
 from weighbridge.containers.safetensors import container as safetensors
-from weighbridge.io.source import FileSource
+from weighbridge.io.location import open_source
 from weighbridge.models.jsonfile import decode as decode_json
 from weighbridge.models.stored_tensors import node_builder
 
@@ -216,7 +216,7 @@ def is_checkpoint(folder: Path) -> bool:
 
 def read_state(folder: Path) -> State:
     """The checkpoint in a folder: its structure, and nodes of its tensors. FormatError names what doesn't fit."""
-    with FileSource(folder / FILE) as source:
+    with open_source(folder / FILE) as source:
         if source.size > TOKENIZER_JSON:
             raise FormatError("the file is too large", path=source.name, expected=f"at most {TOKENIZER_JSON} bytes")
         value = decode(source.read(0, source.size), source.name)
@@ -229,7 +229,7 @@ def read_state(folder: Path) -> State:
         for name in dict.fromkeys(r.storage.partition("/")[0] for r in refs):
             if not _FILE_NAME.match(name):
                 raise FormatError("no plain file name", path=str(folder / FILE), found=name[:80])
-            indexes[name] = safetensors.parse(FileSource(folder / f"{name}.safetensors"))
+            indexes[name] = safetensors.parse(open_source(folder / f"{name}.safetensors"))
             build = node_builder(indexes[name])
             storages |= {f"{name}/{e.name}": build(e) for e in indexes[name]}
         for ref in refs:

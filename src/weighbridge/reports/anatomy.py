@@ -15,7 +15,8 @@ from typing import Final
 from weighbridge.base.errors import UsageError
 from weighbridge.containers.base import Entry, Region
 from weighbridge.containers.opening import format_of
-from weighbridge.io.source import FileSource, Source
+from weighbridge.io.location import open_source
+from weighbridge.io.source import Source
 from weighbridge.reports import lenient, tensor_path
 
 SCHEMA: Final = "weighbridge/anatomy/1"
@@ -89,9 +90,9 @@ def anatomy(
     """The regions of the file at `path` (`PATH::tensor`: of that tensor). `cells`: the resolution of `strip`, the
     prevailing kind of bytes in each of that many equal pieces of the file."""
     file, name = tensor_path.split(path)
-    if os.path.isdir(file):
+    if file.is_dir():
         raise UsageError(f"{file} is a folder", hint="name one file in it")
-    with FileSource(file) as source:
+    with open_source(file) as source:
         form = format_of(source)
         regions = form.regions(source)
         start, end = _range(source, at, start, end)

@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import PICKLE_READING
 from weighbridge.containers.opening import format_of
-from weighbridge.io.source import FileSource, Source
+from weighbridge.io.location import open_source
+from weighbridge.io.source import Source
 from weighbridge.unpickle import explain as steps
 from weighbridge.unpickle.machine import Event, Machine
 from weighbridge.unpickle.torch_calls import NAMES
@@ -84,7 +86,7 @@ def explain(
     path: str | os.PathLike[str], *, member: str | None = None, only_calls: bool = False, limit: int | None = LIMIT
 ) -> ExplainReport:
     """The pickles of the file at `path`; `member`: only that one, by its name. `limit`: steps of each to report."""
-    with FileSource(path) as source:
+    with open_source(resolve_path(path)) as source:
         form = format_of(source)
         found = [_PickleSpan(*row) for row in form.pickles_in(source)]
         chosen = [f for f in found if member is None or f.name == member or f.name.endswith(f"/{member}")]

@@ -15,12 +15,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.limits import FOLDER_FILES, FOLDER_SNIFFED
 from weighbridge.containers import MISNAMED_UNLESS, PICKLED, find, titled
 from weighbridge.containers.sniff.detect import sniff
 from weighbridge.containers.sniff.probe import Identity
-from weighbridge.io.source import FileSource, Source
+from weighbridge.io.location import open_source, walk
+from weighbridge.io.source import Source
 from weighbridge.reports import sidecars
 
 SCHEMA: Final = "weighbridge/identify/1"
@@ -64,12 +66,12 @@ class IdentifyReport:
 
 def identify(path: str | os.PathLike[str]) -> IdentifyReport:
     """The identity of `path`. OSError if it can't be read; nothing else is an error."""
-    path = Path(path)
+    path = resolve_path(path)
     return _folder(path) if path.is_dir() else _file(path)
 
 
 def _file(path: Path) -> IdentifyReport:
-    with FileSource(path) as source:
+    with open_source(path) as source:
         found, size = _identified(source), source.size
     return IdentifyReport(
         str(path), "file", found.format, found.variant, found.title, found.confidence, found.evidence, found.readable,
@@ -114,8 +116,8 @@ class Folder:
     def names(self) -> list[str]:
         """Relative names of the files, two levels deep, sorted."""
         out: list[str] = []
-        for base, folders, files in os.walk(self.path):
-            inner = Path(base).relative_to(self.path)
+        for base, folders, files in walk(self.path):
+            inner = base.relative_to(self.path)
             folders[:] = sorted(f for f in folders if f != ".git") if len(inner.parts) < 2 else []
             out += [(inner / f).as_posix() for f in files]
             if len(out) > FOLDER_FILES:
@@ -137,7 +139,7 @@ class Folder:
     def _line(self, name: str) -> FileLine | None:
         path = self.path / name
         try:
-            with FileSource(path) as source:
+            with open_source(path) as source:
                 found, size = _identified(source), source.size
         except (UnsupportedError, OSError) as error:  # a socket or a dangling link: reported, but no reason to stop
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

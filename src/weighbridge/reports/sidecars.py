@@ -11,13 +11,14 @@ import msgspec
 
 from weighbridge.base.errors import WeighbridgeError
 from weighbridge.base.limits import CONFIG_JSON
-from weighbridge.io.source import FileSource
+from weighbridge.io.location import open_source
+from weighbridge.models.jsonfile import oversized
 
 
 def read(path: Path, limit: int = CONFIG_JSON) -> bytes | None:
     """A file's bytes; None if it is missing, unreadable or implausibly large."""
     try:
-        with FileSource(path) as source:
+        with open_source(path) as source:
             return source.read(0, source.size) if source.size <= limit else None
     except (OSError, WeighbridgeError):
         return None
@@ -32,7 +33,7 @@ def json(path: Path, limit: int = CONFIG_JSON) -> dict[str, Any]:
 def decoded(data: bytes | None) -> Any:
     """The JSON value of some bytes; None if they aren't valid."""
     try:
-        return msgspec.json.decode(data) if data else None
+        return msgspec.json.decode(data) if data and oversized(data) is None else None
     except (ValueError, RecursionError):
         return None
 

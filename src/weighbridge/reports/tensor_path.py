@@ -6,13 +6,18 @@ import os
 from difflib import get_close_matches
 from pathlib import Path
 
+from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import UsageError
 from weighbridge.containers.base import Entry, Index
+from weighbridge.io.location import is_remote
 
 
 def split(path: str | os.PathLike[str]) -> tuple[Path, str | None]:
     """The path and the tensor's name. If a file with `::` in its name exists, it is that file."""
     text = os.fspath(path)
+    if is_remote(text):
+        place, _, name = text.partition("::")
+        return resolve_path(place), name or None
     if "::" not in text or os.path.lexists(text):
         return Path(text), None
     parts = text.split("::")

@@ -34,6 +34,7 @@ from weighbridge.unpickle.values import Blob, Dict, Done, External, Global, Obje
 
 _EVENT: Final = 152  # bytes that an Event and its place take
 _MEMO: Final = 96  # a number and its place in a dict that grows, beyond a list's
+_PLACES: Final = 1 << 20  # places of the memo that any pickle may take
 _RETAINED: Final = 4  # bytes held at once for each of a long line: the window, what it is read into, the line, its text
 _MAYBE_TEXT: Final = (str, Blob, Object, Persistent, External)
 _ITERABLE: Final = (list, str, bytes, Blob, Dict, Set)  # what Python's unpickler takes as arguments
@@ -43,8 +44,9 @@ _FRAME: Final = "an opcode reaches across the end of its frame"
 
 class Event(NamedTuple):
     """Something that a real unpickler would do beyond making plain data. `kind`: import, call, build, persistent,
-    extension, buffer, computed-name, odd (done to a value that has no such thing), bomb (a key that takes too
-    long to hash), or disputed (`what`: the reason, as text). `what` is otherwise the record it is about."""
+    extension, buffer, computed-name, odd (done to a value that has no such thing), bomb (a key that takes too long to
+    hash, a place of the memo far behind all others), or disputed (`what`: the reason, as text). `what` is otherwise the
+    record, key or place it is about."""
 
     kind: str
     at: int
@@ -61,6 +63,7 @@ class Machine:
         self.steps = 0
         self.leftover = 0  # values on the stack when it stopped, besides the result
         self.done = self.disputes = False
+        self.reframed = False  # frames overlap: CPython's C unpickler goes on with other bytes
         self.spent = 0
         self.stack: list[Any] = []  # since the last mark
         self.marks: list[list[Any]] = []  # the stacks below the marks
@@ -143,6 +146,7 @@ class Machine:
             # CPython's C unpickler read on across a frame's end (#154848) where its Python one refuses.
             if self.end > self._frame_end:
                 self.dispute(_FRAME, f"end at {self._frame_end}", self.end)
+                self.reframed = True
             self._frame_end = None
         if self._next >= len(self._data):
             self._load(PICKLE_WINDOW)
@@ -209,7 +213,13 @@ class Machine:
             self.dispute("a line has no end")
             end = max(here, len(self._data) - 1)  # as Python's readline()[:-1] takes it
         self.spent += end - here
+        self._cross(end)
         return end
+
+    def _cross(self, end: int) -> None:
+        """An argument reaches to `end`, in the window."""
+        if self._frame_end is not None and self.base + end > self._frame_end:
+            self.reframed = True
 
     def counted(self, size: int, here: int) -> bytes | Blob:
         """`size` bytes from `here` on: a long run of them stays in the source."""
@@ -218,6 +228,7 @@ class Machine:
             left = self.source.size - self.base - here
             if not 0 <= size <= left:
                 self.fail("the pickle ends inside a value", f"{size} bytes", f"{left} left")
+        self._cross(end)
         if size > PICKLE_BLOB:
             return Blob(self.at, self.source, self.base + here, size)
         if end > len(self._data):
@@ -228,6 +239,7 @@ class Machine:
     def enter_frame(self, size: int, here: int) -> None:
         if self._frame_end is not None:
             self.dispute("a frame begins inside a frame")
+            self.reframed = True
         at = self.base + here
         if size > self.source.size - at:
             self.dispute("the pickle ends inside a frame", f"{size} bytes", f"{self.source.size - at} left")
@@ -255,8 +267,10 @@ class Machine:
             if key > len(memo):
                 self.spend(_MEMO * (len(memo) + 1))
                 memo = self.memo = dict(enumerate(memo))
-        elif key not in memo:
+        if isinstance(memo, dict) and key not in memo:
             self.spend(_MEMO)
+            if key > max(self.at - self.start, _PLACES):  # CPython's memo is an array
+                self.note("bomb", key)
         memo[key] = top
 
     def get(self, key: int) -> None:
@@ -294,6 +308,8 @@ class Machine:
         self._log.append(Event(kind, self.at, self.opcode, what))
 
     def name(self, module: Any, name: Any) -> Global | External:
+        if not self.strict:  # a string of Python 2 that is no UTF-8: readers with encoding="latin1" take it
+            module, name = (v.decode("latin-1") if isinstance(v, bytes) else v for v in (module, name))
         if not isinstance(module, str) or not isinstance(name, str):
             if self.strict or not all(isinstance(v, _MAYBE_TEXT) for v in (module, name)):
                 self.fail("a module and a name must be strings")

@@ -240,9 +240,10 @@ def _call(how: str) -> Step:
 
 def _instance(m: Machine, data: bytes, here: int) -> int:
     module, name, end = _names(m, data, here)
+    named = m.name(module, name)  # before the mark is missed, as Python's unpickler does
     items = tuple(m.pop_mark())
     m.spent += 8 * len(items)
-    m.call(m.name(module, name), items, "INST")
+    m.call(named, items, "INST")
     return end
 
 

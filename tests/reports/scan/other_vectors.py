@@ -250,7 +250,29 @@ TEMPLATES: Final = (
     ("{% set d = {'a': 1} %}{{ d[messages[0].content][messages[1].content] }}", "unproven", "template/unproven-name"),
     ("{% set k = '%c%cclass%c%c'|format(95, 95, 95, 95) %}{{ x[k] }}", U, "template/built-name"),
     ("{{ x['%s' % y] }}", U, "template/built-name"),
-    ("{{ '{0.__class__}'.format(x) }}", U, "template/underscored-text"),
+    ("{{ '{0.__class__}'.format(x) }}", D, "template/underscored"),
+    ("{{ '{0._x}'.format(x) }}", D, "template/underscored"),
+    ("{{ 'a __class__' }}", U, "template/underscored-text"),
+    ("{{ [x]|join(',', attribute='_a') }}", D, "template/underscored"),
+    ("{{ [x]|unique(attribute='mro')|list }}", D, "template/underscored"),
+    ("{{ x[dict(mro=1)|first] }}", D, "template/underscored"),
+    (
+        "{% set l = [] %}{% for c in 'mro' %}{% set _ = l.append(c) %}{% endfor %}{{ x[l|join] }}",
+        U,
+        "template/built-name",
+    ),
+    ("{% set d = {} %}{% set _ = d.update({'k': 'mro'}) %}{{ x[d.k] }}", D, "template/underscored"),
+    ("{% macro f(a) %}{{ x[a] }}{% endmacro %}{{ f('m' ~ 'ro') }}", D, "template/underscored"),
+    ("{% macro f() %}{{ x[varargs[0]] }}{% endmacro %}{{ f('mro') }}", D, "template/underscored"),
+    ("{{ [x]|map(**{'attribute': 'mro'})|list }}", D, "template/underscored"),
+    ("{{ x[(['mro']|tojson)[2:-2]] }}", U, "template/built-name"),
+    ("{{ x[['Qmro']|map('replace', 'Q', '')|first] }}", U, "template/built-name"),
+    ("{{ '{0._x}'['format'](x) }}", D, "template/underscored"),
+    ("{% set f = '{0._x}'.format %}{{ f(x) }}", D, "template/underscored"),
+    ("{{ x[[['mro']]|sum(start=[])|first] }}", D, "template/underscored"),
+    ("{{ x['a'|int('mro')] }}", D, "template/underscored"),
+    ("{{ x[({'k': 'mro'}|dictsort)[0][1]] }}", D, "template/underscored"),
+    ("{% for c in ['mro', 'b'] %}{{ x[loop.previtem] }}{% endfor %}", U, "template/built-name"),
     ("{{ lipsum(5) }}", U, "template/foreign-global"),
     ("{{ url_for('x') }}", U, "template/foreign-global"),
     ("{% for i in range(1000000000) %}x{% endfor %}", M, "template/bomb"),
@@ -318,6 +340,17 @@ def _plus_checksum(members: Mapping[str, bytes]) -> bytes:
             digits = int(bytes(data[at + 148 : at + 154]), 8)
             data[at + 148 : at + 156] = f"+{digits:o}".encode().ljust(8, b"\0")
     return bytes(data)
+
+
+def _sparse(members: Mapping[str, bytes]) -> bytes:
+    """A tar of files that GNU tar calls sparse."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size, info.pax_headers = len(data), {"GNU.sparse.realsize": str(len(data))}
+            archive.addfile(info, io.BytesIO(data))
+    return out.getvalue()
 
 
 #: Files that some loader runs although their first bytes, their name or their numbers say otherwise.
@@ -389,6 +422,10 @@ DISGUISED: Final = (
         D,
         "tar/odd-number",
     ),
+    Vector("m.tar", _sparse({"data.pkl": b"\x80\x02" + PAYLOAD}), D, "pickle/dangerous-call"),
+    Vector("m.tar", _sparse({"a.txt": b"text"}), "unproven", "tar/sparse"),
+    Vector("data.npy", b"cno_such_module\nx\n.", U, "pickle/unknown-import"),
+    Vector("model.mar", b"\xed" + zipped({"m.npy": PAYLOAD}), D, "pickle/dangerous-call"),
     Vector("config.nemo", _plus_checksum({"model_config.yaml": b"a: 1\n"}), M, "tar/odd-number"),
     Vector("model.pkl.lz4", b"\x04\x22\x4d\x18\x68\x40" + bytes(40), "unproven", "stream/not-unpacked"),
 )

@@ -145,7 +145,7 @@ def test_without_the_rule_it_would_be_followed_or_passed_over(
     name, target = OUTWARD[case]
     (root / name).symlink_to(target)
     right = told(root)
-    monkeypatch.setattr(walk, "_inside", lambda path, own: True)
+    monkeypatch.setattr(walk, "is_inside", lambda path, own: True)
     assert told(root) != right
 
 
@@ -155,5 +155,5 @@ def test_where_every_link_were_one_outward(case: str, root: Path, monkeypatch: p
     name, target = INWARD[case]
     (root / name).symlink_to(target)
     right = told(root)
-    monkeypatch.setattr(walk, "_inside", lambda path, own: False)
+    monkeypatch.setattr(walk, "is_inside", lambda path, own: False)
     assert told(root) != right

@@ -94,6 +94,13 @@ PICKLES = [
     case("system", EVIL, _D, "pickle/dangerous-call"),
     case("system, protocol 0", EVIL0, _D, "pickle/dangerous-call"),
     case("system, protocol 4", p(frame(sg("os", "system") + short("cmd") + b"\x85R"), 4), _D, "pickle/dangerous-call"),
+    case(
+        "INST without a mark", b"ios\nsystem\n.", _D, "pickle/broken", "pickle/dangerous-import", "pickle/hidden-name"
+    ),
+    case("a module whose file's name is no identifier", b"cno such\nx\n.", _M, "pickle/odd-name"),
+    case("a name in the encoding of Python 2", b"S'P\xcdosix'\nU\x06system\x93.", _U, "pickle/unknown-import"),
+    case("names across the end of a frame", frame(b"cml_dtypes\nfloat8(\x97")[:-1] + b"\x97b\nb\n.", _M, "pickle/text"),
+    case("a memo as long as a place in it says", p(b")r\0\0\0\x7f"), _M, "pickle/bomb"),
     case("imported and never called", p(g("os", "system")), _D, "pickle/dangerous-import"),
     case("imported and dropped", p(g("os", "system") + b"0N"), _D, "pickle/dangerous-import"),
     case("called and dropped", p(SYSTEM + b"0N"), _D, "pickle/dangerous-call"),

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from weighbridge.base.errors import UsageError
-from weighbridge.cli.options import command, examples, json_option, option
+from weighbridge.cli.options import command, examples, json_option, option, refuse_others
 from weighbridge.cli.paths import SOURCE_OR_TENSOR
 
 if TYPE_CHECKING:
     from weighbridge.reports.anatomy import AnatomyReport
 
+_DUMPED: Final = 32  # bytes of a region
+_WIDE: Final = 77  # columns of a line with 16 bytes
+# Options of the dump -> their parameters.
+_PARTS: Final = {"at": "at", "kind": "kinds", "limit": "limit", "bytes": "head"}
 # Colours of kinds, in the dump and in the map.
 _STYLES: Final = {
     "tensor": "name",
@@ -49,7 +53,7 @@ def _range(text: str) -> dict[str, int]:
 @option("--range", "span", type=_range, default="", metavar="A:B", help="Regions that meet bytes A to B.")
 @option("--map", "only_map", is_flag=True, help="Show how the file divides, and no regions.")
 @option("--kind", "kinds", multiple=True, metavar="KIND", help="Regions of a kind (key, value, tensor, padding ...).")
-@option("--bytes", "head", type=click.IntRange(0, 1 << 20), default=32, help="Bytes of a region to dump [32].")
+@option("--bytes", "head", type=click.IntRange(0, 1 << 20), help="Bytes of a region to dump [32].")
 @option("--limit", type=click.IntRange(0), metavar="N", help="Show the first N regions.")
 @json_option
 def anatomy(file: str, span: dict[str, Any], only_map: bool, as_json: bool, **options: Any) -> None:
@@ -57,6 +61,12 @@ def anatomy(file: str, span: dict[str, Any], only_map: bool, as_json: bool, **op
     from weighbridge.cli.render import emit_json, width
     from weighbridge.reports.anatomy import anatomy
 
+    if only_map:
+        given = {f"--{name}": options[key] not in (None, ()) for name, key in _PARTS.items()}
+        refuse_others("--map", {**given, "--range": span}, hint="the map is of the whole file")
+    elif options["at"] is not None:
+        refuse_others("--at", {"--range": span}, hint="give one of them")
+    options["head"] = _DUMPED if options["head"] is None else options["head"]
     report = anatomy(file, **span, **options, cells=max(width() - 2, 16))
     if as_json:
         return emit_json(report)
@@ -67,17 +77,18 @@ def anatomy(file: str, span: dict[str, Any], only_map: bool, as_json: bool, **op
 
 
 def _dump(report: AnatomyReport) -> None:
-    from weighbridge.cli.render import clean, echo, styled
+    from weighbridge.cli.render import clean, echo, styled, width
     from weighbridge.reports.anatomy import hexdump
 
+    columns = 16 if width() >= _WIDE else 8
     for part in report.parts:
         value = f" = {part.value}" if part.value else ""
         words = f"{part.kind:8} {clean(part.label)}{clean(value)}"
         echo(
             f"{styled(f'{part.start:#010x}', 'dim')}  {styled(words, _STYLES.get(part.kind))}  ({part.length:,} bytes)"
         )
-        for at, row, text in hexdump(part.head, part.start):
-            echo(f"  {at:08x}  {row:47}  {styled(text, 'dim')}")
+        for at, row, text in hexdump(part.head, part.start, columns):
+            echo(f"  {at:08x}  {row:{columns * 3 - 1}}  {styled(text, 'dim')}")
         if part.length * 2 > len(part.head) > 0:
             echo(f"  ... {part.length - len(part.head) // 2:,} more", "dim")
     if report.place:

@@ -86,11 +86,11 @@ def target_of(dst: str | None, output: str | None) -> str:
 _INTEGERS: Final = {"int8": 8, "int4": 4, "8bit": 8, "4bit": 4, "q8": 8, "q4": 4}
 
 
-def _is_quantized(src: Path, target: str, dtype: str | None, to: str | None) -> bool:
+def _is_quantized(src: Path | str, target: str, dtype: str | None, to: str | None) -> bool:
     """Whether --dtype names a type of `wb quantize`: then that is what is done. UsageError for a mere `int8`."""
     if dtype is None or dtype.lower() in ("auto", "f32", "f16", "bf16", "q8_0"):
         return False
-    gguf = "gguf" in (to, PurePath(target).suffix[1:])
+    gguf = (to or PurePath(target).suffix[1:]) == "gguf"
     if bits := _INTEGERS.get(dtype.lower()):
         ways = {"mlx": f"--to mlx --q-bits {bits}"}
         way = f"--dtype q{bits}_0" if gguf else ways.get(to or "", f"--to hf --scheme w{bits}a16")
@@ -119,7 +119,7 @@ def _is_quantized(src: Path, target: str, dtype: str | None, to: str | None) -> 
     )
 )
 @applied(_OPTIONS)
-def convert(src: Path, dst: str | None, output: str | None, dry_run: bool, as_json: bool, **options: Any) -> int:
+def convert(src: Path | str, dst: str | None, output: str | None, dry_run: bool, as_json: bool, **options: Any) -> int:
     """Convert the model SRC to DST: another format, other dtypes, other shards.
 
     SRC is a file, a folder or one file of a sharded set. Reports everything that the target can't hold; with --dry-run

@@ -83,12 +83,18 @@ def edit(file: Path, wanted: tuple[str, ...], dry_run: bool, as_json: bool, **gi
 
     writes = {f"--{name.replace('_', '-')}": given[name] for name in _HOW}
     if not any(given[name] for name in _WHAT) and given["reserve"] is None:
+        if wanted:
+            refuse_others("--get", {"--list": given["show_all"]}, hint="give one of them")
         refuse_others("reading", {**writes, "--dry-run": dry_run}, hint="change something: --set KEY=VALUE")
         if journal_of(file).exists():
             warn("an edit of this file was interrupted; the next edit undoes it first")
         return _read(read_metadata(file), wanted, as_json)
     if wanted or given["show_all"]:
         raise UsageError("--get and --list can't be combined with a change", hint="run one after the other")
+    if given["output"]:
+        refuse_others(
+            "--output", {"--rewrite": given["rewrite"], "--backup": given["backup"]}, hint="FILE stays as it is"
+        )
     if given["overwrite"] and not given["output"]:
         raise UsageError("--overwrite replaces the file of --output", hint="without it FILE itself is changed")
     return _change(file, given, dry_run, as_json)

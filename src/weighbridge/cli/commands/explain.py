@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from weighbridge.cli.options import command, examples, json_option, option
+from weighbridge.cli.options import applied, command, examples, json_option, option, refuse_others
 from weighbridge.cli.paths import SOURCE
 
 if TYPE_CHECKING:
     from weighbridge.reports.explain import ExplainedPickle
+
+_SHOWN: Final = 200  # steps of a pickle
+
+
+_OPTIONS: Final = (
+    click.argument("file", type=SOURCE),
+    option("--member", metavar="NAME", help="Only this pickle of the file (data.pkl, object ...)."),
+    option("--calls", "only_calls", is_flag=True, help="Only steps that import, call, or set a state."),
+    option("--limit", type=click.IntRange(0), metavar="N", help=f"Steps of each pickle to tell [{_SHOWN}]."),
+    option("--all", "everything", is_flag=True, help="Tell every step."),
+    json_option,
+)  # fmt: skip
 
 
 @command(
@@ -18,22 +30,21 @@ if TYPE_CHECKING:
         "wb explain model.pt", "wb explain model.ckpt --calls --all", "wb explain model.pt --member data.pkl --json"
     )
 )
-@click.argument("file", type=SOURCE)
-@option("--member", metavar="NAME", help="Only this pickle of the file (data.pkl, object ...).")
-@option("--calls", "only_calls", is_flag=True, help="Only steps that import, call, or set a state.")
-@option("--limit", type=click.IntRange(0), default=200, metavar="N", help="Steps of each pickle to tell [200].")
-@option("--all", "everything", is_flag=True, help="Tell every step.")
-@json_option
-def explain(file: str, member: str | None, only_calls: bool, limit: int, everything: bool, as_json: bool) -> None:
+@applied(_OPTIONS)
+def explain(file: str, member: str | None, only_calls: bool, limit: int | None, everything: bool, as_json: bool) -> int:
     """Tell step by step what the pickles in FILE would make Python do. Nothing of it is done."""
     from weighbridge.cli.render import emit_json
     from weighbridge.reports.explain import explain
 
-    report = explain(file, member=member, only_calls=only_calls, limit=None if everything else limit)
+    if everything:
+        refuse_others("--all", {"--limit": limit is not None}, hint="give one of them")
+    steps = None if everything else _SHOWN if limit is None else limit
+    report = explain(file, member=member, only_calls=only_calls, limit=steps)
     if as_json:
-        return emit_json(report)
-    for pickle in report.pickles:
+        emit_json(report)
+    for pickle in () if as_json else report.pickles:
         _show(pickle, only_calls)
+    return 0
 
 
 def _show(pickle: ExplainedPickle, only_calls: bool) -> None:

@@ -78,6 +78,8 @@ def _write(tensor: str, out: str, key: str | None, *, dtype: str | None, raw: bo
         raise UsageError(
             f"{suffix!r} is not a format for a tensor", hint=f"name a file .npy, {', '.join(_MODELS)} or .bin; or --raw"
         )
+    if raw or suffix != ".npy":
+        refuse_others("stored bytes", {"--dtype": dtype}, hint="numbers go to .npy")
     with get.Picked(tensor, key, dtype, raw or suffix != ".npy") as picked, Progress() as progress:
         return get.save(picked, out, overwrite=overwrite, progress=progress)
 
@@ -106,7 +108,7 @@ def _pipe(tensor: str, key: str | None, dtype: str | None, raw: bool) -> None:
 
 
 def _show(s: Stats) -> None:
-    from weighbridge.cli.render import clean, echo, human_bytes, pairs
+    from weighbridge.cli.render import clean, echo, human_bytes, pairs, width
 
     echo(clean(s.tensor), "head")
     bad = [f"{n:,} {word}" for n, word in ((s.nan, "NaN"), (s.inf, "Inf")) if n]
@@ -120,6 +122,6 @@ def _show(s: Stats) -> None:
         ],
         indent=2,
     )
-    most = max(s.histogram, default=0)
+    most, bar = max(s.histogram, default=0), max(min(50, width() - 28), 8)
     for n, lo in zip(s.histogram, s.edges, strict=False):
-        echo(f"  {lo:>12.5g}  {'#' * -(-n * 50 // max(most, 1))} {n:,}")
+        echo(f"  {lo:>12.5g}  {'#' * -(-n * bar // max(most, 1))} {n:,}")

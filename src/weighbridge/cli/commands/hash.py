@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import UsageError
 from weighbridge.cli.options import applied, command, examples, jobs_option, json_option, option, refuse_others
 from weighbridge.cli.paths import FILE, SOURCE, is_standard_input
@@ -59,10 +60,10 @@ def hash(paths: tuple[str, ...], check: bool, gguf_hash: bool, as_json: bool, **
     algorithms = given.pop("--algorithms")
     if check:
         refuse_others("--check", {"--algo": algorithms, **given}, hint="the list says what it compares")
-        return _check(tuple(map(Path, paths)), as_json)
+        return _check(tuple(map(resolve_path, paths)), as_json)
     if gguf_hash:
         refuse_others("--gguf-hash", given, hint="it prints a line for each tensor")
-        return _gguf_hash(tuple(map(Path, paths)), algorithms, as_json)
+        return _gguf_hash(tuple(map(resolve_path, paths)), algorithms, as_json)
     if len(algorithms) > 1:
         raise UsageError("one digest at a time", hint="several go with --gguf-hash")
     return _hash(paths, (*algorithms, "sha256")[0], as_json=as_json, **options)

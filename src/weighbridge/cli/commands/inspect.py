@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from weighbridge.base.errors import UsageError
-from weighbridge.cli.options import command, examples, json_option, option
+from weighbridge.cli.options import command, examples, json_option, option, refuse_others
 from weighbridge.cli.paths import SOURCE_OR_TENSOR
 
 if TYPE_CHECKING:
@@ -53,10 +52,15 @@ def inspect(
     filters, or an importance matrix doesn't fit --model, or a damaged model can be shown only in part. docs/schema.md
     describes the JSON, an array for several models.
     """
+    from weighbridge.reports import tensor_path
+
     rows = tensors or any(selection.values()) or selection["limit"] is not None
     report: InspectReport | ImatrixReport
     shown, codes = [], []
     for path in _models(paths):
+        if tensor_path.split(path)[1] is not None:
+            given = {"--tensors": tensors, **{f"--{name}": value for name, value in selection.items()}}
+            refuse_others("one tensor", given, hint="they choose among the tensors of a model")
         if not (rows or tree or metadata) and _is_importance(path):
             report, code = _importance(path, model)
         elif model is not None:
@@ -78,9 +82,10 @@ def _models(paths: tuple[str, ...]) -> Iterator[str]:
     """The paths; in place of a folder with several models a file of each."""
     from weighbridge.cli.render import clean, note
     from weighbridge.models.locate import models_in
+    from weighbridge.reports.tensor_path import split
 
     for path in paths:
-        several = models_in(Path(path))
+        several = models_in(split(path)[0])
         if several:
             note(clean(f"note: {path} holds {len(several):,} models; each is shown"))
         yield from map(str, several or (path,))
@@ -88,11 +93,13 @@ def _models(paths: tuple[str, ...]) -> Iterator[str]:
 
 def _is_importance(path: str) -> bool:
     from weighbridge.containers.ggml import imatrix
-    from weighbridge.io.source import FileSource
+    from weighbridge.io.location import open_source
+    from weighbridge.reports.tensor_path import split
 
-    if not Path(path).is_file():
+    file, tensor = split(path)
+    if tensor is not None or not file.is_file():
         return False
-    with FileSource(path) as source:
+    with open_source(file) as source:
         return imatrix.recognised(source)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import UsageError
 from weighbridge.cli.options import command, examples, source_options, write_options
 from weighbridge.cli.views.plan import planned, write
@@ -36,7 +37,7 @@ def merge(paths: tuple[str, ...], dry_run: bool, as_json: bool, **options: Any) 
         raise UsageError("a model can't be written to standard output", hint="wb merge SRC DST")
     if len(paths) < 2:
         raise UsageError("no target was given", hint="wb merge SRC DST")
-    source = _set_of(tuple(map(Path, paths[:-1])))
+    source = _set_of(tuple(map(resolve_path, paths[:-1])))
     plan = planned(weighbridge.plan_merge, source, paths[-1], options, dry_run=dry_run)
     return write(plan, dry_run=dry_run, as_json=as_json)
 

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
+from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import UsageError
 from weighbridge.cli.options import applied, command, examples, option, size_option, source_options, write_options
 from weighbridge.cli.paths import OUTPUT, PATH, QuantizeWord
@@ -33,7 +34,7 @@ def parse_words(words: tuple[str, ...], output: str | None, sized: bool = False)
     if not words:
         raise UsageError("no source was given", hint="wb quantize SRC DST TYPE")
     known = {name.upper() for name in ftype_names()}
-    source, rest = Path(words[0]), list(words[1:])
+    source, rest = resolve_path(words[0]), list(words[1:])
     if sized:
         if len(rest) + (output is not None) != 1:
             raise UsageError(

@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
+from weighbridge.base.errors import UsageError
 from weighbridge.cli.options import command, examples, option
 from weighbridge.cli.paths import OUTPUT, PATH
 from weighbridge.cli.render import Cell, Column, clean, emit_json, note, table
-from weighbridge.cli.views.plan import planned
+from weighbridge.cli.views.plan import given, planned
 from weighbridge.cli.views.transform import transform_options, write_transform
 
 
@@ -33,7 +34,7 @@ from weighbridge.cli.views.transform import transform_options, write_transform
 @option("--add-prefix", metavar="PREFIX", help="Put PREFIX before every name.")
 @option("--to-names", metavar="DIALECT", help="Names and layout of hf, gguf, mlx or canonical.")
 @transform_options
-def rename(src: Path, dst: str | None, dry_run: bool, as_json: bool, **options: Any) -> int:
+def rename(src: Path | str, dst: str | None, dry_run: bool, as_json: bool, **options: Any) -> int:
     """Write the model SRC to DST with its tensors under other names. Without DST, suggest what to change.
 
     Prefixes are removed first, then patterns replaced, then a prefix added, then names become another dialect's. Two
@@ -41,6 +42,11 @@ def rename(src: Path, dst: str | None, dry_run: bool, as_json: bool, **options: 
     (stacked experts, rotary rows); the command says where.
     """
     if dst is None:
+        chosen = {option for option, value in given(options).items() if value is not False}
+        if chosen or dry_run:
+            raise UsageError(
+                "no target was given", hint="wb rename SRC DST; wb rename SRC alone suggests what to change"
+            )
         return _suggest(src, as_json)
     import weighbridge
 
@@ -48,7 +54,7 @@ def rename(src: Path, dst: str | None, dry_run: bool, as_json: bool, **options: 
     return write_transform(plan, dry_run=dry_run, as_json=as_json)
 
 
-def _suggest(src: Path, as_json: bool) -> int:
+def _suggest(src: Path | str, as_json: bool) -> int:
     import weighbridge
     from weighbridge.models.transform.rename import Suggestions, suggestions
 

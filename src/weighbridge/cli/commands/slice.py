@@ -34,7 +34,7 @@ from weighbridge.cli.views.transform import transform_options, write_transform
 @option("--keep", metavar="GLOB", multiple=True, help="Keep only tensors whose name matches.")
 @option("--drop", metavar="GLOB", multiple=True, help="Leave out tensors whose name matches.")
 @transform_options
-def slice(src: Path, dst: str, dry_run: bool, as_json: bool, **options: Any) -> int:
+def slice(src: Path | str, dst: str, dry_run: bool, as_json: bool, **options: Any) -> int:
     """Write a part of the model SRC to DST: some layers, some experts, tensors by name.
 
     config.json, a GGUF's keys and every list with an entry per layer are cut with the tensors, so the result is a

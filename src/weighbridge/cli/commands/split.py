@@ -27,7 +27,7 @@ from weighbridge.cli.views.plan import planned, write
 @option("--tp", type=click.IntRange(2), metavar="N", help="Split each tensor among N tensor-parallel ranks.")
 @source_options
 @write_options
-def split(src: Path, dst: str, dry_run: bool, as_json: bool, **options: Any) -> int:
+def split(src: Path | str, dst: str, dry_run: bool, as_json: bool, **options: Any) -> int:
     """Split the model SRC into shards in the folder DST.
 
     Safetensors shards get an index (`model.safetensors.index.json`), GGUF shards the names and keys of

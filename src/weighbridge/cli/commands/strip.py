@@ -30,7 +30,7 @@ from weighbridge.cli.views.plan import planned
 @shard_options()
 @source_options
 @write_options
-def strip(src: Path, dst: str, dry_run: bool, as_json: bool, **options: Any) -> int:
+def strip(src: Path | str, dst: str, dry_run: bool, as_json: bool, **options: Any) -> int:
     """Write the model weights of the training checkpoint SRC to DST, and leave out the rest.
 
     Optimizer, averaged weights, random states, schedulers, loss scalers and histories are recognized by their keys and

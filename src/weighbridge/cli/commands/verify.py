@@ -72,8 +72,11 @@ def _show(report: VerifyReport) -> None:
         _more(found, len(shown))
     words = f"{plural(report.files, 'file')}, {plural(report.tensors, 'tensor')}, {human_bytes(report.nbytes)}"
     for verdict in report.verdicts:
-        if not verdict.accepts:
-            echo(f"llama.cpp would refuse {clean(verdict.path)} (reading its {verdict.stage})", "warning")
+        if verdict.accepts is False:
+            what = "load it as a model" if verdict.stage == "model" else f"read its {verdict.stage}"
+            echo(f"llama.cpp would refuse {clean(verdict.path)}: it can't {what}", "warning")
+        elif verdict.accepts is None:
+            echo(f"{styled('not checked', 'warning')}: whether llama.cpp would load {clean(verdict.path)}")
     if report.findings:
         kinds = (report.errors, "error"), (report.warnings, "warning"), (report.infos, "note")
         echo(f"{words}: {', '.join(plural(n, kind) for n, kind in kinds)}", "head")

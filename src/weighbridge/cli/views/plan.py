@@ -38,7 +38,7 @@ def given(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def planned(
-    plan: Callable[..., P], src: Path, dst: str | Path, options: Mapping[str, Any], *, dry_run: bool, **more: Any
+    plan: Callable[..., P], src: Path | str, dst: str | Path, options: Mapping[str, Any], *, dry_run: bool, **more: Any
 ) -> P:
     """The plan of a command. A target that can't be written is an error before the source is read, unless dry."""
     from weighbridge.io.sink import check_target

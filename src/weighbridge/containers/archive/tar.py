@@ -27,6 +27,9 @@ _OTHER: Final = {0x33: "character device", 0x34: "block device", 0x35: "folder",
 _SPARSE: Final = 0x53
 
 
+_HIGH: Final = bytes(range(128, 256))
+
+
 class TarMember(NamedTuple):
     """One member: its header at `at`, its data in bytes [start, start + size). `kind`: file, or another type.
     `link`: the target of a link."""
@@ -120,10 +123,15 @@ def _text(raw: bytes) -> str:
 
 def _check(block: bytes, source: Source, at: int) -> None:
     declared = _digits(block[148:156])
-    rest = block[:148] + 8 * b" " + block[156:]
-    signed = sum(rest) - 256 * sum(byte > 127 for byte in rest)  # the checksum of some writers before POSIX
-    if declared is None or declared not in (sum(rest), signed):
+    if declared is None or declared == 0 or declared not in _sums(block):
         raise FormatError("a header's checksum is wrong", path=source.name, offset=at, found=block[148:156])
+
+
+def _sums(block: bytes) -> tuple[int, int]:
+    """A header's checksum, and as some writers before POSIX summed: with signed bytes."""
+    rest = block[:148] + 8 * b" " + block[156:]
+    total = sum(rest)
+    return total, total - 256 * (len(rest) - len(rest.translate(None, _HIGH)))
 
 
 def _number(field: bytes, source: Source, at: int) -> int:

@@ -125,6 +125,7 @@ _PER_LAYER: Final = (
     "feed_forward_length", "attention.head_count", "attention.head_count_kv", "expert_feed_forward_length",
     "expert_used_count",
 )  # fmt: skip
+_MAPPED: Final = 32  # ggml-backend.cpp `TENSOR_ALIGNMENT`, of what a mapped file gives
 _LAYERS_MAX: Final = 512  # LLAMA_MAX_LAYERS
 _LIST: Final = "tokenizer.ggml.tokens"
 # Arrays parallel to the list of tokens, and the element types that llama.cpp accepts (llama-vocab.cpp `load`).
@@ -137,15 +138,36 @@ def check(index: Index, *, deep: bool = False) -> tuple[Finding, ...]:
     notes = Collector(index.files[0].name, strict=False)
     metadata = index.metadata
     if isinstance(metadata, Metadata):
-        _required(index, metadata, notes)
-        _types(metadata, notes)
-        _layers(metadata, notes)
-        _vocabulary(metadata, notes)
+        _keys(index, metadata, notes)
         if deep:
             _contents(metadata, notes)
+    _starts(index, notes)
     for number in range(len(index.files)):
         _padding(index, number, notes)
     return (*index.findings, *notes.result())
+
+
+def check_keys(index: Index) -> tuple[Finding, ...]:
+    """The findings on a GGUF that take no byte of its data: the parser's, keys, and tokens that are given twice."""
+    notes = Collector(index.files[0].name, strict=False)
+    metadata = index.metadata
+    if isinstance(metadata, Metadata):
+        _keys(index, metadata, notes)
+        _duplicates(metadata.get(_LIST), notes)
+    _starts(index, notes)
+    return (*index.findings, *notes.result())
+
+
+def _starts(index: Index, notes: Collector) -> None:
+    for number, start in enumerate(index.data_start):
+        if start % _MAPPED and any(e.nbytes and e.file == number for e in index.entries):
+            notes.note("gguf/data-start", f"it begins at {start}", offset=start)
+
+
+def _keys(index: Index, metadata: Metadata, notes: Collector) -> None:
+    _required(index, metadata, notes)
+    for check_part in (_types, _layers, _vocabulary):
+        check_part(metadata, notes)
 
 
 def _required(index: Index, metadata: Metadata, notes: Collector) -> None:
@@ -202,9 +224,7 @@ def _contents(metadata: Metadata, notes: Collector) -> None:
                 _strings(key, array, notes)
             elif array.type == "bool" and any(byte > 1 for byte in array.raw):
                 notes.note("gguf/bool", f"in {key}", offset=array.offset)
-    tokens = metadata.get(_LIST)
-    if isinstance(tokens, LazyArray) and tokens.type == "str":
-        _duplicates(tokens, notes)
+    _duplicates(metadata.get(_LIST), notes)
 
 
 def _flat(kv: KV) -> Iterable[LazyArray]:
@@ -225,11 +245,16 @@ def _strings(key: str, array: LazyArray, notes: Collector) -> None:
             notes.note("gguf/utf8", f"element {number} of {key}", offset=array.offset)
 
 
-def _duplicates(tokens: LazyArray, notes: Collector) -> None:
+def _duplicates(tokens: object, notes: Collector) -> None:
     """Tokens that are the same to llama.cpp, which aborts on them: it cuts a token at its first NUL, and names an empty
     one by its number (llama-vocab.cpp)."""
+    if not isinstance(tokens, LazyArray) or tokens.type != "str":
+        return
+    words = list(tokens.raw_strings())
+    if len(set(words)) == len(words) and b"\0" not in b"".join(words) and b"" not in words:
+        return
     seen: Counter[bytes] = Counter()
-    for number, raw in enumerate(tokens.raw_strings()):
+    for number, raw in enumerate(words):
         word = raw.split(b"\0", 1)[0] or b"[EMPTY_%d]" % number
         seen[word] += 1
         if seen[word] == 2:

@@ -19,7 +19,7 @@ from typing import Final, Literal
 from weighbridge.base.spec import Shape
 from weighbridge.containers import BUILT_IN
 from weighbridge.containers.base import Entry, Finding, Index
-from weighbridge.containers.gguf.checks import check, placement
+from weighbridge.containers.gguf.checks import check, check_keys, placement
 from weighbridge.containers.gguf.read import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, GgufHeader, walk
 from weighbridge.containers.gguf.regions import regions
 from weighbridge.containers.gguf.rules import RULES, Collector, GGUFError, refused_at
@@ -42,6 +42,7 @@ __all__ = [
     "LazyArray",
     "Metadata",
     "check",
+    "check_keys",
     "examine",
     "header_bytes",
     "header_size",

@@ -49,6 +49,8 @@ _REMOVED: Final = {
     4: "Q4_2", 5: "Q4_3", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8", 36: "IQ4_NL_4_4", 37: "IQ4_NL_4_8",
     38: "IQ4_NL_8_8",
 }  # fmt: skip
+# Types of Microsoft's BitNet (its ggml.h), which took ids that upstream had used and removed.
+_BITNET: Final = {36: "I2_S", 37: "I8_S", 38: "TL1"}
 # Types of the fork ik_llama.cpp (its ggml.h) that are met in the wild.
 _IK_LLAMA: Final = {
     98: "Q8_0_X4", 99: "Q8_1_X4", 133: "Q6_0", 134: "IQ1_BN", 135: "IQ2_BN", 136: "Q8_K64", 137: "IQ2_K",
@@ -427,6 +429,11 @@ def _overflows(dims: tuple[int, ...]) -> bool:
 
 
 def _unknown_type(type_id: int) -> str:
+    if type_id in _BITNET:
+        return (
+            f"{type_id} is {_BITNET[type_id]} of the fork bitnet.cpp, which alone can read it, or "
+            f"{_REMOVED[type_id]}, which was removed from llama.cpp"
+        )
     if type_id in _REMOVED:
         return f"{type_id} ({_REMOVED[type_id]}) was removed from llama.cpp; the file must be made again"
     if type_id in _IK_LLAMA:

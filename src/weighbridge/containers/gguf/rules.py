@@ -3,7 +3,7 @@
 Severity follows the specification (docs/gguf.md), not habit:
 
     ERROR    violates the specification
-    WARNING  the specification allows it, llama.cpp refuses it
+    WARNING  the specification allows it, llama.cpp refuses it; or no reader asks for what the specification does
     INFO     an oddity; both take it
 
 `refused` is a second, independent column: the stage at which llama.cpp (b11549) turns the file down, so that the
@@ -55,7 +55,7 @@ RULES: Final = MappingProxyType(
         "gguf/utf8": _rule(_E, _NEVER, "string that isn't UTF-8"),
         "gguf/alignment-type": _rule(_E, _HEADER, "general.alignment isn't a u32"),
         "gguf/alignment-zero": _rule(_E, _HEADER, "general.alignment gives no alignment"),
-        "gguf/alignment-multiple": _rule(_E, _NEVER, "general.alignment isn't a multiple of 8"),
+        "gguf/alignment-multiple": _rule(_W, _NEVER, "general.alignment isn't a multiple of 8"),
         "gguf/alignment-power": _rule(_W, _HEADER, "general.alignment isn't a power of two"),
         "gguf/name-length": _rule(_E, _HEADER, "tensor name longer than 64 bytes"),
         "gguf/name-64": _rule(_W, _HEADER, "tensor name of 64 bytes; llama.cpp takes 63"),
@@ -71,13 +71,19 @@ RULES: Final = MappingProxyType(
         "gguf/gap": _rule(_W, _HEADER, "unused space before a tensor"),
         "gguf/overlap": _rule(_W, _HEADER, "tensors share bytes"),
         "gguf/order": _rule(_W, _HEADER, "tensor data doesn't lie in the order of the directory"),
+        "gguf/data-start": _rule(
+            _W,
+            _MODEL,
+            "tensor data doesn't begin at a multiple of 32, so llama.cpp aborts where it maps the file",
+            "wb convert writes it anew with an alignment of 32; llama.cpp reads this one with --no-mmap",
+        ),
         "gguf/truncated-data": _rule(_E, _DATA, "the file ends inside its tensor data", _CUT),
         "gguf/final-padding": _rule(_W, _DATA, "no padding after the last tensor"),
         "gguf/header-padding": _rule(_I, _NEVER, "no padding after a header without tensors"),
         "gguf/padding": _rule(_E, _NEVER, "padding that isn't zero"),
         "gguf/trailing": _rule(_I, _NEVER, "bytes after the end of the data"),
         "gguf/no-architecture": _rule(_E, _MODEL, "general.architecture is missing"),
-        "gguf/no-quantization-version": _rule(_E, _NEVER, "quantized tensors without general.quantization_version"),
+        "gguf/no-quantization-version": _rule(_W, _NEVER, "quantized tensors without general.quantization_version"),
         "gguf/key-type": _rule(_W, _MODEL, "value of a type that llama.cpp doesn't take for this key"),
         "gguf/block-count": _rule(_W, _MODEL, "block_count outside 1..512"),
         "gguf/layer-array": _rule(_W, _MODEL, "per-layer array whose length isn't block_count"),

@@ -279,7 +279,7 @@ def plan_strip(
     stored = {Extra.WEIGHTS, *([Extra.EMA] if keep_ema else [])}
     files = _files(model) if model.place.path.is_dir() else ()
     dropped = (*_dropped(model.index, judged, stored), *files)
-    dropped += tuple(_values(model.index, {d.name for d in dropped}))
+    dropped += tuple(_values(model.index, {judged.wrapper, *(d.name for d in dropped)}))
     before = sum(w.stat().st_size for w in model.place.weights) + sum(f.bytes for f in files)
     report = StripReport(
         source=str(model.place.path),

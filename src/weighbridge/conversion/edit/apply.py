@@ -6,13 +6,14 @@ import errno
 import json
 import os
 from contextlib import closing
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weighbridge.base.errors import FormatError, RefusedError
 from weighbridge.base.limits import MIB
 from weighbridge.conversion.edit.headers import changed_span
-from weighbridge.io.sink import InPlace, OutFile, Sink, is_alive, write_file
+from weighbridge.io.sink import InPlace, OutFile, Sink, exclusive, is_alive, write_file
 from weighbridge.io.source import FileSource
 
 if TYPE_CHECKING:
@@ -26,9 +27,8 @@ def apply_edit(plan: EditPlan, progress: Progress | None = None) -> None:
         return
     if plan.path == plan.target and not os.access(plan.path, os.W_OK):
         raise PermissionError(errno.EACCES, "the file is read-only", plan.path)
-    with closing(FileSource(plan.path)) as source:
-        stat = os.fstat(source.fileno())
-        if (stat.st_size, stat.st_mtime_ns) != plan.stamp:
+    with exclusive(plan.path), closing(FileSource(plan.path)) as source:
+        if stamp_of(source, plan.start) != plan.stamp:
             raise FormatError("the file changed after the edit was planned", path=plan.path, hint="try again")
         if plan.in_place:
             _in_place(plan, source)
@@ -36,6 +36,14 @@ def apply_edit(plan: EditPlan, progress: Progress | None = None) -> None:
             if plan.backup:
                 _keep(plan.path)
             _rewrite(plan, source, plan.overwrite or plan.path == plan.target, progress)
+
+
+def stamp_of(source: FileSource, start: int) -> tuple[int, int, int, str]:
+    """What tells a file from one that changed since: size, time, inode, and the digest of the header, which ends at
+    `start`."""
+    stat = os.fstat(source.fileno())
+    digest = blake2b(source.read(0, min(start, source.size)), digest_size=16).hexdigest()
+    return stat.st_size, stat.st_mtime_ns, stat.st_ino, digest
 
 
 def journal_of(path: str | os.PathLike[str]) -> Path:
@@ -57,8 +65,14 @@ def _in_place(plan: EditPlan, source: FileSource) -> None:
 
 def recover(path: str | os.PathLike[str]) -> bool:
     """Undoes an interrupted edit in place; True if there was one."""
-    journal = journal_of(path)
-    if not journal.exists():
+    if not journal_of(path).exists():
+        return False
+    with exclusive(path):
+        return _undo(path, journal_of(path))
+
+
+def _undo(path: str | os.PathLike[str], journal: Path) -> bool:
+    if not journal.exists():  # another process was faster
         return False
     line, _, old = journal.read_bytes().partition(b"\n")
     try:
@@ -77,8 +91,11 @@ def recover(path: str | os.PathLike[str]) -> bool:
 
 
 def _keep(path: str) -> None:
-    """Keeps the old content under another name: a second link, which the rename of the new file leaves alone."""
+    """Keeps the old content under another name: a second link, which the rename of the new file leaves alone. One that
+    an interrupted edit left is that link already."""
     backup = f"{path}.bak"
+    if os.path.exists(backup) and os.path.samefile(path, backup) and not os.path.islink(backup):
+        return
     if os.path.lexists(backup):
         raise RefusedError(f"{backup} exists already", hint="move it away")
     os.link(os.path.realpath(path), backup)

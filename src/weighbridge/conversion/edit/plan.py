@@ -20,12 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.errors import RefusedError, UsageError
+from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.gguf.values import KV
-from weighbridge.conversion.edit.apply import apply_edit
+from weighbridge.conversion.edit.apply import apply_edit, stamp_of
 from weighbridge.conversion.edit.headers import Edited, Header, changed_span, check, open_header
 from weighbridge.conversion.edit.values import Edit, typed
+from weighbridge.conversion.gguf.loadable import refuse_new
 from weighbridge.conversion.result import Progress, Result
 from weighbridge.io.source import FileSource
+from weighbridge.models.llamacpp.verdict import refusals
 
 if TYPE_CHECKING:
     from weighbridge.conversion.plan.model import Loss
@@ -56,7 +59,7 @@ class EditPlan:
     written: int
     header: bytes = field(repr=False)
     start: int = field(repr=False)
-    stamp: tuple[int, int] = field(repr=False)
+    stamp: tuple[int, int, int, str] = field(repr=False)
     overwrite: bool = False
     backup: bool = False
     losses: tuple[Loss, ...] = ()  # an edit loses nothing
@@ -115,9 +118,12 @@ def plan_edit(
         wanted = bool(changes or output or rewrite or reserve)
         why = _why_rewrite(Path(path), output, fitting is not None, rewrite or bool(reserve), force) if wanted else ""
         rendered = header.render(metadata, reserve) if why or fitting is None else fitting
-        check(source, Edited(source, header.start, rendered), metadata)
+        edited = Edited(source, header.start, rendered)
+        check(source, edited, metadata)
+        if changes and header.format == "gguf" and not force:
+            after, before = (refusals([gguf.parse(s, level="lenient")]) for s in (edited, source))
+            refuse_new(after, before, option="--force")
         span = range(0) if why or not changes else changed_span(source.read(0, header.start), rendered)
-        stat = os.fstat(source.fileno())
         return EditPlan(
             path=os.fspath(path),
             target=os.fspath(output or path),
@@ -128,7 +134,7 @@ def plan_edit(
             written=len(span) if not why else len(rendered) + max(source.size - header.start, 0),
             header=rendered,
             start=header.start,
-            stamp=(stat.st_size, stat.st_mtime_ns),
+            stamp=stamp_of(source, header.start),
             overwrite=overwrite,
             backup=backup,
         )

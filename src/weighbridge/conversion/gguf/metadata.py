@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -56,7 +57,7 @@ def for_gguf(
         directory=options.name or place.folder.resolve().name,
         config=model.config,
         shapes={name: node.spec.shape for name, node in tensors.items()},
-        generation_config=model.json("generation_config.json"),
+        generation_config=_generation(model, lost),
         card={**about, "name": options.name} if options.name else about,
     )
     architecture = config_to_gguf(
@@ -66,6 +67,15 @@ def for_gguf(
     whole = assemble(general, {**keyed, **architecture}, _vocabulary(model, options, lost))
     check_vocabulary(whole, tensors)
     return with_alignment(whole, options.align)
+
+
+def _generation(model: Checkpoint, lost: list[Loss]) -> dict[str, Any] | None:
+    """generation_config.json. One that can't be read costs the defaults of sampling and no more."""
+    try:
+        return model.json("generation_config.json")
+    except FormatError as error:
+        lost.append(Loss(f"generation_config.json is left out: {error.reason}"))
+        return None
 
 
 def _vocabulary(model: Checkpoint, options: GgufOptions, lost: list[Loss]) -> dict[str, KV]:
@@ -95,7 +105,8 @@ def _tokenizer_file(model: Checkpoint, name: str) -> bytes | None:
         return data
     config: dict[str, Any] = decode(data, name, dict[str, Any])
     text = config.get("text_config")
-    stated = "vocab_size" in config or (isinstance(text, Mapping) and "vocab_size" in text)
+    parts = [config, *([text] if isinstance(text, Mapping) else ())]
+    stated = any(isinstance(part.get("vocab_size"), int) for part in parts)
     return data if stated else json.dumps({**config, "vocab_size": size}).encode()
 
 
@@ -167,13 +178,20 @@ def for_hf(
         return texts, [*lost, Loss("left out, as asked: the tokenizer")]
     if "tokenizer.ggml.tokens" not in model.metadata:
         return texts, [*lost, Loss("the GGUF has no vocabulary, so the folder has no tokenizer")]
+    _fits(len(model.metadata[_TOKENS]), found.config.get("vocab_size"))
     try:
-        vocab = from_gguf(model.metadata)
-        _fits(len(vocab), found.config.get("vocab_size"))
-        files = to_hf(vocab, model.family.document.tokenizer)
+        files, why = tokenizer_files(model)
     except UnsupportedError as error:
         raise _with_way_out(error) from None
-    return {**texts, **files}, [*lost, *(Loss(f"tokenizer: {what}") for what in losses(vocab))]
+    return {**texts, **files}, [*lost, *why]
+
+
+def tokenizer_files(model: Checkpoint) -> tuple[dict[str, bytes], list[Loss]]:
+    """The tokenizer's files for a GGUF's vocabulary, and what they can't tell."""
+    vocab, rules = from_gguf(model.metadata), None
+    with suppress(UnsupportedError):  # an architecture without a table has no rules of its own
+        rules = model.family.document.tokenizer
+    return to_hf(vocab, rules), [Loss(f"tokenizer: {what}") for what in losses(vocab)]
 
 
 def _fits(tokens: int, rows: Any) -> None:

@@ -21,6 +21,7 @@ from weighbridge.models.arch import kv_tensors
 from weighbridge.models.arch.tables.values import multiplier
 from weighbridge.models.arch.write_order import as_read
 from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.models.wrapped import unwrapped
 from weighbridge.packings import mlx_affine_bridge
 from weighbridge.packings.read import ggml
 from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor, transcode
@@ -34,6 +35,7 @@ def to_gguf(model: Checkpoint, options: GgufOptions) -> PlanBuilder:
         return _from_ggml(model, options)
     if options.vocab_only:
         return _vocabulary_only(model, options)
+    model, renamed = unwrapped(model)
     family = model.family
     draft = PlanBuilder({}, losses=[*ignored_parts(model), *_unmapped(model)])
     named = model.resolved.save("gguf", source_order=as_read(model.files_of_tensors))
@@ -43,6 +45,9 @@ def to_gguf(model: Checkpoint, options: GgufOptions) -> PlanBuilder:
         draft.tensors |= _for_gguf(model, name, named[name], wanted, options, draft)
     lists = {name: probe.numbers(name, node) for name, node in named.items() if name in in_keys}
     draft.metadata = metadata.for_gguf(model, draft.tensors, wanted, options, draft.losses, lists)
+    draft.notes += renamed
+    if dropped := model.resolved.report.dropped:
+        draft.notes.append(f"{len(dropped):,} tensors that carry nothing are left out, first {dropped[0]}")
     if multipliers := [key for key in family.folded if multiplier(key, model.sizes.facts) != 1]:
         draft.notes.append(
             f"{', '.join(multipliers)}: multiplied into the weights, since a {family.gguf} GGUF has no keys for them; "

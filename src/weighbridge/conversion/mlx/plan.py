@@ -23,7 +23,7 @@ from weighbridge.conversion.plan import writers
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, ignored_parts, sidecar_files
 from weighbridge.conversion.plan.model import Loss, Move
 from weighbridge.conversion.plan.ties import drop_tied_mlx
-from weighbridge.io.source import FileSource
+from weighbridge.io.location import open_source
 from weighbridge.models.arch.tables.schema import MlxEntry
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.config.keys import lookup
@@ -294,7 +294,7 @@ def _files(model: Checkpoint, options: MlxOptions, draft: PlanBuilder, config: M
         for path in sidecar_files(model.place.folder):
             name = path.relative_to(model.place.folder).as_posix()
             if name != "config.json":
-                draft.extra_files.append(writers.raw(name, FileSource(path)))
+                draft.extra_files.append(writers.raw(name, open_source(path)))
     draft.texts["config.json"] = json.dumps(config, indent=4).encode()
 
 

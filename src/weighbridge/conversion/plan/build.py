@@ -13,6 +13,7 @@ from typing import Any, Final
 from weighbridge.base.gc_pause import paused
 from weighbridge.conversion import lora
 from weighbridge.conversion.checkpoint import training
+from weighbridge.conversion.gguf.loadable import check_loadable
 from weighbridge.conversion.gguf.plan import to_gguf
 from weighbridge.conversion.mlx.plan import SHARD, to_mlx
 from weighbridge.conversion.options import (
@@ -65,7 +66,9 @@ def _build(model: Checkpoint, target: Target, write: WriteOptions) -> Plan:
     policy = options if isinstance(options, CastOptions) else CastOptions()
     if policy.inexact == "refuse":
         check_lossless(draft.tensors, draft.moves)
-    written = writers.writer(container)(draft.stem, draft.tensors, draft.metadata, options)
+    write_to = writers.writer(container) if draft.tensors or not draft.texts else writers.write_nothing
+    written = write_to(draft.stem, draft.tensors, draft.metadata, options)
+    refused = check_loadable(((f.name, f.layout) for f in written.files), model) if container == "gguf" else []
     lost = [*losses_of(draft.tensors, policy.allow_requantize), *copied(model, draft.tensors, written.storages)]
     if draft.index is not None:
         where = {slot.name: file.name for file in written.files for slot, _ in file.slots}
@@ -79,7 +82,7 @@ def _build(model: Checkpoint, target: Target, write: WriteOptions) -> Plan:
         texts={**written.texts, **draft.texts},
         losses=(*draft.losses, *lost),
         moves=tuple(draft.moves),
-        notes=(*draft.notes, *written.notes, *_too_large(path, written)),
+        notes=(*model.oddities, *draft.notes, *written.notes, *refused, *_too_large(path, written)),
         write=write,
         reports=draft.reports,
     )

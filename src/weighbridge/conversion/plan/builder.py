@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from weighbridge.base.dtypes import DType
 from weighbridge.conversion.plan.model import Loss, Move, PlannedFile
+from weighbridge.io.links import check_link
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.tensors.nodes import CastReport, LogicalTensor, Node, cast, is_stored_as
 
@@ -51,6 +52,10 @@ def ignored_parts(model: Checkpoint) -> list[Loss]:
 
 
 def sidecar_files(folder: Path) -> list[Path]:
-    """The small files of a model folder, with those of sentence-transformers modules (1_Pooling/config.json)."""
+    """The small files of a model folder, with those of sentence-transformers modules (1_Pooling/config.json).
+    RefusedError for a link that leads out of the folder."""
     near = [p for p in folder.iterdir() if p.name.endswith(_SIDE) and not p.name.endswith(_NO_SIDE)]
-    return sorted(p for p in (*near, *folder.glob("[0-9]_*/*.json")) if p.is_file())
+    found = sorted(p for p in (*near, *folder.glob("[0-9]_*/*.json")) if p.is_file())
+    for path in found:
+        check_link(path, folder)
+    return found

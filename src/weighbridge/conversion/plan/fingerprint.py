@@ -8,24 +8,30 @@ with its size and time. What bears on speed and memory only (threads, slabs) is 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from weighbridge import __version__
 from weighbridge.base.errors import UsageError
 from weighbridge.base.spec import Spec
+from weighbridge.io.location import RemotePath
+from weighbridge.io.ranges import RangeSource
 from weighbridge.io.source import BytesSource, FileSource, Source, Window
 from weighbridge.tensors.nodes.base import Node, Stored
 from weighbridge.tensors.nodes.compute import CastReport
 
 if TYPE_CHECKING:
     from weighbridge.conversion.plan.model import Plan
+
+
+_SAMPLES: Final = 16
+_SAMPLE: Final = 4096
 
 
 def key_of(plan: Plan) -> dict[str, str]:
@@ -39,8 +45,37 @@ def key_of(plan: Plan) -> dict[str, str]:
 
 def state_of(path: Path) -> str:
     """The present state of a file, for `Plan.sources`: path, size and modification time."""
+    if isinstance(path, RemotePath):
+        return f"{path}: version {path.version}"
     found = path.stat()
     return f"{path.resolve()}: {found.st_size} bytes of {found.st_mtime_ns}"
+
+
+def samples_of(states: Sequence[str]) -> list[str]:
+    """The sources of a plan as they are now: their states, inodes, and a digest of some of their bytes, for writers
+    that leave size and time alone. A file that is gone has an empty one."""
+    return [_sampled(Path(state.rpartition(": ")[0])) for state in states]
+
+
+def _sampled(path: Path) -> str:
+    try:
+        state, digest = state_of(path), blake2b(digest_size=16)
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            for at in range(0, size, max(_SAMPLE, size // _SAMPLES)):
+                file.seek(at)
+                digest.update(file.read(_SAMPLE))
+            return f"{state}, inode {os.fstat(file.fileno()).st_ino}, {digest.hexdigest()}"
+    except OSError:
+        return ""
+
+
+def _remote_place(source: Source, offset: int) -> tuple[str, str, int] | str:
+    """Where bytes of a file elsewhere lie, with its version; what a window of anything else is called."""
+    while isinstance(source, Window):
+        offset += source.offset
+        source = source.parent
+    return (source.name, source.version, offset) if isinstance(source, RangeSource) else repr(source)
 
 
 class _Teller:
@@ -82,6 +117,8 @@ class _Teller:
         if isinstance(node, Stored) and (place := node.source.location(node.offset)) is not None:
             found = os.fstat(place[0].fileno())
             self.include((str(Path(place[0].name).resolve()), place[1], found.st_size, found.st_mtime_ns))
+        elif isinstance(node, Stored) and isinstance(node.source, RangeSource | Window):
+            self.include(_remote_place(node.source, node.offset))
 
     def spec(self, spec: Spec) -> None:
         self.include((spec.shape, spec.dtype.name))
@@ -108,7 +145,7 @@ class _Teller:
 
     def source(self, source: Source) -> None:
         """A tensor's place in its file is part of the fingerprint; a decompressed source counts by its name."""
-        if not isinstance(source, FileSource | Window):
+        if not isinstance(source, FileSource | Window | RangeSource):
             self.plain(source)
 
     def nothing(self, value: Any) -> None:

@@ -12,7 +12,7 @@ from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, ignored_pa
 from weighbridge.conversion.plan.model import Loss, Move
 from weighbridge.conversion.plan.plain import to_container
 from weighbridge.conversion.plan.target import FOLDER_CONTAINERS
-from weighbridge.io.source import FileSource
+from weighbridge.io.location import open_source
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.packings.schema.microfloat import BLOCKS, SCALES
 from weighbridge.packings.write import packers
@@ -34,7 +34,7 @@ def to_folder(model: Checkpoint, options: HfOptions | TorchFolderOptions, contai
     for path in sidecar_files(folder):
         name = path.relative_to(folder).as_posix()
         if name not in draft.texts:
-            draft.extra_files.append(writers.raw(name, FileSource(path)))
+            draft.extra_files.append(writers.raw(name, open_source(path)))
     return draft
 
 
@@ -50,7 +50,7 @@ def _unpacked(model: Checkpoint, options: CastOptions) -> PlanBuilder:
 def _from_gguf(model: Checkpoint, options: HfOptions | TorchFolderOptions) -> PlanBuilder:
     """A GGUF's weights under Hugging Face's names, and the config and tokenizer that its keys stand for."""
     if not model.index.by_name:
-        raise UsageError(f"{model.place.path} has keys but no tensors", hint="pass the GGUF with the weights")
+        return _tokenizer_alone(model)
     own = model.family.holding_blocks(model.sizes, model.roles) if options.dtype is None else None
     named = model.resolved.save(own or "hf")
     draft = PlanBuilder({}, {"format": "pt"}, losses=_unmapped(model, own or "hf"))
@@ -67,6 +67,16 @@ def _from_gguf(model: Checkpoint, options: HfOptions | TorchFolderOptions) -> Pl
             wanted = F16
         draft.tensors[name] = cast_to(name, node, narrow.get(name, wanted), draft)
     draft.texts, lost = metadata.for_hf(model, draft.tensors, options.tokenizer, quantized=own)
+    draft.losses += lost
+    return draft
+
+
+def _tokenizer_alone(model: Checkpoint) -> PlanBuilder:
+    """The tokenizer of a GGUF that is a vocabulary and no model."""
+    if "tokenizer.ggml.tokens" not in model.metadata:
+        raise UsageError(f"{model.place.path} has keys but no tensors", hint="pass the GGUF with the weights")
+    draft = PlanBuilder({}, notes=["the GGUF is a vocabulary: the folder has its tokenizer and no model"])
+    draft.texts, lost = metadata.tokenizer_files(model)
     draft.losses += lost
     return draft
 

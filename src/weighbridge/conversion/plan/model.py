@@ -40,6 +40,8 @@ class PlannedFile:
     name: str
     layout: Layout
     nodes: tuple[Node, ...]
+    #: what the file's bytes must have: "sha256" or "git", and the digest in hex
+    digest: tuple[str, str] | None = None
 
     @property
     def slots(self) -> Iterator[tuple[Slot, Node]]:

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from weighbridge.base.dtypes import BF16, F32, DType, Kind
+from weighbridge.base.errors import UsageError
 from weighbridge.containers import reader
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.options import CastOptions
@@ -27,7 +28,12 @@ def to_container(model: Checkpoint, options: CastOptions, kind: str) -> PlanBuil
     decoded = []
     made: dict[Hashable, Node] = {}  # tensors that are one in the source are cast once
     for name, node in nodes.items():
-        wanted = _holdable(dtype_policy.plain_dtype(options.dtype, node.spec), kind)
+        requested = dtype_policy.plain_dtype(options.dtype, node.spec)
+        wanted = _holdable(requested, kind)
+        if options.dtype not in (None, "auto") and requested is not node.spec.dtype and wanted is not requested:
+            raise UsageError(
+                f"a {kind} file has no type {requested}", hint=f"--dtype {str(wanted).lower()} holds its values"
+            )
         if wanted is not node.spec.dtype and options.dtype is None:
             decoded.append(name)
         place = place_of(node) if isinstance(node, Node) else None

@@ -11,10 +11,13 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from weighbridge.base.errors import FormatError, RemoteError
 from weighbridge.base.limits import MIB
 from weighbridge.containers.base import Slot
-from weighbridge.conversion.plan.fingerprint import key_of
+from weighbridge.conversion.plan.fingerprint import key_of, samples_of
+from weighbridge.conversion.plan.read_ahead import announced
 from weighbridge.conversion.result import Progress, Result
+from weighbridge.io.digest import digest_of
 from weighbridge.io.sink import OutFile, Sink
 from weighbridge.io.sink.journal import Piece
 from weighbridge.io.source import FileSource
@@ -35,6 +38,7 @@ class Task(NamedTuple):
 
     pieces: tuple[Piece, ...]
     work: Callable[[], int]
+    reads: tuple[RowRange, ...] = ()
 
 
 def run(plan: Plan, progress: Progress | None = None) -> Result:
@@ -45,6 +49,7 @@ def run(plan: Plan, progress: Progress | None = None) -> Result:
     slabs = plan.slabs  # may refuse, before a file is created
     write = plan.write
     key = key_of(plan) if write.resume else None
+    samples = samples_of(plan.sources)
     with Sink(
         plan.target,
         folder=plan.folder,
@@ -65,9 +70,47 @@ def run(plan: Plan, progress: Progress | None = None) -> Result:
             if file.layout.fixups is not None:
                 for offset, data in file.layout.fixups(_named(digests, number, file)):
                     out.write(offset, data)
+        _check_digests(outs, sink, plan, progress)
         for name, data in plan.texts.items():
             sink.create(name, len(data)).write(0, data)
+        _check_sources(plan, samples)
     return _result(plan, time.monotonic() - began, before)
+
+
+def _check_sources(plan: Plan, samples: Sequence[str]) -> None:
+    """FormatError where a source is no longer what was planned: its old and new bytes would be mixed."""
+    for state, before, now in zip(plan.sources, samples, samples_of(plan.sources), strict=True):
+        if before and (before != now or not now.startswith(state)):
+            name = state.rpartition(": ")[0]
+            raise FormatError("the file changed while it was read, so nothing is written", path=name,
+                              hint="try again when nothing else writes to it")  # fmt: skip
+
+
+def _check_digests(
+    outs: Sequence[tuple[PlannedFile, OutFile]], sink: Sink, plan: Plan, progress: Progress | None
+) -> None:
+    """Read back the files that must have a digest. RemoteError where one differs, and the journal is dropped."""
+    listed = [(file, out) for file, out in outs if file.digest is not None]
+    total, done = sum(out.size for _, out in listed), 0
+
+    def found(out: OutFile, algo: str) -> str:
+        with FileSource(out.path) as source:
+            return digest_of(source, algo)
+
+    with ThreadPoolExecutor(plan.write.workers, thread_name_prefix="weighbridge-digest") as pool:
+        futures = [pool.submit(found, out, file.digest[0]) for file, out in listed if file.digest]
+        for (file, out), future in zip(listed, futures, strict=True):
+            if file.digest and future.result() != file.digest[1]:
+                sink.forget()
+                raise RemoteError(f"{file.name} isn't what {plan.source} lists: its {file.digest[0]} is another one",
+                                  hint="try again; nothing was kept")  # fmt: skip
+            done += out.size
+            if progress is not None:
+                progress(done, total, "verifying")
+
+
+def _nodes(plan: Plan) -> Iterator[Node]:
+    return (node for file in plan.files for node in file.nodes)
 
 
 def _named(digests: Mapping[Piece, int], number: int, file: PlannedFile) -> dict[str, int]:
@@ -92,7 +135,7 @@ def _tasks(number: int, file: PlannedFile, out: OutFile, slabs: Mapping[int, Sla
         rows = slabs[id(node)].rows
         if file.layout.fixups is not None:  # a checksum runs over the bytes in their order: one task a tensor
             whole = Piece(number, slot.offset, slot.spec.nbytes)
-            yield Task((whole,), partial(_digested, out, slot, node, rows))
+            yield Task((whole,), partial(_digested, out, slot, node, rows), (RowRange(node, 0, node.spec.rows),))
         elif (origin := _origin(node)) is not None:
             for at in range(0, slot.spec.nbytes, _COPY):
                 size = min(_COPY, slot.spec.nbytes - at)
@@ -101,7 +144,8 @@ def _tasks(number: int, file: PlannedFile, out: OutFile, slabs: Mapping[int, Sla
             for lo in range(0, node.spec.rows, rows):
                 hi = min(lo + rows, node.spec.rows)
                 places = [(s.offset + lo * s.spec.row_bytes, (hi - lo) * s.spec.row_bytes) for s, _ in unit]
-                yield Task(tuple(Piece(number, *place) for place in places), partial(_slab, out, unit, lo, hi))
+                pieces = tuple(Piece(number, *place) for place in places)
+                yield Task(pieces, partial(_slab, out, unit, lo, hi), tuple(RowRange(n, lo, hi) for _, n in unit))
 
 
 def _origin(node: Node) -> tuple[FileSource, int] | None:
@@ -167,11 +211,16 @@ def _drain(tasks: Iterator[Task], plan: Plan, sink: Sink, progress: Progress | N
         if progress is not None:
             progress(before + done, total, "writing" if before + done < total else "syncing")
 
-    try:
+    def to_do() -> Iterator[Task]:
+        nonlocal before
         for task in tasks:
             if known.issuperset(task.pieces):
                 before += sum(piece.size for piece in task.pieces)
-                continue
+            else:
+                yield task
+
+    try:
+        for task in announced(to_do(), _nodes(plan), plan.write.memory):
             pending[pool.submit(task.work)] = task.pieces
             if len(pending) > 2 * plan.write.workers:
                 collect()

@@ -19,7 +19,7 @@ from weighbridge.containers.safetensors import container as safetensors
 from weighbridge.conversion.options import SafetensorsOptions, ShardOptions, TargetOptions
 from weighbridge.conversion.plan.model import PlannedFile
 from weighbridge.conversion.plan.shared_storage import share
-from weighbridge.io.source import FileSource
+from weighbridge.io.source import Source
 from weighbridge.tensors.nodes import Node, Stored
 
 Tensors = Mapping[str, Node]
@@ -45,7 +45,7 @@ def planned(name: str, layout: Layout, tensors: Tensors) -> PlannedFile:
     return PlannedFile(name, layout, tuple(tensors[s.name] for s in layout.slots))
 
 
-def raw(name: str, source: FileSource) -> PlannedFile:
+def raw(name: str, source: Source) -> PlannedFile:
     """A file that is copied verbatim."""
     spec = Spec((source.size,), U8)
     return PlannedFile(name, Layout("raw", (), (Slot(name, spec, 0),), source.size), (Stored(spec, source, 0),))
@@ -113,6 +113,11 @@ def write_torch(stem: str, tensors: Tensors, metadata: Mapping[str, Any], option
     total = sum(node.spec.nbytes for node in shared.storages.values())
     texts = {f"{stem}.bin.index.json": sharded.index_json(where, total)} if len(parts) > 1 else {}
     return Written(files, texts, files[0].layout.notes, storages)
+
+
+def write_nothing(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options: TargetOptions) -> Written:
+    """A folder of small files alone."""
+    return Written((), {})
 
 
 def write_one(

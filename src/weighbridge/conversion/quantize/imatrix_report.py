@@ -15,11 +15,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.containers.ggml.imatrix import ImatrixForm
 from weighbridge.conversion.quantize import ftypes
 from weighbridge.conversion.quantize.imatrix import ImatrixSums, ImportanceMatrix, compare, read
 from weighbridge.conversion.quantize.inputs import QuantizeOptions, prepare, specs
-from weighbridge.io.source import FileSource
+from weighbridge.io.location import open_source
 from weighbridge.models.open import open_model
 
 SCHEMA: Final = "weighbridge/importance/1"
@@ -90,7 +91,7 @@ class ImatrixReport:
 def inspect_imatrix(path: str | os.PathLike[str], *, model: str | os.PathLike[str] | None = None) -> ImatrixReport:
     """The report on a file of either format; with `model` (anything `wb quantize` reads) also how it fits. FormatError
     where the file isn't an importance matrix or has a value that isn't finite."""
-    with FileSource(path) as source:
+    with open_source(resolve_path(path)) as source:
         matrix, size = read(source), source.size
     lines = tuple(_stats(name, entry) for name, entry in matrix.entries.items())
     return ImatrixReport(

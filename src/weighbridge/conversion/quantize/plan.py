@@ -20,6 +20,7 @@ from typing import Any, Final
 from weighbridge.base.dtypes import F32, DType, Kind
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.containers.gguf import container as gguf
+from weighbridge.conversion.gguf.loadable import check_loadable
 from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.plan.fingerprint import state_of
 from weighbridge.conversion.plan.losses import is_quantized
@@ -31,6 +32,7 @@ from weighbridge.conversion.quantize import ftypes, size_target
 from weighbridge.conversion.quantize import keys as gguf_keys
 from weighbridge.conversion.quantize.inputs import QuantizeInputs, QuantizeOptions, prepare, specs
 from weighbridge.conversion.result import Progress, Result
+from weighbridge.io.location import RemotePath
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.tensors import kernels
 from weighbridge.tensors.nodes import CastReport, Encode, Node, cast, packed_in
@@ -90,9 +92,10 @@ class QuantizePlan(Plan):
 
 
 def default_target(source: Path, ftype: str, keep_split: bool = False) -> Path:
-    """llama-quantize's default target: `ggml-model-TYPE.gguf` beside the source's weights."""
+    """llama-quantize's default target: `ggml-model-TYPE.gguf` beside the source's weights; here, where
+    the source is elsewhere."""
     row = ftypes.parse_ftype(ftype)
-    folder = source if source.is_dir() else source.parent
+    folder = Path() if isinstance(source, RemotePath) else source if source.is_dir() else source.parent
     return folder / f"ggml-model-{row.name if row else ftypes.COPY}{'' if keep_split else '.gguf'}"
 
 
@@ -128,6 +131,8 @@ def _for_a_size(
     bits, size = options.target_bpw, options.target_size
     if ftype or (bits is not None and size is not None):
         raise UsageError("TYPE, --target-bpw and --target-size are mutually exclusive", hint="give one of them")
+    if options.pure:
+        raise UsageError("--pure doesn't apply to a file of a given size", hint="its types are chosen for each tensor")
     inputs = prepare(model, None, options)
     header = gguf.header_size(specs(inputs.tensors), inputs.keys)
     align = inputs.keys[gguf.ALIGNMENT_KEY].value if gguf.ALIGNMENT_KEY in inputs.keys else gguf.DEFAULT_ALIGNMENT
@@ -177,7 +182,11 @@ def finish(
         folder=options.keep_split,
         files=files,
         losses=(*inputs.losses, *_losses(choice, inputs, weights), *copied(model, made)),
-        notes=(*_notes(inputs, weights), *(line for f in files for line in f.layout.notes)),
+        notes=(
+            *_notes(inputs, weights),
+            *(line for f in files for line in f.layout.notes),
+            *check_loadable(((f.name, f.layout) for f in files), model),
+        ),
         write=write,
         model=model,
         reports=reports,

@@ -25,7 +25,7 @@ from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, sidecar_fi
 from weighbridge.conversion.plan.model import Move
 from weighbridge.conversion.schemes import configs as scheme_configs
 from weighbridge.conversion.schemes.configs import Settings
-from weighbridge.io.source import FileSource
+from weighbridge.io.location import open_source
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.packings import canonical, ggml_blocks
 from weighbridge.packings.canonical import Fp8Tensor, IntQuantTensor, MXTensor
@@ -400,5 +400,5 @@ def _files(
         for path in sidecar_files(model.place.folder):
             name = path.relative_to(model.place.folder).as_posix()
             if name not in _THEIRS:
-                draft.extra_files.append(writers.raw(name, FileSource(path)))
+                draft.extra_files.append(writers.raw(name, open_source(path)))
     draft.texts["config.json"] = meta.quantized(config, options.dtype, scheme_config)

@@ -12,6 +12,7 @@ interrupted, and the next run resumes it.
 from __future__ import annotations
 
 from weighbridge.io.sink.files import InPlace, OutFile
+from weighbridge.io.sink.lock import exclusive
 from weighbridge.io.sink.partials import is_alive
 from weighbridge.io.sink.spool import spooled
 from weighbridge.io.sink.target import Sink, check_target, foreign_files, listed, partial_of, write_file
@@ -21,6 +22,7 @@ __all__ = [
     "OutFile",
     "Sink",
     "check_target",
+    "exclusive",
     "foreign_files",
     "is_alive",
     "listed",

@@ -16,6 +16,7 @@ from weighbridge.io.sink.journal import Journal, Piece
 from weighbridge.io.sink.partials import remove_stale
 from weighbridge.io.sink.publish import publish_file, publish_folder, sync_folder
 
+_DEPTH = 16  # of a file's path inside a folder
 _LISTED = 8  # names in a message
 _FULL = frozenset({errno.ENOSPC, errno.EFBIG, errno.EDQUOT})
 
@@ -100,6 +101,12 @@ class Sink:
         if self._journal is not None and self._journal.add(piece, crc):
             self._note()
 
+    def forget(self) -> None:
+        """Nothing that was written counts: it is wrong, and the next run begins anew."""
+        if self._journal is not None:
+            self._journal.drop()
+            self._journal.forget()
+
     def _note(self) -> None:
         if self._journal is not None and self._journal.waiting:
             try:
@@ -113,7 +120,7 @@ class Sink:
     def create(self, name: str, size: int) -> OutFile:
         """A file of `size` bytes: `name` inside the folder (or `sub/name`), or the target itself if it is a file."""
         path = self._inside(name) if self.folder else self._stage
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         out = OutFile(path, size, again=self._journal is not None and self._again(path, size))
         self._open.append(out)
         if self._journal is not None:  # records of a file are worthless without its name
@@ -131,7 +138,7 @@ class Sink:
 
     def _inside(self, name: str) -> Path:
         parts = name.split("/")
-        if len(parts) > 2 or any(part in ("", ".", "..") or Path(part).name != part for part in parts):
+        if len(parts) > _DEPTH or any(part in ("", ".", "..") or Path(part).name != part for part in parts):
             raise UsageError(f"{name!r} is not a plain file name")
         return self._stage.joinpath(*parts)
 
@@ -202,6 +209,9 @@ def check_target(
     real = _resolve(path)
     if folder is False and os.fspath(target).endswith(("/", os.sep)):
         raise UsageError(f"{os.fspath(target)} names a folder, but a file is written", hint=f"write {path}")
+    if path.is_symlink() and not real.exists():
+        words = f"{path} is a link to {os.readlink(path)}, which doesn't exist"
+        raise RefusedError(words, hint="remove the link, or name the file itself")
     if real.exists() and not (real.is_dir() or real.is_file()):
         # A rename would put a file in the place of /dev/null.
         raise RefusedError(f"{path} is a device, a pipe or a socket", hint="choose another target")

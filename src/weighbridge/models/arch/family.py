@@ -21,12 +21,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import LAYERS
 from weighbridge.base.spec import Shape
-from weighbridge.models.arch.config import DERIVED, compiled_rules, effective
+from weighbridge.models.arch.config import DERIVED, compiled_rules, effective, numbers_as_text
 from weighbridge.models.arch.derived import absent_zeros, made
 from weighbridge.models.arch.dialects import best_prefix, detect_dialect
 from weighbridge.models.arch.expand import (
@@ -68,6 +68,13 @@ __all__ = [
     "Sizes",
     "TensorSlot",
 ]
+
+
+# What classes compute when they are made and older ones saved: the frequencies of rotation, its caches, masks.
+_COMPUTED: Final = (
+    "rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached", ".attention.masked_bias",
+    ".attn.masked_bias",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,6 +162,8 @@ class Family:
 
     def _facts(self, architecture: Architecture, config: Mapping[str, Any]) -> dict[str, Any]:
         whole = architecture.merged(config)
+        if odd := numbers_as_text(whole):
+            whole = {**whole, **odd}
         if architecture.part:  # the class of the part
             known, listed = self.architectures.values(), whole.get("architectures")
             if architecture.part_type and "model_type" not in (architecture.own_part(config) or {}):
@@ -286,11 +295,12 @@ class Family:
         places = expansion.places
         needed = started_groups(places[name] for name in shapes if name in places)
         others, apart = [n for n in shapes if n not in places], self._ignored(sizes)
+        idle = {n for n in others if n in expansion.dropped or (dialect != "gguf" and n.endswith(_COMPUTED))}
         return MappingReport(
             tuple(n for n, p in places.items() if n not in shapes and (p.need is None or p.need in needed)),
-            tuple(n for n in others if n not in expansion.dropped and not n.startswith(apart)),
+            tuple(n for n in others if n not in idle and not n.startswith(apart)),
             tuple((n, places[n].shape, s) for n, s in shapes.items() if n in places and tuple(s) != places[n].shape),
-            tuple(n for n in others if n in expansion.dropped),
+            tuple(n for n in others if n in idle),
             tuple(n for n in others if n.startswith(apart)),
         )
 

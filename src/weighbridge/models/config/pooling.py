@@ -58,7 +58,10 @@ def unheld(read: Read) -> list[str]:
 
 def _of_config(config: Any) -> int:
     if not isinstance(config, dict):
-        raise FormatError("modules.json names a pooling module whose config.json is missing")
+        raise FormatError(
+            "modules.json names a pooling module whose config.json is missing, so how it pools isn't known",
+            hint="download the module's folder (1_Pooling); without modules.json the model is converted as it is",
+        )
     for number, flag in POOLING.items():
         if config.get(flag):
             return number

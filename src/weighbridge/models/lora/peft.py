@@ -60,7 +60,10 @@ class LoraAdapter:
 
 
 def is_adapter(model: Checkpoint) -> bool:
-    return model.format != "gguf" and (model.place.folder / CONFIG).is_file()
+    """Whether the weights are an adapter's. Its config also lies beside whole models, into which it was merged."""
+    if model.format == "gguf" or not (model.place.folder / CONFIG).is_file():
+        return False
+    return any(w.name.startswith("adapter") for w in model.place.weights) or any("lora_" in e.name for e in model.index)
 
 
 def read(model: Checkpoint) -> LoraAdapter:

@@ -21,9 +21,10 @@ from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import INDEX_JSON
-from weighbridge.io.source import FileSource
+from weighbridge.io.digest import GIT
+from weighbridge.io.location import open_source
 from weighbridge.models.jsonfile import decode
-from weighbridge.reports.hash.digests import ALGORITHMS, GIT, files_of, gguf_hash, hash_file, hash_model
+from weighbridge.reports.hash.digests import ALGORITHMS, files_of, gguf_hash, hash_file, hash_model
 
 _BY_LENGTH: Final = MappingProxyType({32: "md5", 40: "sha1", 64: "sha256", 128: "sha512"})
 _SUM: Final = re.compile(r"(\\?)([0-9a-fA-F]{32,128}) [ *](.+)\Z")
@@ -160,7 +161,7 @@ FORMS: Final[tuple[tuple[str, Callable[[str, Path], Iterator[Wanted]]], ...]] = 
 
 def read_manifest(path: Path) -> tuple[str, list[Wanted]]:
     """The format of a list and its entries. FormatError if it is unknown."""
-    with FileSource(path) as source:
+    with open_source(path) as source:
         if source.size > INDEX_JSON:
             raise FormatError("the file is too large", path=source.name, expected=f"at most {INDEX_JSON} bytes")
         raw = source.read(0, source.size)

@@ -22,9 +22,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.limits import MIB
-from weighbridge.io.source import FileSource
+from weighbridge.io.digest import GIT, git_hasher, update
+from weighbridge.io.location import open_source
 from weighbridge.models.checkpoint import open_checkpoint
 
 if TYPE_CHECKING:
@@ -52,13 +54,6 @@ def _package(module: str, name: str) -> Callable[[], Hasher]:
     return make
 
 
-def _git(size: int) -> Hasher:
-    """The id of a git blob, and of small files on the Hub: SHA-1 of a header and the bytes."""
-    made = hashlib.sha1(usedforsecurity=False)
-    made.update(b"blob %d\0" % size)
-    return made
-
-
 #: Algorithms for files; those of `hashlib` need nothing, the others the extra `hash`.
 ALGORITHMS: Final[Mapping[str, Callable[[], Hasher]]] = MappingProxyType(
     {
@@ -72,7 +67,6 @@ ALGORITHMS: Final[Mapping[str, Callable[[], Hasher]]] = MappingProxyType(
         "xxh64": _package("xxhash", "xxh64"),
     }
 )
-GIT: Final = "git"
 #: Algorithms of files: git's begins with the file's size.
 FILE_ALGORITHMS: Final = (*ALGORITHMS, GIT)
 # llama-gguf-hash's UUIDv5: SHA-1 of this namespace and the tensors' bytes.
@@ -126,7 +120,7 @@ def hash(
     paths = [paths] if isinstance(paths, str | os.PathLike) else paths
     if tensors:
         return HashReport(models=tuple(hash_model(p, algo=algo, jobs=jobs) for p in paths))
-    found = [file for path in paths for file in files_of(Path(path))]
+    found = [file for path in paths for file in files_of(resolve_path(path))]
     return HashReport(files=tuple(_parallel(lambda f: hash_file(f, algo), found, jobs)))
 
 
@@ -158,13 +152,9 @@ def check_algorithm(algo: str, known: Iterable[str] = FILE_ALGORITHMS) -> None:
 def hash_file(path: str | os.PathLike[str], algo: str = "sha256") -> FileDigest:
     """A whole file's digest, read once, 4 MiB at a time."""
     check_algorithm(algo)
-    with FileSource(path) as source:
-        made = _git(source.size) if algo == GIT else ALGORITHMS[algo]()
-        buffer = memoryview(bytearray(min(_CHUNK, max(source.size, 1))))
-        for at in range(0, source.size, _CHUNK):
-            part = buffer[: min(_CHUNK, source.size - at)]
-            source.readinto(at, part)
-            made.update(part)
+    with open_source(resolve_path(path)) as source:
+        made = git_hasher(source.size) if algo == GIT else ALGORITHMS[algo]()
+        update(made, source)
         return FileDigest(os.fspath(path), algo, made.hexdigest(), source.size)
 
 

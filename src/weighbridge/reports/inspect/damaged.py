@@ -12,7 +12,8 @@ import msgspec
 from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
 from weighbridge.containers import model_suffixes, opening
 from weighbridge.containers.base import Entry, Finding, Index, Severity
-from weighbridge.io.source import FileSource, Source
+from weighbridge.io.location import open_source
+from weighbridge.io.source import Source
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.locate import Place, locate
 from weighbridge.reports.lenient import broken
@@ -56,7 +57,7 @@ def _place(path: Path, error: WeighbridgeError) -> tuple[Place, list[Finding]]:
 def _opened(weight: Path, findings: list[Finding]) -> list[Source]:
     """The file, if it is there."""
     try:
-        return [FileSource(weight)]
+        return [open_source(weight)]
     except FileNotFoundError:
         words = f"{weight.name} is missing, and with it its tensors"
         findings.append(Finding(_MISSING, Severity.ERROR, words, str(weight.parent), hint="download it"))

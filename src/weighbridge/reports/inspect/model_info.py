@@ -13,6 +13,7 @@ import msgspec
 
 from weighbridge.base.ftypes import BY_NUMBER, GUESSED
 from weighbridge.base.limits import MIB, TOKENIZER_JSON
+from weighbridge.io.location import RemotePath
 from weighbridge.models.arch.size_keys import SIZE_KEYS
 from weighbridge.reports import sidecars
 from weighbridge.reports.inspect.adapter_info import AdapterInfo
@@ -164,6 +165,8 @@ class _TokenizerFile(msgspec.Struct):
 
 
 _COUNTED: Final = 16 * MIB
+# A tokenizer elsewhere is fetched for its kind and number of tokens up to this size; the config has the number, too.
+_FETCHED: Final = MIB // 2
 # Files that define a tokenizer without tokenizer.json.
 _TOKENIZERS: Final = (
     ("tokenizer.model", "SentencePiece"), ("spiece.model", "SentencePiece"),
@@ -174,7 +177,10 @@ _TOKENIZERS: Final = (
 
 
 def _folder_tokenizer(folder: Path) -> Tokenizer | None:
-    data = sidecars.read(folder / "tokenizer.json", TOKENIZER_JSON)
+    path = folder / "tokenizer.json"
+    if isinstance(path, RemotePath) and path.is_file() and path.stat().st_size > _FETCHED:
+        return Tokenizer("not read", source="tokenizer.json")
+    data = sidecars.read(path, TOKENIZER_JSON)
     if data is not None:
         return _tokenizer_json(data)
     found = next(((name, kind) for name, kind in _TOKENIZERS if (folder / name).is_file()), None)

@@ -19,8 +19,10 @@ from itertools import count
 from types import MappingProxyType
 from typing import Final
 
+from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import SCAN_FILES, SCAN_IN_MEMORY
+from weighbridge.io.location import open_source
 from weighbridge.io.source import FileSource, Source
 from weighbridge.reports.scan import walk
 from weighbridge.reports.scan.detect import kind_of
@@ -151,9 +153,12 @@ _PREAD: Final = hasattr(os, "pread")
 class _InMemory(Source):
     """A small file, read once: archives have many places to look at, and what was looked at is what it was."""
 
-    def __init__(self, file: FileSource) -> None:
+    def __init__(self, file: Source) -> None:
         self.name, self.size, self.file = file.name, file.size, file
-        self.data = os.pread(file.fileno(), file.size, 0) if _PREAD else file.read(0, file.size)
+        if _PREAD and isinstance(file, FileSource):
+            self.data = os.pread(file.fileno(), file.size, 0)
+        else:
+            self.data = file.read(0, file.size)
         if len(self.data) != file.size:  # it shrinks while it is read: said as of any file
             file.read(0, file.size)
 
@@ -168,13 +173,13 @@ class _InMemory(Source):
         return data
 
     def location(self, offset: int) -> tuple[FileSource, int] | None:
-        return self.file, offset
+        return self.file.location(offset)
 
 
 def scan_file(path: str) -> FileReport:
     """The report on one file. One that can't be opened has a report that says why."""
     try:
-        with FileSource(path) as source:
+        with open_source(resolve_path(path)) as source:
             return scan_source(source if source.size > SCAN_IN_MEMORY else _InMemory(source), path)
     except FormatError as error:  # it shrinks while it is read
         return _closed(path, "unreadable", error.reason)

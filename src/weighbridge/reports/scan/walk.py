@@ -4,11 +4,14 @@ is never followed: what it names is another file on every machine."""
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from weighbridge.adapters.remote.schemes import resolve_path
+from weighbridge.io.links import is_inside, own_folders
+from weighbridge.io.location import is_remote, walk
 from weighbridge.reports.scan.model import ScanRule, ScanVerdict
 
 RULES: Final = MappingProxyType(
@@ -22,8 +25,6 @@ OUTSIDE: Final = "scan/link-outside"
 CONSEQUENCE: Final = "Whoever loads, copies or packs the folder takes a file from elsewhere on the system with it."
 _GIT: Final = ".git"
 GIT_HISTORY: Final = "the history of git"
-# In the cache of huggingface_hub a snapshot's files are links to the blobs beside all snapshots.
-_SNAPSHOT: Final = re.compile(r"(.+)[/\\]snapshots(?:[/\\].*)?")
 
 
 class Met(NamedTuple):
@@ -38,15 +39,26 @@ def files(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Met]:
     """Every file below the paths, in order. Of a folder only its names are held. FileNotFoundError where a path of the
     call itself is none."""
     for path in [os.fspath(p) for p in paths]:
-        if os.path.isdir(path):
+        if is_remote(path):
+            yield from _elsewhere(resolve_path(path))
+        elif os.path.isdir(path):
             yield from _below(path)
         else:
             os.lstat(path)
             yield Met(path)
 
 
+def _elsewhere(path: Path) -> Iterator[Met]:
+    """A file, or those of a folder, that lie elsewhere: nothing there is a link."""
+    if path.is_file():
+        yield Met(str(path))
+        return
+    for base, _, names in walk(path):
+        yield from (Met(str(base / name)) for name in names)
+
+
 def _below(root: str) -> Iterator[Met]:
-    own = _own(os.path.realpath(root))
+    own = own_folders(root)
     for base, folders, names in os.walk(root, onerror=None):
         folders.sort()
         if _GIT in folders:
@@ -65,12 +77,6 @@ def _below(root: str) -> Iterator[Met]:
         yield from (_file(os.path.join(base, name), name in links, own) for name in names)
 
 
-def _own(root: str) -> tuple[str, ...]:
-    """The folders that count as the scanned one: itself; of a snapshot in the Hub's cache also the blobs."""
-    cached = _SNAPSHOT.fullmatch(root)
-    return (root, os.path.join(cached[1], "blobs")) if cached else (root,)
-
-
 def _links(folder: str) -> set[str]:
     """The names in a folder that are links: one look at the folder, none at each file."""
     with os.scandir(folder) as entries:
@@ -78,19 +84,14 @@ def _links(folder: str) -> set[str]:
 
 
 def _file(path: str, link: bool, own: tuple[str, ...]) -> Met:
-    return _outside(path) if link and not _inside(path, own) else Met(path)
+    return _outside(path) if link and not is_inside(path, own) else Met(path)
 
 
 def _linked_folder(path: str, own: tuple[str, ...]) -> Iterator[Met]:
     """A link to a folder inside is met there under its own name; no other is entered."""
-    if not _inside(path, own):
+    if not is_inside(path, own):
         yield _outside(path)
 
 
 def _outside(path: str) -> Met:
     return Met(path, f"a link to {os.readlink(path)}, outside the folder: it is not followed", OUTSIDE)
-
-
-def _inside(path: str, own: tuple[str, ...]) -> bool:
-    real = os.path.realpath(path)
-    return any(real == folder or real.startswith(os.path.join(folder, "")) for folder in own)

@@ -12,6 +12,7 @@ import msgspec
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.containers.base import Index, Severity
+from weighbridge.models.jsonfile import oversized
 from weighbridge.reports import sidecars
 from weighbridge.reports.verify import packing as verify_packing
 from weighbridge.reports.verify.repo import Repo, RepoFile
@@ -46,8 +47,11 @@ def _json_trouble(file: RepoFile) -> str | None:
     assert file.source is not None
     if file.size > TOKENIZER_JSON:
         return f"{file.size:,} bytes are too many"
+    data = file.source.read(0, file.size)
+    if (why := oversized(data)) is not None:
+        return why
     try:
-        msgspec.json.decode(file.source.read(0, file.size))
+        msgspec.json.decode(data)
     except RecursionError:
         return "it is nested too deeply"
     except ValueError as error:
@@ -272,6 +276,8 @@ def adapter_config(repo: Repo) -> Iterator[Flaw]:
 
 
 _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
+#: The rule whose breach llama.cpp refuses.
+GGUF_SIZE: Final = "tokenizer/gguf-size"
 
 RULES: Final = (
     Check("config/json", _E, "the JSON files that loaders read are JSON", json_broken),
@@ -284,7 +290,7 @@ RULES: Final = (
     *verify_packing.RULES,
     Check("tokenizer/none", _W, "a language model has a tokenizer", no_tokenizer),
     Check("tokenizer/size", _E, "every token has an embedding", vocab_size),
-    Check("tokenizer/gguf-size", _E, "a GGUF's embedding has one row a token", gguf_vocab),
+    Check(GGUF_SIZE, _E, "a GGUF's embedding has one row a token", gguf_vocab),
     Check("parts/missing", _E, "every part that modules.json names is there", modules),
     Check("parts/pooling", _E, "pooling fits the model's vectors", pooling),
     Check("adapter/config", _E, "an adapter has its config, and of its rank", adapter_config),

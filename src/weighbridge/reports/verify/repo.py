@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.closeable import Closing
 from weighbridge.base.errors import FormatError, WeighbridgeError
 from weighbridge.base.limits import CONFIG_JSON, FOLDER_FILES, INDEX_JSON
@@ -22,7 +23,8 @@ from weighbridge.containers.gguf.split import parse_shard_name
 from weighbridge.containers.sharded import ShardIndex
 from weighbridge.containers.sniff.detect import sniff
 from weighbridge.containers.sniff.probe import Identity
-from weighbridge.io.source import FileSource
+from weighbridge.io.location import open_source, walk
+from weighbridge.io.source import Source
 from weighbridge.models.tensor_parallel.rank_set import rank_of
 from weighbridge.reports import lenient, sidecars
 
@@ -46,7 +48,7 @@ class RepoFile:
     path: Path
     size: int = 0
     identity: Identity | None = None
-    source: FileSource | None = None
+    source: Source | None = None
     index: Index | None = None
     findings: tuple[Finding, ...] = ()
     trouble: str | None = None
@@ -60,7 +62,7 @@ class RepoFile:
         return self.path.name
 
     @property
-    def parsed(self) -> tuple[FileSource, Index]:
+    def parsed(self) -> tuple[Source, Index]:
         """Source and index of a file of `Repo.weights`."""
         assert self.source is not None
         assert self.index is not None
@@ -81,13 +83,13 @@ class Repo(Closing):
     """The files under `path`: one file, the set that a split GGUF belongs to, or a folder. Close it when done."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = resolve_path(path)
         self.single = not self.path.is_dir()
         if sharded.is_index(self.path.name) and self.single:  # an index stands for its folder
             self.path, self.single = self.path.parent, False
         self.root = self.path.parent if self.single else self.path
         if self.single:
-            os.stat(self.path)  # no such file: the system's own words
+            self.path.stat()  # no such file: the system's own words
         self.memo: dict[str, Any] = {}  # what several checks need, worked out once
 
     # ---------------------------------------------------------------- files
@@ -114,7 +116,7 @@ class Repo(Closing):
     def _file(self, name: str) -> RepoFile:
         file = RepoFile(name, self.root / name)
         try:
-            source = FileSource(file.path)
+            source = open_source(file.path)
         except OSError as error:
             return replace(file, trouble=_words(error, file.path))
         except WeighbridgeError as error:
@@ -210,8 +212,8 @@ class Repo(Closing):
 
 def _walk(root: Path) -> Iterator[str]:
     """Files below `root`, as relative names with slashes; neither links to folders nor leftovers are followed."""
-    for base, folders, files in os.walk(root):
-        inner = Path(base).relative_to(root)
+    for base, folders, files in walk(root):
+        inner = base.relative_to(root)
         near = sorted(f for f in folders if f != ".git" and not LEFTOVER.fullmatch(f))
         folders[:] = near if len(inner.parts) < _DEPTH else []
         yield from ((inner / file).as_posix() for file in sorted(files))
@@ -223,7 +225,7 @@ def _words(error: OSError, path: Path) -> str:
     return error.strerror or str(error)
 
 
-def _decoded(source: FileSource) -> Any:
+def _decoded(source: Source) -> Any:
     try:
         return sidecars.decoded(source.read(0, source.size))
     except FormatError:  # it shrank

@@ -10,7 +10,7 @@ whose findings are passed on. Findings are data, sorted, with stable ids; an exc
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -23,7 +23,7 @@ from weighbridge.reports.verify import packing as verify_packing
 from weighbridge.reports.verify import ranks as verify_ranks
 from weighbridge.reports.verify import rules as verify_rules
 from weighbridge.reports.verify import values as verify_values
-from weighbridge.reports.verify.repo import Repo
+from weighbridge.reports.verify.repo import Repo, RepoFile
 from weighbridge.reports.verify.rules import Check
 
 SCHEMA: Final = "weighbridge/verify/1"
@@ -40,12 +40,13 @@ _RANK: Final = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a tool takes a file, by the findings that it would stop at. `stage`: how far it gets (GGUF: header, data,
-    model); empty where it takes it."""
+    """Whether a tool loads a file as a model, by the findings that it would stop at; None where Weighbridge can't tell
+    (it doesn't know which tensors the architecture has). `stage`: how far it gets (GGUF: header, data, model); empty
+    where it loads it."""
 
     path: str
     tool: str
-    accepts: bool
+    accepts: bool | None
     stage: str = ""
 
 
@@ -137,17 +138,23 @@ def _order(f: Finding) -> tuple[int, str, int, str, str, str]:
 def _verdicts(repo: Repo, findings: Iterable[Finding]) -> Iterator[Verdict]:
     """The GGUF files' third level: whether llama.cpp would load them, whatever the specification says."""
     files = [f for f in repo.files if f.format == "gguf"]
-    if not files:
-        return
-    from weighbridge.containers.gguf.container import refused_at
-
     mine: dict[str, list[Finding]] = {str(f.path): [] for f in files}
     for finding in findings:
         mine.get(finding.path or "", []).append(finding)
     for file in files:
-        # What our lenient parser can't make an index of, nobody's can.
-        stage = refused_at(mine[str(file.path)]).value or ("header" if file.index is None else "")
-        yield Verdict(str(file.path), "llama.cpp", not stage, stage)
+        yield _verdict(file, mine[str(file.path)])
+
+
+def _verdict(file: RepoFile, findings: Sequence[Finding]) -> Verdict:
+    from weighbridge.containers.gguf.container import refused_at
+    from weighbridge.models.llamacpp.rules import OPEN, REFUSED
+
+    # What our lenient parser can't make an index of, nobody's can.
+    stage = refused_at(findings).value or ("header" if file.index is None else "")
+    rules = {finding.rule for finding in findings}
+    stage = stage or ("model" if rules & (REFUSED | {verify_model.GGUF_SIZE}) else "")
+    accepts = False if stage else None if rules & OPEN.keys() else True
+    return Verdict(str(file.path), "llama.cpp", accepts, stage)
 
 
 def failed(report: VerifyReport, fail_on: Severity = Severity.ERROR) -> bool:

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
-from weighbridge.base.limits import FOLDER_FILES, MIB, SHARDS, ZERO_RUN
+from weighbridge.base.limits import FOLDER_FILES, SHARDS, ZERO_RUN
 from weighbridge.containers import MISNAMED_UNLESS, PICKLED, sharded
-from weighbridge.containers.base import Finding, Severity
+from weighbridge.containers.base import Finding, Severity, Stage
 from weighbridge.containers.numbered import sets
-from weighbridge.io.source import Source
 from weighbridge.reports.identify import name_lies
 from weighbridge.reports.verify.repo import LEFTOVER, Repo, RepoFile
+from weighbridge.reports.verify.zeros import zero_tail_of
 
 
 class Flaw(NamedTuple):
@@ -163,32 +163,22 @@ def zero_tail(repo: Repo) -> Iterator[Flaw]:
     """A download into reserved space that stopped leaves zeros up to the right size."""
     for file in repo.weights:
         source, index = file.parsed
-        start = _last_byte(source)
+        start, sampled = zero_tail_of(source)
         plain = [e for e in index if e.nbytes and not e.file]  # compressed tensors lie elsewhere in the file
         lost = [e.name for e in plain if e.offset + e.nbytes > start]
         whole = [e for e in plain if e.offset >= start]
         if file.size - start >= ZERO_RUN and lost:
-            words = f"its last {file.size - start:,} bytes are zero: {len(whole)} whole tensors, of {len(index)}"
+            zero = "are zero, by samples" if sampled else "are zero"
+            words = f"its last {file.size - start:,} bytes {zero}: {len(whole)} whole tensors, of {len(index)}"
             yield Flaw(words, str(file.path), lost[0], "an interrupted download? compare its checksum", start)
-
-
-def _last_byte(source: Source) -> int:
-    """The end of the last byte that isn't zero."""
-    end = source.size
-    while end:
-        start = max(end - MIB, 0)
-        kept = len(source.read(start, end - start).rstrip(b"\0"))
-        if kept:
-            return start + kept
-        end = start
-    return 0
 
 
 def hole(repo: Repo) -> Iterator[Flaw]:
     """Holes of a sparse file: bytes that nobody ever wrote (they read as zeros)."""
     for file in repo.weights:
         source, index = file.parsed
-        for at, end in _holes(source.fileno(), file.size):
+        place = source.location(0)  # of a file elsewhere nothing is known about holes
+        for at, end in _holes(place[0].fileno(), file.size) if place else ():
             # A vocabulary may hold as many zeros, and some copying tools make holes of zeros: tensors only.
             inside = [e.name for e in index if not e.file and e.offset < end and e.offset + e.nbytes > at]
             if inside and end - at >= ZERO_RUN:
@@ -363,9 +353,25 @@ def splits(repo: Repo) -> Iterator[Finding]:
         yield from (f for f in merged.findings if f.rule.startswith("gguf/split"))
 
 
+def loadable(repo: Repo) -> Iterator[Finding]:
+    """Why llama.cpp wouldn't load a GGUF as a model; of a set the whole of it, at its first file. Nothing of a file or
+    set that isn't whole."""
+    from weighbridge.containers.gguf.container import refused_at
+    from weighbridge.models.llamacpp.rules import findings
+
+    sets = [files for (_, _, count), files in repo.splits.items() if len(files) == count]
+    parts = {f.name for files in repo.splits.values() for f in files}
+    sets += [(f,) for f in repo.weights if f.format == "gguf" and f.name not in parts]
+    for files in sets:
+        if not any(refused_at(f.findings) is Stage.HEADER for f in files):
+            shapes = {e.name: e.shape for f in files for e in f.parsed[1]}
+            yield from findings(files[0].parsed[1].metadata, shapes, str(files[0].path))
+
+
 #: Checks that bring rules of their own with them: name -> function.
 PASSED_ON: Final[dict[str, Callable[[Repo], Iterator[Finding]]]] = {
     "container": contained,
     "shards": shards,
     "splits": splits,
+    "loadable": loadable,
 }

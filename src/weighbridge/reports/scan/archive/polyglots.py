@@ -22,8 +22,7 @@ RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
         "file/appended-zip": ScanRule(_M, "zip archive behind another file: some readers see the one, some the other"),
     }
 )
-#: How a zip begins, and what honestly has one behind it: a program that unpacks itself, a llamafile.
-_ZIP: Final = b"PK"
+#: How a zip ends, and what honestly has one behind it: a program that unpacks itself, a llamafile.
 _END: Final = b"PK\x05\x06"
 _INSIDE: Final = "(as a zip)"
 _PROGRAMS: Final = frozenset({b"MZ", b"\x7fE", b"#!"})
@@ -46,8 +45,7 @@ def name(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
 
 def appended(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
     """A zip at the end of what begins as something else. Programs honestly have one: llamafiles, self-extractors."""
-    head = source.head(2)
-    if head == _ZIP or source.sequential or place.members[-1:] == (_INSIDE,):
+    if source.sequential or place.members[-1:] == (_INSIDE,):
         return
     length = min(source.size, ZIP_TAIL)
     if _END not in source.read(source.size - length, length):
@@ -55,12 +53,14 @@ def appended(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piec
     probe = Probe(source)
     directory = zip_peek.directory(probe)
     budget.spend(members=len(directory.members) if directory else 0)
-    starts = [m.offset for m in directory.members if zip_peek.payload(probe, m) is not None] if directory else []
-    if not starts:
+    if not directory or not directory.members:
         return
-    if head not in _PROGRAMS:
-        words = f"a zip archive with {len(starts)} members begins at byte {min(starts)}"
-        yield finding(RULES, "file/appended-zip", source, place, words, at=min(starts))
+    starts = [m.offset for m in directory.members if zip_peek.payload(probe, m) is not None]
+    if source.head(2) not in _PROGRAMS or not starts:
+        words = f"a zip archive with {len(directory.members)} members" + (
+            f" begins at byte {min(starts)}" if starts else ""
+        )
+        yield finding(RULES, "file/appended-zip", source, place, words, at=min(starts, default=None))
     yield Nested(source, place.inside(_INSIDE), "zip")
 
 

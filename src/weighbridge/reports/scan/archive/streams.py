@@ -19,7 +19,6 @@ from weighbridge.reports.scan.model import (
     ScanFinding,
     ScanRule,
     ScanVerdict,
-    Skipped,
     escape,
     finding,
 )
@@ -35,6 +34,7 @@ RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
         ),
         "tar/outside": ScanRule(ScanVerdict.DANGEROUS, "member or link that leads out of the folder it is unpacked to"),
         "tar/special-member": ScanRule(_M, "member that is neither a file nor a folder nor a link"),
+        "tar/sparse": ScanRule(_UNPROVEN, "sparse member, whose map of holes only some readers follow"),
         "tar/odd-number": ScanRule(_M, "header whose numbers some readers take and others don't"),
         "tar/repeated-name": ScanRule(
             ScanVerdict.MALFORMED, "two members of one name: readers take the first or the last"
@@ -93,9 +93,7 @@ def tar(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
         yield Nested(source.window(at, source.size - at), place.inside("(trailing bytes)"))
 
 
-def _member(
-    source: Source, place: MemberPath, m: tars.TarMember, seen: set[str]
-) -> Iterator[ScanFinding | Skipped | Nested]:
+def _member(source: Source, place: MemberPath, m: tars.TarMember, seen: set[str]) -> Iterator[ScanFinding | Nested]:
     name = m.name.removeprefix("./")
     if not tars.is_canonical(source.read(m.at, tars.BLOCK)):
         yield finding(RULES, "tar/odd-number", source, place, f"the header of {m.name!r} has odd numbers", at=m.at)
@@ -110,7 +108,9 @@ def _member(
         if m.size:
             yield Nested(source.window(m.start, m.size, f"{source.name}::{escape(m.name)}"), place.inside(m.name))
     elif m.kind == "sparse file":
-        yield Skipped(place.path, (*place.members, escape(m.name)), "sparse file", "its map of holes is not read")
+        words = f"{m.name!r} is a sparse file: only the bytes that are stored are scanned, not where they go"
+        yield finding(RULES, "tar/sparse", source, place, words, at=m.at)
+        yield Nested(source.window(m.start, m.size), place.inside(m.name))
     elif m.kind != "folder" and not m.link:
         words = f"{m.name!r} is a {m.kind}"
         yield finding(RULES, "tar/special-member", source, place, words, at=m.at)

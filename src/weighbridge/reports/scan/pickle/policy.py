@@ -207,6 +207,10 @@ class PicklePolicy:
                  consequence=denylist.ANY)  # fmt: skip
 
     def bomb(self, event: Event) -> None:
+        if isinstance(event.what, int):
+            self.add("pickle/bomb", event, f"place {event.what} of the memo is taken, far behind the others",
+                     consequence="loading fills the memory: CPython makes room for all places before it")  # fmt: skip
+            return
         self.add("pickle/bomb", event, "a key of tuples that share their parts is hashed",
                  consequence="loading takes forever")  # fmt: skip
 

@@ -7,6 +7,7 @@ before 1.6 with its storages. Whatever else follows a pickle is read as one too:
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -37,7 +38,7 @@ from weighbridge.unpickle import machine as machines
 from weighbridge.unpickle.joblib import JoblibMachine
 from weighbridge.unpickle.machine import Event
 from weighbridge.unpickle.opcodes import TABLE
-from weighbridge.unpickle.values import Blob, preview
+from weighbridge.unpickle.values import Blob, Global, preview
 
 _D, _M, _U, _NOTE = ScanVerdict.DANGEROUS, ScanVerdict.MALFORMED, ScanVerdict.UNKNOWN_CODE, ScanVerdict.DATA_ONLY
 
@@ -90,10 +91,10 @@ _PROBED_FILE: Final = 64 * MIB
 _CARRIED: Final = 16 * MIB  # how far values are searched for pickles
 _OPCODES: Final = bytes(TABLE)
 _NAMED: Final = (".pkl", ".pickle", ".pt", ".pth", ".joblib", ".dill", ".p")
-_WEIGHTS: Final = (*_NAMED, ".bin", ".ckpt", ".model", ".dat", ".data", ".weights", ".tar")
+_WEIGHTS: Final = (*_NAMED, ".npy", ".npz", ".bin", ".ckpt", ".model", ".dat", ".data", ".weights", ".tar")
 _WORD: Final = re.compile(r"[A-Za-z_][\w.]*\Z", re.ASCII)
 _TEXT: Final = 1024
-_PRINTABLE: Final = bytes((9, 10, 13, *range(32, 127)))
+_PRINTABLE: Final = MappingProxyType(dict.fromkeys((9, 10, 13)))  # lines and columns of text
 # torch's format before 1.6: five pickles, the first two of these numbers (torch/serialization.py).
 _LEGACY: Final = 5
 _MAGIC: Final = 0x1950A86A20F9469CFC6C
@@ -132,26 +133,21 @@ def probe(
     most = _PROBED if place.members else _PROBED_FILE
     machine = JoblibMachine(_Metered(source, Budget(min(most, budget.nbytes))), strict=False)
     named = not storage and is_named_pickle(place.name)
-    whole = False
+    whole, text = False, is_text(source)
     try:
         machine.run()
         whole = machine.end == source.size and machine.steps > 1
     except UnsupportedError:
-        if not storage and not _acts(machine.events, named):
+        if not storage and not _acts(machine.events, named, text):
             yield finding(
                 RULES, "pickle/limit", source, place, "as a pickle it is too long to be followed", at=machine.at
             )
     except FormatError as error:
-        if (
-            unknown
-            and place.name.lower().endswith(_NAMED)
-            and not _is_text(source)
-            and not _acts(machine.events, named)
-        ):
+        if unknown and place.name.lower().endswith(_NAMED) and not text and not _acts(machine.events, named, text):
             words = f"by its name a pickle: {error.message}"
             yield finding(RULES, "pickle/not-one", source, place, words, at=machine.at)
         whole = source.head(2) in PICKLES and any(_harmful(source.head(_PROBED)))
-    if whole or _acts(machine.events, named):
+    if whole or _acts(machine.events, named, text) or (named and machine.reframed):
         yield Nested(source, place, "pickle")
 
 
@@ -160,9 +156,13 @@ def is_named_pickle(name: str) -> bool:
     return name.lower().endswith(_WEIGHTS) or "." not in name
 
 
-def _is_text(source: Source) -> bool:
+def is_text(source: Source) -> bool:
     head = source.head(_TEXT)
-    return not head.translate(None, _PRINTABLE)
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return text.translate(_PRINTABLE).isprintable()
 
 
 def _harmful(data: bytes) -> Iterator[tuple[int, str, str]]:
@@ -194,17 +194,37 @@ def _string(data: bytes, match: re.Match[bytes]) -> tuple[bytes, int]:
     return text if _NAME.match(text) else b"", memo.end() if memo else end
 
 
-def _acts(events: Iterable[Event], named: bool) -> bool:
+def _acts(events: Iterable[Event], named: bool, text: bool) -> bool:
     """Whether an unpickler would do something: call a name that can be imported, or import one that does harm. `named`:
-    the file's name says that it is a pickle, so that importing alone counts."""
+    the file's name says that it is a pickle, so that importing alone counts; in `text` a module that is no identifier
+    doesn't, as lines of prose are read as such."""
     for event in events:
-        name = class_of(event.what.callee) if event.kind == "call" else event.what if event.kind == "import" else None
-        if name is None or not name.module.partition(".")[0].isidentifier():  # no package that Python would look for
-            continue
-        harmful = event.kind == "call" or bool(denylist.consequence(*name.path))
-        if named or (harmful and _WORD.match(name.name)):
+        if event.kind == "call":
+            name = class_of(event.what.callee)
+            if name is not None and _is_called(name, named):
+                return True
+        elif event.kind == "import" and _is_imported(event.what, named, text):
             return True
     return False
+
+
+def _is_called(name: Global, named: bool) -> bool:
+    package = name.module.partition(".")[0]
+    return _is_file_name(package) if named else package.isidentifier() and bool(_WORD.match(name.name))
+
+
+def _is_imported(name: Global, named: bool, text: bool) -> bool:
+    package = name.module.partition(".")[0]
+    if named:
+        return package.isidentifier() or (not text and _is_file_name(package))
+    # INST needs a mark: without one Python's unpickler alone imports, and two lines of a list of words look like it.
+    harmful = name.how != "INST" and denylist.consequence(*name.path)
+    return bool(harmful) and package.isidentifier() and bool(_WORD.match(name.name))
+
+
+def _is_file_name(package: str) -> bool:
+    """Whether Python would look for a file of this name: it takes any, not only identifiers."""
+    return bool(package) and not set(package) & {"/", "\0"}
 
 
 class _Reading:

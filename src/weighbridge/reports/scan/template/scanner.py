@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from string import Formatter
 from types import MappingProxyType
 from typing import Final
 
@@ -18,7 +19,7 @@ from weighbridge.io.source import Source
 from weighbridge.reports.scan.model import Budget, MemberPath, Piece, ScanFinding, ScanRule, ScanVerdict, finding
 from weighbridge.reports.scan.template import jinja
 from weighbridge.reports.scan.template.jinja import Expr
-from weighbridge.reports.scan.template.values import BUILT, DATA, DERIVED, INSIDES, Value, evaluate
+from weighbridge.reports.scan.template.values import BEGUN, BUILT, DATA, DERIVED, INSIDES, Value, evaluate
 
 _D, _M, _U = ScanVerdict.DANGEROUS, ScanVerdict.MALFORMED, ScanVerdict.UNKNOWN_CODE
 
@@ -50,6 +51,7 @@ _FOREIGN: Final = frozenset(
 _BY_ATTRIBUTE: Final = frozenset(
     {"map", "selectattr", "rejectattr", "groupby", "sum", "sort", "unique", "min", "max", "dictsort"}
 )
+_STEP: Final = re.compile(r"[.\[]\s*(\w+)")
 _LARGE: Final = 1_000_000
 _WIDE: Final = re.compile(r"%[-+ #0]*\d{6,}|[:<>^=]\d{6,}")
 
@@ -97,6 +99,8 @@ def _at(node: Expr, values: Values, own: set[str]) -> Iterator[_Fault]:
     match node.kind:
         case "attr" if _inner(node.value):
             yield "template/underscored", f"attribute {node.value!r}", node.at
+        case "attr" if node.value == "format":
+            yield from _format(values[id(node.parts[0])], node.at)
         case "item":
             yield from _item(node, values)
         case "filter" | "test":
@@ -120,6 +124,8 @@ def _item(node: Expr, values: Values) -> Iterator[_Fault]:
         return
     base, key = values[id(owner)], values[id(part)]
     yield from (("template/underscored", f"item {name!r}", node.at) for name in key.constants if _inner(name))
+    if "format" in key.constants:
+        yield from _format(base, node.at)
     if key.flags & BUILT:
         yield "template/built-name", "an item's name is put together", node.at
     elif key.flags & DATA and (base.flags & DERIVED or (base.is_constant and not base.mapping)):
@@ -130,9 +136,12 @@ def _filter(node: Expr, values: Values) -> Iterator[_Fault]:
     name, arguments = node.value, node.parts[1:]
     if name == "attr":
         yield "template/attr", "the filter `attr`", node.at
-    if name in _BY_ATTRIBUTE:
-        for argument in arguments:
-            yield from _attribute(name, values[id(argument)], node.at)
+    for place, argument in enumerate(arguments):
+        named = argument.value if argument is not None and argument.kind == "keyword" else None
+        if name in _BY_ATTRIBUTE or named in ("attribute", "*", "**") or (name == "join" and place):
+            value = values[id(argument)]
+            spread = value.join(value.items) if named in ("*", "**") and value.items is not None else value
+            yield from _attribute(name, spread, node.at)
 
 
 def _attribute(name: str, value: Value, at: int) -> Iterator[_Fault]:
@@ -144,6 +153,23 @@ def _attribute(name: str, value: Value, at: int) -> Iterator[_Fault]:
             yield "template/underscored", f"attribute {text!r}", at
     if value.flags & BUILT:
         yield "template/built-name", f"an attribute's name for `{name}` is put together", at
+
+
+def _format(text: Value, at: int) -> Iterator[_Fault]:
+    """The text of a `format`, whose fields walk along attributes and items."""
+    for one in text.constants:
+        steps = [step for field in _fields(one) for step in _STEP.findall(field)] if isinstance(one, str) else []
+        yield from (("template/underscored", f"a field with {step!r}", at) for step in steps if _inner(step))
+    if text.flags & (BUILT | BEGUN):
+        yield "template/built-name", "the text of a `format` is put together", at
+
+
+def _fields(text: str) -> list[str]:
+    """The names in the fields of a format, those in their specifications too; all of it where it isn't one."""
+    try:
+        return [part for _, name, spec, _ in Formatter().parse(text) for part in (name, spec) if part]
+    except ValueError:
+        return [text]
 
 
 def _called(node: Expr, values: Values) -> Iterator[_Fault]:

@@ -12,7 +12,7 @@ any of these. Everything is one pass over each expression, children first, so ti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from types import MappingProxyType
@@ -27,6 +27,7 @@ INSIDES: Final = frozenset(
     {"mro", "func_globals", "func_code", "func_closure", "gi_frame", "gi_code", "cr_frame", "cr_code", "ag_code",
      "ag_frame", "tb_frame", "f_globals", "f_locals", "f_builtins", "f_code", "f_back", "format_map"}
 )  # fmt: skip
+_GLOBALS: Final = frozenset({"range", "namespace", "dict", "raise_exception", "strftime_now"})
 _MOST: Final = 16  # constants that a value may be, beyond which it is any text
 _LONGEST: Final = 4096
 _PASSES: Final = 4
@@ -52,6 +53,15 @@ class Value:
     def is_constant(self) -> bool:
         """Whether it may be text, a number or a list that the template itself writes."""
         return bool(self.constants) or self.items is not None
+
+    @property
+    def is_container(self) -> bool:
+        return self.items is not None or any(isinstance(c, tuple) for c in self.constants)
+
+    def grown(self, added: Value) -> Value:
+        """A list or dict into which others were put, so that its own constants are not all of it."""
+        kept = tuple(c for c in self.constants if not isinstance(c, tuple))
+        return Value(kept, self.flags, self.element().join(added), self.mapping)
 
     def element(self) -> Value:
         """What iterating over it, or one of its items, gives."""
@@ -100,14 +110,56 @@ def _pass(template: jinja.JinjaTemplate, names: Mapping[str, Value]) -> tuple[di
     values: dict[int, Value] = {}
     env = _Env(names, values)
     now: dict[str, Value] = dict(names)
+    macros = {s.targets[0]: s.targets[1:] for s in template.statements if s.word == "macro"}
+
+    def bind(bindings: Iterable[tuple[str, Value]]) -> None:
+        for name, value in bindings:
+            now[name] = now[name].join(value) if name in now else value
+
     for statement in template.statements:
         for part in statement.parts:
             for node in reversed(list(part.walk())):  # children first
                 parts_of = [env.of(p) for p in node.parts]
                 values[id(node)] = _KINDS.get(node.kind, _other)(node, parts_of, env)
-        for name, value in _bindings(statement, values):
-            now[name] = now[name].join(value) if name in now else value
+                if node.kind == "call":
+                    bind(_passed(node, parts_of, macros))
+        bind(_bindings(statement, values))
     return values, now
+
+
+_ADDED: Final = "(added)"  # what any method puts into any list or dict
+_ADDING: Final = frozenset({"append", "extend", "insert", "update", "setdefault", "add"})
+_EXTRA: Final = ("varargs", "kwargs")
+
+
+def _passed(node: Expr, parts: list[Value], macros: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, Value]]:
+    """What a call's arguments flow into: the parameters of a macro (of any, where its name is another's), a list."""
+    callee = node.parts[0]
+    if callee is None or len(parts) < 2:
+        return
+    passed = _flat(parts[1:]).join(_words(node))
+    if callee.kind == "attr" and callee.value in _ADDING:
+        yield _ADDED, passed
+    elif macros and (callee.kind != "name" or callee.value not in _GLOBALS):
+        own = macros.get(callee.value) if callee.kind == "name" else None
+        for name in own if own is not None else [p for each in macros.values() for p in each]:
+            yield name, passed
+        yield from ((name, Value(items=passed)) for name in _EXTRA)
+
+
+def _flat(parts: Iterable[Value]) -> Value:
+    """Any of these values, or of their items."""
+    out = _NOTHING
+    for part in parts:
+        out = out.join(part).join(part.items or _NOTHING)
+    return out
+
+
+def _words(node: Expr) -> Value:
+    """The names of a call's keywords: keys of the dict that it makes."""
+    return _limited(
+        tuple(p.value for p in node.parts if p is not None and p.kind == "keyword" and p.value[:1] != "*"), 0
+    )
 
 
 def _bindings(statement: jinja.Statement, values: Mapping[int, Value]) -> list[tuple[str, Value]]:
@@ -128,7 +180,8 @@ def _bindings(statement: jinja.Statement, values: Mapping[int, Value]) -> list[t
         return [(name, value) for name in statement.targets for value in everything]
     if statement.word == "macro":
         name, *parameters = statement.targets
-        return [(name, _BUILT), *((p, _DATA) for p in parameters)]
+        default = _flat(values[id(p)] for p in statement.parts).join(_DATA)
+        return [(name, _BUILT), *((p, default) for p in parameters)]
     return [(name, _BUILT) for name in statement.targets]
 
 
@@ -138,12 +191,16 @@ def _const(node: Expr, parts: list[Value], env: _Env) -> Value:
 
 def _name(node: Expr, parts: list[Value], env: _Env) -> Value:
     if node.value in env.names:
-        return env.names[node.value]
+        value = env.names[node.value]
+        added = env.names.get(_ADDED)
+        return value if added is None or not value.is_container else value.grown(added)
     return _BUILT if node.value.endswith(("_token", "_tokens")) else _NUMBER if node.value == "loop" else _DATA
 
 
 def _attr(node: Expr, parts: list[Value], env: _Env) -> Value:
     owner = node.parts[0]
+    if owner is not None and owner.kind == "name" and owner.value == "loop":
+        return _BUILT if node.value in ("previtem", "nextitem") else _NUMBER
     full = f"{owner.value}.{node.value}" if owner is not None and owner.kind == "name" else ""
     if full in env.names:
         return env.names[full].join(parts[0].items or _NOTHING)
@@ -279,6 +336,13 @@ _TEXTS: Final = frozenset(
 )  # fmt: skip
 
 
+# Filters and methods that give items as they are, and those that give lists of them.
+_KEEPING: Final = frozenset(
+    {"list", "sort", "unique", "reverse", "select", "reject", "selectattr", "rejectattr", "copy", "keys", "values"}
+)
+_PAIRING: Final = frozenset({"dictsort", "items", "groupby", "batch", "slice"})
+
+
 def _text_method(name: str) -> Callable[..., Any]:
     if name == "reverse":
         return lambda text: text[::-1]
@@ -304,12 +368,21 @@ def _called(name: str, subject: Value, arguments: list[Value]) -> Value:
         return _folded(_text_method(name), [subject, *arguments])
     if name in ("first", "last", "random", "pop", "min", "max"):
         return subject.element()
-    if name in ("length", "count", "int", "float", "abs", "round", "index", "find", "sum"):
+    if name in ("int", "float"):
+        return _flat(arguments).join(_NUMBER)  # the default
+    if name == "sum":
+        return Value(items=_flat([subject, *arguments]), flags=NUMBER)
+    if name in ("length", "count", "abs", "round", "index", "find"):
         return _NUMBER
     if name in ("default", "d", "get"):
         return (subject if name != "get" else subject.element()).join(arguments[-1] if arguments else _NOTHING)
-    if subject.items is not None:
+    if subject.items is not None and name in _PAIRING:
+        return Value((), subject.flags, subject.items.join(Value(items=subject.items)))
+    if subject.items is not None and name in _KEEPING:
         return Value(subject.constants, subject.flags, subject.items)
+    if subject.items is not None:  # text of it, or a list of other text
+        inner = subject.items.join(Value(subject.constants, subject.flags))
+        return _BUILT if inner.constants or inner.flags & BUILT else inner
     if subject.constants or subject.flags & BUILT or any(_is_text(a) or a.flags & BUILT for a in arguments):
         return Value((), BUILT | subject.flags, None)
     return Value(flags=subject.flags | DATA)
@@ -344,9 +417,7 @@ def _call(node: Expr, parts: list[Value], env: _Env) -> Value:
     if callee.kind == "name" and callee.value in env.names:
         return _loose(env.names[callee.value])  # a macro's text
     if callee.kind == "name" and callee.value in ("range", "namespace", "dict"):
-        items = _NUMBER if callee.value == "range" else _NOTHING
-        for part in parts[1:]:
-            items = items.join(part)
+        items = _NUMBER if callee.value == "range" else _flat(parts[1:]).join(_words(node))
         return Value((), 0, items, callee.value != "range")
     return _BUILT if any(p.constants or p.flags & BUILT for p in parts[1:]) else _DATA
 

@@ -1,0 +1,413 @@
+"""Ranges of files over HTTP (RFC 9110, section 14), with httpx2, the client that huggingface_hub uses.
+
+Rules. (1) Credentials go to the origin (scheme, host, port) that they were given for and to no other, whatever a
+redirect says; a redirect from https to http is refused. (2) An answer counts only if it is the range that was asked
+for, of the version that was first seen. (3) A request is repeated after what may pass (a dropped connection, 429, 5xx),
+from the byte it had come to; waits are bounded for each request and for the process. (4) Addresses that a redirect led
+to are credentials and appear in no message.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from errno import ENOENT
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from urllib.parse import urljoin, urlsplit
+
+from weighbridge.base.errors import RemoteError
+from weighbridge.base.limits import MIB
+from weighbridge.io.ranges import CONNECTIONS
+
+if TYPE_CHECKING:
+    import httpx2
+
+_OTHERWISE: Final = "a proxy or the server is at fault: download the file by other means"
+_T = TypeVar("_T")
+#: A file of a server that knows no ranges is read whole up to this size, and refused beyond.
+WHOLE: Final = 64 * MIB
+HOPS: Final = 5
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+_GONE: Final = frozenset({404, 410})
+_CONTENT_RANGE: Final = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
+_LEAST_WAIT: Final = 0.02  # counts for tries that bring a little each
+_SECRETS: Final = frozenset({"authorization", "cookie"})
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a server is waited for. Seconds, bytes a second, numbers of tries."""
+
+    connect: float = 10.0
+    between_bytes: float = 20.0
+    least_rate: int = 1024  # over `between_bytes`: slower is as good as stuck
+    tries: int = 5  # in a row without a single new byte
+    first_wait: float = 0.5  # doubles with each try
+    longest_wait: float = 120.0  # that a server may ask for (Retry-After)
+    in_all: float = 600.0  # of waiting, in one client
+
+
+PATIENCE = Patience()
+
+
+class Passing(Exception):
+    """What may be over when it is tried again. `wait`: seconds that the server asked for."""
+
+    def __init__(self, why: str, wait: float | None = None) -> None:
+        super().__init__(why)
+        self.wait = wait
+
+
+class FirstAnswer(NamedTuple):
+    """The answer to the first request of a file: size, version, first bytes."""
+
+    size: int
+    version: str
+    head: bytes
+
+
+@dataclass
+class HttpFile:
+    """A file at a URL. `version`: a strong ETag or a date of change ("" where the server gives neither), or what the
+    place that listed it calls its version. `pinned`: whether every answer must have it as its ETag."""
+
+    client: HttpClient
+    url: str
+    name: str
+    size: int
+    version: str
+    pinned: bool = True
+    _whole: bytes | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def fetch(self, offset: int, out: memoryview, stopped: Callable[[], bool]) -> None:
+        """Fill `out` with the bytes at `offset`. RemoteError, or FileNotFoundError where the file is gone."""
+        if self._whole is None:
+            self.client.fetch(self, offset, out, stopped)
+        if self._whole is not None:  # a server without ranges
+            out[:] = self._whole[offset : offset + len(out)]
+
+    def read_whole(self, response: httpx2.Response, stopped: Callable[[], bool]) -> None:
+        """The answer of a server that ignores ranges, where it is short enough."""
+        check_whole(self.name, self.size)
+        with self._lock:
+            data = bytearray(self.size)
+            filled = self.client.receive(response, memoryview(data), stopped)
+            if filled != self.size:
+                raise Passing("the answer ended early")
+            self._whole = bytes(data)
+
+
+class HttpClient:
+    """Connections to one origin and to where it redirects. `headers` may hold credentials, for the origin alone."""
+
+    def __init__(
+        self, origin: str, headers: Mapping[str, str] = MappingProxyType({}), *, advice: str = "check the credentials"
+    ) -> None:
+        """`advice`: the next step where access is denied."""
+        self.origin, self.headers = _origin(origin), {"Accept-Encoding": "identity", **headers}
+        self.patience, self.advice = PATIENCE, advice
+        self._left = self.patience.in_all
+        self._moved: dict[str, str] = {}
+        self._lock = threading.Lock()
+        self._client: httpx2.Client | None = None
+
+    @property
+    def client(self) -> httpx2.Client:
+        with self._lock:
+            if self._client is None:
+                import httpx2
+
+                waits = httpx2.Timeout(self.patience.between_bytes, connect=self.patience.connect, pool=None)
+                limits = httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
+                self._client = httpx2.Client(follow_redirects=False, timeout=waits, limits=limits)
+            return self._client
+
+    def close(self) -> None:
+        """Close the connections; a later request opens new ones."""
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_client", None) is not None:
+            self.close()
+
+    # ---------------------------------------------------------------- one file
+
+    def first(self, url: str, name: str, length: int) -> FirstAnswer:
+        """Size, version and the first `length` bytes of a file that nothing is known about, in one request.
+        FileNotFoundError where there is none."""
+        return self.persistent(name, lambda: self._first(url, name, length), lambda: 0)
+
+    def _first(self, url: str, name: str, length: int) -> FirstAnswer:
+        with self._get(url, name, {"Range": f"bytes=0-{length - 1}"}) as response:
+            if response.status_code == 416:
+                found = _CONTENT_RANGE.fullmatch(response.headers.get("content-range", ""))
+                if found and found[3] == "0":
+                    return FirstAnswer(0, _version(response), b"")
+            self._check(response, name)
+            total = _total(response, name, 0, length)
+            if response.status_code == 200:  # no ranges: it is all or nothing
+                check_whole(name, total)
+                length = total
+            head = bytearray(min(length, total))
+            got = self.receive(response, memoryview(head), lambda: False)
+            if got < (len(head) if response.status_code == 200 else min(len(head), 1)):
+                raise Passing("the answer ended early")
+            return FirstAnswer(total, _version(response), bytes(head[:got]))
+
+    def fetch(self, file: HttpFile, offset: int, out: memoryview, stopped: Callable[[], bool]) -> None:
+        """A range of a file, however many requests it takes. A server without ranges fills the file's own memory."""
+        done = 0
+
+        def some() -> None:
+            nonlocal done
+            while done < len(out) and file._whole is None:
+                got = self._range(file, offset + done, out[done:], stopped)
+                done += got
+                if got == 0 and file._whole is None:
+                    raise Passing("the answer was empty")
+                if done < len(out) and file._whole is None:
+                    raise Passing("the answer ended early")
+
+        self.persistent(file.name, some, lambda: done)
+
+    def _range(self, file: HttpFile, offset: int, out: memoryview, stopped: Callable[[], bool]) -> int:
+        headers = {"Range": f"bytes={offset}-{offset + len(out) - 1}"}
+        if file.pinned and file.version:
+            headers["If-Range"] = file.version
+        with self._get(file.url, file.name, headers, None if file.pinned else file.version) as response:
+            self._check(response, file.name)
+            if file.pinned and file.version and _version(response) != file.version:
+                raise changed(file.name)
+            if response.status_code == 200:
+                file.read_whole(response, stopped)
+                return 0
+            total = _total(response, file.name, offset, len(out))
+            if total != file.size:
+                raise changed(file.name)
+            return self.receive(response, out, stopped)
+
+    def receive(self, response: httpx2.Response, out: memoryview, stopped: Callable[[], bool]) -> int:
+        """The body into `out`: the bytes got before it was full, ended or broke. Too slow a body is a broken one."""
+        import httpx2
+
+        done, since, mark = 0, time.monotonic(), 0
+        try:
+            for chunk in response.iter_raw():
+                if stopped():
+                    raise CancelledError
+                part = chunk[: len(out) - done]
+                out[done : done + len(part)] = part
+                done += len(part)
+                if done == len(out):
+                    break
+                if (now := time.monotonic()) - since > self.patience.between_bytes:
+                    if (done - mark) < self.patience.least_rate * (now - since):
+                        raise Passing("the answer comes too slowly")
+                    since, mark = now, done
+        except httpx2.TransportError:
+            pass  # what came counts; the rest is asked for again
+        return done
+
+    def get(self, url: str, name: str, limit: int, headers: Mapping[str, str] = MappingProxyType({})) -> bytes:
+        """A whole small answer (a manifest, a list) of at most `limit` bytes."""
+        return self.answer(url, name, limit, headers)[0]
+
+    def answer(
+        self, url: str, name: str, limit: int, headers: Mapping[str, str] = MappingProxyType({})
+    ) -> tuple[bytes, Mapping[str, str]]:
+        """A whole small answer and its headers."""
+
+        def once() -> tuple[bytes, Mapping[str, str]]:
+            with self._get(url, name, headers) as response:
+                self._check(response, name)
+                out = bytearray()
+                for chunk in response.iter_bytes():
+                    out += chunk
+                    if len(out) > limit:
+                        raise RemoteError(
+                            f"{name}: the answer is longer than {limit:,} bytes", hint="check the address"
+                        )
+                return bytes(out), dict(response.headers)
+
+        return self.persistent(name, once, lambda: 0)
+
+    # ---------------------------------------------------------------- one request
+
+    @contextmanager
+    def _get(
+        self, url: str, name: str, headers: Mapping[str, str], linked: str | None = None
+    ) -> Iterator[httpx2.Response]:
+        """The answer to a GET, behind all redirects. `linked`: the version that the Hub tells beside a redirect."""
+        at = self._moved.get(url, url)
+        for _ in range(HOPS + 1):
+            response = self._send(at, name, headers)
+            try:
+                if response.status_code not in _REDIRECTS:
+                    if response.status_code in (401, 403, 404, 410) and self._moved.pop(url, None) is not None:
+                        at = url  # a signed address has run out: ask for a new one
+                        continue
+                    yield response
+                    return
+                at = self._redirected(response, at, name, linked)
+            finally:
+                response.close()
+            with self._lock:
+                self._moved[url] = at
+        self._moved.pop(url, None)
+        raise RemoteError(f"{name}: the server redirects in circles", hint="check the address")
+
+    def _send(self, url: str, name: str, headers: Mapping[str, str]) -> httpx2.Response:
+        import httpx2
+
+        ours = _origin(url) == self.origin
+        sent = {k: v for k, v in self.headers.items() if ours or k.lower() not in _SECRETS} | dict(headers)
+        try:
+            return self.client.send(self.client.build_request("GET", url, headers=sent), stream=True)
+        except httpx2.UnsupportedProtocol as error:
+            raise RemoteError(f"{name}: {error}", hint="check the address") from None
+        except httpx2.TransportError as error:
+            if "CERTIFICATE_VERIFY_FAILED" in str(error) or "certificate" in str(error).lower():
+                raise RemoteError(
+                    f"{name}: the certificate of {urlsplit(url).hostname} isn't trusted ({error})",
+                    hint="check the address; SSL_CERT_FILE names a file of further certificates to trust",
+                ) from None
+            raise Passing(_words(error, url)) from None
+        except (httpx2.InvalidURL, UnicodeError) as error:
+            raise RemoteError(f"{name}: no valid address: {error}", hint="check it") from None
+
+    def _redirected(self, response: httpx2.Response, url: str, name: str, linked: str | None) -> str:
+        target: str = urljoin(url, response.headers.get("location", ""))
+        to = urlsplit(target)
+        if to.scheme not in ("http", "https") or (urlsplit(url).scheme == "https" and to.scheme != "https"):
+            raise RemoteError(
+                f"{name}: the server redirects to {to.scheme or 'nowhere'}://, which isn't followed",
+                hint="check the address",
+            )
+        etag = response.headers.get("x-linked-etag", "").removeprefix("W/").strip('"')
+        if linked and etag and etag != linked:
+            raise changed(name)
+        return target
+
+    def _check(self, response: httpx2.Response, name: str) -> None:
+        """Raise what a status other than 200 and 206 means."""
+        status, host = response.status_code, response.url.host
+        if status in (200, 206):
+            if response.headers.get("content-encoding", "identity") != "identity":
+                raise RemoteError(
+                    f"{name}: {host} sends it compressed, so that ranges can't be trusted", hint=_OTHERWISE
+                )
+            return
+        if status in _PASSING:
+            raise Passing(f"{host} answers {status}", _retry_after(response))
+        if status in _GONE:
+            raise FileNotFoundError(ENOENT, "no such file on the server", name)
+        if status in (401, 403):
+            raise RemoteError(f"{name}: {host} denies access ({status})", hint=self.advice)
+        if status == 416:
+            raise changed(name)
+        raise RemoteError(f"{name}: {host} answers {status}", hint="check the address")
+
+    # ---------------------------------------------------------------- patience
+
+    def persistent(self, name: str, act: Callable[[], _T], progress: Callable[[], int]) -> _T:
+        """Repeat `act` after what may pass. Tries that bring nothing new are counted, and all waits are bounded."""
+        failures, before = 0, 0
+        while True:
+            try:
+                return act()
+            except Passing as error:
+                failures = 0 if progress() > before else failures
+                moved, before = progress() > before, progress()
+                if not moved:
+                    failures += 1
+                self._pause(name, error, failures)
+
+    def _pause(self, name: str, error: Passing, failures: int) -> None:
+        wait = error.wait
+        if wait is None:
+            wait = self.patience.first_wait * 2 ** (failures - 1) * random.uniform(0.7, 1.3) if failures else 0.0
+        wait = max(wait, _LEAST_WAIT)
+        if wait > self.patience.longest_wait:
+            raise RemoteError(f"{name}: {error}", hint=f"the server asks to wait {wait:.0f} s: try again then")
+        with self._lock:
+            self._left -= wait
+            spent = self._left < 0
+        if failures >= self.patience.tries or spent:
+            raise RemoteError(f"{name}: {error}", hint="check the network and the server, and try again; "
+                              "--resume goes on with what was interrupted" if spent else
+                              "check the network and the server, and try again") from None  # fmt: skip
+        time.sleep(wait)
+
+
+def check_whole(name: str, size: int) -> None:
+    """RemoteError where a file is too long to be read whole."""
+    if size > WHOLE:
+        raise RemoteError(
+            f"{name}: the server gives whole files only, and this one has {size:,} bytes",
+            hint="download the file, or choose a server that serves ranges",
+        )
+
+
+def changed(name: str) -> RemoteError:
+    """The error of a file that is another one than at the start."""
+    return RemoteError(f"{name} has changed on the server while it was read", hint="start anew: nothing was mixed")
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    port = parts.port or {"https": 443, "http": 80}.get(parts.scheme)
+    return parts.scheme, parts.hostname, port
+
+
+def _version(response: httpx2.Response) -> str:
+    """A strong ETag, or the date of the last change."""
+    etag = response.headers.get("etag", "")
+    return str(etag if etag and not etag.startswith("W/") else response.headers.get("last-modified", ""))
+
+
+def _total(response: httpx2.Response, name: str, offset: int, length: int) -> int:
+    """The file's size, of an answer that is checked to be the range that was asked for (or the whole file)."""
+    if response.status_code == 200:
+        declared = response.headers.get("content-length", "")
+        if not declared.isdigit():
+            raise RemoteError(f"{name}: the server doesn't tell the file's size", hint="download the file first")
+        return int(declared)
+    text = response.headers.get("content-range", "")
+    found = _CONTENT_RANGE.fullmatch(text)
+    if not found or not found[1] or found[3] == "*":
+        raise RemoteError(
+            f"{name}: the server answers a range without saying which (Content-Range: {text!r})", hint=_OTHERWISE
+        )
+    start, end, total = int(found[1]), int(found[2]), int(found[3])
+    if start != offset or not start <= end < total or end >= offset + length:
+        raise RemoteError(
+            f"{name}: the server answers another range ({text!r}) than bytes {offset}-{offset + length - 1}",
+            hint=_OTHERWISE,
+        )
+    return total
+
+
+def _retry_after(response: httpx2.Response) -> float | None:
+    """Seconds that the server asks to wait, by Retry-After or by the Hub's RateLimit (`"api";r=0;t=55`)."""
+    text = response.headers.get("retry-after", "")
+    if text.isdigit():
+        return float(text)
+    limit = re.search(r";t=(\d+)", response.headers.get("ratelimit", ""))
+    return float(limit[1]) + 1 if limit else None
+
+
+def _words(error: Exception, url: str) -> str:
+    host = urlsplit(url).netloc.rpartition("@")[2]
+    return f"no answer from {host} ({type(error).__name__}{f': {error}' if str(error) else ''})"

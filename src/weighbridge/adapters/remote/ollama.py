@@ -1,0 +1,184 @@
+"""Ollama's names, its store on this machine, and its registry: `ollama://[host/][namespace/]model[:tag]`.
+
+A name is a manifest; its layers are files called by their sha256. The store on this machine is used where it has the
+model; else the manifest and the weights come from the registry, by ranges.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from weighbridge.adapters.remote.extra import check_online, same_job
+from weighbridge.adapters.remote.http import HttpClient, HttpFile
+from weighbridge.base.errors import FormatError, UsageError
+from weighbridge.base.limits import MIB
+from weighbridge.io.location import RemotePath
+from weighbridge.io.ranges import RangeSource
+from weighbridge.io.source import Source
+
+MANIFEST: Final = 4 * MIB
+MEDIA: Final = "application/vnd.docker.distribution.manifest.v2+json"
+MODEL: Final = "application/vnd.ollama.image.model"
+_HOST, _NAMESPACE, _TAG = "registry.ollama.ai", "library", "latest"
+_PART: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}")
+_HOST_PART: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,349}")
+_DIGEST: Final = re.compile(r"sha256[:-]([0-9a-f]{64})", re.IGNORECASE)
+_GRAMMAR: Final = "write [HOST/][NAMESPACE/]MODEL[:TAG]"
+
+
+class OllamaName(NamedTuple):
+    host: str
+    namespace: str
+    model: str
+    tag: str
+
+    def __str__(self) -> str:
+        """As short as Ollama shows it."""
+        host = "" if self.host == _HOST else f"{self.host}/"
+        namespace = "" if not host and self.namespace == _NAMESPACE else f"{self.namespace}/"
+        return f"{host}{namespace}{self.model}:{self.tag}"
+
+
+class Layer(NamedTuple):
+    media: str
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The layers of a model, its config among them, and the bytes that said so."""
+
+    layers: tuple[Layer, ...]
+    raw: bytes
+
+    @property
+    def model(self) -> Layer | None:
+        return next((layer for layer in self.layers if layer.media == MODEL), None)
+
+
+def parse_name(text: str) -> OllamaName:
+    """The parts of a name, with Ollama's defaults (types/model/name.go). UsageError where it is none."""
+    name = re.sub(r"^https?://", "", text)
+    rest, colon, tag = name.rpartition(":")
+    if not colon or "/" in tag:
+        rest, tag = name, _TAG
+    parts = rest.split("/")
+    host, namespace, model = [*(_HOST, _NAMESPACE)[: 3 - len(parts)], *parts][:3] if len(parts) < 4 else ("",) * 3
+    valid = _HOST_PART.fullmatch(host) and _PART.fullmatch(namespace) and "." not in namespace
+    if not (valid and _PART.fullmatch(model) and _PART.fullmatch(tag)):
+        raise UsageError(f"{text!r} is no name of a model in Ollama", hint=_GRAMMAR)
+    return OllamaName(host, namespace, model, tag)
+
+
+def parse_manifest(raw: bytes, where: str) -> Manifest:
+    """FormatError where it is none."""
+    try:
+        data = json.loads(raw)
+        layers = [data["config"], *data["layers"]]
+        return Manifest(tuple(_layer(layer, where) for layer in layers), raw)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise FormatError("no manifest of a model", path=where, found=repr(error)) from None
+
+
+def _layer(layer: Mapping[str, Any], where: str) -> Layer:
+    digest = _DIGEST.fullmatch(str(layer["digest"]))
+    size = layer["size"]
+    if not digest or not isinstance(size, int) or size < 0:
+        raise FormatError("a layer without digest and size", path=where, found=repr(layer.get("digest")))
+    return Layer(str(layer["mediaType"]), digest[1].lower(), size)
+
+
+# ------------------------------------------------------------------------------------------------ this machine
+
+
+def models_folder() -> Path:
+    """Where Ollama keeps models: OLLAMA_MODELS, the user's folder, or that of the Linux service."""
+    if chosen := os.environ.get("OLLAMA_MODELS"):
+        return Path(chosen).expanduser()
+    own, service = Path.home() / ".ollama" / "models", Path("/usr/share/ollama/.ollama/models")
+    return service if not own.is_dir() and service.is_dir() else own
+
+
+def blob(folder: Path, layer: Layer) -> Path:
+    """The file of a layer."""
+    return folder / "blobs" / f"sha256-{layer.sha256}"
+
+
+def local(name: OllamaName) -> Path | None:
+    """The weights of a model on this machine; None where it isn't here."""
+    folder = models_folder()
+    path = folder.joinpath("manifests", *name)
+    if not path.is_file():
+        return None
+    manifest = read_manifest(path)
+    weights = blob(folder, manifest.model) if manifest.model else None
+    if weights is None or not weights.is_file():
+        raise FormatError("the store has the manifest and not the weights", path=str(path), hint=f"ollama pull {name}")
+    return weights
+
+
+def read_manifest(path: Path) -> Manifest:
+    """A manifest of the store. FormatError where it is none."""
+    if path.stat().st_size > MANIFEST:
+        raise FormatError("the manifest is too large", path=str(path), expected=f"at most {MANIFEST} bytes")
+    return parse_manifest(path.read_bytes(), str(path))
+
+
+# ------------------------------------------------------------------------------------------------ registry
+
+
+class RegistryTree:
+    """The weights of a model in a registry, as one file."""
+
+    file: Final = "model.gguf"
+
+    def __init__(self, name: OllamaName) -> None:
+        self.title = f"ollama://{name}"
+        scheme = "http" if name.host.partition(":")[0] in ("localhost", "127.0.0.1") else "https"
+        self.base = f"{scheme}://{name.host}/v2/{name.namespace}/{name.model}"
+        self.client = HttpClient(self.base, {"User-Agent": "ollama/0.0 (weighbridge)"},
+                                 advice=f"private models are pulled with Ollama's key: ollama pull {name}")  # fmt: skip
+        raw = self.client.get(f"{self.base}/manifests/{name.tag}", self.title, MANIFEST, {"Accept": MEDIA})
+        model = parse_manifest(raw, self.title).model
+        if model is None:
+            raise FormatError("the model has no weights in one file", path=self.title)
+        self.layer = model
+
+    def size(self, name: str) -> int | None:
+        return self.layer.size if name == self.file else None
+
+    def children(self, folder: str) -> Mapping[str, bool] | None:
+        return None if folder else {self.file: False}
+
+    def version(self, name: str) -> str:
+        return self.layer.sha256
+
+    def digest(self, name: str) -> tuple[str, str] | None:
+        return "sha256", self.layer.sha256
+
+    def open(self, name: str) -> Source:
+        if name != self.file:
+            raise FileNotFoundError(2, "no such file", f"{self.title}/{name}")
+        url = f"{self.base}/blobs/sha256:{self.layer.sha256}"
+        return RangeSource(
+            HttpFile(self.client, url, f"{self.title}/{name}", self.layer.size, self.layer.sha256, pinned=False)
+        )
+
+
+def to_path(text: str) -> Path:
+    """The weights of `ollama://NAME`: here, or in the registry."""
+    name = parse_name(text.partition("://")[2])
+    if (found := local(name)) is not None:
+        return found
+    check_online(f"ollama://{name}")
+    root = RemotePath.root("ollama://" + "/".join((name.host, name.namespace, name.model, name.tag)),
+                           same_job(name, lambda: RegistryTree(name)))  # fmt: skip
+    path: Path = root / RegistryTree.file
+    return path

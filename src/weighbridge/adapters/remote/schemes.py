@@ -1,0 +1,43 @@
+"""What a path's scheme means: the one table, and `resolve_path`, by which every path of a user goes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+from urllib.parse import urlsplit
+
+from weighbridge.base.errors import UsageError
+from weighbridge.io.location import RemotePath, is_remote
+
+_HERE: Final = "weighbridge.adapters.remote"
+#: Scheme -> the module whose `to_path` reads such an address.
+SCHEMES: Final = MappingProxyType(
+    {
+        **{"hf": "hub", "https": "web", "http": "web", "ollama": "ollama", "lmstudio": "lmstudio"},
+        **dict.fromkeys(("s3", "gs", "gcs", "az", "abfs"), "bucket"),
+    }
+)
+_HUB: Final = frozenset({"huggingface.co", "www.huggingface.co", "hf.co"})
+
+
+def resolve_path(path: str | os.PathLike[str]) -> Path:
+    """The path that a user names: on this machine, or elsewhere by its scheme. UsageError for an unknown scheme."""
+    if isinstance(path, RemotePath):
+        return path
+    text = os.fspath(path)
+    return _reader(text)(text) if is_remote(text) else Path(text)
+
+
+def _reader(text: str) -> Callable[[str], Path]:
+    scheme = text.partition("://")[0].lower()
+    if scheme in ("http", "https") and urlsplit(text).hostname in _HUB:
+        scheme = "hf"
+    if scheme not in SCHEMES:
+        known = ", ".join(f"{name}://" for name in SCHEMES)
+        raise UsageError(f"{scheme}:// isn't a scheme that is read", hint=f"known: {known}")
+    read: Callable[[str], Path] = import_module(f"{_HERE}.{SCHEMES[scheme]}").to_path
+    return read

@@ -1,0 +1,51 @@
+"""`wb dedupe`: files of the same bytes share their space."""
+
+from __future__ import annotations
+
+import click
+
+from weighbridge.base.errors import UsageError
+from weighbridge.cli.options import command, dry_run_option, examples, json_option, option
+
+
+@command(epilog=examples("wb dedupe --dry-run", "wb dedupe --yes", "wb dedupe ~/models/ --hard-link"))
+@click.argument("paths", nargs=-1, metavar="[FOLDER]...")
+@option(
+    "--hard-link",
+    is_flag=True,
+    help="Where the file system shares no blocks: one file under several names. "
+    "Whoever then changes one of them in place changes all.",
+)
+@option("-y", "--yes", is_flag=True, help="Don't ask.")
+@dry_run_option
+@json_option
+def dedupe(paths: tuple[str, ...], hard_link: bool, yes: bool, dry_run: bool, as_json: bool) -> None:
+    """Let files of the same bytes share their space, in the stores of this machine or in FOLDERs, after asking.
+
+    On btrfs and XFS the kernel compares the files and shares their blocks, so each stays a file of its own. Elsewhere
+    --hard-link makes them one file, after comparing every byte. Nothing is deleted.
+    """
+    from weighbridge.cli.render import Progress, clean, echo, emit_json, human_bytes, is_terminal
+    from weighbridge.reports.stores import duplicates
+
+    if not (dry_run or yes):
+        import sys
+
+        if as_json or not is_terminal(sys.stdin):
+            raise UsageError(
+                "dedupe asks before it changes anything", hint="--yes, or --dry-run to see what it would do"
+            )
+        wanted = duplicates.usage(paths).duplicates
+        if not wanted:
+            return echo("nothing is stored twice")
+        for duplicate in wanted:
+            echo(f"{human_bytes(duplicate.wasted)}: {clean(', '.join(duplicate.paths))}")
+        click.confirm(f"share {human_bytes(sum(d.wasted for d in wanted))}?", abort=True)
+    with Progress() as progress:
+        report = duplicates.dedupe(paths, hard_link=hard_link, dry_run=dry_run, progress=progress)
+    if as_json:
+        return emit_json(report)
+    for row in report.shared:
+        why = f" ({row.why})" if row.why else ""
+        echo(f"{row.how}{why}: {clean(row.path)} = {clean(row.same_as)}, {human_bytes(row.bytes)}")
+    echo(f"{human_bytes(report.freed)} {'would be shared' if dry_run else 'shared'}", "head")

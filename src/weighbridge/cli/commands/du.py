@@ -1,0 +1,58 @@
+"""`wb du`: where the disk went."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from weighbridge.cli.options import command, examples, json_option
+
+if TYPE_CHECKING:
+    from weighbridge.reports.stores.duplicates import UsageReport
+
+
+@command(epilog=examples("wb du", "wb du ~/models/ ~/.cache/huggingface/hub/", "wb du --json"))
+@click.argument("paths", nargs=-1, metavar="[FOLDER]...")
+@json_option
+def du(paths: tuple[str, ...], as_json: bool) -> None:
+    """Show what the models of this machine (or in FOLDERs) take: by store, stored twice, left over, in several forms.
+
+    Files of the same size are read to compare them, unless their store names them by their digest. Nothing is changed;
+    wb dedupe shares what is stored twice.
+    """
+    from weighbridge.cli.render import Progress, emit_json
+    from weighbridge.reports.stores.duplicates import usage
+
+    with Progress() as progress:
+        report = usage(paths, progress=progress)
+    if as_json:
+        emit_json(report)
+    else:
+        _show(report)
+
+
+def _show(report: UsageReport) -> None:
+    from weighbridge.cli.render import Column, clean, echo, human_bytes, human_count, plural, table
+
+    rows = [[row.store, clean(row.path), f"{row.files:,}", human_bytes(row.bytes)] for row in report.usage]
+    if rows:
+        table([Column("store"), Column("folder"), Column("files", True), Column("size", True)], rows)
+    echo(f"{human_bytes(report.bytes)} in all", "head")
+    wasted = sum(d.wasted for d in report.duplicates)
+    if report.duplicates:
+        echo(f"\nstored several times: {human_bytes(wasted)} could be shared (wb dedupe)", "head")
+        for duplicate in report.duplicates:
+            echo(f"  {human_bytes(duplicate.bytes)}, {len(duplicate.paths)} times")
+            for path in duplicate.paths:
+                echo(f"    {clean(path)}", "dim")
+    if report.leftovers:
+        total = sum(leftover.bytes for leftover in report.leftovers)
+        echo(f"\nused by no model: {plural(len(report.leftovers), 'file')}, {human_bytes(total)}", "head")
+        for leftover in report.leftovers:
+            echo(f"  {human_bytes(leftover.bytes)}  {leftover.kind}  {clean(leftover.path)}")
+    if report.forms:
+        echo("\nthe same architecture and number of parameters, in several forms", "head")
+        for forms in report.forms:
+            echo(f"  {clean(forms.architecture)} {human_count(forms.parameters)}, {human_bytes(forms.bytes)}: "
+                 f"{clean(', '.join(forms.names))}")  # fmt: skip

@@ -1,0 +1,152 @@
+"""A planned file as bytes that are computed where they are read: from the plan's slots, slab by slab, with a bounded
+cache of slabs and a few computed ahead of whoever reads on."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, NamedTuple
+
+from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.limits import MIB
+from weighbridge.containers.base import Slot
+from weighbridge.conversion.plan.fingerprint import key_of
+from weighbridge.conversion.plan.model import Plan, PlannedFile
+from weighbridge.tensors.nodes.base import Node
+from weighbridge.tensors.nodes.packed import PackedMember, make
+from weighbridge.tensors.scratch import scratch_buffers
+
+#: Bytes of computed slabs that are kept, over all files of a `SlabCache`.
+SLABS: Final = 64 * MIB
+
+Key = tuple[int, int]
+
+
+class SlabCache:
+    """Computed slabs by file and number; those used longest ago go first. Computes each once at a time, on threads of
+    its own."""
+
+    def __init__(self, workers: int, limit: int = SLABS) -> None:
+        self.limit, self.workers = limit, workers
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="weighbridge-slab")
+        self._kept: OrderedDict[Key, tuple[Future[bytes], int]] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def start(self, key: Key, size: int, compute: Callable[[], bytes]) -> Future[bytes]:
+        """The slab, computed or under way."""
+        with self._lock:
+            if (found := self._kept.get(key)) is not None:
+                self._kept.move_to_end(key)
+                return found[0]
+            while self._kept and self._bytes + size > self.limit:
+                _, (_, freed) = self._kept.popitem(last=False)
+                self._bytes -= freed
+            future = self._pool.submit(compute)
+            self._kept[key] = future, size
+            self._bytes += size
+        future.add_done_callback(lambda done: self._forget(key) if done.cancelled() or done.exception() else None)
+        return future
+
+    def _forget(self, key: Key) -> None:
+        with self._lock:
+            if (found := self._kept.pop(key, None)) is not None:
+                self._bytes -= found[1]
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+class _Slab(NamedTuple):
+    """Bytes [start, end) of a file: rows lo..hi of slots that are filled together."""
+
+    start: int
+    end: int
+    unit: Sequence[tuple[Slot, Node]]
+    member: int
+    lo: int
+    hi: int
+
+
+class PlannedBytes:
+    """One file of a plan. `etag`: what changes when its bytes do. Safe to read from several threads."""
+
+    def __init__(self, plan: Plan, file: PlannedFile, cache: SlabCache) -> None:
+        if file.layout.fixups is not None:
+            raise UnsupportedError(f"{file.name}: its checksums stand before the data", hint="write it with wb convert")
+        self.name, self.size, self._cache = file.name, file.layout.size, cache
+        self.etag = hashlib.sha1(repr((sorted(key_of(plan).items()), file.name)).encode()).hexdigest()
+        self._pieces = [(offset, data) for offset, data in file.layout.pieces if len(data)]
+        self._slabs = sorted(_slabs(file, plan), key=lambda slab: slab.start)
+        self._starts = [slab.start for slab in self._slabs]
+        self._next = -1  # the slab after the last one that was read
+
+    def read(self, offset: int, length: int) -> bytes:
+        """`length` bytes at `offset`, fewer at the end of the file."""
+        end = min(offset + length, self.size)
+        out = bytearray(max(end - offset, 0))
+        for start, data in self._pieces:
+            _place(out, offset, end, start, data)
+        for number in self._meeting(offset, end):
+            slab = self._slabs[number]
+            future = self._started(number)
+            if number == self._next:  # read in order: the next ones are computed meanwhile
+                for ahead in range(number + 1, min(number + 1 + self._cache.workers, len(self._slabs))):
+                    self._started(ahead)
+            self._next = number + 1
+            _place(out, offset, end, slab.start, future.result())
+        return bytes(out)
+
+    def _meeting(self, offset: int, end: int) -> range:
+        first = max(bisect_right(self._starts, offset) - 1, 0)
+        return range(first, bisect_right(self._starts, end - 1))
+
+    def _started(self, number: int) -> Future[bytes]:
+        slab = self._slabs[number]
+        return self._cache.start((id(self), number), slab.end - slab.start, lambda: _compute(slab))
+
+    def chunks(self, step: int = MIB) -> Iterator[bytes]:
+        """The whole file in order."""
+        for at in range(0, self.size, step):
+            yield self.read(at, step)
+
+
+def _slabs(file: PlannedFile, plan: Plan) -> Iterator[_Slab]:
+    for unit in file.units:
+        rows = plan.slabs[id(unit[0][1])].rows
+        for member, (slot, node) in enumerate(unit):
+            width = slot.spec.row_bytes
+            for lo in range(0, node.spec.rows if width else 0, rows):
+                hi = min(lo + rows, node.spec.rows)
+                yield _Slab(slot.offset + lo * width, slot.offset + hi * width, unit, member, lo, hi)
+
+
+def _compute(slab: _Slab) -> bytes:
+    with scratch_buffers(*((slab.hi - slab.lo) * slot.spec.row_bytes for slot, _ in slab.unit)) as buffers:
+        if len(slab.unit) == 1:
+            slab.unit[0][1].read(slab.lo, slab.hi, buffers[0])
+        else:
+            make([node for _, node in slab.unit if isinstance(node, PackedMember)], slab.lo, slab.hi, buffers)
+        return buffers[slab.member].tobytes()
+
+
+def _place(out: bytearray, offset: int, end: int, start: int, data: bytes | memoryview) -> None:
+    """The part of `data`, which lies at `start` of the file, that falls into [offset, end)."""
+    lo, hi = max(offset, start), min(end, start + len(data))
+    if lo < hi:
+        out[lo - offset : hi - offset] = data[lo - start : hi - start]
+
+
+class TextBytes:
+    """A small file that a plan writes as it is."""
+
+    def __init__(self, name: str, data: bytes) -> None:
+        self.name, self.size, self.data = name, len(data), data
+        self.etag = hashlib.sha1(data).hexdigest()
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self.data[offset : offset + length]

@@ -1,0 +1,51 @@
+"""What llama.cpp asks of a model's keys, read from architectures.toml."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+
+from msgspec import Struct, convert
+
+
+class LoaderTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """See architectures.toml for the fields."""
+
+    required: list[str]
+    either: Mapping[str, list[str]]
+    lite: Mapping[str, list[list[int]]]
+    fixed: Mapping[str, Mapping[str, int]]
+    needed: Mapping[str, list[str]]
+    optional: Mapping[str, list[str]]
+    defaulted: Mapping[str, list[str]]
+    one_head_length: list[str]
+    apart_from_trunk: list[str]
+    longrope: list[str]
+    unknown: Mapping[str, list[str]]
+    unknown_below: Mapping[str, Mapping[int, list[str]]]
+    experts: list[str]
+    one_is_none: list[str]
+    without_graph: list[str]
+    parts: Mapping[str, str]
+    rotates_all: list[str]
+    rope_scaling: list[str]
+    max_experts: int
+    tokenizers: list[str]
+    without_tokens: list[str]
+    with_merges: list[str]
+    with_pretokenizer: list[str]
+    architecture: Mapping[str, list[str]]
+
+
+@cache
+def table() -> LoaderTable:
+    """The table that is shipped."""
+    text = (files(__package__) / "architectures.toml").read_text("utf-8")
+    return convert(tomllib.loads(text), LoaderTable, strict=False)
+
+
+def key_of(architecture: str, name: str) -> str:
+    """The whole name of a key of the table."""
+    return name if name.startswith(("general.", "tokenizer.", "xielu.")) else f"{architecture}.{name}"

@@ -1,0 +1,79 @@
+"""Where other tools keep models on this machine, by their variables and defaults."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from weighbridge.adapters.remote import lmstudio, ollama
+
+HUB: Final = "hub"
+
+
+class StorePlace(NamedTuple):
+    """A root folder, and the kind of store that it is."""
+
+    store: str
+    root: Path
+
+
+def hub_roots() -> Iterator[Path]:
+    """The Hub's cache (huggingface_hub, constants.py), and the one that llama.cpp fills where LLAMA_CACHE is set."""
+    named = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    yield _expanded(named) if named else _hf_home() / "hub"
+    if own := os.environ.get("LLAMA_CACHE"):
+        yield _expanded(own)
+
+
+def _hf_home() -> Path:
+    if home := os.environ.get("HF_HOME"):
+        return _expanded(home)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (_expanded(base) if base else Path.home() / ".cache") / "huggingface"
+
+
+def _expanded(path: str) -> Path:
+    return Path(os.path.expandvars(path)).expanduser()
+
+
+def llama_cpp_root() -> Path:
+    """The folder of llama.cpp's downloads by URL (common.cpp, fs_get_cache_directory)."""
+    if own := os.environ.get("LLAMA_CACHE"):
+        return _expanded(own)
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home())) / "llama.cpp"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "llama.cpp"
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (_expanded(base) if base else Path.home() / ".cache") / "llama.cpp"
+
+
+_ROOTS: Final[tuple[tuple[str, Callable[[], Iterator[Path]]], ...]] = (
+    (HUB, hub_roots),
+    ("ollama", lambda: iter([ollama.models_folder()])),
+    ("lmstudio", lambda: iter([lmstudio.models_folder()])),
+    ("llama.cpp", lambda: iter([llama_cpp_root()])),
+)
+
+
+def places() -> tuple[StorePlace, ...]:
+    """The stores that are there."""
+    found = (StorePlace(store, root) for store, roots in _ROOTS for root in roots())
+    return tuple(dict.fromkeys(place for place in found if place.root.is_dir()))
+
+
+def roots_of(paths: Sequence[str | os.PathLike[str]]) -> tuple[StorePlace, ...]:
+    """The folders that were named, each with its kind by its layout; else the stores of this machine.
+    FileNotFoundError where there is none."""
+    return tuple(StorePlace(_kind(Path(p)), Path(p)) for p in paths) or places()
+
+
+def _kind(root: Path) -> str:
+    if not root.exists():
+        raise FileNotFoundError(2, "no such file or folder", str(root))
+    if any(root.glob("models--*/snapshots")):
+        return HUB
+    return "ollama" if (root / "manifests").is_dir() and (root / "blobs").is_dir() else "folder"

@@ -1,0 +1,159 @@
+"""Every option of every command, in each way that the command is used: it changes the answer, or it is a usage error.
+
+The options come from the click commands, so a new one fails here until it has a value, and a reason where it can't be
+seen in an answer. `wb convert` is also held target by target, in test_options.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import click
+import pytest
+from tests.cli.test_options import sources  # noqa: F401  # the models
+from tests.reports.makers import imatrix_dat
+
+from weighbridge.cli.main import COMMANDS, common_options, load, main
+
+# Command -> the ways it is used. Words: FOLDER, GGUF, ST, PT (models), PICKLE, SUMS, OUT (a new path).
+USES: Mapping[str, Sequence[str]] = {
+    "identify": ["FOLDER", "GGUF"],
+    "inspect": ["FOLDER", "GGUF", "ST", "ST::a", "GGUF --tensors", "GGUF --tree", "GGUF --metadata", "IMATRIX"],
+    "anatomy": ["ST", "GGUF --map", "ST::a", "ST --at 10", "GGUF --range 0:64"],
+    "explain": ["PT", "PT --calls", "PT --all"],
+    "get": ["ST::a", "ST::a -o OUT.npy", "ST::a -o OUT.pt", "ST::a --raw -o OUT.bin", "GGUF::output.weight -o -"],
+    "verify": ["FOLDER", "GGUF"],
+    "diff": ["FOLDER GGUF", "FOLDER ST", "FOLDER ST --html OUT.html"],
+    "scan": ["PT", "PT --sarif OUT.sarif"],
+    "hash": ["FOLDER", "ST --tensors", "GGUF --gguf-hash", "--check SUMS", "ST --manifest OUT.json"],
+    "convert": ["FOLDER OUT.gguf", "FOLDER OUT --to hf", "FOLDER OUT --to mlx", "GGUF OUT --to hf", "ST OUT.npz",
+                "FOLDER OUT.gguf --dtype q4_0", "PT OUT.safetensors"],
+    "quantize": ["FOLDER OUT.gguf Q4_0", "GGUF OUT.gguf Q4_0", "FOLDER OUT.gguf --target-bpw 6"],
+    "plan": ["ST OUT.npz"],
+    "split": ["FOLDER OUT --max-tensors 1", "GGUF OUT --max-tensors 1", "FOLDER OUT --tp 2"],
+    "merge": ["FOLDER OUT.safetensors", "GGUF OUT.gguf"],
+    "strip": ["PT OUT.safetensors", "PT OUT.pt"],
+    "rename": ["ST", "ST OUT.safetensors --add-prefix x.", "GGUF OUT.safetensors --to-names canonical"],
+    "slice": ["FOLDER OUT --layers 1", "GGUF OUT.gguf --keep *"],
+    "edit": ["GGUF", "GGUF --get general.name", "GGUF --set a=b", "ST --set a=b -o OUT.safetensors"],
+    "arch list": [""],
+    "arch show": ["llama"],
+    "arch check": ["FOLDER", "GGUF"],
+}  # fmt: skip
+# Commands that aren't held to it: one without options, and one whose own tests do it.
+UNLISTED = {"completion", "fit"}
+# Option -> a value that makes a difference wherever it applies; flags need none.
+VALUES: Mapping[str, str] = {
+    "--filter": "rank=1", "--include": "*a*", "--exclude": "*a*", "--sort": "name:desc", "--limit": "0",
+    "--model": "FOLDER", "--at": "20", "--range": "3:9", "--kind": "tensor", "--bytes": "3", "--member": "nothing",
+    "--output": "OUT.x", "--slice": "[0:1]", "--dtype": "bf16|f32|f16", "--fail-on": "info", "--names": "stored",
+    "--tolerance": "9", "--html": "OUT2.html", "--sarif": "OUT2.sarif", "--algo": "md5", "--manifest": "OUT2.json",
+    "--arch-file": "TABLE", "--jobs": "1", "--max-memory": "999MB", "--to": "torch|npz", "--max-shard-size": "1",
+    "--max-shard-tensors": "1", "--max-size": "1", "--max-tensors": "2", "--inexact": "refuse", "--lora": "ADAPTER",
+    "--base": "FOLDER", "--name": "Another", "--pre": "qwen2", "--align": "65536", "--rms-eps": "0.5",
+    "--context-length": "17", "--scheme": "w8a8", "--q-bits": "8", "--q-group-size": "32", "--q-mode": "mxfp4",
+    "--recipe": "mixed_2_6", "--imatrix": "IMATRIX", "--include-weights": "blk", "--exclude-weights": "blk",
+    "--target-size": "1MB", "--target-bpw": "5", "--output-tensor-type": "q5_1", "--token-embedding-type": "q5_1",
+    "--tensor-type": "attn_v=q4_1", "--tensor-type-file": "TYPES", "--prune-layers": "0",
+    "--override-kv": "x.y=int:3", "--report": "OUT2.json", "--tp": "2", "--strip-prefix": "a", "--replace": "a zz",
+    "--add-prefix": "y.", "--to-names": "canonical", "--layers": "0", "--experts": "0", "--keep": "*norm*",
+    "--drop": "*norm*", "--get": "general.architecture", "--set": "c=d", "--set-array": "e=i32:[1]",
+    "--remove": "format", "--chat-template": "TABLE", "--reserve": "64k",
+}  # fmt: skip
+# Options whose effect no answer shows -> why.
+UNSEEN: Mapping[str, str] = {
+    "--jobs": "speed",
+    "--max-memory": "memory; the plan says what is used of it",
+    "--overwrite": "the target isn't there",
+    "--replace-folder": "the target isn't there",
+    "--resume": "nothing was interrupted",
+    "--parents": "no parent is missing",
+    "--allow-expand": "no pickle here expands a view",
+    "--allow-requantize": "allows, and changes nothing",
+    "--force": "allows, and changes nothing",
+    "--inexact": "forbids, and changes nothing that is exact",
+    "--lossless": "the same",
+    "--allow-unproven": "allows, and all is proven",
+    "--allow-unscanned": "allows, and all is scanned",
+    "--fail-on": "an exit code, and nothing is found",
+    "--values": "reads more, and all is well",
+    "--tolerance": "nothing differs",
+    "--arch-file": "the table is the built-in one",
+    "--list": "what happens anyway",
+    "--keep-ema": "nothing is averaged",
+    "--all": "the pickle is short",
+}
+
+
+def options_of(name: str) -> Iterator[click.Option]:
+    command: click.Command = load(next(row for row in COMMANDS if row.name == name.split()[0]))
+    if isinstance(command, click.Group):
+        command = command.commands[name.split()[1]]
+    common = {opt for option in common_options() for opt in option.opts if opt.startswith("--")}
+    for param in command.params:
+        if isinstance(param, click.Option) and not param.hidden and not common & set(param.opts):
+            yield param
+
+
+def flag_of(option: click.Option) -> str:
+    return next(opt for opt in option.opts if opt.startswith("--"))
+
+
+ROWS = [(name, use) for name, uses in USES.items() for use in uses]
+
+
+@pytest.fixture(scope="module")
+def words(sources: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:  # noqa: F811
+    """The files that the words above stand for."""
+    here = tmp_path_factory.mktemp("words")
+    (here / "TYPES").write_text("attn_k=q4_1")
+    (here / "TABLE").write_text((Path(__file__).parents[1] / "toys" / "toy_family.toml").read_text())
+    (here / "IMATRIX").write_bytes(imatrix_dat())
+    main(["hash", str(sources["safetensors"]), "--manifest", str(here / "SUMS")])
+    models = {"FOLDER": "folder", "GGUF": "gguf", "ST": "safetensors", "PT": "torch", "ADAPTER": "adapter"}
+    made = {word: here / word for word in ("TYPES", "TABLE", "IMATRIX", "SUMS")}
+    return {word: str(path) for word, path in {**made, **{w: sources[s] for w, s in models.items()}}.items()}
+
+
+def expanded(command: str, words: Mapping[str, str], folder: Path) -> list[str]:
+    """The arguments of a command with files in place of the words."""
+    word = re.compile("[A-Z]{2,}[0-9]?(?=$|::|[.])")
+    return [word.sub(lambda m: words.get(m[0], f"{folder}/{m[0]}"), part) for part in command.split()]
+
+
+def answer(command: str, words: Mapping[str, str], folder: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> object:
+    """The exit code, all that is printed, and all that is written."""
+    folder.mkdir()
+    argv = expanded(command, words, folder)
+    code = main(argv)
+    out, err = (stream.replace(str(folder).encode(), b"") for stream in capfdbinary.readouterr())
+    return code, out, err, {p.name: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize(("name", "use"), ROWS, ids=[f"{name} {use}" for name, use in ROWS])
+def test_no_option_is_ignored(
+    name: str, use: str, words: Mapping[str, str], tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    options = list(options_of(name))
+    ignored = []
+    usual = answer(f"{name} {use}", words, tmp_path / "usual", capfdbinary)
+    assert isinstance(usual, tuple)
+    assert usual[0] in (0, 1), usual[2]
+    for number, option in enumerate(options):
+        flag = flag_of(option)
+        if flag in use.split() or flag in UNSEEN or set(option.opts) & set(use.split()):
+            continue
+        values = [""] if option.is_flag else VALUES[flag].split("|")
+        flag = option.secondary_opts[0] if option.secondary_opts else flag
+        given = [f"{name} {use} {flag} {value}" for value in values]
+        if all(answer(g, words, tmp_path / f"{number}-{i}", capfdbinary) == usual for i, g in enumerate(given)):
+            ignored.append(flag)
+    assert ignored == []
+
+
+def test_every_option_has_a_value() -> None:
+    named = {flag_of(option) for name in USES for option in options_of(name) if not option.is_flag}
+    assert named - UNSEEN.keys() <= VALUES.keys()
+    assert {row.name for row in COMMANDS} == {name.split()[0] for name in USES} | UNLISTED

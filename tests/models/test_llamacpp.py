@@ -1,0 +1,298 @@
+"""Whether llama.cpp would load a GGUF: our verdict against its own loader, over every family's model with its keys,
+tensors and shapes changed one at a time, and over a table of files as they are met.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import pytest
+from tests.containers._gguf import STR, U32, File, Item, Tensor
+from tests.containers._gguf_models import VOCAB, Metadata, Tensors, model, render, tensors
+from tests.models.family_judges import golden
+from tests.oracles.llama_loads import Judge
+
+import weighbridge as wb
+from weighbridge.base.dtypes import BY_NAME
+from weighbridge.base.spec import Spec
+from weighbridge.containers.base import Severity
+from weighbridge.containers.gguf import container as gguf
+from weighbridge.containers.gguf.container import KV
+from weighbridge.io.source import BytesSource
+from weighbridge.models.llamacpp import rules as module
+from weighbridge.models.llamacpp.rules import RULES, findings
+from weighbridge.models.llamacpp.table import table
+
+F32, Q4_0 = BY_NAME["F32"], BY_NAME["Q4_0"]
+Change = Callable[[Metadata, Tensors], None]
+
+
+@pytest.fixture(scope="session")
+def judge() -> Iterator[Judge]:
+    pytest.importorskip(
+        "xllamacpp", reason="NOTHING HERE WAS COMPARED WITH LLAMA.CPP: install requirements/oracles.txt"
+    )
+    opened = Judge()
+    yield opened
+    opened.close()
+
+
+def verdict(path: Path) -> bool | None:
+    return wb.verify(path).verdicts[0].accepts
+
+
+# ---------------------------------------------------------------- families
+
+KEPT = 8  # faults of a family's model that are tried
+TYPED = ("bert", "nomic-bert")  # whose number of token types stands among the tokenizer's keys
+
+
+def family_model(name: str) -> tuple[Metadata, Tensors]:
+    """What the reference converter makes of a family's small model, with a vocabulary that is only counted."""
+    recorded = golden()[name]
+    keys = {key: KV(kind, _decoded(kind, value)) for key, kind, value in recorded["keys"]}
+    slots = [(tensor, Spec(tuple(shape), BY_NAME[dtype])) for tensor, dtype, shape, _ in recorded["gguf"]]
+    architecture = keys["general.architecture"].value
+    keys["tokenizer.ggml.model"] = KV("str", "none")
+    keys[f"{architecture}.vocab_size"] = KV("u32", dict(slots)["token_embd.weight"].shape[0])
+    if architecture in TYPED:
+        types = dict(slots).get("token_types.weight")
+        keys["tokenizer.ggml.token_type_count"] = KV("u32", types.shape[0] if types else 1)
+    return keys, slots
+
+
+def _decoded(kind: str, value: Any) -> Any:
+    if kind == "f32":
+        return struct.unpack("<f", bytes.fromhex(value))[0]
+    return [_decoded("f32", v) for v in value] if kind == "arr[f32]" else value
+
+
+def faults(keys: Metadata, slots: Tensors) -> dict[str, tuple[Metadata, Tensors]]:
+    """Each key and each tensor of a first layer left out, each shape another, a tensor too many."""
+    own = f"{keys['general.architecture'].value}."
+    out = {f"without {k}": ({a: b for a, b in keys.items() if a != k}, slots) for k in keys if k.startswith(own)}
+    for i, (tensor, spec) in enumerate(slots):
+        if "blk." not in tensor or "blk.0." in tensor:
+            out[f"without {tensor}"] = keys, [*slots[:i], *slots[i + 1 :]]
+            larger = Spec((spec.shape[0] + 32, *spec.shape[1:]), spec.dtype)
+            out[f"larger {tensor}"] = keys, [*slots[:i], (tensor, larger), *slots[i + 1 :]]
+    return {**out, "one too many": (keys, [*slots, ("blk.0.surplus.weight", Spec((32,), F32))])}
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", [name for name, recorded in golden().items() if "keys" in recorded])
+def test_every_family_is_judged_as_llama_cpp_does(name: str, judge: Judge, tmp_path: Path) -> None:
+    keys, slots = family_model(name)
+    some = sorted(faults(keys, slots).items(), key=lambda fault: crc32(f"{name} {fault[0]}".encode()))[:KEPT]
+    path, wrong = tmp_path / "m.gguf", []
+    for fault, (changed, tensors_) in {"no fault": (keys, slots), **dict(some)}.items():
+        path.write_bytes(render(gguf.layout(tensors_, changed), lambda name, size: bytes(size)))
+        ours, refusal = verdict(path), judge.refusal(path)
+        if ours is not None and ours != (refusal is None):
+            wrong.append((fault, ours, refusal))
+    assert wrong == []
+
+
+# ---------------------------------------------------------------- files as they are met
+
+
+class Met(NamedTuple):
+    """A change of a small Llama, the rules that it breaks, and the verdict."""
+
+    name: str
+    change: Change
+    rules: set[str]
+    loads: bool | None = False
+    whole: bool = True  # nothing else is wrong
+
+
+def put(**keys: tuple[str, Any]) -> Change:
+    """Keys by their names, where `__` stands for a dot."""
+    return lambda metadata, _: metadata.update({k.replace("__", "."): KV(*v) for k, v in keys.items()})
+
+
+def drop(*names: str) -> Change:
+    """Without keys of these names, and without tensors of these names."""
+
+    def change(keys: Metadata, slots: Tensors) -> None:
+        for name in names:
+            keys.pop(name, None)
+        slots[:] = [slot for slot in slots if slot[0] not in names]
+
+    return change
+
+
+def renamed(architecture: str) -> Change:
+    """Another architecture, with the keys renamed after it."""
+
+    def change(keys: Metadata, _: Tensors) -> None:
+        renamed = {k.replace("llama.", f"{architecture}.", 1): v for k, v in keys.items()}
+        keys.clear()
+        keys.update({**renamed, "general.architecture": KV("str", architecture)})
+
+    return change
+
+
+def both(*changes: Change) -> Change:
+    def change(keys: Metadata, slots: Tensors) -> None:
+        for one in changes:
+            one(keys, slots)
+
+    return change
+
+
+def experts(count: int, used: int, **more: int) -> Change:
+    """A Mixtral of this many experts."""
+
+    def change(keys: Metadata, slots: Tensors) -> None:
+        numbers = {"expert_count": count, "expert_used_count": used, **more}
+        keys.update({f"llama.{k}": KV("u32", v) for k, v in numbers.items()})
+        dense = {f"blk.0.ffn_{part}.weight": part for part in ("gate", "up", "down")}
+        apart = [(f"blk.0.ffn_{dense[n]}_exps.weight", Spec((count, *s.shape), F32)) for n, s in slots if n in dense]
+        slots[:] = [slot for slot in slots if slot[0] not in dense]
+        slots += [*apart, ("blk.0.ffn_gate_inp.weight", Spec((count, 32), F32))]
+
+    return change
+
+
+def mixtral_of_2023(keys: Metadata, slots: Tensors) -> None:
+    """Its experts each a tensor of its own."""
+    experts(2, 1)(keys, slots)
+    single = [(n, s) for n, s in slots if "_exps" in n]
+    slots[:] = [slot for slot in slots if slot not in single]
+    slots += [(n.replace("_exps", f".{e}"), Spec(s.shape[1:], F32)) for n, s in single for e in range(2)]
+
+
+def blocks(keys: Metadata, slots: Tensors) -> None:
+    slots[:] = tensors(Q4_0)
+
+
+def widened(name: str) -> Change:
+    def change(keys: Metadata, slots: Tensors) -> None:
+        slots[:] = [(n, Spec((s.shape[0] + 1, *s.shape[1:]), s.dtype) if n == name else s) for n, s in slots]
+
+    return change
+
+
+TOKENIZER = "tokenizer.ggml."
+BPE = put(tokenizer__ggml__model=("str", "gpt2"), tokenizer__ggml__merges=("arr[str]", ["a b"]))
+ARRAYS = ("tokens", "scores", "token_type")
+MET = [
+    Met("nothing wrong", lambda keys, slots: None, set(), True),
+    Met("alignment 8", put(general__alignment=("u32", 8), general__name=("str", "x" * 16)), set(), True),
+    Met("data that can't be mapped", put(general__alignment=("u32", 8), general__name=("str", "x" * 24)),
+        {"gguf/data-start"}),
+    Met("q4_0 without quantization_version", blocks, {"gguf/no-quantization-version"}, True),
+    Met("an architecture of Ollama", renamed("gptoss"), {"llamacpp/architecture"}),
+    Met("another of Ollama", renamed("mllama"), {"llamacpp/architecture"}),
+    Met("flux", renamed("flux"), {"llamacpp/architecture"}),
+    Met("whisper", renamed("whisper"), {"llamacpp/architecture"}),
+    Met("a name without a graph", renamed("gptj"), {"llamacpp/architecture"}),
+    Met("no table of ours", renamed("arctic"), {"llamacpp/unchecked"}, None),
+    Met("a projector", both(renamed("clip"), put(general__type=("str", "mmproj"))), {"llamacpp/companion"}),
+    Met("an adapter", both(drop("output.weight", "token_embd.weight"), put(general__type=("str", "adapter"))),
+        {"llamacpp/companion"}),
+    Met("a vocabulary", drop(*(name for name, _ in tensors())), {"llamacpp/vocabulary-only"}),
+    Met("no size keys", drop("llama.embedding_length", "llama.context_length"), {"llamacpp/key", "llamacpp/size"}),
+    Met("no number of layers", drop("llama.block_count"), {"llamacpp/key", "llamacpp/size"}),
+    Met("no epsilon", drop("llama.attention.layer_norm_rms_epsilon"), {"llamacpp/key"}),
+    Met("no tokenizer", drop(*(TOKENIZER + x for x in ("model", *ARRAYS))), {"llamacpp/key", "llamacpp/size"}),
+    Met("an unknown tokenizer", put(tokenizer__ggml__model=("str", "bpe")), {"llamacpp/tokenizer"}),
+    Met("no list of tokens", drop(*(TOKENIZER + x for x in ARRAYS)), {"llamacpp/tokenizer", "llamacpp/size"}),
+    Met("merges", BPE, set(), True),
+    Met("no merges", put(tokenizer__ggml__model=("str", "gpt2")), {"llamacpp/tokenizer"}),
+    Met("no merges, as Kimi K2", put(tokenizer__ggml__model=("str", "gpt2"), tokenizer__ggml__pre=("str", "kimi-k2")),
+        set(), True),
+    Met("a known split", both(BPE, put(tokenizer__ggml__pre=("str", "llama-bpe"))), set(), True),
+    Met("an unknown split", both(BPE, put(tokenizer__ggml__pre=("str", "mine"))), {"llamacpp/pre-tokenizer"}),
+    Met("a count in place of tokens", both(drop(*(TOKENIZER + x for x in ARRAYS)),
+        put(tokenizer__ggml__model=("str", "none"), llama__vocab_size=("u32", VOCAB))), set(), True),
+    Met("neither a count nor tokens", both(drop(*(TOKENIZER + x for x in ARRAYS)),
+        put(tokenizer__ggml__model=("str", "none"))), {"llamacpp/size"}),
+    Met("Mixtral", experts(2, 1), set(), True),
+    Met("Mixtral of 2023", mixtral_of_2023, {"llamacpp/missing", "llamacpp/extra"}),
+    Met("more experts used than there are", experts(2, 3), {"llamacpp/experts"}),
+    Met("no expert used", experts(2, 0), {"llamacpp/experts"}),
+    Met("odd groups", experts(4, 2, expert_group_count=3, expert_group_used_count=1), {"llamacpp/experts"}),
+    Met("groups that aren't used", experts(4, 2, expert_group_count=2), {"llamacpp/experts"}),
+    Met("groups", experts(4, 2, expert_group_count=2, expert_group_used_count=1), set(), True),
+    Met("an expert used where there is none", put(llama__expert_used_count=("u32", 1)), {"llamacpp/experts"}),
+    Met("an unknown stretch", put(llama__rope__scaling__type=("str", "ntk")), {"llamacpp/rope"}),
+    Met("part of a head rotates", put(llama__rope__dimension_count=("u32", 4)), {"llamacpp/rope"}),
+    Met("all of a head rotates", put(llama__rope__dimension_count=("u32", 8)), set(), True),
+    Met("more further layers than layers", put(llama__nextn_predict_layers=("u32", 2)), {"llamacpp/layers"}),
+    Met("a tensor is missing", drop("blk.0.ffn_up.weight"), {"llamacpp/missing"}),
+    Met("a tied output", drop("output.weight"), set(), True),
+    Met("another shape", widened("blk.0.ffn_up.weight"), {"llamacpp/shape"}),
+    Met("more rows than tokens", widened("token_embd.weight"), {"llamacpp/shape", "tokenizer/gguf-size"}),
+    Met("a tensor too many", lambda keys, slots: slots.append(("v.weight", Spec((32,), F32))), {"llamacpp/extra"}),
+    Met("half of a bias", lambda keys, slots: slots.append(("blk.0.attn_q.bias", Spec((32,), F32))),
+        {"llamacpp/optional"}, True),
+    Met("values of another length", both(renamed("gemma"), drop("output.weight"), put(
+        gemma__attention__key_length=("u32", 8), gemma__attention__value_length=("u32", 4))), {"llamacpp/heads"}),
+    Met("a number that is built in", both(renamed("gemma3n"), put(
+        gemma3n__embedding_length_per_layer_input=("u32", 64))), {"llamacpp/number"}, whole=False),
+]  # fmt: skip
+
+
+def written(met: Met, folder: Path) -> Path:
+    path = folder / "m.gguf"
+    path.write_bytes(model(met.change))
+    return path
+
+
+@pytest.mark.parametrize("met", MET, ids=lambda met: met.name)
+def test_a_file_as_it_is_met(met: Met, tmp_path: Path) -> None:
+    report = wb.verify(written(met, tmp_path))
+    found = {f.rule for f in report.findings}
+    assert (found if met.whole else found & met.rules) == met.rules
+    assert report.verdicts[0].accepts is met.loads
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("met", [met for met in MET if met.loads is not None], ids=lambda met: met.name)
+def test_llama_cpp_says_the_same(met: Met, judge: Judge, tmp_path: Path) -> None:
+    refusal = judge.refusal(written(met, tmp_path))
+    assert (refusal is None) == met.loads, refusal
+
+
+def test_an_alignment_of_one_is_a_warning() -> None:
+    """The specification asks for a multiple of 8; llama.cpp for data at a multiple of 32, wherever that comes from."""
+    for pad in range(32):
+        architecture = Item(STR, "llama" + "x" * pad)
+        keys: list[tuple[str | bytes, Item]] = [
+            ("general.architecture", architecture),
+            ("general.alignment", Item(U32, 1)),
+        ]
+        index = gguf.parse(BytesSource(File(keys=keys, tensors=[Tensor("t", [8])], alignment=1).bytes()))
+        found = gguf.check(index)
+        assert {f.severity for f in found} == {Severity.WARNING}
+        assert ("gguf/data-start" in {f.rule for f in found}) == bool(index.data_start[0] % 32)
+
+
+def test_a_type_of_bitnet_is_named() -> None:
+    data = File(tensors=[Tensor("t", [32], 36)], data=bytes(64)).bytes()
+    found = [f for f in gguf.parse(BytesSource(data), level="lenient").findings if f.rule == "gguf/tensor-type"]
+    assert "I2_S of the fork bitnet.cpp" in found[0].message
+
+
+@pytest.mark.mutation
+@pytest.mark.parametrize("rule", list(RULES))
+def test_without_its_rule_nothing_is_found(rule: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for part in ("KINDS", "REFUSALS", "LOADED", "OPEN"):
+        rest = {name: row for name, row in getattr(module, part).items() if name != rule}
+        monkeypatch.setattr(module, part, rest)
+    met = next(met for met in MET if rule in met.rules)
+    assert rule not in {f.rule for f in wb.verify(written(met, tmp_path)).findings}
+
+
+def test_every_architecture_has_a_row() -> None:
+    """Every GGUF that a family of ours makes is of an architecture that llama.cpp knows."""
+    from weighbridge.models.arch.registry import families
+
+    assert {f.gguf for f in families().values()} - table().architecture.keys() - {"toy"} == set()
+    assert findings({"general.architecture": "llama"}, {"x": (1,)}, "")[0].path == ""

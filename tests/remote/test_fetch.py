@@ -1,0 +1,121 @@
+"""`wb fetch`: the files as they lie elsewhere, compared with their digests, resumed, all or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.remote.servers import FileServer, Hub
+from tests.reports.makers import llama_folder
+
+import weighbridge as wb
+from weighbridge.base.errors import RemoteError, UsageError
+from weighbridge.cli.main import main
+
+pytest.importorskip("huggingface_hub")
+Connect = Callable[..., None]
+
+
+@pytest.fixture
+def hub(tmp_path: Path, connect: Connect) -> Iterator[Hub]:
+    folder = llama_folder(tmp_path / "model")
+    deep = folder / "onnx" / "fp16" / "model.onnx"
+    deep.parent.mkdir(parents=True)
+    deep.write_bytes(bytes(5000))
+    (folder / "empty.txt").write_bytes(b"")
+    with Hub(folder).running() as hub:
+        connect(hub)
+        yield hub
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_all_files_come_as_they_are(hub: Hub, tmp_path: Path) -> None:
+    result = wb.fetch("hf://org/model", tmp_path / "out")
+    assert contents(tmp_path / "out") == contents(hub.folder)
+    assert sorted(result.files) == sorted(contents(hub.folder))
+    assert not list(tmp_path.glob("*.partial*"))
+
+
+@pytest.mark.parametrize(
+    ("include", "exclude", "expected"),
+    [
+        (["*.json"], [], {"config.json", "generation_config.json", "model.safetensors.index.json"}),
+        (["*.json"], ["model*"], {"config.json", "generation_config.json"}),
+        (["onnx/*"], [], {"onnx/fp16/model.onnx"}),
+        ([], ["*"], None),
+    ],
+)
+def test_some_files(
+    include: list[str], exclude: list[str], expected: set[str] | None, hub: Hub, tmp_path: Path
+) -> None:  # fmt: skip
+    if expected is None:
+        with pytest.raises(UsageError, match="no file"):
+            wb.fetch("hf://org/model", tmp_path / "out", include=include, exclude=exclude)
+        return
+    wb.fetch("hf://org/model", tmp_path / "out", include=include, exclude=exclude)
+    assert contents(tmp_path / "out").keys() == expected
+
+
+def test_one_file(hub: Hub, tmp_path: Path) -> None:
+    wb.fetch("hf://org/model/config.json", tmp_path / "out")
+    assert contents(tmp_path / "out").keys() == {"config.json"}
+
+
+@pytest.mark.parametrize("lfs", [True, False])
+def test_bytes_that_differ_from_the_digest_are_refused(lfs: bool, hub: Hub, tmp_path: Path) -> None:
+    server = hub.cdn if lfs else hub.hub
+    path = next(k for k, v in server.files.items() if lfs or k.endswith("/config.json"))
+    found = server.files[path]
+    data = found.read_bytes() if isinstance(found, Path) else found
+    server.files[path] = data[:-1] + b"?"
+    with pytest.raises(RemoteError, match="is another one"):
+        wb.fetch("hf://org/model", tmp_path / "out")
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+def test_what_is_done_is_not_fetched_again(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from weighbridge.adapters.remote import http
+    from weighbridge.io.sink import journal
+
+    monkeypatch.setattr(journal, "_WAIT_BYTES", 1)
+    fetch, name = http.HttpClient.fetch, "model-00002-of-00002.safetensors"
+
+    def failing(self: http.HttpClient, file: http.HttpFile, *rest: object) -> None:
+        if file.name.endswith(name):
+            raise RemoteError("cut off", hint="later")
+        fetch(self, file, *rest)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(http.HttpClient, "fetch", failing)
+        assert main(["fetch", "hf://org/model", str(tmp_path / "out"), "--jobs", "1"]) == 2
+    assert "goes on from there" in capsys.readouterr().err
+    monkeypatch.setattr("weighbridge.io.ranges.CACHED._files", {})
+    hub.clear()
+    assert main(["fetch", "hf://org/model", str(tmp_path / "out")]) == 0
+    assert contents(tmp_path / "out") == contents(hub.folder)
+    first = next(s for s in hub.siblings if s["rfilename"].startswith("model-00001"))
+    assert not [r for r in hub.cdn.log if first["lfs"]["sha256"] in r.path]
+
+
+def test_what_has_no_digest_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with FileServer({"/m/x.bin": bytes(100)}).running() as server:
+        assert main(["fetch", f"{server.url}/m/x.bin", str(tmp_path / "out")]) == 0
+    assert "no digest" in capsys.readouterr().err
+    assert contents(tmp_path / "out") == {"x.bin": bytes(100)}
+
+
+def test_what_is_here_is_not_fetched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fetch", str(tmp_path), str(tmp_path / "out")]) == 2
+    assert "on this machine" in capsys.readouterr().err
+
+
+def test_a_dry_run_writes_nothing(hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fetch", "hf://org/model", str(tmp_path / "out"), "--dry-run"]) == 0
+    assert not (tmp_path / "out").exists()
+    assert not hub.cdn.log

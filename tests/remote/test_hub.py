@@ -1,0 +1,322 @@
+"""`hf://`: every command reads a repository as it reads the folder, at one commit, with huggingface_hub's tokens and
+cache; what is moved is what was asked for."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.remote.servers import COMMIT, Faults, Hub
+from tests.reports.makers import llama_folder
+
+import weighbridge as wb
+from weighbridge.adapters.remote.hub import HubUri, parse_uri
+from weighbridge.base.errors import FormatError, RemoteError, UsageError
+from weighbridge.cli.main import main
+
+pytest.importorskip("huggingface_hub")
+Connect = Callable[..., None]
+
+
+@pytest.fixture
+def hub(tmp_path: Path, connect: Connect) -> Iterator[Hub]:
+    """A Hub with a small Llama, which huggingface_hub talks to."""
+    with Hub(llama_folder(tmp_path / "model")).running() as hub:
+        connect(hub)
+        yield hub
+
+
+def run(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> str:
+    capsys.readouterr()
+    found = main([*args])
+    out, err = capsys.readouterr()
+    assert found == code, err
+    return out + err
+
+
+#: Commands whose answer must be the same but for the place's name.
+READERS = {
+    "identify": ("identify", "{}", "--json"),
+    "inspect": ("inspect", "{}", "--tensors", "--json"),
+    "inspect one": ("inspect", "{}::lm_head.weight", "--json"),
+    "anatomy": ("anatomy", "{}/model-00001-of-00002.safetensors", "--json"),
+    "verify": ("verify", "{}", "--values", "--json"),
+    "scan": ("scan", "{}", "--json"),
+    "hash": ("hash", "{}", "--json"),
+    "hash tensors": ("hash", "{}", "--tensors", "--json"),
+    "get": ("get", "{}", "model.norm.weight", "--json"),
+    "diff": ("diff", "{}", "{folder}", "--json"),
+    "plan": ("plan", "{}", "x.gguf", "--no-tokenizer", "--json"),
+    "arch": ("arch", "check", "{}", "--json"),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_command_says_of_the_repository_what_it_says_of_the_folder(
+    name: str, hub: Hub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def answer(place: str) -> str:
+        words = [word.format(place, folder=hub.folder) for word in READERS[name]]
+        out = run(capsys, *words)
+        return out.replace(place, "PLACE").replace(str(hub.folder), "PLACE")
+
+    assert answer("hf://org/model") == answer(str(hub.folder))
+
+
+#: Commands that write: the same bytes.
+WRITERS = {
+    "convert": ("convert", "{}", "{out}.gguf", "--no-tokenizer"),
+    "convert folder": ("convert", "{}", "{out}", "--to", "mlx"),
+    "quantize": ("quantize", "{}", "{out}.gguf", "Q8_0", "--no-tokenizer"),
+    "slice": ("slice", "{}", "{out}", "--layers", "0"),
+    "split": ("split", "{}", "{out}", "--max-tensors", "5"),
+    "rename": ("rename", "{}", "{out}", "--add-prefix", "x."),
+    "merge": ("merge", "{}", "{out}.safetensors"),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_command_writes_the_bytes_that_it_writes_of_the_folder(
+    name: str, hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = WRITERS[name]
+    written = []
+    for place, out in (("hf://org/model", tmp_path / "a" / "out"), (str(hub.folder), tmp_path / "b" / "out")):
+        out.parent.mkdir()
+        run(capsys, *(word.format(place, out=out) for word in words))
+        files = sorted(p for p in out.parent.rglob("*") if p.is_file())
+        written.append({p.relative_to(out.parent): p.read_bytes() for p in files})
+    assert written[0] == written[1]
+    assert written[0]
+
+
+def test_wb_open(hub: Hub) -> None:
+    with wb.open("hf://org/model") as remote, wb.open(hub.folder) as local:
+        assert list(remote) == list(local)
+        for name in local:
+            np.testing.assert_array_equal(remote[name].numpy(), local[name].numpy())
+
+
+# ---------------------------------------------------------------- what is moved
+
+
+def big(folder: Path) -> Path:
+    """A file of 8 MB with one short tensor in the middle."""
+    from safetensors.numpy import save_file
+
+    folder.mkdir()
+    tensors = {f"w{i}": np.full((1 << 20,), i, np.float16) for i in range(4)}
+    save_file({**tensors, "norm": np.arange(1000, dtype=np.float32)}, folder / "model.safetensors")
+    return folder
+
+
+def test_get_moves_the_header_and_the_tensor(
+    tmp_path: Path, connect: Connect, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Hub(big(tmp_path / "m")).running() as hub:
+        connect(hub)
+        run(capsys, "get", "hf://org/model", "norm", "-o", str(tmp_path / "n.npy"))
+        np.testing.assert_array_equal(np.load(tmp_path / "n.npy"), np.arange(1000, dtype=np.float32))
+        assert hub.cdn.sent <= (32 << 10) + 4000 + 64
+        assert hub.requests <= 5
+
+
+def test_a_conversion_reads_each_range_once(
+    tmp_path: Path, connect: Connect, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Hub(big(tmp_path / "m")).running() as hub:
+        connect(hub)
+        run(capsys, "convert", "hf://org/model/model.safetensors", str(tmp_path / "out.npz"))
+        assert hub.cdn.sent <= (hub.folder / "model.safetensors").stat().st_size + (64 << 10)
+        with np.load(tmp_path / "out.npz") as found:
+            np.testing.assert_array_equal(found["w3"], np.full((1 << 20,), 3, np.float16))
+
+
+def test_a_conversion_that_was_cut_off_goes_on(
+    tmp_path: Path, connect: Connect, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from weighbridge.adapters.remote import http
+    from weighbridge.io.sink import journal
+
+    monkeypatch.setattr(journal, "_WAIT_BYTES", 1)
+    monkeypatch.setattr("weighbridge.conversion.plan.read_ahead.AHEAD", 1 << 20)
+    out, words = tmp_path / "out.safetensors", ("--resume", "--quiet", "--jobs", "1")
+    with Hub(big(tmp_path / "m")).running() as hub:
+        connect(hub)
+        fetch = http.HttpClient.fetch
+
+        def failing(self: http.HttpClient, file: http.HttpFile, offset: int, *rest: object) -> None:
+            if offset > 5 << 20:
+                raise RemoteError("cut off", hint="later")
+            fetch(self, file, offset, *rest)  # type: ignore[arg-type]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(http.HttpClient, "fetch", failing)
+            assert "--resume" in run(capsys, "convert", "hf://org/model", str(out), *words, code=2)
+        assert not out.exists()
+        before = hub.cdn.sent
+        run(capsys, "convert", "hf://org/model", str(out), *words)
+        assert hub.cdn.sent - before < 7 << 20
+        run(capsys, "diff", str(out), str(hub.folder / "model.safetensors"))
+
+
+def test_inspect_of_many_shards_is_one_request_a_shard(
+    tmp_path: Path, connect: Connect, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Hub(llama_folder(tmp_path / "model", shards=20)).running() as hub:
+        connect(hub)
+        run(capsys, "inspect", "hf://org/model")
+        ranges = [r.headers["range"] for r in hub.hub.log if "safetensors" in r.path and "index" not in r.path]
+        assert len(ranges) == 20
+
+
+# ---------------------------------------------------------------- places
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("hf://o/m", HubUri("model", "o/m", None, "")),
+        ("hf://o/m/", HubUri("model", "o/m", None, "")),
+        ("hf://models/o/m", HubUri("model", "o/m", None, "")),
+        ("hf://o/m@refs/pr/3/a/b.gguf", HubUri("model", "o/m", "refs/pr/3", "a/b.gguf")),
+        ("hf://o/m@feat%2Fx/f", HubUri("model", "o/m", "feat/x", "f")),
+        ("hf://datasets/o/d@v1/x", HubUri("dataset", "o/d", "v1", "x")),
+        ("https://huggingface.co/o/m/blob/main/a.gguf", HubUri("model", "o/m", "main", "a.gguf")),
+        ("https://huggingface.co/o/m/resolve/refs%2Fpr%2F1/a.gguf?download=true",
+         HubUri("model", "o/m", "refs/pr/1", "a.gguf")),
+    ],
+)  # fmt: skip
+def test_addresses(text: str, expected: HubUri) -> None:
+    assert parse_uri(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["hf://gpt2", "hf://model/o/m", "hf://o/m@/x", "hf://o/m/../x", "hf://o/m/a/..", "hf://o/m/a\\b",
+             "hf://buckets/o/b/x", "hf://"]
+)  # fmt: skip
+def test_addresses_that_are_none(text: str) -> None:
+    with pytest.raises((UsageError, FormatError)):
+        parse_uri(text)
+
+
+def test_a_repository_that_lists_names_outside_itself_is_refused(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    hub.siblings.append({"rfilename": "../../etc/passwd", "size": 3, "blobId": "0" * 40})
+    assert "leaves the repository" in run(capsys, "inspect", "hf://org/model", code=2)
+
+
+def test_a_revision_is_resolved_once(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "verify", "hf://org/model@main", "--values")
+    files = [p for p in hub.hub.paths() if "/resolve/" in p]
+    assert files
+    assert all(f"/resolve/{COMMIT}/" in path for path in files)
+    assert "no such revision" in run(capsys, "inspect", "hf://org/model@v9", code=2)
+
+
+def test_a_misspelled_file_names_the_near_ones(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "config.json" in run(capsys, "inspect", "hf://org/model/confg.json", code=2)
+
+
+# ---------------------------------------------------------------- access
+
+
+def test_the_token_goes_to_the_hub_alone(tmp_path: Path, connect: Connect, capsys: pytest.CaptureFixture[str]) -> None:
+    with Hub(llama_folder(tmp_path / "model"), token="hf_secret").running() as hub:
+        connect(hub, token="hf_secret")
+        run(capsys, "verify", "-q", "hf://org/model", "--values")
+        assert all(r.headers.get("authorization") == "Bearer hf_secret" for r in hub.hub.log)
+        assert hub.cdn.log
+        assert not any("authorization" in r.headers for r in hub.cdn.log)
+
+
+@pytest.mark.parametrize(("gated", "words"), [(True, "is gated"), (False, "no such repository, or it is private")])
+def test_who_may_not_read_is_told_how_to_log_in(
+    gated: bool, words: str, tmp_path: Path, connect: Connect, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Hub(llama_folder(tmp_path / "model"), token="hf_secret", gated=gated).running() as hub:
+        connect(hub)
+        text = run(capsys, "inspect", "hf://org/model", code=2)
+        assert words in text
+        assert "hf auth login" in text
+
+
+def test_a_busy_hub_is_waited_for(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    hub.hub.faults = Faults(status=(429, 2), retry_after="0")
+    run(capsys, "inspect", "hf://org/model")
+
+
+def test_no_network(hub: Hub, capsys: pytest.CaptureFixture[str], connect: Connect) -> None:
+    hub.hub.url = "http://127.0.0.1:1"
+    connect(hub)
+    text = run(capsys, "inspect", "hf://org/model", code=2)
+    assert "127.0.0.1:1" in text
+    assert "hint" in text
+
+
+def test_a_missing_extra_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, url in (("huggingface_hub", "hf://o/m"), ("httpx2", "https://h/x"), ("obstore", "s3://bucket/x")):
+        with monkeypatch.context() as patch:
+            for module in [m for m in sys.modules if m == name or m.startswith(f"{name}.")]:
+                patch.delitem(sys.modules, module)
+            patch.setitem(sys.modules, name, None)
+            assert "weighbridge[remote]" in run(capsys, "inspect", url, code=2)
+
+
+# ---------------------------------------------------------------- the cache
+
+
+def test_what_is_in_the_cache_is_read_from_there(
+    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, connect: Connect
+) -> None:
+    from huggingface_hub import snapshot_download
+
+    snapshot_download("org/model", cache_dir=tmp_path / "hub", endpoint=hub.endpoint)
+    hub.clear()
+    run(capsys, "verify", "-q", "hf://org/model", "--values")
+    assert [p for p in hub.hub.paths() if "/resolve/" in p] == []
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    hub.clear()
+    run(capsys, "verify", "-q", "hf://org/model", "--values")
+    assert "org/nothere" in run(capsys, "inspect", "hf://org/nothere", code=2)
+    assert hub.requests == 0
+
+
+def test_offline_reaches_for_no_network(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def connect(*args: object) -> None:
+        raise AssertionError("a connection was made")
+
+    monkeypatch.setattr("socket.socket.connect", connect)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for url in ("hf://org/model", "https://127.0.0.1/x", "s3://bucket/x", "ollama://llama"):
+        assert "--offline" in run(capsys, "inspect", url, code=2)
+
+
+def test_a_file_of_the_cache_that_is_cut_off_is_not_used(
+    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from huggingface_hub import snapshot_download
+
+    folder = Path(snapshot_download("org/model", cache_dir=tmp_path / "hub", endpoint=hub.endpoint))
+    weights = (folder / "model-00001-of-00002.safetensors").resolve()
+    weights.write_bytes(weights.read_bytes()[:-100])
+    run(capsys, "verify", "-q", "hf://org/model", "--values")
+
+
+def test_random_places(hub: Hub) -> None:
+    from weighbridge.adapters.remote.schemes import resolve_path
+    from weighbridge.io.location import open_source
+
+    name = "model-00002-of-00002.safetensors"
+    data = (hub.folder / name).read_bytes()
+    rng = random.Random(5)
+    with open_source(resolve_path(f"hf://org/model/{name}")) as source:
+        for _ in range(50):
+            a = rng.randrange(len(data))
+            b = rng.randrange(a, len(data))
+            assert source.read(a, b - a) == data[a:b]

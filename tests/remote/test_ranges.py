@@ -1,0 +1,148 @@
+"""A source that is read by ranges gives the bytes of a local one, whatever is read in whatever order, and asks for
+little more than was read."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weighbridge.base.errors import FormatError
+from weighbridge.io import ranges
+from weighbridge.io.ranges import FIRST, REQUEST, WINDOW, RangeCache, RangeSource
+
+DATA = random.Random(1).randbytes(1 << 20)
+
+
+class Memory:
+    """A `RemoteFile` over bytes, which counts what it is asked."""
+
+    def __init__(self, data: bytes = DATA, version: str = "1") -> None:
+        self.data, self.name, self.size, self.version = data, "memory", len(data), version
+        self.asked: list[tuple[int, int]] = []
+
+    def fetch(self, offset: int, out: memoryview, stopped: Callable[[], bool]) -> None:
+        self.asked.append((offset, len(out)))
+        out[:] = self.data[offset : offset + len(out)]
+
+    @property
+    def bytes(self) -> int:
+        return sum(length for _, length in self.asked)
+
+
+def source(file: Memory, limit: int = 1 << 20) -> RangeSource:
+    return RangeSource(file, RangeCache(limit))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, len(DATA)), st.integers(0, 1 << 18)), max_size=8),
+    st.lists(st.tuples(st.integers(0, len(DATA)), st.integers(0, 1 << 18)), max_size=4),
+    st.sampled_from([1, 1 << 16, 1 << 20, 1 << 24]),
+)
+def test_any_reads_give_the_bytes(
+    reads: list[tuple[int, int]], advised: list[tuple[int, int]], limit: int
+) -> None:  # fmt: skip
+    with source(Memory(), limit) as remote:
+        remote.advise(advised)
+        for offset, length in reads:
+            length = min(length, len(DATA) - offset)
+            assert remote.read(offset, length) == DATA[offset : offset + length]
+
+
+def test_long_reads_are_cut_and_put_together() -> None:
+    data = DATA * 15
+    file = Memory(data)
+    with source(file) as remote:
+        assert remote.read(7, len(data) - 9) == data[7:-2]
+    assert max(length for _, length in file.asked) == REQUEST
+    assert file.bytes == len(data) - 9
+
+
+def test_a_stream_is_read_in_growing_windows_and_ahead() -> None:
+    data = DATA * 12
+    file = Memory(data)
+    with source(file, 1 << 26) as remote:
+        for at in range(0, len(data), 65_536):
+            remote.read(at, min(65_536, len(data) - at))
+    assert file.bytes == len(data)
+    assert len(file.asked) <= len(data) // WINDOW + 6
+
+
+def test_a_header_costs_little_more_than_itself() -> None:
+    file = Memory()
+    with source(file) as remote:
+        remote.stream(FIRST)
+        remote.read(0, 8)
+        remote.read(8, 5000)
+    assert file.asked == [(0, FIRST)]
+
+
+def test_announced_neighbours_are_one_request() -> None:
+    file = Memory()
+    with source(file) as remote:
+        remote.advise([(1000, 500), (0, 900), (1500, 100), (1 << 19, 10)])
+        assert remote.read(1000, 600) == DATA[1000:1600]
+        assert remote.read(1 << 19, 10) == DATA[1 << 19 : (1 << 19) + 10]
+    assert sorted(file.asked) == [(0, 1600), (1 << 19, 10)]
+
+
+def test_memory_is_bounded() -> None:
+    cache = RangeCache(1 << 18)
+    file = Memory()
+    with RangeSource(file, cache) as remote:
+        remote.advise([(0, len(DATA))])
+        assert cache.bytes <= cache.limit
+        for at in range(0, len(DATA), 10_000):
+            remote.read(at, min(10_000, len(DATA) - at))
+            assert cache.bytes <= cache.limit + WINDOW
+
+
+def test_what_was_read_is_kept_for_the_next_source_of_the_same_version() -> None:
+    cache, file = RangeCache(), Memory()
+    for _ in range(3):
+        with RangeSource(file, cache) as remote:
+            remote.read(0, 10)
+    assert len(file.asked) == 1
+    other = Memory(bytes(len(DATA)), "2")
+    with RangeSource(other, cache) as remote:
+        assert remote.read(0, 10) == bytes(10)
+
+
+def test_threads_share_a_source() -> None:
+    with source(Memory(), 1 << 24) as remote, ThreadPoolExecutor(8) as pool:
+        places = [random.Random(i).randrange(len(DATA) - 5000) for i in range(200)]
+        found = list(pool.map(lambda at: remote.read(at, 5000), places))
+    assert found == [DATA[at : at + 5000] for at in places]
+
+
+def test_a_fault_is_raised_where_the_bytes_are_read_and_the_next_read_tries_again() -> None:
+    class Failing(Memory):
+        fails = True
+
+        def fetch(self, offset: int, out: memoryview, stopped: Callable[[], bool]) -> None:
+            if self.fails:
+                raise OSError("no")
+            super().fetch(offset, out, stopped)
+
+    file = Failing()
+    with source(file) as remote:
+        remote.advise([(0, 100)])
+        with pytest.raises(OSError, match="no"):
+            remote.read(0, 10)
+        file.fails = False
+        assert remote.read(0, 10) == DATA[:10]
+
+
+def test_what_lies_beyond_the_end_is_never_asked_for() -> None:
+    file = Memory()
+    with source(file) as remote, pytest.raises(FormatError):
+        remote.read(len(DATA) - 5, 10)
+    assert not file.asked
+
+
+def test_bounds_are_those_that_the_docs_tell() -> None:
+    assert (ranges.CACHE, ranges.CONNECTIONS, ranges.REQUEST) == (64 << 20, 32, 4 << 20)

@@ -1,0 +1,159 @@
+"""Servers that aren't ours: nginx for ranges and redirects, moto's S3. A missing one is skipped, and says so."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from weighbridge.adapters.remote.schemes import resolve_path
+from weighbridge.base.errors import RemoteError
+from weighbridge.cli.main import main
+from weighbridge.io.location import open_source
+
+DATA = random.Random(3).randbytes(3_000_000)
+NGINX = shutil.which("nginx") or ("/usr/sbin/nginx" if Path("/usr/sbin/nginx").exists() else None)
+CONF = """
+daemon off; worker_processes 1; pid {folder}/pid; error_log {folder}/error.log;
+events {{ worker_connections 64; }}
+http {{
+  access_log {folder}/access.log; client_body_temp_path {folder}/b; proxy_temp_path {folder}/p;
+  fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
+  gzip on; gzip_types *; gzip_min_length 1;
+  server {{
+    listen 127.0.0.1:{port}; root {folder}/www;
+    location /moved/ {{ return 302 http://127.0.0.1:{port}/$is_args; }}
+    location /to/ {{ rewrite ^/to/(.*)$ /$1 redirect; }}
+    location /whole/ {{ alias {folder}/www/; max_ranges 0; }}
+  }}
+}}
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def nginx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    if NGINX is None:
+        pytest.skip("NOT CHECKED against nginx: install Debian's nginx-light")
+    pytest.importorskip("httpx2")
+    folder, port = tmp_path_factory.mktemp("nginx"), free_port()
+    (folder / "www").mkdir()
+    (folder / "www" / "model.bin").write_bytes(DATA)
+    folder.chmod(0o755)
+    for above in folder.parents:
+        if above.name.startswith("pytest"):
+            above.chmod(0o755)
+    user = "user root;" if os.getuid() == 0 else ""
+    (folder / "conf").write_text(user + CONF.format(folder=folder, port=port))
+    process = subprocess.Popen([NGINX, "-c", str(folder / "conf"), "-p", str(folder)], stderr=subprocess.DEVNULL)
+    url = f"http://127.0.0.1:{port}"
+    for _ in range(100):
+        try:
+            socket.create_connection(("127.0.0.1", port), 0.1).close()
+            break
+        except OSError:
+            time.sleep(0.05)
+    yield url
+    process.terminate()
+    process.wait(10)
+
+
+@pytest.mark.parametrize("place", ["model.bin", "to/model.bin", "whole/model.bin"])
+def test_nginx_gives_the_bytes(nginx: str, place: str) -> None:
+    with open_source(resolve_path(f"{nginx}/{place}")) as source:
+        assert source.size == len(DATA)
+        for at in (0, 1, 100_000, len(DATA) - 10):
+            assert source.read(at, 10) == DATA[at : at + 10]
+        assert source.read(0, len(DATA)) == DATA
+
+
+def test_a_file_that_changes_on_nginx_is_seen(nginx: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = next(p for p in tmp_path_factory.getbasetemp().glob("nginx*/www") if p.is_dir()) / "changing.bin"
+    path.write_bytes(DATA)
+    with open_source(resolve_path(f"{nginx}/changing.bin")) as source:
+        source.read(0, 10)
+        path.write_bytes(bytes(len(DATA)))
+        os.utime(path, (1, 1))
+        with pytest.raises(RemoteError, match="has changed"):
+            source.read(1_000_000, 1_000_000)
+
+
+def test_a_missing_file_on_nginx(nginx: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["identify", f"{nginx}/none"]) == 2
+    assert "no such file" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------ S3
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    pytest.importorskip("obstore")
+    server = pytest.importorskip("moto.server", reason="NOT CHECKED against S3: moto[server] isn't installed")
+    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    running.start()
+    host, port = running.get_host_and_port()
+    yield f"http://{host}:{port}"
+    running.stop()
+
+
+@pytest.fixture
+def bucket(s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    boto3 = pytest.importorskip("boto3")
+    for name, value in (("AWS_ACCESS_KEY_ID", "k"), ("AWS_SECRET_ACCESS_KEY", "s"), ("AWS_DEFAULT_REGION", "us-east-1"),
+                        ("AWS_ENDPOINT_URL", s3)):  # fmt: skip
+        monkeypatch.setenv(name, value)
+    client = boto3.client("s3")
+    client.create_bucket(Bucket="models")
+    yield client
+    for row in client.list_objects_v2(Bucket="models").get("Contents", []):
+        client.delete_object(Bucket="models", Key=row["Key"])
+    client.delete_bucket(Bucket="models")
+    client.close()
+
+
+def test_a_model_in_a_bucket(bucket: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from tests.reports.makers import llama_folder
+
+    folder = llama_folder(tmp_path / "m")
+    for path in folder.iterdir():
+        bucket.put_object(Bucket="models", Key=f"org/m/{path.name}", Body=path.read_bytes())  # type: ignore[attr-defined]
+    assert main(["diff", "s3://models/org/m", str(folder)]) == 0
+    assert main(["verify", "-q", "s3://models/org/m", "--values"]) == 0
+    assert main(["hash", "s3://models/org/m/config.json"]) == 0
+    assert main(["inspect", "s3://models/org/none"]) == 2
+    assert main(["inspect", "s3://"]) == 2
+    assert main(["inspect", "s3://nobucket/x"]) == 2
+    capsys.readouterr()
+
+
+def test_an_object_that_changes_is_seen(bucket: object) -> None:
+    put = bucket.put_object  # type: ignore[attr-defined]
+    put(Bucket="models", Key="x.bin", Body=DATA)
+    with open_source(resolve_path("s3://models/x.bin")) as source:
+        assert source.read(5, 100) == DATA[5:105]
+        put(Bucket="models", Key="x.bin", Body=bytes(len(DATA)))
+        with pytest.raises(RemoteError, match="has changed"):
+            source.read(2_000_000, 100)
+
+
+@pytest.mark.parametrize("scheme", ["gs", "gcs", "az", "abfs"])
+def test_other_buckets_without_credentials_say_what_to_set(
+    scheme: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")  # no test reaches the network
+    monkeypatch.setattr("weighbridge.adapters.remote.bucket.RETRIES", 0)
+    assert main(["inspect", f"{scheme}://bucket/x"]) == 2
+    assert "hint" in capsys.readouterr().err
