@@ -33,7 +33,7 @@ def test_no_line_is_wider_than_the_terminal(
     piped = capsys.readouterr().out
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(render, "is_terminal", lambda stream: True)
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda *_: os.terminal_size((columns, 24)))
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((columns, 24)))
     assert main([*argv, "--color", "never"]) in (0, 1)
     lines = capsys.readouterr().out.splitlines()
     tables = [line for line in lines if str(tmp_path.parent) not in line]

@@ -11,7 +11,7 @@ from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import RefusedError
 from weighbridge.base.limits import MIB, SLAB
 from weighbridge.base.spec import Spec
-from weighbridge.tensors.nodes import CastReport, Node, QuantizedTensor, Stored, walk
+from weighbridge.tensors.nodes import CastReport, Const, Node, QuantizedTensor, Stored, walk
 
 # Slabs that a node has to compute are smaller than copied ones: source, temporary and result then stay in the cache.
 _COMPUTED_SLAB = MIB
@@ -88,6 +88,8 @@ class SlabCosts:
             return value  # type: ignore[no-any-return]
         if isinstance(value, Stored):
             return value.spec
+        if isinstance(value, Const):
+            return kind, value.spec
         if kind is tuple:
             return tuple([self._number(each) for each in value])
         if isinstance(value, Node | QuantizedTensor):
@@ -102,7 +104,7 @@ class SlabCosts:
         if id(value) not in self._others:
             try:
                 self._others[id(value)] = self._numbers.setdefault((type(value), value), len(self._numbers))
-            except TypeError:  # it can't be hashed
+            except (TypeError, ValueError):  # it can't be hashed; a memoryview raises ValueError
                 self._others[id(value)] = -id(value)
         return self._others[id(value)]
 
