@@ -32,7 +32,7 @@ USES: Mapping[str, Sequence[str]] = {
                 "FOLDER OUT.gguf --dtype q4_0", "PT OUT.safetensors"],
     "quantize": ["FOLDER OUT.gguf Q4_0", "GGUF OUT.gguf Q4_0", "FOLDER OUT.gguf --target-bpw 6"],
     "plan": ["ST OUT.npz"],
-    "split": ["FOLDER OUT --max-tensors 1", "GGUF OUT --max-tensors 1", "FOLDER OUT --tp 2"],
+    "split": ["FOLDER OUT --max-tensors 5", "GGUF OUT --max-tensors 1", "FOLDER OUT --tp 2"],
     "merge": ["FOLDER OUT.safetensors", "GGUF OUT.gguf"],
     "strip": ["PT OUT.safetensors", "PT OUT.pt"],
     "rename": ["ST", "ST OUT.safetensors --add-prefix x.", "GGUF OUT.safetensors --to-names canonical"],

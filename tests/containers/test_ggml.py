@@ -101,7 +101,7 @@ BAD: dict[str, tuple[bytes, str]] = {
     "type that is gone": (changed(TENSOR + 8, 4), "no such type"),
     "type of later": (changed(TENSOR + 8, 16), "no such type"),
     "huge dims": (changed(TENSOR + 12, 0xFFFFFFFF), "ends inside"),
-    "half a block": (changed(TENSOR + 12, 33, changed(TENSOR + 8, 2)), "no whole blocks"),
+    "half a block": (changed(TENSOR + 12, 33, changed(TENSOR + 8, 2)), "a multiple of the block size"),
     "cut off": (LLAMA[:-1], "ends inside"),
     "bytes behind": (LLAMA + b"\0" * 40, "no number of dimensions"),
     "no tensors": (LLAMA[:TENSOR], "no tensors"),

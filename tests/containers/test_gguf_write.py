@@ -239,7 +239,7 @@ REFUSED = [
     ("u32 of text", [], {"k": KV("u32", "1")}, {}, UsageError, "u32"),
     ("f32 overflow", [], {"k": KV("f32", 1e39)}, {}, UsageError, "f32"),
     ("bool of 2", [], {"k": KV("bool", 2)}, {}, UsageError, "bool"),
-    ("text as array", [], {"k": KV("arr[str]", "abc")}, {}, UsageError, "no list"),
+    ("text as array", [], {"k": KV("arr[str]", "abc")}, {}, UsageError, "isn't a list"),
     ("array of other", [], {"k": KV("arr[i32]", ["a"])}, {}, UsageError, "i32"),
     ("empty list", [], {"k": []}, {}, UsageError, "element type"),
     ("mixed list", [], {"k": [1, "a"]}, {}, UsageError, "no single GGUF type"),

@@ -145,7 +145,7 @@ def test_what_is_done_is_not_done_again(sources: Mapping[str, Path], tmp_path: P
 def test_counts_and_notes_tell_of_it(sources: Mapping[str, Path], tmp_path: Path) -> None:
     interrupted("cast", sources, tmp_path, 0.3)
     result = wb.convert(sources["plain"], tmp_path / "o.safetensors", dtype="f16", jobs=2, resume=True)
-    assert any("bytes were there from an interrupted run" in line for line in result.notes)
+    assert any("bytes were kept from an interrupted run" in line for line in result.notes)
     fresh = wb.convert(sources["plain"], tmp_path / "p.safetensors", dtype="f16", resume=True)
     assert not any("interrupted" in line for line in fresh.notes)
 

@@ -26,10 +26,12 @@ def write_folder(folder: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_sizes_are_those_of_the_plans(name: str, tmp_path: Path) -> None:
+def test_sizes_are_those_of_the_plans(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_folder(tmp_path / "model", name)
     with open_headers(folder).model as opened:
         model = gguf_model(opened)
+    # A small model may be one that llama.cpp has another graph for.
+    monkeypatch.setattr("weighbridge.conversion.quantize.plan.check_loadable", lambda files, source: [])
     for ftype in ("F16", "Q4_K_M", "IQ3_M"):
         plan = wb.plan_quantize(folder, tmp_path / "out.gguf", ftype, tokenizer=False)
         with plan:

@@ -221,7 +221,7 @@ def test_missing_parents_are_made_and_unmade_where_nothing_comes_of_it(tmp_path:
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
-@pytest.mark.parametrize("name", ["../a", "a/../b", "a/b/c", "", ".", "..", "/abs"])
+@pytest.mark.parametrize("name", ["../a", "a/../b", "/".join("a" * 17), "", ".", "..", "/abs"])
 def test_a_name_is_never_a_path(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError), Sink(tmp_path / "t", folder=True) as sink:
         sink.create(name, 1)

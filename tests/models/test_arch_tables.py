@@ -353,7 +353,7 @@ def test_files_are_read_in_the_order_of_their_names() -> None:
     ("change", "field"),
     [
         ({"hidden_size": -1}, "hidden_size"),
-        ({"hidden_size": "64"}, "hidden_size"),
+        ({"hidden_size": "wide"}, "hidden_size"),
         ({"hidden_size": 1 << 40}, "hidden_size"),
         ({"hidden_size": 0}, "hidden_size"),
         ({"hidden_size": True}, "hidden_size"),

@@ -68,7 +68,7 @@ def family_model(name: str) -> tuple[Metadata, Tensors]:
 def _decoded(kind: str, value: Any) -> Any:
     if kind == "f32":
         return struct.unpack("<f", bytes.fromhex(value))[0]
-    return [_decoded("f32", v) for v in value] if kind == "arr[f32]" else value
+    return value
 
 
 def faults(keys: Metadata, slots: Tensors) -> dict[str, tuple[Metadata, Tensors]]:
@@ -196,7 +196,8 @@ MET = [
     Met("a projector", both(renamed("clip"), put(general__type=("str", "mmproj"))), {"llamacpp/companion"}),
     Met("an adapter", both(drop("output.weight", "token_embd.weight"), put(general__type=("str", "adapter"))),
         {"llamacpp/companion"}),
-    Met("a vocabulary", drop(*(name for name, _ in tensors())), {"llamacpp/vocabulary-only"}),
+    Met("a vocabulary", drop(*(name for name, _ in tensors())),
+        {"llamacpp/vocabulary-only", "gguf/header-padding"}),
     Met("no size keys", drop("llama.embedding_length", "llama.context_length"), {"llamacpp/key", "llamacpp/size"}),
     Met("no number of layers", drop("llama.block_count"), {"llamacpp/key", "llamacpp/size"}),
     Met("no epsilon", drop("llama.attention.layer_norm_rms_epsilon"), {"llamacpp/key"}),

@@ -204,7 +204,7 @@ def test_a_table_is_shown_row_by_row(name: str) -> None:
     text = run("show", name).output
     for row in found["rows"]:
         assert all(template in text for template in row["names"].values())
-    with pytest.raises(UsageError, match="no family 'nonsense'"):
+    with pytest.raises(UsageError, match="unknown family 'nonsense'"):
         arch.shown("nonsense")
 
 

@@ -189,7 +189,14 @@ def _extra(model: Candidate) -> Iterator[LoadRefusal]:
 
 def _misshapen(model: Candidate) -> Iterator[LoadRefusal]:
     for name, want, found in fit.misshapen if (fit := model.fit) else ():
-        yield LoadRefusal(f"its shape is {list(found)}, the keys ask for {list(want)}", name)
+        if _dims(want) != _dims(found):
+            yield LoadRefusal(f"its shape is {list(found)}, the keys ask for {list(want)}", name)
+
+
+def _dims(shape: Sequence[int]) -> list[int]:
+    """A shape as ggml compares it: leading dimensions of 1 make no difference."""
+    first = next((i for i, n in enumerate(shape[:-1]) if n != 1), max(len(shape) - 1, 0))
+    return list(shape[first:])
 
 
 def _optional(model: Candidate) -> Iterator[LoadRefusal]:
