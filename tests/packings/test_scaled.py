@@ -88,7 +88,7 @@ BAD: dict[str, tuple[dict[str, Node], str]] = {
     "a scale too many": ({"m.weight_scale": of_numpy(np.ones(301, np.float32), "F32")}, "scales"),
     "no scales": ({"m.weight_scale": of_numpy(np.ones((0, 2), np.float32), "F32")}, "scales"),
     "a vector": ({"m.weight": of_numpy(floats(7).astype(ml_dtypes.float8_e4m3fn), "F8_E4M3"),
-                  "m.weight_scale": of_numpy(np.ones(1, np.float32), "F32")}, "no matrix"),
+                  "m.weight_scale": of_numpy(np.ones(1, np.float32), "F32")}, "isn't a matrix"),
 }  # fmt: skip
 
 

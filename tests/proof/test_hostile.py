@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 import weighbridge as api
+from weighbridge.base.errors import FormatError
 
 MIB = 1 << 20
 OLD = b"what was here before"
@@ -200,19 +201,15 @@ def api_errors() -> type[Exception]:
 
 
 def test_a_source_deleted_midway(target: Path, tmp_path: Path) -> None:
-    """An open file outlives its name: the conversion ends well, or says that the source is gone."""
+    """A source that is gone at the end can't be compared with what was read: nothing is written."""
     path = write_safetensors(tmp_path / "vanishing.safetensors", tensors=24, size=MIB)
-    whole = path.read_bytes()
 
     def progress(done: int, total: int, what: str) -> None:
         path.unlink(missing_ok=True)
 
-    try:
+    with pytest.raises((FileNotFoundError, FormatError)):
         api.plan_convert(path, target, overwrite=True, jobs=1).run(progress)
-    except FileNotFoundError:
-        assert_unharmed(target)
-    else:
-        assert api.open(target)["t23"].numpy().tobytes() == whole[-MIB:]
+    assert_unharmed(target)
 
 
 # Opens a model, maps one tensor, shortens the file, and asks for what lies beyond.

@@ -162,7 +162,9 @@ class ArchitectureKeys:
             raise FormatError("the architecture is missing", field="general.architecture", found=architecture)
         self.architecture, self._keys = architecture, keys
         total = self.number("block_count", required=True)
-        if total > LAYERS:
+        #: How often the layers run; each time has a cache of its own.
+        self.loops = max(self.number("num_loops", 1), 1)
+        if total * self.loops > LAYERS:
             raise FormatError("too many layers", field=f"{architecture}.block_count", expected=LAYERS, found=total)
         #: Layers that predict further tokens have no cache in the main context.
         self.layers = max(total - self.number("nextn_predict_layers"), 0)
@@ -211,7 +213,7 @@ def cache_of(keys: Mapping[str, Any]) -> CacheModel:
     layers = _KINDS[kind](at, _slides(at, window))
     return CacheModel(
         at.architecture,
-        tuple(layers),
+        tuple(layers) * at.loops,
         window=window if any(r.window for layer in layers for r in layer.rows) else 0,
         latent=_latent(at),
         separate=kind == "compressed",

@@ -239,7 +239,8 @@ def _scheme(name: str, make: Callable[[canonical.IntQuantTensor, bool], schemes.
         if form.bits not in bits:
             raise UnsupportedError(f"its codes have {form.bits} bits", hint=f"the layout has {bits}")
         rounded = () if ggml_blocks.fits_f16(form.scales) else (f"scales: {form.scales.spec.dtype} as F16",)
-        return _Members(make(form, form.symmetric), packed_type(name, form.bits), rounded)
+        stored = {suffix.removeprefix("."): node for suffix, node in make(form, form.symmetric).items()}
+        return _Members(stored, packed_type(name, form.bits), rounded)
 
     return members
 

@@ -122,7 +122,7 @@ CASES: dict[str, Case] = {
             unheld=frozenset({"original_max_position_embeddings"}),  # transformers repeats it from the rope parameters
         ),
         # Llama 4: every second layer with experts, the fourth without rotation
-        Case("llama4", "Llama4TextConfig", "bpe", _LLAMA4, foreign=_ROTATION),
+        Case("llama4", "Llama4TextConfig", "bpe", _LLAMA4, older=_ROTATION),
         # ... and as it is published, one part of a model that sees
         Case(
             "llama4-seeing",
@@ -148,7 +148,7 @@ CASES: dict[str, Case] = {
             {"text_config": _MINISTRAL | _WORDS | {"model_type": "ministral3"}, "vision_config": _PIXTRAL}
             | {"tie_word_embeddings": False},
             head="Mistral3ForConditionalGeneration",
-            foreign=_ROTATION,
+            older=_ROTATION,
             recorded=("hf5", "mlx"),
         ),
         # Kimi K2: a DeepSeek V3 with one group of experts and a yarn without a ramp, spelled as published
