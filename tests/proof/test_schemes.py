@@ -248,9 +248,9 @@ def test_what_does_not_fit_is_told_rounded_or_refused(folder_of: Maker, tmp_path
     ("options", "words"),
     [
         ({"scheme": "int4"}, "unknown scheme"),
-        ({"scheme": "w8a8", "q_group_size": 32}, "its own group size"),
-        ({"scheme": "awq", "sym": True}, "its own symmetric"),
-        ({"scheme": "gptq", "q_bits": 5}, "no 5 bits"),
+        ({"scheme": "w8a8", "q_group_size": 32}, "a fixed group size"),
+        ({"scheme": "awq", "sym": True}, "a fixed symmetric"),
+        ({"scheme": "gptq", "q_bits": 5}, "don't support 5 bits"),
         ({"scheme": "w4a16", "q_group_size": 4}, "invalid group size 4"),
         ({"scheme": "w4a16", "q_mode": "mxfp4"}, "--q-mode doesn.t apply"),
         ({"scheme": "w4a16", "to": "gguf"}, "Hugging Face folder"),

@@ -311,7 +311,7 @@ def second_root(data: bytes) -> bytes:
 
 GOOD = saved({"a": BASE})
 REFUSED: dict[str, tuple[bytes, str]] = {
-    "names that differ in case": (cased(GOOD), "case only"),
+    "names that differ in case": (cased(GOOD), "only in case"),
     "two folders": (second_root(GOOD), "one folder"),
     "byte order": (rezipped(GOOD, lambda n, d: (n, b"middle" if "byteorder" in n else d)), "byte order"),
     "no pickle": (rezipped(GOOD, without("data.pkl")), "without data.pkl"),

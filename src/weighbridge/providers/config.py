@@ -193,7 +193,8 @@ def _rope(facts: Mapping[str, Any], keys: Mapping[str, Any], head: int | None) -
 
 
 def _rotation(rope: Mapping[str, Any], theta: float | None, dim: int, sliding: RopeConfig | None) -> RopeConfig:
-    kind = "default" if rope.get("rope_type") == _STRETCHED else rope.get("rope_type", "default")
+    kind = rope.get("rope_type", "default")
+    kind = "default" if kind in (_STRETCHED, "mrope") else kind  # `sections` says what mrope says
     own = {key: _plain(v) for key, v in sorted(rope.items()) if key not in _ROPE_FIELDS and v is not None}
     return RopeConfig(
         theta=_plain(float(theta if theta is not None else rope["rope_theta"])), dim=dim, type=kind,

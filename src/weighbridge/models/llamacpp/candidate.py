@@ -132,13 +132,18 @@ class Candidate:
         missing = [n for n in dict.fromkeys(missing) if n not in inside and n not in self.shapes]
         free = {n for n in missing if _matches(n, optional) and not _matches(n, needed)}
         unknown = self._unknown()
-        extra = [n for n in (*report.unmapped, *report.dropped) if not _matches(n, optional)]
+        extra = [n for n in (*report.unmapped, *report.dropped) if not (_matches(n, optional) or self._scales(n))]
         extra += [n for n in self.shapes if _matches(n, unknown)]
         return TensorFit(
             tuple(n for n in missing if n not in free), tuple(n for n in missing if n in free),
             tuple(dict.fromkeys(extra)), (*report.misshapen, *self._oblong(report)),
             any("value_length" in source for size in family.sizes.values() for source in size.gguf),
         )  # fmt: skip
+
+    def _scales(self, name: str) -> bool:
+        """Whether a tensor is the scale of a weight: every graph takes them (NVFP4)."""
+        stem, _, end = name.rpartition(".")
+        return end in ("scale", "input_scale") and f"{stem}.weight" in self.shapes
 
     @property
     def _optional(self) -> list[str]:
