@@ -267,7 +267,7 @@ def test_a_changed_number_of_distances_is_seen(name: str, monkeypatch: pytest.Mo
 
 
 RULES = {
-    "zeros that move nothing": (reference_iqencode, "closed_up", lambda values, empty: values, "IQ3_S"),
+    "zeros that move nothing": (reference_iqencode, "skip_empty_runs", lambda values, empty: values, "IQ3_S"),
     "seven signs free": (reference_iqencode, "_folded", lambda how, x, w: _free(how, x, w), "IQ2_XXS"),
     "sorted from above": (reference_iq1encode, "best_cut", lambda tried, n: _last_cut(list(tried)[::-1], n), "IQ1_M"),
 }
