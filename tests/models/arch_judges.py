@@ -336,6 +336,22 @@ def judge_silence(family: Family) -> None:
         family.sizes_from_hf(_PUBLISHED[family.name])
 
 
+# Heads of classes that classify, answer or reward, beside the decoder (transformers' modeling_llama, modeling_qwen2).
+_HEADS = {
+    "llama": ("llama", ["score.weight", "classifier.weight", "qa_outputs.weight"]),
+    "qwen2": ("qwen2", ["score.weight"]),
+}  # fmt: skip
+
+
+def judge_heads(family: Family) -> None:
+    """The head of such a class is another part of the model, and no tensor too many."""
+    model, heads = _HEADS.get(family.name, ("", []))
+    if heads:
+        sizes = family.sizes_from_hf(config_of(model))
+        report = family.check("hf", sizes, {**family.names("hf", sizes), **dict.fromkeys(heads, (1, 1))})
+        assert list(report.apart) == heads
+
+
 def judge_sizes(family: Family) -> None:
     """A family asks for no size that none of its tensors has: a config or GGUF without it is as good."""
     used = {*family.index.values()}
@@ -355,6 +371,7 @@ JUDGES: tuple[Callable[[Family], None], ...] = (
     judge_presence,
     judge_defaults,
     judge_silence,
+    judge_heads,
     judge_sizes,
     judge_configs,
     judge_recorded,
