@@ -17,6 +17,12 @@ from weighbridge.base.errors import FormatError
 Shape = tuple[int, ...]
 
 
+def without_leading_ones(shape: Shape) -> Shape:
+    """A shape as ggml compares it: leading dimensions of 1 don't count, the last one always does."""
+    first = next((i for i, n in enumerate(shape[:-1]) if n != 1), max(len(shape) - 1, 0))
+    return shape[first:]
+
+
 class Spec(msgspec.Struct, frozen=True, dict=True):
     """Logical `shape` (C order, as in safetensors and numpy; a GGUF's dims reversed) and `dtype`.
 

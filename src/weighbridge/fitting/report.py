@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 
 from weighbridge.base.errors import UsageError
@@ -155,20 +156,22 @@ class _Question:
 
     # -- sizes -------------------------------------------------------------------------------------------------------
 
+    @cached_property
     def _cache(self) -> CacheModel:
         return cache_of(self.model.keys)
 
     def _memory(self, settings: RunSettings) -> CacheMemory:
-        return cache_for(self.runtime, self._cache(), settings)
+        return cache_for(self.runtime, self._cache, settings)
 
+    @cached_property
     def _stages(self) -> Stages:
         shapes = {name: spec.shape for name, spec in self.model.tensors.items()}
-        return stages_of(self.model.keys, shapes, self._cache())
+        return stages_of(self.model.keys, shapes, self._cache)
 
     def _compute(self, settings: RunSettings, memory: CacheMemory) -> int:
         if not self.runtime.llama_cpp:
             return 0
-        return compute_memory(self._cache(), self._stages(), memory, settings)
+        return compute_memory(self._cache, self._stages, memory, settings)
 
     def _usable(self) -> int:
         if self.runtime.name == "vllm":
@@ -225,7 +228,7 @@ class _Question:
             yield ftype.name, self.model.as_type(ftype)
 
     def _weights(self, tensors: Mapping[str, Spec]) -> WeightBytes:
-        found = weight_bytes(tensors, len(self._cache().layers), self.model.architecture)
+        found = weight_bytes(tensors, len(self._cache.layers), self.model.architecture)
         if self.runtime.llama_cpp or self.model.is_gguf:
             return found
         return WeightBytes(0, (), self.model.stored, 0)  # as the files have them
@@ -338,7 +341,7 @@ class _Question:
             words = f"{count} layers, {self.settings.parallel} sequences, f32"
             yield MemoryRow("recurrent states", sum(memory.states), exact, words)
         if self.runtime.llama_cpp:
-            basis = "exact to 3 %" if self._stages().certain else "estimate"
+            basis = "exact to 3 %" if self._stages.certain else "estimate"
             yield MemoryRow("compute buffers", compute, basis, f"batches of {self.settings.ubatch}")
         else:
             yield MemoryRow("intermediate results", 0, "not counted", self.runtime.note)
@@ -350,7 +353,7 @@ class _Question:
         return ""
 
     def _cache_words(self, memory: CacheMemory) -> str:
-        rows = [layer.rows for layer in self._cache().layers if layer.rows]
+        rows = [layer.rows for layer in self._cache.layers if layer.rows]
         sliding = sum(1 for found in rows if all(row.window for row in found))
         words = f"{len(rows)} layers of {memory.cells:,} cells"
         if sliding:
@@ -378,7 +381,7 @@ class _Question:
     def _explain(self, parts: tuple[MemoryRow, ...], tensors: Mapping[str, Spec], row: TypeRow) -> Iterator[str]:
         for part in parts:
             yield f"{part.part}: {part.nbytes:,} bytes ({part.basis}){': ' + part.why if part.why else ''}"
-        cache, memory = self._cache(), self._memory(self.settings)
+        cache, memory = self._cache, self._memory(self.settings)
         for layer, count in Counter(cache.layers).items():
             if layer.rows:
                 nbytes = memory.kv[cache.layers.index(layer)]
@@ -402,9 +405,7 @@ _AS_IT_IS: Final = "as it is"
 _HEAVY_LOSS: Final = 0.2
 # Types that gain nothing over Q8_0.
 _LARGE: Final = ("F32", "F16", "BF16")
-_FTYPES: Final = tuple(
-    row for row in ftypes.table().ftypes.values() if row.writable and row.name not in ("TQ1_0", "TQ2_0", "Q1_0", "Q2_0")
-)
+_FTYPES: Final = tuple(row for row in ftypes.table().ftypes.values() if row.writable)
 
 
 def _ftype(name: str) -> FileType:

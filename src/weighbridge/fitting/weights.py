@@ -9,7 +9,7 @@ from typing import Any
 from weighbridge.base.dtypes import BF16, F16, F32, DType, Kind
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.ftypes import FILE_TYPES, FileType
-from weighbridge.base.spec import Shape, Spec
+from weighbridge.base.spec import Spec, without_leading_ones
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.quantize import ftypes
 from weighbridge.models.arch import kv_tensors
@@ -82,7 +82,7 @@ def _converted(model: Checkpoint) -> Iterator[tuple[str, Spec]]:
     for name, slot in family.expansion("gguf", sizes).places.items():
         if name in inside or not (slot.need is None or _made(model, slot) or not present.isdisjoint(_instances(slot))):
             continue
-        shape = _without_leading_ones(slot.shape)
+        shape = without_leading_ones(slot.shape)
         yield name, Spec(shape, dtype_policy.gguf_dtype(name, Spec(shape, dtype), dtype))
 
 
@@ -91,11 +91,6 @@ def _main_dtype(model: Checkpoint) -> DType:
     dtypes = {entry.dtype for entry in model.index if len(entry.shape) > 1}
     one = next(iter(dtypes)) if len(dtypes) == 1 else None
     return one if one in (BF16, F16) else F32
-
-
-def _without_leading_ones(shape: Shape) -> Shape:
-    first = next((i for i, n in enumerate(shape[:-1]) if n != 1), max(len(shape) - 1, 0))
-    return shape[first:]
 
 
 def _made(model: Checkpoint, slot: TensorSlot) -> bool:

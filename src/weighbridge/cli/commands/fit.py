@@ -9,8 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from weighbridge.cli.options import arch_file_option, command, examples, json_option, option
-
-_RUNTIMES = ("llama.cpp", "ollama", "vllm", "mlx", "transformers")
+from weighbridge.fitting.runtimes import RUNTIMES
 
 
 class _Context(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3
@@ -52,7 +51,9 @@ class _Device(click.ParamType):  # type: ignore[type-arg]
 @option("--context", type=_Context(), metavar="TOKENS", help="Tokens of context, such as 32k [8192].")
 @option("--parallel", type=click.IntRange(1, 1024), metavar="N", help="Sequences at once [the runtime's default].")
 @option("--kv", metavar="TYPE", default="f16", show_default=True, help="Type of the KV cache: f16, q8_0, q4_0 ...")
-@option("--runtime", type=click.Choice(_RUNTIMES), default="llama.cpp", show_default=True, help="What runs the model.")
+@option(
+    "--runtime", type=click.Choice(list(RUNTIMES)), default="llama.cpp", show_default=True, help="What runs the model."
+)
 @option("--type", "type", metavar="TYPE", help="Only this type of wb quantize [all].")
 @option("--flash-attention/--no-flash-attention", default=True, help="llama.cpp's -fa [on].")
 @option("--ubatch", type=click.IntRange(1, 1 << 20), metavar="N", help="llama.cpp's -ub [512].")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from weighbridge.base.spec import Shape
+from weighbridge.base.spec import Shape, without_leading_ones
 from weighbridge.containers.base import Finding, Severity
 from weighbridge.models.llamacpp.candidate import Candidate
 from weighbridge.models.llamacpp.table import table
@@ -189,14 +189,8 @@ def _extra(model: Candidate) -> Iterator[LoadRefusal]:
 
 def _misshapen(model: Candidate) -> Iterator[LoadRefusal]:
     for name, want, found in fit.misshapen if (fit := model.fit) else ():
-        if _dims(want) != _dims(found):
+        if without_leading_ones(tuple(want)) != without_leading_ones(tuple(found)):
             yield LoadRefusal(f"its shape is {list(found)}, the keys ask for {list(want)}", name)
-
-
-def _dims(shape: Sequence[int]) -> list[int]:
-    """A shape as ggml compares it: leading dimensions of 1 make no difference."""
-    first = next((i for i, n in enumerate(shape[:-1]) if n != 1), max(len(shape) - 1, 0))
-    return list(shape[first:])
 
 
 def _optional(model: Candidate) -> Iterator[LoadRefusal]:
