@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from weighbridge.base.dtypes import BF16, F16
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.base.ftypes import GUESSED, FileType
-from weighbridge.base.spec import Spec
+from weighbridge.base.spec import Spec, without_leading_ones
 from weighbridge.containers.gguf.container import KV
 from weighbridge.conversion.gguf import metadata
 from weighbridge.conversion.gguf.plan import to_gguf
@@ -177,9 +177,8 @@ def _intermediate_dtype(model: Checkpoint) -> str:
 
 def _without_leading_ones(node: Node) -> Node:
     """Drops leading dimensions of 1, as llama-quantize does (ggml_n_dims)."""
-    shape = node.spec.shape
-    first = next((i for i, n in enumerate(shape[:-1]) if n != 1), max(len(shape) - 1, 0))
-    return reshape(node, shape[first:]) if first else node
+    shape = without_leading_ones(node.spec.shape)
+    return node if shape == node.spec.shape else reshape(node, shape)
 
 
 def _same_ftype(keys: Mapping[str, KV], tensors: Mapping[str, Node]) -> int:
