@@ -18,6 +18,7 @@ import pytest
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, RefusedError
+from weighbridge.conversion.edit import plan as edit_plan
 from weighbridge.conversion.edit.plan import plan_edit, read_metadata
 from weighbridge.conversion.edit.values import Edit
 from weighbridge.io.sink import Sink, exclusive, lock
@@ -64,6 +65,21 @@ def test_edits_of_several_processes_are_all_there_or_refused(tmp_path: Path) -> 
     assert set(read_metadata(path)) == {f"k.{own}.{number}" for own in range(3) for number in range(_EDITS)}
     assert path.read_bytes()[-1024:] == data
     assert [p.name for p in tmp_path.iterdir()] == ["a.safetensors"]
+
+
+def test_an_edit_planned_while_another_is_applied_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan follows from the bytes that are compared when it is applied: at no moment is another edit lost."""
+    path = _weights(tmp_path / "a.safetensors")
+
+    def meanwhile(*args: Any) -> None:
+        monkeypatch.undo()
+        wb.edit(path, set={"b": "other"})
+
+    monkeypatch.setattr(edit_plan, "check", meanwhile)
+    plan = plan_edit(path, [Edit("a", "b")])
+    with pytest.raises(FormatError, match="changed after"):
+        plan.run()
+    assert list(read_metadata(path)) == ["b"]
 
 
 def test_an_edit_of_a_locked_file_is_refused(tmp_path: Path) -> None:

@@ -28,22 +28,21 @@ def apply_edit(plan: EditPlan, progress: Progress | None = None) -> None:
     if plan.path == plan.target and not os.access(plan.path, os.W_OK):
         raise PermissionError(errno.EACCES, "the file is read-only", plan.path)
     with exclusive(plan.path), closing(FileSource(plan.path)) as source:
-        if stamp_of(source, plan.start) != plan.stamp:
+        old = source.read(0, min(plan.start, source.size))
+        if stamp_of(source, old) != plan.stamp:
             raise FormatError("the file changed after the edit was planned", path=plan.path, hint="try again")
         if plan.in_place:
-            _in_place(plan, source)
+            _in_place(plan, old, source.size)
         else:
             if plan.backup:
                 _keep(plan.path)
             _rewrite(plan, source, plan.overwrite or plan.path == plan.target, progress)
 
 
-def stamp_of(source: FileSource, start: int) -> tuple[int, int, int, str]:
-    """What tells a file from one that changed since: size, time, inode, and the digest of the header, which ends at
-    `start`."""
+def stamp_of(source: FileSource, header: bytes) -> tuple[int, int, int, str]:
+    """What tells a file from one that changed since: size, time, inode, and the digest of its header."""
     stat = os.fstat(source.fileno())
-    digest = blake2b(source.read(0, min(start, source.size)), digest_size=16).hexdigest()
-    return stat.st_size, stat.st_mtime_ns, stat.st_ino, digest
+    return stat.st_size, stat.st_mtime_ns, stat.st_ino, blake2b(header, digest_size=16).hexdigest()
 
 
 def journal_of(path: str | os.PathLike[str]) -> Path:
@@ -52,11 +51,10 @@ def journal_of(path: str | os.PathLike[str]) -> Path:
     return real.with_name(f".{real.name}.journal")
 
 
-def _in_place(plan: EditPlan, source: FileSource) -> None:
-    old = source.read(0, plan.start)
+def _in_place(plan: EditPlan, old: bytes, size: int) -> None:
     span = changed_span(old, plan.header)
     journal = journal_of(plan.path)
-    head = {"weighbridge": "journal", "offset": span.start, "size": source.size, "pid": os.getpid()}
+    head = {"weighbridge": "journal", "offset": span.start, "size": size, "pid": os.getpid()}
     with InPlace(plan.path) as out:  # opened first: a file that can't be written gets no journal
         write_file(journal, json.dumps(head).encode() + b"\n" + old[span.start : span.stop])
         out.write(span.start, plan.header[span.start : span.stop])

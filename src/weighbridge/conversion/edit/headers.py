@@ -170,6 +170,13 @@ class Edited(Source):
         return len(out)
 
 
+def frozen(file: Source) -> Edited:
+    """The file with its header in memory: another process may change it in place between two reads, and whatever is
+    planned must follow from the bytes that are compared before the plan is applied."""
+    start = open_header(file).start
+    return Edited(file, start, file.read(0, min(start, file.size)))
+
+
 def check(old: Source, edited: Edited, metadata: Mapping[str, KV]) -> None:
     """Parses the edited file before it exists: tensors and their data must be unchanged, metadata as requested. A
     file that was already broken is reported as such; any other failure here is a bug. Nothing is written yet."""

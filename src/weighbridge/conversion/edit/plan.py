@@ -23,7 +23,7 @@ from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.gguf.values import KV
 from weighbridge.conversion.edit.apply import apply_edit, stamp_of
-from weighbridge.conversion.edit.headers import Edited, Header, changed_span, check, open_header
+from weighbridge.conversion.edit.headers import Edited, Header, changed_span, check, frozen, open_header
 from weighbridge.conversion.edit.values import Edit, typed
 from weighbridge.conversion.gguf.loadable import refuse_new
 from weighbridge.conversion.result import Progress, Result
@@ -110,7 +110,8 @@ def plan_edit(
     the file itself). `rewrite`: never in place. `reserve`: spare bytes for later edits in a rewritten file.
     `backup`: rewrite, and keep the old file as NAME.bak."""
     rewrite = rewrite or backup
-    with closing(FileSource(path)) as source:
+    with closing(FileSource(path)) as file:
+        source = frozen(file)
         header = open_header(source)
         metadata = _edited(header, edits, force)
         changes = _changes(header.metadata, metadata)
@@ -123,7 +124,7 @@ def plan_edit(
         if changes and header.format == "gguf" and not force:
             after, before = (refusals([gguf.parse(s, level="lenient")]) for s in (edited, source))
             refuse_new(after, before, option="--force")
-        span = range(0) if why or not changes else changed_span(source.read(0, header.start), rendered)
+        span = range(0) if why or not changes else changed_span(source.header, rendered)
         return EditPlan(
             path=os.fspath(path),
             target=os.fspath(output or path),
@@ -134,7 +135,7 @@ def plan_edit(
             written=len(span) if not why else len(rendered) + max(source.size - header.start, 0),
             header=rendered,
             start=header.start,
-            stamp=stamp_of(source, header.start),
+            stamp=stamp_of(file, source.header),
             overwrite=overwrite,
             backup=backup,
         )
