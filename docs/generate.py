@@ -1,6 +1,6 @@
 """Writes what follows from the code: commands.md from the command line, supported.md from the registries, rules.md from
-the tables of rules, family-schema.md from the schema of family tables, block-types.md and the C++ structs of
-native/block_types.hpp from the table of number types.
+the tables of rules, prove-faults.md from what the tests recorded, family-schema.md from the schema of family tables,
+block-types.md and the C++ structs of native/block_types.hpp from the table of number types.
 
 python docs/generate.py            write them
 python docs/generate.py --check    exit 1 where they are not up to date (a test and `make lint` do this)
@@ -428,7 +428,24 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     yield ""
 
 
+# --- prove-faults.md ------------------------------------------------------------------------------------------------
+
+
+def prove_faults() -> Iterator[str]:
+    import json
+
+    recorded = json.loads((ROOT / "tests" / "proof" / "golden" / "prove_faults.json").read_text("utf-8"))
+    yield "# What `wb prove` finds\n"
+    yield NOTE
+    yield "Faults that the tests seed into a GGUF, and which checks find them ([guide](guide-prove.md)).\n"
+    for kind, title in (("layout", "Tensors"), ("key", "Keys"), ("tokenizer", "Tokenizer")):
+        yield f"## {title}\n"
+        rows = recorded[kind].items()
+        yield from table(("fault", "in", "found by"), ((n, f["model"], ", ".join(f["found"])) for n, f in rows))
+
+
 PAGES = {
+    "prove-faults.md": prove_faults,
     "commands.md": commands,
     "supported.md": supported,
     "reference-classes.md": reference_classes,

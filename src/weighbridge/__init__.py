@@ -8,7 +8,7 @@ Look. Each function gives a report, a dataclass; `bool(report)` is whether all i
     wb.inspect(path)        what is inside                 wb.scan(path)     what it would do when it is loaded
     wb.diff(a, b)           what differs                   wb.hash(path)     digests of files or tensors
     wb.anatomy(path)        every byte                     wb.explain(path)  a pickle, step by step
-    wb.fit(path)            whether it fits on a device
+    wb.fit(path)            whether it fits on a device    wb.prove(a, b)   whether both are the same model
 
 Read. Any format, lazily: names to tensors.
 
@@ -92,6 +92,8 @@ if TYPE_CHECKING:
     from weighbridge.reports.hash.digests import HashReport, hash
     from weighbridge.reports.identify import identify
     from weighbridge.reports.inspect.report import InspectReport, inspect
+    from weighbridge.reports.prove.model import ProveReport
+    from weighbridge.reports.prove.report import prove
     from weighbridge.reports.scan.engine import scan
     from weighbridge.reports.scan.model import ScanReport
     from weighbridge.reports.verify.report import VerifyReport, verify
@@ -99,13 +101,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "AdapterOptions", "CheckpointOptions", "DiffReport", "FitReport", "GgufOptions", "HashReport", "HfOptions",
-    "InspectReport", "Loss", "MlxOptions", "Model", "Move", "NumpyOptions", "Plan", "QuantizeOptions", "Result",
-    "SafetensorsOptions", "ScanReport", "SchemeOptions", "SourceOptions", "Tensor", "TorchFolderOptions",
+    "InspectReport", "Loss", "MlxOptions", "Model", "Move", "NumpyOptions", "Plan", "ProveReport", "QuantizeOptions",
+    "Result", "SafetensorsOptions", "ScanReport", "SchemeOptions", "SourceOptions", "Tensor", "TorchFolderOptions",
     "TorchOptions", "VerifyReport", "WriteOptions", "__version__", "anatomy", "compare_quantized", "convert", "diff",
     "edit", "errors", "explain", "fetch", "fit", "from_pretrained", "hash", "identify", "inspect", "inspect_imatrix",
     "load", "load_checkpoint", "merge", "open", "plan_convert", "plan_edit", "plan_fetch", "plan_merge",
-    "plan_quantize", "plan_rename", "plan_save", "plan_slice", "plan_split", "plan_strip", "provider", "quantize",
-    "rename", "save", "save_checkpoint", "scan", "slice", "split", "strip", "verify",
+    "plan_quantize", "plan_rename", "plan_save", "plan_slice", "plan_split", "plan_strip", "prove", "provider",
+    "quantize", "rename", "save", "save_checkpoint", "scan", "slice", "split", "strip", "verify",
 ]  # fmt: skip
 
 # Module -> the public names in it.
@@ -134,6 +136,8 @@ _MODULES: Final = {
     "reports.hash.digests": "HashReport hash",
     "reports.identify": "identify",
     "reports.inspect.report": "InspectReport inspect",
+    "reports.prove.model": "ProveReport",
+    "reports.prove.report": "prove",
     "reports.scan.engine": "scan",
     "reports.scan.model": "ScanReport",
     "reports.verify.report": "VerifyReport verify",

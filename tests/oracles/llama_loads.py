@@ -60,10 +60,10 @@ def _load(path: str) -> str | None:
     library = llamacpp.library()
     params = library.llama_model_default_params()
     params.n_gpu_layers = 0
-    llamacpp._messages.clear()
+    llamacpp.messages.clear()
     if library.llama_model_load_from_file(os.fsencode(path), params):
         return None
-    return "".join(llamacpp._messages[-3:]).strip() or "refused"
+    return "".join(llamacpp.messages[-3:]).strip() or "refused"
 
 
 def _main() -> None:

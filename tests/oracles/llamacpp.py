@@ -4,9 +4,6 @@ The wheel `xllamacpp` is one shared object with the whole of llama.cpp inside, a
 does (its own Python classes give neither raw logits nor a choice of arithmetic). Whatever makes results differ without
 meaning anything is switched off: f32 KV cache, no flash attention, no weight repacking, no mmap, two threads.
 
-Structures are those of `include/llama.h` at b11549; `_check_layout` proves them against the library's own defaults,
-since a struct passed by value with one field too few doesn't fail, it lies.
-
 llama.cpp aborts the process on some wrong files. The functions `..._in_subprocess` are for input that may do that.
 """
 
@@ -20,178 +17,34 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from weighbridge.adapters.runtimes.llamacpp_api import (
+    FLASH_ATTN_DISABLED,
+    GGML_TYPE_F32,
+    LOAD_MODE_NONE,
+    POOLING_MEAN,
+    POOLING_RANK,
+    POOLING_UNSPECIFIED,
+    THREADS,
+    Batch,
+    LlamaCppError,
+    library,
+    messages,
+    require,
+)
+
+__all__ = ["LOAD_MODE_NONE", "LlamaCppError", "Model", "Spoken", "answer", "library", "messages"]
 F32 = NDArray[np.float32]
-
-GGML_TYPE_F32 = 0
-LOAD_MODE_NONE = 0  # enum llama_load_mode: read(), no mmap
-FLASH_ATTN_DISABLED = 0
-POOLING_UNSPECIFIED, POOLING_NONE, POOLING_MEAN, POOLING_RANK = -1, 0, 1, 4
-THREADS = 2
-
-os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # else an abort starts a debugger, which takes seconds
-
-_Log = c.CFUNCTYPE(None, c.c_int, c.c_char_p, c.c_void_p)
-_messages: list[str] = []
-
-
-@_Log
-def _collect(level: int, text: bytes, _user: int) -> None:
-    """Keep what llama.cpp says (ggml levels: 3 warn, 4 error) for the message of our own exception; print nothing."""
-    if level >= 3 and text:
-        _messages.append(text.decode("utf-8", "replace"))
-
-
-class ModelParams(c.Structure):
-    _fields_ = [
-        ("devices", c.c_void_p),
-        ("tensor_buft_overrides", c.c_void_p),
-        ("n_gpu_layers", c.c_int32),
-        ("split_mode", c.c_int32),
-        ("load_mode", c.c_int32),
-        ("lazy_mode", c.c_int32),
-        ("main_gpu", c.c_int32),
-        ("tensor_split", c.c_void_p),
-        ("progress_callback", c.c_void_p),
-        ("progress_callback_user_data", c.c_void_p),
-        ("kv_overrides", c.c_void_p),
-        ("vocab_only", c.c_bool),
-        ("check_tensors", c.c_bool),
-        ("use_extra_bufts", c.c_bool),
-        ("no_host", c.c_bool),
-        ("no_alloc", c.c_bool),
-        ("load_mtp", c.c_bool),
-    ]
-
-
-class ContextParams(c.Structure):
-    _fields_ = [
-        ("n_ctx", c.c_uint32),
-        ("n_batch", c.c_uint32),
-        ("n_ubatch", c.c_uint32),
-        ("n_seq_max", c.c_uint32),
-        ("n_rs_seq", c.c_uint32),
-        ("n_outputs_max", c.c_uint32),
-        ("n_outputs_max_per_seq", c.c_uint32),
-        ("n_threads", c.c_int32),
-        ("n_threads_batch", c.c_int32),
-        ("ctx_type", c.c_int32),
-        ("rope_scaling_type", c.c_int32),
-        ("pooling_type", c.c_int32),
-        ("attention_type", c.c_int32),
-        ("flash_attn_type", c.c_int32),
-        ("rope_freq_base", c.c_float),
-        ("rope_freq_scale", c.c_float),
-        ("yarn_ext_factor", c.c_float),
-        ("yarn_attn_factor", c.c_float),
-        ("yarn_beta_fast", c.c_float),
-        ("yarn_beta_slow", c.c_float),
-        ("yarn_orig_ctx", c.c_uint32),
-        ("defrag_thold", c.c_float),
-        ("cb_eval", c.c_void_p),
-        ("cb_eval_user_data", c.c_void_p),
-        ("type_k", c.c_int32),
-        ("type_v", c.c_int32),
-        ("moe_cache_size", c.c_size_t),
-        ("abort_callback", c.c_void_p),
-        ("abort_callback_data", c.c_void_p),
-        ("embeddings", c.c_bool),
-        ("offload_kqv", c.c_bool),
-        ("no_perf", c.c_bool),
-        ("op_offload", c.c_bool),
-        ("swa_full", c.c_bool),
-        ("kv_unified", c.c_bool),
-        ("samplers", c.c_void_p),
-        ("n_samplers", c.c_size_t),
-        ("ctx_other", c.c_void_p),
-    ]
-
-
-class Batch(c.Structure):
-    _fields_ = [
-        ("n_tokens", c.c_int32),
-        ("token", c.POINTER(c.c_int32)),
-        ("embd", c.POINTER(c.c_float)),
-        ("pos", c.POINTER(c.c_int32)),
-        ("n_seq_id", c.POINTER(c.c_int32)),
-        ("seq_id", c.POINTER(c.POINTER(c.c_int32))),
-        ("logits", c.POINTER(c.c_int8)),
-    ]
-
-
-# name -> (result, arguments); a pointer that we only pass on is void*
-_PROTOTYPES: dict[str, tuple[object, list[object]]] = {
-    "llama_backend_init": (None, []),
-    "llama_log_set": (None, [_Log, c.c_void_p]),
-    "llama_model_default_params": (ModelParams, []),
-    "llama_context_default_params": (ContextParams, []),
-    "llama_model_load_from_file": (c.c_void_p, [c.c_char_p, ModelParams]),
-    "llama_model_free": (None, [c.c_void_p]),
-    "llama_init_from_model": (c.c_void_p, [c.c_void_p, ContextParams]),
-    "llama_free": (None, [c.c_void_p]),
-    "llama_model_get_vocab": (c.c_void_p, [c.c_void_p]),
-    "llama_model_n_embd": (c.c_int32, [c.c_void_p]),
-    "llama_model_n_cls_out": (c.c_uint32, [c.c_void_p]),
-    "llama_model_cls_label": (c.c_char_p, [c.c_void_p, c.c_uint32]),
-    "llama_vocab_n_tokens": (c.c_int32, [c.c_void_p]),
-    "llama_tokenize": (c.c_int32, [c.c_void_p, c.c_char_p, c.c_int32, c.c_void_p, c.c_int32, c.c_bool, c.c_bool]),
-    "llama_detokenize": (c.c_int32, [c.c_void_p, c.c_void_p, c.c_int32, c.c_char_p, c.c_int32, c.c_bool, c.c_bool]),
-    "llama_batch_init": (Batch, [c.c_int32, c.c_int32, c.c_int32]),
-    "llama_batch_free": (None, [Batch]),
-    "llama_adapter_lora_init": (c.c_void_p, [c.c_void_p, c.c_char_p]),
-    "llama_set_adapters_lora": (c.c_int32, [c.c_void_p, c.POINTER(c.c_void_p), c.c_size_t, c.POINTER(c.c_float)]),
-    "llama_model_has_encoder": (c.c_bool, [c.c_void_p]),
-    "llama_model_has_decoder": (c.c_bool, [c.c_void_p]),
-    "llama_encode": (c.c_int32, [c.c_void_p, Batch]),
-    "llama_decode": (c.c_int32, [c.c_void_p, Batch]),
-    "llama_get_logits_ith": (c.POINTER(c.c_float), [c.c_void_p, c.c_int32]),
-    "llama_get_embeddings_seq": (c.POINTER(c.c_float), [c.c_void_p, c.c_int32]),
-}
-
-
-class LlamaCppError(RuntimeError):
-    """llama.cpp refused; the message carries its warnings and errors."""
-
-
-def _check_layout(lib: c.CDLL) -> None:
-    """The defaults of the last fields are where we think they are (llama-context.cpp, llama_context_default_params)."""
-    ctx, model = lib.llama_context_default_params(), lib.llama_model_default_params()
-    found = (ctx.n_ctx, ctx.n_batch, ctx.yarn_ext_factor, ctx.type_k, ctx.offload_kqv, ctx.no_perf, ctx.n_samplers)
-    if found != (512, 2048, -1.0, 1, True, True, 0) or not model.use_extra_bufts or model.vocab_only:
-        raise LlamaCppError(f"llama.cpp's parameter structs aren't those of b11549: {found}")
-
-
-@cache
-def library() -> c.CDLL:
-    """The shared object, with prototypes; loaded once a process."""
-    spec = find_spec("xllamacpp")
-    if spec is None or spec.origin is None:
-        raise LlamaCppError("xllamacpp isn't installed (requirements/oracles.txt)")
-    lib = c.CDLL(str(next(Path(spec.origin).parent.glob("xllamacpp*.so"))))
-    for name, (result, arguments) in _PROTOTYPES.items():
-        function = getattr(lib, name)
-        function.restype, function.argtypes = result, arguments
-    lib.llama_log_set(_collect, None)
-    lib.llama_backend_init()
-    _check_layout(lib)
-    return lib
 
 
 def answer(ids: Sequence[int]) -> list[int]:
     """What a decoder is fed with where an encoder was with `ids`: half as many of them, in another order."""
     return list(ids)[::-2]
-
-
-def _require(handle: object, what: str) -> None:
-    if not handle:
-        raise LlamaCppError(f"llama.cpp {what}: {''.join(_messages[-6:]).strip()}")
 
 
 @dataclass(frozen=True)
@@ -209,23 +62,23 @@ class Model:
 
     def __init__(self, path: str | os.PathLike[str], *, vocab_only: bool = False, further: bool = False) -> None:
         self._lib = library()
-        _messages.clear()
+        messages.clear()
         params = self._lib.llama_model_default_params()
         params.n_gpu_layers, params.load_mode, params.vocab_only = 0, LOAD_MODE_NONE, vocab_only
         params.load_mtp = further
         params.check_tensors, params.use_extra_bufts = not vocab_only, False
         self._model = self._lib.llama_model_load_from_file(os.fsencode(path), params)
-        _require(self._model, f"can't load {path}")
+        require(self._model, f"can't load {path}")
         self._adapters: list[int] = []  # freed with the model
         self._vocab = self._lib.llama_model_get_vocab(self._model)
-        self.warnings = list(_messages)
+        self.warnings = list(messages)
         self.n_vocab = int(self._lib.llama_vocab_n_tokens(self._vocab))
         self.n_embd = int(self._lib.llama_model_n_embd(self._model))
 
     def adapt(self, path: str | os.PathLike[str]) -> None:
         """Have a LoRA adapter in all that is computed from here on."""
         adapter = self._lib.llama_adapter_lora_init(self._model, os.fsencode(path))
-        _require(adapter, f"can't load the adapter {path}")
+        require(adapter, f"can't load the adapter {path}")
         self._adapters.append(adapter)
 
     def __enter__(self) -> Model:
@@ -275,8 +128,8 @@ class Model:
         ctx = self._context(len(ids), embeddings=False, pooling=POOLING_UNSPECIFIED)
         batches = [self._batch(ids), self._batch(answer(ids))]
         try:
-            _require(self._lib.llama_encode(ctx, batches[0]) == 0, "can't encode")
-            _require(self._lib.llama_decode(ctx, batches[1]) == 0, "can't decode")
+            require(self._lib.llama_encode(ctx, batches[0]) == 0, "can't encode")
+            require(self._lib.llama_decode(ctx, batches[1]) == 0, "can't decode")
             rows = [self._lib.llama_get_logits_ith(ctx, i) for i in range(len(answer(ids)))]
             return np.stack([np.ctypeslib.as_array(row, (self.n_vocab,)).copy() for row in rows])
         finally:
@@ -294,7 +147,7 @@ class Model:
             pooling, width = POOLING_RANK, int(self._lib.llama_model_n_cls_out(self._model))
         with self._decoded(ids, embeddings=True, pooling=pooling) as ctx:
             row = self._lib.llama_get_embeddings_seq(ctx, 0)
-            _require(row, "gave no pooled embedding (has the file a pooling_type?)")
+            require(row, "gave no pooled embedding (has the file a pooling_type?)")
             return np.ctypeslib.as_array(row, (width,)).copy()
 
     @contextmanager
@@ -304,7 +157,7 @@ class Model:
         try:
             run = self._lib.llama_encode if self._encodes else self._lib.llama_decode
             status = run(ctx, batch)
-            _require(status == 0, f"decode returned {status}")
+            require(status == 0, f"decode returned {status}")
             yield ctx
         finally:
             self._lib.llama_batch_free(batch)
@@ -318,7 +171,7 @@ class Model:
         params.type_k = params.type_v = GGML_TYPE_F32
         params.embeddings, params.pooling_type, params.swa_full = embeddings, pooling, True
         ctx = self._lib.llama_init_from_model(self._model, params)
-        _require(ctx, "can't make a context")
+        require(ctx, "can't make a context")
         if n_adapters := len(self._adapters):
             ones = (c.c_float * n_adapters)(*[1.0] * n_adapters)
             self._lib.llama_set_adapters_lora(ctx, (c.c_void_p * n_adapters)(*self._adapters), n_adapters, ones)

@@ -89,7 +89,7 @@ def _measure(lib: c.CDLL, model: int, wanted: Settings) -> Breakdown | str:
     params.n_outputs_max = max(wanted.outputs, wanted.parallel)
     ctx = lib.llama_init_from_model(model, params)
     if not ctx:
-        return "".join(llamacpp._messages[-4:])
+        return "".join(llamacpp.messages[-4:])
     tree = (c.c_uint64 * 6)()
     function = getattr(lib, _SYMBOL)
     function.restype, function.argtypes = c.c_void_p, [c.c_void_p, c.c_void_p]
@@ -114,7 +114,7 @@ def _measured(lib: c.CDLL, path: str, settings: Sequence[Settings]) -> list[Brea
     params.use_extra_bufts = False
     model = lib.llama_model_load_from_file(os.fsencode(path), params)
     if not model:
-        return ["".join(llamacpp._messages[-6:])] * len(settings)
+        return ["".join(llamacpp.messages[-6:])] * len(settings)
     return [_measure(lib, model, row) for row in settings]
 
 

@@ -24,6 +24,7 @@ from weighbridge.reports import anatomy, get, identify
 from weighbridge.reports.hash import checksum_files, digests
 from weighbridge.reports.inspect import adapter_info, model_info, schemes
 from weighbridge.reports.inspect import report as inspect
+from weighbridge.reports.prove import model as prove_model
 from weighbridge.reports.scan import engine
 from weighbridge.reports.scan import model as scan
 from weighbridge.reports.verify import report as verify
@@ -71,6 +72,8 @@ CLASSES: dict[tuple[str, str], type] = {
     ("hash", "hashed file"): digests.FileDigest,
     ("hash", "hashed model"): digests.ModelDigest,
     ("hash", "hashed tensor"): digests.TensorDigest,
+    ("prove", ""): prove_model.ProveReport,
+    ("prove", "check"): prove_model.ProveCheck,
     ("hash-check", ""): checksum_files.CheckReport,
     ("hash-check", "compared digest"): checksum_files.Compared,
 }

@@ -55,6 +55,7 @@ COMMANDS: Final = (
     Verb("get", "Take one tensor out, or print its statistics.", _LOOK, ("extract", "dump")),
     Verb("verify", "Check a file or a model for everything that can be wrong.", _LOOK, ("check", "doctor", "validate")),
     Verb("diff", "Compare two models in any form: names, bytes, values.", _LOOK, ("compare",)),
+    Verb("prove", "Check whether a model is the same in another form.", _LOOK, ("same", "equal")),
     Verb("arch", "Model families: their tables, and how a model fits them.", _LOOK, ("family", "families")),
     Verb("scan", "Say what a file would do when it is loaded: code, tricks, traps.", _LOOK, ("audit",)),
     Verb("fit", "Say whether a model fits on a device, and which type to choose.", _LOOK, ("memory", "vram")),

@@ -22,7 +22,7 @@ from weighbridge.models.arch.family import Family
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.config import settings
 from weighbridge.models.config.pooling import pooling_type
-from weighbridge.models.config.settings import SettingDifference, Settings
+from weighbridge.models.config.settings import LoaderSettings, SettingDifference
 from weighbridge.tensors.nodes import Node
 
 _FORMATS: Final = ("gguf", "mlx", "hf")  # the targets with a config of their own
@@ -45,13 +45,13 @@ def check_settings(model: Checkpoint, draft: PlanBuilder, kind: str) -> list[Los
     return [Loss(_unheld(d, target)) for d in unlisted]
 
 
-def _source(model: Checkpoint) -> Settings:
+def _source(model: Checkpoint) -> LoaderSettings:
     if model.format == "gguf":
         return settings.of_gguf(model.metadata, model.family, model.index.by_name, model._vector)
     return settings.of_config(model.config, model.family, pooling_type(model.place.read))
 
 
-def _target(model: Checkpoint, draft: PlanBuilder, kind: str) -> Settings | None:
+def _target(model: Checkpoint, draft: PlanBuilder, kind: str) -> LoaderSettings | None:
     """The settings of the planned target; None where it has the source's own files."""
     if kind == "gguf":
         return _of_keys(model.family, draft)
@@ -69,7 +69,7 @@ def _target(model: Checkpoint, draft: PlanBuilder, kind: str) -> Settings | None
     return settings.of_config(config, model.family, pooling_type(draft.texts.get))
 
 
-def _of_keys(family: Family, draft: PlanBuilder) -> Settings:
+def _of_keys(family: Family, draft: PlanBuilder) -> LoaderSettings:
     return settings.of_gguf(
         Metadata(kvs(draft.metadata)), family, draft.tensors, lambda name: _vector(draft.tensors.get(name))
     )
@@ -82,7 +82,7 @@ def _vector(node: Node | None) -> tuple[float, ...] | None:
     return struct.unpack(f"<{node.spec.elements}f", node.read(0, node.spec.rows).tobytes())
 
 
-def _changed(wrong: Iterable[SettingDifference], target: Settings) -> UnsupportedError:
+def _changed(wrong: Iterable[SettingDifference], target: LoaderSettings) -> UnsupportedError:
     first = next(iter(wrong))
     return UnsupportedError(
         f"the target would be another model: {first.source} is {_short(first.a)} in the source, and {target.reader} "
@@ -91,7 +91,7 @@ def _changed(wrong: Iterable[SettingDifference], target: Settings) -> Unsupporte
     )
 
 
-def _unheld(difference: SettingDifference, target: Settings) -> str:
+def _unheld(difference: SettingDifference, target: LoaderSettings) -> str:
     why = {
         "llama.cpp": f"has no key in a {target.family.gguf} GGUF",
         "mlx-lm": "isn't read by mlx-lm",

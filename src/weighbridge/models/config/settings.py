@@ -45,13 +45,15 @@ _RULED: Final = MappingProxyType({
 })  # fmt: skip
 _ROTATION: Final = frozenset({"rope", "rope_sliding"})
 _OWN_ROTATION: Final = frozenset({*LOCAL_THETA, "rope_parameters"})
-_ROTATION_KEYS: Final = (*THETA, *LOCAL_THETA, "rope_parameters", "rope_scaling", "partial_rotary_factor")
+_SCALING_KEYS: Final = ("rope_parameters", "rope_scaling", "partial_rotary_factor")
+_ROTATION_KEYS: Final = (*THETA, *LOCAL_THETA, *_SCALING_KEYS)
+_AS_TENSOR: Final = ("llama3",)  # scalings that a GGUF has as a tensor of factors
 _OF_THE_FILE: Final = "general."
 _WORD: Final = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True)
-class Settings:
+class LoaderSettings:
     """`values` by setting. `reader`: what reads them. `sources`: the expression over a config that gave a setting.
     `places`: the settings that the format has a place for, `keys`: the keys of a config that are read; None: all."""
 
@@ -85,14 +87,14 @@ class SettingDifference(NamedTuple):
         return not self.names.isdisjoint(re.findall(r"[\w.{}]+", text))
 
 
-def of_config(config: Mapping[str, Any], family: Family, pooling: int | None = None) -> Settings:
+def of_config(config: Mapping[str, Any], family: Family, pooling: int | None = None) -> LoaderSettings:
     """A folder's config.json, as transformers reads it. UsageError for a class of another family. `pooling`: of
     sentence-transformers (`pooling.pooling_type`)."""
     facts = {**family.effective(config), "pooling": pooling}
-    return Settings(_values(facts, family), family, "transformers", _sources(facts, family))
+    return LoaderSettings(_values(facts, family), family, "transformers", _sources(facts, family))
 
 
-def of_mlx(config: Mapping[str, Any], family: Family) -> Settings | None:
+def of_mlx(config: Mapping[str, Any], family: Family) -> LoaderSettings | None:
     """The same as mlx-lm reads it; None where mlx-lm has no class for it. Kinds of layers aren't among them: mlx-lm has
     its own rules for these, and doesn't load a model whose tensors are others."""
     read = as_mlx_reads({**family.alone(config), "model_type": config.get("model_type")})
@@ -105,10 +107,10 @@ def of_mlx(config: Mapping[str, Any], family: Family) -> Settings | None:
     values = {key: value for key, value in whole.items() if _stated(key, family) and key not in graphs}
     if keys.isdisjoint(_OWN_ROTATION) and values.get(swa := f"{family.gguf}.rope.freq_base_swa"):
         values[swa] = values[f"{family.gguf}.rope.freq_base"]  # all layers rotate by one base
-    return Settings(values, family, "mlx-lm", keys=keys)
+    return LoaderSettings(values, family, "mlx-lm", keys=keys)
 
 
-def of_gguf(metadata: Mapping[str, Any], family: Family, names: Mapping[str, Any], vectors: Vectors) -> Settings:
+def of_gguf(metadata: Mapping[str, Any], family: Family, names: Mapping[str, Any], vectors: Vectors) -> LoaderSettings:
     """A GGUF's keys as llama.cpp reads them. Where a key is absent, what the class's config gives for it. `names`,
     `vectors`: see `gguf_to_config`."""
     own = _compared({key: metadata[key] for key in metadata if key.startswith(f"{family.gguf}.")}, family)
@@ -116,12 +118,12 @@ def of_gguf(metadata: Mapping[str, Any], family: Family, names: Mapping[str, Any
     with suppress(WeighbridgeError):  # keys that no config says are compared by themselves
         facts = family.effective(gguf_to_config(metadata, family, names, vectors=vectors).config)
     values = _values(facts, family) if facts else {}
-    held = (row.key(family.gguf) for row in rules(family).keys)
-    places = frozenset({*held, *own, *(key for key in values if key.startswith("layers "))})
-    return Settings(_scaled({**values, **own}, family), family, "llama.cpp", _sources(facts, family), places)
+    named = (row.key(family.gguf) for row in rules(family).keys)
+    places = frozenset({*named, *own, *(key for key in values if key.startswith("layers "))})
+    return LoaderSettings(_scaled({**values, **own}, family), family, "llama.cpp", _sources(facts, family), places)
 
 
-def differences(a: Settings, b: Settings) -> list[SettingDifference]:
+def differences(a: LoaderSettings, b: LoaderSettings) -> list[SettingDifference]:
     """The settings that aren't the same in both. Of models of two families, and of what mlx-lm reads, those that both
     have; factors that a GGUF keeps inside its weights aren't compared with one, nor is what the tensors show by their
     shapes or presence where `b` has no place for it."""
@@ -132,13 +134,13 @@ def differences(a: Settings, b: Settings) -> list[SettingDifference]:
     return [d for d in found if d.setting not in folded and not _without_meaning(d, b)]
 
 
-def _difference(a: Settings, b: Settings, key: str) -> SettingDifference:
+def _difference(a: LoaderSettings, b: LoaderSettings, key: str) -> SettingDifference:
     source = a.sources.get(key, key)
     lost = not b.has_place(key, source)
     return SettingDifference(key, source, a.values.get(key), b.values.get(key), lost, _names(key, a.family))
 
 
-def _without_meaning(difference: SettingDifference, b: Settings) -> bool:
+def _without_meaning(difference: SettingDifference, b: LoaderSettings) -> bool:
     """Whether the tensors decide: mlx-lm doesn't load those of other shapes, nothing adds a bias that isn't there."""
     if difference.a is None and difference.lost:
         return True
@@ -160,10 +162,10 @@ def _shown(difference: SettingDifference, family: Family) -> bool:
 
 def _values(facts: Mapping[str, Any], family: Family) -> dict[str, Any]:
     """All settings of an effective config (`Family.effective`)."""
-    return {**_others(facts, family), **_assumed(facts, rules(family)), **_scaled(_held(facts, family), family)}
+    return {**_others(facts, family), **_assumed(facts, rules(family)), **_scaled(_with_keys(facts, family), family)}
 
 
-def _held(facts: Mapping[str, Any], family: Family) -> dict[str, Any]:
+def _with_keys(facts: Mapping[str, Any], family: Family) -> dict[str, Any]:
     """What has a key-value, and which layers are of which kind."""
     out: dict[str, Any] = {f"layers {name}": sorted(layers) for name, layers in facts.get("layer_sets", {}).items()}
     for row in rules(family).keys:
@@ -196,11 +198,18 @@ def _assumed(facts: Mapping[str, Any], table: Rules) -> dict[str, Any]:
     """What has no key-value and counts where it isn't what a GGUF means."""
     meant = implied(table, facts)
     out = {row.config: lookup(facts, row.config) if differs(row, facts) else None for row in table.requires_value}
-    for path in (*table.assumed, *meant):
+    rope = facts.get("rope", {})
+    out["rope.rope_type"] = _plain(rope) if rope.get("rope_type") in _AS_TENSOR else None
+    for path in (path for path in (*table.assumed, *meant) if path != "rope.rope_type" or not out[path]):
         value, same = lookup(facts, path), meant.get(path)
-        unsaid = path in meant and same is None
-        out[path] = None if unsaid or value in (*table.assumed.get(path, ()), same) else value
+        unstated = path in meant and same is None
+        out[path] = None if unstated or value in (*table.assumed.get(path, ()), same) else value
     return out
+
+
+def _plain(rope: Mapping[str, Any]) -> dict[str, Any]:
+    """A scaling of positions without what other settings say, and what may be left out."""
+    return {key: value for key, value in rope.items() if key not in ("rope_theta", "type", "partial_rotary_factor")}
 
 
 def _others(facts: Mapping[str, Any], family: Family) -> dict[str, Any]:
@@ -259,7 +268,9 @@ def _stated(setting: str, family: Family) -> bool:
 def _reads(keys: frozenset[str], source: str) -> bool:
     """Whether a class that reads these keys of a config reads what the expression needs."""
     words = {*_words(source.split(".")[0])}
-    return not {*_ROTATION_KEYS}.isdisjoint(keys) if words & _ROTATION else words <= keys
+    if not words & _ROTATION:
+        return words <= keys
+    return not keys.isdisjoint(_ROTATION_KEYS if source.endswith("rope_theta") else _SCALING_KEYS)
 
 
 def _same(a: Any, b: Any) -> bool:

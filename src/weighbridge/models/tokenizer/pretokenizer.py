@@ -94,6 +94,11 @@ def table() -> PretokenizerTable:
     )
 
 
+def same_rules(a: str | None, b: str | None) -> bool:
+    """Whether llama.cpp splits texts in the same way under both names."""
+    return a == b or any({a, b} <= {*row.names} for row in table().classes)
+
+
 def choice(raw: Json) -> NameChoice:
     fields: Json = {k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}
     return NameChoice(**fields)

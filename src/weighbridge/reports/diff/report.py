@@ -81,6 +81,17 @@ class DiffReport:
         return page(self)
 
 
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two models under the names of one dialect (`a`, `b`), and what became of each tensor, equal ones too."""
+
+    names: str
+    a: Mapping[str, LogicalTensor]
+    b: Mapping[str, LogicalTensor]
+    tensors: tuple[TensorChange, ...]
+    notes: tuple[str, ...]
+
+
 def diff(
     a: str | os.PathLike[str],
     b: str | os.PathLike[str],
@@ -95,11 +106,19 @@ def diff(
     if names not in ("auto", "stored", "logical", "canonical"):
         raise UsageError(f"no names are called {names!r}", hint="auto, stored, logical, canonical")
     with open_checkpoint(os.fspath(a)) as one, open_checkpoint(os.fspath(b)) as other:
-        called, left, right, notes = _views(one, other, names)
-        found = _compared(left, right, tolerance, jobs, progress)
-        counts = {kind: sum(c.kind == kind for c in found) for kind in KINDS}
-        ranked = sorted((c for c in found if c.kind != "equal"), key=_rank)
-        return DiffReport(str(a), str(b), called, counts, tuple(ranked), _metadata(one, other), notes)
+        found = compare(one, other, names=names, tolerance=tolerance, jobs=jobs, progress=progress)
+        counts = {kind: sum(c.kind == kind for c in found.tensors) for kind in KINDS}
+        ranked = sorted((c for c in found.tensors if c.kind != "equal"), key=_rank)
+        return DiffReport(str(a), str(b), found.names, counts, tuple(ranked), _metadata(one, other), found.notes)
+
+
+def compare(
+    a: Checkpoint, b: Checkpoint, *, names: Names = "auto", tolerance: float = 0.0, jobs: int | None = None,
+    progress: Progress | None = None,
+) -> Comparison:  # fmt: skip
+    """What became of every tensor, of two open models."""
+    called, left, right, notes = _views(a, b, names)
+    return Comparison(called, left, right, tuple(_compared(left, right, tolerance, jobs, progress)), notes)
 
 
 def _rank(change: TensorChange) -> tuple[int, float, str]:

@@ -1,0 +1,76 @@
+"""A model folder as transformers runs it: F32, eager attention, no code from the folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weighbridge.base.errors import UnsupportedError
+
+# sentence-transformers' pooling: the flag in 1_Pooling/config.json, and the function over [tokens, hidden].
+_POOLINGS = {
+    "pooling_mode_cls_token": lambda states: states[0],
+    "pooling_mode_lasttoken": lambda states: states[-1],
+    "pooling_mode_mean_tokens": lambda states: states.mean(0),
+}
+
+
+class TransformersRuntime:
+    """One loaded folder. UnsupportedError for a class that transformers doesn't have."""
+
+    def __init__(self, path: str) -> None:
+        import torch
+        import transformers
+
+        self._path = Path(path)
+        config = transformers.AutoConfig.from_pretrained(path, local_files_only=True)
+        name = (config.architectures or [""])[0]
+        cls = getattr(transformers, name, None)
+        if cls is None:
+            raise UnsupportedError(f"transformers has no class {name or 'for it: config.json names none'}")
+        how = {"dtype": torch.float32, "attn_implementation": "eager", "local_files_only": True}
+        self._model = cls.from_pretrained(path, config=config, **how).eval()
+        self._pair = bool(config.is_encoder_decoder)
+        self._tokenizer: Any = None
+
+    def tokenize(self, text: str) -> list[int]:
+        """The ids of a text, with special tokens around and inside it."""
+        from transformers import AutoTokenizer
+
+        if self._tokenizer is None:
+            self._tokenizer = AutoTokenizer.from_pretrained(self._path, local_files_only=True)
+        return list(self._tokenizer(text).input_ids)
+
+    def logits(self, ids: Sequence[int], answer: Sequence[int]) -> NDArray[np.float32]:
+        """After every position: [ids, vocabulary]; of an encoder with a decoder, after those of `answer`."""
+        found = self._run(ids, answer)
+        if getattr(found, "logits", None) is None or found.logits.ndim != 3:
+            raise UnsupportedError("the class gives no logits")
+        out: NDArray[np.float32] = found.logits[0].float().numpy()
+        return out
+
+    def embedding(self, ids: Sequence[int]) -> NDArray[np.float32]:
+        """The pooled embedding, [hidden], or what a classifier gives, [labels]."""
+        found = self._run(ids, ())
+        if getattr(found, "logits", None) is not None:
+            return np.asarray(found.logits[0].float().numpy()).reshape(-1)
+        return np.asarray(self._pooled(found.last_hidden_state[0].float().numpy()))
+
+    def _run(self, ids: Sequence[int], answer: Sequence[int]) -> Any:
+        import torch
+
+        more = {"decoder_input_ids": torch.tensor([list(answer)])} if self._pair else {}
+        with torch.no_grad():
+            return self._model(torch.tensor([list(ids)]), **more)
+
+    def _pooled(self, states: Any) -> Any:
+        """Pooled as sentence-transformers does, by the mean where the folder doesn't say."""
+        file = self._path / "1_Pooling" / "config.json"
+        modes = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        mode = next((m for m in _POOLINGS if modes.get(m)), "pooling_mode_mean_tokens")
+        return _POOLINGS[mode](states)

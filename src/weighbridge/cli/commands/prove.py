@@ -1,0 +1,69 @@
+"""`wb prove`: whether a model is the same one in another form."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from weighbridge.cli.options import applied, command, examples, jobs_option, json_option, option
+from weighbridge.cli.paths import FILE, SOURCE
+
+if TYPE_CHECKING:
+    from weighbridge.reports.prove.model import ProveReport
+
+_SHOWN: Final = 8  # details of one check, unless --verbose
+_STYLES: Final = {"same": "ok", "different": "error", "not-checked": "warning"}
+_OPTIONS: Final = (
+    click.argument("src", type=SOURCE),
+    click.argument("dst", type=SOURCE),
+    option("--static", is_flag=True, help="Compare only settings and tokenizer, which reads headers."),
+    option("--run/--no-run", default=True, help="Run both models [on]."),
+    option("--text", type=FILE, metavar="FILE", help="Compare the perplexity of this text too."),
+    option("--tokens", type=click.IntRange(1), metavar="N", default=256, help="Positions to compare [256]."),
+    jobs_option,
+    json_option,
+)
+
+
+@command(
+    epilog=examples(
+        "wb prove ./my-model/ my-model.gguf",
+        "wb prove ./my-model/ ./my-model-mlx/ --no-run",
+        "wb prove ./my-model/ my-model-Q4_K_M.gguf --text wiki.test.raw --json",
+    )
+)
+@applied(_OPTIONS)
+def prove(src: str, dst: str, as_json: bool, **options: Any) -> int:
+    """Check whether DST is the model SRC in another form: settings, tokenizer, tensors, and what both compute.
+
+    Each runs in its own runtime, on the same tokens: a folder in transformers, a GGUF in llama.cpp, an MLX folder in
+    mlx-lm (pip install "weighbridge[prove]"). How much may differ follows from the types of the tensors. Exit code 1
+    where DST is another model, 2 where a check couldn't be made.
+    """
+    from weighbridge.cli.render import Progress, emit_json
+    from weighbridge.reports.prove.report import prove
+
+    with Progress() as progress:
+        report = prove(src, dst, progress=progress, **options)
+    if as_json:
+        emit_json(report)
+    else:
+        _show(report)
+    return {"same": 0, "different": 1, "incomplete": 2}[report.verdict]
+
+
+def _show(report: ProveReport) -> None:
+    from weighbridge.cli.render import SCREEN, clean, echo, note, styled
+
+    for check in report.checks:
+        echo(f"{styled(check.verdict.replace('-', ' '), _STYLES[check.verdict])}: {check.name}: {clean(check.message)}")
+        shown = check.details if SCREEN.verbose else check.details[:_SHOWN]
+        for line in shown:
+            echo(f"  {clean(line)}")
+        if len(check.details) > len(shown):
+            echo(f"  ... {len(check.details) - len(shown):,} more (--verbose)", "dim")
+    for line in report.notes:
+        note(clean(line))
+    words = {"same": "the same model", "different": "another model", "incomplete": "not proved: a check wasn't made"}
+    echo(words[report.verdict], "head")

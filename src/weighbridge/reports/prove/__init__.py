@@ -1,0 +1,1 @@
+"""Whether two models are the same: by their settings, their tensors, and what they compute."""

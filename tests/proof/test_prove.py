@@ -1,0 +1,183 @@
+"""`wb prove` over all small models: no false alarm, and every kind of seeded fault is found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.oracles import faults, gguf_file, minilm, ours
+from tests.oracles.models import CASES
+
+import weighbridge as wb
+from weighbridge.adapters.runtimes import process
+from weighbridge.base.errors import UnsupportedError
+from weighbridge.cli.main import main
+
+pytestmark = pytest.mark.oracle
+Maker = Callable[[str], Path]
+Converter = Callable[[str, str], Path]
+GOLDEN = Path(__file__).parent / "golden" / "prove_faults.json"
+FAULTS = json.loads(GOLDEN.read_text())
+TABLES = {"layout": faults.LAYOUTS, "key": faults.KEYS, "tokenizer": faults.TOKENIZER_KEYS}
+
+# llama.cpp's "llama" has no sliding window: another model past it, and its GGUF has no place for the setting.
+# Baichuan 2's output rows are brought to length 1 in a GGUF, which the folder's class does when it computes.
+DIFFERENT = {"mistral": {"settings"}, "baichuan2-13b": {"tensors"}}
+# A decoder, encoders, a pair of both, a state-space model; test_llama_logits.py runs the others.
+RUNS = ["llama3", "bert", "t5", "mamba", "roberta-labels"]
+
+
+class InProcess:
+    """A runtime in this process, which has the frameworks in memory: a test needn't start one for each model."""
+
+    def __init__(self, runtime: str, path: Path) -> None:
+        self.runtime = process.RUNTIMES[runtime].load(str(path))
+
+    def __enter__(self) -> InProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def tokenize(self, text: str) -> list[int]:
+        ids: list[int] = self.runtime.tokenize(text)
+        return ids
+
+    def logits(self, ids: Sequence[int], answer: Sequence[int] = ()) -> Any:
+        return self.runtime.logits(ids, answer)
+
+    def embedding(self, ids: Sequence[int]) -> Any:
+        return self.runtime.embedding(ids)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weighbridge.adapters.runtimes.process.RuntimeProcess", InProcess)
+
+
+def wrong(report: wb.ProveReport) -> dict[str, Any]:
+    """What isn't the same, but the names of pre-tokenizers: those of the small vocabularies are nobody's."""
+    return {c.name: (c.message, c.details) for c in report.checks if c.verdict != "same" and c.name != "pre-tokenizer"}
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_no_false_alarm(name: str, folder_of: Maker, gguf_of: Converter) -> None:
+    report = wb.prove(folder_of(name), gguf_of(name, CASES[name].asked), run=False)
+    found = wrong(report)
+    _, details = found.get("tokenizer", ("", ()))
+    if len(details) == 1 and details[0].endswith(f" and {CASES[name].pre}"):  # which the conversion was given
+        del found["tokenizer"]
+    assert found.keys() == DIFFERENT.get(name, set()), found
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_both_compute_the_same(name: str, here: None, folder_of: Maker, gguf_of: Converter) -> None:
+    report = wb.prove(folder_of(name), gguf_of(name, "f32"), tokens=64)
+    assert wrong(report) == {}
+    assert report.verdict == "same"
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "q8_0"])
+def test_narrow_types_are_the_same_model(dtype: str, here: None, folder_of: Maker, gguf_of: Converter) -> None:
+    assert wrong(wb.prove(folder_of("llama3"), gguf_of("llama3", dtype), tokens=64)) == {}
+
+
+def test_an_mlx_folder_is_the_same_model(here: None, folder_of: Maker, tmp_path: Path) -> None:
+    pytest.importorskip("mlx_lm", reason="MLX FOLDERS WEREN'T RUN: install requirements/oracles.txt")
+    wb.convert(folder_of("llama3"), tmp_path / "mlx", to="mlx", q_bits=8, q_group_size=32)
+    assert wrong(wb.prove(folder_of("llama3"), tmp_path / "mlx", tokens=64)) == {}
+
+
+def _rows() -> list[tuple[str, str]]:
+    return [(kind, fault) for kind, found in FAULTS.items() for fault in found]
+
+
+def test_every_kind_of_fault_has_a_row() -> None:
+    for kind, by_model in TABLES.items():
+        assert FAULTS[kind].keys() == {fault for cases in by_model.values() for fault in cases}
+
+
+@pytest.mark.mutation
+@pytest.mark.parametrize(("kind", "fault"), _rows())
+def test_a_fault_is_found(
+    kind: str, fault: str, request: pytest.FixtureRequest, folder_of: Maker, gguf_of: Converter, tmp_path: Path
+) -> None:
+    """By the checks that are recorded; what neither settings nor tensors show is seen by running."""
+    name, expected = FAULTS[kind][fault]["model"], FAULTS[kind][fault]["found"]
+    right = gguf_file.read(gguf_of(name, "f32"))
+    path = gguf_file.mutate(right, tmp_path / "fault.gguf", TABLES[kind][name][fault])
+    run = expected == ["predictions"]
+    if run:
+        request.getfixturevalue("here")
+    report = wb.prove(folder_of(name), path, run=run, tokens=96)
+    found = [check.name for check in report.checks if check.verdict == "different"]
+    assert [name for name in found if name in expected] == expected
+    assert report.verdict == "different"
+
+
+# ------------------------------------------------------------------------------------------------ the command
+
+
+def test_a_missing_runtime_is_not_ok(
+    folder_of: Maker, gguf_of: Converter, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("weighbridge.adapters.runtimes.process.missing", lambda runtime: ["xllamacpp"])
+    arguments = ["prove", str(folder_of("llama")), str(gguf_of("llama", "f32"))]
+    assert main([*arguments, "--json"]) == 2
+    report = json.loads(capsys.readouterr().out)
+    assert report["verdict"] == "incomplete"
+    assert report["checks"][-1]["verdict"] == "not-checked"
+    assert main([*arguments, "--static"]) == 0
+    assert "the same model" in capsys.readouterr().out
+
+
+def test_another_model_is_exit_code_1(folder_of: Maker, gguf_of: Converter, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["prove", str(folder_of("llama-linear")), str(gguf_of("llama", "f32")), "--no-run"]) == 1
+    assert "another model" in capsys.readouterr().out
+
+
+def test_options_that_do_nothing_are_refused(folder_of: Maker, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(folder_of("llama"))
+    assert main(["prove", folder, folder, "--no-run", "--text", __file__]) == 2
+    assert main(["prove", folder, folder, "--tokens", "3"]) == 2
+    assert "16 to" in capsys.readouterr().err
+
+
+def test_a_runtime_that_dies_is_an_answer(gguf_of: Converter) -> None:
+    with process.RuntimeProcess("llama.cpp", gguf_of("llama", "f32")) as runtime:
+        assert runtime.tokenize("x")
+        runtime._process.kill()
+        runtime._process.wait()
+        with pytest.raises(UnsupportedError, match=r"llama\.cpp ended with signal 9"):
+            runtime.logits([1, 2, 3])
+
+
+def test_a_file_that_llama_cpp_refuses_is_not_checked(folder_of: Maker, gguf_of: Converter, tmp_path: Path) -> None:
+    right = gguf_file.read(gguf_of("llama", "f32"))
+    path = gguf_file.mutate(right, tmp_path / "a.gguf", faults.drop_key("llama.attention.head_count"))
+    with process.RuntimeProcess("llama.cpp", path) as runtime, pytest.raises(UnsupportedError, match=r"llama\.cpp"):
+        runtime.tokenize("x")
+
+
+@pytest.mark.slow
+def test_in_processes_of_their_own(folder_of: Maker, gguf_of: Converter, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("The quick brown fox jumps over the lazy dog. " * 40)
+    report = wb.prove(folder_of("llama3"), gguf_of("llama3", "f32"), text=text, tokens=64)
+    assert report.verdict == "same"
+    perplexity = report.checks[-1]
+    assert perplexity.name == "perplexity"
+    np.testing.assert_allclose(perplexity.measures["target"], perplexity.measures["source"], rtol=1e-4)
+
+
+@pytest.mark.skipif(minilm.folder() is None, reason="MINILM WASN'T PROVED: install requirements/oracles.txt")
+def test_minilm(here: None, tmp_path: Path) -> None:
+    folder = minilm.folder()
+    assert folder is not None
+    ours.to_gguf(folder, tmp_path / "a.gguf", "f16")
+    report = wb.prove(folder, tmp_path / "a.gguf")
+    assert report.verdict == "same", wrong(report)
