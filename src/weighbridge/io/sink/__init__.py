@@ -15,12 +15,14 @@ from weighbridge.io.sink.files import InPlace, OutFile
 from weighbridge.io.sink.lock import exclusive
 from weighbridge.io.sink.partials import is_alive
 from weighbridge.io.sink.spool import spooled
+from weighbridge.io.sink.store import StoreWriter
 from weighbridge.io.sink.target import Sink, check_target, foreign_files, listed, partial_of, write_file
 
 __all__ = [
     "InPlace",
     "OutFile",
     "Sink",
+    "StoreWriter",
     "check_target",
     "exclusive",
     "foreign_files",

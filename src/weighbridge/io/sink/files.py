@@ -75,6 +75,10 @@ class OutFile:
             done += got
         return True
 
+    def fileno(self) -> int:
+        """The descriptor, for calls of the system that share blocks."""
+        return self._fd
+
     def sync(self) -> None:
         os.fsync(self._fd)
 
