@@ -38,14 +38,14 @@ class Unresolved(Exception):
     """The indices can't be read."""
 
 
-class Stored(NamedTuple):
+class StorageBytes(NamedTuple):
     """The bytes of a storage, and their order: "<" or ">"."""
 
     data: bytes
     order: str
 
 
-Fetch = Callable[[Storage], Stored]
+Fetch = Callable[[Storage], StorageBytes]
 
 
 def fault(made: Object, fetch: Fetch) -> str:

@@ -17,7 +17,7 @@ from weighbridge.base.limits import MIB
 from weighbridge.containers.archive.zip import DeflatedMember, StoredMember, ZipMember, open_member
 from weighbridge.io.source import Source
 from weighbridge.reports.scan.model import Budget, MemberPath, OverLimit, ScanFinding, ScanRule, ScanVerdict, finding
-from weighbridge.reports.scan.pickle.indices import Stored, Unresolved, fault
+from weighbridge.reports.scan.pickle.indices import StorageBytes, Unresolved, fault
 from weighbridge.reports.scan.pickle.policy import PicklePolicy
 from weighbridge.reports.scan.pickle.shapes import storage_id
 from weighbridge.unpickle.machine import Event
@@ -38,7 +38,7 @@ _LONGEST: Final = 256 * MIB  # of a storage of indices
 _BEYOND: Final = "torch before 2.10 reads or writes beyond the end of its memory"
 _MEMORY: Final = "torch reads or writes other memory when it is used"
 #: Elements of these are smaller than a byte: readers count them differently.
-_SMALL: Final = ("QUInt4x2Storage", "QUInt2x4Storage")
+SMALL: Final = ("QUInt4x2Storage", "QUInt2x4Storage")
 
 
 class Storages:
@@ -53,18 +53,18 @@ class Storages:
             self.members = {m.name: m for m in source.archive.members}
             self.folder = source.member.name.removesuffix(".pkl")
 
-    def fetch(self, storage: Storage) -> Stored:
+    def fetch(self, storage: Storage) -> StorageBytes:
         """The bytes of a storage. Unresolved where they are not at hand."""
         if storage.kept is not None:
-            return Stored(self._inline(storage.kept), "<")
+            return StorageBytes(self._inline(storage.kept), "<")
         place = self.legacy.get(storage.key)
         if place is not None:
-            return Stored(self._read(self.source, *place), "<")
+            return StorageBytes(self._read(self.source, *place), "<")
         member = self.members.get(f"{self.folder}/{storage.key}")
         if member is None or not isinstance(self.source, StoredMember | DeflatedMember):
             raise Unresolved("its storage is not in the file")
         with open_member(self.source.container, member) as inner:
-            return Stored(self._read(inner, 0, inner.size), self._order())
+            return StorageBytes(self._read(inner, 0, inner.size), self._order())
 
     def _inline(self, kept: InlineBytes) -> bytes:
         if isinstance(kept.data, bytes):
@@ -97,7 +97,7 @@ def named(events: Iterable[Event]) -> Iterator[tuple[str, int]]:
     """Key and bytes of the storages that a pickle names."""
     for event in events:
         found = storage_id(event.what) if event.kind == "persistent" else None
-        if found is not None and event.what.id[1].name not in _SMALL:
+        if found is not None and event.what.id[1].name not in SMALL:
             yield found[0], found[1] * event.what.id[4]
 
 
