@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import string
 
-INSIDE = re.compile(r"_|(func_|gi_|cr_|ag_|tb_|f_)|mro\Z")
+INSIDE = re.compile(r"_|(func|gi|cr|ag|tb|f)_\w+\Z|mro\Z")
 FIELD = re.compile(r"[.\[]\s*_")
 
 

@@ -98,7 +98,7 @@ def scan(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
     yield from _gaps(source, place, budget, archive)
     for m in archive.members:
         budget.spend(0 if m.method == STORED else min(m.size, SNIFF_HEAD), 1)
-        with zips.open_member(source, m) as inner:
+        with zips.open_member(source, m, archive) as inner:
             yield Nested(inner, place.inside(m.name))
 
 

@@ -30,7 +30,7 @@ from weighbridge.reports.scan.model import (
     Use,
     finding,
 )
-from weighbridge.reports.scan.pickle import denylist
+from weighbridge.reports.scan.pickle import denylist, storages
 from weighbridge.reports.scan.pickle.embedded import embedded_pickles
 from weighbridge.reports.scan.pickle.policy import PicklePolicy
 from weighbridge.reports.scan.pickle.shapes import BYTES, callee_of, class_of, storage_id
@@ -38,6 +38,7 @@ from weighbridge.unpickle import machine as machines
 from weighbridge.unpickle.joblib import JoblibMachine
 from weighbridge.unpickle.machine import Event
 from weighbridge.unpickle.opcodes import TABLE
+from weighbridge.unpickle.torch import embed
 from weighbridge.unpickle.values import Blob, Global, preview
 
 _D, _M, _U, _NOTE = ScanVerdict.DANGEROUS, ScanVerdict.MALFORMED, ScanVerdict.UNKNOWN_CODE, ScanVerdict.DATA_ONLY
@@ -94,6 +95,8 @@ _NAMED: Final = (".pkl", ".pickle", ".pt", ".pth", ".joblib", ".dill", ".p")
 _WEIGHTS: Final = (*_NAMED, ".npy", ".npz", ".bin", ".ckpt", ".model", ".dat", ".data", ".weights", ".tar")
 # Names under which text lies as well: lists of paths (.pth), notes without a suffix, tables.
 _TEXTUAL: Final = (".pth", ".model", ".dat", ".data", ".p", ".weights")
+#: joblib goes by the first bytes, whatever compression the name promises.
+_PACKED: Final = re.compile(r"\.(gz|gzip|bz2|xz|lzma|z|zlib|lz4|zst)\Z")
 _WORD: Final = re.compile(r"[A-Za-z_][\w.]*\Z", re.ASCII)
 _TEXT: Final = 1024
 _PRINTABLE: Final = MappingProxyType(dict.fromkeys((9, 10, 13)))  # lines and columns of text
@@ -156,7 +159,8 @@ def probe(
 
 def is_named_pickle(name: str) -> bool:
     """Whether loaders unpickle a file of this name, whatever is in it."""
-    return name.lower().endswith(_WEIGHTS) or "." not in name
+    plain = _PACKED.sub("", name.lower())
+    return plain.endswith(_WEIGHTS) or "." not in plain
 
 
 def may_be_text(name: str) -> bool:
@@ -243,6 +247,8 @@ class _Reading:
         self.metered = _Metered(source, budget)
         self.policy = PicklePolicy(source, place, ids)
         self.pieces: list[Piece] = []
+        self.storages = storages.Storages(source, budget)
+        self.named: list[tuple[str, int]] = []  # storages by key, with their bytes
         self.head = b""
 
     def run(self) -> Iterator[Piece]:
@@ -254,6 +260,8 @@ class _Reading:
             self._behind(end)
         yield from self.policy.findings()
         yield from self.pieces
+        yield from storages.lengths(self.storages, self.named, self.source, self.place)
+        yield from storages.indices(self.storages, self.policy, self.source, self.place)
         for at, value in self.policy.loaded:
             yield from self._loaded(at, value)
         yield from self._carried()
@@ -288,6 +296,9 @@ class _Reading:
     def _check(self, machine: machines.Machine) -> None:
         """What a pickle did, and where unpicklers differ."""
         self.policy.check(machine)
+        self.named += storages.named(machine.events)
+        if self.policy.indexed:
+            embed(machine)
         if not machine.disputes:
             return
         disputed = {_rule_of(e.what): e for e in reversed(list(machine.events)) if e.kind == "disputed"}
@@ -375,6 +386,7 @@ class _Reading:
             size = int.from_bytes(self.source.read(at, 8), "little", signed=True) * widths[key]
             if not 0 <= size <= self.source.size - at - 8:
                 raise FormatError("the file ends inside a storage")
+            self.storages.legacy[key] = at + 8, size
             at += 8 + size
         return at
 
