@@ -104,32 +104,6 @@ def test_a_missing_file_on_nginx(nginx: str, capsys: pytest.CaptureFixture[str])
 # ------------------------------------------------------------------------------------------------ S3
 
 
-@pytest.fixture(scope="module")
-def s3() -> Iterator[str]:
-    pytest.importorskip("obstore")
-    server = pytest.importorskip("moto.server", reason="NOT CHECKED against S3: moto[server] isn't installed")
-    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    running.start()
-    host, port = running.get_host_and_port()
-    yield f"http://{host}:{port}"
-    running.stop()
-
-
-@pytest.fixture
-def bucket(s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
-    boto3 = pytest.importorskip("boto3")
-    for name, value in (("AWS_ACCESS_KEY_ID", "k"), ("AWS_SECRET_ACCESS_KEY", "s"), ("AWS_DEFAULT_REGION", "us-east-1"),
-                        ("AWS_ENDPOINT_URL", s3)):  # fmt: skip
-        monkeypatch.setenv(name, value)
-    client = boto3.client("s3")
-    client.create_bucket(Bucket="models")
-    yield client
-    for row in client.list_objects_v2(Bucket="models").get("Contents", []):
-        client.delete_object(Bucket="models", Key=row["Key"])
-    client.delete_bucket(Bucket="models")
-    client.close()
-
-
 def test_a_model_in_a_bucket(bucket: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from tests.reports.makers import llama_folder
 
