@@ -17,7 +17,7 @@ from weighbridge.models.arch.registry import families
 from weighbridge.models.open import open_model
 from weighbridge.reports.anatomy import anatomy
 from weighbridge.reports.inspect.report import inspect
-from weighbridge.reports.view import roles
+from weighbridge.reports.view import layout, roles
 from weighbridge.reports.view.layout import layout_map, moves
 from weighbridge.reports.view.summary import summary
 from weighbridge.reports.view.tensors import TensorColumns, tensor_columns
@@ -154,6 +154,21 @@ def test_the_map_is_the_file(tmp_path: Path) -> None:
     assert found.size == path.stat().st_size
     with pytest.raises(UsageError, match="folder"):
         layout_map(tmp_path)
+
+
+@pytest.mark.parametrize("form", ["safetensors", "gguf"])
+def test_the_header_of_a_file_of_many_tensors_is_one_region(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors = {f"t{i}": ("F32", (i,)) for i in range(1, 9)}
+    (tmp_path / "x").write_bytes(m.safetensors(tensors, pad=64) if form == "safetensors" else m.gguf({}, tensors))
+    fine = layout_map(tmp_path / "x")
+    monkeypatch.setattr(layout, "VIEW_DETAIL", 4)
+    coarse = layout_map(tmp_path / "x")
+    assert (fine.detailed, coarse.detailed, coarse.kinds[coarse.kind[0]]) == (True, False, "header")
+    tensors_of = [[r for r in zip(f.start, f.labels, strict=True) if r[1] in tensors] for f in (fine, coarse)]
+    assert set(tensors_of[1]) <= set(tensors_of[0])
+    assert len(tensors_of[1]) == len(tensors)
 
 
 def test_what_moved(tmp_path: Path) -> None:

@@ -155,11 +155,17 @@ def _counted(model: Checkpoint, facts: ModelInfo) -> parameter_count.Count:
     return parameter_count.count(index.entries, _packing_config(model, facts), parameter_count.settings_of(index))
 
 
-def report_of(model: Checkpoint, entries: Sequence[Entry], selection: Selection) -> InspectReport:
-    """The report on an open model; `entries`: those to list, if the selection names them."""
+def report_of(
+    model: Checkpoint,
+    entries: Sequence[Entry],
+    selection: Selection,
+    counted: parameter_count.Count | None = None,
+) -> InspectReport:
+    """The report on an open model; `entries`: those to list, if the selection names them. `counted`: its parameters,
+    where they are counted already."""
     index = model.index
     facts = _facts(model)
-    counted = _counted(model, facts)
+    counted = _counted(model, facts) if counted is None else counted
     paths = _paths(model)
     chosen, selected = _chosen(entries, counted, paths, selection)
     data = index.nbytes

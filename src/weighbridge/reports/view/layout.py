@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from weighbridge.base.errors import UsageError
-from weighbridge.base.limits import VIEW_REGIONS
+from weighbridge.base import gc_pause
+from weighbridge.base.errors import UsageError, WeighbridgeError
+from weighbridge.base.limits import VIEW_DETAIL, VIEW_REGIONS
+from weighbridge.containers.base import Index, Region
+from weighbridge.containers.format import Format
 from weighbridge.containers.opening import format_of
 from weighbridge.io.location import open_source
+from weighbridge.io.source import Source
 from weighbridge.reports import tensor_path
 
 SCHEMA: Final = "weighbridge/layout-map/1"
+_PAGE: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class LayoutMap:
     """The regions of a file in order, as columns. Region i is bytes [start[i], start[i + 1]) (the last ends at `size`),
-    of the kind `kinds[kind[i]]` (as in `wb anatomy`) and about `labels[i]`."""
+    of the kind `kinds[kind[i]]` (as in `wb anatomy`) and about `labels[i]`. `detailed`: the header is divided too; it
+    is one region where there are too many tensors to name each byte about them."""
 
     path: str
     format: str
@@ -28,6 +35,7 @@ class LayoutMap:
     start: tuple[int, ...]
     kind: tuple[int, ...]
     labels: tuple[str, ...]
+    detailed: bool
     schema: str = SCHEMA
 
 
@@ -50,9 +58,10 @@ def layout_map(path: str | os.PathLike[str]) -> LayoutMap:
     file, _ = tensor_path.split(path)
     if file.is_dir():
         raise UsageError(f"{file} is a folder", hint="name one file in it")
-    with open_source(file) as source:
+    with gc_pause.paused(), open_source(file) as source:
         form = format_of(source)
-        regions = [r for r in form.regions(source) if r.end > r.start]
+        index = _many(source, form)
+        regions = [r for r in (_coarse(index) if index else form.regions(source)) if r.end > r.start]
         if len(regions) > VIEW_REGIONS:
             raise UsageError(f"{file} has {len(regions):,} regions", hint=f"at most {VIEW_REGIONS:,} can be shown")
         numbers: dict[str, int] = {}
@@ -64,7 +73,33 @@ def layout_map(path: str | os.PathLike[str]) -> LayoutMap:
             kind=tuple([numbers.setdefault(r.kind, len(numbers)) for r in regions]),
             labels=tuple([r.label for r in regions]),
             kinds=tuple(numbers),
+            detailed=index is None,
         )
+
+
+def _many(source: Source, form: Format) -> Index | None:
+    """The index of a file whose many tensors lie one after the other behind one header; None of others."""
+    with suppress(WeighbridgeError):
+        index = form.parse(source)
+        if len(index) > VIEW_DETAIL and len(index.files) == 1 and index.data_start[0]:
+            return index
+    return None
+
+
+def _coarse(index: Index) -> Iterator[Region]:
+    """The regions of a file by its index: header, tensors, and what lies between them."""
+    at, size = index.data_start[0], index.files[0].size
+    yield Region(0, at, "header")
+    for entry in sorted(index.entries, key=lambda e: e.offset):
+        yield _gap(at, entry.offset)
+        yield Region(max(at, entry.offset), entry.offset + entry.nbytes, "tensor", entry.name)
+        at = max(at, entry.offset + entry.nbytes)
+    yield _gap(at, size)
+
+
+def _gap(start: int, end: int) -> Region:
+    """Bytes between tensors: more than any alignment asks for are no padding."""
+    return Region(start, end, "padding" if end - start < _PAGE else "unknown")
 
 
 _Key = tuple[str, str, int]  # kind, label, how many of the same kind and label come before

@@ -10,6 +10,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from weighbridge.base import gc_pause
 from weighbridge.base.errors import WeighbridgeError
 from weighbridge.base.spec import Shape
 from weighbridge.containers.base import Entry
@@ -17,6 +18,7 @@ from weighbridge.models.arch.expand import TensorSlot
 from weighbridge.models.arch.family import Family
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.reports.inspect.parameter_count import Count
+from weighbridge.reports.inspect.report import counted_parameters
 
 #: A word of a canonical name -> the part of a model; the first that a name has counts.
 _PARTS: Final = MappingProxyType(
@@ -53,20 +55,30 @@ class TensorRoles(NamedTuple):
     rows: Sequence[TensorRole]
 
 
+class Survey(NamedTuple):
+    """What several panels need of all tensors, found once: parameters with packed weights, and roles."""
+
+    counted: Count
+    roles: TensorRoles
+
+
+def survey(model: Checkpoint) -> Survey:
+    """The survey of an open model. Reads headers and small files only."""
+    with gc_pause.paused():
+        counted = counted_parameters(model)
+        return Survey(counted, roles_of(model, counted))
+
+
 def roles_of(model: Checkpoint, counted: Count) -> TensorRoles:
     """The role of each entry of the model's index. `counted`: its packed weights, whose members have one role."""
     entries = model.index.entries
-    logical = [_logical_name(e, counted) for e in entries]
+    found = counted.found
+    logical = [found[e.name].name if e.name in found else e.name for e in entries]
     shapes = {name: _logical_shape(e, counted) for name, e in zip(logical, entries, strict=True)}
     family, places = _places(model, shapes)
     known = {name: _known(family, places[name]) for name in shapes if name in places} if family else {}
     rows = [known.get(name) or _unknown(name) for name in logical]
     return TensorRoles(family.name if family else None, rows)
-
-
-def _logical_name(entry: Entry, counted: Count) -> str:
-    match = counted.found.get(entry.name)
-    return entry.name if match is None else match.name
 
 
 def _logical_shape(entry: Entry, counted: Count) -> Shape:

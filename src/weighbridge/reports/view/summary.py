@@ -3,7 +3,7 @@ model and the number types."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,9 +11,9 @@ from weighbridge.containers.base import Entry
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.config.card import read_card, scalar
 from weighbridge.reports.inspect.parameter_count import Count
-from weighbridge.reports.inspect.report import InspectReport, counted_parameters, report_of
+from weighbridge.reports.inspect.report import InspectReport, report_of
 from weighbridge.reports.select import Selection
-from weighbridge.reports.view.roles import PARTS, TensorRoles, roles_of
+from weighbridge.reports.view.roles import PARTS, Survey, TensorRoles, survey
 
 SCHEMA: Final = "weighbridge/summary/1"
 
@@ -49,37 +49,50 @@ class ModelSummary:
     schema: str = SCHEMA
 
 
-def summary(model: Checkpoint) -> ModelSummary:
-    """The summary of an open model. Reads headers and small files only."""
-    counted = counted_parameters(model)
-    roles = roles_of(model, counted)
+def summary(model: Checkpoint, surveyed: Survey | None = None) -> ModelSummary:
+    """The summary of an open model. Reads headers and small files only. `surveyed`: where it is known already."""
+    counted, roles = surveyed or survey(model)
+    shares = _shares(model.index.entries, counted, roles)
     return ModelSummary(
-        report=report_of(model, model.index.entries, Selection(limit=0)),
+        report=report_of(model, model.index.entries, Selection(limit=0), counted),
         family=roles.family,
         licence=_licence(model),
-        parts=tuple(_parts(model.index.entries, counted, roles)),
-        dtypes=_shares((e.dtype.name, e, counted) for e in model.index.entries),
+        parts=tuple(_parts(shares)),
+        dtypes=_ranked(_merged((dtype, sums) for (_, dtype), sums in shares.items())),
     )
 
 
-def _parts(entries: Iterable[Entry], counted: Count, roles: TensorRoles) -> Iterable[PartTypes]:
-    members: dict[str, list[Entry]] = {}
+_Sums = list[int]  # tensors, parameters, bytes
+
+
+def _shares(entries: Sequence[Entry], counted: Count, roles: TensorRoles) -> dict[tuple[str, str], _Sums]:
+    """The sums of every part and type."""
+    sums: dict[tuple[str, str], _Sums] = {}
     for entry, row in zip(entries, roles.rows, strict=True):
-        members.setdefault(row.part, []).append(entry)
+        at = row.part, entry.dtype.name
+        found = sums.get(at) or sums.setdefault(at, [0, 0, 0])
+        found[0] += 1
+        found[1] += counted.of(entry)[0]
+        found[2] += entry.nbytes
+    return sums
+
+
+def _parts(shares: Mapping[tuple[str, str], _Sums]) -> Iterator[PartTypes]:
     for name in PARTS:
-        if name in members:
-            whole = _shares((name, e, counted) for e in members[name])
-            yield PartTypes(whole[0], _shares((e.dtype.name, e, counted) for e in members[name]))
+        own = {dtype: sums for (part, dtype), sums in shares.items() if part == name}
+        if own:
+            yield PartTypes(_ranked(_merged((name, sums) for sums in own.values()))[0], _ranked(own))
 
 
-def _shares(rows: Iterable[tuple[str, Entry, Count]]) -> tuple[ByteShare, ...]:
-    """The sums by name, the one with most bytes first."""
-    sums: dict[str, list[int]] = {}
-    for name, entry, counted in rows:
-        row = sums.setdefault(name, [0, 0, 0])
-        row[0] += 1
-        row[1] += counted.of(entry)[0]
-        row[2] += entry.nbytes
+def _merged(rows: Iterable[tuple[str, _Sums]]) -> dict[str, _Sums]:
+    out: dict[str, _Sums] = {}
+    for name, sums in rows:
+        out[name] = [a + b for a, b in zip(out.get(name, [0, 0, 0]), sums, strict=True)]
+    return out
+
+
+def _ranked(sums: Mapping[str, _Sums]) -> tuple[ByteShare, ...]:
+    """The one with most bytes first."""
     ordered = sorted(sums.items(), key=lambda item: (-item[1][2], item[0]))
     return tuple(ByteShare(name, *row) for name, row in ordered)
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
+from weighbridge.base import gc_pause
 from weighbridge.models.checkpoint import Checkpoint
-from weighbridge.reports.inspect.report import counted_parameters
-from weighbridge.reports.view.roles import PARTS, roles_of
+from weighbridge.reports.view.roles import PARTS, Survey, survey
 
 SCHEMA: Final = "weighbridge/tensor-columns/1"
 _T = TypeVar("_T", bound=Hashable)
@@ -59,11 +59,15 @@ class _Numbered(Generic[_T]):
         return tuple(self._numbers)
 
 
-def tensor_columns(model: Checkpoint) -> TensorColumns:
-    """The stored tensors of `model` in the order of its index. Reads no tensor data."""
+def tensor_columns(model: Checkpoint, surveyed: Survey | None = None) -> TensorColumns:
+    """The stored tensors of `model` in the order of its index. Reads no tensor data. `surveyed`: where it is known."""
+    with gc_pause.paused():
+        return _columns(model, surveyed or survey(model))
+
+
+def _columns(model: Checkpoint, surveyed: Survey) -> TensorColumns:
     entries = model.index.entries
-    counted = counted_parameters(model)
-    family, found = roles_of(model, counted)
+    counted, (family, found) = surveyed
     counts = [counted.of(e) for e in entries]
     dtypes, shapes, roles = _Numbered[str](), _Numbered[tuple[int, ...]](), _Numbered[str]()
     parts, packings = _Numbered(PARTS), _Numbered([""])
