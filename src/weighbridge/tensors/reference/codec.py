@@ -6,6 +6,7 @@ data = pack("Q4_0", d=d, qs=codes)   the same way back
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -13,6 +14,18 @@ import numpy as np
 
 from weighbridge.base.dtypes import BY_NAME, OLD, SCALARS
 from weighbridge.tensors.reference.floats import Array, Bytes, Decoder, Encoder, WeightedEncoder, widen
+
+#: Arrays by name: one row per block.
+Parts = Mapping[str, Array]
+
+
+class Unpacking(NamedTuple):
+    """How a block's values follow from its parts. `parts` gives them: scales, codes and whatever else is packed into
+    bits, each [blocks, n] for runs of block / n elements, in the elements' order; `table`: what codes are numbers into.
+    `formula`: an expression of the parts in Python's notation, computed in f32."""
+
+    formula: str
+    parts: Callable[[Bytes], Parts]
 
 
 class Codec(NamedTuple):
@@ -23,6 +36,7 @@ class Codec(NamedTuple):
     decode: Decoder
     encode: Encoder | None = None
     weighted: WeightedEncoder | None = None
+    unpacking: Unpacking | None = None
 
 
 @cache
