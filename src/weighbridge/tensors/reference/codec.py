@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from weighbridge.base.dtypes import BY_NAME, OLD, SCALARS
+from weighbridge.base.dtypes import BY_NAME, OLD, SCALARS, Field
 from weighbridge.tensors.reference.floats import Array, Bytes, Decoder, Encoder, WeightedEncoder, widen
 
 #: Arrays by name: one row per block.
@@ -44,6 +44,11 @@ def structure(name: str) -> np.dtype[Any]:
     """The fields of a block as a numpy dtype, without padding."""
     fields = (BY_NAME.get(name) or OLD[name]).fields
     return np.dtype([(f.name, f"<{SCALARS[f.scalar]}", (f.count,) if f.count > 1 else ()) for f in fields])
+
+
+def scalars(field: Field, raw: Bytes) -> Array:
+    """The numbers in the bytes of one field."""
+    return raw.view(f"<{SCALARS[field.scalar]}")
 
 
 def view(name: str, src: Bytes) -> Array:
