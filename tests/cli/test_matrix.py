@@ -43,7 +43,7 @@ USES: Mapping[str, Sequence[str]] = {
     "arch check": ["FOLDER", "GGUF"],
 }  # fmt: skip
 # Commands that aren't held to it: without options, or of stores, networks and devices, whose own tests do it.
-UNLISTED = {"completion", "dedupe", "du", "fetch", "fit", "ls", "mount", "serve"}
+UNLISTED = {"completion", "dedupe", "du", "fetch", "fit", "ls", "mount", "serve", "view"}
 # Option -> a value that makes a difference wherever it applies; flags need none.
 VALUES: Mapping[str, str] = {
     "--filter": "rank=1", "--include": "*a*", "--exclude": "*a*", "--sort": "name:desc", "--limit": "0",
