@@ -138,3 +138,5 @@ VIEW_REGIONS: Final = 2_000_000
 VIEW_DETAIL: Final = 20_000
 # Bytes that a report explains one by one.
 VIEW_BYTES: Final = 64 << 10
+# Steps of a pickle that a report explains at once, each with its stack.
+VIEW_STEPS: Final = 10_000
