@@ -8,7 +8,7 @@ Look. Each function gives a report, a dataclass; `bool(report)` is whether all i
     wb.inspect(path)        what is inside                 wb.scan(path)     what it would do when it is loaded
     wb.diff(a, b)           what differs                   wb.hash(path)     digests of files or tensors
     wb.anatomy(path)        every byte                     wb.explain(path)  a pickle, step by step
-    wb.fit(path)            whether it fits on a device
+    wb.fit(path)            whether it fits on a device      wb.view(path)     a page in a browser
 
 Read. Any format, lazily: names to tensors.
 
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from weighbridge.api.provider import provider
     from weighbridge.api.saving import plan_save, save
     from weighbridge.api.training import load_checkpoint, save_checkpoint
+    from weighbridge.api.viewing import ServedPage, export_view, view
     from weighbridge.api.writing import (
         convert,
         merge,
@@ -100,12 +101,12 @@ __version__ = "0.1.0"
 __all__ = [
     "AdapterOptions", "CheckpointOptions", "DiffReport", "FitReport", "GgufOptions", "HashReport", "HfOptions",
     "InspectReport", "Loss", "MlxOptions", "Model", "Move", "NumpyOptions", "Plan", "QuantizeOptions", "Result",
-    "SafetensorsOptions", "ScanReport", "SchemeOptions", "SourceOptions", "Tensor", "TorchFolderOptions",
+    "SafetensorsOptions", "ScanReport", "SchemeOptions", "ServedPage", "SourceOptions", "Tensor", "TorchFolderOptions",
     "TorchOptions", "VerifyReport", "WriteOptions", "__version__", "anatomy", "compare_quantized", "convert", "diff",
-    "edit", "errors", "explain", "fetch", "fit", "from_pretrained", "hash", "identify", "inspect", "inspect_imatrix",
-    "load", "load_checkpoint", "merge", "open", "plan_convert", "plan_edit", "plan_fetch", "plan_merge",
-    "plan_quantize", "plan_rename", "plan_save", "plan_slice", "plan_split", "plan_strip", "provider", "quantize",
-    "rename", "save", "save_checkpoint", "scan", "slice", "split", "strip", "verify",
+    "edit", "errors", "explain", "export_view", "fetch", "fit", "from_pretrained", "hash", "identify", "inspect",
+    "inspect_imatrix", "load", "load_checkpoint", "merge", "open", "plan_convert", "plan_edit", "plan_fetch",
+    "plan_merge", "plan_quantize", "plan_rename", "plan_save", "plan_slice", "plan_split", "plan_strip", "provider",
+    "quantize", "rename", "save", "save_checkpoint", "scan", "slice", "split", "strip", "verify", "view",
 ]  # fmt: skip
 
 # Module -> the public names in it.
@@ -117,6 +118,7 @@ _MODULES: Final = {
     "api.objects": "Model Tensor open",
     "api.provider": "provider",
     "api.saving": "plan_save save",
+    "api.viewing": "ServedPage export_view view",
     "api.training": "load_checkpoint save_checkpoint",
     "api.writing": "convert merge plan_convert plan_merge plan_quantize plan_rename plan_slice plan_split plan_strip "
     "quantize rename slice split strip",
