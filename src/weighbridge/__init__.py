@@ -9,6 +9,7 @@ Look. Each function gives a report, a dataclass; `bool(report)` is whether all i
     wb.diff(a, b)           what differs                   wb.hash(path)     digests of files or tensors
     wb.anatomy(path)        every byte                     wb.explain(path)  a pickle, step by step
     wb.fit(path)            whether it fits on a device    wb.choose(path)   format, type and commands
+    wb.view(path)           a page in a browser
 
 Read. Any format, lazily: names to tensors.
 
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from weighbridge.api.provider import provider
     from weighbridge.api.saving import plan_save, save
     from weighbridge.api.training import load_checkpoint, save_checkpoint
+    from weighbridge.api.viewing import ServedPage, export_view, view
     from weighbridge.api.writing import (
         convert,
         merge,
@@ -104,13 +106,13 @@ __version__ = "0.1.0"
 __all__ = [
     "AdapterOptions", "CheckpointOptions", "Choice", "DiffReport", "FitReport", "GgufOptions", "HashReport",
     "HfOptions", "InspectReport", "Loss", "MlxOptions", "Model", "Move", "NumpyOptions", "Plan", "QuantizeOptions",
-    "Result", "SafetensorsOptions", "ScanReport", "SchemeOptions", "ShipPlan", "ShipReport", "SourceOptions",
-    "Tensor", "TorchFolderOptions", "TorchOptions", "VerifyReport", "WriteOptions", "__version__", "anatomy",
-    "choose", "compare_quantized", "convert", "diff", "edit", "errors", "explain", "fetch", "fit",
-    "from_pretrained", "hash", "identify", "inspect", "inspect_imatrix", "load", "load_checkpoint", "merge", "open",
-    "plan_convert", "plan_edit", "plan_fetch", "plan_merge", "plan_quantize", "plan_rename", "plan_save",
-    "plan_ship", "plan_slice", "plan_split", "plan_strip", "provider", "quantize", "rename", "save",
-    "save_checkpoint", "scan", "ship", "slice", "split", "strip", "verify",
+    "Result", "SafetensorsOptions", "ScanReport", "SchemeOptions", "ServedPage", "ShipPlan", "ShipReport",
+    "SourceOptions", "Tensor", "TorchFolderOptions", "TorchOptions", "VerifyReport", "WriteOptions", "__version__",
+    "anatomy", "choose", "compare_quantized", "convert", "diff", "edit", "errors", "explain", "export_view",
+    "fetch", "fit", "from_pretrained", "hash", "identify", "inspect", "inspect_imatrix", "load", "load_checkpoint",
+    "merge", "open", "plan_convert", "plan_edit", "plan_fetch", "plan_merge", "plan_quantize", "plan_rename",
+    "plan_save", "plan_ship", "plan_slice", "plan_split", "plan_strip", "provider", "quantize", "rename", "save",
+    "save_checkpoint", "scan", "ship", "slice", "split", "strip", "verify", "view",
 ]  # fmt: skip
 
 # Module -> the public names in it.
@@ -122,6 +124,7 @@ _MODULES: Final = {
     "api.objects": "Model Tensor open",
     "api.provider": "provider",
     "api.saving": "plan_save save",
+    "api.viewing": "ServedPage export_view view",
     "api.training": "load_checkpoint save_checkpoint",
     "api.writing": "convert merge plan_convert plan_merge plan_quantize plan_rename plan_slice plan_split plan_strip "
     "quantize rename slice split strip",

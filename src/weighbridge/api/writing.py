@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path as FilePath
 from typing import Unpack
 
+from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.api.keywords import (
     ConvertKeywords,
     Path,
@@ -92,8 +93,8 @@ def plan_split(src: Path, dst: Path, *, tp: int | None = None, **options: Unpack
         raise UsageError("no bound for a shard was given", hint="--max-size 5GB, --max-tensors 128 or --tp 4")
     with _opened(src, source) as model:
         if tp is not None:
-            return plan_ranks(model, FilePath(dst), resolve(RankOptions, "model", {"tp": tp, **given}), write)
-        return build(model, choose_target(model, dst, same_format(model, FilePath(dst)), given), write)
+            return plan_ranks(model, resolve_target(dst), resolve(RankOptions, "model", {"tp": tp, **given}), write)
+        return build(model, choose_target(model, dst, same_format(model, resolve_target(dst)), given), write)
 
 
 def plan_merge(src: Path, dst: Path, **options: Unpack[WriteKeywords]) -> Plan:
@@ -101,7 +102,7 @@ def plan_merge(src: Path, dst: Path, **options: Unpack[WriteKeywords]) -> Plan:
     with one file."""
     source, write, given = sort_keywords(options)
     with _opened(src, source) as model:
-        return build(model, choose_target(model, dst, same_format(model, FilePath(dst)), given), write)
+        return build(model, choose_target(model, dst, same_format(model, resolve_target(dst)), given), write)
 
 
 def plan_strip(

@@ -48,6 +48,7 @@ _LOOK, _CHANGE, _OTHER = "Look", "Change", "Other"
 COMMANDS: Final = (
     Verb("identify", "Say what a file is, by its content.", _LOOK, ("file", "what")),
     Verb("inspect", "Show what is inside: model, tensors, metadata.", _LOOK, ("info", "show", "stat", "tree")),
+    Verb("view", "Look at a model, or at two, in a browser.", _LOOK, ("browse", "page")),
     Verb("ls", "List the models of this machine.", _LOOK, ("list", "models")),
     Verb("du", "Show where the disk went: stores, duplicates, leftovers.", _LOOK),
     Verb("anatomy", "Name every byte of a file: annotated hexdump and layout map.", _LOOK, ("hexdump", "layout")),

@@ -55,7 +55,7 @@ class DeviceType(click.ParamType):  # type: ignore[type-arg]
     "--runtime", type=click.Choice(list(RUNTIMES)), default="llama.cpp", show_default=True, help="What runs the model."
 )
 @option("--type", "type", metavar="TYPE", help="Only this type of wb quantize [all].")
-@option("--flash-attention/--no-flash-attention", default=True, help="llama.cpp's -fa [on].")
+@option("--flash-attention/--no-flash-attention", default=None, help="llama.cpp's -fa [on].")
 @option("--ubatch", type=click.IntRange(1, 1 << 20), metavar="N", help="llama.cpp's -ub [512].")
 @arch_file_option
 @option("--explain", is_flag=True, help="Show the arithmetic line by line.")
