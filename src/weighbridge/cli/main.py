@@ -54,6 +54,7 @@ COMMANDS: Final = (
     Verb("anatomy", "Name every byte of a file: annotated hexdump and layout map.", _LOOK, ("hexdump", "layout")),
     Verb("explain", "Tell what a pickle would make Python do, step by step.", _LOOK, ("disassemble", "dis")),
     Verb("get", "Take one tensor out, or print its statistics.", _LOOK, ("extract", "dump")),
+    Verb("stats", "Compute statistics of a tensor's values, or of every layer's.", _LOOK, ("histogram", "values")),
     Verb("verify", "Check a file or a model for everything that can be wrong.", _LOOK, ("check", "doctor", "validate")),
     Verb("diff", "Compare two models in any form: names, bytes, values.", _LOOK, ("compare",)),
     Verb("arch", "Model families: their tables, and how a model fits them.", _LOOK, ("family", "families")),

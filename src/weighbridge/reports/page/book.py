@@ -24,6 +24,7 @@ from weighbridge.base.plain import plain
 from weighbridge.io.source import Source
 from weighbridge.models.checkpoint import Checkpoint, SourceOptions
 from weighbridge.models.open import open_model
+from weighbridge.reports.microscope.places import FileLens
 
 _TEXT: Final = 200  # characters of a search
 _KEPT: Final = 256  # answers of slow questions
@@ -45,7 +46,7 @@ class Control:
     def cancelled(self) -> bool:
         return self.stop.is_set()
 
-    def progress(self, done: int, total: int) -> None:
+    def progress(self, done: int, total: int, what: str = "") -> None:
         """Notes the progress; raises Cancelled where the answer isn't wanted."""
         self.done, self.total = done, total
         if self.stop.is_set():
@@ -68,6 +69,7 @@ class Book(Closing):
         self.paths: tuple[str, ...] = tuple(os.fspath(path) for path in paths)
         self.options = options
         self.models: list[Checkpoint] = []
+        self._lenses: dict[tuple[int, int], FileLens] = {}
         self._answers: dict[tuple[str, ...], bytes] = {}
         self._locks: dict[tuple[str, ...], threading.Lock] = {}
         self._lock = threading.Lock()
@@ -84,8 +86,8 @@ class Book(Closing):
         return " and ".join(Path(path).name or path for path in self.paths)
 
     def close(self) -> None:
-        for model in self.models:
-            model.close()
+        for opened in (*self._lenses.values(), *self.models):
+            opened.close()
 
     def question(self, name: str, given: Mapping[str, str]) -> tuple[Endpoint, dict[str, Any]]:
         """The endpoint of a name, and its parameters. UsageError for an unknown one, or others than it takes."""
@@ -149,6 +151,14 @@ class Book(Closing):
         if file >= len(files):
             raise UsageError(f"there is no file {file}")
         return files[file]
+
+    def lens(self, model: int, file: int) -> FileLens:
+        """The bytes of a file, whose regions are found once. Errors: as `source`'s."""
+        path = self.source(model, file).name
+        with self._lock:
+            if (model, file) not in self._lenses:
+                self._lenses[model, file] = FileLens(path)
+            return self._lenses[model, file]
 
     def tensor(self, model: int, tensor: int) -> str:
         """The name of a stored tensor by its number. UsageError where there is none."""

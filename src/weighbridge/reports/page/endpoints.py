@@ -89,6 +89,34 @@ def layout(book: Book, model: int, file: int) -> Any:
             "start": exact(found.start), "labels": labels}  # fmt: skip
 
 
+def diff(book: Book, control: Control) -> Any:
+    """What differs between two models, values included."""
+    from weighbridge.reports.diff.report import diff
+
+    if len(book.models) < 2:
+        raise UsageError("there is one model only")
+    return diff(*book.paths, progress=control.progress)
+
+
+def bytes_of(book: Book, model: int, file: int, offset: int, length: int) -> Any:
+    """Bytes of a file with their meaning."""
+    return book.lens(model, file).bytes(offset, length)
+
+
+def block(book: Book, model: int, tensor: int, number: int) -> Any:
+    """One block of a tensor, with its formula."""
+    from weighbridge.reports.microscope.blocks import block
+
+    return block(book.models[model], book.tensor(model, tensor), number)
+
+
+def pickle(book: Book, model: int, file: int, member: str, start: int) -> Any:
+    """Steps of a pickle; the first one of the file where `member` is empty."""
+    from weighbridge.reports.microscope.pickles import pickle_trace
+
+    return pickle_trace(book.source(model, file).name, member=member or None, start=start)
+
+
 def moves(book: Book, file: int) -> Any:
     """What lies elsewhere in the same file of two models."""
     from weighbridge.reports.view.layout import layout_map, moves
@@ -109,5 +137,9 @@ ENDPOINTS: Final[Mapping[str, Endpoint]] = MappingProxyType(
         "metadata": Endpoint(metadata, ("model",)),
         "layout": Endpoint(layout, ("model", "file")),
         "moves": Endpoint(moves, ("file",)),
+        "diff": Endpoint(diff, slow=True),
+        "bytes": Endpoint(bytes_of, ("model", "file", "offset", "length")),
+        "block": Endpoint(block, ("model", "tensor", "number")),
+        "pickle": Endpoint(pickle, ("model", "file", "member", "start")),
     }
 )
