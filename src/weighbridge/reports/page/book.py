@@ -19,20 +19,17 @@ from typing import Any, Final
 import msgspec
 
 from weighbridge.base.closeable import Closing
-from weighbridge.base.errors import UsageError, WeighbridgeError
+from weighbridge.base.errors import UsageError
 from weighbridge.base.plain import plain
 from weighbridge.io.source import Source
 from weighbridge.models.checkpoint import Checkpoint, SourceOptions
 from weighbridge.models.open import open_model
 from weighbridge.reports.microscope.places import FileLens
+from weighbridge.reports.statistics.tensor import CancelledError
 
 _TEXT: Final = 200  # characters of a search
-_KEPT: Final = 256  # answers of slow questions
+_KEPT: Final = 256  # answers
 _EXACT: Final = 1 << 53  # JavaScript's numbers are exact below
-
-
-class Cancelled(WeighbridgeError):
-    """Nobody waits for the answer any more."""
 
 
 @dataclass(slots=True)
@@ -47,19 +44,21 @@ class Control:
         return self.stop.is_set()
 
     def progress(self, done: int, total: int, what: str = "") -> None:
-        """Notes the progress; raises Cancelled where the answer isn't wanted."""
+        """Notes the progress; raises CancelledError where the answer isn't wanted."""
         self.done, self.total = done, total
         if self.stop.is_set():
-            raise Cancelled("cancelled")
+            raise CancelledError("cancelled")
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A question of the page: what answers it, its parameters, whether the answer takes long (reads tensor data)."""
+    """A question of the page: what answers it, its parameters, whether the answer takes long (reads tensor data), and
+    whether it is kept (a slow one always is)."""
 
     answer: Callable[..., Any]
     params: tuple[str, ...] = ()
     slow: bool = False
+    kept: bool = False
 
 
 class Book(Closing):
@@ -109,15 +108,17 @@ class Book(Closing):
         return Control()
 
     def answer(self, name: str, given: Mapping[str, str], control: Control | None = None) -> bytes:
-        """The answer as JSON. Slow ones are kept; two who wait for the same one share it. Errors: the endpoint's."""
+        """The answer as JSON. Two who wait for the same one that is kept share it. Errors: the endpoint's."""
         found, values = self.question(name, given)
         control = control or Control()
-        if not found.slow:
+        if not (found.slow or found.kept):
             return encode(found.answer(self, **values))
+        if found.slow:
+            values["control"] = control
         key = (name, *(given[param] for param in found.params))
         with self._turn(key, control):
             if key not in self._answers:
-                encoded = encode(found.answer(self, control=control, **values))
+                encoded = encode(found.answer(self, **values))
                 while len(self._answers) >= _KEPT:
                     self._answers.pop(next(iter(self._answers)))
                 self._answers[key] = encoded
@@ -129,7 +130,7 @@ class Book(Closing):
             lock = self._locks.setdefault(key, threading.Lock())
         while not lock.acquire(timeout=0.1):
             if control.cancelled():
-                raise Cancelled("cancelled")
+                raise CancelledError("cancelled")
         try:
             yield
         finally:
