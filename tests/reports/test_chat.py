@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.reports import makers as m
 
-from weighbridge.adapters.jinja import render as jinja
+from weighbridge.adapters import chat_template
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.models.open import open_model
 from weighbridge.models.tokenizer import ChatTemplate, TokenType, Vocab, VocabKind
@@ -84,10 +84,10 @@ def test_a_template_that_eats_the_machine_is_stopped(text: str) -> None:
 
 def test_a_template_that_waits_is_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "worker.py").write_text("import time; time.sleep(600)")
-    monkeypatch.setattr(jinja, "_WORKER", tmp_path / "worker.py")
-    assert jinja.render("", {}, wait=0.2).stopped == "time"
+    monkeypatch.setattr(chat_template, "_WORKER", tmp_path / "worker.py")
+    assert chat_template.render("", {}, wait=0.2).stopped == "time"
     (tmp_path / "worker.py").write_text("raise SystemExit(3)")
-    assert "ended with 3" in (jinja.render("", {}).error or "")
+    assert "ended with 3" in (chat_template.render("", {}).error or "")
 
 
 # What a template tries -> what its error has in it.

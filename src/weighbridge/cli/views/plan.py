@@ -41,11 +41,14 @@ def planned(
     plan: Callable[..., P], src: Path | str, dst: str | Path, options: Mapping[str, Any], *, dry_run: bool, **more: Any
 ) -> P:
     """The plan of a command. A target that can't be written is an error before the source is read, unless dry."""
+    from weighbridge.adapters.remote.schemes import resolve_target
     from weighbridge.io.sink import check_target
 
     if not dry_run:
         overwrite = options["overwrite"] or options["replace_folder"]
-        check_target(dst, overwrite=overwrite, parents=options["parents"])
+        check_target(
+            resolve_target(dst), overwrite=overwrite, parents=options["parents"], resume=bool(options.get("resume"))
+        )
     return plan(src, dst, **more, **given(options))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from weighbridge.adapters.jinja import render as jinja
+from weighbridge.adapters import chat_template
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.models.tokenizer import Vocab
 from weighbridge.reports.chat.conversations import CONVERSATIONS
@@ -53,7 +53,7 @@ def render(
     in a process with limits. UsageError for an unknown name; UnsupportedError where the model has no template, or
     Jinja2 isn't installed."""
     variables = _variables(vocab, conversation, add_generation_prompt)
-    found = jinja.render(template_text(vocab, template), variables)
+    found = chat_template.render(template_text(vocab, template), variables)
     name = conversation if isinstance(conversation, str) else "own"
     spans = tuple(_spans(vocab, found.text))
     return RenderedTemplate(name, template, found.text, spans, found.error, found.stopped)

@@ -1,5 +1,9 @@
-"""The process in which one chat template is rendered. It imports Jinja2 and nothing of Weighbridge, gives up everything
-that a template could do harm with, renders, and answers on standard output. `render.py` starts it.
+"""The process in which a chat template is rendered: a template is a program, which may loop or grow without end.
+
+Run by `adapters/chat_template.py` as a script, with nothing of Weighbridge imported. Reads one JSON object from
+standard input: {"template", "cases" (its variables), "now" (seconds since 1970, or null: the clock's), "path", "memory"
+in bytes, "seconds" of the processor, "output" in characters}. Gives up what a template could do harm with, renders,
+and writes a JSON list with {"text", "error", "stopped"} for each case.
 
 The environment is that of transformers (utils/chat_template_utils.py, `_compile_jinja_template`): an immutable sandbox,
 trim_blocks, lstrip_blocks, break and continue, `{% generation %}`, `tojson`, `raise_exception`, `strftime_now`.
@@ -26,8 +30,8 @@ def confine(memory: int, seconds: int) -> None:
             resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
 
 
-def environment() -> Any:
-    from datetime import datetime
+def environment(now: float | None) -> Any:
+    from datetime import UTC, datetime
 
     from jinja2 import nodes
     from jinja2.exceptions import TemplateError
@@ -55,16 +59,17 @@ def environment() -> Any:
     made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
     made.filters["tojson"] = tojson
     made.globals["raise_exception"] = raise_exception
-    made.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    at = datetime.now() if now is None else datetime.fromtimestamp(now, UTC)
+    made.globals["strftime_now"] = at.strftime
     return made
 
 
-def render(template: str, variables: dict[str, Any], most: int) -> dict[str, str]:
+def render(made: Any, template: str, variables: dict[str, Any], most: int) -> dict[str, str]:
     """`text`, and what ended it: `error` (the template's own), `stopped` ("output", "memory")."""
     parts: list[str] = []
     size = 0
     try:
-        for part in environment().from_string(template).generate(**variables):
+        for part in made.from_string(template).generate(**variables):
             parts.append(part[: most - size])
             size += len(part)
             if size > most:
@@ -72,7 +77,7 @@ def render(template: str, variables: dict[str, Any], most: int) -> dict[str, str
     except MemoryError:
         parts.clear()
         return {"text": "", "stopped": "memory"}
-    except Exception as error:
+    except Exception as error:  # a program of anybody's may raise anything
         return {"text": "".join(parts), "error": f"{type(error).__name__}: {error}"[:2000]}
     return {"text": "".join(parts)}
 
@@ -81,9 +86,10 @@ def main() -> None:
     request = json.load(sys.stdin)
     sys.path[:] = request["path"]
     sys.setrecursionlimit(500)
-    environment()  # imported before memory is short
+    made = environment(request["now"])  # imported before memory is short
     confine(request["memory"], request["seconds"])
-    sys.stdout.write(json.dumps(render(request["template"], request["variables"], request["output"])))
+    answers = [render(made, request["template"], case, request["output"]) for case in request["cases"]]
+    sys.stdout.write(json.dumps(answers))
 
 
 if __name__ == "__main__":

@@ -1,1 +1,0 @@
-"""Chat templates rendered with Jinja2, in a process of their own."""
