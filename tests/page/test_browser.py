@@ -330,6 +330,52 @@ def test_bits_per_weight_by_layer_are_those_of_the_types(visit: Visit, models: P
     assert shown == sorted(f"{float(f'{t.nbytes * 8 / t.parameters:.3g}'):g}" for t in tensors)
 
 
+TEMPLATE = (
+    "{% for m in messages %}<|im|>{{ m.role }}\n{{ m.content }}{% endfor %}{% if tools %}{{ 'a' * 10**10 }}{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def chat_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A file with three tokens, and a template that needs 10 GB where there are tools."""
+    gguf = pytest.importorskip("gguf")
+    path = tmp_path_factory.mktemp("chat") / "chat.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(["<|im|>", "hello\u202e", "</script>"])
+    writer.add_token_types([3, 1, 1])
+    writer.add_token_merges([])
+    writer.add_chat_template(TEMPLATE)
+    writer.add_tensor("token_embd.weight", np.zeros((3, 32), np.float32))
+    for write in (
+        writer.write_header_to_file,
+        writer.write_kv_data_to_file,
+        writer.write_tensors_to_file,
+        writer.close,
+    ):
+        write()
+    yield from serving(path)
+
+
+def test_a_template_is_rendered_and_one_that_eats_memory_is_stopped(visit: Visit, chat_url: str) -> None:
+    pytest.importorskip("jinja2")
+    page = settled(visit(at(chat_url, "tokenizer")))
+    page.wait_for_selector(".rendered")
+    assert page.locator(".rendered").inner_text() == "<|im|>user\nWhat is the capital of France?"
+    assert page.locator(".rendered .token").all_inner_texts() == ["<|im|>"]
+    page.get_by_role("button", name="tools").click()
+    page.get_by_text("It took too much memory.").wait_for()
+
+
+def test_tokens_are_found(visit: Visit, chat_url: str) -> None:
+    page = settled(visit(at(chat_url, "tokenizer")))
+    assert page.locator("section", has_text="Special tokens").last.locator("tbody .token").all_inner_texts() == [
+        "<|im|>"
+    ]
+    page.get_by_label("Search tokens").fill("hell")
+    page.locator("section", has_text="Search").locator("tbody th", has_text="hello\\u202e").wait_for()
+
+
 @pytest.mark.parametrize("tensor", ["token_embd.weight", "output_norm.weight"])
 def test_statistics_are_those_of_numpy(visit: Visit, models: Path, model_url: str, tensor: str) -> None:
     with wb.open(models / "q4.gguf") as model:

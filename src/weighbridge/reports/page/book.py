@@ -24,6 +24,8 @@ from weighbridge.base.plain import plain
 from weighbridge.io.source import Source
 from weighbridge.models.checkpoint import Checkpoint, SourceOptions
 from weighbridge.models.open import open_model
+from weighbridge.models.tokenizer import Vocab
+from weighbridge.reports.chat.tokens import vocab_of
 from weighbridge.reports.microscope.places import FileLens
 from weighbridge.reports.statistics.tensor import CancelledError
 
@@ -69,6 +71,7 @@ class Book(Closing):
         self.options = options
         self.models: list[Checkpoint] = []
         self._lenses: dict[tuple[int, int], FileLens] = {}
+        self._vocabs: dict[int, Vocab] = {}
         self._answers: dict[tuple[str, ...], bytes] = {}
         self._locks: dict[tuple[str, ...], threading.Lock] = {}
         self._lock = threading.Lock()
@@ -153,6 +156,13 @@ class Book(Closing):
             raise UsageError(f"there is no file {file}")
         return files[file]
 
+    def vocab(self, model: int) -> Vocab:
+        """The tokenizer of a model, read once. Errors: as `vocab_of`'s."""
+        with self._lock:
+            if model not in self._vocabs:
+                self._vocabs[model] = vocab_of(self.models[model])
+            return self._vocabs[model]
+
     def lens(self, model: int, file: int) -> FileLens:
         """The bytes of a file, whose regions are found once. Errors: as `source`'s."""
         path = self.source(model, file).name
@@ -170,7 +180,7 @@ class Book(Closing):
 
 
 #: Parameters that are words; the others are numbers.
-_WORDS: Final = frozenset({"text", "statistic", "member", "conversation"})
+_WORDS: Final = frozenset({"text", "statistic", "member", "conversation", "template"})
 
 
 def encode(value: Any) -> bytes:

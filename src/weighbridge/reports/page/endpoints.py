@@ -89,6 +89,34 @@ def layout(book: Book, model: int, file: int) -> Any:
             "start": exact(found.start), "labels": labels}  # fmt: skip
 
 
+def vocabulary(book: Book, model: int) -> Any:
+    """The special tokens and templates of a model, and the example conversations."""
+    from weighbridge.reports.chat.conversations import CONVERSATIONS
+    from weighbridge.reports.chat.tokens import vocabulary
+
+    return {"vocabulary": vocabulary(book.vocab(model)), "conversations": tuple(CONVERSATIONS)}
+
+
+def tokens(book: Book, model: int, text: str) -> Any:
+    """The tokens that a search finds."""
+    from weighbridge.reports.chat.tokens import search
+
+    return search(book.vocab(model), text)
+
+
+def rendered(book: Book, model: int, template: str, conversation: str, prompt: int, control: Control) -> Any:
+    """A template's rendering in pieces: texts, and special tokens with their numbers."""
+    from weighbridge.reports.chat.template import render
+
+    found = render(book.vocab(model), conversation, template=template, add_generation_prompt=bool(prompt))
+    pieces, at = [], 0
+    for span in found.spans:
+        pieces += [(found.text[at : span.start], None), (found.text[span.start : span.end], span.id)]
+        at = span.end
+    shown = [(text, token) for text, token in (*pieces, (found.text[at:], None)) if text]
+    return {"pieces": shown, "error": found.error, "stopped": found.stopped}
+
+
 def statistics(book: Book, model: int, tensor: int, control: Control) -> Any:
     """The statistics of all values of a tensor."""
     from weighbridge.reports.statistics.tensor import tensor_statistics
@@ -160,6 +188,9 @@ ENDPOINTS: Final[Mapping[str, Endpoint]] = MappingProxyType(
         "metadata": Endpoint(metadata, ("model",)),
         "layout": Endpoint(layout, ("model", "file"), kept=True),
         "moves": Endpoint(moves, ("file",)),
+        "vocabulary": Endpoint(vocabulary, ("model",), kept=True),
+        "tokens": Endpoint(tokens, ("model", "text")),
+        "rendered": Endpoint(rendered, ("model", "template", "conversation", "prompt"), slow=True),
         "statistics": Endpoint(statistics, ("model", "tensor"), slow=True),
         "channels": Endpoint(channels, ("model", "tensor"), slow=True),
         "heat": Endpoint(heat, ("model", "statistic"), slow=True),

@@ -12,6 +12,7 @@ import { Layout } from "./panels/layout.js";
 import { Microscope } from "./panels/microscope.js";
 import { Numbers } from "./panels/numbers.js";
 import { Summary } from "./panels/summary.js";
+import { Tokenizer } from "./panels/tokenizer.js";
 import { Tensors } from "./panels/tensors.js";
 
 const PANELS = [
@@ -20,6 +21,7 @@ const PANELS = [
   ["layout", "Layout", Layout],
   ["microscope", "Microscope", Microscope],
   ["numbers", "Numbers", Numbers],
+  ["tokenizer", "Tokenizer", Tokenizer],
   ["architecture", "Architecture", Architecture],
   ["diff", "Differences", Diff, true], // of two models
 ];
