@@ -111,6 +111,9 @@ def _handler(server: FileServer) -> type[BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             self._answer()
 
+        def do_PUT(self) -> None:
+            self._answer()
+
         def do_POST(self) -> None:
             self._answer()
 

@@ -8,9 +8,11 @@ from pathlib import Path as FilePath
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.api.keywords import Path
 from weighbridge.api.verbs import planned_and_run
+from weighbridge.base.errors import UsageError
 from weighbridge.conversion import fetch as fetching
 from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.plan.model import Plan
+from weighbridge.io.location import is_remote
 
 
 def plan_fetch(
@@ -38,6 +40,8 @@ def plan_fetch(
         jobs=jobs,
         max_memory=max_memory,
     )
+    if is_remote(dst):
+        raise UsageError(f"{dst} is elsewhere, and fetch writes to this machine", hint="wb convert SRC DST")
     return fetching.plan_fetch(resolve_path(src), FilePath(dst), tuple(include), tuple(exclude), write)
 
 

@@ -7,6 +7,7 @@ from functools import wraps
 from inspect import signature
 from typing import ParamSpec, Protocol
 
+from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.base.closeable import Closing
 from weighbridge.conversion.result import Progress, Result
 from weighbridge.io.sink import check_target
@@ -32,7 +33,8 @@ def planned_and_run(plan: Callable[Keywords, Runnable], doc: str) -> Callable[Ke
         if "dst" in parameters.parameters:
             dst, options = parameters.bind(*args, **keywords).arguments["dst"], keywords
             overwrite = any(options.get(name) for name in ("overwrite", "replace_folder"))
-            check_target(dst, overwrite=overwrite, parents=bool(options.get("parents")))
+            parents, resume = bool(options.get("parents")), bool(options.get("resume"))
+            check_target(resolve_target(dst), overwrite=overwrite, parents=parents, resume=resume)
         planned = plan(*args, **keywords)
         try:
             return planned.run()

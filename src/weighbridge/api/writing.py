@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path as FilePath
 from typing import Unpack
 
+from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.api.keywords import (
     ConvertKeywords,
     Path,
@@ -48,10 +49,13 @@ from weighbridge.models.transform.rename import RenameRules
 
 
 @contextmanager
-def _opened(src: Path, options: SourceOptions) -> Iterator[Checkpoint]:
-    """The model at `src`. It stays open for the plan; closed where planning fails."""
+def _opened(src: Path, options: SourceOptions, *, merges: bool = False) -> Iterator[Checkpoint]:
+    """The model at `src`. It stays open for the plan; closed where planning fails. `merges`: the caller merges the
+    adapters of a Modelfile, which are refused elsewhere."""
     model = open_model(src, options)
     try:
+        if model.place.adapters and not merges:
+            raise UsageError(f"{src} adds an adapter to its model", hint=f"merge it first: wb convert {src} DST")
         yield model
     except BaseException:
         model.close()
@@ -72,12 +76,12 @@ def plan_convert(
     None: it follows from the extension of `dst`. `lora`: an adapter to merge into the weights.
     """
     source, write, given = sort_keywords(options)
-    with _opened(src, source) as model:
+    with _opened(src, source, merges=True) as model:
         target = choose_target(model, dst, to, given)
-        if lora is not None:
+        for adapter in (*model.place.adapters, *(() if lora is None else (FilePath(lora),))):
             if isinstance(target.options, AdapterOptions | CheckpointOptions):
                 raise UsageError(f"--lora doesn't apply to {target.options.title}", hint="it applies to models")
-            model = adapters.merge_adapter(model, FilePath(lora))
+            model = adapters.merge_adapter(model, adapter)
         return build(model, target, write)
 
 
@@ -89,8 +93,8 @@ def plan_split(src: Path, dst: Path, *, tp: int | None = None, **options: Unpack
         raise UsageError("no bound for a shard was given", hint="--max-size 5GB, --max-tensors 128 or --tp 4")
     with _opened(src, source) as model:
         if tp is not None:
-            return plan_ranks(model, FilePath(dst), resolve(RankOptions, "model", {"tp": tp, **given}), write)
-        return build(model, choose_target(model, dst, same_format(model, FilePath(dst)), given), write)
+            return plan_ranks(model, resolve_target(dst), resolve(RankOptions, "model", {"tp": tp, **given}), write)
+        return build(model, choose_target(model, dst, same_format(model, resolve_target(dst)), given), write)
 
 
 def plan_merge(src: Path, dst: Path, **options: Unpack[WriteKeywords]) -> Plan:
@@ -98,7 +102,7 @@ def plan_merge(src: Path, dst: Path, **options: Unpack[WriteKeywords]) -> Plan:
     with one file."""
     source, write, given = sort_keywords(options)
     with _opened(src, source) as model:
-        return build(model, choose_target(model, dst, same_format(model, FilePath(dst)), given), write)
+        return build(model, choose_target(model, dst, same_format(model, resolve_target(dst)), given), write)
 
 
 def plan_strip(

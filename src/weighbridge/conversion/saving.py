@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.base.dtypes import DType, Kind
 from weighbridge.base.dtypes import dtype as dtype_of
 from weighbridge.base.errors import UnsupportedError, UsageError
@@ -31,7 +32,7 @@ def plan_arrays(
 ) -> Plan:  # fmt: skip
     """The plan of writing `tensors` to `dst`. `dtype`: of the weights; a block type quantizes matrices whose rows are
     whole blocks, and keeps the rest, with a note."""
-    path = Path(dst)
+    path = resolve_target(dst)
     kind = _format(os.fspath(dst), path)
     draft = PlanBuilder({}, metadata, path.stem if path.suffix else "model")
     wanted = None if dtype is None else dtype_of(dtype)

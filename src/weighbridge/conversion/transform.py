@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.base.errors import UsageError
 from weighbridge.conversion.options import ShardOptions, WriteOptions
 from weighbridge.conversion.plan.build import build
@@ -67,7 +68,7 @@ def plan_rename(
     given: Mapping[str, Any] = MappingProxyType({}), write: WriteOptions = WriteOptions(),
 ) -> TransformPlan:  # fmt: skip
     """Plans to write the model under other names. `given`: options of the target by name."""
-    kind = choose_target(model, target, to or same_format(model, Path(target)), given).format
+    kind = choose_target(model, target, to or same_format(model, resolve_target(target)), given).format
     if names.dialect not in (None, _GGUF) and kind == _GGUF and model.format == _GGUF:
         raise UsageError(
             f"a GGUF under {names.dialect} names is one that nothing loads",
@@ -130,7 +131,7 @@ def _planned(
     write: WriteOptions,
 ) -> TransformPlan:
     done = operate(model)
-    path = Path(target)
+    path = resolve_target(target)
     chosen = choose_target(done.model, target, to or same_format(model, path), given)
     if (size := _shard_size(model, path)) and isinstance(chosen.options, ShardOptions) and not chosen.options.sharded:
         chosen = chosen._replace(options=replace(chosen.options, max_shard_size=size))

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from weighbridge.base.errors import UsageError
 from weighbridge.io.source import FileSource, Source
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
@@ -36,6 +37,20 @@ class RemoteTree(Protocol):
 
     def open(self, name: str) -> Source:
         """A file of the tree. FileNotFoundError where there is none."""
+
+
+class TargetTree(RemoteTree, Protocol):
+    """A tree that can be written to."""
+
+    def check(self, name: str, *, overwrite: bool, folder: bool | None) -> None:
+        """Checks for obstacles to a write under a name, before any work. RefusedError where something is there."""
+
+    def sink(self, name: str, **how: Any) -> Any:
+        """What is written under a name, with the interface of `weighbridge.io.sink.Sink`."""
+
+    def staged(self, size: int, late: int) -> int:
+        """Bytes of this machine's disk that a write of `size` bytes takes, `late` of them in files whose first bytes
+        depend on the last."""
 
 
 _TREES: Final[dict[str, RemoteTree]] = {}
@@ -90,6 +105,14 @@ class RemotePath(type(Path())):  # type: ignore[misc]  # pathlib's class for thi
         """The file's bytes."""
         tree, name = self._tree()
         return tree.open(name)
+
+    @property
+    def place(self) -> tuple[TargetTree, str]:
+        """The tree to write to, and the name in it. UsageError for a path that is only read."""
+        tree, name = self._tree()
+        if not hasattr(tree, "sink"):
+            raise UsageError(f"{self} is only read", hint="write to this machine, s3:// or hf://")
+        return tree, name  # type: ignore[return-value]  # a `TargetTree`, by its method
 
     @property
     def version(self) -> str:

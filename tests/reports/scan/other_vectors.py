@@ -237,6 +237,7 @@ TEMPLATES: Final = (
     ("{% set k = '__class__' if x else 'y' %}{% set j = k %}{{ z[j] }}", D, "template/underscored"),
     ("{{ x[{'a': '__class__'}.a] }}", D, "template/underscored"),
     ("{{ x[['__class__', 'a']|first] }}", D, "template/underscored"),
+    ("{{ [x]|map(attribute='x' ~ y)|list }}", U, "template/built-name"),
     ("{{ ''[bos_token] }}", U, "template/built-name"),
     ("{% macro f() %}__class__{% endmacro %}{{ ''[f()] }}", U, "template/built-name"),
     ("{% set k %}{{ y }}{% endset %}{{ x[k] }}", U, "template/built-name"),
@@ -279,6 +280,10 @@ TEMPLATES: Final = (
     ("{% for i in range(1000) %}{% for j in range(1000) %}x{% endfor %}{% endfor %}", M, "template/bomb"),
     ("{{ 'x' * 100000000 }}", M, "template/bomb"),
     ("{{ 9 ** x }}", M, "template/bomb"),
+    ("{% set s = 'x' %}{% for i in range(60) %}{% set s = s ~ s %}{% endfor %}", M, "template/bomb"),
+    ("{% set n = namespace(s='x') %}{% for i in m %}{% set n.s = 'a' ~ n.s ~ n.s %}{% endfor %}", M, "template/bomb"),
+    ("{% set s = 'x' %}" + "{% set s = s + s %}" * 20, M, "template/bomb"),
+    ("{{ 'x' * 999999 * 999999 }}", M, "template/bomb"),
     ("{{ '%99999999d'|format(1) }}", M, "template/bomb"),
     ("{{ x|center(9999999999) }}", M, "template/bomb"),
     ("{{ messages[ }}", M, "template/unreadable"),
@@ -339,6 +344,15 @@ def _plus_checksum(members: Mapping[str, bytes]) -> bytes:
         if data[at + 257 : at + 262] == b"ustar":
             digits = int(bytes(data[at + 148 : at + 154]), 8)
             data[at + 148 : at + 156] = f"+{digits:o}".encode().ljust(8, b"\0")
+    return bytes(data)
+
+
+def _nameless(members: Mapping[str, bytes]) -> bytes:
+    """A tar whose first header has neither name nor owner."""
+    data = bytearray(tarred(members))
+    data[:116] = bytes(116)
+    data[148:156] = b" " * 8
+    data[148:156] = f"{sum(data[:512]):06o}\0 ".encode()
     return bytes(data)
 
 
@@ -427,6 +441,12 @@ DISGUISED: Final = (
     Vector("data.npy", b"cno_such_module\nx\n.", U, "pickle/unknown-import"),
     Vector("model.mar", b"\xed" + zipped({"m.npy": PAYLOAD}), D, "pickle/dangerous-call"),
     Vector("config.nemo", _plus_checksum({"model_config.yaml": b"a: 1\n"}), M, "tar/odd-number"),
+    Vector("shorter.npz", zipped({"a": b"1", "data.pkl": PAYLOAD})[1:], D, "pickle/dangerous-call"),
+    Vector("shorter.gguf", gguf({})[:8] + zipped({"data.pkl": b"", "b": PAYLOAD})[9:], D, "pickle/dangerous-call"),
+    Vector("nameless.tar.bz2", bz2.compress(_nameless({"a.pkl": PAYLOAD})), D, "pickle/dangerous-call"),
+    Vector("two.gz", gzip.compress(gguf({}) + zipped({"data.pkl": PAYLOAD}), mtime=0), D, "file/appended-zip"),
+    Vector("legacy.pt", b"\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19." + PAYLOAD, D, "pickle/dangerous-call"),
+    Vector("raw.pkl.gz", b"cno_such_module\nx\n.", U, "pickle/unknown-import"),
     Vector("model.pkl.lz4", b"\x04\x22\x4d\x18\x68\x40" + bytes(40), "unproven", "stream/not-unpacked"),
 )
 
@@ -492,6 +512,28 @@ NAMED: Final = (
     Vector("hparams.yaml", "a: !!python/object/apply:os.system ['true']\n".encode("utf-16"), D, "yaml/python-tag"),
     Vector("hyperparams.yaml", b'x: !apply:os.system ["true"]\n', D, "config/dangerous-target"),
     Vector("hyperparams.yaml", b"x: !new:evil.Model\n", U, "yaml/hyper-tag"),
+    *(
+        Vector("hparams.yaml", text, D, "config/dangerous-target")
+        for text in (
+            b"a: &t os.system\nb:\n  _target_: *t\n",
+            b"b:\n  _target_: !!str os.system\n",
+            b"b:\n  _target_: &x os.system\n",
+            b"b:\n  _target_: >-\n    os.system\n",
+            b"b:\n  _target_:\n    os.system\n",
+            b"b:\n  ? _target_\n  : os.system\n",
+            b"k: &k _target_\nb:\n  *k : os.system\n",
+            b'{"a": {"_target_": "os.system", "b": 1}}\n',
+        )
+    ),
+    Vector("hparams.yaml", b"m: os\nb:\n  _target_: ${m}.system\n", U, "config/target"),
+    Vector("hparams.yaml", b"b:\n  _target_: *missing\n", U, "config/target"),
+    Vector("hparams.yaml", b"b:\n  _target_: evil\n", U, "config/target"),
+    Vector("bare.yaml", b"a: !!python/object/apply:eval ['x']\n", D, "yaml/python-tag"),
+    Vector("mkdocs.yml", b"s: !!python/object/apply:pymdownx.slugs.slugify\n", U, "yaml/python-name"),
+    Vector("config.json", _json({"_attn_implementation_internal": "owner/kernel"}), U, "config/remote-code"),
+    Vector("config.json", _json({"text_config": {"_attn_implementation": "o/k:f"}}), U, "config/remote-code"),
+    Vector("config.json", _json({"attn_implementation": {"text_config": "o/k"}}), U, "config/remote-code"),
+    Vector("model.json", _json({"activation": {"class_name": "__lambda__", "config": {}}}), D, "config/lambda"),
     Vector("mkdocs.yml", b"e: !!python/name:material.extensions.emoji.twemoji\n", U, "yaml/python-name"),
     Vector("config.json", b'{"a": ' + b"1" * 5000 + b"}", "unproven", "config/unproven"),
     Vector(

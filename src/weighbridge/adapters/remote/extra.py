@@ -49,3 +49,9 @@ def same_job(key: Hashable, make: Callable[[], _T]) -> _T:
         found = make()
         _kept[key] = time.monotonic(), found
     return found  # type: ignore[no-any-return]
+
+
+def forget(title: str) -> None:
+    """Forget what was kept for a place, by the first item of its key: it has changed."""
+    for key in [key for key in _kept if isinstance(key, tuple) and key[:1] == (title,)]:
+        del _kept[key]

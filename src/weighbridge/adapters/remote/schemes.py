@@ -21,6 +21,8 @@ SCHEMES: Final = MappingProxyType(
         **dict.fromkeys(("s3", "gs", "gcs", "az", "abfs"), "bucket"),
     }
 )
+#: Scheme -> the module whose `to_target` writes to such an address.
+TARGETS: Final = MappingProxyType({"s3": "s3", "hf": "hub_upload"})
 _HUB: Final = frozenset({"huggingface.co", "www.huggingface.co", "hf.co"})
 
 
@@ -30,6 +32,22 @@ def resolve_path(path: str | os.PathLike[str]) -> Path:
         return path
     text = os.fspath(path)
     return _reader(text)(text) if is_remote(text) else Path(text)
+
+
+def resolve_target(path: str | os.PathLike[str]) -> Path:
+    """The target that a user names: on this machine, or elsewhere by its scheme. UsageError for a scheme that isn't
+    written to."""
+    if isinstance(path, RemotePath):
+        return path
+    text = os.fspath(path)
+    if not is_remote(text):
+        return Path(text)
+    scheme = text.partition("://")[0].lower()
+    if scheme not in TARGETS:
+        known = ", ".join(f"{name}://" for name in TARGETS)
+        raise UsageError(f"{scheme}:// isn't a scheme that is written to", hint=f"a path, {known}")
+    made: Path = import_module(f"{_HERE}.{TARGETS[scheme]}").to_target(text)
+    return made
 
 
 def _reader(text: str) -> Callable[[str], Path]:

@@ -41,11 +41,14 @@ def planned(
     plan: Callable[..., P], src: Path | str, dst: str | Path, options: Mapping[str, Any], *, dry_run: bool, **more: Any
 ) -> P:
     """The plan of a command. A target that can't be written is an error before the source is read, unless dry."""
+    from weighbridge.adapters.remote.schemes import resolve_target
     from weighbridge.io.sink import check_target
 
     if not dry_run:
         overwrite = options["overwrite"] or options["replace_folder"]
-        check_target(dst, overwrite=overwrite, parents=options["parents"])
+        check_target(
+            resolve_target(dst), overwrite=overwrite, parents=options["parents"], resume=bool(options.get("resume"))
+        )
     return plan(src, dst, **more, **given(options))
 
 
@@ -57,8 +60,22 @@ def write(plan: Plan, *, dry_run: bool, as_json: bool) -> int:
             return 0
         with Progress() as progress:
             result = plan.run(progress)
-    emit_json(result) if as_json else print_result(result)
+        if as_json:
+            emit_json(result)
+            return 0
+        print_result(result)
+        _say_how_to_run(plan)
     return 0
+
+
+def _say_how_to_run(plan: Plan) -> None:
+    """One line with the command that uses what was written, where something does."""
+    if SCREEN.quiet:
+        return
+    from weighbridge.shipping.run import how_to_run
+
+    if (line := how_to_run(plan)) is not None:
+        note(clean(f"run it: {line}"))
 
 
 def _print_plan(plan: Plan) -> None:

@@ -17,7 +17,7 @@ from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.plan import run as running
 from weighbridge.conversion.plan.memory import SlabCost, SlabCosts
 from weighbridge.conversion.result import Progress, Result
-from weighbridge.io.sink import foreign_files, listed
+from weighbridge.io.sink import disk_needed, foreign_files, listed
 from weighbridge.tensors.nodes import (
     Cast,
     CastReport,
@@ -46,6 +46,12 @@ class PlannedFile:
     @property
     def slots(self) -> Iterator[tuple[Slot, Node]]:
         return zip(self.layout.slots, self.nodes, strict=True)
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """The (offset, length) ranges that are written, each once; the bytes between are zero."""
+        pieces = [(offset, len(data)) for offset, data in self.layout.pieces]
+        return pieces + [(slot.offset, slot.spec.nbytes) for slot in self.layout.slots]
 
     @property
     def units(self) -> list[tuple[tuple[Slot, Node], ...]]:
@@ -128,10 +134,14 @@ class Plan(Closing):
     def warnings(self) -> tuple[str, ...]:
         """The notes, and the files of an existing folder that block the target or will be deleted."""
         foreign = foreign_files(self.target, self.names) if self.folder else []
-        if not foreign:
-            return self.notes
         words = "will be deleted" if self.write.replace_folder else "are in the way (--replace-folder deletes them)"
-        return (*self.notes, f"files of {self.target} {words}: {listed(foreign)}")
+        late = sum(f.layout.size for f in self.files if f.layout.fixups is not None)
+        staged = disk_needed(self.target, self.size, late)
+        return (
+            *self.notes,
+            *([f"files of {self.target} {words}: {listed(foreign)}"] if foreign else []),
+            *([f"{staged:,} bytes of this machine's disk are needed while {self.target} is written"] if staged else []),
+        )
 
     @property
     def slab_budget(self) -> int:

@@ -17,8 +17,7 @@ from weighbridge.containers.base import Slot
 from weighbridge.conversion.plan.fingerprint import key_of, samples_of
 from weighbridge.conversion.plan.read_ahead import announced
 from weighbridge.conversion.result import Progress, Result
-from weighbridge.io.digest import digest_of
-from weighbridge.io.sink import OutFile, Sink
+from weighbridge.io.sink import AnySink, Origin, OutFile, UploadFile, open_sink
 from weighbridge.io.sink.journal import Piece
 from weighbridge.io.source import FileSource
 from weighbridge.tensors.nodes.base import Node, RowRange, Stored, borrow
@@ -28,6 +27,8 @@ from weighbridge.tensors.scratch import scratch_buffers
 if TYPE_CHECKING:
     from weighbridge.conversion.plan.memory import SlabCost
     from weighbridge.conversion.plan.model import Plan, PlannedFile
+
+    AnyFile = OutFile | UploadFile
 
 # Copies inside the kernel need no buffer, so their pieces may be longer than a slab.
 _COPY = 64 << 20
@@ -50,7 +51,7 @@ def run(plan: Plan, progress: Progress | None = None) -> Result:
     write = plan.write
     key = key_of(plan) if write.resume else None
     samples = samples_of(plan.sources)
-    with Sink(
+    with open_sink(
         plan.target,
         folder=plan.folder,
         size=plan.size,
@@ -59,9 +60,11 @@ def run(plan: Plan, progress: Progress | None = None) -> Result:
         parents=write.parents,
         names=plan.names,
         key=key,
+        memory=write.memory // 4,
     ) as sink:
-        outs = [(f, sink.create(f.name if plan.folder else "", f.layout.size)) for f in plan.files]
+        outs = [(f, _created(sink, f, f.name if plan.folder else "")) for f in plan.files]
         for file, out in outs:
+            out.adopt(_moved(file))
             for offset, data in file.layout.pieces:
                 out.write(offset, data)
         tasks = (t for number, (file, out) in enumerate(outs) for t in _tasks(number, file, out, slabs))
@@ -77,6 +80,17 @@ def run(plan: Plan, progress: Progress | None = None) -> Result:
     return _result(plan, time.monotonic() - began, before)
 
 
+def _created(sink: AnySink, file: PlannedFile, name: str) -> AnyFile:
+    return sink.create(name, file.layout.size, file.spans, late=file.layout.fixups is not None)
+
+
+def _moved(file: PlannedFile) -> Iterator[Origin]:
+    """The bytes that are only moved from a file elsewhere."""
+    for slot, node in file.slots:
+        if isinstance(node, Stored) and not node.swap and node.source.remote:
+            yield Origin(slot.offset, node.source, node.offset, slot.spec.nbytes)
+
+
 def _check_sources(plan: Plan, samples: Sequence[str]) -> None:
     """FormatError where a source is no longer what was planned: its old and new bytes would be mixed."""
     for state, before, now in zip(plan.sources, samples, samples_of(plan.sources), strict=True):
@@ -87,18 +101,14 @@ def _check_sources(plan: Plan, samples: Sequence[str]) -> None:
 
 
 def _check_digests(
-    outs: Sequence[tuple[PlannedFile, OutFile]], sink: Sink, plan: Plan, progress: Progress | None
+    outs: Sequence[tuple[PlannedFile, AnyFile]], sink: AnySink, plan: Plan, progress: Progress | None
 ) -> None:
     """Read back the files that must have a digest. RemoteError where one differs, and the journal is dropped."""
     listed = [(file, out) for file, out in outs if file.digest is not None]
     total, done = sum(out.size for _, out in listed), 0
 
-    def found(out: OutFile, algo: str) -> str:
-        with FileSource(out.path) as source:
-            return digest_of(source, algo)
-
     with ThreadPoolExecutor(plan.write.workers, thread_name_prefix="weighbridge-digest") as pool:
-        futures = [pool.submit(found, out, file.digest[0]) for file, out in listed if file.digest]
+        futures = [pool.submit(out.digest, file.digest[0]) for file, out in listed if file.digest]
         for (file, out), future in zip(listed, futures, strict=True):
             if file.digest and future.result() != file.digest[1]:
                 sink.forget()
@@ -128,7 +138,7 @@ def _result(plan: Plan, seconds: float, before: int) -> Result:
     return Result(str(plan.target), names, plan.size, seconds, over, under, plan.losses, plan.moves, notes)
 
 
-def _tasks(number: int, file: PlannedFile, out: OutFile, slabs: Mapping[int, SlabCost]) -> Iterator[Task]:
+def _tasks(number: int, file: PlannedFile, out: AnyFile, slabs: Mapping[int, SlabCost]) -> Iterator[Task]:
     """The work of one file."""
     for unit in file.units:
         slot, node = unit[0]
@@ -155,7 +165,7 @@ def _origin(node: Node) -> tuple[FileSource, int] | None:
     return None
 
 
-def _copy(out: OutFile, slot: Slot, source: FileSource, start: int, at: int, size: int) -> int:
+def _copy(out: AnyFile, slot: Slot, source: FileSource, start: int, at: int, size: int) -> int:
     if not out.copy(source, start + at, slot.offset + at, size):
         with scratch_buffers(MIB) as (step,):
             for done in range(at, at + size, len(step)):
@@ -165,7 +175,7 @@ def _copy(out: OutFile, slot: Slot, source: FileSource, start: int, at: int, siz
     return 0
 
 
-def _slab(out: OutFile, unit: Sequence[tuple[Slot, Node]], lo: int, hi: int) -> int:
+def _slab(out: AnyFile, unit: Sequence[tuple[Slot, Node]], lo: int, hi: int) -> int:
     """Rows lo..hi of slots that are filled together."""
     with scratch_buffers(*((hi - lo) * slot.spec.row_bytes for slot, _ in unit)) as buffers:
         if len(unit) == 1:
@@ -177,7 +187,7 @@ def _slab(out: OutFile, unit: Sequence[tuple[Slot, Node]], lo: int, hi: int) -> 
     return 0
 
 
-def _digested(out: OutFile, slot: Slot, node: Node, rows: int) -> int:
+def _digested(out: AnyFile, slot: Slot, node: Node, rows: int) -> int:
     crc, width = 0, node.spec.row_bytes
     for lo in range(0, node.spec.rows, rows):
         hi = min(lo + rows, node.spec.rows)
@@ -187,15 +197,16 @@ def _digested(out: OutFile, slot: Slot, node: Node, rows: int) -> int:
     return crc
 
 
-def _drain(tasks: Iterator[Task], plan: Plan, sink: Sink, progress: Progress | None) -> tuple[dict[Piece, int], int]:
+def _drain(tasks: Iterator[Task], plan: Plan, sink: AnySink, progress: Progress | None) -> tuple[dict[Piece, int], int]:
     """Runs all unfinished tasks, with a few more queued than there are workers; the first error ends it. Returns the
     digests of pieces for files that need them, and the number of bytes done before."""
     wanted = {number for number, f in enumerate(plan.files) if f.layout.fixups is not None}
-    digests = {piece: crc for piece, crc in sink.done.items() if piece.file in wanted}
-    known, before, done = frozenset(sink.done), 0, 0
+    digests: dict[Piece, int] = {}
+    before, done = 0, 0
     total = sum(s.spec.nbytes for f in plan.files for s in f.layout.slots)
     pool = ThreadPoolExecutor(plan.write.workers, thread_name_prefix="weighbridge")
     pending: dict[Future[int], tuple[Piece, ...]] = {}
+    known: set[Piece] = set()
 
     def collect() -> None:
         nonlocal done
@@ -204,6 +215,7 @@ def _drain(tasks: Iterator[Task], plan: Plan, sink: Sink, progress: Progress | N
             done += sum(piece.size for piece in pieces)
             for piece in pieces:
                 if piece in known:  # recorded by an interrupted run that didn't record all tasks of a group
+                    known.discard(piece)
                     continue
                 sink.finished(piece, crc)
                 if piece.file in wanted:
@@ -214,9 +226,12 @@ def _drain(tasks: Iterator[Task], plan: Plan, sink: Sink, progress: Progress | N
     def to_do() -> Iterator[Task]:
         nonlocal before
         for task in tasks:
-            if known.issuperset(task.pieces):
+            there = {piece: crc for piece in task.pieces if (crc := sink.crc_of(piece)) is not None}
+            digests.update((piece, crc) for piece, crc in there.items() if piece.file in wanted)
+            if len(there) == len(task.pieces):
                 before += sum(piece.size for piece in task.pieces)
             else:
+                known.update(there)
                 yield task
 
     try:

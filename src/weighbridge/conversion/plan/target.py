@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.containers import BUILT_IN, by_target, model_suffixes, reader, target_of, writable
 from weighbridge.conversion import lora
@@ -50,7 +51,7 @@ def choose_target(
     """The target of a conversion of `model` to `dst`, which is a folder if it ends in a slash. `to`: a format, or
     options of one; None: it follows from the path. `given`: options by name. UsageError for an option that doesn't
     apply."""
-    path = Path(dst)
+    path = resolve_target(dst)
     base = to if isinstance(to, TargetOptions) else None
     name = _format_of(base, path) if base is not None else to
     kind = _requested_format(str(name), path, model) if name else _infer_format(path, model)
@@ -119,9 +120,9 @@ def same_format(model: Checkpoint, path: Path) -> str | None:
 
 def check_target(path: Path, model: Checkpoint, folder: bool) -> None:
     """RefusedError where writing to `path` would harm the source."""
-    here = path.resolve()
+    here = str(path.resolve())  # a target elsewhere and a source there are two paths of one address
     sources = {w.resolve() for w in model.place.weights}
-    if here in sources or (folder and any(w.parent == here for w in sources)):
+    if here in map(str, sources) or (folder and any(str(w.parent) == here for w in sources)):
         raise RefusedError(f"{path} contains the source", hint="choose another target")
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.base.dtypes import F32, DType, Kind
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.containers.gguf import container as gguf
@@ -108,7 +109,7 @@ def build(
 ) -> QuantizePlan:
     """The plan of quantizing `model` to `target`. UsageError for options that contradict each other, UnsupportedError
     for a model that can't become a GGUF. What llama-quantize would stop at is in `refusals`."""
-    path = Path(target)
+    path = resolve_target(target)
     if os.fspath(target).endswith(("/", os.sep)) and not options.keep_split:
         raise UsageError(
             f"{os.fspath(target)} names a folder, but a file is written", hint=f"write {path}, or --keep-split"

@@ -7,25 +7,41 @@ write to the same target removes it if that process is gone.
 
 A write with a journal (`io/sink/journal.py`) is staged as `NAME.partial` instead. It stays there when it is
 interrupted, and the next run resumes it.
+
+A target elsewhere has a sink of the same interface: `UploadSink` sends parts while it writes, `CommitSink` stages a
+folder and hands it over whole. `open_sink` chooses.
 """
 
 from __future__ import annotations
 
+from weighbridge.io.sink.commit import CommitSink
 from weighbridge.io.sink.files import InPlace, OutFile
 from weighbridge.io.sink.lock import exclusive
+from weighbridge.io.sink.open import AnySink, check_target, disk_needed, open_sink
 from weighbridge.io.sink.partials import is_alive
 from weighbridge.io.sink.spool import spooled
-from weighbridge.io.sink.target import Sink, check_target, foreign_files, listed, partial_of, write_file
+from weighbridge.io.sink.store import StoreWriter
+from weighbridge.io.sink.target import Sink, foreign_files, listed, partial_of, write_file
+from weighbridge.io.sink.upload import Origin, UploadFile, UploadSink, check_uploads
 
 __all__ = [
+    "AnySink",
+    "CommitSink",
     "InPlace",
+    "Origin",
     "OutFile",
     "Sink",
+    "StoreWriter",
+    "UploadFile",
+    "UploadSink",
     "check_target",
+    "check_uploads",
+    "disk_needed",
     "exclusive",
     "foreign_files",
     "is_alive",
     "listed",
+    "open_sink",
     "partial_of",
     "spooled",
     "write_file",

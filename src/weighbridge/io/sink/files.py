@@ -7,12 +7,13 @@ import os
 import stat
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from types import TracebackType
 
 from weighbridge.base.errors import UsageError
+from weighbridge.io.digest import digest_of
 from weighbridge.io.source import FileSource
 
 # Errors of system calls that the file system or kernel doesn't support: fall back to plain writes.
@@ -74,6 +75,18 @@ class OutFile:
             _begin_to_disk(self._fd, offset + done, got)
             done += got
         return True
+
+    def adopt(self, origins: Iterable[object]) -> None:
+        """What a store could copy by itself comes through `copy` and `write` here."""
+
+    def digest(self, algo: str) -> str:
+        """The digest ("sha256" or "git") of what is written."""
+        with FileSource(self.path) as source:
+            return digest_of(source, algo)
+
+    def fileno(self) -> int:
+        """The descriptor, for calls of the system that share blocks."""
+        return self._fd
 
     def sync(self) -> None:
         os.fsync(self._fd)

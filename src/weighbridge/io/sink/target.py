@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -91,6 +91,10 @@ class Sink:
                 sync_folder(self._stage.parent)
         return self
 
+    def crc_of(self, piece: Piece) -> int | None:
+        """The crc32 that a piece was noted with, which is on the disk from before; None for another."""
+        return self.done.get(piece)
+
     @property
     def done(self) -> Mapping[Piece, int]:
         """The pieces that are on the disk from before, with the crc32 that they were noted with."""
@@ -117,8 +121,11 @@ class Sink:
                 raise
             self._journal.write()
 
-    def create(self, name: str, size: int) -> OutFile:
-        """A file of `size` bytes: `name` inside the folder (or `sub/name`), or the target itself if it is a file."""
+    def create(
+        self, name: str, size: int, spans: Iterable[tuple[int, int]] | None = None, *, late: bool = False
+    ) -> OutFile:
+        """A file of `size` bytes: `name` inside the folder (or `sub/name`), or the target itself if it is a file.
+        `spans`, `late`: what matters to a target elsewhere (`UploadFile`)."""
         path = self._inside(name) if self.folder else self._stage
         path.parent.mkdir(parents=True, exist_ok=True)
         out = OutFile(path, size, again=self._journal is not None and self._again(path, size))
