@@ -15,13 +15,13 @@ from tests.page.samples import HOSTILE, MANY
 import weighbridge as wb
 
 Visit = Callable[..., Any]
-PANELS = ("summary", "tensors", "layout", "microscope", "layers", "architecture")
+PANELS = ("summary", "tensors", "layout", "microscope", "numbers", "architecture")
 #: Rows of the list that are in the document.
 ROWS = ".rows [role=row]"
 
 
 #: What shows that a panel has its data.
-SHOWN = {"summary": ".figures b", "tensors": ROWS, "layout": "canvas", "layers": ".heat td", "architecture": ".box li"}
+SHOWN = {"summary": ".figures b", "tensors": ROWS, "layout": "canvas", "numbers": ".heat td", "architecture": ".box li"}
 
 
 def at(url: str, panel: str, **place: object) -> str:
@@ -35,12 +35,17 @@ def settled(page: Any) -> Any:
 
 
 @pytest.mark.parametrize("panel", PANELS)
-def test_axe_finds_nothing(visit: Visit, model_url: str, panel: str) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
-    for scheme in ("light", "dark"):
-        page = settled(visit(at(model_url, panel, tensor=4), color_scheme=scheme, bypass_csp=True))
-        found = axe.Axe().run(page).response["violations"]
+def test_everybody_can_use_a_panel(visit: Visit, model_url: str, panel: str) -> None:
+    """axe finds nothing, in light and dark; and nothing is wider than a phone."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page = settled(visit(at(model_url, panel, tensor=4), bypass_csp=True))
+    for scheme, rules in (("Light", None), ("Dark", {"runOnly": ["color-contrast"]})):
+        page.get_by_role("button", name=scheme).click()
+        found = axe.run(page, options=rules).response["violations"]
         assert [(v["id"], [n["html"][:200] for n in v["nodes"][:3]]) for v in found] == [], scheme
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.wait_for_timeout(0)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_the_summary_is_that_of_inspect(visit: Visit, models: Path, model_url: str) -> None:
@@ -200,12 +205,6 @@ def test_it_is_dark_where_the_system_is(visit: Visit, model_url: str) -> None:
     until(dark, f"Math.min(...{ground}) > 220")
 
 
-@pytest.mark.parametrize("panel", PANELS)
-def test_nothing_is_wider_than_a_phone(visit: Visit, model_url: str, panel: str) -> None:
-    page = settled(visit(at(model_url, panel, tensor=4), viewport={"width": 390, "height": 844}))
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-
-
 def test_the_token_leaves_the_address_and_outlives_a_reload(visit: Visit, model_url: str) -> None:
     page = visit(at(model_url, "layout"))
     token = model_url.partition("#t=")[2]
@@ -248,7 +247,7 @@ def exported(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("panel", ["summary", "tensors", "layout", "layers", "architecture"])
+@pytest.mark.parametrize("panel", ["summary", "tensors", "layout", "numbers", "architecture"])
 def test_an_exported_page_works_from_disk(visit: Visit, exported: Path, panel: str) -> None:
     page = settled(visit(f"{exported.as_uri()}#panel={panel}"))
     assert page.get_by_role("heading", level=1).inner_text() == "q4.gguf"
@@ -266,12 +265,6 @@ def test_an_exported_page_of_hostile_names(visit: Visit, models: Path, tmp_path:
     page = settled(visit(f"{(tmp_path / 'page.html').as_uri()}#panel=tensors"))
     assert page.evaluate("window.pwned") is None
     assert "</script>" in page.locator(".rows").inner_text()
-
-
-def test_an_exported_page_of_very_many_tensors(visit: Visit, models: Path, tmp_path: Path) -> None:
-    wb.export_view(models / "many.safetensors", tmp_path / "page.html")
-    page = settled(visit(f"{(tmp_path / 'page.html').as_uri()}#panel=tensors"))
-    assert page.get_by_role("status").inner_text().startswith("100,032 tensors")
 
 
 def test_a_notebook_shows_the_page(visit: Visit, models: Path, tmp_path: Path) -> None:
@@ -331,7 +324,83 @@ def test_differences_are_those_of_diff(visit: Visit, models: Path, pair_url: str
 
 
 def test_bits_per_weight_by_layer_are_those_of_the_types(visit: Visit, models: Path, model_url: str) -> None:
-    page = settled(visit(at(model_url, "layers")))
+    page = settled(visit(at(model_url, "numbers")))
     shown = sorted(page.locator(".heat td.n").all_inner_texts())
     tensors = wb.inspect(models / "q4.gguf").tensors
     assert shown == sorted(f"{float(f'{t.nbytes * 8 / t.parameters:.3g}'):g}" for t in tensors)
+
+
+TEMPLATE = (
+    "{% for m in messages %}<|im|>{{ m.role }}\n{{ m.content }}{% endfor %}{% if tools %}{{ 'a' * 10**10 }}{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def chat_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A file with three tokens, and a template that needs 10 GB where there are tools."""
+    gguf = pytest.importorskip("gguf")
+    path = tmp_path_factory.mktemp("chat") / "chat.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(["<|im|>", "hello\u202e", "</script>"])
+    writer.add_token_types([3, 1, 1])
+    writer.add_token_merges([])
+    writer.add_chat_template(TEMPLATE)
+    writer.add_tensor("token_embd.weight", np.zeros((3, 32), np.float32))
+    for write in (
+        writer.write_header_to_file,
+        writer.write_kv_data_to_file,
+        writer.write_tensors_to_file,
+        writer.close,
+    ):
+        write()
+    yield from serving(path)
+
+
+def test_a_template_is_rendered_and_one_that_eats_memory_is_stopped(visit: Visit, chat_url: str) -> None:
+    pytest.importorskip("jinja2")
+    page = settled(visit(at(chat_url, "tokenizer")))
+    page.wait_for_selector(".rendered")
+    assert page.locator(".rendered").inner_text() == "<|im|>user\nWhat is the capital of France?"
+    assert page.locator(".rendered .token").all_inner_texts() == ["<|im|>"]
+    page.get_by_role("button", name="tools").click()
+    page.get_by_text("It took too much memory.").wait_for()
+
+
+def test_tokens_are_found(visit: Visit, chat_url: str) -> None:
+    page = settled(visit(at(chat_url, "tokenizer")))
+    assert page.locator("section", has_text="Special tokens").last.locator("tbody .token").all_inner_texts() == [
+        "<|im|>"
+    ]
+    page.get_by_label("Search tokens").fill("hell")
+    page.locator("section", has_text="Search").locator("tbody th", has_text="hello\\u202e").wait_for()
+
+
+@pytest.mark.parametrize("tensor", ["token_embd.weight", "output_norm.weight"])
+def test_statistics_are_those_of_numpy(visit: Visit, models: Path, model_url: str, tensor: str) -> None:
+    with wb.open(models / "q4.gguf") as model:
+        number = list(model).index(tensor)
+        values = model[tensor].numpy("f32").astype(np.float64)
+    page = settled(visit(at(model_url, "numbers", tensor=number)))
+    page.wait_for_selector(".u-wrap canvas")
+    text = page.locator("section").first.locator(".facts").inner_text().split("\n")
+    facts = {name: value.replace(",", "") for name, value in zip(text[::2], text[1::2], strict=True)}
+    assert float(facts["Values"]) == values.size
+    for name, wanted in (("Mean", values.mean()), ("Standard deviation", values.std()), ("Smallest", values.min()),
+                         ("Largest", values.max())):  # fmt: skip
+        assert np.isclose(float(facts[name]), wanted, rtol=1e-3, atol=1e-7), name
+    page.get_by_text("The histogram as a table").click()
+    counts = page.locator("[aria-label=Histogram] tbody td.n").all_inner_texts()
+    assert sum(int(count.replace(",", "")) for count in counts) == values.size
+
+
+def test_a_statistic_of_all_layers_is_read_when_asked(visit: Visit, models: Path, model_url: str) -> None:
+    page = settled(visit(at(model_url, "numbers")))
+    page.get_by_label("Statistic").select_option("absmax")
+    page.get_by_role("button", name="Read them").click()
+    page.wait_for_selector(".heat td.n")
+    settled(page)
+    with wb.open(models / "q4.gguf") as model:
+        largest = max(float(np.abs(model[name].numpy("f32")).max()) for name in model)
+    shown = [float(text) for text in page.locator(".heat td.n").all_inner_texts()]
+    assert np.isclose(max(shown), largest, rtol=1e-2)

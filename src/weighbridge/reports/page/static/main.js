@@ -8,10 +8,11 @@ import { bytes, visible } from "./text.js";
 import { Choice, Name, Waiting } from "./ui.js";
 import { Architecture } from "./panels/architecture.js";
 import { Diff } from "./panels/diff.js";
-import { Layers } from "./panels/layers.js";
 import { Layout } from "./panels/layout.js";
 import { Microscope } from "./panels/microscope.js";
+import { Numbers } from "./panels/numbers.js";
 import { Summary } from "./panels/summary.js";
+import { Tokenizer } from "./panels/tokenizer.js";
 import { Tensors } from "./panels/tensors.js";
 
 const PANELS = [
@@ -19,7 +20,8 @@ const PANELS = [
   ["tensors", "Tensors", Tensors],
   ["layout", "Layout", Layout],
   ["microscope", "Microscope", Microscope],
-  ["layers", "Layers", Layers],
+  ["numbers", "Numbers", Numbers],
+  ["tokenizer", "Tokenizer", Tokenizer],
   ["architecture", "Architecture", Architecture],
   ["diff", "Differences", Diff, true], // of two models
 ];

@@ -120,6 +120,6 @@ function Details({ tensor, list, go }) {
       ["Bits per weight", tensor.parameters ? (tensor.nbytes * 8 / tensor.parameters).toFixed(3) : null],
       ["Packing", tensor.packing || null], ["File", html`<${Name} text=${tensor.fileName} />`], ["Offset", `${whole(tensor.offset)} (${hex(tensor.offset)})`],
     ]} />
-    <p class="ways">${way("layout", "Show in the file")} ${way("microscope", "Show its bytes")} <${Copy} text=${visible(tensor.name)} label="Copy name" /></p>
+    <p class="ways">${way("layout", "Show in the file")} ${way("microscope", "Show its bytes")} ${way("numbers", "Show its numbers")} <${Copy} text=${visible(tensor.name)} label="Copy name" /></p>
   </aside>`;
 }
