@@ -48,7 +48,7 @@ USES: Mapping[str, Sequence[str]] = {
     "arch check": ["FOLDER", "GGUF"],
 }  # fmt: skip
 # Commands without options, or that need a server or duplicates of megabytes: their own tests do it.
-UNLISTED = {"completion", "dedupe", "fetch", "mount", "serve", "ship", "view"}
+UNLISTED = {"choose", "completion", "dedupe", "fetch", "mount", "serve", "ship", "view"}
 # Option -> a value that makes a difference wherever it applies; flags need none.
 VALUES: Mapping[str, str] = {
     "--filter": "rank=1", "--include": "*a*", "--exclude": "*a*", "--sort": "name:desc", "--limit": "0",

@@ -60,6 +60,7 @@ COMMANDS: Final = (
     Verb("arch", "Model families: their tables, and how a model fits them.", _LOOK, ("family", "families")),
     Verb("scan", "Say what a file would do when it is loaded: code, tricks, traps.", _LOOK, ("audit",)),
     Verb("fit", "Say whether a model fits on a device, and which type to choose.", _LOOK, ("memory", "vram")),
+    Verb("choose", "Choose a format, a type and the commands, by five questions.", _LOOK, ("advise", "recommend")),
     Verb("hash", "Digests of files and tensors, written and checked.", _LOOK, ("sha256sum", "checksum", "digest")),
     Verb("convert", "Convert between formats and number types; reshard.", _CHANGE, ("cast", "reshard")),
     Verb("quantize", "Quantize to any ggml type, as llama-quantize does.", _CHANGE, ("quant",)),
