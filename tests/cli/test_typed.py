@@ -142,6 +142,7 @@ WRITERS: dict[str, list[str]] = {
     "scan": ["scan", "SRC", "--sarif", "DST"],
     "fetch": ["fetch", "SRC", "DST"],
     "view": ["view", "SRC", "-o", "DST"],
+    "ship": ["ship", "llama-server", "SRC", "-o", "DST"],
 }
 
 

@@ -20,6 +20,7 @@ from weighbridge.io.sink.lock import exclusive
 from weighbridge.io.sink.open import AnySink, check_target, disk_needed, open_sink
 from weighbridge.io.sink.partials import is_alive
 from weighbridge.io.sink.spool import spooled
+from weighbridge.io.sink.store import StoreWriter
 from weighbridge.io.sink.target import Sink, foreign_files, listed, partial_of, write_file
 from weighbridge.io.sink.upload import Origin, UploadFile, UploadSink, check_uploads
 
@@ -30,6 +31,7 @@ __all__ = [
     "Origin",
     "OutFile",
     "Sink",
+    "StoreWriter",
     "UploadFile",
     "UploadSink",
     "check_target",
