@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from weighbridge.adapters.remote.hub_publish import publish_files
+from weighbridge.adapters.remote.extra import check_online
+from weighbridge.adapters.remote.hub import HubUri
+from weighbridge.adapters.remote.hub_upload import HubRepository
 from weighbridge.base.dtypes import Kind
 from weighbridge.base.errors import RefusedError, UsageError, WeighbridgeError
 from weighbridge.base.ftypes import BY_NUMBER, GUESSED
@@ -46,8 +48,10 @@ def prepare(request: ShipRequest) -> ShipPlan:
     rows.append(ShippedFile(_CARD, len(text.encode()), "model card", "uploaded"))
 
     def act(progress: Progress | None) -> tuple[ShippedFile, ...]:
-        url = publish_files(name, {_CARD: text.encode(), **paths}, private=options.private, revision=options.revision,
-                            create_pr=options.create_pr, overwrite=options.overwrite)  # fmt: skip
+        check_online(name)
+        repository = HubRepository(HubUri("model", name, options.revision, ""))
+        files: dict[str, Path | bytes] = {_CARD: text.encode(), **paths}
+        url = repository.commit(files, replace=options.overwrite, private=options.private, create_pr=options.create_pr)
         return tuple(ShippedFile(f"{url} {row.path}" if row.what == "model card" else row.path, row.bytes, row.what,
                                  row.how) for row in rows)  # fmt: skip
 

@@ -74,23 +74,27 @@ with write access), or set HF_TOKEN",
         if found := self.taken(names):
             raise RefusedError(f"{self.title} has {listed(found)} already", option="--overwrite")
 
-    def commit(self, files: Mapping[str, Path], *, replace: bool, message: str = _MESSAGE) -> str:
-        """Upload the files and show them by one commit; its id."""
+    def commit(
+        self, files: Mapping[str, Path | bytes], *, replace: bool, private: bool = True, create_pr: bool = False,
+        message: str = _MESSAGE,
+    ) -> str:  # fmt: skip
+        """Upload the files and show them by one commit, or with `create_pr` by a pull request; its URL. `private`: of a
+        repository that isn't there yet."""
         uri, info = self.uri, self._info()
-        if not replace:
+        if not (replace or create_pr):
             self.check(files)
         self.hub.utils.disable_progress_bars()
         adds = [self.hub.CommitOperationAdd(path_in_repo=name, path_or_fileobj=path) for name, path in files.items()]
         try:
             if info is None:
-                self.api.create_repo(uri.repository, repo_type=uri.kind, private=True, exist_ok=True)
+                self.api.create_repo(uri.repository, repo_type=uri.kind, private=private, exist_ok=True)
             done = self.api.create_commit(
                 uri.repository, adds, commit_message=message, repo_type=uri.kind, revision=uri.revision,
-                parent_commit=info.sha if info else None,
+                parent_commit=info.sha if info else None, create_pr=create_pr,
             )  # fmt: skip
         except Exception as error:
             raise self._explained(error) from error
-        return str(done.oid)
+        return str(done.pr_url or done.commit_url)
 
 
 class HubTarget:
