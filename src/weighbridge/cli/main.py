@@ -70,6 +70,7 @@ COMMANDS: Final = (
     Verb("fetch", "Fetch files from elsewhere, resumed and verified.", _CHANGE, ("download", "pull")),
     Verb("dedupe", "Let files of the same bytes share their space.", _CHANGE),
     Verb("edit", "Read and change metadata: keys, arrays, the chat template.", _CHANGE, ("meta", "metadata")),
+    Verb("fleet", "Scan, hash, verify, convert or quantize many models, here or on a cluster.", _OTHER),
     Verb("serve", "Serve models over HTTP, in forms made on the way.", _OTHER),
     Verb("mount", "Mount a model in forms made where they are read.", _OTHER),
     Verb("completion", "Print the completion script of a shell.", _OTHER),
