@@ -144,13 +144,17 @@ nb::tuple read_strings(Bytes buffer, u64 at, u64 count, u32 width, bool big_endi
   return nb::make_tuple(out, w.at);
 }
 
-// Where a pickle of plain data ends that begins at the buffer's first byte; 0 of any other.
-size_t plain_pickle_end(Bytes buffer) {
-  const size_t n = buffer.size;
-  if (n > 0xFFFFFFFF) throw std::invalid_argument("more than 4 GiB");
-  const auto bytes = std::make_unique_for_overwrite<u8[]>(2 * n + 2);
-  const auto marks = std::make_unique_for_overwrite<u32[]>(n + 1);
-  return plain_pickle(buffer.data, n, {bytes.get(), bytes.get() + n + 1, marks.get()});
+// Where a pickle of plain data and tensors ends that begins at the buffer's first byte (0 of any other), and the
+// storages that it names: key and bytes.
+nb::tuple plain_pickle_end(Bytes buffer, Bytes names) {
+  if (buffer.size > 0xFFFFFFFF) throw std::invalid_argument("more than 4 GiB");
+  const char* table = reinterpret_cast<const char*>(names.data);
+  const PlainPickle found = plain_pickle(buffer.data, buffer.size, {table, names.size});
+  nb::list storages;
+  const char* text = reinterpret_cast<const char*>(buffer.data);
+  if (found.end)
+    for (const NamedStorage& s : found.storages) storages.append(nb::make_tuple(nb::str(text + s.at, s.length), s.nbytes));
+  return nb::make_tuple(found.end, storages);
 }
 
 }  // namespace
@@ -206,5 +210,6 @@ NB_MODULE(_native, m) {
         "Fill int64 positions of GGUF strings and one end; how many strings.");
   m.def("read_strings", read_strings, "buffer"_a, "at"_a, "count"_a, "width"_a, "big_endian"_a,
         "GGUF strings as a list of str, and the position behind them.");
-  m.def("plain_pickle_end", plain_pickle_end, "buffer"_a, Unlocked(), "Where a pickle of plain data ends; 0 of any other.");
+  m.def("plain_pickle_end", plain_pickle_end, "buffer"_a, "names"_a,
+        "Where a pickle of plain data and tensors ends (0 of any other), and its storages.");
 }

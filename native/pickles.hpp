@@ -1,21 +1,35 @@
-// A first walk over a pickle: is it nothing but plain data, so well formed that no two readers differ about it?
+// A first walk over a pickle: is it nothing but plain data and tensors, so well formed that no two readers differ?
 #pragma once
+
+#include <string_view>
+#include <vector>
 
 #include "kernels.hpp"
 
 namespace weighbridge {
 
-// What a walk needs beside the pickle: room for `size` values on the stack, marks and places in the memo each (no opcode
-// makes more than one of a byte).
-struct PickleRoom {
-  u8* stack;
-  u8* memo;
-  u32* marks;
+// A storage that a pickle names: its key, as bytes [at, at + length) of the pickle, and its size.
+struct NamedStorage {
+  u32 at, length;
+  u64 nbytes;
 };
 
-// Where the pickle ends that begins at data[0], behind its STOP: if all of it is inside, holds numbers, text, bytes,
-// lists, tuples, dicts, sets and empty OrderedDicts that are then filled, and nothing else, and every opcode fits what
-// it finds. 0 of any other pickle, which may be as good: the abstract machine in unpickle/machine.py decides then.
-size_t plain_pickle(const u8* data, size_t size, const PickleRoom& room);
+struct PlainPickle {
+  size_t end = 0;  // behind STOP; 0 of any pickle that the walk doesn't let pass
+  std::vector<NamedStorage> storages;
+};
+
+// The pickle that begins at data[0], if all of it is inside, holds numbers, text, bytes, lists, tuples, dicts, sets, empty
+// OrderedDicts that are then filled, and tensors of torch, and nothing else, and every opcode fits what it finds. Any
+// other may be as good: the abstract machine in unpickle/machine.py decides then.
+//
+// `names` are the names that may be imported, one row behind the other:
+//
+//     u8 kind      what it is: 'O' OrderedDict, 'S' a class of storages, 'C' a function that makes a tensor, 'V' a value
+//     u8 width     of 'S': bytes of an element
+//     u8 n, text   of 'C': its arguments, a letter each: s storage, c count, t counts, b bool, h hooks, T tensor
+//     u8 n, text   module
+//     u8 n, text   name
+PlainPickle plain_pickle(const u8* data, size_t size, std::string_view names);
 
 }  // namespace weighbridge

@@ -8,7 +8,7 @@ Look. Each function gives a report, a dataclass; `bool(report)` is whether all i
     wb.inspect(path)        what is inside                 wb.scan(path)     what it would do when it is loaded
     wb.diff(a, b)           what differs                   wb.hash(path)     digests of files or tensors
     wb.anatomy(path)        every byte                     wb.explain(path)  a pickle, step by step
-    wb.fit(path)            whether it fits on a device
+    wb.fit(path)            whether it fits on a device      wb.view(path)     a page in a browser
 
 Read. Any format, lazily: names to tensors.
 
@@ -30,6 +30,7 @@ the same for every verb. Keywords are the options of the command.
     wb.quantize("model/", "model.gguf", "Q4_K_M")             wb.merge(src, dst)
     wb.rename(src, dst, strip_prefix="module.")               wb.strip(checkpoint, dst)
     wb.slice(src, dst, layers="0-15")                         wb.edit(file, set={"general.name": "Mine"})
+    wb.ship("ollama", "model.gguf", "my-model")
     wb.save({"w": array}, "out.gguf", dtype="q8_0", metadata={"general.architecture": "mine"})
     wb.save_checkpoint(folder, model=model, optimizer=opt)    wb.load_checkpoint(folder, model=model)
 
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from weighbridge.api.provider import provider
     from weighbridge.api.saving import plan_save, save
     from weighbridge.api.training import load_checkpoint, save_checkpoint
+    from weighbridge.api.viewing import ServedPage, export_view, view
     from weighbridge.api.writing import (
         convert,
         merge,
@@ -95,17 +97,20 @@ if TYPE_CHECKING:
     from weighbridge.reports.scan.engine import scan
     from weighbridge.reports.scan.model import ScanReport
     from weighbridge.reports.verify.report import VerifyReport, verify
+    from weighbridge.shipping.plan import ShipPlan, ShipReport
+    from weighbridge.shipping.ship import plan_ship, ship
 
 __version__ = "0.1.0"
 __all__ = [
     "AdapterOptions", "CheckpointOptions", "DiffReport", "FitReport", "GgufOptions", "HashReport", "HfOptions",
     "InspectReport", "Loss", "MlxOptions", "Model", "Move", "NumpyOptions", "Plan", "QuantizeOptions", "Result",
-    "SafetensorsOptions", "ScanReport", "SchemeOptions", "SourceOptions", "Tensor", "TorchFolderOptions",
-    "TorchOptions", "VerifyReport", "WriteOptions", "__version__", "anatomy", "compare_quantized", "convert", "diff",
-    "edit", "errors", "explain", "fetch", "fit", "from_pretrained", "hash", "identify", "inspect", "inspect_imatrix",
-    "load", "load_checkpoint", "merge", "open", "plan_convert", "plan_edit", "plan_fetch", "plan_merge",
-    "plan_quantize", "plan_rename", "plan_save", "plan_slice", "plan_split", "plan_strip", "provider", "quantize",
-    "rename", "save", "save_checkpoint", "scan", "slice", "split", "strip", "verify",
+    "SafetensorsOptions", "ScanReport", "SchemeOptions", "ServedPage", "ShipPlan", "ShipReport", "SourceOptions",
+    "Tensor", "TorchFolderOptions", "TorchOptions", "VerifyReport", "WriteOptions", "__version__", "anatomy",
+    "compare_quantized", "convert", "diff", "edit", "errors", "explain", "export_view", "fetch", "fit",
+    "from_pretrained", "hash", "identify", "inspect", "inspect_imatrix", "load", "load_checkpoint", "merge", "open",
+    "plan_convert", "plan_edit", "plan_fetch", "plan_merge", "plan_quantize", "plan_rename", "plan_save", "plan_ship",
+    "plan_slice", "plan_split", "plan_strip", "provider", "quantize", "rename", "save", "save_checkpoint", "scan",
+    "ship", "slice", "split", "strip", "verify", "view",
 ]  # fmt: skip
 
 # Module -> the public names in it.
@@ -117,6 +122,7 @@ _MODULES: Final = {
     "api.objects": "Model Tensor open",
     "api.provider": "provider",
     "api.saving": "plan_save save",
+    "api.viewing": "ServedPage export_view view",
     "api.training": "load_checkpoint save_checkpoint",
     "api.writing": "convert merge plan_convert plan_merge plan_quantize plan_rename plan_slice plan_split plan_strip "
     "quantize rename slice split strip",
@@ -128,6 +134,8 @@ _MODULES: Final = {
     "conversion.result": "Result",
     "models.checkpoint": "SourceOptions",
     "fitting.report": "FitReport fit",
+    "shipping.plan": "ShipPlan ShipReport",
+    "shipping.ship": "plan_ship ship",
     "reports.anatomy": "anatomy",
     "reports.diff.report": "DiffReport diff",
     "reports.explain": "explain",

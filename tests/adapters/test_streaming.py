@@ -55,6 +55,7 @@ class Watched(MemoryDevice):
         self.seconds, self.busy, self.most, self.stagings = seconds, set[int](), 0, 0
         self.clashes: list[int] = []
         self.lock = threading.Lock()
+        self.overlapped = threading.Event()
 
     def staging(self, size: int) -> memoryview:
         self.stagings += 1
@@ -67,9 +68,12 @@ class Watched(MemoryDevice):
                 self.clashes.append(address)
             self.busy.add(address)
             self.most = max(self.most, len(self.busy))
+            if self.clashes or self.most > 1:
+                self.overlapped.set()
         before = bytes(source)
 
         def work() -> None:
+            self.overlapped.wait(30)  # the first copy lasts until there is a second, however slow the readers are
             time.sleep(self.seconds)
             if bytes(source) != before:
                 self.clashes.append(address)

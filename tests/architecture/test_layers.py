@@ -29,7 +29,8 @@ FLOORS = {
     "fleets": 7,
     "api": 7,
     "safetensors": 7,
-    "cli": 8,
+    "shipping": 8,
+    "cli": 9,
 }
 FRAMEWORKS = {"torch", "mlx", "jax", "tensorflow", "transformers", "safetensors", "gguf", "tokenizers", "sentencepiece"}
 # Packages that must never import numpy, and those that may import it only inside functions, so that `wb inspect` and

@@ -211,7 +211,7 @@ def test_a_signal_unwinds(number: int, code: int, tmp_path: Path) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (code, "cleaned\n")
     assert "Traceback" not in err
 

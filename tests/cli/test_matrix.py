@@ -7,6 +7,7 @@ seen in an answer. `wb convert` is also held target by target, in test_options.p
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -38,12 +39,15 @@ USES: Mapping[str, Sequence[str]] = {
     "rename": ["ST", "ST OUT.safetensors --add-prefix x.", "GGUF OUT.safetensors --to-names canonical"],
     "slice": ["FOLDER OUT --layers 1", "GGUF OUT.gguf --keep *"],
     "edit": ["GGUF", "GGUF --get general.name", "GGUF --set a=b", "ST --set a=b -o OUT.safetensors"],
+    "fit": ["FOLDER --device rtx4090", "GGUF --device rtx4090", "FOLDER --device rtx4090 --runtime mlx"],
+    "ls": ["MODELS"],
+    "du": ["MODELS"],
     "arch list": [""],
     "arch show": ["llama"],
     "arch check": ["FOLDER", "GGUF"],
 }  # fmt: skip
-# Commands that aren't held to it: without options, or of stores, networks and devices, whose own tests do it.
-UNLISTED = {"completion", "dedupe", "du", "fetch", "fit", "ls", "mount", "serve"}
+# Commands without options, or that need a server or duplicates of megabytes: their own tests do it.
+UNLISTED = {"completion", "dedupe", "fetch", "mount", "serve", "ship", "view"}
 # Option -> a value that makes a difference wherever it applies; flags need none.
 VALUES: Mapping[str, str] = {
     "--filter": "rank=1", "--include": "*a*", "--exclude": "*a*", "--sort": "name:desc", "--limit": "0",
@@ -60,7 +64,8 @@ VALUES: Mapping[str, str] = {
     "--override-kv": "x.y=int:3", "--report": "OUT2.json", "--tp": "2", "--strip-prefix": "a", "--replace": "a zz",
     "--add-prefix": "y.", "--to-names": "canonical", "--layers": "0", "--experts": "0", "--keep": "*norm*",
     "--drop": "*norm*", "--get": "general.architecture", "--set": "c=d", "--set-array": "e=i32:[1]",
-    "--remove": "format", "--chat-template": "TABLE", "--reserve": "64k",
+    "--device": "rtx3060", "--context": "1k", "--parallel": "3", "--kv": "q8_0", "--runtime": "vllm", "--type": "Q8_0",
+    "--ubatch": "64", "--remove": "format", "--chat-template": "TABLE", "--reserve": "64k",
 }  # fmt: skip
 # Options whose effect no answer shows -> why.
 UNSEEN: Mapping[str, str] = {
@@ -112,8 +117,11 @@ def words(sources: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory)
     (here / "TABLE").write_text((Path(__file__).parents[1] / "toys" / "toy_family.toml").read_text())
     (here / "IMATRIX").write_bytes(imatrix_dat())
     main(["hash", str(sources["safetensors"]), "--manifest", str(here / "SUMS")])
+    (here / "MODELS").mkdir()
+    for name in ("one", "two"):
+        shutil.copy(sources["gguf"], here / "MODELS" / f"{name}.gguf")
     models = {"FOLDER": "folder", "GGUF": "gguf", "ST": "safetensors", "PT": "torch", "ADAPTER": "adapter"}
-    made = {word: here / word for word in ("TYPES", "TABLE", "IMATRIX", "SUMS")}
+    made = {word: here / word for word in ("TYPES", "TABLE", "IMATRIX", "SUMS", "MODELS")}
     return {word: str(path) for word, path in {**made, **{w: sources[s] for w, s in models.items()}}.items()}
 
 
@@ -150,7 +158,7 @@ def test_no_option_is_ignored(
         given = [f"{name} {use} {flag} {value}" for value in values]
         if all(answer(g, words, tmp_path / f"{number}-{i}", capfdbinary) == usual for i, g in enumerate(given)):
             ignored.append(flag)
-    assert ignored == []
+    assert ignored == [], ignored
 
 
 def test_every_option_has_a_value() -> None:

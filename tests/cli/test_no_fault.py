@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.cli.every_command import LINES, lines, missing
 
 from weighbridge.cli.main import main
 
@@ -39,7 +40,6 @@ FILES: dict[str, dict[str, str]] = {
     "a long sum": {"chat_template.jinja": "{{ " + "~".join(["'a'"] * 5000) + " }}"},
     "a config that is a list": {"config.json": "[1]"},
 }
-_READING = ("identify", "inspect", "verify", "scan", "anatomy", "hash", "explain")
 
 
 def _folder(path: Path, config: dict[str, object], files: dict[str, str]) -> Path:
@@ -52,11 +52,24 @@ def _folder(path: Path, config: dict[str, object], files: dict[str, str]) -> Pat
     return path
 
 
-@pytest.mark.parametrize("case", [*CONFIGS, *FILES])
+CASES = [*CONFIGS, *FILES]
+
+
+def _files(case: str) -> tuple[str, ...]:
+    """Those that a case changes, and the weights."""
+    return ("model.safetensors", *(FILES.get(case) or {"config.json": ""}))
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_no_command_fails_by_its_own_fault(case: str, tmp_path: Path) -> None:
     folder = _folder(tmp_path / "model", CONFIGS.get(case, {}), FILES.get(case, {}))
-    faults = [command for command in _READING if main([command, str(folder), "--json"]) == 70]
-    for target in ("out.gguf", "out.safetensors", "out"):
-        line = ["convert", str(folder), str(tmp_path / target), "--dry-run"]
-        faults += [" ".join(line)] if main(line) == 70 else []
+    base = _folder(tmp_path / "base", {}, {})
+    faults = []
+    for command in LINES:
+        for line in lines(command, folder, base, tmp_path / "out", _files(case)):
+            faults += [" ".join(line)] if main(line) == 70 else []
     assert not faults
+
+
+def test_every_command_is_tried() -> None:
+    assert missing() == set()

@@ -17,9 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weighbridge.base.errors import UsageError
+from weighbridge.base.plain import plain
 from weighbridge.cli import render
 from weighbridge.cli.options import parse_size
-from weighbridge.cli.render import Column, Progress, Styled, clean, human_bytes, human_count, human_time, plain
+from weighbridge.cli.render import Column, Progress, Styled, clean, human_bytes, human_count, human_time
 
 SIZES = [
     ("5GB", 5 * 10**9),

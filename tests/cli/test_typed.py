@@ -141,6 +141,8 @@ WRITERS: dict[str, list[str]] = {
     "diff": ["diff", "SRC", "SRC", "--html", "DST"],
     "scan": ["scan", "SRC", "--sarif", "DST"],
     "fetch": ["fetch", "SRC", "DST"],
+    "view": ["view", "SRC", "-o", "DST"],
+    "ship": ["ship", "llama-server", "SRC", "-o", "DST"],
 }
 
 

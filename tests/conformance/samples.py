@@ -133,6 +133,17 @@ def torchscript() -> bytes:
     return torch_zip(members={"constants.pkl": constants, "code/x.py": b"pass"})
 
 
+def llamafile(model: bytes = b"", method: int = zipfile.ZIP_STORED) -> bytes:
+    """A program with a zip behind it, whose member is a GGUF."""
+    out = io.BytesIO()
+    out.write(b"MZqFpD='\n" + bytes(500))
+    with zipfile.ZipFile(out, "a", method) as archive:
+        archive.writestr(".args", "-m\nmodel.gguf\n")
+        keys = {"general.architecture": ("str", "llama")}
+        archive.writestr("model.gguf", model or gguf(keys, {"a": ("F32", (2, 4))}))
+    return out.getvalue()
+
+
 def pickled() -> list[bytes]:
     import numpy as np
 
@@ -147,6 +158,7 @@ READ_ONLY: Mapping[str, Callable[[], list[bytes]]] = {
     "torch-tar": lambda: [torch_tar()],
     "torchscript": lambda: [torchscript()],
     "pickle": pickled,
+    "llamafile": lambda: [llamafile()],
     "ggml": lambda: [*(ggml_files.llama(form) for form in ggml_files.MAGICS), ggml_files.gpt2(), ggml_files.whisper()],
 }
 

@@ -159,6 +159,8 @@ def _make_odd(rng: random.Random, at: Any) -> None:
             v for v in (place.values() if isinstance(place, dict) else place) if isinstance(v, dict | list) and v
         ]
     at = rng.choice(places)
+    if not at:
+        return
     key = rng.choice([*at] if isinstance(at, dict) else range(len(at)))
     kind = rng.random()
     if kind < 0.15:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Mapping
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 from tests.models import record_names, record_reference
 from tests.models.config_judges import judge_configs
-from tests.models.family_judges import judge_recorded
+from tests.models.family_judges import judge_dialects, judge_recorded, recorded_pairs
 from tests.models.reference_cases import CASES, golden
 
 from weighbridge.base.dtypes import F32
@@ -45,6 +46,26 @@ def _owner(config: Mapping[str, Any]) -> str:
     return next(f.name for f in families().values() if f.architecture(config) is not None)
 
 
+@cache
+def _recorded(family: str) -> tuple[tuple[str, dict[str, Any]], ...]:
+    """The names that transformers and mlx-lm write for models of a family, by dialect and model."""
+    found = ((key, want) for key, want in golden("names").items() if " " in key)
+    return tuple((key, want) for key, want in found if _owner(config_of(key.partition(" ")[2])) == family)
+
+
+@cache
+def _converted(family: str) -> tuple[str, ...]:
+    """The recorded conversions of models of a family."""
+    return tuple(name for name, case in CASES.items() if _owner(case.config) == family)
+
+
+@cache
+def _source(case: str) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    """A case's tensors, and their order as they are read."""
+    shapes = record_reference.tensors(CASES[case])
+    return {n: np.zeros(s, np.float32) for n, s in shapes.items()}, tuple(as_read(record_reference.deal(CASES[case])))
+
+
 def nodes(arrays: Mapping[str, np.ndarray]) -> dict[str, Node]:
     return {name: const(array.astype("<f4"), F32) for name, array in arrays.items()}
 
@@ -68,10 +89,8 @@ def judge_names(family: Family) -> None:
     recorded model has (`_ELSEWHERE`: what only older files hold)."""
     known: dict[str, set[str]] = {"hf": set(_ELSEWHERE), "hf5": set(), "mlx": set()}
     made: dict[str, set[str]] = {"hf": set(), "hf5": set(), "mlx": set()}
-    for key, want in golden("names").items():
+    for key, want in _recorded(family.name):
         dialect, _, model = key.partition(" ")
-        if not model or _owner(config_of(model)) != family.name:
-            continue
         config = config_of(model)
         if dialect == "mlx" and model in record_names.HEADLESS:
             config.pop("head_dim")
@@ -123,13 +142,10 @@ OWN: dict[str, set[str]] = {
 
 def judge_reference(family: Family) -> None:
     """For each recorded conversion: the reference's names, shapes, order, forced types; the bits of rope_freqs."""
-    for name, case in CASES.items():
-        if _owner(case.config) != family.name:
-            continue
-        want, sizes = golden("reference")[name], family.sizes_from_hf(case.config)
-        shapes = record_reference.tensors(case)
-        source = {n: np.zeros(s, np.float32) for n, s in shapes.items()}
-        order = as_read(record_reference.deal(case))
+    for name in _converted(family.name):
+        case, want = CASES[name], golden("reference")[name]
+        sizes = family.sizes_from_hf(case.config)
+        source, order = _source(name)
         assert family.dialect_of(source, sizes) == case.dialect
         roles = family.load(case.dialect, sizes, nodes(source))
         out = family.save("gguf", sizes, roles, source_order=order)
@@ -378,13 +394,34 @@ JUDGES: tuple[Callable[[Family], None], ...] = (
 )
 
 
+Trial = Callable[[Family], None]
+
+
+@cache
+def _trials(family: str) -> list[Trial]:
+    """Every judge of every recorded model of a family, by itself."""
+    single = [judge for judge in JUDGES if judge is not judge_recorded]
+    return [*single, judge_dialects, *(partial(_judge, *pair) for pair in recorded_pairs(family))]
+
+
+def _judge(judge: Callable[[Family, str], None], model: str, family: Family) -> None:
+    judge(family, model)
+
+
 def convicts(table: Mapping[str, Any], mixins: Mapping[str, Mapping[str, Any]] | None = None) -> bool:
-    """Whether any judge raises over a family built of this document, and of these mixins in place of the shipped."""
+    """Whether any judge raises over a family built of this document, and of these mixins in place of the shipped.
+
+    The judge that raised last is asked first: neighbouring faults are mostly seen by the same one."""
     changed = mixins or {}
     try:
         family = build_family(resolve(table, included=lambda name: changed.get(name) or mixin(name)))
-        for judge in JUDGES:
-            judge(family)
     except Exception:
         return True
+    trials = _trials(table["name"])
+    for trial in trials:
+        try:
+            trial(family)
+        except Exception:
+            trials.insert(0, trials.pop(trials.index(trial)))
+            return True
     return False

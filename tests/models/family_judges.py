@@ -7,7 +7,7 @@ are those that transformers, mlx-lm and the reference converter made. Every judg
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -63,9 +63,14 @@ def pinned() -> dict[str, dict[str, list[int]]]:
     return read(PINNED)
 
 
-def models_of(family: Family) -> Iterator[str]:
+def models_of(family: Family) -> tuple[str, ...]:
     """The recorded models of a family. That the family knows them is asked of the table as it is shipped."""
-    return (name for name in golden() if _family_name(name) == family.name)
+    return _models_of(family.name)
+
+
+@cache
+def _models_of(family: str) -> tuple[str, ...]:
+    return tuple(name for name in golden() if _family_name(name) == family)
 
 
 @cache
@@ -543,15 +548,23 @@ JUDGES: tuple[Callable[[Family, str], None], ...] = (
 _ELSEWHERE = {"bert": ("hf_gamma",), "llama": ("hf5", "mlx"), "qwen2": ("mlx",), "qwen3": ("mlx",)}
 
 
-def judge_recorded(family: Family) -> None:
+def judge_dialects(family: Family) -> None:
+    """The family knows its recorded models, and there is a model for each of its dialects."""
     for model in models_of(family):
         assert family.architecture(golden()[model]["config"]) is not None, model
     recorded = {dialect for model in models_of(family) for dialect in golden()[model]}
     elsewhere = {"canonical", *_ELSEWHERE.get(family.name, ())}
     assert not recorded or family.dialects.keys() <= recorded | elsewhere
-    for judge in JUDGES:
-        for model in models_of(family):
-            judge(family, model)
+
+
+def recorded_pairs(family: str) -> list[tuple[Callable[[Family, str], None], str]]:
+    return [(judge, model) for judge in JUDGES for model in _models_of(family)]
+
+
+def judge_recorded(family: Family) -> None:
+    judge_dialects(family)
+    for judge, model in recorded_pairs(family.name):
+        judge(family, model)
 
 
 def pin() -> None:

@@ -410,7 +410,7 @@ def test_multipliers_are_a_config_s_and_1_where_it_says_null() -> None:
 
 def test_sizes_that_ask_for_millions_of_names_are_refused_at_once() -> None:
     sizes = LLAMA.sizes_from_hf({**config_of("mixtral"), "num_hidden_layers": (1 << 31) - 1})
-    start = time.perf_counter()
+    start = time.process_time()
     for call in (
         lambda: LLAMA.names("gguf", sizes),
         lambda: LLAMA.check("hf", sizes, {}),
@@ -418,7 +418,7 @@ def test_sizes_that_ask_for_millions_of_names_are_refused_at_once() -> None:
     ):
         with pytest.raises(FormatError, match="more tensors than any model"):
             call()
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 10  # making the names would take an hour
 
 
 def test_a_gguf_without_sizes_or_with_sizes_by_layer_is_refused() -> None:

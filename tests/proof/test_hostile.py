@@ -269,7 +269,7 @@ def held(source: Path, target: Path) -> subprocess.Popen[str]:
         [sys.executable, "-c", _HELD, source, target], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
-    assert process.stdout.readline().strip() == "held", process.communicate(timeout=10)[1]
+    assert process.stdout.readline().strip() == "held", process.communicate(timeout=60)[1]
     assert len(list(target.parent.iterdir())) == 2
     return process
 
@@ -278,7 +278,7 @@ def held(source: Path, target: Path) -> subprocess.Popen[str]:
 def test_an_interrupt_cleans_up(kind: signal.Signals, code: int, source: Path, target: Path) -> None:
     process = held(source, target)
     process.send_signal(kind)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == code, errors
     assert "Traceback" not in errors
     assert_unharmed(target)
@@ -287,7 +287,7 @@ def test_an_interrupt_cleans_up(kind: signal.Signals, code: int, source: Path, t
 def test_kill_leaves_the_old_target_whole_and_the_next_run_cleans_up(source: Path, target: Path) -> None:
     process = held(source, target)
     process.kill()
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert target.read_bytes() == OLD
     assert len(list(target.parent.iterdir())) == 2  # the staging, which nobody takes for a result
     done = run_wb("convert", source, target, "--dtype", "f16", "--overwrite")
@@ -317,7 +317,7 @@ def test_kill_at_any_moment(source: Path, target: Path) -> None:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         time.sleep(delay)
         process.kill()
-        process.wait(timeout=20)
+        process.wait(timeout=60)
         assert target.read_bytes() in (OLD, new)
 
 

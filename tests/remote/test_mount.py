@@ -32,13 +32,13 @@ def mounted(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
     point = tmp_path_factory.mktemp("point")
     words = [sys.executable, "-m", "weighbridge", "mount", str(model), str(point)]
     process = subprocess.Popen([*words, "--form", "Q4_K_M", "--form", "q8_0", "--form", "safetensors"])
-    for _ in range(300):
+    for _ in range(1200):
         if os.path.ismount(point) or process.poll() is not None:
             break
         time.sleep(0.05)
     yield point
     subprocess.run(["fusermount3", "-u", str(point)], check=True)
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
 
 
 def test_what_is_there(mounted: Path) -> None:

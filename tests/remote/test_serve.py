@@ -183,6 +183,6 @@ def test_it_ends_cleanly(models: Path) -> None:
     assert "serving tiny" in process.stderr.readline()
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
     assert "Traceback" not in process.stderr.read()
     process.stderr.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -48,26 +49,31 @@ def nginx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if NGINX is None:
         pytest.skip("NOT CHECKED against nginx: install Debian's nginx-light")
     pytest.importorskip("httpx2")
-    folder, port = tmp_path_factory.mktemp("nginx"), free_port()
+    folder = tmp_path_factory.mktemp("nginx")
     (folder / "www").mkdir()
     (folder / "www" / "model.bin").write_bytes(DATA)
     folder.chmod(0o755)
     for above in folder.parents:
         if above.name.startswith("pytest"):
             above.chmod(0o755)
+    process, port = next(filter(None, (started(folder) for _ in range(9))))
+    yield f"http://127.0.0.1:{port}"
+    process.terminate()
+    process.wait(30)
+
+
+def started(folder: Path) -> tuple[subprocess.Popen[bytes], int] | None:
+    """nginx and its port; None where another process took the port meanwhile."""
+    port = free_port()
     user = "user root;" if os.getuid() == 0 else ""
     (folder / "conf").write_text(user + CONF.format(folder=folder, port=port))
-    process = subprocess.Popen([NGINX, "-c", str(folder / "conf"), "-p", str(folder)], stderr=subprocess.DEVNULL)
-    url = f"http://127.0.0.1:{port}"
-    for _ in range(100):
-        try:
+    process = subprocess.Popen([str(NGINX), "-c", str(folder / "conf"), "-p", str(folder)], stderr=subprocess.DEVNULL)
+    while process.poll() is None:
+        with contextlib.suppress(OSError):
             socket.create_connection(("127.0.0.1", port), 0.1).close()
-            break
-        except OSError:
-            time.sleep(0.05)
-    yield url
-    process.terminate()
-    process.wait(10)
+            return process, port
+        time.sleep(0.05)
+    return None
 
 
 @pytest.mark.parametrize("place", ["model.bin", "to/model.bin", "whole/model.bin"])

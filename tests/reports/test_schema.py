@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tests.reports import makers as m
 
+from weighbridge.base.plain import plain
 from weighbridge.cli.main import main
-from weighbridge.cli.render import plain
 from weighbridge.containers.base import Finding
 from weighbridge.conversion import transform as surgery
 from weighbridge.conversion.checkpoint import strip

@@ -143,6 +143,16 @@ def a_pickle_cut_short(folder: Path) -> None:
     (folder / "old.pkl").write_bytes(pickle.dumps(list(range(100)), 2)[:-40])
 
 
+@case("file/modelfile", words="bogus")
+def a_modelfile_that_ollama_refuses(folder: Path) -> None:
+    (folder / "Modelfile").write_text("FROM .\nPARAMETER bogus 1\n")
+
+
+@case("file/modelfile", words="isn't there")
+def a_modelfile_of_a_missing_file(folder: Path) -> None:
+    (folder / "Modelfile").write_text("FROM ./other.gguf\n")
+
+
 @case("file/damaged", words="directory")
 def a_zip_cut_short(folder: Path) -> None:
     with zipfile.ZipFile(folder / "more.zip", "w") as archive:

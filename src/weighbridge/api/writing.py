@@ -49,10 +49,13 @@ from weighbridge.models.transform.rename import RenameRules
 
 
 @contextmanager
-def _opened(src: Path, options: SourceOptions) -> Iterator[Checkpoint]:
-    """The model at `src`. It stays open for the plan; closed where planning fails."""
+def _opened(src: Path, options: SourceOptions, *, merges: bool = False) -> Iterator[Checkpoint]:
+    """The model at `src`. It stays open for the plan; closed where planning fails. `merges`: the caller merges the
+    adapters of a Modelfile, which are refused elsewhere."""
     model = open_model(src, options)
     try:
+        if model.place.adapters and not merges:
+            raise UsageError(f"{src} adds an adapter to its model", hint=f"merge it first: wb convert {src} DST")
         yield model
     except BaseException:
         model.close()
@@ -73,12 +76,12 @@ def plan_convert(
     None: it follows from the extension of `dst`. `lora`: an adapter to merge into the weights.
     """
     source, write, given = sort_keywords(options)
-    with _opened(src, source) as model:
+    with _opened(src, source, merges=True) as model:
         target = choose_target(model, dst, to, given)
-        if lora is not None:
+        for adapter in (*model.place.adapters, *(() if lora is None else (FilePath(lora),))):
             if isinstance(target.options, AdapterOptions | CheckpointOptions):
                 raise UsageError(f"--lora doesn't apply to {target.options.title}", hint="it applies to models")
-            model = adapters.merge_adapter(model, FilePath(lora))
+            model = adapters.merge_adapter(model, adapter)
         return build(model, target, write)
 
 

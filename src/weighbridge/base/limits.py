@@ -132,3 +132,11 @@ SCAN_IN_MEMORY: Final = MIB
 # calls.
 JINJA_SIZE: Final = MIB
 JINJA_DEPTH: Final = 40
+# Regions of a file in a map of its layout: the header of a GGUF of 200,000 tensors has some 1,600,000.
+VIEW_REGIONS: Final = 2_000_000
+# Tensors of a file up to which such a map divides the header too, which takes some 50 us a tensor.
+VIEW_DETAIL: Final = 20_000
+# Bytes that a report explains one by one.
+VIEW_BYTES: Final = 64 << 10
+# Steps of a pickle that a report explains at once, each with its stack.
+VIEW_STEPS: Final = 10_000

@@ -54,10 +54,11 @@ _LENGTHS: Final = MappingProxyType(
 _MOST: Final = (1 << 63) - 1  # more strings than any buffer contains: a count from a file may be any number
 
 
-def plain_pickle_end(data: Buffer) -> int:
-    """Where the pickle ends that `data` begins with, if it is whole, plain data alone, and read alike by all; 0 of any
-    other, and where there is no extension: the abstract machine (`unpickle/machine.py`) says what it is."""
-    return int(native.plain_pickle_end(data)) if native is not None else 0
+def plain_pickle_end(data: Buffer, names: Buffer) -> tuple[int, list[tuple[str, int]]]:
+    """Where the pickle ends that `data` begins with, if it is whole, plain data and tensors alone, and read alike by
+    all; and the storages that it names, with their bytes. 0 of any other, and where there is no extension: the abstract
+    machine (`unpickle/machine.py`) says what it is. `names`: the table in native/pickles.hpp."""
+    return native.plain_pickle_end(data, names) if native is not None else (0, [])
 
 
 def skip_strings(buffer: Buffer, at: int, count: int, width: int, big_endian: bool) -> tuple[int, int]:

@@ -48,6 +48,7 @@ _LOOK, _CHANGE, _OTHER = "Look", "Change", "Other"
 COMMANDS: Final = (
     Verb("identify", "Say what a file is, by its content.", _LOOK, ("file", "what")),
     Verb("inspect", "Show what is inside: model, tensors, metadata.", _LOOK, ("info", "show", "stat", "tree")),
+    Verb("view", "Look at a model, or at two, in a browser.", _LOOK, ("browse", "page")),
     Verb("ls", "List the models of this machine.", _LOOK, ("list", "models")),
     Verb("du", "Show where the disk went: stores, duplicates, leftovers.", _LOOK),
     Verb("anatomy", "Name every byte of a file: annotated hexdump and layout map.", _LOOK, ("hexdump", "layout")),
@@ -70,6 +71,7 @@ COMMANDS: Final = (
     Verb("fetch", "Fetch files from elsewhere, resumed and verified.", _CHANGE, ("download", "pull")),
     Verb("dedupe", "Let files of the same bytes share their space.", _CHANGE),
     Verb("edit", "Read and change metadata: keys, arrays, the chat template.", _CHANGE, ("meta", "metadata")),
+    Verb("ship", "Hand a model to Ollama, LM Studio, a server, the Hub.", _CHANGE, ("deploy", "publish", "push")),
     Verb("fleet", "Scan, hash, verify, convert or quantize many models, here or on a cluster.", _OTHER),
     Verb("serve", "Serve models over HTTP, in forms made on the way.", _OTHER),
     Verb("mount", "Mount a model in forms made where they are read.", _OTHER),

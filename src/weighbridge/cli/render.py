@@ -15,8 +15,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from enum import Enum
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TextIO
 
 if TYPE_CHECKING:
@@ -199,34 +198,12 @@ def human_time(seconds: float) -> str:
 # JSON
 
 
-def plain(value: Any) -> Any:
-    """`value` as JSON can say it: dataclasses and mappings become objects, other iterables arrays, enums their value,
-    bytes hexadecimal, numbers that JSON lacks the strings `NaN`, `Infinity`, `-Infinity`."""
-    if value is None or (isinstance(value, (bool, int, str)) and not isinstance(value, Enum)):
-        return value
-    if isinstance(value, float):
-        return value if value - value == 0 else {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
-    if isinstance(value, Enum):
-        return plain(value.value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value) if f.repr}
-    if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return bytes(value).hex()
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if hasattr(value, "tolist"):  # a numpy scalar or array, without importing numpy
-        return plain(value.tolist())
-    if isinstance(value, Iterable):
-        return [plain(v) for v in value]
-    return str(value)
-
-
 def emit_json(value: Any) -> None:
     """The answer as one JSON document: compact when piped, indented on a terminal. ASCII only where the stream's
     encoding (or a lone surrogate of a file's name) needs it, so that it is always valid and always printable."""
     import json
+
+    from weighbridge.base.plain import plain
 
     style: dict[str, Any] = {"indent": 2} if is_terminal(sys.stdout) else {"separators": (",", ":")}
     data = plain(value)

@@ -44,13 +44,14 @@ READ: Final = (
     Format("ggml", "GGML-family file (before GGUF)", (), (".bin",), module="weighbridge.containers.ggml.container",
            parsed_to_identify=True,
            advice="a llama: wb convert FILE new.gguf; others: wb convert FILE new.safetensors"),
+    Format("llamafile", "llamafile", (".llamafile",), (".exe",), module="weighbridge.containers.gguf.llamafile",
+           rewritten_as="gguf"),
 )  # fmt: skip
 
 RECOGNISED: Final = (
     Format("torchserve", "TorchServe archive"),
     Format("imatrix-dat", "importance matrix (legacy .dat)",
            advice="wb inspect FILE shows it, wb quantize --imatrix FILE uses it"),
-    Format("llamafile", "llamafile", (".llamafile",)),
     Format("onnx", "ONNX model", (".onnx",), (".bin",)),
     Format("hdf5", "HDF5 file", (".h5", ".hdf5"), (".keras",), (Magic(0, b"\x89HDF\r\n\x1a\n", "HDF5 signature"),)),
     Format("keras", "Keras model", (".keras",), (".zip",)),

@@ -112,7 +112,7 @@ def fit(
     kv: str = "f16",
     runtime: str = "llama.cpp",
     type: str | None = None,
-    flash_attention: bool = True,
+    flash_attention: bool | None = None,
     ubatch: int | None = None,
     arch_file: str | os.PathLike[str] | None = None,
 ) -> FitReport:

@@ -33,14 +33,18 @@ class Runtime:
     note: str = ""
 
     def settings(
-        self, context: int, parallel: int | None, kv: DType, flash_attention: bool, ubatch: int | None
+        self, context: int, parallel: int | None, kv: DType, flash_attention: bool | None, ubatch: int | None
     ) -> RunSettings:
-        """llama.cpp's settings as this runtime starts it."""
+        """llama.cpp's settings as this runtime starts it; None: its default. UsageError for a setting of llama.cpp's
+        that this runtime hasn't."""
+        for option, value in (("--flash-attention", flash_attention), ("--ubatch", ubatch)):
+            if value is not None and not self.llama_cpp:
+                raise UsageError(f"{option} is a setting of llama.cpp, not of {self.name}")
         count = parallel or self.parallel
         unified = self.unified and parallel is None
         settings = RunSettings(
-            context=context, parallel=count, unified=unified, type_k=kv, type_v=kv, flash_attention=flash_attention,
-            outputs=count,
+            context=context, parallel=count, unified=unified, type_k=kv, type_v=kv, outputs=count,
+            flash_attention=flash_attention is not False,
         )  # fmt: skip
         if self.name == "ollama":  # the context is that of one sequence; batches grow with it
             batch = 512 if context <= 4096 else 1024 if context <= 32768 else 2048

@@ -26,8 +26,7 @@ from weighbridge.containers import opening
 from weighbridge.containers.base import Index
 from weighbridge.io.location import open_source
 from weighbridge.io.source import Source
-from weighbridge.models.arch.config import numbers_as_text
-from weighbridge.models.jsonfile import decode, oddities
+from weighbridge.models.jsonfile import decode, numbers_as_text, oddities
 from weighbridge.models.locate import Place, locate
 from weighbridge.models.stored_tensors import StoredTensors
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, Final
 
@@ -21,6 +22,15 @@ _MARK: Final = b"\xef\xbb\xbf"
 _CONSTANTS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 # An integer that no double holds, where a value may stand: whoever computes with it fails.
 _LONG: Final = re.compile(rb"(?<=[\s:,\[])-?\d{309,}(?=[\s,\]}])")
+
+_NUMBER: Final = re.compile(r"-?\d{1,15}(\.\d{1,17})?([eE][+-]?\d{1,3})?", re.ASCII)
+_WORDS: Final = frozenset({"transformers_version", "model_type", "dtype", "torch_dtype", "_name_or_path"})
+
+
+def numbers_as_text(config: Mapping[str, Any]) -> dict[str, int | float]:
+    """The numbers that a config has in quotes, by key."""
+    texts = {k: v for k, v in config.items() if isinstance(v, str) and k not in _WORDS and _NUMBER.fullmatch(v)}
+    return {k: int(v) if v.lstrip("-").isdigit() else float(v) for k, v in texts.items()}
 
 
 def oversized(data: bytes) -> str | None:

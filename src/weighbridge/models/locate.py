@@ -4,6 +4,7 @@ model/                            its index, its one file, or the files of one n
 model.safetensors.index.json      the set it lists
 model-00002-of-00003.gguf         the whole set (llama.cpp's splits carry the metadata in the first)
 anything.safetensors              that file alone
+Modelfile                         the model of its FROM line
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import errno
 import re
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -24,6 +25,7 @@ from weighbridge.containers import BUILT_IN, model_suffixes
 from weighbridge.containers.numbered import Numbered, numbered
 from weighbridge.io.links import check_link
 from weighbridge.io.location import open_source
+from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
 
 if TYPE_CHECKING:
     from weighbridge.containers.sharded import ShardIndex
@@ -47,7 +49,7 @@ def is_training(name: str) -> bool:
 class Place:
     """`weights`: the files with tensors, in order. `folder`: where config.json and the tokenizer are looked for.
     `index`: the JSON that lists the shards, and `shards` its content until they are opened, where there is one.
-    `notes`: what was passed over on the way."""
+    `notes`: what was passed over on the way. `adapters`: those that a Modelfile adds to the model."""
 
     path: Path
     weights: tuple[Path, ...]
@@ -55,6 +57,7 @@ class Place:
     index: Path | None = None
     shards: ShardIndex | None = None
     notes: tuple[str, ...] = ()
+    adapters: tuple[Path, ...] = ()
 
     @property
     def single(self) -> bool:
@@ -92,10 +95,28 @@ def locate(path: str | Path) -> Place:
         return _folder(path)
     if path.name.endswith(".index.json"):
         return _indexed(path)
+    if is_modelfile(path):
+        return _described(path)
     one = numbered(path.name)
     if one and one.suffix == ".gguf":
         return Place(path, _siblings(path, one), path.parent)
     return Place(path, (path,), path.parent)
+
+
+def _described(path: Path) -> Place:
+    """The model that a Modelfile is made FROM, with what it adds to it."""
+    file = read_modelfile(path)
+    first, *others = (referred(file, value, path.parent) for value in file.values("FROM"))
+    base = resolve_path(first)
+    if is_modelfile(base):
+        raise UsageError(f"{path} is made FROM another Modelfile", hint=f"name {base} itself")
+    adapters = tuple(resolve_path(referred(file, value, path.parent)) for value in file.values("ADAPTER"))
+    place = locate(base)
+    rest = [i for i in dict.fromkeys(i.command for i in file.instructions) if i not in ("FROM", "ADAPTER")]
+    notes = [f"the Modelfile also names {other}, which isn't read" for other in others]
+    if rest:
+        notes.append(f"not part of the weights: the Modelfile's {', '.join(rest)}; wb ship ollama carries them")
+    return replace(place, notes=(*place.notes, *notes), adapters=adapters)
 
 
 def _indexed(index: Path) -> Place:

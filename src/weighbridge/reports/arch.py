@@ -142,9 +142,14 @@ def _shapes(tensors: Mapping[str, Any]) -> dict[str, Shape]:
     return {name: tuple(node.spec.shape) for name, node in tensors.items()}
 
 
+def _first(config: Mapping[str, Any]) -> Any:
+    """The first of a config's architectures."""
+    listed = config.get("architectures")
+    return listed[0] if isinstance(listed, list) and listed else None
+
+
 def _check(model: Checkpoint, found: Fit, known: bool, tensors: int) -> FamilyCheck:
-    listed = () if model.format == "gguf" else model.config.get("architectures") or ()
-    stated = model.metadata.get("general.architecture") if model.format == "gguf" else (listed or [None])[0]
+    stated = model.metadata.get("general.architecture") if model.format == "gguf" else _first(model.config)
     report = found.report
     return FamilyCheck(
         path=os.fspath(model.place.path),

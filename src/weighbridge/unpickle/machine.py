@@ -38,7 +38,7 @@ _PLACES: Final = 1 << 20  # places of the memo that any pickle may take
 _RETAINED: Final = 4  # bytes held at once for each of a long line: the window, what it is read into, the line, its text
 _MAYBE_TEXT: Final = (str, Blob, Object, Persistent, External)
 _ITERABLE: Final = (list, str, bytes, Blob, Dict, Set)  # what Python's unpickler takes as arguments
-_WEIGHED: Final = 16 << 20  # parts of all keys
+_HASHED: Final = 1 << 28  # parts of all keys, each time that they are hashed: some seconds
 _FRAME: Final = "an opcode reaches across the end of its frame"
 
 
@@ -73,7 +73,8 @@ class Machine:
         self._here = self._next = 0  # in the window: the opcode at work, the next one
         self._stop = 0  # in the window: where a burst ends
         self._frame_end: int | None = None
-        self._weighed = 0  # parts of keys
+        self._hashed = 0  # parts of keys
+        self._weights: dict[int, tuple[Any, int]] = {}  # tuples of keys, with their parts
         self._log: list[Done | Event] = []
 
     @property
@@ -333,17 +334,18 @@ class Machine:
         self.stack.append(made)
 
     def _weigh(self, keys: list[Any]) -> None:
-        """Note a key whose hash takes exponential time: tuples of tuples, shared."""
+        """Note a key whose hash takes exponential time (tuples of tuples, shared), or many that together take long."""
         if tuple not in set(map(type, keys)):
             return
         for key in keys:
             if type(key) is tuple:
-                parts, visited = weight(key)
-                self._weighed += visited
-                if parts > PICKLE_STEPS:
+                known = len(self._weights)
+                parts = weight(key, self._weights)
+                self.spend(_MEMO * (len(self._weights) - known))
+                self._hashed += parts
+                if parts > PICKLE_STEPS or self._hashed > _HASHED:
                     self.note("bomb", key)
-        if self._weighed > _WEIGHED:
-            raise UnsupportedError(f"{self.source.name}, byte {self.at}: keys of tuples have too many parts")
+                    self._hashed = 0
 
     # ---- filling lists, dicts and sets
 

@@ -61,14 +61,14 @@ class Reading:
 def read(machine: Machine, value: Any, outside: Mapping[int | str, SavedTensor] = _NONE) -> Reading:
     """The reading of a pickle's value and of what happened on the way. `outside`: tensors that lie beside the pickle,
     by their persistent id."""
-    _embed(machine)
+    embed(machine)
     walk = _Walk(machine, outside)
     walk.run(value)
     walk.reading.remarks[:0] = _events(machine)
     return walk.reading
 
 
-def _embed(machine: Machine) -> None:
+def embed(machine: Machine) -> None:
     """Read the storages that were pickled whole, each once, however often it is named."""
     known: dict[int, Storage | UnexpectedOpcode] = {}
     stored = 0  # bytes that are written as text

@@ -146,10 +146,9 @@ class External(Record):
 Done: TypeAlias = Global | Object | Persistent | External
 
 
-def weight(value: Any) -> tuple[int, int]:
-    """Parts of a tuple of tuples, each counted as often as it is reached: what hashing it visits. And how many there
-    are."""
-    weights: dict[int, int] = {}
+def weight(value: Any, weights: dict[int, tuple[Any, int]]) -> int:
+    """Parts of a tuple of tuples, each counted as often as it is reached: what hashing it visits. `weights` keeps those
+    of all tuples in it, by identity: each is walked through once."""
     stack = [value]
     while stack:
         node = stack[-1]
@@ -158,9 +157,9 @@ def weight(value: Any) -> tuple[int, int]:
         if missing:
             stack += missing
         else:
-            weights[id(node)] = len(node) + 1 + sum(weights[id(v)] for v in inner)
+            weights[id(node)] = node, len(node) + 1 + sum(weights[id(v)][1] for v in inner)
             stack.pop()
-    return weights[id(value)], len(weights)
+    return weights[id(value)][1]
 
 
 def preview(value: Any, limit: int = 60) -> str:

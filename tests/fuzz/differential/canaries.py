@@ -6,7 +6,9 @@ from __future__ import annotations
 import re
 import string
 
-INSIDE = re.compile(r"_|(func_|gi_|cr_|ag_|tb_|f_)|mro\Z")
+INSIDE = re.compile(
+    r"_|(mro|func_(globals|code|closure)|(gi|cr|ag)_(frame|code)|tb_frame|f_(globals|locals|builtins|code|back))\Z"
+)
 FIELD = re.compile(r"[.\[]\s*_")
 
 

@@ -26,6 +26,8 @@ from tests.fuzz.differential.pickles import Grammar
 from tests.reports.scan import vectors
 
 from weighbridge.containers import PICKLED
+from weighbridge.containers.sniff.archive import TARS, ZIPS
+from weighbridge.io.decompress import CODECS
 from weighbridge.io.source import BytesSource
 from weighbridge.reports.scan.engine import scan_source
 from weighbridge.reports.scan.model import ScanVerdict
@@ -110,7 +112,7 @@ class Tally:
         self.acting += 1
         self.kinds[first.partition(" ")[0]] += 1
         report = scan_source(BytesSource(data, name), name)
-        if _is_prose(data, name, first):
+        if _is_prose(data, name, first) or _is_prose_inside(report.kind, first):
             return
         bomb = first.partition(" ")[0] in BOMBS
         if (verdict := report.verdict) in QUIET and not (bomb and report.kind not in PICKLED):
@@ -124,6 +126,13 @@ def _is_prose(data: bytes, name: str, did: str) -> bool:
     package = asked.rpartition(" ")[0].partition(".")[0]
     prose = pickles.may_be_text(name) and pickles.is_text(BytesSource(data))
     return kind == "name" and not package.isidentifier() and prose
+
+
+def _is_prose_inside(kind: str, did: str) -> bool:
+    """The same of a member of an archive, whose name the loader doesn't report."""
+    word, _, asked = did.partition(" ")
+    package = asked.rpartition(" ")[0].partition(".")[0]
+    return word == "name" and kind in ZIPS | TARS | frozenset(CODECS) and not package.isidentifier()
 
 
 def run(loader: str, pythons: Sequence[str], seconds: float, seed: int, count: int = 1 << 62,

@@ -237,6 +237,7 @@ TEMPLATES: Final = (
     ("{% set k = '__class__' if x else 'y' %}{% set j = k %}{{ z[j] }}", D, "template/underscored"),
     ("{{ x[{'a': '__class__'}.a] }}", D, "template/underscored"),
     ("{{ x[['__class__', 'a']|first] }}", D, "template/underscored"),
+    ("{{ [x]|map(attribute='x' ~ y)|list }}", U, "template/built-name"),
     ("{{ ''[bos_token] }}", U, "template/built-name"),
     ("{% macro f() %}__class__{% endmacro %}{{ ''[f()] }}", U, "template/built-name"),
     ("{% set k %}{{ y }}{% endset %}{{ x[k] }}", U, "template/built-name"),
@@ -342,6 +343,15 @@ def _plus_checksum(members: Mapping[str, bytes]) -> bytes:
     return bytes(data)
 
 
+def _nameless(members: Mapping[str, bytes]) -> bytes:
+    """A tar whose first header has neither name nor owner."""
+    data = bytearray(tarred(members))
+    data[:116] = bytes(116)
+    data[148:156] = b" " * 8
+    data[148:156] = f"{sum(data[:512]):06o}\0 ".encode()
+    return bytes(data)
+
+
 def _sparse(members: Mapping[str, bytes]) -> bytes:
     """A tar of files that GNU tar calls sparse."""
     out = io.BytesIO()
@@ -427,6 +437,12 @@ DISGUISED: Final = (
     Vector("data.npy", b"cno_such_module\nx\n.", U, "pickle/unknown-import"),
     Vector("model.mar", b"\xed" + zipped({"m.npy": PAYLOAD}), D, "pickle/dangerous-call"),
     Vector("config.nemo", _plus_checksum({"model_config.yaml": b"a: 1\n"}), M, "tar/odd-number"),
+    Vector("shorter.npz", zipped({"a": b"1", "data.pkl": PAYLOAD})[1:], D, "pickle/dangerous-call"),
+    Vector("shorter.gguf", gguf({})[:8] + zipped({"data.pkl": b"", "b": PAYLOAD})[9:], D, "pickle/dangerous-call"),
+    Vector("nameless.tar.bz2", bz2.compress(_nameless({"a.pkl": PAYLOAD})), D, "pickle/dangerous-call"),
+    Vector("two.gz", gzip.compress(gguf({}) + zipped({"data.pkl": PAYLOAD}), mtime=0), D, "file/appended-zip"),
+    Vector("legacy.pt", b"\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19." + PAYLOAD, D, "pickle/dangerous-call"),
+    Vector("raw.pkl.gz", b"cno_such_module\nx\n.", U, "pickle/unknown-import"),
     Vector("model.pkl.lz4", b"\x04\x22\x4d\x18\x68\x40" + bytes(40), "unproven", "stream/not-unpacked"),
 )
 

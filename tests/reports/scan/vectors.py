@@ -408,7 +408,7 @@ PICKLES = [
         "pickle/unresolved-bytes",
     ),
     case(
-        "a sparse tensor",
+        "a sparse tensor of nothing",
         p(
             call(
                 "torch._utils",
@@ -418,7 +418,7 @@ PICKLES = [
             )
         ),
         ScanVerdict.UNPROVEN,
-        "pickle/sparse-indices",
+        "pickle/indices",
     ),
     case(
         "loaded from long bytes",

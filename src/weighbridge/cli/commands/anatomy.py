@@ -11,6 +11,8 @@ from weighbridge.cli.options import command, examples, json_option, option, refu
 from weighbridge.cli.paths import SOURCE_OR_TENSOR
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from weighbridge.reports.anatomy import AnatomyReport
 
 _DUMPED: Final = 32  # bytes of a region
@@ -46,6 +48,7 @@ def _range(text: str) -> dict[str, int]:
         "wb anatomy model.safetensors --map",
         "wb anatomy model.gguf --at 0x5f3a80",
         "wb anatomy model.gguf --range 0:4096 --json",
+        "wb anatomy model.gguf --tensor blk.0.attn_q.weight --block 3",
     )
 )
 @click.argument("file", type=SOURCE_OR_TENSOR)
@@ -55,12 +58,31 @@ def _range(text: str) -> dict[str, int]:
 @option("--kind", "kinds", multiple=True, metavar="KIND", help="Regions of a kind (key, value, tensor, padding ...).")
 @option("--bytes", "head", type=click.IntRange(0, 1 << 20), help="Bytes of a region to dump [32].")
 @option("--limit", type=click.IntRange(0), metavar="N", help="Show the first N regions.")
+@option("--tensor", metavar="NAME", help="Only this tensor, as FILE::NAME.")
+@option("--block", type=click.IntRange(0), metavar="N", help="Decode one of its blocks: fields, scales, codes, values.")
 @json_option
-def anatomy(file: str, span: dict[str, Any], only_map: bool, as_json: bool, **options: Any) -> None:
-    """Name every byte of FILE: an annotated hexdump (FILE::TENSOR for one tensor's bytes) and a map of the layout."""
+def anatomy(
+    file: str,
+    span: dict[str, Any],
+    only_map: bool,
+    tensor: str | None,
+    block: int | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Name every byte of FILE: an annotated hexdump (FILE::TENSOR for one tensor's bytes) and a map of the layout.
+
+    --block shows how the bytes of one block of a tensor give its values, with the formula: the block of a ggml type,
+    an element of a plain type, or a group of a packed weight (MLX, GPTQ, AWQ), for which FILE may be a folder."""
     from weighbridge.cli.render import emit_json, width
     from weighbridge.reports.anatomy import anatomy
 
+    if block is not None:
+        given = {f"--{name}": options[key] not in (None, ()) for name, key in _PARTS.items()}
+        refuse_others("--block", {**given, "--range": span, "--map": only_map}, hint="it is about one block alone")
+        return _show_block(*_named_tensor(file, tensor), block, as_json)
+    if tensor is not None:
+        file = "::".join(map(str, _named_tensor(file, tensor)))
     if only_map:
         given = {f"--{name}": options[key] not in (None, ()) for name, key in _PARTS.items()}
         refuse_others("--map", {**given, "--range": span}, hint="the map is of the whole file")
@@ -74,6 +96,29 @@ def anatomy(file: str, span: dict[str, Any], only_map: bool, as_json: bool, **op
         _dump(report)
     if only_map or not (options["at"] is not None or span):
         _map(report)
+
+
+def _named_tensor(file: str, tensor: str | None) -> tuple[Path, str]:
+    """The file and the tensor, which either the argument or the option names."""
+    from weighbridge.reports import tensor_path
+
+    path, name = tensor_path.split(file)
+    if name is not None and tensor is not None:
+        raise UsageError(f"{file} names a tensor already", hint="omit --tensor")
+    if name is None and tensor is None:
+        raise UsageError("no tensor is named", hint="add --tensor NAME; wb inspect FILE --tensors lists them")
+    return path, name or tensor or ""
+
+
+def _show_block(path: Path, tensor: str, number: int, as_json: bool) -> None:
+    from weighbridge.cli.render import emit_json
+    from weighbridge.cli.views import block as view
+    from weighbridge.models.open import open_model
+    from weighbridge.reports.microscope.blocks import block
+
+    with open_model(path) as model:
+        report = block(model, tensor, number)
+    emit_json(report) if as_json else view.show(report)
 
 
 def _dump(report: AnatomyReport) -> None:

@@ -12,7 +12,7 @@ from weighbridge.cli.options import arch_file_option, command, examples, json_op
 from weighbridge.fitting.runtimes import RUNTIMES
 
 
-class _Context(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3
+class ContextType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3
     """A number of tokens; `32k` is 32,768."""
 
     name = "tokens"
@@ -25,7 +25,7 @@ class _Context(click.ParamType):  # type: ignore[type-arg]  # generic since clic
         return int(digits) * scale
 
 
-class _Device(click.ParamType):  # type: ignore[type-arg]
+class DeviceType(click.ParamType):  # type: ignore[type-arg]
     """A device's name, a size of memory, or `this`."""
 
     name = "device"
@@ -46,16 +46,16 @@ class _Device(click.ParamType):  # type: ignore[type-arg]
 )
 @click.argument("model", type=click.Path())
 @option(
-    "--device", type=_Device(), default="this", show_default=True, help="A GPU or Mac, a size such as 8GB, or this."
+    "--device", type=DeviceType(), default="this", show_default=True, help="A GPU or Mac, a size such as 8GB, or this."
 )
-@option("--context", type=_Context(), metavar="TOKENS", help="Tokens of context, such as 32k [8192].")
+@option("--context", type=ContextType(), metavar="TOKENS", help="Tokens of context, such as 32k [8192].")
 @option("--parallel", type=click.IntRange(1, 1024), metavar="N", help="Sequences at once [the runtime's default].")
 @option("--kv", metavar="TYPE", default="f16", show_default=True, help="Type of the KV cache: f16, q8_0, q4_0 ...")
 @option(
     "--runtime", type=click.Choice(list(RUNTIMES)), default="llama.cpp", show_default=True, help="What runs the model."
 )
 @option("--type", "type", metavar="TYPE", help="Only this type of wb quantize [all].")
-@option("--flash-attention/--no-flash-attention", default=True, help="llama.cpp's -fa [on].")
+@option("--flash-attention/--no-flash-attention", default=None, help="llama.cpp's -fa [on].")
 @option("--ubatch", type=click.IntRange(1, 1 << 20), metavar="N", help="llama.cpp's -ub [512].")
 @arch_file_option
 @option("--explain", is_flag=True, help="Show the arithmetic line by line.")

@@ -11,9 +11,10 @@ import click
 
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import UsageError
+from weighbridge.base.plain import plain
 from weighbridge.cli.options import applied, command, examples, jobs_option, json_option, option, refuse_others
 from weighbridge.cli.paths import FILE, SOURCE, is_standard_input
-from weighbridge.cli.render import clean, echo, emit_json, is_terminal, plain, warn, write_bytes
+from weighbridge.cli.render import clean, echo, emit_json, is_terminal, warn, write_bytes
 
 if TYPE_CHECKING:
     from weighbridge.reports.hash.checksum_files import CheckReport

@@ -60,11 +60,13 @@ class _Overrides(NamedTuple):
 
 def begins(source: Source) -> bool:
     """Whether a tar begins here: its first header's checksum is right."""
-    try:
-        _check(source.read(0, BLOCK), source, 0)
-    except FormatError:
-        return False
-    return True
+    return source.size >= BLOCK and is_header(source.read(0, BLOCK))
+
+
+def is_header(block: bytes) -> bool:
+    """Whether the checksum of a header is right."""
+    declared = _digits(block[148:156])
+    return bool(declared) and declared in _sums(block)
 
 
 def members(source: Source, *, strict: bool = True) -> Iterator[TarMember]:
@@ -122,8 +124,7 @@ def _text(raw: bytes) -> str:
 
 
 def _check(block: bytes, source: Source, at: int) -> None:
-    declared = _digits(block[148:156])
-    if declared is None or declared == 0 or declared not in _sums(block):
+    if not is_header(block):
         raise FormatError("a header's checksum is wrong", path=source.name, offset=at, found=block[148:156])
 
 

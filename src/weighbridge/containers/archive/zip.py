@@ -39,7 +39,7 @@ from weighbridge.containers.archive.zip_records import (
 )
 from weighbridge.containers.base import Region
 from weighbridge.io.inflate import InflateSource
-from weighbridge.io.source import Source
+from weighbridge.io.source import Source, Window
 
 _ENCRYPTED, _PATCH, _STRONG, _MASKED = 1, 1 << 5, 1 << 6, 1 << 13
 _NEAR: Final = 512
@@ -102,9 +102,28 @@ def read(source: Source) -> Archive:
     return Archive(tuple(members), tuple(places), tail)
 
 
-def open_member(source: Source, member: ZipMember) -> Source:
-    """A member's bytes: a window if it is stored, a decompressing source if it is deflated."""
+class StoredMember(Window):
+    """A member in an archive that was read."""
+
+    def __init__(self, archive: Archive, source: Source, member: ZipMember, name: str) -> None:
+        super().__init__(source, member.start, member.size, name)
+        self.archive, self.container, self.member = archive, source, member
+
+
+class DeflatedMember(InflateSource):
+    """A member in an archive that was read."""
+
+    def __init__(self, archive: Archive, source: Source, member: ZipMember, name: str) -> None:
+        super().__init__(source, member.start, member.packed, member.size, name, member.crc)
+        self.archive, self.container, self.member = archive, source, member
+
+
+def open_member(source: Source, member: ZipMember, archive: Archive | None = None) -> Source:
+    """A member's bytes: a window if it is stored, a decompressing source if it is deflated. With `archive` it knows the
+    other members."""
     name = f"{source.name}::{member.name}"
+    if archive is not None:
+        return (StoredMember if member.method == STORED else DeflatedMember)(archive, source, member, name)
     if member.method == STORED:
         return source.window(member.start, member.size, name)
     return InflateSource(source, member.start, member.packed, member.size, name, member.crc)

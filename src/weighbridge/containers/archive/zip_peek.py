@@ -32,7 +32,8 @@ class ListedMember(NamedTuple):
 
 
 class Directory(NamedTuple):
-    """`shift`: bytes in front of the archive that its offsets don't count. `cut`: it lists more than was read."""
+    """`shift`: bytes in front of the archive that its offsets don't count; below zero where some are missing. `cut`: it
+    lists more than was read."""
 
     members: list[ListedMember]
     shift: int
@@ -48,9 +49,9 @@ def directory(probe: Probe) -> Directory | None:
     count, length, start, end = _zip64(probe, end + probe.size - len(probe.tail), (count, length, start))
     if length > end:
         return None
-    # With other bytes in front (an executable), the directory ends right before its end record, whatever offset is
-    # stored.
-    shift = max(end - length - start, 0)
+    # With other bytes in front (an executable), or with some of its own missing there, the directory ends right before
+    # its end record, whatever offset is stored.
+    shift = end - length - start
     data = probe.at(start + shift, min(length, SNIFF_WHOLE))
     members = _members(data, SNIFF_ZIP_MEMBERS, shift)  # all entries: zipfile ignores the count
     return Directory(members, shift, cut=len(members) != count)

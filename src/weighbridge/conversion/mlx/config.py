@@ -1,4 +1,5 @@
-"""What mlx-lm's configs need beyond the model's own: the period of full attention, rotary parameters in older words.
+"""What mlx-lm's configs need beyond the model's own: the period of full attention, rotary parameters in older words,
+keys that its classes require or have another default for.
 
 Some models of mlx-lm have full attention in every n-th layer and ignore `layer_types` (mlx-lm 0.32: qwen3_next.py,
 qwen3_5.py, gemma3_text.py, cohere2.py). Their config gets that n. Layers without a period are refused: mlx-lm would
@@ -11,10 +12,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from weighbridge.base.errors import UnsupportedError
-from weighbridge.models.arch.config import LOCAL_THETA, THETA
+from weighbridge.models.arch.config import DERIVED, LOCAL_THETA, THETA
+from weighbridge.models.arch.family import Family
+from weighbridge.models.config.keys import lookup, rules
+from weighbridge.models.config.mlx_view import mlx_keys, reading
 
 _FULL: Final = "full_attention"
 _SHARE: Final = "partial_rotary_factor"
+_ROTATION: Final = (*THETA, *LOCAL_THETA, _SHARE, "rope_parameters", "rope_scaling", "rotary_pct", "model_type")
 
 
 def with_period(
@@ -64,3 +69,26 @@ def with_rope_words(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> d
         words["rope_scaling"] = None
     stated = {key: value for key, value in words.items() if value is not None or key == "rope_scaling"}
     return {**stated, **{key: value for key, value in config.items() if value is not None or key not in stated}}
+
+
+def with_fields(config: dict[str, Any], facts: Mapping[str, Any], family: Family) -> dict[str, Any]:
+    """The config with the keys that mlx-lm's class requires, or has another default for than the model's class.
+    `facts`: the model's effective config."""
+    found = reading(config)
+    if found is None:
+        return config
+    wanted = {**dict.fromkeys(found.fields.required), **found.fields.defaults}
+    missing = (key for key in wanted if key not in found.part and key not in (*_ROTATION, *DERIVED))
+    added = {key: v for key in missing if (v := _stated(facts, key, family)) is not None and v != wanted[key]}
+    if "rope_parameters" in mlx_keys(config) and "rope_theta" not in mlx_keys(config) and "rope" in facts:
+        added |= {} if "rope_parameters" in found.part else {"rope_parameters": facts["rope"]}
+    if not added:
+        return config
+    return {**config, found.name: {**found.part, **added}} if found.name else {**config, **added}
+
+
+def _stated(facts: Mapping[str, Any], key: str, family: Family) -> Any:
+    """The value of a key, or of another word for it."""
+    same = [key, *(text for row in rules(family).keys if key in row.config for text in row.config)]
+    meant = rules(family).assumed.get(key) or [None]  # by a GGUF, which has no key for it
+    return next((v for text in same if (v := lookup(facts, text)) is not None), meant[0])

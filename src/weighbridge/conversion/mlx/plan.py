@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from weighbridge.base.dtypes import BF16, F16, F32, U8, U32, DType, Kind, dtype
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.conversion.gguf import metadata as meta
-from weighbridge.conversion.mlx.config import with_period, with_rope_words
+from weighbridge.conversion.mlx.config import with_fields, with_period, with_rope_words
 from weighbridge.conversion.options import MlxOptions
 from weighbridge.conversion.plan import writers
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, ignored_parts, sidecar_files
@@ -259,6 +259,7 @@ def _config(
     if isinstance(text, Mapping):
         config["text_config"] = with_rope_words(text, defaults)
     config = with_rope_words(config, defaults)
+    config = with_fields(config, model.family.effective(model.config), model.family)
     generation = model.json("generation_config.json") if model.format != "gguf" else None
     if generation and generation.get("eos_token_id"):
         config["eos_token_id"] = generation["eos_token_id"]

@@ -30,6 +30,7 @@ from weighbridge.conversion.options import (
 )
 from weighbridge.conversion.plan import writers
 from weighbridge.conversion.plan.builder import PlanBuilder
+from weighbridge.conversion.plan.equivalence import check_settings
 from weighbridge.conversion.plan.fingerprint import state_of
 from weighbridge.conversion.plan.folder import to_folder
 from weighbridge.conversion.plan.losses import check_lossless, losses_of
@@ -55,6 +56,7 @@ def _build(model: Checkpoint, target: Target, write: WriteOptions) -> Plan:
     if training.wanted(model.place.path, kind):
         return training.plan_torch(model.place.path, path, write)
     draft = _draft(model, kind, options)
+    draft.losses += check_settings(model, draft, kind)
     if kind == "hf":
         drop_tied(model, draft)
     container = WEIGHTS.get(kind, kind)

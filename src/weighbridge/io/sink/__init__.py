@@ -21,6 +21,7 @@ from weighbridge.io.sink.open import AnySink, check_target, disk_needed, open_si
 from weighbridge.io.sink.partials import is_alive
 from weighbridge.io.sink.records import FolderRecords, Records, records_at
 from weighbridge.io.sink.spool import spooled
+from weighbridge.io.sink.store import StoreWriter
 from weighbridge.io.sink.target import Sink, foreign_files, listed, partial_of, write_file
 from weighbridge.io.sink.upload import Origin, UploadFile, UploadSink, check_uploads
 
@@ -33,6 +34,7 @@ __all__ = [
     "OutFile",
     "Records",
     "Sink",
+    "StoreWriter",
     "UploadFile",
     "UploadSink",
     "check_target",

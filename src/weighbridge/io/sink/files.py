@@ -84,6 +84,10 @@ class OutFile:
         with FileSource(self.path) as source:
             return digest_of(source, algo)
 
+    def fileno(self) -> int:
+        """The descriptor, for calls of the system that share blocks."""
+        return self._fd
+
     def sync(self) -> None:
         os.fsync(self._fd)
 

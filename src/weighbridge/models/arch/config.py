@@ -8,7 +8,6 @@ defaults stand in the family's TOML. Pure functions over parsed JSON; wrong valu
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
@@ -34,16 +33,6 @@ DERIVED: Final = (
     "longrope_attention_factor", "ntk_alpha_base", "output_labels", "rope", "rope_dim", "rope_sliding", "sparse_layers",
     "unrotated_every", "unshared_kv_layers",
 )  # fmt: skip
-
-
-_NUMBER: Final = re.compile(r"-?\d{1,15}(\.\d{1,17})?([eE][+-]?\d{1,3})?", re.ASCII)
-_WORDS: Final = frozenset({"transformers_version", "model_type", "dtype", "torch_dtype", "_name_or_path"})
-
-
-def numbers_as_text(config: Config) -> dict[str, int | float]:
-    """The numbers that a config has in quotes, by key."""
-    texts = {k: v for k, v in config.items() if isinstance(v, str) and k not in _WORDS and _NUMBER.fullmatch(v)}
-    return {k: int(v) if v.lstrip("-").isdigit() else float(v) for k, v in texts.items()}
 
 
 def check_heads(values: Config, width: int) -> None:

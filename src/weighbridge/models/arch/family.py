@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import LAYERS
 from weighbridge.base.spec import Shape
-from weighbridge.models.arch.config import DERIVED, compiled_rules, effective, numbers_as_text
+from weighbridge.models.arch.config import DERIVED, compiled_rules, effective
 from weighbridge.models.arch.derived import absent_zeros, made
 from weighbridge.models.arch.dialects import best_prefix, detect_dialect
 from weighbridge.models.arch.expand import (
@@ -52,6 +52,7 @@ from weighbridge.models.arch.tables.schema import FamilyTable
 from weighbridge.models.arch.tables.spec import Architecture, Dialect, Role, Size
 from weighbridge.models.arch.tables.values import integer
 from weighbridge.models.arch.write_order import reference_order
+from weighbridge.models.jsonfile import numbers_as_text
 
 if TYPE_CHECKING:
     from weighbridge.tensors.layouts import TensorLayout

@@ -80,8 +80,13 @@ def write_card(metadata: Mapping[str, Any]) -> bytes | None:
     declared = {key: value for key, value in fields.items() if value is not None}
     if not declared:
         return None
-    body = "".join(f"{key}: {_flow(value)}\n" for key, value in declared.items())
-    return f"---\n{body}---\n".encode()
+    return front_matter(declared).encode()
+
+
+def front_matter(fields: Mapping[str, Any]) -> str:
+    """The fields as YAML between two lines of dashes."""
+    body = "".join(f"{key}: {_flow(value)}\n" for key, value in fields.items())
+    return f"---\n{body}---\n"
 
 
 def _flow(value: Any) -> str:

@@ -132,7 +132,7 @@ def inspect(
         model, ranks = _opened(place)
         with model:
             rows = (tensor_path.entry(model.index, name, place),) if name is not None else model.index.entries
-            return replace(_report(model, rows, selection), ranks=ranks)
+            return replace(report_of(model, rows, selection), ranks=ranks)
 
 
 def _opened(path: Path) -> Headers:
@@ -145,10 +145,27 @@ def _opened(path: Path) -> Headers:
         return Headers(open_damaged(path, error), None)
 
 
-def _report(model: Checkpoint, entries: Sequence[Entry], selection: Selection) -> InspectReport:
+def counted_parameters(model: Checkpoint) -> parameter_count.Count:
+    """The parameters of an open model, and its packed weights."""
+    return _counted(model, _facts(model))
+
+
+def _counted(model: Checkpoint, facts: ModelInfo) -> parameter_count.Count:
+    index = model.index
+    return parameter_count.count(index.entries, _packing_config(model, facts), parameter_count.settings_of(index))
+
+
+def report_of(
+    model: Checkpoint,
+    entries: Sequence[Entry],
+    selection: Selection,
+    counted: parameter_count.Count | None = None,
+) -> InspectReport:
+    """The report on an open model; `entries`: those to list, if the selection names them. `counted`: its parameters,
+    where they are counted already."""
     index = model.index
     facts = _facts(model)
-    counted = parameter_count.count(index.entries, _packing_config(model, facts), parameter_count.settings_of(index))
+    counted = _counted(model, facts) if counted is None else counted
     paths = _paths(model)
     chosen, selected = _chosen(entries, counted, paths, selection)
     data = index.nbytes

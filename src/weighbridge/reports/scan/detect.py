@@ -18,6 +18,8 @@ from weighbridge.reports.scan.model import MemberPath
 #: The bytes of a torch storage, where nothing in them says that they are more.
 STORAGE: Final = "storage"
 _STORED: Final = re.compile(r"(.*/)?(data|constants|tensors|weights)/(weight_|param_|constant_)?\d+\Z")
+#: What the small members of a torch archive hold: versions, the order of bytes.
+_MARK: Final = re.compile(rb"\d{1,64}\n?|little|big")
 _HEAD: Final = 262  # up to the magic of a tar
 # First bytes of files that contain more than numbers. All have at least three, so storages rarely start with them.
 _MAGICS: Final = (*(m.sign for f in BUILT_IN.values() for m in f.magics if m.offset == 0), b"\x7fELF")
@@ -32,6 +34,8 @@ def kind_of(source: Source, place: MemberPath) -> str:
     storage = place.members and _STORED.match(place.members[-1])
     if storage and not head.startswith(_MAGICS) and codec_of(head) not in WITH_MAGIC and head[257:262] != b"ustar":
         return STORAGE  # one in 16,384 begins as a pickle does: the probe tells them apart
+    if _MARK.fullmatch(head):
+        return "text"
     if head.startswith(PICKLES):  # what sniff would find out more slowly; torch's format of before 1.6 is one
         return "pickle"
     try:

@@ -22,7 +22,7 @@ from typing import Final
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import SCAN_FILES, SCAN_IN_MEMORY
-from weighbridge.io.location import open_source
+from weighbridge.io.location import is_remote, open_source
 from weighbridge.io.source import FileSource, Source
 from weighbridge.reports.scan import walk
 from weighbridge.reports.scan.detect import kind_of
@@ -43,7 +43,8 @@ from weighbridge.reports.scan.model import (
     finding,
     worst,
 )
-from weighbridge.reports.scan.registry import scanners_for
+from weighbridge.reports.scan.pickle import whole_file
+from weighbridge.reports.scan.registry import is_special, scanners_for
 
 Progress = Callable[[int, int, str], None]
 
@@ -179,6 +180,9 @@ class _InMemory(Source):
 def scan_file(path: str) -> FileReport:
     """The report on one file. One that can't be opened has a report that says why."""
     try:
+        plain = _plain_report(path)
+        if plain is not None:
+            return plain
         with open_source(resolve_path(path)) as source:
             return scan_source(source if source.size > SCAN_IN_MEMORY else _InMemory(source), path)
     except FormatError as error:  # it shrinks while it is read
@@ -187,6 +191,16 @@ def scan_file(path: str) -> FileReport:
         return _closed(path, "unreadable", error.strerror or str(error))
     except UnsupportedError as error:
         return _closed(path, "special", error.message)
+
+
+def _plain_report(path: str) -> FileReport | None:
+    """The report on a small pickle of plain data; None for anything else."""
+    if is_remote(path) or is_special(os.path.basename(path)):
+        return None
+    data = whole_file.read_pickle(path)
+    if not data or not whole_file.is_plain(data):
+        return None
+    return FileReport(path, "pickle", len(data), ScanVerdict.DATA_ONLY, True)
 
 
 def _closed(path: str, kind: str, why: str) -> FileReport:

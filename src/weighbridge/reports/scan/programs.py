@@ -5,15 +5,13 @@ The members themselves are looked into one by one, as any zip's are.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from weighbridge.containers.archive import zip_peek
 from weighbridge.containers.sniff.archive import EXPORTED, PACKAGE, TORCHSCRIPT, TORCHSERVE
-from weighbridge.containers.sniff.probe import Probe
 from weighbridge.io.source import Source
-from weighbridge.reports.scan.model import Budget, MemberPath, Piece, ScanRule, ScanVerdict, escape, finding
+from weighbridge.reports.scan.model import MemberPath, ScanFinding, ScanRule, ScanVerdict, escape, finding
 
 _U = ScanVerdict.UNKNOWN_CODE
 
@@ -54,11 +52,8 @@ _SIGNS: Final = (
 _SHOWN: Final = 5
 
 
-def scan(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
-    """A zip of torch's: what kind of program its members' names say that it is."""
-    directory = zip_peek.directory(Probe(source))
-    names = [m.name for m in directory.members] if directory else []
-    budget.spend(members=len(names))
+def findings(source: Source, place: MemberPath, names: Sequence[str]) -> Iterator[ScanFinding]:
+    """What kind of program the names of a zip's members say that it is."""
     for sign in _SIGNS:
         code = [name for name in names if sign.code.search(name)]
         if code and any(sign.mark.search(name) for name in names):

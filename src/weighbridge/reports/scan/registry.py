@@ -17,7 +17,7 @@ from weighbridge.containers.format import Format
 from weighbridge.containers.sniff.archive import TARS, ZIPS
 from weighbridge.io.decompress import CODECS
 from weighbridge.io.source import Source
-from weighbridge.reports.scan import configs, headers, programs, texts, unsupported
+from weighbridge.reports.scan import configs, headers, texts, unsupported
 from weighbridge.reports.scan.archive import polyglots, streams, torch_tar, zip_scanner
 from weighbridge.reports.scan.detect import STORAGE
 from weighbridge.reports.scan.model import Budget, MemberPath, Nested, Piece, Registration, Scanner
@@ -36,7 +36,6 @@ SCANNERS: Final[tuple[Registration, ...]] = (
     Registration(pickles.scan, _BARE),
     Registration(arrays.opcodes, _BARE),
     Registration(zip_scanner.scan, ZIPS),
-    Registration(programs.scan, ZIPS),
     Registration(streams.stream, frozenset(CODECS)),
     Registration(streams.not_unpacked, frozenset({"zstd", "lz4"})),
     Registration(streams.tar, TARS - {"torch-tar"}),
@@ -84,6 +83,11 @@ def _of_kind(kind: str) -> tuple[Scanner, ...]:
     rows = tuple(r.scanner for r in SCANNERS if kind in r.kinds)
     plugged = find(kind) if not rows and kind not in DATA else None
     return (partial(_declared, plugged),) if plugged is not None and plugged.pickles else rows
+
+
+def is_special(name: str) -> bool:
+    """Whether a file of this name is scanned for its name's sake, whatever it holds."""
+    return not name.isprintable() or _named().match(name.lower()) is not None
 
 
 def _declared(form: Format, source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:

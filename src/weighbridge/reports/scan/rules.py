@@ -9,13 +9,13 @@ from typing import Final
 from weighbridge.reports.scan import configs, engine, headers, programs, texts, unsupported, walk
 from weighbridge.reports.scan.archive import polyglots, streams, zip_scanner
 from weighbridge.reports.scan.model import ScanRule
-from weighbridge.reports.scan.pickle import arrays, policy
+from weighbridge.reports.scan.pickle import arrays, policy, storages
 from weighbridge.reports.scan.pickle import scanner as pickles
 from weighbridge.reports.scan.template import scanner as templates
 
 _MODULES: Final = (
-    policy, pickles, zip_scanner, streams, arrays, polyglots, headers, configs, templates, texts, programs, unsupported,
-    walk, engine,
+    policy, pickles, storages, zip_scanner, streams, arrays, polyglots, headers, configs, templates, texts, programs,
+    unsupported, walk, engine,
 )  # fmt: skip
 
 RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(

@@ -25,6 +25,7 @@ from weighbridge.containers.sniff.detect import sniff
 from weighbridge.containers.sniff.probe import Identity
 from weighbridge.io.location import open_source, walk
 from weighbridge.io.source import Source
+from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
 from weighbridge.models.tensor_parallel.rank_set import rank_of
 from weighbridge.reports import lenient, sidecars
 
@@ -85,6 +86,10 @@ class Repo(Closing):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = resolve_path(path)
         self.single = not self.path.is_dir()
+        self.modelfile = self.path if self.single and is_modelfile(self.path) else None
+        if self.modelfile is not None:  # it stands for the model that it describes, where it can be read
+            self.path = _described(self.modelfile)
+            self.single = not self.path.is_dir()
         if sharded.is_index(self.path.name) and self.single:  # an index stands for its folder
             self.path, self.single = self.path.parent, False
         self.root = self.path.parent if self.single else self.path
@@ -255,3 +260,12 @@ def _plain(name: object) -> bool:
     except FormatError:
         return False
     return True
+
+
+def _described(modelfile: Path) -> Path:
+    """The path of a Modelfile's FROM line; the Modelfile's own where it can't be read, which a check reports."""
+    try:
+        file = read_modelfile(modelfile)
+        return resolve_path(referred(file, file.values("FROM")[0], modelfile.parent))
+    except FormatError:
+        return modelfile

@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
+from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import FOLDER_FILES, SHARDS, ZERO_RUN
 from weighbridge.containers import MISNAMED_UNLESS, PICKLED, sharded
 from weighbridge.containers.base import Finding, Severity, Stage
 from weighbridge.containers.numbered import sets
+from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
 from weighbridge.reports.identify import name_lies
 from weighbridge.reports.verify.repo import LEFTOVER, Repo, RepoFile
 from weighbridge.reports.verify.zeros import zero_tail_of
@@ -52,6 +54,18 @@ def _matters(file: RepoFile) -> bool:
 
 
 # ---- single files ----
+
+
+def modelfile(repo: Repo) -> Iterator[Flaw]:
+    named = [repo.modelfile] if repo.modelfile else [f.path for f in repo.files if is_modelfile(f.path)]
+    for path in named:
+        try:
+            file = read_modelfile(path)
+            _ = file.parameters
+            for value in (*file.values("FROM"), *file.values("ADAPTER")):
+                referred(file, value, path.parent)
+        except FormatError as error:
+            yield Flaw(error.message, str(path), hint=error.hint)
 
 
 def unreadable(repo: Repo) -> Iterator[Flaw]:
@@ -305,6 +319,9 @@ RULES: Final = (
     Check("file/empty", _E, "no file is empty", empty),
     Check("file/zeros", _E, "no file is all zeros", zeros),
     Check("file/wrong-format", _E, "a file is what its name says", wrong_format),
+    Check(
+        "file/modelfile", _E, "a Modelfile is one that Ollama reads, and the files that it names are there", modelfile
+    ),
     Check("file/damaged", _E, "files of formats that aren't parsed look whole", damaged),
     Check("file/journal", _E, "no file is in the middle of an edit", journal),
     Check("file/leftover", _W, "no leftovers of unfinished downloads and writes", leftover),

@@ -4,13 +4,14 @@ quantize_row_*_impl (with weights of the columns) and dequantize_row_* (ggml-qua
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import MappingProxyType
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weighbridge.tensors.reference.codec import Codec, half_scales, pack, view
+from weighbridge.tensors.reference.codec import Codec, Parts, Unpacking, half_scales, pack, view
 from weighbridge.tensors.reference.floats import (
     Bytes,
     Floats,
@@ -87,10 +88,31 @@ def _with_minimum(codes: NDArray[np.integer], d: Floats, m: Floats) -> Floats:
     return out.reshape(-1)
 
 
+def parts_of_32(name: str) -> Callable[[Bytes], Parts]:
+    """The parts of a type of 32 elements a block: `d`, and `m` where it has one, and a code an element."""
+
+    def parts(src: Bytes) -> Parts:
+        blocks = view(name, src)
+        fields = blocks.dtype.names or ()
+        codes = blocks["qs"] if blocks["qs"].dtype == np.int8 else nibbles(blocks["qs"])
+        if "qh" in fields:
+            codes = codes + fifth_bits(blocks["qh"])
+        return {**{field: half(blocks[field]) for field in ("d", "m", "s") if field in fields}, "q": codes}
+
+    return parts
+
+
+Q8_PARTS: Final = parts_of_32("Q8_0")
+Q4_0_PARTS: Final = parts_of_32("Q4_0")
+Q4_1_PARTS: Final = parts_of_32("Q4_1")
+Q5_0_PARTS: Final = parts_of_32("Q5_0")
+Q5_1_PARTS: Final = parts_of_32("Q5_1")
+
+
 def decode_q8_0(src: Bytes) -> Floats:
     """x = d * q."""
-    blocks = view("Q8_0", src)
-    return _scaled(blocks["qs"], half(blocks["d"]))
+    parts = Q8_PARTS(src)
+    return _scaled(parts["q"], parts["d"])
 
 
 def encode_q8_0(x: Floats) -> tuple[Bytes, Lost]:
@@ -104,8 +126,8 @@ def encode_q8_0(x: Floats) -> tuple[Bytes, Lost]:
 
 def decode_q4_0(src: Bytes) -> Floats:
     """x = d * (q - 8)."""
-    blocks = view("Q4_0", src)
-    return _scaled(nibbles(blocks["qs"]) + Q4_LOW, half(blocks["d"]))
+    parts = Q4_0_PARTS(src)
+    return _scaled(parts["q"] + Q4_LOW, parts["d"])
 
 
 def encode_q4_0(x: Floats) -> tuple[Bytes, Lost]:
@@ -119,8 +141,8 @@ def encode_q4_0(x: Floats) -> tuple[Bytes, Lost]:
 
 def decode_q4_1(src: Bytes) -> Floats:
     """x = d * q + m."""
-    blocks = view("Q4_1", src)
-    return _with_minimum(nibbles(blocks["qs"]), half(blocks["d"]), half(blocks["m"]))
+    parts = Q4_1_PARTS(src)
+    return _with_minimum(parts["q"], parts["d"], parts["m"])
 
 
 def _range(rows: Floats) -> tuple[Floats, Floats]:
@@ -145,8 +167,8 @@ def encode_q4_1(x: Floats) -> tuple[Bytes, Lost]:
 
 def decode_q5_0(src: Bytes) -> Floats:
     """x = d * (q - 16)."""
-    blocks = view("Q5_0", src)
-    return _scaled(nibbles(blocks["qs"]) + fifth_bits(blocks["qh"]) + Q5_LOW, half(blocks["d"]))
+    parts = Q5_0_PARTS(src)
+    return _scaled(parts["q"] + Q5_LOW, parts["d"])
 
 
 def encode_q5_0(x: Floats) -> tuple[Bytes, Lost]:
@@ -160,8 +182,8 @@ def encode_q5_0(x: Floats) -> tuple[Bytes, Lost]:
 
 def decode_q5_1(src: Bytes) -> Floats:
     """x = d * q + m."""
-    blocks = view("Q5_1", src)
-    return _with_minimum(nibbles(blocks["qs"]) + fifth_bits(blocks["qh"]), half(blocks["d"]), half(blocks["m"]))
+    parts = Q5_1_PARTS(src)
+    return _with_minimum(parts["q"], parts["d"], parts["m"])
 
 
 def encode_q5_1(x: Floats) -> tuple[Bytes, Lost]:
@@ -218,10 +240,18 @@ def weighted_q5_1(rows: Floats, columns: Floats) -> tuple[Bytes, Lost]:
 
 CODECS: Final = MappingProxyType(
     {
-        "Q8_0": Codec(half_scales("Q8_0", "d"), decode_q8_0, encode_q8_0),
-        "Q4_0": Codec(half_scales("Q4_0", "d"), decode_q4_0, encode_q4_0, weighted_q4_0),
-        "Q4_1": Codec(half_scales("Q4_1", "d", "m"), decode_q4_1, encode_q4_1, weighted_q4_1),
-        "Q5_0": Codec(half_scales("Q5_0", "d"), decode_q5_0, encode_q5_0, weighted_q5_0),
-        "Q5_1": Codec(half_scales("Q5_1", "d", "m"), decode_q5_1, encode_q5_1, weighted_q5_1),
+        "Q8_0": Codec(half_scales("Q8_0", "d"), decode_q8_0, encode_q8_0, unpacking=Unpacking("d * q", Q8_PARTS)),
+        "Q4_0": Codec(
+            half_scales("Q4_0", "d"), decode_q4_0, encode_q4_0, weighted_q4_0, Unpacking("d * (q - 8)", Q4_0_PARTS)
+        ),
+        "Q4_1": Codec(
+            half_scales("Q4_1", "d", "m"), decode_q4_1, encode_q4_1, weighted_q4_1, Unpacking("d * q + m", Q4_1_PARTS)
+        ),
+        "Q5_0": Codec(
+            half_scales("Q5_0", "d"), decode_q5_0, encode_q5_0, weighted_q5_0, Unpacking("d * (q - 16)", Q5_0_PARTS)
+        ),
+        "Q5_1": Codec(
+            half_scales("Q5_1", "d", "m"), decode_q5_1, encode_q5_1, weighted_q5_1, Unpacking("d * q + m", Q5_1_PARTS)
+        ),
     }
 )

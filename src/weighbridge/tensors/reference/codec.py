@@ -6,13 +6,26 @@ data = pack("Q4_0", d=d, qs=codes)   the same way back
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from weighbridge.base.dtypes import BY_NAME, OLD, SCALARS
+from weighbridge.base.dtypes import BY_NAME, OLD, SCALARS, Field
 from weighbridge.tensors.reference.floats import Array, Bytes, Decoder, Encoder, WeightedEncoder, widen
+
+#: Arrays by name: one row per block.
+Parts = Mapping[str, Array]
+
+
+class Unpacking(NamedTuple):
+    """How a block's values follow from its parts. `parts` gives them: scales, codes and whatever else is packed into
+    bits, each [blocks, n] for runs of block / n elements, in the elements' order; `table`: what codes are numbers into.
+    `formula`: an expression of the parts in Python's notation, computed in f32."""
+
+    formula: str
+    parts: Callable[[Bytes], Parts]
 
 
 class Codec(NamedTuple):
@@ -23,6 +36,7 @@ class Codec(NamedTuple):
     decode: Decoder
     encode: Encoder | None = None
     weighted: WeightedEncoder | None = None
+    unpacking: Unpacking | None = None
 
 
 @cache
@@ -30,6 +44,11 @@ def structure(name: str) -> np.dtype[Any]:
     """The fields of a block as a numpy dtype, without padding."""
     fields = (BY_NAME.get(name) or OLD[name]).fields
     return np.dtype([(f.name, f"<{SCALARS[f.scalar]}", (f.count,) if f.count > 1 else ()) for f in fields])
+
+
+def scalars(field: Field, raw: Bytes) -> Array:
+    """The numbers in the bytes of one field."""
+    return raw.view(f"<{SCALARS[field.scalar]}")
 
 
 def view(name: str, src: Bytes) -> Array:

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from weighbridge.tensors.reference import kquants_encode
-from weighbridge.tensors.reference.codec import Codec, half_scales, view
+from weighbridge.tensors.reference.codec import Codec, Parts, Unpacking, half_scales, view
 from weighbridge.tensors.reference.floats import Array, Bytes, Floats, half, ignore_fp_warnings
 from weighbridge.tensors.reference.kquants_encode import unpack_q4_scales
 from weighbridge.tensors.reference.lowbit import two_bit_codes
@@ -39,28 +39,47 @@ def _products(d: Floats, factors: Array) -> Floats:
     return out
 
 
-def decode_q2_k(src: Bytes) -> Floats:
-    """x = d * scale * q - dmin * min, by 16. Low nibbles of `scales` are scales, high ones minima."""
+def _q2_k_parts(src: Bytes) -> Parts:
+    """Low nibbles of `scales` are scales, high ones minima."""
     blocks = view("Q2_K", src)
-    codes = two_bit_codes(blocks["qs"].reshape(-1, 2, 32)).reshape(-1, QK_K)
-    scales = _products(half(blocks["d"]), blocks["scales"] & 15)
-    return _scaled(codes, scales, _products(half(blocks["dmin"]), blocks["scales"] >> 4))
+    return {
+        "d": half(blocks["d"]),
+        "dmin": half(blocks["dmin"]),
+        "scale": blocks["scales"] & 15,
+        "minimum": blocks["scales"] >> 4,
+        "q": two_bit_codes(blocks["qs"].reshape(-1, 2, 32)).reshape(-1, QK_K),
+    }
+
+
+def _decode_with_minimum(parts: Parts) -> Floats:
+    return _scaled(parts["q"], _products(parts["d"], parts["scale"]), _products(parts["dmin"], parts["minimum"]))
+
+
+def decode_q2_k(src: Bytes) -> Floats:
+    """x = d * scale * q - dmin * minimum, by 16."""
+    return _decode_with_minimum(_q2_k_parts(src))
 
 
 def _q3_scales(packed: Bytes) -> Array:
     """16 x 6 bits: nibbles of bytes 0..7 (all low ones first), then two bits more from bytes 8..11, 4 apart."""
     low = np.concatenate([packed[:, :8] & 15, packed[:, :8] >> 4], axis=1)
-    scales: Array = (low | two_bit_codes(packed[:, 8:]).reshape(-1, 16) << 4) - Q3_SCALE_ZERO
+    scales: Array = low | two_bit_codes(packed[:, 8:]).reshape(-1, 16) << 4
     return scales
 
 
-def decode_q3_k(src: Bytes) -> Floats:
-    """x = d * (scale - 32) * (q - 4), by 16. Bit i of byte l of `hmask` is the third bit of element l + 32 * i."""
+def _q3_k_parts(src: Bytes) -> Parts:
+    """Bit i of byte l of `hmask` is the third bit of element l + 32 * i."""
     blocks = view("Q3_K", src)
     low = two_bit_codes(blocks["qs"].reshape(-1, 2, 32)).reshape(-1, 8, 32)
     high = blocks["hmask"][:, None] >> np.arange(8, dtype=np.uint8)[:, None] & 1
-    scales = _products(half(blocks["d"]), _q3_scales(blocks["scales"]))
-    return _scaled(low + (high.astype(np.int32) << 2) - Q3_ZERO, scales)
+    codes = (low | high.astype(np.int32) << 2).reshape(-1, QK_K)
+    return {"d": half(blocks["d"]), "scale": _q3_scales(blocks["scales"]), "q": codes}
+
+
+def decode_q3_k(src: Bytes) -> Floats:
+    """x = d * (scale - 32) * (q - 4), by 16."""
+    parts = _q3_k_parts(src)
+    return _scaled(parts["q"] - Q3_ZERO, _products(parts["d"], parts["scale"] - Q3_SCALE_ZERO))
 
 
 def _paired_nibbles(codes: Bytes) -> Bytes:
@@ -69,32 +88,51 @@ def _paired_nibbles(codes: Bytes) -> Bytes:
     return np.concatenate([groups & 15, groups >> 4], axis=2).reshape(-1, 8, 32)
 
 
-def _decode_q45(blocks: Array, codes: Array) -> Floats:
+def _q45_parts(blocks: Array, codes: Array) -> Parts:
     scales, minima = unpack_q4_scales(blocks["scales"])
-    return _scaled(codes, _products(half(blocks["d"]), scales), _products(half(blocks["dmin"]), minima))
+    d, dmin = half(blocks["d"]), half(blocks["dmin"])
+    return {"d": d, "dmin": dmin, "scale": scales, "minimum": minima, "q": codes.reshape(-1, QK_K)}
+
+
+def _q4_k_parts(src: Bytes) -> Parts:
+    blocks = view("Q4_K", src)
+    return _q45_parts(blocks, _paired_nibbles(blocks["qs"]))
 
 
 def decode_q4_k(src: Bytes) -> Floats:
-    """x = d * scale * q - dmin * min, by 32."""
-    blocks = view("Q4_K", src)
-    return _decode_q45(blocks, _paired_nibbles(blocks["qs"]))
+    """x = d * scale * q - dmin * minimum, by 32."""
+    return _decode_with_minimum(_q4_k_parts(src))
+
+
+def _q5_k_parts(src: Bytes) -> Parts:
+    """Bit p of byte l of `qh` is the fifth bit of element l of sub-block p."""
+    blocks = view("Q5_K", src)
+    high = blocks["qh"][:, None] >> np.arange(8, dtype=np.uint8)[:, None] & 1
+    return _q45_parts(blocks, _paired_nibbles(blocks["qs"]) | high << 4)
 
 
 def decode_q5_k(src: Bytes) -> Floats:
-    """As Q4_K; bit p of byte l of `qh` is the fifth bit of element l of sub-block p."""
-    blocks = view("Q5_K", src)
-    high = blocks["qh"][:, None] >> np.arange(8, dtype=np.uint8)[:, None] & 1
-    return _decode_q45(blocks, _paired_nibbles(blocks["qs"]) | high << 4)
+    """As Q4_K, with codes of five bits."""
+    return _decode_with_minimum(_q5_k_parts(src))
 
 
-def decode_q6_k(src: Bytes) -> Floats:
-    """x = d * scale * (q - 32), by 16. A half of 128 has 64 bytes of nibbles (all low ones first) and 32 bytes of upper
-    bits."""
+def _q6_k_parts(src: Bytes) -> Parts:
+    """A half of 128 has 64 bytes of nibbles (all low ones first) and 32 bytes of upper bits."""
     blocks = view("Q6_K", src)
     low = blocks["ql"].reshape(-1, 2, 1, 64)
     codes = np.concatenate([low & 15, low >> 4], axis=2).reshape(-1, QK_K).astype(np.int32)
     high = two_bit_codes(blocks["qh"].reshape(-1, 2, 32)).reshape(-1, QK_K)
-    return _scaled((codes | high << 4) - Q6_ZERO, _products(half(blocks["d"]), blocks["scales"]))
+    return {"d": half(blocks["d"]), "scale": blocks["scales"], "q": codes | high << 4}
+
+
+def decode_q6_k(src: Bytes) -> Floats:
+    """x = d * scale * (q - 32), by 16."""
+    parts = _q6_k_parts(src)
+    return _scaled(parts["q"] - Q6_ZERO, _products(parts["d"], parts["scale"]))
+
+
+def _q8_k_parts(src: Bytes) -> Parts:
+    return {"d": _q8_k_scales(src).reshape(-1, 1), "q": view("Q8_K", src)["qs"]}
 
 
 def _q8_k_scales(src: Bytes) -> Floats:
@@ -103,22 +141,34 @@ def _q8_k_scales(src: Bytes) -> Floats:
 
 def decode_q8_k(src: Bytes) -> Floats:
     """x = d * q. ggml's own intermediate."""
-    return _scaled(view("Q8_K", src)["qs"], _q8_k_scales(src).reshape(-1, 1))
+    parts = _q8_k_parts(src)
+    return _scaled(parts["q"], parts["d"])
 
+
+_WITH_MINIMUM: Final = "d * scale * q - dmin * minimum"
 
 CODECS: Final = MappingProxyType(
     {
         "Q2_K": Codec(
-            half_scales("Q2_K", "d", "dmin"), decode_q2_k, kquants_encode.encode_q2_k, kquants_encode.weighted_q2_k
+            half_scales("Q2_K", "d", "dmin"), decode_q2_k, kquants_encode.encode_q2_k, kquants_encode.weighted_q2_k,
+            Unpacking(_WITH_MINIMUM, _q2_k_parts),
         ),
-        "Q3_K": Codec(half_scales("Q3_K", "d"), decode_q3_k, kquants_encode.encode_q3_k, kquants_encode.weighted_q3_k),
+        "Q3_K": Codec(
+            half_scales("Q3_K", "d"), decode_q3_k, kquants_encode.encode_q3_k, kquants_encode.weighted_q3_k,
+            Unpacking("d * (scale - 32) * (q - 4)", _q3_k_parts),
+        ),
         "Q4_K": Codec(
-            half_scales("Q4_K", "d", "dmin"), decode_q4_k, kquants_encode.encode_q4_k, kquants_encode.weighted_q4_k
+            half_scales("Q4_K", "d", "dmin"), decode_q4_k, kquants_encode.encode_q4_k, kquants_encode.weighted_q4_k,
+            Unpacking(_WITH_MINIMUM, _q4_k_parts),
         ),
         "Q5_K": Codec(
-            half_scales("Q5_K", "d", "dmin"), decode_q5_k, kquants_encode.encode_q5_k, kquants_encode.weighted_q5_k
+            half_scales("Q5_K", "d", "dmin"), decode_q5_k, kquants_encode.encode_q5_k, kquants_encode.weighted_q5_k,
+            Unpacking(_WITH_MINIMUM, _q5_k_parts),
         ),
-        "Q6_K": Codec(half_scales("Q6_K", "d"), decode_q6_k, kquants_encode.encode_q6_k, kquants_encode.weighted_q6_k),
-        "Q8_K": Codec(_q8_k_scales, decode_q8_k),
+        "Q6_K": Codec(
+            half_scales("Q6_K", "d"), decode_q6_k, kquants_encode.encode_q6_k, kquants_encode.weighted_q6_k,
+            Unpacking("d * scale * (q - 32)", _q6_k_parts),
+        ),
+        "Q8_K": Codec(_q8_k_scales, decode_q8_k, unpacking=Unpacking("d * q", _q8_k_parts)),
     }
-)
+)  # fmt: skip

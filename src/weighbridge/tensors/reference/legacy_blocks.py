@@ -14,6 +14,7 @@ rounded to F16, to nearest even, which is exact where they are F16 numbers, and 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import BY_NAME, OLD, DType
 from weighbridge.tensors.reference.blocks32 import fifth_bits, pack_nibbles
-from weighbridge.tensors.reference.codec import pack, view
+from weighbridge.tensors.reference.codec import Parts, Unpacking, pack, view
 from weighbridge.tensors.reference.floats import Array, Bytes
 
 
@@ -65,14 +66,28 @@ def exact(dtype: DType) -> bool:
 
 def decode(dtype: DType, data: Bytes, out: NDArray[np.float32]) -> None:
     """Values in F32, computed in F32 as llama.cpp of the time did."""
-    form, blocks = FORMS[dtype.name], view(dtype.name, data)
-    codes = _codes(form, blocks["qs"]).astype(np.int32)
+    parts = _parts(dtype, data)
+    values = (parts["q"] - FORMS[dtype.name].zero).astype(np.float32) * parts["d"]
+    if "m" in parts:
+        values += parts["m"]
+    out[:] = values.reshape(-1)
+
+
+def unpacking(dtype: DType) -> Unpacking:
+    """How the values of an old type's block follow from its parts."""
+    zero = FORMS[dtype.name].zero
+    codes = f"d * (q - {zero})" if zero else "d * q"
+    minimum = " + m" if any(field.name == "m" for field in dtype.fields) else ""
+    return Unpacking(codes + minimum, partial(_parts, dtype))
+
+
+def _parts(dtype: DType, data: Bytes) -> Parts:
+    blocks = view(dtype.name, data)
+    codes = _codes(FORMS[dtype.name], blocks["qs"]).astype(np.int32)
     if _has(blocks, "qh"):
         codes |= fifth_bits(blocks["qh"])
-    values = (codes - form.zero).astype(np.float32) * blocks["d"].astype(np.float32)[:, None]
-    if _has(blocks, "m"):
-        values += blocks["m"].astype(np.float32)[:, None]
-    out[:] = values.reshape(-1)
+    scales = {name: blocks[name].astype(np.float32)[:, None] for name in ("d", "m") if _has(blocks, name)}
+    return {**scales, "q": codes}
 
 
 def repack(dtype: DType, data: Bytes, out: Bytes) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.tensors.reference.blocks32 import QK, nibbles, pack_nibbles, running_max
-from weighbridge.tensors.reference.codec import Codec, half_scales, pack, view
+from weighbridge.tensors.reference.codec import Codec, Parts, Unpacking, half_scales, pack, view
 from weighbridge.tensors.reference.floats import (
     Array,
     Bytes,
@@ -59,10 +59,15 @@ def _scaled(codes: Array, d: Floats) -> Floats:
     return out.reshape(-1)
 
 
+def _iq4_nl_parts(src: Bytes) -> Parts:
+    blocks = view("IQ4_NL", src)
+    return {"d": half(blocks["d"]), "table": np.array(IQ4_VALUES), "q": nibbles(blocks["qs"])}
+
+
 def decode_iq4_nl(src: Bytes) -> Floats:
     """x = d * IQ4_VALUES[q]."""
-    blocks = view("IQ4_NL", src)
-    return _scaled(look_up(IQ4_VALUES, nibbles(blocks["qs"])), half(blocks["d"]))
+    parts = _iq4_nl_parts(src)
+    return _scaled(look_up(IQ4_VALUES, parts["q"]), parts["d"])
 
 
 def magnitude(rows: Floats) -> Floats:
@@ -87,10 +92,15 @@ def _half_e8m0(e: Bytes) -> Floats:
     return bits.astype(np.uint32).view(np.float32)
 
 
+def _mxfp4_parts(src: Bytes) -> Parts:
+    blocks = view("MXFP4", src)
+    return {"e": blocks["e"][:, None], "table": np.array(FP4_VALUES), "q": nibbles(blocks["qs"])}
+
+
 def decode_mxfp4(src: Bytes) -> Floats:
     """x = 2^(e - 128) * FP4_VALUES[q]."""
-    blocks = view("MXFP4", src)
-    return _scaled(look_up(FP4_VALUES, nibbles(blocks["qs"])), _half_e8m0(blocks["e"][:, None]))
+    parts = _mxfp4_parts(src)
+    return _scaled(look_up(FP4_VALUES, parts["q"]), _half_e8m0(parts["e"]))
 
 
 def floor_log2(x: Floats) -> NDArray[np.int32]:
@@ -123,12 +133,20 @@ def _half_ue4m3(code: Bytes) -> Floats:
     return value
 
 
+def _nvfp4_parts(src: Bytes) -> Parts:
+    blocks = view("NVFP4", src)
+    codes = blocks["qs"].reshape(-1, 4, 8)
+    scales = _half_ue4m3(blocks["d"].reshape(-1)).reshape(-1, 4) * np.float32(2)
+    q = np.concatenate([codes & 15, codes >> 4], axis=2).reshape(-1, 64)
+    return {"scale": scales, "table": np.array(FP4_VALUES), "q": q}
+
+
 def decode_nvfp4(src: Bytes) -> Floats:
     """By parts of 16: x = scale / 2 * FP4_VALUES[q]."""
-    blocks = view("NVFP4", src)
-    codes = blocks["qs"].reshape(-1, 8)
-    values = look_up(FP4_VALUES, np.concatenate([codes & 15, codes >> 4], axis=1))
-    return _scaled(values, _half_ue4m3(blocks["d"].reshape(-1)).reshape(-1, 1))
+    parts = _nvfp4_parts(src)
+    values = look_up(FP4_VALUES, parts["q"]).reshape(-1, 16)
+    scales: Floats = parts["scale"].reshape(-1, 1)
+    return _scaled(values, scales / np.float32(2))
 
 
 def _narrow_ue4m3(x: Floats) -> Bytes:
@@ -157,11 +175,16 @@ def _nvfp4_scales(src: Bytes) -> Floats:
     return widen("F8_E4M3", view("NVFP4", src)["d"].reshape(-1) & np.uint8(0x7F))
 
 
-def decode_q1_0(src: Bytes) -> Floats:
-    """Bits, lowest first: x = d or -d (of a NaN the sign flips too)."""
+def _q1_0_parts(src: Bytes) -> Parts:
+    """Bits, lowest first."""
     blocks = view("Q1_0", src)
-    d = half(blocks["d"])
-    return np.where(np.unpackbits(blocks["qs"], axis=1, bitorder="little"), d, -d).astype(np.float32).reshape(-1)
+    return {"d": half(blocks["d"]), "q": np.unpackbits(blocks["qs"], axis=1, bitorder="little")}
+
+
+def decode_q1_0(src: Bytes) -> Floats:
+    """x = d or -d (of a NaN the sign flips too)."""
+    parts = _q1_0_parts(src)
+    return np.where(parts["q"], parts["d"], -parts["d"]).astype(np.float32).reshape(-1)
 
 
 def encode_q1_0(x: Floats) -> tuple[Bytes, Lost]:
@@ -174,10 +197,19 @@ def encode_q1_0(x: Floats) -> tuple[Bytes, Lost]:
     return pack("Q1_0", d=to_half(d), qs=bits), scale_loss(d)
 
 
-def decode_q2_0(src: Bytes) -> Floats:
-    """Two bits each, lowest first: x = d * (q - 1)."""
+def _q2_0_parts(src: Bytes) -> Parts:
+    """Two bits each, lowest first."""
     blocks = view("Q2_0", src)
-    return _scaled(two_bit_codes(blocks["qs"]).swapaxes(1, 2).reshape(-1, Q2_0_N) - 1, half(blocks["d"]))
+    return {"d": half(blocks["d"]), "q": two_bit_codes(blocks["qs"]).swapaxes(1, 2).reshape(-1, Q2_0_N)}
+
+
+def _decode_ternary(parts: Parts) -> Floats:
+    return _scaled(parts["q"] - 1, parts["d"])
+
+
+def decode_q2_0(src: Bytes) -> Floats:
+    """x = d * (q - 1)."""
+    return _decode_ternary(_q2_0_parts(src))
 
 
 def encode_q2_0(x: Floats) -> tuple[Bytes, Lost]:
@@ -205,21 +237,30 @@ def encode_tq2_0(x: Floats) -> tuple[Bytes, Lost]:
     return pack("TQ2_0", d=to_half(d), qs=shifted.sum(axis=2)), scale_loss(d)
 
 
-def decode_tq2_0(src: Bytes) -> Floats:
-    """Two runs of 32 bytes of four codes, 32 apart: x = d * (q - 1)."""
+def _tq2_0_parts(src: Bytes) -> Parts:
+    """Two runs of 32 bytes of four codes, 32 apart."""
     blocks = view("TQ2_0", src)
-    return _scaled(two_bit_codes(blocks["qs"].reshape(-1, 2, 32)).reshape(-1, TQ_N) - 1, half(blocks["d"]))
+    return {"d": half(blocks["d"]), "q": two_bit_codes(blocks["qs"].reshape(-1, 2, 32)).reshape(-1, TQ_N)}
+
+
+def decode_tq2_0(src: Bytes) -> Floats:
+    """x = d * (q - 1)."""
+    return _decode_ternary(_tq2_0_parts(src))
+
+
+def _tq1_0_parts(src: Bytes) -> Parts:
+    blocks = view("TQ1_0", src)
+    return {"d": half(blocks["d"]), "q": trits(blocks)}
 
 
 def decode_tq1_0(src: Bytes) -> Floats:
-    """32 + 16 bytes of five base-3 digits, 4 of four: x = d * (digit - 1). A byte is a fraction of 256: times three,
-    the carry is the next digit. The digits of one part stand its bytes apart."""
-    blocks = view("TQ1_0", src)
-    return _scaled(trits(blocks) - 1, half(blocks["d"]))
+    """x = d * (q - 1)."""
+    return _decode_ternary(_tq1_0_parts(src))
 
 
 def trits(blocks: Array) -> NDArray[np.int32]:
-    """The digits [n, 256] of TQ1_0 blocks."""
+    """The digits [n, 256] of TQ1_0 blocks: 32 + 16 bytes of five base-3 digits, 4 of four. A byte is a fraction of 256:
+    times three, the carry is the next digit. The digits of one part stand its bytes apart."""
     rest, digits, at = np.concatenate([blocks["qs"], blocks["qh"]], axis=1).astype(np.int32), [], 0
     for count, each in TQ1_PARTS:
         part = rest[:, at : at + count]
@@ -245,12 +286,24 @@ def encode_tq1_0(x: Floats) -> tuple[Bytes, Lost]:
 
 CODECS: Final = MappingProxyType(
     {
-        "IQ4_NL": Codec(half_scales("IQ4_NL", "d"), decode_iq4_nl),
-        "MXFP4": Codec(_mxfp4_scales, decode_mxfp4, encode_mxfp4),
-        "NVFP4": Codec(_nvfp4_scales, decode_nvfp4, encode_nvfp4),
-        "Q1_0": Codec(half_scales("Q1_0", "d"), decode_q1_0, encode_q1_0),
-        "Q2_0": Codec(half_scales("Q2_0", "d"), decode_q2_0, encode_q2_0),
-        "TQ1_0": Codec(half_scales("TQ1_0", "d"), decode_tq1_0, encode_tq1_0),
-        "TQ2_0": Codec(half_scales("TQ2_0", "d"), decode_tq2_0, encode_tq2_0),
+        "IQ4_NL": Codec(half_scales("IQ4_NL", "d"), decode_iq4_nl, unpacking=Unpacking("d * table[q]", _iq4_nl_parts)),
+        "MXFP4": Codec(
+            _mxfp4_scales, decode_mxfp4, encode_mxfp4, unpacking=Unpacking("2 ** (e - 128) * table[q]", _mxfp4_parts)
+        ),
+        "NVFP4": Codec(
+            _nvfp4_scales, decode_nvfp4, encode_nvfp4, unpacking=Unpacking("scale / 2 * table[q]", _nvfp4_parts)
+        ),
+        "Q1_0": Codec(
+            half_scales("Q1_0", "d"), decode_q1_0, encode_q1_0, unpacking=Unpacking("d * (2 * q - 1)", _q1_0_parts)
+        ),
+        "Q2_0": Codec(
+            half_scales("Q2_0", "d"), decode_q2_0, encode_q2_0, unpacking=Unpacking("d * (q - 1)", _q2_0_parts)
+        ),
+        "TQ1_0": Codec(
+            half_scales("TQ1_0", "d"), decode_tq1_0, encode_tq1_0, unpacking=Unpacking("d * (q - 1)", _tq1_0_parts)
+        ),
+        "TQ2_0": Codec(
+            half_scales("TQ2_0", "d"), decode_tq2_0, encode_tq2_0, unpacking=Unpacking("d * (q - 1)", _tq2_0_parts)
+        ),
     }
 )

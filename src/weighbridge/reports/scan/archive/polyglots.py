@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from weighbridge.base.limits import ZIP_TAIL
+from weighbridge.base.limits import MIB, ZIP_TAIL
 from weighbridge.containers.archive import tar, zip_peek
 from weighbridge.containers.sniff.probe import Probe
 from weighbridge.io.source import Source
@@ -24,6 +24,7 @@ RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
 )
 #: How a zip ends, and what honestly has one behind it: a program that unpacks itself, a llamafile.
 _END: Final = b"PK\x05\x06"
+_UNPACKED: Final = 16 * MIB  # of a compressed member, whose end comes last
 _INSIDE: Final = "(as a zip)"
 _PROGRAMS: Final = frozenset({b"MZ", b"\x7fE", b"#!"})
 
@@ -45,7 +46,7 @@ def name(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
 
 def appended(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
     """A zip at the end of what begins as something else. Programs honestly have one: llamafiles, self-extractors."""
-    if source.sequential or place.members[-1:] == (_INSIDE,):
+    if place.members[-1:] == (_INSIDE,) or (source.sequential and source.size > _UNPACKED):
         return
     length = min(source.size, ZIP_TAIL)
     if _END not in source.read(source.size - length, length):
@@ -56,6 +57,8 @@ def appended(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piec
     if not directory or not directory.members:
         return
     starts = [m.offset for m in directory.members if zip_peek.payload(probe, m) is not None]
+    if directory.shift < 0 and not starts:
+        return  # the directory alone, of another archive
     if source.head(2) not in _PROGRAMS or not starts:
         words = f"a zip archive with {len(directory.members)} members" + (
             f" begins at byte {min(starts)}" if starts else ""
@@ -66,6 +69,6 @@ def appended(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piec
 
 def as_tar(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
     """What begins as something else and is a tar to tarfile."""
-    if source.size >= tar.BLOCK and not source.sequential and tar.begins(source):
+    if source.size >= tar.BLOCK and tar.begins(source):
         yield finding(RULES, "file/also-tar", source, place, "tarfile reads it as an archive", at=0)
         yield Nested(source, place.inside("(as a tar)"), "tar")

@@ -54,7 +54,7 @@ def listed(source: Source) -> Iterator[Seen]:
         for m in found.members if found else ():
             head = _local(source, m.offset)
             start = head.start if head else m.offset + LOCAL_FORM.size
-            if start <= source.size:
+            if 0 <= start <= source.size:
                 yield Seen(m.name, m.method, m.offset, start, min(m.packed, source.size - start), m.size)
 
 

@@ -19,6 +19,7 @@ from weighbridge.base.limits import SNIFF_HEAD
 from weighbridge.containers.archive import zip as zips
 from weighbridge.containers.archive.zip_records import STORED
 from weighbridge.io.source import Source
+from weighbridge.reports.scan import programs
 from weighbridge.reports.scan.archive import zip_ambiguity
 from weighbridge.reports.scan.model import (
     Budget,
@@ -92,13 +93,14 @@ def scan(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
         yield from _disputed(source, place, budget, error)
         return
     names = [m.name for m in archive.members]
+    yield from programs.findings(source, place, names)
     yield from _declared(source, place, _name_faults(names))
     yield from _ends(source, place, archive.tail)
     yield from _folders(source, place, archive)
     yield from _gaps(source, place, budget, archive)
     for m in archive.members:
         budget.spend(0 if m.method == STORED else min(m.size, SNIFF_HEAD), 1)
-        with zips.open_member(source, m) as inner:
+        with zips.open_member(source, m, archive) as inner:
             yield Nested(inner, place.inside(m.name))
 
 
@@ -185,6 +187,7 @@ def _disputed(
     reported = finding(RULES, rule, source, place, reason + about, at=at,
                  consequence="programs see different members in this file")  # fmt: skip
     members = list(zip_ambiguity.listed(source))
+    yield from programs.findings(source, place, [m.name for m in members])
     known = {m.at: m for m in members}
     begin = min(known, default=0)
     walked = [m for at in {0, begin} for m in zip_ambiguity.walked(source, at, source.size, known)]

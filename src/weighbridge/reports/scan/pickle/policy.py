@@ -14,7 +14,8 @@ from weighbridge.io.source import Source
 from weighbridge.reports.scan.model import MemberPath, ScanFinding, ScanRule, ScanVerdict, Use, escape, finding
 from weighbridge.reports.scan.pickle import denylist
 from weighbridge.reports.scan.pickle.allowlist import CALLS, REBUILDS, VALUES
-from weighbridge.reports.scan.pickle.shapes import LOADED, SPARSE, WORDS, class_of, fits, numpy_state
+from weighbridge.reports.scan.pickle.indices import INDEXED
+from weighbridge.reports.scan.pickle.shapes import LOADED, WORDS, class_of, fits, numpy_state, scheme_fits
 from weighbridge.unpickle.machine import Event, Machine
 from weighbridge.unpickle.values import External, Global, Object, Persistent, preview
 
@@ -32,9 +33,6 @@ RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
         "pickle/computed-call": ScanRule(_D, "what is called was itself computed by a call"),
         "pickle/value-called": ScanRule(_U, "a name that stands for a value is called"),
         "pickle/odd-arguments": ScanRule(_M, "an allowed call has arguments that no writer gives it"),
-        "pickle/sparse-indices": ScanRule(
-            ScanVerdict.UNPROVEN, "indices of a sparse tensor are not compared with its shape"
-        ),
         "pickle/odd-state": ScanRule(_M, "the result of an allowed call is given a state that no writer gives it"),
         "pickle/filled": ScanRule(_D, "items are put into something that has none, such as a tensor (CVE-2026-24747)"),
         "pickle/patched": ScanRule(_D, "a class, function or module is changed in place"),
@@ -73,6 +71,7 @@ class PicklePolicy:
     ids: bool = False
     groups: dict[tuple[str, str], _FindingGroup] = field(default_factory=dict)
     loaded: list[tuple[int, Any]] = field(default_factory=list)  # bytes that `_load_from_bytes` would read
+    indexed: list[tuple[Event, Object]] = field(default_factory=list)  # tensors whose values are indices
     calls: int = 0
 
     def check(self, machine: Machine) -> None:
@@ -167,11 +166,20 @@ class PicklePolicy:
         if isinstance(made.args, tuple) and any(_long_range(a) for a in made.args):
             self.add("pickle/bomb", event, f"{name} is called with a range of numbers", name, Use.CALLED, made.args,
                      "loading fills the memory")  # fmt: skip
-        if callee.path == SPARSE:
-            self.add("pickle/sparse-indices", event, "sparse indices aren't compared with the shape", name,
-                     Use.CALLED, made.args, "indices outside the shape reach other memory")  # fmt: skip
+        self._keep_indexed(event, made)
         if callee.path == LOADED and isinstance(made.args, tuple) and len(made.args) == 1:
             self.loaded.append((event.at, made.args[0]))
+
+    def _keep_indexed(self, event: Event, made: Object) -> None:
+        """Keep a sparse or nested tensor, also one that another call makes."""
+        if made.callee.name in _FROM_TYPE and isinstance(made.args, tuple) and len(made.args) == 4:
+            made = Object(made.at, made.how, made.args[0], made.args[2])
+        if (
+            isinstance(made.callee, Global)
+            and made.callee.path in INDEXED
+            and fits(CALLS[made.callee.path].args, made.args)
+        ):
+            self.indexed.append((event, made))
 
     def _states_fit(self, made: Object, word: str) -> bool:
         if not word or len(made.states) > 1:
@@ -254,6 +262,8 @@ def _deeper(made: Object) -> bool:
         return row is None or not fits(row.args, args)
     if name == "dtype":
         return not numpy_state(made)
+    if name == "_rebuild_qtensor":
+        return not scheme_fits(made.args[4], made.args[2])
     if name in ("bytes", "bytearray"):
         return any(isinstance(a, int) and abs(a) > _SIZED for a in made.args)
     if name in _RANGES:

@@ -30,14 +30,16 @@ from weighbridge.reports.scan.model import (
     Use,
     finding,
 )
-from weighbridge.reports.scan.pickle import denylist
+from weighbridge.reports.scan.pickle import denylist, storages
 from weighbridge.reports.scan.pickle.embedded import embedded_pickles
+from weighbridge.reports.scan.pickle.plain import PLAIN_NAMES
 from weighbridge.reports.scan.pickle.policy import PicklePolicy
 from weighbridge.reports.scan.pickle.shapes import BYTES, callee_of, class_of, storage_id
 from weighbridge.unpickle import machine as machines
 from weighbridge.unpickle.joblib import JoblibMachine
 from weighbridge.unpickle.machine import Event
 from weighbridge.unpickle.opcodes import TABLE
+from weighbridge.unpickle.torch import embed
 from weighbridge.unpickle.values import Blob, Global, preview
 
 _D, _M, _U, _NOTE = ScanVerdict.DANGEROUS, ScanVerdict.MALFORMED, ScanVerdict.UNKNOWN_CODE, ScanVerdict.DATA_ONLY
@@ -81,19 +83,22 @@ _DISPUTED: Final = "unpicklers take it differently, or stop here"
 _NAMES: Final = 20  # names found after a break to report
 _HIDDEN: Final = 4 * MIB  # how far behind a break names are looked for
 _GLOBALS: Final = re.compile(rb"[ci]([A-Za-z_][\w.]{0,99})\n([A-Za-z_][\w.]{0,99})\n")
-_SHARED: Final = 20  # tuples that each hold one twice: a million parts
 _STRING: Final = re.compile(rb"(?:[\x8cU]([\x01-\x64])|X([\x01-\x64])\0\0\0)(?=[A-Za-z_])", re.DOTALL)
 _MEMO: Final = re.compile(rb"\x94|q.|r....|", re.DOTALL)
 _NAME: Final = re.compile(rb"[A-Za-z_][\w.]*\Z")
 # Opcodes of what may be no pickle at all: of a member, of a file.
 _PROBED: Final = MIB
 _PROBED_FILE: Final = 64 * MIB
+_FEW: Final = 1024  # bytes in which opcodes that import are rare
+_IMPORTING: Final = frozenset(b"\x93\x95")  # STACK_GLOBAL, FRAME
 _CARRIED: Final = 16 * MIB  # how far values are searched for pickles
 _OPCODES: Final = bytes(TABLE)
 _NAMED: Final = (".pkl", ".pickle", ".pt", ".pth", ".joblib", ".dill", ".p")
 _WEIGHTS: Final = (*_NAMED, ".npy", ".npz", ".bin", ".ckpt", ".model", ".dat", ".data", ".weights", ".tar")
 # Names under which text lies as well: lists of paths (.pth), notes without a suffix, tables.
 _TEXTUAL: Final = (".pth", ".model", ".dat", ".data", ".p", ".weights")
+#: joblib goes by the first bytes, whatever compression the name promises.
+_PACKED: Final = re.compile(r"\.(gz|gzip|bz2|xz|lzma|z|zlib|lz4|zst)\Z")
 _WORD: Final = re.compile(r"[A-Za-z_][\w.]*\Z", re.ASCII)
 _TEXT: Final = 1024
 _PRINTABLE: Final = MappingProxyType(dict.fromkeys((9, 10, 13)))  # lines and columns of text
@@ -130,7 +135,8 @@ def probe(
     pickle where they end as one, or where an unpickler would import or call before it stops. `unknown`: they are no
     other format. `storage`: they are a storage's, which no loader of checkpoints unpickles."""
     head = source.head(1)
-    if not head or head not in _OPCODES:
+    unfit = unknown and place.name.lower().endswith(_NAMED)  # if it turns out to be no pickle
+    if not head or head not in _OPCODES or (not unfit and _idle(source)):
         return
     most = _PROBED if place.members else _PROBED_FILE
     machine = JoblibMachine(_Metered(source, Budget(min(most, budget.nbytes))), strict=False)
@@ -140,13 +146,14 @@ def probe(
     try:
         machine.run()
         whole = machine.end == source.size and machine.steps > 1
+        whole = whole or (named and _goes_on(machine.source, machine.end, prose))
     except UnsupportedError:
         if not storage and not _acts(machine.events, named, prose):
             yield finding(
                 RULES, "pickle/limit", source, place, "as a pickle it is too long to be followed", at=machine.at
             )
     except FormatError as error:
-        if unknown and place.name.lower().endswith(_NAMED) and not text and not _acts(machine.events, named, prose):
+        if unfit and not text and not _acts(machine.events, named, prose):
             words = f"by its name a pickle: {error.message}"
             yield finding(RULES, "pickle/not-one", source, place, words, at=machine.at)
         whole = source.head(2) in PICKLES and any(_harmful(source.head(_PROBED)))
@@ -154,9 +161,36 @@ def probe(
         yield Nested(source, place, "pickle")
 
 
+def _goes_on(source: Source, at: int, prose: bool) -> bool:
+    """Whether one of the next pickles does something: torch's format before 1.6 has five."""
+    for _ in range(_LEGACY - 1):
+        machine = JoblibMachine(source, at, strict=False)
+        try:
+            machine.run()
+        except UnsupportedError:
+            return True
+        except FormatError:
+            return _acts(machine.events, True, prose)
+        if _acts(machine.events, True, prose):
+            return True
+        at = machine.end
+    return False
+
+
+def _idle(source: Source) -> bool:
+    """Whether so few bytes can't import anything, end as a pickle or begin a frame, so that no unpickler does more
+    than fail."""
+    if source.size > _FEW:
+        return False
+    data = source.head(_FEW)
+    names = data.count(b"\n") > 1 and (b"c" in data or b"i" in data)
+    return not names and data[-1:] != b"." and not _IMPORTING & set(data)
+
+
 def is_named_pickle(name: str) -> bool:
     """Whether loaders unpickle a file of this name, whatever is in it."""
-    return name.lower().endswith(_WEIGHTS) or "." not in name
+    plain = _PACKED.sub("", name.lower())
+    return plain.endswith(_WEIGHTS) or "." not in plain
 
 
 def may_be_text(name: str) -> bool:
@@ -243,6 +277,8 @@ class _Reading:
         self.metered = _Metered(source, budget)
         self.policy = PicklePolicy(source, place, ids)
         self.pieces: list[Piece] = []
+        self.storages = storages.Storages(source, budget)
+        self.named: list[tuple[str, int]] = []  # storages by key, with their bytes
         self.head = b""
 
     def run(self) -> Iterator[Piece]:
@@ -254,14 +290,19 @@ class _Reading:
             self._behind(end)
         yield from self.policy.findings()
         yield from self.pieces
+        yield from storages.lengths(self.storages, self.named, self.source, self.place)
+        yield from storages.indices(self.storages, self.policy, self.source, self.place)
         for at, value in self.policy.loaded:
             yield from self._loaded(at, value)
         yield from self._carried()
 
     def _plain(self) -> int | None:
-        """The end of a small pickle of plain data, by a walk that supports nothing else; None for any other."""
+        """The end of a small pickle of plain data and tensors, by a walk that supports nothing else; None for any
+        other."""
         self.head = self.metered.head(SCAN_PLAIN)
-        return None if _may_explode(self.head) else plain_pickle_end(self.head) or None
+        end, named = plain_pickle_end(self.head, PLAIN_NAMES)
+        self.named += named
+        return end or None
 
     def _pickle(self, at: int) -> _Done | None:
         """One pickle, judged; None where it broke."""
@@ -288,6 +329,9 @@ class _Reading:
     def _check(self, machine: machines.Machine) -> None:
         """What a pickle did, and where unpicklers differ."""
         self.policy.check(machine)
+        self.named += storages.named(machine.events)
+        if self.policy.indexed:
+            embed(machine)
         if not machine.disputes:
             return
         disputed = {_rule_of(e.what): e for e in reversed(list(machine.events)) if e.kind == "disputed"}
@@ -375,6 +419,7 @@ class _Reading:
             size = int.from_bytes(self.source.read(at, 8), "little", signed=True) * widths[key]
             if not 0 <= size <= self.source.size - at - 8:
                 raise FormatError("the file ends inside a storage")
+            self.storages.legacy[key] = at + 8, size
             at += 8 + size
         return at
 
@@ -415,13 +460,6 @@ class _Reading:
         elif callee_of(value) in BYTES and isinstance(value.args, tuple):
             value = _joined(value.args)
         return BytesSource(value) if isinstance(value, bytes) else None
-
-
-def _may_explode(data: bytes) -> bool:
-    """Whether there may be so many tuples and references to them that hashing one takes exponential time, which the
-    walk for plain pickles doesn't count."""
-    tuples = data.count(b"\x86") + data.count(b"\x87") + min(data.count(b"t"), data.count(b"("))
-    return min(tuples, data.count(b"2") + data.count(b"h") + data.count(b"j")) > _SHARED
 
 
 def _rule_of(reason: str) -> str:

@@ -7,7 +7,7 @@ and is judged by its own row.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -20,7 +20,6 @@ Test = Callable[[Any], bool]
 _SIZE: Final = ("torch", "Size")
 #: It reads bytes as a file of torch's own: those are scanned as such.
 LOADED: Final = ("torch.storage", "_load_from_bytes")
-SPARSE: Final = ("torch._utils", "_rebuild_sparse_tensor")
 #: Callables that make bytes of plain numbers.
 BYTES: Final = frozenset((m, n) for m in ("builtins", "__builtin__") for n in ("bytes", "bytearray"))
 _BYTES: Final = frozenset({("_codecs", "encode"), ("builtins", "bytes"), ("__builtin__", "bytes")})
@@ -246,6 +245,38 @@ def _array_state(v: Any) -> bool:
     shape, dtype, order, data = parts
     data_fits = isinstance(data, list | str) or _bytes(data)
     return _counts(shape) and callee_of(dtype) == ("numpy", "dtype") and isinstance(order, bool | int) and data_fits
+
+
+def scheme_fits(scheme: tuple[Any, ...], size: Any) -> bool:
+    """(scheme, scale, zero point) of a quantized tensor, or (scheme, scales, zero points, axis) with one of each for
+    every channel: torch before 2.13 reads beyond them."""
+    name = scheme[0].name if scheme and isinstance(scheme[0], Global) and scheme[0].module == "torch" else ""
+    if name.startswith("per_tensor"):
+        return len(scheme) == 3 and WORDS["number"](scheme[1]) and _int(scheme[2])
+    sizes = _plain_counts(size)
+    if not name.startswith("per_channel") or len(scheme) != 4 or sizes is None or not is_count(scheme[3]):
+        return False
+    return scheme[3] < len(sizes) and all(_channels(part) == sizes[scheme[3]] for part in scheme[1:3])
+
+
+def _plain_counts(v: Any) -> Sequence[int] | None:
+    """The numbers of a shape, also of a torch.Size."""
+    if callee_of(v) == _SIZE:
+        v = v.args[0] if isinstance(v.args, tuple) and v.args else None
+    return v if isinstance(v, tuple | list) and all(map(is_count, v)) else None
+
+
+def _channels(v: Any) -> int:
+    """The length of a list of numbers, or of a tensor of one dimension; -1 of anything else."""
+    if isinstance(v, list):
+        return len(v)
+    if callee_of(v) not in _VIEWS or not isinstance(v.args, tuple) or len(v.args) < 4:
+        return -1
+    sizes = _plain_counts(v.args[2])
+    return sizes[0] if sizes is not None and len(sizes) == 1 else -1
+
+
+_VIEWS: Final = frozenset({("torch._utils", f"_rebuild_tensor{version}") for version in ("", "_v2", "_v3")})
 
 
 def _codec(v: Any) -> bool:

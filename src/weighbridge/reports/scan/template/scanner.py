@@ -151,7 +151,7 @@ def _attribute(name: str, value: Value, at: int) -> Iterator[_Fault]:
             yield "template/attr", "the filter `attr`, by its name", at
         elif isinstance(text, str) and any(_inner(step) for step in text.split(".")):
             yield "template/underscored", f"attribute {text!r}", at
-    if value.flags & BUILT:
+    if value.flags & (BUILT | BEGUN):  # what it begins with may be followed by a dot, and another name
         yield "template/built-name", f"an attribute's name for `{name}` is put together", at
 
 

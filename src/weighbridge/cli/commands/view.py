@@ -1,0 +1,93 @@
+"""`wb view`: a page on a model, or on the difference of two."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from weighbridge.base.errors import UsageError
+from weighbridge.cli.options import (
+    arch_file_option,
+    command,
+    examples,
+    json_option,
+    option,
+    overwrite_option,
+    refuse_others,
+)
+from weighbridge.cli.paths import FILE, SOURCE
+
+
+@command(
+    epilog=examples(
+        "wb view model.gguf",
+        "wb view ./my-model/ my-model-Q4_K_M.gguf",
+        "wb view model.gguf -o page.html",
+        "wb view model.gguf --port 8000 --no-browser",
+    )
+)
+@click.argument("path", type=SOURCE)
+@click.argument("other", type=SOURCE, required=False)
+@option("-o", "--output", type=FILE, metavar="FILE", help="Write the page to a file that needs no server.")
+@overwrite_option
+@option("--port", type=click.IntRange(0, 65535), help="Port to listen on [any].")
+@option("--browser/--no-browser", default=None, help="Open the page in a browser [yes].")
+@option(
+    "--idle", type=click.FloatRange(0), metavar="MINUTES", help="End when no page is open for so long; 0: never [30]."
+)
+@arch_file_option
+@json_option
+def view(
+    path: str,
+    other: str | None,
+    output: str | None,
+    overwrite: bool,
+    port: int | None,
+    browser: bool | None,
+    idle: float | None,
+    arch_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Look at the model at PATH in a browser; with OTHER also at what differs.
+
+    Shows what it is, its tensors, the layout of its file, bytes with their meaning, the distribution of its numbers,
+    its tokenizer and its architecture. The page is served to this machine alone, and its address holds a token; it
+    loads nothing from elsewhere. With --output it becomes one file to keep or send; that one holds what headers tell,
+    and no values of tensors. Ends with Ctrl-C.
+    """
+    from weighbridge.api.viewing import export_view
+
+    given = {"--port": port, "--browser": browser, "--idle": idle}
+    if output is not None:
+        refuse_others("--output", {name: value is not None for name, value in given.items()}, hint="it serves nothing")
+        export_view(path, output, other, overwrite=overwrite, arch_file=arch_file)
+        return _print({"page": output, "nbytes": Path(output).stat().st_size}, as_json)
+    if overwrite:
+        raise UsageError("--overwrite replaces a page", hint="write one with --output FILE")
+    _serve(path, other, port or 0, browser is not False, 30 if idle is None else idle, arch_file, as_json)
+
+
+def _serve(
+    path: str, other: str | None, port: int, browser: bool, idle: float, arch_file: Path | None, as_json: bool
+) -> None:
+    from weighbridge.api.viewing import view
+
+    with view(path, other, port=port, browser=browser, idle=idle, arch_file=arch_file) as page:
+        try:
+            _print({"url": page.url}, as_json)
+            page.wait()
+        except KeyboardInterrupt:  # the ordinary end
+            pass
+
+
+def _print(facts: dict[str, str | int], as_json: bool) -> None:
+    import sys
+
+    from weighbridge.cli.render import clean, echo, emit_json
+
+    if as_json:
+        emit_json(facts)
+    else:
+        echo(clean(str(facts.get("url") or facts["page"])))
+    sys.stdout.flush()  # who started us with a pipe waits for the address

@@ -1,0 +1,66 @@
+"""One block of a tensor on a terminal: its fields, the numbers in them, the formula, the values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from weighbridge.cli.render import Column, clean, echo, styled, table, width
+from weighbridge.reports.microscope.blocks import BlockField, BlockPart, BlockView, Values
+
+_RAW = 16  # bytes of a field that are shown
+
+
+def show(block: BlockView) -> None:
+    where = ", ".join(map(str, block.index))
+    echo(f"{clean(block.tensor)}  {block.dtype} [{', '.join(map(str, block.shape))}]", "head")
+    place = f" at byte {block.offset:,} (0x{block.offset:x})" if block.offset >= 0 else ""
+    echo(f"block {block.number:,} of {block.blocks:,}, from element [{where}]: {block.nbytes:,} bytes{place}")
+    echo()
+    table(
+        ["field", "type", Column("bytes", right=True), "raw", "value"],
+        [_field(field) for field in block.fields],
+    )
+    if block.formula:
+        echo()
+        echo(f"value = {block.formula}", "number")
+    for part in block.parts:
+        echo()
+        echo(f"{styled(part.name, 'name')}  {_coverage(part)}")
+        _numbers(part.values)
+    if block.values:
+        echo()
+        echo(f"{styled('values', 'name')}  in f32")
+        _numbers(block.values)
+
+
+def _field(field: BlockField) -> tuple[str, str, str, str, str]:
+    count = f"[{field.count}]" if field.count > 1 else ""
+    raw = bytes.fromhex(field.raw)
+    more = " ..." if len(raw) > _RAW else ""
+    value = _text(field.values[0]) if len(field.values) == 1 else ""
+    name = f"{field.name} ({field.stored})" if field.stored else field.name
+    return name, f"{field.scalar}{count}", f"{field.start}-{field.end}", raw[:_RAW].hex(" ") + more, value
+
+
+def _coverage(part: BlockPart) -> str:
+    if not part.each:
+        return "what codes are numbers into"
+    return "one per element" if part.each == 1 else f"one per {part.each} elements"
+
+
+def _text(value: float | int) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.6g}"
+
+
+def _numbers(values: Values) -> None:
+    """The numbers in columns, each line with the number of its first."""
+    texts = [_text(value) for value in values]
+    for line in _lines(texts, width()):
+        echo(line)
+
+
+def _lines(texts: list[str], columns: int) -> Iterator[str]:
+    wide = max(map(len, texts), default=1)
+    each = 1 << max((columns - 8) // (wide + 1), 1).bit_length() - 1
+    for at in range(0, len(texts), each):
+        yield f"{at:6}  " + " ".join(text.rjust(wide) for text in texts[at : at + each])

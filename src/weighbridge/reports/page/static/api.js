@@ -1,0 +1,94 @@
+// Questions to the server, or to the answers that an exported page brings along.
+
+let answers = null; // of an exported page, by question
+let token = "";
+
+/** Takes the token out of the address, so that it is in no copied link; this tab keeps it. */
+export function takeToken() {
+  const found = new URLSearchParams(location.hash.slice(1));
+  token = found.get("t") ?? remembered() ?? "";
+  if (!found.has("t")) return;
+  found.delete("t");
+  try {
+    sessionStorage.setItem("token", token);
+    history.replaceState(null, "", "#" + found);
+  } catch { /* a frame that may keep nothing */ }
+}
+
+function remembered() {
+  try {
+    return sessionStorage.getItem("token");
+  } catch {
+    return null;
+  }
+}
+
+/** Reads the answers of an exported page; false where there is a server. */
+export async function readExported() {
+  const element = document.getElementById("answers");
+  if (!element) return false;
+  answers = JSON.parse(element.dataset.encoding === "gzip" ? await unzipped(element.textContent) : element.textContent);
+  return true;
+}
+
+export const isExported = () => answers !== null;
+
+async function unzipped(text) {
+  const packed = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+}
+
+/** An answer that an exported page doesn't have. */
+export class NotHere extends Error {}
+
+/** Something that the server refuses, with the next step. */
+export class Refused extends Error {
+  constructor({ error, hint }) {
+    super(error);
+    this.hint = hint;
+  }
+}
+
+const kept = new Map();
+
+/** The answer to a question. The quick ones are kept, those that read tensors report progress and can be aborted. */
+export async function ask(name, given = {}, { signal, progress } = {}) {
+  const query = new URLSearchParams(Object.entries(given).map(([k, v]) => [k, String(v)]));
+  query.sort();
+  const question = `${name}?${query}`;
+  if (answers) return exported(question);
+  if (!kept.has(question)) kept.set(question, await fetched(question, signal, progress));
+  if (kept.size > 400) kept.delete(kept.keys().next().value);
+  return kept.get(question);
+}
+
+function exported(question) {
+  const found = answers[question];
+  if (found === undefined) throw new NotHere("An exported page doesn’t hold this.");
+  if (found.error) throw new Refused(found);
+  return found.answer;
+}
+
+async function fetched(question, signal, progress) {
+  const response = await fetch(`/api/${question}`, { headers: { "X-Token": token }, signal });
+  if (!response.ok) throw new Refused(await response.json().catch(() => ({ error: `the server answers ${response.status}` })));
+  if (response.headers.get("content-type").startsWith("application/json")) return response.json();
+  return streamed(response.body, progress);
+}
+
+/** The last of lines of JSON; those before it are progress. */
+async function streamed(body, progress) {
+  let rest = "";
+  for (const reader = body.pipeThrough(new TextDecoderStream()).getReader(); ;) {
+    const { value, done } = await reader.read();
+    if (done) throw new Refused({ error: "the server went away before it answered" });
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) {
+      const message = JSON.parse(line);
+      if (message.error) throw new Refused(message);
+      if ("answer" in message) return message.answer;
+      progress?.(...message.progress);
+    }
+  }
+}

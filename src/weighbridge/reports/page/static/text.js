@@ -1,0 +1,64 @@
+// Texts and numbers as the page shows them. Texts of files are untrusted: what doesn't print is written out.
+
+const HIDDEN = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
+
+/** A text with controls, bidirectional overrides and half characters as `\u202e`. */
+export function visible(text) {
+  return String(text).replace(HIDDEN, (c) =>
+    c === "\n" ? "\\n" : c === "\t" ? "\\t" : "\\u" + c.charCodeAt(0).toString(16).padStart(4, "0"));
+}
+
+const UNITS = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
+
+/** 1234567 -> `1.23 MB`: decimal units, three digits. */
+export function bytes(n) {
+  const [value, unit] = scaled(Number(n));
+  return unit === 0 ? `${value} B` : `${digits(value)} ${UNITS[unit]}`;
+}
+
+/** 7241732096 -> `7.24 B`: thousands, millions, billions. */
+export function count(n) {
+  const [value, unit] = scaled(Number(n));
+  return unit === 0 ? String(value) : `${digits(value)} ${["", "K", "M", "B", "T", "Qa", "Qi"][unit]}`;
+}
+
+function scaled(n) {
+  let unit = 0;
+  while (n >= 999.5 && unit < UNITS.length - 1) [n, unit] = [n / 1000, unit + 1];
+  return [n, unit];
+}
+
+function digits(value) {
+  return value >= 99.95 ? value.toFixed(0) : value >= 9.995 ? value.toFixed(1) : value.toFixed(2);
+}
+
+/** An integer with thousands apart. */
+export function whole(n) {
+  return Number(n).toLocaleString("en-US");
+}
+
+/** A number with few digits; what JSON lacks comes as a text. */
+export function number(x, places = 4) {
+  if (x === null || x === undefined) return "";
+  if (typeof x !== "number") return String(x);
+  if (x === 0 || Number.isInteger(x) && Math.abs(x) < 1e6) return String(x);
+  const size = Math.abs(x);
+  return size < 1e-3 || size >= 1e6 ? x.toExponential(places - 2) : String(Number(x.toPrecision(places)));
+}
+
+export function percent(share) {
+  return share > 0 && share < 0.001 ? "< 0.1 %" : `${(share * 100).toFixed(1)} %`;
+}
+
+export function hex(n, width = 0) {
+  return "0x" + Number(n).toString(16).padStart(width, "0");
+}
+
+/** [4096, 11008] -> `4096 × 11008`. */
+export function shape(dims) {
+  return dims.length ? dims.join(" × ") : "scalar";
+}
+
+export function plural(n, noun) {
+  return `${whole(n)} ${noun}${Number(n) === 1 ? "" : "s"}`;
+}

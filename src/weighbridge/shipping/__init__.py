@@ -1,0 +1,1 @@
+"""Models handed over to what runs them: stores, servers, the Hub."""

@@ -1,0 +1,52 @@
+"""A command line for every command, over a folder `{m}` whose files may hold anything; `{out}` is a place to write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from weighbridge.cli.main import COMMANDS
+
+#: By command. Each is tried on the folder, those with `{file}` on each of its files as well.
+LINES: Final[dict[str, tuple[str, ...]]] = {
+    "identify": ("{m} --json", "{file}"),
+    "inspect": ("{m} --json", "{file} --json"),
+    "ls": ("{m} --json",),
+    "du": ("{m} --json",),
+    "anatomy": ("{m} --json", "{file} --json"),
+    "explain": ("{file} --json",),
+    "get": ("{m}::a --json", "{file}::a"),
+    "verify": ("{m} --json", "{file} --json"),
+    "diff": ("{m} {base} --json", "{file} {m} --json"),
+    "arch": ("check {m} --json",),
+    "scan": ("{m} --json", "{m} --sarif -", "{m}"),
+    "fit": ("{m} --device 8GB --json", "{m} --device 8GB --type Q4_K_M --explain"),
+    "hash": ("{m} --json",),
+    "convert": ("{m} {out}.gguf --dry-run", "{m} {out}.safetensors", "{m} {out} --dry-run"),
+    "quantize": ("{m} {out}.gguf Q8_0 --dry-run", "{m} Q4_K_M --dry-run"),
+    "plan": ("{m} {out}.gguf --json",),
+    "split": ("{m} {out} --max-tensors 1 --dry-run",),
+    "merge": ("{m} {out}.safetensors --dry-run",),
+    "strip": ("{m} {out} --dry-run",),
+    "rename": ("{m} {out} --add-prefix x. --dry-run",),
+    "slice": ("{m} {out} --layers 0-0 --dry-run",),
+    "fetch": ("{m} {out} --dry-run",),
+    "dedupe": ("{m} --dry-run --json",),
+    "edit": ("{file} --list", "{file} --set a=b --dry-run"),
+}
+#: They answer until they are stopped (tests/serve, tests/mount), or read no file.
+ELSEWHERE: Final = frozenset({"serve", "mount", "completion"})
+
+
+def lines(command: str, folder: Path, base: Path, out: Path, files: tuple[str, ...] = ()) -> Iterator[list[str]]:
+    """The command's lines, those with `{file}` for each of `files`."""
+    places = {"m": folder, "base": base, "out": out}
+    for line in LINES[command]:
+        for file in files if "{file}" in line else ("",):
+            yield [command, *(word.format(**places, file=folder / file) for word in line.split())]
+
+
+def missing() -> set[str]:
+    """Commands without a line."""
+    return {row.name for row in COMMANDS} - set(LINES) - ELSEWHERE

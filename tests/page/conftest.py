@@ -1,0 +1,130 @@
+"""A browser, models to look at, and the command that serves them. The browser is shared by the tests of a worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from tests.oracles.sharing import made_once
+from tests.page.samples import HOSTILE, MANY, llama, sparse
+
+import weighbridge as wb
+
+CHROMIUM = shutil.which("chromium")
+WAIT = 60_000  # milliseconds: a limit for a broken page, not for a slow machine
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed: the page is NOT CHECKED in a browser")
+    with playwright.sync_playwright() as running:
+        found = running.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield found
+        found.close()
+
+
+class Complaints(list[str]):
+    """What a page writes to the console, and what it asks of others than its own server."""
+
+    def watch(self, page: Any, origin: str) -> None:
+        page.on("console", lambda message: self.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: self.append(f"error: {error}"))
+        page.on("request", lambda request: self._request(request.url, origin))
+
+    def _request(self, url: str, origin: str) -> None:
+        if not url.startswith((origin, "data:", "about:")):
+            self.append(f"request: {url}")
+
+
+@pytest.fixture
+def visit(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Opens an address in a window of its own. At the end no page may have complained."""
+    contexts, complaints = [], Complaints()
+
+    def opened(url: str, *, wait: str = "nav", **settings: Any) -> Any:
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **settings})
+        context.set_default_timeout(WAIT)
+        contexts.append(context)
+        page = context.new_page()
+        complaints.watch(page, url.partition("#")[0])
+        page.goto(url)
+        page.wait_for_selector(wait)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+@contextmanager
+def running(*arguments: str | os.PathLike[str]) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """`wb view`, its address and the process."""
+    command = [sys.executable, "-m", "weighbridge", "view", *map(str, arguments), "--no-browser", "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, process.communicate()[1]
+        yield json.loads(line)["url"], process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert errors == ""
+
+
+def serving(*arguments: str | os.PathLike[str]) -> Iterator[str]:
+    pytest.importorskip("uvicorn")
+    with running(*arguments) as (url, _):
+        yield url
+
+
+@pytest.fixture(scope="package")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the models of these tests, made once."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    return made_once(shared / "page-models", _make)
+
+
+def _make(folder: Path) -> None:
+    folder.mkdir()
+    llama(folder / "llama")
+    wb.convert(folder / "llama", folder / "f16.gguf", dtype="f16", tokenizer=False)
+    wb.quantize(folder / "f16.gguf", folder / "q4.gguf", "Q4_K_M")
+    save_file({name: np.full((2, 3), i, np.float32) for i, name in enumerate(HOSTILE)}, folder / "hostile.safetensors",
+              metadata={"</script>": "<b>&\u2029\u202e"})  # fmt: skip
+    sparse(folder / "many.safetensors", MANY)
+
+
+@pytest.fixture(scope="package")
+def model_url(models: Path) -> Iterator[str]:
+    yield from serving(models / "q4.gguf")
+
+
+@pytest.fixture(scope="package")
+def many_url(models: Path) -> Iterator[str]:
+    yield from serving(models / "many.safetensors")
+
+
+@pytest.fixture(scope="package")
+def hostile_url(models: Path) -> Iterator[str]:
+    yield from serving(models / "hostile.safetensors")

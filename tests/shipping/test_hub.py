@@ -1,0 +1,136 @@
+"""`wb ship hub`: the card by huggingface_hub's own parser, uploads to a Hub of the tests' own."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.shipping.hub import UploadHub
+
+import weighbridge as wb
+from weighbridge.base.errors import RefusedError, RemoteError, UsageError
+
+hub_package = pytest.importorskip("huggingface_hub")
+# huggingface_hub's own use of its HTTP client.
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[UploadHub]:
+    constants = hub_package.constants
+    with UploadHub().running() as found:
+        monkeypatch.setattr(constants, "ENDPOINT", found.url)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setenv("HF_ENDPOINT", found.url)
+        monkeypatch.setenv("HF_TOKEN", "hf_test")
+        monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+        yield found
+
+
+@pytest.fixture
+def folder(gguf: Path, tmp_path: Path) -> Path:
+    """Two GGUFs of one model."""
+    path = tmp_path / "repo"
+    path.mkdir()
+    shutil.copy(gguf, path / "tiny-F16.gguf")
+    wb.quantize(gguf, path / "tiny-Q8_0.gguf", "Q8_0")
+    (path / ".hidden").write_text("x")
+    return path
+
+
+def parsed(text: str) -> Any:
+    return hub_package.ModelCard(text)
+
+
+def test_the_card_is_read_by_the_hubs_parser(folder: Path) -> None:
+    report = wb.plan_ship("hub", folder, "me/tiny-GGUF", base_model="org/tiny").report
+    card = parsed(report.text)
+    assert card.data.to_dict() == {
+        "base_model": "org/tiny", "base_model_relation": "quantized", "library_name": "gguf",
+        "pipeline_tag": "text-generation", "tags": ["gguf", "conversational"], "quantized_by": "me",
+    }  # fmt: skip
+    assert "| tiny-Q8_0.gguf | Q8_0 | 0.00 GB |" in card.text
+    assert "+0.0027 | 0.00136 |" in card.text
+    assert "<|im_start|>system\n{system}<|im_end|>" in card.text
+    assert "llama-server -hf me/tiny-GGUF:F16" in card.text
+
+
+def test_what_a_card_says_already_is_kept(folder: Path) -> None:
+    (folder / "README.md").write_text("---\nlicense: mit\ntags: [mine]\n---\n# Mine\n\ntext\n")
+    card = parsed(wb.plan_ship("hub", folder, "me/tiny-GGUF").report.text)
+    assert (card.data.license, card.data.tags, card.data.library_name) == ("mit", ["mine"], "gguf")
+    assert card.text.strip() == "# Mine\n\ntext"
+
+
+@pytest.mark.parametrize(
+    ("make", "library", "relation"),
+    [
+        (lambda src, dst: wb.convert(src, dst, to="mlx", quantize=True, q_group_size=32), "mlx", "quantized"),
+        (lambda src, dst: wb.convert(src, dst, to="hf", scheme="w4a16", q_group_size=32), "transformers", "quantized"),
+        (lambda src, dst: wb.convert(src, dst, to="hf"), "transformers", None),
+    ],
+)
+def test_folders_have_cards_too(
+    model: Path, tmp_path: Path, make: Callable[[Path, Path], Any], library: str, relation: str | None
+) -> None:
+    make(model, tmp_path / "out")
+    card = parsed(wb.plan_ship("hub", tmp_path / "out", "me/x", base_model="org/tiny").report.text)
+    assert card.data.library_name == library
+    assert card.data.get("base_model_relation") == relation
+    assert card.data.pipeline_tag == "text-generation"
+
+
+def test_missing_facts_are_said(folder: Path) -> None:
+    shutil.move(folder / "tiny-Q8_0.gguf", folder / "other.gguf")
+    notes = " ".join(wb.plan_ship("hub", folder, "me/x").report.notes)
+    assert "no base model" in notes
+    assert "no licence" in notes
+    assert "other.gguf: apps choose" in notes
+
+
+def test_an_upload_is_one_commit(folder: Path, hub: UploadHub) -> None:
+    wb.ship("hub", folder, "me/tiny-GGUF", private=True)
+    there = hub.repositories["me/tiny-GGUF"]
+    assert set(there) == {"README.md", "tiny-F16.gguf", "tiny-Q8_0.gguf"}
+    assert there["tiny-Q8_0.gguf"] == (folder / "tiny-Q8_0.gguf").read_bytes()
+    assert parsed(there["README.md"].decode()).data.library_name == "gguf"
+    assert hub.private["me/tiny-GGUF"]
+    assert len(hub.commits) == 1
+
+
+def test_a_file_that_is_there_stays(folder: Path, hub: UploadHub) -> None:
+    hub.repositories["me/x"] = {"README.md": b"old", ".gitattributes": b""}
+    with pytest.raises(RefusedError, match=r"README\.md already"):
+        wb.ship("hub", folder, "me/x")
+    assert hub.repositories["me/x"]["README.md"] == b"old"
+    wb.ship("hub", folder, "me/x", create_pr=True)
+    assert hub.pull_requests == 1
+    wb.ship("hub", folder, "me/x", overwrite=True)
+    assert hub.repositories["me/x"]["README.md"] != b"old"
+
+
+def test_a_refusal_of_the_hub_says_what_to_do(folder: Path, hub: UploadHub) -> None:
+    hub.refuse = 403
+    with pytest.raises(RemoteError, match="me/x") as caught:
+        wb.ship("hub", folder, "me/x")
+    assert "token" in str(caught.value)
+
+
+def test_the_card_alone(folder: Path, tmp_path: Path) -> None:
+    report = wb.ship("hub", folder, "me/x", output=tmp_path / "README.md")
+    assert (tmp_path / "README.md").read_text() == report.text
+
+
+@pytest.mark.parametrize("name", ["", "x", "a/b/c", "../x", "me/..", "me/x.git", "a b/c", "me/x--y", f"me/{'x' * 99}"])
+def test_names_that_the_hub_refuses(folder: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="repository"):
+        wb.plan_ship("hub", folder, name)
+
+
+@pytest.mark.parametrize("name", ["a/b/c", "../x", "me/..", "me/x.git", "a b/c", "me/x--y", f"me/{'x' * 99}"])
+def test_the_hubs_own_check_refuses_them_too(name: str) -> None:
+    with pytest.raises(hub_package.errors.HFValidationError):
+        hub_package.utils.validate_repo_id(name)
