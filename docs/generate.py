@@ -428,7 +428,50 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     yield ""
 
 
+# --- choosing.md ----------------------------------------------------------------------------------------------------
+
+
+def choosing() -> Iterator[str]:
+    from weighbridge.shipping.choice_table import rows
+    from weighbridge.shipping.choice_table import table as choices
+
+    rules = choices()
+    yield "# Choosing a format\n"
+    yield NOTE
+    yield (
+        "`wb choose` asks these questions, or takes them as options, and prints the commands. The rules below are the "
+        "ones that it follows: of each table the first row that holds decides.\n"
+    )
+    yield "```\nwb choose\nwb choose ./my-model/ --for chat --runtime ollama --device rtx4090 --trusted\n```\n"
+    yield "## Questions\n"
+    answers = ((q.flag, q.text, ", ".join(f"`{a}`" for a in q.answers) or "a name or size") for q in rules.question)
+    yield from table(("option", "question", "answers"), ((f"`{flag}`", text, words) for flag, text, words in answers))
+    yield "## Formats\n"
+    yield "`hf` is a folder of safetensors, `scheme` one with packed weights.\n"
+    cited = ((words, f"`{r.gives}`", r.why, source_link(r.source)) for words, r in rows(rules.format))
+    yield from table(("where", "format", "why", "source"), cited)
+    yield "## Types\n"
+    yield "With a model and a device, a GGUF's type is replaced by the best that fits where it doesn't.\n"
+    cited = ((words, f"`{r.gives}`" if r.gives else "-", r.why, source_link(r.source)) for words, r in rows(rules.type))
+    yield from table(("where", "type", "why", "source"), cited)
+    yield "## What common tables say\n"
+    yield from table(
+        ("claim", "what is so", "source"), ((c.claim, c.so, source_link(c.source)) for c in rules.correction)
+    )
+    yield "More of these: [claims.md](claims.md).\n"
+
+
+def source_link(source: str) -> str:
+    """A page or test of ours as a link; others as they are."""
+    path, _, test = source.partition("::")
+    if not (ROOT / path).is_file():
+        return source
+    target = Path(path).name if path.startswith("docs/") else f"../{path}"
+    return f"[{test or Path(path).name}]({target})"
+
+
 PAGES = {
+    "choosing.md": choosing,
     "commands.md": commands,
     "supported.md": supported,
     "reference-classes.md": reference_classes,

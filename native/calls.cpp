@@ -139,6 +139,16 @@ Stats stats(const char* dtype, Bytes src) {
   return s;
 }
 
+void count_patterns(const char* dtype, Bytes src, MutableBytes counts) {
+  const Table& table = kernels();
+  const Format& type = format(table, dtype);
+  const size_t n = whole("src", src, type.size);
+  need(n <= (size_t(1) << 23) / type.block, "more elements than a counter holds");
+  need_size("counts", counts, size_t(65536) * 8);
+  need_apart(counts, src);
+  table.count_patterns(type, src.data, n, counts.data);
+}
+
 u64 nonfinite(Bytes src) { return kernels().nonfinite(src.data, whole("src", src, 4)); }
 
 // ---------------------------------------------------------------- codes with parameters beside them

@@ -34,6 +34,8 @@ Counts encode_weighted(const char* dtype, Bytes src, Bytes weights, MutableBytes
 Counts cast(const char* source, const char* target, Bytes src, MutableBytes out);
 Stats stats(const char* dtype, Bytes src);
 u64 nonfinite(Bytes src);
+// `counts`: 65,536 of u64, which are added to; at most 2^23 elements.
+void count_patterns(const char* dtype, Bytes src, MutableBytes counts);
 
 void affine_decode(int bits, size_t group, const char* parameters, Bytes codes, Bytes scales, Bytes offsets, bool zeros,
                    MutableBytes out);

@@ -134,6 +134,8 @@ struct RoundingRule {
   X(void, cast, (const Format& from, const Format& to, const u8* src, u8* dst, size_t n, Counts&))                      \
   X(void, stats, (const Format& type, const u8* src, size_t n, Stats&))                                                 \
   X(void, scale_stats, (const Format& type, const u8* src, size_t n, Stats&))                                           \
+  /* out: 65,536 of u64, by 16 bits: each element adds 2^40 and, of an f32, the lower half of its bits */               \
+  X(void, count_patterns, (const Format& type, const u8* src, size_t n, u8* out))                                       \
   X(u64, nonfinite, (const u8* f32, size_t n))                                                                          \
   X(void, affine_decode,                                                                                                \
     (const AffineOptions&, const u8* codes, const u8* scales, const u8* offsets, u8* f32, size_t groups))               \

@@ -175,6 +175,8 @@ NB_MODULE(_native, m) {
         "Float to float; (overflow, underflow).");
   m.def("stats", calls::stats, "dtype"_a, "src"_a, Unlocked(),
         "(NaN, Inf, minimum, maximum) of floats, or of a block type's f16 scales.");
+  m.def("count_patterns", calls::count_patterns, "dtype"_a, "src"_a, "counts"_a, Unlocked(),
+        "Add 2^40 for each value, and the lower half of an f32, to the counter of its bit pattern of 16 bits.");
   m.def("nonfinite", calls::nonfinite, "src"_a, Unlocked(), "How many f32 are NaN or Inf.");
   m.def("affine_decode", calls::affine_decode, "bits"_a, "group"_a, "parameters"_a, "codes"_a, "scales"_a, "offsets"_a,
         "zeros"_a, "out"_a, Unlocked(), "Codes with a scale and a bias (or zero point) a group to f32.");

@@ -1,4 +1,4 @@
-// What stands in a run of numbers: NaN, Inf, the smallest and the largest finite value.
+// What stands in a run of numbers: NaN, Inf, the smallest and the largest finite value, and how often which bits.
 #include "floats.hpp"
 #include "lanes.hpp"
 
@@ -7,6 +7,7 @@ namespace {
 
 constexpr size_t TILE = 1024;
 constexpr double NONE = __builtin_huge_val();
+constexpr int COUNT_SHIFT = 40;
 
 WB_INLINE void widen(Stats& s, double low, double high) {
   // + 0.0: -0 becomes 0, so that the answer doesn't depend on which zero came first
@@ -41,6 +42,20 @@ void f32_stats(const u8* tile, size_t n, Stats& s) {
     widen(s, double(float(low[lane])), double(float(high[lane])));
   }
   for (; i < n; ++i) scalar_stats(double(load<float>(tile, i)), s);
+}
+
+WB_INLINE void add(u8* out, u32 pattern, u64 low) {
+  store(out, pattern, load<u64>(out, pattern) + (u64(1) << COUNT_SHIFT) + low);
+}
+
+// By the upper half of an f32. Every NaN counts as one; what is smaller than any upper half that isn't zero counts at
+// a pattern that only NaNs have, so that zeros stay apart.
+void f32_patterns(const u8* f32, size_t n, u8* out) {
+  for (size_t i = 0; i < n; ++i) {
+    const u32 bits = load<u32>(f32, i), a = bits & F32_ABS;
+    const u32 known = a > F32_INF ? u32(0x7FC00000) : a - 1 < 0xFFFF ? bits | 0x7F810000 : bits;
+    add(out, known >> 16, known & 0xFFFF);
+  }
 }
 
 WB_INLINE Stats empty() { return Stats{0, 0, NONE, -NONE}; }
@@ -87,6 +102,21 @@ void scale_stats(const Format& type, const u8* src, size_t n, Stats& out) {
     f32_stats(tile, m * type.scales.count, s);
   }
   out = s;
+}
+
+void count_patterns(const Format& type, const u8* src, size_t n, u8* out) {
+  if (type.size == 2 && type.block == 1) {
+    for (size_t i = 0; i < n; ++i) add(out, load<u16>(src, i), 0);
+    return;
+  }
+  if (type.size == 4 && type.block == 1) return f32_patterns(src, n, out);
+  u8 tile[TILE * 4];
+  const size_t step = TILE / type.block;
+  for (size_t i = 0; i < n; i += step) {
+    const size_t m = n - i < step ? n - i : step;
+    type.decode(src + i * type.size, tile, m);
+    f32_patterns(tile, m * type.block, out);
+  }
 }
 
 }  // namespace weighbridge::WB_LEVEL

@@ -8,7 +8,8 @@ Look. Each function gives a report, a dataclass; `bool(report)` is whether all i
     wb.inspect(path)        what is inside                 wb.scan(path)     what it would do when it is loaded
     wb.diff(a, b)           what differs                   wb.hash(path)     digests of files or tensors
     wb.anatomy(path)        every byte                     wb.explain(path)  a pickle, step by step
-    wb.fit(path)            whether it fits on a device      wb.view(path)     a page in a browser
+    wb.fit(path)            whether it fits on a device    wb.choose(path)   format, type and commands
+    wb.view(path)           a page in a browser
 
 Read. Any format, lazily: names to tensors.
 
@@ -97,20 +98,21 @@ if TYPE_CHECKING:
     from weighbridge.reports.scan.engine import scan
     from weighbridge.reports.scan.model import ScanReport
     from weighbridge.reports.verify.report import VerifyReport, verify
+    from weighbridge.shipping.choose import Choice, choose
     from weighbridge.shipping.plan import ShipPlan, ShipReport
     from weighbridge.shipping.ship import plan_ship, ship
 
 __version__ = "0.1.0"
 __all__ = [
-    "AdapterOptions", "CheckpointOptions", "DiffReport", "FitReport", "GgufOptions", "HashReport", "HfOptions",
-    "InspectReport", "Loss", "MlxOptions", "Model", "Move", "NumpyOptions", "Plan", "QuantizeOptions", "Result",
-    "SafetensorsOptions", "ScanReport", "SchemeOptions", "ServedPage", "ShipPlan", "ShipReport", "SourceOptions",
-    "Tensor", "TorchFolderOptions", "TorchOptions", "VerifyReport", "WriteOptions", "__version__", "anatomy",
-    "compare_quantized", "convert", "diff", "edit", "errors", "explain", "export_view", "fetch", "fit",
-    "from_pretrained", "hash", "identify", "inspect", "inspect_imatrix", "load", "load_checkpoint", "merge", "open",
-    "plan_convert", "plan_edit", "plan_fetch", "plan_merge", "plan_quantize", "plan_rename", "plan_save", "plan_ship",
-    "plan_slice", "plan_split", "plan_strip", "provider", "quantize", "rename", "save", "save_checkpoint", "scan",
-    "ship", "slice", "split", "strip", "verify", "view",
+    "AdapterOptions", "CheckpointOptions", "Choice", "DiffReport", "FitReport", "GgufOptions", "HashReport",
+    "HfOptions", "InspectReport", "Loss", "MlxOptions", "Model", "Move", "NumpyOptions", "Plan", "QuantizeOptions",
+    "Result", "SafetensorsOptions", "ScanReport", "SchemeOptions", "ServedPage", "ShipPlan", "ShipReport",
+    "SourceOptions", "Tensor", "TorchFolderOptions", "TorchOptions", "VerifyReport", "WriteOptions", "__version__",
+    "anatomy", "choose", "compare_quantized", "convert", "diff", "edit", "errors", "explain", "export_view",
+    "fetch", "fit", "from_pretrained", "hash", "identify", "inspect", "inspect_imatrix", "load", "load_checkpoint",
+    "merge", "open", "plan_convert", "plan_edit", "plan_fetch", "plan_merge", "plan_quantize", "plan_rename",
+    "plan_save", "plan_ship", "plan_slice", "plan_split", "plan_strip", "provider", "quantize", "rename", "save",
+    "save_checkpoint", "scan", "ship", "slice", "split", "strip", "verify", "view",
 ]  # fmt: skip
 
 # Module -> the public names in it.
@@ -134,6 +136,7 @@ _MODULES: Final = {
     "conversion.result": "Result",
     "models.checkpoint": "SourceOptions",
     "fitting.report": "FitReport fit",
+    "shipping.choose": "Choice choose",
     "shipping.plan": "ShipPlan ShipReport",
     "shipping.ship": "plan_ship ship",
     "reports.anatomy": "anatomy",

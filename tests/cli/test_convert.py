@@ -258,3 +258,31 @@ def test_packed_weights_that_cannot_be_read_are_told(
         assert "expected" in told
         assert "found" in told
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("convert", "SRC", "o.gguf"), "llama-server -m o.gguf"),
+        (("quantize", "SRC", "o.gguf", "Q8_0"), "llama-server -m o.gguf"),
+        (("convert", "SRC", "o", "--to", "mlx"), "mlx_lm.chat --model o"),
+        (("convert", "SRC", "o", "--to", "hf"), "vllm serve o"),
+        (("convert", "SRC", "o.npz"), None),
+    ],
+)
+def test_a_conversion_ends_with_how_to_run_it(
+    words: tuple[str, ...], line: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    from tests.shipping.models import write_folder
+
+    folder = write_folder(tmp_path / "m")
+    monkeypatch.chdir(tmp_path)
+    given = [str(folder) if word == "SRC" else word for word in words]
+    for quiet in ("--quiet", "--json"):
+        assert main([*given, quiet, "--overwrite"]) == 0
+        assert "run it" not in capsys.readouterr().err
+    assert main([*given, "--overwrite"]) == 0
+    err = capsys.readouterr().err
+    assert ("run it" in err) == (line is not None)
+    assert line is None or err.endswith(f"run it: {line}\n")

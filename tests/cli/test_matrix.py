@@ -22,9 +22,10 @@ from weighbridge.cli.main import COMMANDS, common_options, load, main
 USES: Mapping[str, Sequence[str]] = {
     "identify": ["FOLDER", "GGUF"],
     "inspect": ["FOLDER", "GGUF", "ST", "ST::a", "GGUF --tensors", "GGUF --tree", "GGUF --metadata", "IMATRIX"],
-    "anatomy": ["ST", "GGUF --map", "ST::a", "ST --at 10", "GGUF --range 0:64"],
+    "anatomy": ["ST", "GGUF --map", "ST::a", "ST --at 10", "GGUF --range 0:64", "ST::a --block 0"],
     "explain": ["PT", "PT --calls", "PT --all"],
     "get": ["ST::a", "ST::a -o OUT.npy", "ST::a -o OUT.pt", "ST::a --raw -o OUT.bin", "GGUF::output.weight -o -"],
+    "stats": ["FOLDER", "GGUF::output.weight", "ST::a"],
     "verify": ["FOLDER", "GGUF"],
     "diff": ["FOLDER GGUF", "FOLDER ST", "FOLDER ST --html OUT.html"],
     "scan": ["PT", "PT --sarif OUT.sarif"],
@@ -47,7 +48,7 @@ USES: Mapping[str, Sequence[str]] = {
     "arch check": ["FOLDER", "GGUF"],
 }  # fmt: skip
 # Commands without options, or that need a server or duplicates of megabytes: their own tests do it.
-UNLISTED = {"completion", "dedupe", "fetch", "mount", "serve", "ship", "view"}
+UNLISTED = {"choose", "completion", "dedupe", "fetch", "mount", "serve", "ship", "view"}
 # Option -> a value that makes a difference wherever it applies; flags need none.
 VALUES: Mapping[str, str] = {
     "--filter": "rank=1", "--include": "*a*", "--exclude": "*a*", "--sort": "name:desc", "--limit": "0",
@@ -66,6 +67,7 @@ VALUES: Mapping[str, str] = {
     "--drop": "*norm*", "--get": "general.architecture", "--set": "c=d", "--set-array": "e=i32:[1]",
     "--device": "rtx3060", "--context": "1k", "--parallel": "3", "--kv": "q8_0", "--runtime": "vllm", "--type": "Q8_0",
     "--ubatch": "64", "--remove": "format", "--chat-template": "TABLE", "--reserve": "64k",
+    "--tensor": "a", "--block": "1", "--bins": "3", "--statistic": "bits",
 }  # fmt: skip
 # Options whose effect no answer shows -> why.
 UNSEEN: Mapping[str, str] = {

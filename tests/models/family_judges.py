@@ -492,7 +492,7 @@ def judge_defaults(family: Family, model: str) -> None:
         default = lookup(theirs, row.config[0]) if row.absent is not None else None
         if default is not None:
             assert config_to_gguf(plain, family, file_type=0)[row.key(family.gguf)].value == default, row.name
-    wanted = {"head_dim": CASES[model].words, "num_decoder_layers": "cross_q" in family.rows}
+    wanted = {"head_dim": CASES[model].words and "head_dim" in theirs, "num_decoder_layers": "cross_q" in family.rows}
     worded = [key for key, asked in wanted.items() if asked]
     held = {"num_key_value_heads", "intermediate_size"} & theirs.keys()
     for key in (*architecture.null, *worded, *(held - CASES[model].unheld if filled else ())):

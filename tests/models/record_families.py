@@ -240,7 +240,10 @@ def _mlx(config: dict[str, Any], arrays: dict[str, NDArray[np.float32]]) -> dict
     from mlx_lm import utils
     from tests.oracles.models import respelled
 
-    config = _spelled_twice(config) if "ministral3" in str(config) else respelled(config)
+    newer = any(
+        kind in str(config) for kind in ("ministral3", "glm_moe_dsa", "mellum")
+    )  # which wants `rope_parameters`
+    config = _spelled_twice(config) if newer else respelled(config)
     model_class, args = utils._get_classes(config)
     model = model_class(args.from_dict(config))
     if config["model_type"] == "gpt_oss":

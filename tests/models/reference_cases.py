@@ -192,7 +192,12 @@ CASES: dict[str, Case] = {
     "qwen3moe": Case(
         "Qwen3-30B-A3B", {**QWEN3_MOE, **GQA, **MOE, "num_experts": 3, "head_dim": 24, "is_causal": False}, shards=3
     ),
-    "qwen3moe-v5": Case("fused", {**QWEN3_MOE, **GQA, **MOE, "num_local_experts": 3}, dialect="hf5"),
+    # a shared expert of no width, as Qwen3-Coder-480B says
+    "qwen3moe-v5": Case(
+        "fused",
+        {**QWEN3_MOE, **GQA, **MOE, "num_local_experts": 3, "shared_expert_intermediate_size": 0},
+        dialect="hf5",
+    ),
     "bert": Case(
         "MiniLM-L6-v2",
         {**BERT, "architectures": ["BertModel"]},

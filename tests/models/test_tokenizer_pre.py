@@ -152,6 +152,7 @@ CHOICES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("modern-bert", "gpt-2", dict(tokens=["[CLS]", "[SEP]"], normalizer="NFC")),
     ("olmo", "gpt-2", dict(tokens=["<|padding|>"], normalizer="NFC")),
     ("phi-2", "gpt-2", dict(tokens=[" " * 31])),
+    ("exaone4", "gpt-2", dict(tokens=["[|endofturn|]"])),
     ("gpt-2", "gpt-2", {}),
     ("command-r", "starcoder", dict(tokens=["<|START_OF_TURN_TOKEN|>"], normalizer="NFC")),
     ("exaone", "starcoder", dict(tokens=["[|endofturn|]"])),

@@ -197,6 +197,28 @@ CASES: dict[str, tuple[Callable[[], Files], str | None]] = {
 }
 
 
+def of_class(kind: str, name: str, model_type: str) -> Callable[[], Files]:
+    """A class that writes whether a space stands before a text, as tokenizer_config.json says."""
+
+    def build() -> Files:
+        out = files(kind, architectures=[name], model_type=model_type)
+        out["tokenizer_config.json"]["add_prefix_space"] = False
+        return out
+
+    return build
+
+
+CASES |= {
+    "bpe, Granite": (of_class("bpe", "GraniteForCausalLM", "granite"), LLAMA3_PRE),
+    "bpe, Apertus": (of_class("bpe", "ApertusForCausalLM", "apertus"), LLAMA3_PRE),
+    "bpe, SmolLM 3": (of_class("bpe", "SmolLM3ForCausalLM", "smollm3"), LLAMA3_PRE),
+    "spm, Arcee": (of_class("spm", "ArceeForCausalLM", "arcee"), None),
+    "spm, ERNIE": (of_class("spm", "Ernie4_5ForCausalLM", "ernie4_5"), None),
+    "spm, ERNIE with experts": (of_class("spm", "Ernie4_5_MoeForCausalLM", "ernie4_5_moe"), None),
+    "spm, Pangu": (of_class("spm", "PanguEmbeddedForCausalLM", "PanguEmbedded"), None),
+}
+
+
 def without(kind: str, *names: str, **config: Any) -> Files:
     """The files of a kind but for some; a tokenizer.json takes what was made from it along."""
     return {name: content for name, content in files(kind, **config).items() if name not in names}

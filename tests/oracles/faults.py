@@ -356,6 +356,12 @@ KEYS: dict[str, dict[str, Fault]] = {
         "experts-scale": set_key("deepseek32.expert_weights_scale", 1.0),
         "dense-layers": set_key("deepseek32.leading_dense_block_count", 0),
     },
+    "glm5": {
+        "eps": set_key("glm-dsa.attention.layer_norm_rms_epsilon", 3e-2),
+        "chosen-more": set_key("glm-dsa.attention.indexer.top_k", 48),
+        "indexers": set_key("glm-dsa.attention.indexer.types", [True, False, False]),
+        "experts-scale": set_key("glm-dsa.expert_weights_scale", 1.0),
+    },
     "exaone4": _decoder_keys("exaone4"),
     "modernbert": {
         "eps": set_key("modern-bert.attention.layer_norm_epsilon", 1e-12),

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,6 +39,14 @@ def browser() -> Iterator[Any]:
         found = running.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
         yield found
         found.close()
+
+
+def until(page: Any, expression: str) -> None:
+    """Waits for an expression to be true. (The page's policy forbids playwright's own way, which needs `eval`.)"""
+    end = time.monotonic() + WAIT / 1000
+    while not page.evaluate(expression):
+        assert time.monotonic() < end, f"{expression}\n{page.locator('body').inner_text()[:2000]}"
+        page.wait_for_timeout(20)
 
 
 class Complaints(list[str]):

@@ -131,6 +131,14 @@ def test_the_page_of_a_model_of_7_billion_is_under_a_megabyte(tmp_path: Path) ->
     assert (tmp_path / "page.html").stat().st_size == size
 
 
+def test_many_answers_are_compressed_and_few_are_not(models: Path) -> None:
+    with Book(models / "hostile.safetensors") as book_:
+        assert 'data-encoding="gzip"' not in export(book_, findings=False)
+    with Book(models / "q4.gguf", models / "f16.gguf") as book_:
+        html = export(book_, findings=False)
+    assert ('data-encoding="gzip"' in html) == (len(json.dumps(answers_of(html), separators=(",", ":"))) > 64 << 10)
+
+
 def test_a_question_has_one_key() -> None:
     assert key(("layout", {"model": 0, "file": 2})) == "layout?file=2&model=0"
     assert key(("start", {})) == "start?"

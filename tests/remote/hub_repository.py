@@ -22,6 +22,9 @@ class WritableHub:
     commits: list[str] = field(default_factory=list)
     private: bool | None = None
     lfs: dict[str, bytes] = field(default_factory=dict)
+    pull_requests: int = 0
+    refuse: int = 0  # the status of every answer, if it is one
+    query: str = ""
     fail_commits: int = 0  # so many are answered with 400
     server: FileServer = field(default_factory=FileServer)
 
@@ -37,7 +40,11 @@ class WritableHub:
 
     def _route(self, handler: Any, request: Request) -> bool:
         path = unquote(urlsplit(request.path).path)
+        self.query = urlsplit(request.path).query
         body = _body(handler, request)
+        if self.refuse:
+            handler.reply(request, self.refuse, b"{}", {})
+            return True
         for start, answer in self._answers().items():
             if path.startswith(start):
                 status, data, headers = answer(path, body)
@@ -48,6 +55,7 @@ class WritableHub:
     def _answers(self) -> dict[str, Any]:
         return {
             "/api/repos/create": self._create,
+            "/api/validate-yaml": lambda path, body: (200, {"errors": [], "warnings": []}, {}),
             "/api/models/org/model/preupload/": self._preupload,
             "/api/models/org/model/commit/": self._commit,
             "/api/models/org/model": self._info,
@@ -99,7 +107,11 @@ class WritableHub:
             self.files[value["path"]] = data
         self.commits.append(hashlib.sha1(body).hexdigest())
         url = f"{self.endpoint}/org/model/commit/{self.commits[-1]}"
-        return 200, {"success": True, "commitUrl": url, "commitOid": self.commits[-1]}, {}
+        done = {"success": True, "commitUrl": url, "commitOid": self.commits[-1]}
+        if "create_pr=1" in self.query:
+            self.pull_requests += 1
+            done["pullRequestUrl"] = f"{self.endpoint}/org/model/discussions/{self.pull_requests}"
+        return 200, done, {}
 
 
 def _body(handler: Any, request: Request) -> bytes:

@@ -17,6 +17,7 @@ from weighbridge.containers.base import Finding
 from weighbridge.conversion import transform as surgery
 from weighbridge.conversion.checkpoint import strip
 from weighbridge.conversion.quantize import imatrix_report as importance_report
+from weighbridge.models.open import open_model
 from weighbridge.models.tensor_parallel import rank_set as ranks
 from weighbridge.models.transform import base as operations
 from weighbridge.models.transform import rename
@@ -24,8 +25,11 @@ from weighbridge.reports import anatomy, get, identify
 from weighbridge.reports.hash import checksum_files, digests
 from weighbridge.reports.inspect import adapter_info, model_info, schemes
 from weighbridge.reports.inspect import report as inspect
+from weighbridge.reports.microscope import blocks
 from weighbridge.reports.scan import engine
 from weighbridge.reports.scan import model as scan
+from weighbridge.reports.statistics import heat
+from weighbridge.reports.statistics import tensor as statistics
 from weighbridge.reports.verify import report as verify
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "schema.md"
@@ -51,6 +55,15 @@ CLASSES: dict[tuple[str, str], type] = {
     ("anatomy", "part"): anatomy.RegionRow,
     ("anatomy", "share"): anatomy.KindTotal,
     ("anatomy", "place"): anatomy.TensorPosition,
+    ("block", ""): blocks.BlockView,
+    ("block", "block field"): blocks.BlockField,
+    ("block", "block part"): blocks.BlockPart,
+    ("tensor-statistics", ""): statistics.TensorStatistics,
+    ("tensor-statistics", "histogram"): statistics.Histogram,
+    ("tensor-statistics", "magnitude"): statistics.MagnitudeBin,
+    ("tensor-statistics", "channels"): statistics.ChannelReport,
+    ("tensor-statistics", "channel"): statistics.Channel,
+    ("heat-map", ""): heat.HeatMap,
     ("stats", ""): get.Stats,
     ("verify", ""): verify.VerifyReport,
     ("verify", "finding"): Finding,
@@ -115,6 +128,25 @@ def check(value: Any, place: tuple[str, str]) -> None:
         inner = words.removeprefix("array of ")
         if inner != words:
             assert all(isinstance(v, KINDS[inner]) for v in value[key]), (place, key)
+
+
+def test_what_is_in_tensors_has_the_documented_types(tmp_path: Path) -> None:
+    (tmp_path / "x.gguf").write_bytes(m.gguf({}, {"b": ("Q8_0", (2, 32))}))
+    with open_model(tmp_path / "x.gguf") as model:
+        for report, name, parts in (
+            (blocks.block(model, "b", 1), "block", {"fields": "block field", "parts": "block part"}),
+            (statistics.describe_tensor(model, "b"), "tensor-statistics", {"magnitudes": "magnitude"}),
+            (heat.heat_map(model, "rms"), "heat-map", {}),
+        ):
+            data = json.loads(json.dumps(plain(report)))
+            check(data, (name, ""))
+            for key, part in parts.items():
+                for row in data[key]:
+                    check(row, (name, part))
+            for key, part in (
+                (("histogram", "histogram"), ("channels", "channels")) if name.startswith("tensor") else ()
+            ):
+                check(data[key], (name, part))
 
 
 def test_real_reports_have_the_documented_types(tmp_path: Path) -> None:

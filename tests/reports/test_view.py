@@ -18,6 +18,7 @@ from weighbridge.models.open import open_model
 from weighbridge.reports.anatomy import anatomy
 from weighbridge.reports.inspect.report import inspect
 from weighbridge.reports.view import layout, roles
+from weighbridge.reports.view.architecture import architecture
 from weighbridge.reports.view.layout import layout_map, moves
 from weighbridge.reports.view.summary import summary
 from weighbridge.reports.view.tensors import TensorColumns, tensor_columns
@@ -182,3 +183,31 @@ def test_what_moved(tmp_path: Path) -> None:
     found = {r.label: (r.a_size, r.b_size, r.shift) for r in moves(one, other) if r.kind == "tensor"}
     assert found == {"a": (16, 16, 8), "b": (8, 12, 8), "gone": (4, -1, None), "new": (-1, 8, None)}
     assert moves(one, one) == ()
+
+
+def test_the_architecture_is_one_layer_a_kind(tmp_path: Path) -> None:
+    path = folder(tmp_path / "m", MIXTRAL, LAYER | SPARSE)
+    with open_model(path) as model:
+        found = architecture(model)
+    assert (found.family, found.architecture, found.sizes["L"]) == ("llama", "MixtralForCausalLM", 2)
+    assert [b.role for b in found.before.boxes] == ["embed.weight"]
+    assert [b.role for b in found.after.boxes] == ["norm.weight", "head.weight"]
+    (group,) = found.groups
+    assert group.layers == (0, 1)
+    boxes = {box.role: box for box in group.boxes}
+    assert (boxes["moe.experts.down.weight"].count, boxes["moe.experts.down.weight"].shape) == (2, (64, 96))
+    assert boxes["attention.q.weight"].dtypes == ("BF16",)
+    every = [*found.before.boxes, *group.boxes, *found.after.boxes]
+    assert sum(b.total_nbytes for b in every) == inspect(path).tensor_nbytes
+    assert boxes["attention.q.weight"].total_nbytes == 2 * boxes["attention.q.weight"].nbytes
+
+
+def test_layers_that_differ_are_groups_of_their_own(tmp_path: Path) -> None:
+    tensors = {"b.0.w": ("F32", (2, 2)), "b.1.w": ("F32", (2, 3)), "b.2.w": ("F16", (2, 2)), "b.2.v": ("F32", (1,)),
+               "b.3.w": ("F16", (2, 2))}  # fmt: skip
+    (tmp_path / "x.safetensors").write_bytes(m.safetensors(tensors))
+    with open_model(tmp_path / "x.safetensors") as model:
+        found = architecture(model)
+    assert [g.layers for g in found.groups] == [(0, 3), (1,), (2,)]
+    assert found.groups[0].boxes[0].dtypes == ("F32", "F16")
+    assert (found.family, found.sizes, found.before.boxes) == (None, {}, ())

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.shipping.hub import UploadHub
+from tests.remote.hub_repository import WritableHub
 
 import weighbridge as wb
 from weighbridge.base.errors import RefusedError, RemoteError, UsageError
@@ -19,12 +19,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[UploadHub]:
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[WritableHub]:
     constants = hub_package.constants
-    with UploadHub().running() as found:
-        monkeypatch.setattr(constants, "ENDPOINT", found.url)
+    with WritableHub().running() as found:
+        monkeypatch.setattr(constants, "ENDPOINT", found.endpoint)
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-        monkeypatch.setenv("HF_ENDPOINT", found.url)
+        monkeypatch.setenv("HF_ENDPOINT", found.endpoint)
         monkeypatch.setenv("HF_TOKEN", "hf_test")
         monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
         yield found
@@ -91,31 +91,32 @@ def test_missing_facts_are_said(folder: Path) -> None:
     assert "other.gguf: apps choose" in notes
 
 
-def test_an_upload_is_one_commit(folder: Path, hub: UploadHub) -> None:
-    wb.ship("hub", folder, "me/tiny-GGUF", private=True)
-    there = hub.repositories["me/tiny-GGUF"]
-    assert set(there) == {"README.md", "tiny-F16.gguf", "tiny-Q8_0.gguf"}
-    assert there["tiny-Q8_0.gguf"] == (folder / "tiny-Q8_0.gguf").read_bytes()
-    assert parsed(there["README.md"].decode()).data.library_name == "gguf"
-    assert hub.private["me/tiny-GGUF"]
-    assert len(hub.commits) == 1
+def test_an_upload_is_one_commit(folder: Path, hub: WritableHub) -> None:
+    report = wb.ship("hub", folder, "org/model", private=True)
+    assert set(hub.files) == {"README.md", "tiny-F16.gguf", "tiny-Q8_0.gguf"}
+    assert hub.files["tiny-Q8_0.gguf"] == (folder / "tiny-Q8_0.gguf").read_bytes()
+    assert parsed(hub.files["README.md"].decode()).data.library_name == "gguf"
+    assert hub.private is True
+    assert len(hub.commits) == 2  # the first is of the repository
+    assert hub.commits[-1] in report.files[-1].path
 
 
-def test_a_file_that_is_there_stays(folder: Path, hub: UploadHub) -> None:
-    hub.repositories["me/x"] = {"README.md": b"old", ".gitattributes": b""}
+def test_a_file_that_is_there_stays(folder: Path, hub: WritableHub) -> None:
+    hub.commits.append("a" * 40)
+    hub.files["README.md"] = b"old"
     with pytest.raises(RefusedError, match=r"README\.md already"):
-        wb.ship("hub", folder, "me/x")
-    assert hub.repositories["me/x"]["README.md"] == b"old"
-    wb.ship("hub", folder, "me/x", create_pr=True)
+        wb.ship("hub", folder, "org/model")
+    assert hub.files["README.md"] == b"old"
+    wb.ship("hub", folder, "org/model", create_pr=True)
     assert hub.pull_requests == 1
-    wb.ship("hub", folder, "me/x", overwrite=True)
-    assert hub.repositories["me/x"]["README.md"] != b"old"
+    wb.ship("hub", folder, "org/model", overwrite=True)
+    assert hub.files["README.md"] != b"old"
 
 
-def test_a_refusal_of_the_hub_says_what_to_do(folder: Path, hub: UploadHub) -> None:
+def test_a_refusal_of_the_hub_says_what_to_do(folder: Path, hub: WritableHub) -> None:
     hub.refuse = 403
-    with pytest.raises(RemoteError, match="me/x") as caught:
-        wb.ship("hub", folder, "me/x")
+    with pytest.raises(RemoteError, match="org/model") as caught:
+        wb.ship("hub", folder, "org/model")
     assert "token" in str(caught.value)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from tests.conformance.samples import llamafile
 from tests.shipping import ollama_store
 from tests.shipping.go_template import render
 from tests.shipping.models import LICENCE, write_folder
@@ -243,3 +244,34 @@ def test_the_command(gguf: Path, root: Path) -> None:
     assert json.loads(done.stdout)["run"] == ["ollama run tiny:latest"]
     assert json.loads(done.stdout)["schema"] == "weighbridge/ship/1"
     ollama_store.read(root, "tiny")
+
+
+def test_a_llamafile_ships_the_model_inside(gguf: Path, root: Path, tmp_path: Path) -> None:
+    program = tmp_path / "tiny.llamafile"
+    program.write_bytes(llamafile(gguf.read_bytes()))
+    wb.ship("ollama", program, "tiny")
+    assert wb.diff("ollama://tiny", gguf)
+    wb.ship("lmstudio", program, store=tmp_path / "lm")
+    assert wb.diff(next((tmp_path / "lm").rglob("*.gguf")), gguf)
+    with pytest.raises(UnsupportedError, match="llamafile"):
+        wb.ship("llama-server", program)
+
+
+def test_an_adapter_in_the_store_is_not_passed_over(gguf: Path, root: Path) -> None:
+    wb.ship("ollama", gguf, "tiny")
+    path = root / "manifests/registry.ollama.ai/library/tiny/latest"
+    manifest = json.loads(path.read_bytes())
+    manifest["layers"].append({**manifest["layers"][0], "mediaType": "application/vnd.ollama.image.adapter"})
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(UnsupportedError, match="adapter") as caught:
+        wb.open("ollama://tiny")
+    assert "--lora" in str(caught.value)
+
+
+def test_what_is_elsewhere_is_fetched_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from weighbridge.io.location import RemotePath
+    from weighbridge.shipping import ship
+
+    monkeypatch.setattr(ship, "resolve_path", lambda path: RemotePath("hf:/org/model"))
+    with pytest.raises(UsageError, match="isn't on this machine"):
+        wb.ship("vllm", "hf://org/model")

@@ -1,60 +1,95 @@
-"""Renders chat templates in a process of its own: a template is a program, which may loop or grow without end.
+"""The process in which a chat template is rendered: a template is a program, which may loop or grow without end.
 
 Run by `adapters/chat_template.py` as a script, with nothing of Weighbridge imported. Reads one JSON object from
-standard input, {"template", "limit" (bytes), "cases": [{"messages", "tools", "bos_token", "eos_token", "now"}]}, and
-writes a JSON list with {"text"} or {"error"} for each case; `now` is in seconds since 1970. The environment is that of
-transformers (utils/chat_template_utils.py, 5.23).
+standard input: {"template", "cases" (its variables), "now" (seconds since 1970, or null: the clock's), "path", "memory"
+in bytes, "seconds" of the processor, "output" in characters}. Gives up what a template could do harm with, renders,
+and writes a JSON list with {"text", "error", "stopped"} for each case.
+
+The environment is that of transformers (utils/chat_template_utils.py, `_compile_jinja_template`): an immutable sandbox,
+trim_blocks, lstrip_blocks, break and continue, `{% generation %}`, `tojson`, `raise_exception`, `strftime_now`.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from datetime import UTC, datetime
+from contextlib import suppress
 from typing import Any
 
 
-def main() -> None:
-    """Answer one request."""
-    request = json.load(sys.stdin)
-    _bound(request["limit"])
-    json.dump([_answer(request["template"], case) for case in request["cases"]], sys.stdout)
-
-
-def _bound(limit: int) -> None:
-    """Let the process have so many bytes of memory, where the system can hold it to that."""
-    try:
+def confine(memory: int, seconds: int) -> None:
+    """Limits that hold for the rest of the process, where the system has them (not Windows)."""
+    with suppress(ImportError):
         import resource
-    except ImportError:  # Windows
-        return
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+        limits = ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, seconds), (resource.RLIMIT_FSIZE, 0),
+                  (resource.RLIMIT_CORE, 0))  # fmt: skip
+        for which, limit in limits:
+            resource.setrlimit(which, (limit, limit))
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
 
 
-def _answer(template: str, case: dict[str, Any]) -> dict[str, str]:
-    try:
-        return {"text": _environment(case["now"]).from_string(template).render(**_variables(case))}
-    except (Exception, MemoryError, RecursionError) as error:  # a program of anybody's may raise anything
-        return {"error": f"{type(error).__name__}: {error}"[:300]}
+def environment(now: float | None) -> Any:
+    from datetime import UTC, datetime
 
-
-def _variables(case: dict[str, Any]) -> dict[str, Any]:
-    known = {"messages": case["messages"], "add_generation_prompt": True, "tools": case.get("tools")}
-    return known | {name: case[name] for name in ("bos_token", "eos_token") if case.get(name) is not None}
-
-
-def _environment(now: float) -> Any:
-    from jinja2.ext import loopcontrols
+    from jinja2 import nodes
+    from jinja2.exceptions import TemplateError
+    from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-    environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
-    environment.globals["raise_exception"] = _raise
-    environment.globals["strftime_now"] = lambda form: datetime.fromtimestamp(now, UTC).strftime(form)
-    return environment
+    class Generation(Extension):
+        """`{% generation %}` marks what the assistant says; it renders as its body."""
+
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: Any) -> Any:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.Scope(body).set_lineno(line)
+
+    def raise_exception(message: object) -> None:
+        raise TemplateError(str(message))
+
+    def tojson(
+        value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+    ) -> str:
+        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+    made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
+    made.filters["tojson"] = tojson
+    made.globals["raise_exception"] = raise_exception
+    at = datetime.now() if now is None else datetime.fromtimestamp(now, UTC)
+    made.globals["strftime_now"] = at.strftime
+    return made
 
 
-def _raise(message: str) -> None:
-    raise ValueError(message)
+def render(made: Any, template: str, variables: dict[str, Any], most: int) -> dict[str, str]:
+    """`text`, and what ended it: `error` (the template's own), `stopped` ("output", "memory")."""
+    parts: list[str] = []
+    size = 0
+    try:
+        for part in made.from_string(template).generate(**variables):
+            parts.append(part[: most - size])
+            size += len(part)
+            if size > most:
+                return {"text": "".join(parts), "stopped": "output"}
+    except MemoryError:
+        parts.clear()
+        return {"text": "", "stopped": "memory"}
+    except Exception as error:  # a program of anybody's may raise anything
+        return {"text": "".join(parts), "error": f"{type(error).__name__}: {error}"[:2000]}
+    return {"text": "".join(parts)}
+
+
+def main() -> None:
+    request = json.load(sys.stdin)
+    sys.path[:] = request["path"]
+    sys.setrecursionlimit(500)
+    made = environment(request["now"])  # imported before memory is short
+    confine(request["memory"], request["seconds"])
+    answers = [render(made, request["template"], case, request["output"]) for case in request["cases"]]
+    sys.stdout.write(json.dumps(answers))
 
 
 if __name__ == "__main__":

@@ -114,6 +114,7 @@ def _described(path: Path) -> Place:
     place = locate(base)
     rest = [i for i in dict.fromkeys(i.command for i in file.instructions) if i not in ("FROM", "ADAPTER")]
     notes = [f"the Modelfile also names {other}, which isn't read" for other in others]
+    notes += [f"the Modelfile's adapter {adapter} is merged by wb convert alone" for adapter in adapters]
     if rest:
         notes.append(f"not part of the weights: the Modelfile's {', '.join(rest)}; wb ship ollama carries them")
     return replace(place, notes=(*place.notes, *notes), adapters=adapters)

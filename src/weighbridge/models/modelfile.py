@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import MIB
-from weighbridge.io.location import is_remote, open_source
+from weighbridge.io.location import open_source
 
 #: A Modelfile is written by hand; templates and licences are its longest parts.
 LIMIT: Final = 4 * MIB
@@ -201,8 +201,6 @@ def referred(file: Modelfile, value: str, folder: Path) -> Path | str:
     path = folder / Path(value).expanduser()
     if path.exists():
         return path
-    if is_remote(value):
-        return value
     if value.startswith((".", "/", "~")) or value.endswith((".gguf", ".safetensors")):
         raise FormatError("the Modelfile names a file that isn't there", path=file.path, found=str(path))
     return f"ollama://{value}"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from weighbridge.adapters.remote.extra import check_online
 from weighbridge.adapters.remote.hub import HubUri
 from weighbridge.adapters.remote.hub_upload import HubRepository
 from weighbridge.base.dtypes import Kind
@@ -47,10 +48,10 @@ def prepare(request: ShipRequest) -> ShipPlan:
     rows.append(ShippedFile(_CARD, len(text.encode()), "model card", "uploaded"))
 
     def act(progress: Progress | None) -> tuple[ShippedFile, ...]:
-        url = HubRepository(HubUri("model", name, options.revision, "")).commit(
-            {_CARD: text.encode(), **paths}, replace=options.overwrite, private=options.private,
-            create_pr=options.create_pr,
-        )  # fmt: skip
+        check_online(name)
+        repository = HubRepository(HubUri("model", name, options.revision, ""))
+        files: dict[str, Path | bytes] = {_CARD: text.encode(), **paths}
+        url = repository.commit(files, replace=options.overwrite, private=options.private, create_pr=options.create_pr)
         return tuple(ShippedFile(f"{url} {row.path}" if row.what == "model card" else row.path, row.bytes, row.what,
                                  row.how) for row in rows)  # fmt: skip
 

@@ -15,7 +15,7 @@ from weighbridge.io.sink import StoreWriter
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.locate import locate
 from weighbridge.models.modelfile import is_modelfile
-from weighbridge.shipping.model import as_gguf, opened
+from weighbridge.shipping.model import as_gguf, in_place, opened
 from weighbridge.shipping.plan import ShippedFile, ShipPlan, ShipReport, ShipRequest
 
 _FORBIDDEN: Final = re.compile(r'[/<>:"\\|?*\x00-\x1f]')
@@ -46,7 +46,7 @@ def prepare(request: ShipRequest) -> ShipPlan:
     _check(root, folder, options.overwrite)
     run = (f"lms load {publisher}/{model}",)
     with opened(request.path) as found:
-        ready = options.type is None and (found.format == "gguf" or _is_mlx(found))
+        ready = options.type is None and in_place(found) and (found.format == "gguf" or _is_mlx(found))
         files = [*_files(found, folder), *_projector(request, folder)] if ready else []
     if ready:
         rows = tuple(ShippedFile(str(f.target), f.size, f.part, "copy") for f in files)

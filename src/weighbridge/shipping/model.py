@@ -16,8 +16,7 @@ from weighbridge.base.ftypes import BY_NUMBER, GUESSED
 from weighbridge.base.limits import MIB
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.conversion.plan.model import Plan
-from weighbridge.io.location import RemotePath
-from weighbridge.io.source import Source
+from weighbridge.io.source import FileSource, Source
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.modelfile import Modelfile, is_modelfile, read_modelfile
 from weighbridge.models.open import open_model
@@ -39,6 +38,11 @@ def opened(path: Path) -> Iterator[Checkpoint]:
     """The model, closed again: only its headers are used here."""
     with open_model(path) as model:
         yield model
+
+
+def in_place(model: Checkpoint) -> bool:
+    """Whether the weights are files of their own, not parts of others (llamafiles)."""
+    return all(isinstance(file, FileSource) for file in model.index.files)
 
 
 @dataclass(frozen=True)
@@ -112,13 +116,11 @@ def short(value: float) -> float:
 def as_gguf(path: Path, type: str | None, staged: Path) -> GgufParts:
     """The model at `path` as one GGUF, made at `staged` where it isn't one yet."""
     described = read_modelfile(path) if is_modelfile(path) else None
-    if isinstance(path, RemotePath) or "://" in str(path):
-        raise UsageError(f"{path} isn't on this machine", hint="fetch it first: wb fetch ADDRESS DIR")
     with opened(path) as model:
         if model.place.adapters and type is not None:
             raise UsageError("--type doesn't apply to a model with an adapter", hint=f"wb convert {path} DST")
         place, one_file = model.place, model.format == "gguf" and model.place.single
-        if one_file and type is None and not model.place.adapters and model.index.files[0].head(4) == b"GGUF":
+        if one_file and type is None and not model.place.adapters and in_place(model):
             return _existing(model, described)
         several = model.format == "gguf" and not place.single
     plan = _made(path, type, staged, several)
@@ -132,8 +134,6 @@ def as_gguf(path: Path, type: str | None, staged: Path) -> GgufParts:
 
 def _existing(model: Checkpoint, described: Modelfile | None) -> GgufParts:
     file = model.place.weights[0]
-    if isinstance(file, RemotePath):
-        raise UsageError(f"{file} isn't on this machine", hint="fetch it first: wb fetch ADDRESS DIR")
     if model.metadata.get("general.type", "model") != "model":
         raise UnsupportedError(f"{file} is no model but {model.metadata['general.type']}", hint="name the model's file")
     index = model.index

@@ -19,7 +19,7 @@ from weighbridge.fitting.report import FitReport, fit
 from weighbridge.io.sink import write_file
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.modelfile import is_modelfile
-from weighbridge.shipping.model import opened
+from weighbridge.shipping.model import in_place, opened
 from weighbridge.shipping.plan import ShipCheck, ShippedFile, ShipPlan, ShipReport, ShipRequest
 
 FORMS: Final = ("command", "systemd", "compose")
@@ -43,6 +43,9 @@ def llama_server(request: ShipRequest) -> ShipPlan:
     with opened(request.path) as model:
         if model.format != "gguf":
             raise UnsupportedError("llama-server reads GGUF only", hint=f"wb convert {request.path} model.gguf")
+        if not in_place(model):
+            words = "the GGUF is a part of a llamafile"
+            raise UnsupportedError(words, hint=f"run {request.path} itself, or wb convert {request.path} model.gguf")
         weights, keys = model.place.weights[0].absolute(), dict(model.metadata)
         projectors = [] if is_modelfile(request.path) else _projectors(weights)
     if options.mmproj is not None:

@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable
 from dataclasses import fields
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Final
 
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import UsageError
+from weighbridge.io.location import RemotePath
 from weighbridge.io.sink import check_target
 from weighbridge.shipping.plan import ShipOptions, ShipPlan, ShipReport, ShipRequest
 from weighbridge.shipping.targets import TARGETS, ShipTarget
@@ -54,10 +54,13 @@ def plan_ship(
     _check_options(row, options)
     if name and not row.name_is:
         raise UsageError(f"NAME doesn't apply to {row.title}", hint=f"wb ship {row.name} {model}")
+    path = resolve_path(model)
+    if isinstance(path, RemotePath):
+        raise UsageError(f"{path} isn't on this machine", hint=f"fetch it first: wb fetch {path} DIR")
     for file in (output, modelfile):
         if file is not None:
             check_target(file, overwrite=overwrite, folder=False)
-    return _prepare(row)(ShipRequest(Path(resolve_path(model)), name, ShipOptions(**options)))
+    return _prepare(row)(ShipRequest(path, name, ShipOptions(**options)))
 
 
 def ship(target: str, model: str | os.PathLike[str], name: str = "", **options: Any) -> ShipReport:

@@ -15,7 +15,7 @@ from weighbridge.base.byteorder import swap_plan
 from weighbridge.base.dtypes import BY_NAME, F32, DType
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.base.native import native
-from weighbridge.tensors.reference import affine, floats, regroup, rounding
+from weighbridge.tensors.reference import affine, floats, patterns, regroup, rounding
 from weighbridge.tensors.reference import registry as codecs
 from weighbridge.tensors.reference.floats import Array, Bytes, Floats
 
@@ -150,6 +150,19 @@ def stats(dtype: DType, src: Bytes) -> ValueStats:
     _whole(src, dtype.size)
     found = native.stats(dtype.name, src) if _is_native("decode", dtype.name) else codecs.stats(dtype.name, src)
     return ValueStats(*found)
+
+
+def count_patterns(dtype: DType, src: Bytes, counters: NDArray[np.uint64]) -> None:
+    """Adds the values of stored bytes to 65,536 counters by bit pattern (`reference/patterns.py`); at most
+    `patterns.MOST` elements, into counters that are zero."""
+    _need(decodes(dtype), f"{dtype} can't be decoded by this version")
+    count = _whole(src, dtype.size) * dtype.block
+    if count > patterns.MOST or counters.shape != (patterns.PATTERNS,):
+        raise UsageError(f"{count} elements don't fit {counters.size} counters")
+    if _is_native("decode", dtype.name):
+        native.count_patterns(dtype.name, src, counters)
+    else:
+        counters += patterns.count_patterns(dtype.name, src)
 
 
 def affine_decode(

@@ -16,7 +16,7 @@ import numpy as np
 from tests.kernels.data import around_e4m3_scales, around_powers_of_two, boundaries, numbers, slow_to_settle
 
 from weighbridge.base.dtypes import BY_NAME
-from weighbridge.tensors.reference import affine, floats, regroup, rounding
+from weighbridge.tensors.reference import affine, floats, patterns, regroup, rounding
 from weighbridge.tensors.reference import registry as codecs
 
 KINDS = ("normal", "wide", "inf", "halves", "below halves", "denormal", "tiny", "huge", "zero", "signed zero")
@@ -51,6 +51,12 @@ def decoding() -> Iterator[Case]:
             yield Case("decode", (name, data, Out(decode(data))))
         nan, inf, low, high = codecs.stats(name, data)
         yield Case("stats", (name, data), (nan, inf, np.inf if low is None else low, -np.inf if high is None else high))
+
+
+def counting() -> Iterator[Case]:
+    for name in ("F16", "BF16", "F32", "F8_E4M3", "Q4_K"):
+        data = blocks_of(name, 301)
+        yield Case("count_patterns", (name, data, Out(patterns.count_patterns(name, data))))
 
 
 def encoding() -> Iterator[Case]:
@@ -175,7 +181,7 @@ def moving() -> Iterator[Case]:
 
 def cases() -> Iterator[Case]:
     with np.errstate(all="ignore"):
-        for part in (decoding, encoding, casting, affine_cases, lookups, rounding_cases, regrouping, moving):
+        for part in (decoding, counting, encoding, casting, affine_cases, lookups, rounding_cases, regrouping, moving):
             yield from part()
 
 

@@ -139,6 +139,11 @@ const std::map<std::string, std::function<void(Call&)>> CALLS = {
      [](Call& c) { c.returned(calls::encode_weighted(c.text(0).c_str(), c.in(1), c.in(2), c.out(3))); }},
     {"cast", [](Call& c) { c.returned(calls::cast(c.text(0).c_str(), c.text(1).c_str(), c.in(2), c.out(3))); }},
     {"stats", [](Call& c) { c.returned(calls::stats(c.text(0).c_str(), c.in(1))); }},
+    {"count_patterns",
+     [](Call& c) {
+       std::memset(c.out(2).data, 0, c.out(2).size);
+       calls::count_patterns(c.text(0).c_str(), c.in(1), c.out(2));
+     }},
     {"nonfinite", [](Call& c) { c.returned(calls::nonfinite(c.in(0))); }},
     {"affine_decode",
      [](Call& c) {

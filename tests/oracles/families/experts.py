@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.oracles import vocabularies
 from tests.oracles.case import Case
-from tests.oracles.families.common import BPE, GQA, LATENT, SPM, WINDOW, theta
+from tests.oracles.families.common import BPE, GLM, GQA, LATENT, SPM, WINDOW, theta
 
 _ROUTER = ((("gate.weight",), (0.0, 0.1)),)  # a sigmoid in front of the experts must not saturate
 _ERNIE: dict[str, Any] = GQA | SPM | theta(5000.0) | {
@@ -59,6 +59,10 @@ _FURTHER: dict[str, tuple[int, ...]] = {
         "mlp.shared_experts.down_proj.weight": (64, 96),
     }.items()
 }
+
+_GLM_WORDS: dict[str, Any] = {"topk_method": "noaux_tc", "moe_layer_freq": 1}  # which mlx-lm needs
+_GLM_SIZE = vocabularies.SIZES["glm"]
+_FURTHER_OF_GLM = {n: (_GLM_SIZE, 64) if s[0] == vocabularies.BPE_SIZE else s for n, s in _FURTHER.items()}
 
 _HUNYUAN: dict[str, Any] = GQA | BPE | {
     "hidden_size": 256, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 128, "num_experts": 6,
@@ -154,6 +158,54 @@ CASES: dict[str, Case] = {
             spreads=_ROUTER,
             unheld=frozenset({"scoring_func", "mlp_layer_types"}),
         ),
+        # as GLM-5.2: a layer that takes the tokens of the one before, and one that predicts a further token
+        Case(
+            "glm5",
+            "GlmMoeDsaConfig",
+            "glm",
+            _SPARSE | GLM | {"indexer_types": ["full", "full", "shared"]},
+            words=_GLM_WORDS,
+            said={"scoring_func": "sigmoid", "num_nextn_predict_layers": 1},
+            further=_FURTHER_OF_GLM,
+            spreads=_ROUTER,
+            unheld=frozenset({"scoring_func", "mlp_layer_types", "bos_token_id"}),
+        ),
+        Case(
+            "glm5-plain",
+            "GlmMoeDsaConfig",
+            "glm",
+            _SPARSE | GLM,
+            words=_GLM_WORDS,
+            said={"scoring_func": "sigmoid", **_GLM_WORDS},
+            recorded=("hf5", "mlx"),
+            spreads=_ROUTER,
+            unheld=frozenset({"scoring_func", "mlp_layer_types", "bos_token_id"}),
+        ),
+        Case(
+            "mellum",
+            "MellumConfig",
+            "bpe",
+            GQA
+            | BPE
+            | {
+                "num_hidden_layers": 4,
+                "num_experts": 6,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 32,
+                "head_dim": 32,
+                "sliding_window": WINDOW,
+                "layer_types": [*["sliding_attention"] * 3, "full_attention"],
+                "rope_parameters": {
+                    "full_attention": {k: v for k, v in _YARN.items() if "mscale" not in k},
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+                },
+            },
+            words={"num_experts": 64},
+            said={"num_experts": 6},
+            beside=("mtp.layers.0.input_layernorm.weight",),
+            unheld=frozenset({"mlp_layer_types"}),
+            recorded=("hf5", "mlx"),
+        ),
         # as A13B: a stretched base frequency, which the reference takes for heads of 128 alone; sizes listed by layer
         Case(
             "hunyuan-moe",
@@ -210,6 +262,13 @@ UNSAID: dict[str, dict[str, Any]] = {
         "rms_norm_eps": 1e-5,
         "rope": {"rope_type": "yarn", "factor": 4.0},
     },
+    "glmmoedsa": _ACT
+    | _ROPE
+    | {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 2, "rms_norm_eps": 1e-5},
+    "mellum": _ACT
+    | _ROPE
+    | {"attention_bias": True, "norm_topk_prob": False, "rope_sliding.rope_type": "linear"}
+    | {"rope_sliding.rope_theta": 5.0},
     "hunyuan-moe": _ACT | _ROPE | {"attention_bias": True, "num_shared_expert": 2},
     "minimax-m2": _ACT | _ROPE | {"scoring_func": "softmax", "use_qk_norm": False},
 }

@@ -79,6 +79,7 @@ _NEMOTRON: dict[str, Any] = LN | BPE | {
     "ssm_state_size": 16, "num_key_value_heads": 1,
 }  # fmt: skip
 del _NEMOTRON["num_hidden_layers"]
+_NEMOTRON_SAID: dict[str, Any] = {"rope_theta": 500.0, "rms_norm_eps": 5e-2}  # as published, though nothing rotates
 _NEMOTRON_UNHELD = frozenset({"max_position_embeddings", "layers_block_type"})
 _NEMOTRON_EXPERTS: dict[str, Any] = {
     "layers_block_type": ["linear_attention", "moe", "full_attention", "moe"], "n_routed_experts": 6,
@@ -320,13 +321,24 @@ CASES: dict[str, Case] = {
             # as published: transformers 5 adds experts to every config and has other words for the layers
             hparams={"num_experts_per_tok": None, "n_routed_experts": None, "n_group": None, "topk_group": None}
             | {"hybrid_override_pattern": "M-*-M"},
+            said=_NEMOTRON_SAID,
             recorded=("mlx", "hf5"),
+            unheld=_LIMIT | _NEMOTRON_UNHELD,
+        ),
+        _case(
+            "nemotron-h-silent",
+            "NemotronHConfig",
+            _NEMOTRON | {"layers_block_type": ["linear_attention", "mlp", "full_attention"]},
+            tokenizer="none",
+            hparams={"num_experts_per_tok": None, "n_routed_experts": None, "n_group": None, "topk_group": None}
+            | {"hybrid_override_pattern": "M-*"},
             unheld=_LIMIT | _NEMOTRON_UNHELD,
         ),
         _case(
             "nemotron-h-moe",
             "NemotronHConfig",
             _NEMOTRON | _NEMOTRON_EXPERTS,
+            said=_NEMOTRON_SAID,
             recorded=("mlx", "hf5"),
             beside=("mtp.layers.0.mixer.q_proj.weight",),
             unheld=_LIMIT | _NEMOTRON_UNHELD | {"intermediate_size"},
@@ -350,6 +362,7 @@ _NEMOTRON_UNSAID: dict[str, Any] = {
     "use_conv_bias": False,
     "sliding_window": 8,
     "time_step_limit": [0.0, 1.0],
+    "rms_norm_eps": 1e-5,
 }
 UNSAID: dict[str, dict[str, Any]] = {
     "falcon-h1": {

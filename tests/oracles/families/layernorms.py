@@ -7,6 +7,8 @@ from typing import Any
 from tests.oracles.case import Case
 from tests.oracles.families.common import BPE, LN, SMALL, SPM, WINDOW, theta
 
+_OLDER = {"n_layer": 32, "n_head": 71}  # the defaults of Falcon's class in the words of its first configs
+
 CASES: dict[str, Case] = {
     case.name: case
     for case in (
@@ -103,6 +105,7 @@ CASES: dict[str, Case] = {
                 "bias": False,
             },
             gelu=True,
+            words=_OLDER,
             unheld=frozenset({"ffn_hidden_size", "num_ln_in_parallel_attn"}),
         ),
         Case(
@@ -122,6 +125,7 @@ CASES: dict[str, Case] = {
             },
             unheld=frozenset({"num_ln_in_parallel_attn", "ffn_hidden_size"}),
             gelu=True,
+            words=_OLDER,
         ),
         # Falcon 2: as 40B, with one norm and a base frequency of its own
         Case(
@@ -144,6 +148,7 @@ CASES: dict[str, Case] = {
             added={"falcon.rope.freq_base": 500.0},
             unheld=frozenset({"ffn_hidden_size"}),
             gelu=True,
+            words=_OLDER,
         ),
         Case(
             "stablelm",

@@ -491,6 +491,16 @@ def plain_zip(*members: tuple[str, bytes], method: int = 0) -> bytes:
     return out.getvalue()
 
 
+def linked(name: str, target: str) -> bytes:
+    """A zip of one symbolic link."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        info = zipfile.ZipInfo(name)
+        info.create_system, info.external_attr = 3, 0o120777 << 16
+        archive.writestr(info, target)
+    return out.getvalue()
+
+
 MAIN = Part("x/data.pkl")
 _END_IN_COMMENT = zipped(Part("x/data.pkl", EVIL))
 
@@ -609,6 +619,8 @@ ZIPS = [
     ),
     case("outside, data", zipped(Part("x/a", b"\0", central={"packed": 9999, "size": 9999})), _M, "zip/outside"),
     case("a folder that holds bytes", zipped(Part("x/data.pkl", central={"bits": 0x10})), _M, "zip/folder"),
+    case("a link out of the folder", linked("a/b", "../../etc/passwd"), _M, "zip/link"),
+    case("a link in the folder", linked("a/b", "../c"), _OK),
     case("out of the folder", zipped(MAIN, Part("../../etc/x", b"\0")), _M, "zip/name"),
     case("absolute", zipped(Part("/etc/x", b"\0")), _M, "zip/name"),
     case("a drive", zipped(Part("C:x", b"\0")), _M, "zip/name"),

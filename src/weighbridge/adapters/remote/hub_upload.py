@@ -1,4 +1,4 @@
-"""Repositories of the Hugging Face Hub that are written to. The files of a run are staged on this machine, uploaded by
+"""Repositories of the Hugging Face Hub as targets. The files of a run are staged on this machine, uploaded by
 huggingface_hub (Xet or LFS, which send no chunk that the Hub has already) and shown by one commit on top of the one
 that was seen before: all or nothing, and never over another writer's commit."""
 
@@ -18,7 +18,6 @@ from weighbridge.io.location import RemotePath
 from weighbridge.io.sink import CommitSink, listed
 from weighbridge.io.source import Source
 
-_ATTRIBUTES = ".gitattributes"  # every repository has one; a folder's own takes its place
 _MESSAGE = f"Upload with weighbridge {__version__}"
 
 
@@ -32,7 +31,6 @@ class HubRepository:
     """A repository, or a name that has none yet: then it is made, private, by the first commit."""
 
     def __init__(self, uri: HubUri) -> None:
-        check_online(uri.title)
         self.uri, self.title = uri, uri.title
         self.hub = package("huggingface_hub", "writing to the Hub")
         self.api = self.hub.HfApi(library_name="weighbridge", library_version=__version__)
@@ -69,7 +67,7 @@ with write access), or set HF_TOKEN",
         """Those of the names that the repository has."""
         info = self._info()
         there = {sibling.rfilename for sibling in info.siblings or []} if info else set()
-        return sorted((there - {_ATTRIBUTES}).intersection(names))
+        return sorted(there.intersection(names))
 
     def check(self, names: Collection[str]) -> None:
         """RefusedError where one of the names is taken."""
@@ -77,21 +75,22 @@ with write access), or set HF_TOKEN",
             raise RefusedError(f"{self.title} has {listed(found)} already", option="--overwrite")
 
     def commit(
-        self, files: Mapping[str, Path | bytes], *, replace: bool, private: bool = True, create_pr: bool = False
-    ) -> str:
-        """Upload the files and show them by one commit, or propose them as a pull request; its URL. `private`: of a
-        repository that this makes."""
+        self, files: Mapping[str, Path | bytes], *, replace: bool, private: bool = True, create_pr: bool = False,
+        message: str = _MESSAGE,
+    ) -> str:  # fmt: skip
+        """Upload the files and show them by one commit, or with `create_pr` by a pull request; its URL. `private`: of a
+        repository that isn't there yet."""
         uri, info = self.uri, self._info()
         if not (replace or create_pr):
             self.check(files)
         self.hub.utils.disable_progress_bars()
-        adds = [self.hub.CommitOperationAdd(path_in_repo=name, path_or_fileobj=file) for name, file in files.items()]
+        adds = [self.hub.CommitOperationAdd(path_in_repo=name, path_or_fileobj=path) for name, path in files.items()]
         try:
             if info is None:
                 self.api.create_repo(uri.repository, repo_type=uri.kind, private=private, exist_ok=True)
             done = self.api.create_commit(
-                uri.repository, adds, commit_message=_MESSAGE, repo_type=uri.kind, revision=uri.revision,
-                create_pr=create_pr, parent_commit=info.sha if info and not create_pr else None,
+                uri.repository, adds, commit_message=message, repo_type=uri.kind, revision=uri.revision,
+                parent_commit=info.sha if info else None, create_pr=create_pr,
             )  # fmt: skip
         except Exception as error:
             raise self._explained(error) from error
@@ -147,6 +146,7 @@ class HubTarget:
 def to_target(text: str) -> RemotePath:
     """The repository, folder or file of an `hf://` path, which needn't be there."""
     uri = parse_uri(text)
+    check_online(text)
     whole = uri._replace(path="")
     root = RemotePath.root(f"target+{whole.title}", HubTarget(whole))
     path: RemotePath = root / uri.path if uri.path else root

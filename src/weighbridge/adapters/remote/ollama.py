@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from weighbridge.adapters.remote.extra import check_online, same_job
 from weighbridge.adapters.remote.http import HttpClient, HttpFile
-from weighbridge.base.errors import FormatError, UsageError
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import MIB
 from weighbridge.io.location import RemotePath
 from weighbridge.io.ranges import RangeSource
@@ -25,6 +25,7 @@ from weighbridge.io.source import Source
 MANIFEST: Final = 4 * MIB
 MEDIA: Final = "application/vnd.docker.distribution.manifest.v2+json"
 MODEL: Final = "application/vnd.ollama.image.model"
+ADAPTER: Final = "application/vnd.ollama.image.adapter"
 _HOST, _NAMESPACE, _TAG = "registry.ollama.ai", "library", "latest"
 _PART: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}")
 _HOST_PART: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,349}")
@@ -119,6 +120,12 @@ def local(name: OllamaName) -> Path | None:
         return None
     manifest = read_manifest(path)
     weights = blob(folder, manifest.model) if manifest.model else None
+    adapter = next((layer for layer in manifest.layers if layer.media == ADAPTER), None)
+    if adapter is not None:
+        raise UnsupportedError(
+            f"{name} is a model with an adapter",
+            hint=f"merge it: wb convert {weights} DST --lora {blob(folder, adapter)}",
+        )
     if weights is None or not weights.is_file():
         raise FormatError("the store has the manifest and not the weights", path=str(path), hint=f"ollama pull {name}")
     return weights

@@ -60,8 +60,22 @@ def write(plan: Plan, *, dry_run: bool, as_json: bool) -> int:
             return 0
         with Progress() as progress:
             result = plan.run(progress)
-    emit_json(result) if as_json else print_result(result)
+        if as_json:
+            emit_json(result)
+            return 0
+        print_result(result)
+        _say_how_to_run(plan)
     return 0
+
+
+def _say_how_to_run(plan: Plan) -> None:
+    """One line with the command that uses what was written, where something does."""
+    if SCREEN.quiet:
+        return
+    from weighbridge.shipping.run import how_to_run
+
+    if (line := how_to_run(plan)) is not None:
+        note(clean(f"run it: {line}"))
 
 
 def _print_plan(plan: Plan) -> None:

@@ -171,6 +171,35 @@ def adjusted_width(config: Config) -> dict[str, Any]:
     return {"intermediate_size": width, "block_auto_adjust_ff_dim": False}
 
 
+def query_groups(config: Config) -> dict[str, Any]:
+    """In how many groups queries share a key and a value, which a Falcon's config says in several ways: first configs
+    (RefinedWeb) of the larger models under an older word; those of the smaller ones, and later ones without the newer
+    layers, only that all share one (modeling_falcon.py `FalconAttention`, transformers 5.23)."""
+    if (older := evaluate("n_head_kv", config)) is not None and config.get("num_kv_heads") is None:
+        return {"num_kv_heads": older, "new_decoder_architecture": True}
+    shared = config.get("multi_query") and not config.get("new_decoder_architecture")
+    return {
+        "num_kv_heads": 1 if shared else evaluate("num_kv_heads", config) or evaluate("num_attention_heads", config)
+    }
+
+
+def indexer_types(config: Config) -> dict[str, Any]:
+    """Which layers have an indexer of their own, where a config has no list of it: by letters, or every so many layers
+    (configuration_glm_moe_dsa.py, transformers 5.23)."""
+    if config.get("indexer_types") is not None:
+        return {}
+    layers, letters = range(_layers(config)), config.get("index_topk_pattern")
+    if letters is not None:
+        full = [str(letter) in ("F", "full") for letter in letters] if isinstance(letters, str | list) else []
+        if len(full) != len(layers):
+            raise FormatError("hasn't an entry for each layer", field="index_topk_pattern", found=str(letters)[:80])
+    else:
+        step = max(integer(config.get("index_topk_freq", 1), "index_topk_freq"), 1)
+        first = integer(config.get("index_skip_topk_offset", 2), "index_skip_topk_offset")
+        full = [max(i - first + 1, 0) % step == 0 for i in layers]
+    return {"indexer_types": ["full" if own else "shared" for own in full]}
+
+
 _OF_FULL: Final = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
 
 
@@ -219,10 +248,13 @@ def _layers(config: Config) -> int:
 
 def layer_types(full_layers: Sequence[str], config: Config) -> list[str] | None:
     """How each layer attends where a config has no list of it. `full_layers`: which attend to all tokens, as slices
-    `layers[3::4]` whose bounds may be keys of the config; the first whose keys are there. Without a window all do."""
+    `layers[3::4]` whose bounds may be keys of the config; the first whose keys are there. Without a window all do. Some
+    configs have letters that repeat, as EXAONE 4's `LLLG`: L is a layer with a window."""
     layers = range(_layers(config))
     if config.get("sliding_window", 0) is None:
         return ["full_attention"] * len(layers)
+    if isinstance(letters := config.get("sliding_window_pattern"), str) and letters:
+        return ["sliding_attention" if letters[i % len(letters)] == "L" else "full_attention" for i in layers]
     for text in full_layers:
         first, _, every_nth = slice_bounds(expression.parse(text))
         start, step = evaluate(first or "0", config), evaluate(every_nth or "1", config)
@@ -297,7 +329,9 @@ Rule = Callable[[Config], dict[str, Any]]
 RULES: Final[Mapping[str, Callable[..., dict[str, Any]]]] = MappingProxyType(
     {
         "adjusted_width": adjusted_width,
+        "indexer_types": indexer_types,
         "layer_sparsity": layer_sparsity,
+        "query_groups": query_groups,
         "uniform": uniform,
         "unlike_layers": unlike_layers,
     }

@@ -76,8 +76,7 @@ def to_gguf(vocab: Vocab) -> dict[str, KV]:
 
 
 def keys(vocab: Vocab) -> Iterator[tuple[str, KV]]:
-    if vocab.add_space_prefix is not None and vocab.kind not in (VocabKind.UNIGRAM, VocabKind.CHAR_BPE):
-        yield SCALARS["add_space_prefix"], KV("bool", vocab.add_space_prefix)
+    yield from space_prefix(vocab, "first")
     counted = vocab.token_type_count is not None
     if counted and vocab.kind == VocabKind.WORDPIECE:
         yield TYPE_COUNT, KV("u32", vocab.token_type_count)
@@ -85,6 +84,7 @@ def keys(vocab: Vocab) -> Iterator[tuple[str, KV]]:
     if vocab.pre:
         yield GGML + "pre", KV("str", vocab.pre)
     yield from arrays(vocab)
+    yield from space_prefix(vocab, "tokens")
     if vocab.kind == VocabKind.UNIGRAM:
         yield from normalization(vocab)
     elif vocab.remove_extra_whitespaces is not None:
@@ -98,8 +98,7 @@ def keys(vocab: Vocab) -> Iterator[tuple[str, KV]]:
         if role in ADD:
             yield ADD[role], KV("bool", flag)
     yield from templates(vocab)
-    if vocab.add_space_prefix is not None and vocab.kind == VocabKind.CHAR_BPE:
-        yield SCALARS["add_space_prefix"], KV("bool", vocab.add_space_prefix)
+    yield from space_prefix(vocab, "last")
     for name in ("lowercase", "strip_accents"):
         flag = getattr(vocab, name)
         if flag is not None:
@@ -113,10 +112,17 @@ def keys(vocab: Vocab) -> Iterator[tuple[str, KV]]:
         yield SUPPRESS, KV("arr[i32]", vocab.suppress)
 
 
+_PREFIX_AT: Final = {VocabKind.UNIGRAM: "tokens", VocabKind.CHAR_BPE: "last"}
+
+
+def space_prefix(vocab: Vocab, at: str) -> Iterator[tuple[str, KV]]:
+    """The key of the space before a text, at the one place where the reference writes it for this vocabulary."""
+    if vocab.add_space_prefix is not None and _PREFIX_AT.get(vocab.kind, vocab.space_prefix_at) == at:
+        yield SCALARS["add_space_prefix"], KV("bool", vocab.add_space_prefix)
+
+
 def normalization(vocab: Vocab) -> Iterator[tuple[str, KV]]:
     """Unigram's switches follow the arrays (`T5Model.set_vocab`, `_xlmroberta_set_vocab`)."""
-    if vocab.add_space_prefix is not None:
-        yield SCALARS["add_space_prefix"], KV("bool", vocab.add_space_prefix)
     if vocab.token_type_count is not None:
         yield TYPE_COUNT, KV("u32", vocab.token_type_count)
     if vocab.remove_extra_whitespaces is not None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import VOCABULARY
@@ -70,6 +70,7 @@ class Vocab:
     special: Mapping[str, int] = field(default_factory=dict)
     add: Mapping[str, bool] = field(default_factory=dict)
     add_space_prefix: bool | None = None
+    space_prefix_at: Literal["first", "tokens", "last"] = "first"  # where the reference converter writes its key
     remove_extra_whitespaces: bool | None = None
     charsmap: bytes | None = None
     lowercase: bool | None = None

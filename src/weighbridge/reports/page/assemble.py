@@ -18,12 +18,13 @@ from typing import Final, NamedTuple
 
 STATIC: Final = Path(__file__).with_name("static")
 MAIN: Final = "main.js"
-_STYLES: Final = ("style.css",)
+_STYLES: Final = ("vendor/uplot.css", "style.css")
 
 #: Third-party scripts -> what makes them a module of ours: lines that replace their export, or follow them.
 _VENDORED: Final = MappingProxyType(
     {
         "vendor/htm-preact.js": "/*! htm 3.1.1, Apache-2.0, (c) Google Inc.; preact, MIT, (c) Jason Miller */",
+        "vendor/uplot.js": "/*! uPlot 1.6.32, MIT, (c) Leon Sorokin */",
     }
 )
 _IMPORT: Final = re.compile(r'^import (\{[^}]*\}) from "(\./|\.\./)([\w/-]+\.js)";\n', re.MULTILINE)
@@ -49,6 +50,8 @@ class Page(NamedTuple):
 def read_module(name: str) -> Module:
     """The module of a file of `static/`."""
     text = (STATIC / name).read_text("utf-8")
+    if name == "vendor/uplot.js":
+        return Module((), f"{_VENDORED[name]}\n{text}", (("uPlot", "uPlot"),))
     if (listed := _LIST.search(text)) is not None:
         pairs = (item.split(" as ") for item in listed[1].split(","))
         return Module((), f"{_VENDORED[name]}\n{text[: listed.start()]}", tuple((new, old) for old, new in pairs))

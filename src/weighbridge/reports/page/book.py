@@ -19,19 +19,19 @@ from typing import Any, Final
 import msgspec
 
 from weighbridge.base.closeable import Closing
-from weighbridge.base.errors import UsageError, WeighbridgeError
+from weighbridge.base.errors import UsageError
 from weighbridge.base.plain import plain
 from weighbridge.io.source import Source
 from weighbridge.models.checkpoint import Checkpoint, SourceOptions
 from weighbridge.models.open import open_model
+from weighbridge.models.tokenizer import Vocab
+from weighbridge.reports.chat.tokens import vocab_of
+from weighbridge.reports.microscope.places import FileLens
+from weighbridge.reports.statistics.tensor import CancelledError
 
 _TEXT: Final = 200  # characters of a search
-_KEPT: Final = 256  # answers of slow questions
+_KEPT: Final = 256  # answers
 _EXACT: Final = 1 << 53  # JavaScript's numbers are exact below
-
-
-class Cancelled(WeighbridgeError):
-    """Nobody waits for the answer any more."""
 
 
 @dataclass(slots=True)
@@ -45,20 +45,22 @@ class Control:
     def cancelled(self) -> bool:
         return self.stop.is_set()
 
-    def progress(self, done: int, total: int) -> None:
-        """Notes the progress; raises Cancelled where the answer isn't wanted."""
+    def progress(self, done: int, total: int, what: str = "") -> None:
+        """Notes the progress; raises CancelledError where the answer isn't wanted."""
         self.done, self.total = done, total
         if self.stop.is_set():
-            raise Cancelled("cancelled")
+            raise CancelledError("cancelled")
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A question of the page: what answers it, its parameters, whether the answer takes long (reads tensor data)."""
+    """A question of the page: what answers it, its parameters, whether the answer takes long (reads tensor data), and
+    whether it is kept (a slow one always is)."""
 
     answer: Callable[..., Any]
     params: tuple[str, ...] = ()
     slow: bool = False
+    kept: bool = False
 
 
 class Book(Closing):
@@ -68,6 +70,8 @@ class Book(Closing):
         self.paths: tuple[str, ...] = tuple(os.fspath(path) for path in paths)
         self.options = options
         self.models: list[Checkpoint] = []
+        self._lenses: dict[tuple[int, int], FileLens] = {}
+        self._vocabs: dict[int, Vocab] = {}
         self._answers: dict[tuple[str, ...], bytes] = {}
         self._locks: dict[tuple[str, ...], threading.Lock] = {}
         self._lock = threading.Lock()
@@ -84,8 +88,8 @@ class Book(Closing):
         return " and ".join(Path(path).name or path for path in self.paths)
 
     def close(self) -> None:
-        for model in self.models:
-            model.close()
+        for opened in (*self._lenses.values(), *self.models):
+            opened.close()
 
     def question(self, name: str, given: Mapping[str, str]) -> tuple[Endpoint, dict[str, Any]]:
         """The endpoint of a name, and its parameters. UsageError for an unknown one, or others than it takes."""
@@ -107,15 +111,17 @@ class Book(Closing):
         return Control()
 
     def answer(self, name: str, given: Mapping[str, str], control: Control | None = None) -> bytes:
-        """The answer as JSON. Slow ones are kept; two who wait for the same one share it. Errors: the endpoint's."""
+        """The answer as JSON. Two who wait for the same one that is kept share it. Errors: the endpoint's."""
         found, values = self.question(name, given)
         control = control or Control()
-        if not found.slow:
+        if not (found.slow or found.kept):
             return encode(found.answer(self, **values))
+        if found.slow:
+            values["control"] = control
         key = (name, *(given[param] for param in found.params))
         with self._turn(key, control):
             if key not in self._answers:
-                encoded = encode(found.answer(self, control=control, **values))
+                encoded = encode(found.answer(self, **values))
                 while len(self._answers) >= _KEPT:
                     self._answers.pop(next(iter(self._answers)))
                 self._answers[key] = encoded
@@ -127,7 +133,7 @@ class Book(Closing):
             lock = self._locks.setdefault(key, threading.Lock())
         while not lock.acquire(timeout=0.1):
             if control.cancelled():
-                raise Cancelled("cancelled")
+                raise CancelledError("cancelled")
         try:
             yield
         finally:
@@ -150,6 +156,21 @@ class Book(Closing):
             raise UsageError(f"there is no file {file}")
         return files[file]
 
+    def vocab(self, model: int) -> Vocab:
+        """The tokenizer of a model, read once. Errors: as `vocab_of`'s."""
+        with self._lock:
+            if model not in self._vocabs:
+                self._vocabs[model] = vocab_of(self.models[model])
+            return self._vocabs[model]
+
+    def lens(self, model: int, file: int) -> FileLens:
+        """The bytes of a file, whose regions are found once. Errors: as `source`'s."""
+        path = self.source(model, file).name
+        with self._lock:
+            if (model, file) not in self._lenses:
+                self._lenses[model, file] = FileLens(path)
+            return self._lenses[model, file]
+
     def tensor(self, model: int, tensor: int) -> str:
         """The name of a stored tensor by its number. UsageError where there is none."""
         entries = self.models[model].index.entries
@@ -159,7 +180,7 @@ class Book(Closing):
 
 
 #: Parameters that are words; the others are numbers.
-_WORDS: Final = frozenset({"text", "statistic", "member", "conversation"})
+_WORDS: Final = frozenset({"text", "statistic", "member", "conversation", "template"})
 
 
 def encode(value: Any) -> bytes:

@@ -89,6 +89,85 @@ def layout(book: Book, model: int, file: int) -> Any:
             "start": exact(found.start), "labels": labels}  # fmt: skip
 
 
+def vocabulary(book: Book, model: int) -> Any:
+    """The special tokens and templates of a model, and the example conversations."""
+    from weighbridge.reports.chat.conversations import CONVERSATIONS
+    from weighbridge.reports.chat.tokens import vocabulary
+
+    return {"vocabulary": vocabulary(book.vocab(model)), "conversations": tuple(CONVERSATIONS)}
+
+
+def tokens(book: Book, model: int, text: str) -> Any:
+    """The tokens that a search finds."""
+    from weighbridge.reports.chat.tokens import search
+
+    return search(book.vocab(model), text)
+
+
+def rendered(book: Book, model: int, template: str, conversation: str, prompt: int, control: Control) -> Any:
+    """A template's rendering in pieces: texts, and special tokens with their numbers."""
+    from weighbridge.reports.chat.template import render
+
+    found = render(book.vocab(model), conversation, template=template, add_generation_prompt=bool(prompt))
+    pieces, at = [], 0
+    for span in found.spans:
+        pieces += [(found.text[at : span.start], None), (found.text[span.start : span.end], span.id)]
+        at = span.end
+    shown = [(text, token) for text, token in (*pieces, (found.text[at:], None)) if text]
+    return {"pieces": shown, "error": found.error, "stopped": found.stopped}
+
+
+def statistics(book: Book, model: int, tensor: int, control: Control) -> Any:
+    """The statistics of all values of a tensor."""
+    from weighbridge.reports.statistics.tensor import tensor_statistics
+
+    name = book.tensor(model, tensor)
+    return tensor_statistics(book.models[model], name, cancelled=control.cancelled, progress=control.progress)
+
+
+def channels(book: Book, model: int, tensor: int, control: Control) -> Any:
+    """The outlier columns of a matrix."""
+    from weighbridge.reports.statistics.tensor import channel_report
+
+    name = book.tensor(model, tensor)
+    return channel_report(book.models[model], name, cancelled=control.cancelled, progress=control.progress)
+
+
+def heat(book: Book, model: int, statistic: str, control: Control) -> Any:
+    """A statistic of every role of every layer."""
+    from weighbridge.reports.statistics.heat import heat_map
+
+    return heat_map(book.models[model], statistic, cancelled=control.cancelled, progress=control.progress)
+
+
+def diff(book: Book, control: Control) -> Any:
+    """What differs between two models, values included."""
+    from weighbridge.reports.diff.report import diff
+
+    if len(book.models) < 2:
+        raise UsageError("there is one model only")
+    return diff(*book.paths, progress=control.progress)
+
+
+def bytes_of(book: Book, model: int, file: int, offset: int, length: int) -> Any:
+    """Bytes of a file with their meaning."""
+    return book.lens(model, file).bytes(offset, length)
+
+
+def block(book: Book, model: int, tensor: int, number: int) -> Any:
+    """One block of a tensor, with its formula."""
+    from weighbridge.reports.microscope.blocks import block
+
+    return block(book.models[model], book.tensor(model, tensor), number)
+
+
+def pickle(book: Book, model: int, file: int, member: str, start: int) -> Any:
+    """Steps of a pickle; the first one of the file where `member` is empty."""
+    from weighbridge.reports.microscope.pickles import pickle_trace
+
+    return pickle_trace(book.source(model, file).name, member=member or None, start=start)
+
+
 def moves(book: Book, file: int) -> Any:
     """What lies elsewhere in the same file of two models."""
     from weighbridge.reports.view.layout import layout_map, moves
@@ -103,11 +182,21 @@ def moves(book: Book, file: int) -> Any:
 ENDPOINTS: Final[Mapping[str, Endpoint]] = MappingProxyType(
     {
         "start": Endpoint(start),
-        "summary": Endpoint(summary, ("model",)),
+        "summary": Endpoint(summary, ("model",), kept=True),
         "findings": Endpoint(findings, ("model",), slow=True),
-        "tensors": Endpoint(tensors, ("model",)),
+        "tensors": Endpoint(tensors, ("model",), kept=True),
         "metadata": Endpoint(metadata, ("model",)),
-        "layout": Endpoint(layout, ("model", "file")),
+        "layout": Endpoint(layout, ("model", "file"), kept=True),
         "moves": Endpoint(moves, ("file",)),
+        "vocabulary": Endpoint(vocabulary, ("model",), kept=True),
+        "tokens": Endpoint(tokens, ("model", "text")),
+        "rendered": Endpoint(rendered, ("model", "template", "conversation", "prompt"), slow=True),
+        "statistics": Endpoint(statistics, ("model", "tensor"), slow=True),
+        "channels": Endpoint(channels, ("model", "tensor"), slow=True),
+        "heat": Endpoint(heat, ("model", "statistic"), slow=True),
+        "diff": Endpoint(diff, slow=True),
+        "bytes": Endpoint(bytes_of, ("model", "file", "offset", "length")),
+        "block": Endpoint(block, ("model", "tensor", "number")),
+        "pickle": Endpoint(pickle, ("model", "file", "member", "start")),
     }
 )

@@ -44,7 +44,7 @@ def key(question: Question) -> str:
 def _questions(book: Book, findings: bool) -> Iterator[Question]:
     yield "start", {}
     for number, model in enumerate(book.models):
-        for name in ("summary", "tensors", "metadata", *(("findings",) if findings else ())):
+        for name in ("summary", "tensors", "metadata", "vocabulary", *(("findings",) if findings else ())):
             yield name, {"model": number}
         for file in range(len(model.index.files)):
             yield "layout", {"model": number, "file": file}

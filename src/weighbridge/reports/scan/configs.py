@@ -191,8 +191,8 @@ class _ConfigWalk:
 
     def class_name(self, value: Any, node: _Object) -> Iterator[ScanFinding]:
         """Keras: a Lambda layer, or a class of a module that is none of its own (CVE-2025-1550)."""
-        if value == "Lambda":
-            words = "a Keras Lambda layer, whose code is Python bytecode"
+        if value in ("Lambda", "__lambda__"):
+            words = "a Keras Lambda, whose code is Python bytecode"
             yield self.say("config/lambda", words, consequence="Keras runs it when the model is called.")
         inner = node.get("config")
         if value == "TorchModuleWrapper":

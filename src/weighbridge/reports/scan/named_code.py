@@ -74,6 +74,10 @@ def _path(value: Any) -> str | None:
     return value if isinstance(value, str) and ("/" in value or "\\" in value or "." in value) else None
 
 
+# Of a model's config, or of a part's (text_config): a name, or one for each part.
+_KERNELS: Final = (
+    "attn_implementation", "_attn_implementation", "_attn_implementation_internal", "experts_implementation",
+)  # fmt: skip
 _TRUST: Final = "imports it when the model is loaded"
 TABLE: Final = (
     NamedCode("config.json", ("model_file",), "config/own-code", f"mlx_lm {_TRUST}", _text),
@@ -88,8 +92,8 @@ TABLE: Final = (
     NamedCode("configuration.json", ("plugins", "*"), "config/named-class", f"ModelScope {_TRUST}", _text),
     NamedCode("configuration.json", ("allow_remote",), "config/trust", "ModelScope runs code of the repository",
               lambda v: "allow_remote" if v is True else None),
-    *(NamedCode("config.json", (key,), "config/remote-code", "transformers fetches the kernel and runs it",
-                _repository) for key in ("attn_implementation", "_attn_implementation", "experts_implementation")),
+    *(NamedCode("config.json", path, "config/remote-code", "transformers fetches the kernel and runs it", _repository)
+      for key in _KERNELS for path in ((key,), (key, "*"), ("*", key), ("*", key, "*"))),
     NamedCode("schema.json", ("__module__",), "config/named-class", f"skops {_TRUST}",
               _unless("sklearn", "numpy", "scipy", "builtins", "collections")),
 )  # fmt: skip

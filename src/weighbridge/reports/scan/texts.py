@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 from urllib.parse import unquote
@@ -17,8 +17,10 @@ from weighbridge.reports.scan.pickle.denylist import consequence
 
 RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
     {
-        "yaml/python-tag": ScanRule(ScanVerdict.DANGEROUS, "YAML tag that makes a Python object or calls a function"),
-        "yaml/python-name": ScanRule(ScanVerdict.UNKNOWN_CODE, "YAML tag that imports a module by its name"),
+        "yaml/python-tag": ScanRule(ScanVerdict.DANGEROUS, "YAML tag that calls or imports what is known to do harm"),
+        "yaml/python-name": ScanRule(
+            ScanVerdict.UNKNOWN_CODE, "YAML tag that imports a module, or calls what is in it"
+        ),
         "yaml/hyper-tag": ScanRule(ScanVerdict.UNKNOWN_CODE, "hyperpyyaml tag that imports, calls or includes"),
         "yaml/tag-alias": ScanRule(ScanVerdict.MALFORMED, "YAML that gives tags other names"),
         "source/script": ScanRule(ScanVerdict.DATA_ONLY, "source code; nothing that loads weights runs it by itself"),
@@ -35,9 +37,16 @@ _PLAIN_TAGS: Final = frozenset(
 # hyperpyyaml (SpeechBrain): what follows is imported, called, or read from a file.
 _HYPER: Final = re.compile(r"!(new|apply|name|module|include|applyref):([\w./\\~-]+)")
 _ALIAS: Final = re.compile(r"^%TAG\s", re.MULTILINE)
-_TARGET: Final = re.compile(
-    r"""(?:^|[{,\s])["']?(?:_target_|target|loader_module)["']?\s*:\s*["']?([\w.]+)""", re.MULTILINE
+# A key by which hydra, LDM or MLflow name what they import (also through an alias), the rest of its line, and the next.
+_KEYED: Final = re.compile(
+    r"""(?:^|[{,\s])(?:["']?(_target_|target|loader_module)["']?|\*([\w-]+))\s*:[ \t\n]*([^\n]*)(?:\n([^\n]*))?""",
+    re.MULTILINE,
 )
+_ANCHOR: Final = re.compile(r"""&([\w-]+)[ \t]+(?:!\S*[ \t]+)?["']?([\w.]+)""")
+_PROPERTY: Final = re.compile(r"(?:[&!]\S*\s+)+")
+_BLOCK: Final = re.compile(r"[|>][-+\d]*\s*(?:#.*)?\Z")
+_NAME: Final = re.compile(r"""["']?([^\W\d][\w.]*)["']?\s*(?:[,}#].*)?\Z""")
+_IMPORTED: Final = ("_target_", "loader_module")  # a bare name is a module, too
 # A double-quoted key may spell its letters as numbers.
 _ESCAPE: Final = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8}))")
 _LOADS: Final = "yaml.load with an unsafe loader makes the object, which runs its code."
@@ -61,9 +70,35 @@ def yaml(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
         yield from _tagged(tag, source, place)
     if _ALIAS.search(text):
         yield finding(RULES, "yaml/tag-alias", source, place, "a %TAG line gives tags other names", consequence=_LOADS)
-    for name in dict.fromkeys(m[1] for m in _TARGET.finditer(text)):
-        if "." in name and not name.startswith("mlflow."):
+    for name in dict.fromkeys(_targets(text)):
+        if not name.startswith("mlflow."):
             yield from configs.target(name, source, place)
+
+
+def _targets(text: str) -> Iterator[str]:
+    """What the keys of `_KEYED` name: also by an alias, behind a tag, on the lines below, or put together by hydra."""
+    anchors: dict[str, set[str]] = {}
+    for name, value in _ANCHOR.findall(text):
+        anchors.setdefault(name, set()).add(value)
+    for match in _KEYED.finditer(text):
+        key, alias, value, below = match[1], match[2], match[3].strip(), match[4] or ""
+        keys = {key} if key else anchors.get(alias, set()) & {"target", *_IMPORTED}
+        imported = bool(keys & set(_IMPORTED))
+        for name in _names_in(_PROPERTY.sub("", value), below, anchors) if keys else ():
+            if "." in name or imported:
+                yield name
+
+
+def _names_in(value: str, below: str, anchors: Mapping[str, set[str]]) -> Iterable[str]:
+    """The names that a value may be."""
+    if value[:1] == "*":
+        return sorted(anchors.get(re.split(r"[\s,}]", value[1:])[0], {"an.alias"}))
+    if _BLOCK.match(value):
+        value = below.strip()
+    match = _NAME.match(value)
+    if match is not None:
+        return (match[1],)
+    return ("an.interpolation",) if value.strip("\"'").startswith("${") or "${" in value.partition("#")[0] else ()
 
 
 def _tagged(tag: str, source: Source, place: MemberPath) -> Iterator[Piece]:
@@ -71,9 +106,9 @@ def _tagged(tag: str, source: Source, place: MemberPath) -> Iterator[Piece]:
     python = _PYTHON.match(tag)
     if python is not None and python[1] not in _PLAIN_TAGS:
         module, _, last = python[2].rpartition(".")
-        harm = consequence(module, last)
-        imported = python[1] in ("name", "module") and not harm and not consequence(python[2], "*")
-        rule = "yaml/python-name" if imported else "yaml/python-tag"
+        harm = not last or consequence(module or "builtins", last) or consequence(python[2], "*")
+        imported = python[1] in ("name", "module")
+        rule = "yaml/python-tag" if harm else "yaml/python-name"
         yield finding(
             RULES, rule, source, place, f"the tag {tag}", name=tag, consequence=_IMPORTS if imported else _LOADS
         )

@@ -267,5 +267,5 @@ def _described(modelfile: Path) -> Path:
     try:
         file = read_modelfile(modelfile)
         return resolve_path(referred(file, file.values("FROM")[0], modelfile.parent))
-    except FormatError:
+    except WeighbridgeError:
         return modelfile

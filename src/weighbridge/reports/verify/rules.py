@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
-from weighbridge.base.errors import FormatError
+from weighbridge.adapters.remote import ollama
+from weighbridge.base.errors import WeighbridgeError
 from weighbridge.base.limits import FOLDER_FILES, SHARDS, ZERO_RUN
 from weighbridge.containers import MISNAMED_UNLESS, PICKLED, sharded
 from weighbridge.containers.base import Finding, Severity, Stage
@@ -63,8 +64,10 @@ def modelfile(repo: Repo) -> Iterator[Flaw]:
             file = read_modelfile(path)
             _ = file.parameters
             for value in (*file.values("FROM"), *file.values("ADAPTER")):
-                referred(file, value, path.parent)
-        except FormatError as error:
+                found = referred(file, value, path.parent)
+                if isinstance(found, str):
+                    ollama.parse_name(found.partition("://")[2])
+        except WeighbridgeError as error:
             yield Flaw(error.message, str(path), hint=error.hint)
 
 

@@ -322,7 +322,10 @@ class TokenizerEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """`[tokenizer]`: what the reference converter does with tokenizers of the family's classes alone."""
 
     rank_file: Annotated[str, _doc("file of tiktoken ranks whose name other models use for another format")] = ""
-    add_prefix_space: Annotated[bool, _doc("whether tokenizer_config.json's `add_prefix_space` is written")] = False
+    add_prefix_space: Annotated[
+        Literal["", "first", "tokens", "last"],
+        _doc("where tokenizer_config.json's `add_prefix_space` is written: before or after the tokens, or at the end"),
+    ] = ""
     size: Annotated[dict[str, VocabularySizeEntry], _doc("rules by `vocab_size`")] = field(default_factory=dict)
     char_bpe: Annotated[bool, _doc("BPE over characters keeps its merges")] = False
     visible: Annotated[Words, _doc("control tokens that become user-defined")] = field(default_factory=list)
@@ -354,7 +357,8 @@ class FamilyTable(Struct, frozen=True, forbid_unknown_fields=True):
         Words,
         _doc(
             "rules that complete a config: `uniform(KEYS)`: one value for a list of the same; `adjusted_width`, "
-            "`layer_sparsity`, `unlike_layers`: as the classes that bring these keys compute them"
+            "`indexer_types`, `layer_sparsity`, `query_groups`, `unlike_layers`: as the classes that bring these keys "
+            "compute them"
         ),
     ] = field(default_factory=list)
     architecture: dict[str, ArchitectureEntry] = field(default_factory=dict)

@@ -324,7 +324,7 @@ def with_model_rules(folder: TokenizerFolder, vocab: Vocab) -> Vocab:
     rules = folder.rules
     prefix = (folder.settings or {}).get("add_prefix_space")
     if rules.add_prefix_space and isinstance(prefix, bool):
-        vocab = replace(vocab, add_space_prefix=prefix)
+        vocab = replace(vocab, add_space_prefix=prefix, space_prefix_at=rules.add_prefix_space)
     by_size = rules.size.get(str(folder.vocab_size("vocab_size"))) if rules.size else None
     if by_size is None:
         return vocab

@@ -1,17 +1,29 @@
 // The page: reads what it is about, shows one panel at a time.
 import { html, render, useEffect, useState } from "./vendor/htm-preact.js";
 import { ask, isExported, readExported, takeToken } from "./api.js";
+import { prevailing } from "./layoutmap.js";
+import { matching } from "./search.js";
 import { tensorList, usePlace } from "./state.js";
 import { bytes, visible } from "./text.js";
 import { Choice, Name, Waiting } from "./ui.js";
+import { Architecture } from "./panels/architecture.js";
+import { Diff } from "./panels/diff.js";
 import { Layout } from "./panels/layout.js";
+import { Microscope } from "./panels/microscope.js";
+import { Numbers } from "./panels/numbers.js";
 import { Summary } from "./panels/summary.js";
+import { Tokenizer } from "./panels/tokenizer.js";
 import { Tensors } from "./panels/tensors.js";
 
 const PANELS = [
   ["summary", "Summary", Summary],
   ["tensors", "Tensors", Tensors],
   ["layout", "Layout", Layout],
+  ["microscope", "Microscope", Microscope],
+  ["numbers", "Numbers", Numbers],
+  ["tokenizer", "Tokenizer", Tokenizer],
+  ["architecture", "Architecture", Architecture],
+  ["diff", "Differences", Diff, true], // of two models
 ];
 const ALIVE = 60_000; // milliseconds between two signs of life
 
@@ -57,4 +69,5 @@ async function load() {
   return { models, version, lists };
 }
 
+window.weighbridge = { prevailing, matching, tensorList }; // for consoles and tests
 render(html`<${App} />`, document.getElementById("app"));

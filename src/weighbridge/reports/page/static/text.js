@@ -41,9 +41,9 @@ export function whole(n) {
 export function number(x, places = 4) {
   if (x === null || x === undefined) return "";
   if (typeof x !== "number") return String(x);
-  if (x === 0 || Number.isInteger(x) && Math.abs(x) < 1e6) return String(x);
+  if (Number.isInteger(x) && Math.abs(x) < 1e9) return Math.abs(x) < 1e4 ? String(x) : whole(x);
   const size = Math.abs(x);
-  return size < 1e-3 || size >= 1e6 ? x.toExponential(places - 2) : String(Number(x.toPrecision(places)));
+  return size < 1e-3 || size >= 1e6 ? x.toExponential(places - 1) : String(Number(x.toPrecision(places)));
 }
 
 export function percent(share) {

@@ -20,7 +20,7 @@ from weighbridge.containers.archive import zip as zips
 from weighbridge.containers.archive.zip_records import STORED
 from weighbridge.io.source import Source
 from weighbridge.reports.scan import programs
-from weighbridge.reports.scan.archive import zip_ambiguity
+from weighbridge.reports.scan.archive import streams, zip_ambiguity
 from weighbridge.reports.scan.model import (
     Budget,
     MemberPath,
@@ -53,6 +53,7 @@ RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
         "zip/encrypted": ScanRule(_M, "a member is marked encrypted or as a patch; some readers read it all the same"),
         "zip/method": ScanRule(_M, "a compression that some readers have and others lack"),
         "zip/folder": ScanRule(_M, "a folder that holds bytes: readers take or skip them"),
+        "zip/link": ScanRule(_M, "a symbolic link out of the folder, which some programs make when they unpack"),
         "zip/outside": ScanRule(_M, "a member lies outside the archive"),
         "zip/several-checkpoints": ScanRule(_M, "several data.pkl in different folders: readers take different ones"),
         "zip/volumes": ScanRule(_M, "a part of an archive of several volumes"),
@@ -80,6 +81,8 @@ _REASONS: Final = (
 )
 _ZIPPED: Final = (b"PK\x03\x04", b"PK\x05\x06")
 _FOLDER_BIT: Final = 0x10
+_PATH: Final = 4096
+_LINK: Final = 0xA  # S_IFLNK, of the attributes that Unix writes
 
 
 def scan(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
@@ -143,13 +146,32 @@ def _ends(source: Source, place: MemberPath, tail: int) -> Iterator[ScanFinding]
 def _folders(source: Source, place: MemberPath, archive: zips.Archive) -> Iterator[ScanFinding]:
     if not archive.entries:
         return
-    sizes = {m.name: m.size for m in archive.members}
+    members = {m.name: m for m in archive.members}
     first, last = archive.entries[0][0], archive.entries[-1][1]
     raw = source.read(first, last - first)
     for start, _, name in archive.entries:
-        marked = raw[start - first + 38] & _FOLDER_BIT or name.endswith("/")
-        if marked and sizes.get(name):
-            yield finding(RULES, "zip/folder", source, place, f"{escape(name)} holds {sizes[name]} bytes", at=start)
+        attributes = int.from_bytes(raw[start - first + 38 : start - first + 42], "little")
+        if attributes >> 28 == _LINK and name in members:
+            yield from _link(source, place, members[name], start)
+        marked = attributes & _FOLDER_BIT or name.endswith("/")
+        if marked and name in members and members[name].size:
+            words = f"{escape(name)} holds {members[name].size} bytes"
+            yield finding(RULES, "zip/folder", source, place, words, at=start)
+
+
+def _leads_away(name: str, target: str) -> bool:
+    """Whether a link called `name` leads out of the archive's folder."""
+    folder = name.rpartition("/")[0]
+    return streams.leads_out(target if target.startswith("/") or not folder else f"{folder}/{target}")
+
+
+def _link(source: Source, place: MemberPath, member: zips.ZipMember, at: int) -> Iterator[ScanFinding]:
+    """A symbolic link that leads out of the folder."""
+    with zips.open_member(source, member) as inner:
+        target = inner.head(_PATH).decode("utf-8", "replace")
+    if member.size > _PATH or _leads_away(member.name, target):
+        words = f"{escape(member.name)} is a link to {escape(target)}"
+        yield finding(RULES, "zip/link", source, place, words, at=at)
 
 
 def _gaps(source: Source, place: MemberPath, budget: Budget, archive: zips.Archive) -> Iterator[Piece]:

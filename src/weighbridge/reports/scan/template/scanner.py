@@ -53,6 +53,7 @@ _BY_ATTRIBUTE: Final = frozenset(
 )
 _STEP: Final = re.compile(r"[.\[]\s*(\w+)")
 _LARGE: Final = 1_000_000
+_REPEATED: Final = 10_000  # of text that is long already
 _WIDE: Final = re.compile(r"%[-+ #0]*\d{6,}|[:<>^=]\d{6,}")
 
 
@@ -202,16 +203,22 @@ _TEXTS: Final = (("template/underscored-text", _DUNDER, "the text"), ("template/
 def _product(node: Expr, values: Values) -> Iterator[_Fault]:
     sides = [values[id(part)].constants or (None,) for part in node.parts if part is not None]
     everything = [one for side in sides for one in side]
+    built = any(values[id(part)].flags & BUILT for part in node.parts if part is not None)
     if node.value == "**" and not all(isinstance(s, int) and abs(s) < 100 for s in everything):
         yield "template/bomb", "a power", node.at
-    elif any(isinstance(s, int) and abs(s) >= _LARGE for s in everything):
+    elif any(isinstance(s, int) and abs(s) >= (_REPEATED if built else _LARGE) for s in everything):
         yield "template/bomb", "something is multiplied by a very large number", node.at
 
 
 def _loops(template: jinja.JinjaTemplate, values: Values) -> Iterator[_Fault]:
     """Loops over constant ranges inside each other: their counts multiply."""
     totals: list[int] = []
+    doubled = 0
     for statement in template.statements:
+        if statement.word == "set" and _doubles(statement):
+            doubled += _DOUBLINGS if totals else 1
+            if doubled >= _DOUBLINGS:
+                yield "template/bomb", f"{statement.targets[0]} grows by itself again and again", statement.at
         if statement.word == "endfor" and totals:
             totals.pop()
         elif statement.word == "for":
@@ -222,6 +229,22 @@ def _loops(template: jinja.JinjaTemplate, values: Values) -> Iterator[_Fault]:
                 yield "template/bomb", f"loops that run {total} times" if total < _MANY else _ENDLESS, statement.at
 
 
+def _doubles(statement: jinja.Statement) -> bool:
+    """Whether text that a statement sets holds what it was before, twice."""
+    own: set[int] = set()  # expressions that name it
+    for part in statement.parts:
+        for node in reversed(list(part.walk())):  # children first
+            inner = [id(p) in own for p in node.parts if p is not None]
+            if node.kind == "op" and node.value in ("~", "+") and len(inner) == 2 and all(inner):
+                return True
+            owner = node.parts[0] if node.kind == "attr" else None
+            name = f"{owner.value}.{node.value}" if owner is not None and owner.kind == "name" else node.value
+            if any(inner) or (node.kind in ("name", "attr") and name in statement.targets):
+                own.add(id(node))
+    return False
+
+
+_DOUBLINGS: Final = 20
 _MANY: Final = 1 << 62
 _ENDLESS: Final = "loops that never end"
 

@@ -282,7 +282,10 @@ def _folded(fold: Callable[..., Any], parts: list[Value]) -> Value:
         for chosen in product(*(p.constants for p in parts)):
             try:
                 result = fold(*chosen)
-            except (TypeError, ValueError, OverflowError, LookupError, ArithmeticError, AttributeError):
+            except OverflowError:
+                flags |= BUILT  # too long to be followed
+                continue
+            except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError):
                 continue
             if isinstance(result, list):
                 return Value((), BUILT, _limited(tuple(r for r in result if isinstance(r, str)), 0))

@@ -39,9 +39,10 @@ function Map({ data, list, place, go, lines }) {
       <span class="quiet">${whole(range[0])} – ${whole(range[1])}, ${range[1] - range[0] === data.size ? "the whole file" : bytes(range[1] - range[0])}</span>
       <${Legend} regions=${regions} />
     </div>
-    <${Canvas} data=${data} starts=${starts} regions=${regions} range=${range} at=${at} setAt=${setAt} zoom=${zoom} lines=${lines} setRange=${setRange} />
+    <${Canvas} data=${data} starts=${starts} regions=${regions} range=${range} at=${at} setAt=${setAt} zoom=${zoom} lines=${lines} setRange=${setRange} open=${(byte) => go({ panel: "microscope", at: byte, mode: "bytes" })} />
     ${current && html`<p class="readout" role="status"><i class="dot" style=${{ background: current.color }}></i><b>${whole(at)}</b> <span class="quiet">${hex(at)}</span> ${current.kind} <${Name} text=${current.label} />
       <span class="quiet">${current.dtype} ${whole(current.start)} – ${whole(current.end)}, ${bytes(current.end - current.start)}</span>
+      <button type="button" class="small" onClick=${() => go({ panel: "microscope", at, mode: "bytes" })}>Open in the microscope</button>
       ${current.tensor !== undefined && html`<button type="button" class="small" onClick=${() => go({ panel: "tensors", tensor: current.tensor })}>Show the tensor</button>`}</p>`}
     <${Twin} regions=${regions} range=${range} size=${data.size} starts=${starts} />`;
 }
@@ -71,7 +72,7 @@ function Legend({ regions }) {
     ${names.filter(([, , there]) => there).map(([name, color]) => html`<span><i class="dot" style=${{ background: `var(${color})` }}></i>${name}</span>`)}</span>`;
 }
 
-function Canvas({ data, starts, regions, range, at, setAt, zoom, lines, setRange }) {
+function Canvas({ data, starts, regions, range, at, setAt, zoom, lines, setRange, open }) {
   const [box, [width]] = useSize();
   const canvas = useRef(null), drag = useRef(null);
   const [lo, hi] = range, columns = Math.min(width, 4096), cells = columns * lines;
@@ -98,13 +99,13 @@ function Canvas({ data, starts, regions, range, at, setAt, zoom, lines, setRange
   const keys = {
     ArrowRight: () => setAt(Math.min(data.size - 1, at + step)), ArrowLeft: () => setAt(Math.max(0, at - step)),
     ArrowDown: () => setAt(Math.min(data.size - 1, at + Math.ceil((hi - lo) / lines))), ArrowUp: () => setAt(Math.max(0, at - Math.ceil((hi - lo) / lines))),
-    "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), "0": () => setRange([0, data.size]),
+    "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), "0": () => setRange([0, data.size]), Enter: () => open(at),
     "]": () => setAt(regions.at(Math.min(starts.length - 1, regionAt(starts, at) + 1)).start), "[": () => setAt(regions.at(Math.max(0, regionAt(starts, at) - 1)).start),
   };
   const press = (e) => keys[e.key] && !e.ctrlKey && !e.metaKey && (e.preventDefault(), keys[e.key]());
   return html`<div class="map" ref=${box}>
     <canvas ref=${canvas} tabindex="0" role="application" aria-roledescription="map of the file" style=${{ height: `${lines * (LINE + GAP)}px` }}
-      aria-label="Map of the file. Arrows move, plus and minus zoom, brackets jump from region to region." onKeyDown=${press}
+      aria-label="Map of the file. Arrows move, plus and minus zoom, brackets jump from region to region, Enter opens the microscope." onKeyDown=${press}
       onPointerDown=${(e) => ((drag.current = byteAt(e)), setAt(drag.current))}
       onPointerMove=${(e) => (drag.current === null || drag.current === undefined) && e.pointerType === "mouse" && setAt(byteAt(e))}
       onPointerUp=${(e) => {

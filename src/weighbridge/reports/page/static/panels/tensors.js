@@ -110,7 +110,7 @@ function Row({ list, row, index, current, open, picked, act }) {
 
 /** All about one tensor, and the ways from it to the other panels. */
 function Details({ tensor, list, go }) {
-  const way = (panel, text) => html`<button type="button" class="small" onClick=${() => go({ panel, tensor: tensor.number, file: tensor.file, at: undefined, block: undefined })}>${text}</button>`;
+  const way = (panel, text) => html`<button type="button" class="small" onClick=${() => go({ panel, tensor: tensor.number, file: tensor.file, at: undefined, block: undefined, mode: undefined })}>${text}</button>`;
   return html`<aside class="card side" aria-label="Selected tensor">
     <h2><${Name} text=${tensor.name} /><button type="button" class="small" onClick=${() => go({ tensor: undefined })} aria-label="Close">✕</button></h2>
     <${Facts} rows=${[
@@ -120,6 +120,6 @@ function Details({ tensor, list, go }) {
       ["Bits per weight", tensor.parameters ? (tensor.nbytes * 8 / tensor.parameters).toFixed(3) : null],
       ["Packing", tensor.packing || null], ["File", html`<${Name} text=${tensor.fileName} />`], ["Offset", `${whole(tensor.offset)} (${hex(tensor.offset)})`],
     ]} />
-    <p class="ways">${way("layout", "Show in the file")} <${Copy} text=${visible(tensor.name)} label="Copy name" /></p>
+    <p class="ways">${way("layout", "Show in the file")} ${way("microscope", "Show its bytes")} ${way("numbers", "Show its numbers")} <${Copy} text=${visible(tensor.name)} label="Copy name" /></p>
   </aside>`;
 }

@@ -1,0 +1,56 @@
+// A histogram, drawn by uPlot; of two tensors, one over the other.
+import { html, useEffect, useRef } from "./vendor/htm-preact.js";
+import { uPlot } from "./vendor/uplot.js";
+import { rgb } from "./colors.js";
+import { count, number } from "./text.js";
+import { useSize } from "./ui.js";
+
+const HEIGHT = 260;
+
+/** `series`: [{label, color, edges, counts}]. Shares of all counts where there are several. */
+export function Histogram({ series, log }) {
+  const [box, [width]] = useSize();
+  const target = useRef(null);
+  useEffect(() => {
+    if (width < 50) return;
+    const plot = new uPlot(options(series, log, width), aligned(series, log), target.current);
+    return () => plot.destroy();
+  }, [series, log, width]);
+  return html`<div ref=${box} class="plot"><div ref=${target} aria-hidden="true" style=${{ height: `${HEIGHT}px` }}></div></div>`;
+}
+
+const css = (name, alpha = 1) => {
+  const [r, g, b] = rgb(name);
+  return `rgb(${r} ${g} ${b} / ${alpha})`;
+};
+
+function options(series, log, width) {
+  const axis = { stroke: css("var(--quiet)"), grid: { stroke: css("var(--line)"), width: 1 }, ticks: { show: false }, font: "12px system-ui" };
+  return {
+    width, height: HEIGHT, legend: { show: false }, cursor: { show: false }, padding: [8, 8, 0, 0],
+    scales: { x: { time: false }, y: { distr: log ? 3 : 1, range: log ? undefined : (_, lo, hi) => [0, hi * 1.05 || 1] } },
+    axes: [{ ...axis, size: 32, values: (_, ticks) => ticks.map((v) => number(v, 3)) }, { ...axis, size: 58, ...(log ? { splits: powers } : {}), values: (_, ticks) => ticks.map((v) => (v === null ? "" : v < 1 ? number(v, 2) : count(v))) }],
+    series: [{}, ...series.map((s) => ({ stroke: css(s.color), fill: css(s.color, 0.28), width: 1.5, paths: uPlot.paths.stepped({ align: 1 }), points: { show: false } }))],
+  };
+}
+
+/** Powers of ten in sight. */
+function powers(_, __, low, high) {
+  const found = [];
+  for (let at = 10 ** Math.floor(Math.log10(low)); at <= high * 1.0001; at *= 10) found.push(at);
+  return found;
+}
+
+/** Columns on the edges of all series together. */
+function aligned(series, log) {
+  const xs = [...new Set(series.flatMap((s) => s.edges))].sort((a, b) => a - b);
+  return [xs, ...series.map(({ edges, counts }) => {
+    const total = series.length > 1 ? counts.reduce((a, b) => a + b, 0) || 1 : 1;
+    let bin = 0;
+    return xs.map((x) => {
+      while (bin < counts.length && edges[bin + 1] <= x) bin++;
+      const inside = edges.length > 0 && x >= edges[0] && bin < counts.length;
+      return inside ? (log && counts[bin] === 0 ? null : counts[bin] / total) : log ? null : 0;
+    });
+  })];
+}

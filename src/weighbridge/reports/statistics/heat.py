@@ -1,0 +1,161 @@
+"""One number for every role of every layer: where a model is large, finely or coarsely stored, or has outliers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.containers.base import Entry
+from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.reports.statistics.tensor import Cancelled, Progress, count_values, step_of
+from weighbridge.reports.view.roles import Survey, TensorRole, survey
+
+if TYPE_CHECKING:
+    from weighbridge.tensors.counting import ValueCounts
+    from weighbridge.tensors.nodes import LogicalTensor
+
+SCHEMA: Final = "weighbridge/heat-map/1"
+
+Cell = float | None
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    """`cells[i][j]`: the statistic of role `roles[j]` in layer `layers[i]`; None where the layer hasn't it, and where
+    it has no finite value. Layer -1: outside of layers. Several tensors of a cell (experts) count as one."""
+
+    path: str
+    statistic: str
+    meaning: str
+    layers: tuple[int, ...]
+    roles: tuple[str, ...]
+    cells: tuple[tuple[Cell, ...], ...]
+    schema: str = SCHEMA
+
+
+# ---- of headers ----
+
+
+def _bytes(entries: Sequence[Entry], surveyed: Survey) -> Cell:
+    return float(sum(e.nbytes for e in entries))
+
+
+def _parameters(entries: Sequence[Entry], surveyed: Survey) -> Cell:
+    return float(sum(surveyed.counted.of(e)[0] for e in entries))
+
+
+def _bits(entries: Sequence[Entry], surveyed: Survey) -> Cell:
+    parameters = _parameters(entries, surveyed)
+    return sum(e.nbytes for e in entries) * 8 / parameters if parameters else None
+
+
+# ---- of values ----
+
+
+def _moment(name: str, pool: Sequence[ValueCounts]) -> Cell:
+    from weighbridge.tensors.counting import moments
+
+    found: Cell = getattr(moments(pool), name)
+    return found
+
+
+def _absmax(pool: Sequence[ValueCounts]) -> Cell:
+    found = [max(abs(low), abs(high)) for low, high in (c.extremes for c in pool if c.extremes is not None)]
+    return max(found, default=None)
+
+
+def _zeros(pool: Sequence[ValueCounts]) -> Cell:
+    total = sum(counts.total for counts in pool)
+    return sum(counts.zeros for counts in pool) / total if total else None
+
+
+def _broken(pool: Sequence[ValueCounts]) -> Cell:
+    return float(sum(counts.nan + counts.inf for counts in pool))
+
+
+_OF_HEADERS: Final[Mapping[str, Callable[[Sequence[Entry], Survey], Cell]]] = MappingProxyType(
+    {"bytes": _bytes, "parameters": _parameters, "bits": _bits}
+)
+_OF_VALUES: Final[Mapping[str, Callable[[Sequence[ValueCounts]], Cell]]] = MappingProxyType(
+    {
+        "mean": partial(_moment, "mean"),
+        "std": partial(_moment, "std"),
+        "rms": partial(_moment, "rms"),
+        "kurtosis": partial(_moment, "kurtosis"),
+        "absmax": _absmax,
+        "zeros": _zeros,
+        "nonfinite": _broken,
+    }
+)
+#: Statistic -> what it is. The first three are of headers alone; the others read every value.
+STATISTICS: Final = MappingProxyType(
+    {
+        "bytes": "stored bytes",
+        "parameters": "logical parameters",
+        "bits": "stored bits per parameter",
+        "mean": "mean of the values",
+        "std": "standard deviation of the values",
+        "rms": "root of the mean square",
+        "kurtosis": "fourth central moment over the squared variance; 3 for a normal distribution",
+        "absmax": "largest magnitude",
+        "zeros": "share of zeros",
+        "nonfinite": "number of NaN and infinite values",
+    }
+)
+
+
+def heat_map(
+    model: Checkpoint,
+    statistic: str = "rms",
+    *,
+    cancelled: Cancelled = lambda: False,
+    progress: Progress | None = None,
+) -> HeatMap:
+    """A statistic of every role in every layer. UsageError for one that isn't in `STATISTICS`; CancelledError."""
+    if statistic not in STATISTICS:
+        raise UsageError(f"no statistic is called {statistic!r}", hint=", ".join(STATISTICS))
+    surveyed = survey(model)
+    cells: dict[tuple[int, str], list[Entry]] = {}
+    for entry, row in zip(model.index.entries, surveyed.roles.rows, strict=True):
+        cells.setdefault((row.layer, row.role), []).append(entry)
+    if statistic in _OF_HEADERS:
+        values = {at: _OF_HEADERS[statistic](entries, surveyed) for at, entries in cells.items()}
+    else:
+        pools = _pools(model, surveyed.roles.rows, cancelled, progress)
+        values = {at: _OF_VALUES[statistic](pool) for at, pool in pools}
+    return _map(model, statistic, values)
+
+
+def _map(model: Checkpoint, statistic: str, values: Mapping[tuple[int, str], Cell]) -> HeatMap:
+    layers = sorted({layer for layer, _ in values})
+    roles = tuple(dict.fromkeys(role for _, role in values))
+    rows = tuple(tuple(values.get((layer, role)) for role in roles) for layer in layers)
+    return HeatMap(str(model.place.path), statistic, STATISTICS[statistic], tuple(layers), roles, rows)
+
+
+def _pools(
+    model: Checkpoint, rows: Sequence[TensorRole], cancelled: Cancelled, progress: Progress | None
+) -> Iterator[tuple[tuple[int, str], list[ValueCounts]]]:
+    """The counted values of each cell, one cell after the other, so that few are in memory. Packed weights are decoded;
+    complex numbers and what can't be decoded have none."""
+    cells: dict[tuple[int, str], dict[str, LogicalTensor]] = {}
+    for entry, row in zip(model.index.entries, rows, strict=True):
+        group = model.packed.get(entry.name)
+        name = entry.name if group is None else group.name
+        cells.setdefault((row.layer, row.role), {})[name] = model.stored[name] if group is None else group.node
+    total = sum(node.spec.nbytes for tensors in cells.values() for node in tensors.values())
+    done = 0
+    for at, tensors in cells.items():
+        pool = []
+        for name, node in tensors.items():
+            with suppress(UnsupportedError):
+                pool.append(count_values(node, step_of(cancelled, None, name)))
+            done += node.spec.nbytes
+            if progress is not None:
+                progress(done, total, name)
+        yield at, pool

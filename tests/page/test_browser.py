@@ -1,0 +1,406 @@
+"""The page in chromium: what it shows, that it complains about nothing, and that everybody can use it. Each test ends
+with a check that no page wrote to the console or asked another site (`visit`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.page.conftest import serving, until
+from tests.page.samples import HOSTILE, MANY
+
+import weighbridge as wb
+
+Visit = Callable[..., Any]
+PANELS = ("summary", "tensors", "layout", "microscope", "numbers", "architecture")
+#: Rows of the list that are in the document.
+ROWS = ".rows [role=row]"
+
+
+#: What shows that a panel has its data.
+SHOWN = {"summary": ".figures b", "tensors": ROWS, "layout": "canvas", "numbers": ".heat td", "architecture": ".box li"}
+
+
+def at(url: str, panel: str, **place: object) -> str:
+    return f"{url}&panel={panel}" + "".join(f"&{key}={value}" for key, value in place.items())
+
+
+def settled(page: Any) -> Any:
+    """The page, when nothing is being read any more."""
+    until(page, "!document.querySelector('.waiting')")
+    return page
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_everybody_can_use_a_panel(visit: Visit, model_url: str, panel: str) -> None:
+    """axe finds nothing, in light and dark; and nothing is wider than a phone."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page = settled(visit(at(model_url, panel, tensor=4), bypass_csp=True))
+    for scheme, rules in (("Light", None), ("Dark", {"runOnly": ["color-contrast"]})):
+        page.get_by_role("button", name=scheme).click()
+        found = axe.run(page, options=rules).response["violations"]
+        assert [(v["id"], [n["html"][:200] for n in v["nodes"][:3]]) for v in found] == [], scheme
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.wait_for_timeout(0)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_the_summary_is_that_of_inspect(visit: Visit, models: Path, model_url: str) -> None:
+    page = settled(visit(model_url))
+    report = wb.inspect(models / "q4.gguf")
+    figures = page.locator(".figures").inner_text().split("\n")
+    assert f"{report.bits_per_weight:.2f}" in figures
+    assert str(report.tensor_count) in figures
+    types = page.locator("section", has_text="Number types").locator("tbody th").all_inner_texts()
+    assert sorted(types) == sorted(row.dtype for row in report.dtypes)
+    assert "verify: ok" in page.locator(".verdicts").inner_text()
+
+
+def test_equal_layers_are_folded_and_opened(visit: Visit, many_url: str) -> None:
+    page = visit(at(many_url, "tensors"))
+    page.wait_for_selector(ROWS)
+    assert page.locator(ROWS, has_text="0–520").locator(".times").inner_text() == "× 521"
+    before = page.locator("[role=treegrid]").get_attribute("aria-rowcount")
+    page.locator(ROWS).first.click()  # closes the root
+    until(page, f"document.querySelector('[role=treegrid]').ariaRowCount !== '{before}'")
+    assert page.locator(ROWS).count() == 1
+
+
+def test_a_hundred_thousand_tensors_are_scrolled(visit: Visit, many_url: str) -> None:
+    page = visit(at(many_url, "tensors"))
+    page.get_by_role("button", name="List").click()
+    until(page, f"document.querySelector('[role=treegrid]').ariaRowCount === '{len(MANY) + 1}'")
+    assert page.locator(ROWS).count() < 100
+    page.locator(".rows").evaluate("e => { e.scrollTop = e.scrollHeight }")
+    page.wait_for_selector(f"[role=row][aria-rowindex='{len(MANY) + 1}']")
+    assert MANY[-1][0] == page.locator(ROWS).last.locator(".name").inner_text()
+    page.locator(".rows").evaluate("e => { e.scrollTop = e.scrollHeight / 2 }")
+    until(page, f"[...document.querySelectorAll('{ROWS}')].some(r => Math.abs(r.ariaRowIndex - {len(MANY) // 2}) < 50)")
+    index = int(page.locator(ROWS).first.get_attribute("aria-rowindex"))
+    assert page.locator(ROWS).first.locator(".name").inner_text() == MANY[index - 2][0]
+
+
+def test_a_hundred_thousand_tensors_are_searched_and_filtered(visit: Visit, many_url: str) -> None:
+    page = visit(at(many_url, "tensors"))
+    page.get_by_role("searchbox").fill("LAYERS.77. down")
+    wanted = [row for row in MANY if "layers.77." in row[0] and "down" in row[0]]
+    until(page, f"document.querySelector('[role=treegrid]').ariaRowCount === '{len(wanted) + 1}'")
+    page.get_by_label("Number type").select_option(label="F32")
+    scales = [name for name, dtype, _ in wanted if dtype == "F32"]
+    until(page, f"document.querySelector('[role=treegrid]').ariaRowCount === '{len(scales) + 1}'")
+    assert page.locator(ROWS).first.locator(".name").inner_text() == scales[0]
+    page.get_by_label("Size").select_option(label="≥ 1 MB")
+    page.get_by_text("No tensor matches.").wait_for()
+    assert page.get_by_role("status").inner_text().startswith("0 of 100,032 tensors")
+
+
+def test_the_list_is_sorted(visit: Visit, models: Path, model_url: str) -> None:
+    page = visit(at(model_url, "tensors"))
+    page.get_by_role("button", name="size").click()
+    page.wait_for_selector("[role=columnheader][aria-sort=descending]")
+    tensors = wb.inspect(models / "q4.gguf").tensors
+    largest = sorted(tensors, key=lambda t: -t.nbytes)[:5]
+    assert page.locator(f"{ROWS} .name").all_inner_texts()[:5] == [t.name for t in largest]
+
+
+def test_the_list_is_used_from_the_keyboard(visit: Visit, model_url: str) -> None:
+    page = visit(at(model_url, "tensors"))
+    page.get_by_role("button", name="List").click()
+    page.locator(f"{ROWS}[tabindex='0']").focus()
+    focused = "document.activeElement.getAttribute('aria-rowindex')"
+    page.keyboard.press("End")
+    until(page, f"{focused} === document.querySelector('[role=treegrid]').ariaRowCount")
+    page.keyboard.press("Home")
+    until(page, f"{focused} === '2'")
+    page.keyboard.press("ArrowDown")
+    until(page, f"{focused} === '3'")
+    name = page.evaluate("document.activeElement.querySelector('.name').textContent")
+    page.keyboard.press("Enter")
+    assert (
+        page.get_by_role("complementary", name="Selected tensor").get_by_role("heading").inner_text().startswith(name)
+    )
+    page.keyboard.type("out")  # the first letters of a name
+    until(page, "document.activeElement.querySelector('.name').textContent.startsWith('out')")
+
+
+def test_names_of_files_do_nothing(visit: Visit, hostile_url: str) -> None:
+    page = settled(visit(at(hostile_url, "summary")))
+    page.get_by_role("button", name="Tensors").click()
+    page.get_by_role("button", name="List").click()
+    until(page, f"document.querySelector('[role=treegrid]').ariaRowCount === '{len(HOSTILE) + 1}'")
+    shown = set(page.locator(f"{ROWS} .name").all_inner_texts())
+    written = {"\u202e": "\\u202e", "\n": "\\n", "\t": "\\t", "\u2028": "\\u2028"}
+    assert shown == {"".join(written.get(c, c) for c in name) for name in HOSTILE}
+    assert page.evaluate("window.pwned") is None
+    assert page.evaluate("document.querySelectorAll('img, script').length") == 1
+    styles = page.locator(f"{ROWS} .name").evaluate_all(
+        "all => all.map(e => getComputedStyle(e)).map(s => `${s.unicodeBidi} ${s.direction}`)"
+    )
+    assert set(styles) == {"isolate ltr"}
+
+
+def test_the_map_is_that_of_anatomy(visit: Visit, models: Path, model_url: str) -> None:
+    page = settled(visit(at(model_url, "layout")))
+    regions = wb.anatomy(models / "q4.gguf").parts
+    canvas = page.locator("canvas")
+    canvas.focus()
+    for region in regions[1:4]:
+        page.keyboard.press("]")
+        until(page, f"document.querySelector('.readout b').textContent === '{region.start:,}'")
+    page.get_by_role("button", name="This region").click()
+    until(page, "!document.querySelector('.tools .quiet').textContent.includes('whole file')")
+    page.locator("summary").click()
+    rows = page.locator("details tbody tr").all()
+    assert len(rows) >= 3
+    listed = [int(row.locator("td.n").first.inner_text().replace(",", "")) for row in rows]
+    assert set(listed) <= {region.start for region in regions}
+
+
+def test_every_pixel_of_the_map_is_of_the_right_region(visit: Visit, model_url: str) -> None:
+    """Against the plain definition: of the regions that a piece of the file meets, the one with most bytes in it."""
+    page = settled(visit(at(model_url, "layout")))
+    random = np.random.default_rng(5)
+    starts = [0, *sorted(random.choice(np.arange(1, 5000), 60, replace=False).tolist())]
+    size, lo, hi, cells = 5000, 137, 4700, 333
+    found = page.evaluate(
+        "([starts, size, lo, hi, cells]) => Array.from(window.weighbridge.prevailing(starts, size, lo, hi, cells))",
+        [starts, size, lo, hi, cells],
+    )
+    ends = [*starts[1:], size]
+    for cell, region in enumerate(found):
+        start, end = lo + (hi - lo) * cell / cells, lo + (hi - lo) * (cell + 1) / cells
+        inside = [max(0.0, min(e, end) - max(s, start)) for s, e in zip(starts, ends, strict=True)]
+        assert inside[region] >= max(inside) - 1e-9
+
+
+def test_bytes_are_those_of_the_file(visit: Visit, models: Path, model_url: str) -> None:
+    page = settled(visit(at(model_url, "microscope", mode="bytes", at=0)))
+    shown = bytes.fromhex("".join(page.locator(".hex i").all_inner_texts()))
+    assert shown == (models / "q4.gguf").read_bytes()[: len(shown)]
+    assert len(shown) == 512
+    assert "magic" in page.locator(".meaning").inner_text()
+
+
+@pytest.mark.parametrize("tensor", ["token_embd.weight", "output_norm.weight", "output.weight"])
+def test_values_of_a_block_are_those_of_numpy(visit: Visit, models: Path, model_url: str, tensor: str) -> None:
+    with wb.open(models / "q4.gguf") as model:
+        number = list(model).index(tensor)
+        values = model[tensor].numpy("f32").reshape(-1)
+    page = settled(visit(at(model_url, "microscope", tensor=number, block=1)))
+    shown = page.locator(".v").all_inner_texts()
+    wanted = values[len(shown) : 2 * len(shown)]
+    assert len(shown) in (1, 256)
+    assert np.allclose([float(text.replace(",", "")) for text in shown], wanted, rtol=6e-3, atol=1e-9)
+
+
+def test_it_is_dark_where_the_system_is(visit: Visit, model_url: str) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3).map(Number)"
+    dark, light = (visit(model_url, color_scheme=scheme) for scheme in ("dark", "light"))
+    assert max(dark.evaluate(ground)) < 40
+    assert min(light.evaluate(ground)) > 220
+    dark.get_by_role("button", name="Light").click()
+    until(dark, f"Math.min(...{ground}) > 220")
+
+
+def test_the_token_leaves_the_address_and_outlives_a_reload(visit: Visit, model_url: str) -> None:
+    page = visit(at(model_url, "layout"))
+    token = model_url.partition("#t=")[2]
+    assert token not in page.url
+    page.reload()
+    page.wait_for_selector("canvas")
+    assert page.get_by_role("button", name="Layout").get_attribute("aria-current") == "page"
+
+
+def test_without_the_token_it_says_what_to_open(visit: Visit, browser: Any, model_url: str) -> None:
+    context = browser.new_context()
+    page = context.new_page()  # not by `visit`: the browser itself reports each answer of 403
+    page.goto(model_url.partition("#")[0] + "#t=wrong")
+    page.get_by_role("alert").wait_for()
+    assert "wb view" in page.get_by_role("alert").inner_text()
+    context.close()
+
+
+def test_two_tabs_show_what_each_was_asked(visit: Visit, model_url: str) -> None:
+    one, two = visit(at(model_url, "layout")), visit(at(model_url, "tensors"))
+    assert one.get_by_role("button", name="Layout").get_attribute("aria-current") == "page"
+    assert two.get_by_role("button", name="Tensors").get_attribute("aria-current") == "page"
+    one.get_by_role("button", name="Summary").click()
+    settled(one)
+    assert two.locator("[role=treegrid]").count() == 1
+
+
+def test_back_leads_to_the_panel_before(visit: Visit, model_url: str) -> None:
+    page = visit(model_url)
+    page.get_by_role("button", name="Layout").click()
+    page.wait_for_selector("canvas")
+    page.go_back()
+    page.wait_for_selector(".figures")
+
+
+@pytest.fixture(scope="module")
+def exported(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("exported") / "page.html"
+    wb.export_view(models / "q4.gguf", path)
+    return path
+
+
+@pytest.mark.parametrize("panel", ["summary", "tensors", "layout", "numbers", "architecture"])
+def test_an_exported_page_works_from_disk(visit: Visit, exported: Path, panel: str) -> None:
+    page = settled(visit(f"{exported.as_uri()}#panel={panel}"))
+    assert page.get_by_role("heading", level=1).inner_text() == "q4.gguf"
+    assert page.locator(".problem").count() == 0
+    assert page.locator(SHOWN[panel]).count() > 0
+
+
+def test_an_exported_page_says_what_it_lacks(visit: Visit, exported: Path) -> None:
+    page = settled(visit(f"{exported.as_uri()}#panel=microscope&mode=bytes"))
+    assert "wb view" in page.locator("main").inner_text()
+
+
+def test_an_exported_page_of_hostile_names(visit: Visit, models: Path, tmp_path: Path) -> None:
+    wb.export_view(models / "hostile.safetensors", tmp_path / "page.html")
+    page = settled(visit(f"{(tmp_path / 'page.html').as_uri()}#panel=tensors"))
+    assert page.evaluate("window.pwned") is None
+    assert "</script>" in page.locator(".rows").inner_text()
+
+
+def test_a_notebook_shows_the_page(visit: Visit, models: Path, tmp_path: Path) -> None:
+    from weighbridge.reports.page.book import Book
+    from weighbridge.reports.page.export import notebook_html
+
+    with Book(models / "q4.gguf") as book:
+        text = notebook_html(book)
+    (tmp_path / "notebook.html").write_text(f"<!doctype html><meta charset=utf-8>{text}", "utf-8")
+    page = visit((tmp_path / "notebook.html").as_uri(), wait="iframe")
+    frame = page.frame_locator("iframe")
+    frame.get_by_role("button", name="Layout").click()
+    frame.locator("canvas").wait_for()
+
+
+@pytest.fixture(scope="module")
+def pair_url(models: Path) -> Iterator[str]:
+    yield from serving(models / "f16.gguf", models / "q4.gguf")
+
+
+def test_two_models_are_shown_one_above_the_other(visit: Visit, pair_url: str) -> None:
+    page = settled(visit(at(pair_url, "layout")))
+    assert page.locator("canvas").count() == 2
+    moved = page.locator("section", has_text="What moved").locator("tbody tr").count()
+    assert moved > 0
+    page.get_by_role("button", name="B", exact=True).click()
+    page.get_by_role("button", name="Tensors").click()
+    page.wait_for_selector(ROWS)
+    assert "Q4_K" in page.locator(".rows").inner_text()
+
+
+def test_steps_of_a_pickle_are_walked(visit: Visit, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    torch.save({"weight": torch.ones(2, 3)}, tmp_path / "model.pt")
+    for url in serving(tmp_path / "model.pt"):
+        page = settled(visit(at(url, "microscope")))
+        assert page.locator(".steps tbody tr").count() == wb.explain(tmp_path / "model.pt").pickles[0].steps
+        page.locator(".steps").focus()
+        for _ in range(3):
+            page.keyboard.press("ArrowDown")
+        until(page, "document.querySelector('.meaning h3').textContent.startsWith('Step 3')")
+
+
+def test_differences_are_those_of_diff(visit: Visit, models: Path, pair_url: str) -> None:
+    page = settled(visit(at(pair_url, "diff")))
+    report = wb.diff(models / "f16.gguf", models / "q4.gguf")
+    figures = page.locator(".figures").inner_text().split("\n")
+    assert [figures[i : i + 2] for i in range(0, len(figures), 2)] == [
+        [str(n), {"values": "other values", "equal": "equal"}[kind]] for kind, n in report.counts.items() if n
+    ]
+    worst = page.locator(".changes .rows [role=row]").first.locator("[role=cell]").all_inner_texts()
+    assert worst[0] == report.tensors[0].name
+    assert report.tensors[0].nmse is not None
+    assert worst[5] == f"{-10 * np.log10(report.tensors[0].nmse):.1f} dB"
+    cells = page.locator("section", has_text="Signal to noise, in decibels").locator("td.n").count()
+    assert cells == sum(change.nmse is not None and change.nmse > 0 for change in report.tensors)
+
+
+def test_bits_per_weight_by_layer_are_those_of_the_types(visit: Visit, models: Path, model_url: str) -> None:
+    page = settled(visit(at(model_url, "numbers")))
+    shown = sorted(page.locator(".heat td.n").all_inner_texts())
+    tensors = wb.inspect(models / "q4.gguf").tensors
+    assert shown == sorted(f"{float(f'{t.nbytes * 8 / t.parameters:.3g}'):g}" for t in tensors)
+
+
+TEMPLATE = (
+    "{% for m in messages %}<|im|>{{ m.role }}\n{{ m.content }}{% endfor %}{% if tools %}{{ 'a' * 10**10 }}{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def chat_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A file with three tokens, and a template that needs 10 GB where there are tools."""
+    gguf = pytest.importorskip("gguf")
+    path = tmp_path_factory.mktemp("chat") / "chat.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(["<|im|>", "hello\u202e", "</script>"])
+    writer.add_token_types([3, 1, 1])
+    writer.add_token_merges([])
+    writer.add_chat_template(TEMPLATE)
+    writer.add_tensor("token_embd.weight", np.zeros((3, 32), np.float32))
+    for write in (
+        writer.write_header_to_file,
+        writer.write_kv_data_to_file,
+        writer.write_tensors_to_file,
+        writer.close,
+    ):
+        write()
+    yield from serving(path)
+
+
+def test_a_template_is_rendered_and_one_that_eats_memory_is_stopped(visit: Visit, chat_url: str) -> None:
+    pytest.importorskip("jinja2")
+    page = settled(visit(at(chat_url, "tokenizer")))
+    page.wait_for_selector(".rendered")
+    assert page.locator(".rendered").inner_text() == "<|im|>user\nWhat is the capital of France?"
+    assert page.locator(".rendered .token").all_inner_texts() == ["<|im|>"]
+    page.get_by_role("button", name="tools").click()
+    page.get_by_text("It took too much memory.").wait_for()
+
+
+def test_tokens_are_found(visit: Visit, chat_url: str) -> None:
+    page = settled(visit(at(chat_url, "tokenizer")))
+    assert page.locator("section", has_text="Special tokens").last.locator("tbody .token").all_inner_texts() == [
+        "<|im|>"
+    ]
+    page.get_by_label("Search tokens").fill("hell")
+    page.locator("section", has_text="Search").locator("tbody th", has_text="hello\\u202e").wait_for()
+
+
+@pytest.mark.parametrize("tensor", ["token_embd.weight", "output_norm.weight"])
+def test_statistics_are_those_of_numpy(visit: Visit, models: Path, model_url: str, tensor: str) -> None:
+    with wb.open(models / "q4.gguf") as model:
+        number = list(model).index(tensor)
+        values = model[tensor].numpy("f32").astype(np.float64)
+    page = settled(visit(at(model_url, "numbers", tensor=number)))
+    page.wait_for_selector(".u-wrap canvas")
+    text = page.locator("section").first.locator(".facts").inner_text().split("\n")
+    facts = {name: value.replace(",", "") for name, value in zip(text[::2], text[1::2], strict=True)}
+    assert float(facts["Values"]) == values.size
+    for name, wanted in (("Mean", values.mean()), ("Standard deviation", values.std()), ("Smallest", values.min()),
+                         ("Largest", values.max())):  # fmt: skip
+        assert np.isclose(float(facts[name]), wanted, rtol=1e-3, atol=1e-7), name
+    page.get_by_text("The histogram as a table").click()
+    counts = page.locator("[aria-label=Histogram] tbody td.n").all_inner_texts()
+    assert sum(int(count.replace(",", "")) for count in counts) == values.size
+
+
+def test_a_statistic_of_all_layers_is_read_when_asked(visit: Visit, models: Path, model_url: str) -> None:
+    page = settled(visit(at(model_url, "numbers")))
+    page.get_by_label("Statistic").select_option("absmax")
+    page.get_by_role("button", name="Read them").click()
+    page.wait_for_selector(".heat td.n")
+    settled(page)
+    with wb.open(models / "q4.gguf") as model:
+        largest = max(float(np.abs(model[name].numpy("f32")).max()) for name in model)
+    shown = [float(text) for text in page.locator(".heat td.n").all_inner_texts()]
+    assert np.isclose(max(shown), largest, rtol=1e-2)
