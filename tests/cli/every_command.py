@@ -20,6 +20,11 @@ LINES: Final[dict[str, tuple[str, ...]]] = {
     "verify": ("{m} --json", "{file} --json"),
     "diff": ("{m} {base} --json", "{file} {m} --json"),
     "arch": ("check {m} --json",),
+    "view": ("{m} -o {out}.html --overwrite",),
+    "prove": ("{m} {base} --no-run --json",),
+    "stats": ("{m} --json", "{file} --json"),
+    "choose": ("{m} --for chat --json",),
+    "ship": ("llama-server {m} --dry-run --json",),
     "scan": ("{m} --json", "{m} --sarif -", "{m}"),
     "fit": ("{m} --device 8GB --json", "{m} --device 8GB --type Q4_K_M --explain"),
     "hash": ("{m} --json",),
@@ -35,8 +40,8 @@ LINES: Final[dict[str, tuple[str, ...]]] = {
     "dedupe": ("{m} --dry-run --json",),
     "edit": ("{file} --list", "{file} --set a=b --dry-run"),
 }
-#: They answer until they are stopped (tests/serve, tests/mount), or read no file.
-ELSEWHERE: Final = frozenset({"serve", "mount", "completion"})
+#: They answer until they are stopped (tests/serve, tests/mount), run others of these, or read no file.
+ELSEWHERE: Final = frozenset({"serve", "mount", "completion", "fleet"})
 
 
 def lines(command: str, folder: Path, base: Path, out: Path, files: tuple[str, ...] = ()) -> Iterator[list[str]]:
@@ -45,6 +50,10 @@ def lines(command: str, folder: Path, base: Path, out: Path, files: tuple[str, .
     for line in LINES[command]:
         for file in files if "{file}" in line else ("",):
             yield [command, *(word.format(**places, file=folder / file) for word in line.split())]
+
+
+def commands() -> list[str]:
+    return [row.name for row in COMMANDS if row.name in LINES]
 
 
 def missing() -> set[str]:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cli.every_command import LINES, lines, missing
+from tests.cli.every_command import commands, lines, missing
 
 from weighbridge.cli.main import main
 
@@ -65,7 +65,7 @@ def test_no_command_fails_by_its_own_fault(case: str, tmp_path: Path) -> None:
     folder = _folder(tmp_path / "model", CONFIGS.get(case, {}), FILES.get(case, {}))
     base = _folder(tmp_path / "base", {}, {})
     faults = []
-    for command in LINES:
+    for command in commands():
         for line in lines(command, folder, base, tmp_path / "out", _files(case)):
             faults += [" ".join(line)] if main(line) == 70 else []
     assert not faults

@@ -187,7 +187,7 @@ def test_json_on_a_terminal_is_indented_and_can_not_act(screen: Callable[[], Ter
     terminal = screen()
     render.emit_json({"a": "\x9b2J\u202e", "b": [1]})
     shown = terminal.getvalue()
-    assert json.loads(shown.replace("\\x9b", "\\u009b")) == {"a": "\x9b2J\u202e", "b": [1]}
+    assert json.loads(shown) == {"a": "\x9b2J\u202e", "b": [1]}
     assert "\n" in shown
     assert "\x9b" not in shown
     assert "\u202e" not in shown

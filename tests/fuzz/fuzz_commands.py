@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 
 import harness
-from tests.cli.every_command import LINES, lines, missing
+from tests.cli.every_command import commands, lines, missing
 
 from weighbridge.cli.main import FAULT, main
 
@@ -64,7 +64,7 @@ def _files() -> tuple[tuple[str, bytes], ...]:
 
 @cache
 def _turns() -> Iterator[str]:
-    return itertools.cycle(LINES)
+    return itertools.cycle(commands())
 
 
 def target(data: bytes) -> None:
@@ -87,7 +87,7 @@ def target(data: bytes) -> None:
 def seeds() -> list[bytes]:
     assert not missing()
     whole = [bytes([number]) + data for number, (_, data) in enumerate(_files())]
-    for _ in LINES:
+    for _ in commands():
         target(whole[0])  # what a command imports is not what is measured
     documents = [(n, json.loads(data)) for n, (name, data) in enumerate(_files()) if name.endswith(".json")]
     return [*whole, *(bytes([n]) + text for n, document in documents for text in harness.odd(document, 2))]

@@ -199,8 +199,8 @@ def human_time(seconds: float) -> str:
 
 
 def emit_json(value: Any) -> None:
-    """The answer as one JSON document: compact when piped, indented on a terminal. ASCII only where the stream's
-    encoding (or a lone surrogate of a file's name) needs it, so that it is always valid and always printable."""
+    """The answer as one JSON document: compact when piped, indented on a terminal. What doesn't print is escaped, so
+    that no text of a file acts on a terminal; all but ASCII is where the stream's encoding needs it."""
     import json
 
     from weighbridge.base.plain import plain
@@ -208,12 +208,14 @@ def emit_json(value: Any) -> None:
     style: dict[str, Any] = {"indent": 2} if is_terminal(sys.stdout) else {"separators": (",", ":")}
     data = plain(value)
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, **style)
+    # JSON escapes C0, but not DEL, C1, bidirectional overrides and lone surrogates.
+    odd = {ord(c): json.dumps(c)[1:-1] for c in set(text) if not c.isprintable() and c not in _NEWLINE}
+    text = text.translate(odd) if odd else text
     try:
         text.encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:
         text = json.dumps(data, allow_nan=False, **style)
-    # JSON escapes C0 but not DEL, C1 or bidirectional overrides: on a terminal these must not act.
-    sys.stdout.write((clean(text, _NEWLINE) if is_terminal(sys.stdout) else text) + "\n")
+    sys.stdout.write(text + "\n")
 
 
 # Tables
