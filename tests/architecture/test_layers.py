@@ -26,6 +26,7 @@ FLOORS = {
     "providers": 6,
     "reports": 6,
     "fitting": 7,
+    "fleets": 7,
     "api": 7,
     "safetensors": 7,
     "shipping": 8,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.oracles.buckets import bucket, s3
 from tests.remote.servers import Hub
 
 from weighbridge.adapters.remote import extra, http
@@ -48,31 +47,4 @@ def connect(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> object:
     return connect
 
 
-@pytest.fixture(scope="session")
-def s3() -> Iterator[str]:
-    pytest.importorskip("obstore")
-    server = pytest.importorskip("moto.server", reason="NOT CHECKED against S3: moto[server] isn't installed")
-    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    running.start()
-    host, port = running.get_host_and_port()
-    yield f"http://{host}:{port}"
-    running.stop()
-
-
-@pytest.fixture
-def bucket(s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    boto3 = pytest.importorskip("boto3")
-    for name, value in (("AWS_ACCESS_KEY_ID", "k"), ("AWS_SECRET_ACCESS_KEY", "s"), ("AWS_DEFAULT_REGION", "us-east-1"),
-                        ("AWS_ENDPOINT_URL", s3)):  # fmt: skip
-        monkeypatch.setenv(name, value)
-    client = boto3.client("s3")
-    client.create_bucket(Bucket="models")
-    yield client
-    left = client.list_multipart_uploads(Bucket="models").get("Uploads", [])
-    for row in left:
-        client.abort_multipart_upload(Bucket="models", Key=row["Key"], UploadId=row["UploadId"])
-    for row in client.list_objects_v2(Bucket="models").get("Contents", []):
-        client.delete_object(Bucket="models", Key=row["Key"])
-    client.delete_bucket(Bucket="models")
-    client.close()
-    assert not left, "an upload is left open"
+__all__ = ["bucket", "connect", "s3"]

@@ -12,6 +12,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
+from uuid import uuid4
 
 from weighbridge.adapters.remote.bucket import BucketFile
 from weighbridge.adapters.remote.extra import check_online, forget, package
@@ -123,6 +124,16 @@ class S3Store:
             if not resume or not made.find(replace):
                 made.begin(marked=resume)
         return made
+
+    def read(self, name: str) -> bytes | None:
+        """A small object's bytes; None where there is none."""
+        with self._at(name):
+            try:
+                return bytes(self.client.get_object(Bucket=self.bucket, Key=name)["Body"].read())
+            except self.errors as error:
+                if _code(error) in ("404", "NoSuchKey", "NotFound"):
+                    return None
+                raise
 
     def remove(self, name: str) -> None:
         with self._at(name):
@@ -242,6 +253,35 @@ def _entry(part: Mapping[str, Any]) -> dict[str, Any]:
     return {"PartNumber": part["PartNumber"], "ETag": part["ETag"], **checksum}
 
 
+class S3Records:
+    """Small objects below a name."""
+
+    def __init__(self, store: S3Store, prefix: str) -> None:
+        self.store, self.prefix = store, prefix
+
+    def _name(self, name: str) -> str:
+        return f"{self.prefix}/{name}".strip("/")
+
+    def add(self, name: str, data: bytes) -> bool:
+        try:
+            self.store.put(self._name(name), data, uuid4().hex, replace=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def put(self, name: str, data: bytes) -> None:
+        self.store.put(self._name(name), data, uuid4().hex, replace=True)
+
+    def read(self, name: str) -> bytes | None:
+        return self.store.read(self._name(name))
+
+    def remove(self, name: str) -> None:
+        self.store.remove(self._name(name))
+
+    def names(self, folder: str) -> Collection[str]:
+        return self.store.below(self._name(folder))
+
+
 class S3Target:
     """A bucket to be written to, as the tree of its objects."""
 
@@ -275,7 +315,11 @@ class S3Target:
         """What is written under a name; its `size` needs no room here."""
         return UploadSink(self.store, name, **how)
 
-    def staged(self, sizes: int, late: int) -> int:
+    def records(self, name: str) -> S3Records:
+        """Small objects below a name."""
+        return S3Records(self.store, name)
+
+    def staged(self, size: int, late: int) -> int:
         """Bytes of this machine's disk that a write takes: files whose checksums come first wait there whole."""
         return late
 

@@ -19,6 +19,7 @@ from weighbridge.io.sink.files import InPlace, OutFile
 from weighbridge.io.sink.lock import exclusive
 from weighbridge.io.sink.open import AnySink, check_target, disk_needed, open_sink
 from weighbridge.io.sink.partials import is_alive
+from weighbridge.io.sink.records import FolderRecords, Records, records_at
 from weighbridge.io.sink.spool import spooled
 from weighbridge.io.sink.store import StoreWriter
 from weighbridge.io.sink.target import Sink, foreign_files, listed, partial_of, write_file
@@ -27,9 +28,11 @@ from weighbridge.io.sink.upload import Origin, UploadFile, UploadSink, check_upl
 __all__ = [
     "AnySink",
     "CommitSink",
+    "FolderRecords",
     "InPlace",
     "Origin",
     "OutFile",
+    "Records",
     "Sink",
     "StoreWriter",
     "UploadFile",
@@ -43,6 +46,7 @@ __all__ = [
     "listed",
     "open_sink",
     "partial_of",
+    "records_at",
     "spooled",
     "write_file",
 ]

@@ -214,12 +214,12 @@ def _closed(path: str, kind: str, why: str) -> FileReport:
 def reports(paths: Iterable[str | os.PathLike[str]], progress: Progress | None = None) -> Iterator[FileReport]:
     """The reports on all files, one by one."""
     for number, met in enumerate(walk.files(paths)):
-        yield scan_file(met.path) if met.why is None else _passed(met.path, met.why, met.rule)
+        yield scan_file(met.path) if met.why is None else passed(met.path, met.why, met.rule)
         if progress:
             progress(number + 1, 0, met.path)
 
 
-def _passed(path: str, why: str, rule: str | None) -> FileReport:
+def passed(path: str, why: str, rule: str | None) -> FileReport:
     """The report on what isn't entered or followed. A note on the history of git, which no loader reads, leaves a
     folder's scan complete."""
     closed = _closed(path, "folder" if rule is None else "link", escape(why))

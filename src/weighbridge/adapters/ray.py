@@ -1,0 +1,46 @@
+"""Tasks on a Ray cluster, through Ray Core alone. Functions and results are small: bytes of models go from the store to
+the worker and back, never through Ray's own. A window of pending tasks keeps the driver's memory flat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+from weighbridge.adapters.remote.extra import package
+
+T = TypeVar("T")
+R = TypeVar("R")
+#: Pending tasks for each CPU of the cluster: more than two, or an autoscaler never sees a demand.
+WINDOW: Final = 4
+#: Further tries of a task whose worker or node died; a task may then have been done twice.
+RETRIES: Final = 3
+
+
+def mapped(
+    function: Callable[[T], R], tasks: Iterable[T], *, address: str | None = None
+) -> Iterator[tuple[T, R | None]]:
+    """Each task and what the function made of it, in any order; None where its worker died every time. An error of the
+    function itself is raised. `address`: of a cluster; None: the one that is connected, or one of this machine."""
+    ray = package("ray", "running on a cluster", "ray")
+    if not ray.is_initialized():
+        ray.init(address=address, include_dashboard=None if address else False, log_to_driver=False)
+    remote = ray.remote(function).options(num_cpus=1, max_retries=RETRIES, scheduling_strategy="SPREAD")
+    rest, pending = iter(tasks), dict[Any, T]()
+    while True:
+        room = max(int(WINDOW * ray.cluster_resources().get("CPU", 1)), WINDOW) - len(pending)
+        for task in islice(rest, max(room, 0)):
+            pending[remote.remote(task)] = task
+        if not pending:
+            return
+        ready, _ = ray.wait(list(pending), num_returns=1)
+        for ref in ready:
+            yield pending.pop(ref), _result(ray, ref)
+
+
+def _result(ray: Any, ref: Any) -> Any:
+    errors = ray.exceptions
+    try:
+        return ray.get(ref)
+    except (errors.WorkerCrashedError, errors.OutOfMemoryError, errors.NodeDiedError, errors.ObjectLostError):
+        return None

@@ -1,0 +1,268 @@
+"""`wb fleet`: one command over many models, on one machine or on a cluster. The work is `weighbridge.fleets`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from weighbridge.base.errors import UsageError
+from weighbridge.cli.options import Command, applied, dry_run_option, examples, json_option, option
+from weighbridge.cli.paths import OUTPUT
+from weighbridge.cli.targets import TargetType
+
+if TYPE_CHECKING:
+    from weighbridge.fleets.report import FleetReport
+    from weighbridge.fleets.run import Fleet, FleetPlan
+    from weighbridge.fleets.runners import Runner
+
+_ALGORITHMS: Final = ("sha256", "sha1", "sha512", "md5", "blake2b", "blake3", "xxh3", "xxh64", "git")
+_GB: Final = 1e9
+
+
+class Shard(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3
+    """`2/8`: the second of eight shares."""
+
+    name = "i/n"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, tuple):
+            return value
+        match = re.fullmatch(r"(\d{1,7})/(\d{1,7})", str(value))
+        if not match or not 1 <= int(match[1]) <= int(match[2]):
+            self.fail(f"{value!r} is no share: write 1/8 to 8/8.", param, ctx)
+        return int(match[1]), int(match[2])
+
+
+_COMMON: Final = (
+    click.argument("sources", nargs=-1, required=True, metavar="SOURCE..."),
+    option("--to", "target", type=OUTPUT, metavar="TARGET", required=True, section="Running",
+           help="Folder or s3://BUCKET/PREFIX for outputs, records and the report."),
+    option("--runner", type=click.Choice(("local", "ray")), default="local", section="Running",
+           help="Processes of this machine [local], or tasks of a Ray cluster."),
+    option("--address", metavar="ADDRESS", section="Running", help="Ray cluster [this machine's; auto: RAY_ADDRESS]."),
+    option("--shard", type=Shard(), metavar="I/N", section="Running",
+           help="Only the I-th of N shares of the work: for arrays of jobs without an engine."),
+    option("-j", "--jobs", type=click.IntRange(1, 1024), metavar="N", section="Running",
+           help="Processes of the local runner [all cores]."),
+    option("--threads", type=click.IntRange(1, 1024), default=1, metavar="N", section="Running",
+           help="Threads of each process [1]."),
+    option("--replan", is_flag=True, section="Running", help="List the sources again, though it was planned before."),
+    option("--overwrite", is_flag=True, section="Running", help="Replace outputs that were there before the job."),
+    option("--nodes", type=click.IntRange(1), default=1, metavar="N", section="Plan", help="Machines [1]."),
+    option("--cores", type=click.IntRange(1), metavar="N", section="Plan", help="Cores of each [this machine's]."),
+    option("--network", type=click.FloatRange(0, min_open=True), default=25.0, metavar="GBIT", section="Plan",
+           help="Network of each in Gbit/s [25]."),
+    option("--node-price", type=click.FloatRange(0), default=0.30, metavar="USD", section="Plan",
+           help="Price of a machine for an hour [0.30]."),
+    option("--read-price", type=click.FloatRange(0), default=0.0004, metavar="USD", section="Plan",
+           help="Price of 1,000 reads [0.0004]."),
+    option("--write-price", type=click.FloatRange(0), default=0.005, metavar="USD", section="Plan",
+           help="Price of 1,000 writes [0.005]."),
+    option("--egress-price", type=click.FloatRange(0), default=0.02, metavar="USD", section="Plan",
+           help="Price of a GB that leaves its region [0.02]."),
+    option("--cross-region", is_flag=True, section="Plan", help="The sources lie in another region than the machines."),
+    option("--calibrate", type=click.FloatRange(0), default=0.0, metavar="SECONDS", section="Plan",
+           help="Measure this machine's rate on the first items for so long [the rates of the docs]."),
+    dry_run_option,
+    json_option,
+)  # fmt: skip
+
+
+@click.group(
+    epilog=examples(
+        "wb fleet scan s3://models/ --to ./scan/ --dry-run --nodes 100",
+        "wb fleet hash hf://my-org --to s3://reports/hashes --tensors",
+        "wb fleet quantize './models/*/' --to ./gguf/ --type Q4_K_M",
+        "wb fleet verify manifest.jsonl --to ./verified/ --shard 3/16",
+    )
+)
+def fleet() -> None:
+    """Scan, hash, verify, inspect, convert or quantize many models.
+
+    A SOURCE is a file, a folder, a glob, a bucket, an organization of the Hub (hf://ORG), or a manifest
+    (.jsonl, .parquet). The same command goes on where it was interrupted, on any machine.
+    """
+
+
+def _command(name: str, help: str, *own: Any) -> Callable[[Callable[..., Any]], click.Command]:
+    """A command of the group: its own options, and those of all."""
+
+    def decorate(function: Callable[..., Any]) -> click.Command:
+        made = fleet.command(name, cls=Command, help=help)
+        command: click.Command = made(applied((_COMMON[0], *own, *_COMMON[1:]))(function))
+        return command
+
+    return decorate
+
+
+@_command(
+    "scan", "Report what each file would do when it is loaded, as `wb scan`.",
+    option("--fail-on", type=click.Choice(("dangerous", "malformed", "unknown-code", "never")), default="unknown-code",
+           help="Exit with 1 from this verdict on [unknown-code]."),
+    option("--allow-unproven", is_flag=True, help="Don't fail where something couldn't be followed."),
+    option("--allow-unscanned", is_flag=True, help="Don't fail where something wasn't scanned."),
+)  # fmt: skip
+def scan(fail_on: str, allow_unproven: bool, allow_unscanned: bool, **how: Any) -> int:
+    words = {"fail_on": fail_on, "allow_unproven": allow_unproven, "allow_unscanned": allow_unscanned}
+    return _run("scan", words, **how)
+
+
+@_command(
+    "hash", "Digests of each file, or of each tensor; what lies in the fleet twice.",
+    option("-a", "--algo", type=click.Choice(_ALGORITHMS), default="sha256", help="The digest [sha256]."),
+    option("--tensors", is_flag=True, help="Of the tensors of each model, whatever its container."),
+)  # fmt: skip
+def hash(algo: str, tensors: bool, **how: Any) -> int:
+    return _run("hash", {"algo": algo, "tensors": tensors}, **how)
+
+
+@_command(
+    "verify", "Check each model for everything that can be wrong, as `wb verify`.",
+    option("--values", is_flag=True, help="Read every number too."),
+    option("--fail-on", type=click.Choice(("error", "warning", "info")), default="error",
+           help="Exit with 1 from this severity on [error]."),
+)  # fmt: skip
+def verify(values: bool, fail_on: str, **how: Any) -> int:
+    return _run("verify", {"values": values, "fail_on": fail_on}, **how)
+
+
+@_command("inspect", "Format, architecture, parameters and types of each model.")
+def inspect(**how: Any) -> int:
+    return _run("inspect", {}, **how)
+
+
+@_command(
+    "convert", "Convert each model to another format, as `wb convert`.",
+    option("--format", "to", type=TargetType(), required=True, help="Format of the outputs."),
+    option("--dtype", metavar="TYPE", help="Type of the weights: f32, f16, bf16, q8_0, auto."),
+    option("--tokenizer/--no-tokenizer", default=None, help="GGUF from a folder: convert the tokenizer too [yes]."),
+)  # fmt: skip
+def convert(to: str, dtype: str | None, tokenizer: bool | None, **how: Any) -> int:
+    from weighbridge.containers import by_target
+
+    made = by_target(to)
+    given = {name: value for name, value in (("dtype", dtype), ("tokenizer", tokenizer)) if value is not None}
+    return _run("convert", {"to": to, "suffix": made.suffix if made is not None else "", **given}, **how)
+
+
+@_command(
+    "quantize", "Quantize each model to a GGUF, as `wb quantize`.",
+    option("--type", "ftype", metavar="TYPE", required=True, help="A type of `wb quantize`, such as Q4_K_M."),
+    option("--allow-requantize", is_flag=True, help="Quantize tensors that are quantized already (loses more)."),
+    option("--tokenizer/--no-tokenizer", default=None, help="Convert the tokenizer of a folder too [yes]."),
+)  # fmt: skip
+def quantize(ftype: str, allow_requantize: bool, tokenizer: bool | None, **how: Any) -> int:
+    from weighbridge.conversion.quantize.ftypes import parse_ftype
+
+    row = parse_ftype(ftype)
+    name = row.name if row is not None else ftype.upper()
+    given = {"tokenizer": tokenizer} if tokenizer is not None else {}
+    given |= {"allow_requantize": True} if allow_requantize else {}
+    return _run("quantize", {"ftype": name, "suffix": f"-{name}.gguf", **given}, **how)
+
+
+# ---- what all of them do ----
+
+
+def _run(
+    op: str, options: dict[str, Any], *, sources: tuple[str, ...], target: str, runner: str, address: str | None,
+    shard: tuple[int, int] | None, jobs: int | None, threads: int, replan: bool, overwrite: bool, dry_run: bool,
+    as_json: bool, **plan: Any,
+) -> int:  # fmt: skip
+    from weighbridge.cli.render import Progress, emit_json
+    from weighbridge.fleets.job import Job
+    from weighbridge.fleets.run import Fleet
+
+    made = Fleet(Job(op, options), sources, target, replan=replan, shard=shard, overwrite=overwrite)
+    chosen = _runner(runner, address, shard, jobs)
+    if dry_run:
+        planned = _planned(made, **plan)
+        emit_json(planned) if as_json else _show_plan(planned)
+        return 0
+    with Progress() as progress:
+        report = made.run(
+            chosen,
+            threads,
+            lambda done, total, failed: progress.count(
+                done,
+                "item",
+                f"of {total:,}, \
+{failed:,} failed",
+            ),
+        )
+    emit_json(report) if as_json else _show_report(report, target)
+    return report.exit
+
+
+def _runner(name: str, address: str | None, shard: Any, jobs: int | None) -> Runner:
+    from weighbridge.fleets.runners import LocalRunner, RayRunner
+
+    if name == "local":
+        if address is not None:
+            raise UsageError("--address doesn't apply to the local runner", hint="--runner ray")
+        return LocalRunner(jobs)
+    for flag, value in (("--shard", shard), ("--jobs", jobs)):
+        if value is not None:
+            raise UsageError(f"{flag} doesn't apply to the Ray runner", hint="Ray places the tasks itself")
+    return RayRunner(address)
+
+
+def _planned(
+    fleet: Fleet, *, nodes: int, cores: int | None, network: float, node_price: float, read_price: float,
+    write_price: float, egress_price: float, cross_region: bool, calibrate: float,
+) -> FleetPlan:  # fmt: skip
+    from weighbridge.fleets.costs import Nodes, Prices
+
+    machines = Nodes(nodes, cores or os.cpu_count() or 1, network * _GB / 8, price=node_price)
+    prices = Prices(read_price, write_price, egress_price)
+    return fleet.plan(machines, prices, cross_region=cross_region, calibrate=calibrate)
+
+
+def _show_plan(plan: FleetPlan) -> None:
+    from weighbridge.cli.render import human_bytes, human_time, note, pairs
+
+    found, nodes = plan.estimate, plan.nodes
+    pairs(
+        [
+            ("job", plan.job),
+            ("target", plan.target),
+            ("items", f"{found.items:,}"),
+            ("read", f"{human_bytes(found.bytes_read)} in {found.reads:,} requests"),
+            ("written", f"{human_bytes(found.bytes_written)} in {found.writes:,} requests"),
+            ("nodes", f"{nodes.count:,} of {nodes.cores} cores"),
+            ("time", f"{human_time(found.seconds)}, bound by the {found.bound}"),
+            ("nodes' cost", f"${found.node_cost:,.2f}"),
+            ("requests' cost", f"${found.request_cost:,.2f}"),
+            ("egress' cost", f"${found.egress_cost:,.2f}"),
+            ("cost", f"${found.cost:,.2f}"),
+        ]
+    )
+    rate = f"{human_bytes(int(plan.calibrated or 0))}/s of a core, as measured here"
+    note(f"note: {rate if plan.calibrated else 'a core as in docs/guide-fleet.md; --calibrate SECONDS measures it'}")
+    note("note: prices are assumptions; check them")
+    if plan.planned_before:
+        note("note: this is the manifest of an earlier run; --replan lists the sources again")
+
+
+def _show_report(report: FleetReport, target: str) -> None:
+    from weighbridge.cli.render import Column, clean, echo, human_bytes, note, plural, table, warn
+
+    table(["verdict", Column("items", right=True)], sorted(report.verdicts.items()))
+    for twice in report.duplicates[:5]:
+        note(clean(f"{twice.copies:,} copies of {human_bytes(twice.bytes)}: {', '.join(twice.sources)}"))
+    if report.duplicate_bytes:
+        note(f"{human_bytes(report.duplicate_bytes)} are stored more than once")
+    for line in report.notes:
+        note(f"note: {clean(line)}")
+    if report.failed:
+        warn(
+            f"{plural(report.failed, 'item')} failed: _fleet/{report.job}/dead-letters.jsonl; the same command \
+tries them again"
+        )
+    if report.missing:
+        note(f"{plural(report.missing, 'item')} of other shares are open")
+    echo(clean(f"{target}/_fleet/{report.job}: {plural(report.items, 'item')}, {human_bytes(report.bytes)}"))

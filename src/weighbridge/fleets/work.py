@@ -1,0 +1,102 @@
+"""One task: the items of a batch, one after the other, and their record. It runs in any process on any machine that
+reaches the sources and the target; what it returns is small."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from weighbridge.adapters.remote.schemes import resolve_target
+from weighbridge.base.errors import RemoteError, WeighbridgeError
+from weighbridge.fleets.job import Batch, Item, canonical, parsed
+from weighbridge.fleets.manifest import FOLDER
+from weighbridge.fleets.operations import OPERATIONS
+from weighbridge.fleets.sources import state_of
+from weighbridge.io.sink import records_at
+
+#: Tries of an item whose error may pass.
+TRIES: Final = 3
+_PASSING: Final = (OSError, RemoteError, MemoryError)
+
+
+class BatchTask(NamedTuple):
+    """A batch, where its record goes, and how many threads it may use."""
+
+    batch: Batch
+    target: str
+    jobs: int
+
+
+class Summary(NamedTuple):
+    """What a task says to the driver: no bytes of models, nothing that grows with a file."""
+
+    batch: str
+    items: int
+    failed: int
+    bytes: int
+    written: int
+
+
+def run_batch(task: BatchTask) -> Summary:
+    """Do the work of every item, then write the record."""
+    return settle(task, [item_line(task, item) for item in task.batch.items])
+
+
+def run_item(task: BatchTask) -> bytes:
+    """The line of a batch of one item, without a record: for an item that may kill its process."""
+    return item_line(task, task.batch.items[0])
+
+
+def item_line(task: BatchTask, item: Item) -> bytes:
+    """What became of an item, as a line of the record. An error is one, too."""
+    job = task.batch.job
+    try:
+        found = _tried(lambda: _done(task, item))
+    except Exception as error:  # whatever it is, the other items go on
+        return dead_line(item, error)
+    row: dict[str, Any] = {"source": item.source, "name": item.name, "bytes": item.size, "op": job.op, **found}
+    return canonical(row) + b"\n"
+
+
+def _tried(work: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+    for _ in range(TRIES - 1):
+        try:
+            return work()
+        except _PASSING:
+            continue
+    return work()
+
+
+def _done(task: BatchTask, item: Item) -> Mapping[str, Any]:
+    """The outcome; an error where the source isn't the one that was listed, or another one afterwards."""
+    job = task.batch.job
+    _check_pin(item)
+    found = OPERATIONS[job.op].run(item, job.options, task.target, task.jobs)
+    _check_pin(item)
+    return vars(found)
+
+
+def _check_pin(item: Item) -> None:
+    if item.passed is None and (found := state_of(item.source)[1]) != item.pin:
+        words = f"{item.source} has changed since it was listed"
+        raise WeighbridgeError(words, hint=f"plan again with --replan ({item.pin}, now {found})")
+
+
+def dead_line(item: Item, error: BaseException | str) -> bytes:
+    """The line of an item that failed: the error, and its traceback."""
+    text = error if isinstance(error, str) else f"{type(error).__name__}: {getattr(error, 'message', error)}"
+    trace = "" if isinstance(error, str) else "".join(traceback.format_exception(error))
+    row = {"source": item.source, "name": item.name, "bytes": item.size, "error": text, "traceback": trace}
+    return canonical(row) + b"\n"
+
+
+def settle(task: BatchTask, lines: Iterable[bytes]) -> Summary:
+    """Write a batch's record: once to the journal where all went well, else to the dead letters."""
+    batch, kept = task.batch, list(lines)
+    rows = [parsed(line) for line in kept]
+    failed = sum("error" in row for row in rows)
+    records = records_at(resolve_target(task.target))
+    name = f"{FOLDER}/{batch.job.id}/{'dead' if failed else 'journal'}/{batch.record}"
+    (records.put if failed else records.add)(name, b"".join(kept))
+    return Summary(batch.id, len(rows), failed, batch.size, sum(row.get("written", 0) for row in rows))
