@@ -8,9 +8,10 @@ import pytest
 from tests.architecture.house import ROOT
 from tests.fit.published import FIGURES, MODELS
 
-from weighbridge.base.dtypes import Q8_0
+from weighbridge.base.dtypes import F16, Q8_0
 from weighbridge.base.limits import GIB
 from weighbridge.fitting.cache import RunSettings, cache_memory, cache_of
+from weighbridge.fitting.per_token import token_costs
 
 SETTINGS = {
     "c4096": RunSettings(context=4096),
@@ -29,6 +30,19 @@ SETTINGS = {
 def test_equals_llama_cpp(name: str) -> None:
     model = cache_of(MODELS[name])
     assert {s: cache_memory(model, SETTINGS[s]).total for s in SETTINGS} == FIGURES[name]._asdict()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_cost_of_a_token_is_the_slope(name: str) -> None:
+    model, short, long = cache_of(MODELS[name]), 1 << 18, 1 << 19  # longer than any window
+    one, other = (cache_memory(model, RunSettings(context=n)) for n in (short, long))
+    found = token_costs(model, short, F16)
+    assert found.total == one.total
+    assert found.nbytes * (long - short) == sum(other.kv) - sum(one.kv)
+    for cost, few, many, state in zip(found.layers, one.kv, other.kv, one.states, strict=True):
+        assert cost.state == state
+        assert cost.nbytes * (long - short) == many - few
+        assert bool(cost.window) == bool(cost.sliding)
 
 
 def test_the_guides_table() -> None:

@@ -111,8 +111,8 @@ def _plain(value: Any) -> Any:
 # ---------------------------------------------------------------------- the reference
 
 
-def reference(folder: Path, told: Mapping[str, Any]) -> Made:
-    """What the reference converter would write: its tensors stay lazy, and none is read. `told`: what it is given
+def reference(folder: Path, given: Mapping[str, Any]) -> Made:
+    """What the reference converter would write: its tensors stay lazy, and none is read. `given`: what it is given
     beside the config, where it converts no such model else."""
     from conversion import (  # type: ignore[import-not-found]
         ModelBase,
@@ -122,11 +122,11 @@ def reference(folder: Path, told: Mapping[str, Any]) -> Made:
     )
     from gguf import LlamaFileType
 
-    hparams = {**ModelBase.load_hparams(folder, False), **told}
+    hparams = {**ModelBase.load_hparams(folder, False), **given}
     model_class = get_model_class(get_model_architecture(hparams, ModelType.TEXT))
     model_class.set_vocab = lambda self: None
     model = model_class(
-        folder, LlamaFileType.MOSTLY_BF16, folder / "reference.gguf", dry_run=True, **_given(hparams, told)
+        folder, LlamaFileType.MOSTLY_BF16, folder / "reference.gguf", dry_run=True, **_whole(hparams, given)
     )
     model.prepare_tensors()
     model.prepare_metadata(vocab_only=False)
@@ -135,8 +135,8 @@ def reference(folder: Path, told: Mapping[str, Any]) -> Made:
     return Made([[name, t.dtype.name, [*t.shape]] for name, t in tensors.items()], keys)
 
 
-def _given(hparams: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
-    return {"hparams": dict(hparams)} if told else {}
+def _whole(hparams: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    return {"hparams": dict(hparams)} if given else {}
 
 
 def differences(found: Made, wanted: Made) -> list[str]:

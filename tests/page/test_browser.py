@@ -15,7 +15,7 @@ from tests.page.samples import HOSTILE, MANY
 import weighbridge as wb
 
 Visit = Callable[..., Any]
-PANELS = ("summary", "tensors", "layout", "microscope", "numbers", "architecture")
+PANELS = ("summary", "tensors", "layout", "microscope", "numbers", "tokenizer", "architecture")
 #: Rows of the list that are in the document.
 ROWS = ".rows [role=row]"
 
@@ -44,8 +44,7 @@ def test_everybody_can_use_a_panel(visit: Visit, model_url: str, panel: str) -> 
         found = axe.run(page, options=rules).response["violations"]
         assert [(v["id"], [n["html"][:200] for n in v["nodes"][:3]]) for v in found] == [], scheme
     page.set_viewport_size({"width": 390, "height": 844})
-    page.wait_for_timeout(0)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    until(page, "document.documentElement.scrollWidth <= 390")
 
 
 def test_the_summary_is_that_of_inspect(visit: Visit, models: Path, model_url: str) -> None:

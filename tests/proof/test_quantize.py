@@ -12,13 +12,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.oracles import llama_quantize, models, quantize_cases, reference_converter
 from tests.oracles.case import Case as ModelCase
 from tests.oracles.quantize_cases import MODELS, Case, difference, files_of, ours
 
 import weighbridge
-from weighbridge.base.dtypes import BY_NAME, Kind
+from weighbridge.base.dtypes import BY_NAME, F32, Kind
+from weighbridge.base.errors import RefusedError
+from weighbridge.base.spec import Spec
 from weighbridge.cli.main import main
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.gguf.container import KV
@@ -389,3 +392,21 @@ def test_an_interrupt_leaves_nothing(
     words = ["quantize", "--overwrite", str(sources["dense"]), str(tmp_path / "out.gguf"), "Q4_0"]
     assert main(words) == 130
     assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"what was there"]
+
+
+@pytest.mark.parametrize("architecture", ["gptoss", "nonsense", "clip"])
+def test_an_architecture_is_refused_where_llama_quantize_refuses_it(architecture: str, tmp_path: Path) -> None:
+    """Ollama's name of gpt-oss, a name of nobody's, and a part of a model, whose types are llama-quantize's."""
+    source, theirs, mine = (tmp_path / f"{name}.gguf" for name in ("source", "theirs", "mine"))
+    slots = [(name, Spec((256, 256), F32)) for name in ("v.blk.0.attn_q.weight", "mm.0.weight")]
+    keys = {"general.architecture": KV("str", architecture), f"{architecture}.block_count": KV("u32", 1)}
+    header = gguf.header_bytes(slots, keys)
+    source.write_bytes(header + np.random.default_rng(5).standard_normal(2 * 256 * 256, np.float32).tobytes())
+    code, said = llama_quantize.quantize(str(source), str(theirs), "Q4_K_M", "1")
+    if code:
+        assert "unknown model architecture" in said
+        with pytest.raises(RefusedError, match=f"{architecture}.*llama.cpp doesn't know"):
+            weighbridge.plan_quantize(source, mine, "Q4_K_M")
+        return
+    weighbridge.quantize(source, mine, "Q4_K_M")
+    assert mine.read_bytes() == theirs.read_bytes()

@@ -179,6 +179,17 @@ def test_a_heat_map_has_every_layer_and_role(statistic: str, tmp_path: Path) -> 
     assert cell(found, 1, "moe.experts.down.weight") == pytest.approx(want[statistic], 1e-5)
 
 
+def test_what_a_heat_map_leaves_out_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tensors = {"c": {"dtype": "C64", "shape": [2], "data_offsets": [0, 16]},
+               "f": {"dtype": "F32", "shape": [4], "data_offsets": [16, 32]}}  # fmt: skip
+    (tmp_path / "x").write_bytes(m.raw_safetensors(tensors, bytes(32)))
+    with open_model(tmp_path / "x") as model:
+        assert heat_map(model, "absmax").skipped == ("c",)
+        assert heat_map(model, "bytes").skipped == ()
+    assert main(["stats", str(tmp_path / "x")]) == 0
+    assert "can't be decoded: c" in capsys.readouterr().out
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = random_folder(tmp_path / "m", CONFIG, LAYER | DENSE)
     assert main(["stats", str(path), "--statistic", "bytes", "--json"]) == 0

@@ -4,6 +4,7 @@ documentation."""
 from __future__ import annotations
 
 import pytest
+from tests.oracles import tree
 from tests.shipping.go_template import render
 from tests.shipping.models import CHATML
 
@@ -125,3 +126,21 @@ def test_the_environment_is_that_of_transformers() -> None:
             [messages], chat_template=template, add_generation_prompt=True, **SPECIAL
         )
         assert render_chats(template, [Conversation(CHATS["three"], special=SPECIAL)])[0].text == expected[0]
+
+
+PUBLISHED = [
+    "google-gemma-2-2b-it", "meta-llama-Llama-3.1-8B-Instruct", "Kimi-K2-Instruct", "HuggingFaceTB-SmolLM3-3B",
+    "deepseek-ai-DeepSeek-V3.2", "google-gemma-4-31B-it", "NVIDIA-Nemotron-Nano-v2", "Qwen3-Coder",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_templates(name: str) -> None:
+    """Of llama.cpp's collection; rendered by transformers and by the tests' reader of Go's documentation."""
+    chat = pytest.importorskip("transformers.utils.chat_template_utils")
+    template = (tree.require() / "models" / "templates" / f"{name}.jinja").read_text()
+    messages = [{"role": role, "content": content} for role, content in CHATS["three"]]
+    expected, _ = chat.render_jinja_template([messages], chat_template=template, add_generation_prompt=True, **SPECIAL)
+    go = translate(template, SPECIAL)
+    rendered = render(go.text, {"Messages": [{"Role": m["role"], "Content": m["content"]} for m in messages]})
+    assert rendered == expected[0].removeprefix("<s>")

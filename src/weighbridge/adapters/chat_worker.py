@@ -89,7 +89,7 @@ def main() -> None:
     made = environment(request["now"])  # imported before memory is short
     confine(request["memory"], request["seconds"])
     answers = [render(made, request["template"], case, request["output"]) for case in request["cases"]]
-    sys.stdout.write(json.dumps(answers))
+    json.dump(answers, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from weighbridge.cli.render import Column, clean, echo, pairs, plural, table, width
+from weighbridge.cli.render import Column, clean, echo, pairs, plural, shorten, table, width
 from weighbridge.reports.statistics.heat import HeatMap
 from weighbridge.reports.statistics.tensor import ChannelReport, Histogram, TensorStatistics
 
@@ -80,6 +80,9 @@ def heat(report: HeatMap) -> None:
     if rows:
         echo()
         table(["outside of layers", Column(report.statistic, right=True)], [(r, f"{v:,.6g}") for r, v in rows])
+    if report.skipped:
+        echo()
+        echo(f"left out, since they can't be decoded: {clean(shorten(report.skipped, 8))}", "dim")
 
 
 def _spread(report: HeatMap, column: int) -> tuple[str, ...]:

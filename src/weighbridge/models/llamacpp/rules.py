@@ -48,7 +48,12 @@ _COMPANIONS: Final = MappingProxyType({"adapter": "--lora", "mmproj": "--mmproj"
 
 
 def _architecture(model: Candidate) -> Iterator[LoadRefusal]:
-    name, known = model.architecture, table()
+    yield from unknown_architecture(model.architecture)
+
+
+def unknown_architecture(name: str) -> Iterator[LoadRefusal]:
+    """Why llama.cpp doesn't know what a file is, if it doesn't. It knows the parts of models, such as `clip`."""
+    known = table()
     if name and (name not in known.architecture or name in known.without_graph):
         near = _spelled_otherwise(name)
         words = f"the file is for another program (or a later llama.cpp){f': llama.cpp says {near!r}' if near else ''}"

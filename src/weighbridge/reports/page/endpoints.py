@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from weighbridge import __version__
-from weighbridge.base.errors import UsageError
+from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.base.plain import plain
 from weighbridge.reports.page.book import Book, Control, Endpoint, exact, front_coded
 
@@ -90,11 +90,14 @@ def layout(book: Book, model: int, file: int) -> Any:
 
 
 def vocabulary(book: Book, model: int) -> Any:
-    """The special tokens and templates of a model, and the example conversations."""
+    """The special tokens and templates of a model, and the example conversations; or why there is no tokenizer."""
     from weighbridge.reports.chat.conversations import CONVERSATIONS
     from weighbridge.reports.chat.tokens import vocabulary
 
-    return {"vocabulary": vocabulary(book.vocab(model)), "conversations": tuple(CONVERSATIONS)}
+    try:
+        return {"vocabulary": vocabulary(book.vocab(model)), "conversations": tuple(CONVERSATIONS)}
+    except WeighbridgeError as error:
+        return {"vocabulary": None, "reason": error.message}
 
 
 def tokens(book: Book, model: int, text: str) -> Any:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -27,7 +26,8 @@ Cell = float | None
 @dataclass(frozen=True, slots=True)
 class HeatMap:
     """`cells[i][j]`: the statistic of role `roles[j]` in layer `layers[i]`; None where the layer hasn't it, and where
-    it has no finite value. Layer -1: outside of layers. Several tensors of a cell (experts) count as one."""
+    it has no finite value. Layer -1: outside of layers. Several tensors of a cell (experts) count as one. `skipped`:
+    tensors that the statistic leaves out, since their type can't be decoded."""
 
     path: str
     statistic: str
@@ -35,6 +35,7 @@ class HeatMap:
     layers: tuple[int, ...]
     roles: tuple[str, ...]
     cells: tuple[tuple[Cell, ...], ...]
+    skipped: tuple[str, ...] = ()
     schema: str = SCHEMA
 
 
@@ -123,12 +124,13 @@ def heat_map(
     cells: dict[tuple[int, str], list[Entry]] = {}
     for entry, row in zip(model.index.entries, surveyed.roles.rows, strict=True):
         cells.setdefault((row.layer, row.role), []).append(entry)
+    skipped: list[str] = []
     if statistic in _OF_HEADERS:
         values = {at: _OF_HEADERS[statistic](entries, surveyed) for at, entries in cells.items()}
     else:
-        pools = _pools(model, surveyed.roles.rows, cancelled, progress)
+        pools = _pools(model, surveyed.roles.rows, skipped, cancelled, progress)
         values = {at: _OF_VALUES[statistic](pool) for at, pool in pools}
-    return _map(model, statistic, values)
+    return replace(_map(model, statistic, values), skipped=tuple(skipped))
 
 
 def _map(model: Checkpoint, statistic: str, values: Mapping[tuple[int, str], Cell]) -> HeatMap:
@@ -139,10 +141,10 @@ def _map(model: Checkpoint, statistic: str, values: Mapping[tuple[int, str], Cel
 
 
 def _pools(
-    model: Checkpoint, rows: Sequence[TensorRole], cancelled: Cancelled, progress: Progress | None
+    model: Checkpoint, rows: Sequence[TensorRole], skipped: list[str], cancelled: Cancelled, progress: Progress | None
 ) -> Iterator[tuple[tuple[int, str], list[ValueCounts]]]:
     """The counted values of each cell, one cell after the other, so that few are in memory. Packed weights are decoded;
-    complex numbers and what can't be decoded have none."""
+    complex numbers and what can't be decoded are `skipped`."""
     cells: dict[tuple[int, str], dict[str, LogicalTensor]] = {}
     for entry, row in zip(model.index.entries, rows, strict=True):
         group = model.packed.get(entry.name)
@@ -153,8 +155,10 @@ def _pools(
     for at, tensors in cells.items():
         pool = []
         for name, node in tensors.items():
-            with suppress(UnsupportedError):
+            try:
                 pool.append(count_values(node, step_of(cancelled, None, name)))
+            except UnsupportedError:
+                skipped.append(name)
             done += node.spec.nbytes
             if progress is not None:
                 progress(done, total, name)

@@ -4,14 +4,14 @@ import { number, plural, visible, whole } from "../text.js";
 import { Answer, Chip, Choice, Facts, Name, Section } from "../ui.js";
 
 export function Tokenizer({ model }) {
-  return html`<${Answer} name="vocabulary" given=${{ model }}>${({ vocabulary: v, conversations }) => html`
+  return html`<${Answer} name="vocabulary" given=${{ model }}>${({ vocabulary: v, conversations, reason }) => (v === null ? html`<${Section} title="Tokenizer"><p class="quiet">${visible(reason)}</p><//>` : html`
     <${Section} title="Tokenizer">
       <${Facts} rows=${[["Algorithm", v.algorithm], ["Pre-tokenizer", v.pre && html`<${Name} text=${v.pre} />`], ["Tokens", whole(v.size)], ["Special tokens", whole(v.special.length)],
         ...Object.entries(v.added).map(([role, added]) => [`Adds ${role}`, added ? "yes" : "no"])]} />
       ${v.losses.map((text) => html`<p class="quiet">${visible(text)}</p>`)}
     <//>
     ${v.templates.length > 0 ? html`<${Template} model=${model} templates=${v.templates} conversations=${conversations} />` : html`<${Section} title="Chat template"><p class="quiet">The model has none.</p><//>`}
-    <div class="columns"><${Section} title="Special tokens" note=${plural(v.special.length, "token")}><${Tokens} rows=${v.special} /><//><${Search} model=${model} /></div>`}<//>`;
+    <div class="columns"><${Section} title="Special tokens" note=${plural(v.special.length, "token")}><${Tokens} rows=${v.special} /><//><${Search} model=${model} /></div>`)}<//>`;
 }
 
 function Tokens({ rows }) {
