@@ -446,6 +446,8 @@ DISGUISED: Final = (
     Vector("nameless.tar.bz2", bz2.compress(_nameless({"a.pkl": PAYLOAD})), D, "pickle/dangerous-call"),
     Vector("two.gz", gzip.compress(gguf({}) + zipped({"data.pkl": PAYLOAD}), mtime=0), D, "file/appended-zip"),
     Vector("legacy.pt", b"\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19." + PAYLOAD, D, "pickle/dangerous-call"),
+    Vector("cut.dat", b"Ncposix\nsystemR", D, "pickle/dangerous-import"),
+    Vector("cut.bin", b"Nctorch._utils\nx\x8f", M, "pickle/unknown-import"),
     Vector("raw.pkl.gz", b"cno_such_module\nx\n.", U, "pickle/unknown-import"),
     Vector("model.pkl.lz4", b"\x04\x22\x4d\x18\x68\x40" + bytes(40), "unproven", "stream/not-unpacked"),
 )

@@ -90,7 +90,7 @@ _NAME: Final = re.compile(rb"[A-Za-z_][\w.]*\Z")
 _PROBED: Final = MIB
 _PROBED_FILE: Final = 64 * MIB
 _FEW: Final = 1024  # bytes in which opcodes that import are rare
-_IMPORTING: Final = frozenset(b"\x93\x95")  # STACK_GLOBAL, FRAME
+_IMPORTING: Final = frozenset(b"ci\x93\x95")  # GLOBAL, INST (a line may end with the file), STACK_GLOBAL, FRAME
 _CARRIED: Final = 16 * MIB  # how far values are searched for pickles
 _OPCODES: Final = bytes(TABLE)
 _NAMED: Final = (".pkl", ".pickle", ".pt", ".pth", ".joblib", ".dill", ".p")
@@ -183,8 +183,7 @@ def _idle(source: Source) -> bool:
     if source.size > _FEW:
         return False
     data = source.head(_FEW)
-    names = data.count(b"\n") > 1 and (b"c" in data or b"i" in data)
-    return not names and data[-1:] != b"." and not _IMPORTING & set(data)
+    return data[-1:] != b"." and not _IMPORTING & set(data)
 
 
 def is_named_pickle(name: str) -> bool:
