@@ -202,7 +202,8 @@ def front_coded(names: tuple[str, ...]) -> list[tuple[int, str]]:
     coded, before = [], ""
     for name in names:
         length = _common(before, name)
-        coded.append((length + sum(c > "\uffff" for c in name[:length]), name[length:]))
+        pairs = 0 if name.isascii() else sum(c > "\uffff" for c in name[:length])
+        coded.append((length + pairs, name[length:]))
         before = name
     return coded
 
