@@ -71,7 +71,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Batch:
+class ItemBatch:
     """Items of one chunk of the manifest that one task takes."""
 
     job: Job
@@ -92,15 +92,15 @@ class Batch:
         return sum(item.size for item in self.items)
 
 
-def batches(job: Job, chunk: int, items: Iterable[Item]) -> Iterator[Batch]:
+def batches(job: Job, chunk: int, items: Iterable[Item]) -> Iterator[ItemBatch]:
     """The items of a chunk, in their order, as batches: the same ones in every process."""
     waiting: list[Item] = []
     size = 0
     for item in items:
         if waiting and (len(waiting) >= BATCH_ITEMS or size + item.size > BATCH_BYTES):
-            yield Batch(job, chunk, tuple(waiting))
+            yield ItemBatch(job, chunk, tuple(waiting))
             waiting, size = [], 0
         waiting.append(item)
         size += item.size
     if waiting:
-        yield Batch(job, chunk, tuple(waiting))
+        yield ItemBatch(job, chunk, tuple(waiting))

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Final
 
 from weighbridge.base.errors import FormatError
-from weighbridge.fleets.job import Batch, Item, Job, batches, canonical, parsed
+from weighbridge.fleets.job import Item, ItemBatch, Job, batches, canonical, parsed
 from weighbridge.io.sink import Records
 
 FORM: Final = "weighbridge/fleet/1"
@@ -47,7 +47,7 @@ class FleetManifest:
         except (ValueError, KeyError, TypeError):
             raise FormatError("a damaged chunk", path=self.name("manifest", f"{number:05d}.jsonl")) from None
 
-    def batches(self, number: int) -> Iterator[Batch]:
+    def batches(self, number: int) -> Iterator[ItemBatch]:
         """The batches of a chunk."""
         return batches(self.job, number, self.chunk(number))
 
@@ -55,7 +55,7 @@ class FleetManifest:
         """The ids of the batches of a chunk that are finished."""
         return _ids(self.records.names(self.name("journal", f"{number:05d}")))
 
-    def lines(self, batch: Batch) -> list[bytes] | None:
+    def lines(self, batch: ItemBatch) -> list[bytes] | None:
         """What became of a batch; None where that isn't known yet."""
         done = self.records.read(self.name("journal", batch.record))
         found = done if done is not None else self.records.read(self.name("dead", batch.record))

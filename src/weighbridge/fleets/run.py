@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.fleets.costs import HEADER, Estimate, Load, Nodes, Prices, estimate
-from weighbridge.fleets.job import Batch, Item, Job
+from weighbridge.fleets.job import Item, ItemBatch, Job
 from weighbridge.fleets.manifest import FleetManifest, opened, written
 from weighbridge.fleets.operations import OPERATIONS, output_of
 from weighbridge.fleets.report import FleetReport, write_report
@@ -89,7 +89,7 @@ class Fleet:
         for item in sample:
             if time.monotonic() - began > seconds:
                 break
-            item_line(BatchTask(Batch(self.job, 0, (item,)), self.target, 1), item)
+            item_line(BatchTask(ItemBatch(self.job, 0, (item,)), self.target, 1), item)
             done += item.size
         spent = time.monotonic() - began
         return done / spent if done and spent else None

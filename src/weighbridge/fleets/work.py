@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.base.errors import RemoteError, WeighbridgeError
-from weighbridge.fleets.job import Batch, Item, canonical, parsed
+from weighbridge.fleets.job import Item, ItemBatch, canonical, parsed
 from weighbridge.fleets.manifest import FOLDER
 from weighbridge.fleets.operations import OPERATIONS
 from weighbridge.fleets.sources import state_of
@@ -23,7 +23,7 @@ _PASSING: Final = (OSError, RemoteError, MemoryError)
 class BatchTask(NamedTuple):
     """A batch, where its record goes, and how many threads it may use."""
 
-    batch: Batch
+    batch: ItemBatch
     target: str
     jobs: int
 
