@@ -152,8 +152,8 @@ def printing(path: Path) -> Faults:
 
 # Programs of the system with fixed arguments (nvidia-smi, sysctl): what this machine's GPU is.
 ASKS_THE_SYSTEM = {"fitting/devices.py"}
-# A process of our own with limits, in which a chat template is rendered.
-CONFINES = {"adapters/chat_template.py"}
+# Processes of our own: one with limits, in which a chat template is rendered; one with a runtime that may abort.
+CONFINES = {"adapters/chat_template.py", "adapters/runtimes/process.py"}
 
 
 def executing(path: Path) -> Faults:

@@ -11,7 +11,8 @@ from weighbridge.io import location
 
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No place of an earlier test is known."""
+    """No place of an earlier test is known, and the bucket of the tests may be reached."""
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setattr(extra, "_kept", {})
     monkeypatch.setattr(location, "_TREES", {})
 

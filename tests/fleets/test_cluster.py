@@ -33,6 +33,7 @@ def cluster(s3: str) -> Iterator[Any]:
                             ("AWS_DEFAULT_REGION", "us-east-1"), ("RAY_memory_monitor_refresh_ms", "0"),
                             ("PYTHONPATH", os.pathsep.join(("src", ".")))):  # fmt: skip
             patch.setenv(name, value)
+        patch.delenv("HF_HUB_OFFLINE", raising=False)
         store = 100 * 1024 * 1024
         made = Cluster(True, head_node_args={"num_cpus": 0, "object_store_memory": store, "include_dashboard": False})
         for _ in range(2):

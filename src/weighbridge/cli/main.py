@@ -75,7 +75,7 @@ COMMANDS: Final = (
     Verb("dedupe", "Let files of the same bytes share their space.", _CHANGE),
     Verb("edit", "Read and change metadata: keys, arrays, the chat template.", _CHANGE, ("meta", "metadata")),
     Verb("ship", "Hand a model to Ollama, LM Studio, a server, the Hub.", _CHANGE, ("deploy", "publish", "push")),
-    Verb("fleet", "Scan, hash, verify, convert or quantize many models, here or on a cluster.", _OTHER),
+    Verb("fleet", "Scan, hash, verify, convert or quantize many models.", _OTHER),
     Verb("serve", "Serve models over HTTP, in forms made on the way.", _OTHER),
     Verb("mount", "Mount a model in forms made where they are read.", _OTHER),
     Verb("completion", "Print the completion script of a shell.", _OTHER),

@@ -84,7 +84,9 @@ class Fleet:
     def _measured(self, sample: Sequence[Item], seconds: float) -> float | None:
         """Bytes of sources a second of one core, over the first items, within `seconds`. UsageError for what writes."""
         if OPERATIONS[self.job.op].writes:
-            raise UsageError("--calibrate measures what only reads", hint="give --rate, from one `wb quantize` here")
+            raise UsageError(
+                "--calibrate measures only commands that write nothing", hint="the plan takes the rate of the docs"
+            )
         began, done = time.monotonic(), 0
         for item in sample:
             if time.monotonic() - began > seconds:

@@ -87,7 +87,8 @@ def anatomy(
         given = {f"--{name}": options[key] not in (None, ()) for name, key in _PARTS.items()}
         refuse_others("--map", {**given, "--range": span}, hint="the map is of the whole file")
     elif options["at"] is not None:
-        refuse_others("--at", {"--range": span}, hint="give one of them")
+        named = tensor is not None or "::" in file
+        refuse_others("--at", {"--range": span, "--tensor": named}, hint="give one of them")
     options["head"] = _DUMPED if options["head"] is None else options["head"]
     report = anatomy(file, **span, **options, cells=max(width() - 2, 16))
     if as_json:

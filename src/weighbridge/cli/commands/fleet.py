@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from weighbridge.base.errors import UsageError
-from weighbridge.cli.options import Command, applied, dry_run_option, examples, json_option, option
+from weighbridge.cli.options import Command, applied, dry_run_option, examples, json_option, option, refuse_others
 from weighbridge.cli.paths import OUTPUT
 from weighbridge.cli.targets import TargetType
 
@@ -52,20 +53,20 @@ _COMMON: Final = (
            help="Threads of each process [1]."),
     option("--replan", is_flag=True, section="Running", help="List the sources again, though it was planned before."),
     option("--overwrite", is_flag=True, section="Running", help="Replace outputs that were there before the job."),
-    option("--nodes", type=click.IntRange(1), default=1, metavar="N", section="Plan", help="Machines [1]."),
+    option("--nodes", type=click.IntRange(1), metavar="N", section="Plan", help="Machines [1]."),
     option("--cores", type=click.IntRange(1), metavar="N", section="Plan", help="Cores of each [this machine's]."),
-    option("--network", type=click.FloatRange(0, min_open=True), default=25.0, metavar="GBIT", section="Plan",
+    option("--network", type=click.FloatRange(0, min_open=True), metavar="GBIT", section="Plan",
            help="Network of each in Gbit/s [25]."),
-    option("--node-price", type=click.FloatRange(0), default=0.30, metavar="USD", section="Plan",
+    option("--node-price", type=click.FloatRange(0), metavar="USD", section="Plan",
            help="Price of a machine for an hour [0.30]."),
-    option("--read-price", type=click.FloatRange(0), default=0.0004, metavar="USD", section="Plan",
+    option("--read-price", type=click.FloatRange(0), metavar="USD", section="Plan",
            help="Price of 1,000 reads [0.0004]."),
-    option("--write-price", type=click.FloatRange(0), default=0.005, metavar="USD", section="Plan",
+    option("--write-price", type=click.FloatRange(0), metavar="USD", section="Plan",
            help="Price of 1,000 writes [0.005]."),
-    option("--egress-price", type=click.FloatRange(0), default=0.02, metavar="USD", section="Plan",
+    option("--egress-price", type=click.FloatRange(0), metavar="USD", section="Plan",
            help="Price of a GB that leaves its region [0.02]."),
     option("--cross-region", is_flag=True, section="Plan", help="The sources lie in another region than the machines."),
-    option("--calibrate", type=click.FloatRange(0), default=0.0, metavar="SECONDS", section="Plan",
+    option("--calibrate", type=click.FloatRange(0, min_open=True), metavar="SECONDS", section="Plan",
            help="Measure this machine's rate on the first items for so long [the rates of the docs]."),
     dry_run_option,
     json_option,
@@ -177,6 +178,11 @@ def _run(
     from weighbridge.fleets.job import Job
     from weighbridge.fleets.run import Fleet
 
+    if not dry_run:
+        flags = {
+            f"--{name.replace('_', '-')}": value is not None and value is not False for name, value in plan.items()
+        }
+        refuse_others("a run", flags, hint="it is part of the plan: add --dry-run")
     made = Fleet(Job(op, options), sources, target, replan=replan, shard=shard, overwrite=overwrite)
     chosen = _runner(runner, address, shard, jobs)
     if dry_run:
@@ -187,12 +193,7 @@ def _run(
         report = made.run(
             chosen,
             threads,
-            lambda done, total, failed: progress.count(
-                done,
-                "item",
-                f"of {total:,}, \
-{failed:,} failed",
-            ),
+            lambda done, total, failed: progress.count(done, "item", f"of {total:,}, {failed:,} failed"),
         )
     emit_json(report) if as_json else _show_report(report, target)
     return report.exit
@@ -211,15 +212,21 @@ def _runner(name: str, address: str | None, shard: Any, jobs: int | None) -> Run
     return RayRunner(address)
 
 
-def _planned(
-    fleet: Fleet, *, nodes: int, cores: int | None, network: float, node_price: float, read_price: float,
-    write_price: float, egress_price: float, cross_region: bool, calibrate: float,
-) -> FleetPlan:  # fmt: skip
+def _planned(fleet: Fleet, cross_region: bool, calibrate: float | None, **plan: Any) -> FleetPlan:
     from weighbridge.fleets.costs import Nodes, Prices
 
-    machines = Nodes(nodes, cores or os.cpu_count() or 1, network * _GB / 8, price=node_price)
-    prices = Prices(read_price, write_price, egress_price)
-    return fleet.plan(machines, prices, cross_region=cross_region, calibrate=calibrate)
+    if plan["egress_price"] is not None and not cross_region:
+        raise UsageError("--egress-price doesn't apply: nothing leaves its region", hint="add --cross-region")
+    network = plan["network"] and plan["network"] * _GB / 8
+    machines = _given(Nodes(cores=os.cpu_count() or 1), count=plan["nodes"], cores=plan["cores"], network=network,
+                      price=plan["node_price"])  # fmt: skip
+    prices = _given(Prices(), reads=plan["read_price"], writes=plan["write_price"], egress=plan["egress_price"])
+    return fleet.plan(machines, prices, cross_region=cross_region, calibrate=calibrate or 0.0)
+
+
+def _given(defaults: Any, **values: Any) -> Any:
+    """The defaults with the values that aren't None in their place."""
+    return replace(defaults, **{name: value for name, value in values.items() if value is not None})
 
 
 def _show_plan(plan: FleetPlan) -> None:
