@@ -169,7 +169,8 @@ def _meta_faults(meta: dict[str, Any]) -> Iterator[tuple[str, Fault]]:
     for i, row in enumerate(meta.get("key", ())):
         at, label = ("meta", "key", i), f"{row['name']}, {i}"
         yield f"{label}: name", _set((*at, "name"), row["name"] + "s")
-        again = {r["name"] for r in meta["key"][i + 1 :]}  # a row that only gives a key its place has no type of its own
+        # A row that only gives a key its place has no type of its own.
+        again = {r["name"] for r in meta["key"][i + 1 :]}
         if not (row.get("replaces") and row["name"] in again):
             yield f"{label}: type", _set((*at, "type"), "i32" if row["type"] == "u32" else "u32")
         if "config" in row:
