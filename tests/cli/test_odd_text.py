@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 import pickle
+import time
 import unicodedata
 from pathlib import Path
 
 import pytest
 from tests.cli.every_command import commands, lines
 
+from weighbridge.cli import render
 from weighbridge.cli.main import main
 
 ODD = "a\x9b31m\u202e\u2066\x1b[2J\x85b\x7f"
@@ -54,3 +56,29 @@ def test_nothing_acts_on_a_terminal(
         shown = capfd.readouterr()
         assert _acting(shown.out) == set(), line
         assert _acting(shown.err) == set(), line
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    base = tmp_path_factory.mktemp("long")
+    return _folder(base / "m", "ab" * 200_000, "w.txt"), _folder(base / "plain", "b", "w.txt")
+
+
+@pytest.mark.parametrize("command", commands())
+def test_a_name_of_a_megabyte_costs_little_and_is_shortened(
+    command: str, long: tuple[Path, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for line in lines(command, *long, tmp_path / "out", ("model.safetensors",)):
+        began = time.process_time()
+        main(line)
+        assert time.process_time() - began < 20, line
+        assert len(capfd.readouterr().err) < 50_000, line
+
+
+def test_a_terminal_shows_the_beginning_of_a_long_word(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(render, "is_terminal", lambda stream: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    render.echo(f"a {'b' * 5000} c")
+    assert capsys.readouterr().out == f"a {'b' * 500}... (5,000 characters) c\n"

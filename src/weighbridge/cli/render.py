@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+import re
 import shutil
 import sys
 import time
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _RESET: Final = "\x1b[0m"
 _NEWLINE: Final = "\n"
+_WORD: Final = 1000  # characters without a space that a screen shows
 # Style names that commands use -> (ANSI codes, the same for rich).
 STYLES: Final = {
     "error": ("1;31", "bold red"),
@@ -100,8 +102,16 @@ def _escape(code: int) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
+def shortened(text: str) -> str:
+    """`text` with words that no screen has room for cut, and their length: a name may have megabytes."""
+    if len(text) <= _WORD:
+        return text
+    return re.sub(rf"\S{{{_WORD},}}", lambda m: f"{m[0][: _WORD // 2]}... ({len(m[0]):,} characters)", text)
+
+
 def echo(text: str = "", style: str | None = None) -> None:
     """One line of an answer. The caller has cleaned what comes from a file."""
+    text = shortened(text) if is_terminal(sys.stdout) else text
     sys.stdout.write(styled(text, style, sys.stdout) + "\n")
 
 
@@ -114,7 +124,7 @@ def write_bytes(data: bytes | memoryview) -> None:
 def note(text: str, style: str | None = None) -> None:
     """One line beside the answer, on standard error; silent with `--quiet`."""
     if not SCREEN.quiet:
-        sys.stderr.write(styled(text, style, sys.stderr) + "\n")
+        sys.stderr.write(styled(shortened(text), style, sys.stderr) + "\n")
 
 
 def warn(text: str) -> None:
@@ -126,7 +136,7 @@ def print_error(text: str, hint: str | None = None) -> None:
     """An error and the next step. Shown with `--quiet` too."""
     for label, style, words in (("error:", "error", text), ("  hint:", "info", hint)):
         if words:
-            sys.stderr.write(f"{styled(label, style, sys.stderr)} {clean(words, keep=_NEWLINE)}\n")
+            sys.stderr.write(f"{styled(label, style, sys.stderr)} {shortened(clean(words, keep=_NEWLINE))}\n")
 
 
 def os_words(error: OSError) -> str:

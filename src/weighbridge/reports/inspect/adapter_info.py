@@ -14,7 +14,7 @@ from weighbridge.reports import sidecars
 
 _CONFIG: Final = "adapter_config.json"
 # The first matrix of a pair, [rank, in] but for mlx-lm's [in, rank].
-_PAIR: Final = re.compile(r"(?P<layer>[^.]+)\.(?:lora\.down|lora_linear_layer\.down|lora_(?:A|a|down))(?:\.|$)")
+_PAIR: Final = re.compile(r"\.(?:lora\.down|lora_linear_layer\.down|lora_(?:A|a|down))(?:\.|$)")
 _MLX: Final = "lora_parameters"
 
 
@@ -30,7 +30,8 @@ class AdapterInfo:
 
 def of(model: Checkpoint) -> AdapterInfo | None:
     """The adapter that `model` is; None for any other model."""
-    shapes = {m["layer"]: e.shape for e in model.index.entries if (m := _PAIR.search(e.name))}
+    pairs = ((e, m.start()) for e in model.index.entries if (m := _PAIR.search(e.name, 1)))
+    shapes = {e.name[:end].rpartition(".")[2]: e.shape for e, end in pairs}
     if not shapes:
         return None
     config = {} if model.format == "gguf" else sidecars.json(model.place.folder / _CONFIG)
