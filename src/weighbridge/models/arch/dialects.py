@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from weighbridge.models.arch.expand import Sizes, applies, index_counts, run
+from weighbridge.models.arch.expand import Sizes, applies, check_count, first_name, index_counts, run
 from weighbridge.models.arch.tables.layers import optional_layers
 from weighbridge.models.arch.tables.spec import PREFIX
 
@@ -42,7 +42,7 @@ def _starts(family: Family, dialect: str, prefix: str, kept: Container[str], siz
     counts = index_counts(family.index, sizes)
     names = [t.name for t in family.dialects[dialect].templates]
     names = [name for name in names if f"{{{PREFIX}}}" in name] or names
-    return any(next(run(name, counts, prefix), None) in kept for name in names)
+    return any(first_name(name, counts, prefix) in kept for name in names)
 
 
 def count_matches(family: Family, dialect: str, prefix: str, kept: Container[str], sizes: Sizes) -> int:
@@ -52,6 +52,7 @@ def count_matches(family: Family, dialect: str, prefix: str, kept: Container[str
     numbers = range(len(optional_layers(family.layer_sets, dict(sizes.layers))))
     further = [t.mtp_name.replace("{n}", str(n)) for t in templates if t.mtp_name for n in numbers]
     names = dict.fromkeys((*(t.name for t in templates), *further))  # rows for some of the layers each may share one
+    check_count(names, counts, prefix)
     return sum(name in kept for template in names for name in run(template, counts, prefix))
 
 

@@ -297,6 +297,17 @@ def run(template: str, counts: Mapping[str, int], prefix: str) -> Iterator[str]:
     return (text % values for values in product(*(range(counts[i]) for i in names)))
 
 
+def first_name(template: str, counts: Mapping[str, int], prefix: str) -> str | None:
+    """The first name of a template; None where it has none."""
+    text, names = _printf(template, prefix)
+    return text % ((0,) * len(names)) if all(counts[i] > 0 for i in names) else None
+
+
+def check_count(templates: Iterable[str], counts: Mapping[str, int], prefix: str) -> None:
+    """FormatError where the templates together have more names than any model has tensors."""
+    _bound(math.prod(counts[i] for i in _printf(template, prefix)[1]) for template in templates)
+
+
 def _bound(counts: Iterable[int]) -> None:
     """Sizes are input: refused before anything is generated from them."""
     if (wanted := sum(counts)) > MAPPED_TENSORS:
