@@ -438,10 +438,13 @@ def prove_faults() -> Iterator[str]:
     yield "# What `wb prove` finds\n"
     yield NOTE
     yield "Faults that the tests seed into a GGUF, and which checks find them ([guide](guide-prove.md)).\n"
+    refused = "llama.cpp, which refuses the file"
     for kind, title in (("layout", "Tensors"), ("key", "Keys"), ("tokenizer", "Tokenizer")):
         yield f"## {title}\n"
         rows = recorded[kind].items()
-        yield from table(("fault", "in", "found by"), ((n, f["model"], ", ".join(f["found"])) for n, f in rows))
+        yield from table(
+            ("fault", "in", "found by"), ((n, f["model"], ", ".join(f["found"]) or refused) for n, f in rows)
+        )
 
 
 # --- choosing.md ----------------------------------------------------------------------------------------------------

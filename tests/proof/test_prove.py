@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,14 @@ class InProcess:
     """A runtime in this process, which has the frameworks in memory: a test needn't start one for each model."""
 
     def __init__(self, runtime: str, path: Path) -> None:
-        self.runtime = process.RUNTIMES[runtime].load(str(path))
+        self.name, self.path = runtime, path
+
+    @cached_property
+    def runtime(self) -> Any:
+        try:
+            return process.RUNTIMES[self.name].load(str(self.path))
+        except Exception as error:
+            raise UnsupportedError(str(error)) from error
 
     def __enter__(self) -> InProcess:
         return self
@@ -98,7 +106,8 @@ def _rows() -> list[tuple[str, str]]:
 
 def test_every_kind_of_fault_has_a_row() -> None:
     for kind, by_model in TABLES.items():
-        assert FAULTS[kind].keys() == {fault for cases in by_model.values() for fault in cases}
+        kinds = {fault for cases in by_model.values() for fault in cases}
+        assert FAULTS[kind].keys() == kinds, f"add rows to {GOLDEN.name}: the model, and the checks that find the fault"
 
 
 @pytest.mark.mutation
@@ -106,17 +115,18 @@ def test_every_kind_of_fault_has_a_row() -> None:
 def test_a_fault_is_found(
     kind: str, fault: str, request: pytest.FixtureRequest, folder_of: Maker, gguf_of: Converter, tmp_path: Path
 ) -> None:
-    """By the checks that are recorded; what neither settings nor tensors show is seen by running."""
+    """By the checks that are recorded; what neither settings nor tensors show is seen by running, if only in that
+    the file isn't loaded."""
     name, expected = FAULTS[kind][fault]["model"], FAULTS[kind][fault]["found"]
     right = gguf_file.read(gguf_of(name, "f32"))
     path = gguf_file.mutate(right, tmp_path / "fault.gguf", TABLES[kind][name][fault])
-    run = expected == ["predictions"]
+    run = expected in (["predictions"], [])
     if run:
         request.getfixturevalue("here")
     report = wb.prove(folder_of(name), path, run=run, tokens=96)
     found = [check.name for check in report.checks if check.verdict == "different"]
     assert [name for name in found if name in expected] == expected
-    assert report.verdict == "different"
+    assert report.verdict == ("different" if expected else "incomplete")
 
 
 # ------------------------------------------------------------------------------------------------ the command
