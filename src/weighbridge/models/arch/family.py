@@ -433,15 +433,20 @@ class Family:
         roles = dict.fromkeys(role for template in templates for role in template.roles)
         return {r: (self.layout_of(dialect, r, sizes), shape_of(self.rows[r], sizes)) for r in roles}
 
-    def _made(
-        self, dialect: str, sizes: Sizes, roles: Mapping[Instance, LogicalTensor], prefix: str | None
-    ) -> dict[Instance, LogicalTensor]:
+    def derived(self, dialect: str, sizes: Sizes) -> dict[Instance, LogicalTensor]:
         """Tensors that follow from the config and that this dialect has a name for."""
         named = {role for template in self._dialect(dialect).templates for role in template.roles}
         out: dict[Instance, LogicalTensor] = {}
         for row in self.rows.values():
-            if row.derived and row.name in named and (row.name, ()) not in roles and applies(row, sizes):
+            if row.derived and row.name in named and applies(row, sizes):
                 out |= made(row, shape_of(row, sizes), sizes)
+        return out
+
+    def _made(
+        self, dialect: str, sizes: Sizes, roles: Mapping[Instance, LogicalTensor], prefix: str | None
+    ) -> dict[Instance, LogicalTensor]:
+        """Tensors of a dialect that no tensor of the source becomes."""
+        out = {instance: node for instance, node in self.derived(dialect, sizes).items() if instance not in roles}
         return {**out, **absent_zeros(dialect, self.rows, self.expansion(dialect, sizes, prefix), sizes, roles)}
 
     @cached_property

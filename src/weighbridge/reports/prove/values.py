@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from weighbridge.base.errors import WeighbridgeError
 from weighbridge.reports.diff.report import Comparison, Progress, TensorChange, compare
@@ -14,6 +15,10 @@ from weighbridge.reports.prove.model import ProveCheck
 
 if TYPE_CHECKING:
     from weighbridge.models.checkpoint import Checkpoint
+
+
+#: Relative error of what is computed from a config: programs compute it in f32 or in f64.
+_DERIVED_ERROR: Final = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,7 @@ def check(a: Checkpoint, b: Checkpoint, jobs: int | None, progress: Progress | N
     bounds = run_bounds(types)
     left_out = _without_place(a, b) if found.names == "canonical" else frozenset()
     wrong = [line for change in found.tensors if (line := _fault(change, found, left_out))]
+    wrong += _derived_faults(a, b)
     notes = [*found.notes, *(f"left out: {name} has no place in the target" for name in sorted(left_out))]
     equal = sum(change.kind in ("equal", "type") for change in found.tensors)
     worst = max((c.nmse for c in found.tensors if c.kind == "values" and c.nmse is not None), default=0.0)
@@ -52,6 +58,31 @@ def _without_place(a: Checkpoint, b: Checkpoint) -> frozenset[str]:
             lost = one.family.unmapped_roles(other.dialect, one.sizes, one.roles)
             found.update(one.family.holding("canonical", one.sizes, one.resolved.canonical, lost))
     return frozenset(found)
+
+
+def _derived_faults(a: Checkpoint, b: Checkpoint) -> list[str]:
+    """What is wrong with tensors of a GGUF that follow from the other model's config and from none of its tensors."""
+    for config, gguf in ((a, b), (b, a)):
+        if gguf.format == "gguf" and config.format != "gguf":
+            with suppress(WeighbridgeError):
+                return list(_derived(config, gguf))
+    return []
+
+
+def _derived(config: Checkpoint, gguf: Checkpoint) -> Iterator[str]:
+    import numpy as np
+
+    from weighbridge.tensors.nodes import as_node
+
+    family = config.family
+    wanted = family.derived("gguf", config.sizes)
+    stored = {instance: node for instance, node in gguf.roles.items() if family.rows[instance[0]].derived}
+    for instance in wanted.keys() | stored.keys():
+        pair = [as_node(side[instance]).read_all().view("<f4") for side in (wanted, stored) if instance in side]
+        if len(pair) < 2:
+            yield f"{instance[0]}: {'missing' if instance in wanted else 'not in the source'}"
+        elif not np.allclose(pair[0], pair[1], rtol=_DERIVED_ERROR, atol=0):
+            yield f"{instance[0]}: other values than the config gives"
 
 
 def _fault(change: TensorChange, found: Comparison, left_out: frozenset[str]) -> str:
