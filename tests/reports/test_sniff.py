@@ -24,7 +24,7 @@ from weighbridge.containers.archive import zip_peek
 from weighbridge.containers.format import Magic
 from weighbridge.containers.sniff.detect import RECOGNISERS, sniff
 from weighbridge.containers.sniff.probe import Identity, Probe
-from weighbridge.containers.sniff.tensor_names import ADAPTERS, FAMILIES, PACKINGS
+from weighbridge.containers.sniff.tensor_names import ADAPTERS, FAMILIES, PACKINGS, distinct, first
 from weighbridge.io.source import BytesSource
 
 
@@ -348,3 +348,20 @@ def test_every_recogniser_is_needed() -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(module, "RECOGNISERS", tuple(r for r in RECOGNISERS if r is not left_out))
             assert [what(data) for data in samples] != verdicts, left_out.__name__
+
+
+_FRAGMENTS = (
+    "model", "layers", "h", "0", "1", "10", "12", "self_attn", "q_proj", "weight", "lora_A", "lokr_w1", "direction",
+    "blk", "attn_q", "encoder", "layer", "attention", "query", "transformer_blocks", "double_blocks", "qweight",
+)  # fmt: skip
+
+
+@given(st.lists(st.lists(st.sampled_from(_FRAGMENTS), min_size=1, max_size=6).map(".".join), min_size=1, max_size=6))
+def test_numbers_of_further_layers_decide_nothing(names: list[str]) -> None:
+    for row in (*ADAPTERS, *FAMILIES, *PACKINGS):
+        assert first([row], names) == first([row], distinct(names))
+
+
+def test_layers_count_once() -> None:
+    names = [f"model.layers.{n}.mlp.experts.{e}.up_proj.weight" for n in range(50) for e in range(20)]
+    assert len(distinct(names)) == 4

@@ -242,9 +242,9 @@ def _show_plan(plan: FleetPlan) -> None:
             ("written", f"{human_bytes(found.bytes_written)} in {found.writes:,} requests"),
             ("nodes", f"{nodes.count:,} of {nodes.cores} cores"),
             ("time", f"{human_time(found.seconds)}, bound by the {found.bound}"),
-            ("nodes' cost", f"${found.node_cost:,.2f}"),
-            ("requests' cost", f"${found.request_cost:,.2f}"),
-            ("egress' cost", f"${found.egress_cost:,.2f}"),
+            ("cost of nodes", f"${found.node_cost:,.2f}"),
+            ("cost of requests", f"${found.request_cost:,.2f}"),
+            ("cost of egress", f"${found.egress_cost:,.2f}"),
             ("cost", f"${found.cost:,.2f}"),
         ]
     )

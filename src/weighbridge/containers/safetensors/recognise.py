@@ -44,8 +44,8 @@ def _hit(
     if made is not None:
         detail["metadata_format"] = made
         evidence += (f'__metadata__ says format "{made}"',)
-    adapter = tensor_names.first(tensor_names.ADAPTERS, infos)
-    family = tensor_names.first(tensor_names.FAMILIES, infos)
+    names = tensor_names.distinct(infos)
+    adapter, family = (tensor_names.first(table, names) for table in (tensor_names.ADAPTERS, tensor_names.FAMILIES))
     packings = tensor_names.packings(infos)
     evidence += tuple(found.words for found in (adapter, family, *packings) if found)
     detail |= {"family": family.what} if family else {}

@@ -5,7 +5,7 @@ wins; of packings there may be several. Only names count, no shapes, so the tabl
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
 from weighbridge.base.plugins import PACKINGS as GROUP
@@ -78,16 +78,24 @@ FAMILIES: Final = _rows(
 )
 
 
-def first(patterns: Iterable[NamePattern], names: Iterable[str]) -> NamePattern | None:
+# A part of a name that is a number, but for 0: the patterns here tell no such numbers apart.
+_FURTHER: Final = re.compile(r"(?<=\.)[1-9][0-9]*(?=\.)")
+
+
+def distinct(names: Iterable[str]) -> list[str]:
+    """One of the names that differ in the number of a further layer or expert alone: some dozens of 100,000."""
+    return list(dict.fromkeys(_FURTHER.sub("1", name) for name in names))
+
+
+def first(patterns: Iterable[NamePattern], names: Collection[str]) -> NamePattern | None:
     """The first pattern that occurs in any of the names."""
-    pool = list(names)
-    return next((pattern for pattern in patterns if any(pattern.pattern.search(n) for n in pool)), None)
+    return next((pattern for pattern in patterns if any(pattern.pattern.search(n) for n in names)), None)
 
 
 def packings(names: Iterable[str]) -> tuple[NamePattern, ...]:
     """All packings that the names reveal; those of plug-ins only if no shipped one does."""
     pool = list(names)
-    found = _matching(PACKINGS, pool)
+    found = _matching(PACKINGS, distinct(pool))
     if found or all(name.endswith(_PLAIN) for name in pool):
         return found
     return _matching(_packings(plugins(GROUP, PackingSchema).values()), pool)

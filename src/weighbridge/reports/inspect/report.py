@@ -240,9 +240,8 @@ def _facts(model: Checkpoint) -> ModelInfo:
             return found
     from weighbridge.containers.sniff import tensor_names as sniff_names
 
-    look = sniff_names.first(sniff_names.ADAPTERS, model.index.by_name) or sniff_names.first(
-        sniff_names.FAMILIES, model.index.by_name
-    )
+    names = sniff_names.distinct(model.index.by_name)
+    look = sniff_names.first(sniff_names.ADAPTERS, names) or sniff_names.first(sniff_names.FAMILIES, names)
     return ModelInfo(kind=look.words if look else None)
 
 
