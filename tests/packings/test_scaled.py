@@ -11,10 +11,13 @@ import pytest
 from numpy.typing import NDArray
 from tests.packings.stored import of_numpy, values
 
+from weighbridge.base.dtypes import U8, U32
 from weighbridge.base.errors import FormatError
+from weighbridge.base.spec import Spec
+from weighbridge.io.source import BytesSource
 from weighbridge.packings.unpacking import unpack
 from weighbridge.tensors import nodes
-from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor
+from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor, Stored
 
 TYPES = {"F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2, "F8_E4M3FNUZ": ml_dtypes.float8_e4m3fnuz}
 
@@ -103,3 +106,11 @@ def test_scales_that_do_not_fit_are_named(case: str) -> None:
 def test_other_tensors_called_scale_are_left_alone() -> None:
     tensors = {"norm.weight": of_numpy(floats(8), "F32"), "norm.scale": of_numpy(floats(8), "F32")}
     assert unpack(tensors, {}) is tensors
+
+
+@pytest.mark.parametrize(("words", "scales"), [((), (256, 16)), ((4, 8), ()), ((), ())])
+def test_a_scalar_has_no_columns_to_share_a_scale(words: tuple[int, ...], scales: tuple[int, ...]) -> None:
+    """MLX's float modes are recognized by columns; found by fuzzing."""
+    sizes = {"m.weight": Spec(words, U32), "m.scales": Spec(scales, U8)}
+    stored: dict[str, Node] = {name: Stored(spec, BytesSource(b""), 0) for name, spec in sizes.items()}
+    assert unpack(stored, {}).keys() == stored.keys()

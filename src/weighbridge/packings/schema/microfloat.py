@@ -17,6 +17,7 @@ Source: OCP MX 1.0, openai/gpt-oss (weights.py), compressed_tensors (nvfp4).
 
 from __future__ import annotations
 
+from math import inf
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -54,6 +55,14 @@ def solve(group: Group, scale: DType, codes: Shape, row_bytes: int, *, divided: 
     word = Shared(4, 3, "a word") if six else Shared(row_bytes * 2 // entries, 1, "a word")
     units = {"word": word, "group": Shared(GROUPS[scale]), "block": Shared(32, 1, "a block")}
     return Solution(shape, bits, GROUPS[scale], MicroLayout(scale, divided), units)
+
+
+def words_a_scale(group: Group, words: str) -> float | None:
+    """How many words of a row share a scale in MLX's float modes; None for tensors without columns."""
+    columns, scales = ((0, *group.specs[role].shape)[-1] for role in (words, "scales"))
+    if not group.specs[words].shape or not group.specs["scales"].shape or not columns | scales:
+        return None
+    return columns / scales if scales else inf
 
 
 def _mlx(group: Group) -> Solution:
@@ -106,7 +115,7 @@ MLX_FLOATS: Final = PackingSchema(
     },
     key="scales", solve=_mlx, by_module=False, reader=_READER, movable=True,
     # Twice the groups are mxfp8's.
-    applies=lambda g: "biases" not in g.specs and g.specs["scales"].shape[-1:] != (g.specs["codes"].shape[-1] / 8,),
+    applies=lambda g: "biases" not in g.specs and words_a_scale(g, "codes") not in (None, 8),
 )  # fmt: skip
 GPT_OSS: Final = (_of_gpt_oss(BLOCKS, SCALES), _of_gpt_oss(".blocks", ".scales"))
 COMPRESSED_FP4: Final = PackingSchema(

@@ -32,7 +32,7 @@ from weighbridge.packings.schema.base import (
     Solution,
     StorageAxes,
 )
-from weighbridge.packings.schema.microfloat import E4M3, E8M0
+from weighbridge.packings.schema.microfloat import E4M3, E8M0, words_a_scale
 
 NAME: Final = "fp8"
 SMALL: Final = (E4M3, *(BY_NAME[name] for name in ("F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")))
@@ -135,5 +135,5 @@ MLX_FP8: Final = PackingSchema(
     {"weight": Member(".weight", (U32,), selects=True), "scales": Member(".scales", (U8,), selects=True)},
     key="scales", solve=_mlx, reader=_READER, by_module=False, ignored=_ACTIVATIONS, bits=8, movable=True,
     # Half the columns of its 4-bit modes.
-    applies=lambda g: g.specs["scales"].shape[-1:] == (g.specs["weight"].shape[-1] / 8,) != (0,),
+    applies=lambda g: words_a_scale(g, "weight") == 8,
 )  # fmt: skip
