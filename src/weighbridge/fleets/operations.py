@@ -130,9 +130,9 @@ def output_of(item: Item, options: Mapping[str, Any], target: str) -> str:
 
 @dataclass(frozen=True)
 class Operation:
-    """`by_file`: its items are files, else models. `rate`: bytes of the source that one core takes a second (measured
-    on two Xeon cores, docs/guide-fleet.md). `reads`: the share of the source that it reads, None where that is headers
-    alone. `writes`: bytes written for each byte read."""
+    """`by_file`: its items are files, else models. `rate`: bytes of the source that one core takes a second, roughly
+    (docs/guide-fleet.md; a calibration replaces it). `reads`: the share of the source that it reads, None where that
+    is headers alone. `writes`: bytes written for each byte read."""
 
     run: Callable[[Item, Mapping[str, Any], str, int], Outcome]
     by_file: bool

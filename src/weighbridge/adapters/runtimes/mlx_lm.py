@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weighbridge.adapters.runtimes.transformers import FolderTokenizer
 from weighbridge.base.errors import UnsupportedError
 
 
-class MlxLmRuntime:
+class MlxLmRuntime(FolderTokenizer):
     """One loaded folder."""
 
     def __init__(self, path: str) -> None:
@@ -21,15 +22,6 @@ class MlxLmRuntime:
 
         self._path = path
         self._model: Any = load_model(Path(path))[0]
-        self._tokenizer: Any = None
-
-    def tokenize(self, text: str) -> list[int]:
-        """The ids of a text, with special tokens around and inside it."""
-        from transformers import AutoTokenizer
-
-        if self._tokenizer is None:
-            self._tokenizer = AutoTokenizer.from_pretrained(self._path, local_files_only=True)
-        return list(self._tokenizer(text).input_ids)
 
     def logits(self, ids: Sequence[int], answer: Sequence[int]) -> NDArray[np.float32]:
         """After every position: [ids, vocabulary]."""

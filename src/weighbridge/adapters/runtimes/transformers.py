@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,30 @@ _POOLINGS = {
 }
 
 
-class TransformersRuntime:
+class FolderTokenizer:
+    """The tokenizer of the folder at `_path`, as transformers loads it; mlx-lm loads it so too."""
+
+    _path: str
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(self._path, local_files_only=True)
+
+    def tokenize(self, text: str) -> list[int]:
+        """The ids of a text, with special tokens around and inside it."""
+        return list(self._tokenizer(text).input_ids)
+
+
+class TransformersRuntime(FolderTokenizer):
     """One loaded folder. UnsupportedError for a class that transformers doesn't have."""
 
     def __init__(self, path: str) -> None:
         import torch
         import transformers
 
-        self._path = Path(path)
+        self._path = path
         config = transformers.AutoConfig.from_pretrained(path, local_files_only=True)
         name = (config.architectures or [""])[0]
         cls = getattr(transformers, name, None)
@@ -36,15 +53,6 @@ class TransformersRuntime:
         how = {"dtype": torch.float32, "attn_implementation": "eager", "local_files_only": True}
         self._model = cls.from_pretrained(path, config=config, **how).eval()
         self._pair = bool(config.is_encoder_decoder)
-        self._tokenizer: Any = None
-
-    def tokenize(self, text: str) -> list[int]:
-        """The ids of a text, with special tokens around and inside it."""
-        from transformers import AutoTokenizer
-
-        if self._tokenizer is None:
-            self._tokenizer = AutoTokenizer.from_pretrained(self._path, local_files_only=True)
-        return list(self._tokenizer(text).input_ids)
 
     def logits(self, ids: Sequence[int], answer: Sequence[int]) -> NDArray[np.float32]:
         """After every position: [ids, vocabulary]; of an encoder with a decoder, after those of `answer`."""
@@ -70,7 +78,7 @@ class TransformersRuntime:
 
     def _pooled(self, states: Any) -> Any:
         """Pooled as sentence-transformers does, by the mean where the folder doesn't say."""
-        file = self._path / "1_Pooling" / "config.json"
+        file = Path(self._path) / "1_Pooling" / "config.json"
         modes = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
         mode = next((m for m in _POOLINGS if modes.get(m)), "pooling_mode_mean_tokens")
         return _POOLINGS[mode](states)

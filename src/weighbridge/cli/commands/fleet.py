@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from weighbridge.base.errors import UsageError
+from weighbridge.cli.commands.hash import FILE_ALGORITHMS
+from weighbridge.cli.commands.scan import JUDGING
+from weighbridge.cli.commands.verify import CHECKING
 from weighbridge.cli.options import Command, applied, dry_run_option, examples, json_option, option, refuse_others
 from weighbridge.cli.paths import OUTPUT
 from weighbridge.cli.targets import TargetType
+from weighbridge.fleets.costs import Nodes, Prices
 
 if TYPE_CHECKING:
     from weighbridge.fleets.report import FleetReport
     from weighbridge.fleets.run import Fleet, FleetPlan
     from weighbridge.fleets.runners import Runner
 
-_ALGORITHMS: Final = ("sha256", "sha1", "sha512", "md5", "blake2b", "blake3", "xxh3", "xxh64", "git")
 _GB: Final = 1e9
 
 
@@ -58,13 +61,13 @@ _COMMON: Final = (
     option("--network", type=click.FloatRange(0, min_open=True), metavar="GBIT", section="Plan",
            help="Network of each in Gbit/s [25]."),
     option("--node-price", type=click.FloatRange(0), metavar="USD", section="Plan",
-           help="Price of a machine for an hour [0.30]."),
+           help=f"Price of a machine for an hour [{Nodes.price}]."),
     option("--read-price", type=click.FloatRange(0), metavar="USD", section="Plan",
-           help="Price of 1,000 reads [0.0004]."),
+           help=f"Price of 1,000 reads [{Prices.reads}]."),
     option("--write-price", type=click.FloatRange(0), metavar="USD", section="Plan",
-           help="Price of 1,000 writes [0.005]."),
+           help=f"Price of 1,000 writes [{Prices.writes}]."),
     option("--egress-price", type=click.FloatRange(0), metavar="USD", section="Plan",
-           help="Price of a GB that leaves its region [0.02]."),
+           help=f"Price of a GB that leaves its region [{Prices.egress}]."),
     option("--cross-region", is_flag=True, section="Plan", help="The sources lie in another region than the machines."),
     option("--calibrate", type=click.FloatRange(0, min_open=True), metavar="SECONDS", section="Plan",
            help="Measure this machine's rate on the first items for so long [the rates of the docs]."),
@@ -102,10 +105,7 @@ def _command(name: str, help: str, *own: Any) -> Callable[[Callable[..., Any]], 
 
 @_command(
     "scan", "Report what each file would do when it is loaded, as `wb scan`.",
-    option("--fail-on", type=click.Choice(("dangerous", "malformed", "unknown-code", "never")), default="unknown-code",
-           help="Exit with 1 from this verdict on [unknown-code]."),
-    option("--allow-unproven", is_flag=True, help="Don't fail where something couldn't be followed."),
-    option("--allow-unscanned", is_flag=True, help="Don't fail where something wasn't scanned."),
+    *JUDGING,
 )  # fmt: skip
 def scan(fail_on: str, allow_unproven: bool, allow_unscanned: bool, **how: Any) -> int:
     words = {"fail_on": fail_on, "allow_unproven": allow_unproven, "allow_unscanned": allow_unscanned}
@@ -114,7 +114,7 @@ def scan(fail_on: str, allow_unproven: bool, allow_unscanned: bool, **how: Any) 
 
 @_command(
     "hash", "Digests of each file, or of each tensor; what lies in the fleet twice.",
-    option("-a", "--algo", type=click.Choice(_ALGORITHMS), default="sha256", help="The digest [sha256]."),
+    option("-a", "--algo", type=click.Choice(FILE_ALGORITHMS), default="sha256", help="The digest [sha256]."),
     option("--tensors", is_flag=True, help="Of the tensors of each model, whatever its container."),
 )  # fmt: skip
 def hash(algo: str, tensors: bool, **how: Any) -> int:
@@ -123,9 +123,7 @@ def hash(algo: str, tensors: bool, **how: Any) -> int:
 
 @_command(
     "verify", "Check each model for everything that can be wrong, as `wb verify`.",
-    option("--values", is_flag=True, help="Read every number too."),
-    option("--fail-on", type=click.Choice(("error", "warning", "info")), default="error",
-           help="Exit with 1 from this severity on [error]."),
+    *CHECKING,
 )  # fmt: skip
 def verify(values: bool, fail_on: str, **how: Any) -> int:
     return _run("verify", {"values": values, "fail_on": fail_on}, **how)
@@ -213,8 +211,6 @@ def _runner(name: str, address: str | None, shard: Any, jobs: int | None) -> Run
 
 
 def _planned(fleet: Fleet, cross_region: bool, calibrate: float | None, **plan: Any) -> FleetPlan:
-    from weighbridge.fleets.costs import Nodes, Prices
-
     if plan["egress_price"] is not None and not cross_region:
         raise UsageError("--egress-price doesn't apply: nothing leaves its region", hint="add --cross-region")
     network = plan["network"] and plan["network"] * _GB / 8

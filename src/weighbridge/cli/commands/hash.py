@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from weighbridge.reports.hash.checksum_files import CheckReport
     from weighbridge.reports.hash.digests import HashReport
 
-_ALGORITHMS = ("sha256", "sha1", "sha512", "md5", "blake2b", "blake3", "xxh3", "xxh64", "git", "uuid")
+#: Of files, here and in `wb fleet hash`.
+FILE_ALGORITHMS: Final = ("sha256", "sha1", "sha512", "md5", "blake2b", "blake3", "xxh3", "xxh64", "git")
 
 
 _OPTIONS: Final = (
     click.argument("paths", nargs=-1, type=SOURCE),
-    option("-a", "--algo", "algorithms", multiple=True, type=click.Choice(_ALGORITHMS), help="The digest [sha256]."),
+    option("-a", "--algo", "algorithms", multiple=True, type=click.Choice((*FILE_ALGORITHMS, "uuid")),
+           help="The digest [sha256]."),
     option("--tensors", is_flag=True, help="Of each tensor, whatever its container, and of all weights."),
     option("--gguf-hash", is_flag=True, help="The lines of llama-gguf-hash: of tensors' bytes alone."),
     option("--manifest", type=FILE, metavar="FILE", help="Write the digests there, as JSON."),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from weighbridge.reports.scan.model import FileReport, ScanFinding, ScanReport, ScanVerdict
 
 _SHOWN: Final = 10  # findings of one file, unless --verbose
-_FAIL_ON: Final = {
+FAIL_ON: Final = {
     "dangerous": "dangerous",
     "malformed": "malformed",
     "unknown-code": "unknown-code",
@@ -31,12 +31,16 @@ _WORDS: Final = {
 }
 
 
-_OPTIONS: Final = (
-    click.argument("paths", nargs=-1, required=True, type=SOURCE, metavar="PATH..."),
-    option("--fail-on", type=click.Choice(list(_FAIL_ON)), default="unknown-code",
+#: What counts as a failure, here and in `wb fleet scan`.
+JUDGING: Final = (
+    option("--fail-on", type=click.Choice(list(FAIL_ON)), default="unknown-code",
            help="Exit with 1 from this verdict on [unknown-code]."),
     option("--allow-unproven", is_flag=True, help="Don't fail where something couldn't be followed."),
     option("--allow-unscanned", is_flag=True, help="Don't fail where something wasn't scanned."),
+)  # fmt: skip
+_OPTIONS: Final = (
+    click.argument("paths", nargs=-1, required=True, type=SOURCE, metavar="PATH..."),
+    *JUDGING,
     option("-r", "--recursive", is_flag=True, hidden=True, expose_value=False),  # folders always are
     option("--sarif", metavar="FILE", type=click.Path(), help="Write the findings as SARIF 2.1.0 too; - for stdout."),
     overwrite_option,
@@ -88,7 +92,7 @@ def _exit_code(report: ScanReport, fail_on: str, *, allow_unproven: bool, allow_
     from weighbridge.reports.scan.engine import failed
     from weighbridge.reports.scan.model import ScanVerdict
 
-    least = _FAIL_ON[fail_on]
+    least = FAIL_ON[fail_on]
     unscanned = allow_unscanned or bool(report.unreadable)
     if failed(report, ScanVerdict(least) if least else None, allow_unproven=allow_unproven, allow_unscanned=unscanned):
         return 1

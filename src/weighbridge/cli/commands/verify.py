@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from weighbridge.cli.options import command, examples, json_option, option
+from weighbridge.cli.options import applied, command, examples, json_option, option
 from weighbridge.cli.paths import SOURCE
 
 if TYPE_CHECKING:
@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from weighbridge.reports.verify.report import VerifyReport
 
 _SHOWN = 10  # findings of one rule, unless --verbose
+#: What is checked and what counts as a failure, here and in `wb fleet verify`.
+CHECKING: Final = (
+    option("--values", is_flag=True, help="Read every number too: NaN, Inf, broken block scales, zeros."),
+    option("--fail-on", type=click.Choice(["error", "warning", "info"]), default="error",
+           help="Exit with 1 from this severity on [error]."),
+)  # fmt: skip
 
 
 @command(
@@ -25,13 +31,7 @@ _SHOWN = 10  # findings of one rule, unless --verbose
     )
 )
 @click.argument("paths", nargs=-1, required=True, type=SOURCE, metavar="PATH...")
-@option("--values", is_flag=True, help="Read every number too: NaN, Inf, broken block scales, zeros.")
-@option(
-    "--fail-on",
-    type=click.Choice(["error", "warning", "info"]),
-    default="error",
-    help="Exit with 1 from this severity on [error].",
-)
+@applied(CHECKING)
 @json_option
 def verify(paths: tuple[str, ...], values: bool, fail_on: str, as_json: bool) -> int:
     """Check each PATH (a file, an index, a folder) for everything that can be wrong, and report all of it at once.

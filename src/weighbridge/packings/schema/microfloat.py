@@ -59,10 +59,10 @@ def solve(group: Group, scale: DType, codes: Shape, row_bytes: int, *, divided: 
 
 def words_a_scale(group: Group, words: str) -> float | None:
     """How many words of a row share a scale in MLX's float modes; None for tensors without columns."""
-    columns, scales = ((0, *group.specs[role].shape)[-1] for role in (words, "scales"))
-    if not group.specs[words].shape or not group.specs["scales"].shape or not columns | scales:
+    columns, scales = (group.specs[role].shape[-1:] for role in (words, "scales"))
+    if not columns or not scales or columns == scales == (0,):
         return None
-    return columns / scales if scales else inf
+    return columns[0] / scales[0] if scales[0] else inf
 
 
 def _mlx(group: Group) -> Solution:

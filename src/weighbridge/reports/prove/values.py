@@ -37,8 +37,12 @@ def check(a: Checkpoint, b: Checkpoint, jobs: int | None, progress: Progress | N
     bounds = run_bounds(types)
     left_out = _without_place(a, b) if found.names == "canonical" else frozenset()
     wrong = [line for change in found.tensors if (line := _fault(change, found, left_out))]
-    wrong += _derived_faults(a, b)
-    notes = [*found.notes, *(f"left out: {name} has no place in the target" for name in sorted(left_out))]
+    notes = [*found.notes]
+    try:
+        wrong += _derived_faults(a, b)
+    except WeighbridgeError as error:
+        notes.append(f"not compared: tensors that follow from the config: {error}")
+    notes += [f"left out: {name} has no place in the target" for name in sorted(left_out)]
     equal = sum(change.kind in ("equal", "type") for change in found.tensors)
     worst = max((c.nmse for c in found.tensors if c.kind == "values" and c.nmse is not None), default=0.0)
     message = f"{len(found.tensors):,} tensors, {equal:,} with equal values"
@@ -64,8 +68,7 @@ def _derived_faults(a: Checkpoint, b: Checkpoint) -> list[str]:
     """What is wrong with tensors of a GGUF that follow from the other model's config and from none of its tensors."""
     for config, gguf in ((a, b), (b, a)):
         if gguf.format == "gguf" and config.format != "gguf":
-            with suppress(WeighbridgeError):
-                return list(_derived(config, gguf))
+            return list(_derived(config, gguf))
     return []
 
 
