@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from weighbridge.models.arch import registry
+from weighbridge.models.arch.family import Family
 
 # A class that several graphs run, and the language models inside one wrapper (InternVL), are the most.
 MOST = 3
@@ -21,7 +22,12 @@ def built(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The names of the families that a lookup asks for; each would be built in a process of its own."""
     names: set[str] = set()
     build = registry.family
-    monkeypatch.setattr(registry, "family", lambda name: (names.add(name), build(name))[1])
+
+    def counted(name: str) -> Family:
+        names.add(name)
+        return build(name)
+
+    monkeypatch.setattr(registry, "family", counted)
     return names
 
 
