@@ -27,6 +27,7 @@ import weighbridge as wb
 from weighbridge.fleets import work
 from weighbridge.fleets.job import Item, Job
 from weighbridge.fleets.manifest import written
+from weighbridge.fleets.parts import ModelParts
 from weighbridge.fleets.run import Fleet
 from weighbridge.fleets.runners import InlineRunner, LocalRunner, RayRunner
 from weighbridge.io.sink import records_at
@@ -82,7 +83,7 @@ def drive(count: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         made = Fleet(SCAN, (), folder)
         manifest = written(SCAN, records_at(Path(folder)), listed(count))
-        for _ in InlineRunner().map(lambda task: None, made._tasks(manifest, 1)):
+        for _ in InlineRunner().map(lambda task: None, made._tasks(manifest, 1, ModelParts(None))):
             pass
     sys.stdout.write(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
 

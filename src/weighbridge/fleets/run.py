@@ -16,6 +16,7 @@ from weighbridge.fleets.costs import HEADER, Estimate, Load, Nodes, Prices, esti
 from weighbridge.fleets.job import Item, ItemBatch, Job
 from weighbridge.fleets.manifest import FleetManifest, opened, written
 from weighbridge.fleets.operations import OPERATIONS, output_of
+from weighbridge.fleets.parts import ModelParts, PartTask
 from weighbridge.fleets.report import FleetReport, write_report
 from weighbridge.fleets.runners import Runner, run_all
 from weighbridge.fleets.sources import items
@@ -46,7 +47,8 @@ class FleetPlan:
 @dataclass(frozen=True)
 class Fleet:
     """A job over sources, with its target. `replan`: list the sources again, though a manifest is there. `shard`:
-    (number from 1, of so many) of the batches; None: all. `overwrite`: outputs that were there before the job."""
+    (number from 1, of so many) of the work; None: all. `overwrite`: replace outputs that were there before the job.
+    `task_size`: models with more bytes of output are made by several tasks of about so many; None: one task a model."""
 
     job: Job
     sources: tuple[str, ...]
@@ -54,6 +56,7 @@ class Fleet:
     replan: bool = False
     shard: tuple[int, int] | None = None
     overwrite: bool = False
+    task_size: int | None = None
 
     def _records(self) -> Any:
         return records_at(resolve_target(self.target))
@@ -119,22 +122,27 @@ class Fleet:
         a task."""
         manifest = self.manifest()
         done = failed = 0
-        for summary in run_all(runner, self._tasks(manifest, jobs)):
+        parts = ModelParts(self.task_size)
+        for summary in run_all(runner, self._tasks(manifest, jobs, parts), parts):
             done, failed = done + summary.items, failed + summary.failed
             if progress is not None:
                 progress(done, manifest.items, failed)
         return write_report(manifest)
 
-    def _tasks(self, manifest: FleetManifest, jobs: int) -> Iterator[BatchTask]:
-        """The batches of this shard without a record, in the manifest's order."""
+    def _tasks(self, manifest: FleetManifest, jobs: int, parts: ModelParts) -> Iterator[BatchTask | PartTask]:
+        """The batches of this shard without a record, in the manifest's order. The parts of a model go to one share
+        after the other."""
         number, of = self.shard or (1, 1)
         at = 0
         for chunk in range(manifest.chunks):
             finished = manifest.journaled(chunk)
             for batch in manifest.batches(chunk):
-                at += 1
-                if (at - 1) % of == number - 1 and batch.id not in finished:
-                    yield BatchTask(batch, self.target, jobs)
+                first, at = at, at + 1
+                task = BatchTask(batch, self.target, jobs, self.overwrite)
+                if batch.id in finished:
+                    parts.tidy(task)
+                else:
+                    yield from parts.tasks(task, lambda part, first=first: (first + part) % of == number - 1)  # type: ignore[misc]
 
 
 def _all(manifest: FleetManifest) -> Iterator[Item]:

@@ -5,27 +5,33 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.base.errors import RemoteError, WeighbridgeError
 from weighbridge.fleets.job import Item, ItemBatch, canonical, parsed
 from weighbridge.fleets.manifest import FOLDER
-from weighbridge.fleets.operations import OPERATIONS
+from weighbridge.fleets.operations import OPERATIONS, How
 from weighbridge.fleets.sources import state_of
 from weighbridge.io.sink import records_at
 
+T = TypeVar("T")
 #: Tries of an item whose error may pass.
 TRIES: Final = 3
 _PASSING: Final = (OSError, RemoteError, MemoryError)
 
 
 class BatchTask(NamedTuple):
-    """A batch, where its record goes, and how many threads it may use."""
+    """A batch, where its record goes, how many threads it may use, and whether it may replace others' outputs."""
 
     batch: ItemBatch
     target: str
     jobs: int
+    overwrite: bool = False
+
+    @property
+    def how(self) -> How:
+        return How(self.jobs, self.overwrite)
 
 
 class Summary(NamedTuple):
@@ -50,16 +56,20 @@ def run_item(task: BatchTask) -> bytes:
 
 def item_line(task: BatchTask, item: Item) -> bytes:
     """What became of an item, as a line of the record. An error is one, too."""
-    job = task.batch.job
     try:
-        found = _tried(lambda: _done(task, item))
+        return line_of(task, item, tried(lambda: _done(task, item)))
     except Exception as error:  # whatever it is, the other items go on
         return dead_line(item, error)
-    row: dict[str, Any] = {"source": item.source, "name": item.name, "bytes": item.size, "op": job.op, **found}
+
+
+def line_of(task: BatchTask, item: Item, found: Mapping[str, Any]) -> bytes:
+    """The line of an item's outcome."""
+    row = {"source": item.source, "name": item.name, "bytes": item.size, "op": task.batch.job.op, **found}
     return canonical(row) + b"\n"
 
 
-def _tried(work: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+def tried(work: Callable[[], T]) -> T:
+    """Do what may fail for reasons that pass."""
     for _ in range(TRIES - 1):
         try:
             return work()
@@ -71,13 +81,14 @@ def _tried(work: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
 def _done(task: BatchTask, item: Item) -> Mapping[str, Any]:
     """The outcome; an error where the source isn't the one that was listed, or another one afterwards."""
     job = task.batch.job
-    _check_pin(item)
-    found = OPERATIONS[job.op].run(item, job.options, task.target, task.jobs)
-    _check_pin(item)
+    check_pin(item)
+    found = OPERATIONS[job.op].run(item, job.options, task.target, task.how)
+    check_pin(item)
     return vars(found)
 
 
-def _check_pin(item: Item) -> None:
+def check_pin(item: Item) -> None:
+    """WeighbridgeError where the source isn't the one that was listed."""
     if item.passed is None and (found := state_of(item.source)[1]) != item.pin:
         words = f"{item.source} has changed since it was listed"
         raise WeighbridgeError(words, hint=f"plan again with --replan ({item.pin}, now {found})")
@@ -89,6 +100,11 @@ def dead_line(item: Item, error: BaseException | str) -> bytes:
     trace = "" if isinstance(error, str) else "".join(traceback.format_exception(error))
     row = {"source": item.source, "name": item.name, "bytes": item.size, "error": text, "traceback": trace}
     return canonical(row) + b"\n"
+
+
+def record_of(task: BatchTask) -> bytes | None:
+    """The record of a batch that is finished; None where there is none."""
+    return records_at(resolve_target(task.target)).read(f"{FOLDER}/{task.batch.job.id}/journal/{task.batch.record}")
 
 
 def settle(task: BatchTask, lines: Iterable[bytes]) -> Summary:

@@ -14,7 +14,16 @@ from weighbridge.base.errors import UsageError
 from weighbridge.cli.commands.hash import FILE_ALGORITHMS
 from weighbridge.cli.commands.scan import JUDGING
 from weighbridge.cli.commands.verify import CHECKING
-from weighbridge.cli.options import Command, applied, dry_run_option, examples, json_option, option, refuse_others
+from weighbridge.cli.options import (
+    Command,
+    applied,
+    dry_run_option,
+    examples,
+    json_option,
+    option,
+    refuse_others,
+    size_option,
+)
 from weighbridge.cli.paths import OUTPUT
 from weighbridge.cli.targets import TargetType
 from weighbridge.fleets.costs import Nodes, Prices
@@ -41,6 +50,9 @@ class Shard(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
         return int(match[1]), int(match[2])
 
 
+_TASK_SIZE: Final = size_option(
+    "--task-size", help="Make models with more bytes of output by several tasks of about SIZE [one task a model]."
+)
 _COMMON: Final = (
     click.argument("sources", nargs=-1, required=True, metavar="SOURCE..."),
     option("--to", "target", type=OUTPUT, metavar="TARGET", required=True, section="Running",
@@ -139,6 +151,7 @@ def inspect(**how: Any) -> int:
     option("--format", "to", type=TargetType(), required=True, help="Format of the outputs."),
     option("--dtype", metavar="TYPE", help="Type of the weights: f32, f16, bf16, q8_0, auto."),
     option("--tokenizer/--no-tokenizer", default=None, help="GGUF from a folder: convert the tokenizer too [yes]."),
+    _TASK_SIZE,
 )  # fmt: skip
 def convert(to: str, dtype: str | None, tokenizer: bool | None, **how: Any) -> int:
     from weighbridge.containers import by_target
@@ -153,6 +166,7 @@ def convert(to: str, dtype: str | None, tokenizer: bool | None, **how: Any) -> i
     option("--type", "ftype", metavar="TYPE", required=True, help="A type of `wb quantize`, such as Q4_K_M."),
     option("--allow-requantize", is_flag=True, help="Quantize tensors that are quantized already (loses more)."),
     option("--tokenizer/--no-tokenizer", default=None, help="Convert the tokenizer of a folder too [yes]."),
+    _TASK_SIZE,
 )  # fmt: skip
 def quantize(ftype: str, allow_requantize: bool, tokenizer: bool | None, **how: Any) -> int:
     from weighbridge.conversion.quantize.ftypes import parse_ftype
@@ -170,18 +184,23 @@ def quantize(ftype: str, allow_requantize: bool, tokenizer: bool | None, **how: 
 def _run(
     op: str, options: dict[str, Any], *, sources: tuple[str, ...], target: str, runner: str, address: str | None,
     shard: tuple[int, int] | None, jobs: int | None, threads: int, replan: bool, overwrite: bool, dry_run: bool,
-    as_json: bool, **plan: Any,
+    as_json: bool, task_size: int | None = None, **plan: Any,
 ) -> int:  # fmt: skip
     from weighbridge.cli.render import Progress, emit_json
     from weighbridge.fleets.job import Job
+    from weighbridge.fleets.parts import check_task_size
     from weighbridge.fleets.run import Fleet
 
+    if task_size is not None:
+        check_task_size(task_size, options.get("to", "gguf"))
     if not dry_run:
         flags = {
             f"--{name.replace('_', '-')}": value is not None and value is not False for name, value in plan.items()
         }
         refuse_others("a run", flags, hint="it is part of the plan: add --dry-run")
-    made = Fleet(Job(op, options), sources, target, replan=replan, shard=shard, overwrite=overwrite)
+    made = Fleet(
+        Job(op, options), sources, target, replan=replan, shard=shard, overwrite=overwrite, task_size=task_size
+    )
     chosen = _runner(runner, address, shard, jobs)
     if dry_run:
         planned = _planned(made, **plan)
