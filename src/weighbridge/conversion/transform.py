@@ -15,7 +15,7 @@ from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.base.errors import UsageError
 from weighbridge.conversion.options import ShardOptions, WriteOptions
 from weighbridge.conversion.plan.build import build
-from weighbridge.conversion.plan.equivalence import slice_losses
+from weighbridge.conversion.plan.losses.settings import slice_losses
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.target import choose_target, same_format
 from weighbridge.models.checkpoint import Checkpoint

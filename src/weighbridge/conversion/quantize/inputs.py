@@ -20,7 +20,7 @@ from weighbridge.conversion.gguf import metadata
 from weighbridge.conversion.gguf.plan import to_gguf
 from weighbridge.conversion.options import GgufOptions, TargetOptions, only_from
 from weighbridge.conversion.plan.builder import PlanBuilder
-from weighbridge.conversion.plan.equivalence import check_keys, check_settings
+from weighbridge.conversion.plan.losses.settings import check_keys, check_settings
 from weighbridge.conversion.plan.model import Loss
 from weighbridge.conversion.quantize import ftypes
 from weighbridge.conversion.quantize import imatrix as importance
