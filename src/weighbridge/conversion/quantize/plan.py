@@ -240,7 +240,7 @@ def _files(
 
 def _sources(model: Checkpoint, inputs: QuantizeInputs) -> tuple[str, ...]:
     """What the result depends on besides headers: the state of the files, and the importance matrix."""
-    files = tuple(map(state_of, model.place.weights))
+    files = tuple(map(state_of, model.place.files))
     return files + ((f"importance matrix: {inputs.imatrix.digest}",) if inputs.imatrix else ())
 
 
