@@ -12,6 +12,7 @@ ENCODERS = (
     "DistilBertConfig",
     "RobertaConfig",
     "XLMRobertaConfig",
+    "CamembertConfig",
     "NomicBertConfig",
     "ModernBertConfig",
     "Lfm2BidirectionalModel",
