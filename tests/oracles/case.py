@@ -14,6 +14,7 @@ ENCODERS = (
     "XLMRobertaConfig",
     "CamembertConfig",
     "NomicBertConfig",
+    "JinaBertModel",
     "ModernBertConfig",
     "Lfm2BidirectionalModel",
     "Lfm2Model",

@@ -25,7 +25,7 @@ Converter = Callable[[str, str], Path]
 
 # A GGUF has no place for the pooler: llama.cpp pools by itself, and the reference converter drops it as we do.
 _POOLER = {"pooler.dense.weight", "pooler.dense.bias"}
-LOST = dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert"), _POOLER)
+LOST = dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert", "jina-bert-v2"), _POOLER)
 LOST |= {"roberta-labels": {f"roberta.{name}" for name in _POOLER}}
 # Positions that no token takes, before the first behind the padding token's number: a GGUF begins there.
 _POSITIONS = "embeddings.position_embeddings.weight"

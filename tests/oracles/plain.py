@@ -1,0 +1,77 @@
+"""Models that neither transformers nor a twin of its classes computes: each written out in torch from its publisher's
+code, apart from the tables under test."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+Config = dict[str, Any]
+Weights = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Plain:
+    """`forward(config, weights, ids)`: logits [tokens, vocabulary] of one text, or hidden states [tokens, width] where
+    `encodes`."""
+
+    forward: Callable[[Config, Weights, Any], Any]
+    encodes: bool = False
+
+    def load(self, folder: Path) -> Callable[..., Any]:
+        """The model with a folder's weights in f32, called as transformers' are."""
+        from safetensors.torch import load_file
+        from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
+
+        config = json.loads((folder / "config.json").read_text())
+        weights = {name: tensor.float() for name, tensor in load_file(folder / "model.safetensors").items()}
+
+        def run(ids: Any) -> Any:
+            found = self.forward(config, weights, ids[0])[None]
+            return BaseModelOutput(last_hidden_state=found) if self.encodes else CausalLMOutput(logits=found)
+
+        run.config = SimpleNamespace(is_encoder_decoder=False)  # type: ignore[attr-defined]
+        return run
+
+
+def _layer_norm(x: Any, weights: Weights, name: str, epsilon: float) -> Any:
+    from torch.nn.functional import layer_norm
+
+    return layer_norm(x, x.shape[-1:], weights[f"{name}.weight"], weights[f"{name}.bias"], epsilon)
+
+
+def _linear(x: Any, weights: Weights, name: str) -> Any:
+    out = x @ weights[f"{name}.weight"].T
+    return out + weights[f"{name}.bias"] if f"{name}.bias" in weights else out
+
+
+def _jina_bert(config: Config, w: Weights, ids: Any) -> Any:
+    """modeling_bert.py of jinaai/jina-bert-implementation: ALiBi in both directions (for a power of two of heads), the
+    gate's half of `gated_layers` first."""
+    import torch
+
+    heads, epsilon, count = config["num_attention_heads"], config["layer_norm_eps"], len(ids)
+    slopes = torch.tensor([2.0 ** (-8.0 * (h + 1) / heads) for h in range(heads)])
+    places = torch.arange(count)
+    bias = -slopes[:, None, None] * (places[:, None] - places[None]).abs()
+    x = w["embeddings.word_embeddings.weight"][ids] + w["embeddings.token_type_embeddings.weight"][0]
+    x = _layer_norm(x, w, "embeddings.LayerNorm", epsilon)
+    for i in range(config["num_hidden_layers"]):
+        at = f"encoder.layer.{i}"
+        projected = (_linear(x, w, f"{at}.attention.self.{part}") for part in ("query", "key", "value"))
+        q, k, v = (t.reshape(count, heads, -1).transpose(0, 1) for t in projected)
+        scores = (q @ k.mT / q.shape[-1] ** 0.5 + bias).softmax(-1)
+        joined = (scores @ v).transpose(0, 1).reshape(count, -1)
+        attended = _linear(joined, w, f"{at}.attention.output.dense")
+        x = _layer_norm(x + attended, w, f"{at}.attention.output.LayerNorm", epsilon)
+        gate, up = _linear(x, w, f"{at}.mlp.gated_layers").chunk(2, -1)
+        made = _linear(torch.nn.functional.gelu(gate) * up, w, f"{at}.mlp.wo")
+        x = _layer_norm(x + made, w, f"{at}.mlp.layernorm", epsilon)
+    return x
+
+
+MODELS: dict[str, Plain] = {"JinaBertModel": Plain(_jina_bert, encodes=True)}
