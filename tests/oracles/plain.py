@@ -74,4 +74,59 @@ def _jina_bert(config: Config, w: Weights, ids: Any) -> Any:
     return x
 
 
-MODELS: dict[str, Plain] = {"JinaBertModel": Plain(_jina_bert, encodes=True)}
+def _rms_norm(x: Any, weight: Any, epsilon: float) -> Any:
+    from torch.nn.functional import rms_norm
+
+    return rms_norm(x, x.shape[-1:], weight, epsilon)
+
+
+def _swiglu(x: Any, weights: Weights, at: str) -> Any:
+    from torch.nn.functional import silu
+
+    gated = silu(_linear(x, weights, f"{at}.gate_proj")) * _linear(x, weights, f"{at}.up_proj")
+    return _linear(gated, weights, f"{at}.down_proj")
+
+
+def _attention(q: Any, k: Any, v: Any) -> Any:
+    """Causal attention of [heads, tokens, width], as [tokens, heads * width]; keys and values may be shared."""
+    from torch.nn.functional import scaled_dot_product_attention
+
+    out = scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True, enable_gqa=True)[0]
+    return out.transpose(0, 1).reshape(q.shape[1], -1)
+
+
+def _deci(config: Config, w: Weights, ids: Any) -> Any:
+    """modeling_decilm.py of Llama-3_1-Nemotron-51B-Instruct: a Llama whose blocks lack parts."""
+    import torch
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+    heads, width, epsilon = config["num_attention_heads"], config["hidden_size"], config["rms_norm_eps"]
+    scaling = {"rope_theta": config["rope_theta"], **(config["rope_scaling"] or {"rope_type": "default"})}
+    settings = LlamaConfig(
+        hidden_size=width, num_attention_heads=heads, rope_parameters=scaling,
+        max_position_embeddings=config["max_position_embeddings"],
+    )  # fmt: skip
+    x = w["model.embed_tokens.weight"][ids]
+    cos, sin = LlamaRotaryEmbedding(settings)(x[None], torch.arange(len(ids))[None])
+    for i, block in enumerate(config["block_configs"]):
+        at, own = f"model.layers.{i}", block["attention"]
+        if not own["no_op"]:
+            normed = _rms_norm(x, w[f"{at}.input_layernorm.weight"], epsilon)
+            if own["replace_with_linear"]:
+                x = x + _linear(normed, w, f"{at}.self_attn.linear_attn")
+            else:
+                projected = (_linear(normed, w, f"{at}.self_attn.{part}_proj") for part in "qkv")
+                q, k, v = (t.reshape(len(ids), -1, width // heads).transpose(0, 1)[None] for t in projected)
+                q, k = apply_rotary_pos_emb(q, k, cos, sin)
+                x = x + _linear(_attention(q[0], k[0], v[0]), w, f"{at}.self_attn.o_proj")
+        if not block["ffn"]["no_op"]:
+            normed = _rms_norm(x, w[f"{at}.post_attention_layernorm.weight"], epsilon)
+            x = x + _swiglu(normed, w, f"{at}.mlp")
+    return _linear(_rms_norm(x, w["model.norm.weight"], epsilon), w, "lm_head")
+
+
+MODELS: dict[str, Plain] = {
+    "JinaBertModel": Plain(_jina_bert, encodes=True),
+    "DeciLMForCausalLM": Plain(_deci),
+}
