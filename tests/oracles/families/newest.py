@@ -1,0 +1,62 @@
+"""Small models of the families of 2026 that transformers has a class for. See __init__.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.oracles.case import Case
+from tests.oracles.families.common import BPE, GQA, WINDOW, theta
+
+_ROUTER = ((("mlp.gate.weight", "router.gate.weight"), (0.0, 0.1)),)  # a sigmoid in front of experts must not saturate
+_EXPERTS: dict[str, Any] = {
+    "moe_intermediate_size": 32, "num_experts": 6, "num_experts_per_tok": 2, "num_shared_experts": 2,
+}  # fmt: skip
+_FOUR: dict[str, Any] = GQA | BPE | {"num_hidden_layers": 4, "head_dim": 24, "sliding_window": WINDOW}
+
+# K-EXAONE's layer behind the others has a dense feed forward.
+_EXAONE_FURTHER: dict[str, tuple[int, ...]] = {
+    "mtp.fc.weight": (64, 128),
+    **{f"mtp.{name}.weight": (64,) for name in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")},
+    **{f"mtp.layers.0.{name}_layernorm.weight": (64,) for name in ("input", "post_attention")},
+    **{f"mtp.layers.0.self_attn.{name}_norm.weight": (24,) for name in "qk"},
+    "mtp.layers.0.self_attn.q_proj.weight": (96, 64),
+    "mtp.layers.0.self_attn.k_proj.weight": (48, 64),
+    "mtp.layers.0.self_attn.v_proj.weight": (48, 64),
+    "mtp.layers.0.self_attn.o_proj.weight": (64, 96),
+    "mtp.layers.0.mlp.gate_proj.weight": (96, 64),
+    "mtp.layers.0.mlp.up_proj.weight": (96, 64),
+    "mtp.layers.0.mlp.down_proj.weight": (64, 96),
+}
+
+CASES: dict[str, Case] = {
+    case.name: case
+    for case in (
+        # Trinity: gated attention, norms around each block, the fourth layer without rotation
+        Case(
+            "afmoe",
+            "AfmoeConfig",
+            "bpe",
+            _FOUR | _EXPERTS | theta(5000.0) | {"num_dense_layers": 1, "route_scale": 2.5, "mup_enabled": True},
+            said={"route_norm": True, "score_func": "sigmoid", "n_group": 1, "topk_group": 1},
+            words={"route_norm": True, "score_func": "sigmoid"},
+            recorded=("hf5", "mlx"),
+            spreads=_ROUTER,
+        ),
+        # K-EXAONE: the fourth layer without rotation, and a layer behind the others
+        Case(
+            "exaone-moe",
+            "ExaoneMoeConfig",
+            "bpe",
+            _FOUR | _EXPERTS | theta(5000.0) | {"routed_scaling_factor": 2.5, "norm_topk_prob": True},
+            said={"scoring_func": "sigmoid", "num_nextn_predict_layers": 1},
+            further=_EXAONE_FURTHER,
+            recorded=("hf5",),
+            unheld=frozenset({"mlp_layer_types"}),
+            spreads=_ROUTER,
+        ),
+    )
+}
+UNSAID: dict[str, dict[str, Any]] = {
+    "afmoe": {"hidden_act": "gelu", "attention_bias": True, "n_group": 2, "mup_enabled": False},
+    "exaone-moe": {"hidden_act": "gelu", "n_group": 2, "rope.rope_type": "yarn"},
+}
