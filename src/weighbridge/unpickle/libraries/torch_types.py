@@ -16,7 +16,7 @@ from weighbridge.base.dtypes import TABLE, U8, DType
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import DIMS, PICKLE_MEMORY
 from weighbridge.io.source import BytesSource, Source
-from weighbridge.unpickle import legacy
+from weighbridge.unpickle.libraries import torch_legacy as legacy
 from weighbridge.unpickle.values import Blob, Global, Object, Persistent, Set, UnexpectedOpcode, preview
 
 
