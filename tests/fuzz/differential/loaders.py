@@ -53,7 +53,22 @@ LIBRARIES = {
     "jinja": ("jinja2", "canaries"),
     "hdf5": ("h5py",),
 }
-CODECS = ("latin-1", "latin1", "iso8859-1", "utf-8", "utf8", "ascii", "raw-unicode-escape", "unicode-escape")
+CODECS = (
+    "latin-1",
+    "latin1",
+    "iso8859-1",
+    "utf-8",
+    "utf8",
+    "ascii",
+    "raw-unicode-escape",
+    "unicode-escape",
+    "utf-16",
+    "utf-16-le",
+    "utf-16-be",
+    "utf-32",
+    "utf-32-le",
+    "utf-32-be",
+)
 
 
 STORAGE = re.compile(r"(^|/)data/\d+\Z|\.txt\Z")  # no loader unpickles these
