@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import CONFIG_JSON
@@ -95,22 +95,35 @@ def _object(pairs: list[tuple[str, Any]]) -> _Object:
     return made
 
 
+class _Unread(NamedTuple):
+    """Why there is no value."""
+
+    rule: str
+    words: str
+
+
+def _read(data: bytes) -> Any:
+    """The value of a JSON text, whatever bytes its strings have."""
+    try:
+        return json.loads(data.decode(json.detect_encoding(data), "replace"), object_pairs_hook=_object)
+    except RecursionError:
+        return _Unread("config/unproven", "it is nested too deeply to be read")
+    except ValueError as error:
+        if "digits" in str(error):
+            return _Unread("config/unproven", "it has an integer too long to be read")
+        return _Unread("config/unreadable", f"it can't be read as JSON: {error}")
+
+
 def scan(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
     """A JSON file."""
     if source.size > CONFIG_JSON:
         yield Skipped(place.path, place.members, "JSON", f"it is longer than {CONFIG_JSON} bytes")
         return
     budget.spend(source.size)
-    try:
-        value = json.loads(source.read(0, source.size), object_pairs_hook=_object)
-    except RecursionError:
-        yield finding(RULES, "config/unproven", source, place, "it is nested too deeply to be read")
-        return
-    except ValueError as error:
-        if "digits" in str(error):
-            yield finding(RULES, "config/unproven", source, place, "it has an integer too long to be read")
-        elif place.name.lower() in _LOADED:
-            yield finding(RULES, "config/unreadable", source, place, f"it can't be read as JSON: {error}")
+    value = _read(source.read(0, source.size))
+    if isinstance(value, _Unread):
+        if value.rule != "config/unreadable" or place.name.lower() in _LOADED:
+            yield finding(RULES, value.rule, source, place, value.words)
         return
     walk = _ConfigWalk(source, place)
     for row, name in named_code.named(place.name.lower(), value):
