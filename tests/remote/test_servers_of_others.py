@@ -134,6 +134,6 @@ def test_other_buckets_without_credentials_say_what_to_set(
     scheme: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")  # no test reaches the network
-    monkeypatch.setattr("weighbridge.adapters.remote.bucket.RETRIES", 0)
+    monkeypatch.setattr("weighbridge.adapters.remote.buckets.reading.RETRIES", 0)
     assert main(["inspect", f"{scheme}://bucket/x"]) == 2
     assert "hint" in capsys.readouterr().err

@@ -111,7 +111,7 @@ class RemotePath(type(Path())):  # type: ignore[misc]  # pathlib's class for thi
         """The tree to write to, and the name in it. UsageError for a path that is only read."""
         tree, name = self._tree()
         if not hasattr(tree, "sink"):
-            raise UsageError(f"{self} is only read", hint="write to this machine, s3:// or hf://")
+            raise UsageError(f"{self} is only read", hint="write to this machine, a bucket or hf://")
         return tree, name  # type: ignore[return-value]  # a `TargetTree`, by its method
 
     @property

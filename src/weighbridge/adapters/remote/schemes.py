@@ -18,11 +18,16 @@ _HERE: Final = "weighbridge.adapters.remote"
 SCHEMES: Final = MappingProxyType(
     {
         **{"hf": "hub", "https": "web", "http": "web", "ollama": "ollama", "lmstudio": "lmstudio"},
-        **dict.fromkeys(("s3", "gs", "gcs", "az", "abfs"), "bucket"),
+        **dict.fromkeys(("s3", "gs", "gcs", "az", "abfs"), "buckets.reading"),
     }
 )
 #: Scheme -> the module whose `to_target` writes to such an address.
-TARGETS: Final = MappingProxyType({"s3": "s3", "hf": "hub_upload"})
+TARGETS: Final = MappingProxyType(
+    {
+        **{"s3": "buckets.s3", "gs": "buckets.gcs", "gcs": "buckets.gcs", "az": "buckets.azure"},
+        **{"abfs": "buckets.azure", "hf": "hub_upload"},
+    }
+)
 _HUB: Final = frozenset({"huggingface.co", "www.huggingface.co", "hf.co"})
 
 
