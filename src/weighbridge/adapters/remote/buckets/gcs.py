@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ from weighbridge.io.source import Source
 
 #: Objects that one request composes.
 COMPOSED: Final = 32
-_BATCH: Final = 100  # deletions of one request
+_AT_A_TIME: Final = 16  # requests that delete
 _PURPOSE: Final = "writing to gs://"
 _PARTS: Final = re.compile(r"(?:.*/)?\.[^/]+\.weighbridge/.*")
 _PART: Final = re.compile(r"\d{5}")
@@ -122,11 +123,14 @@ class GcsStore:
             self.bucket.blob(name).delete(retry=self.patient)
 
     def discard(self, names: Sequence[str]) -> None:
-        """Delete parts, as far as that goes."""
-        for first in range(0, len(names), _BATCH):
-            with self._at(names[first]), self.client.batch(raise_exception=False):
-                for name in names[first : first + _BATCH]:
-                    self.bucket.blob(name).delete()
+        """Delete parts, as far as that goes: the object is whole without it."""
+
+        def delete(name: str) -> None:
+            with suppress(RemoteError):
+                self.remove(name)
+
+        with ThreadPoolExecutor(_AT_A_TIME) as pool:
+            list(pool.map(delete, names))
 
     def changed(self) -> None:
         forget(self.title)
