@@ -14,6 +14,7 @@ from weighbridge.adapters.remote.ollama import OllamaName, parse_name
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.cli.main import main
+from weighbridge.models.locate import locate
 
 GGUF = b"GGUF" + (3).to_bytes(4, "little") + bytes(16)
 SHA = "a4e5e156ddec27e286f75328784d7106b60a4eb1d246e950a001a3f944fbda99"
@@ -98,6 +99,8 @@ def test_a_model_of_a_registry_is_read_by_ranges(capsys: pytest.CaptureFixture[s
         assert SHA in capsys.readouterr().out
         assert "vnd.docker" in server.log[0].headers["accept"]
         assert main(["hash", f"ollama://{name}/me/none"]) == 2
+        (note,) = locate(f"ollama://{name}/me/tiny").notes
+        assert "license" in note
 
 
 def test_lm_studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,7 +107,16 @@ def locate(path: str | Path) -> Place:
     one = numbered(path.name)
     if one and one.suffix == ".gguf":
         return Place(path, _siblings(path, one), path.parent)
-    return Place(path, (path,), path.parent)
+    return Place(path, (path,), path.parent, notes=_left_in_store(path))
+
+
+def _left_in_store(path: Path) -> tuple[str, ...]:
+    """A note on what a store has of the model beside its weights."""
+    sidecars: tuple[str, ...] = getattr(path, "sidecars", ())
+    if not sidecars:
+        return ()
+    return (f"not part of the weights: {', '.join(sidecars)} of the model in Ollama; "
+            "ollama show --modelfile prints them",)  # fmt: skip
 
 
 def _described(path: Path) -> Place:

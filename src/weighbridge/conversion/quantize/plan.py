@@ -179,6 +179,7 @@ def finish(
         files=files,
         losses=(*inputs.losses, *_losses(choice, inputs, weights), *copied(model, made)),
         notes=(
+            *model.oddities,
             *_notes(inputs, weights),
             *(line for f in files for line in f.layout.notes),
             *check_loadable(((f.name, f.layout) for f in files), model),

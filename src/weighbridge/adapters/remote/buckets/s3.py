@@ -12,24 +12,18 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
-from uuid import uuid4
 
-from weighbridge.adapters.remote.bucket import BucketFile
-from weighbridge.adapters.remote.extra import check_online, forget, package
-from weighbridge.base.errors import RefusedError, RemoteError, UsageError
-from weighbridge.base.limits import MIB
+from weighbridge.adapters.remote.buckets.reading import BucketFile
+from weighbridge.adapters.remote.buckets.targets import MARKED, part_size, path_of
+from weighbridge.adapters.remote.extra import forget, package
+from weighbridge.base.errors import RefusedError, RemoteError
 from weighbridge.io.location import RemotePath
 from weighbridge.io.ranges import RangeSource
-from weighbridge.io.sink import ParallelUploads, ParallelWrite, UploadSink, check_uploads
 from weighbridge.io.sink.upload import ObjectState
 from weighbridge.io.source import Source
 
-#: Bytes of a part, until an object needs more than `PARTS` of them. S3 wants at least 5 MiB.
-PART: Final = 16 * MIB
-PARTS: Final = 9_999
 TRIES = 6
 _MARK_PART: Final = 10_000
-_MARKED: Final = "weighbridge-run"  # a name in the object's metadata
 _DENIED: Final = frozenset(
     {"AccessDenied", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "AllAccessDisabled"}
 )
@@ -90,8 +84,7 @@ class S3Store:
         return S3Errors(f"{self.title}/{name}" if name else self.title)
 
     def part_size(self, size: int) -> int:
-        least = -(-size // PARTS)
-        return PART if least <= PART else -(-least // MIB) * MIB
+        return part_size(size)
 
     def state(self, name: str) -> ObjectState | None:
         with self._at(name):
@@ -101,7 +94,7 @@ class S3Store:
                 if _code(error) in ("404", "NoSuchKey", "NotFound"):
                     return None
                 raise
-        return ObjectState(found["ContentLength"], found.get("Metadata", {}).get(_MARKED, ""))
+        return ObjectState(found["ContentLength"], found.get("Metadata", {}).get(MARKED, ""))
 
     def below(self, folder: str) -> Collection[str]:
         prefix = f"{folder}/" if folder else ""
@@ -113,7 +106,7 @@ class S3Store:
         more = {} if replace else {"IfNoneMatch": "*"}
         with self._at(name):
             try:
-                self.client.put_object(Bucket=self.bucket, Key=name, Body=data, Metadata={_MARKED: mark}, **more)
+                self.client.put_object(Bucket=self.bucket, Key=name, Body=data, Metadata={MARKED: mark}, **more)
             except self.errors:
                 if self.state(name) != ObjectState(len(data), mark):
                     raise
@@ -176,7 +169,7 @@ class S3Upload:
 
     def begin(self, *, marked: bool) -> None:
         found = self.store.client.create_multipart_upload(
-            Bucket=self.store.bucket, Key=self.name, Metadata={_MARKED: self.mark}, ChecksumAlgorithm="CRC32"
+            Bucket=self.store.bucket, Key=self.name, Metadata={MARKED: self.mark}, ChecksumAlgorithm="CRC32"
         )
         self._at["UploadId"] = found["UploadId"]
         if marked:
@@ -287,88 +280,6 @@ def _entry(part: Mapping[str, Any]) -> dict[str, Any]:
     return {"PartNumber": part["PartNumber"], "ETag": part["ETag"], **checksum}
 
 
-class S3Records:
-    """Small objects below a name."""
-
-    def __init__(self, store: S3Store, prefix: str) -> None:
-        self.store, self.prefix = store, prefix
-
-    def _name(self, name: str) -> str:
-        return f"{self.prefix}/{name}".strip("/")
-
-    def add(self, name: str, data: bytes) -> bool:
-        try:
-            self.store.put(self._name(name), data, uuid4().hex, replace=False)
-        except FileExistsError:
-            return False
-        return True
-
-    def put(self, name: str, data: bytes) -> None:
-        self.store.put(self._name(name), data, uuid4().hex, replace=True)
-
-    def read(self, name: str) -> bytes | None:
-        return self.store.read(self._name(name))
-
-    def remove(self, name: str) -> None:
-        self.store.remove(self._name(name))
-
-    def names(self, folder: str) -> Collection[str]:
-        return self.store.below(self._name(folder))
-
-
-class S3Target:
-    """A bucket to be written to, as the tree of its objects."""
-
-    def __init__(self, bucket: str) -> None:
-        self.store = S3Store(bucket)
-        self.title = self.store.title
-
-    def size(self, name: str) -> int | None:
-        found = self.store.state(name) if name else None
-        return found.size if found else None
-
-    def children(self, folder: str) -> Mapping[str, bool] | None:
-        names = self.store.below(folder)
-        return {name.partition("/")[0]: "/" in name for name in sorted(names)} or None
-
-    def version(self, name: str) -> str:
-        found = self.store.state(name)
-        return found.mark if found else ""
-
-    def digest(self, name: str) -> tuple[str, str] | None:
-        return None
-
-    def open(self, name: str) -> Source:
-        raise UsageError(f"{self.title}/{name} is a target", hint="name it as a source")
-
-    def check(self, name: str, *, overwrite: bool, folder: bool | None) -> None:
-        """Checks for obstacles to a write, before any work."""
-        check_uploads(self.store, name, overwrite=overwrite, folder=folder)
-
-    def sink(self, name: str, *, size: int, **how: Any) -> UploadSink:
-        """What is written under a name; its `size` needs no room here."""
-        return UploadSink(self.store, name, **how)
-
-    def records(self, name: str) -> S3Records:
-        """Small objects below a name."""
-        return S3Records(self.store, name)
-
-    def parallel(self, name: str, write: ParallelWrite) -> ParallelUploads:
-        """What several processes write under a name."""
-        return ParallelUploads(self.store, name, write)
-
-    def staged(self, size: int, late: int) -> int:
-        """Bytes of this machine's disk that a write takes: files whose checksums come first wait there whole."""
-        return late
-
-
 def to_target(text: str) -> RemotePath:
     """The object or folder of a bucket's address, which needn't be there."""
-    bucket, _, key = text.partition("://")[2].strip("/").partition("/")
-    if not bucket or not key:
-        raise UsageError(f"{text} names no object", hint="write s3://BUCKET/KEY")
-    if any(part in ("", ".", "..") for part in key.split("/")):
-        raise UsageError(f"{text}: a name has an empty part, . or ..", hint="write s3://BUCKET/KEY")
-    check_online(text)
-    path: RemotePath = RemotePath.root(f"target+s3://{bucket}", S3Target(bucket)) / key
-    return path
+    return path_of(text, "s3", S3Store)
