@@ -143,6 +143,11 @@ class FileSource(Source):
             done += got
         return done
 
+    def head(self, length: int) -> bytes:
+        if hasattr(os, "pread") and len(found := os.pread(self.fileno(), length, 0)) == min(length, self.size):
+            return found
+        return super().head(length)
+
     def location(self, offset: int) -> tuple[FileSource, int] | None:
         return self, offset
 
