@@ -7,15 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from weighbridge.adapters.torch import to_torch, torch_dtype
+from weighbridge.adapters.torch import BY_TORCH, to_torch, torch_dtype
 from weighbridge.base.dtypes import BY_NAME, DType
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.tensors.nodes import LogicalTensor, Node
+from weighbridge.tensors.prefetch import prefetch_behind
 
 if TYPE_CHECKING:
     import torch
-
-_BY_TORCH: Final = {f"torch.{t.torch}": t for t in BY_NAME.values() if t.torch}
+#: The keys under which config.json states packed weights: MLX's, the hub's.
+QUANTIZATION_KEYS: Final = ("quantization", "quantization_config")
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ def load_module(
     absent = [n for n in places if n not in wanted and not groups[n] & wanted.keys()]
     unexpected = [n for n in tensors if n not in places]
     _check(wanted, places, absent if strict else [], unexpected if strict else [])
+    prefetch_behind(wanted.values())
     state = {name: _as_of(node, places[name], dtype, device) for name, node in wanted.items()}
     module.load_state_dict(state, assign=True, strict=False)
     for name in wanted:
@@ -78,7 +80,7 @@ def _check(
 
 def _as_of(node: LogicalTensor, place: Any, dtype: DType | None, device: str | None) -> torch.Tensor:
     """A tensor as the module has it: its type, its device (the CPU for one on the meta device)."""
-    kind = _BY_TORCH.get(str(place.dtype)) if dtype is None or not place.dtype.is_floating_point else dtype
+    kind = BY_TORCH.get(str(place.dtype)) if dtype is None or not place.dtype.is_floating_point else dtype
     if kind is None:
         raise UnsupportedError(f"no cast to {place.dtype}")
     where = device or (None if place.is_meta or place.device.type == "cpu" else str(place.device))
@@ -144,11 +146,7 @@ def transformers_model(
             f"{kind.__name__} is no class of one architecture",
             hint="pass the class itself: the first of config.json's architectures",
         )
-    own = kind.config_class.from_dict({k: v for k, v in config.items() if k not in _QUANTIZED})
+    own = kind.config_class.from_dict({k: v for k, v in config.items() if k not in QUANTIZATION_KEYS})
     found = None if dtype is None else torch_dtype(dtype)
     lazy = {name: LazyValue(node, dtype) for name, node in tensors.items()}
     return kind.from_pretrained(None, config=own, state_dict=lazy, dtype=found or "auto", **options)
-
-
-#: The settings of packed weights in a config; the weights are handed over decoded.
-_QUANTIZED: Final = ("quantization", "quantization_config")

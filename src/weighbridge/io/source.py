@@ -71,7 +71,7 @@ class Source(Closing, ABC):
         return None
 
     def advise(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Announce (offset, length) ranges that will be read. Nothing to do where reading costs no round trip."""
+        """Announce (offset, length) ranges that will be read. It may return before they are."""
 
     def stream(self, length: int) -> None:
         """Announce that the first `length` bytes, and perhaps more, will be read in their order."""
@@ -143,8 +143,21 @@ class FileSource(Source):
             done += got
         return done
 
+    def head(self, length: int) -> bytes:
+        if hasattr(os, "pread") and len(found := os.pread(self.fileno(), length, 0)) == min(length, self.size):
+            return found
+        return super().head(length)
+
     def location(self, offset: int) -> tuple[FileSource, int] | None:
         return self, offset
+
+    def advise(self, ranges: Iterable[tuple[int, int]]) -> None:
+        _will_need(self.fileno(), ranges)
+
+    def advise_behind(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """As `advise`, by a thread of its own, which a `close` doesn't stop."""
+        fd = os.dup(self.fileno())
+        threading.Thread(target=_will_need_then_close, args=(fd, list(ranges)), daemon=True).start()
 
     def map(self, private: bool = False) -> memoryview:
         """The whole file as a view, which keeps the mapping alive after `close`. Read-only; a `private` view may be
@@ -165,6 +178,20 @@ class FileSource(Source):
     def __del__(self) -> None:
         if getattr(self, "_fd", -1) >= 0:
             self.close()
+
+
+def _will_need(fd: int, ranges: Iterable[tuple[int, int]]) -> None:
+    """Ask the system to read ranges of a file into the page cache, where it takes such advice."""
+    if hasattr(os, "posix_fadvise"):
+        for offset, length in ranges:
+            os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
+
+
+def _will_need_then_close(fd: int, ranges: Iterable[tuple[int, int]]) -> None:
+    try:
+        _will_need(fd, ranges)
+    finally:
+        os.close(fd)
 
 
 # O_NONBLOCK: opening a FIFO must not hang; it means nothing for a regular file.
