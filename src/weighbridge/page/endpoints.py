@@ -11,7 +11,7 @@ from typing import Any, Final
 from weighbridge import __version__
 from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.base.plain import plain
-from weighbridge.reports.page.book import Book, Control, Endpoint, exact, front_coded
+from weighbridge.page.book import Book, Control, Endpoint, exact, front_coded
 
 _SHOWN: Final = 200  # findings of a report
 _LONG: Final = 20_000  # characters of a metadata value
@@ -24,6 +24,7 @@ def start(book: Book) -> dict[str, Any]:
             "path": path,
             "name": Path(path).name or path,
             "format": model.format,
+            "tensors": len(model.index),
             "files": [{"name": Path(source.name).name, "size": source.size} for source in model.index.files],
         }
         for path, model in zip(book.paths, book.models, strict=True)
@@ -34,7 +35,27 @@ def start(book: Book) -> dict[str, Any]:
 def summary(book: Book, model: int) -> Any:
     from weighbridge.reports.view.summary import summary
 
-    return summary(book.models[model])
+    return summary(book.models[model], book.surveyed(model))
+
+
+def tree(book: Book, model: int, counted: int) -> Any:
+    """The names of the tensors, equal layers folded: some dozens of nodes. Without parameters it is there at once."""
+    from weighbridge.reports.view.tree import tensor_tree
+
+    return tensor_tree(book.models[model], book.surveyed(model).counted if counted else None)
+
+
+def architecture(book: Book, model: int) -> Any:
+    """The drawing of the model, and what a token of context costs; or why that isn't known."""
+    from weighbridge.fitting.per_token import cache_per_token
+    from weighbridge.reports.view.architecture import architecture
+
+    opened = book.models[model]
+    drawn = architecture(opened, book.surveyed(model))
+    try:
+        return {"drawing": drawn, "cache": cache_per_token(opened)}
+    except WeighbridgeError as error:
+        return {"drawing": drawn, "cache": None, "reason": error.message}
 
 
 def findings(book: Book, model: int, control: Control) -> Any:
@@ -55,7 +76,7 @@ def tensors(book: Book, model: int) -> Any:
     """The columns of the list, names front-coded."""
     from weighbridge.reports.view.tensors import tensor_columns
 
-    columns = tensor_columns(book.models[model])
+    columns = tensor_columns(book.models[model], book.surveyed(model))
     found = {f.name: getattr(columns, f.name) for f in fields(columns)}
     wide = {name: exact(found[name]) for name in ("offset", "nbytes", "parameters")}
     return {**found, **wide, "names": front_coded(columns.names)}
@@ -144,12 +165,19 @@ def heat(book: Book, model: int, statistic: str, control: Control) -> Any:
 
 
 def diff(book: Book, control: Control) -> Any:
-    """What differs between two models, values included."""
-    from weighbridge.reports.diff.report import diff
+    """What differs between two models, values included; the errors by layer and role; templates side by side."""
+    from weighbridge.reports.diff.errors import ERRORS, error_map
+    from weighbridge.reports.diff.report import diff_models
+    from weighbridge.reports.side_by_side import side_by_side
 
     if len(book.models) < 2:
         raise UsageError("there is one model only")
-    return diff(*book.paths, progress=control.progress)
+    found = diff_models(*book.models, progress=control.progress)
+    return {
+        "report": found,
+        "errors": {name: error_map(found, name) for name in ERRORS},
+        "template": side_by_side(*found.templates) if found.templates else None,
+    }
 
 
 def bytes_of(book: Book, model: int, file: int, offset: int, length: int) -> Any:
@@ -187,6 +215,8 @@ ENDPOINTS: Final[Mapping[str, Endpoint]] = MappingProxyType(
         "start": Endpoint(start),
         "summary": Endpoint(summary, ("model",), kept=True),
         "findings": Endpoint(findings, ("model",), slow=True),
+        "tree": Endpoint(tree, ("model", "counted"), kept=True),
+        "architecture": Endpoint(architecture, ("model",), kept=True),
         "tensors": Endpoint(tensors, ("model",), kept=True),
         "metadata": Endpoint(metadata, ("model",)),
         "layout": Endpoint(layout, ("model", "file"), kept=True),
