@@ -183,7 +183,7 @@ def test_quantizing_again_is_refused_unless_allowed(quantized: Path, tmp_path: P
     write(tmp_path / "x.safetensors", {"m.weight": np.zeros((2, 64), np.float32)})
     with wb.open(quantized) as model:
         node = model["a.weight"].node
-        from weighbridge.conversion.plan.losses import losses_of
+        from weighbridge.conversion.plan.losses.requantized import losses_of
 
         twice = nodes.cast(nodes.decode(node), BY_NAME["Q4_0"])
         with pytest.raises(RefusedError, match="--allow-requantize"):

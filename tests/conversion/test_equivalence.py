@@ -1,5 +1,5 @@
 """No setting that a loader takes is lost without a word: what a plan carries is compared with the source's before
-anything is written (`conversion/plan/equivalence.py`)."""
+anything is written (`conversion/plan/losses/settings.py`)."""
 
 from __future__ import annotations
 

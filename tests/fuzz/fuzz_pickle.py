@@ -10,7 +10,7 @@ from collections import OrderedDict
 import harness
 
 from weighbridge.io.source import BytesSource
-from weighbridge.unpickle import torch
+from weighbridge.unpickle.libraries import torch
 from weighbridge.unpickle.machine import Machine
 
 

@@ -93,7 +93,9 @@ def obtain() -> Path:
         if (digest := hashlib.sha256(archive.read_bytes()).hexdigest()) != SHA256:
             raise SystemExit(f"{archive.name}: sha256 is {digest}, not {SHA256}")
         with tarfile.open(archive) as tar:
-            tar.extractall(folder, members=_wanted(tar), filter="data")
+            # By attribute: `filter=` as an argument came with Python 3.11.4, and Debian 12 has 3.11.2.
+            tar.extraction_filter = getattr(tarfile, "data_filter", None)
+            tar.extractall(folder, members=_wanted(tar))
         shutil.rmtree(TREE, ignore_errors=True)
         os.rename(Path(folder) / _PREFIX, TREE)
     return TREE

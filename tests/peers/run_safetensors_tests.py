@@ -77,7 +77,9 @@ def unpacked(source: Path, folder: Path) -> Path:
     if source.is_dir():
         return source
     with tarfile.open(source) as tar:
-        tar.extractall(folder, filter="data")
+        # By attribute: `filter=` as an argument came with Python 3.11.4, and Debian 12 has 3.11.2.
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)
+        tar.extractall(folder)
     return next(p.parent for p in folder.rglob("PKG-INFO") if (p.parent / "bindings").is_dir())
 
 

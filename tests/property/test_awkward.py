@@ -26,7 +26,7 @@ from weighbridge.base.errors import RefusedError
 from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Layout, Slot
 from weighbridge.conversion.options import WriteOptions
-from weighbridge.conversion.plan.losses import losses_of
+from weighbridge.conversion.plan.losses.requantized import losses_of
 from weighbridge.conversion.plan.model import Plan, PlannedFile
 from weighbridge.conversion.plan.run import run
 from weighbridge.io.source import BytesSource

@@ -19,7 +19,7 @@ from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, Q4_0, Q4_1, Q8_0, U
 from weighbridge.base.errors import FormatError
 from weighbridge.base.spec import Spec
 from weighbridge.conversion import dtype_policy
-from weighbridge.conversion.plan.losses import losses_of
+from weighbridge.conversion.plan.losses.requantized import losses_of
 from weighbridge.conversion.plan.probe import block_for
 from weighbridge.packings.unpacking import unpack
 from weighbridge.tensors import kernels, nodes

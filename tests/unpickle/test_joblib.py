@@ -15,7 +15,7 @@ from weighbridge.base.errors import FormatError
 from weighbridge.io.source import BytesSource
 from weighbridge.reports.scan.engine import scan_source
 from weighbridge.unpickle import machine
-from weighbridge.unpickle.joblib import JoblibMachine
+from weighbridge.unpickle.libraries.joblib import JoblibMachine
 
 RECORDS = np.zeros(3, dtype=[("a", "<f4"), ("b", "U3")])
 VALUES: dict[str, Any] = {

@@ -24,17 +24,10 @@ from weighbridge.containers.torch import entries as torch_entries
 from weighbridge.containers.torch import tar as torch_tar
 from weighbridge.containers.torch import zip as torch_zip
 from weighbridge.io.source import BytesSource
-from weighbridge.unpickle import (
-    legacy,
-    machine,
-    numpy_calls,
-    steps,
-    text_numbers,
-    torch,
-    torch_calls,
-    torch_types,
-    values,
-)
+from weighbridge.unpickle import machine, steps, text_numbers, values
+from weighbridge.unpickle.libraries import numpy as numpy_calls
+from weighbridge.unpickle.libraries import torch, torch_calls, torch_types
+from weighbridge.unpickle.libraries import torch_legacy as legacy
 
 pytestmark = pytest.mark.mutation
 

@@ -23,7 +23,7 @@ from weighbridge.containers.torch import bare_pickle as pickles
 from weighbridge.containers.torch import tar as torch_tar
 from weighbridge.containers.torch import zip as torch_zip
 from weighbridge.io.source import BytesSource
-from weighbridge.unpickle import numpy_calls
+from weighbridge.unpickle.libraries import numpy as numpy_calls
 
 torch = pytest.importorskip("torch")
 
@@ -173,7 +173,7 @@ def test_what_is_embedded_must_be_a_storage() -> None:
 
 def test_one_embedded_storage_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """However often a pickle names it."""
-    from weighbridge.unpickle import legacy
+    from weighbridge.unpickle.libraries import torch_legacy as legacy
 
     count = 0
     read = legacy.read

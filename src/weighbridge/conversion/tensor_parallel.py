@@ -13,9 +13,9 @@ from weighbridge.conversion.options import RankOptions, WriteOptions
 from weighbridge.conversion.plan import writers
 from weighbridge.conversion.plan.builder import sidecar_files
 from weighbridge.conversion.plan.fingerprint import state_of
+from weighbridge.conversion.plan.losses.ties import copied
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.target import check_target
-from weighbridge.conversion.plan.ties import copied
 from weighbridge.io.location import open_source
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.tensor_parallel.packed_shards import rank_part

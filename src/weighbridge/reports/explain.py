@@ -18,8 +18,8 @@ from weighbridge.containers.opening import format_of
 from weighbridge.io.location import open_source
 from weighbridge.io.source import Source
 from weighbridge.unpickle import explain as steps
+from weighbridge.unpickle.libraries.torch_calls import NAMES
 from weighbridge.unpickle.machine import Event, Machine
-from weighbridge.unpickle.torch_calls import NAMES
 from weighbridge.unpickle.values import Global, Object
 
 SCHEMA: Final = "weighbridge/explain/1"

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.io.source import BytesSource
-from weighbridge.unpickle.joblib import JoblibMachine
+from weighbridge.unpickle.libraries.joblib import JoblibMachine
 from weighbridge.unpickle.opcodes import Opcode
 from weighbridge.unpickle.values import Global
 

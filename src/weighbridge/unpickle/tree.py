@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.limits import PICKLE_DEPTH
+from weighbridge.unpickle.libraries.torch_calls import interpret
+from weighbridge.unpickle.libraries.torch_types import SavedTensor
 from weighbridge.unpickle.machine import Machine
-from weighbridge.unpickle.torch_calls import interpret
-from weighbridge.unpickle.torch_types import SavedTensor
 from weighbridge.unpickle.values import Dict, Global, Object, Persistent, Set, UnexpectedOpcode, preview
 
 _KEYS: Final = (str, int, bool, float, type(None), bytes)

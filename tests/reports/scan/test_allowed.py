@@ -23,7 +23,7 @@ from weighbridge.reports.scan.pickle import denylist, policy, shapes
 from weighbridge.reports.scan.pickle import scanner as pickles
 from weighbridge.reports.scan.pickle.allowlist import CALLS, VALUES, Allowed
 from weighbridge.reports.scan.pickle.indices import INDEXED
-from weighbridge.unpickle.joblib import WRAPPER
+from weighbridge.unpickle.libraries.joblib import WRAPPER
 
 torch = pytest.importorskip("torch")
 Path = tuple[str, str]

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from weighbridge.base.limits import SNIFF_FIELDS, SNIFF_OPCODES
 from weighbridge.containers.sniff.probe import Confidence, Hit, Probe
-from weighbridge.unpickle.legacy import MAGIC as TORCH_MAGIC
+from weighbridge.unpickle.libraries.torch_legacy import MAGIC as TORCH_MAGIC
 from weighbridge.unpickle.recognise import Prefix, prefix
 
 # ---- pickle ----

@@ -15,7 +15,7 @@ from weighbridge.base.limits import PICKLE_READING, PICKLES
 from weighbridge.containers.base import Index, Region
 from weighbridge.containers.torch.entries import SourceList, entries_of, no_storage, pickle_regions
 from weighbridge.io.source import Source
-from weighbridge.unpickle import torch
+from weighbridge.unpickle.libraries import torch
 from weighbridge.unpickle.machine import Machine
 from weighbridge.unpickle.values import Dict
 

@@ -16,9 +16,9 @@ from weighbridge.containers.base import CAPPED, Entry, Finding, Region, Severity
 from weighbridge.io.flip import FlippedSource
 from weighbridge.io.source import BytesSource, Source, Window
 from weighbridge.unpickle.explain import explain
+from weighbridge.unpickle.libraries.torch import Reading, Remark, SavedTensor, Storage
+from weighbridge.unpickle.libraries.torch_types import InlineBytes
 from weighbridge.unpickle.machine import Machine
-from weighbridge.unpickle.torch import Reading, Remark, SavedTensor, Storage
-from weighbridge.unpickle.torch_types import InlineBytes
 
 _MOST: Final = 1 << 63  # bytes of one tensor
 

@@ -1,5 +1,5 @@
 """PyTorch's checkpoints before 1.6 (and `_use_new_zipfile_serialization=False`): five pickles, then the storages. See
-`unpickle/legacy.py` for the layout."""
+`unpickle/libraries/torch_legacy.py` for the layout."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from weighbridge.base.limits import PICKLE_READING
 from weighbridge.containers.base import Index, Region
 from weighbridge.containers.torch.entries import SourceList, StoragePlace, entries_of, pickle_regions
 from weighbridge.io.source import Source
-from weighbridge.unpickle import legacy, torch
-from weighbridge.unpickle.torch import Storage
-from weighbridge.unpickle.torch_types import WIDTHS
+from weighbridge.unpickle.libraries import torch
+from weighbridge.unpickle.libraries import torch_legacy as legacy
+from weighbridge.unpickle.libraries.torch import Storage
+from weighbridge.unpickle.libraries.torch_types import WIDTHS
 
 NAME: Final = "torch-legacy"
 

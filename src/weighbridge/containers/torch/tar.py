@@ -22,9 +22,9 @@ from weighbridge.containers.archive import tar as tars
 from weighbridge.containers.base import Index, Region
 from weighbridge.containers.torch.entries import SourceList, StoragePlace, entries_of
 from weighbridge.io.source import Source, Window
-from weighbridge.unpickle import torch
+from weighbridge.unpickle.libraries import torch
+from weighbridge.unpickle.libraries.torch_types import STORAGES, SavedTensor, Storage, within
 from weighbridge.unpickle.machine import Machine
-from weighbridge.unpickle.torch_types import STORAGES, SavedTensor, Storage, within
 from weighbridge.unpickle.values import Global, UnexpectedOpcode, preview
 
 NAME: Final = "torch-tar"

@@ -29,9 +29,9 @@ from weighbridge.containers.base import Entry, Finding, Index, Region, Severity
 from weighbridge.containers.torch.entries import SourceList, StoragePlace, entries_of, pickle_regions
 from weighbridge.containers.torch.write import layout
 from weighbridge.io.source import Source
-from weighbridge.unpickle import torch
+from weighbridge.unpickle.libraries import torch
+from weighbridge.unpickle.libraries.torch import Reading, Remark, Storage
 from weighbridge.unpickle.machine import Machine
-from weighbridge.unpickle.torch import Reading, Remark, Storage
 from weighbridge.unpickle.values import Dict
 
 __all__ = ["NAME", "layout", "parse", "regions"]

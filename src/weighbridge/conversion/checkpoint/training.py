@@ -19,8 +19,8 @@ from weighbridge.containers.safetensors import container as safetensors
 from weighbridge.containers.torch import write as torch_write
 from weighbridge.containers.torch.tree import FORMATS, read_tree
 from weighbridge.conversion.options import WriteOptions
+from weighbridge.conversion.plan.losses.shared_storage import share
 from weighbridge.conversion.plan.model import Loss, Plan
-from weighbridge.conversion.plan.shared_storage import share
 from weighbridge.conversion.plan.writers import planned
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.training_state import FILE, State, encode, file_of, is_checkpoint, read_state

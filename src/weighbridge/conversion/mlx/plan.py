@@ -21,8 +21,8 @@ from weighbridge.conversion.mlx.config import with_fields, with_period, with_rop
 from weighbridge.conversion.options import MlxOptions
 from weighbridge.conversion.plan import writers
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, ignored_parts, sidecar_files
+from weighbridge.conversion.plan.losses.ties import drop_tied_mlx
 from weighbridge.conversion.plan.model import Loss, Move
-from weighbridge.conversion.plan.ties import drop_tied_mlx
 from weighbridge.io.location import open_source
 from weighbridge.models.arch.tables.schema import MlxEntry
 from weighbridge.models.checkpoint import Checkpoint

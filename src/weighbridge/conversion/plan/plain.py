@@ -12,8 +12,8 @@ from weighbridge.containers import reader
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.options import CastOptions
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_to
+from weighbridge.conversion.plan.losses.shared_storage import place_of
 from weighbridge.conversion.plan.model import Loss
-from weighbridge.conversion.plan.shared_storage import place_of
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.tensors.nodes import Node
 

@@ -17,8 +17,8 @@ from weighbridge.containers.base import Layout, Slot
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.safetensors import container as safetensors
 from weighbridge.conversion.options import SafetensorsOptions, ShardOptions, TargetOptions
+from weighbridge.conversion.plan.losses.shared_storage import share
 from weighbridge.conversion.plan.model import PlannedFile
-from weighbridge.conversion.plan.shared_storage import share
 from weighbridge.io.source import Source
 from weighbridge.tensors.nodes import Node, Stored
 

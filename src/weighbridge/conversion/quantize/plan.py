@@ -24,10 +24,10 @@ from weighbridge.containers.gguf import container as gguf
 from weighbridge.conversion.gguf.loadable import check_loadable
 from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.plan.fingerprint import state_of
-from weighbridge.conversion.plan.losses import is_quantized
+from weighbridge.conversion.plan.losses.requantized import is_quantized
+from weighbridge.conversion.plan.losses.ties import copied
 from weighbridge.conversion.plan.model import Loss, Plan, PlannedFile
 from weighbridge.conversion.plan.target import check_target
-from weighbridge.conversion.plan.ties import copied
 from weighbridge.conversion.plan.writers import planned
 from weighbridge.conversion.quantize import ftypes, size_target
 from weighbridge.conversion.quantize import keys as gguf_keys

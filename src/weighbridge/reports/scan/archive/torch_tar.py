@@ -20,7 +20,7 @@ from weighbridge.io.source import Source
 from weighbridge.reports.scan.archive import streams
 from weighbridge.reports.scan.model import Budget, MemberPath, Nested, Piece
 from weighbridge.reports.scan.pickle import scanner as pickles
-from weighbridge.unpickle import torch_types
+from weighbridge.unpickle.libraries import torch_types
 from weighbridge.unpickle.machine import Machine
 from weighbridge.unpickle.values import Global
 

@@ -16,7 +16,7 @@ from weighbridge.io.source import Source
 from weighbridge.reports.scan.model import Budget, MemberPath, Nested, Piece, ScanRule, ScanVerdict, Use, finding
 from weighbridge.reports.scan.pickle import denylist
 from weighbridge.reports.scan.pickle.shapes import class_of
-from weighbridge.unpickle import joblib
+from weighbridge.unpickle.libraries import joblib
 from weighbridge.unpickle.machine import Machine
 
 RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(

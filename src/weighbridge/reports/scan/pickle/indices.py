@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from weighbridge.unpickle.torch_calls import interpret
-from weighbridge.unpickle.torch_types import SavedTensor, Storage, counts
+from weighbridge.unpickle.libraries.torch_calls import interpret
+from weighbridge.unpickle.libraries.torch_types import SavedTensor, Storage, counts
 from weighbridge.unpickle.values import Object, UnexpectedOpcode
 
 if TYPE_CHECKING:

@@ -36,10 +36,10 @@ from weighbridge.reports.scan.pickle.plain import PLAIN_NAMES
 from weighbridge.reports.scan.pickle.policy import PicklePolicy
 from weighbridge.reports.scan.pickle.shapes import BYTES, callee_of, class_of, storage_id
 from weighbridge.unpickle import machine as machines
-from weighbridge.unpickle.joblib import JoblibMachine
+from weighbridge.unpickle.libraries.joblib import JoblibMachine
+from weighbridge.unpickle.libraries.torch import embed
 from weighbridge.unpickle.machine import Event
 from weighbridge.unpickle.opcodes import TABLE
-from weighbridge.unpickle.torch import embed
 from weighbridge.unpickle.values import Blob, Global, preview
 
 _D, _M, _U, _NOTE = ScanVerdict.DANGEROUS, ScanVerdict.MALFORMED, ScanVerdict.UNKNOWN_CODE, ScanVerdict.DATA_ONLY

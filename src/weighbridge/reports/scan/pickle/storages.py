@@ -20,8 +20,8 @@ from weighbridge.reports.scan.model import Budget, MemberPath, OverLimit, ScanFi
 from weighbridge.reports.scan.pickle.indices import StorageBytes, Unresolved, fault
 from weighbridge.reports.scan.pickle.policy import PicklePolicy
 from weighbridge.reports.scan.pickle.shapes import storage_id
+from weighbridge.unpickle.libraries.torch_types import InlineBytes, Storage
 from weighbridge.unpickle.machine import Event
-from weighbridge.unpickle.torch_types import InlineBytes, Storage
 
 RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
     {

@@ -16,7 +16,7 @@ from weighbridge.base.dtypes import TABLE, U8, DType
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import DIMS, PICKLE_MEMORY
 from weighbridge.io.source import BytesSource, Source
-from weighbridge.unpickle import legacy
+from weighbridge.unpickle.libraries import torch_legacy as legacy
 from weighbridge.unpickle.values import Blob, Global, Object, Persistent, Set, UnexpectedOpcode, preview
 
 
@@ -189,7 +189,7 @@ def embedded(data: bytes | Blob, room: int) -> Storage | UnexpectedOpcode:
 
 def class_of(callee: Any) -> Global | None:
     """A name; or the class of an id ("module", class, file, source), as files before 1.6 name a module. (torch compares
-    the source with its own; here it is not looked at.)"""
+    the source with its own; it makes no difference here.)"""
     if isinstance(callee, Persistent):
         id = callee.id
         if isinstance(id, tuple) and len(id) == 4 and isinstance(id[0], str) and id[0] == "module":

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from weighbridge.unpickle import numpy_calls
-from weighbridge.unpickle.numpy_calls import Array
-from weighbridge.unpickle.torch_types import (
+from weighbridge.unpickle.libraries import numpy as numpy_calls
+from weighbridge.unpickle.libraries.numpy import Array
+from weighbridge.unpickle.libraries.torch_types import (
     COMPLEX,
     DTYPES,
     PLAIN,

@@ -20,10 +20,10 @@ from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.limits import PICKLE_DEPTH, PICKLE_FINDINGS, PICKLE_INLINE, PICKLE_NAME, PICKLE_PLAIN
-from weighbridge.unpickle import numpy_calls
+from weighbridge.unpickle.libraries import numpy as numpy_calls
+from weighbridge.unpickle.libraries.torch_calls import CLASSES, EMBEDDED, KNOWN, NAMES, interpret
+from weighbridge.unpickle.libraries.torch_types import SavedTensor, Storage, class_of, embedded
 from weighbridge.unpickle.machine import Event, Machine
-from weighbridge.unpickle.torch_calls import CLASSES, EMBEDDED, KNOWN, NAMES, interpret
-from weighbridge.unpickle.torch_types import SavedTensor, Storage, class_of, embedded
 from weighbridge.unpickle.values import Blob, Dict, Global, Object, Persistent, Record, Set, UnexpectedOpcode, preview
 
 __all__ = ["Reading", "Remark", "SavedTensor", "Storage", "read"]

@@ -10,8 +10,8 @@ from types import MappingProxyType
 from weighbridge.base.errors import WeighbridgeError
 from weighbridge.containers import reader
 from weighbridge.conversion.plan.builder import PlanBuilder
+from weighbridge.conversion.plan.losses.shared_storage import copies, is_same
 from weighbridge.conversion.plan.model import Loss
-from weighbridge.conversion.plan.shared_storage import copies, is_same
 from weighbridge.models.arch.tables.spec import Role
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.tensors.nodes import Node

@@ -1,0 +1,1 @@
+"""What libraries put into pickles, and how their own readers take it back: joblib, NumPy, PyTorch."""
