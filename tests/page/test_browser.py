@@ -332,7 +332,8 @@ def test_bits_per_weight_by_layer_are_those_of_the_types(visit: Visit, models: P
 
 
 TEMPLATE = (
-    "{% for m in messages %}<|im|>{{ m.role }}\n{{ m.content }}{% endfor %}{% if tools %}{{ 'a' * 10**10 }}{% endif %}"
+    "{% for m in messages %}<|im|>{{ m.role }}\n{{ m.content }}{{ m.thinking }}{% endfor %}"
+    "{% if tools %}{{ 'a' * 10**10 }}{% endif %}"
 )
 
 
@@ -362,10 +363,23 @@ def test_a_template_is_rendered_and_one_that_eats_memory_is_stopped(visit: Visit
     pytest.importorskip("jinja2")
     page = settled(visit(at(chat_url, "tokenizer")))
     page.wait_for_selector(".rendered")
-    assert page.locator(".rendered").inner_text() == "<|im|>user\nWhat is the capital of France?"
-    assert page.locator(".rendered .token").all_inner_texts() == ["<|im|>"]
+    assert page.get_by_label("Rendered template").inner_text() == "<|im|>user\nWhat is the capital of France?"
+    assert page.get_by_label("Rendered template").locator(".token").all_inner_texts() == ["<|im|>"]
     page.get_by_role("button", name="tools").click()
-    page.get_by_text("It took too much memory.").wait_for()
+    page.get_by_text("It took too much memory.").first.wait_for()
+
+
+def test_the_rendering_of_transformers_stands_beside_ours(visit: Visit, chat_url: str) -> None:
+    pytest.importorskip("transformers")
+    page = settled(visit(at(chat_url, "tokenizer")))
+    page.get_by_text("the same", exact=True).wait_for()
+    ours, theirs = (page.get_by_label(name).inner_text() for name in ("Rendered template", "Rendered by transformers"))
+    assert ours == theirs == "<|im|>user\nWhat is the capital of France?"
+    page.get_by_role("button", name="thinking", exact=True).click()
+    page.get_by_text("1 line differs").wait_for()
+    page.get_by_text("Line by line").click()
+    rows = page.get_by_role("region", name="Both renderings side by side").locator("td.differs").all_inner_texts()
+    assert "Half of a dozen" in rows[-1]
 
 
 def test_tokens_are_found(visit: Visit, chat_url: str) -> None:

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
+from weighbridge.base import malloc
 from weighbridge.base.closeable import Closing
 from weighbridge.base.errors import UsageError
 from weighbridge.base.plain import plain
@@ -114,6 +115,7 @@ class Book(Closing):
     def _next(self, model: int, rest: Sequence[tuple[int, str, Mapping[str, str]]]) -> None:
         if not rest or rest[0][0] != model:
             self._surveys.pop(model, None)  # large; what needs it is answered
+            malloc.trim()
         self._ahead(rest)
 
     def _from_headers(self, key: tuple[str, ...], answer: Callable[[], Any]) -> Future[bytes] | None:

@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge import __version__
 from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.base.plain import plain
 from weighbridge.page.book import Book, Control, Endpoint, exact, front_coded
+
+if TYPE_CHECKING:
+    from weighbridge.reports.chat.template import RenderedTemplate
 
 _SHOWN: Final = 200  # findings of a report
 _LONG: Final = 20_000  # characters of a metadata value
@@ -132,13 +135,26 @@ def rendered(book: Book, model: int, template: str, conversation: str, prompt: i
     """A template's rendering in pieces: texts, and special tokens with their numbers."""
     from weighbridge.reports.chat.template import render
 
-    found = render(book.vocab(model), conversation, template=template, add_generation_prompt=bool(prompt))
+    return _pieces(render(book.vocab(model), conversation, template=template, add_generation_prompt=bool(prompt)))
+
+
+def _pieces(found: RenderedTemplate) -> dict[str, Any]:
     pieces, at = [], 0
     for span in found.spans:
         pieces += [(found.text[at : span.start], None), (found.text[span.start : span.end], span.id)]
         at = span.end
     shown = [(text, token) for text, token in (*pieces, (found.text[at:], None)) if text]
     return {"pieces": shown, "error": found.error, "stopped": found.stopped}
+
+
+def reference(book: Book, model: int, template: str, conversation: str, prompt: int, control: Control) -> Any:
+    """What transformers makes of the same, and where that differs from ours."""
+    from weighbridge.reports.chat.template import render_both
+
+    found = render_both(book.vocab(model), conversation, template=template, add_generation_prompt=bool(prompt))
+    if found.reference is None:
+        return {"rendered": None, "reason": found.reason}
+    return {"rendered": _pieces(found.reference), "same": found.same, "lines": found.lines}
 
 
 def statistics(book: Book, model: int, tensor: int, control: Control) -> Any:
@@ -224,6 +240,7 @@ ENDPOINTS: Final[Mapping[str, Endpoint]] = MappingProxyType(
         "vocabulary": Endpoint(vocabulary, ("model",), kept=True),
         "tokens": Endpoint(tokens, ("model", "text")),
         "rendered": Endpoint(rendered, ("model", "template", "conversation", "prompt"), slow=True),
+        "reference": Endpoint(reference, ("model", "template", "conversation", "prompt"), slow=True),
         "statistics": Endpoint(statistics, ("model", "tensor"), slow=True),
         "channels": Endpoint(channels, ("model", "tensor"), slow=True),
         "heat": Endpoint(heat, ("model", "statistic"), slow=True),
