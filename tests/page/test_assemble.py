@@ -20,9 +20,9 @@ from tests.page.samples import SEVEN_B, sparse
 
 import weighbridge as wb
 from weighbridge.base.errors import RefusedError
-from weighbridge.reports.page import assemble
-from weighbridge.reports.page.book import Book, encode, exact, front_coded
-from weighbridge.reports.page.export import export, key
+from weighbridge.page import assemble
+from weighbridge.page.book import Book, encode, exact, front_coded
+from weighbridge.page.export import export, key
 
 
 def vendor() -> ModuleType:
@@ -108,7 +108,7 @@ def test_an_exported_page_holds_the_names_of_files_as_they_are(models: Path) -> 
 
 def test_what_cant_be_answered_says_so_in_an_exported_page(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from weighbridge.base.errors import UnsupportedError
-    from weighbridge.reports.page import book, endpoints
+    from weighbridge.page import book, endpoints
 
     def fails(*_: object, **given: object) -> None:
         raise UnsupportedError("not this one", hint="another")

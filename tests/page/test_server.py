@@ -17,9 +17,9 @@ import pytest
 from tests.page.conftest import running, serving
 
 import weighbridge as wb
-from weighbridge.api.viewing import ServedPage
 from weighbridge.base.errors import UsageError
 from weighbridge.cli.main import main
+from weighbridge.page.viewing import ServedPage
 
 pytest.importorskip("uvicorn")
 pytest.importorskip("starlette")

@@ -56,7 +56,7 @@ def view(
     loads nothing from elsewhere. With --output it becomes one file to keep or send; that one holds what headers tell,
     and no values of tensors. Ends with Ctrl-C.
     """
-    from weighbridge.api.viewing import export_view
+    from weighbridge.page.viewing import export_view
 
     given = {"--port": port, "--browser": browser, "--idle": idle}
     if output is not None:
@@ -71,8 +71,10 @@ def view(
 def _serve(
     path: str, other: str | None, port: int, browser: bool, idle: float, arch_file: Path | None, as_json: bool
 ) -> None:
-    from weighbridge.api.viewing import view
+    from weighbridge.base.malloc import share_one_arena
+    from weighbridge.page.viewing import view
 
+    share_one_arena()
     with view(path, other, port=port, browser=browser, idle=idle, arch_file=arch_file) as page:
         try:
             _print({"url": page.url}, as_json)

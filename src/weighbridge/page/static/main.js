@@ -16,20 +16,21 @@ import { Tokenizer } from "./panels/tokenizer.js";
 import { Tensors } from "./panels/tensors.js";
 
 const PANELS = [
-  ["summary", "Summary", Summary],
-  ["tensors", "Tensors", Tensors],
-  ["layout", "Layout", Layout],
-  ["microscope", "Microscope", Microscope],
-  ["numbers", "Numbers", Numbers],
-  ["tokenizer", "Tokenizer", Tokenizer],
-  ["architecture", "Architecture", Architecture],
-  ["diff", "Differences", Diff, true], // of two models
+  { key: "summary", title: "Summary", Panel: Summary },
+  { key: "tensors", title: "Tensors", Panel: Tensors },
+  { key: "layout", title: "Layout", Panel: Layout, needsList: true },
+  { key: "microscope", title: "Microscope", Panel: Microscope, needsList: true },
+  { key: "numbers", title: "Numbers", Panel: Numbers, needsList: true },
+  { key: "tokenizer", title: "Tokenizer", Panel: Tokenizer },
+  { key: "architecture", title: "Architecture", Panel: Architecture },
+  { key: "diff", title: "Differences", Panel: Diff, ofTwo: true },
 ];
 const ALIVE = 60_000; // milliseconds between two signs of life
 
 function App() {
   const [place, go] = usePlace();
   const [state, setState] = useState({});
+  const [lists, setLists] = useState({});
   const [theme, setTheme] = useState("");
   useEffect(() => {
     load().then((data) => setState({ data }), (error) => setState({ error }));
@@ -37,14 +38,18 @@ function App() {
     return () => clearInterval(timer);
   }, []);
   useEffect(() => {
+    if (state.data) listed(state.data.models, (model, list) => setLists((old) => ({ ...old, [model]: list })));
+  }, [state.data]);
+  useEffect(() => {
     document.documentElement.dataset.theme = theme;
   }, [theme]);
   if (!state.data) return html`<main class="lone"><h1>Weighbridge</h1><${Waiting} state=${state} what="Reading headers" /></main>`;
-  const { models, lists } = state.data;
+  const { models } = state.data;
   const model = Math.min(Number(place.model ?? 0) || 0, models.length - 1);
-  const [panel, title, Panel] = PANELS.find(([key, , , two]) => key === place.panel && (!two || models.length > 1)) ?? PANELS[0];
+  const { key: panel, title, Panel, needsList } = PANELS.find((p) => p.key === place.panel && (!p.ofTwo || models.length > 1)) ?? PANELS[0];
   document.title = `${title}: ${visible(models.map((m) => m.name).join(" and "))}`;
-  const checked = { ...place, tensor: Number(place.tensor) < lists[model].length ? place.tensor : undefined };
+  const checked = { ...place, tensor: Number(place.tensor) < models[model].tensors ? place.tensor : undefined };
+  const unlisted = needsList ? models.map((_, m) => lists[m] ?? {}).find((list) => list.length === undefined) : undefined;
   return html`
     <a class="skip" href="#content" onClick=${(e) => (e.preventDefault(), document.getElementById("content").focus())}>Skip to the panel</a>
     <header><div class="who"><h1>${models.map((m, i) => html`${i > 0 && html`<span class="quiet"> and </span>`}<${Name} text=${m.name} />`)}</h1>
@@ -53,20 +58,30 @@ function App() {
       <${Choice} label="Colours" options=${[["", "Auto"], ["light", "Light"], ["dark", "Dark"]]} value=${theme} onChange=${setTheme} /></header>
     <div class="body">
       <nav aria-label="Panels"><${Tabs} panel=${panel} go=${go} two=${models.length > 1} /></nav>
-      <main id="content" tabindex="-1"><h2 class="hidden">${title}</h2><${Panel} key=${`${panel}${model}`} model=${model} models=${models} list=${lists[model]} lists=${lists} place=${checked} go=${go} /></main>
+      <main id="content" tabindex="-1"><h2 class="hidden">${title}</h2>${unlisted ? html`<${Waiting} state=${unlisted} what="Reading names" />`
+        : html`<${Panel} key=${`${panel}${model}`} model=${model} models=${models} list=${lists[model]} lists=${lists} place=${checked} go=${go} />`}</main>
     </div>
     <footer class="quiet">Weighbridge ${state.data.version}${isExported() && ". An exported page: it holds what headers tell, and no values of tensors."}</footer>`;
 }
 
 function Tabs({ panel, go, two }) {
-  return html`<ul>${PANELS.filter(([, , , pair]) => !pair || two).map(([key, title]) => html`<li><button type="button" aria-current=${key === panel ? "page" : undefined} onClick=${() => go({ panel: key })}>${title}</button></li>`)}</ul>`;
+  return html`<ul>${PANELS.filter((p) => !p.ofTwo || two).map(({ key, title }) => html`<li><button type="button" aria-current=${key === panel ? "page" : undefined} onClick=${() => go({ panel: key })}>${title}</button></li>`)}</ul>`;
 }
 
 async function load() {
   if (!(await readExported())) takeToken();
-  const { models, version } = await ask("start");
-  const lists = await Promise.all(models.map(async (_, model) => tensorList(await ask("tensors", { model }))));
-  return { models, version, lists };
+  return ask("start");
+}
+
+/** Reads the list of each model, after the panel has asked what it shows first; gives it, or `{error}`. */
+async function listed(models, give) {
+  for (const model of models.keys()) {
+    try {
+      give(model, tensorList(await ask("tensors", { model })));
+    } catch (error) {
+      give(model, { error });
+    }
+  }
 }
 
 window.weighbridge = { prevailing, matching, tensorList }; // for consoles and tests

@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge import __version__
 from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.base.plain import plain
-from weighbridge.reports.page.book import Book, Control, Endpoint, exact, front_coded
+from weighbridge.page.book import Book, Control, Endpoint, exact, front_coded
+
+if TYPE_CHECKING:
+    from weighbridge.reports.chat.template import RenderedTemplate
 
 _SHOWN: Final = 200  # findings of a report
 _LONG: Final = 20_000  # characters of a metadata value
@@ -24,6 +27,7 @@ def start(book: Book) -> dict[str, Any]:
             "path": path,
             "name": Path(path).name or path,
             "format": model.format,
+            "tensors": len(model.index),
             "files": [{"name": Path(source.name).name, "size": source.size} for source in model.index.files],
         }
         for path, model in zip(book.paths, book.models, strict=True)
@@ -34,7 +38,27 @@ def start(book: Book) -> dict[str, Any]:
 def summary(book: Book, model: int) -> Any:
     from weighbridge.reports.view.summary import summary
 
-    return summary(book.models[model])
+    return summary(book.models[model], book.surveyed(model))
+
+
+def tree(book: Book, model: int, counted: int) -> Any:
+    """The names of the tensors, equal layers folded: some dozens of nodes. Without parameters it is there at once."""
+    from weighbridge.reports.view.tree import tensor_tree
+
+    return tensor_tree(book.models[model], book.surveyed(model).counted if counted else None)
+
+
+def architecture(book: Book, model: int) -> Any:
+    """The drawing of the model, and what a token of context costs; or why that isn't known."""
+    from weighbridge.fitting.per_token import cache_per_token
+    from weighbridge.reports.view.architecture import architecture
+
+    opened = book.models[model]
+    drawn = architecture(opened, book.surveyed(model))
+    try:
+        return {"drawing": drawn, "cache": cache_per_token(opened)}
+    except WeighbridgeError as error:
+        return {"drawing": drawn, "cache": None, "reason": error.message}
 
 
 def findings(book: Book, model: int, control: Control) -> Any:
@@ -55,7 +79,7 @@ def tensors(book: Book, model: int) -> Any:
     """The columns of the list, names front-coded."""
     from weighbridge.reports.view.tensors import tensor_columns
 
-    columns = tensor_columns(book.models[model])
+    columns = tensor_columns(book.models[model], book.surveyed(model))
     found = {f.name: getattr(columns, f.name) for f in fields(columns)}
     wide = {name: exact(found[name]) for name in ("offset", "nbytes", "parameters")}
     return {**found, **wide, "names": front_coded(columns.names)}
@@ -111,13 +135,26 @@ def rendered(book: Book, model: int, template: str, conversation: str, prompt: i
     """A template's rendering in pieces: texts, and special tokens with their numbers."""
     from weighbridge.reports.chat.template import render
 
-    found = render(book.vocab(model), conversation, template=template, add_generation_prompt=bool(prompt))
+    return _pieces(render(book.vocab(model), conversation, template=template, add_generation_prompt=bool(prompt)))
+
+
+def _pieces(found: RenderedTemplate) -> dict[str, Any]:
     pieces, at = [], 0
     for span in found.spans:
         pieces += [(found.text[at : span.start], None), (found.text[span.start : span.end], span.id)]
         at = span.end
     shown = [(text, token) for text, token in (*pieces, (found.text[at:], None)) if text]
     return {"pieces": shown, "error": found.error, "stopped": found.stopped}
+
+
+def reference(book: Book, model: int, template: str, conversation: str, prompt: int, control: Control) -> Any:
+    """What transformers makes of the same, and where that differs from ours."""
+    from weighbridge.reports.chat.template import render_both
+
+    found = render_both(book.vocab(model), conversation, template=template, add_generation_prompt=bool(prompt))
+    if found.reference is None:
+        return {"rendered": None, "reason": found.reason}
+    return {"rendered": _pieces(found.reference), "same": found.same, "lines": found.lines}
 
 
 def statistics(book: Book, model: int, tensor: int, control: Control) -> Any:
@@ -144,12 +181,19 @@ def heat(book: Book, model: int, statistic: str, control: Control) -> Any:
 
 
 def diff(book: Book, control: Control) -> Any:
-    """What differs between two models, values included."""
-    from weighbridge.reports.diff.report import diff
+    """What differs between two models, values included; the errors by layer and role; templates side by side."""
+    from weighbridge.reports.diff.errors import ERRORS, error_map
+    from weighbridge.reports.diff.report import diff_models
+    from weighbridge.reports.side_by_side import side_by_side
 
     if len(book.models) < 2:
         raise UsageError("there is one model only")
-    return diff(*book.paths, progress=control.progress)
+    found = diff_models(*book.models, progress=control.progress)
+    return {
+        "report": found,
+        "errors": {name: error_map(found, name) for name in ERRORS},
+        "template": side_by_side(*found.templates) if found.templates else None,
+    }
 
 
 def bytes_of(book: Book, model: int, file: int, offset: int, length: int) -> Any:
@@ -187,6 +231,8 @@ ENDPOINTS: Final[Mapping[str, Endpoint]] = MappingProxyType(
         "start": Endpoint(start),
         "summary": Endpoint(summary, ("model",), kept=True),
         "findings": Endpoint(findings, ("model",), slow=True),
+        "tree": Endpoint(tree, ("model", "counted"), kept=True),
+        "architecture": Endpoint(architecture, ("model",), kept=True),
         "tensors": Endpoint(tensors, ("model",), kept=True),
         "metadata": Endpoint(metadata, ("model",)),
         "layout": Endpoint(layout, ("model", "file"), kept=True),
@@ -194,6 +240,7 @@ ENDPOINTS: Final[Mapping[str, Endpoint]] = MappingProxyType(
         "vocabulary": Endpoint(vocabulary, ("model",), kept=True),
         "tokens": Endpoint(tokens, ("model", "text")),
         "rendered": Endpoint(rendered, ("model", "template", "conversation", "prompt"), slow=True),
+        "reference": Endpoint(reference, ("model", "template", "conversation", "prompt"), slow=True),
         "statistics": Endpoint(statistics, ("model", "tensor"), slow=True),
         "channels": Endpoint(channels, ("model", "tensor"), slow=True),
         "heat": Endpoint(heat, ("model", "statistic"), slow=True),

@@ -83,6 +83,13 @@ export function Copy({ text, label = "Copy" }) {
   return html`<button type="button" class="small" onClick=${copy} aria-live="polite">${done ? "Copied" : label}</button>`;
 }
 
+/** Two texts line beside line, [{a, b, same}]; lines that differ are marked, also for who sees no colours. */
+export function SideBySide({ rows, label, heads = ["A", "B"] }) {
+  const line = (text, same) => html`<td class=${same ? "" : "differs"}>${!same && html`<span class="hidden">differs: </span>`}${text === null ? "" : text.split("\n").map((part, i) => html`${i > 0 && html`<span class="quiet">↵</span>`}${visible(part)}`)}</td>`;
+  return html`<div class="scroll tall" tabindex="0" role="region" aria-label=${label}><table class="pair"><thead><tr>${heads.map((head) => html`<th>${head}</th>`)}</tr></thead><tbody>
+    ${rows.map((r) => html`<tr>${line(r.a, r.same)}${line(r.b, r.same)}</tr>`)}</tbody></table></div>`;
+}
+
 /** One of a few choices, as buttons side by side. */
 export function Choice({ label, options, value, onChange }) {
   return html`<div class="choice" role="group" aria-label=${label}>

@@ -1,22 +1,27 @@
 // What the model is, on one screen.
-import { html } from "../vendor/htm-preact.js";
-import { partColor } from "../colors.js";
+import { html, useMemo } from "../vendor/htm-preact.js";
+import { colorsOf, partColor } from "../colors.js";
 import { bytes, count, number, plural, visible, whole } from "../text.js";
 import { Answer, Chip, Facts, Name, Section, StackedBar, useAnswer, Waiting } from "../ui.js";
 
-export function Summary({ model, list }) {
-  return html`<${Answer} name="summary" given=${{ model }}>${(data) => html`
+export function Summary({ model }) {
+  return html`<${Answer} name="summary" given=${{ model }}>${(data) => html`<${Shown} data=${data} model=${model} />`}<//>`;
+}
+
+function Shown({ data, model }) {
+  const colors = useMemo(() => colorsOf(data.dtypes.map((d) => d.name)), [data]);
+  return html`
     <${Headline} report=${data.report} licence=${data.licence} />
     <div class="columns">
       <${Shares} title="Parts of the model" rows=${data.parts.map(({ part, dtypes }) => ({ ...part, dtypes, color: partColor(part.name) }))}
         detail=${(r) => r.dtypes.map((d) => d.name).join(", ")} />
-      <${Shares} title="Number types" rows=${data.dtypes.map((r) => ({ ...r, color: list.colors.get(r.name) }))} detail=${(r) => plural(r.tensors, "tensor")} />
+      <${Shares} title="Number types" rows=${data.dtypes.map((r) => ({ ...r, color: colors.get(r.name) }))} detail=${(r) => plural(r.tensors, "tensor")} />
     </div>
     <div class="columns">
       <${Findings} model=${model} notes=${data.report.notes} />
       <${Files} report=${data.report} />
     </div>
-    <${Metadata} model=${model} />`}<//>`;
+    <${Metadata} model=${model} />`;
 }
 
 function Headline({ report, licence }) {

@@ -4,12 +4,13 @@ import { fromColumns, HeatTable, IN_HEADERS } from "../heatmap.js";
 import { Histogram } from "../histogram.js";
 import { bytes, count, number, percent, plural, whole } from "../text.js";
 import { Choice, Facts, Name, Section, useAnswer, Waiting } from "../ui.js";
+import { ERRORS } from "./diff.js";
 
 const SWIFT = 50_000_000; // weights that are counted without being asked
 
 export function Numbers({ models, lists, model, list, place, go }) {
   return html`<${Tensor} key=${place.tensor} models=${models} lists=${lists} model=${model} list=${list} place=${place} />
-    <${HeatMap} model=${model} list=${list} go=${go} />`;
+    <${HeatMap} models=${models} model=${model} list=${list} go=${go} />`;
 }
 
 function Tensor({ models, lists, model, list, place }) {
@@ -74,19 +75,23 @@ function Channels({ model, tensor }) {
 
 /** Statistics that need every value of the model. */
 const OF_VALUES = { mean: "Mean", std: "Standard deviation", rms: "Root mean square", kurtosis: "Kurtosis", absmax: "Largest magnitude", zeros: "Share of zeros", nonfinite: "NaN and infinite" };
+const WORST_HIGH = new Set(["error", "max_abs"]);
 const SHOWN = { bytes, parameters: count, zeros: percent };
 
-function HeatMap({ model, list, go }) {
+function HeatMap({ models, model, list, go }) {
   const [statistic, setStatistic] = useState("bits");
   const [asked, setAsked] = useState(false);
-  const reads = statistic in OF_VALUES;
+  const errors = statistic in ERRORS, reads = statistic in OF_VALUES || errors;
   const known = useMemo(() => (reads ? null : fromColumns(list, statistic)), [list, statistic]);
-  const state = useAnswer("heat", { model, statistic }, reads && asked);
-  const data = known ?? state.data;
+  const heat = useAnswer("heat", { model, statistic }, reads && !errors && asked);
+  const compared = useAnswer("diff", {}, errors && asked);
+  const state = errors ? compared : heat;
+  const data = known ?? (errors ? compared.data?.errors[statistic] : heat.data);
   const find = (layer, role) => go({ panel: "numbers", tensor: list.layer.findIndex((l, i) => l === layer && list.roles[list.role[i]] === role) });
-  const options = [...Object.entries(IN_HEADERS).map(([key, [text]]) => [key, text]), ...Object.entries(OF_VALUES)];
+  const options = [...Object.entries(IN_HEADERS).map(([key, [text]]) => [key, text]), ...Object.entries(OF_VALUES), ...(models.length > 1 ? Object.entries(ERRORS).map(([key, [text]]) => [key, `${text}, of B against A`]) : [])];
   return html`<${Section} title="Layers and roles" note=${html`<select aria-label="Statistic" value=${statistic} onChange=${(e) => setStatistic(e.target.value)}>${options.map(([key, text]) => html`<option value=${key}>${text}</option>`)}</select>`}>
-    ${reads && !asked && html`<p>Every value of the model is read for this. <button type="button" class="small" onClick=${() => setAsked(true)}>Read them</button></p>`}
-    ${data ? html`<${HeatTable} data=${data} show=${SHOWN[statistic] ?? ((v) => number(v, 3))} pick=${find} />`
+    ${reads && !asked && html`<p>Every value of ${errors ? "both models" : "the model"} is read for this. <button type="button" class="small" onClick=${() => setAsked(true)}>Read them</button></p>`}
+    ${data ? html`<${HeatTable} data=${data} show=${SHOWN[statistic] ?? ERRORS[statistic]?.[1] ?? ((v) => number(v, 3))} pick=${find} worst=${WORST_HIGH.has(statistic) ? "high" : "low"} />
+        ${data.roles.length === 0 && html`<p class="quiet">No tensor differs in its values.</p>`}`
       : reads && asked && html`<${Waiting} state=${state} what="Reading" />${!state.error && html`<button type="button" class="small" onClick=${() => setAsked(false)}>Stop</button>`}`}<//>`;
 }

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
+from weighbridge.base import malloc
 from weighbridge.base.closeable import Closing
 from weighbridge.base.errors import UsageError
 from weighbridge.base.plain import plain
@@ -28,9 +30,14 @@ from weighbridge.models.tokenizer import Vocab
 from weighbridge.reports.chat.tokens import vocab_of
 from weighbridge.reports.microscope.places import FileLens
 from weighbridge.reports.statistics.tensor import CancelledError
+from weighbridge.reports.view.roles import Survey, survey
 
 _TEXT: Final = 200  # characters of a search
 _KEPT: Final = 256  # answers
+#: What the page asks of each model before the reader does, the most urgent first.
+_FIRST: Final[tuple[tuple[str, Mapping[str, str]], ...]] = (
+    ("tree", {"counted": "0"}), ("tensors", {}), ("tree", {"counted": "1"}), ("summary", {}), ("architecture", {}),
+)  # fmt: skip
 _EXACT: Final = 1 << 53  # JavaScript's numbers are exact below
 
 
@@ -55,7 +62,7 @@ class Control:
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """A question of the page: what answers it, its parameters, whether the answer takes long (reads tensor data), and
-    whether it is kept (a slow one always is)."""
+    whether it is kept (a slow one always is). Those that are kept and not slow are answered one after the other."""
 
     answer: Callable[..., Any]
     params: tuple[str, ...] = ()
@@ -72,6 +79,10 @@ class Book(Closing):
         self.models: list[Checkpoint] = []
         self._lenses: dict[tuple[int, int], FileLens] = {}
         self._vocabs: dict[int, Vocab] = {}
+        self._surveys: dict[int, Survey] = {}
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="page answers")
+        self._headers: dict[tuple[str, ...], Future[bytes]] = {}
+        self._closed = False
         self._answers: dict[tuple[str, ...], bytes] = {}
         self._locks: dict[tuple[str, ...], threading.Lock] = {}
         self._lock = threading.Lock()
@@ -87,13 +98,50 @@ class Book(Closing):
         """The names of the models."""
         return " and ".join(Path(path).name or path for path in self.paths)
 
+    def prepare(self) -> None:
+        """Begin to answer what every page asks first. What is asked meanwhile goes first."""
+        self._ahead([(n, *question) for n in range(len(self.models)) for question in _FIRST])
+
+    def _ahead(self, rest: Sequence[tuple[int, str, Mapping[str, str]]]) -> None:
+        """Have the first of some questions answered, then the others."""
+        if not rest:
+            return
+        (model, name, given), *rest = rest
+        found, values = self.question(name, {"model": str(model), **given})
+        answer = self._from_headers((name, *map(str, values.values())), lambda: found.answer(self, **values))
+        if answer is not None:
+            answer.add_done_callback(lambda _: self._next(model, rest))
+
+    def _next(self, model: int, rest: Sequence[tuple[int, str, Mapping[str, str]]]) -> None:
+        if not rest or rest[0][0] != model:
+            self._surveys.pop(model, None)  # large; what needs it is answered
+            malloc.trim()
+        self._ahead(rest)
+
+    def _from_headers(self, key: tuple[str, ...], answer: Callable[[], Any]) -> Future[bytes] | None:
+        """What one thread after all others answers, once: what it takes of memory is there for the next. None where the
+        book is being closed."""
+        with self._lock:
+            if key not in self._headers and not self._closed:
+                self._headers[key] = self._worker.submit(lambda: encode(answer()))
+            return self._headers.get(key)
+
+    def surveyed(self, model: int) -> Survey:
+        """The survey of a model, which several answers from headers share."""
+        if model not in self._surveys:
+            self._surveys[model] = survey(self.models[model])
+        return self._surveys[model]
+
     def close(self) -> None:
+        with self._lock:
+            self._closed = True
+        self._worker.shutdown(cancel_futures=True)
         for opened in (*self._lenses.values(), *self.models):
             opened.close()
 
     def question(self, name: str, given: Mapping[str, str]) -> tuple[Endpoint, dict[str, Any]]:
         """The endpoint of a name, and its parameters. UsageError for an unknown one, or others than it takes."""
-        from weighbridge.reports.page.endpoints import ENDPOINTS
+        from weighbridge.page.endpoints import ENDPOINTS
 
         found = ENDPOINTS.get(name)
         if found is None:
@@ -114,11 +162,15 @@ class Book(Closing):
         """The answer as JSON. Two who wait for the same one that is kept share it. Errors: the endpoint's."""
         found, values = self.question(name, given)
         control = control or Control()
-        if not (found.slow or found.kept):
-            return encode(found.answer(self, **values))
-        if found.slow:
-            values["control"] = control
         key = (name, *(given[param] for param in found.params))
+        if found.kept:
+            kept = self._from_headers(key, lambda: found.answer(self, **values))
+            if kept is None:
+                raise CancelledError("the page is being closed")
+            return kept.result()
+        if not found.slow:
+            return encode(found.answer(self, **values))
+        values["control"] = control
         with self._turn(key, control):
             if key not in self._answers:
                 encoded = encode(found.answer(self, **values))

@@ -44,5 +44,5 @@ export function tensorList(columns) {
 function bySize({ dtypes, dtype, nbytes }) {
   const sums = dtypes.map(() => 0);
   dtype.forEach((d, i) => (sums[d] += Number(nbytes[i])));
-  return dtypes.map((_, i) => i).sort((a, b) => sums[b] - sums[a]).map((i) => dtypes[i]);
+  return dtypes.map((_, i) => i).sort((a, b) => sums[b] - sums[a] || (dtypes[a] < dtypes[b] ? -1 : 1)).map((i) => dtypes[i]);
 }

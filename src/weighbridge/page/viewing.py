@@ -10,7 +10,7 @@ from weighbridge.models.checkpoint import SourceOptions
 
 if TYPE_CHECKING:
     from weighbridge.adapters.serving.page_server import PageServer
-    from weighbridge.reports.page.book import Book
+    from weighbridge.page.book import Book
 
 
 class ServedPage(Closing):
@@ -35,7 +35,7 @@ class ServedPage(Closing):
         return f"<ServedPage {self._book.title} at {self.url.partition('#')[0]}>"
 
     def _repr_html_(self) -> str:
-        from weighbridge.reports.page.export import notebook_html
+        from weighbridge.page.export import notebook_html
 
         return notebook_html(self._book)
 
@@ -56,10 +56,11 @@ def view(
     UnsupportedError without the extra `view`.
     """
     from weighbridge.adapters.serving.page_server import PageServer
-    from weighbridge.reports.page.assemble import page
+    from weighbridge.page.assemble import page
 
     book = _book(path, other, SourceOptions(arch_file=arch_file))
     try:
+        book.prepare()
         made = page("Weighbridge")
         server = PageServer(book, made.html, made.policy, port=port, idle=idle * 60)
     except BaseException:
@@ -83,7 +84,7 @@ def export_view(
     """Write the page on `path` (and `other`) to the file `output`, which needs no server: what can be known without
     reading tensor data. Errors: as `open`'s; RefusedError where `output` exists."""
     from weighbridge.io.sink import check_target, write_file
-    from weighbridge.reports.page.export import export
+    from weighbridge.page.export import export
 
     check_target(output, overwrite=overwrite, folder=False)
     with _book(path, other, SourceOptions(arch_file=arch_file)) as book:
@@ -91,6 +92,6 @@ def export_view(
 
 
 def _book(path: Path, other: Path | None, options: SourceOptions) -> Book:
-    from weighbridge.reports.page.book import Book
+    from weighbridge.page.book import Book
 
     return Book(path, *([] if other is None else [other]), options=options)

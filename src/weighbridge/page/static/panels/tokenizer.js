@@ -1,7 +1,7 @@
 // The tokens of the model, and what its chat template makes of conversations.
 import { html, useState } from "../vendor/htm-preact.js";
 import { number, plural, visible, whole } from "../text.js";
-import { Answer, Chip, Choice, Facts, Name, Section } from "../ui.js";
+import { Answer, Chip, Choice, Facts, Name, Section, SideBySide, useAnswer, Waiting } from "../ui.js";
 
 export function Tokenizer({ model }) {
   return html`<${Answer} name="vocabulary" given=${{ model }}>${({ vocabulary: v, conversations, reason }) => (v === null ? html`<${Section} title="Tokenizer"><p class="quiet">${visible(reason)}</p><//>` : html`
@@ -34,8 +34,25 @@ function Template({ model, templates, conversations }) {
     <div class="tools"><${Choice} label="Conversation" options=${conversations.map((c) => [c, c])} value=${conversation} onChange=${setConversation} />
       <label class="check"><input type="checkbox" checked=${prompt === 1} onChange=${(e) => setPrompt(e.target.checked ? 1 : 0)} /> with the prompt for an answer</label>
       ${templates.length > 1 && html`<select aria-label="Template" value=${template} onChange=${(e) => setTemplate(e.target.value)}>${templates.map((t) => html`<option value=${t}>${visible(t)}</option>`)}</select>`}</div>
-    <${Answer} name="rendered" given=${{ model, template, conversation, prompt }} what="Rendering">${(data) => html`
-      <pre class="rendered" dir="ltr" tabindex="0" aria-label="Rendered template">${data.pieces.map(([text, id]) => (id === null ? text.split("\n").map((line, i) => html`${i > 0 && "\n"}${visible(line)}`) : html`<span class="token" title=${`token ${id}`}>${visible(text)}</span>`))}</pre>
-      ${data.stopped && html`<p><${Chip} kind="error">stopped<//> It took too much ${data.stopped}.</p>`}
-      ${data.error && html`<div class="problem" role="alert">${visible(data.error)}</div>`}`}<//><//>`;
+    <div class="columns">
+      <div><h3>Rendered here</h3><${Answer} name="rendered" given=${{ model, template, conversation, prompt }} what="Rendering">${(data) => html`<${Rendered} data=${data} label="Rendered template" />`}<//></div>
+      <div><${Reference} given=${{ model, template, conversation, prompt }} /></div>
+    </div><//>`;
+}
+
+/** A text with its special tokens, or what ended it. */
+function Rendered({ data, label }) {
+  return html`<pre class="rendered" dir="ltr" tabindex="0" aria-label=${label}>${data.pieces.map(([text, id]) => (id === null ? text.split("\n").map((line, i) => html`${i > 0 && "\n"}${visible(line)}`) : html`<span class="token" title=${`token ${id}`}>${visible(text)}</span>`))}</pre>
+    ${data.stopped && html`<p><${Chip} kind="error">stopped<//> It took too much ${data.stopped}.</p>`}
+    ${data.error && html`<div class="problem" role="alert">${visible(data.error)}</div>`}`;
+}
+
+/** What transformers makes of it, which takes a second to load. */
+function Reference({ given }) {
+  const state = useAnswer("reference", given);
+  const { rendered, same, lines, reason } = state.data ?? {};
+  const differ = (lines ?? []).filter((r) => !r.same).length;
+  return html`<h3>By transformers ${rendered && html`<${Chip} kind=${same ? "ok" : "warning"}>${same ? "the same" : differ ? `${plural(differ, "line")} ${differ === 1 ? "differs" : "differ"}` : "differs"}<//>`}</h3>
+    ${!state.data ? html`<${Waiting} state=${state} what="Rendering" />` : !rendered ? html`<p class="quiet">Not compared: ${visible(reason)}.</p>`
+      : html`<${Rendered} data=${rendered} label="Rendered by transformers" />${differ > 0 && html`<details><summary>Line by line</summary><${SideBySide} rows=${lines} label="Both renderings side by side" heads=${["here", "transformers"]} /></details>`}`}`;
 }

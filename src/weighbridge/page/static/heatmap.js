@@ -31,8 +31,9 @@ function Role({ text }) {
   return html`<span title=${visible(text)}>${text.replace(/\.weight$/, "").split(".").map((word, i) => html`${i > 0 && html`.<wbr />`}<${Name} text=${word} />`)}</span>`;
 }
 
-/** The table. `show`: a value as text; `pick(layer, role)` where a cell is chosen. */
-export function HeatTable({ data, show, pick }) {
+/** The table. `show`: a value as text; `pick(layer, role)` where a cell is chosen. Dark is low, unless `worst` says that
+ * high values are what to look for. */
+export function HeatTable({ data, show, pick, worst = "low" }) {
   const numbers = data.cells.flat().filter((v) => typeof v === "number");
   const low = numbers.reduce((a, b) => Math.min(a, b), Infinity), high = numbers.reduce((a, b) => Math.max(a, b), -Infinity);
   const wide = low > 0 && high / low > 5;
@@ -40,7 +41,7 @@ export function HeatTable({ data, show, pick }) {
   return html`<div class="scroll heat" tabindex="0" role="region" aria-label="Layers and roles"><table><thead><tr><th>layer</th>${data.roles.map((r) => html`<th scope="col"><${Role} text=${r} /></th>`)}</tr></thead><tbody>
     ${data.layers.map((layer, i) => html`<tr><th scope="row" class="n">${layer < 0 ? "–" : layer}</th>${data.cells[i].map((v, j) => {
       if (v === null) return html`<td></td>`;
-      const color = heat(typeof v === "number" ? share(v) : 1);
-      return html`<td class="n" style=${{ background: `rgb(${color.join(" ")})`, color: ink(color) }} onClick=${() => pick(layer, data.roles[j])}>${typeof v === "number" ? show(v) : v}</td>`;
+      const at = typeof v === "number" ? share(v) : 1, color = heat(worst === "high" ? 1 - at : at);
+      return html`<td class=${`n${pick ? " can" : ""}`} style=${{ background: `rgb(${color.join(" ")})`, color: ink(color) }} onClick=${pick && (() => pick(layer, data.roles[j]))}>${typeof v === "number" ? show(v) : v}</td>`;
     })}</tr>`)}</tbody></table></div>`;
 }

@@ -11,12 +11,14 @@ from typing import Final
 from urllib.parse import urlencode
 
 from weighbridge.base.errors import WeighbridgeError
-from weighbridge.reports.page.assemble import page
-from weighbridge.reports.page.book import Book, Control
+from weighbridge.page.assemble import page
+from weighbridge.page.book import Book, Control
 
 _PLAIN: Final = 64 << 10  # bytes of answers that stay readable; more are compressed
 #: Characters that could end the element, begin another, or end a line of JavaScript.
 _ESCAPED: Final = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
+
+_OF_A_MODEL: Final = ("summary", "tensors", "architecture", "metadata", "vocabulary", "findings")
 
 Question = tuple[str, Mapping[str, int | str]]
 
@@ -44,8 +46,10 @@ def key(question: Question) -> str:
 def _questions(book: Book, findings: bool) -> Iterator[Question]:
     yield "start", {}
     for number, model in enumerate(book.models):
-        for name in ("summary", "tensors", "metadata", "vocabulary", *(("findings",) if findings else ())):
-            yield name, {"model": number}
+        for name in _OF_A_MODEL:
+            if findings or name != "findings":
+                yield name, {"model": number}
+        yield "tree", {"model": number, "counted": 1}
         for file in range(len(model.index.files)):
             yield "layout", {"model": number, "file": file}
 
