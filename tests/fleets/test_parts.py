@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 import weighbridge as wb
 from weighbridge.adapters.remote import extra
-from weighbridge.adapters.remote import s3 as stores
+from weighbridge.adapters.remote.buckets import s3, targets
 from weighbridge.base.errors import RemoteError, UsageError
 from weighbridge.base.limits import MIB
 from weighbridge.cli.main import main
@@ -78,7 +78,7 @@ class Target:
 @pytest.fixture(params=["folder", "bucket"])
 def target(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Target:
     monkeypatch.setattr(parallel, "ALIGNMENT", MIB)
-    monkeypatch.setattr(stores, "PART", SIZE)
+    monkeypatch.setattr(targets, "PART", SIZE)
     if request.param == "folder":
         return Target(str(tmp_path / "out"), None)
     return Target("s3://models/out", request.getfixturevalue("bucket"))
@@ -302,8 +302,8 @@ def test_a_store_that_fails_now_and_then(
     call: str, after: bool, bucket: Any, source: Path, expected: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every third request fails, before or after the store has done it."""
-    monkeypatch.setattr(stores, "PART", SIZE)
-    real, calls = getattr(stores.S3Upload, call), list[int]()
+    monkeypatch.setattr(targets, "PART", SIZE)
+    real, calls = getattr(s3.S3Upload, call), list[int]()
 
     def flaky(upload: Any, *args: Any, **how: Any) -> None:
         calls.append(1)
@@ -313,7 +313,7 @@ def test_a_store_that_fails_now_and_then(
         if bad:
             raise RemoteError("the connection was reset")
 
-    monkeypatch.setattr(stores.S3Upload, call, flaky)
+    monkeypatch.setattr(s3.S3Upload, call, flaky)
     target = Target("s3://models/out", bucket)
     assert target.fleet(source).run(InlineRunner()).failed == 0
     assert target.outputs() == {NAME: expected}
