@@ -28,6 +28,25 @@ _EXAONE_FURTHER: dict[str, tuple[int, ...]] = {
     "mtp.layers.0.mlp.down_proj.weight": (64, 96),
 }
 
+_HY = "model.layers.3"
+_HY_PARTS = {"gate_proj": (32, 64), "up_proj": (32, 64), "down_proj": (64, 32)}
+_HY_FURTHER: dict[str, tuple[int, ...]] = {
+    f"{_HY}.eh_proj.weight": (64, 128),
+    **{f"{_HY}.{name}.weight": (64,) for name in ("enorm", "hnorm", "final_layernorm")},
+    **{f"{_HY}.{name}_layernorm.weight": (64,) for name in ("input", "post_attention")},
+    **{f"{_HY}.self_attn.{name}_norm.weight": (24,) for name in "qk"},
+    f"{_HY}.self_attn.q_proj.weight": (96, 64),
+    f"{_HY}.self_attn.k_proj.weight": (48, 64),
+    f"{_HY}.self_attn.v_proj.weight": (48, 64),
+    f"{_HY}.self_attn.o_proj.weight": (64, 96),
+    f"{_HY}.mlp.router.gate.weight": (6, 64),
+    f"{_HY}.mlp.expert_bias": (6,),
+    **{f"{_HY}.mlp.experts.{e}.{name}.weight": shape for e in range(6) for name, shape in _HY_PARTS.items()},
+    f"{_HY}.mlp.shared_mlp.gate_proj.weight": (64, 64),
+    f"{_HY}.mlp.shared_mlp.up_proj.weight": (64, 64),
+    f"{_HY}.mlp.shared_mlp.down_proj.weight": (64, 64),
+}
+
 CASES: dict[str, Case] = {
     case.name: case
     for case in (
@@ -54,9 +73,25 @@ CASES: dict[str, Case] = {
             unheld=frozenset({"mlp_layer_types"}),
             spreads=_ROUTER,
         ),
+        # Hy3: one dense layer in front, and one more behind the others
+        Case(
+            "hy-v3",
+            "HYV3Config",
+            "bpe",
+            GQA
+            | BPE
+            | _EXPERTS
+            | theta(5000.0)
+            | {"num_hidden_layers": 3, "head_dim": 24, "router_scaling_factor": 2.5, "num_nextn_predict_layers": 1},
+            further=_HY_FURTHER,
+            recorded=("hf5",),
+            unheld=frozenset({"enable_moe_fp32_combine"}),
+            spreads=_ROUTER,
+        ),
     )
 }
 UNSAID: dict[str, dict[str, Any]] = {
     "afmoe": {"hidden_act": "gelu", "attention_bias": True, "n_group": 2, "mup_enabled": False},
+    "hy-v3": {"hidden_act": "gelu", "attention_bias": True, "mlp_bias": True, "n_group": 2},
     "exaone-moe": {"hidden_act": "gelu", "n_group": 2, "rope.rope_type": "yarn"},
 }
