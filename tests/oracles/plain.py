@@ -126,7 +126,47 @@ def _deci(config: Config, w: Weights, ids: Any) -> Any:
     return _linear(_rms_norm(x, w["model.norm.weight"], epsilon), w, "lm_head")
 
 
+def _experts(config: Config, w: Weights, x: Any, at: str) -> Any:
+    """The chosen experts, each weighed by its share of a softmax over all, and the shared ones."""
+    import torch
+
+    shares = torch.softmax(_linear(x, w, f"{at}.gate"), -1)
+    weights, chosen = torch.topk(shares, config["num_experts_per_tok"])
+    rows = [
+        sum(share * _swiglu(row, w, f"{at}.experts.{e}") for share, e in zip(own, which.tolist(), strict=True))
+        for row, own, which in zip(x, weights, chosen, strict=True)
+    ]
+    return torch.stack(rows) + _swiglu(x, w, f"{at}.shared_experts")
+
+
+def _deepseek(config: Config, w: Weights, ids: Any) -> Any:
+    """modeling_deepseek.py of deepseek-moe-16b-base: a Llama with experts."""
+    import torch
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+    heads, width, epsilon = config["num_attention_heads"], config["hidden_size"], config["rms_norm_eps"]
+    settings = LlamaConfig(
+        hidden_size=width, num_attention_heads=heads, max_position_embeddings=config["max_position_embeddings"],
+        rope_parameters={"rope_theta": config["rope_theta"], "rope_type": "default"},
+    )  # fmt: skip
+    x = w["model.embed_tokens.weight"][ids]
+    cos, sin = LlamaRotaryEmbedding(settings)(x[None], torch.arange(len(ids))[None])
+    for i in range(config["num_hidden_layers"]):
+        at = f"model.layers.{i}"
+        normed = _rms_norm(x, w[f"{at}.input_layernorm.weight"], epsilon)
+        projected = (_linear(normed, w, f"{at}.self_attn.{part}_proj") for part in "qkv")
+        q, k, v = (t.reshape(len(ids), -1, width // heads).transpose(0, 1)[None] for t in projected)
+        q, k = apply_rotary_pos_emb(q, k, cos, sin)
+        x = x + _linear(_attention(q[0], k[0], v[0]), w, f"{at}.self_attn.o_proj")
+        normed = _rms_norm(x, w[f"{at}.post_attention_layernorm.weight"], epsilon)
+        dense = i < config["first_k_dense_replace"]
+        x = x + (_swiglu(normed, w, f"{at}.mlp") if dense else _experts(config, w, normed, f"{at}.mlp"))
+    return _linear(_rms_norm(x, w["model.norm.weight"], epsilon), w, "lm_head")
+
+
 MODELS: dict[str, Plain] = {
+    "DeepseekForCausalLM": Plain(_deepseek),
     "JinaBertModel": Plain(_jina_bert, encodes=True),
     "DeciLMForCausalLM": Plain(_deci),
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.oracles import vocabularies
 from tests.oracles.case import Case
-from tests.oracles.families.common import BPE, SMALL
+from tests.oracles.families.common import BPE, GQA, SMALL
 
 Shapes = dict[str, tuple[int, ...]]
 _BPE = vocabularies.BPE_SIZE
@@ -94,6 +94,32 @@ _DECI_DEFAULTS: dict[str, Any] = {
     "eos_token_id": 2, "block_configs": None, "head_dim": 128,  # in the code
 }  # fmt: skip
 
+_DEEPSEEK_DEFAULTS: dict[str, Any] = {
+    "vocab_size": 102400, "hidden_size": 4096, "intermediate_size": 11008, "moe_intermediate_size": 1407,
+    "num_hidden_layers": 30, "num_attention_heads": 32, "num_key_value_heads": 32, "n_shared_experts": None,
+    "n_routed_experts": None, "num_experts_per_tok": None, "moe_layer_freq": 1, "first_k_dense_replace": 0,
+    "norm_topk_prob": False, "scoring_func": "softmax", "hidden_act": "silu", "max_position_embeddings": 2048,
+    "initializer_range": 0.02, "rms_norm_eps": 1e-6, "bos_token_id": 100000, "eos_token_id": 100001,
+    "tie_word_embeddings": False, "rope_theta": 10000.0, "rope_scaling": None, "attention_bias": False,
+}  # fmt: skip
+
+
+def _deepseek_shapes() -> Shapes:
+    def swiglu(at: str, wide: int) -> Shapes:
+        wides: Shapes = {f"{at}.{part}_proj.weight": (wide, 64) for part in ("gate", "up")}
+        return wides | {f"{at}.down_proj.weight": (64, wide)}
+
+    out: Shapes = {"model.embed_tokens.weight": (_BPE, 64), "model.norm.weight": (64,), "lm_head.weight": (_BPE, 64)}
+    for i in range(3):
+        at = f"model.layers.{i}"
+        out |= {f"{at}.{name}_layernorm.weight": (64,) for name in ("input", "post_attention")}
+        out |= {f"{at}.self_attn.{p}_proj.weight": (rows, 64) for p, rows in zip("qkvo", (64, 32, 32, 64), strict=True)}
+        out |= {f"{at}.mlp.gate.weight": (6, 64)} if i else swiglu(f"{at}.mlp", 96)
+        for part, wide in (*((f"experts.{e}", 32) for e in range(6)), ("shared_experts", 64)) if i else ():
+            out |= swiglu(f"{at}.mlp.{part}", wide)
+    return out
+
+
 CASES: dict[str, Case] = {
     case.name: case
     for case in (
@@ -126,6 +152,34 @@ CASES: dict[str, Case] = {
             words={"block_configs": [_deci((1, 256))] * _DECI_DEFAULTS["num_hidden_layers"]},
             recorded=("mlx",),
         ),
+        # DeepSeek MoE 16B: a dense layer, then chosen and shared experts
+        Case(
+            "deepseek-moe",
+            "DeepseekForCausalLM",
+            "bpe",
+            GQA
+            | BPE
+            | {
+                "model_type": "deepseek",
+                "num_hidden_layers": 3,
+                "moe_intermediate_size": 32,
+                "n_routed_experts": 6,
+                "n_shared_experts": 2,
+                "num_experts_per_tok": 2,
+                "first_k_dense_replace": 1,
+                "norm_topk_prob": False,
+                "scoring_func": "softmax",
+                "moe_layer_freq": 1,
+                "rope_theta": 2000.0,
+                "tie_word_embeddings": False,
+                "hidden_act": "silu",
+                "rope_scaling": None,
+                "attention_bias": False,
+            },
+            shapes=_deepseek_shapes(),
+            defaults=_DEEPSEEK_DEFAULTS,
+            recorded=("mlx",),
+        ),
         # Jina embeddings v2: no positions, attention that falls off with the distance
         Case(
             "jina-bert-v2",
@@ -142,5 +196,6 @@ CASES: dict[str, Case] = {
 }
 UNSAID: dict[str, dict[str, Any]] = {
     "deci": {"hidden_act": "gelu", "attention_bias": True, "mlp_bias": True, "rope.rope_type": "yarn"},
+    "deepseek-moe": {"hidden_act": "gelu", "attention_bias": True, "norm_topk_prob": True, "scoring_func": "sigmoid"},
     "jina-bert-v2": {"position_embedding_type": "absolute", "feed_forward_type": "original"},
 }

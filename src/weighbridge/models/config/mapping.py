@@ -279,6 +279,8 @@ def _partial(metadata: Mapping[str, Any], family: Family, config: dict[str, Any]
     share = next((k for k in ("rotary_pct", "partial_rotary_factor") if k in family.plain_defaults), None)
     if share is not None and rotated is not None:
         config[share] = integer(rotated, "rope.dimension_count") / head
+        for part in (p for p in config.get("rope_parameters", {}).values() if isinstance(p, dict)):
+            part[share] = config[share]
         return []
     if rotated in (None, head):
         return []
