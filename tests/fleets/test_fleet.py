@@ -383,6 +383,10 @@ def test_the_command(sources: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "as measured here" in shown.err
     assert main(["fleet", "hash", str(sources), "--to", target, "-j", "1"]) == 0
     assert "stored more than once" in capsys.readouterr().err
+    words = ["fleet", "convert", f"{sources}/*.safetensors", "--to", target, "--format", "npz"]
+    assert main([*words, "--dry-run", "--calibrate", "0.01", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["calibrated"] > 0
+    assert not list(Path(target).rglob("*.npz"))
     assert main(["fleet", "hash", str(sources), "--to", target, "-j", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["verdicts"] == {"hashed": 12}
     for words in (
@@ -391,7 +395,9 @@ def test_the_command(sources: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
         ["hash", str(sources), "--to", target, "--shard", "3/2"],
         ["hash", str(sources), "--to", target, "--address", "auto"],
         ["hash", str(sources), "--to", target, "--runner", "ray", "--shard", "1/2"],
-        ["quantize", str(sources), "--to", target, "--type", "Q4_K_M", "--dry-run", "--calibrate", "1"],
+        ["hash", str(sources), "--to", target, "--calibrate", "1"],
+        ["hash", str(sources), "--to", target, "--nodes", "2"],
+        ["hash", str(sources), "--to", target, "--egress-price", "1"],
     ):
         assert main(["fleet", *words]) == 2, words
         capsys.readouterr()

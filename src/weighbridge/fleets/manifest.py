@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Final
 
 from weighbridge.base.errors import FormatError
-from weighbridge.fleets.job import Item, ItemBatch, Job, batches, canonical, parsed
+from weighbridge.fleets.job import Item, ItemBatch, Job, batches, canonical
 from weighbridge.io.sink import Records
 
 FORM: Final = "weighbridge/fleet/1"
@@ -43,8 +43,8 @@ class FleetManifest:
         """The items of a chunk. FormatError where it is damaged."""
         data = self.records.read(self.name("manifest", f"{number:05d}.jsonl"))
         try:
-            return [Item.parse(parsed(line)) for line in (data or b"").splitlines()]
-        except (ValueError, KeyError, TypeError):
+            return [Item.parse(line) for line in (data or b"").splitlines()]
+        except ValueError:
             raise FormatError("a damaged chunk", path=self.name("manifest", f"{number:05d}.jsonl")) from None
 
     def batches(self, number: int) -> Iterator[ItemBatch]:
@@ -85,7 +85,7 @@ def written(job: Job, records: Records, items: Iterable[Item]) -> FleetManifest:
     rest, chunks, count, size = iter(items), 0, 0, 0
     name = f"{FOLDER}/{job.id}"
     while chunk := list(islice(rest, CHUNK)):
-        records.put(f"{name}/manifest/{chunks:05d}.jsonl", b"".join(canonical(vars(i)) + b"\n" for i in chunk))
+        records.put(f"{name}/manifest/{chunks:05d}.jsonl", b"".join(canonical(item) + b"\n" for item in chunk))
         chunks, count, size = chunks + 1, count + len(chunk), size + sum(item.size for item in chunk)
     header = {"form": FORM, "op": job.op, "options": dict(job.options), "weighbridge": job.version,
               "chunks": chunks, "items": count, "bytes": size}  # fmt: skip

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Final, Protocol, TypeVar, cast
 
 from weighbridge.fleets.parts import ModelParts, PartTask, make_part
-from weighbridge.fleets.work import BatchTask, Summary, dead_line, run_batch, run_item, settle
+from weighbridge.fleets.work import BatchTask, ItemLine, Summary, dead_line, run_batch, run_item, settle
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -98,7 +98,7 @@ class InlineRunner:
         yield from ((task, function(task)) for task in tasks)
 
 
-def perform(task: BatchTask | PartTask) -> Summary | bytes:
+def perform(task: BatchTask | PartTask) -> Summary | tuple[ItemLine, ...]:
     """What a task is, in whatever process it runs."""
     return make_part(task) if isinstance(task, PartTask) else run_batch(task)
 
@@ -108,8 +108,8 @@ def run_all(runner: Runner, tasks: Iterable[BatchTask | PartTask], parts: ModelP
     process, each item runs alone."""
     for task, found in runner.map(perform, tasks):
         if isinstance(task, PartTask):
-            error = dead_line(task.whole.batch.items[0], _DIED) if found is None else found
-            yield from parts.returned(task, cast(bytes, error))
+            errors = (dead_line(task.whole.batch.items[0], _DIED),) if found is None else found
+            yield from parts.returned(task, cast(tuple[ItemLine, ...], errors))
         else:
             yield cast(Summary, found) if found is not None else _one_by_one(runner, task)
     yield from parts.published()
@@ -118,7 +118,7 @@ def run_all(runner: Runner, tasks: Iterable[BatchTask | PartTask], parts: ModelP
 def _one_by_one(runner: Runner, task: BatchTask) -> Summary:
     batch = task.batch
     singles = [task._replace(batch=type(batch)(batch.job, batch.chunk, (item,))) for item in batch.items]
-    found: dict[Any, bytes] = {}
+    found: dict[str, ItemLine] = {}
     for single, line in runner.map(run_item, singles):
         item = single.batch.items[0]
         found[item.name] = dead_line(item, _DIED) if line is None else line
