@@ -394,6 +394,8 @@ def test_the_command(sources: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
         ["hash", str(sources), "--to", "hf://org/model"],
         ["hash", str(sources), "--to", target, "--shard", "3/2"],
         ["hash", str(sources), "--to", target, "--address", "auto"],
+        ["hash", str(sources), "--to", target, "--node-label", "zone=a"],
+        ["hash", str(sources), "--to", target, "--runner", "ray", "--node-label", "zone"],
         ["hash", str(sources), "--to", target, "--runner", "ray", "--shard", "1/2"],
         ["hash", str(sources), "--to", target, "--calibrate", "1"],
         ["hash", str(sources), "--to", target, "--nodes", "2"],

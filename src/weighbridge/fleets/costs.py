@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from weighbridge.base.limits import MIB
 
@@ -56,8 +56,7 @@ class Terms:
 DEFAULT_TERMS: Final = Terms()
 
 
-@dataclass(frozen=True)
-class Load:
+class Load(NamedTuple):
     """What a job moves. `rate`: bytes/s of a core; `prefixes`: of the sources in buckets."""
 
     items: int

@@ -87,15 +87,15 @@ class Fleet:
         )  # fmt: skip
 
     def _measured(self, sample: Sequence[Item], seconds: float) -> float | None:
-        """Bytes of sources a second of one core, over some items, the smallest first, within `seconds`; None where that
-        was too short for any. Outputs go to a temporary folder, one at a time."""
+        """Bytes of sources a second of one core, over some items, the smallest first, within `seconds`; None where none
+        could be done. Outputs go to a temporary folder, one at a time."""
         began, done, spent = time.monotonic(), 0, 0.0
         for item in sorted(sample, key=lambda item: item.size):
             with TemporaryDirectory(prefix="weighbridge-") as folder:
                 line = item_line(BatchTask(ItemBatch(self.job, 0, (item,)), folder, 1), item)
             spent = time.monotonic() - began
             done += 0 if line.failed else item.size
-            if spent > seconds:
+            if done and spent > seconds:
                 break
         return done / spent if done else None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
@@ -80,15 +80,16 @@ class LocalRunner:
 
 
 class RayRunner:
-    """Tasks of Ray Core, on the cluster at `address` ("auto": the one that this machine belongs to)."""
+    """Tasks of Ray Core, on the cluster at `address` ("auto": the one that this machine belongs to), on its nodes with
+    `labels`."""
 
-    def __init__(self, address: str | None = None) -> None:
-        self.address = address
+    def __init__(self, address: str | None = None, labels: Mapping[str, str] | None = None) -> None:
+        self.address, self.labels = address, labels or {}
 
     def map(self, function: Callable[[T], R], tasks: Iterable[T]) -> Results[T, R]:
         from weighbridge.adapters import ray
 
-        yield from ray.mapped(function, tasks, address=self.address)
+        yield from ray.mapped(function, tasks, address=self.address, labels=self.labels)
 
 
 class InlineRunner:

@@ -50,6 +50,18 @@ class Shard(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
         return int(match[1]), int(match[2])
 
 
+class Label(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3
+    """`zone=a`: a label of a node."""
+
+    name = "key=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        key, equals, text = str(value).partition("=")
+        if not (key and equals and text):
+            self.fail(f"{value!r} is no label: write KEY=VALUE.", param, ctx)
+        return key, text
+
+
 _TASK_SIZE: Final = size_option(
     "--task-size", help="Make models with more bytes of output by several tasks of about SIZE [one task a model]."
 )
@@ -60,6 +72,8 @@ _COMMON: Final = (
     option("--runner", type=click.Choice(("local", "ray")), default="local", section="Running",
            help="Processes of this machine [local], or tasks of a Ray cluster."),
     option("--address", metavar="ADDRESS", section="Running", help="Ray cluster [this machine's; auto: RAY_ADDRESS]."),
+    option("--node-label", "labels", type=Label(), multiple=True, metavar="KEY=VALUE", section="Running",
+           help="Only nodes of the Ray cluster with this label."),
     option("--shard", type=Shard(), metavar="I/N", section="Running",
            help="Only the I-th of N shares of the work: for arrays of jobs without an engine."),
     option("-j", "--jobs", type=click.IntRange(1, 1024), metavar="N", section="Running",
@@ -185,8 +199,8 @@ def quantize(ftype: str, allow_requantize: bool, tokenizer: bool | None, **how: 
 def _run(
     op: str, options: dict[str, Any], *, sources: tuple[str, ...], target: str, runner: str, address: str | None,
     shard: tuple[int, int] | None, jobs: int | None, threads: int, replan: bool, overwrite: bool, dry_run: bool,
-    as_json: bool, nodes: int | None,
-    calibrate: float | None, task_size: int | None = None, **terms: Any,
+    as_json: bool, nodes: int | None, calibrate: float | None, labels: tuple[tuple[str, str], ...],
+    task_size: int | None = None, **terms: Any,
 ) -> int:  # fmt: skip
     from weighbridge.cli.render import Progress, emit_json
     from weighbridge.fleets.job import Job
@@ -200,7 +214,7 @@ def _run(
         refuse_others("a run", flags, hint="it is part of the plan: add --dry-run")
     made = Fleet(Job(op, options), sources, target, replan=replan, shard=shard, overwrite=overwrite,
                  task_size=task_size, terms=_terms(nodes, **terms))  # fmt: skip
-    chosen = _runner(runner, address, shard, jobs)
+    chosen = _runner(runner, address, dict(labels), shard, jobs)
     if dry_run:
         planned = made.plan(calibrate or 0.0)
         emit_json(planned) if as_json else _show_plan(planned)
@@ -215,17 +229,20 @@ def _run(
     return report.exit
 
 
-def _runner(name: str, address: str | None, shard: Any, jobs: int | None) -> Runner:
+def _runner(
+    name: str, address: str | None, labels: dict[str, str], shard: Any, jobs: int | None
+) -> Runner:  # fmt: skip
     from weighbridge.fleets.runners import LocalRunner, RayRunner
 
     if name == "local":
-        if address is not None:
-            raise UsageError("--address doesn't apply to the local runner", hint="--runner ray")
+        for flag, given in (("--address", address is not None), ("--node-label", bool(labels))):
+            if given:
+                raise UsageError(f"{flag} doesn't apply to the local runner", hint="--runner ray")
         return LocalRunner(jobs)
     for flag, value in (("--shard", shard), ("--jobs", jobs)):
         if value is not None:
             raise UsageError(f"{flag} doesn't apply to the Ray runner", hint="Ray places the tasks itself")
-    return RayRunner(address)
+    return RayRunner(address, labels)
 
 
 def _terms(
