@@ -217,9 +217,33 @@ def _batches(here: Fleet) -> Iterator[Any]:
 
 def test_a_manifest_without_its_header_is_written_again(sources: Path, tmp_path: Path, scanned: Any) -> None:
     records = records_at(tmp_path)
-    records.put(f"_fleet/{SCAN.id}/manifest/00000.jsonl", b'{"half":')
+    for name in (name for name in scanned if "/manifest/" in name):
+        records.put(name, b'{"half":')
     fleet(SCAN, sources, tmp_path).run(InlineRunner())
     assert result(tmp_path) == scanned
+
+
+def test_two_that_plan_at_once_from_other_listings_mix_nothing(sources: Path, tmp_path: Path) -> None:
+    """The first header counts, and its chunks are those that its writer listed."""
+    records, listed = records_at(tmp_path), list(items([str(sources)], by_file=True))
+
+    def slow() -> Iterator[Item]:
+        yield from listed[:6]
+        manifests.written(SCAN, records, reversed(listed))
+        yield from listed[6:]
+
+    made = manifests.written(SCAN, records, slow())
+    assert [item for number in range(made.chunks) for item in made.chunk(number)] == listed[::-1]
+
+
+def test_a_damaged_chunk_of_the_manifest_is_refused(sources: Path, tmp_path: Path) -> None:
+    here = fleet(SCAN, sources, tmp_path)
+    here.manifest()
+    chunk = next((tmp_path / "_fleet" / SCAN.id / "manifest").glob("*.jsonl"))
+    chunk.write_bytes(chunk.read_bytes()[:-10])
+    with pytest.raises(FormatError, match="--replan"):
+        here.run(InlineRunner())
+    assert fleet(SCAN, sources, tmp_path, replan=True).run(InlineRunner()).missing == 0
 
 
 def test_two_drivers_at_once_write_each_record_once(sources: Path, tmp_path: Path, scanned: Any) -> None:
