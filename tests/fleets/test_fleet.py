@@ -157,6 +157,22 @@ def test_an_output_that_was_there_before_is_refused(sources: Path, tmp_path: Pat
     assert outputs(tmp_path) == {"m0.npz": b"mine"}
 
 
+def test_a_share_that_lists_while_another_one_works_takes_its_plan(sources: Path, tmp_path: Path) -> None:
+    """What the other one has written meanwhile is an output of the job."""
+    job = Job("convert", {"to": "npz", "suffix": ".npz"})
+    first, second = (fleet(job, sources / "sub", tmp_path, shard=(i, 2)) for i in (1, 2))
+    listed = second._items()
+
+    class Late(Fleet):
+        def _items(self) -> Iterator[Item]:
+            yield next(listed)
+            first.run(InlineRunner())
+            yield from listed
+
+    report = Late(job, second.sources, second.target, shard=(2, 2)).run(InlineRunner())
+    assert (report.failed, report.missing, len(outputs(tmp_path))) == (0, 0, 4)
+
+
 # ------------------------------------------------------------------------------------------------ cut off
 
 
@@ -300,6 +316,33 @@ def test_an_input_that_changed_is_refused(sources: Path, tmp_path: Path) -> None
     assert "has changed since it was listed" in rows(tmp_path / "out", here.job)[0]["error"]
     replanned = Fleet(here.job, here.sources, here.target, replan=True)
     assert replanned.run(InlineRunner()).failed == 0
+
+
+def test_replan_does_what_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batches without a change keep their records; one without it keeps its plan, and says so."""
+    folder, done = tmp_path / "in", list[str]()
+    folder.mkdir()
+    for i in range(9):
+        (folder / f"{i}.bin").write_bytes(bytes([i]))
+    real = work.run_batch
+
+    def counted(task: Any) -> Any:
+        done.extend(item.name for item in task.batch.items)
+        return real(task)
+
+    monkeypatch.setattr("weighbridge.fleets.runners.run_batch", counted)
+    job, target = Job("hash"), tmp_path / "out"
+    assert fleet(job, folder, target).run(InlineRunner()).items == len(done) == 9
+    done.clear()
+    (folder / "4.bin").write_bytes(b"other")
+    (folder / "9.bin").write_bytes(b"new")
+    assert fleet(job, folder, target).run(InlineRunner()).items == 9
+    assert fleet(job, folder, target).plan().planned_before
+    assert done == []
+    report = fleet(job, folder, target, replan=True).run(InlineRunner())
+    assert (report.items, report.failed) == (10, 0)
+    assert done == ["in/3.bin", "in/4.bin", "in/8.bin", "in/9.bin"]  # two batches of two chunks
+    assert rows(target, job)[4]["digest"] == wb.hash(folder / "4.bin").files[0].digest
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="SIGKILL is POSIX'")

@@ -107,7 +107,12 @@ class Fleet:
             return known
         if known is not None:
             records.remove(known.name("manifest.json"))
-        return written(self.job, records, self._checked(known is not None))
+        try:
+            return written(self.job, records, self._checked(known is not None))
+        except RefusedError:  # by an output of a share that has planned the job meanwhile
+            if (known := opened(self.job, records)) is None:
+                raise
+            return known
 
     def _checked(self, before: bool) -> Iterator[Item]:
         """The items; those that write are refused where their output is there, unless a run of this job made it."""
