@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +274,48 @@ def test_two_drivers_at_once(target: Target, source: Path, expected: bytes) -> N
     assert (report.failed, report.missing) == (0, 0)
     assert len(other.parts) == COUNT - 1
     assert target.outputs() == {NAME: expected}
+
+
+def _drive(source: str, target: str) -> tuple[int, int]:
+    """A driver of its own process."""
+    report = Fleet(HALVES, (source,), target, task_size=MIB).run(InlineRunner())
+    return report.failed, report.missing
+
+
+def test_two_drivers_of_two_processes(source: Path, expected: bytes, tmp_path: Path) -> None:
+    """Whatever the order in which they begin, make, publish and remove."""
+    target = Target(str(tmp_path / "out"), None)
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        drivers = [pool.submit(_drive, str(source), target.text) for _ in range(2)]
+        assert [driver.result() for driver in drivers] == [(0, 0)] * 2
+    assert target.outputs() == {NAME: expected}
+
+
+def test_what_is_only_moved_is_copied_by_the_store(
+    bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bytes don't come to this machine, but for the parts that have something else, too."""
+    monkeypatch.setattr(stores, "PART", SIZE)
+    path = tmp_path / "big.safetensors"
+    save_file({f"w{i}": np.full((512, 1024), i, np.float32) for i in range(8)}, path)
+    bucket.upload_file(str(path), "models", "in/big.safetensors")
+    sent: list[tuple[str, int]] = []
+    for name in ("put", "copy"):
+        real = getattr(stores.S3Upload, name)
+
+        def counted(upload: Any, number: int, *args: Any, real: Any = real, name: str = name) -> Any:
+            found = real(upload, number, *args)
+            sent.append((name, number))
+            return found
+
+        monkeypatch.setattr(stores.S3Upload, name, counted)
+    target = Target("s3://models/out", bucket)
+    job = Job("convert", {"to": "safetensors", "suffix": ".safetensors"})
+    report = Fleet(job, ("s3://models/in/",), target.text, task_size=SIZE).run(InlineRunner())
+    assert (report.failed, report.missing) == (0, 0)
+    assert sorted(sent) == [("copy", 1), ("copy", 2), ("put", 0), ("put", 3)]
+    wb.convert(path, tmp_path / "single.safetensors")
+    assert target.outputs()["models/in/big.safetensors"] == (tmp_path / "single.safetensors").read_bytes()
 
 
 def test_a_source_that_changes_on_the_way(target: Target, source: Path, tmp_path: Path) -> None:

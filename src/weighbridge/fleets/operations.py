@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
 
 from weighbridge.base.errors import RefusedError
-from weighbridge.fleets.job import Item
+from weighbridge.fleets.costs import HEADER
+from weighbridge.fleets.job import Item, Job
 from weighbridge.io.location import is_remote
 
 if TYPE_CHECKING:
@@ -21,8 +24,7 @@ if TYPE_CHECKING:
 FINE, FINDING, UNCHECKED = 0, 1, 2
 
 
-@dataclass(frozen=True)
-class How:
+class How(NamedTuple):
     """What is no part of the result. `jobs`: threads of a task; `overwrite`: replace other writers' outputs; `resume`:
     go on with what an interrupted task left."""
 
@@ -36,8 +38,7 @@ class How:
         return {"resume": self.resume, "overwrite": self.overwrite or here, "parents": here, "jobs": self.jobs}
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True, gc=False):
     """What became of one item: a function of the descriptor alone. `verdict`: the command's word; `exit`: its exit
     code; `digest`: of the file or all weights; `tensors`: (digest, bytes) of each; `written`: bytes of the output."""
 
@@ -47,7 +48,7 @@ class Outcome:
     output: str | None = None
     written: int = 0
     tensors: tuple[tuple[str, int], ...] = ()
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: dict[str, Any] = {}  # msgspec copies it
 
 
 def _scan(item: Item, options: Mapping[str, Any], target: str, how: How) -> Outcome:
@@ -148,7 +149,7 @@ def _written(planned: Planned, item: Item, options: Mapping[str, Any], target: s
     except RefusedError:
         if is_remote(out):
             raise
-    with planned(item, options, target, replace(how, resume=False)) as plan:
+    with planned(item, options, target, how._replace(resume=False)) as plan:
         return written(out, plan.run())
 
 
@@ -186,3 +187,9 @@ OPERATIONS: Final[Mapping[str, Operation]] = MappingProxyType(
         "quantize": Operation(_quantize, False, 50e6, writes=0.28, plan=_quantize_plan),
     }
 )
+
+
+def bytes_read(job: Job, items: int, size: int) -> int:
+    """What a job reads of so many items of `size` bytes in all."""
+    headers = OPERATIONS[job.op].reads is None and not job.options.get("values")
+    return min(size, items * HEADER) if headers else size

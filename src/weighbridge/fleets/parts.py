@@ -4,7 +4,7 @@ so a driver that follows another one makes what is missing, and the record is th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -18,7 +18,17 @@ from weighbridge.conversion.plan.run import run, run_part
 from weighbridge.fleets.job import BATCH_BYTES, ItemBatch
 from weighbridge.fleets.manifest import FOLDER
 from weighbridge.fleets.operations import OPERATIONS, written
-from weighbridge.fleets.work import BatchTask, Summary, check_pin, dead_line, line_of, record_of, settle, tried
+from weighbridge.fleets.work import (
+    BatchTask,
+    ItemLine,
+    Summary,
+    check_pin,
+    dead_line,
+    line_of,
+    record_of,
+    settle,
+    tried,
+)
 from weighbridge.io.sink import FileRange, ParallelTarget, ParallelWrite, Records, parallel_target, records_at
 
 
@@ -40,8 +50,8 @@ def check_task_size(size: int, to: str) -> None:
                          hint="leave it out, or choose safetensors or gguf")  # fmt: skip
 
 
-def make_part(task: PartTask) -> bytes:
-    """Make the range. Returns a dead letter's line where that failed, else nothing."""
+def make_part(task: PartTask) -> tuple[ItemLine, ...]:
+    """Make the range. Returns a dead letter's line where that failed."""
     item = task.whole.batch.items[0]
 
     def work() -> None:
@@ -54,8 +64,8 @@ def make_part(task: PartTask) -> bytes:
     try:
         tried(work)
     except Exception as error:  # whatever it is, the other tasks go on
-        return dead_line(item, error)
-    return b""
+        return (dead_line(item, error),)
+    return ()
 
 
 @contextmanager
@@ -105,7 +115,7 @@ class _Model:
     missing: frozenset[FileRange]
     key: Mapping[str, str]
     waiting: int = 0
-    errors: list[bytes] = field(default_factory=list)
+    errors: list[ItemLine] = field(default_factory=list)
 
 
 class ModelParts:
@@ -154,12 +164,11 @@ class ModelParts:
                 return _Model(task, target, ranges, frozenset(tried(lambda: target.missing(ranges))), key_of(plan))
         return None
 
-    def returned(self, task: PartTask, error: bytes) -> Iterator[Summary]:
+    def returned(self, task: PartTask, errors: Iterable[ItemLine]) -> Iterator[Summary]:
         """Take note of a task that has ended, and publish the models that are complete."""
         model = self._models[task.whole.batch.id]
         model.waiting -= 1
-        if error:
-            model.errors.append(error)
+        model.errors += errors
         if not model.waiting:
             self._ready.append(model)
         yield from self.published()
@@ -202,7 +211,7 @@ class ModelParts:
                 )
             result = run(plan, into=target.sink(None))
         check_pin(item)
-        return settle(task, [line_of(task, item, vars(written(str(plan.target), result)))])
+        return settle(task, [line_of(task, item, written(str(plan.target), result))])
 
 
 def _drop_if_changed(model: _Model) -> None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Final, Protocol, TypeVar, cast
 
 from weighbridge.fleets.parts import ModelParts, PartTask, make_part
-from weighbridge.fleets.work import BatchTask, Summary, dead_line, run_batch, run_item, settle
+from weighbridge.fleets.work import BatchTask, ItemLine, Summary, dead_line, run_batch, run_item, settle
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -80,15 +80,16 @@ class LocalRunner:
 
 
 class RayRunner:
-    """Tasks of Ray Core, on the cluster at `address` ("auto": the one that this machine belongs to)."""
+    """Tasks of Ray Core, on the cluster at `address` ("auto": the one that this machine belongs to), on its nodes with
+    `labels`."""
 
-    def __init__(self, address: str | None = None) -> None:
-        self.address = address
+    def __init__(self, address: str | None = None, labels: Mapping[str, str] | None = None) -> None:
+        self.address, self.labels = address, labels or {}
 
     def map(self, function: Callable[[T], R], tasks: Iterable[T]) -> Results[T, R]:
         from weighbridge.adapters import ray
 
-        yield from ray.mapped(function, tasks, address=self.address)
+        yield from ray.mapped(function, tasks, address=self.address, labels=self.labels)
 
 
 class InlineRunner:
@@ -98,7 +99,7 @@ class InlineRunner:
         yield from ((task, function(task)) for task in tasks)
 
 
-def perform(task: BatchTask | PartTask) -> Summary | bytes:
+def perform(task: BatchTask | PartTask) -> Summary | tuple[ItemLine, ...]:
     """What a task is, in whatever process it runs."""
     return make_part(task) if isinstance(task, PartTask) else run_batch(task)
 
@@ -108,8 +109,8 @@ def run_all(runner: Runner, tasks: Iterable[BatchTask | PartTask], parts: ModelP
     process, each item runs alone."""
     for task, found in runner.map(perform, tasks):
         if isinstance(task, PartTask):
-            error = dead_line(task.whole.batch.items[0], _DIED) if found is None else found
-            yield from parts.returned(task, cast(bytes, error))
+            errors = (dead_line(task.whole.batch.items[0], _DIED),) if found is None else found
+            yield from parts.returned(task, cast(tuple[ItemLine, ...], errors))
         else:
             yield cast(Summary, found) if found is not None else _one_by_one(runner, task)
     yield from parts.published()
@@ -118,7 +119,7 @@ def run_all(runner: Runner, tasks: Iterable[BatchTask | PartTask], parts: ModelP
 def _one_by_one(runner: Runner, task: BatchTask) -> Summary:
     batch = task.batch
     singles = [task._replace(batch=type(batch)(batch.job, batch.chunk, (item,))) for item in batch.items]
-    found: dict[Any, bytes] = {}
+    found: dict[str, ItemLine] = {}
     for single, line in runner.map(run_item, singles):
         item = single.batch.items[0]
         found[item.name] = dead_line(item, _DIED) if line is None else line

@@ -4,14 +4,16 @@ reaches the sources and the target; what it returns is small."""
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from msgspec.structs import asdict
 
 from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.base.errors import RemoteError, WeighbridgeError
-from weighbridge.fleets.job import Item, ItemBatch, canonical, parsed
+from weighbridge.fleets.job import Item, ItemBatch, canonical
 from weighbridge.fleets.manifest import FOLDER
-from weighbridge.fleets.operations import OPERATIONS, How
+from weighbridge.fleets.operations import OPERATIONS, How, Outcome
 from weighbridge.fleets.sources import state_of
 from weighbridge.io.sink import records_at
 
@@ -44,28 +46,36 @@ class Summary(NamedTuple):
     written: int
 
 
+class ItemLine(NamedTuple):
+    """What became of an item: its line of the record, whether it failed, and the bytes that it wrote."""
+
+    data: bytes
+    failed: bool
+    written: int
+
+
 def run_batch(task: BatchTask) -> Summary:
     """Do the work of every item, then write the record."""
     return settle(task, [item_line(task, item) for item in task.batch.items])
 
 
-def run_item(task: BatchTask) -> bytes:
+def run_item(task: BatchTask) -> ItemLine:
     """The line of a batch of one item, without a record: for an item that may kill its process."""
     return item_line(task, task.batch.items[0])
 
 
-def item_line(task: BatchTask, item: Item) -> bytes:
-    """What became of an item, as a line of the record. An error is one, too."""
+def item_line(task: BatchTask, item: Item) -> ItemLine:
+    """What became of an item. An error is one, too."""
     try:
         return line_of(task, item, tried(lambda: _done(task, item)))
     except Exception as error:  # whatever it is, the other items go on
         return dead_line(item, error)
 
 
-def line_of(task: BatchTask, item: Item, found: Mapping[str, Any]) -> bytes:
+def line_of(task: BatchTask, item: Item, found: Outcome) -> ItemLine:
     """The line of an item's outcome."""
-    row = {"source": item.source, "name": item.name, "bytes": item.size, "op": task.batch.job.op, **found}
-    return canonical(row) + b"\n"
+    row = {"source": item.source, "name": item.name, "bytes": item.size, "op": task.batch.job.op, **asdict(found)}
+    return ItemLine(canonical(row) + b"\n", False, found.written)
 
 
 def tried(work: Callable[[], T]) -> T:
@@ -78,13 +88,16 @@ def tried(work: Callable[[], T]) -> T:
     return work()
 
 
-def _done(task: BatchTask, item: Item) -> Mapping[str, Any]:
-    """The outcome; an error where the source isn't the one that was listed, or another one afterwards."""
+def _done(task: BatchTask, item: Item) -> Outcome:
+    """The outcome; an error where the source isn't the one that was listed, which must be known before it is written
+    to a target."""
     job = task.batch.job
+    op = OPERATIONS[job.op]
+    if op.plan is not None:
+        check_pin(item)
+    found = op.run(item, job.options, task.target, task.how)
     check_pin(item)
-    found = OPERATIONS[job.op].run(item, job.options, task.target, task.how)
-    check_pin(item)
-    return vars(found)
+    return found
 
 
 def check_pin(item: Item) -> None:
@@ -94,12 +107,12 @@ def check_pin(item: Item) -> None:
         raise WeighbridgeError(words, hint=f"plan again with --replan ({item.pin}, now {found})")
 
 
-def dead_line(item: Item, error: BaseException | str) -> bytes:
+def dead_line(item: Item, error: BaseException | str) -> ItemLine:
     """The line of an item that failed: the error, and its traceback."""
     text = error if isinstance(error, str) else f"{type(error).__name__}: {getattr(error, 'message', error)}"
     trace = "" if isinstance(error, str) else "".join(traceback.format_exception(error))
     row = {"source": item.source, "name": item.name, "bytes": item.size, "error": text, "traceback": trace}
-    return canonical(row) + b"\n"
+    return ItemLine(canonical(row) + b"\n", True, 0)
 
 
 def record_of(task: BatchTask) -> bytes | None:
@@ -107,12 +120,10 @@ def record_of(task: BatchTask) -> bytes | None:
     return records_at(resolve_target(task.target)).read(f"{FOLDER}/{task.batch.job.id}/journal/{task.batch.record}")
 
 
-def settle(task: BatchTask, lines: Iterable[bytes]) -> Summary:
+def settle(task: BatchTask, lines: Sequence[ItemLine]) -> Summary:
     """Write a batch's record: once to the journal where all went well, else to the dead letters."""
-    batch, kept = task.batch, list(lines)
-    rows = [parsed(line) for line in kept]
-    failed = sum("error" in row for row in rows)
+    batch, failed = task.batch, sum(line.failed for line in lines)
     records = records_at(resolve_target(task.target))
     name = f"{FOLDER}/{batch.job.id}/{'dead' if failed else 'journal'}/{batch.record}"
-    (records.put if failed else records.add)(name, b"".join(kept))
-    return Summary(batch.id, len(rows), failed, batch.size, sum(row.get("written", 0) for row in rows))
+    (records.put if failed else records.add)(name, b"".join(line.data for line in lines))
+    return Summary(batch.id, len(lines), failed, batch.size, sum(line.written for line in lines))
