@@ -62,6 +62,7 @@ def test_every_reader_sees_the_merged_weights(file: Path, merged: Path, model: P
     assert wb.diff(file, merged).same
     assert not wb.diff(file, model).same
     assert wb.prove(merged, file, run=False).verdict == "same"
+    assert [c.message for c in wb.prove(merged, file).checks if c.name == "run" and "without its adapter" in c.message]
     assert wb.verify(file).verdict == "ok"
     assert any("merged in" in note for note in wb.fit(file, device="24GB").notes)
 
