@@ -307,9 +307,15 @@ def expressions(texts: Sequence[str], source: Source, place: MemberPath) -> Iter
                       consequence="MONAI evaluates them when the model is made.")  # fmt: skip
 
 
+# `${name}`, or `$ {name} more`, is no Python: a template of another kind.
+_TEMPLATE: Final = re.compile(r"\$\s*\{\w*\}\s+(?!(?:if|or|and|in|is|not|for)\b)\w")
+
+
 def _harm_of(expression: str) -> str | None:
     """What harm an expression does; "" where it imports or calls something that may do any; None where it names nothing
     that MONAI has."""
+    if _TEMPLATE.match(expression):
+        return None
     out = "" if len(expression) > _EVALUATED or _IMPORTS.match(expression) else None
     for match in _NAMES.finditer(expression[:_EVALUATED]):
         parts = [part.strip() for part in match[0].split(".")]
