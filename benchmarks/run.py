@@ -477,7 +477,7 @@ def scan_section(work: Path, kind: str, picklescan: str | None) -> Section:
         f"scan-{kind}",
         f"Scan a folder of 1,000 small {kind}, all in one process.",
         contenders,
-        [faster("picklescan", 5)] if picklescan and kind == "pickles" else [],
+        [faster("picklescan", 5 if kind == "pickles" else 1)] if picklescan else [],
     )
 
 

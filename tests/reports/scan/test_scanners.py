@@ -117,6 +117,12 @@ HONEST_FILES = {
     "plain.z": zlib.compress(make.PLAIN),
     "picture.png": b"\x89PNG\r\n\x1a\n" + bytes(60),
     "modeling_x.py": b"import torch\n",
+    "diarization.yaml": b"pipeline:\n  name: pyannote.audio.pipelines.SpeakerDiarization\n  params: {}\n",
+    "lightning.yaml": b"optimizer:\n  class_path: torch.optim.AdamW\n  init_args:\n    lr: 0.1\n",
+    "workflow.yml": b"on: push\njobs:\n  a:\n    with:\n      target: ${{ matrix.target }}\n",
+    "help.yaml": b"examples:\n- |\n  To create:\n\n    $ {command} test --eval(x)\n",
+    "schema-of-a-cloud.json": json.dumps({"/name": "$lowercase(Name)", "/id": "$split(Arn, ':')[-1]"}).encode(),
+    "config_of_a_reranker.json": json.dumps({"activation_function": "gelu_new"}).encode(),
     "chat_template.jinja": HONEST[1].encode(),
 }
 
