@@ -99,7 +99,7 @@ def _vocabulary(model: Checkpoint, options: GgufOptions, lost: list[Loss]) -> di
 
 def _tokenizer_file(model: Checkpoint, name: str) -> bytes | None:
     """A file of the tokenizer. config.json states the vocabulary size, also where the model class has a default."""
-    data = model.place.read(name, TOKENIZER_JSON)
+    data = model.texts.get(name) or model.place.read(name, TOKENIZER_JSON)
     size = model.sizes.facts.get("vocab_size")
     if name != "config.json" or data is None or not isinstance(size, int):
         return data

@@ -91,6 +91,23 @@ def added_tokens(
     return found
 
 
+def embedded(
+    folder: TokenizerFolder, vocab: Mapping[str, int], added: dict[int, AddedToken]
+) -> tuple[dict[int, AddedToken], tuple[str, ...]]:
+    """The added tokens that the model has, and words about the others: a token that was added to the tokenizer alone,
+    as `<pad>` often is, has no row in the embedding."""
+    size = folder.vocab_size("vocab_size")
+    if size is None or max(vocab.values()) >= size:
+        return added, ()
+    lost = [unembedded(t.content, i, size) for i, t in added.items() if i >= size]
+    return {i: t for i, t in added.items() if i < size}, tuple(lost)
+
+
+def unembedded(text: str, index: int, size: int) -> str:
+    """The words about an added token that the model doesn't have."""
+    return f"added token {text} (id {index}): config.json has vocab_size = {size}"
+
+
 def place(
     found: dict[int, AddedToken], ids: dict[str, int], texts: Mapping[int, str], vocab: Mapping[str, int],
     index: int, token: AddedToken, path: str,
