@@ -43,16 +43,18 @@ from weighbridge.conversion.quantize.inputs import QuantizeOptions
 from weighbridge.conversion.quantize.plan import QuantizePlan
 from weighbridge.conversion.tensor_parallel import plan_ranks
 from weighbridge.conversion.transform import SliceOptions, TransformPlan
-from weighbridge.models.checkpoint import Checkpoint, SourceOptions
+from weighbridge.models.checkpoint import Checkpoint, SourceOptions, open_tokenizer
 from weighbridge.models.open import open_model
 from weighbridge.models.transform.rename import RenameRules
 
 
 @contextmanager
-def _opened(src: Path, options: SourceOptions, *, merges: bool = False) -> Iterator[Checkpoint]:
+def _opened(
+    src: Path, options: SourceOptions, *, merges: bool = False, tokenizer: bool = False
+) -> Iterator[Checkpoint]:
     """The model at `src`. It stays open for the plan; closed where planning fails. `merges`: the caller merges the
-    adapters of a Modelfile, which are refused elsewhere."""
-    model = open_model(src, options)
+    adapters of a Modelfile, which are refused elsewhere. `tokenizer`: a folder without weights will do."""
+    model = (open_tokenizer(src, options) if tokenizer else None) or open_model(src, options)
     try:
         if model.place.adapters and not merges:
             raise UsageError(f"{src} adds an adapter to its model", hint=f"merge it first: wb convert {src} DST")
@@ -76,7 +78,7 @@ def plan_convert(
     None: it follows from the extension of `dst`. `lora`: an adapter to merge into the weights.
     """
     source, write, given = sort_keywords(options)
-    with _opened(src, source, merges=True) as model:
+    with _opened(src, source, merges=True, tokenizer=bool(given.get("vocab_only"))) as model:
         target = choose_target(model, dst, to, given)
         for adapter in (*model.place.adapters, *(() if lora is None else (FilePath(lora),))):
             if isinstance(target.options, AdapterOptions | CheckpointOptions):

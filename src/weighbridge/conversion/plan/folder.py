@@ -79,7 +79,7 @@ def _tokenizer_alone(model: Checkpoint) -> PlanBuilder:
     if "tokenizer.ggml.tokens" not in model.metadata:
         raise UsageError(f"{model.place.path} has keys but no tensors", hint="pass the GGUF with the weights")
     draft = PlanBuilder({}, notes=["the GGUF is a vocabulary: the folder has its tokenizer and no model"])
-    draft.texts, lost = metadata.tokenizer_files(model)
+    draft.texts, lost = metadata.vocabulary_files(model)
     draft.losses += lost
     return draft
 
