@@ -43,8 +43,8 @@ def _fits(model: Checkpoint) -> bool:
 
 
 def unwrapped_folder(model: Checkpoint) -> tuple[Checkpoint, list[str]]:
-    """The same for a folder whose names are kept otherwise: they are only looked into where all begin with a part that
-    the family's don't begin with."""
+    """The same for a folder whose names are kept otherwise: only names are compared with
+    the family's that all begin with a part which none of the family's begins with."""
     parts = {e.name.partition(".")[0] for e in model.index}
     with suppress(WeighbridgeError):  # no family, or a config that names are kept without
         if len(parts) == 1 and not parts & {name.partition(".")[0] for name in model.family.names("hf", model.sizes)}:

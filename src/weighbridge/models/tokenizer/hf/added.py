@@ -73,7 +73,7 @@ def added_tokens(
     own = tokenizer.added_tokens if tokenizer is not None else []
     listed = [(t.id, t, "tokenizer.json") for t in own]
     listed += [(i, t, "tokenizer_config.json") for i, t in folder.added_decoder.items()]
-    # A named token is special, whatever the list that transformers goes by says of it.
+    # A named token is special, also where the list that transformers reads has another flag.
     named = {text for role, text in specials(folder) if role}
     first = len(own) if folder.added_decoder else 0
     texts = {i: t for t, i in vocab.items()}
