@@ -73,7 +73,7 @@ def added_tokens(
     own = tokenizer.added_tokens if tokenizer is not None else []
     listed = [(t.id, t, "tokenizer.json") for t in own]
     listed += [(i, t, "tokenizer_config.json") for i, t in folder.added_decoder.items()]
-    # A named token is special, whatever the list that transformers goes by has.
+    # A named token is special, also where the list that transformers reads has another flag.
     named = {text for role, text in specials(folder) if role}
     first = len(own) if folder.added_decoder else 0
     texts = {i: t for t, i in vocab.items()}
@@ -89,6 +89,23 @@ def added_tokens(
             place(found, ids, texts, vocab, index, token, "tokenizer_config.json")
             free = max(free, index + 1)
     return found
+
+
+def embedded(
+    folder: TokenizerFolder, vocab: Mapping[str, int], added: dict[int, AddedToken]
+) -> tuple[dict[int, AddedToken], tuple[str, ...]]:
+    """The added tokens that the model has, and words about the others: a token that was added to the tokenizer alone,
+    as `<pad>` often is, has no row in the embedding."""
+    size = folder.vocab_size("vocab_size")
+    if size is None or max(vocab.values()) >= size:
+        return added, ()
+    lost = [unembedded(t.content, i, size) for i, t in added.items() if i >= size]
+    return {i: t for i, t in added.items() if i < size}, tuple(lost)
+
+
+def unembedded(text: str, index: int, size: int) -> str:
+    """The words about an added token that the model doesn't have."""
+    return f"added token {text} (id {index}): config.json has vocab_size = {size}"
 
 
 def place(

@@ -14,7 +14,7 @@ from weighbridge.models.arch.tables.schema import TokenizerEntry
 from weighbridge.models.tokenizer import pretokenizer
 from weighbridge.models.tokenizer.formats import merges as mergelists
 from weighbridge.models.tokenizer.formats import sentencepiece
-from weighbridge.models.tokenizer.hf.added import added_tokens, is_control, named_tokens
+from weighbridge.models.tokenizer.hf.added import added_tokens, embedded, is_control, named_tokens, unembedded
 from weighbridge.models.tokenizer.hf.folder import OTHERS, AddedToken, Id, TokenizerFolder, TokenizerJson, table_of
 from weighbridge.models.tokenizer.hf.special import finish, special
 from weighbridge.models.tokenizer.vocab import (
@@ -60,7 +60,9 @@ def spm(folder: TokenizerFolder, model: sentencepiece.SentencePieceModel) -> Voc
         if index < size:
             scores[index] = NO_SCORE
             tokens[index], types[index] = redefined(token, folder.rules)
-    losses = ["the SentencePiece normalizer: llama.cpp tokenizes the text as it is"] if model.charsmap else []
+    extra = {i: text for text, i in listed.items()} | {i: t.content for i, t in redefinitions(folder)}
+    losses = [unembedded(text, i, size) for i, text in extra.items() if i >= size]
+    losses += ["the SentencePiece normalizer: llama.cpp tokenizes the text as it is"] if model.charsmap else []
     if size < len(model.pieces):
         losses.append(f"pieces {size}..{len(model.pieces) - 1} of the tokenizer: config.json has vocab_size = {size}")
     made = Vocab(VocabKind.SPM, tokens, [int(t) for t in types], scores, pre="default", losses=tuple(losses))
@@ -104,7 +106,7 @@ def byte_fallback(folder: TokenizerFolder, tokenizer: TokenizerJson, scores: Sco
         )  # fmt: skip
     pairs = mergelists.split(tokenizer.model.merges, "tokenizer.json")
     mergelists.check(pairs, vocab, "tokenizer.json")
-    added = added_tokens(folder, vocab, tokenizer)
+    added, lost = embedded(folder, vocab, added_tokens(folder, vocab, tokenizer))
     controls = set(named_tokens(folder, vocab | {t.content: i for i, t in added.items()}).values())
     if folder.rules.special_is_control:
         controls |= {i for i, t in added.items() if t.special}
@@ -134,7 +136,7 @@ def byte_fallback(folder: TokenizerFolder, tokenizer: TokenizerJson, scores: Sco
     values += [PAD_SCORE] * missing
     types += [int(TokenType.UNUSED)] * missing
     tokens += [padding(len(tokens) + i) for i in range(missing)]
-    made = Vocab(VocabKind.SPM, tokens, types, values, pre="default", losses=metaspace_losses(tokenizer))
+    made = Vocab(VocabKind.SPM, tokens, types, values, pre="default", losses=(*lost, *metaspace_losses(tokenizer)))
     if not prefixes_space(tokenizer):
         made = replace(made, add_space_prefix=False)
     return finish(folder, made, special(folder, len(tokens)))
@@ -148,7 +150,7 @@ def char_bpe(folder: TokenizerFolder, tokenizer: TokenizerJson, visible: Collect
     types = [int(TokenType.USER_DEFINED) if t in visible else k for t, k in zip(vocab.tokens, vocab.types, strict=True)]
     return replace(
         vocab, kind=VocabKind.CHAR_BPE, pre=None, types=types, merges=mergelists.joined(pairs), add_space_prefix=False,
-        add={**vocab.add, "bos": True}, losses=(),
+        add={**vocab.add, "bos": True}, losses=tuple(x for x in vocab.losses if x not in metaspace_losses(tokenizer)),
     )  # fmt: skip
 
 
