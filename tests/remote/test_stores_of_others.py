@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.remote.servers import FileServer
 
+import weighbridge as wb
 from weighbridge.adapters.remote import lmstudio
 from weighbridge.adapters.remote.ollama import OllamaName, parse_name
 from weighbridge.adapters.remote.schemes import resolve_path
@@ -72,6 +73,21 @@ def test_a_model_of_the_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert resolve_path("ollama://llama3.2:3b").read_bytes() == GGUF
     assert main(["hash", "ollama://llama3.2:3b"]) == 0
     assert SHA in capsys.readouterr().out
+
+
+def test_verify_compares_every_blob_of_a_model(tmp_path: Path) -> None:
+    folder = store(tmp_path / "ollama")
+
+    def found() -> tuple[int, list[str]]:
+        report = wb.verify("ollama://llama3.2:3b")
+        return report.digests, [f.rule for f in report.findings if f.rule.startswith("file/")]
+
+    assert found() == (1, ["file/unreadable", "file/unreadable"])  # config and license aren't there
+    for data in (b"{}", b"MIT"):
+        (folder / "blobs" / f"sha256-{hashlib.sha256(data).hexdigest()}").write_bytes(data)
+    assert found() == (3, [])
+    (folder / "blobs" / f"sha256-{hashlib.sha256(b'MIT').hexdigest()}").write_bytes(b"GPL")
+    assert found() == (3, ["file/digest"])
 
 
 def test_a_store_without_the_weights_says_so(tmp_path: Path) -> None:

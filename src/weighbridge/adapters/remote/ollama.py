@@ -135,9 +135,9 @@ def local(name: OllamaName) -> Path | None:
         )
     if weights is None or not weights.is_file():
         raise FormatError("the store has the manifest and not the weights", path=str(path), hint=f"ollama pull {name}")
-    path = StoredPath(weights)
-    path.sidecars = manifest.sidecars
-    return path
+    stored = StoredPath(weights)
+    stored.sidecars, stored.files = manifest.sidecars, tuple(blob(folder, layer) for layer in manifest.layers)
+    return stored
 
 
 def read_manifest(path: Path) -> Manifest:
