@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from weighbridge.adapters.cuda import is_cuda, to_devices
 from weighbridge.adapters.torch import BY_TORCH, to_torch, torch_dtype
 from weighbridge.base.dtypes import BY_NAME, DType
 from weighbridge.base.errors import UnsupportedError, UsageError
-from weighbridge.tensors.nodes import LogicalTensor, Node
+from weighbridge.tensors.nodes import LogicalTensor, Node, as_node
 from weighbridge.tensors.prefetch import prefetch_behind
 
 if TYPE_CHECKING:
@@ -49,8 +50,10 @@ def load_module(
     absent = [n for n in places if n not in wanted and not groups[n] & wanted.keys()]
     unexpected = [n for n in tensors if n not in places]
     _check(wanted, places, absent if strict else [], unexpected if strict else [])
-    prefetch_behind(wanted.values())
-    state = {name: _as_of(node, places[name], dtype, device) for name, node in wanted.items()}
+    nodes = {name: as_node(node, _type_in(places[name], dtype)) for name, node in wanted.items()}
+    where = {name: device or _device_in(places[name]) for name in wanted}
+    prefetch_behind(node for name, node in nodes.items() if not is_cuda(where[name]))
+    state = to_devices(nodes, where)
     module.load_state_dict(state, assign=True, strict=False)
     for name in wanted:
         for other in groups[name] - wanted.keys():
@@ -78,13 +81,17 @@ def _check(
         raise UsageError("; ".join(parts), hint="strict=False loads the others")
 
 
-def _as_of(node: LogicalTensor, place: Any, dtype: DType | None, device: str | None) -> torch.Tensor:
-    """A tensor as the module has it: its type, its device (the CPU for one on the meta device)."""
+def _type_in(place: Any, dtype: DType | None) -> DType:
+    """The type of a parameter, or `dtype` in its place if it is of floating point numbers."""
     kind = BY_TORCH.get(str(place.dtype)) if dtype is None or not place.dtype.is_floating_point else dtype
     if kind is None:
         raise UnsupportedError(f"no cast to {place.dtype}")
-    where = device or (None if place.is_meta or place.device.type == "cpu" else str(place.device))
-    return to_torch(node, kind, where)
+    return kind
+
+
+def _device_in(place: Any) -> str:
+    """The device of a parameter; the CPU for one on the meta device."""
+    return "cpu" if place.is_meta else str(place.device)
 
 
 def _at(module: torch.nn.Module, name: str) -> Any:
