@@ -145,15 +145,33 @@ def transformers_model(
     tensors: Mapping[str, LogicalTensor],
     dtype: DType | None,
     options: dict[str, Any],
+    *,
+    packed: bool = False,
 ) -> Any:
-    """A model of a transformers class from lazy values under hub names. UsageError for a class that has no config of
-    its own (an Auto class)."""
+    """A model of a transformers class from lazy values under hub names. `packed`: they are the stored parts of a method
+    that the config names, for the class's own modules of it. UsageError for a class that has no config of its own (an
+    Auto class), and with `packed` for a method that transformers doesn't have."""
     if getattr(kind, "config_class", None) is None:
         raise UsageError(
             f"{kind.__name__} is no class of one architecture",
             hint="pass the class itself: the first of config.json's architectures",
         )
-    own = kind.config_class.from_dict({k: v for k, v in config.items() if k not in QUANTIZATION_KEYS})
+    if packed:
+        _check_method(config)
+    own = kind.config_class.from_dict({k: v for k, v in config.items() if packed or k not in QUANTIZATION_KEYS})
     found = None if dtype is None else torch_dtype(dtype)
-    lazy = {name: LazyValue(node, dtype) for name, node in tensors.items()}
+    lazy = {name: LazyValue(node, None if packed else dtype) for name, node in tensors.items()}
     return kind.from_pretrained(None, config=own, state_dict=lazy, dtype=found or "auto", **options)
+
+
+def _check_method(config: Mapping[str, Any]) -> None:
+    from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
+
+    mlx, hub = QUANTIZATION_KEYS
+    method = None if mlx in config else (config.get(hub) or {}).get("quant_method")
+    if not any(f"{method}{bits}" in AUTO_QUANTIZATION_CONFIG_MAPPING for bits in ("", "_4bit", "_8bit")):
+        raise UsageError(
+            f"transformers has no modules for weights packed by {method}" if method else
+            "the config names no method of packed weights that transformers has",
+            hint="leave packed out: the weights are then decoded",
+        )  # fmt: skip
