@@ -185,9 +185,10 @@ def test_announcing_goes_on_after_close_and_leaves_nothing(tmp_path: Path, monke
 
     def slow(fd: int, ranges: Ranges) -> None:
         go.wait(60)
-        seen.append((fd, os.pread(fd, 3, 0), ranges))
+        seen.append((fd, os.pread(fd, 3, 0), list(ranges)))
 
     monkeypatch.setattr(module, "_will_need", slow)
+    monkeypatch.setattr(module, "_is_cached", lambda fd, at: False)
     before = threading.enumerate()
     source = FileSource(tmp_path / "a")
     source.advise_behind([(0, 3)])
@@ -199,3 +200,40 @@ def test_announcing_goes_on_after_close_and_leaves_nothing(tmp_path: Path, monke
     assert (read, ranges) == (b"xxx", [(0, 3)])
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(fd)
+
+
+def test_what_is_in_memory_is_not_announced_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from weighbridge.io import source as module
+
+    (tmp_path / "a").write_bytes(bytes(100))
+    advised: Ranges = []
+    monkeypatch.setattr(module, "_ADVISED", 10)
+    monkeypatch.setattr(module, "_will_need", lambda fd, ranges: advised.extend(ranges))
+    for cached, want in (
+        (range(0), [(5, 10), (15, 10), (25, 5)]),
+        (range(100), []),
+        (range(20), [(15, 10), (25, 5)]),  # a piece of which the end is missing
+        (range(15, 100), [(5, 10)]),
+    ):
+        advised.clear()
+        monkeypatch.setattr(module, "_is_cached", lambda fd, at, cached=cached: at in cached)
+        module._will_need_then_close(os.open(tmp_path / "a", os.O_RDONLY), [(5, 25)])
+        assert advised == want
+
+
+def test_a_byte_is_in_memory_or_not(tmp_path: Path) -> None:
+    from weighbridge.io import source as module
+
+    (tmp_path / "a").write_bytes(bytes(1 << 16))
+    cold = dropped(tmp_path / "a")
+    fd = os.open(tmp_path / "a", os.O_RDONLY)
+    if not cold or not hasattr(os, "RWF_NOWAIT"):
+        os.close(fd)
+        pytest.skip("NOT TRIED: the file stays in memory")
+    assert not module._is_cached(fd, 0)
+    os.pread(fd, 1 << 16, 0)
+    if not module._is_cached(fd, 0):
+        os.close(fd)
+        pytest.skip("NOT TRIED: this file system never tells")
+    assert not module._is_cached(fd, 1 << 16)  # behind the end
+    os.close(fd)

@@ -295,20 +295,20 @@ def test_what_is_only_moved_is_copied_by_the_store(
     bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its bytes don't come to this machine, but for the parts that have something else, too."""
-    monkeypatch.setattr(stores, "PART", SIZE)
+    monkeypatch.setattr(targets, "PART", SIZE)
     path = tmp_path / "big.safetensors"
     save_file({f"w{i}": np.full((512, 1024), i, np.float32) for i in range(8)}, path)
     bucket.upload_file(str(path), "models", "in/big.safetensors")
     sent: list[tuple[str, int]] = []
     for name in ("put", "copy"):
-        real = getattr(stores.S3Upload, name)
+        real = getattr(s3.S3Upload, name)
 
         def counted(upload: Any, number: int, *args: Any, real: Any = real, name: str = name) -> Any:
             found = real(upload, number, *args)
             sent.append((name, number))
             return found
 
-        monkeypatch.setattr(stores.S3Upload, name, counted)
+        monkeypatch.setattr(s3.S3Upload, name, counted)
     target = Target("s3://models/out", bucket)
     job = Job("convert", {"to": "safetensors", "suffix": ".safetensors"})
     report = Fleet(job, ("s3://models/in/",), target.text, task_size=SIZE).run(InlineRunner())

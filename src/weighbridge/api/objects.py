@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from weighbridge.adapters.cuda import Devices
     from weighbridge.containers.base import Entry
     from weighbridge.models.checkpoint import Checkpoint, SourceOptions
     from weighbridge.tensors.nodes import LogicalTensor, Node
@@ -95,10 +96,10 @@ class Tensor:
 
     def torch(self, dtype: str | None = None, device: str | None = None) -> torch.Tensor:
         """The values as a torch tensor; on the CPU it shares the file's pages where that is possible."""
-        from weighbridge.adapters.torch import to_torch
+        from weighbridge.adapters.cuda import to_devices
 
         self._announce()
-        make = lambda: to_torch(self.node, _named(dtype), device)  # noqa: E731
+        make = lambda: to_devices({"": self.node}, device, _named(dtype))[""]  # noqa: E731
         return cast("torch.Tensor", self._kept(("torch", dtype, device), make))
 
     def parts(self) -> dict[str, Tensor]:
@@ -236,7 +237,7 @@ class Model(Closing, Mapping[str, Tensor]):
 
         return Model(rank_view(self.checkpoint, rank, of), self.names, self._options, (rank, of))
 
-    def state_dict(self, device: str | None = None) -> dict[str, torch.Tensor]:
+    def state_dict(self, device: Devices = None) -> dict[str, torch.Tensor]:
         """As `torch()`, in the form that `load_state_dict` accepts."""
         return self.torch(device)
 
@@ -245,15 +246,16 @@ class Model(Closing, Mapping[str, Tensor]):
         self._announce()
         return {name: self[name].numpy() for name in self}
 
-    def torch(self, device: str | None = None) -> dict[str, torch.Tensor]:
-        """All tensors as torch tensors: a state dict. On a CUDA device what lies in files as it is comes through a
-        ring of pinned buffers, copied while the next are read."""
-        if device is not None and device.partition(":")[0] == "cuda":
-            from weighbridge.adapters.streaming import to_cuda
+    def torch(self, device: Devices = None) -> dict[str, torch.Tensor]:
+        """All tensors as torch tensors: a state dict. `device`: one for all, or by beginnings of names, the longest of
+        which counts (`{"": "cpu", "model.layers": "cuda:0"}`). On CUDA devices what lies in files as it is comes
+        through rings of pinned buffers, copied while the next are read."""
+        if device is not None:
+            from weighbridge.adapters.cuda import to_devices
 
-            return to_cuda({name: self[name].node for name in self}, device)
+            return to_devices({name: self[name].node for name in self}, device)
         self._announce()
-        return {name: self[name].torch(device=device) for name in self}
+        return {name: self[name].torch() for name in self}
 
     def _announce(self) -> None:
         """All is read now, or soon: the system may begin."""
