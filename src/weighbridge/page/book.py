@@ -11,6 +11,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -167,7 +168,7 @@ class Book(Closing):
             kept = self._from_headers(key, lambda: found.answer(self, **values))
             if kept is None:
                 raise CancelledError("the page is being closed")
-            return kept.result()
+            return _result(kept)
         if not found.slow:
             return encode(found.answer(self, **values))
         values["control"] = control
@@ -229,6 +230,13 @@ class Book(Closing):
         if tensor >= len(entries):
             raise UsageError(f"there is no tensor {tensor}")
         return entries[tensor].name
+
+
+def _result(answer: Future[bytes]) -> bytes:
+    try:
+        return answer.result()
+    except futures.CancelledError:
+        raise CancelledError("the page is being closed") from None
 
 
 #: Parameters that are words; the others are numbers.

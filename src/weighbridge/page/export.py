@@ -28,6 +28,11 @@ def export(book: Book, *, findings: bool = True) -> str:
     return page(book.title, _element(dict(_answers(book, _questions(book, findings))))).html
 
 
+def framed(book: Book) -> str:
+    """The document for a frame of a notebook that answers it by messages."""
+    return page(book.title, '<script type="application/json" id="framed"></script>\n').html
+
+
 def notebook_html(book: Book, height: int = 640) -> str:
     """The page in a frame of a notebook, where it can reach nothing."""
     text = escape(export(book, findings=False))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from weighbridge.api.keywords import Path
 from weighbridge.base.closeable import Closing
@@ -71,6 +71,23 @@ def view(
 
         webbrowser.open(server.url)
     return ServedPage(book, server)
+
+
+def widget(path: Path, other: Path | None = None, *, height: int = 640, arch_file: Path | None = None) -> Any:
+    """The page of `view` as a widget of a notebook (anywidget), which needs no server: the kernel answers it. `height`:
+    in CSS pixels. Closing the widget closes the files. Errors: as `open`'s; UnsupportedError without the extra
+    `notebook`."""
+    from weighbridge.adapters import notebook
+    from weighbridge.page.assemble import widget_script
+    from weighbridge.page.export import framed
+
+    book = _book(path, other, SourceOptions(arch_file=arch_file))
+    try:
+        book.prepare()
+        return notebook.widget(book, framed(book), widget_script(), book.title, height, book.close)
+    except BaseException:
+        book.close()
+        raise
 
 
 def export_view(

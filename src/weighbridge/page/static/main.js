@@ -1,6 +1,6 @@
 // The page: reads what it is about, shows one panel at a time.
 import { html, render, useEffect, useState } from "./vendor/htm-preact.js";
-import { ask, isExported, readExported, takeToken } from "./api.js";
+import { ask, isExported, joinFrame, readExported, takeToken } from "./api.js";
 import { prevailing } from "./layoutmap.js";
 import { matching } from "./search.js";
 import { tensorList, usePlace } from "./state.js";
@@ -69,7 +69,7 @@ function Tabs({ panel, go, two }) {
 }
 
 async function load() {
-  if (!(await readExported())) takeToken();
+  if (!(await readExported()) && !joinFrame()) takeToken();
   return ask("start");
 }
 
