@@ -240,7 +240,7 @@ def _result(answer: Future[bytes]) -> bytes:
 
 
 #: Parameters that are words; the others are numbers.
-_WORDS: Final = frozenset({"text", "statistic", "member", "conversation", "template"})
+_WORDS: Final = frozenset({"text", "member", "conversation", "template"})
 
 
 def encode(value: Any) -> bytes:

@@ -226,6 +226,8 @@ class ValueCounts:
     def histogram(self, edges: F64) -> NDArray[np.int64]:
         """How many finite values are in each bin [edges[i], edges[i + 1]), the last one closed."""
         values, counts = self.finite
+        if self.wide is not None and values.size:  # rounded to f32, one may lie beyond the extremes
+            values = values.clip(self.wide.low, self.wide.high)
         return np.histogram(values, edges, weights=counts)[0].astype(np.int64)
 
     def magnitudes(self) -> dict[int, int]:

@@ -83,10 +83,10 @@ function HeatMap({ models, model, list, go }) {
   const [asked, setAsked] = useState(false);
   const errors = statistic in ERRORS, reads = statistic in OF_VALUES || errors;
   const known = useMemo(() => (reads ? null : fromColumns(list, statistic)), [list, statistic]);
-  const heat = useAnswer("heat", { model, statistic }, reads && !errors && asked);
+  const heat = useAnswer("heat", { model }, reads && !errors && asked);
   const compared = useAnswer("diff", {}, errors && asked);
   const state = errors ? compared : heat;
-  const data = known ?? (errors ? compared.data?.errors[statistic] : heat.data);
+  const data = known ?? (errors ? compared.data?.errors[statistic] : heat.data?.[statistic]);
   const find = (layer, role) => go({ panel: "numbers", tensor: list.layer.findIndex((l, i) => l === layer && list.roles[list.role[i]] === role) });
   const options = [...Object.entries(IN_HEADERS).map(([key, [text]]) => [key, text]), ...Object.entries(OF_VALUES), ...(models.length > 1 ? Object.entries(ERRORS).map(([key, [text]]) => [key, `${text}, of B against A`]) : [])];
   return html`<${Section} title="Layers and roles" note=${html`<select aria-label="Statistic" value=${statistic} onChange=${(e) => setStatistic(e.target.value)}>${options.map(([key, text]) => html`<option value=${key}>${text}</option>`)}</select>`}>
