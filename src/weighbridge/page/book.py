@@ -30,7 +30,7 @@ from weighbridge.models.open import open_model
 from weighbridge.models.tokenizer import Vocab
 from weighbridge.reports.chat.tokens import vocab_of
 from weighbridge.reports.microscope.places import FileLens
-from weighbridge.reports.statistics.tensor import CancelledError
+from weighbridge.reports.statistics.tensor import CancelledError, Progress
 from weighbridge.reports.view.roles import Survey, survey
 
 _TEXT: Final = 200  # characters of a search
@@ -44,11 +44,12 @@ _EXACT: Final = 1 << 53  # JavaScript's numbers are exact below
 
 @dataclass(slots=True)
 class Control:
-    """How a slow answer gets on, and whether it is still wanted."""
+    """How a slow answer gets on, and whether it is still wanted. `report`: called with the progress, too."""
 
     stop: threading.Event = field(default_factory=threading.Event)
     done: int = 0
     total: int = 0
+    report: Progress | None = None
 
     def cancelled(self) -> bool:
         return self.stop.is_set()
@@ -56,6 +57,8 @@ class Control:
     def progress(self, done: int, total: int, what: str = "") -> None:
         """Notes the progress; raises CancelledError where the answer isn't wanted."""
         self.done, self.total = done, total
+        if self.report is not None:
+            self.report(done, total, what)
         if self.stop.is_set():
             raise CancelledError("cancelled")
 

@@ -11,6 +11,7 @@ from weighbridge.models.checkpoint import SourceOptions
 if TYPE_CHECKING:
     from weighbridge.adapters.serving.page_server import PageServer
     from weighbridge.page.book import Book
+    from weighbridge.reports.statistics.tensor import Progress
 
 
 class ServedPage(Closing):
@@ -95,17 +96,20 @@ def export_view(
     output: Path,
     other: Path | None = None,
     *,
+    values: bool = False,
     overwrite: bool = False,
     arch_file: Path | None = None,
+    progress: Progress | None = None,
 ) -> None:
     """Write the page on `path` (and `other`) to the file `output`, which needs no server: what can be known without
-    reading tensor data. Errors: as `open`'s; RefusedError where `output` exists."""
+    reading tensor data, and with `values` the statistics of every tensor, heat maps and differences, too. Errors: as
+    `open`'s; RefusedError where `output` exists; UsageError for `values` of more than 4,096 tensors."""
     from weighbridge.io.sink import check_target, write_file
     from weighbridge.page.export import export
 
     check_target(output, overwrite=overwrite, folder=False)
     with _book(path, other, SourceOptions(arch_file=arch_file)) as book:
-        write_file(output, export(book).encode(), overwrite=overwrite)
+        write_file(output, export(book, values=values, progress=progress).encode(), overwrite=overwrite)
 
 
 def _book(path: Path, other: Path | None, options: SourceOptions) -> Book:

@@ -34,6 +34,9 @@ export async function readExported() {
 
 export const isExported = () => answers !== null;
 
+/** Whether an exported page has statistics of values. */
+export const holdsValues = () => isExported() && Object.keys(answers).some((question) => question.startsWith("heat?"));
+
 async function unzipped(text) {
   const packed = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
   return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
