@@ -259,6 +259,19 @@ def test_an_exported_page_says_what_it_lacks(visit: Visit, exported: Path) -> No
     assert "wb view" in page.locator("main").inner_text()
 
 
+def test_an_exported_page_has_the_values_that_were_asked_for(visit: Visit, models: Path, tmp_path: Path) -> None:
+    wb.export_view(models / "f16.gguf", tmp_path / "page.html", models / "q4.gguf", values=True)
+    url = (tmp_path / "page.html").as_uri()
+    page = settled(visit(f"{url}#panel=numbers"))
+    page.wait_for_selector(".u-wrap canvas")
+    page.get_by_label("Statistic").select_option("rms")
+    settled(page)
+    assert page.locator(".problem").count() == 0
+    assert page.locator(".heat td.n").count() == len(wb.inspect(models / "q4.gguf").tensors)
+    page.get_by_role("button", name="Differences").click()
+    page.wait_for_selector(".changes")
+
+
 def test_an_exported_page_of_hostile_names(visit: Visit, models: Path, tmp_path: Path) -> None:
     wb.export_view(models / "hostile.safetensors", tmp_path / "page.html")
     page = settled(visit(f"{(tmp_path / 'page.html').as_uri()}#panel=tensors"))

@@ -169,7 +169,7 @@ def test_importing_the_server_loads_no_framework() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [(["--port", "1", "-o", "p.html"], "--port"), (["--no-browser", "-o", "p.html"], "--browser"),
-     (["--idle", "3", "-o", "p.html"], "--idle"), (["--overwrite"], "--overwrite")],
+     (["--idle", "3", "-o", "p.html"], "--idle"), (["--overwrite"], "--overwrite"), (["--values"], "--values")],
 )  # fmt: skip
 def test_options_that_dont_apply_are_refused(
     models: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 STATIC: Final = Path(__file__).with_name("static")
 MAIN: Final = "main.js"
+WIDGET: Final = "widget.js"  # of notebooks: outside of the page
 _STYLES: Final = ("vendor/uplot.css", "style.css")
 
 #: Third-party scripts -> what makes them a module of ours: lines that replace their export, or follow them.
@@ -120,6 +121,11 @@ def page(title: str, data: str = "") -> Page:
         .replace("{{data}}", data).replace("{{script}}", script)
     )  # fmt: skip
     return Page(text, rules)
+
+
+def widget_script() -> str:
+    """The front end of a notebook's widget: an ES module."""
+    return (STATIC / WIDGET).read_text("utf-8")
 
 
 def _escaped(text: str) -> str:

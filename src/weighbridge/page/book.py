@@ -11,6 +11,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ from weighbridge.models.open import open_model
 from weighbridge.models.tokenizer import Vocab
 from weighbridge.reports.chat.tokens import vocab_of
 from weighbridge.reports.microscope.places import FileLens
-from weighbridge.reports.statistics.tensor import CancelledError
+from weighbridge.reports.statistics.tensor import CancelledError, Progress
 from weighbridge.reports.view.roles import Survey, survey
 
 _TEXT: Final = 200  # characters of a search
@@ -43,11 +44,12 @@ _EXACT: Final = 1 << 53  # JavaScript's numbers are exact below
 
 @dataclass(slots=True)
 class Control:
-    """How a slow answer gets on, and whether it is still wanted."""
+    """How a slow answer gets on, and whether it is still wanted. `report`: called with the progress, too."""
 
     stop: threading.Event = field(default_factory=threading.Event)
     done: int = 0
     total: int = 0
+    report: Progress | None = None
 
     def cancelled(self) -> bool:
         return self.stop.is_set()
@@ -55,6 +57,8 @@ class Control:
     def progress(self, done: int, total: int, what: str = "") -> None:
         """Notes the progress; raises CancelledError where the answer isn't wanted."""
         self.done, self.total = done, total
+        if self.report is not None:
+            self.report(done, total, what)
         if self.stop.is_set():
             raise CancelledError("cancelled")
 
@@ -167,7 +171,7 @@ class Book(Closing):
             kept = self._from_headers(key, lambda: found.answer(self, **values))
             if kept is None:
                 raise CancelledError("the page is being closed")
-            return kept.result()
+            return _result(kept)
         if not found.slow:
             return encode(found.answer(self, **values))
         values["control"] = control
@@ -231,8 +235,15 @@ class Book(Closing):
         return entries[tensor].name
 
 
+def _result(answer: Future[bytes]) -> bytes:
+    try:
+        return answer.result()
+    except futures.CancelledError:
+        raise CancelledError("the page is being closed") from None
+
+
 #: Parameters that are words; the others are numbers.
-_WORDS: Final = frozenset({"text", "statistic", "member", "conversation", "template"})
+_WORDS: Final = frozenset({"text", "member", "conversation", "template"})
 
 
 def encode(value: Any) -> bytes:

@@ -173,11 +173,11 @@ def channels(book: Book, model: int, tensor: int, control: Control) -> Any:
     return channel_report(book.models[model], name, cancelled=control.cancelled, progress=control.progress)
 
 
-def heat(book: Book, model: int, statistic: str, control: Control) -> Any:
-    """A statistic of every role of every layer."""
-    from weighbridge.reports.statistics.heat import heat_map
+def heat(book: Book, model: int, control: Control) -> Any:
+    """The statistics of values of every role of every layer, by name."""
+    from weighbridge.reports.statistics.heat import heat_maps
 
-    return heat_map(book.models[model], statistic, cancelled=control.cancelled, progress=control.progress)
+    return heat_maps(book.models[model], cancelled=control.cancelled, progress=control.progress)
 
 
 def diff(book: Book, control: Control) -> Any:
@@ -243,7 +243,7 @@ ENDPOINTS: Final[Mapping[str, Endpoint]] = MappingProxyType(
         "reference": Endpoint(reference, ("model", "template", "conversation", "prompt"), slow=True),
         "statistics": Endpoint(statistics, ("model", "tensor"), slow=True),
         "channels": Endpoint(channels, ("model", "tensor"), slow=True),
-        "heat": Endpoint(heat, ("model", "statistic"), slow=True),
+        "heat": Endpoint(heat, ("model",), slow=True),
         "diff": Endpoint(diff, slow=True),
         "bytes": Endpoint(bytes_of, ("model", "file", "offset", "length")),
         "block": Endpoint(block, ("model", "tensor", "number")),

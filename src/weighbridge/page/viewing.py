@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from weighbridge.api.keywords import Path
 from weighbridge.base.closeable import Closing
@@ -11,6 +11,7 @@ from weighbridge.models.checkpoint import SourceOptions
 if TYPE_CHECKING:
     from weighbridge.adapters.serving.page_server import PageServer
     from weighbridge.page.book import Book
+    from weighbridge.reports.statistics.tensor import Progress
 
 
 class ServedPage(Closing):
@@ -73,22 +74,42 @@ def view(
     return ServedPage(book, server)
 
 
+def widget(path: Path, other: Path | None = None, *, height: int = 640, arch_file: Path | None = None) -> Any:
+    """The page of `view` as a widget of a notebook (anywidget), which needs no server: the kernel answers it. `height`:
+    in CSS pixels. Closing the widget closes the files. Errors: as `open`'s; UnsupportedError without the extra
+    `notebook`."""
+    from weighbridge.adapters import notebook
+    from weighbridge.page.assemble import widget_script
+    from weighbridge.page.export import framed
+
+    book = _book(path, other, SourceOptions(arch_file=arch_file))
+    try:
+        book.prepare()
+        return notebook.widget(book, framed(book), widget_script(), book.title, height, book.close)
+    except BaseException:
+        book.close()
+        raise
+
+
 def export_view(
     path: Path,
     output: Path,
     other: Path | None = None,
     *,
+    values: bool = False,
     overwrite: bool = False,
     arch_file: Path | None = None,
+    progress: Progress | None = None,
 ) -> None:
     """Write the page on `path` (and `other`) to the file `output`, which needs no server: what can be known without
-    reading tensor data. Errors: as `open`'s; RefusedError where `output` exists."""
+    reading tensor data, and with `values` the statistics of every tensor, heat maps and differences, too. Errors: as
+    `open`'s; RefusedError where `output` exists; UsageError for `values` of more than 4,096 tensors."""
     from weighbridge.io.sink import check_target, write_file
     from weighbridge.page.export import export
 
     check_target(output, overwrite=overwrite, folder=False)
     with _book(path, other, SourceOptions(arch_file=arch_file)) as book:
-        write_file(output, export(book).encode(), overwrite=overwrite)
+        write_file(output, export(book, values=values, progress=progress).encode(), overwrite=overwrite)
 
 
 def _book(path: Path, other: Path | None, options: SourceOptions) -> Book:

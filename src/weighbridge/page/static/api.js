@@ -1,6 +1,7 @@
-// Questions to the server, or to the answers that an exported page brings along.
+// Questions to the server, to the notebook whose frame the page is in, or to the answers that an exported page brings.
 
 let answers = null; // of an exported page, by question
+let asked = null; // of a page in a notebook's frame: what waits for an answer, by number
 let token = "";
 
 /** Takes the token out of the address, so that it is in no copied link; this tab keeps it. */
@@ -33,9 +34,20 @@ export async function readExported() {
 
 export const isExported = () => answers !== null;
 
+/** Whether an exported page has statistics of values. */
+export const holdsValues = () => isExported() && Object.keys(answers).some((question) => question.startsWith("heat?"));
+
 async function unzipped(text) {
   const packed = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
   return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+}
+
+/** Whether the page is in a notebook's frame, which answers through messages; begins to listen to it. */
+export function joinFrame() {
+  if (!document.getElementById("framed")) return false;
+  asked = new Map();
+  addEventListener("message", ({ source, data }) => source === parent && asked.get(data?.id)?.(data));
+  return true;
 }
 
 /** An answer that an exported page doesn't have. */
@@ -69,7 +81,26 @@ function exported(question) {
   return found.answer;
 }
 
+const frame = Math.random().toString(36).slice(2); // one of several that show the same model
+let questions = 0;
+
+/** The answer of the notebook. A message to it is a question or the number of one that isn't wanted any more. */
+function posted(question, signal, progress) {
+  const id = `${frame}.${questions++}`;
+  return new Promise((resolve, reject) => {
+    const done = (settle, value) => (asked.delete(id), settle(value));
+    asked.set(id, (message) => {
+      if (message.progress) progress?.(...message.progress);
+      else if (message.error) done(reject, new Refused(message));
+      else done(resolve, message.answer);
+    });
+    signal?.addEventListener("abort", () => asked.has(id) && (parent.postMessage({ cancel: id }, "*"), done(reject, signal.reason)));
+    parent.postMessage({ id, question }, "*");
+  });
+}
+
 async function fetched(question, signal, progress) {
+  if (asked) return posted(question, signal, progress);
   const response = await fetch(`/api/${question}`, { headers: { "X-Token": token }, signal });
   if (!response.ok) throw new Refused(await response.json().catch(() => ({ error: `the server answers ${response.status}` })));
   if (response.headers.get("content-type").startsWith("application/json")) return response.json();

@@ -1,6 +1,6 @@
 // The page: reads what it is about, shows one panel at a time.
 import { html, render, useEffect, useState } from "./vendor/htm-preact.js";
-import { ask, isExported, readExported, takeToken } from "./api.js";
+import { ask, holdsValues, isExported, joinFrame, readExported, takeToken } from "./api.js";
 import { prevailing } from "./layoutmap.js";
 import { matching } from "./search.js";
 import { tensorList, usePlace } from "./state.js";
@@ -61,7 +61,7 @@ function App() {
       <main id="content" tabindex="-1"><h2 class="hidden">${title}</h2>${unlisted ? html`<${Waiting} state=${unlisted} what="Reading names" />`
         : html`<${Panel} key=${`${panel}${model}`} model=${model} models=${models} list=${lists[model]} lists=${lists} place=${checked} go=${go} />`}</main>
     </div>
-    <footer class="quiet">Weighbridge ${state.data.version}${isExported() && ". An exported page: it holds what headers tell, and no values of tensors."}</footer>`;
+    <footer class="quiet">Weighbridge ${state.data.version}${isExported() && `. An exported page: it holds what headers tell, and ${holdsValues() ? "statistics" : "no values"} of tensors.`}</footer>`;
 }
 
 function Tabs({ panel, go, two }) {
@@ -69,7 +69,7 @@ function Tabs({ panel, go, two }) {
 }
 
 async function load() {
-  if (!(await readExported())) takeToken();
+  if (!(await readExported()) && !joinFrame()) takeToken();
   return ask("start");
 }
 

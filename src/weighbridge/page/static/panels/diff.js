@@ -1,5 +1,6 @@
 // What differs between two models: tensors by what happened to them, the error of each, layer by layer; metadata.
 import { html, useMemo, useState } from "../vendor/htm-preact.js";
+import { isExported } from "../api.js";
 import { HeatTable } from "../heatmap.js";
 import { bytes, number, plural, visible, whole } from "../text.js";
 import { Choice, Name, Section, SideBySide, useAnswer, useWindow, Waiting } from "../ui.js";
@@ -12,7 +13,7 @@ export const ERRORS = { snr: ["Signal to noise, dB", (v) => v.toFixed(1)], error
 
 export function Diff({ models }) {
   const size = models.flatMap((m) => m.files).reduce((s, f) => s + f.size, 0);
-  const [wanted, setWanted] = useState(size <= SWIFT);
+  const [wanted, setWanted] = useState(isExported() || size <= SWIFT);
   const state = useAnswer("diff", {}, wanted);
   if (state.data) return html`<${Report} data=${state.data.report} models=${models} /><${Errors} layers=${state.data.report.layers} maps=${state.data.errors} />
     <${Templates} rows=${state.data.template} /><${Metadata} rows=${state.data.report.metadata} />`;

@@ -1,5 +1,6 @@
 // The numbers of a tensor, and a map of all layers.
 import { html, useMemo, useState } from "../vendor/htm-preact.js";
+import { holdsValues, isExported } from "../api.js";
 import { fromColumns, HeatTable, IN_HEADERS } from "../heatmap.js";
 import { Histogram } from "../histogram.js";
 import { bytes, count, number, percent, plural, whole } from "../text.js";
@@ -16,7 +17,7 @@ export function Numbers({ models, lists, model, list, place, go }) {
 function Tensor({ models, lists, model, list, place }) {
   const largest = useMemo(() => list.nbytes.reduce((best, n, i) => (Number(n) > Number(list.nbytes[best]) ? i : best), 0), [list]);
   const tensor = list.length ? list.at(Number(place.tensor ?? largest)) : null;
-  const [wanted, setWanted] = useState(tensor && tensor.parameters <= SWIFT);
+  const [wanted, setWanted] = useState(tensor && (isExported() || tensor.parameters <= SWIFT));
   const state = useAnswer("statistics", { model, tensor: tensor?.number ?? 0 }, Boolean(wanted && tensor));
   const twin = models.length > 1 ? twinOf(lists[1 - model], tensor) : -1;
   const other = useAnswer("statistics", { model: 1 - model, tensor: twin }, Boolean(state.data) && twin >= 0);
@@ -80,13 +81,13 @@ const SHOWN = { bytes, parameters: count, zeros: percent };
 
 function HeatMap({ models, model, list, go }) {
   const [statistic, setStatistic] = useState("bits");
-  const [asked, setAsked] = useState(false);
+  const [asked, setAsked] = useState(holdsValues());
   const errors = statistic in ERRORS, reads = statistic in OF_VALUES || errors;
   const known = useMemo(() => (reads ? null : fromColumns(list, statistic)), [list, statistic]);
-  const heat = useAnswer("heat", { model, statistic }, reads && !errors && asked);
+  const heat = useAnswer("heat", { model }, reads && !errors && asked);
   const compared = useAnswer("diff", {}, errors && asked);
   const state = errors ? compared : heat;
-  const data = known ?? (errors ? compared.data?.errors[statistic] : heat.data);
+  const data = known ?? (errors ? compared.data?.errors[statistic] : heat.data?.[statistic]);
   const find = (layer, role) => go({ panel: "numbers", tensor: list.layer.findIndex((l, i) => l === layer && list.roles[list.role[i]] === role) });
   const options = [...Object.entries(IN_HEADERS).map(([key, [text]]) => [key, text]), ...Object.entries(OF_VALUES), ...(models.length > 1 ? Object.entries(ERRORS).map(([key, [text]]) => [key, `${text}, of B against A`]) : [])];
   return html`<${Section} title="Layers and roles" note=${html`<select aria-label="Statistic" value=${statistic} onChange=${(e) => setStatistic(e.target.value)}>${options.map(([key, text]) => html`<option value=${key}>${text}</option>`)}</select>`}>
