@@ -164,10 +164,11 @@ def judge_part(family: Family, model: str) -> None:
 def judge_further_layers(family: Family, model: str) -> None:
     """How many layers predict further tokens is counted by the tensors, whatever the config says."""
     config, dialect = golden()[model]["config"], family.document.dialect["hf"]
-    if "mtp_num_hidden_layers" in writing(config):
+    key = families()[family.name].document.dialect["hf"].mtp_count
+    if key is not None and key in (own := writing(config)):
         held = writing(dict(with_counted_layers(config, dialect, golden()[model]["hf"])))
-        assert held["mtp_num_hidden_layers"] == CASES[model].mtp, model
-        assert writing(dict(with_counted_layers(config, dialect, ())))["mtp_num_hidden_layers"] == 0, model
+        assert held[key] == (own[key] if CASES[model].further else CASES[model].mtp), model
+        assert writing(dict(with_counted_layers(config, dialect, ())))[key] == 0, model
 
 
 def judge_alone(family: Family, model: str) -> None:
@@ -177,6 +178,11 @@ def judge_alone(family: Family, model: str) -> None:
         if recorded["config"]["architectures"] == architectures:
             known = family.architecture(recorded["config"]) is not None
             assert known == (_family_name(other) == family.name), other
+    for a in families()[family.name].architectures.values():
+        same = (n for n, m in golden().items() if a.requires and a.name in m["config"]["architectures"])
+        assert all(
+            (family.architecture(golden()[n]["config"]) is not None) == (_family_name(n) == family.name) for n in same
+        )
 
 
 def judge_keys(family: Family, model: str) -> None:

@@ -48,7 +48,7 @@ _HY_FURTHER: dict[str, tuple[int, ...]] = {
 }
 
 _MIMO: dict[str, Any] = GQA | BPE | {
-    "num_hidden_layers": 3, "num_key_value_heads": 1, "head_dim": 24, "v_head_dim": 16, "moe_intermediate_size": 32,
+    "num_hidden_layers": 3, "num_key_value_heads": 1, "head_dim": 24, "v_head_dim": 20, "moe_intermediate_size": 32,
     "n_routed_experts": 6, "num_experts_per_tok": 2, "sliding_window": WINDOW, "attention_value_scale": 0.707,
     "layer_types": ["full_attention", "sliding_attention", "full_attention"],
     "rope_parameters": {
@@ -58,7 +58,7 @@ _MIMO: dict[str, Any] = GQA | BPE | {
 }  # fmt: skip
 _MIMO_SAID: dict[str, Any] = {
     "hybrid_layer_pattern": [0, 1, 0], "moe_layer_freq": [0, 1, 1], "swa_num_key_value_heads": 2, "swa_head_dim": 24,
-    "swa_v_head_dim": 16, "swa_num_attention_heads": 4, "topk_method": "noaux_tc", "scoring_func": "sigmoid",
+    "swa_v_head_dim": 20, "swa_num_attention_heads": 4, "topk_method": "noaux_tc", "scoring_func": "sigmoid",
 }  # fmt: skip
 _MIMO_WORDS: dict[str, Any] = {
     "hybrid_layer_pattern": [int(i > 0 and (i + 1) % 6 > 0) for i in range(48)],
@@ -73,8 +73,8 @@ def _mimo_further() -> dict[str, tuple[int, ...]]:
         **{f"{name}_layernorm.weight": (64,) for name in ("input", "pre_mlp")},
         "self_attn.q_proj.weight": (96, 64),
         "self_attn.k_proj.weight": (48, 64),
-        "self_attn.v_proj.weight": (32, 64),
-        "self_attn.o_proj.weight": (64, 64),
+        "self_attn.v_proj.weight": (40, 64),
+        "self_attn.o_proj.weight": (64, 80),
         "self_attn.attention_sink_bias": (4,),
         "mlp.gate_proj.weight": (96, 64),
         "mlp.up_proj.weight": (96, 64),
@@ -106,8 +106,25 @@ CASES: dict[str, Case] = {
             said={"scoring_func": "sigmoid", "num_nextn_predict_layers": 1},
             further=_EXAONE_FURTHER,
             recorded=("hf5",),
-            unheld=frozenset({"mlp_layer_types"}),
+            unheld=frozenset({"mlp_layer_types", "scoring_func"}),
             spreads=_ROUTER,
+        ),
+        # ... and as transformers writes it
+        Case(
+            "exaone-moe-plain",
+            "ExaoneMoeConfig",
+            "none",
+            _FOUR | _EXPERTS | theta(5000.0),
+            said={"scoring_func": "sigmoid"},
+            unheld=frozenset({"mlp_layer_types", "scoring_func"}),
+        ),
+        Case(
+            "hy-v3-plain",
+            "HYV3Config",
+            "none",
+            GQA | BPE | _EXPERTS | theta(5000.0) | {"num_hidden_layers": 3, "head_dim": 24},
+            said={"num_nextn_predict_layers": 0},
+            unheld=frozenset({"enable_moe_fp32_combine"}),
         ),
         # MiMo-V2: two kinds of attention, narrow values, and three layers behind the others
         Case(
@@ -143,8 +160,12 @@ CASES: dict[str, Case] = {
     )
 }
 UNSAID: dict[str, dict[str, Any]] = {
-    "afmoe": {"hidden_act": "gelu", "attention_bias": True, "n_group": 2, "mup_enabled": False},
-    "mimo2": {"hidden_act": "gelu", "attention_bias": True, "n_group": 2, "norm_topk_prob": False},
-    "hy-v3": {"hidden_act": "gelu", "attention_bias": True, "mlp_bias": True, "n_group": 2},
-    "exaone-moe": {"hidden_act": "gelu", "n_group": 2, "rope.rope_type": "yarn"},
+    "afmoe": {"hidden_act": "gelu", "attention_bias": True, "n_group": 2, "mup_enabled": False}
+    | {"full_attention_every": 3, "rope.rope_type": "llama3"},
+    "mimo2": {"hidden_act": "gelu", "attention_bias": True, "n_group": 2, "norm_topk_prob": False}
+    | {"scoring_func": "softmax", "topk_method": "greedy", "routed_scaling_factor": 2.0, "rope.rope_type": "yarn"}
+    | {"add_full_attention_sink_bias": True, "add_swa_attention_sink_bias": False},
+    "hy-v3": {"hidden_act": "gelu", "attention_bias": True, "mlp_bias": True, "n_group": 2}
+    | {"route_norm": False, "rope.rope_type": "llama3"},
+    "exaone-moe": {"hidden_act": "gelu", "n_group": 2, "scoring_func": "softmax", "rope.rope_type": "yarn"},
 }

@@ -282,6 +282,7 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 UNSAID: dict[str, dict[str, Any]] = {
     "glm4v": {"hidden_act": "relu", "rope.rope_type": "dynamic"},
+    "glm-ocr": {"hidden_act": "relu", "rope.rope_type": "dynamic"},
     "glm4vmoe": {"hidden_act": "relu", "rope.rope_type": "dynamic", "scoring_func": "softmax", "n_group": 2},
     "olmo": {"hidden_act": "relu", "rope.rope_type": "dynamic", "attention_bias": True},
     "xverse": {"hidden_act": "relu"},

@@ -196,6 +196,7 @@ CASES: dict[str, Case] = {
 }
 UNSAID: dict[str, dict[str, Any]] = {
     "deci": {"hidden_act": "gelu", "attention_bias": True, "mlp_bias": True, "rope.rope_type": "yarn"},
-    "deepseek-moe": {"hidden_act": "gelu", "attention_bias": True, "norm_topk_prob": True, "scoring_func": "sigmoid"},
+    "deepseek-moe": {"hidden_act": "gelu", "attention_bias": True, "norm_topk_prob": True, "scoring_func": "sigmoid"}
+    | {"moe_layer_freq": 2, "rope.rope_type": "yarn"},
     "jina-bert-v2": {"position_embedding_type": "absolute", "feed_forward_type": "original"},
 }
