@@ -13,7 +13,7 @@ import pytest
 from tests.page.conftest import WAIT
 
 import weighbridge as wb
-from weighbridge.adapters.notebook import MessageDesk
+from weighbridge.adapters.serving.notebook import MessageDesk
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.page.assemble import widget_script
 from weighbridge.page.book import Book

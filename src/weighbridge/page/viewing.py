@@ -78,7 +78,7 @@ def widget(path: Path, other: Path | None = None, *, height: int = 640, arch_fil
     """The page of `view` as a widget of a notebook (anywidget), which needs no server: the kernel answers it. `height`:
     in CSS pixels. Closing the widget closes the files. Errors: as `open`'s; UnsupportedError without the extra
     `notebook`."""
-    from weighbridge.adapters import notebook
+    from weighbridge.adapters.serving import notebook
     from weighbridge.page.assemble import widget_script
     from weighbridge.page.export import framed
 

@@ -42,7 +42,7 @@ class Picked(Closing):
     def __init__(
         self, path: str | os.PathLike[str], key: str | None = None, dtype: str | None = None, raw: bool = False
     ) -> None:
-        from weighbridge.models.checkpoint import open_checkpoint
+        from weighbridge.models.open import ALONE, open_model
         from weighbridge.tensors.nodes import as_node
 
         file, name = tensor_path.split(path)
@@ -51,7 +51,7 @@ class Picked(Closing):
                 f"{os.fspath(path)} names no tensor", hint="write PATH::TENSOR; wb inspect lists the names"
             )
         self.path, self.name, self.raw = os.fspath(file), name, raw
-        self.checkpoint: Checkpoint = open_checkpoint(file)
+        self.checkpoint: Checkpoint = open_model(file, ALONE)
         try:
             self.node, self.rest = _narrowed(_find(self.checkpoint, name, self.path, raw), key)
             self.values = as_node(self.node) if raw else _values(self.node, named(dtype) if dtype else None)

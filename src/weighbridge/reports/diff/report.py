@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from weighbridge.base.dtypes import F32, Kind
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
-from weighbridge.models.checkpoint import Checkpoint, open_checkpoint
+from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.models.open import ALONE, open_model
 from weighbridge.reports import sidecars
 from weighbridge.reports.diff.errors import LayerError, decibels, layer_errors
 from weighbridge.reports.diff.renames import renamed
@@ -119,7 +120,7 @@ def diff(
     count as equal. UsageError if one of them can't be read under `names`."""
     if names not in ("auto", "stored", "logical", "canonical"):
         raise UsageError(f"no names are called {names!r}", hint="auto, stored, logical, canonical")
-    with open_checkpoint(os.fspath(a)) as one, open_checkpoint(os.fspath(b)) as other:
+    with open_model(a, ALONE) as one, open_model(b, ALONE) as other:
         found = diff_models(one, other, names=names, tolerance=tolerance, jobs=jobs, progress=progress)
         return replace(found, a=str(a), b=str(b))
 

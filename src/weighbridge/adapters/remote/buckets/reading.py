@@ -124,19 +124,65 @@ def open_store(scheme: str, bucket: str) -> Any:
     """The bucket. Without credentials in the environment requests to S3 aren't signed, as public buckets want it."""
     stores = package("obstore.store", "reading from a bucket")
     options: dict[str, Any] = {"retry_config": {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=120)}}
-    if scheme == "s3":
-        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-        if endpoint:
-            options |= {"endpoint": endpoint, "virtual_hosted_style_request": False}
-        if endpoint and endpoint.startswith("http://"):
-            options["client_options"] = {"allow_http": True}
-        if not any(os.environ.get(name) for name in _CREDENTIALS):
-            options["skip_signature"] = True
+    options |= _OPTIONS[scheme]()
+    if str(options.get("endpoint") or options.get("base_url") or "").startswith("http://"):
+        options["client_options"] = {"allow_http": True}
     try:
         with BucketErrors(f"{scheme}://{bucket}"):
             return stores.from_url(f"{scheme}://{bucket}", **options)
     except ValueError as error:
         raise UsageError(f"{scheme}://{bucket}: {error}") from None
+
+
+def _s3_options() -> dict[str, Any]:
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    signed = any(os.environ.get(name) for name in _CREDENTIALS)
+    own = {"endpoint": endpoint, "virtual_hosted_style_request": False} if endpoint else {}
+    return own | ({} if signed else {"skip_signature": True})
+
+
+def _gcs_options() -> dict[str, Any]:
+    own = os.environ.get("STORAGE_EMULATOR_HOST")
+    return {"base_url": own, "skip_signature": True} if own else {}
+
+
+def _azure_options() -> dict[str, Any]:
+    """What obstore doesn't take from the environment itself: a connection string."""
+    names = {"account": "account_name", "key": "account_key", "sas": "sas_key"}
+    found: dict[str, Any] = {names[name]: value for name in names if (value := azure_setting(name))}
+    return found | ({"endpoint": endpoint} if (endpoint := azure_endpoint()) else {})
+
+
+_OPTIONS: Final = MappingProxyType({"s3": _s3_options, "gs": _gcs_options, "az": _azure_options})
+#: Setting of Azure -> its name in a connection string, and the variables that hold it otherwise.
+_AZURE: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "account": ("AccountName", "AZURE_STORAGE_ACCOUNT_NAME"),
+        "key": ("AccountKey", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY"),
+        "sas": ("SharedAccessSignature", "AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_KEY"),
+        "endpoint": ("BlobEndpoint", "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+        "suffix": ("EndpointSuffix",),
+    }
+)
+
+
+def azure_setting(name: str) -> str | None:
+    """A setting of the storage account: from AZURE_STORAGE_CONNECTION_STRING where there is one, else from its own
+    variable."""
+    connection, (within, *variables) = os.environ.get("AZURE_STORAGE_CONNECTION_STRING"), _AZURE[name]
+    if connection:
+        parts = (part.partition("=") for part in connection.split(";"))
+        return next((value for key, _, value in parts if key.strip().lower() == within.lower()), None)
+    return next((value for variable in variables if (value := os.environ.get(variable))), None)
+
+
+def azure_endpoint() -> str | None:
+    """The address of the account's blobs; None where no account is named."""
+    account = azure_setting("account")
+    given = azure_setting("endpoint")
+    if given or account is None:
+        return given and given.rstrip("/")
+    return f"https://{account}.blob.{azure_setting('suffix') or 'core.windows.net'}"
 
 
 def to_path(text: str) -> RemotePath:

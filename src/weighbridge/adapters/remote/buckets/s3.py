@@ -12,24 +12,18 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
-from uuid import uuid4
 
-from weighbridge.adapters.remote.bucket import BucketFile
-from weighbridge.adapters.remote.extra import check_online, forget, package
-from weighbridge.base.errors import RefusedError, RemoteError, UsageError
-from weighbridge.base.limits import MIB
+from weighbridge.adapters.remote.buckets.reading import BucketFile
+from weighbridge.adapters.remote.buckets.targets import MARKED, part_size, path_of
+from weighbridge.adapters.remote.extra import forget, package
+from weighbridge.base.errors import RefusedError, RemoteError
 from weighbridge.io.location import RemotePath
 from weighbridge.io.ranges import RangeSource
-from weighbridge.io.sink import UploadSink, check_uploads
 from weighbridge.io.sink.upload import ObjectState
 from weighbridge.io.source import Source
 
-#: Bytes of a part, until an object needs more than `PARTS` of them. S3 wants at least 5 MiB.
-PART: Final = 16 * MIB
-PARTS: Final = 9_999
 TRIES = 6
 _MARK_PART: Final = 10_000
-_MARKED: Final = "weighbridge-run"  # a name in the object's metadata
 _DENIED: Final = frozenset(
     {"AccessDenied", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "AllAccessDisabled"}
 )
@@ -90,8 +84,7 @@ class S3Store:
         return S3Errors(f"{self.title}/{name}" if name else self.title)
 
     def part_size(self, size: int) -> int:
-        least = -(-size // PARTS)
-        return PART if least <= PART else -(-least // MIB) * MIB
+        return part_size(size)
 
     def state(self, name: str) -> ObjectState | None:
         with self._at(name):
@@ -101,7 +94,7 @@ class S3Store:
                 if _code(error) in ("404", "NoSuchKey", "NotFound"):
                     return None
                 raise
-        return ObjectState(found["ContentLength"], found.get("Metadata", {}).get(_MARKED, ""))
+        return ObjectState(found["ContentLength"], found.get("Metadata", {}).get(MARKED, ""))
 
     def below(self, folder: str) -> Collection[str]:
         prefix = f"{folder}/" if folder else ""
@@ -113,17 +106,34 @@ class S3Store:
         more = {} if replace else {"IfNoneMatch": "*"}
         with self._at(name):
             try:
-                self.client.put_object(Bucket=self.bucket, Key=name, Body=data, Metadata={_MARKED: mark}, **more)
+                self.client.put_object(Bucket=self.bucket, Key=name, Body=data, Metadata={MARKED: mark}, **more)
             except self.errors:
                 if self.state(name) != ObjectState(len(data), mark):
                     raise
 
-    def upload(self, name: str, mark: str, *, resume: bool, replace: bool) -> S3Upload:
+    def upload(self, name: str, mark: str, *, resume: bool, replace: bool, token: str | None = None) -> S3Upload:
         made = S3Upload(self, name, mark)
         with self._at(name):
-            if not resume or not made.find(replace):
+            if token is not None:
+                made.join(token)
+            elif not resume or not made.find(replace):
                 made.begin(marked=resume)
         return made
+
+    def is_open(self, name: str, token: str) -> bool:
+        with self._at(name):
+            try:
+                self.client.list_parts(Bucket=self.bucket, Key=name, UploadId=token, MaxParts=1)
+            except self.errors as error:
+                if _code(error) in _GONE:
+                    return False
+                raise
+        return True
+
+    def abandon(self, name: str, mark: str) -> None:
+        with self._at(name):
+            while (made := S3Upload(self, name, mark)).find(None):
+                made.abort()
 
     def read(self, name: str) -> bytes | None:
         """A small object's bytes; None where there is none."""
@@ -159,31 +169,48 @@ class S3Upload:
 
     def begin(self, *, marked: bool) -> None:
         found = self.store.client.create_multipart_upload(
-            Bucket=self.store.bucket, Key=self.name, Metadata={_MARKED: self.mark}, ChecksumAlgorithm="CRC32"
+            Bucket=self.store.bucket, Key=self.name, Metadata={MARKED: self.mark}, ChecksumAlgorithm="CRC32"
         )
         self._at["UploadId"] = found["UploadId"]
         if marked:
             self.store.client.upload_part(**self._at, PartNumber=_MARK_PART, Body=self._seal)
 
-    def find(self, replace: bool) -> bool:
-        """Take up the oldest upload of this mark. RefusedError for one of another mark, which `replace` aborts."""
+    @property
+    def token(self) -> str:
+        return self._at["UploadId"]
+
+    def find(self, replace: bool | None) -> bool:
+        """Take up the oldest upload of this mark. RefusedError for one of another mark, which `replace` aborts, and
+        None leaves alone."""
         seal = hashlib.md5(self._seal, usedforsecurity=False).hexdigest()
         for row in self._open():
             at = {"Bucket": self.store.bucket, "Key": self.name, "UploadId": row["UploadId"]}
-            pages = self.store.client.get_paginator("list_parts").paginate(**at)
-            parts = {part["PartNumber"]: part for page in pages for part in page.get("Parts", [])}
+            parts = self._listed(at)
             mark = parts.pop(_MARK_PART, None)
             if mark is not None and mark["ETag"].strip('"') == seal:
-                self._at["UploadId"] = row["UploadId"]
-                self._parts = {number: _entry(part) for number, part in parts.items()}
-                self.done = {number - 1 for number in parts}
+                self._take_up(row["UploadId"], parts)
                 return True
-            if mark is not None and mark["Size"] == len(self._seal):
+            if replace is not None and mark is not None and mark["Size"] == len(self._seal):
                 if not replace:
                     words = f"an unfinished upload of {self.store.title}/{self.name} has other sources or options"
                     raise RefusedError(words, option="--overwrite", hint="start again with --overwrite")
                 self.store.client.abort_multipart_upload(**at)
         return False
+
+    def join(self, token: str) -> None:
+        """Take part in the upload of a token, which other processes have, too."""
+        parts = self._listed({**self._at, "UploadId": token})
+        parts.pop(_MARK_PART, None)
+        self._take_up(token, parts)
+
+    def _listed(self, at: Mapping[str, str]) -> dict[int, dict[str, Any]]:
+        pages = self.store.client.get_paginator("list_parts").paginate(**at)
+        return {part["PartNumber"]: part for page in pages for part in page.get("Parts", [])}
+
+    def _take_up(self, token: str, parts: Mapping[int, dict[str, Any]]) -> None:
+        self._at["UploadId"] = token
+        self._parts = {number: _entry(part) for number, part in parts.items()}
+        self.done = {number - 1 for number in parts}
 
     def _open(self) -> Iterator[dict[str, Any]]:
         """The uploads of this name that aren't complete, oldest first."""
@@ -253,84 +280,6 @@ def _entry(part: Mapping[str, Any]) -> dict[str, Any]:
     return {"PartNumber": part["PartNumber"], "ETag": part["ETag"], **checksum}
 
 
-class S3Records:
-    """Small objects below a name."""
-
-    def __init__(self, store: S3Store, prefix: str) -> None:
-        self.store, self.prefix = store, prefix
-
-    def _name(self, name: str) -> str:
-        return f"{self.prefix}/{name}".strip("/")
-
-    def add(self, name: str, data: bytes) -> bool:
-        try:
-            self.store.put(self._name(name), data, uuid4().hex, replace=False)
-        except FileExistsError:
-            return False
-        return True
-
-    def put(self, name: str, data: bytes) -> None:
-        self.store.put(self._name(name), data, uuid4().hex, replace=True)
-
-    def read(self, name: str) -> bytes | None:
-        return self.store.read(self._name(name))
-
-    def remove(self, name: str) -> None:
-        self.store.remove(self._name(name))
-
-    def names(self, folder: str) -> Collection[str]:
-        return self.store.below(self._name(folder))
-
-
-class S3Target:
-    """A bucket to be written to, as the tree of its objects."""
-
-    def __init__(self, bucket: str) -> None:
-        self.store = S3Store(bucket)
-        self.title = self.store.title
-
-    def size(self, name: str) -> int | None:
-        found = self.store.state(name) if name else None
-        return found.size if found else None
-
-    def children(self, folder: str) -> Mapping[str, bool] | None:
-        names = self.store.below(folder)
-        return {name.partition("/")[0]: "/" in name for name in sorted(names)} or None
-
-    def version(self, name: str) -> str:
-        found = self.store.state(name)
-        return found.mark if found else ""
-
-    def digest(self, name: str) -> tuple[str, str] | None:
-        return None
-
-    def open(self, name: str) -> Source:
-        raise UsageError(f"{self.title}/{name} is a target", hint="name it as a source")
-
-    def check(self, name: str, *, overwrite: bool, folder: bool | None) -> None:
-        """Checks for obstacles to a write, before any work."""
-        check_uploads(self.store, name, overwrite=overwrite, folder=folder)
-
-    def sink(self, name: str, *, size: int, **how: Any) -> UploadSink:
-        """What is written under a name; its `size` needs no room here."""
-        return UploadSink(self.store, name, **how)
-
-    def records(self, name: str) -> S3Records:
-        """Small objects below a name."""
-        return S3Records(self.store, name)
-
-    def staged(self, size: int, late: int) -> int:
-        """Bytes of this machine's disk that a write takes: files whose checksums come first wait there whole."""
-        return late
-
-
 def to_target(text: str) -> RemotePath:
     """The object or folder of a bucket's address, which needn't be there."""
-    bucket, _, key = text.partition("://")[2].strip("/").partition("/")
-    if not bucket or not key:
-        raise UsageError(f"{text} names no object", hint="write s3://BUCKET/KEY")
-    if any(part in ("", ".", "..") for part in key.split("/")):
-        raise UsageError(f"{text}: a name has an empty part, . or ..", hint="write s3://BUCKET/KEY")
-    check_online(text)
-    path: RemotePath = RemotePath.root(f"target+s3://{bucket}", S3Target(bucket)) / key
-    return path
+    return path_of(text, "s3", S3Store)
