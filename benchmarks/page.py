@@ -47,6 +47,7 @@ def main() -> None:
             filtered += [page.evaluate(_FILTER, text) for text in ("layers.77. down", "scale", "experts.3.")]
         page.goto(f"{url}&panel=architecture")
         page.wait_for_selector(".box li")  # the last of what the server prepares
+        page.wait_for_timeout(500)  # it then gives memory back
         status = Path(f"/proc/{server.pid}/status").read_text()
         memory = next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))
         browser.close()

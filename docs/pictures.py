@@ -12,16 +12,17 @@ import weighbridge as wb
 
 FOLDER = Path(__file__).resolve().parent / "pictures"
 WIDE = (1040, 660)
-#: File -> what is in it: of the pair or of the second model alone, the place, the size of the window, the colours.
-PICTURES: dict[str, tuple[bool, str, tuple[int, int], str]] = {
-    "view-summary.png": (False, "panel=summary", WIDE, "light"),
-    "view-layout.png": (True, "panel=layout", WIDE, "dark"),
-    "view-block.png": (False, "panel=microscope&tensor=2&block=3", WIDE, "light"),
-    "view-differences.png": (True, "panel=diff", WIDE, "dark"),
+#: File -> what is in it: of the pair or of the second model alone, the place, the size of the window, the colours, and
+#: what stands at the top (CSS; "" for the page's own).
+PICTURES: dict[str, tuple[bool, str, tuple[int, int], str, str]] = {
+    "view-summary.png": (False, "panel=summary", WIDE, "light", ""),
+    "view-layout.png": (True, "panel=layout", WIDE, "dark", ""),
+    "view-block.png": (False, "panel=microscope&tensor=2&block=3", WIDE, "light", ""),
+    "view-differences.png": (True, "panel=diff", WIDE, "dark", "section:has(.heat)"),
 }
 
 
-def take(browser: Any, url: str, place: str, size: tuple[int, int], scheme: str, target: Path) -> None:
+def take(browser: Any, url: str, place: str, size: tuple[int, int], scheme: str, top: str, target: Path) -> None:
     """One picture, when the page reads nothing any more."""
     context = browser.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme)
     page = context.new_page()
@@ -29,6 +30,9 @@ def take(browser: Any, url: str, place: str, size: tuple[int, int], scheme: str,
     page.wait_for_selector("nav")
     while page.locator(".waiting").count():
         page.wait_for_timeout(50)
+    if top:
+        page.locator(top).evaluate("element => element.scrollIntoView({ block: 'start' })")
+        page.wait_for_timeout(200)
     page.screenshot(path=target)
     context.close()
 
@@ -40,10 +44,10 @@ def main(original: str, quantized: str) -> None:
     flags = ["--headless", "--no-sandbox", "--disable-gpu"]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=flags)
-        for name, (pair, place, size, scheme) in PICTURES.items():
+        for name, (pair, place, size, scheme, top) in PICTURES.items():
             models = (original, quantized) if pair else (quantized,)
             with wb.view(*models, browser=False) as view:
-                take(browser, view.url, place, size, scheme, FOLDER / name)
+                take(browser, view.url, place, size, scheme, top, FOLDER / name)
         browser.close()
 
 

@@ -325,7 +325,7 @@ def test_differences_are_those_of_diff(visit: Visit, models: Path, pair_url: str
     report = wb.diff(models / "f16.gguf", models / "q4.gguf")
     figures = page.locator(".figures").inner_text().split("\n")
     assert [figures[i : i + 2] for i in range(0, len(figures), 2)] == [
-        [str(n), {"values": "other type and values", "equal": "equal"}[kind]] for kind, n in report.counts.items() if n
+        [str(n), {"values": "retyped, changed", "equal": "the same"}[kind]] for kind, n in report.counts.items() if n
     ]
     worst = page.locator(".changes .rows [role=row]").first.locator("[role=cell]").all_inner_texts()
     assert worst[0] == report.tensors[0].name
@@ -335,6 +335,42 @@ def test_differences_are_those_of_diff(visit: Visit, models: Path, pair_url: str
     assert errors.locator(".heat td.n").count() == sum(change.snr is not None for change in report.tensors)
     layers = errors.get_by_role("region", name="Layers that lost most").locator("tbody tr").all_inner_texts()
     assert [row.split()[0] for row in layers] == [str(row.layer) for row in report.layers]
+
+
+def test_what_else_differs_stands_side_by_side(visit: Visit, tmp_path: Path) -> None:
+    """A renamed tensor, a retyped one, both templates line by line."""
+    from safetensors.numpy import save_file
+
+    values = np.random.default_rng(3).normal(size=(4, 8)).astype(np.float16)
+    for side, tensors in (
+        ("a", {"old": values, "cast": values[:2], "same": values[:1]}),
+        ("b", {"new": values, "cast": values[:2].astype(np.float32), "same": values[:1]}),
+    ):
+        (tmp_path / side).mkdir()
+        save_file(tensors, tmp_path / side / "model.safetensors")
+        (tmp_path / side / "config.json").write_text('{"model_type": "none"}')
+        (tmp_path / side / "chat_template.jinja").write_text(f"{{{{ messages }}}}\n</script>{side}\nend\n")
+    for url in serving(tmp_path / "a", tmp_path / "b"):
+        page = settled(visit(at(url, "diff")))
+        rows = [
+            row.locator("[role=cell]").all_inner_texts()[:2] for row in page.locator(".changes .rows [role=row]").all()
+        ]
+        assert [(" ".join(name.split()), kind) for name, kind in rows] == [
+            ("old → new", "renamed"),
+            ("cast", "retyped"),
+        ]
+        template = page.get_by_role("region", name="Chat templates side by side")
+        assert template.locator("tbody tr").count() == 3
+        differ = template.locator("td.differs").all_inner_texts()
+        assert ["</script>a" in differ[0], "</script>b" in differ[1], len(differ)] == [True, True, 2]
+
+
+def test_the_cache_of_a_token_is_that_of_the_formula(visit: Visit, model_url: str) -> None:
+    """Keys and values of 2 heads of 64 numbers in 16 bits, in each of 3 layers."""
+    page = settled(visit(at(model_url, "architecture")))
+    shown = page.locator("section", has_text="Cache of keys and values").locator(".figures").inner_text().split("\n")
+    each = 2 * 2 * 64 * 2 * 3
+    assert shown == [f"{each / 1000:.2f} kB", "per token of context", f"{each * 2048 / 1e6:.2f} MB", "for 2,048 tokens"]
 
 
 def test_bits_per_weight_by_layer_are_those_of_the_types(visit: Visit, models: Path, model_url: str) -> None:

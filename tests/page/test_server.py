@@ -190,6 +190,73 @@ def test_slow_answers_are_lines(models: Path, view: ServedPage) -> None:
     assert answer["verify"]["verdict"] == wb.verify(models / "f16.gguf").verdict
 
 
+@pytest.mark.parametrize(
+    "question", ["bytes?model=0&file=0&offset=0&length=65537", "bytes?model=0&file=0&offset=9999999999&length=1",
+                 "block?model=0&tensor=0&number=999999999", "tokens?model=0&text="],
+)  # fmt: skip
+def test_answers_have_limits(view: ServedPage, question: str) -> None:
+    status, _, body = get(view.url, f"/api/{question}")
+    assert status == 422
+    assert json.loads(body)["error"]
+    most = json.loads(get(view.url, "/api/bytes?model=0&file=0&offset=0&length=65536")[2])
+    assert len(bytes.fromhex(most["data"])) == 65536
+
+
+def test_a_slow_answer_is_made_once_for_all_who_wait(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from weighbridge.page import endpoints
+    from weighbridge.page.book import Book, Endpoint
+
+    begun, made = threading.Event(), []
+    go_on = threading.Event()
+
+    def slow(book: Book, model: int, tensor: int, control: object) -> int:
+        begun.set()
+        assert go_on.wait(60)
+        made.append(tensor)
+        return tensor
+
+    table = {**endpoints.ENDPOINTS, "statistics": Endpoint(slow, ("model", "tensor"), slow=True)}
+    monkeypatch.setattr(endpoints, "ENDPOINTS", table)
+    found: list[bytes] = []
+    with Book(models / "f16.gguf") as book:
+        given = {"model": "0", "tensor": "3"}
+        waiting = [threading.Thread(target=lambda: found.append(book.answer("statistics", given))) for _ in range(4)]
+        for thread in waiting:
+            thread.start()
+        assert begun.wait(60)
+        go_on.set()
+        for thread in waiting:
+            thread.join(60)
+    assert (made, found) == ([3], [b"3"] * 4)
+
+
+def test_only_the_files_of_the_command_are_read(view: ServedPage, models: Path) -> None:
+    """No parameter is a path: a name that looks like one is a search text, or a member of the file itself."""
+    from weighbridge.page.book import _WORDS
+    from weighbridge.page.endpoints import ENDPOINTS
+
+    words = {name: set(endpoint.params) & _WORDS for name, endpoint in ENDPOINTS.items()}
+    assert {name: found for name, found in words.items() if found} == {
+        "tokens": {"text"}, "rendered": {"template", "conversation"}, "reference": {"template", "conversation"},
+        "pickle": {"member"},
+    }  # fmt: skip
+    secret = models / "q4.gguf"
+    for question in (
+        f"pickle?model=0&file=0&member={secret}&start=0",
+        f"rendered?model=0&template={secret}&conversation={secret}&prompt=1",
+    ):
+        status, _, body = get(view.url, f"/api/{question}")
+        assert status == 422 or "error" in json.loads(body.splitlines()[-1])
+
+
+def test_a_page_is_asked_for_values_alone_when_wanted(view: ServedPage) -> None:
+    """What the page asks by itself reads headers: those questions are quick and kept."""
+    from weighbridge.page.book import _FIRST
+    from weighbridge.page.endpoints import ENDPOINTS
+
+    assert all(ENDPOINTS[name].kept and not ENDPOINTS[name].slow for name, _ in _FIRST)
+
+
 def test_two_models_need_two(models: Path, view: ServedPage) -> None:
     assert get(view.url, "/api/moves?file=0")[0] == 422
     for url in serving(models / "f16.gguf", models / "q4.gguf"):

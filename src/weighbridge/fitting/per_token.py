@@ -11,6 +11,7 @@ from weighbridge.fitting.weights import gguf_model
 from weighbridge.models.checkpoint import Checkpoint
 
 SCHEMA: Final = "weighbridge/cache-per-token/1"
+_CONTEXT: Final = 8192  # tokens, for a model that states none
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +39,14 @@ class CachePerToken:
     schema: str = SCHEMA
 
 
-def cache_per_token(model: Checkpoint, *, context: int = 8192, dtype: DType = F16) -> CachePerToken:
-    """The cost for an open model in cells of `dtype`. UnsupportedError for a model without a family or a config,
-    FormatError for one without a number that a rule needs, UsageError for a type that doesn't fit its rows."""
-    return token_costs(cache_of(gguf_model(model).keys), context, dtype)
+def cache_per_token(model: Checkpoint, *, context: int = 0, dtype: DType = F16) -> CachePerToken:
+    """The cost for an open model in cells of `dtype`. `context`: 0 for the model's own. UnsupportedError for a model
+    without a family or a config, FormatError for one without a number that a rule needs, UsageError for a type that
+    doesn't fit its rows."""
+    keys = gguf_model(model).keys
+    cache = cache_of(keys)
+    own = keys.get(f"{cache.architecture}.context_length")
+    return token_costs(cache, context or (own if isinstance(own, int) and own > 0 else _CONTEXT), dtype)
 
 
 def token_costs(cache: CacheModel, context: int, dtype: DType) -> CachePerToken:

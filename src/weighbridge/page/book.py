@@ -119,7 +119,7 @@ class Book(Closing):
     def _next(self, model: int, rest: Sequence[tuple[int, str, Mapping[str, str]]]) -> None:
         if not rest or rest[0][0] != model:
             self._surveys.pop(model, None)  # large; what needs it is answered
-            malloc.trim()
+        malloc.trim()
         self._ahead(rest)
 
     def _from_headers(self, key: tuple[str, ...], answer: Callable[[], Any]) -> Future[bytes] | None:

@@ -6,7 +6,7 @@ import { bytes, number, plural, visible, whole } from "../text.js";
 import { Choice, Name, Section, SideBySide, useAnswer, useWindow, Waiting } from "../ui.js";
 
 const SWIFT = 2e8; // bytes that are compared without being asked
-const KINDS = { "only in a": "only in A", "only in b": "only in B", renamed: "renamed", shape: "other shape", values: "other values", "type, values": "other type and values", type: "other type, same values", equal: "equal" };
+const KINDS = { "only in a": "only in A", "only in b": "only in B", renamed: "renamed", shape: "other shape", values: "changed", "type, values": "retyped, changed", type: "retyped", equal: "the same" };
 const kindOf = (t) => (t.kind === "values" && t.retyped ? "type, values" : t.kind);
 /** Statistics of errors: what they are called, and how a value is shown. */
 export const ERRORS = { snr: ["Signal to noise, dB", (v) => v.toFixed(1)], error: ["Relative error", (v) => number(v, 3)], max_abs: ["Largest error", (v) => number(v, 3)], cosine: ["Cosine", (v) => number(v, 5)] };
@@ -52,7 +52,7 @@ function Changes({ rows }) {
   const { ref, first, last, full, top } = useWindow(rows.length, ROW);
   return html`<div class="grid changes" role="table" aria-label="Tensors that differ" aria-rowcount=${rows.length + 1}>
     <div role="rowgroup"><div class="row head" role="row" aria-rowindex="1">${["tensor", "what", "A", "B", "largest", "signal to noise", "cosine"].map((t, i) => html`<span role="columnheader" class=${i > 3 ? "n" : ""}>${t}</span>`)}</div></div>
-    <div class="rows" ref=${ref} role="rowgroup" tabindex="0" aria-label="Rows"><div style=${{ height: `${full}px` }} role="presentation"><div style=${{ transform: `translateY(${top}px)` }} role="presentation">
+    <div class="rows" ref=${ref} style=${{ maxHeight: `${Math.max(rows.length, 2) * ROW + 16}px` }} role="rowgroup" tabindex="0" aria-label="Rows"><div style=${{ height: `${full}px` }} role="presentation"><div style=${{ transform: `translateY(${top}px)` }} role="presentation">
       ${rows.slice(first, last).map((t, i) => html`<div class="row" role="row" aria-rowindex=${first + i + 2} key=${t.name}><span role="cell"><${Name} text=${t.name} />${t.name_b && html` <span class="quiet">→</span> <${Name} text=${t.name_b} />`}</span><span role="cell">${KINDS[kindOf(t)]}</span>
         <span role="cell"><${Name} text=${t.a} /></span><span role="cell"><${Name} text=${t.b} /></span><span role="cell" class="n">${number(t.max_abs)}</span><span role="cell" class="n">${noise(t)}</span><span role="cell" class="n">${number(t.cosine, 6)}</span></div>`)}
     </div></div></div></div>`;
@@ -73,7 +73,8 @@ function Errors({ layers, maps }) {
 /** Both chat templates, line beside line. */
 function Templates({ rows }) {
   if (!rows) return null;
-  return html`<${Section} title="Chat template" note=${plural(rows.filter((r) => !r.same).length, "line") + " differ"}><${SideBySide} rows=${rows} label="Chat templates side by side" /><//>`;
+  const differ = rows.filter((r) => !r.same).length;
+  return html`<${Section} title="Chat template" note=${`${plural(differ, "line")} ${differ === 1 ? "differs" : "differ"}`}><${SideBySide} rows=${rows} label="Chat templates side by side" /><//>`;
 }
 
 function Metadata({ rows }) {
