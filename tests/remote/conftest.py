@@ -36,6 +36,7 @@ def connect(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> object:
     pytest.importorskip("httpx2")
 
     def connect(hub: Hub, token: str | None = None, cache: Path | None = None) -> None:
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)  # others' tests are offline
         monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)
         template = hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)

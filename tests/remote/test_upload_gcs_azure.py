@@ -21,6 +21,9 @@ from weighbridge.adapters.remote.buckets.reading import azure_endpoint, azure_se
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import RefusedError, RemoteError
 from weighbridge.cli.main import main
+from weighbridge.fleets.job import Job
+from weighbridge.fleets.run import Fleet
+from weighbridge.fleets.runners import InlineRunner
 from weighbridge.io.location import open_source
 
 Expected = Callable[[str], dict[str, bytes]]
@@ -204,6 +207,21 @@ def test_of_two_writers_one_wins(name: str, place: Place, source: Path) -> None:
     with pytest.raises(RefusedError, match="in the meantime"):
         run(name, source, place.url, meanwhile)
     assert place.objects() == {key: b"the winner"}
+
+
+def test_several_machines_write_one_object(place: Place, source: Path, expected: Expected, tmp_path: Path) -> None:
+    """Each knows its own share alone; the parts meet under the run's mark."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "o.safetensors").symlink_to(source)
+    job = Job("convert", {"to": "safetensors", "suffix": ".safetensors", "dtype": "f16"})
+    for number in (3, 1, 2):
+        fleet = Fleet(job, (str(tmp_path / "in"),), f"{place.url}/out", shard=(number, 3), task_size=PART)
+        left = fleet.run(InlineRunner()).missing
+        made = {name for name in place.objects() if not name.startswith("out/_fleet/")}
+        assert bool(left) == (number != 2) == (not made)
+    assert made == {"out/in/o.safetensors"}
+    assert place.objects()[made.pop()] == expected("cast")["o.safetensors"]
+    assert place.parts() == []
 
 
 def test_many_parts_are_composed_in_steps(place: Place, source: Path, expected: Expected, monkeypatch: Any) -> None:

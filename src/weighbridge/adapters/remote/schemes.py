@@ -36,7 +36,9 @@ def resolve_path(path: str | os.PathLike[str]) -> Path:
     if isinstance(path, RemotePath | StoredPath):
         return path
     text = os.fspath(path)
-    return _reader(text)(text) if is_remote(text) else Path(text)
+    if is_remote(text):
+        return _reader(text)(text)
+    return path if isinstance(path, Path) else Path(text)
 
 
 def resolve_target(path: str | os.PathLike[str]) -> Path:

@@ -113,11 +113,18 @@ class AzureStore:
                 if self.state(name) != ObjectState(len(data), mark):
                     raise
 
-    def upload(self, name: str, mark: str, *, resume: bool, replace: bool) -> AzureUpload:
+    def upload(self, name: str, mark: str, *, resume: bool, replace: bool, token: str | None = None) -> AzureUpload:
         made = AzureUpload(self, name, mark, _RESUMED if resume else _ONCE)
         if resume:
-            made.find(replace)
+            made.find(replace or token is not None)
         return made
+
+    def is_open(self, name: str, token: str) -> bool:
+        """Always: blocks have the run's mark, and can be sent whether or not there are others."""
+        return True
+
+    def abandon(self, name: str, mark: str) -> None:
+        """Nothing: Azure removes blocks that aren't committed."""
 
     def read(self, name: str) -> bytes | None:
         with self._at(name):
@@ -141,6 +148,10 @@ class AzureUpload:
         self.store, self.name, self.mark, self.kind = store, name, mark, kind
         self.blob = store.container.get_blob_client(name)
         self.done: set[int] = set()
+
+    @property
+    def token(self) -> str:
+        return self.mark
 
     def _id(self, number: int) -> str:
         return f"{self.kind}{self.mark}{number:05d}"

@@ -9,7 +9,7 @@ request-preconditions.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final
@@ -105,11 +105,20 @@ class GcsStore:
                 if self.state(name) != ObjectState(len(data), mark):
                     raise
 
-    def upload(self, name: str, mark: str, *, resume: bool, replace: bool) -> GcsUpload:
+    def upload(self, name: str, mark: str, *, resume: bool, replace: bool, token: str | None = None) -> GcsUpload:
         made = GcsUpload(self, name, mark, resume=resume)
-        if resume:
+        if token is not None:
+            made.join()
+        elif resume:
             made.find(replace)
         return made
+
+    def is_open(self, name: str, token: str) -> bool:
+        """Always: parts lie under the run's mark, and can be sent whether or not there are others."""
+        return True
+
+    def abandon(self, name: str, mark: str) -> None:
+        GcsUpload(self, name, mark, resume=True).abort()
 
     def read(self, name: str) -> bytes | None:
         with self._at(name):
@@ -146,6 +155,14 @@ class GcsUpload:
         self._folder = f"{self._parts}{'run' if resume else 'once'}-{mark}/"
         self.done: set[int] = set()
 
+    @property
+    def token(self) -> str:
+        return self.mark
+
+    def join(self) -> None:
+        """Take up the parts of this mark, whatever else is under way."""
+        self._take_up(self.store.names(self._folder))
+
     def find(self, replace: bool) -> None:
         """Take up the parts of this mark. RefusedError for those of another mark, which `replace` deletes."""
         names = self.store.names(f"{self._parts}run-")
@@ -154,7 +171,10 @@ class GcsUpload:
             words = f"an unfinished upload of {self.store.title}/{self.name} has other sources or options"
             raise RefusedError(words, option="--overwrite", hint="start again with --overwrite")
         self.store.discard(others)
-        found = (name.removeprefix(self._folder) for name in names if name not in others)
+        self._take_up(name for name in names if name not in others)
+
+    def _take_up(self, names: Iterable[str]) -> None:
+        found = (name.removeprefix(self._folder) for name in names)
         self.done = {int(name) for name in found if _PART.fullmatch(name)}
 
     def put(self, number: int, data: bytes | bytearray) -> None:

@@ -111,12 +111,29 @@ class S3Store:
                 if self.state(name) != ObjectState(len(data), mark):
                     raise
 
-    def upload(self, name: str, mark: str, *, resume: bool, replace: bool) -> S3Upload:
+    def upload(self, name: str, mark: str, *, resume: bool, replace: bool, token: str | None = None) -> S3Upload:
         made = S3Upload(self, name, mark)
         with self._at(name):
-            if not resume or not made.find(replace):
+            if token is not None:
+                made.join(token)
+            elif not resume or not made.find(replace):
                 made.begin(marked=resume)
         return made
+
+    def is_open(self, name: str, token: str) -> bool:
+        with self._at(name):
+            try:
+                self.client.list_parts(Bucket=self.bucket, Key=name, UploadId=token, MaxParts=1)
+            except self.errors as error:
+                if _code(error) in _GONE:
+                    return False
+                raise
+        return True
+
+    def abandon(self, name: str, mark: str) -> None:
+        with self._at(name):
+            while (made := S3Upload(self, name, mark)).find(None):
+                made.abort()
 
     def read(self, name: str) -> bytes | None:
         """A small object's bytes; None where there is none."""
@@ -158,25 +175,42 @@ class S3Upload:
         if marked:
             self.store.client.upload_part(**self._at, PartNumber=_MARK_PART, Body=self._seal)
 
-    def find(self, replace: bool) -> bool:
-        """Take up the oldest upload of this mark. RefusedError for one of another mark, which `replace` aborts."""
+    @property
+    def token(self) -> str:
+        return self._at["UploadId"]
+
+    def find(self, replace: bool | None) -> bool:
+        """Take up the oldest upload of this mark. RefusedError for one of another mark, which `replace` aborts, and
+        None leaves alone."""
         seal = hashlib.md5(self._seal, usedforsecurity=False).hexdigest()
         for row in self._open():
             at = {"Bucket": self.store.bucket, "Key": self.name, "UploadId": row["UploadId"]}
-            pages = self.store.client.get_paginator("list_parts").paginate(**at)
-            parts = {part["PartNumber"]: part for page in pages for part in page.get("Parts", [])}
+            parts = self._listed(at)
             mark = parts.pop(_MARK_PART, None)
             if mark is not None and mark["ETag"].strip('"') == seal:
-                self._at["UploadId"] = row["UploadId"]
-                self._parts = {number: _entry(part) for number, part in parts.items()}
-                self.done = {number - 1 for number in parts}
+                self._take_up(row["UploadId"], parts)
                 return True
-            if mark is not None and mark["Size"] == len(self._seal):
+            if replace is not None and mark is not None and mark["Size"] == len(self._seal):
                 if not replace:
                     words = f"an unfinished upload of {self.store.title}/{self.name} has other sources or options"
                     raise RefusedError(words, option="--overwrite", hint="start again with --overwrite")
                 self.store.client.abort_multipart_upload(**at)
         return False
+
+    def join(self, token: str) -> None:
+        """Take part in the upload of a token, which other processes have, too."""
+        parts = self._listed({**self._at, "UploadId": token})
+        parts.pop(_MARK_PART, None)
+        self._take_up(token, parts)
+
+    def _listed(self, at: Mapping[str, str]) -> dict[int, dict[str, Any]]:
+        pages = self.store.client.get_paginator("list_parts").paginate(**at)
+        return {part["PartNumber"]: part for page in pages for part in page.get("Parts", [])}
+
+    def _take_up(self, token: str, parts: Mapping[int, dict[str, Any]]) -> None:
+        self._at["UploadId"] = token
+        self._parts = {number: _entry(part) for number, part in parts.items()}
+        self.done = {number - 1 for number in parts}
 
     def _open(self) -> Iterator[dict[str, Any]]:
         """The uploads of this name that aren't complete, oldest first."""

@@ -11,7 +11,7 @@ from weighbridge.adapters.remote.extra import check_online
 from weighbridge.base.errors import UsageError
 from weighbridge.base.limits import MIB
 from weighbridge.io.location import RemotePath
-from weighbridge.io.sink import UploadSink, check_uploads
+from weighbridge.io.sink import ParallelUploads, ParallelWrite, UploadSink, check_uploads
 from weighbridge.io.sink.upload import ObjectStore
 from weighbridge.io.source import Source
 
@@ -99,6 +99,10 @@ class BucketTarget:
     def records(self, name: str) -> BucketRecords:
         """Small objects below a name."""
         return BucketRecords(self.store, name)
+
+    def parallel(self, name: str, write: ParallelWrite) -> ParallelUploads:
+        """What several processes write under a name."""
+        return ParallelUploads(self.store, name, write)
 
     def staged(self, size: int, late: int) -> int:
         """Bytes of this machine's disk that a write takes: files whose checksums come first wait there whole."""
