@@ -135,3 +135,5 @@ def test_a_shelf_knows_its_repositories_and_nothing_else(model: Path) -> None:
 def test_a_folder_without_models(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no model"):
         Shelf(tmp_path, FORMS)
+    with pytest.raises(FileNotFoundError):
+        Shelf(tmp_path / "none", FORMS)

@@ -143,4 +143,6 @@ def test_other_buckets_without_credentials_say_what_to_set(
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")  # no test reaches the network
     monkeypatch.setattr("weighbridge.adapters.remote.buckets.reading.RETRIES", 0)
     assert main(["inspect", f"{kind}://bucket/x"]) == 2
-    assert "hint" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "hint" in shown
+    assert ("AZURE_STORAGE_ACCOUNT_NAME" in shown) == (kind in ("az", "abfs"))

@@ -44,6 +44,7 @@ class Shelf(Closing):
         self._stored: dict[str, Mapping[str, FormFile]] = {}
         self._lock = threading.Lock()
         self.forms = forms
+        root.stat()  # no such folder: the system's own words
         below = sorted(p for p in root.iterdir() if p.is_dir()) if root.is_dir() else []
         for path in (root, *below):
             for model in models_in(path) or _one_model(path):

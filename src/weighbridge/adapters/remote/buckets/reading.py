@@ -115,8 +115,9 @@ class BucketErrors:
             raise FileNotFoundError(2, "no such object", self.name) from None
         why = next((line.strip() for line in str(error).splitlines() if line.strip()), problem)
         denied = problem in ("PermissionDeniedError", "UnauthenticatedError")
-        hint = "set the provider's variables: AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_..." \
-            if denied else "check the bucket's name, the endpoint and the network, and try again"  # fmt: skip
+        unset = denied or "Account must be specified" in why
+        hint = "set AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS or AZURE_STORAGE_ACCOUNT_NAME ..." \
+            if unset else "check the bucket's name, the endpoint and the network, and try again"  # fmt: skip
         raise RemoteError(f"{self.name}: {'access is denied' if denied else why[:300]}", hint=hint) from None
 
 
