@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 
 import weighbridge as wb
 from weighbridge.adapters.remote import extra
-from weighbridge.adapters.remote import s3 as stores
+from weighbridge.adapters.remote.buckets import s3, targets
 from weighbridge.base.errors import RemoteError, UsageError
 from weighbridge.base.limits import MIB
 from weighbridge.cli.main import main
@@ -80,7 +80,7 @@ class Target:
 @pytest.fixture(params=["folder", "bucket"])
 def target(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Target:
     monkeypatch.setattr(parallel, "ALIGNMENT", MIB)
-    monkeypatch.setattr(stores, "PART", SIZE)
+    monkeypatch.setattr(targets, "PART", SIZE)
     if request.param == "folder":
         return Target(str(tmp_path / "out"), None)
     return Target("s3://models/out", request.getfixturevalue("bucket"))
@@ -295,20 +295,20 @@ def test_what_is_only_moved_is_copied_by_the_store(
     bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its bytes don't come to this machine, but for the parts that have something else, too."""
-    monkeypatch.setattr(stores, "PART", SIZE)
+    monkeypatch.setattr(targets, "PART", SIZE)
     path = tmp_path / "big.safetensors"
     save_file({f"w{i}": np.full((512, 1024), i, np.float32) for i in range(8)}, path)
     bucket.upload_file(str(path), "models", "in/big.safetensors")
     sent: list[tuple[str, int]] = []
     for name in ("put", "copy"):
-        real = getattr(stores.S3Upload, name)
+        real = getattr(s3.S3Upload, name)
 
         def counted(upload: Any, number: int, *args: Any, real: Any = real, name: str = name) -> Any:
             found = real(upload, number, *args)
             sent.append((name, number))
             return found
 
-        monkeypatch.setattr(stores.S3Upload, name, counted)
+        monkeypatch.setattr(s3.S3Upload, name, counted)
     target = Target("s3://models/out", bucket)
     job = Job("convert", {"to": "safetensors", "suffix": ".safetensors"})
     report = Fleet(job, ("s3://models/in/",), target.text, task_size=SIZE).run(InlineRunner())
@@ -346,8 +346,8 @@ def test_a_store_that_fails_now_and_then(
     call: str, after: bool, bucket: Any, source: Path, expected: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every third request fails, before or after the store has done it."""
-    monkeypatch.setattr(stores, "PART", SIZE)
-    real, calls = getattr(stores.S3Upload, call), list[int]()
+    monkeypatch.setattr(targets, "PART", SIZE)
+    real, calls = getattr(s3.S3Upload, call), list[int]()
 
     def flaky(upload: Any, *args: Any, **how: Any) -> None:
         calls.append(1)
@@ -357,7 +357,7 @@ def test_a_store_that_fails_now_and_then(
         if bad:
             raise RemoteError("the connection was reset")
 
-    monkeypatch.setattr(stores.S3Upload, call, flaky)
+    monkeypatch.setattr(s3.S3Upload, call, flaky)
     target = Target("s3://models/out", bucket)
     assert target.fleet(source).run(InlineRunner()).failed == 0
     assert target.outputs() == {NAME: expected}

@@ -179,6 +179,7 @@ def finish(
         files=files,
         losses=(*inputs.losses, *_losses(choice, inputs, weights), *copied(model, made)),
         notes=(
+            *model.oddities,
             *_notes(inputs, weights),
             *(line for f in files for line in f.layout.notes),
             *check_loadable(((f.name, f.layout) for f in files), model),
@@ -240,7 +241,7 @@ def _files(
 
 def _sources(model: Checkpoint, inputs: QuantizeInputs) -> tuple[str, ...]:
     """What the result depends on besides headers: the state of the files, and the importance matrix."""
-    files = tuple(map(state_of, model.place.weights))
+    files = tuple(map(state_of, model.place.files))
     return files + ((f"importance matrix: {inputs.imatrix.digest}",) if inputs.imatrix else ())
 
 

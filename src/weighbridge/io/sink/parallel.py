@@ -88,7 +88,9 @@ def parallel_target(target: Path, write: ParallelWrite) -> ParallelTarget:
         return ParallelFiles(target, write)
     tree, name = target.place
     if not hasattr(tree, "parallel"):
-        raise UsageError(f"{target} takes no parts from several machines", hint="name a folder, or s3://BUCKET/PREFIX")
+        raise UsageError(
+            f"{target} takes no parts from several machines", hint="name a folder, or a prefix in a bucket"
+        )
     made: ParallelTarget = tree.parallel(name, write)
     return made
 
