@@ -141,21 +141,44 @@ def test_publishing_twice_changes_nothing(place: Place) -> None:
     assert place.seen() == FILES | SMALL
 
 
-def test_one_that_comes_when_another_has_published_makes_nothing_anew(place: Place) -> None:
+@pytest.mark.parametrize("folder", [True, False], ids=["folder", "file"])
+def test_one_that_comes_when_another_has_published_makes_nothing_anew(folder: bool, place: Place) -> None:
     """It opened its sink before the other one ended: an error that passes, and never a target of zeros."""
-    target = place.make(overwrite=True)
+    files = FILES if folder else {"": FILES["a"]}
+    name = next(iter(files))
+    target = place.make(folder=folder, overwrite=True)
     target.begin()
     for part in target.ranges(1):
-        fill(target, part)
+        fill(target, part, files)
     late, last = target.sink(target.ranges(1)[0]), target.sink(None)
-    fill(place.make(overwrite=True), None)
+    fill(place.make(folder=folder, overwrite=True), None, files)
     for sink in (late, last):
         try:
             with sink:
-                sink.create("a", len(FILES["a"]), [(0, 768)])
+                sink.create(name, len(FILES["a"]), [(0, 768)])
         except (OSError, RemoteError):
             pass
-    place.make(overwrite=True).finish()
+    place.make(folder=folder, overwrite=True).finish()
+    assert place.seen() == (FILES | SMALL if folder else files)
+
+
+def test_a_folder_that_cant_be_replaced_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "ALIGNMENT", UNIT)
+    place = Place(tmp_path, elsewhere=False)
+    published(place.make())
+    target = place.make("other", overwrite=True)
+    target.begin()
+    for part in target.ranges(1):
+        fill(target, part, {name: bytes(len(data)) for name, data in FILES.items()})
+
+    def fails(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("weighbridge.io.sink.target.publish_folder", fails)
+        with pytest.raises(PermissionError):
+            fill(target, None)
+    target.abort()
     assert place.seen() == FILES | SMALL
 
 

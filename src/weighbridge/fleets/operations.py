@@ -120,9 +120,7 @@ def _quantize_plan(item: Item, options: Mapping[str, Any], target: str, how: How
 
     given = {name: value for name, value in options.items() if name not in ("ftype", "suffix")}
     out = output_of(item, options, target)
-    plan = wb.plan_quantize(item.source, out, options["ftype"], **given, **how.writing(out))
-    plan.check()
-    return plan
+    return wb.plan_quantize(item.source, out, options["ftype"], **given, **how.writing(out))
 
 
 def _convert(item: Item, options: Mapping[str, Any], target: str, how: How) -> Outcome:

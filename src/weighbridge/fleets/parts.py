@@ -76,6 +76,7 @@ def _planned(task: BatchTask) -> Iterator[tuple[Plan, ParallelTarget]]:
     if plan_of is None:
         raise UsageError(f"{batch.job.op} writes nothing that could be made in parts")
     with closing(plan_of(item, batch.job.options, task.target, task.how)) as plan:
+        plan.check()
         write = ParallelWrite(
             {f.name if plan.folder else "": f.layout.size for f in plan.files}, key_of(plan),
             agreed=_records(task), place=_place(task),

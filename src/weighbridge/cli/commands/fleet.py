@@ -108,6 +108,7 @@ _COMMON: Final = (
         "wb fleet scan s3://models/ --to ./scan/ --dry-run --nodes 100",
         "wb fleet hash hf://my-org --to s3://reports/hashes --tensors",
         "wb fleet quantize './models/*/' --to ./gguf/ --type Q4_K_M",
+        "wb fleet quantize hf://org/Model-405B --to s3://gguf/ --type Q4_K_M --task-size 4GiB --runner ray",
         "wb fleet verify manifest.jsonl --to ./verified/ --shard 3/16",
     )
 )
