@@ -125,6 +125,19 @@ def far_link(file: str, kind: int = 64) -> tuple[int, bytes]:
     return 0x06, bytes((1, 8, kind, 1)) + b"x" + struct.pack("<H", len(value)) + value
 
 
+def _bytes(number: int, data: bytes) -> bytes:
+    """A field of a protobuf message."""
+    size = bytes((len(data) & 0x7F | 0x80, len(data) >> 7)) if len(data) > 0x7F else bytes((len(data),))
+    return bytes((number << 3 | 2,)) + size + data
+
+
+def onnx(key: bytes, value: bytes) -> bytes:
+    """An ONNX model with a tensor whose external data has this entry, the value first."""
+    tensor = _bytes(13, _bytes(2, value) + _bytes(1, key))
+    graph = _bytes(1, _bytes(1, b"x") + _bytes(2, b"y") + _bytes(4, b"Op")) + _bytes(5, tensor)
+    return b"\x08\x08" + _bytes(2, b"pytorch") + _bytes(7, graph)
+
+
 _LAMBDA: Final = b'{"config": {"layers": [{"class_name": "Lambda"}]}}'
 #: Keras' HDF5, and what leads out of one.
 HDF5: Final = (
@@ -618,12 +631,9 @@ NAMED: Final = (
     Vector("model.json", _json({"activation": {"class_name": "__lambda__", "config": {}}}), D, "config/lambda"),
     Vector("mkdocs.yml", b"e: !!python/name:material.extensions.emoji.twemoji\n", U, "yaml/python-name"),
     Vector("config.json", b'{"a": ' + b"1" * 5000 + b"}", "unproven", "config/unproven"),
-    Vector(
-        "model.onnx",
-        b"\x08\x08\x12\x07pytorch\x3a\x0a\x0a\x01x\x12\x01y\x22\x02Op\x1a\x18\x0a\x08location\x12\x0c/etc/passwd\0",
-        D,
-        "onnx/outside",
-    ),
+    Vector("model.onnx", onnx(b"location", b"/etc/passwd"), D, "onnx/outside"),
+    Vector("model.onnx", onnx(b"location", b"a/" * 80 + b"../" * 81 + b"x"), D, "onnx/outside"),
+    Vector("model.onnx", onnx(b"__class__", b"x"), M, "onnx/external-key"),
     Vector("saved_model.pb", b"\x08\x01\x12\x12\x0a\x10\x12\x08ReadFile\x1a\x04abcd", D, "savedmodel/operator"),
 )
 

@@ -17,7 +17,7 @@ from weighbridge.containers.format import Format
 from weighbridge.containers.sniff.archive import TARS, ZIPS
 from weighbridge.io.decompress import CODECS
 from weighbridge.io.source import Source
-from weighbridge.reports.scan import configs, headers, texts, unsupported
+from weighbridge.reports.scan import configs, headers, onnx, texts, unsupported
 from weighbridge.reports.scan.archive import polyglots, streams, torch_tar, zip_scanner
 from weighbridge.reports.scan.detect import STORAGE
 from weighbridge.reports.scan.hdf5 import scanner as hdf5
@@ -44,6 +44,7 @@ SCANNERS: Final[tuple[Registration, ...]] = (
     Registration(arrays.scan, frozenset({"npy"})),
     Registration(headers.scan_gguf, frozenset({"gguf"})),
     Registration(hdf5.scan, frozenset({"hdf5"})),
+    Registration(onnx.scan, frozenset({"onnx"})),
     Registration(headers.scan_safetensors, frozenset({"safetensors"})),
     Registration(configs.scan, frozenset({"json"}), ("*.json",)),
     Registration(templates.scan, names=("*.jinja", "*.jinja2", "*.j2")),

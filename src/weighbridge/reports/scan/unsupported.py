@@ -15,7 +15,6 @@ from weighbridge.reports.scan.model import Budget, MemberPath, Piece, Scanner, S
 RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
     {
         "file/program": ScanRule(ScanVerdict.UNKNOWN_CODE, "program or library of the machine's own code"),
-        "onnx/outside": ScanRule(ScanVerdict.DANGEROUS, "ONNX tensor whose data is a file outside the folder"),
         "savedmodel/operator": ScanRule(ScanVerdict.DANGEROUS, "SavedModel operator that touches files or runs Python"),
     }
 )
@@ -26,7 +25,7 @@ WHY: Final[Mapping[str, str]] = MappingProxyType(
     {
         "7z": _PACKED, "rar": _PACKED,
         "tf-savedmodel": "the graph is not read; operators such as ReadFile and PyFunc touch files or run Python",
-        "onnx": "the graph is not read; tensors may lie in files elsewhere, operators may come from libraries",
+        "onnx": "the operators are not read; they may come from libraries",
         "tflite": "the operators are not read", "executorch": "the program is not read",
         "coreml": "the model's program is not read",
         "llamafile": "it is a program; the model in it can be scanned when it is taken out",
@@ -47,8 +46,6 @@ class _Sign(NamedTuple):
 
 
 _SIGNS: Final = (
-    _Sign("onnx", re.compile(rb"location\x12.(?:/|\.\./|[A-Za-z]:|[^\0]{0,200}/\.\./)", re.DOTALL), "onnx/outside",
-          "tensor data in a file outside the folder", "Loaders read that file as weights."),
     _Sign("tf-savedmodel", re.compile(rb"\b(?:ReadFile|WriteFile|MatchingFiles|EagerPyFunc|PyFunc|PyFuncStateless)\b"),
           "savedmodel/operator", "an operator that touches files or runs Python", "The graph runs it when called."),
 )  # fmt: skip
