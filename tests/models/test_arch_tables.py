@@ -406,7 +406,7 @@ def test_multipliers_are_a_config_s_and_1_where_it_says_null() -> None:
     sizes = family.sizes_from_hf(config | {"ssm_multipliers": None})
     assert family.layout_of("gguf", "k", sizes) == layout("times", 1.0, 0.5)
     assert family.layout_of("gguf", "in_dt", sizes) == layout("times", 1.0, 1.0)
-    assert family.layout_of("gguf", "k", Sizes(sizes.values, sizes.architecture)) == layout("times")  # as of a GGUF
+    assert family.layout_of("gguf", "k", Sizes(sizes.values, (), sizes.architecture)) == layout("times")  # as of a GGUF
 
 
 @pytest.mark.parametrize("layers", [(1 << 31) - 1, 1 << 20])

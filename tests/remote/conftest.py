@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.oracles.buckets import bucket, s3
 from tests.remote.servers import Hub
+from tests.remote.uploads import expected, source
 
 from weighbridge.adapters.remote import extra, http
 from weighbridge.io import location, ranges
@@ -48,4 +49,4 @@ def connect(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> object:
     return connect
 
 
-__all__ = ["bucket", "connect", "s3"]
+__all__ = ["bucket", "connect", "expected", "s3", "source"]

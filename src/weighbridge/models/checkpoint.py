@@ -66,9 +66,11 @@ def open_checkpoint(path: str | Path, options: SourceOptions = SourceOptions()) 
         for weight in place.weights:
             sources.append(_shard(place, weight))
         for number, source in enumerate(sources):  # the headers of all files come at the same time
-            source.stream(_HEADERS.get(Path(source.name).suffix, _HEADER) if number == 0 else _HEADER)
+            if source.remote:
+                source.stream(_HEADERS.get(Path(source.name).suffix, _HEADER) if number == 0 else _HEADER)
         index = _index(place, sources, options.allow_expand)
-        return Checkpoint(replace(place, shards=None), index, options.arch_file)  # its names would be there twice
+        kept = place if place.shards is None else replace(place, shards=None)  # its names would be there twice
+        return Checkpoint(kept, index, options.arch_file)
     except BaseException:
         for source in sources:
             source.close()

@@ -20,6 +20,7 @@ from weighbridge.conversion.gguf import metadata
 from weighbridge.conversion.gguf.plan import to_gguf
 from weighbridge.conversion.options import GgufOptions, TargetOptions, only_from
 from weighbridge.conversion.plan.builder import PlanBuilder
+from weighbridge.conversion.plan.losses.settings import check_keys, check_settings
 from weighbridge.conversion.plan.model import Loss
 from weighbridge.conversion.quantize import ftypes
 from weighbridge.conversion.quantize import imatrix as importance
@@ -146,6 +147,7 @@ def prepare(model: Checkpoint, wanted: FileType | None, options: QuantizeOptions
         imatrix=gguf_keys.imatrix_keys(imatrix.matrix, imatrix.path) if imatrix else {},
         layers=kept if options.prune_layers else None,
     )
+    check_keys(draft.metadata, keys, {*overrides, *(gguf_keys.by_layer(draft.metadata, kept) if kept.removed else ())})
     return QuantizeInputs(
         tensors, metadata.with_alignment(keys, options.align), facts,
         shard_of={kept.names[n]: shard for n, shard in places.items() if n in kept.names},
@@ -167,7 +169,9 @@ def _as_gguf(model: Checkpoint, wanted: FileType | None, options: QuantizeOption
         keys = metadata.named(metadata.kept_keys(model.metadata), options.name)
         tensors = {e.name: model.stored[e.name] for e in sorted(model.index, key=lambda e: (e.file, e.offset))}
         return PlanBuilder(tensors, keys)
-    return to_gguf(model, options.conversion(_intermediate_dtype(model)))
+    draft = to_gguf(model, options.conversion(_intermediate_dtype(model)))
+    draft.losses += check_settings(model, draft, "gguf")
+    return draft
 
 
 def refuse_unreadable(model: Checkpoint) -> None:

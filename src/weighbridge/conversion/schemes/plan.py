@@ -106,7 +106,7 @@ SCHEMES: Final[Mapping[str, Scheme]] = MappingProxyType(
         "nvfp4a16": _MX(4, 16, format="nvfp4-pack-quantized"),
         "gptq": Scheme("gptq", canonical.integers, _round_integers, schemes.gptq, 4, 128, takes=("bits", *_GROUPS)),
         "awq": Scheme("awq", canonical.integers, _round_integers, schemes.awq, 4, 128, False, takes=("group_size",)),
-        "fp8": Scheme("fp8", canonical.small, _round_small, schemes.deepseek, 8, block=(128, 128)),
+        "fp8": Scheme("fp8", canonical.small, _round_small, schemes.small_blocks, 8, block=(128, 128)),
     }
 )
 # Code widths that GPTQ's readers support.

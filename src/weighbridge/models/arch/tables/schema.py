@@ -119,6 +119,9 @@ class SizeEntry(Struct, frozen=True, forbid_unknown_fields=True):
         default_factory=list
     )
     optional: Annotated[bool, _doc("absent or 0 is no error; roles with the symbol then don't exist")] = False
+    by_layer: Annotated[
+        bool, _doc("a list with the size of each layer; where it is 0, roles with the symbol don't exist")
+    ] = False
 
 
 class LayerSetEntry(Struct, frozen=True, forbid_unknown_fields=True):
