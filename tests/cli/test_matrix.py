@@ -45,12 +45,13 @@ USES: Mapping[str, Sequence[str]] = {
     "du": ["MODELS"],
     "prove": ["FOLDER GGUF --no-run"],
     "fleet scan": ["ST --to OUT", "ST --to OUT --dry-run"],
+    "choose": ["FOLDER --device rtx4090 --trusted", "--device rtx4090 --trusted"],
     "arch list": [""],
     "arch show": ["llama"],
     "arch check": ["FOLDER", "GGUF"],
 }  # fmt: skip
-# Commands without options, or that need a server or duplicates of megabytes: their own tests do it.
-UNLISTED = {"choose", "completion", "dedupe", "fetch", "mount", "serve", "ship", "view"}
+# Commands without options, or that need a server or duplicates of megabytes: their own tests cover them.
+UNLISTED = {"completion", "dedupe", "fetch", "mount", "serve", "ship", "view"}
 # Option -> a value that makes a difference wherever it applies; flags need none.
 VALUES: Mapping[str, str] = {
     "--filter": "rank=1", "--include": "*a*", "--exclude": "*a*", "--sort": "name:desc", "--limit": "0",
@@ -72,7 +73,7 @@ VALUES: Mapping[str, str] = {
     "--nodes": "7", "--cores": "9", "--network": "0.001", "--node-price": "99999", "--read-price": "99999",
     "--write-price": "99999", "--egress-price": "99999", "--calibrate": "1", "--ubatch": "64", "--remove": "format",
     "--chat-template": "TABLE", "--reserve": "64k",
-    "--tensor": "a", "--block": "1", "--bins": "3", "--statistic": "bits",
+    "--for": "train|keep", "--loss": "none|some", "--tensor": "a", "--block": "1", "--bins": "3", "--statistic": "bits",
 }  # fmt: skip
 # Options whose effect no answer shows -> why.
 UNSEEN: Mapping[str, str] = {

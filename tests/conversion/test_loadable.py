@@ -131,5 +131,5 @@ def test_a_vocabulary_becomes_the_files_of_a_tokenizer(tmp_path: Path) -> None:
     result = wb.convert(source, tmp_path / "folder", to="hf")
     assert any("the folder has its tokenizer and no model" in note for note in result.notes)
     names = {path.name for path in (tmp_path / "folder").iterdir()}
-    assert "tokenizer.model" in names
-    assert not [name for name in names if name.endswith(".safetensors") or name == "config.json"]
+    assert {"tokenizer.model", "config.json"} <= names  # --vocab-only makes the GGUF again
+    assert not [name for name in names if name.endswith(".safetensors")]

@@ -1,12 +1,12 @@
 """Models as frameworks leave them. Names: torch.compile, DistributedDataParallel and PEFT put their own before each,
-and models that were saved without their head, or inside another class, lack a part or have one too many. Embeddings:
-some have more rows than config.json says.
+and models that were saved without their head, or inside another class, lack a part or have one too many. Counts:
+some embeddings have more rows than config.json says, some models lack layers that it counts.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -16,16 +16,17 @@ from weighbridge.models.arch.diagnose import SizeMismatch
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.transform.base import with_entries
 
+_FURTHER: Final = "num_nextn_predict_layers"
 _WRAPPERS: Final = ("_orig_mod.", "module.", "base_model.model.")
 
 
 def unwrapped(model: Checkpoint) -> tuple[Checkpoint, list[str]]:
     """The model under the names and with the vocabulary of its family, and what was done to it. Nothing is done to one
     that fits, nor where no such step makes it fit."""
-    if model.format == "gguf" or _fits(model):
+    if model.format in ("gguf", "ggml") or not len(model.index) or _fits(model):
         return model, []
-    if (resized := _resized(model)) is not None:
-        return resized
+    if (counted := _reconfigured(model)) is not None:
+        return counted
     for names, words in _ways(model):
         if len(set(names.values())) < len(names):
             continue
@@ -52,20 +53,33 @@ def unwrapped_folder(model: Checkpoint) -> tuple[Checkpoint, list[str]]:
     return model, []
 
 
-def _resized(model: Checkpoint) -> tuple[Checkpoint, list[str]] | None:
-    """The model with a config that has as many tokens as the embedding has rows, where that is all that is wrong and
-    config.json says fewer."""
+def _reconfigured(model: Checkpoint) -> tuple[Checkpoint, list[str]] | None:
+    """The model with a config that counts what the tensors have, where that is all that is wrong."""
+    for key, count, words in (*_more_rows(model), *_no_further_layers(model)):
+        config = json.loads(json.dumps(model.config))
+        text = config.get("text_config")
+        (text if isinstance(text, dict) and key in text else config)[key] = count
+        candidate = replace(model, texts={**model.texts, "config.json": json.dumps(config, indent=2).encode()})
+        if _fits(candidate):
+            return candidate, [f"config.json: {words}"]
+    return None
+
+
+def _more_rows(model: Checkpoint) -> Iterator[tuple[str, int, str]]:
+    """As many tokens as the embedding has rows, where config.json says fewer."""
     found: Sequence[SizeMismatch] = ()
     with suppress(UnsupportedError):
         found = model.resolved.mismatches
-    if len(found) != 1 or found[0].key != "vocab_size" or found[0].found < found[0].declared:
-        return None
-    config = json.loads(json.dumps(model.config))
-    text = config.get("text_config")
-    (text if isinstance(text, dict) and "vocab_size" in text else config)["vocab_size"] = found[0].found
-    candidate = replace(model, texts={**model.texts, "config.json": json.dumps(config, indent=2).encode()})
-    words = f"{found[0]}: the model has as many tokens as rows"
-    return (candidate, [f"config.json: {words}"]) if _fits(candidate) else None
+    if len(found) == 1 and found[0].key == "vocab_size" and found[0].found > found[0].declared:
+        yield "vocab_size", found[0].found, f"{found[0]}: the model has as many tokens as rows"
+
+
+def _no_further_layers(model: Checkpoint) -> Iterator[tuple[str, int, str]]:
+    """No layers that predict further tokens: who trains a model mostly leaves them out, and their number in."""
+    text = model.config.get("text_config")
+    count = (text if isinstance(text, Mapping) else model.config).get(_FURTHER)
+    if isinstance(count, int) and count > 0:
+        yield _FURTHER, 0, f"{_FURTHER} is {count}, but the tensors of these layers aren't there: none is counted"
 
 
 def _ways(model: Checkpoint) -> Iterator[tuple[dict[str, str], str]]:

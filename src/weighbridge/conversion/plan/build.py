@@ -41,6 +41,7 @@ from weighbridge.conversion.plan.target import WEIGHTS, Target, check_target, st
 from weighbridge.conversion.schemes.plan import to_scheme
 from weighbridge.io.filesystem import largest_file
 from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.models.wrapped import unwrapped
 
 
 def build(model: Checkpoint, target: Target, write: WriteOptions = WriteOptions()) -> Plan:
@@ -55,6 +56,7 @@ def _build(model: Checkpoint, target: Target, write: WriteOptions) -> Plan:
         return training.plan_checkpoint(model, path, write)
     if training.wanted(model.place.path, kind):
         return training.plan_torch(model.place.path, path, write)
+    model, renamed = unwrapped(model) if isinstance(options, (GgufOptions, MlxOptions)) else (model, [])
     draft = _draft(model, kind, options)
     draft.losses += check_settings(model, draft, kind)
     if kind == "hf":
@@ -84,7 +86,7 @@ def _build(model: Checkpoint, target: Target, write: WriteOptions) -> Plan:
         texts={**written.texts, **draft.texts},
         losses=(*draft.losses, *lost),
         moves=tuple(draft.moves),
-        notes=(*model.oddities, *draft.notes, *written.notes, *refused, *_too_large(path, written)),
+        notes=(*model.oddities, *renamed, *draft.notes, *written.notes, *refused, *_too_large(path, written)),
         write=write,
         reports=draft.reports,
     )

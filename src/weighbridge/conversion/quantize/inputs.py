@@ -166,7 +166,6 @@ def _as_gguf(model: Checkpoint, wanted: FileType | None, options: QuantizeOption
     if model.format == "gguf":
         if not model.index.by_name:
             raise UsageError(f"{model.place.path} has keys but no tensors", hint="pass the GGUF with the weights")
-        _refuse_unreadable(model)
         keys = metadata.named(metadata.kept_keys(model.metadata), options.name)
         tensors = {e.name: model.stored[e.name] for e in sorted(model.index, key=lambda e: (e.file, e.offset))}
         return PlanBuilder(tensors, keys)
@@ -175,10 +174,12 @@ def _as_gguf(model: Checkpoint, wanted: FileType | None, options: QuantizeOption
     return draft
 
 
-def _refuse_unreadable(model: Checkpoint) -> None:
-    """RefusedError for what llama-quantize can't read: big-endian files, an architecture that llama.cpp doesn't know,
-    and models without the keys of theirs, since which type a tensor gets depends on them. A part of a model, such as
-    an mmproj file, is known."""
+def refuse_unreadable(model: Checkpoint) -> None:
+    """RefusedError for GGUFs that llama-quantize can't read: big-endian ones, those of an architecture that llama.cpp
+    doesn't know, and those without the keys of theirs, since which type a tensor gets depends on them. A part of a
+    model, such as an mmproj file, is known."""
+    if model.format != "gguf":
+        return
     if model.index.byte_order == ">":
         raise RefusedError(
             f"{model.place.path} is big-endian, and llama-quantize refuses it too",

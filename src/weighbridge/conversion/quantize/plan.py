@@ -31,7 +31,7 @@ from weighbridge.conversion.plan.target import check_target
 from weighbridge.conversion.plan.writers import planned
 from weighbridge.conversion.quantize import ftypes, size_target
 from weighbridge.conversion.quantize import keys as gguf_keys
-from weighbridge.conversion.quantize.inputs import QuantizeInputs, QuantizeOptions, prepare, specs
+from weighbridge.conversion.quantize.inputs import QuantizeInputs, QuantizeOptions, prepare, refuse_unreadable, specs
 from weighbridge.io.location import RemotePath
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.tensors import kernels
@@ -111,6 +111,7 @@ def build(
         )
     if options.keep_split and path.suffix == gguf.SUFFIX:
         path = path.with_suffix("")  # a folder of shards
+    refuse_unreadable(model)
     check_target(path, model, options.keep_split)
     if options.target_bpw is not None or options.target_size is not None:
         return _for_a_size(model, path, ftype, options, write)
