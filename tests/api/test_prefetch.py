@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import pickle
 import threading
@@ -21,6 +22,7 @@ from weighbridge.io import page_cache
 from weighbridge.io.source import FileSource
 from weighbridge.tensors import nodes, prefetch
 
+NOTHING = "NOTHING HERE WAS PROVED: install requirements/oracles.txt"
 RANKS, MIB = 8, 1 << 20
 LAYER = "model.layers.0."
 CUT = [LAYER + f"self_attn.{x}_proj.weight" for x in "qkv"] + [LAYER + f"mlp.{x}_proj.weight" for x in ("gate", "up")]
@@ -123,13 +125,47 @@ def test_a_ranks_model_is_pickled_as_a_rank(folder: Path) -> None:
             part.rank(0, of=2)
 
 
+def own_memory() -> int:
+    """Bytes of memory of this process that no file lies under."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("RssAnon:")[2].split()[0]) * 1024
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="COUNTS BYTES IN /proc, which isn't there")
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_views_take_no_memory_and_a_fault_for_each_page(kind: str, folder: Path) -> None:
+    import resource
+
+    if kind == "torch":
+        pytest.importorskip("torch", reason=NOTHING)
+    touched(folder, kind)  # imports, buffers, threads
+    size = (folder / "model.safetensors").stat().st_size
+    before, faults = own_memory(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    kept = touched(folder, kind)
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
+    assert own_memory() - before < size * 0.05
+    assert faults <= size // resource.getpagesize() + 1000
+    with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as other:
+        other.write(b"x" * size)
+        assert own_memory() - before > size * 0.9  # a copy would be seen
+    assert kept
+
+
+def touched(folder: Path, kind: str) -> list[np.ndarray]:
+    """All tensors as arrays, a byte of each page read."""
+    with wb.open(folder) as model:
+        arrays = [t if kind == "numpy" else t.numpy() for t in getattr(model, kind)().values()]
+    assert all(np.isfinite(array.reshape(-1)[::1024]).all() for array in arrays)
+    return arrays
+
+
 # ---------------------------------------------------------------------- whole models
 
 
 @pytest.mark.parametrize("call", ["numpy", "torch", "load_file"])
 def test_a_whole_model_is_announced_at_once(call: str, folder: Path, announced: dict[str, Ranges]) -> None:
     if call != "numpy":
-        pytest.importorskip("torch", reason="NOTHING HERE WAS PROVED: install requirements/oracles.txt")
+        pytest.importorskip("torch", reason=NOTHING)
     file = folder / "model.safetensors"
     with wb.open(folder) as model:
         if call == "load_file":
