@@ -114,6 +114,24 @@ def read_rows(folder: Path) -> int:
         return sum(model[name].nbytes for name in CUT)
 
 
+def test_columns_are_cut_from_rows_that_are_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments of 5 KiB: reading them alone would cost the device as much as reading all."""
+    read, name = list[int](), LAYER + "mlp.down_proj.weight"
+    readinto = FileSource._readinto
+
+    def counted(source: FileSource, offset: int, out: memoryview) -> int:
+        read.append(len(out))
+        return readinto(source, offset, out)
+
+    with wb.open(folder) as model:
+        part = model.rank(1, of=RANKS)[name]
+        want = model[name].numpy()[:, 1280:2560]
+        monkeypatch.setattr(FileSource, "_readinto", counted)
+        assert np.array_equal(part.numpy(), want)
+        assert sum(read) <= model[name].nbytes
+        assert min(read) >= 64 * 1024  # blocks of rows
+
+
 def test_a_ranks_model_is_pickled_as_a_rank(folder: Path) -> None:
     with wb.open(folder) as model:
         part = model.rank(2, of=RANKS)
