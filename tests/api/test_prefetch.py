@@ -7,6 +7,7 @@ import mmap
 import os
 import pickle
 import threading
+from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -261,7 +262,6 @@ def test_what_is_in_memory_is_not_announced_again(tmp_path: Path, monkeypatch: p
 
     (tmp_path / "a").write_bytes(bytes(100))
     advised: Ranges = []
-    monkeypatch.setattr(module, "_ADVISED", 10)
     monkeypatch.setattr(module, "_will_need", lambda fd, ranges: advised.extend(ranges))
     for cached, want in (
         (range(0), [(5, 10), (15, 10), (25, 5)]),
@@ -271,7 +271,7 @@ def test_what_is_in_memory_is_not_announced_again(tmp_path: Path, monkeypatch: p
     ):
         advised.clear()
         monkeypatch.setattr(module, "_is_cached", lambda fd, at, cached=cached: at in cached)
-        module._will_need_then_close(os.open(tmp_path / "a", os.O_RDONLY), [(5, 25)])
+        module._will_need_then_close(os.open(tmp_path / "a", os.O_RDONLY), deque([(5, 10), (15, 10), (25, 5)]))
         assert advised == want
 
 
@@ -291,3 +291,20 @@ def test_a_byte_is_in_memory_or_not(tmp_path: Path) -> None:
         pytest.skip("NOT TRIED: this file system never tells")
     assert not module._is_cached(fd, 1 << 16)  # behind the end
     os.close(fd)
+
+
+def test_threads_announce_each_piece_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from weighbridge.io import source as module
+
+    (tmp_path / "a").write_bytes(bytes(100))
+    advised: Ranges = []
+    monkeypatch.setattr(module, "_ADVISED", 10)
+    monkeypatch.setattr(module, "_is_cached", lambda fd, at: False)
+    monkeypatch.setattr(module, "_will_need", lambda fd, ranges: advised.extend(ranges))
+    before = threading.enumerate()
+    source = FileSource(tmp_path / "a")
+    source.advise_behind([(0, 45), (50, 10)])
+    source.close()
+    for thread in (t for t in threading.enumerate() if t not in before):
+        thread.join(60)
+    assert sorted(advised) == [(0, 10), (10, 10), (20, 10), (30, 10), (40, 5), (50, 10)]
