@@ -476,7 +476,7 @@ def scan_section(work: Path, kind: str, picklescan: str | None) -> Section:
         f"scan-{kind}",
         f"Scan a folder of 1,000 small {kind}, all in one process.",
         contenders,
-        [faster("picklescan", 5)] if picklescan and kind == "pickles" else [],
+        [faster("picklescan", 5 if kind == "pickles" else 1)] if picklescan else [],
     )
 
 
@@ -491,6 +491,41 @@ def scan_large_section(work: Path, picklescan: str | None) -> Section:
         contenders,
         [Target("under 50 ms", lambda m: m.seconds("weighbridge") < 0.05), under_memory(200)],
         slow=frozenset({"picklescan"}),
+    )
+
+
+def fit_section(work: Path) -> Section:
+    from benchmarks import giants
+
+    folder = giants.make(work / "deepseek-v3", giants.GIANTS["deepseek-v3"])
+    return Section(
+        "fit",
+        "Judge a folder of 671 billion weights, DeepSeek V3 with its 91,991 tensors, in every quantization type: "
+        "`wb fit` as a whole process.",
+        {"weighbridge": process([sys.executable, "-m", "weighbridge", "fit", folder, "--device", "4000GB"])},
+        [under_seconds(1), under_memory(200)],
+    )
+
+
+def prove_section(work: Path) -> Section:
+    from tests.oracles import minilm, models
+
+    folders = {"a Llama of two layers": models.build(models.CASES["llama3"], work / "llama")}
+    if found := minilm.folder():
+        folders = {"MiniLM": found, **folders}
+    wb, contenders = [sys.executable, "-m", "weighbridge"], {}
+    for number, (name, folder) in enumerate(folders.items()):
+        pre = ["--pre", models.CASES["llama3"].pre] if name != "MiniLM" else []
+        target = work / f"{number}.gguf"
+        process([*wb, "-q", "convert", folder, target, "--dtype", "f16", *filter(None, pre)])()
+        contenders[name] = process([*wb, "prove", folder, target])
+    return Section(
+        "prove",
+        "Prove that a GGUF of F16 is the folder that it was made of: settings, tokenizer, tensors, and what "
+        "transformers and llama.cpp compute of each; `wb prove` as a whole process, with the start of both.",
+        contenders,
+        [Target("each under a minute", lambda m: all(m.seconds(name) < 60 for name in m.samples))],
+        rounds=2,
     )
 
 
@@ -583,6 +618,8 @@ SECTIONS: dict[str, Callable[[Path, argparse.Namespace], Section]] = {
     "mlx": lambda work, args: mlx_section(work, args.gigabytes),
     "torch": lambda work, args: torch_section(work, args.gigabytes),
     "torch-open": lambda work, args: torch_open_section(work),
+    "fit": lambda work, args: fit_section(work),
+    "prove": lambda work, args: prove_section(work),
     "scan-pickles": lambda work, args: scan_section(work, "pickles", args.picklescan),
     "scan-checkpoints": lambda work, args: scan_section(work, "checkpoints", args.picklescan),
     "scan-large": lambda work, args: scan_large_section(work, args.picklescan),

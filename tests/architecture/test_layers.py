@@ -29,6 +29,7 @@ FLOORS = {
     "fleets": 7,
     "api": 7,
     "safetensors": 7,
+    "page": 8,
     "shipping": 8,
     "cli": 9,
 }

@@ -276,9 +276,11 @@ class Model(Closing, Mapping[str, Tensor]):
 
     def _repr_html_(self) -> str:
         from weighbridge.reports.notebook import model_html
+        from weighbridge.reports.select import Selection
+        from weighbridge.reports.view.summary import summary
 
-        rows = [(t.name, t.dtype, t.shape, t.nbytes) for t in self.values()]
-        return model_html(str(self.checkpoint.place.path), self.format, rows)
+        found = summary(self.checkpoint, selection=Selection())
+        return model_html(found.report, found.parts)
 
 
 def _reopened(path: str, names: Names, options: SourceOptions | None, share: tuple[int, int] | None) -> Model:

@@ -27,7 +27,7 @@ from weighbridge.containers.base import Index
 from weighbridge.io.location import open_source
 from weighbridge.io.source import Source
 from weighbridge.models.jsonfile import decode, numbers_as_text, oddities
-from weighbridge.models.locate import Place, locate
+from weighbridge.models.locate import Place, locate, locate_tokenizer
 from weighbridge.models.stored_tensors import StoredTensors
 
 if TYPE_CHECKING:
@@ -75,6 +75,12 @@ def open_checkpoint(path: str | Path, options: SourceOptions = SourceOptions()) 
         for source in sources:
             source.close()
         raise
+
+
+def open_tokenizer(path: str | os.PathLike[str], options: SourceOptions = SourceOptions()) -> Checkpoint | None:
+    """A folder with a config and a tokenizer and no weights, as a model without tensors; None for any other path."""
+    place = locate_tokenizer(path)
+    return None if place is None else Checkpoint(place, Index("safetensors", (), ()), options.arch_file)
 
 
 def _shard(place: Place, weight: Path) -> Source:
