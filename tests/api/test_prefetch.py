@@ -275,24 +275,6 @@ def test_what_is_in_memory_is_not_announced_again(tmp_path: Path, monkeypatch: p
         assert advised == want
 
 
-def test_a_byte_is_in_memory_or_not(tmp_path: Path) -> None:
-    from weighbridge.io import source as module
-
-    (tmp_path / "a").write_bytes(bytes(1 << 16))
-    cold = dropped(tmp_path / "a")
-    fd = os.open(tmp_path / "a", os.O_RDONLY)
-    if not cold or not hasattr(os, "RWF_NOWAIT"):
-        os.close(fd)
-        pytest.skip("NOT TRIED: the file stays in memory")
-    assert not module._is_cached(fd, 0)
-    os.pread(fd, 1 << 16, 0)
-    if not module._is_cached(fd, 0):
-        os.close(fd)
-        pytest.skip("NOT TRIED: this file system never tells")
-    assert not module._is_cached(fd, 1 << 16)  # behind the end
-    os.close(fd)
-
-
 def test_threads_announce_each_piece_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from weighbridge.io import source as module
 

@@ -212,7 +212,7 @@ def _will_need_then_close(fd: int, pieces: deque[tuple[int, int]]) -> None:
 
 
 def _is_cached(fd: int, offset: int) -> bool:
-    """Whether a byte can be read without the device; False where the system can't tell."""
+    """Whether a byte can be read without waiting for the device; False where the system can't tell."""
     try:
         return os.preadv(fd, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
     except (OSError, AttributeError):
