@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import pickle
 import threading
+from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from weighbridge.io import page_cache
 from weighbridge.io.source import FileSource
 from weighbridge.tensors import nodes, prefetch
 
+NOTHING = "NOTHING HERE WAS PROVED: install requirements/oracles.txt"
 RANKS, MIB = 8, 1 << 20
 LAYER = "model.layers.0."
 CUT = [LAYER + f"self_attn.{x}_proj.weight" for x in "qkv"] + [LAYER + f"mlp.{x}_proj.weight" for x in ("gate", "up")]
@@ -112,6 +115,24 @@ def read_rows(folder: Path) -> int:
         return sum(model[name].nbytes for name in CUT)
 
 
+def test_columns_are_cut_from_rows_that_are_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments of 5 KiB: reading them alone would cost the device as much as reading all."""
+    read, name = list[int](), LAYER + "mlp.down_proj.weight"
+    readinto = FileSource._readinto
+
+    def counted(source: FileSource, offset: int, out: memoryview) -> int:
+        read.append(len(out))
+        return readinto(source, offset, out)
+
+    with wb.open(folder) as model:
+        part = model.rank(1, of=RANKS)[name]
+        want = model[name].numpy()[:, 1280:2560]
+        monkeypatch.setattr(FileSource, "_readinto", counted)
+        assert np.array_equal(part.numpy(), want)
+        assert sum(read) <= model[name].nbytes
+        assert min(read) >= 64 * 1024  # blocks of rows
+
+
 def test_a_ranks_model_is_pickled_as_a_rank(folder: Path) -> None:
     with wb.open(folder) as model:
         part = model.rank(2, of=RANKS)
@@ -123,13 +144,47 @@ def test_a_ranks_model_is_pickled_as_a_rank(folder: Path) -> None:
             part.rank(0, of=2)
 
 
+def own_memory() -> int:
+    """Bytes of memory of this process that no file lies under."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("RssAnon:")[2].split()[0]) * 1024
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="COUNTS BYTES IN /proc, which isn't there")
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_views_take_no_memory_and_a_fault_for_each_page(kind: str, folder: Path) -> None:
+    import resource
+
+    if kind == "torch":
+        pytest.importorskip("torch", reason=NOTHING)
+    touched(folder, kind)  # imports, buffers, threads
+    size = (folder / "model.safetensors").stat().st_size
+    before, faults = own_memory(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    kept = touched(folder, kind)
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
+    assert own_memory() - before < size * 0.05
+    assert faults <= size // resource.getpagesize() + 1000
+    with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as other:
+        other.write(b"x" * size)
+        assert own_memory() - before > size * 0.9  # a copy would be seen
+    assert kept
+
+
+def touched(folder: Path, kind: str) -> list[np.ndarray]:
+    """All tensors as arrays, a byte of each page read."""
+    with wb.open(folder) as model:
+        arrays = [t if kind == "numpy" else t.numpy() for t in getattr(model, kind)().values()]
+    assert all(np.isfinite(array.reshape(-1)[::1024]).all() for array in arrays)
+    return arrays
+
+
 # ---------------------------------------------------------------------- whole models
 
 
 @pytest.mark.parametrize("call", ["numpy", "torch", "load_file"])
 def test_a_whole_model_is_announced_at_once(call: str, folder: Path, announced: dict[str, Ranges]) -> None:
     if call != "numpy":
-        pytest.importorskip("torch", reason="NOTHING HERE WAS PROVED: install requirements/oracles.txt")
+        pytest.importorskip("torch", reason=NOTHING)
     file = folder / "model.safetensors"
     with wb.open(folder) as model:
         if call == "load_file":
@@ -207,7 +262,6 @@ def test_what_is_in_memory_is_not_announced_again(tmp_path: Path, monkeypatch: p
 
     (tmp_path / "a").write_bytes(bytes(100))
     advised: Ranges = []
-    monkeypatch.setattr(module, "_ADVISED", 10)
     monkeypatch.setattr(module, "_will_need", lambda fd, ranges: advised.extend(ranges))
     for cached, want in (
         (range(0), [(5, 10), (15, 10), (25, 5)]),
@@ -217,23 +271,22 @@ def test_what_is_in_memory_is_not_announced_again(tmp_path: Path, monkeypatch: p
     ):
         advised.clear()
         monkeypatch.setattr(module, "_is_cached", lambda fd, at, cached=cached: at in cached)
-        module._will_need_then_close(os.open(tmp_path / "a", os.O_RDONLY), [(5, 25)])
+        module._will_need_then_close(os.open(tmp_path / "a", os.O_RDONLY), deque([(5, 10), (15, 10), (25, 5)]))
         assert advised == want
 
 
-def test_a_byte_is_in_memory_or_not(tmp_path: Path) -> None:
+def test_threads_announce_each_piece_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from weighbridge.io import source as module
 
-    (tmp_path / "a").write_bytes(bytes(1 << 16))
-    cold = dropped(tmp_path / "a")
-    fd = os.open(tmp_path / "a", os.O_RDONLY)
-    if not cold or not hasattr(os, "RWF_NOWAIT"):
-        os.close(fd)
-        pytest.skip("NOT TRIED: the file stays in memory")
-    assert not module._is_cached(fd, 0)
-    os.pread(fd, 1 << 16, 0)
-    if not module._is_cached(fd, 0):
-        os.close(fd)
-        pytest.skip("NOT TRIED: this file system never tells")
-    assert not module._is_cached(fd, 1 << 16)  # behind the end
-    os.close(fd)
+    (tmp_path / "a").write_bytes(bytes(100))
+    advised: Ranges = []
+    monkeypatch.setattr(module, "_ADVISED", 10)
+    monkeypatch.setattr(module, "_is_cached", lambda fd, at: False)
+    monkeypatch.setattr(module, "_will_need", lambda fd, ranges: advised.extend(ranges))
+    before = threading.enumerate()
+    source = FileSource(tmp_path / "a")
+    source.advise_behind([(0, 45), (50, 10)])
+    source.close()
+    for thread in (t for t in threading.enumerate() if t not in before):
+        thread.join(60)
+    assert sorted(advised) == [(0, 10), (10, 10), (20, 10), (30, 10), (40, 5), (50, 10)]
