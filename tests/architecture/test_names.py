@@ -49,6 +49,10 @@ BANNED_PROSE = {
     r"unlooked": "not scanned",
     r"the way (out|back|in)": "the inverse, writing, reading",
     r"crumbs": "two-bit codes",
+    r"(is|are|was|as) said": "stated, reported",
+    r"says of": "states about",
+    r"held (against|to)": "compared with, checked by",
+    r"looked (at|into)": "read, checked, scanned",
 }
 _PROSE = re.compile(rf"\b({'|'.join(BANNED_PROSE)})\b", re.IGNORECASE)
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")

@@ -1,4 +1,4 @@
-"""What an architecture table is held against, each judge a function of a family that raises where it errs.
+"""What an architecture table is checked against, each judge a function of a family that raises where it errs.
 
 The names of others are recorded from them (golden/), what a dialect does to numbers is said again here, plainly and
 apart from the table. Mutation tests call the same judges with a damaged table and expect one to raise.

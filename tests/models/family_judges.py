@@ -1,4 +1,4 @@
-"""What a family's table is held against: the recorded works of others (golden/families.json) for each of its models.
+"""What a family's table is checked against: the recorded works of others (golden/families.json) for each of its models.
 
 A tensor's numbers follow from its Hugging Face name (`values`), so what we make of a model is right where its digests
 are those that transformers, mlx-lm and the reference converter made. Every judge raises where the table errs.

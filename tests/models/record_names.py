@@ -1,5 +1,5 @@
 """Records the tensor names and shapes of transformers and mlx-lm, and transformers' config defaults, for small models:
-`python -m tests.models.record_names`. What the tables say of other people's names is held against this."""
+`python -m tests.models.record_names`. What the tables state about other people's names is checked against this."""
 
 from __future__ import annotations
 

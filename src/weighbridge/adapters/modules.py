@@ -150,5 +150,5 @@ def transformers_model(
     return kind.from_pretrained(None, config=own, state_dict=lazy, dtype=found or "auto", **options)
 
 
-#: What a config says of packed weights, which are handed over decoded.
+#: The settings of packed weights in a config; the weights are handed over decoded.
 _QUANTIZED: Final = ("quantization", "quantization_config")

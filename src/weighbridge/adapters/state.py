@@ -200,7 +200,7 @@ def _of_numpy(array: Any) -> _Kept:
 
 
 def _unit(size: int) -> np.dtype[Any]:
-    """A type of so many bytes whose values nobody looks at."""
+    """A type of so many bytes whose values nobody reads."""
     return np.dtype(f"V{size}")
 
 

@@ -3,8 +3,8 @@ copied, and (code - zero) * scale = code * scale + bias with bias = -zero * scal
 are such products.
 
 A product of an f16 or bf16 scale and at most 8 bits is exact in F32, so the values are; of an F32 scale that must be
-looked at. Where the scale's own type holds every bias too (zero points that are powers of two: all symmetric schemes),
-it is kept.
+checked value by value. Where the scale's own type holds every bias too (zero points that are powers of two: all
+symmetric schemes), it is kept.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def _projectors(weights: Path) -> list[Path]:
 
 
 def _fitted(request: ShipRequest) -> tuple[FitReport | None, tuple[str, ...]]:
-    """What `wb fit` says of the file, and its words; None where it has no rule for the model."""
+    """The report of `wb fit` on the file, and its text; None where it has no rule for the model."""
     o = request.options
     try:
         report = fit(request.path, device=o.device or "this", context=o.context, parallel=o.parallel, kv=o.kv or "f16")

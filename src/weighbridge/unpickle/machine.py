@@ -35,7 +35,7 @@ from weighbridge.unpickle.values import Blob, Dict, Done, External, Global, Obje
 _EVENT: Final = 152  # bytes that an Event and its place take
 _MEMO: Final = 96  # a number and its place in a dict that grows, beyond a list's
 _PLACES: Final = 1 << 20  # places of the memo that any pickle may take
-_RETAINED: Final = 4  # bytes held at once for each of a long line: the window, what it is read into, the line, its text
+_RETAINED: Final = 4  # bytes in memory for each of a long line: the window, what it is read into, the line, its text
 _MAYBE_TEXT: Final = (str, Blob, Object, Persistent, External)
 _ITERABLE: Final = (list, str, bytes, Blob, Dict, Set)  # what Python's unpickler takes as arguments
 _HASHED: Final = 1 << 28  # parts of all keys, each time that they are hashed: some seconds

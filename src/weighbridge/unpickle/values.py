@@ -60,7 +60,7 @@ class Set(Record):
 
 
 class Blob(Record):
-    """Bytes or text too long to be held: they stay in `source`, at `start`. `codec`: of a text, else empty."""
+    """Bytes or text too long to keep: they stay in `source`, at `start`. `codec`: of a text, else empty."""
 
     __slots__ = ("codec", "size", "source", "start")
 

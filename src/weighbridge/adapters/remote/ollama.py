@@ -54,7 +54,7 @@ class Layer(NamedTuple):
 
 @dataclass(frozen=True)
 class Manifest:
-    """The layers of a model, its config among them, and the bytes that said so."""
+    """The layers of a model, its config among them, and the bytes of the manifest."""
 
     layers: tuple[Layer, ...]
     raw: bytes

@@ -11,7 +11,7 @@ Layout (docs/gguf.md; llama.cpp b11549 gguf.cpp `gguf_init_from_reader`), number
 Version 1 has u32 for the counts, the lengths and the dims; version 2 is version 3 without big-endian files.
 
 In strict mode the first thing that can't be read without guessing is an error. A lenient walk records it and goes on as
-far as bytes have a meaning, so that a damaged file can still be looked at.
+far as bytes have a meaning, so that a damaged file can still be inspected.
 """
 
 from __future__ import annotations

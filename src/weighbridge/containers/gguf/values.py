@@ -79,7 +79,7 @@ def check_type(kind: str) -> str:
 class LazyArray(Sequence[Any]):
     """`length` elements of `type` at `offset` of a source, decoded on access.
 
-    A vocabulary of 260,000 tokens costs nothing until it is looked at. Small arrays keep their bytes, so that they
+    A vocabulary of 260,000 tokens costs nothing until it is read. Small arrays keep their bytes, so that they
     outlive the source; others are read again from the source on first use, and kept from then on.
     """
 

@@ -3,7 +3,7 @@
     sniff(source) -> Identity     any bytes give an answer ("unknown" is one), in bounded time and memory
 
 Order is from the surest sign to the weakest: emptiness, magics at fixed places, structures, text, then formats without
-a magic. A recogniser looks at the first 64 KiB, at a zip's tail, and at what these point to.
+a magic. A recogniser reads the first 64 KiB, at a zip's tail, and at what these point to.
 """
 
 from __future__ import annotations

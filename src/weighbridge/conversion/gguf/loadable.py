@@ -1,4 +1,4 @@
-"""A planned GGUF is held to the rules of `wb verify` before anything is written: none is made that llama.cpp would
+"""A planned GGUF is checked by the rules of `wb verify` before anything is written: none is made that llama.cpp would
 refuse, unless its source is refused for the same.
 """
 

@@ -28,7 +28,7 @@ from weighbridge.models.jsonfile import decode
 from weighbridge.models.tokenizer import from_gguf, from_hf, losses, to_gguf, to_hf
 from weighbridge.tensors.nodes import Node
 
-# What a config says of weights under the names of such a dialect (openai/gpt-oss-20b).
+# The quantization settings of a config whose weights have the names of such a dialect (openai/gpt-oss-20b).
 _WHOLE: Final = ("model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head")
 _QUANTIZED: Final = MappingProxyType({"mxfp4": {"modules_to_not_convert": [*_WHOLE], "quant_method": "mxfp4"}})
 # Keys that speak of the file and not of the model: a new file says them itself.
@@ -204,8 +204,9 @@ def _fits(tokens: int, rows: Any) -> None:
 
 
 def retyped(config: Mapping[str, Any], dtype: str) -> bytes:
-    """config.json for weights that are all of the type `dtype` now: it says so where it said a type, and nothing of a
-    quantization. transformers 4 calls the key torch_dtype, 5 dtype; both load in the type it names."""
+    """config.json for weights that are all of the type `dtype` now: each key of the type
+    names it, and the settings of a quantization are gone. transformers 4 calls the
+    key torch_dtype, 5 dtype; both load in the type it names."""
     return _json(_of_type(config, dtype))
 
 

@@ -34,7 +34,7 @@ class SharedFile:
 
 
 def share(first: Path, other: Path, *, hard_link: bool, dry_run: bool) -> SharedFile:
-    """Let `other` share the space of `first`, whose bytes are said to be the same, and are compared here."""
+    """Let `other` share the space of `first` after comparing their bytes."""
     size = other.stat().st_size
 
     def result(how: str, why: str = "") -> SharedFile:

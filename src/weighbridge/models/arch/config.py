@@ -265,7 +265,7 @@ def layer_types(full_layers: Sequence[str], config: Config) -> list[str] | None:
 
 
 def every(layers: Any, wanted: Any) -> int | None:
-    """n, if just every n-th of the layers is `wanted`; 0 if they follow no such rule, None if nothing is said of them.
+    """n, if just every n-th of the layers is `wanted`; 0 if they follow no such rule, None without a list.
     llama.cpp's graphs have such patterns built in."""
     if not isinstance(layers, list | tuple) or not layers:
         return None

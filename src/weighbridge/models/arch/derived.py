@@ -115,7 +115,7 @@ def _positive(value: Any, key: str) -> float:
 
 
 def llama3_parameters(values: Sequence[float], base: float) -> dict[str, Any] | None:
-    """The rope parameters that give exactly these factors, or None. What a GGUF says of llama3 scaling is this tensor
+    """The rope parameters that give exactly these factors, or None. A GGUF describes llama3 scaling by this tensor
     alone, so restoring a config means finding parameters and proving them bit by bit."""
     dim, factor = 2 * len(values), max(values, default=0.0)
     if not factor > 1 or factor == math.inf:

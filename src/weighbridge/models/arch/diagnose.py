@@ -75,7 +75,7 @@ def _blamed(
 
 
 def _key(family: Family, symbol: str, gguf: bool) -> str | None:
-    """Where a size is said, if it is said by itself."""
+    """The config key or GGUF key that states a size, if one key does."""
     size = family.sizes[symbol]
     key = (size.gguf if gguf else size.hf)[:1]
     return next((k for k in key if re.fullmatch(r"[\w.]+", k, re.ASCII)), None)

@@ -38,7 +38,7 @@ def best_prefix(family: Family, dialect: str, names: Mapping[str, Any], sizes: S
 
 
 def _starts(family: Family, dialect: str, prefix: str, kept: Container[str], sizes: Sizes) -> bool:
-    """Whether the first name of any template is held: a look that spares to count names that nobody has."""
+    """Whether the tensors have the first name of any template: a quick test that saves counting names nobody has."""
     counts = index_counts(family.index, sizes)
     names = [t.name for t in family.dialects[dialect].templates]
     names = [name for name in names if f"{{{PREFIX}}}" in name] or names
@@ -46,7 +46,7 @@ def _starts(family: Family, dialect: str, prefix: str, kept: Container[str], siz
 
 
 def count_matches(family: Family, dialect: str, prefix: str, kept: Container[str], sizes: Sizes) -> int:
-    """How many of a dialect's names are held."""
+    """How many of a dialect's names the tensors have."""
     counts = index_counts(family.index, sizes)
     templates = [t for t in family.dialects[dialect].templates if applies(family.rows[t.roles[0]], sizes)]
     numbers = range(len(optional_layers(family.layer_sets, dict(sizes.layers))))

@@ -17,7 +17,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import FAMILY_TABLE
 from weighbridge.models.arch.family import Family, build_family
 from weighbridge.models.arch.tables import documents
-from weighbridge.models.arch.tables.documents import document, mentioning, plugged_in, resolve, shipped
+from weighbridge.models.arch.tables.documents import document, mentioning, plugged_in, resolve, shipped, wrappers
 from weighbridge.models.arch.tables.schema import DialectEntry
 
 _CHECK: Final = "wb arch check PATH names the nearest family and the differences; wb arch list shows all"
@@ -68,11 +68,18 @@ def _naming(name: object) -> Iterator[Family]:
     return _candidates(rf"(?<!\w){re.escape(name)}(?!\w)") if isinstance(name, str) else iter(())
 
 
+def _of_model_type(name: str) -> Iterator[Family]:
+    """The families that have a class of this `model_type`, in their tables or by the wrappers of several parts."""
+    wrapped = (re.escape(cls) for cls, wrapper in wrappers().items() if wrapper.model_type == name)
+    pattern = "|".join((rf'model_type\s*=\s*"{re.escape(name)}"', *(rf"(?<!\w){cls}(?!\w)" for cls in wrapped)))
+    return (f for f in _candidates(pattern) if any(a.model_type == name for a in f.architectures.values()))
+
+
 def with_mtp_layers(config: Mapping[str, Any], names: Iterable[str]) -> Mapping[str, Any]:
     """The config with the number of layers that predict further tokens as the tensors have it. Who trains a model on
     mostly leaves them out, and the number in."""
     model_type = config.get("model_type")
-    same = (f for f in _naming(model_type) if any(a.model_type == model_type for a in f.architectures.values()))
+    same = _of_model_type(model_type) if isinstance(model_type, str) else ()
     dialects = [f.document.dialect["hf"] for f in same if "hf" in f.document.dialect]
     counted = next((dialect for dialect in dialects if dialect.mtp_count), None)
     return config if counted is None else with_counted_layers(config, counted, names)

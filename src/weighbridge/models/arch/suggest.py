@@ -22,7 +22,7 @@ from weighbridge.models.arch.registry import families
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How tensors fit a family: `hits` of its names are held, in this dialect, for a model of this class."""
+    """How tensors fit a family: they have `hits` of its names, in this dialect, for a model of this class."""
 
     family: Family
     architecture: str

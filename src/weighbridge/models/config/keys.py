@@ -171,7 +171,7 @@ def to_kv(row: KeyEntry, config: Mapping[str, Any]) -> KV | None:
 
 
 def _filled(value: Any, length: int) -> Any:
-    """A list of this length, zeros behind what is said."""
+    """A list padded with zeros, or cut, to this length."""
     return [*value, *[0] * (length - len(value))][:length] if is_list(value) else value
 
 

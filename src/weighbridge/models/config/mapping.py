@@ -134,7 +134,7 @@ def gguf_to_config(
     """A GGUF's key-values as config.json and generation_config.json.
 
     `tensors`: its tensor names. `vectors`: gives the values of a short tensor, as `rope_freqs.weight`, which is all
-    that a GGUF says of llama3 rope scaling: without them a file that has the tensor is refused. `torch_dtype`: what the
+    that a GGUF has of llama3 rope scaling: without them a file that has the tensor is refused. `torch_dtype`: what the
     weights are written as.
     """
     architecture = family.architecture_of_gguf(metadata, tensors)
@@ -194,7 +194,7 @@ def _restore(config: dict[str, Any], metadata: Mapping[str, Any], family: Family
 
 
 def _restore_both(config: dict[str, Any], row: KeyEntry, value: Sequence[Any], layers: _Layers) -> None:
-    """What a list says of the layers of a set, and of the others."""
+    """The values of a list for the layers of a set, and for the others."""
     within = layers.sets[row.layers or ""]
     for place, some in ((row.restored, within), ((row.others,), frozenset(range(layers.number)) - within)):
         if place and (declared := shared_value(value, row.name, some)) is not None:

@@ -86,7 +86,7 @@ class Candidate:
 
     @property
     def head(self) -> int:
-        """Elements of a head, where nothing is said of it."""
+        """Elements of a head where no key states them."""
         heads = self.largest("attention.head_count")
         return self.whole("embedding_length") // heads if heads else 0
 

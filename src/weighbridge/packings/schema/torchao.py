@@ -51,7 +51,7 @@ def _checked(solve: Callable[[Group, Mapping[str, Any]], Solution]) -> Callable[
 
 
 def _metadata(module: str, config: Config) -> Mapping[str, Any]:
-    """What the file's metadata says of a module's weight; {} where it has nothing."""
+    """The file's metadata for a module's weight; {} where it has none."""
     metadata = config.get(METADATA)
     text = metadata.get(f"{module}.weight") if isinstance(metadata, Mapping) else None
     return json_object(text, "its metadata", f"{module}.weight") if isinstance(text, str) else {}

@@ -1,4 +1,4 @@
-"""What a LoRA adapter says of itself: rank, alpha, base model, the layers it changes. From its config (PEFT, mlx-lm), a
+"""The facts of a LoRA adapter: rank, alpha, base model, the layers it changes. From its config (PEFT, mlx-lm), a
 GGUF's keys, kohya's metadata, and the shapes of its tensors; reads no tensor.
 """
 

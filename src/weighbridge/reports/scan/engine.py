@@ -152,7 +152,7 @@ _PREAD: Final = hasattr(os, "pread")
 
 
 class _InMemory(Source):
-    """A small file, read once: archives have many places to look at, and what was looked at is what it was."""
+    """A small file, read once: archives have many places to read, and all scanners see the same bytes."""
 
     def __init__(self, file: Source) -> None:
         self.name, self.size, self.file = file.name, file.size, file
@@ -160,7 +160,7 @@ class _InMemory(Source):
             self.data = os.pread(file.fileno(), file.size, 0)
         else:
             self.data = file.read(0, file.size)
-        if len(self.data) != file.size:  # it shrinks while it is read: said as of any file
+        if len(self.data) != file.size:  # it shrank while it was read: the same error as for any file
             file.read(0, file.size)
 
     def _readinto(self, offset: int, out: memoryview) -> int:

@@ -1,5 +1,5 @@
 """What the members of a zip say about the program that it is: TorchServe archives, torch.package, exported programs.
-The members themselves are looked into one by one, as any zip's are.
+The members themselves are scanned one by one, as any zip's are.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Met(NamedTuple):
 
 
 def files(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Met]:
-    """Every file below the paths, in order. Of a folder only its names are held. FileNotFoundError where a path of the
+    """Every file below the paths, in order. Of a folder only its names are kept. FileNotFoundError where a path of the
     call itself is none."""
     for path in [os.fspath(p) for p in paths]:
         if is_remote(path):

@@ -126,7 +126,7 @@ def _family(repo: Repo) -> Any:
 
 
 def _mapping(repo: Repo) -> Any:
-    """How the tensors fit the config; None where that can't be said."""
+    """How the tensors fit the config; None where it is unknown."""
     if "mapping" not in repo.memo:
         repo.memo["mapping"] = _mapped(repo)
     return repo.memo["mapping"]
@@ -139,11 +139,11 @@ def _mapped(repo: Repo) -> Any:
     try:
         shapes = verify_packing.shapes(repo)
         if shapes is None:
-            return None  # said by the rules of packed weights
+            return None  # reported by the rules of packed weights
         sizes = family.sizes_from_hf(_registry().with_mtp_layers(repo.config, shapes))
         return family.check(family.dialect_of(shapes, sizes), sizes, shapes)
     except WeighbridgeError:
-        return None  # said by config_size, or by the container's own findings
+        return None  # reported by config_size, or by the container's own findings
 
 
 # ---- tokenizer ----

@@ -1,5 +1,5 @@
 """The checks of `verify` on packed weights: whether their parts fit together and can be read, and whether what a config
-says of them is so. Shapes decide bits and groups, since configs are often wrong; here it is said where they are.
+states of them is true. Shapes decide bits and groups, since configs are often wrong; a finding names where.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def quantization_config(repo: Repo) -> Iterator[Flaw]:
 
 
 class Grain(NamedTuple):
-    """Bits of a code and columns that share a scale; None: not said."""
+    """Bits of a code and columns that share a scale; None: not stated."""
 
     bits: int | None
     group: int | None
@@ -161,7 +161,7 @@ def _differ(declared: int | None, real: int | None) -> bool:
 
 
 def _declared(module: str, columns: int, config: Mapping[str, Any]) -> Grain | None:
-    """What a config says of one module: MLX's settings, GPTQ's and AWQ's, or those of one group of
+    """The settings of a config for one module: MLX's settings, GPTQ's and AWQ's, or those of one group of
     compressed-tensors."""
     mlx = config.get("quantization")
     if isinstance(mlx, Mapping):

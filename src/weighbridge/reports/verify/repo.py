@@ -29,7 +29,7 @@ from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
 from weighbridge.models.tensor_parallel.rank_set import rank_of
 from weighbridge.reports import lenient, sidecars
 
-# Folders below folders that are looked into: repositories nest two deep, the cache of Hugging Face three.
+# Folders below folders that are checked: repositories nest two deep, the cache of Hugging Face three.
 _DEPTH: Final = 3
 # Formats without tensors that have rules of their own.
 _CHECKED: Final = frozenset({"imatrix-dat"})
@@ -43,7 +43,7 @@ LEFTOVER: Final = re.compile(r"\.(?P<name>.+)\.(?:journal|\d+\.(?P<kind>partial|
 
 @dataclass(frozen=True)
 class RepoFile:
-    """One file: what it is, and what its container says of it. `trouble`: why it can't be opened."""
+    """One file: its format and the findings of its container. `trouble`: why it can't be opened."""
 
     name: str
     path: Path
@@ -204,7 +204,7 @@ class Repo(Closing):
             shards = self.shards(top[0])
             try:
                 return sharded.merge(list(shards.values()), top[0].map) if shards else None
-            except FormatError:  # not whole: said by other rules
+            except FormatError:  # not whole: reported by other rules
                 return None
         own = [f.index for f in self.folders.get("", ()) if f.base == "model.safetensors" and f.index]
         return own[0] if own else None

@@ -176,7 +176,7 @@ def leftover(repo: Repo) -> Iterator[Flaw]:
 
 def _our_leftovers(repo: Repo) -> Iterator[tuple[Path, str, str]]:
     """Files and folders by the names that we give to what is under way: path, whose it is, kind. They lie beside what
-    they belong to: in the folder, or beside the folder or the one file that is looked at."""
+    they belong to: in the folder, or beside the folder or the one file that is checked."""
     mine: list[tuple[Path, str | None]] = [(repo.root / name, None) for name in repo.names if not repo.single]
     mine += [(path, None) for path in repo.root.iterdir() if not repo.single]
     whole = repo.path.absolute()
@@ -285,7 +285,7 @@ def gaps(repo: Repo) -> Iterator[Flaw]:
 
 def too_many(repo: Repo) -> Iterator[Flaw]:
     if len(repo.names) >= FOLDER_FILES:
-        yield Flaw(f"only {FOLDER_FILES:,} of its files were looked at", str(repo.root), hint="name a folder inside it")
+        yield Flaw(f"only {FOLDER_FILES:,} of its files were checked", str(repo.root), hint="name a folder inside it")
 
 
 def case_clash(repo: Repo) -> Iterator[Flaw]:
@@ -346,7 +346,7 @@ RULES: Final = (
     Check("index/traversal", _E, "an index names files of its own folder only", traversal),
     Check("index/none", _W, "numbered shards have an index", no_index),
     Check("index/gaps", _E, "a numbered set without an index is whole", gaps),
-    Check("folder/too-many", _W, "a folder is small enough to be looked at as a whole", too_many),
+    Check("folder/too-many", _W, "a folder is small enough to be checked as a whole", too_many),
     Check("folder/case-clash", _W, "no two names differ in case only", case_clash),
     Check("folder/link-outside", _W, "links stay inside the folder", link_outside),
     Check("folder/two-formats", _I, "weights lie there in one format", two_formats),

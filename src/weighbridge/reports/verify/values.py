@@ -23,7 +23,7 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(slots=True)
 class Values:
-    """What was counted in one tensor. `looked`: whether its type's numbers could be looked into."""
+    """What was counted in one tensor. `looked`: whether its type's numbers could be read."""
 
     file: RepoFile
     entry: Entry
@@ -89,8 +89,8 @@ def damaged(repo: Repo) -> Iterator[Finding]:
 def found(
     repo: Repo, progress: Progress | None = None, skip: Collection[tuple[str | None, str | None]] = ()
 ) -> Iterator[tuple[ValueRule, Flaw]]:
-    """What the value rules find, tensor after tensor in the order of the files. `skip`: paths and tensors that aren't
-    looked at, since what is damaged may not even unpack."""
+    """What the value rules find, tensor after tensor in the order of the files. `skip`: paths and tensors that are
+    skipped, since what is damaged may not even unpack."""
     total = sum(e.nbytes for f in repo.weights for e in f.index or ())
     done = 0
     for file in repo.weights:
@@ -115,7 +115,7 @@ def _count(file: RepoFile, entry: Entry) -> Values:
     numbers = entry.dtype.kind in (Kind.FLOAT, Kind.BLOCK) and kernels.decodes(entry.dtype)
     out = Values(file, entry, numbers)
     if entry.offset + entry.nbytes > source.size:
-        return out  # truncated: the container has said so
+        return out  # truncated: the container has reported it
     node = node_builder(index)(entry)
     step = max(SLAB // max(entry.spec.row_bytes, 1), 1)
     for lo in range(0, entry.spec.rows, step):

@@ -189,7 +189,7 @@ def embedded(data: bytes | Blob, room: int) -> Storage | UnexpectedOpcode:
 
 def class_of(callee: Any) -> Global | None:
     """A name; or the class of an id ("module", class, file, source), as files before 1.6 name a module. (torch compares
-    the source with its own; here it is not looked at.)"""
+    the source with its own; it makes no difference here.)"""
     if isinstance(callee, Persistent):
         id = callee.id
         if isinstance(id, tuple) and len(id) == 4 and isinstance(id[0], str) and id[0] == "module":

@@ -152,7 +152,7 @@ def as_config(sets: Mapping[str, LayerSet], known: Mapping[str, Layers], count: 
 
 
 def _state(node: ast.expr, layers: Layers, known: Mapping[str, Layers], count: int, out: dict[str, Any]) -> None:
-    """Adds to a config what one expression says of a set; others of its sets or sizes state the rest."""
+    """Adds to a config what one expression states about a set; others of its sets or sizes state the rest."""
     if isinstance(node, ast.BoolOp):
         out |= _flag(node, layers, known)
     elif isinstance(node, ast.Subscript):

@@ -124,7 +124,7 @@ class NameTemplate:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """A convention of names: its templates in the order of the roles, and what `schema.DialectEntry` says of it.
+    """A convention of names: its templates in the order of the roles, and the fields of `schema.DialectEntry`.
     `drop`: names that carry nothing."""
 
     name: str
@@ -175,7 +175,7 @@ class Architecture:
     part_type: str | None = None
 
     def merged(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The config with what it says of this part of the model on top, as the reference converter lays them."""
+        """The config with the keys of this part of the model on top, as the reference converter lays them."""
         own = self.own_part(config)
         return config if own is None else {**config, **own}
 

@@ -1,6 +1,6 @@
 """A zip as readers that are less strict than ours might see it: every directory that an end record could mean, and the
 local headers as they lie. Used where the strict reader (`containers/archive/zip.py`) has refused: all views are then
-looked into, and none is believed.
+scanned, and none is trusted.
 """
 
 from __future__ import annotations

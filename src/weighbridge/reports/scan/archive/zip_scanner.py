@@ -1,6 +1,6 @@
-"""The look at zip archives: every member is a part to be looked into, by its content. A zip tells each fact twice, and
+"""The scanner of zip archives: every member is scanned by its content. A zip tells each fact twice, and
 readers believe different halves; where the halves differ the archive is refused and all that any reader might see is
-looked into.
+scanned.
 
 What PyTorch's reader and Python's `zipfile` each take was measured: torch finds members by a binary search without
 regard to case and believes the directory alone; zipfile keeps the last of several that share a name, and compares names

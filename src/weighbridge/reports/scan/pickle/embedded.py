@@ -18,7 +18,7 @@ from weighbridge.reports.scan.model import MemberPath, ScanVerdict
 from weighbridge.reports.scan.pickle.policy import PicklePolicy
 from weighbridge.unpickle.machine import Machine
 
-_TRIED: Final = 64  # hits that are looked into
+_TRIED: Final = 64  # hits that are scanned
 _LONGEST: Final = MIB
 
 

@@ -70,7 +70,7 @@ def _str(v: Any) -> bool:
 
 def _counts(v: Any) -> bool:
     if callee_of(v) == _SIZE:
-        return True  # its own row says of what
+        return True  # judged by its own row
     return isinstance(v, tuple | list) and len(v) <= DIMS and all(map(is_count, v))
 
 

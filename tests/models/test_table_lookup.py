@@ -1,0 +1,48 @@
+"""Finding the family of a model builds the tables that could be its own, never all of them: what a command costs
+doesn't grow with the number of families."""
+
+from __future__ import annotations
+
+import pytest
+
+from weighbridge.models.arch import registry
+from weighbridge.models.arch.family import Family
+
+# A class that several graphs run, and the language models inside one wrapper (InternVL), are the most.
+MOST = 3
+CLASSES = sorted(
+    (name, architecture.model_type, family.gguf)
+    for family in registry.families().values()
+    for name, architecture in family.architectures.items()
+)
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The names of the families that a lookup asks for; each would be built in a process of its own."""
+    names: set[str] = set()
+    build = registry.family
+
+    def counted(name: str) -> Family:
+        names.add(name)
+        return build(name)
+
+    monkeypatch.setattr(registry, "family", counted)
+    return names
+
+
+@pytest.mark.parametrize(("name", "model_type", "graph"), CLASSES)
+def test_a_lookup_builds_few_tables(name: str, model_type: str, graph: str, built: set[str]) -> None:
+    config = registry.with_mtp_layers({"architectures": [name], "model_type": model_type}, ())
+    assert name in registry.family_of_hf(config).architectures
+    assert 1 <= len(built) <= MOST
+    built.clear()
+    assert any(f.gguf == graph for f in registry.families_of_graph(graph))
+    assert 1 <= len(built) <= MOST
+
+
+@pytest.mark.parametrize(("name", "model_type", "graph"), CLASSES)
+def test_a_model_type_finds_the_families_of_its_classes(name: str, model_type: str, graph: str) -> None:
+    """Wrappers, too, whose model_type stands in no family's own table."""
+    found = [f for f in registry._of_model_type(model_type) if name in f.architectures and f.gguf == graph]
+    assert found
