@@ -27,6 +27,8 @@ GOLDEN = Path(__file__).parent / "golden" / "families"
 Recorded = dict[str, dict[str, Any]]
 _FUSED = {"qwen3_5_moe"}  # whose experts mlx-lm knows in the fused form alone, in which they are published
 
+# what mlx-lm calls otherwise than the published files, and renames nowhere
+_MLX_NAMES = {"nemotron-nas": ("self_attn.linear_attn.", "self_attn.linear.")}
 _NO_FURTHER = {"bailing_moe"}  # of which mlx-lm loads no folder that has a layer behind the others
 
 
@@ -249,7 +251,8 @@ def _mlx(config: dict[str, Any], arrays: dict[str, NDArray[np.float32]]) -> dict
     if config["model_type"] == "gpt_oss":
         blocks = _as_blocks(arrays)
         arrays = {n: _words(a) if n.endswith("_blocks") else a for n, a in blocks.items()}
-    weights = {name: mx.array(a) for name, a in arrays.items()}
+    theirs = _MLX_NAMES.get(config["model_type"], ("", ""))
+    weights = {name.replace(*theirs): mx.array(a) for name, a in arrays.items()}
     weights = model.sanitize(weights) if hasattr(model, "sanitize") else weights
     model.load_weights(list(weights.items()), strict=False)  # there may be more, biases that it doesn't know
     parameters = dict(tree_flatten(model.parameters()))

@@ -100,6 +100,8 @@ def _faults(document: Document) -> Iterator[tuple[str, Fault]]:
     if "ignored_prefixes" in document:
         yield "ignored_prefixes: none", _set(("ignored_prefixes",), [])
     for symbol, size in document.get("size", {}).items():
+        if size.get("by_layer"):
+            yield f"size {symbol}: not by layer", _set(("size", symbol, "by_layer"), ...)
         for side in ("hf", "gguf"):
             if size.get(side):
                 yield f"size {symbol}: its {side} key", _set(("size", symbol, side, 0), _misnamed(size[side][0]))

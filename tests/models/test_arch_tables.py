@@ -344,6 +344,7 @@ def test_what_is_lost_is_named_as_in_the_file() -> None:
 
 def test_files_are_read_in_the_order_of_their_names() -> None:
     assert as_read({"b": "2", "a": "2", "c": "1"}) == ["c", "a", "b"]
+    assert as_read({"b": "2", "a": "2", "c": "1"}, pickled=True) == ["c", "b", "a"]
 
 
 # ---------------------------------------------------------------------- input is untrusted
@@ -405,7 +406,7 @@ def test_multipliers_are_a_config_s_and_1_where_it_says_null() -> None:
     sizes = family.sizes_from_hf(config | {"ssm_multipliers": None})
     assert family.layout_of("gguf", "k", sizes) == layout("times", 1.0, 0.5)
     assert family.layout_of("gguf", "in_dt", sizes) == layout("times", 1.0, 1.0)
-    assert family.layout_of("gguf", "k", Sizes(sizes.values, sizes.architecture)) == layout("times")  # as of a GGUF
+    assert family.layout_of("gguf", "k", Sizes(sizes.values, (), sizes.architecture)) == layout("times")  # as of a GGUF
 
 
 @pytest.mark.parametrize("layers", [(1 << 31) - 1, 1 << 20])

@@ -28,7 +28,7 @@ LLAMA3_PRE = "llama-bpe"
 QWEN_PATTERN = LLAMA3_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}")
 QWEN_PRE = "qwen2"
 UNIGRAM_PIECES, SENTINELS = 600, 4
-T5_SIZE, XLMR_SIZE = 608, 602  # T5's embedding has more rows than its tokenizer has tokens
+T5_SIZE, XLMR_SIZE, CAMEMBERT_SIZE = 608, 602, 605  # T5's embedding has more rows than its tokenizer has tokens
 RANKS = 700
 TEKKEN_SPECIAL, TEKKEN_SIZE, KIMI_SIZE = 20, 704, 720
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}"
@@ -363,6 +363,20 @@ def write_xlmr(folder: Path) -> None:
     _published(folder, "sentencepiece.bpe.model", unigram_model("xlmr"), XLMR_CONFIG, "xlm-roberta")
 
 
+def write_camembert(folder: Path) -> None:
+    """tokenizer.json as CamemBERT has it: five tokens that no text has, then SentencePiece's own, <mask> last."""
+    from sentencepiece import sentencepiece_model_pb2
+    from transformers import CamembertTokenizer
+
+    model = sentencepiece_model_pb2.ModelProto.FromString(unigram_model("xlmr"))
+    unused = [("<s>NOTUSED", 0.0), ("<pad>", 0.0), ("</s>NOTUSED", 0.0), ("<unk>", 0.0), ("<unk>NOTUSED", -100.0)]
+    pieces = [(piece.piece, piece.score) for piece in model.pieces[1:]]
+    charsmap = model.normalizer_spec.precompiled_charsmap
+    CamembertTokenizer(
+        vocab=[*unused, *pieces, ("<mask>", 0.0)], _spm_precompiled_charsmap=charsmap, model_max_length=512
+    ).save_pretrained(folder)
+
+
 @cache
 def ranks(pattern: str) -> dict[bytes, int]:
     """A rank table as tiktoken has it: the 256 bytes, then what training over `pattern` merged, in its order."""
@@ -452,6 +466,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "wordpiece": write_wordpiece,
     "t5": write_t5,
     "xlmr": write_xlmr,
+    "camembert": write_camembert,
     "tekken": write_tekken,
     "kimi": write_kimi,
 }
@@ -469,6 +484,7 @@ SIZES = {
     "wordpiece": WORDPIECE_SIZE,
     "t5": T5_SIZE,
     "xlmr": XLMR_SIZE,
+    "camembert": CAMEMBERT_SIZE,
     "tekken": TEKKEN_SIZE,
     "kimi": KIMI_SIZE,
 }
@@ -486,6 +502,7 @@ PRE = {
     "wordpiece": BERT_PRE,
     "t5": None,
     "xlmr": None,
+    "camembert": None,
     "tekken": "tekken",
     "kimi": "kimi-k2",
 }

@@ -25,12 +25,12 @@ Converter = Callable[[str, str], Path]
 
 # A GGUF has no place for the pooler: llama.cpp pools by itself, and the reference converter drops it as we do.
 _POOLER = {"pooler.dense.weight", "pooler.dense.bias"}
-LOST = dict.fromkeys(("bert", "roberta", "xlm-roberta"), _POOLER)
+LOST = dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert", "jina-bert-v2"), _POOLER)
 LOST |= {"roberta-labels": {f"roberta.{name}" for name in _POOLER}}
 # Positions that no token takes, before the first behind the padding token's number: a GGUF begins there.
 _POSITIONS = "embeddings.position_embeddings.weight"
-UNUSED = dict.fromkeys(("roberta", "xlm-roberta"), (_POSITIONS, 2))
-UNUSED |= dict.fromkeys(("roberta-labels", "xlm-roberta-rank"), (f"roberta.{_POSITIONS}", 2))
+UNUSED = dict.fromkeys(("roberta", "xlm-roberta", "camembert"), (_POSITIONS, 2))
+UNUSED |= dict.fromkeys(("roberta-labels", "xlm-roberta-rank", "camembert-labels"), (f"roberta.{_POSITIONS}", 2))
 # Settings that mean nothing for the numbers and that a GGUF doesn't hold.
 UNHELD = {"initializer_range", "transformers_version", "use_cache", "attention_dropout", "_name_or_path"}
 

@@ -36,10 +36,12 @@ def test_embeddings_equal_without_a_tokenizer(name: str, tmp_path: Path) -> None
         ("distilbert", "DistilBertModel"),
         ("roberta", "RobertaModel"),
         ("xlm-roberta", "XLMRobertaModel"),
+        ("camembert", "CamembertModel"),
         ("bert-rank", "BertForSequenceClassification"),
         ("distilbert-labels", "DistilBertForSequenceClassification"),
         ("roberta-labels", "RobertaForSequenceClassification"),
         ("xlm-roberta-rank", "XLMRobertaForSequenceClassification"),
+        ("camembert-labels", "CamembertForSequenceClassification"),
     ],
 )
 def test_a_gguf_of_one_graph_goes_back_to_its_own_class(

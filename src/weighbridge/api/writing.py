@@ -41,16 +41,17 @@ from weighbridge.conversion.quantize.inputs import QuantizeOptions
 from weighbridge.conversion.quantize.plan import QuantizePlan
 from weighbridge.conversion.tensor_parallel import plan_ranks
 from weighbridge.conversion.transform import SliceOptions, TransformPlan
-from weighbridge.models.checkpoint import Checkpoint, SourceOptions
+from weighbridge.models.checkpoint import Checkpoint, SourceOptions, open_tokenizer
 from weighbridge.models.lora.merge import merge_adapter
 from weighbridge.models.open import open_model
 from weighbridge.models.transform.rename import RenameRules
 
 
 @contextmanager
-def _opened(src: Path, options: SourceOptions) -> Iterator[Checkpoint]:
-    """The model at `src`. It stays open for the plan; closed where planning fails."""
-    model = open_model(src, options)
+def _opened(src: Path, options: SourceOptions, *, tokenizer: bool = False) -> Iterator[Checkpoint]:
+    """The model at `src`. It stays open for the plan; closed where planning fails. `tokenizer`: a folder without
+    weights will do."""
+    model = (open_tokenizer(src, options) if tokenizer else None) or open_model(src, options)
     try:
         yield model
     except BaseException:
@@ -72,7 +73,7 @@ def plan_convert(
     None: it follows from the extension of `dst`. `lora`: an adapter to merge into the weights.
     """
     source, write, given = sort_keywords(options)
-    with _opened(src, source) as model:
+    with _opened(src, source, tokenizer=bool(given.get("vocab_only"))) as model:
         target = choose_target(model, dst, to, given)
         if lora is not None:
             if isinstance(target.options, AdapterOptions | CheckpointOptions):

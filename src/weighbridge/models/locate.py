@@ -10,6 +10,7 @@ Modelfile                         the model of its FROM line
 from __future__ import annotations
 
 import errno
+import os
 import re
 import stat
 from collections.abc import Iterable
@@ -107,7 +108,26 @@ def locate(path: str | Path) -> Place:
     one = numbered(path.name)
     if one and one.suffix == ".gguf":
         return Place(path, _siblings(path, one), path.parent)
-    return Place(path, (path,), path.parent)
+    return Place(path, (path,), path.parent, notes=_left_in_store(path))
+
+
+def _left_in_store(path: Path) -> tuple[str, ...]:
+    """A note on what a store has of the model beside its weights."""
+    sidecars: tuple[str, ...] = getattr(path, "sidecars", ())
+    if not sidecars:
+        return ()
+    return (f"not part of the weights: {', '.join(sidecars)} of the model in Ollama; "
+            "ollama show --modelfile prints them",)  # fmt: skip
+
+
+def locate_tokenizer(path: str | os.PathLike[str]) -> Place | None:
+    """A folder with a config and no weights, such as one of a tokenizer alone; None for any other path."""
+    folder = resolve_path(path)
+    if not (folder.is_dir() and (folder / "config.json").is_file()):
+        return None
+    names = [p.name for p in folder.iterdir()]
+    weights = any(n.endswith(s) for n in names for suffix in _SUFFIXES for s in (suffix, f"{suffix}.index.json"))
+    return None if weights else Place(folder, (), folder)
 
 
 def _described(path: Path) -> Place:
@@ -174,12 +194,18 @@ def _snapshot(folder: Path) -> Path | None:
 
 
 def _elsewhere(folder: Path) -> str | None:
-    """Where the weights are if this is a model's folder in the cache of Hugging Face."""
+    """Where the weights are if this is a model's folder in the cache of Hugging Face, and what a tokenizer is for."""
     snapshots = folder / "snapshots"
     if not snapshots.is_dir():
-        return None
+        return "it has a tokenizer: --vocab-only converts that alone" if _has_tokenizer(folder) else None
     kept = sorted((p for p in snapshots.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime)
     return f"a model's folder in the cache: name one of its snapshots, {kept[-1]}" if kept else None
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    return (folder / "config.json").is_file() and any(
+        (folder / n).is_file() for n in ("tokenizer.json", "tokenizer.model")
+    )
 
 
 def models_in(folder: Path) -> tuple[Path, ...]:

@@ -32,6 +32,8 @@ _ROBERTA: dict[str, Any] = _SMALL | {
     "bos_token_id": 0,
     "eos_token_id": 2,
 }
+_CAMEMBERT: dict[str, Any] = _ROBERTA | {"bos_token_id": 5, "eos_token_id": 6}
+_AS_XLM_ROBERTA = {"architectures": ["XLMRobertaModel"]}
 _T5: dict[str, Any] = {
     "d_model": 64,
     "d_kv": 32,
@@ -365,6 +367,26 @@ CASES: dict[str, Case] = {
             head="XLMRobertaForSequenceClassification",
             vocabulary={"tokenizer.ggml.scores": [0.0]},
             unheld=frozenset({"label2id"}),
+        ),
+        # whose first tokens no text has; the reference takes it for a BERT, with the rows of positions as they are
+        Case(
+            "camembert",
+            "CamembertConfig",
+            "camembert",
+            _CAMEMBERT,
+            hparams=_AS_XLM_ROBERTA,
+            judged=False,
+            vocabulary={"tokenizer.ggml.scores": [0.0]},
+        ),
+        Case(
+            "camembert-labels",
+            "CamembertConfig",
+            "camembert",
+            _CAMEMBERT | {"num_labels": 3},
+            head="CamembertForSequenceClassification",
+            hparams={"architectures": ["XLMRobertaForSequenceClassification"]},
+            judged=False,
+            vocabulary={"tokenizer.ggml.scores": [0.0]},
         ),
     )
 }

@@ -104,6 +104,17 @@ _QWEN35: dict[str, Any] = {k: v for k, v in _RECORDED["config"].items() if k != 
 _QWEN35_SHAPES: Shapes = {name: tuple(shape) for name, shape in _RECORDED["hf"].items()}
 _QWEN35_UNHELD = PLAIN | {"mtp_num_hidden_layers", "dtype", "tie_word_embeddings"}
 
+
+def _glm_ocr(front: str) -> Shapes:
+    """A GLM-4V of two layers with a third that predicts the next token but one."""
+    plain = _glm(front)
+    last = {n.replace("layers.1.", "layers.2."): shape for n, shape in plain.items() if "layers.1." in n}
+    at, rows = f"{front}layers.2.", (vocabularies.BPE_SIZE, 64)
+    norms: Shapes = {f"{at}{name}.weight": (64,) for name in ("enorm", "hnorm", "shared_head.norm")}
+    ends: Shapes = {f"{at}{name}.weight": rows for name in ("embed_tokens", "shared_head.head")}
+    return plain | last | norms | ends | {f"{at}eh_proj.weight": (64, 128)}
+
+
 CASES: dict[str, Case] = {
     case.name: case
     for case in (
@@ -115,6 +126,21 @@ CASES: dict[str, Case] = {
                 "text_config": PUBLISHED | _MROPE | {"model_type": "glm4v_text", "partial_rotary_factor": 0.5},
             },
             _glm("model.language_model."),
+            ("model.visual.",),
+            taken="glm4",
+            unheld=_TEXT_ONLY,
+            defaults={"partial_rotary_factor": 0.5},
+        ),
+        whole(
+            "glm-ocr",
+            "GlmOcrForConditionalGeneration",
+            {
+                "model_type": "glm_ocr",
+                "text_config": PUBLISHED
+                | _MROPE
+                | {"model_type": "glm_ocr_text", "partial_rotary_factor": 0.5, "num_nextn_predict_layers": 1},
+            },
+            _glm_ocr("model.language_model."),
             ("model.visual.",),
             taken="glm4",
             unheld=_TEXT_ONLY,

@@ -248,6 +248,14 @@ _QWENS = (
         unheld=_QWEN_UNHELD,
     ),
     whole(
+        "step3-vl",
+        "StepVLForConditionalGeneration",
+        {"model_type": "step_robotics", "text_config": QWEN3 | {"architectures": ["Qwen3ForCausalLM"]}},
+        decoder(head_norms=True),
+        ("vision_model.", "vit_large_projector."),
+        unheld=_QWEN_UNHELD,
+    ),
+    whole(
         "qwen2-vl",
         "Qwen2VLForConditionalGeneration",
         _NO_HEAD_DIM | _MROPE | {"model_type": "qwen2_vl"},

@@ -183,6 +183,64 @@ def query_groups(config: Config) -> dict[str, Any]:
     }
 
 
+_BLOCKS: Final = ("query_heads_by_layer", "kv_heads_by_layer", "ffn_widths_by_layer")
+
+
+def block_configs(config: Config) -> dict[str, Any]:
+    """What each layer has where a search left out parts of some: heads of queries (0: no attention), of keys (0: a
+    linear layer in its place), the width of the feed forward (0: none); configuration_decilm.py of NVIDIA's models."""
+    listed = config.get("block_configs")
+    if not isinstance(listed, list) or not listed:
+        return {}
+    heads, width = (integer(config.get(key), key, 1) for key in ("num_attention_heads", "hidden_size"))
+    blocks = [(_part(block, "attention"), _part(block, "ffn")) for block in listed]
+    groups = [own.get("n_heads_in_group") for own, _ in blocks]
+    keys = [0 if group is None else heads // integer(group, "n_heads_in_group", 1) for group in groups]
+    queries = [heads if kv or own.get("replace_with_linear") else 0 for kv, (own, _) in zip(keys, blocks, strict=True)]
+    if any(own.get("replace_with_linear") for _, own in blocks):
+        raise FormatError("has a linear layer in the place of a feed forward, for which there is no graph",
+                          field="block_configs")  # fmt: skip
+    widths = [_scaled_width(own.get("ffn_mult"), width) for _, own in blocks]
+    return dict(zip(_BLOCKS, (queries, keys, widths), strict=True))
+
+
+def _part(block: Any, name: str) -> Mapping[str, Any]:
+    own = block.get(name) if isinstance(block, Mapping) else None
+    if not isinstance(own, Mapping):
+        raise FormatError(f"has a block without its {name}", field="block_configs", found=repr(block)[:80])
+    return own
+
+
+_MULTIPLE: Final = 256  # that a width is rounded up to
+
+
+def _scaled_width(scale: Any, width: int) -> int:
+    """The width of a gated feed forward of a scale; 0 of none."""
+    if scale is None:
+        return 0
+    exact = integer(int(2 * number(scale, "ffn_mult") * width / 3), "ffn_mult")
+    return -(-exact // _MULTIPLE) * _MULTIPLE
+
+
+def as_block_configs(config: Config) -> dict[str, Any]:
+    """The inverse of `block_configs`: the keys that it adds give way to the list."""
+    queries, keys, widths = ([integer(n, key) for n in config[key]] for key in _BLOCKS)
+    heads, width = max(queries), config["hidden_size"]
+    blocks = [
+        {
+            "attention": {
+                "n_heads_in_group": heads // own if own else None,
+                "no_op": not all_of_it,
+                "replace_with_linear": bool(all_of_it and not own),
+            },
+            "ffn": {"ffn_mult": wide * 3 / (2 * width) if wide else None, "no_op": not wide,
+                    "replace_with_linear": False},
+        }
+        for all_of_it, own, wide in zip(queries, keys, widths, strict=True)
+    ]  # fmt: skip
+    return {**dict.fromkeys(_BLOCKS), "num_attention_heads": heads, "block_configs": blocks}
+
+
 def indexer_types(config: Config) -> dict[str, Any]:
     """Which layers have an indexer of their own, where a config has no list of it: by letters, or every so many layers
     (configuration_glm_moe_dsa.py, transformers 5.23)."""
@@ -329,6 +387,7 @@ Rule = Callable[[Config], dict[str, Any]]
 RULES: Final[Mapping[str, Callable[..., dict[str, Any]]]] = MappingProxyType(
     {
         "adjusted_width": adjusted_width,
+        "block_configs": block_configs,
         "indexer_types": indexer_types,
         "layer_sparsity": layer_sparsity,
         "query_groups": query_groups,
@@ -336,6 +395,9 @@ RULES: Final[Mapping[str, Callable[..., dict[str, Any]]]] = MappingProxyType(
         "unlike_layers": unlike_layers,
     }
 )
+
+#: What states the keys of a rule as a config does, where these are the rule's own.
+INVERSE_RULES: Final[Mapping[str, Rule]] = MappingProxyType({"block_configs": as_block_configs})
 
 
 @lru_cache(maxsize=256)

@@ -35,17 +35,28 @@ from weighbridge.models.arch.tables.values import multiplier
 
 _OPTIONAL = "the optional layers"  # what they need, beside a group of their own
 Instance = tuple[str, tuple[int, ...]]  # a role and its indices: one logical tensor
+SizeValues = tuple[tuple[str, int], ...]  # sizes by symbol
+ListedSizes = tuple[tuple[str, tuple[int, ...]], ...]  # sizes by symbol and layer
 
 
 @dataclass(frozen=True)
 class Sizes:
     """The sizes of one model by symbol, its architecture, the effective config they come from (`facts`; empty where
-    they come from a GGUF), and which layers are of which kind."""
+    they come from a GGUF), which layers are of which kind, and the sizes that vary by layer (`by_layer`), of which
+    `values` has the largest."""
 
-    values: tuple[tuple[str, int], ...]
+    values: SizeValues
+    by_layer: ListedSizes
     architecture: str
     facts: Mapping[str, Any] = field(default_factory=dict, compare=False, hash=False, repr=False)
     layers: tuple[tuple[str, frozenset[int]], ...] = ()
+
+    def at(self, index: Sequence[int]) -> Sizes:
+        """The sizes of the layer that an index begins with; a size of 0 isn't known there."""
+        if not self.by_layer or not index:
+            return self
+        own = {symbol: listed[index[0]] for symbol, listed in self.by_layer}
+        return replace(self, values=tuple((s, own.get(s, n)) for s, n in self.values if own.get(s, n)), by_layer=())
 
     @cached_property
     def known(self) -> frozenset[str]:
@@ -238,9 +249,11 @@ def expand(
     whose tensors may all be absent."""
     counts, gone = index_counts(index, sizes), absent(dialect, sizes)
     plans = [
-        _plan(dialect.name, t, rows, role_indices, counts, sizes, prefix)
+        plan
         for t in dialect.templates
-        if applies(rows[t.roles[0]], sizes)
+        for own, layers in _alike(t, rows, sizes)
+        if applies(rows[t.roles[0]], own)
+        for plan in [_within(_plan(dialect.name, t, rows, role_indices, counts, own, prefix), layers)]
     ]
     if optional or gone:
         layer = next(iter(index))
@@ -254,6 +267,28 @@ def expand(
         raise UsageError(f"two rows of the table have the {dialect.name} name {twice}")
     dropped = frozenset(name for template in dialect.drop for name in run(template, counts, prefix))
     return Expansion(places, dropped)
+
+
+def _alike(
+    template: NameTemplate, rows: Mapping[str, Role], sizes: Sizes
+) -> Iterator[tuple[Sizes, Collection[int] | None]]:
+    """The sizes that a template is run through with, and the layers that have these; None: all have."""
+    symbols = frozenset[str]().union(*(rows[role].symbols for role in template.roles))
+    varying = [listed for symbol, listed in sizes.by_layer if symbol in symbols]
+    if not varying:
+        yield sizes, None
+        return
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for layer, own in enumerate(zip(*varying, strict=True)):
+        alike.setdefault(own, []).append(layer)
+    yield from ((sizes.at(layers), layers) for layers in alike.values())
+
+
+def _within(plan: CompiledTemplate, layers: Collection[int] | None) -> CompiledTemplate:
+    """A plan for some layers alone."""
+    if layers is None:
+        return plan
+    return replace(plan, layers=[n for n in layers if plan.layers is None or n in plan.layers])
 
 
 def started_groups(places: Iterable[TensorSlot]) -> frozenset[str]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,7 +32,9 @@ from weighbridge.models.arch.dialects import best_prefix, detect_dialect
 from weighbridge.models.arch.expand import (
     Expansion,
     Instance,
+    ListedSizes,
     Sizes,
+    SizeValues,
     TensorSlot,
     absent,
     applies,
@@ -50,7 +52,7 @@ from weighbridge.models.arch.tables.layers import LayerSet, build_layer_set, lay
 from weighbridge.models.arch.tables.meta import check_meta
 from weighbridge.models.arch.tables.schema import FamilyTable
 from weighbridge.models.arch.tables.spec import Architecture, Dialect, Role, Size
-from weighbridge.models.arch.tables.values import integer
+from weighbridge.models.arch.tables.values import integer, sizes_by_layer
 from weighbridge.models.arch.write_order import reference_order
 from weighbridge.models.jsonfile import numbers_as_text
 
@@ -193,17 +195,24 @@ class Family:
     def sizes_from_hf(self, config: Mapping[str, Any]) -> Sizes:
         """The sizes that a config.json states. FormatError for one that is missing or no size."""
         facts = self.effective(config)
-        values = {s: self._first(size.hf, facts, s, size) for s, size in self.sizes.items()}
-        return Sizes(_known_only(values), self._known(config).name, facts, tuple(facts["layer_sets"].items()))
+        return Sizes(*self._values("hf", facts), self._known(config).name, facts, tuple(facts["layer_sets"].items()))
 
     def sizes_from_gguf(self, metadata: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any] = ()) -> Sizes:
         """The sizes that a GGUF's key-values state. `names`: its tensors, which may tell the class."""
         view = ArchView(metadata, self.gguf, names)
         if self.layer_sets:
             view.layer_sets = layer_sets(self.layer_sets, "gguf", view, self._layer_count("gguf", view))
-        values = {s: self._first(size.gguf, view, s, size) for s, size in self.sizes.items()}
         architecture = self.architecture_of_gguf(metadata, names).name
-        return Sizes(_known_only(values), architecture, layers=tuple(view.layer_sets.items()))
+        return Sizes(*self._values("gguf", view), architecture, layers=tuple(view.layer_sets.items()))
+
+    def _values(self, side: str, facts: Mapping[str, Any]) -> tuple[SizeValues, ListedSizes]:
+        """The sizes that a config or a GGUF states, and those that vary by layer."""
+        varying = {s: getattr(size, side) for s, size in self.sizes.items() if size.by_layer}
+        count = self._layer_count(side, facts) if varying else 0
+        listed = {s: sizes_by_layer(keys, facts, count) for s, keys in varying.items()}
+        plain = {s: self._first(getattr(z, side), facts, s, z) for s, z in self.sizes.items() if s not in listed}
+        every = {s: max(listed[s]) if s in listed else plain[s] for s in self.sizes}
+        return tuple((s, n) for s, n in every.items() if n), tuple(listed.items())
 
     def _first(self, sources: Sequence[str], values: Mapping[str, Any], symbol: str, size: Size) -> int | None:
         for source in sources:
@@ -375,8 +384,8 @@ class Family:
         for name, place in self.expansion(dialect, sizes, prefix).places.items():
             if (node := tensors.get(name)) is None:
                 continue
-            if place.plan.single and known[place.plan.parts[0][0]] == (None, node.spec.shape):  # as most, of 100,000
-                roles[place.plan.first(place.named)] = node
+            if place.plan.single and known(first := place.plan.first(place.named)) == (None, node.spec.shape):
+                roles[first] = node  # as most, of 100,000
             else:
                 roles.update(cut(place, node, known))
         return roles
@@ -420,7 +429,7 @@ class Family:
     ) -> LogicalTensor:
         parts = []
         for instance in place.instances:
-            node, (layout, shape) = roles[instance], known[instance[0]]
+            node, (layout, shape) = roles[instance], known(instance)
             if node.spec.shape != shape:
                 report = MappingReport(misshapen=((_label(instance), shape, node.spec.shape),))
                 raise MappingError(self.name, dialect, report)
@@ -428,10 +437,16 @@ class Family:
         return join(place, parts)
 
     def _lie(self, dialect: str, sizes: Sizes) -> LayoutMap:
-        """How each role that a dialect has a name for lies there, and its own shape."""
+        """How each tensor of a role that a dialect has a name for lies there, and its own shape."""
+
+        def lies(role: str, own: Sizes) -> tuple[TensorLayout | None, Shape]:
+            return self.layout_of(dialect, role, own), shape_of(self.rows[role], own)
+
+        if sizes.by_layer:
+            return cache(lambda instance: lies(instance[0], sizes.at(instance[1])))
         templates = (t for t in self._dialect(dialect).templates if applies(self.rows[t.roles[0]], sizes))
-        roles = dict.fromkeys(role for template in templates for role in template.roles)
-        return {r: (self.layout_of(dialect, r, sizes), shape_of(self.rows[r], sizes)) for r in roles}
+        known = {role: lies(role, sizes) for template in templates for role in template.roles}
+        return lambda instance: known[instance[0]]
 
     def derived(self, dialect: str, sizes: Sizes) -> dict[Instance, LogicalTensor]:
         """Tensors that follow from the config and that this dialect has a name for."""
@@ -473,16 +488,12 @@ def _label(instance: Instance) -> str:
     return ".".join((instance[0], *map(str, instance[1])))
 
 
-def _known_only(values: Mapping[str, int | None]) -> tuple[tuple[str, int], ...]:
-    return tuple((s, n) for s, n in values.items() if n is not None)
-
-
 def build_family(document: Mapping[str, Any]) -> Family:
     """A family from its whole table (see `documents.resolve`). UsageError names what is wrong with it."""
     table = schema.convert(document, FamilyTable)
     roles = {name: spec.build_role(name, entry) for name, entry in table.role.items()}
     dialects = {name: spec.build_dialect(name, table, roles) for name in table.dialect}
-    sizes = {s: Size(tuple(entry.hf), tuple(entry.gguf), entry.optional) for s, entry in table.size.items()}
+    sizes = {symbol: spec.build_size(entry) for symbol, entry in table.size.items()}
     sets = {name: build_layer_set(entry) for name, entry in table.layers.items()}
     spec.check(table, roles, dialects.values(), sets)
     check_meta(table, sets, DERIVED)

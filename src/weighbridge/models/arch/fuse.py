@@ -7,7 +7,7 @@ roles are cut apart and applied when they are together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import cycle
 from typing import TYPE_CHECKING
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from weighbridge.tensors.nodes import LogicalTensor
 
 
-#: How a role lies in a dialect, and its own shape.
-LayoutMap = Mapping[str, "tuple[TensorLayout | None, Shape]"]
+#: How a logical tensor lies in a dialect, and its own shape.
+LayoutMap = Callable[[Instance], "tuple[TensorLayout | None, Shape]"]
 
 
 @lru_cache(maxsize=256)
@@ -40,7 +40,7 @@ def cut(place: TensorSlot, node: LogicalTensor, known: LayoutMap) -> Iterator[tu
     for block, cells in _blocks(place, node):
         for instance, start, shape in cells:
             part = block if block.spec.shape == shape else slice_rows(block, start, shape)
-            layout, own = known[instance[0]]
+            layout, own = known(instance)
             yield instance, reshape(layout.undo(part) if layout else part, own)
 
 

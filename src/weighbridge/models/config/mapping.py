@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from weighbridge.base.errors import FormatError
 from weighbridge.containers.gguf.values import KV
-from weighbridge.models.arch.config import LOCAL_THETA, THETA, layer_types
+from weighbridge.models.arch.config import INVERSE_RULES, LOCAL_THETA, THETA, layer_types
 from weighbridge.models.arch.derived import RESTORED
 from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.tables.expression import evaluate, shared_value
@@ -147,6 +147,9 @@ def gguf_to_config(
     losses += _rotary(config, metadata, family, tensors, vectors)
     config |= as_config(family.layer_sets, layers.sets, layers.number)
     _by_presence(config, family, tensors)
+    for rule in INVERSE_RULES.keys() & {*family.document.config_rules}:
+        stated = INVERSE_RULES[rule](config)
+        config = {key: value for key, value in {**config, **stated}.items() if value is not None or key not in stated}
     if architecture.full_layers and config.get("layer_types") is None:
         config["layer_types"] = layer_types(architecture.full_layers, config)
     _implied(config, family)
@@ -276,6 +279,8 @@ def _partial(metadata: Mapping[str, Any], family: Family, config: dict[str, Any]
     share = next((k for k in ("rotary_pct", "partial_rotary_factor") if k in family.plain_defaults), None)
     if share is not None and rotated is not None:
         config[share] = integer(rotated, "rope.dimension_count") / head
+        for part in (p for p in config.get("rope_parameters", {}).values() if isinstance(p, dict)):
+            part[share] = config[share]
         return []
     if rotated in (None, head):
         return []

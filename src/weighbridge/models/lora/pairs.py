@@ -152,7 +152,7 @@ def _under(family: Family, sizes: Sizes, place: TensorSlot, pair: LoraPair) -> l
     from weighbridge.tensors.layouts import InterleaveGroups
     from weighbridge.tensors.nodes import slice_rows
 
-    heights = [shape_of(family.rows[role], sizes)[0] for role in place.roles]
+    heights = [shape_of(family.rows[role], sizes.at(place.named))[0] for role in place.roles]
     whole = pair.moved(InterleaveGroups(place.interleave, tuple(heights)).undo) if place.interleave else pair
     parts, start = [], 0
     for height in heights:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from weighbridge.base.errors import UnsupportedError, UsageError
@@ -127,6 +127,9 @@ class RolePartitioner:
 
     def partition(self, place: TensorSlot) -> Partition | None:
         """How the tensor at `place` is divided; see `partition_tensors`."""
+        own = self.sizes.at(place.named)
+        if own is not self.sizes:
+            return replace(self, sizes=own).partition(place)
         rows = [self.family.rows[role] for role in place.roles]
         rules = {rule_of(self.family, row) for row in rows}
         if len({rule and rule.axis for rule in rules}) > 1:

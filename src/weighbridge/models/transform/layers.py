@@ -155,6 +155,7 @@ class LayerPattern(NamedTuple):
 
 _PATTERNS: Final = (
     LayerPattern("sliding_window_pattern", "layer_types", "sliding_attention", "full_attention"),
+    LayerPattern("global_attn_every_n_layers", "layer_types", "sliding_attention", "full_attention"),
     LayerPattern("full_attention_interval", "layer_types", "linear_attention", "full_attention"),
     LayerPattern("no_rope_layer_interval", "no_rope_layers", 1, 0),
 )

@@ -131,6 +131,6 @@ def small(form: Fp8Tensor, symmetric: bool) -> Stored:
     return _named(COMPRESSED_FP8, weight=form.weight, scales=form.scales)
 
 
-def deepseek(form: Fp8Tensor, symmetric: bool) -> Stored:
+def small_blocks(form: Fp8Tensor, symmetric: bool) -> Stored:
     """DeepSeek's block-wise fp8."""
     return _named(DEEPSEEK_FP8, weight=form.weight, scales=nodes.cast(form.scales, F32))

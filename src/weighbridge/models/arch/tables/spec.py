@@ -22,6 +22,7 @@ from weighbridge.models.arch.tables.schema import (
     FamilyTable,
     FuseEntry,
     RoleEntry,
+    SizeEntry,
     nearest_word,
 )
 
@@ -153,6 +154,7 @@ class Size:
     hf: tuple[str, ...]
     gguf: tuple[str, ...]
     optional: bool = False
+    by_layer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +200,10 @@ def placeholders(template: str) -> list[str]:
 
 
 # ---------------------------------------------------------------------- building
+
+
+def build_size(entry: SizeEntry) -> Size:
+    return Size(tuple(entry.hf), tuple(entry.gguf), entry.optional, entry.by_layer)
 
 
 def build_role(name: str, entry: RoleEntry) -> Role:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError
@@ -25,6 +25,16 @@ def number(value: Any, key: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) == float("inf"):
         raise FormatError("is not a number", field=key, expected="a finite number", found=repr(value))
     return float(value)
+
+
+def sizes_by_layer(keys: Sequence[str], values: Mapping[str, Any], count: int) -> tuple[int, ...]:
+    """The size of each layer under the first key that is there: a list, or one number for all."""
+    key = next((key for key in keys if values.get(key) is not None), keys[0])
+    stated = values.get(key)
+    listed = [stated] * count if isinstance(stated, int) else stated
+    if not isinstance(listed, Sequence) or isinstance(listed, str) or len(listed) != count or not count:
+        raise FormatError("hasn't a size for each layer", field=key, expected=count, found=repr(stated)[:80])
+    return tuple(integer(size, key) for size in listed)
 
 
 def one_value(found: set[int], key: str, default: int | None = None) -> int:
