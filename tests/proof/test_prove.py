@@ -26,8 +26,7 @@ FAULTS = json.loads(GOLDEN.read_text())
 TABLES = {"layout": faults.LAYOUTS, "key": faults.KEYS, "tokenizer": faults.TOKENIZER_KEYS}
 
 # llama.cpp's "llama" has no sliding window: another model past it, and its GGUF has no place for the setting.
-# Baichuan 2's output rows are brought to length 1 in a GGUF, which the folder's class does when it computes.
-DIFFERENT = {"mistral": {"settings"}, "baichuan2-13b": {"tensors"}}
+DIFFERENT = {"mistral": {"settings"}}
 # A decoder, encoders, a pair of both, a state-space model; test_llama_logits.py runs the others.
 RUNS = ["llama3", "bert", "t5", "mamba", "roberta-labels"]
 
@@ -109,6 +108,14 @@ def test_an_mlx_folder_is_the_same_model(here: None, folder_of: Maker, tmp_path:
     pytest.importorskip("mlx_lm", reason="MLX FOLDERS WEREN'T RUN: install requirements/oracles.txt")
     wb.convert(folder_of("llama3"), tmp_path / "mlx", to="mlx", q_bits=8, q_group_size=32)
     assert wrong(wb.prove(folder_of("llama3"), tmp_path / "mlx", tokens=64)) == {}
+
+
+def test_rows_that_arent_at_length_1_are_found(folder_of: Maker, gguf_of: Converter, tmp_path: Path) -> None:
+    """Baichuan 2's output in a GGUF, which has the rows as the class brings them to when it computes."""
+    right = gguf_file.read(gguf_of("baichuan2-13b", "f32"))
+    assert "tensors" not in wrong(wb.prove(folder_of("baichuan2-13b"), gguf_of("baichuan2-13b", "f32"), run=False))
+    path = gguf_file.mutate(right, tmp_path / "a.gguf", faults.shifted("output.weight"))
+    assert "tensors" in wrong(wb.prove(folder_of("baichuan2-13b"), path, run=False))
 
 
 def _rows() -> list[tuple[str, str]]:

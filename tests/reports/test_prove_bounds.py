@@ -93,6 +93,9 @@ def test_divergence_is_that_of_the_definition() -> None:
     found = predictions.compare_logits(a, np.concatenate([b, b[:, :1] + 99], axis=1)[:, :7])
     np.testing.assert_allclose(found.divergence, (p * np.log(p / q)).sum(-1), rtol=1e-6)
     assert found.agreement == np.mean(a.argmax(-1) == b.argmax(-1))
+    rows = np.arange(len(a))
+    np.testing.assert_allclose(found.gap, np.log(p[rows, p.argmax(-1)] / p[rows, q.argmax(-1)]), atol=1e-6)
+    assert (found.gap[a.argmax(-1) != b.argmax(-1)] > 0).all()
     assert predictions.surprise(a, [0, *range(7), *[3] * 32]) > 0
 
 

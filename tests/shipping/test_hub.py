@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 from tests.remote.hub_repository import WritableHub
 
 import weighbridge as wb
-from weighbridge.base.errors import RefusedError, RemoteError, UsageError
+from weighbridge.base.errors import FormatError, RefusedError, RemoteError, UsageError
+from weighbridge.reports.prove.model import SCHEMA
 
 hub_package = pytest.importorskip("huggingface_hub")
 # huggingface_hub's own use of its HTTP client.
@@ -57,6 +59,45 @@ def test_the_card_is_read_by_the_hubs_parser(folder: Path) -> None:
     assert "+0.0027 | 0.00136 |" in card.text
     assert "<|im_start|>system\n{system}<|im_end|>" in card.text
     assert "llama-server -hf me/tiny-GGUF:F16" in card.text
+
+
+def proof(path: Path, about: Path, **changes: Any) -> Path:
+    """A report as `wb prove --json` prints it."""
+    made = {
+        "name": "predictions",
+        "verdict": "same",
+        "message": "",
+        "measures": {"divergence": 0.0123, "agreement": 0.96},
+    }
+    text = {"name": "perplexity", "verdict": "same", "message": "", "measures": {"source": 8.0, "target": 8.25}}
+    report = {"src": "org/tiny", "dst": str(about), "verdict": "same", "checks": [made, text], "schema": SCHEMA}
+    path.write_text(json.dumps(report | changes))
+    return path
+
+
+def test_what_was_measured_is_in_the_card(folder: Path, tmp_path: Path) -> None:
+    report = proof(tmp_path / "p.json", folder / "tiny-Q8_0.gguf")
+    card = parsed(wb.plan_ship("hub", folder, "me/tiny-GGUF", measured=[report]).report.text)
+    assert "| tiny-Q8_0.gguf | tiny | 0.012 | 96.0% | 8.25 | 8 |" in card.text
+    assert card.data.library_name == "gguf"
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"dst": "other.gguf"}, UsageError, "which isn't shipped"),
+        ({"verdict": "different"}, RefusedError, "another model"),
+        ({"checks": []}, UsageError, "no predictions"),
+        ({"schema": "weighbridge/diff/1"}, FormatError, "no report"),
+        ({"checks": 3}, FormatError, "no report"),
+    ],
+)
+def test_reports_that_say_nothing_of_the_file(
+    folder: Path, tmp_path: Path, changes: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    report = proof(tmp_path / "p.json", folder / "tiny-Q8_0.gguf", **changes)
+    with pytest.raises(error, match=words):
+        wb.plan_ship("hub", folder, "me/tiny-GGUF", measured=[report])
 
 
 def test_what_a_card_says_already_is_kept(folder: Path) -> None:

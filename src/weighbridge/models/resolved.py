@@ -81,8 +81,8 @@ class ResolvedModel:
         return self.save("canonical")
 
     @cached_property
-    def with_multipliers(self) -> Mapping[str, LogicalTensor]:
-        """`canonical`, multiplied by the config's factors that a GGUF keeps inside its weights."""
+    def as_in_gguf(self) -> Mapping[str, LogicalTensor]:
+        """`canonical`, with what a GGUF keeps inside its weights: the config's factors, rows at length 1."""
         plain = replace(self.sizes, facts={})
         gguf = self.family.load("gguf", plain, self.save("gguf"))
         return {**self.canonical, **self.family.save("canonical", plain, gguf)}

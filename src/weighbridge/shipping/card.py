@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from weighbridge import __version__
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.fitting.quality import quality
 from weighbridge.models.config.card import front_matter, read_card
+from weighbridge.shipping.measured import MeasuredQuality
 from weighbridge.shipping.turns import translate
 
 _LIBRARIES: Final = {"gguf": "gguf", "mlx": "mlx", "hf": "transformers"}
@@ -45,6 +46,7 @@ class CardFacts:
     special: Mapping[str, str]
     quantized: bool
     base_model: str | None
+    measured: Mapping[str, MeasuredQuality] = field(default_factory=dict)
 
 
 def card(facts: CardFacts, existing: bytes | None = None) -> tuple[str, tuple[str, ...]]:
@@ -110,6 +112,7 @@ def _body(facts: CardFacts, fields: Mapping[str, Any]) -> Iterator[str]:
     if isinstance(base, str):
         yield f"[{base}](https://huggingface.co/{base}) as {_TITLES[facts.kind]}.\n"
     yield from _table(facts.files)
+    yield from _measured(facts.measured)
     yield "## Run it\n"
     yield "```"
     yield from commands(facts)
@@ -135,6 +138,19 @@ def _table(files: Sequence[CardFile]) -> Iterator[str]:
     yield ""
     if rated:
         yield f"Perplexity and divergence are of another model, for orientation: {quality().source}.\n"
+
+
+def _measured(found: Mapping[str, MeasuredQuality]) -> Iterator[str]:
+    """What was measured of these files themselves."""
+    if not found:
+        return
+    yield "| file | compared with | divergence | same token | perplexity | of the source |"
+    yield "|---|---|--:|--:|--:|--:|"
+    for name, one in found.items():
+        texts = [f"{value:.4g}" for value in one.perplexity] if one.perplexity else ["-", "-"]
+        cells = [name, one.source, f"{one.divergence:.2g}", f"{one.agreement:.1%}", *texts]
+        yield "| " + " | ".join(cells) + " |"
+    yield "\nMeasured with `wb prove`: divergence is the mean Kullback-Leibler divergence of the next token, in nats.\n"
 
 
 def commands(facts: CardFacts) -> tuple[str, ...]:

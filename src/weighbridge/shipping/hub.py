@@ -19,6 +19,7 @@ from weighbridge.io.sink import write_file
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.locate import models_in
 from weighbridge.shipping.card import CardFacts, CardFile, card, commands
+from weighbridge.shipping.measured import measured
 from weighbridge.shipping.model import opened, refuse_modelfile
 from weighbridge.shipping.plan import ShippedFile, ShipPlan, ShipReport, ShipRequest
 
@@ -95,8 +96,9 @@ def _facts(request: ShipRequest) -> tuple[CardFacts, tuple[str, ...]]:
                 notes.append(f"{path.name} has no general.architecture, so the Hub offers no app for it")
     kind, keys, jinja, special, quantized = first or ("hf", {}, None, {}, False)
     quantized = quantized or any(f.type not in ("", "F32", "F16", "BF16") for f in files)
-    base = request.options.base_model
-    return CardFacts(request.name, kind, tuple(files), keys, jinja, special, quantized, base), tuple(notes)
+    base, proofs = request.options.base_model, request.options.measured
+    proven = measured(proofs, [request.path.name, *(file.name for file in files)])
+    return CardFacts(request.name, kind, tuple(files), keys, jinja, special, quantized, base, proven), tuple(notes)
 
 
 def _card_file(model: Checkpoint) -> CardFile:

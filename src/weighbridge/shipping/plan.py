@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -101,6 +101,7 @@ class ShipOptions:
     form: str | None = None
     output: str | Path | None = None
     base_model: str | None = None
+    measured: Sequence[str | Path] = ()
     private: bool = False
     create_pr: bool = False
     revision: str | None = None

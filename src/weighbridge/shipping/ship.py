@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from importlib import import_module
 from typing import Any, Final
@@ -39,6 +39,7 @@ def plan_ship(
     form: str | None = None,
     output: str | os.PathLike[str] | None = None,
     base_model: str | None = None,
+    measured: Sequence[str | os.PathLike[str]] = (),
     private: bool = False,
     create_pr: bool = False,
     revision: str | None = None,
@@ -78,7 +79,7 @@ def _row(target: str) -> ShipTarget:
 def _check_options(row: ShipTarget, options: dict[str, Any]) -> None:
     """UsageError for the first option that doesn't apply."""
     for name, value in options.items():
-        if value not in (None, False) and name not in row.options:
+        if value not in (None, False, ()) and name not in row.options:
             applies = ", ".join(r.name for r in TARGETS.values() if name in r.options)
             flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
             raise UsageError(f"{flag} doesn't apply to {row.title}", hint=f"it applies to {applies}")

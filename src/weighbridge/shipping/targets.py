@@ -41,7 +41,7 @@ TARGETS: Final = MappingProxyType(
             ShipTarget("vllm", "vLLM", "servers:vllm", frozenset({"device", "context"}), "the served name",
                        {"hf": "vllm serve {path}"}),
             ShipTarget("hub", "Hugging Face Hub", "hub:prepare",
-                       frozenset({"base_model", "private", "create_pr", "revision", "output", "overwrite"}),
+                       frozenset({"base_model", "measured", "private", "create_pr", "revision", "output", "overwrite"}),
                        "ORG/NAME"),
         )
     }

@@ -74,6 +74,14 @@ _OLLAMA, _LLAMA, _HUB = "Ollama", "llama-server, vLLM, MLX", "Hub"
     help="File for the command, unit, compose file or model card.",
 )
 @option("--base-model", metavar="ORG/NAME", help="The model that this one was made of [from its keys].", section=_HUB)
+@option(
+    "--measured",
+    multiple=True,
+    type=FILE,
+    metavar="FILE",
+    section=_HUB,
+    help="Report of wb prove --json, whose measurements go into the model card. Repeatable.",
+)
 @option("--private", is_flag=True, help="Make the repository private.", section=_HUB)
 @option("--create-pr", is_flag=True, help="Upload as a pull request.", section=_HUB)
 @option("--revision", metavar="NAME", help="Branch to upload to [main].", section=_HUB)

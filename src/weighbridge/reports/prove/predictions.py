@@ -16,10 +16,12 @@ _SLAB: Final = 32  # positions at a time
 
 class Agreement(NamedTuple):
     """`divergence`: Kullback-Leibler divergence of the next token, nats, by position. `agreement`: share of positions
-    with the same most likely token."""
+    with the same most likely token. `gap`: by position, how much less likely the second's choice is to the first than
+    its own, nats."""
 
     divergence: F64
     agreement: float
+    gap: F64
 
 
 def compare_logits(a: F32, b: F32) -> Agreement:
@@ -29,8 +31,10 @@ def compare_logits(a: F32, b: F32) -> Agreement:
 
     width = min(a.shape[-1], b.shape[-1])
     found = [_divergence(a[i : i + _SLAB, :width], b[i : i + _SLAB, :width]) for i in range(0, len(a), _SLAB)]
-    same = a[:, :width].argmax(-1) == b[:, :width].argmax(-1)
-    return Agreement(np.concatenate(found), float(same.mean()))
+    one, other = (x[:, :width].argmax(-1) for x in (a, b))
+    rows = np.arange(len(one))
+    gap = a[rows, one].astype(np.float64) - a[rows, other]
+    return Agreement(np.concatenate(found), float((one == other).mean()), gap)
 
 
 def _divergence(a: F32, b: F32) -> F64:

@@ -29,6 +29,7 @@ _PROMPT: Final = 32  # tokens before it
 _CHUNKS: Final = 8  # of the text whose perplexity is measured
 _TEXT: Final = 1 << 20  # bytes of it that are read
 _GENERATES: Final = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+_NEAR: Final = math.sqrt(8)  # by Pinsker's inequality: what a divergence may move between two tokens, twice
 _TIE: Final = 10.0  # times the mean divergence: two tokens that are about as likely
 
 
@@ -160,18 +161,20 @@ def _predictions(models: ModelPair, bounds: RunBounds, amounts: Amounts, tokeniz
     answer = ids[::-2] if models.pair else []
     found = predictions.compare_logits(models.a.logits(ids, answer), models.b.logits(ids, answer))
     mean, worst = float(found.divergence.mean()), int(found.divergence.argmax())
+    agreed = float((found.gap <= _NEAR * math.sqrt(bounds.divergence)).mean())
     measures = {
         "divergence": mean,
         "largest_divergence": float(found.divergence[worst]),
         "worst_position": float(worst),
         "agreement": found.agreement,
+        "agreement_or_tie": agreed,
     }
-    fine = mean <= bounds.divergence and found.agreement >= bounds.agreement
+    fine = mean <= bounds.divergence and agreed >= bounds.agreement
     message = (
         f"KL {mean:.2g} (up to {bounds.divergence:.2g}), the same token at {found.agreement:.1%} of "
         f"{len(found.divergence)} positions"
     )
-    limits = {"divergence": bounds.divergence, "agreement": bounds.agreement}
+    limits = {"divergence": bounds.divergence, "agreement_or_tie": bounds.agreement}
     return ProveCheck("predictions", _verdict(fine), message, () if fine else models.graph, measures, limits)
 
 

@@ -28,6 +28,7 @@ from weighbridge.models.arch.tables.schema import (
 
 _PLACEHOLDER = re.compile(r"{(\w+)}")
 _TRANSPOSING: Final = frozenset({"transpose"})  # layouts that swap a tensor's last two axes
+_NORMALIZING: Final = frozenset({"unit"})
 _FROM_CONFIG: Final = frozenset({"times"})  # layouts whose arguments are keys of the config, and no sizes
 PREFIX = "m"  # the placeholder that stands for a name prefix and is no index
 OUTER = "o"  # the same for what is in front of the `model.` of a prefix: of names beside it
@@ -50,6 +51,11 @@ class LayoutCall:
     def from_config(self) -> bool:
         """Whether it takes numbers that a config states, and a GGUF doesn't."""
         return self.layout in _FROM_CONFIG
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether it brings rows to a length that the model's class brings them to when it runs."""
+        return self.layout in _NORMALIZING
 
     @property
     def sizes(self) -> frozenset[str]:
