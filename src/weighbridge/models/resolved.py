@@ -81,6 +81,11 @@ class ResolvedModel:
         return self.save("canonical")
 
     @cached_property
+    def normalized(self) -> bool:
+        """Whether a GGUF may have rows at length 1 that a folder has at others."""
+        return any(via.normalizes for row in self.family.rows.values() for via in row.layouts.values())
+
+    @cached_property
     def as_in_gguf(self) -> Mapping[str, LogicalTensor]:
         """`canonical`, with what a GGUF keeps inside its weights: the config's factors, rows at length 1."""
         plain = replace(self.sizes, facts={})

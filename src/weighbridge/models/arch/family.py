@@ -470,11 +470,6 @@ class Family:
         vias = (via for row in self.rows.values() for via in row.layouts.values() if via.from_config)
         return tuple(dict.fromkeys(symbol for via in vias for symbol in via.symbols))
 
-    @cached_property
-    def normalized(self) -> bool:
-        """Whether a GGUF may have rows at length 1 that a folder has at others."""
-        return any(via.normalizes for row in self.rows.values() for via in row.layouts.values())
-
     def layout_of(self, dialect: str, role: str, sizes: Sizes) -> TensorLayout | None:
         """The layout change from a role's own to the dialect's, where there is one."""
         via = self.rows[role].layouts.get(dialect)

@@ -208,7 +208,7 @@ def _views(a: Checkpoint, b: Checkpoint, names: Names) -> tuple[str, _View, _Vie
 def _canonical(a: Checkpoint, b: Checkpoint) -> tuple[_View, _View, tuple[str, ...]]:
     """Both models under canonical names; if one is a folder and the other a GGUF, with what the GGUF has in its weights
     in the folder's, too: its multipliers, rows at length 1."""
-    if (a.format == "gguf") == (b.format == "gguf") or not (a.family.folded or a.family.normalized):
+    if (a.format == "gguf") == (b.format == "gguf") or not (a.family.folded or a.resolved.normalized):
         return a.resolved.canonical, b.resolved.canonical, ()
     left, right = (m.resolved.canonical if m.format == "gguf" else m.resolved.as_in_gguf for m in (a, b))
     what = "the multipliers of config.json are folded into the weights"
