@@ -1,7 +1,7 @@
 """What `wb fleet` costs beside its work: a task's overhead beside a plain pool, a scan of many small files beside
 `wb scan`, the driver's memory as the manifest grows.
 
-    python benchmarks/fleet.py                 a table; --files 10000 --items 100000, --ray for a cluster of two nodes
+    python benchmarks/fleet.py [--ray]         with a simulated cluster of two nodes; --files 10000 --items 100000
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ import weighbridge as wb
 from weighbridge.fleets import work
 from weighbridge.fleets.job import Item, Job
 from weighbridge.fleets.manifest import written
+from weighbridge.fleets.parts import ModelParts
 from weighbridge.fleets.run import Fleet
 from weighbridge.fleets.runners import InlineRunner, LocalRunner, RayRunner
 from weighbridge.io.sink import records_at
@@ -82,9 +84,74 @@ def drive(count: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         made = Fleet(SCAN, (), folder)
         manifest = written(SCAN, records_at(Path(folder)), listed(count))
-        for _ in InlineRunner().map(lambda task: None, made._tasks(manifest, 1)):
+        for _ in InlineRunner().map(lambda task: None, made._tasks(manifest, 1, ModelParts(None))):
             pass
     sys.stdout.write(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
+
+
+def scans(files: int) -> dict[str, float]:
+    """CPU seconds of a scan of many small files, as one command and as a fleet in one process; best of three rounds."""
+    with tempfile.TemporaryDirectory() as folder:
+        sources = Path(folder) / "in"
+        make_files(sources, files)
+
+        def fleet(number: int) -> None:
+            Fleet(SCAN, (str(sources),), f"{folder}/{number}").run(InlineRunner())
+
+        rounds = [(cpu_seconds(partial(wb.scan, sources)), cpu_seconds(partial(fleet, i))) for i in range(3)]
+    single, many = (min(column) for column in zip(*rounds, strict=True))
+    return {"wb scan": single, "fleet": many, "share of its rate": single / many}
+
+
+def cpu_seconds(function: Callable[[], Any]) -> float:
+    began = time.process_time()
+    function()
+    return time.process_time() - began
+
+
+def on_a_cluster(tasks: int) -> dict[str, Any]:
+    """Two nodes of one CPU, records in a bucket of moto's: a task beside one of a plain pool, and a job beside the same
+    one in two processes of this machine, both warm, best of three rounds."""
+    import boto3
+    import ray
+    from moto.server import ThreadedMotoServer
+    from ray.cluster_utils import Cluster
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    os.environ |= {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_DEFAULT_REGION": "us-east-1",
+                   "AWS_ENDPOINT_URL": f"http://{host}:{port}", "PYTHONPATH": str(Path(__file__).parent)}  # fmt: skip
+    boto3.client("s3").create_bucket(Bucket="models")
+    store = 100 << 20
+    cluster = Cluster(True, head_node_args={"num_cpus": 0, "object_store_memory": store, "include_dashboard": False})
+    for _ in range(2):
+        cluster.add_node(num_cpus=1, object_store_memory=store)
+    ray.init(address=cluster.address, log_to_driver=False)
+    try:
+        list(RayRunner().map(empty, range(8)))
+        return {"seconds of a task": overhead(RayRunner(), 2, tasks), "seconds of a job": totals()}
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+        server.stop()
+
+
+def totals(files: int = 48, size: int = 256 << 20, rounds: int = 3) -> dict[str, float]:
+    """SHA-256 of sparse files: on the cluster, and in processes of this machine but for their start."""
+    with tempfile.TemporaryDirectory() as folder:
+        for i in range(files):
+            with (Path(folder) / f"{i}.bin").open("wb") as file:
+                file.truncate(size)
+
+        def job(name: str, runner: Any) -> float:
+            return seconds(lambda: Fleet(Job("hash"), (folder,), f"s3://models/{name}").run(runner))
+
+        job("warm", RayRunner())
+        start = seconds(lambda: list(LocalRunner(2).map(work.run_batch, ())))
+        found = [(job(f"ray{i}", RayRunner()), job(f"local{i}", LocalRunner(2)) - start) for i in range(rounds)]
+    on_ray, here = (min(column) for column in zip(*found, strict=True))
+    return {"ray": on_ray, "local": here, "ratio": on_ray / here}
 
 
 def main() -> None:
@@ -94,24 +161,14 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=1000)
     parser.add_argument("--ray", action="store_true")
     given = parser.parse_args()
-    found: dict[str, Any] = {}
     cores = os.cpu_count() or 1
-    found["overhead of a task, plain pool"] = overhead(LocalRunner(cores), cores, given.tasks)
+    found: dict[str, Any] = {
+        "seconds of a task, of a plain pool": overhead(LocalRunner(cores), cores, given.tasks),
+        "driver memory": {n: driver_memory(n) for n in (1000, given.items)},
+        "CPU seconds of a scan of small files": scans(given.files),
+    }
     if given.ray:
-        found["overhead of a task on Ray, plain pool"] = overhead(RayRunner(), cores, given.tasks)
-    found["driver memory"] = {n: driver_memory(n) for n in (1000, given.items)}
-    with tempfile.TemporaryDirectory() as folder:
-        sources = Path(folder) / "in"
-        make_files(sources, given.files)
-        single = seconds(lambda: wb.scan(sources))
-        ours = Fleet(SCAN, (str(sources),), str(Path(folder) / "out"))
-        found["scan of small files"] = {
-            "wb scan": single,
-            "fleet, one process": seconds(lambda: ours.run(InlineRunner())),
-            f"fleet, {cores} processes": seconds(
-                lambda: Fleet(SCAN, (str(sources),), str(Path(folder) / "two")).run(LocalRunner(cores))
-            ),
-        }
+        found["cluster"] = on_a_cluster(given.tasks)
     sys.stdout.write(json.dumps(found, indent=1) + "\n")
 
 

@@ -265,6 +265,7 @@ def commands(folder: Path, giant: Giant) -> dict[str, list[str]]:
     text = ["--pre", "gpt-2"] if giant.tokenizer else ["--no-tokenizer"]
     return {
         "inspect": ["inspect", source],
+        "fit": ["fit", source, "--device", "4000GB"],
         "convert --dry-run": ["convert", source, target, "--dtype", "bf16", *text, "--dry-run"],
         "quantize --dry-run": ["quantize", source, target, "Q4_K_M", *text, "--allow-requantize", "--dry-run"],
     }

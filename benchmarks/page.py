@@ -45,6 +45,8 @@ def main() -> None:
             painted.append(page.evaluate(_PAINTED))
             page.evaluate(_FILTER, "warm")
             filtered += [page.evaluate(_FILTER, text) for text in ("layers.77. down", "scale", "experts.3.")]
+        page.goto(f"{url}&panel=architecture")
+        page.wait_for_selector(".box li")  # the last of what the server prepares
         status = Path(f"/proc/{server.pid}/status").read_text()
         memory = next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))
         browser.close()

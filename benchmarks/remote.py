@@ -2,12 +2,17 @@
 requests, bytes, and time against the bound that latency and bandwidth set. Ratios hold within one run.
 
     python benchmarks/remote.py [FOLDER]        a folder for the (sparse) files, else a temporary one
+
+Beside it `@huggingface/gguf`, where node is and NODE_PATH names a folder that has it (npm install @huggingface/gguf).
+Then a quantization straight through, and a mounted one, against the same from a file.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import random
+import shutil
 import struct
 import subprocess
 import sys
@@ -112,8 +117,8 @@ def gguf_128k(folder: Path) -> Path:
         head = string(key) + struct.pack("<IIQ", 9, 8, len(values))
         return head + b"".join(map(string, values))
 
-    tokens = [f"token-{i:09d}".encode()[: 8 + i % 16] for i in range(128_256)]
-    merges = [f"merge {i:06d}".encode()[: 5 + i % 12] for i in range(280_147)]
+    tokens = [f"token-{i:09d}".encode()[: 5 + i % 8] for i in range(128_256)]
+    merges = [f"merge {i:09d}".encode()[: 5 + i % 12] for i in range(280_147)]
     types = string(b"tokenizer.ggml.token_type") + struct.pack("<IIQ", 9, 5, len(tokens)) + bytes(4 * len(tokens))
     keys = [string(b"general.architecture") + struct.pack("<I", 8) + string(b"llama"),
             strings(b"tokenizer.ggml.tokens", tokens), types, strings(b"tokenizer.ggml.merges", merges)]  # fmt: skip
@@ -164,10 +169,153 @@ def report(title: str, hub: servers.Hub, address: str, path: Path, rounds: int) 
     print(f"  with parsing, {parse * 1000:.0f} ms for the local file: {best.seconds / (bound + parse):.2f} of it")
 
 
+_NODE = """
+const { gguf } = require("@huggingface/gguf");
+const start = process.hrtime.bigint();
+gguf(process.argv[1]).then(() => console.log(Number(process.hrtime.bigint() - start) / 1e9));
+"""
+
+
+def report_node(hub: servers.Hub) -> None:
+    """The same header, read by the Hub's own package for JavaScript."""
+    url = f"{hub.endpoint}/org/model/resolve/{servers.COMMIT}/model.gguf"
+    node = shutil.which("node")
+    if node is None:
+        print("  @huggingface/gguf: not measured, node is absent")
+        return
+    hub.clear()
+    done = subprocess.run([node, "-e", _NODE, url], capture_output=True, text=True)
+    if done.returncode:
+        why = next((line for line in done.stderr.splitlines() if "Error" in line), "it failed")
+        print(f"  @huggingface/gguf: not measured, {why}")
+        return
+    print(f"  @huggingface/gguf: {hub.requests} requests, {hub.sent / 1e6:.2f} MB, {float(done.stdout) * 1000:.0f} ms")
+
+
+def llama_700mb(folder: Path) -> Path:
+    """A Llama of 350 million parameters in F16, as a GGUF: its numbers are normally distributed."""
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    import weighbridge as wb
+
+    hidden, inner, layers, vocab = 2048, 5632, 5, 32_000
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens": (vocab, hidden), "lm_head": (vocab, hidden)}
+    for i in range(layers):
+        for name, shape in {"self_attn.q_proj": (hidden, hidden), "self_attn.k_proj": (256, hidden),
+                            "self_attn.v_proj": (256, hidden), "self_attn.o_proj": (hidden, hidden),
+                            "mlp.gate_proj": (inner, hidden), "mlp.up_proj": (inner, hidden),
+                            "mlp.down_proj": (hidden, inner), "input_layernorm": (hidden,),
+                            "post_attention_layernorm": (hidden,)}.items():  # fmt: skip
+            shapes[f"model.layers.{i}.{name}"] = shape
+    shapes["model.norm"] = (hidden,)
+    rng = np.random.default_rng(1)
+    made = folder.with_name("made")
+    made.mkdir(parents=True)
+    folder.mkdir(parents=True)
+    save_file({f"{n}.weight": (rng.standard_normal(s, np.float32) / 50).astype(np.float16) for n, s in shapes.items()},
+              made / "model.safetensors", {"format": "pt"})  # fmt: skip
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": hidden, "vocab_size": vocab,
+              "intermediate_size": inner, "num_hidden_layers": layers, "num_attention_heads": 32, "rms_norm_eps": 1e-5,
+              "num_key_value_heads": 4, "max_position_embeddings": 8192, "tie_word_embeddings": False}  # fmt: skip
+    (made / "config.json").write_text(json.dumps(config))
+    wb.convert(made, folder / "model.gguf", dtype="f16", tokenizer=False)
+    shutil.rmtree(made)
+    return folder
+
+
+_QUANTIZE = """
+import sys, time, resource
+import weighbridge as wb, huggingface_hub, httpx2, numpy
+start = time.monotonic()
+wb.quantize(sys.argv[1], sys.argv[2], sys.argv[3], overwrite=True)
+print(time.monotonic() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def quantized(source: str, target: Path, kind: str, **more: str) -> tuple[float, int]:
+    """Seconds, and the peak of memory in bytes."""
+    words = [sys.executable, "-c", _QUANTIZE, source, str(target), kind]
+    done = subprocess.run(words, env={**os.environ, **more}, capture_output=True, text=True, check=True)
+    seconds, peak = done.stdout.split()
+    return float(seconds), int(peak) * 1024
+
+
+_DOWNLOAD = """
+import sys, time
+from concurrent.futures import ThreadPoolExecutor
+from urllib.request import Request, urlopen
+url, size, step = sys.argv[1], int(sys.argv[2]), 4 << 20
+def part(at):
+    return len(urlopen(Request(url, headers={"Range": f"bytes={at}-{min(at + step, size) - 1}"})).read())
+start = time.monotonic()
+with ThreadPoolExecutor(16) as pool:
+    assert sum(pool.map(part, range(0, size, step))) == size
+print(time.monotonic() - start)
+"""
+
+
+def downloaded(url: str, size: int) -> float:
+    """Seconds of a plain download in 16 parallel ranges: what server and network give at this load of the machine."""
+    words = [sys.executable, "-c", _DOWNLOAD, url, str(size)]
+    return float(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+
+
+def report_straight_through(hub: servers.Hub, path: Path, folder: Path, kind: str) -> None:
+    """A quantization from the Hub to a file, against the slower of network and kernels."""
+    here = min(quantized(str(path), folder / "here.gguf", kind)[0] for _ in range(3))
+    env = {"HF_ENDPOINT": hub.endpoint, "HF_HUB_CACHE": "/nonexistent", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    seconds, peak = min(quantized("hf://org/model/model.gguf", folder / "there.gguf", kind, **env) for _ in range(3))
+    assert (folder / "there.gguf").read_bytes() == (folder / "here.gguf").read_bytes()
+    size = path.stat().st_size
+    url = f"{hub.endpoint}/org/model/resolve/{servers.COMMIT}/model.gguf"
+    network = min(downloaded(url, size) for _ in range(3))
+    print(f"straight through, {size / 1e6:.0f} MB to {kind}: {seconds:.2f} s, {peak / 1e6:.0f} MB of memory")
+    words = f"a plain download {network:.2f} s ({size / RATE:.2f} s at the rate), the file on this disk {here:.2f} s"
+    print(f"  {words}: {max(network, here) / seconds:.2f} of the slower one's speed")
+
+
+def _random_read(source: Any, size: int) -> float:
+    source.seek(random.randrange(size - (128 << 10)))
+    begin = time.monotonic()
+    source.read(128 << 10)
+    return time.monotonic() - begin
+
+
+def report_mounted(path: Path, folder: Path, kind: str) -> None:
+    """Reading a mounted form from its begin to its end, and here and there, against writing it."""
+    here = min(quantized(str(path), folder / "here.gguf", kind)[0] for _ in range(3))
+    point = folder / "mounted"
+    point.mkdir(exist_ok=True)
+    words = [sys.executable, "-m", "weighbridge", "-q", "mount", str(path), str(point), "--form", kind]
+    process = subprocess.Popen(words)
+    while not os.path.ismount(point):
+        if process.poll() is not None:
+            print("mounted: not measured, FUSE is absent")
+            return
+        time.sleep(0.05)
+    try:
+        (file,) = point.glob("*.gguf")
+        size, begin = file.stat().st_size, time.monotonic()
+        with file.open("rb", buffering=0) as source:
+            while source.read(1 << 20):
+                pass
+        seconds = time.monotonic() - begin
+        with file.open("rb", buffering=0) as source:
+            waits = sorted(_random_read(source, size) for _ in range(100))
+        print(f"mounted, {size / 1e6:.0f} MB of {kind}: {seconds:.2f} s from begin to end, wb quantize {here:.2f} s: "
+              f"{here / seconds:.2f} of its speed")  # fmt: skip
+        words = f"median {waits[50] * 1000:.1f} ms, longest {waits[-1] * 1000:.1f} ms"
+        print(f"  100 reads of 128 KiB here and there: {words}")
+    finally:
+        subprocess.run(["fusermount3", "-u", str(point)], check=True)
+        process.wait()
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(sys.argv[1] if len(sys.argv) > 1 else temporary)
-        model, gguf = root / "llama-70b", root / "gguf"
+        model, gguf, real = root / "llama-70b", root / "gguf", root / "llama-700mb"
         if not model.exists():
             llama_70b(model)
         if not gguf.exists():
@@ -176,6 +324,14 @@ def main() -> None:
             report("inspect, 30 shards of 70B", hub, "hf://org/model", model, 3)
         with serving(gguf) as hub:
             report("inspect, GGUF of 128k tokens", hub, "hf://org/model/model.gguf", gguf / "model.gguf", 2)
+            report_node(hub)
+        if not real.exists():
+            llama_700mb(real)
+        work = Path(temporary)
+        for kind in ("Q8_0", "Q4_K_M"):
+            with serving(real) as hub:
+                report_straight_through(hub, real / "model.gguf", work, kind)
+            report_mounted(real / "model.gguf", work, kind)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-TARGET = HERE.parent / "src" / "weighbridge" / "reports" / "page" / "static" / "vendor"
+TARGET = HERE.parent / "src" / "weighbridge" / "page" / "static" / "vendor"
 
 
 def packages() -> list[dict[str, Any]]:

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from weighbridge.api.provider import provider
     from weighbridge.api.saving import plan_save, save
     from weighbridge.api.training import load_checkpoint, save_checkpoint
-    from weighbridge.api.viewing import ServedPage, export_view, view
     from weighbridge.api.writing import (
         convert,
         merge,
@@ -89,6 +88,7 @@ if TYPE_CHECKING:
     from weighbridge.conversion.result import Result
     from weighbridge.fitting.report import FitReport, fit
     from weighbridge.models.checkpoint import SourceOptions
+    from weighbridge.page.viewing import ServedPage, export_view, view, widget
     from weighbridge.reports.anatomy import anatomy
     from weighbridge.reports.diff.report import DiffReport, diff
     from weighbridge.reports.explain import explain
@@ -115,6 +115,7 @@ __all__ = [
     "load_checkpoint", "merge", "open", "plan_convert", "plan_edit", "plan_fetch", "plan_merge", "plan_quantize",
     "plan_rename", "plan_save", "plan_ship", "plan_slice", "plan_split", "plan_strip", "prove", "provider",
     "quantize", "rename", "save", "save_checkpoint", "scan", "ship", "slice", "split", "strip", "verify", "view",
+    "widget",
 ]  # fmt: skip
 
 # Module -> the public names in it.
@@ -126,7 +127,7 @@ _MODULES: Final = {
     "api.objects": "Model Tensor open",
     "api.provider": "provider",
     "api.saving": "plan_save save",
-    "api.viewing": "ServedPage export_view view",
+    "page.viewing": "ServedPage export_view view widget",
     "api.training": "load_checkpoint save_checkpoint",
     "api.writing": "convert merge plan_convert plan_merge plan_quantize plan_rename plan_slice plan_split plan_strip "
     "quantize rename slice split strip",

@@ -158,13 +158,38 @@ def test_tensors_of_files_are_streamed(tmp_path: Path) -> None:
         assert read_of(as_node(model["a"].node, dtype("f16")), None) is None
 
 
-def test_cuda_has_the_same_values(tmp_path: Path) -> None:
-    torch: Any = pytest.importorskip("torch", reason="NOTHING HERE WAS PROVED: install requirements/oracles.txt")
-    if not torch.cuda.is_available():
-        pytest.skip("NO GPU: the copies of CudaDevice were not tried")
-    arrays: dict[str, Any] = {"a": np.arange(3_000_001, dtype=np.float32), "b": np.arange(6, dtype=np.int8)}
-    wb.save(arrays, tmp_path / "x.safetensors")
-    with wb.open(tmp_path / "x.safetensors") as model:
-        for _ in range(2):  # the second time from pinned memory that is kept
-            found = model.torch("cuda")
-            assert all(np.array_equal(found[name].cpu().numpy(), a) for name, a in arrays.items())
+@pytest.mark.parametrize(("resident", "direct"), [(0.0, True), (0.49, True), (0.5, False), (1.0, False)])
+def test_the_page_cache_is_read_where_most_of_a_file_is_in_it(
+    resident: float, direct: bool, files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from weighbridge.io import page_cache
+
+    monkeypatch.setattr(page_cache, "resident_share", lambda fd, size: resident)
+    reader = DirectReader(str(files[0]))
+    if direct and not reader.direct:
+        pytest.skip("NO DIRECT READS: this file system or platform has none")
+    assert reader.direct == direct
+    reader.close()
+    monkeypatch.setattr(os, "open", _refusing_direct)
+    fallen_back = DirectReader(str(files[0]), True)
+    assert not fallen_back.direct
+    fallen_back.close()
+
+
+def _refusing_direct(path: str, flags: int, opened: Any = os.open) -> int:
+    if flags & getattr(os, "O_DIRECT", 0):
+        raise OSError(22, "Invalid argument")
+    return int(opened(path, flags))
+
+
+def test_nothing_stays_open_where_no_memory_can_be_staged(files: list[Path]) -> None:
+    class Poor(MemoryDevice):
+        def staging(self, size: int) -> memoryview:
+            raise MemoryError("nothing can be pinned")
+
+    descriptors = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
+    for reads in (reads_of(files), [*reads_of(files), TensorRead(str(files[0]) + "x", 0, 1, None)]):
+        with pytest.raises((MemoryError, FileNotFoundError)):
+            stream(reads, Poor())
+    if descriptors:
+        assert len(os.listdir("/proc/self/fd")) == descriptors

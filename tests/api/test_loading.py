@@ -128,6 +128,35 @@ def test_from_pretrained_takes_any_format(kind: str, folder: Path, tmp_path: Pat
         wb.from_pretrained(transformers.AutoModelForCausalLM, source)
 
 
+@pytest.mark.parametrize("scheme", ["w4a16", "w8a8", "fp8_dynamic"])
+def test_packed_weights_go_to_the_modules_of_transformers(scheme: str, tmp_path: Path) -> None:
+    """Bit for bit what transformers makes of the folder itself."""
+    transformers = pytest.importorskip("transformers", reason=NOTHING)
+    pytest.importorskip("compressed_tensors", reason=NOTHING)
+    wide = {k: np.resize(v, [128 if n in (64, 96) else n for n in v.shape]) for k, v in llama_tensors().items()}
+    wb.save(wide, tmp_path / "wide")
+    config = {**CONFIG, "hidden_size": 128, "intermediate_size": 128, "head_dim": 32, "num_key_value_heads": 1}
+    (tmp_path / "wide" / "config.json").write_text(json.dumps(config))
+    wb.convert(tmp_path / "wide", tmp_path / "packed", to=wb.SchemeOptions(scheme=scheme))
+    want = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "packed")
+    found = wb.from_pretrained(transformers.LlamaForCausalLM, tmp_path / "packed", packed=True)
+    assert found.config.quantization_config.quant_method == "compressed-tensors"
+    with torch.no_grad():
+        assert torch.equal(*(model(torch.tensor([[1, 5, 7, 2]])).logits for model in (found, want)))
+
+
+def test_packed_is_refused_where_transformers_has_no_modules(folder: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason=NOTHING)
+    wb.convert(folder, tmp_path / "mlx", to=wb.MlxOptions(q_bits=4, q_group_size=32))
+    for path in (folder, tmp_path / "mlx"):
+        with pytest.raises(UsageError, match="names no method"):
+            wb.from_pretrained(transformers.LlamaForCausalLM, path, packed=True)
+    config = {**CONFIG, "quantization_config": {"quant_method": "mine"}}
+    (tmp_path / "mlx" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UsageError, match="packed by mine"):
+        wb.from_pretrained(transformers.LlamaForCausalLM, tmp_path / "mlx", packed=True)
+
+
 # ---------------------------------------------------------------------- other frameworks
 
 

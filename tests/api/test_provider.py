@@ -258,6 +258,20 @@ def test_notebook_output_escapes_names(tmp_path: Path) -> None:
     assert repr(model).endswith("1 tensors>")
 
 
+def test_a_notebook_shows_the_shares_of_the_page(tmp_path: Path) -> None:
+    """Types and parts of the summary panel, the folded tree of the tensors panel."""
+    from tests.page.samples import llama
+
+    from weighbridge.reports.view.summary import summary
+
+    with wb.open(llama(tmp_path / "m")) as model:
+        html, found = model._repr_html_(), summary(model.checkpoint)
+    for row in (*found.dtypes, *(part.part for part in found.parts)):
+        assert f"{row.name} {row.nbytes / found.report.tensor_nbytes:.1%}" in html
+    assert "<code>0-2</code> <b>× 3</b>" in html
+    assert html.count("<details") == html.count("</details>") == 5  # model, layers, 0-2, self_attn, mlp
+
+
 def test_errors_are_ours_or_the_systems(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         wb.open(tmp_path / "no")

@@ -29,10 +29,14 @@ FLOORS = {
     "fleets": 7,
     "api": 7,
     "safetensors": 7,
+    "page": 8,
     "shipping": 8,
     "cli": 9,
 }
-FRAMEWORKS = {"torch", "mlx", "jax", "tensorflow", "transformers", "safetensors", "gguf", "tokenizers", "sentencepiece"}
+FRAMEWORKS = {
+    *("torch", "mlx", "jax", "tensorflow", "transformers", "safetensors", "gguf", "tokenizers", "sentencepiece"),
+    "vllm",
+}
 # Packages that must never import numpy, and those that may import it only inside functions, so that `wb inspect` and
 # `wb identify` never load it. (`weighbridge.api` is imported module by module, on first use.)
 NO_NUMPY = {"base", "io", "unpickle", "containers", "cli", "packings.schema"}

@@ -38,7 +38,7 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], Mapping[str, str | None]]] = {
     "slice": (wb.plan_slice, {}),
     "edit": (wb.plan_edit, {"show_all": None, "wanted": None, "assigned": "set", "arrays": "set", "output": "output"}),
     "fetch": (wb.plan_fetch, {}),
-    "view": (wb.view, {"overwrite": None}),  # of export_view, which --output calls
+    "view": (wb.view, {"overwrite": None, "values": None}),  # of export_view, which --output calls
     "ship": (wb.plan_ship, {"output": "output"}),
     "verify": (wb.verify, {"fail_on": None}),
     "diff": (wb.diff, {"limit": None, "brief": None, "html": None, "overwrite": None}),

@@ -6,11 +6,13 @@ import hashlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -18,7 +20,8 @@ from tests.api.test_provider import CONFIG, llama_tensors, write
 from tests.conversion.test_build import tokenizer
 
 import weighbridge as wb
-from weighbridge.cli.main import COMMANDS, load, main
+from weighbridge.cli.habits import OPTIONS, WORDS
+from weighbridge.cli.main import BY_NAME, COMMANDS, load, main
 
 Captured = pytest.CaptureFixture[str]
 
@@ -117,6 +120,48 @@ def test_int8_is_answered_with_the_very_command(folder: Path, tmp_path: Path, ca
         assert run("convert", folder, tmp_path / target, *way, "--dtype", "int8") == 2
         hint = next(line for line in capsys.readouterr().err.splitlines() if "hint: wb convert" in line)
         assert run(*hint.split("wb ")[1].split(), "--allow-requantize") == 0
+
+
+HABITS = [*OPTIONS.items(), *((("", word), line) for word, line in WORDS.items())]
+
+
+@pytest.mark.parametrize(("habit", "line"), HABITS, ids=lambda x: x if isinstance(x, str) else " ".join(x))
+def test_a_habit_is_answered_with_the_command_line_that_does_it(
+    habit: tuple[str, str], line: str, capsys: Captured
+) -> None:
+    command, word = habit
+    words = [word] if not word.startswith("-") else [command or "inspect", "x", word, "y"]
+    assert run(*words) == 2
+    assert line in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", sorted({line for _, line in HABITS if line.startswith("wb ")}))
+def test_the_answer_is_a_command_line(line: str) -> None:
+    """Its commands and options are there; words in capitals stand for files."""
+    for name, rest in re.findall(r"wb (\w+)([^,]*)", line):
+        command = load(BY_NAME[name])
+        if isinstance(command, click.Group):
+            continue
+        known = {name for option in command.params for name in (*option.opts, *getattr(option, "aliases", ()))}
+        assert set(re.findall(r"(?<=\s)--?[a-z][\w-]*", rest)) <= known, line
+
+
+@pytest.mark.parametrize("path", ["org/name", "hf:org/name"])
+def test_a_missing_path_may_be_a_repository(path: str, capsys: Captured) -> None:
+    assert run("inspect", path) == 2
+    assert "hf://org/name" in capsys.readouterr().err
+
+
+def test_a_type_behind_the_target_is_answered(capsys: Captured) -> None:
+    assert run("convert", "model", "o.gguf", "q4_k_m") == 2
+    assert "--outtype q4_k_m" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--vram", "8GB", "-c", "4k"], ["--gpu", "8GB", "--ctx-size", "4k"]])
+def test_fit_knows_the_words_of_others(words: list[str], folder: Path, capsys: Captured) -> None:
+    assert run("fit", folder, "--device", "8GB", "--context", "4k") == run("fit", folder, *words)
+    out = capsys.readouterr().out
+    assert out[: len(out) // 2] == out[len(out) // 2 :]
 
 
 @pytest.mark.parametrize("word", ["HuggingFace", "transformers", "HF"])

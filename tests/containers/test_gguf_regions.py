@@ -12,7 +12,7 @@ from weighbridge.io.source import BytesSource
 
 
 def regions(data: bytes) -> list[Region]:
-    return check_regions(gguf.regions(BytesSource(data)), len(data))
+    return check_regions(list(gguf.regions(BytesSource(data))), len(data))
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from tests.conversion.test_bad_models import KINDS, tensors
 import weighbridge as wb
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.containers.gguf.values import KV
+from weighbridge.conversion.quantize import keys as gguf_keys
 from weighbridge.models.config.mlx_view import as_mlx_reads
 
 
@@ -66,6 +67,53 @@ def test_a_key_that_is_forgotten_stops_the_plan(key: str, tmp_path: Path, monkey
     monkeypatch.setattr("weighbridge.conversion.gguf.metadata.config_to_gguf", _without(key))
     with pytest.raises(UnsupportedError, match=r"would be another model|needs this size"):
         wb.plan_convert(source, tmp_path / "a.gguf", tokenizer=False)
+    with pytest.raises(UnsupportedError, match=r"would be another model|needs this size"):
+        wb.plan_quantize(source, tmp_path / "a.gguf", "Q8_0", tokenizer=False)
+
+
+def test_quantizing_lists_what_converting_lists(tmp_path: Path) -> None:
+    source = folder(tmp_path / "hf", "mixture", norm_topk_prob=False)
+    with (
+        wb.plan_convert(source, tmp_path / "a.gguf", tokenizer=False) as converted,
+        wb.plan_quantize(source, tmp_path / "a.gguf", "F16", tokenizer=False) as quantized,
+    ):
+        assert "config.json: norm_topk_prob = False has no key in a qwen3moe GGUF" in [
+            x.message for x in converted.losses
+        ]
+        assert set(converted.losses) <= set(quantized.losses)
+
+
+@pytest.mark.parametrize("key", ["qwen3moe.rope.freq_base", "qwen3moe.extra"])
+def test_a_key_that_a_gguf_does_not_keep_stops_the_plan(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Splitting and quantizing keep the keys of a GGUF, but for those that --override-kv sets."""
+    from weighbridge.conversion.gguf import metadata
+
+    gguf = tmp_path / "a.gguf"
+    wb.convert(folder(tmp_path / "hf", "mixture"), gguf, tokenizer=False)
+    kept = metadata.kept_keys
+    monkeypatch.setattr(metadata, "kept_keys", lambda keys: kept(keys) | {key: KV("f32", 1.0)})
+    with pytest.raises(UnsupportedError, match=f"would be another model: {key}"):
+        wb.plan_split(gguf, tmp_path / "split", max_shard_tensors=4)
+    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(gguf_keys, "_set", lambda keys, new: {**keys, **new, key: KV("f32", 1.0)})
+        with pytest.raises(UnsupportedError, match=f"would be another model: {key}"):
+            wb.plan_quantize(gguf, tmp_path / "q.gguf", "Q8_0")
+    wb.plan_quantize(gguf, tmp_path / "q.gguf", "Q8_0", override_kv=(f"{key}=float:1",)).close()
+
+
+def test_layers_that_become_others_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slice that forgets a period gives the layers that are left other kinds."""
+    source = folder(tmp_path / "hf", "hybrid")
+    with wb.plan_slice(source, tmp_path / "right", layers="2-", renumber=True) as plan:
+        assert plan.losses == ()
+    monkeypatch.setattr("weighbridge.models.transform.layers._period", lambda *_: {})
+    with wb.plan_slice(source, tmp_path / "wrong", layers="1-", renumber=True) as plan:
+        words = [loss.message for loss in plan.losses]
+    assert "layers attention was [0, 2] for the layers that are left and becomes [1]" in words
+    assert "layers moe was [0, 2] for the layers that are left and becomes [1]" in words
 
 
 def test_a_folder_that_says_another_number_stops_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

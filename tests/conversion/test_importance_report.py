@@ -182,7 +182,9 @@ def test_what_fits_a_model_and_what_does_not(form: files.ImatrixForm, sources: l
 
 @pytest.fixture
 def routed(tmp_path: Path) -> Path:
-    keys = {"general.architecture": ("str", "llama"), "llama.block_count": ("u32", 1)}
+    keys = {"general.architecture": ("str", "llama"), "llama.block_count": ("u32", 1),
+            "llama.context_length": ("u32", 8), "llama.embedding_length": ("u32", 4),
+            "llama.attention.layer_norm_rms_epsilon": ("f32", 1e-5)}  # fmt: skip
     shapes = {"token_embd.weight": (8, 4), "blk.0.ffn_gate_inp.weight": (2, 4), "blk.0.attn_norm.weight": (4,),
               "blk.0.attn_v.weight": (4, 4), "blk.0.attn_q.weight": (4, 4)}  # fmt: skip
     (tmp_path / "moe.gguf").write_bytes(m.gguf(keys, {n: ("F32", shape) for n, shape in shapes.items()}))

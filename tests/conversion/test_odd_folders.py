@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from tests.conversion.test_published import make_folder
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.models.arch.mapping_report import MappingError
 from weighbridge.models.arch.registry import family_of_hf
 from weighbridge.models.config.mapping import config_to_gguf
 
@@ -118,6 +120,58 @@ def test_names_as_they_are(name: str, folder: Path, tmp_path: Path) -> None:
         assert dict(found.metadata) == dict(tidy.metadata)
         assert sorted(found) == sorted(tidy)  # the order is that of the names in the file
         assert all(found[n].raw() == tidy[n].raw() for n in tidy)
+
+
+@pytest.mark.parametrize("name", ["torch.compile", "DistributedDataParallel", "both", "PEFT", "inside another class"])
+@pytest.mark.parametrize("to", ["hf", "mlx", "w4a16"])
+def test_names_as_they_are_in_folders(name: str, to: str, folder: Path, tmp_path: Path) -> None:
+    how: dict[str, Any] = {"scheme": to, "q_group_size": 32} if to == "w4a16" else {"to": to}
+    tensors, words = NAMES[name]
+    wb.convert(folder, tmp_path / "tidy", **how)
+    with wb.plan_convert(make_folder(tmp_path / "odd", CONFIG, tensors), tmp_path / "out", **how) as plan:
+        assert words in " ".join(plan.notes)
+        plan.run()
+    with wb.open(tmp_path / "tidy") as tidy, wb.open(tmp_path / "out") as found:
+        assert list(found) == list(tidy)
+        assert all(np.array_equal(found[n].numpy(), tidy[n].numpy()) for n in tidy)
+
+
+def test_names_of_a_folder_without_a_family_are_kept(tmp_path: Path) -> None:
+    odd = make_folder(tmp_path / "odd", {"model_type": "nobody's"}, renamed(lambda n: f"module.{n}"))
+    wb.convert(odd, tmp_path / "out", to="hf")
+    with wb.open(tmp_path / "out") as found:
+        assert all(name.startswith("module.") for name in found)
+
+
+def padded(rows: int) -> dict[str, np.ndarray]:
+    """A llama's tensors, with so many rows more for tokens."""
+    tables = ("model.embed_tokens.weight", "lm_head.weight")
+    return {n: np.pad(v, ((0, rows), (0, 0))) if n in tables else v for n, v in llama_tensors().items()}
+
+
+@pytest.mark.parametrize("to", ["gguf", "mlx"])
+def test_more_rows_than_the_config_says(to: str, tmp_path: Path) -> None:
+    """The reference converter writes fewer tokens than rows, and llama.cpp refuses the file."""
+    size = int(str(CONFIG["vocab_size"]))
+    tidy = make_folder(tmp_path / "a" / "llama", {**CONFIG, "vocab_size": size + 8}, padded(8))
+    stale = make_folder(tmp_path / "b" / "llama", CONFIG, padded(8))
+    for folder in (tidy, stale):
+        with wb.plan_convert(folder, folder.parent / f"m.{to}", to=to) as plan:
+            told = [note for note in plan.notes if f"by the tensors it would be {size + 8}" in note]
+            assert len(told) == (folder == stale)
+            plan.run()
+    files = [p for p in (tidy.parent / f"m.{to}", *(tidy.parent / f"m.{to}").glob("*")) if p.is_file()]
+    assert files
+    for file in files:
+        twin = stale.parent / file.relative_to(tidy.parent)
+        assert twin.read_bytes() == file.read_bytes()
+
+
+@pytest.mark.parametrize("rows", [-1, -3])
+def test_fewer_rows_than_the_config_says_are_refused(rows: int, tmp_path: Path) -> None:
+    tensors = {n: v[:rows] if v.shape[0] == CONFIG["vocab_size"] else v for n, v in llama_tensors().items()}
+    with pytest.raises(MappingError, match="by the tensors it would be"):
+        wb.convert(make_folder(tmp_path / "llama", CONFIG, tensors), tmp_path / "m.gguf")
 
 
 def test_names_of_no_family_stay_refused(folder: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ DEFAULT_VOCABULARY = 32000  # LlamaConfig
 
 
 def make_folder(path: Path, config: dict[str, object], tensors: dict[str, np.ndarray]) -> Path:
-    path.mkdir()
+    path.mkdir(parents=True)
     (path / "config.json").write_text(json.dumps(config))
     (path / "tokenizer.json").write_text(json.dumps(tokenizer()))
     write(path / "model.safetensors", tensors)

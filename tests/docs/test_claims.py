@@ -235,7 +235,10 @@ def sparse_llama(path: Path, layers: int, hidden: int, wide: int, narrow: int, v
     }
     shapes |= {f"blk.{i}.{name}": shape for i in range(layers) for name, shape in each.items()}
     writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(4096)
+    writer.add_embedding_length(hidden)
     writer.add_block_count(layers)
+    writer.add_layer_norm_rms_eps(1e-5)
     writer.add_head_count(hidden // 128)
     writer.add_head_count_kv(narrow // 128)
     for name, shape in shapes.items():

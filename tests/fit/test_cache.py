@@ -45,10 +45,16 @@ def test_the_cost_of_a_token_is_the_slope(name: str) -> None:
         assert bool(cost.window) == bool(cost.sliding)
 
 
-def test_the_guides_table() -> None:
-    """Our column of "What other calculators say"."""
-    rows = re.findall(r"^\| (\S+) \| ([\d,]+) \| ([\d.]+) \|", (ROOT / "docs/guide-fit.md").read_text(), re.MULTILINE)
+def test_what_other_calculators_say() -> None:
+    """Our column, the errors of the others, and how many models and settings are compared."""
+    page = (ROOT / "docs/benchmarks.md").read_text()
+    text = page[page.index("## What other calculators say") :]
+    rows = re.findall(r"^\| (\S+) \| ([\d,]+) \| ([\d.]+) \| (.+) \|$", text, re.MULTILINE)
     assert len(rows) == 9
-    for name, context, expected in rows:
+    for name, context, expected, others in rows:
         settings = RunSettings(context=int(context.replace(",", "")))
         assert f"{cache_memory(cache_of(MODELS[name]), settings).total / GIB:.2f}" == expected, name
+        for found, error in re.findall(r"([\d.]+) \(([+-]\d+) %\)", others):
+            assert f"{100 * (float(found) / float(expected) - 1):+.0f}" == error, name
+    assert f"each of the {len(FIGURES)} models and {len(SETTINGS)} settings" in text
+    assert (ROOT / "benchmarks/benchmarks.md.in").read_text().endswith(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+import weighbridge as wb
 from weighbridge.adapters import ray as rays
 from weighbridge.adapters.remote import extra
 from weighbridge.fleets.job import Job
@@ -20,6 +21,7 @@ from weighbridge.fleets.runners import InlineRunner, RayRunner
 
 ray = pytest.importorskip("ray", reason="NOT CHECKED on a cluster: ray isn't installed")
 pytestmark = pytest.mark.slow
+HALVES = Job("convert", {"to": "safetensors", "suffix": ".safetensors", "dtype": "f16"})
 CONVERT = Job("convert", {"to": "npz", "suffix": ".npz"})
 
 
@@ -36,8 +38,8 @@ def cluster(s3: str) -> Iterator[Any]:
         patch.delenv("HF_HUB_OFFLINE", raising=False)
         store = 100 * 1024 * 1024
         made = Cluster(True, head_node_args={"num_cpus": 0, "object_store_memory": store, "include_dashboard": False})
-        for _ in range(2):
-            made.add_node(num_cpus=1, object_store_memory=store)
+        for zone in "ab":
+            made.add_node(num_cpus=1, object_store_memory=store, labels={"zone": zone})
         ray.init(address=made.address, log_to_driver=False)
         yield made
         ray.shutdown()
@@ -101,6 +103,87 @@ def test_a_node_that_dies_in_mid_run(cluster: Any, bucket: Any, sources: Path, s
     report = run(sources, CONVERT, Dies())
     assert report == expected
     assert objects(bucket) == whole
+
+
+# ------------------------------------------------------------------------------------------------ one large model
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of which one object of three parts is made; parts of a bucket aren't small."""
+    folder = tmp_path_factory.mktemp("large") / "in"
+    folder.mkdir()
+    values = np.random.default_rng(0).standard_normal((18, 1024, 1024)).astype(np.float32)
+    save_file({f"w{i}": value for i, value in enumerate(values)}, folder / "big.safetensors")
+    return folder
+
+
+class Dying(RayRunner):
+    """Runs on a cluster; `at` is called with the number of each part that has come back."""
+
+    def __init__(self, at: Callable[[int], None]) -> None:
+        super().__init__()
+        self.at, self.parts = at, 0
+
+    def map(self, function: Any, tasks: Any) -> Iterator[Any]:
+        for task, found in super().map(function, tasks):
+            self.parts += 1
+            self.at(self.parts)
+            yield task, found
+
+
+def test_one_model_over_several_nodes(
+    cluster: Any, bucket: Any, large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node dies with a part, then the driver; the next one makes what is missing, and the bytes are those of here."""
+    node = cluster.add_node(num_cpus=1, object_store_memory=100 * 1024 * 1024)
+
+    def at(parts: int) -> None:
+        if parts == 1:
+            cluster.remove_node(node, allow_graceful=False)
+        else:
+            raise KeyboardInterrupt
+
+    def fleet() -> Fleet:
+        extra._kept.clear()
+        return Fleet(HALVES, (str(large),), "s3://models/out", task_size=1)
+
+    monkeypatch.setattr(rays, "WINDOW", 1)  # at most a part for each node is under way when the driver dies
+    with pytest.raises(KeyboardInterrupt):
+        fleet().run(Dying(at))
+    (upload,) = bucket.list_multipart_uploads(Bucket="models")["Uploads"]
+    there = bucket.list_parts(Bucket="models", Key=upload["Key"], UploadId=upload["UploadId"])["Parts"]
+    second = Dying(lambda parts: None)
+    report = fleet().run(second)
+    assert (report.failed, report.missing) == (0, 0)
+    assert second.parts <= 3 - (len(there) - 1)  # one part marks the upload; others may still have come meanwhile
+    wb.convert(large / "big.safetensors", tmp_path / "single.safetensors", dtype="f16")
+    assert objects(bucket)["out/in/big.safetensors"] == (tmp_path / "single.safetensors").read_bytes()
+    assert not bucket.list_multipart_uploads(Bucket="models").get("Uploads")
+
+
+def test_a_full_object_store_is_no_obstacle(cluster: Any, bucket: Any, sources: Path, small: None) -> None:
+    """Models and outputs never pass through it."""
+    held = [ray.put(np.zeros(40_000_000, np.uint8)) for _ in range(3)]
+    assert run(sources, CONVERT, RayRunner()).failed == 1  # the broken one
+    found = objects(bucket)
+    del held
+    for row in bucket.list_objects_v2(Bucket="models")["Contents"]:
+        bucket.delete_object(Bucket="models", Key=row["Key"])
+    run(sources, CONVERT, InlineRunner())
+    assert objects(bucket) == found
+
+
+# ------------------------------------------------------------------------------------------------ the runner
+
+
+def _zone(task: int) -> str:
+    return str(ray.get_runtime_context().get_node_labels()["zone"])
+
+
+def test_tasks_go_to_nodes_with_a_label(cluster: Any) -> None:
+    found = dict(rays.mapped(_zone, range(6), labels={"zone": "b"}))
+    assert found == dict.fromkeys(range(6), "b")
 
 
 def _once(task: tuple[int, str]) -> int:

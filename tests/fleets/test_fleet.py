@@ -157,6 +157,22 @@ def test_an_output_that_was_there_before_is_refused(sources: Path, tmp_path: Pat
     assert outputs(tmp_path) == {"m0.npz": b"mine"}
 
 
+def test_a_share_that_lists_while_another_one_works_takes_its_plan(sources: Path, tmp_path: Path) -> None:
+    """What the other one has written meanwhile is an output of the job."""
+    job = Job("convert", {"to": "npz", "suffix": ".npz"})
+    first, second = (fleet(job, sources / "sub", tmp_path, shard=(i, 2)) for i in (1, 2))
+    listed = second._items()
+
+    class Late(Fleet):
+        def _items(self) -> Iterator[Item]:
+            yield next(listed)
+            first.run(InlineRunner())
+            yield from listed
+
+    report = Late(job, second.sources, second.target, shard=(2, 2)).run(InlineRunner())
+    assert (report.failed, report.missing, len(outputs(tmp_path))) == (0, 0, 4)
+
+
 # ------------------------------------------------------------------------------------------------ cut off
 
 
@@ -217,9 +233,33 @@ def _batches(here: Fleet) -> Iterator[Any]:
 
 def test_a_manifest_without_its_header_is_written_again(sources: Path, tmp_path: Path, scanned: Any) -> None:
     records = records_at(tmp_path)
-    records.put(f"_fleet/{SCAN.id}/manifest/00000.jsonl", b'{"half":')
+    for name in (name for name in scanned if "/manifest/" in name):
+        records.put(name, b'{"half":')
     fleet(SCAN, sources, tmp_path).run(InlineRunner())
     assert result(tmp_path) == scanned
+
+
+def test_two_that_plan_at_once_from_other_listings_mix_nothing(sources: Path, tmp_path: Path) -> None:
+    """The first header counts, and its chunks are those that its writer listed."""
+    records, listed = records_at(tmp_path), list(items([str(sources)], by_file=True))
+
+    def slow() -> Iterator[Item]:
+        yield from listed[:6]
+        manifests.written(SCAN, records, reversed(listed))
+        yield from listed[6:]
+
+    made = manifests.written(SCAN, records, slow())
+    assert [item for number in range(made.chunks) for item in made.chunk(number)] == listed[::-1]
+
+
+def test_a_damaged_chunk_of_the_manifest_is_refused(sources: Path, tmp_path: Path) -> None:
+    here = fleet(SCAN, sources, tmp_path)
+    here.manifest()
+    chunk = next((tmp_path / "_fleet" / SCAN.id / "manifest").glob("*.jsonl"))
+    chunk.write_bytes(chunk.read_bytes()[:-10])
+    with pytest.raises(FormatError, match="--replan"):
+        here.run(InlineRunner())
+    assert fleet(SCAN, sources, tmp_path, replan=True).run(InlineRunner()).missing == 0
 
 
 def test_two_drivers_at_once_write_each_record_once(sources: Path, tmp_path: Path, scanned: Any) -> None:
@@ -276,6 +316,33 @@ def test_an_input_that_changed_is_refused(sources: Path, tmp_path: Path) -> None
     assert "has changed since it was listed" in rows(tmp_path / "out", here.job)[0]["error"]
     replanned = Fleet(here.job, here.sources, here.target, replan=True)
     assert replanned.run(InlineRunner()).failed == 0
+
+
+def test_replan_does_what_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batches without a change keep their records; one without it keeps its plan, and says so."""
+    folder, done = tmp_path / "in", list[str]()
+    folder.mkdir()
+    for i in range(9):
+        (folder / f"{i}.bin").write_bytes(bytes([i]))
+    real = work.run_batch
+
+    def counted(task: Any) -> Any:
+        done.extend(item.name for item in task.batch.items)
+        return real(task)
+
+    monkeypatch.setattr("weighbridge.fleets.runners.run_batch", counted)
+    job, target = Job("hash"), tmp_path / "out"
+    assert fleet(job, folder, target).run(InlineRunner()).items == len(done) == 9
+    done.clear()
+    (folder / "4.bin").write_bytes(b"other")
+    (folder / "9.bin").write_bytes(b"new")
+    assert fleet(job, folder, target).run(InlineRunner()).items == 9
+    assert fleet(job, folder, target).plan().planned_before
+    assert done == []
+    report = fleet(job, folder, target, replan=True).run(InlineRunner())
+    assert (report.items, report.failed) == (10, 0)
+    assert done == ["in/3.bin", "in/4.bin", "in/8.bin", "in/9.bin"]  # two batches of two chunks
+    assert rows(target, job)[4]["digest"] == wb.hash(folder / "4.bin").files[0].digest
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="SIGKILL is POSIX'")
@@ -383,6 +450,10 @@ def test_the_command(sources: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "as measured here" in shown.err
     assert main(["fleet", "hash", str(sources), "--to", target, "-j", "1"]) == 0
     assert "stored more than once" in capsys.readouterr().err
+    words = ["fleet", "convert", f"{sources}/*.safetensors", "--to", target, "--format", "npz"]
+    assert main([*words, "--dry-run", "--calibrate", "0.01", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["calibrated"] > 0
+    assert not list(Path(target).rglob("*.npz"))
     assert main(["fleet", "hash", str(sources), "--to", target, "-j", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["verdicts"] == {"hashed": 12}
     for words in (
@@ -390,8 +461,12 @@ def test_the_command(sources: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
         ["hash", str(sources), "--to", "hf://org/model"],
         ["hash", str(sources), "--to", target, "--shard", "3/2"],
         ["hash", str(sources), "--to", target, "--address", "auto"],
+        ["hash", str(sources), "--to", target, "--node-label", "zone=a"],
+        ["hash", str(sources), "--to", target, "--runner", "ray", "--node-label", "zone"],
         ["hash", str(sources), "--to", target, "--runner", "ray", "--shard", "1/2"],
-        ["quantize", str(sources), "--to", target, "--type", "Q4_K_M", "--dry-run", "--calibrate", "1"],
+        ["hash", str(sources), "--to", target, "--calibrate", "1"],
+        ["hash", str(sources), "--to", target, "--nodes", "2"],
+        ["hash", str(sources), "--to", target, "--egress-price", "1"],
     ):
         assert main(["fleet", *words]) == 2, words
         capsys.readouterr()

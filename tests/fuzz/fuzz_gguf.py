@@ -30,7 +30,7 @@ def target(data: bytes) -> Index:
     except FormatError:
         _is_refused(data)
         raise
-    check_regions(gguf.regions(source), len(data))
+    check_regions(list(gguf.regions(source)), len(data))
     gguf.check(lenient, deep=True)
     index = gguf.parse(source)
     assert index.entries == lenient.entries

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from weighbridge.base.errors import RefusedError, UsageError
+from weighbridge.base.errors import RefusedError, RemoteError, UsageError
 from weighbridge.io.sink.upload import ObjectState, UploadSink
 from weighbridge.io.source import Source
 
@@ -23,6 +23,10 @@ class Upload:
     mark: str
     done: set[int] = field(default_factory=set)
     parts: dict[int, bytes] = field(default_factory=dict)
+
+    @property
+    def token(self) -> str:
+        return str(id(self))
 
     def put(self, number: int, data: bytes | bytearray) -> None:
         self.store.sent.append((self.name, number))
@@ -64,12 +68,20 @@ class Store:
             raise FileExistsError(name)
         self.objects[name] = (bytes(data), mark)
 
-    def upload(self, name: str, mark: str, *, resume: bool, replace: bool) -> Upload:
+    def upload(self, name: str, mark: str, *, resume: bool, replace: bool, token: str | None = None) -> Upload:
         for found in self.open if resume else []:
-            if (found.name, found.mark) == (name, mark):
+            if (found.name, found.mark) == (name, mark) and token in (None, found.token):
                 return found
+        if token is not None:
+            raise RemoteError("the upload is over")
         self.open.append(Upload(self, name, mark))
         return self.open[-1]
+
+    def is_open(self, name: str, token: str) -> bool:
+        return any(found.token == token for found in self.open)
+
+    def abandon(self, name: str, mark: str) -> None:
+        self.open[:] = [found for found in self.open if (found.name, found.mark) != (name, mark)]
 
     def remove(self, name: str) -> None:
         del self.objects[name]

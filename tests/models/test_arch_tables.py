@@ -344,6 +344,7 @@ def test_what_is_lost_is_named_as_in_the_file() -> None:
 
 def test_files_are_read_in_the_order_of_their_names() -> None:
     assert as_read({"b": "2", "a": "2", "c": "1"}) == ["c", "a", "b"]
+    assert as_read({"b": "2", "a": "2", "c": "1"}, pickled=True) == ["c", "b", "a"]
 
 
 # ---------------------------------------------------------------------- input is untrusted

@@ -1,4 +1,4 @@
-"""Buckets of an S3 server that isn't ours (moto's), as fixtures."""
+"""Buckets of servers that aren't ours (moto's S3, an emulator of Google Cloud Storage, Azurite), as fixtures."""
 
 from __future__ import annotations
 

@@ -19,10 +19,10 @@ from tests.architecture import house
 from tests.page.samples import SEVEN_B, sparse
 
 import weighbridge as wb
-from weighbridge.base.errors import RefusedError
-from weighbridge.reports.page import assemble
-from weighbridge.reports.page.book import Book, encode, exact, front_coded
-from weighbridge.reports.page.export import export, key
+from weighbridge.base.errors import RefusedError, UsageError
+from weighbridge.page import assemble
+from weighbridge.page.book import Book, encode, exact, front_coded
+from weighbridge.page.export import export, key
 
 
 def vendor() -> ModuleType:
@@ -48,7 +48,7 @@ def test_third_party_code_is_marked_with_its_licence() -> None:
 
 def test_every_module_is_linked_once_and_after_its_imports() -> None:
     script = assemble.linked()
-    names = [str(p.relative_to(assemble.STATIC)) for p in assemble.STATIC.rglob("*.js")]
+    names = [str(p.relative_to(assemble.STATIC)) for p in assemble.STATIC.rglob("*.js") if p.name != assemble.WIDGET]
     places = {name: script.index(f'$["{name}"] = ') for name in names}
     assert len(places) == len(re.findall(r'^\$\["[\w/.-]+"\] = ', script, re.MULTILINE))
     for name in names:
@@ -58,7 +58,7 @@ def test_every_module_is_linked_once_and_after_its_imports() -> None:
 
 def test_modules_have_no_other_form_of_import_or_export() -> None:
     for path in assemble.STATIC.rglob("*.js"):
-        if path.parent.name != "vendor":
+        if path.parent.name != "vendor" and path.name != assemble.WIDGET:
             module = assemble.read_module(str(path.relative_to(assemble.STATIC)))
             assert not re.search(r"^\s*(import|export)\b", module.body, re.MULTILINE), path.name
 
@@ -108,7 +108,7 @@ def test_an_exported_page_holds_the_names_of_files_as_they_are(models: Path) -> 
 
 def test_what_cant_be_answered_says_so_in_an_exported_page(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from weighbridge.base.errors import UnsupportedError
-    from weighbridge.reports.page import book, endpoints
+    from weighbridge.page import book, endpoints
 
     def fails(*_: object, **given: object) -> None:
         raise UnsupportedError("not this one", hint="another")
@@ -129,6 +129,26 @@ def test_the_page_of_a_model_of_7_billion_is_under_a_megabyte(tmp_path: Path) ->
         wb.export_view(path, tmp_path / "page.html")
     wb.export_view(path, tmp_path / "page.html", overwrite=True)
     assert (tmp_path / "page.html").stat().st_size == size
+
+
+def test_values_are_exported_where_they_are_asked_for(models: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    with Book(models / "f16.gguf", models / "q4.gguf") as book_:
+        found = answers_of(export(book_, findings=False, values=True, progress=lambda d, t, _: seen.append((d, t))))
+        assert not any(name.startswith("statistics") for name in answers_of(export(book_, findings=False)))
+        for question in ("statistics?model=1&tensor=2", "channels?model=0&tensor=0", "heat?model=0", "diff?"):
+            name, _, given = question.partition("?")
+            want = book_.answer(name, dict(part.split("=") for part in given.split("&") if part))
+            assert found[question]["answer"] == json.loads(want)
+        assert sum(name.startswith("statistics") for name in found) == sum(len(m.index) for m in book_.models)
+    assert seen == sorted(seen)
+    assert seen[-1][0] == seen[-1][1]
+
+
+def test_values_of_too_many_tensors_are_refused(models: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="100,032 tensors"):
+        wb.export_view(models / "many.safetensors", tmp_path / "page.html", values=True)
+    assert not list(tmp_path.iterdir())
 
 
 def test_many_answers_are_compressed_and_few_are_not(models: Path) -> None:

@@ -64,14 +64,14 @@ def test_equal_layers_are_folded_and_opened(visit: Visit, many_url: str) -> None
     assert page.locator(ROWS, has_text="0–520").locator(".times").inner_text() == "× 521"
     before = page.locator("[role=treegrid]").get_attribute("aria-rowcount")
     page.locator(ROWS).first.click()  # closes the root
-    until(page, f"document.querySelector('[role=treegrid]').ariaRowCount !== '{before}'")
+    until(page, f"document.querySelector('[role=treegrid]')?.ariaRowCount !== '{before}'")
     assert page.locator(ROWS).count() == 1
 
 
 def test_a_hundred_thousand_tensors_are_scrolled(visit: Visit, many_url: str) -> None:
     page = visit(at(many_url, "tensors"))
     page.get_by_role("button", name="List").click()
-    until(page, f"document.querySelector('[role=treegrid]').ariaRowCount === '{len(MANY) + 1}'")
+    until(page, f"document.querySelector('[role=treegrid]')?.ariaRowCount === '{len(MANY) + 1}'")
     assert page.locator(ROWS).count() < 100
     page.locator(".rows").evaluate("e => { e.scrollTop = e.scrollHeight }")
     page.wait_for_selector(f"[role=row][aria-rowindex='{len(MANY) + 1}']")
@@ -86,10 +86,10 @@ def test_a_hundred_thousand_tensors_are_searched_and_filtered(visit: Visit, many
     page = visit(at(many_url, "tensors"))
     page.get_by_role("searchbox").fill("LAYERS.77. down")
     wanted = [row for row in MANY if "layers.77." in row[0] and "down" in row[0]]
-    until(page, f"document.querySelector('[role=treegrid]').ariaRowCount === '{len(wanted) + 1}'")
+    until(page, f"document.querySelector('[role=treegrid]')?.ariaRowCount === '{len(wanted) + 1}'")
     page.get_by_label("Number type").select_option(label="F32")
     scales = [name for name, dtype, _ in wanted if dtype == "F32"]
-    until(page, f"document.querySelector('[role=treegrid]').ariaRowCount === '{len(scales) + 1}'")
+    until(page, f"document.querySelector('[role=treegrid]')?.ariaRowCount === '{len(scales) + 1}'")
     assert page.locator(ROWS).first.locator(".name").inner_text() == scales[0]
     page.get_by_label("Size").select_option(label="≥ 1 MB")
     page.get_by_text("No tensor matches.").wait_for()
@@ -111,7 +111,7 @@ def test_the_list_is_used_from_the_keyboard(visit: Visit, model_url: str) -> Non
     page.locator(f"{ROWS}[tabindex='0']").focus()
     focused = "document.activeElement.getAttribute('aria-rowindex')"
     page.keyboard.press("End")
-    until(page, f"{focused} === document.querySelector('[role=treegrid]').ariaRowCount")
+    until(page, f"{focused} === document.querySelector('[role=treegrid]')?.ariaRowCount")
     page.keyboard.press("Home")
     until(page, f"{focused} === '2'")
     page.keyboard.press("ArrowDown")
@@ -129,7 +129,7 @@ def test_names_of_files_do_nothing(visit: Visit, hostile_url: str) -> None:
     page = settled(visit(at(hostile_url, "summary")))
     page.get_by_role("button", name="Tensors").click()
     page.get_by_role("button", name="List").click()
-    until(page, f"document.querySelector('[role=treegrid]').ariaRowCount === '{len(HOSTILE) + 1}'")
+    until(page, f"document.querySelector('[role=treegrid]')?.ariaRowCount === '{len(HOSTILE) + 1}'")
     shown = set(page.locator(f"{ROWS} .name").all_inner_texts())
     written = {"\u202e": "\\u202e", "\n": "\\n", "\t": "\\t", "\u2028": "\\u2028"}
     assert shown == {"".join(written.get(c, c) for c in name) for name in HOSTILE}
@@ -259,6 +259,19 @@ def test_an_exported_page_says_what_it_lacks(visit: Visit, exported: Path) -> No
     assert "wb view" in page.locator("main").inner_text()
 
 
+def test_an_exported_page_has_the_values_that_were_asked_for(visit: Visit, models: Path, tmp_path: Path) -> None:
+    wb.export_view(models / "f16.gguf", tmp_path / "page.html", models / "q4.gguf", values=True)
+    url = (tmp_path / "page.html").as_uri()
+    page = settled(visit(f"{url}#panel=numbers"))
+    page.wait_for_selector(".u-wrap canvas")
+    page.get_by_label("Statistic").select_option("rms")
+    settled(page)
+    assert page.locator(".problem").count() == 0
+    assert page.locator(".heat td.n").count() == len(wb.inspect(models / "q4.gguf").tensors)
+    page.get_by_role("button", name="Differences").click()
+    page.wait_for_selector(".changes")
+
+
 def test_an_exported_page_of_hostile_names(visit: Visit, models: Path, tmp_path: Path) -> None:
     wb.export_view(models / "hostile.safetensors", tmp_path / "page.html")
     page = settled(visit(f"{(tmp_path / 'page.html').as_uri()}#panel=tensors"))
@@ -267,8 +280,8 @@ def test_an_exported_page_of_hostile_names(visit: Visit, models: Path, tmp_path:
 
 
 def test_a_notebook_shows_the_page(visit: Visit, models: Path, tmp_path: Path) -> None:
-    from weighbridge.reports.page.book import Book
-    from weighbridge.reports.page.export import notebook_html
+    from weighbridge.page.book import Book
+    from weighbridge.page.export import notebook_html
 
     with Book(models / "q4.gguf") as book:
         text = notebook_html(book)
@@ -312,14 +325,16 @@ def test_differences_are_those_of_diff(visit: Visit, models: Path, pair_url: str
     report = wb.diff(models / "f16.gguf", models / "q4.gguf")
     figures = page.locator(".figures").inner_text().split("\n")
     assert [figures[i : i + 2] for i in range(0, len(figures), 2)] == [
-        [str(n), {"values": "other values", "equal": "equal"}[kind]] for kind, n in report.counts.items() if n
+        [str(n), {"values": "other type and values", "equal": "equal"}[kind]] for kind, n in report.counts.items() if n
     ]
     worst = page.locator(".changes .rows [role=row]").first.locator("[role=cell]").all_inner_texts()
     assert worst[0] == report.tensors[0].name
     assert report.tensors[0].nmse is not None
     assert worst[5] == f"{-10 * np.log10(report.tensors[0].nmse):.1f} dB"
-    cells = page.locator("section", has_text="Signal to noise, in decibels").locator("td.n").count()
-    assert cells == sum(change.nmse is not None and change.nmse > 0 for change in report.tensors)
+    errors = page.locator("section", has_text="Errors by layer and role")
+    assert errors.locator(".heat td.n").count() == sum(change.snr is not None for change in report.tensors)
+    layers = errors.get_by_role("region", name="Layers that lost most").locator("tbody tr").all_inner_texts()
+    assert [row.split()[0] for row in layers] == [str(row.layer) for row in report.layers]
 
 
 def test_bits_per_weight_by_layer_are_those_of_the_types(visit: Visit, models: Path, model_url: str) -> None:
@@ -330,7 +345,8 @@ def test_bits_per_weight_by_layer_are_those_of_the_types(visit: Visit, models: P
 
 
 TEMPLATE = (
-    "{% for m in messages %}<|im|>{{ m.role }}\n{{ m.content }}{% endfor %}{% if tools %}{{ 'a' * 10**10 }}{% endif %}"
+    "{% for m in messages %}<|im|>{{ m.role }}\n{{ m.content }}{{ m.thinking }}{% endfor %}"
+    "{% if tools %}{{ 'a' * 10**10 }}{% endif %}"
 )
 
 
@@ -360,10 +376,23 @@ def test_a_template_is_rendered_and_one_that_eats_memory_is_stopped(visit: Visit
     pytest.importorskip("jinja2")
     page = settled(visit(at(chat_url, "tokenizer")))
     page.wait_for_selector(".rendered")
-    assert page.locator(".rendered").inner_text() == "<|im|>user\nWhat is the capital of France?"
-    assert page.locator(".rendered .token").all_inner_texts() == ["<|im|>"]
+    assert page.get_by_label("Rendered template").inner_text() == "<|im|>user\nWhat is the capital of France?"
+    assert page.get_by_label("Rendered template").locator(".token").all_inner_texts() == ["<|im|>"]
     page.get_by_role("button", name="tools").click()
-    page.get_by_text("It took too much memory.").wait_for()
+    page.get_by_text("It took too much memory.").first.wait_for()
+
+
+def test_the_rendering_of_transformers_stands_beside_ours(visit: Visit, chat_url: str) -> None:
+    pytest.importorskip("transformers")
+    page = settled(visit(at(chat_url, "tokenizer")))
+    page.get_by_text("the same", exact=True).wait_for()
+    ours, theirs = (page.get_by_label(name).inner_text() for name in ("Rendered template", "Rendered by transformers"))
+    assert ours == theirs == "<|im|>user\nWhat is the capital of France?"
+    page.get_by_role("button", name="thinking", exact=True).click()
+    page.get_by_text("1 line differs").wait_for()
+    page.get_by_text("Line by line").click()
+    rows = page.get_by_role("region", name="Both renderings side by side").locator("td.differs").all_inner_texts()
+    assert "Half of a dozen" in rows[-1]
 
 
 def test_tokens_are_found(visit: Visit, chat_url: str) -> None:

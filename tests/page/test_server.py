@@ -17,9 +17,9 @@ import pytest
 from tests.page.conftest import running, serving
 
 import weighbridge as wb
-from weighbridge.api.viewing import ServedPage
 from weighbridge.base.errors import UsageError
 from weighbridge.cli.main import main
+from weighbridge.page.viewing import ServedPage
 
 pytest.importorskip("uvicorn")
 pytest.importorskip("starlette")
@@ -169,7 +169,7 @@ def test_importing_the_server_loads_no_framework() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [(["--port", "1", "-o", "p.html"], "--port"), (["--no-browser", "-o", "p.html"], "--browser"),
-     (["--idle", "3", "-o", "p.html"], "--idle"), (["--overwrite"], "--overwrite")],
+     (["--idle", "3", "-o", "p.html"], "--idle"), (["--overwrite"], "--overwrite"), (["--values"], "--values")],
 )  # fmt: skip
 def test_options_that_dont_apply_are_refused(
     models: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str

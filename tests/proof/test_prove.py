@@ -89,6 +89,17 @@ def test_both_compute_the_same(name: str, here: None, folder_of: Maker, gguf_of:
     assert report.verdict == "same"
 
 
+def test_what_llama_cpps_graph_computes_otherwise_is_explained(
+    here: None, folder_of: Maker, gguf_of: Converter
+) -> None:
+    """Phi-3.5-MoE's experts (test_phimoe.py): the plan lists it, and so does each check that it fails."""
+    report = wb.prove(folder_of("phi-moe"), gguf_of("phi-moe", "f32"), tokens=64)
+    found = wrong(report)
+    assert "predictions" in found
+    assert found.keys() <= {"predictions", "greedy"}
+    assert all("SparseMixer" in details[0] for _, details in found.values())
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "q8_0"])
 def test_narrow_types_are_the_same_model(dtype: str, here: None, folder_of: Maker, gguf_of: Converter) -> None:
     assert wrong(wb.prove(folder_of("llama3"), gguf_of("llama3", dtype), tokens=64)) == {}

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.containers._gguf import STR, File, Item, Tensor
 from tests.oracles import llama_quantize, models, quantize_cases, reference_converter
 from tests.oracles.case import Case as ModelCase
 from tests.oracles.quantize_cases import MODELS, Case, difference, files_of, ours
@@ -21,7 +22,7 @@ from tests.oracles.quantize_cases import MODELS, Case, difference, files_of, our
 import weighbridge
 from weighbridge.base.dtypes import BY_NAME, F32, Kind
 from weighbridge.base.errors import RefusedError
-from weighbridge.base.spec import Spec
+from weighbridge.base.spec import Shape, Spec
 from weighbridge.cli.main import main
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.gguf.container import KV
@@ -394,14 +395,35 @@ def test_an_interrupt_leaves_nothing(
     assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"what was there"]
 
 
-@pytest.mark.parametrize("architecture", ["gptoss", "nonsense", "clip"])
+# Ollama's name of gpt-oss, a name of nobody's; and parts of models, whose types are llama-quantize's.
+ODD_MODELS: Mapping[str, tuple[tuple[str, Shape], ...]] = {
+    "gptoss": (("blk.0.attn_q.weight", (256, 256)),),
+    "nonsense": (("blk.0.attn_q.weight", (256, 256)),),
+    "clip": (("v.blk.0.attn_q.weight", (256, 256)), ("mm.0.weight", (256, 256))),
+    "wavtokenizer-dec": (
+        ("token_embd.weight", (8, 64)), ("conv1d.weight", (256, 64, 7)), ("posnet.0.conv1.weight", (256, 256, 3)),
+        ("posnet.2.attn_v.weight", (256, 256, 1)), ("convnext.0.dw.weight", (256, 1, 7)),
+        ("convnext.0.pw1.weight", (512, 256)), ("output.weight", (1282, 256)),
+    ),
+}  # fmt: skip
+_SPEECH = {
+    **dict.fromkeys(("attention.layer_norm_epsilon", "attention.group_norm_epsilon"), KV("f32", 1e-6)),
+    **dict.fromkeys(("features_length", "posnet.embedding_length", "convnext.embedding_length"), KV("u32", 256)),
+    **dict.fromkeys(("attention.group_norm_groups", "posnet.block_count", "convnext.block_count"), KV("u32", 3)),
+}
+
+
+@pytest.mark.parametrize("architecture", ODD_MODELS)
 def test_an_architecture_is_refused_where_llama_quantize_refuses_it(architecture: str, tmp_path: Path) -> None:
-    """Ollama's name of gpt-oss, a name of nobody's, and a part of a model, whose types are llama-quantize's."""
     source, theirs, mine = (tmp_path / f"{name}.gguf" for name in ("source", "theirs", "mine"))
-    slots = [(name, Spec((256, 256), F32)) for name in ("v.blk.0.attn_q.weight", "mm.0.weight")]
-    keys = {"general.architecture": KV("str", architecture), f"{architecture}.block_count": KV("u32", 1)}
-    header = gguf.header_bytes(slots, keys)
-    source.write_bytes(header + np.random.default_rng(5).standard_normal(2 * 256 * 256, np.float32).tobytes())
+    slots = [(name, Spec(shape, F32)) for name, shape in ODD_MODELS[architecture]]
+    sizes = {"block_count": 3, "context_length": 64, "embedding_length": 64, "attention.head_count": 1}
+    keys = {f"{architecture}.{name}": KV("u32", size) for name, size in sizes.items()}
+    if architecture == "wavtokenizer-dec":
+        keys |= {f"{architecture}.{name}": value for name, value in _SPEECH.items()}
+    header = gguf.header_bytes(slots, {"general.architecture": KV("str", architecture), **keys})
+    elements = sum(spec.elements for _, spec in slots)
+    source.write_bytes(header + np.random.default_rng(5).standard_normal(elements, np.float32).tobytes())
     code, said = llama_quantize.quantize(str(source), str(theirs), "Q4_K_M", "1")
     if code:
         assert "unknown model architecture" in said
@@ -410,3 +432,25 @@ def test_an_architecture_is_refused_where_llama_quantize_refuses_it(architecture
         return
     weighbridge.quantize(source, mine, "Q4_K_M")
     assert mine.read_bytes() == theirs.read_bytes()
+
+
+def test_a_big_endian_file_is_refused_as_llama_quantize_refuses_it(tmp_path: Path) -> None:
+    source, theirs, mine = (tmp_path / f"{name}.gguf" for name in ("source", "theirs", "mine"))
+    keys: list[tuple[str | bytes, Item]] = [("general.architecture", Item(STR, "bert"))]
+    source.write_bytes(File(order=">", keys=keys, tensors=[Tensor("blk.0.attn_q.weight", [256, 256])]).bytes())
+    assert llama_quantize.quantize(str(source), str(theirs), "Q4_K_M", "1")[0] != 0
+    with pytest.raises(RefusedError, match="big-endian") as caught:
+        weighbridge.plan_quantize(source, mine, "Q4_K_M")
+    assert "wb convert" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("key", ["context_length", "block_count", "attention.layer_norm_rms_epsilon"])
+def test_a_model_without_a_key_of_its_architecture_is_refused_as_there(
+    key: str, sources: Mapping[str, Path], tmp_path: Path
+) -> None:
+    source = tmp_path / "source.gguf"
+    name = f"llama.{key}".encode()
+    source.write_bytes(sources["dense"].read_bytes().replace(name, name[:-1] + b"_"))
+    assert llama_quantize.quantize(str(source), str(tmp_path / "theirs.gguf"), "Q8_0", "1")[0] != 0
+    with pytest.raises(RefusedError, match=f"lacks llama.{key}"):
+        weighbridge.plan_quantize(source, tmp_path / "mine.gguf", "Q8_0")

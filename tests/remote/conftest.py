@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.oracles.buckets import bucket, s3
 from tests.remote.servers import Hub
+from tests.remote.uploads import expected, source
 
 from weighbridge.adapters.remote import extra, http
 from weighbridge.io import location, ranges
@@ -35,6 +36,7 @@ def connect(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> object:
     pytest.importorskip("httpx2")
 
     def connect(hub: Hub, token: str | None = None, cache: Path | None = None) -> None:
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)  # others' tests are offline
         monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)
         template = hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
@@ -47,4 +49,4 @@ def connect(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> object:
     return connect
 
 
-__all__ = ["bucket", "connect", "s3"]
+__all__ = ["bucket", "connect", "expected", "s3", "source"]

@@ -90,6 +90,21 @@ def test_announced_neighbours_are_one_request() -> None:
     assert sorted(file.asked) == [(0, 1600), (1 << 19, 10)]
 
 
+def test_a_stream_that_was_left_does_not_follow_announced_ranges() -> None:
+    """Neither does it go on where it was left, nor is a range that was used and dropped asked for again."""
+    step = 100_000
+    file = Memory(DATA * 12)
+    with source(file, 1 << 23) as remote:
+        for at in range(0, WINDOW, step):
+            remote.read(at, step)
+        here = sum(length for _, length in file.asked)
+        far = range(len(DATA) * 8, len(DATA) * 12 - step, step)
+        for at in far:
+            remote.advise([(at, step)])
+            assert remote.read(at, step) == (DATA * 12)[at : at + step]
+    assert file.bytes == here + len(far) * step
+
+
 def test_memory_is_bounded() -> None:
     cache = RangeCache(1 << 18)
     file = Memory()

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 from tests.remote.servers import FileServer
 
+import weighbridge as wb
 from weighbridge.adapters.remote import lmstudio
 from weighbridge.adapters.remote.ollama import OllamaName, parse_name
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.cli.main import main
+from weighbridge.models.locate import locate
 
 GGUF = b"GGUF" + (3).to_bytes(4, "little") + bytes(16)
 SHA = "a4e5e156ddec27e286f75328784d7106b60a4eb1d246e950a001a3f944fbda99"
@@ -73,6 +75,21 @@ def test_a_model_of_the_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert SHA in capsys.readouterr().out
 
 
+def test_verify_compares_every_blob_of_a_model(tmp_path: Path) -> None:
+    folder = store(tmp_path / "ollama")
+
+    def found() -> tuple[int, list[str]]:
+        report = wb.verify("ollama://llama3.2:3b")
+        return report.digests, [f.rule for f in report.findings if f.rule.startswith("file/")]
+
+    assert found() == (1, ["file/unreadable", "file/unreadable"])  # config and license aren't there
+    for data in (b"{}", b"MIT"):
+        (folder / "blobs" / f"sha256-{hashlib.sha256(data).hexdigest()}").write_bytes(data)
+    assert found() == (3, [])
+    (folder / "blobs" / f"sha256-{hashlib.sha256(b'MIT').hexdigest()}").write_bytes(b"GPL")
+    assert found() == (3, ["file/digest"])
+
+
 def test_a_store_without_the_weights_says_so(tmp_path: Path) -> None:
     store(tmp_path / "ollama")
     (tmp_path / "ollama" / "blobs" / f"sha256-{SHA}").unlink()
@@ -98,6 +115,8 @@ def test_a_model_of_a_registry_is_read_by_ranges(capsys: pytest.CaptureFixture[s
         assert SHA in capsys.readouterr().out
         assert "vnd.docker" in server.log[0].headers["accept"]
         assert main(["hash", f"ollama://{name}/me/none"]) == 2
+        (note,) = locate(f"ollama://{name}/me/tiny").notes
+        assert "license" in note
 
 
 def test_lm_studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,101 +7,32 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from tests.remote.uploads import CASES, PART, Killed, kill, run, watched
+from tests.remote.uploads import POINTS as POINTS_OF_ALL
 
 import weighbridge as wb
-from weighbridge.adapters.remote import s3
+from weighbridge.adapters.remote.buckets import s3, targets
 from weighbridge.base.errors import RefusedError, RemoteError, UsageError
 from weighbridge.base.limits import MIB
 from weighbridge.cli.main import main
-from weighbridge.io.sink.upload import UploadSink
 
 boto3 = pytest.importorskip("boto3")
-PART = 5 * MIB  # the least that S3 takes
-
-#: name -> target, function, options
-CASES: Mapping[str, tuple[str, Callable[..., Any], dict[str, Any]]] = {
-    "copied": ("o.safetensors", wb.plan_convert, {}),
-    "cast": ("o.safetensors", wb.plan_convert, {"dtype": "f16"}),
-    "checksums first": ("o.npz", wb.plan_convert, {}),
-    "a folder": ("folder", wb.plan_convert, {"to": "safetensors", "max_shard_size": 9_000_000}),
-    "small": ("s/m.safetensors", wb.plan_slice, {"keep": ["small.*"]}),
-}
 
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3, "PART", PART)
+    monkeypatch.setattr(targets, "PART", PART)
     monkeypatch.setattr(s3, "TRIES", 1)  # moto answers 500 for an upload that is over
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    rng = np.random.default_rng(7)
-    path = tmp_path_factory.mktemp("s3") / "model.safetensors"
-    tensors = {f"layer.{i}.weight": rng.standard_normal((1024, 1024)).astype(np.float32) for i in range(5)}
-    save_file(tensors | {"small.a": np.ones(3, np.float32), "small.b": np.arange(999)}, path)
-    return path
-
-
-def run(name: str, source: Path | str, where: str, progress: Any = None, **more: Any) -> None:
-    target, plan, options = CASES[name]
-    with plan(source, f"{where}/{target}", **{"jobs": 2, **options, **more}) as made:
-        made.run(progress)
 
 
 def objects(bucket: Any) -> dict[str, bytes]:
     rows = bucket.list_objects_v2(Bucket="models").get("Contents", [])
     return {row["Key"]: bucket.get_object(Bucket="models", Key=row["Key"])["Body"].read() for row in rows}
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-
-
-@pytest.fixture(scope="module")
-def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, bytes]]:
-    folder = tmp_path_factory.mktemp("expected")
-
-    def expected(name: str) -> dict[str, bytes]:
-        if not (folder / name).exists():
-            run(name, source, str(folder / name), parents=True)
-        return files(folder / name)
-
-    return expected
-
-
-class Killed(BaseException):
-    """The process ends here, without a word to the store."""
-
-
-def kill(patch: pytest.MonkeyPatch, method: str, nth: int = 1, before: bool = False) -> None:
-    """Ends a run as SIGKILL does, `before` or after the nth call of a method of an upload."""
-    leave, real, calls = UploadSink.__exit__, getattr(s3.S3Upload, method), list[Any]()
-
-    def call(self: Any, *args: Any, **options: Any) -> Any:
-        calls.append(args)
-        number = len(calls)
-        if before and number == nth:
-            raise Killed
-        found = real(self, *args, **options)
-        if number == nth:
-            raise Killed
-        return found
-
-    def gone(self: UploadSink, kind: Any, error: Any, trace: Any) -> None:
-        if not isinstance(error, Killed):
-            leave(self, kind, error, trace)
-
-    patch.setattr(s3.S3Upload, method, call)
-    patch.setattr(UploadSink, "__exit__", gone)
-    patch.setattr(UploadSink, "_undo", lambda *_: None)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -116,14 +47,7 @@ def test_a_target_in_a_bucket_has_the_bytes_of_a_local_run(
     assert objects(bucket) == expected(name)
 
 
-#: where a run is killed: method of the upload, which call, before it takes place
-POINTS = {
-    "after create": ("begin", 1, False),
-    "after one part": ("put", 1, False),
-    "after two parts": ("put", 2, False),
-    "before completion": ("complete", 1, True),
-    "after completion": ("complete", 1, False),
-}
+POINTS = {"after create": ("begin", 1, False), **POINTS_OF_ALL}
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -137,12 +61,12 @@ def test_a_run_that_is_killed_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with monkeypatch.context() as patch:
-        kill(patch, *POINTS[point])
+        kill(patch, s3.S3Upload, *POINTS[point])
         with pytest.raises(Killed):
             run(name, source, "s3://models", resume=True, jobs=1)
     before = objects(bucket)
     assert len(before) == (point == "after completion")
-    sent = watched(monkeypatch)
+    sent = watched(monkeypatch, s3.S3Upload)
     run(name, source, "s3://models", resume=True)
     assert objects(bucket) == expected(name)
     whole = sum(-(-len(data) // PART) for data in expected(name).values() if len(data) > PART)
@@ -150,25 +74,12 @@ def test_a_run_that_is_killed_goes_on(
     assert len(sent) <= whole - least
 
 
-def watched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The numbers of the parts that are sent from now on."""
-    sent: list[int] = []
-    real = s3.S3Upload.put
-
-    def put(self: Any, number: int, data: Any) -> None:
-        sent.append(number)
-        real(self, number, data)
-
-    monkeypatch.setattr(s3.S3Upload, "put", put)
-    return sent
-
-
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="SIGKILL is POSIX'")
 def test_sigkill(bucket: Any, source: Path, expected: Callable[[str], dict[str, bytes]]) -> None:
     code = f"""
 import os, signal, weighbridge as wb
-from weighbridge.adapters.remote import s3
-s3.PART, put, seen = {PART}, s3.S3Upload.put, []
+from weighbridge.adapters.remote.buckets import s3, targets
+targets.PART, put = {PART}, s3.S3Upload.put
 def once(self, number, data):
     put(self, number, data)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -204,7 +115,7 @@ def test_an_unfinished_upload_of_another_plan_is_refused(
     bucket: Any, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        kill(patch, "put")
+        kill(patch, s3.S3Upload, "put")
         with pytest.raises(Killed):
             run("copied", source, "s3://models", resume=True)
     with pytest.raises(RefusedError, match="other sources or options"):
@@ -318,7 +229,7 @@ def test_bytes_that_only_move_are_copied_by_the_store(
     bucket: Any, source: Path, expected: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bucket.upload_file(str(source), "models", "in/model.safetensors")
-    sent, copied = watched(monkeypatch), []
+    sent, copied = watched(monkeypatch, s3.S3Upload), []
     real = s3.S3Upload.copy
 
     def copy(self: Any, number: int, *args: Any) -> bool:
@@ -373,13 +284,13 @@ def test_the_command(bucket: Any, source: Path, capsys: pytest.CaptureFixture[st
 
 def test_sizes_of_parts() -> None:
     """As many parts as S3 allows, of whole MiB."""
-    size = s3.S3Store.part_size
+    size = targets.part_size
     for total in (1, PART, 62 * MIB + 12345, 5 * 10**10, 405 * 10**9, 1_340 * 10**9, 48 << 40):
-        part = size(None, total)  # type: ignore[arg-type]
+        part = size(total)
         assert part >= PART
         assert part % MIB == 0
-        assert -(-total // part) <= s3.PARTS
-    assert size(None, 405 * 10**9) == 39 * MIB  # type: ignore[arg-type]
+        assert -(-total // part) <= targets.PARTS
+    assert size(405 * 10**9) == 39 * MIB
 
 
 def test_an_address_that_is_only_read_is_no_target(source: Path) -> None:

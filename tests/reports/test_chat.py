@@ -14,7 +14,7 @@ from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.models.open import open_model
 from weighbridge.models.tokenizer import ChatTemplate, TokenType, Vocab, VocabKind
 from weighbridge.reports.chat.conversations import CONVERSATIONS
-from weighbridge.reports.chat.template import render
+from weighbridge.reports.chat.template import render, render_both
 from weighbridge.reports.chat.tokens import search, vocab_of, vocabulary
 
 pytest.importorskip("jinja2")
@@ -57,6 +57,49 @@ def test_a_template_renders_as_transformers_renders_it(name: str, prompt: bool) 
     )
     found = render(vocab(CHATML), name, add_generation_prompt=prompt)
     assert (found.text, found.error, found.stopped) == (want[0], None, "")
+
+
+@pytest.mark.oracle
+def test_both_renderings_stand_side_by_side() -> None:
+    pytest.importorskip("transformers")
+    found = render_both(vocab(CHATML), "tools")
+    assert found.reference is not None
+    assert (found.same, found.lines) == (True, ())
+    assert found.reference == found.ours == render(vocab(CHATML), "tools")
+
+
+@pytest.mark.oracle
+def test_where_the_renderings_differ() -> None:
+    """transformers also gives a message's reasoning the name that gpt-oss reads it by; Jinja2 alone doesn't."""
+    pytest.importorskip("transformers")
+    found = render_both(vocab("a\n{% for m in messages %}{{ m.thinking }}\n{% endfor %}<s>"), "thinking")
+    assert found.reference is not None
+    assert not found.same
+    assert "".join(pair.b or "" for pair in found.lines) == found.reference.text
+    assert [pair.b for pair in found.lines if not pair.same] == ["Half of a dozen is 6. Twice that is 12.\n"]
+    assert [span.id for span in found.reference.spans] == [3]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("text", ["{% for a in range(99999) %}{{ 'abcdefgh' * 99 }}{% endfor %}", "{{ [].append(1) }}"])
+def test_the_same_end_is_no_difference(text: str) -> None:
+    pytest.importorskip("transformers")
+    found = render_both(vocab("before " + text))
+    assert found.reference is not None
+    assert found.reference.ended
+    assert (found.same, found.lines) == (True, ())
+
+
+def test_limits_are_those_of_the_template_in_transformers_too() -> None:
+    pytest.importorskip("transformers")
+    assert chat_template.render_by_transformers("{{ 'a' * (10 ** 10) }}", {"messages": []}).stopped == "memory"
+
+
+def test_without_transformers_nothing_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_template, "find_spec", lambda name: None)
+    found = render_both(vocab(CHATML))
+    assert (found.reference, found.same, found.ours.error) == (None, False, None)
+    assert "transformers" in found.reason
 
 
 def test_special_tokens_are_marked() -> None:

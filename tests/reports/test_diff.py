@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 
 from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.cli.main import main
+from weighbridge.reports.diff import errors, renames
 from weighbridge.reports.diff import report as reports
 from weighbridge.reports.diff.report import DiffReport, diff
 
@@ -59,14 +60,16 @@ def test_slabs_add_up(compare: Callable[..., DiffReport], monkeypatch: pytest.Mo
 def test_each_kind_worst_first(compare: Callable[..., DiffReport]) -> None:
     base = normal(8, 8)
     a = {"gone": base, "shape": base, "near": base, "far": base, "type": base.astype(np.float16), "same": base}
-    b = {"new": base, "shape": normal(4, 8), "near": base + np.float32(1e-3), "far": base * 2,
+    b = {"new": normal(8, 8, seed=2), "shape": normal(4, 8), "near": base + np.float32(1e-3), "far": base * 2,
          "type": base.astype(np.float16).astype(np.float32), "same": base}  # fmt: skip
     found = compare(a, b)
     assert [(c.name, c.kind) for c in found.tensors] == [
         ("gone", "only in a"), ("new", "only in b"), ("shape", "shape"), ("far", "values"), ("near", "values"),
         ("type", "type"),
     ]  # fmt: skip
-    assert found.counts == {"only in a": 1, "only in b": 1, "shape": 1, "values": 2, "type": 1, "equal": 1}
+    assert found.counts == {
+        "only in a": 1, "only in b": 1, "renamed": 0, "shape": 1, "values": 2, "type": 1, "equal": 1,
+    }  # fmt: skip
 
 
 def test_another_type_with_the_same_values_is_no_difference(compare: Callable[..., DiffReport]) -> None:
@@ -103,7 +106,7 @@ def test_negative_zero_and_empty(compare: Callable[..., DiffReport]) -> None:
 
 
 def test_unknown_families_are_compared_by_their_own_names(compare: Callable[..., DiffReport]) -> None:
-    found = compare({"x": normal(2)}, {"y": normal(2)})
+    found = compare({"x": normal(2)}, {"y": normal(2, seed=2)})
     assert (found.names, found.counts["only in a"], found.counts["only in b"]) == ("logical", 1, 1)
     assert found.notes
     with pytest.raises(WeighbridgeError):
@@ -147,3 +150,75 @@ def test_metadata_and_templates_are_differences(tmp_path: Path, capsys: pytest.C
     out = capsys.readouterr().out
     assert "chat template: not there | {{ messages }}" in out
     assert "config.json: layers: 3 | 4" in out
+
+
+def test_tensors_that_only_lost_their_names(compare: Callable[..., DiffReport]) -> None:
+    """By bytes, type and shape; equal ones in order; what else changed is no rename."""
+    x, y, z = (normal(8, 8, seed=seed) for seed in (1, 2, 3))
+    found = compare({"old": x, "p": y, "q": y, "cast": z, "flat": z},
+                    {"new": x, "r": y, "half": z.astype(np.float16), "line": z.reshape(64)})  # fmt: skip
+    renamed = {c.name: (c.name_b, c.a, c.b) for c in found.tensors if c.kind == "renamed"}
+    assert renamed == {"old": ("new", "F32[8, 8]", "F32[8, 8]"), "p": ("r", "F32[8, 8]", "F32[8, 8]")}
+    assert {c.name for c in found.tensors if c.kind == "only in a"} == {"q", "cast", "flat"}
+    assert {c.name for c in found.tensors if c.kind == "only in b"} == {"half", "line"}
+    assert (found.counts["renamed"], found.same) == (2, False)
+
+
+def test_only_tensors_that_could_be_renamed_are_read() -> None:
+    from weighbridge.base.dtypes import F32
+    from weighbridge.tensors.nodes.moves import const
+
+    read: list[str] = []
+    nodes = {name: const(normal(*shape), F32) for name, shape in {"a": (2, 2), "b": (3,), "c": (2, 2)}.items()}
+    assert renames.renamed(nodes, nodes, ["a", "b"], ["c"], read.append) == {"a": "c"}
+    assert sorted(read) == ["a", "c"]
+
+
+def test_another_type_with_other_values_is_both(tmp_path: Path) -> None:
+    from tests.page.samples import llama
+
+    from weighbridge.api.writing import convert
+
+    llama(tmp_path / "m")
+    convert(tmp_path / "m", tmp_path / "a.gguf", dtype="bf16", tokenizer=False)
+    convert(tmp_path / "m", tmp_path / "b.gguf", dtype="q8_0", tokenizer=False)
+    found = diff(tmp_path / "a.gguf", tmp_path / "b.gguf")
+    changed = [c for c in found.tensors if c.kind == "values"]
+    assert changed
+    assert all(c.retyped and c.a.startswith("BF16") for c in changed)
+    rows = {(c.role, c.layer) for c in changed}
+    assert ("attention.q.weight", 1) in rows
+
+
+def test_errors_of_layers_are_those_of_their_tensors_as_one(compare: Callable[..., DiffReport]) -> None:
+    """Against numpy over the joined tensors: a sum of squares over another, not a mean of ratios."""
+    names = [f"blocks.{layer}.{part}.weight" for layer in range(3) for part in ("up", "down")]
+    a = {name: normal(8, 4, seed=i) * np.float32(10 ** (i % 2)) for i, name in enumerate(names)}
+    b = {name: x + normal(8, 4, seed=50) * np.float32(0.01 * (i + 1)) for i, (name, x) in enumerate(a.items())}
+    found = compare(a | {"head": normal(3)}, b | {"head": normal(3, seed=9)})
+    wanted = {}
+    for layer in range(3):
+        x, y = (np.concatenate([m[n].astype("f8").ravel() for n in names if f".{layer}." in n]) for m in (a, b))
+        wanted[layer] = ((x - y) ** 2).sum() / (x**2).sum()
+    assert {row.layer: row.nmse for row in found.layers} == pytest.approx(wanted)
+    assert [row.layer for row in found.layers] == sorted(wanted, key=lambda layer: -wanted[layer])
+    assert all(row.snr == pytest.approx(-10 * np.log10(row.nmse)) and row.tensors == 2 for row in found.layers)
+
+
+@pytest.mark.parametrize("statistic", sorted(errors.ERRORS))
+def test_each_cell_of_the_error_map(compare: Callable[..., DiffReport], statistic: str) -> None:
+    a = {f"blocks.{layer}.{part}.weight": normal(8, 4, seed=layer) for layer in range(2) for part in ("up", "down")}
+    b = dict(a) | {"blocks.1.up.weight": a["blocks.1.up.weight"] + normal(8, 4, seed=8) / 50}
+    found = compare(a, b)
+    heat = errors.error_map(found, statistic)
+    (change,) = found.tensors
+    wanted = {
+        "snr": change.snr, "error": np.sqrt(change.nmse or 0), "max_abs": change.max_abs, "cosine": change.cosine,
+    }  # fmt: skip
+    assert (heat.layers, heat.roles) == ((1,), ("blocks.*.up.weight",))
+    assert [list(row) for row in heat.cells] == [[pytest.approx(wanted[statistic])]]
+
+
+def test_ratios_without_signal_or_noise_have_no_decibels() -> None:
+    assert [errors.decibels(x) for x in (None, 0.0, float("inf"), float("nan"))] == [None] * 4
+    assert errors.decibels(0.01) == pytest.approx(20)

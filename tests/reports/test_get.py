@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from tests.reports import makers as m
 
-from weighbridge.base import limits
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
+from weighbridge.models.open import open_model
 from weighbridge.reports import get
+from weighbridge.reports.statistics import tensor
 
 RNG = np.random.default_rng(5)
 W = RNG.standard_normal((37, 24)).astype("f4")
@@ -122,25 +123,52 @@ def test_mlx_parts_are_one_tensor(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "values"), [("w", W), ("odd", ODD), ("i", np.arange(5)), ("same", np.full(3, 2.0))])
-@pytest.mark.parametrize("slab", [limits.SLAB, 100])
+@pytest.mark.parametrize("slab", [tensor._RUN, 100])
 def test_statistics_are_numpys(
     file: Path, name: str, values: np.ndarray, slab: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(get, "SLAB", slab)
+    monkeypatch.setattr(tensor, "_RUN", slab)
     found, good = get.stats(f"{file}::{name}"), values[np.isfinite(values)].astype("f8")
     assert (found.count, found.nan, found.inf) == (values.size, np.isnan(values).sum(), np.isinf(values).sum())
     assert found.zeros == (values == 0).sum()
     assert (found.minimum, found.maximum) == (good.min(), good.max())
     assert found.mean == pytest.approx(good.mean(), rel=1e-12, abs=1e-12)
     assert found.std == pytest.approx(good.std(), rel=1e-12, abs=1e-12)
-    assert sum(found.histogram) == good.size
-    np.testing.assert_array_equal(found.histogram, np.histogram(good, np.array(found.edges))[0])
-    np.testing.assert_array_equal(found.preview, values.reshape(-1)[:8])
+    assert sum(found.histogram.counts) == good.size
+    wanted = np.histogram(good, np.array(found.histogram.edges))[0]
+    assert np.abs(np.cumsum(found.histogram.counts) - np.cumsum(wanted)).max() <= good.size * 2**-8
+    np.testing.assert_array_equal(found.first, values.reshape(-1)[:8])
+
+
+@pytest.mark.parametrize("key", ["[3]", "[2:9]", "[-4:, 3:20:5]", "[..., 1]", "[5, 6]"])
+def test_statistics_of_a_slice(file: Path, key: str) -> None:
+    found, wanted = get.stats(f"{file}::w", key), W[get.parse_slice(key)].astype("f8")
+    assert (found.count, found.shape, found.nbytes) == (wanted.size, wanted.shape, wanted.size * 4)
+    assert (found.minimum, found.maximum) == (wanted.min(), wanted.max())
+    assert found.std == pytest.approx(wanted.std(), rel=1e-12)
+
+
+def test_statistics_are_those_of_wb_stats(file: Path) -> None:
+    with open_model(file) as model:
+        for name in ("w", "b", "odd", "i", "none"):
+            assert repr(get.stats(f"{file}::{name}")) == repr(tensor.tensor_statistics(model, name))  # NaN is not NaN
+
+
+def test_what_f32_would_round_or_lose(tmp_path: Path) -> None:
+    values = np.array([1e300, -1e-300, 2.0**24 + 1, 0.0])
+    large = np.array([2**40 + 1, -(2**31) - 1, 3], "i8")
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(m.safetensors({"f": ("F64", (4,), values.tobytes()), "i": ("I64", (3,), large.tobytes())}))
+    found = get.stats(f"{path}::f")
+    assert (found.minimum, found.maximum, found.zeros, found.inf) == (-1e-300, 1e300, 1, 0)
+    assert found.mean == pytest.approx(values.mean(), rel=1e-12)
+    assert found.first == tuple(values)
+    assert (get.stats(f"{path}::i").minimum, get.stats(f"{path}::i").maximum) == (large.min(), large.max())
 
 
 def test_statistics_of_nothing(file: Path) -> None:
     found = get.stats(f"{file}::none")
-    assert (found.count, found.minimum, found.mean, found.histogram) == (0, None, None, ())
+    assert (found.count, found.minimum, found.mean, found.histogram.counts) == (0, None, None, ())
 
 
 def test_existing_files_stay(file: Path, tmp_path: Path) -> None:
@@ -173,7 +201,7 @@ def test_a_path_must_name_a_tensor(file: Path) -> None:
 
 
 def test_progress_reaches_the_end(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(get, "SLAB", 500)
+    monkeypatch.setattr(tensor, "_RUN", 100)
     seen: list[tuple[int, int]] = []
     get.stats(f"{file}::w", progress=lambda done, total, label: seen.append((done, total)))
     assert seen[-1] == (W.nbytes, W.nbytes)

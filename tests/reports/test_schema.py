@@ -65,7 +65,6 @@ CLASSES: dict[tuple[str, str], type] = {
     ("tensor-statistics", "channels"): statistics.ChannelReport,
     ("tensor-statistics", "channel"): statistics.Channel,
     ("heat-map", ""): heat.HeatMap,
-    ("stats", ""): get.Stats,
     ("verify", ""): verify.VerifyReport,
     ("verify", "finding"): Finding,
     ("verify", "verdict"): verify.Verdict,
@@ -163,7 +162,7 @@ def test_real_reports_have_the_documented_types(tmp_path: Path) -> None:
         (inspect.inspect(folder), "inspect", {"files": "file", "dtypes": "dtype", "tensors": "tensor"}),
         (inspect.inspect(file), "inspect", {"tensors": "tensor", "schemes": "scheme"}),
         (anatomy.anatomy(file, at=-1 + file.stat().st_size), "anatomy", {"parts": "part", "shares": "share"}),
-        (get.stats(f"{file}::b"), "stats", {}),
+        (get.stats(f"{file}::b"), "tensor-statistics", {}),
         (verify.verify(folder), "verify", {"findings": "finding"}),
         (verify.verify(file), "verify", {"findings": "finding", "verdicts": "verdict"}),
     ):

@@ -7,10 +7,12 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import struct
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file, save_file
 from tests.remote.test_stores_of_others import store
 from tests.reports.makers import llama_folder
 
@@ -148,6 +150,40 @@ def test_duplicates_leftovers_and_orphans(home: Path) -> None:
     (duplicate,) = report.duplicates
     assert (duplicate.wasted, len(duplicate.paths)) == (a.stat().st_size, 2)
     assert {row.store for row in report.usage} == {"hub", "lmstudio"}
+
+
+def test_stores_in_a_folder_are_stores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Below a folder that is named, a store's blobs are its models', not orphans."""
+    hub_cache(tmp_path / "all" / ".cache" / "huggingface" / "hub")
+    store(tmp_path / "all" / "ollama")
+    llama_folder(tmp_path / "all" / "mine" / "tiny")
+    assert {(e.store, e.name) for e in list_models([tmp_path / "all"]).entries} == {
+        ("hub", "org/model"), ("ollama", "llama3.2:3b"), ("folder", "mine/tiny"),
+    }  # fmt: skip
+    report = usage([tmp_path / "all"])
+    assert report.leftovers == ()
+    assert {row.store for row in report.usage} == {"folder", "hub", "ollama"}
+    assert sum(row.bytes for row in report.usage) == report.bytes
+    (tmp_path / "all" / "ollama" / "blobs" / f"sha256-{'e' * 64}").write_bytes(b"orphan")
+    assert [leftover.kind for leftover in usage([tmp_path / "all"]).leftovers] == ["orphan"]
+
+
+def test_one_model_in_several_forms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    models = tmp_path / "models"
+    wb.convert(llama_folder(tmp_path / "made", shards=1), models / "a" / "model.safetensors", dtype="f16", parents=True)
+    wb.convert(models / "a", models / "b" / "x.pt", parents=True)
+    wb.convert(models / "a", models / "c" / "model.safetensors", dtype="bf16", parents=True)
+    tensors = load_file(models / "a" / "model.safetensors")
+    name = next(iter(tensors))
+    (models / "d").mkdir()
+    save_file(tensors | {name: tensors[name] + 1}, models / "d" / "model.safetensors")
+    for path in models.iterdir():
+        shutil.copy(tmp_path / "made" / "config.json", path)
+    (forms,) = usage([models]).forms
+    assert dict(zip(forms.names, forms.types, strict=True)) == {"a": "F16", "b": "F16", "c": "BF16", "d": "F16"}
+    assert forms.same == (("a", "b"),)
+    assert main(["du", str(models)]) == 0
+    assert "the same tensors: a, b" in capsys.readouterr().out
 
 
 def test_files_of_one_size_and_other_bytes_are_no_duplicates(tmp_path: Path) -> None:

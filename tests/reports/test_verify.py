@@ -3,6 +3,7 @@ out of its table, its finding is gone."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -217,6 +218,33 @@ def a_hole(folder: Path) -> Path:
     if not hasattr(os, "SEEK_HOLE") or file.stat().st_blocks * 512 >= len(data):
         pytest.skip("this file system keeps no holes")
     return file
+
+
+def changed_blob(folder: Path) -> Path:
+    blobs, snapshot = folder / "blobs", folder / "snapshots" / ("c" * 40)
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    data = m.safetensors({"a": ("U8", (64,), b"\x01" * 64)})
+    blob = blobs / hashlib.sha256(data).hexdigest()
+    blob.write_bytes(data[:-1] + b"\x02")
+    (snapshot / "model.safetensors").symlink_to(blob)
+    return snapshot
+
+
+@case("file/digest", words="calls it sha256")
+def a_blob_that_changed(folder: Path) -> Path:
+    return changed_blob(folder) / "model.safetensors"
+
+
+@case("file/digest", words="calls it git")
+def a_small_blob_that_changed(folder: Path) -> Path:
+    snapshot = changed_blob(folder)
+    data = (snapshot / "model.safetensors").read_bytes()
+    (snapshot / "model.safetensors").unlink()
+    blob = folder / "blobs" / hashlib.sha1(b"blob %d\0" % len(data) + data[::-1]).hexdigest()
+    blob.write_bytes(data)
+    (snapshot / "model.safetensors").symlink_to(blob)
+    return snapshot / "model.safetensors"
 
 
 # ---- sets ----
@@ -841,6 +869,24 @@ def test_links_of_the_cache_of_hugging_face_are_fine(tmp_path: Path) -> None:
         (repo / "blobs" / str(i)).write_bytes(file.read_bytes())
         (snapshot / file.name).symlink_to(f"../../blobs/{i}")
     assert verify(snapshot).findings == ()
+
+
+def test_digests_of_a_store_are_compared_once(tmp_path: Path) -> None:
+    repo = tmp_path / "models--a--b"
+    for commit in "cd":
+        (repo / "snapshots" / (commit * 40)).mkdir(parents=True)
+    (repo / "blobs").mkdir()
+    for file in model(tmp_path / "m").iterdir():
+        data = file.read_bytes()
+        git = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+        name = hashlib.sha256(data).hexdigest() if file.suffix == ".safetensors" else git
+        (repo / "blobs" / name).write_bytes(data)
+        for commit in "cd":
+            (repo / "snapshots" / (commit * 40) / file.name).symlink_to(f"../../blobs/{name}")
+    seen: list[tuple[int, int, str]] = []
+    report = verify(repo, progress=lambda *now: seen.append(now))
+    assert (report.ok, report.digests) == (True, len(list((repo / "blobs").iterdir())))
+    assert len(seen) == report.digests
 
 
 def test_gguf_has_a_second_judge(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from weighbridge.reports.view.architecture import architecture
 from weighbridge.reports.view.layout import layout_map, moves
 from weighbridge.reports.view.summary import summary
 from weighbridge.reports.view.tensors import TensorColumns, tensor_columns
+from weighbridge.reports.view.tree import NumberedNode, TensorTree, tensor_tree
 
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 96,
@@ -211,3 +212,80 @@ def test_layers_that_differ_are_groups_of_their_own(tmp_path: Path) -> None:
     assert [g.layers for g in found.groups] == [(0, 3), (1,), (2,)]
     assert found.groups[0].boxes[0].dtypes == ("F32", "F16")
     assert (found.family, found.sizes, found.before.boxes) == (None, {}, ())
+
+
+def tree_of(path: Path, counted: bool = True) -> TensorTree:
+    with open_model(path) as model:
+        return tensor_tree(model, roles.survey(model).counted if counted else None)
+
+
+def leaves(nodes: tuple[NumberedNode, ...]) -> list[NumberedNode]:
+    return [leaf for node in nodes for leaf in (leaves(node.children) if node.children else [node])]
+
+
+def test_the_tree_folds_equal_layers(tmp_path: Path) -> None:
+    path = folder(tmp_path / "m", CONFIG, LAYER | DENSE)
+    found, report = tree_of(path), inspect(path)
+    root, head = found.nodes
+    assert (root.label, head.label, head.children) == ("model", "lm_head.weight", ())
+    labels = {node.label: node for node in root.children}
+    assert list(labels) == ["embed_tokens.weight", "norm.weight", "layers"]
+    (layer,) = labels["layers"].children
+    assert (layer.label, layer.repeat, layer.tensors) == ("0–1", 2, 2 * len(LAYER | DENSE))
+    sums = [sum(getattr(node, name) for node in found.nodes) for name in ("tensors", "parameters", "nbytes")]
+    assert sums == [report.tensor_count, report.parameters, report.tensor_nbytes]
+    assert all(report.tensors[n.tensor].name == n.path and report.tensors[n.tensor].shape == n.shape
+               for n in leaves(found.nodes))  # fmt: skip
+
+
+def test_the_tree_before_weights_are_counted(tmp_path: Path) -> None:
+    path = folder(tmp_path / "m", CONFIG, LAYER | DENSE)
+    swift, counted = tree_of(path, counted=False), tree_of(path)
+    assert {node.parameters for node in swift.nodes} == {None}
+    assert [node.label for node in leaves(swift.nodes)] == [node.label for node in leaves(counted.nodes)]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "label", "first"), [((0, 1, 2), "0–2", 0), ((0, 2, 3), "0,2–3", 0), ((3, 2), "2–3", 2)]
+)
+def test_alike_siblings_are_folded(tmp_path: Path, numbers: tuple[int, ...], label: str, first: int) -> None:
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(m.safetensors({f"h.{n}.{w}": ("F32", (2,)) for n in numbers for w in "ab"}))
+    (root,) = tree_of(path).nodes
+    (node,) = root.children
+    assert (node.label, node.path, node.repeat, node.tensors) == (label, f"h.{first}", len(numbers), 2 * len(numbers))
+    assert [inspect(path).tensors[leaf.tensor].name for leaf in node.children] == [f"h.{first}.a", f"h.{first}.b"]
+
+
+@pytest.mark.parametrize("other", [("F16", (4,)), ("F32", (1, 2)), None])
+def test_unequal_siblings_are_not_folded(tmp_path: Path, other: tuple[str, tuple[int, ...]] | None) -> None:
+    tensors: dict[str, Any] = {"h.0.a": ("F32", (2,)), "h.0.b": ("F32", (2,)), "h.1.a": ("F32", (2,))}
+    tensors["h.1.b" if other else "h.1.c"] = other or ("F32", (2,))
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(m.safetensors(tensors))
+    (root,) = tree_of(path).nodes
+    assert [node.label for node in root.children] == ["0", "1"]
+
+
+def test_a_name_that_is_a_branch_too_and_a_deep_one(tmp_path: Path) -> None:
+    deep = ".".join("abcdefghij" * 8)
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(m.safetensors({"x": ("F32", (2,)), "x.y": ("F32", (2,)), "x.": ("F32", (1,)), "": ("F32", (1,)),
+                                    deep: ("F32", (2,))}))  # fmt: skip
+    found = leaves(tree_of(path).nodes)
+    names = {e.name for e in inspect(path).tensors}
+    assert {node.path for node in found} == names
+    assert len(found) == 5
+
+
+def test_canonical_names_have_roles() -> None:
+    assert roles.canonical_role("layers.3.attention.q.weight") == ("attention.q.weight", 3, "attention")
+    assert roles.canonical_role("layers.0.moe.experts.7.up.weight") == ("moe.experts.*.up.weight", 0, "experts")
+    assert roles.canonical_role("embed.weight") == ("embed.weight", -1, "embedding")
+
+
+def test_roles_by_name_are_those_of_the_columns(tmp_path: Path) -> None:
+    path = folder(tmp_path / "m", CONFIG, LAYER | DENSE)
+    with open_model(path) as model:
+        named = roles.named_roles(model)
+    assert {name: tuple(row) for name, row in named.items()} == rows(columns(path))

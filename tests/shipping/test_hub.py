@@ -22,6 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[WritableHub]:
     constants = hub_package.constants
     with WritableHub().running() as found:
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)  # others' tests are offline
         monkeypatch.setattr(constants, "ENDPOINT", found.endpoint)
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
         monkeypatch.setenv("HF_ENDPOINT", found.endpoint)

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import weighbridge as wb
-from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.models.modelfile import Instruction, parse_modelfile, read_modelfile, write_modelfile
 
 VALUES = [
@@ -134,27 +134,3 @@ def test_a_modelfile_from_another_is_refused(gguf: Path, tmp_path: Path) -> None
     (tmp_path / "b.modelfile").write_text("FROM ./Modelfile\n")
     with pytest.raises(UsageError, match="another Modelfile"):
         wb.open(tmp_path / "b.modelfile")
-
-
-def test_an_adapter_is_merged_by_convert_and_refused_elsewhere(model: Path, tmp_path: Path) -> None:
-    """Against `wb convert --lora`, whose result is compared with peft's elsewhere."""
-    import json
-
-    import numpy as np
-    from safetensors.numpy import save_file
-
-    adapter = tmp_path / "adapter"
-    adapter.mkdir()
-    q = "base_model.model.model.layers.0.self_attn.q_proj"
-    pair = {f"{q}.lora_A.weight": np.ones((2, 64), np.float32), f"{q}.lora_B.weight": np.ones((64, 2), np.float32)}
-    save_file(pair, adapter / "adapter_model.safetensors")
-    settings = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]}
-    (adapter / "adapter_config.json").write_text(json.dumps(settings))
-    path = tmp_path / "Modelfile"
-    path.write_text(f"FROM {model}\nADAPTER ./adapter\n")
-    wb.convert(path, tmp_path / "a", to="hf", dtype="f32")
-    wb.convert(model, tmp_path / "b", to="hf", dtype="f32", lora=adapter)
-    assert wb.diff(tmp_path / "a", tmp_path / "b")
-    assert not wb.diff(tmp_path / "a", model)
-    with pytest.raises((RefusedError, UsageError), match="adapter"):
-        wb.quantize(path, tmp_path / "q.gguf", "Q8_0", pre="gpt-2")

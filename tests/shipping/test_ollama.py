@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,26 @@ def test_what_was_shipped_comes_back(gguf: Path, root: Path, tmp_path: Path) -> 
     wb.ship("ollama", gguf, "tiny")
     wb.convert("ollama://tiny", tmp_path / "back", to="hf")
     assert wb.diff(tmp_path / "back", gguf)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        lambda source, target: wb.plan_convert(source, target / "hf", to="hf"),
+        lambda source, target: wb.plan_quantize(source, target / "q.gguf", "Q8_0"),
+        lambda source, target: wb.plan_slice(source, target / "s.gguf", layers="0"),
+        lambda source, target: wb.plan_split(source, target / "parts", max_shard_tensors=8),
+    ],
+)
+def test_what_the_store_has_beside_the_weights_is_listed(
+    plan: Callable[[str, Path], wb.Plan], gguf: Path, root: Path, tmp_path: Path
+) -> None:
+    wb.ship("ollama", gguf, "tiny", system="Be short.")
+    with plan("ollama://tiny", tmp_path) as made:
+        (note,) = [note for note in made.notes if "Ollama" in note]
+    assert {"template", "system", "params"} <= set(re.findall(r"\w+", note))
+    with plan(str(gguf), tmp_path) as made:
+        assert not [note for note in made.notes if "Ollama" in note]
 
 
 def test_a_sharded_gguf_is_merged(gguf: Path, root: Path, tmp_path: Path) -> None:

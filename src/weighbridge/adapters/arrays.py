@@ -11,12 +11,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from weighbridge.adapters.torch import BY_TORCH
 from weighbridge.base.dtypes import BY_NAME, BY_NUMPY, DType
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.tensors.nodes import Const, LogicalTensor, Node, QuantizedTensor
-
-_BY_TORCH: Final = MappingProxyType({t.torch: t for t in BY_NAME.values() if t.torch})
 
 
 def nodes_of(arrays: Mapping[str, Any]) -> dict[str, LogicalTensor]:
@@ -54,7 +53,7 @@ def _of_numpy(value: Any, name: str) -> Node:
 def _of_torch(value: Any, name: str) -> Node:
     import torch
 
-    dtype = _BY_TORCH.get(str(value.dtype).removeprefix("torch."))
+    dtype = BY_TORCH.get(str(value.dtype))
     if dtype is None or value.layout is not torch.strided or value.is_meta:
         raise UnsupportedError(f"{name}: a tensor of {value.dtype} and layout {value.layout} can't be stored")
     flat = value.detach().resolve_conj().resolve_neg().cpu().contiguous()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -18,9 +19,10 @@ from weighbridge.base.limits import TEMPLATE_MEMORY, TEMPLATE_OUTPUT, TEMPLATE_S
 _WORKER: Final = Path(__file__).with_name("chat_worker.py")
 _OLDEST: Final = (3, 1, 6)  # older ones have known ways out of the sandbox
 _TIME: Final = (9, 24)  # SIGKILL, SIGXCPU
-_SECONDS: Final = 60.0  # of the clock, for all conversations of `render_chats`; they take milliseconds
+_SECONDS: Final = 60.0  # of the clock, for all conversations of `render_chats`, and for transformers with its import
 
 Stopped = Literal["", "memory", "time", "output"]
+Engine = Literal["jinja2", "transformers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +40,26 @@ def render(template: str, variables: Mapping[str, Any], *, wait: float = TEMPLAT
     return _render_each(template, [dict(variables)], None, wait, "view")[0]
 
 
+def render_by_transformers(template: str, variables: Mapping[str, Any], *, wait: float = _SECONDS) -> Rendering:
+    """As `render`, by transformers' own code. UnsupportedError where transformers isn't installed."""
+    if find_spec("transformers") is None:
+        raise UnsupportedError("transformers isn't installed", hint='pip install "weighbridge[transformers]"')
+    return _render_each(template, [dict(variables)], None, wait, "view", "transformers")[0]
+
+
 def _render_each(
-    template: str, cases: Sequence[dict[str, Any]], now: float | None, wait: float, extra: str
+    template: str,
+    cases: Sequence[dict[str, Any]],
+    now: float | None,
+    wait: float,
+    extra: str,
+    engine: Engine = "jinja2",
 ) -> list[Rendering]:
     """What the template makes of each case, in one process: a limit that one of them breaks ends all."""
     _check_version(extra)
     request = {
         "template": template, "cases": cases, "now": now, "path": sys.path, "memory": TEMPLATE_MEMORY,
-        "seconds": TEMPLATE_SECONDS, "output": TEMPLATE_OUTPUT,
+        "seconds": TEMPLATE_SECONDS, "output": TEMPLATE_OUTPUT, "engine": engine,
     }  # fmt: skip
     with subprocess.Popen(
         [sys.executable, "-I", str(_WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE

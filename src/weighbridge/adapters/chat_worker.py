@@ -2,26 +2,35 @@
 
 Run by `adapters/chat_template.py` as a script, with nothing of Weighbridge imported. Reads one JSON object from
 standard input: {"template", "cases" (its variables), "now" (seconds since 1970, or null: the clock's), "path", "memory"
-in bytes, "seconds" of the processor, "output" in characters}. Gives up what a template could do harm with, renders,
-and writes a JSON list with {"text", "error", "stopped"} for each case.
+in bytes and "seconds" of the processor beside what the process takes without a template, "output" in characters,
+"engine"}. Gives up what a template could do harm with, renders, and writes a JSON list with {"text", "error",
+"stopped"} for each case.
 
-The environment is that of transformers (utils/chat_template_utils.py, `_compile_jinja_template`): an immutable sandbox,
-trim_blocks, lstrip_blocks, break and continue, `{% generation %}`, `tojson`, `raise_exception`, `strftime_now`.
+The engine "transformers" is that library's own code. The environment of the other is like it
+(utils/chat_template_utils.py, `_compile_jinja_template`): an immutable sandbox, trim_blocks, lstrip_blocks, break and
+continue, `{% generation %}`, `tojson`, `raise_exception`, `strftime_now`.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 
 def confine(memory: int, seconds: int) -> None:
-    """Limits that hold for the rest of the process, where the system has them (not Windows)."""
+    """Limits that hold for the rest of the process, where the system has them (not Windows). They come on top of what
+    the process has used so far: another library's import takes more than any template."""
     with suppress(ImportError):
         import resource
 
+        with suppress(OSError):  # Linux has this file
+            memory += int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        seconds += int(time.process_time()) + 1
         limits = ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, seconds), (resource.RLIMIT_FSIZE, 0),
                   (resource.RLIMIT_CORE, 0))  # fmt: skip
         for which, limit in limits:
@@ -64,12 +73,30 @@ def environment(now: float | None) -> Any:
     return made
 
 
-def render(made: Any, template: str, variables: dict[str, Any], most: int) -> dict[str, str]:
+#: The text of a template with its variables, in pieces.
+Engine = Callable[[str, dict[str, Any]], Iterable[str]]
+
+
+def engine_of(name: str, now: float | None) -> Engine:
+    """The one of this name, with all that it imports."""
+    if name == "transformers":
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        def of_transformers(template: str, variables: dict[str, Any]) -> Iterable[str]:
+            given = {"chat_template": template, **variables}
+            return render_jinja_template([given.pop("messages")], **given)[0]  # type: ignore[no-any-return]
+
+        return of_transformers
+    made = environment(now)
+    return lambda template, variables: made.from_string(template).generate(**variables)
+
+
+def render(engine: Engine, template: str, variables: dict[str, Any], most: int) -> dict[str, str]:
     """`text`, and what ended it: `error` (the template's own), `stopped` ("output", "memory")."""
     parts: list[str] = []
     size = 0
     try:
-        for part in made.from_string(template).generate(**variables):
+        for part in engine(template, variables):
             parts.append(part[: most - size])
             size += len(part)
             if size > most:
@@ -85,10 +112,10 @@ def render(made: Any, template: str, variables: dict[str, Any], most: int) -> di
 def main() -> None:
     request = json.load(sys.stdin)
     sys.path[:] = request["path"]
+    engine = engine_of(request["engine"], request["now"])  # imported before memory is short
     sys.setrecursionlimit(500)
-    made = environment(request["now"])  # imported before memory is short
     confine(request["memory"], request["seconds"])
-    answers = [render(made, request["template"], case, request["output"]) for case in request["cases"]]
+    answers = [render(engine, request["template"], case, request["output"]) for case in request["cases"]]
     json.dump(answers, sys.stdout)
 
 

@@ -7,15 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from weighbridge.adapters.torch import to_torch, torch_dtype
+from weighbridge.adapters.cuda import is_cuda, to_devices
+from weighbridge.adapters.torch import BY_TORCH, to_torch, torch_dtype
 from weighbridge.base.dtypes import BY_NAME, DType
 from weighbridge.base.errors import UnsupportedError, UsageError
-from weighbridge.tensors.nodes import LogicalTensor, Node
+from weighbridge.tensors.nodes import LogicalTensor, Node, as_node
+from weighbridge.tensors.prefetch import prefetch_behind
 
 if TYPE_CHECKING:
     import torch
-
-_BY_TORCH: Final = {f"torch.{t.torch}": t for t in BY_NAME.values() if t.torch}
+#: The keys under which config.json states packed weights: MLX's, the hub's.
+QUANTIZATION_KEYS: Final = ("quantization", "quantization_config")
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,10 @@ def load_module(
     absent = [n for n in places if n not in wanted and not groups[n] & wanted.keys()]
     unexpected = [n for n in tensors if n not in places]
     _check(wanted, places, absent if strict else [], unexpected if strict else [])
-    state = {name: _as_of(node, places[name], dtype, device) for name, node in wanted.items()}
+    nodes = {name: as_node(node, _type_in(places[name], dtype)) for name, node in wanted.items()}
+    where = {name: device or _device_in(places[name]) for name in wanted}
+    prefetch_behind(node for name, node in nodes.items() if not is_cuda(where[name]))
+    state = to_devices(nodes, where)
     module.load_state_dict(state, assign=True, strict=False)
     for name in wanted:
         for other in groups[name] - wanted.keys():
@@ -76,13 +81,17 @@ def _check(
         raise UsageError("; ".join(parts), hint="strict=False loads the others")
 
 
-def _as_of(node: LogicalTensor, place: Any, dtype: DType | None, device: str | None) -> torch.Tensor:
-    """A tensor as the module has it: its type, its device (the CPU for one on the meta device)."""
-    kind = _BY_TORCH.get(str(place.dtype)) if dtype is None or not place.dtype.is_floating_point else dtype
+def _type_in(place: Any, dtype: DType | None) -> DType:
+    """The type of a parameter, or `dtype` in its place if it is of floating point numbers."""
+    kind = BY_TORCH.get(str(place.dtype)) if dtype is None or not place.dtype.is_floating_point else dtype
     if kind is None:
         raise UnsupportedError(f"no cast to {place.dtype}")
-    where = device or (None if place.is_meta or place.device.type == "cpu" else str(place.device))
-    return to_torch(node, kind, where)
+    return kind
+
+
+def _device_in(place: Any) -> str:
+    """The device of a parameter; the CPU for one on the meta device."""
+    return "cpu" if place.is_meta else str(place.device)
 
 
 def _at(module: torch.nn.Module, name: str) -> Any:
@@ -136,19 +145,33 @@ def transformers_model(
     tensors: Mapping[str, LogicalTensor],
     dtype: DType | None,
     options: dict[str, Any],
+    *,
+    packed: bool = False,
 ) -> Any:
-    """A model of a transformers class from lazy values under hub names. UsageError for a class that has no config of
-    its own (an Auto class)."""
+    """A model of a transformers class from lazy values under hub names. `packed`: they are the stored parts of a method
+    that the config names, for the class's own modules of it. UsageError for a class that has no config of its own (an
+    Auto class), and with `packed` for a method that transformers doesn't have."""
     if getattr(kind, "config_class", None) is None:
         raise UsageError(
             f"{kind.__name__} is no class of one architecture",
             hint="pass the class itself: the first of config.json's architectures",
         )
-    own = kind.config_class.from_dict({k: v for k, v in config.items() if k not in _QUANTIZED})
+    if packed:
+        _check_method(config)
+    own = kind.config_class.from_dict({k: v for k, v in config.items() if packed or k not in QUANTIZATION_KEYS})
     found = None if dtype is None else torch_dtype(dtype)
-    lazy = {name: LazyValue(node, dtype) for name, node in tensors.items()}
+    lazy = {name: LazyValue(node, None if packed else dtype) for name, node in tensors.items()}
     return kind.from_pretrained(None, config=own, state_dict=lazy, dtype=found or "auto", **options)
 
 
-#: The settings of packed weights in a config; the weights are handed over decoded.
-_QUANTIZED: Final = ("quantization", "quantization_config")
+def _check_method(config: Mapping[str, Any]) -> None:
+    from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
+
+    mlx, hub = QUANTIZATION_KEYS
+    method = None if mlx in config else (config.get(hub) or {}).get("quant_method")
+    if not any(f"{method}{bits}" in AUTO_QUANTIZATION_CONFIG_MAPPING for bits in ("", "_4bit", "_8bit")):
+        raise UsageError(
+            f"transformers has no modules for weights packed by {method}" if method else
+            "the config names no method of packed weights that transformers has",
+            hint="leave packed out: the weights are then decoded",
+        )  # fmt: skip

@@ -30,7 +30,7 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> byte
     parquet = package("pyarrow.parquet", "writing Parquet", "fleet")
     schema = arrow.schema([(name, getattr(arrow, kind)()) for name, kind in columns.items()])
     sink = arrow.BufferOutputStream()
-    made = arrow.Table.from_pylist([{name: row.get(name) for name in columns} for row in rows], schema=schema)
+    made = arrow.Table.from_pydict({name: [row.get(name) for row in rows] for name in columns}, schema=schema)
     parquet.write_table(made, sink, compression="zstd")
     data: bytes = sink.getvalue().to_pybytes()
     return data

@@ -37,9 +37,9 @@ def _numpy(tensor: LogicalTensor, dtype: DType | None, rest: str) -> Any:
 
 
 def _torch(tensor: LogicalTensor, dtype: DType | None, rest: str) -> Any:
-    from weighbridge.adapters.torch import to_torch
+    from weighbridge.adapters.cuda import to_devices
 
-    return to_torch(tensor, dtype, rest or None)
+    return to_devices({"": tensor}, rest or None, dtype)[""]
 
 
 def _mlx(tensor: LogicalTensor, dtype: DType | None, rest: str) -> Any:

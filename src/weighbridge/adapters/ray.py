@@ -3,8 +3,9 @@ the worker and back, never through Ray's own. A window of pending tasks keeps th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from weighbridge.adapters.remote.extra import package
@@ -15,17 +16,20 @@ R = TypeVar("R")
 WINDOW: Final = 4
 #: Further tries of a task whose worker or node died; a task may then have been done twice.
 RETRIES: Final = 3
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def mapped(
-    function: Callable[[T], R], tasks: Iterable[T], *, address: str | None = None
+    function: Callable[[T], R], tasks: Iterable[T], *, address: str | None = None, labels: Mapping[str, str] = _NONE
 ) -> Iterator[tuple[T, R | None]]:
     """Each task and what the function made of it, in any order; None where its worker died every time. An error of the
-    function itself is raised. `address`: of a cluster; None: the one that is connected, or one of this machine."""
+    function itself is raised. `address`: of a cluster; None: the one that is connected, or one of this machine.
+    `labels`: of the nodes that may work; the tasks wait for one."""
     ray = package("ray", "running on a cluster", "ray")
     if not ray.is_initialized():
         ray.init(address=address, include_dashboard=None if address else False, log_to_driver=False)
-    remote = ray.remote(function).options(num_cpus=1, max_retries=RETRIES, scheduling_strategy="SPREAD")
+    where = {"label_selector": dict(labels)} if labels else {}
+    remote = ray.remote(function).options(num_cpus=1, max_retries=RETRIES, scheduling_strategy="SPREAD", **where)
     rest, pending = iter(tasks), dict[Any, T]()
     while True:
         room = max(int(WINDOW * ray.cluster_resources().get("CPU", 1)), WINDOW) - len(pending)

@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from weighbridge.base.dtypes import BY_NAME, BY_NUMPY, TABLE, U8, DType
+from weighbridge.adapters.torch import BY_TORCH
+from weighbridge.base.dtypes import BY_NAME, BY_NUMPY, U8, DType
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.base.state import Kind, Ordered, Ref, extent, path_of, too_deep
 from weighbridge.tensors.nodes import Const, Node
 
-_BY_TORCH: Final = {f"torch.{t.torch}": t for t in TABLE if t.torch}
 _PLAIN: Final = (bool, int, float, str, bytes)
 
 
@@ -165,7 +165,7 @@ def _kept(value: Any) -> _Kept | None:
 def _of_torch(tensor: Any) -> _Kept:
     import torch
 
-    dtype = _BY_TORCH.get(str(tensor.dtype))
+    dtype = BY_TORCH.get(str(tensor.dtype))
     whole = dtype is not None and (dtype.block == 1 or tensor.dim())
     if dtype is None or not whole or tensor.layout is not torch.strided or tensor.is_meta:
         raise UnsupportedError(f"a tensor of {tensor.dtype} and layout {tensor.layout} can't be saved")

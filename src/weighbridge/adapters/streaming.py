@@ -3,18 +3,19 @@ on while others are read.
 
 A slot is refilled only once the copy that used it has finished, so nothing is overwritten, and the staging memory
 bounds what is in flight. With slots of s bytes, a reader that takes r seconds for one and a copy that takes c,
-throughput is s / max(r, c). `MemoryDevice` copies with a thread and stands for a GPU in tests; `CudaDevice` copies on a
-stream of its own from pinned memory.
+throughput is s / max(r, c). `MemoryDevice` copies with a thread and stands for a GPU in tests; that of CUDA is in
+`adapters/cuda.py`.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -22,9 +23,6 @@ from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import MIB
 from weighbridge.io.page_cache import BLOCK, DirectReader
 from weighbridge.tensors.nodes import LogicalTensor, Stored
-
-if TYPE_CHECKING:
-    import torch
 
 SLOTS: Final = 4
 SLOT_BYTES: Final = 16 * MIB
@@ -47,7 +45,7 @@ class CopyDevice(Protocol):
         """Begin to copy `source` to the bytes of `target` from `at` on."""
 
     def finish(self) -> None:
-        """Return once everything is copied."""
+        """Return once nothing is copied any more; staging buffers aren't used from here on."""
 
 
 class TensorRead(NamedTuple):
@@ -118,24 +116,22 @@ def stream(
     """Copy `reads` to the device, in the order of files and offsets. `slots` staging buffers of `slot_bytes` are all
     the memory it takes; `direct`: read around the page cache (None: where most of a file isn't in it). Errors:
     FormatError where a file ends too early, OSError; nothing is running any more when it raises."""
-    files = {name: DirectReader(name, direct) for name in dict.fromkeys(r.file for r in reads)}
-    ring = _Ring(device, files, _chunks(reads, slot_bytes))
-    kept = [_Slot(device.staging(slot_bytes + 2 * BLOCK)) for _ in range(slots)]
-    for slot in kept:
-        ring.free.put(slot)
-    try:
+    with ExitStack() as opened:
+        opened.callback(device.finish)
+        files: dict[str, DirectReader] = {}
+        for name in dict.fromkeys(r.file for r in reads):
+            files[name] = opened.enter_context(closing(DirectReader(name, direct)))
+        ring = _Ring(device, files, _chunks(reads, slot_bytes))
+        kept = [_Slot(device.staging(slot_bytes + 2 * BLOCK)) for _ in range(slots)]
+        for slot in kept:
+            ring.free.put(slot)
         with ThreadPoolExecutor(readers) as pool:
             running = [pool.submit(ring.work) for _ in range(readers)]
-        failed = next((error for r in running if (error := r.exception()) is not None), None)
+        for reader in running:
+            reader.result()
         for slot in kept:
-            if slot.pending is not None and failed is None:
+            if slot.pending is not None:
                 slot.pending.wait()
-        device.finish()
-        if failed is not None:
-            raise failed
-    finally:
-        for file in files.values():
-            file.close()
 
 
 def _chunks(reads: Sequence[TensorRead], size: int) -> Iterator[_Chunk]:
@@ -150,30 +146,6 @@ def read_of(tensor: LogicalTensor, target: Any) -> TensorRead | None:
         return None
     place = tensor.source.location(tensor.offset)
     return None if place is None else TensorRead(place[0].name, place[1], tensor.spec.nbytes, target)
-
-
-def to_cuda(tensors: Mapping[str, LogicalTensor], device: str) -> dict[str, torch.Tensor]:
-    """Tensors on a CUDA device: those that lie in files as they are through the ring, others by way of the CPU."""
-    import torch
-
-    from weighbridge.adapters.torch import to_torch, torch_dtype
-
-    out: dict[str, torch.Tensor] = {}
-    reads: list[TensorRead] = []
-    for name, tensor in tensors.items():
-        kind = tensor.spec.dtype if isinstance(tensor, Stored) and tensor.spec.dtype.torch else None
-        target = None if kind is None else torch.empty(tensor.spec.nbytes, dtype=torch.uint8, device=device)
-        read = None if target is None else read_of(tensor, target)
-        if kind is None or target is None or read is None:
-            out[name] = to_torch(tensor, device=device)
-            continue
-        *lead, last = tensor.spec.shape or (1,)
-        shape = (*lead, last // kind.block) if tensor.spec.shape else ()
-        out[name] = target.view(torch_dtype(kind)).reshape(shape)
-        reads.append(read)
-    if reads:
-        stream(reads, CudaDevice(device))
-    return out
 
 
 # ------------------------------------------------------------------------------------------------ devices
@@ -206,51 +178,3 @@ class MemoryDevice:
 
     def finish(self) -> None:
         self._engine.shutdown(wait=True)
-
-
-class _Event:
-    def __init__(self, event: Any) -> None:
-        self.event = event
-
-    def wait(self) -> None:
-        self.event.synchronize()
-
-
-class CudaDevice:
-    """A CUDA device: targets are torch tensors of bytes on it. Copies run on a stream of their own, from pinned memory
-    that is kept for the process, since pinning is slow."""
-
-    _pinned: dict[int, list[Any]] = {}  # noqa: RUF012 - shared by all, on purpose
-    _lock = threading.Lock()
-
-    def __init__(self, device: str) -> None:
-        import torch
-
-        self.torch = torch
-        self.stream = torch.cuda.Stream(device)
-        self.stream.wait_stream(torch.cuda.current_stream(device))
-        self._taken: list[tuple[int, Any]] = []
-
-    def staging(self, size: int) -> memoryview:
-        with self._lock:
-            kept = self._pinned.get(size, [])
-            whole = kept.pop() if kept else self.torch.empty(size + BLOCK, dtype=self.torch.uint8, pin_memory=True)
-        self._taken.append((size, whole))
-        start = -whole.data_ptr() % BLOCK
-        found: memoryview = whole.numpy()[start : start + size].data
-        return found
-
-    def copy(self, source: memoryview, target: Any, at: int) -> Pending:
-        staged = self.torch.frombuffer(source, dtype=self.torch.uint8)
-        with self.torch.cuda.stream(self.stream):
-            target[at : at + len(source)].copy_(staged, non_blocking=True)
-            event = self.torch.cuda.Event()
-            event.record(self.stream)
-        return _Event(event)
-
-    def finish(self) -> None:
-        self.stream.synchronize()
-        with self._lock:
-            for size, whole in self._taken:
-                self._pinned.setdefault(size, []).append(whole)
-        self._taken = []

@@ -3,10 +3,10 @@ bytes lie there as torch needs them: such a tensor may be written to; the file i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from weighbridge.adapters.numpy import mapped
-from weighbridge.base.dtypes import F32, DType
+from weighbridge.base.dtypes import BY_NAME, F32, DType
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.tensors import nodes
 from weighbridge.tensors.filling import filled
@@ -14,6 +14,10 @@ from weighbridge.tensors.nodes import LogicalTensor, Node
 
 if TYPE_CHECKING:
     import torch
+
+
+#: Rows of the type table by `str(tensor.dtype)`.
+BY_TORCH: Final = {f"torch.{t.torch}": t for t in BY_NAME.values() if t.torch}
 
 
 def torch_dtype(dtype: DType) -> torch.dtype:

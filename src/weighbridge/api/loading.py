@@ -36,18 +36,20 @@ def load(
 
 
 def from_pretrained(
-    kind: type[Class], path: Path, *, dtype: str | None = None, **options: Any
+    kind: type[Class], path: Path, *, dtype: str | None = None, packed: bool = False, **options: Any
 ) -> Class:  # fmt: skip
     """A model of a transformers class (`LlamaForCausalLM`, no Auto class) from a file or folder of any format that has
     its config: a GGUF, an MLX folder, a quantized or a plain one. Values are read as transformers asks for them, and
-    packed ones are decoded. `dtype`: of the weights; None: the file's, F32 of quantized ones. `options`: those of
+    packed ones are decoded. `packed`: keep them as they are in transformers' own modules, where config.json names a
+    method that it has (compressed-tensors, GPTQ, AWQ, FP8 ...; their libraries must be installed). `dtype`: of the
+    weights, with `packed` of those that aren't; None: the file's, F32 of quantized ones. `options`: those of
     transformers' `from_pretrained`."""
     from weighbridge.adapters.modules import transformers_model
 
-    with _model(path, "hf") as model:
+    with _model(path, "stored" if packed else "hf") as model:
         wanted = None if dtype is None else _dtype(dtype)
         nodes = {name: model[name].node for name in model}
-        found: Class = transformers_model(kind, model.config, nodes, wanted, options)
+        found: Class = transformers_model(kind, model.config, nodes, wanted, options, packed=packed)
         return found
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from weighbridge.adapters.cuda import Devices
     from weighbridge.containers.base import Entry
     from weighbridge.models.checkpoint import Checkpoint, SourceOptions
     from weighbridge.tensors.nodes import LogicalTensor, Node
@@ -90,13 +91,15 @@ class Tensor:
         come as F32, or as the `dtype` asked for."""
         from weighbridge.adapters.numpy import to_numpy
 
+        self._announce()
         return cast("NDArray[Any]", self._kept(("numpy", dtype), lambda: to_numpy(self.node, _named(dtype))))
 
     def torch(self, dtype: str | None = None, device: str | None = None) -> torch.Tensor:
         """The values as a torch tensor; on the CPU it shares the file's pages where that is possible."""
-        from weighbridge.adapters.torch import to_torch
+        from weighbridge.adapters.cuda import to_devices
 
-        make = lambda: to_torch(self.node, _named(dtype), device)  # noqa: E731
+        self._announce()
+        make = lambda: to_devices({"": self.node}, device, _named(dtype))[""]  # noqa: E731
         return cast("torch.Tensor", self._kept(("torch", dtype, device), make))
 
     def parts(self) -> dict[str, Tensor]:
@@ -132,6 +135,13 @@ class Tensor:
             raise TypeError("a scalar has no length")
         return self.shape[0]
 
+    def _announce(self) -> None:
+        """Of a rank's part just these bytes are read, not a window around each page that is touched."""
+        if self._model is not None and self._model.share is not None:
+            from weighbridge.tensors.prefetch import prefetch
+
+            prefetch([self.node])
+
     def _kept(self, key: tuple[Any, ...], make: Any) -> Any:
         if self._cache is None:
             return make()
@@ -159,8 +169,12 @@ class Model(Closing, Mapping[str, Tensor]):
     """A lazy checkpoint: names to tensors, config and metadata. `cache()` keeps what was read until `clear_cache()`. It
     pickles as its path and options."""
 
-    def __init__(self, checkpoint: Checkpoint, names: Names = "logical", options: SourceOptions | None = None) -> None:
-        self.checkpoint, self.names, self._options = checkpoint, names, options
+    def __init__(
+        self, checkpoint: Checkpoint, names: Names = "logical", options: SourceOptions | None = None,
+        share: tuple[int, int] | None = None,
+    ) -> None:  # fmt: skip
+        """`share`: the rank, of so many, that `checkpoint` is the part of."""
+        self.checkpoint, self.names, self._options, self.share = checkpoint, names, options, share
         self._nodes = _named_tensors(checkpoint, names)
         own = self._nodes is checkpoint.stored and checkpoint.nodes is None
         self._entries = checkpoint.index.by_name if own else {}
@@ -215,31 +229,43 @@ class Model(Closing, Mapping[str, Tensor]):
     def rank(self, rank: int, *, of: int) -> Model:
         """The part of a tensor-parallel rank: this model's names, each tensor as the rank has it. Only its slices are
         read. Quantized tensors keep their codes; UsageError names the numbers of ranks by which they can be cut."""
+        if self.share is not None:
+            raise UsageError(f"this is rank {self.share[0]} of {self.share[1]} already")
         if self.names not in ("stored", "logical"):
             raise UsageError(f"a rank has the file's names, not {self.names}", hint="open the model without names=")
         from weighbridge.models.tensor_parallel.rank_view import rank_view
 
-        return Model(rank_view(self.checkpoint, rank, of), self.names, None)
+        return Model(rank_view(self.checkpoint, rank, of), self.names, self._options, (rank, of))
 
-    def state_dict(self, device: str | None = None) -> dict[str, torch.Tensor]:
+    def state_dict(self, device: Devices = None) -> dict[str, torch.Tensor]:
         """As `torch()`, in the form that `load_state_dict` accepts."""
         return self.torch(device)
 
     def numpy(self) -> dict[str, NDArray[Any]]:
         """All tensors as numpy arrays."""
+        self._announce()
         return {name: self[name].numpy() for name in self}
 
-    def torch(self, device: str | None = None) -> dict[str, torch.Tensor]:
-        """All tensors as torch tensors: a state dict. On a CUDA device what lies in files as it is comes through a
-        ring of pinned buffers, copied while the next are read."""
-        if device is not None and device.partition(":")[0] == "cuda":
-            from weighbridge.adapters.streaming import to_cuda
+    def torch(self, device: Devices = None) -> dict[str, torch.Tensor]:
+        """All tensors as torch tensors: a state dict. `device`: one for all, or by beginnings of names, the longest of
+        which counts (`{"": "cpu", "model.layers": "cuda:0"}`). On CUDA devices what lies in files as it is comes
+        through rings of pinned buffers, copied while the next are read."""
+        if device is not None:
+            from weighbridge.adapters.cuda import to_devices
 
-            return to_cuda({name: self[name].node for name in self}, device)
-        return {name: self[name].torch(device=device) for name in self}
+            return to_devices({name: self[name].node for name in self}, device)
+        self._announce()
+        return {name: self[name].torch() for name in self}
+
+    def _announce(self) -> None:
+        """All is read now, or soon: the system may begin."""
+        if self.share is None:  # a rank's tensors announce themselves
+            from weighbridge.tensors.prefetch import prefetch_behind
+
+            prefetch_behind(self._nodes[name] for name in self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (str(self.checkpoint.place.path), self.names, self._options)
+        return _reopened, (str(self.checkpoint.place.path), self.names, self._options, self.share)
 
     def close(self) -> None:
         """Close the files. Arrays that are views of them stay valid."""
@@ -250,15 +276,18 @@ class Model(Closing, Mapping[str, Tensor]):
 
     def _repr_html_(self) -> str:
         from weighbridge.reports.notebook import model_html
+        from weighbridge.reports.select import Selection
+        from weighbridge.reports.view.summary import summary
 
-        rows = [(t.name, t.dtype, t.shape, t.nbytes) for t in self.values()]
-        return model_html(str(self.checkpoint.place.path), self.format, rows)
+        found = summary(self.checkpoint, selection=Selection())
+        return model_html(found.report, found.parts)
 
 
-def _reopened(path: str, names: Names, options: SourceOptions | None) -> Model:
+def _reopened(path: str, names: Names, options: SourceOptions | None, share: tuple[int, int] | None) -> Model:
     from weighbridge.models.open import SourceOptions, open_model
 
-    return Model(open_model(path, options or SourceOptions()), names, options)
+    model = Model(open_model(path, options or SourceOptions()), names, options)
+    return model if share is None else model.rank(share[0], of=share[1])
 
 
 def _tensor_of(model: Model, name: str) -> Tensor:

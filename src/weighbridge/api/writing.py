@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path as FilePath
 from typing import Unpack
 
-from weighbridge.adapters.remote.schemes import resolve_target
+from weighbridge.adapters.remote.schemes import resolve_path, resolve_target
 from weighbridge.api.keywords import (
     ConvertKeywords,
     Path,
@@ -25,7 +24,6 @@ from weighbridge.api.keywords import (
 )
 from weighbridge.api.verbs import planned_and_run
 from weighbridge.base.errors import UsageError
-from weighbridge.conversion import lora as adapters
 from weighbridge.conversion import transform
 from weighbridge.conversion.checkpoint import strip as stripping
 from weighbridge.conversion.options import (
@@ -43,19 +41,18 @@ from weighbridge.conversion.quantize.inputs import QuantizeOptions
 from weighbridge.conversion.quantize.plan import QuantizePlan
 from weighbridge.conversion.tensor_parallel import plan_ranks
 from weighbridge.conversion.transform import SliceOptions, TransformPlan
-from weighbridge.models.checkpoint import Checkpoint, SourceOptions
+from weighbridge.models.checkpoint import Checkpoint, SourceOptions, open_tokenizer
+from weighbridge.models.lora.merge import merge_adapter
 from weighbridge.models.open import open_model
 from weighbridge.models.transform.rename import RenameRules
 
 
 @contextmanager
-def _opened(src: Path, options: SourceOptions, *, merges: bool = False) -> Iterator[Checkpoint]:
-    """The model at `src`. It stays open for the plan; closed where planning fails. `merges`: the caller merges the
-    adapters of a Modelfile, which are refused elsewhere."""
-    model = open_model(src, options)
+def _opened(src: Path, options: SourceOptions, *, tokenizer: bool = False) -> Iterator[Checkpoint]:
+    """The model at `src`. It stays open for the plan; closed where planning fails. `tokenizer`: a folder without
+    weights will do."""
+    model = (open_tokenizer(src, options) if tokenizer else None) or open_model(src, options)
     try:
-        if model.place.adapters and not merges:
-            raise UsageError(f"{src} adds an adapter to its model", hint=f"merge it first: wb convert {src} DST")
         yield model
     except BaseException:
         model.close()
@@ -76,12 +73,12 @@ def plan_convert(
     None: it follows from the extension of `dst`. `lora`: an adapter to merge into the weights.
     """
     source, write, given = sort_keywords(options)
-    with _opened(src, source, merges=True) as model:
+    with _opened(src, source, tokenizer=bool(given.get("vocab_only"))) as model:
         target = choose_target(model, dst, to, given)
-        for adapter in (*model.place.adapters, *(() if lora is None else (FilePath(lora),))):
+        if lora is not None:
             if isinstance(target.options, AdapterOptions | CheckpointOptions):
                 raise UsageError(f"--lora doesn't apply to {target.options.title}", hint="it applies to models")
-            model = adapters.merge_adapter(model, adapter)
+            model = merge_adapter(model, resolve_path(lora))
         return build(model, target, write)
 
 

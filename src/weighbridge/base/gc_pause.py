@@ -8,13 +8,12 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def paused(when: bool = True) -> Iterator[None]:
+def paused() -> Iterator[None]:
     """Pauses garbage collection, for work that makes many objects and no cycles; restores its state afterwards."""
-    pause = when and gc.isenabled()
-    if pause:
-        gc.disable()
+    enabled = gc.isenabled()
+    gc.disable()
     try:
         yield
     finally:
-        if pause:
+        if enabled:
             gc.enable()

@@ -140,8 +140,8 @@ VIEW_DETAIL: Final = 20_000
 VIEW_BYTES: Final = 64 << 10
 # Steps of a pickle that a report explains at once, each with its stack.
 VIEW_STEPS: Final = 10_000
-# A chat template that is rendered: memory of its process, which takes some 40 MB by itself, seconds of the processor
-# and of the clock, characters of its output. Real ones take a millisecond for a few kB.
+# A chat template that is rendered: memory and seconds of the processor beside what its process takes without it,
+# seconds of the clock, characters of its output. Real ones take a millisecond for a few kB.
 TEMPLATE_MEMORY: Final = 512 * MIB
 TEMPLATE_SECONDS: Final = 2
 TEMPLATE_WAIT: Final = 20.0

@@ -169,6 +169,10 @@ def _unknown(word: str) -> str:
     """What to say to a word that is no command: it may be a file, or a slip of the fingers."""
     if os.path.exists(word) or "/" in word or "." in word:
         return f"no command is called {word!r}. To look into that file: wb inspect {word}"
+    from weighbridge.cli.habits import WORDS
+
+    if word in WORDS:
+        return f"no command is called {word!r}: {WORDS[word]}"
     from difflib import get_close_matches
 
     near = get_close_matches(word, BY_NAME, 1)
@@ -286,7 +290,9 @@ def _explain(error: BaseException) -> int:
         case SystemExit():
             return error.code if isinstance(error.code, int) else TROUBLE
         case OSError():
-            print_error(_os_words(error), _NEXT_STEPS.get(error.errno or 0))
+            from weighbridge.cli.habits import next_step
+
+            print_error(_os_words(error), _NEXT_STEPS.get(error.errno or 0) or next_step(error))
             return TROUBLE
         case MemoryError():
             print_error("out of memory", "give it less to hold at once: --max-memory, -j 1")
@@ -301,7 +307,9 @@ def _usage(error: click.ClickException) -> int:
         return TROUBLE
     if isinstance(error, click.UsageError) and error.ctx is not None:
         sys.stderr.write(error.ctx.get_usage() + "\n")
-        hint = f"{error.ctx.command_path} --help"
+        from weighbridge.cli.habits import advice
+
+        hint = advice(error) or f"{error.ctx.command_path} --help"
     print_error(error.format_message(), hint)
     return TROUBLE
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
-from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -121,7 +120,7 @@ class Index:
 
     @cached_property
     def by_name(self) -> Mapping[str, Entry]:
-        return dict(zip(map(attrgetter("name"), self.entries), self.entries, strict=True))
+        return {entry.name: entry for entry in self.entries}
 
     def __getitem__(self, name: str) -> Entry:
         return self.by_name[name]

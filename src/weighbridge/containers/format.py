@@ -15,7 +15,7 @@ as an entry point of the group `weighbridge.formats`:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final, NamedTuple, Protocol, cast
@@ -145,7 +145,11 @@ class Format:
 
     def regions(self, source: Source) -> list[Region]:
         """Every byte of a file, named."""
-        return list(self._functions.regions(source))
+        return list(self.each_region(source))
+
+    def each_region(self, source: Source) -> Iterator[Region]:
+        """Every byte of a file, named, one by one: headers may have millions of keys."""
+        return iter(self._functions.regions(source))
 
     def layout(self, tensors: Sequence[tuple[str, Spec]], metadata: Mapping[str, Any]) -> Layout:
         """A file of these tensors. UnsupportedError where the format can't be written."""

@@ -234,11 +234,10 @@ def check(index: ShardIndex, shards: Mapping[str, Index], names: Collection[str]
     all files of the folder, where known."""
     finder = _Finder(index.path)
     finder.found += index.findings
-    present = {*names, *shards}
+    present, listed = {*names, *shards}, Counter(index.weight_map.values())
     for name in index.files:
         if name not in present:
-            count = sum(file == name for file in index.weight_map.values())
-            words = f"shard {name!r} is missing, and with it {count} tensors"
+            words = f"shard {name!r} is missing, and with it {listed[name]} tensors"
             finder.add("missing-shard", words, hint="download it")
     if not _agrees(index, shards):
         _check_listed(index, shards, finder)

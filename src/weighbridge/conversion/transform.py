@@ -15,6 +15,7 @@ from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.base.errors import UsageError
 from weighbridge.conversion.options import ShardOptions, WriteOptions
 from weighbridge.conversion.plan.build import build
+from weighbridge.conversion.plan.losses.settings import slice_losses
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.target import choose_target, same_format
 from weighbridge.models.checkpoint import Checkpoint
@@ -136,6 +137,7 @@ def _planned(
     if (size := _shard_size(model, path)) and isinstance(chosen.options, ShardOptions) and not chosen.options.sharded:
         chosen = chosen._replace(options=replace(chosen.options, max_shard_size=size))
     plan = build(done.model, chosen, write)
+    plan = replace(plan, losses=(*plan.losses, *slice_losses(model, done)))
     unwritten = done.changed and "config.json" in done.model.texts and not plan.folder
     aside = [f"config.json isn't written beside {path.name}: it would change, too"] if unwritten else []
     report = TransformReport(

@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from weighbridge.base.errors import UsageError
 from weighbridge.base.limits import GIB, MIB
+from weighbridge.io.page_cache import available_memory
 
 #: What the driver and the runtime take beside the buffers (Ollama's `MinimumMemory`), and what `--fit-target` leaves.
 RESERVED: Final = 512 * MIB
@@ -186,16 +186,6 @@ def _mac() -> Device | None:
 
 def _host() -> Device:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
-    free = _available() or total
+    free = available_memory() or total
     notes = (f"no GPU was found; {free // MIB:,} MiB of memory are available now",)
     return Device("this machine's CPU", "cpu", total, max(free - RESERVED, 0), None, False, notes)
-
-
-def _available() -> int | None:
-    """MemAvailable of Linux."""
-    try:
-        text = Path("/proc/meminfo").read_text()
-    except OSError:
-        return None
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
-    return int(found[1]) * 1024 if found else None

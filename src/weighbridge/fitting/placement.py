@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from weighbridge.base.spec import Spec
 from weighbridge.fitting.cache import CacheMemory
@@ -36,15 +37,21 @@ class WeightBytes:
         return self.input + sum(self.layers) + self.output - self.shared
 
 
+@lru_cache(maxsize=1 << 14)
+def _layer(name: str) -> int | None:
+    found = _BLOCK.match(name)
+    return int(found[1]) if found else None
+
+
 def weight_bytes(tensors: Mapping[str, Spec], used_layers: int, architecture: str = "") -> WeightBytes:
     """The weights of a GGUF by place. Those of layers behind `used_layers`, which predict further tokens, are skipped,
     as llama.cpp skips them without a draft."""
     layers: dict[int, int] = defaultdict(int)
     start = output = 0
     for name, spec in tensors.items():
-        if found := _BLOCK.match(name):
-            if int(found[1]) < used_layers:
-                layers[int(found[1])] += spec.nbytes
+        if (number := _layer(name)) is not None:
+            if number < used_layers:
+                layers[number] += spec.nbytes
         elif name.startswith(_INPUT):
             start += spec.nbytes
         else:

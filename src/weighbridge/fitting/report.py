@@ -122,13 +122,13 @@ def fit(
     cache_type = _named({t.name.lower(): t for t in CACHE_TYPES}, kv.lower(), "cache type")
     headers = open_headers(path, SourceOptions(arch_file=arch_file))
     with headers.model as opened:
-        model = gguf_model(opened)
+        model, adapters = gguf_model(opened), opened.place.adapters
     trained = _trained_context(model)
     tokens = context or min(trained or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
     if not 0 < tokens <= _MOST_CONTEXT:
         raise UsageError(f"a context of {tokens} tokens is out of range", hint=f"at most {_MOST_CONTEXT:,}")
     settings = chosen.settings(tokens, parallel, cache_type, flash_attention, ubatch)
-    return _Question(str(path), model, where, chosen, settings, tokens, trained).answer(type)
+    return _Question(str(path), model, where, chosen, settings, tokens, trained, adapters).answer(type)
 
 
 def _named(known: Mapping[str, Any], name: str, what: str) -> Any:
@@ -153,6 +153,7 @@ class _Question:
     settings: RunSettings
     context: int
     trained: int | None
+    adapters: tuple[os.PathLike[str], ...] = ()
 
     # -- sizes -------------------------------------------------------------------------------------------------------
 
@@ -371,6 +372,8 @@ class _Question:
         yield from self.device.notes
         if self.runtime.note:
             yield self.runtime.note
+        for adapter in self.adapters:
+            yield f"weights are those with {adapter} merged in; beside them it takes its own size"
         if self.trained and self.context > self.trained:
             yield f"the model was trained for {self.trained:,} tokens"
         if self.model.quantized and self.model.is_gguf:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from weighbridge.base.dtypes import BF16, F16, F32, DType, Kind
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.ftypes import FILE_TYPES, FileType
-from weighbridge.base.spec import Spec, without_leading_ones
+from weighbridge.base.spec import Spec, spec_of, without_leading_ones
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.quantize import ftypes
 from weighbridge.models.arch import kv_tensors
@@ -19,7 +20,7 @@ from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.config.mapping import config_to_gguf
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GgufModel:
     """A model as a GGUF. `tensors`: in the source's types where that is a GGUF, else as an unquantized GGUF has them.
     `quantized`: whether the source's matrices are quantized. `stored`: bytes of the source's tensors. `native`: the
@@ -44,8 +45,12 @@ class GgufModel:
         """The tensors with the types that llama-quantize would choose. (Refusals, for want of an importance matrix, are
         not looked for.)"""
         facts = ftypes.ModelFacts.of(self.keys)
-        choice = ftypes.choose_types(ftypes.ordered(list(self.tensors.items())), facts, wanted)
-        return {name: Spec(self.tensors[name].shape, dtype) for name, dtype in choice.types.items()}
+        choice = ftypes.choose_types(self._ordered, facts, wanted, refusing=False)
+        return {name: spec_of(self.tensors[name].shape, dtype) for name, dtype in choice.types.items()}
+
+    @cached_property
+    def _ordered(self) -> list[tuple[str, Spec]]:
+        return ftypes.ordered(list(self.tensors.items()))
 
 
 def gguf_model(model: Checkpoint) -> GgufModel:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from weighbridge.base.limits import MIB
 
@@ -45,15 +45,24 @@ class Prices:
 
 
 @dataclass(frozen=True)
-class Load:
-    """What a job moves. `rate`: bytes/s of a core; `egress`: bytes that leave their region; `prefixes`: of the sources
-    in buckets."""
+class Terms:
+    """What a job runs on and what that costs. `cross_region`: its sources lie in another region."""
+
+    nodes: Nodes = Nodes()
+    prices: Prices = Prices()
+    cross_region: bool = False
+
+
+DEFAULT_TERMS: Final = Terms()
+
+
+class Load(NamedTuple):
+    """What a job moves. `rate`: bytes/s of a core; `prefixes`: of the sources in buckets."""
 
     items: int
     read: int
     written: int
     rate: float
-    egress: int = 0
     prefixes: int = 1
 
 
@@ -77,18 +86,42 @@ class Estimate:
         return self.node_cost + self.request_cost + self.egress_cost
 
 
-def estimate(load: Load, nodes: Nodes = Nodes(), prices: Prices = Prices()) -> Estimate:
+def estimate(load: Load, terms: Terms = DEFAULT_TERMS) -> Estimate:
     """The formula above."""
-    reads = math.ceil(load.read / REQUEST) + 2 * load.items
-    writes = math.ceil(load.written / PART)
-    rates = {"network": nodes.network, "cores": nodes.cores * load.rate}
-    slower = min(rates, key=lambda name: rates[name])
-    seconds = {slower: load.read / (nodes.count * nodes.efficiency * rates[slower])}
+    nodes = terms.nodes
+    reads, writes = _requests(load)
+    slower, rate = _slower(load, nodes)
+    seconds = {slower: load.read / (nodes.count * rate)}
     seconds["requests"] = max(reads / READS_A_SECOND, writes / WRITES_A_SECOND) / max(load.prefixes, 1)
     bound = max(seconds, key=lambda name: seconds[name])
     return Estimate(
         load.items, load.read, load.written, reads, writes, seconds[bound], bound,
         node_cost=nodes.count * seconds[bound] / 3600 * nodes.price,
-        request_cost=reads / 1000 * prices.reads + writes / 1000 * prices.writes,
-        egress_cost=load.egress / 1e9 * prices.egress,
+        request_cost=_request_cost(reads, writes, terms.prices), egress_cost=_egress_cost(load, terms),
     )  # fmt: skip
+
+
+def item_cost(load: Load, terms: Terms) -> float:
+    """What one item costs that moved these bytes: its share of the machines, its requests, its egress."""
+    _, rate = _slower(load, terms.nodes)
+    machines = load.read / rate / 3600 * terms.nodes.price
+    return machines + _request_cost(*_requests(load), terms.prices) + _egress_cost(load, terms)
+
+
+def _requests(load: Load) -> tuple[int, int]:
+    """Requests that read and that write."""
+    return math.ceil(load.read / REQUEST) + 2 * load.items, math.ceil(load.written / PART)
+
+
+def _slower(load: Load, nodes: Nodes) -> tuple[str, float]:
+    """What bounds a node, and the bytes/s that it then takes."""
+    found = min(("network", nodes.network), ("cores", nodes.cores * load.rate), key=lambda row: row[1])
+    return found[0], nodes.efficiency * found[1]
+
+
+def _request_cost(reads: int, writes: int, prices: Prices) -> float:
+    return reads / 1000 * prices.reads + writes / 1000 * prices.writes
+
+
+def _egress_cost(load: Load, terms: Terms) -> float:
+    return load.read / 1e9 * terms.prices.egress if terms.cross_region else 0.0

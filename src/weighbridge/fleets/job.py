@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ def canonical(value: Any) -> bytes:
     try:
         return msgspec.json.encode(value, order="sorted")
     except UnicodeEncodeError:  # a file's name that isn't text
-        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        text = json.dumps(msgspec.to_builtins(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return text.encode("utf-8", "surrogatepass")
 
 
@@ -40,8 +41,7 @@ def digest(value: Any) -> str:
     return blake2b(canonical(value), digest_size=16).hexdigest()
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(msgspec.Struct, frozen=True, gc=False):
     """One file or model. `name`: what its output is called, unique in the fleet; `pin`: its version when it was listed;
     `passed`: why it isn't opened, and the rule that is a finding."""
 
@@ -52,9 +52,20 @@ class Item:
     passed: tuple[str, str | None] | None = None
 
     @classmethod
-    def parse(cls, row: Mapping[str, Any]) -> Item:
-        passed = row.get("passed")
-        return cls(row["source"], row["name"], row["size"], row["pin"], (passed[0], passed[1]) if passed else None)
+    def parse(cls, line: bytes) -> Item:
+        """The item of a line of the manifest. ValueError where it is none."""
+        try:
+            return _decoder().decode(line)
+        except msgspec.DecodeError:
+            try:
+                return msgspec.convert(parsed(line), cls)
+            except msgspec.ValidationError as error:
+                raise ValueError(str(error)) from None
+
+
+@cache
+def _decoder() -> msgspec.json.Decoder[Item]:
+    return msgspec.json.Decoder(Item)
 
 
 @dataclass(frozen=True)
@@ -78,9 +89,9 @@ class ItemBatch:
     chunk: int
     items: tuple[Item, ...]
 
-    @property
+    @cached_property
     def id(self) -> str:
-        return digest([self.job.op, dict(self.job.options), self.job.version, [vars(item) for item in self.items]])
+        return digest([self.job.op, dict(self.job.options), self.job.version, self.items])
 
     @property
     def record(self) -> str:

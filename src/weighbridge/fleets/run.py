@@ -7,15 +7,17 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlsplit
 
 from weighbridge.adapters.remote.schemes import resolve_target
-from weighbridge.base.errors import RefusedError, UsageError
-from weighbridge.fleets.costs import HEADER, Estimate, Load, Nodes, Prices, estimate
+from weighbridge.base.errors import RefusedError
+from weighbridge.fleets.costs import DEFAULT_TERMS, Estimate, Load, Terms, estimate
 from weighbridge.fleets.job import Item, ItemBatch, Job
 from weighbridge.fleets.manifest import FleetManifest, opened, written
-from weighbridge.fleets.operations import OPERATIONS, output_of
+from weighbridge.fleets.operations import OPERATIONS, bytes_read, output_of
+from weighbridge.fleets.parts import ModelParts, PartTask
 from weighbridge.fleets.report import FleetReport, write_report
 from weighbridge.fleets.runners import Runner, run_all
 from weighbridge.fleets.sources import items
@@ -35,8 +37,7 @@ class FleetPlan:
     op: str
     sources: tuple[str, ...]
     target: str
-    nodes: Nodes
-    prices: Prices
+    terms: Terms
     estimate: Estimate
     calibrated: float | None = None
     planned_before: bool = False
@@ -46,7 +47,9 @@ class FleetPlan:
 @dataclass(frozen=True)
 class Fleet:
     """A job over sources, with its target. `replan`: list the sources again, though a manifest is there. `shard`:
-    (number from 1, of so many) of the batches; None: all. `overwrite`: outputs that were there before the job."""
+    (number from 1, of so many) of the work; None: all. `overwrite`: replace outputs that were there before the job.
+    `task_size`: models with more bytes of output are made by several tasks of about so many; None: one task a model.
+    `terms`: what the plan and the report count costs by."""
 
     job: Job
     sources: tuple[str, ...]
@@ -54,6 +57,8 @@ class Fleet:
     replan: bool = False
     shard: tuple[int, int] | None = None
     overwrite: bool = False
+    task_size: int | None = None
+    terms: Terms = DEFAULT_TERMS
 
     def _records(self) -> Any:
         return records_at(resolve_target(self.target))
@@ -61,7 +66,7 @@ class Fleet:
     def _items(self) -> Iterator[Item]:
         return items(self.sources, by_file=OPERATIONS[self.job.op].by_file)
 
-    def plan(self, nodes: Nodes, prices: Prices, *, cross_region: bool = False, calibrate: float = 0.0) -> FleetPlan:
+    def plan(self, calibrate: float = 0.0) -> FleetPlan:
         """What would be read and written, and what it takes. Lists the sources, or the manifest that is there."""
         known = None if self.replan else opened(self.job, self._records())
         listed = self._items() if known is None else _all(known)
@@ -73,28 +78,26 @@ class Fleet:
             sample += [item] if len(sample) < 64 else []
             prefixes |= {_prefix(item.source)} if len(prefixes) < 10_000 else set()
         op = OPERATIONS[self.job.op]
-        read = min(size, count * HEADER) if op.reads is None and not self.job.options.get("values") else size
         measured = self._measured(sample, calibrate) if calibrate else None
-        load = Load(count, read, int(size * op.writes), measured or op.rate, read if cross_region else 0, len(prefixes))
+        read = bytes_read(self.job, count, size)
+        load = Load(count, read, int(size * op.writes), measured or op.rate, len(prefixes))
         return FleetPlan(
-            self.job.id, self.job.op, self.sources, self.target, nodes, prices, estimate(load, nodes, prices),
-            measured, known is not None,
+            self.job.id, self.job.op, self.sources, self.target, self.terms, estimate(load, self.terms), measured,
+            known is not None,
         )  # fmt: skip
 
     def _measured(self, sample: Sequence[Item], seconds: float) -> float | None:
-        """Bytes of sources a second of one core, over the first items, within `seconds`. UsageError for what writes."""
-        if OPERATIONS[self.job.op].writes:
-            raise UsageError(
-                "--calibrate measures only commands that write nothing", hint="the plan takes the rate of the docs"
-            )
-        began, done = time.monotonic(), 0
-        for item in sample:
-            if time.monotonic() - began > seconds:
+        """Bytes of sources a second of one core, over some items, the smallest first, within `seconds`; None where none
+        could be done. Outputs go to a temporary folder, one at a time."""
+        began, done, spent = time.monotonic(), 0, 0.0
+        for item in sorted(sample, key=lambda item: item.size):
+            with TemporaryDirectory(prefix="weighbridge-") as folder:
+                line = item_line(BatchTask(ItemBatch(self.job, 0, (item,)), folder, 1), item)
+            spent = time.monotonic() - began
+            done += 0 if line.failed else item.size
+            if done and spent > seconds:
                 break
-            item_line(BatchTask(ItemBatch(self.job, 0, (item,)), self.target, 1), item)
-            done += item.size
-        spent = time.monotonic() - began
-        return done / spent if done and spent else None
+        return done / spent if done else None
 
     def manifest(self) -> FleetManifest:
         """The job's manifest, made if it isn't there. RefusedError where an output of the job is there already."""
@@ -104,7 +107,12 @@ class Fleet:
             return known
         if known is not None:
             records.remove(known.name("manifest.json"))
-        return written(self.job, records, self._checked(known is not None))
+        try:
+            return written(self.job, records, self._checked(known is not None))
+        except RefusedError:  # by an output of a share that has planned the job meanwhile
+            if (known := opened(self.job, records)) is None:
+                raise
+            return known
 
     def _checked(self, before: bool) -> Iterator[Item]:
         """The items; those that write are refused where their output is there, unless a run of this job made it."""
@@ -119,22 +127,27 @@ class Fleet:
         a task."""
         manifest = self.manifest()
         done = failed = 0
-        for summary in run_all(runner, self._tasks(manifest, jobs)):
+        parts = ModelParts(self.task_size)
+        for summary in run_all(runner, self._tasks(manifest, jobs, parts), parts):
             done, failed = done + summary.items, failed + summary.failed
             if progress is not None:
                 progress(done, manifest.items, failed)
-        return write_report(manifest)
+        return write_report(manifest, self.terms)
 
-    def _tasks(self, manifest: FleetManifest, jobs: int) -> Iterator[BatchTask]:
-        """The batches of this shard without a record, in the manifest's order."""
+    def _tasks(self, manifest: FleetManifest, jobs: int, parts: ModelParts) -> Iterator[BatchTask | PartTask]:
+        """The batches of this shard without a record, in the manifest's order. The parts of a model go to one share
+        after the other."""
         number, of = self.shard or (1, 1)
         at = 0
         for chunk in range(manifest.chunks):
             finished = manifest.journaled(chunk)
             for batch in manifest.batches(chunk):
-                at += 1
-                if (at - 1) % of == number - 1 and batch.id not in finished:
-                    yield BatchTask(batch, self.target, jobs)
+                first, at = at, at + 1
+                task = BatchTask(batch, self.target, jobs, self.overwrite)
+                if batch.id in finished:
+                    parts.tidy(task)
+                else:
+                    yield from parts.tasks(task, lambda part, first=first: (first + part) % of == number - 1)  # type: ignore[misc]
 
 
 def _all(manifest: FleetManifest) -> Iterator[Item]:

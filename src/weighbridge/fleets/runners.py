@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar, cast
 
-from weighbridge.fleets.work import BatchTask, Summary, dead_line, run_batch, run_item, settle
+from weighbridge.fleets.parts import ModelParts, PartTask, make_part
+from weighbridge.fleets.work import BatchTask, ItemLine, Summary, dead_line, run_batch, run_item, settle
 
+T = TypeVar("T")
 R = TypeVar("R")
-Results = Iterator[tuple[BatchTask, R | None]]
+Results = Iterator[tuple[T, R | None]]
 _AHEAD: Final = 2  # tasks that wait for each process
 _DIED: Final = "the process that worked on it died (out of memory, or a fault in native code)"
 
@@ -25,7 +27,7 @@ _DIED: Final = "the process that worked on it died (out of memory, or a fault in
 class Runner(Protocol):
     """Maps a function over tasks."""
 
-    def map(self, function: Callable[[BatchTask], R], tasks: Iterable[BatchTask]) -> Results[R]:
+    def map(self, function: Callable[[T], R], tasks: Iterable[T]) -> Results[T, R]:
         """Each task and its result, in any order."""
 
 
@@ -36,10 +38,10 @@ class LocalRunner:
     def __init__(self, processes: int | None = None) -> None:
         self.processes = processes or os.cpu_count() or 1
 
-    def map(self, function: Callable[[BatchTask], R], tasks: Iterable[BatchTask]) -> Results[R]:
+    def map(self, function: Callable[[T], R], tasks: Iterable[T]) -> Results[T, R]:
         rest = iter(tasks)
         while True:
-            suspects: list[BatchTask] = []
+            suspects: list[T] = []
             yield from self._pooled(function, rest, suspects)
             if not suspects:
                 return
@@ -49,11 +51,9 @@ class LocalRunner:
     def _pool(self, processes: int) -> ProcessPoolExecutor:
         return ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
 
-    def _pooled(
-        self, function: Callable[[BatchTask], R], rest: Iterator[BatchTask], suspects: list[BatchTask]
-    ) -> Results[R]:
+    def _pooled(self, function: Callable[[T], R], rest: Iterator[T], suspects: list[T]) -> Results[T, R]:
         """Until the tasks are done, or a process dies: then those under way are `suspects`."""
-        pending: dict[Future[R], BatchTask] = {}
+        pending: dict[Future[R], T] = {}
         pool = self._pool(self.processes)
         try:
             while True:
@@ -71,7 +71,7 @@ class LocalRunner:
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _alone(self, function: Callable[[BatchTask], R], task: BatchTask) -> R | None:
+    def _alone(self, function: Callable[[T], R], task: T) -> R | None:
         with self._pool(1) as pool:
             try:
                 return pool.submit(function, task).result()
@@ -80,34 +80,46 @@ class LocalRunner:
 
 
 class RayRunner:
-    """Tasks of Ray Core, on the cluster at `address` ("auto": the one that this machine belongs to)."""
+    """Tasks of Ray Core, on the cluster at `address` ("auto": the one that this machine belongs to), on its nodes with
+    `labels`."""
 
-    def __init__(self, address: str | None = None) -> None:
-        self.address = address
+    def __init__(self, address: str | None = None, labels: Mapping[str, str] | None = None) -> None:
+        self.address, self.labels = address, labels or {}
 
-    def map(self, function: Callable[[BatchTask], R], tasks: Iterable[BatchTask]) -> Results[R]:
+    def map(self, function: Callable[[T], R], tasks: Iterable[T]) -> Results[T, R]:
         from weighbridge.adapters import ray
 
-        yield from ray.mapped(function, tasks, address=self.address)
+        yield from ray.mapped(function, tasks, address=self.address, labels=self.labels)
 
 
 class InlineRunner:
     """This process: for tests, and for few small items."""
 
-    def map(self, function: Callable[[BatchTask], R], tasks: Iterable[BatchTask]) -> Results[R]:
+    def map(self, function: Callable[[T], R], tasks: Iterable[T]) -> Results[T, R]:
         yield from ((task, function(task)) for task in tasks)
 
 
-def run_all(runner: Runner, tasks: Iterable[BatchTask]) -> Iterator[Summary]:
-    """Run every task, and write its record. Of a batch that kills its process, each item runs alone."""
-    for task, summary in runner.map(run_batch, tasks):
-        yield summary if summary is not None else _one_by_one(runner, task)
+def perform(task: BatchTask | PartTask) -> Summary | tuple[ItemLine, ...]:
+    """What a task is, in whatever process it runs."""
+    return make_part(task) if isinstance(task, PartTask) else run_batch(task)
+
+
+def run_all(runner: Runner, tasks: Iterable[BatchTask | PartTask], parts: ModelParts) -> Iterator[Summary]:
+    """Run every task, write its record, and publish the models whose parts are there. Of a batch that kills its
+    process, each item runs alone."""
+    for task, found in runner.map(perform, tasks):
+        if isinstance(task, PartTask):
+            errors = (dead_line(task.whole.batch.items[0], _DIED),) if found is None else found
+            yield from parts.returned(task, cast(tuple[ItemLine, ...], errors))
+        else:
+            yield cast(Summary, found) if found is not None else _one_by_one(runner, task)
+    yield from parts.published()
 
 
 def _one_by_one(runner: Runner, task: BatchTask) -> Summary:
     batch = task.batch
     singles = [task._replace(batch=type(batch)(batch.job, batch.chunk, (item,))) for item in batch.items]
-    found: dict[Any, bytes] = {}
+    found: dict[str, ItemLine] = {}
     for single, line in runner.map(run_item, singles):
         item = single.batch.items[0]
         found[item.name] = dead_line(item, _DIED) if line is None else line

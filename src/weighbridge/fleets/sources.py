@@ -10,7 +10,6 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from glob import iglob
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,12 +33,12 @@ _GIT: Final = ".git"
 def items(sources: Iterable[str], *, by_file: bool) -> Iterator[Item]:
     """The items that sources name, each once. `by_file`: every file, else every model. UsageError where a source names
     nothing, or two items would have one name."""
-    seen: dict[int, int] = {}
+    seen: dict[int, int] = {}  # hashes, as a fleet may have millions of names
     for source in sources:
         found = False
         for item in _expanded(source, by_file):
             found = True
-            name, origin = _short(item.name), _short(item.source)
+            name, origin = hash(item.name), hash(item.source)
             if (first := seen.get(name)) is None:
                 seen[name] = origin
                 yield item
@@ -48,11 +47,6 @@ def items(sources: Iterable[str], *, by_file: bool) -> Iterator[Item]:
                 raise UsageError(words, hint="name a folder above both, or a manifest with a name for each")
         if not found:
             raise UsageError(f"{source} names no {'file' if by_file else 'model'}", hint="see what is there: wb ls")
-
-
-def _short(text: str) -> int:
-    """A digest of a name that takes little memory: a fleet may have millions."""
-    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
 
 
 def _expanded(source: str, by_file: bool) -> Iterator[Item]:

@@ -78,6 +78,14 @@ def walk(root: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
         yield from walk(root / name)
 
 
+class StoredPath(type(Path())):  # type: ignore[misc]  # pathlib's class for this system
+    """A model's weights in a store on this machine. `sidecars`: what the store has of the model in other files;
+    `files`: all of them."""
+
+    sidecars: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
+
+
 class RemotePath(type(Path())):  # type: ignore[misc]  # pathlib's class for this system
     """The path of a file or folder elsewhere: pathlib's arithmetic, and a `RemoteTree`'s answers."""
 
@@ -111,8 +119,15 @@ class RemotePath(type(Path())):  # type: ignore[misc]  # pathlib's class for thi
         """The tree to write to, and the name in it. UsageError for a path that is only read."""
         tree, name = self._tree()
         if not hasattr(tree, "sink"):
-            raise UsageError(f"{self} is only read", hint="write to this machine, s3:// or hf://")
+            raise UsageError(f"{self} is only read", hint="write to this machine, a bucket or hf://")
         return tree, name  # type: ignore[return-value]  # a `TargetTree`, by its method
+
+    @property
+    def sidecars(self) -> tuple[str, ...]:
+        """What the place has of the model in files that aren't in the tree."""
+        found = self._found()
+        sidecars: tuple[str, ...] = getattr(found[0], "sidecars", ()) if found else ()
+        return sidecars
 
     @property
     def version(self) -> str:

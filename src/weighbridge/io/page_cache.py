@@ -6,6 +6,7 @@ import ctypes
 import errno
 import mmap
 import os
+import re
 from typing import Final
 
 from weighbridge.io.source import pread_into
@@ -29,6 +30,16 @@ def resident_share(fd: int, size: int) -> float:
         failed = mincore(ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(size), pages)
         del start  # the mapping can't be closed while its address is exported
     return 1.0 if failed else sum(byte & 1 for byte in pages.raw) / len(pages)
+
+
+def available_memory() -> int | None:
+    """Bytes that programs can take without swapping: MemAvailable of Linux; None elsewhere."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            found = re.search(r"^MemAvailable:\s+(\d+) kB", file.read(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(found[1]) * 1024 if found else None
 
 
 class DirectReader:

@@ -171,10 +171,10 @@ class RangeSource(Source):
             long = end - at > REQUEST or (end - at == REQUEST and at != self._tail)
             if piece is None and not long:
                 piece = self._missed(at, end, following)
-            if piece is not None:
-                self._ahead(min(piece.end if self._window == WINDOW else at + len(out), self._tail))
-            else:
+            if piece is None:
                 self._tail = end
+            elif at <= self._tail:  # announced ranges beyond the stream are none of its business
+                self._ahead(min(piece.end if self._window == WINDOW else at + len(out), self._tail))
         if piece is None:
             return self._direct(at, out[: end - at])
         self._wait(piece)

@@ -71,7 +71,7 @@ class Source(Closing, ABC):
         return None
 
     def advise(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Announce (offset, length) ranges that will be read. Nothing to do where reading costs no round trip."""
+        """Announce (offset, length) ranges that will be read. It may return before they are."""
 
     def stream(self, length: int) -> None:
         """Announce that the first `length` bytes, and perhaps more, will be read in their order."""
@@ -143,8 +143,21 @@ class FileSource(Source):
             done += got
         return done
 
+    def head(self, length: int) -> bytes:
+        if hasattr(os, "pread") and len(found := os.pread(self.fileno(), length, 0)) == min(length, self.size):
+            return found
+        return super().head(length)
+
     def location(self, offset: int) -> tuple[FileSource, int] | None:
         return self, offset
+
+    def advise(self, ranges: Iterable[tuple[int, int]]) -> None:
+        _will_need(self.fileno(), ranges)
+
+    def advise_behind(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """As `advise`, by a thread of its own, which a `close` doesn't stop."""
+        fd = os.dup(self.fileno())
+        threading.Thread(target=_will_need_then_close, args=(fd, list(ranges)), daemon=True).start()
 
     def map(self, private: bool = False) -> memoryview:
         """The whole file as a view, which keeps the mapping alive after `close`. Read-only; a `private` view may be
@@ -165,6 +178,36 @@ class FileSource(Source):
     def __del__(self) -> None:
         if getattr(self, "_fd", -1) >= 0:
             self.close()
+
+
+def _will_need(fd: int, ranges: Iterable[tuple[int, int]]) -> None:
+    """Ask the system to read ranges of a file into the page cache, where it takes such advice."""
+    if hasattr(os, "posix_fadvise"):
+        for offset, length in ranges:
+            os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
+
+
+#: What is announced at a time behind a caller's back: advice on what is in memory already costs a look at every page.
+_ADVISED: Final = 16 << 20
+
+
+def _will_need_then_close(fd: int, ranges: Iterable[tuple[int, int]]) -> None:
+    """As `_will_need`, but for the pieces whose first and last page are in memory. Closes the descriptor."""
+    try:
+        for start, length in ranges:
+            end = start + length
+            pieces = ((at, min(_ADVISED, end - at)) for at in range(start, end, _ADVISED))
+            _will_need(fd, (p for p in pieces if not (_is_cached(fd, p[0]) and _is_cached(fd, sum(p) - 1))))
+    finally:
+        os.close(fd)
+
+
+def _is_cached(fd: int, offset: int) -> bool:
+    """Whether a byte can be read without the device; False where the system can't tell."""
+    try:
+        return os.preadv(fd, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
+    except (OSError, AttributeError):
+        return False
 
 
 # O_NONBLOCK: opening a FIFO must not hang; it means nothing for a regular file.

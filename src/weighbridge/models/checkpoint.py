@@ -27,7 +27,7 @@ from weighbridge.containers.base import Index
 from weighbridge.io.location import open_source
 from weighbridge.io.source import Source
 from weighbridge.models.jsonfile import decode, numbers_as_text, oddities
-from weighbridge.models.locate import Place, locate
+from weighbridge.models.locate import Place, locate, locate_tokenizer
 from weighbridge.models.stored_tensors import StoredTensors
 
 if TYPE_CHECKING:
@@ -66,13 +66,21 @@ def open_checkpoint(path: str | Path, options: SourceOptions = SourceOptions()) 
         for weight in place.weights:
             sources.append(_shard(place, weight))
         for number, source in enumerate(sources):  # the headers of all files come at the same time
-            source.stream(_HEADERS.get(Path(source.name).suffix, _HEADER) if number == 0 else _HEADER)
+            if source.remote:
+                source.stream(_HEADERS.get(Path(source.name).suffix, _HEADER) if number == 0 else _HEADER)
         index = _index(place, sources, options.allow_expand)
-        return Checkpoint(replace(place, shards=None), index, options.arch_file)  # its names would be there twice
+        kept = place if place.shards is None else replace(place, shards=None)  # its names would be there twice
+        return Checkpoint(kept, index, options.arch_file)
     except BaseException:
         for source in sources:
             source.close()
         raise
+
+
+def open_tokenizer(path: str | os.PathLike[str], options: SourceOptions = SourceOptions()) -> Checkpoint | None:
+    """A folder with a config and a tokenizer and no weights, as a model without tensors; None for any other path."""
+    place = locate_tokenizer(path)
+    return None if place is None else Checkpoint(place, Index("safetensors", (), ()), options.arch_file)
 
 
 def _shard(place: Place, weight: Path) -> Source:

@@ -10,6 +10,7 @@ Modelfile                         the model of its FROM line
 from __future__ import annotations
 
 import errno
+import os
 import re
 import stat
 from collections.abc import Iterable
@@ -49,7 +50,8 @@ def is_training(name: str) -> bool:
 class Place:
     """`weights`: the files with tensors, in order. `folder`: where config.json and the tokenizer are looked for.
     `index`: the JSON that lists the shards, and `shards` its content until they are opened, where there is one.
-    `notes`: what was passed over on the way. `adapters`: those that a Modelfile adds to the model."""
+    `notes`: what was passed over on the way. `adapters`: those that a Modelfile adds to the model; `merged`: the files
+    of those that are merged into its weights."""
 
     path: Path
     weights: tuple[Path, ...]
@@ -58,10 +60,16 @@ class Place:
     shards: ShardIndex | None = None
     notes: tuple[str, ...] = ()
     adapters: tuple[Path, ...] = ()
+    merged: tuple[Path, ...] = ()
 
     @property
     def single(self) -> bool:
         return len(self.weights) == 1
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that the weights come from."""
+        return (*self.weights, *self.merged)
 
     def names(self) -> tuple[str, ...]:
         """The files in the folder, subfolders' with their paths (one level)."""
@@ -100,7 +108,26 @@ def locate(path: str | Path) -> Place:
     one = numbered(path.name)
     if one and one.suffix == ".gguf":
         return Place(path, _siblings(path, one), path.parent)
-    return Place(path, (path,), path.parent)
+    return Place(path, (path,), path.parent, notes=_left_in_store(path))
+
+
+def _left_in_store(path: Path) -> tuple[str, ...]:
+    """A note on what a store has of the model beside its weights."""
+    sidecars: tuple[str, ...] = getattr(path, "sidecars", ())
+    if not sidecars:
+        return ()
+    return (f"not part of the weights: {', '.join(sidecars)} of the model in Ollama; "
+            "ollama show --modelfile prints them",)  # fmt: skip
+
+
+def locate_tokenizer(path: str | os.PathLike[str]) -> Place | None:
+    """A folder with a config and no weights, such as one of a tokenizer alone; None for any other path."""
+    folder = resolve_path(path)
+    if not (folder.is_dir() and (folder / "config.json").is_file()):
+        return None
+    names = [p.name for p in folder.iterdir()]
+    weights = any(n.endswith(s) for n in names for suffix in _SUFFIXES for s in (suffix, f"{suffix}.index.json"))
+    return None if weights else Place(folder, (), folder)
 
 
 def _described(path: Path) -> Place:
@@ -114,7 +141,7 @@ def _described(path: Path) -> Place:
     place = locate(base)
     rest = [i for i in dict.fromkeys(i.command for i in file.instructions) if i not in ("FROM", "ADAPTER")]
     notes = [f"the Modelfile also names {other}, which isn't read" for other in others]
-    notes += [f"the Modelfile's adapter {adapter} is merged by wb convert alone" for adapter in adapters]
+    notes += [f"the Modelfile's adapter {adapter} is merged into the weights" for adapter in adapters]
     if rest:
         notes.append(f"not part of the weights: the Modelfile's {', '.join(rest)}; wb ship ollama carries them")
     return replace(place, notes=(*place.notes, *notes), adapters=adapters)
@@ -167,12 +194,18 @@ def _snapshot(folder: Path) -> Path | None:
 
 
 def _elsewhere(folder: Path) -> str | None:
-    """Where the weights are if this is a model's folder in the cache of Hugging Face."""
+    """Where the weights are if this is a model's folder in the cache of Hugging Face, and what a tokenizer is for."""
     snapshots = folder / "snapshots"
     if not snapshots.is_dir():
-        return None
+        return "it has a tokenizer: --vocab-only converts that alone" if _has_tokenizer(folder) else None
     kept = sorted((p for p in snapshots.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime)
     return f"a model's folder in the cache: name one of its snapshots, {kept[-1]}" if kept else None
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    return (folder / "config.json").is_file() and any(
+        (folder / n).is_file() for n in ("tokenizer.json", "tokenizer.model")
+    )
 
 
 def models_in(folder: Path) -> tuple[Path, ...]:

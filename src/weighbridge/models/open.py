@@ -1,19 +1,23 @@
 """Opens a model from a path: the one entry point of every command and function that reads one.
 
 open_model(path, options)      the model, a tensor-parallel set put together; its tensors can be read
-open_headers(path, options)    names, shapes and metadata, also of a set with missing ranks; no tensor data
+open_headers(path, options)    names, shapes and metadata, also of a set with missing ranks; no tensor data, no adapter
 """
 
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from functools import reduce
+from typing import Final, NamedTuple
 
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.models.checkpoint import Checkpoint, SourceOptions, open_checkpoint
 from weighbridge.models.tensor_parallel.rank_set import RankStatus, find_ranks, rank_set_of
 
-__all__ = ["Headers", "SourceOptions", "open_headers", "open_model"]
+__all__ = ["ALONE", "Headers", "SourceOptions", "open_headers", "open_model"]
+
+#: A rank's file is opened by itself.
+ALONE: Final = SourceOptions(join_ranks=False)
 
 
 class Headers(NamedTuple):
@@ -25,14 +29,28 @@ class Headers(NamedTuple):
 
 def open_model(path: str | os.PathLike[str], options: SourceOptions = SourceOptions()) -> Checkpoint:
     """The model at `path`: a file, a folder, an index, one file of a numbered set or of a tensor-parallel set, which is
-    joined. Reads headers only. Errors: OSError, FormatError, UnsupportedError, UsageError."""
+    joined, or a Modelfile, whose adapters are merged. Reads headers only. Errors: OSError, FormatError, UsageError,
+    UnsupportedError, RefusedError for an adapter to quantized weights."""
     path = resolve_path(path)
     files = find_ranks(path) if options.join_ranks else []
     if not files:
-        return open_checkpoint(path, options)
+        return _with_adapters(open_checkpoint(path, options))
     from weighbridge.models.tensor_parallel.rank_files import gather_ranks  # late: inspect starts without it
 
     return gather_ranks(path, files, options)
+
+
+def _with_adapters(model: Checkpoint) -> Checkpoint:
+    """The model with the adapters of its Modelfile."""
+    if not model.place.adapters:
+        return model
+    from weighbridge.models.lora.merge import merge_adapter  # late: inspect starts without it
+
+    try:
+        return reduce(merge_adapter, model.place.adapters, model)
+    except BaseException:
+        model.close()
+        raise
 
 
 def open_headers(path: str | os.PathLike[str], options: SourceOptions = SourceOptions()) -> Headers:

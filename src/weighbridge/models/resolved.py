@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.mapping_report import MappingError, MappingReport
 
 if TYPE_CHECKING:
+    from weighbridge.models.arch.diagnose import SizeMismatch
     from weighbridge.tensors.nodes import LogicalTensor
 
 
@@ -49,6 +50,18 @@ class ResolvedModel:
         if not self.report.ok:
             raise self._mapping_error()
         return self.family.load_checked(self.dialect, self.sizes, self._nodes, self.prefix)
+
+    @property
+    def mismatches(self) -> Sequence[SizeMismatch]:
+        """The sizes that tensors contradict, where all names fit and only shapes don't."""
+        from weighbridge.models.arch.diagnose import mismatches
+
+        report = self.report
+        if report.missing or report.unmapped or not report.misshapen:
+            return ()
+        how = self.family, self.dialect, self.sizes, self._shapes, report
+        found = mismatches(*how, gguf=self.format == "gguf")
+        return tuple(found) if found.total() == len(report.misshapen) else ()
 
     def _mapping_error(self) -> MappingError:
         from weighbridge.models.arch.diagnose import advice

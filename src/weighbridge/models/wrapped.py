@@ -1,13 +1,18 @@
-"""Names as frameworks leave them: torch.compile, DistributedDataParallel and PEFT put their own before each, and models
-that were saved without their head, or inside another class, lack a part or have one too many.
+"""Models as frameworks leave them. Names: torch.compile, DistributedDataParallel and PEFT put their own before each,
+and models that were saved without their head, or inside another class, lack a part or have one too many. Embeddings:
+some have more rows than config.json says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
-from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.errors import UnsupportedError, WeighbridgeError
+from weighbridge.models.arch.diagnose import SizeMismatch
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.transform.base import with_entries
 
@@ -15,11 +20,15 @@ _WRAPPERS: Final = ("_orig_mod.", "module.", "base_model.model.")
 
 
 def unwrapped(model: Checkpoint) -> tuple[Checkpoint, list[str]]:
-    """The model under the names of its family, and what was done to them. Nothing is done to names that fit, nor where
-    no such step makes all of them fit."""
+    """The model under the names and with the vocabulary of its family, and what was done to it. Nothing is done to one
+    that fits, nor where no such step makes it fit."""
     if model.format == "gguf" or _fits(model):
         return model, []
+    if (resized := _resized(model)) is not None:
+        return resized
     for names, words in _ways(model):
+        if len(set(names.values())) < len(names):
+            continue
         candidate = with_entries(model, ((e, names[e.name]) for e in model.index))
         if _fits(candidate):
             return candidate, [words]
@@ -31,6 +40,32 @@ def _fits(model: Checkpoint) -> bool:
         return model.resolved.report.ok
     except UnsupportedError:
         return False
+
+
+def unwrapped_folder(model: Checkpoint) -> tuple[Checkpoint, list[str]]:
+    """The same for a folder whose names are kept otherwise: only names are compared with
+    the family's that all begin with a part which none of the family's begins with."""
+    parts = {e.name.partition(".")[0] for e in model.index}
+    with suppress(WeighbridgeError):  # no family, or a config that names are kept without
+        if len(parts) == 1 and not parts & {name.partition(".")[0] for name in model.family.names("hf", model.sizes)}:
+            return unwrapped(model)
+    return model, []
+
+
+def _resized(model: Checkpoint) -> tuple[Checkpoint, list[str]] | None:
+    """The model with a config that has as many tokens as the embedding has rows, where that is all that is wrong and
+    config.json says fewer."""
+    found: Sequence[SizeMismatch] = ()
+    with suppress(UnsupportedError):
+        found = model.resolved.mismatches
+    if len(found) != 1 or found[0].key != "vocab_size" or found[0].found < found[0].declared:
+        return None
+    config = json.loads(json.dumps(model.config))
+    text = config.get("text_config")
+    (text if isinstance(text, dict) and "vocab_size" in text else config)["vocab_size"] = found[0].found
+    candidate = replace(model, texts={**model.texts, "config.json": json.dumps(config, indent=2).encode()})
+    words = f"{found[0]}: the model has as many tokens as rows"
+    return (candidate, [f"config.json: {words}"]) if _fits(candidate) else None
 
 
 def _ways(model: Checkpoint) -> Iterator[tuple[dict[str, str], str]]:

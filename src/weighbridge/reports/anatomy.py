@@ -7,9 +7,11 @@ down to the element of a tensor; and how the file divides among kinds of bytes.
 
 from __future__ import annotations
 
+import collections
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Final
 
 from weighbridge.base.errors import UsageError
@@ -94,21 +96,25 @@ def anatomy(
         raise UsageError(f"{file} is a folder", hint="name one file in it")
     with open_source(file) as source:
         form = format_of(source)
-        regions = form.regions(source)
         start, end = _range(source, at, start, end)
-        chosen = [r for r in _meeting(regions, start, end) if _wanted(r, name, kinds)]
-        if name is not None and not chosen:
+        sums, band = _Sums(), _Strip(source.size, cells)
+        each = band.over(sums.over(form.each_region(source)))
+        wanted = (r for r in _meeting(each, start, end) if _wanted(r, name, kinds))
+        first = next(wanted, None)
+        chosen = [] if first is None else list(islice(chain((first,), wanted), limit))
+        collections.deque(each, 0)  # the rest of the file
+        if name is not None and first is None:
             tensor_path.entry(form.parse(source), name, file)  # reports similar names
         return AnatomyReport(
             path=os.fspath(file),
             format=form.name,
             nbytes=source.size,
-            region_count=len(regions),
-            parts=tuple(_part(source, r, head) for r in chosen[:limit]),
-            shares=_shares(regions, source.size),
-            strip=tuple(strip(regions, source.size, cells)),
+            region_count=sums.count,
+            parts=tuple(_part(source, r, head) for r in chosen),
+            shares=sums.shares(source.size),
+            strip=tuple(band.kinds()),
             at=at,
-            place=_place(source, form.name, chosen[0], at) if at is not None and chosen else None,
+            place=_place(source, form.name, first, at) if at is not None and first is not None else None,
         )
 
 
@@ -134,29 +140,61 @@ def _part(source: Source, r: Region, head: int) -> RegionRow:
     return RegionRow(r.start, r.end, r.end - r.start, r.kind, r.label, r.value, data.hex())
 
 
-def _shares(regions: Iterable[Region], size: int) -> tuple[KindTotal, ...]:
-    sums: dict[str, list[int]] = {}
-    for r in regions:
-        row = sums.setdefault(r.kind, [0, 0])
-        row[0] += 1
-        row[1] += r.end - r.start
-    ordered = sorted(sums.items(), key=lambda row: (-row[1][1], row[0]))
-    return tuple(KindTotal(kind, n, nbytes, round(nbytes / size, 6) if size else 0.0) for kind, (n, nbytes) in ordered)
+class _Sums:
+    """How many regions of each kind there are, and how many bytes they take."""
+
+    def __init__(self) -> None:
+        self.count, self.kinds = 0, dict[str, list[int]]()
+
+    def over(self, regions: Iterable[Region]) -> Iterator[Region]:
+        """The regions, each of which is added."""
+        for r in regions:
+            self.count += 1
+            row = self.kinds.setdefault(r.kind, [0, 0])
+            row[0] += 1
+            row[1] += r.end - r.start
+            yield r
+
+    def shares(self, size: int) -> tuple[KindTotal, ...]:
+        ordered = sorted(self.kinds.items(), key=lambda row: (-row[1][1], row[0]))
+        return tuple(
+            KindTotal(kind, n, nbytes, round(nbytes / size, 6) if size else 0.0) for kind, (n, nbytes) in ordered
+        )
 
 
-def strip(regions: Sequence[Region], size: int, cells: int) -> Iterator[str]:
+class _Strip:
+    """How many bytes of each kind each of `cells` equal pieces of a file has."""
+
+    def __init__(self, size: int, cells: int) -> None:
+        self.size, self.count = size, min(cells, size)
+        self.sums: list[dict[str, int]] = [{} for _ in range(self.count)]
+
+    def over(self, regions: Iterable[Region]) -> Iterator[Region]:
+        """The regions, in the order of their bytes, each of which is added."""
+        cell = 0
+        for r in regions:
+            while cell < self.count and self._end(cell) <= r.start:
+                cell += 1
+            within = cell
+            while within < self.count and self._end(within - 1) < r.end:
+                part = min(r.end, self._end(within)) - max(r.start, self._end(within - 1))
+                self.sums[within][r.kind] = self.sums[within].get(r.kind, 0) + part
+                within += 1
+            yield r
+
+    def _end(self, cell: int) -> int:
+        return self.size * (cell + 1) // self.count
+
+    def kinds(self) -> Iterator[str]:
+        """The kind that most of each piece consists of."""
+        return (max(sums, key=lambda kind: sums[kind]) if sums else "unknown" for sums in self.sums)
+
+
+def strip(regions: Iterable[Region], size: int, cells: int) -> Iterator[str]:
     """The kind that most of each of `cells` equal pieces of the file consists of."""
-    at = 0
-    for cell in range(min(cells, size)):
-        lo, hi = size * cell // min(cells, size), size * (cell + 1) // min(cells, size)
-        sums: dict[str, int] = {}
-        while at < len(regions) and regions[at].start < hi:
-            r = regions[at]
-            sums[r.kind] = sums.get(r.kind, 0) + min(r.end, hi) - max(r.start, lo)
-            if r.end > hi:
-                break
-            at += 1
-        yield max(sums, key=lambda kind: sums[kind]) if sums else "unknown"
+    band = _Strip(size, cells)
+    collections.deque(band.over(regions), 0)
+    return band.kinds()
 
 
 def _place(source: Source, form: str, region: Region, at: int) -> TensorPosition | None:

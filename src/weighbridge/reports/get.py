@@ -14,13 +14,13 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.closeable import Closing
-from weighbridge.base.dtypes import F32, DType, Kind
+from weighbridge.base.dtypes import F32, DType
 from weighbridge.base.dtypes import dtype as named
-from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.errors import UsageError
 from weighbridge.base.limits import SLAB
 from weighbridge.base.spec import Spec
 from weighbridge.reports import tensor_path
@@ -30,36 +30,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from weighbridge.models.checkpoint import Checkpoint
+    from weighbridge.reports.statistics.tensor import TensorStatistics
     from weighbridge.tensors.nodes import LogicalTensor, Node
 
-SCHEMA: Final = "weighbridge/stats/1"
-BINS: Final = 32
-
 Progress = Callable[[int, int, str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """Statistics of a tensor's values; minimum to standard deviation and the histogram cover the finite ones and are
-    None if there are none. `edges` has one value more than `histogram`."""
-
-    path: str
-    tensor: str
-    dtype: str
-    shape: tuple[int, ...]
-    nbytes: int
-    count: int
-    nan: int
-    inf: int
-    zeros: int
-    minimum: float | None
-    maximum: float | None
-    mean: float | None
-    std: float | None
-    histogram: tuple[int, ...]
-    edges: tuple[float, ...]
-    preview: tuple[float, ...]
-    schema: str = SCHEMA
 
 
 class Picked(Closing):
@@ -68,7 +42,7 @@ class Picked(Closing):
     def __init__(
         self, path: str | os.PathLike[str], key: str | None = None, dtype: str | None = None, raw: bool = False
     ) -> None:
-        from weighbridge.models.checkpoint import open_checkpoint
+        from weighbridge.models.open import ALONE, open_model
         from weighbridge.tensors.nodes import as_node
 
         file, name = tensor_path.split(path)
@@ -77,7 +51,7 @@ class Picked(Closing):
                 f"{os.fspath(path)} names no tensor", hint="write PATH::TENSOR; wb inspect lists the names"
             )
         self.path, self.name, self.raw = os.fspath(file), name, raw
-        self.checkpoint: Checkpoint = open_checkpoint(file)
+        self.checkpoint: Checkpoint = open_model(file, ALONE)
         try:
             self.node, self.rest = _narrowed(_find(self.checkpoint, name, self.path, raw), key)
             self.values = as_node(self.node) if raw else _values(self.node, named(dtype) if dtype else None)
@@ -229,84 +203,12 @@ def save(
 # ---- statistics ----
 
 
-def stats(path: str | os.PathLike[str], key: str | None = None, progress: Progress | None = None) -> Stats:
-    """Statistics of the tensor, in one pass for the numbers and one for the histogram."""
+def stats(path: str | os.PathLike[str], key: str | None = None, progress: Progress | None = None) -> TensorStatistics:
+    """Statistics of a tensor, or of a slice of it."""
+    from weighbridge.reports.statistics.tensor import node_statistics, step_of
+    from weighbridge.tensors.nodes.moves import const
+
     with Picked(path, key) as picked:
-        sums = _Sums()
-        for block in _numbers(picked, progress):
-            sums.add(block)
-        histogram, edges = _histogram(picked, sums)
-        spec = picked.node.spec
-        return Stats(
-            picked.path, picked.name, spec.dtype.name, picked.shape, _stored_bytes(picked), sums.count, sums.nan,
-            sums.inf, sums.zeros, sums.low, sums.high, sums.mean if sums.finite else None,
-            math.sqrt(sums.m2 / sums.finite) if sums.finite else None, histogram, edges, sums.preview,
-        )  # fmt: skip
-
-
-def _stored_bytes(picked: Picked) -> int:
-    """Bytes as stored; of a part of rows, those of its values."""
-    from weighbridge.tensors.nodes import stored_bytes
-
-    if not picked.whole:
-        return math.prod(picked.shape) * picked.values.spec.dtype.size
-    return stored_bytes(picked.node)
-
-
-def _numbers(picked: Picked, progress: Progress | None = None) -> Iterator[NDArray[np.float64]]:
-    """The values as f64, piece after piece."""
-    import numpy as np
-
-    dtype = picked.values.spec.dtype
-    if dtype.kind is Kind.COMPLEX:
-        raise UnsupportedError("complex values have no order, so they have no statistics")
-    for slab in picked.slabs(progress):
-        yield slab.view(np.dtype(dtype.numpy)).astype("f8")
-
-
-class _Sums:
-    """Running sums; mean and squared deviation are merged piece by piece (Chan et al.), so that they stay precise."""
-
-    def __init__(self) -> None:
-        self.count = self.nan = self.inf = self.zeros = self.finite = 0
-        self.low: float | None = None
-        self.high: float | None = None
-        self.mean = self.m2 = 0.0
-        self.preview: tuple[float, ...] = ()
-
-    def add(self, block: NDArray[np.float64]) -> None:
-        import numpy as np
-
-        if not self.count:
-            self.preview = tuple(block[:8].tolist())
-        self.count += block.size
-        self.nan += int(np.isnan(block).sum())
-        self.inf += int(np.isinf(block).sum())
-        self.zeros += int((block == 0).sum())
-        good = block[np.isfinite(block)]
-        if not good.size:
-            return
-        low, high = float(good.min()), float(good.max())
-        self.low = low if self.low is None else min(self.low, low)
-        self.high = high if self.high is None else max(self.high, high)
-        mean = float(good.mean())
-        self._merge(good.size, mean, float(((good - mean) ** 2).sum()))
-
-    def _merge(self, n: int, mean: float, m2: float) -> None:
-        total, delta = self.finite + n, mean - self.mean
-        self.mean += delta * n / total
-        self.m2 += m2 + delta * delta * self.finite * n / total
-        self.finite = total
-
-
-def _histogram(picked: Picked, sums: _Sums) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    import numpy as np
-
-    if sums.low is None or sums.high is None:
-        return (), ()
-    low, high = (sums.low, sums.high) if sums.low < sums.high else (sums.low - 0.5, sums.high + 0.5)
-    edges = np.linspace(low, high, BINS + 1)
-    found = np.zeros(BINS, np.int64)
-    for block in _numbers(picked):
-        found += np.histogram(block[np.isfinite(block)], edges)[0]
-    return tuple(found.tolist()), tuple(edges.tolist())
+        node = picked.node if picked.whole else const(picked.array(), picked.values.spec.dtype)
+        found = node_statistics(node, picked.name, step_of(lambda: False, progress, picked.name))
+        return replace(found, path=picked.path)

@@ -84,6 +84,10 @@ class safe_open:
 
     def get_tensors(self) -> dict[str, Any]:
         """All tensors by name, in the order of the file."""
+        from weighbridge.models.stored_tensors import node_builder
+        from weighbridge.tensors.prefetch import prefetch_behind
+
+        prefetch_behind(map(node_builder(self._opened()), self._opened()))
         return {name: self.get_tensor(name) for name in self.offset_keys()}
 
     def get_slice(self, name: str) -> PySafeSlice:

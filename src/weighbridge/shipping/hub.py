@@ -18,9 +18,8 @@ from weighbridge.conversion.result import Progress
 from weighbridge.io.sink import write_file
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.locate import models_in
-from weighbridge.models.modelfile import is_modelfile
 from weighbridge.shipping.card import CardFacts, CardFile, card, commands
-from weighbridge.shipping.model import opened
+from weighbridge.shipping.model import opened, refuse_modelfile
 from weighbridge.shipping.plan import ShippedFile, ShipPlan, ShipReport, ShipRequest
 
 #: The Hub's hard limit on a file (docs/hub/storage-limits).
@@ -34,8 +33,7 @@ def prepare(request: ShipRequest) -> ShipPlan:
     name, options = request.name, request.options
     if not _NAME.fullmatch(name) or ".." in name or "--" in name or name.endswith(".git"):
         raise UsageError(f"{name!r} is no name of a repository", hint=f"wb ship hub {request.path} ORG/NAME")
-    if is_modelfile(request.path):
-        raise UsageError("the Hub runs no Modelfile", hint="name the model's file or folder")
+    refuse_modelfile(request.path, "the Hub")
     paths = dict(_files(request.path))
     facts, notes = _facts(request)
     readme = paths.pop(_CARD, None)

@@ -14,8 +14,7 @@ from weighbridge.conversion.result import Progress
 from weighbridge.io.sink import StoreWriter
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.locate import locate
-from weighbridge.models.modelfile import is_modelfile
-from weighbridge.shipping.model import as_gguf, in_place, opened
+from weighbridge.shipping.model import as_gguf, in_place, opened, refuse_modelfile
 from weighbridge.shipping.plan import ShippedFile, ShipPlan, ShipReport, ShipRequest
 
 _FORBIDDEN: Final = re.compile(r'[/<>:"\\|?*\x00-\x1f]')
@@ -39,8 +38,7 @@ def prepare(request: ShipRequest) -> ShipPlan:
     """The plan of shipping to LM Studio: a GGUF, its shards, or an MLX folder; others are converted to a GGUF."""
     options = request.options
     root = Path(options.store).expanduser() if options.store else lmstudio.models_folder()
-    if is_modelfile(request.path):
-        raise UsageError("LM Studio takes no Modelfile", hint="name the model's file")
+    refuse_modelfile(request.path, "LM Studio")
     publisher, model = _named(request)
     folder = root / publisher / model
     _check(root, folder, options.overwrite)

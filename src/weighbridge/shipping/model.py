@@ -19,7 +19,7 @@ from weighbridge.conversion.plan.model import Plan
 from weighbridge.io.source import FileSource, Source
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.modelfile import Modelfile, is_modelfile, read_modelfile
-from weighbridge.models.open import open_model
+from weighbridge.models.open import open_headers
 
 _LICENCES: Final = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE", "NOTICE", "USE_POLICY.md")
 #: GGUF key of a sampling default -> PARAMETER of Ollama.
@@ -35,9 +35,21 @@ SAMPLING: Final[Mapping[str, str]] = {
 
 @contextmanager
 def opened(path: Path) -> Iterator[Checkpoint]:
-    """The model, closed again: only its headers are used here."""
-    with open_model(path) as model:
+    """The model's headers, closed again; of a Modelfile the headers of what it is made FROM."""
+    with open_headers(path).model as model:
         yield model
+
+
+def refuse_modelfile(path: Path, program: str) -> None:
+    """UsageError for a Modelfile, which is Ollama's alone."""
+    if is_modelfile(path):
+        raise UsageError(f"{program} takes no Modelfile", hint="name the model's file or folder")
+
+
+def own_adapters(model: Checkpoint) -> bool:
+    """Whether llama.cpp reads the Modelfile's adapters as they are, beside a model that is one GGUF."""
+    place = model.place
+    return model.format == "gguf" and place.single and all(a.suffix == ".gguf" and a.is_file() for a in place.adapters)
 
 
 def in_place(model: Checkpoint) -> bool:
@@ -117,10 +129,8 @@ def as_gguf(path: Path, type: str | None, staged: Path) -> GgufParts:
     """The model at `path` as one GGUF, made at `staged` where it isn't one yet."""
     described = read_modelfile(path) if is_modelfile(path) else None
     with opened(path) as model:
-        if model.place.adapters and type is not None:
-            raise UsageError("--type doesn't apply to a model with an adapter", hint=f"wb convert {path} DST")
         place, one_file = model.place, model.format == "gguf" and model.place.single
-        if one_file and type is None and not model.place.adapters and in_place(model):
+        if one_file and type is None and own_adapters(model) and in_place(model):
             return _existing(model, described)
         several = model.format == "gguf" and not place.single
     plan = _made(path, type, staged, several)

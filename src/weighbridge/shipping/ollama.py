@@ -125,7 +125,7 @@ def _content(parts: GgufParts, request: ShipRequest) -> OllamaContent:
     if not licences:
         notes.append("no licence is known: neither a LICENSE file beside the model nor general.license")
     config = _config(parts, [layer.part for layer in layers])
-    text = _modelfile(request, files, texts, params, messages, licences, notes)
+    text = _modelfile(parts, request, files, texts, params, messages, licences, notes)
     return OllamaContent(tuple(layers), config, text, tuple(notes))
 
 
@@ -221,11 +221,11 @@ def human_number(count: int) -> str:
 # ------------------------------------------------------------------------------------------------ Modelfile
 
 
-def _modelfile(request: ShipRequest, files: list[StoreLayer], texts: Mapping[str, str], params: Mapping[str, Any],
-               messages: Any, licences: Any, notes: list[str]) -> str:  # fmt: skip
+def _modelfile(parts: GgufParts, request: ShipRequest, files: list[StoreLayer], texts: Mapping[str, str],
+               params: Mapping[str, Any], messages: Any, licences: Any, notes: list[str]) -> str:  # fmt: skip
     """The same model as a Modelfile. What one can't express is left out, and listed."""
     model, *others = files
-    rows = [Instruction("FROM", str((request.path if model.made else model.file or request.path).absolute()))]
+    rows = [*_made_from(parts, request)] if model.file is None or model.made else [_from(model.file)]
     rows += [
         Instruction("ADAPTER" if x.part == "adapter" else "FROM", str(x.file and x.file.absolute())) for x in others
     ]
@@ -241,6 +241,21 @@ def _modelfile(request: ShipRequest, files: list[StoreLayer], texts: Mapping[str
         except UnsupportedError as error:
             notes.append(f"not in the Modelfile: {row.command} ({error.message})")
     return "".join(written)
+
+
+def _from(path: Path) -> Instruction:
+    return Instruction("FROM", str(path.absolute()))
+
+
+def _made_from(parts: GgufParts, request: ShipRequest) -> Iterator[Instruction]:
+    """What a model that isn't a GGUF yet is made of: the source, or what its Modelfile names."""
+    if parts.described is None:
+        yield _from(request.path)
+        return
+    named = [("FROM", parts.described.values("FROM")[0]), *(("ADAPTER", v) for v in parts.described.values("ADAPTER"))]
+    for command, value in named:
+        found = referred(parts.described, value, request.path.parent)
+        yield Instruction(command, str(found.absolute()) if isinstance(found, Path) else value)
 
 
 def _parameter(value: Any) -> str:

@@ -19,7 +19,7 @@ from weighbridge.fitting.report import FitReport, fit
 from weighbridge.io.sink import write_file
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.modelfile import is_modelfile
-from weighbridge.shipping.model import in_place, opened
+from weighbridge.shipping.model import in_place, opened, own_adapters, refuse_modelfile
 from weighbridge.shipping.plan import ShipCheck, ShippedFile, ShipPlan, ShipReport, ShipRequest
 
 FORMS: Final = ("command", "systemd", "compose")
@@ -47,11 +47,16 @@ def llama_server(request: ShipRequest) -> ShipPlan:
             words = "the GGUF is a part of a llamafile"
             raise UnsupportedError(words, hint=f"run {request.path} itself, or wb convert {request.path} model.gguf")
         weights, keys = model.place.weights[0].absolute(), dict(model.metadata)
+        if not own_adapters(model):
+            words = "llama-server reads adapters that are GGUFs"
+            raise UnsupportedError(words, hint=f"merge it: wb convert {request.path} model.gguf")
+        adapters = [path.absolute() for path in model.place.adapters]
         projectors = [] if is_modelfile(request.path) else _projectors(weights)
     if options.mmproj is not None:
         projectors = [Path(options.mmproj).absolute()]
     report, notes = _fitted(request)
-    arguments = _arguments(weights, keys, projectors, report, request)
+    extra = [*(("--mmproj", path) for path in projectors), *(("--lora", path) for path in adapters)]
+    arguments = _arguments(weights, keys, extra, report, request)
     command = shlex.join(arguments)
     text = {"command": lambda: command + "\n", "systemd": lambda: systemd(arguments, weights),
             "compose": lambda: compose(arguments, weights, report)}[form]()  # fmt: skip
@@ -92,12 +97,13 @@ def _verdict(report: FitReport) -> str:
 
 
 def _arguments(
-    weights: Path, keys: Mapping[str, Any], projectors: Sequence[Path], report: FitReport | None, request: ShipRequest
-) -> list[str]:
-    """The arguments, in the order of llama-server's own help."""
+    weights: Path, keys: Mapping[str, Any], extra: Sequence[tuple[str, Path]], report: FitReport | None,
+    request: ShipRequest,
+) -> list[str]:  # fmt: skip
+    """The arguments, in the order of llama-server's own help. `extra`: further files, each with its option."""
     o = request.options
     given = ["llama-server", "-m", str(weights)]
-    given += [part for path in projectors for part in ("--mmproj", str(path))]
+    given += [part for option, path in extra for part in (option, str(path))]
     if context := (report.context if report else o.context):
         given += ["-c", str(context)]
     if o.parallel:
@@ -197,6 +203,7 @@ def _fields(report: ShipReport) -> dict[str, Any]:
 
 def vllm(request: ShipRequest) -> ShipPlan:
     """What vLLM needs, and the command."""
+    refuse_modelfile(request.path, "vLLM")
     with opened(request.path) as model:
         checks = tuple(_vllm_checks(model))
     folder = request.path if request.path.is_dir() else request.path.parent
@@ -279,6 +286,7 @@ def _device_notes(request: ShipRequest, runtime: str) -> tuple[str, ...]:
 
 def mlx(request: ShipRequest) -> ShipPlan:
     """What mlx-lm needs, and the commands."""
+    refuse_modelfile(request.path, "mlx-lm")
     with opened(request.path) as model:
         checks = tuple(_mlx_checks(model))
     place = shlex.quote(str(request.path if request.path.is_dir() else request.path.parent))

@@ -6,7 +6,8 @@ counts.moments(), counts.quantiles([0.5]), counts.histogram(edges)
 
 F16 and BF16 count exactly. Other types are decoded, and count as f32 by the upper half of the bits, and the sum of each
 pattern's lower halves is kept: count, sum, mean and extremes are exact then, and what depends on more (quantiles, a
-bin's edge) is off by at most 2^-8 of a value.
+bin's edge) is off by at most 2^-8 of a value. Plain types of 32 and 64 bits have `WideSums` too, so that nothing about
+their moments and extremes depends on the counters.
 """
 
 from __future__ import annotations
@@ -41,6 +42,40 @@ class Moments(NamedTuple):
     rms: float | None
 
 
+class WideSums:
+    """What f64 tells of values, slab by slab; mean and squared deviation are merged (Chan et al.), so that they stay
+    precise."""
+
+    def __init__(self) -> None:
+        self.nan = self.inf = self.zeros = self.finite = 0
+        self.low, self.high = math.inf, -math.inf
+        self.mean = self.deviation = 0.0
+
+    def add(self, values: F64) -> None:
+        good = values if np.isfinite(values).all() else values[np.isfinite(values)]
+        self.nan += int(np.isnan(values).sum())
+        self.inf += int(np.isinf(values).sum())
+        self.zeros += values.size - int(np.count_nonzero(values))
+        if good.size:
+            self.low, self.high = min(self.low, float(good.min())), max(self.high, float(good.max()))
+            mean = float(good.mean())
+            with ignore_fp_warnings():  # squares may overflow
+                centred = good - mean
+                self._merge(good.size, mean, float(centred @ centred))
+
+    def _merge(self, count: int, mean: float, deviation: float) -> None:
+        total, delta = self.finite + count, mean - self.mean
+        self.mean += delta * count / total
+        self.deviation += deviation + delta * delta * self.finite * count / total
+        self.finite = total
+
+    def moments(self, kurtosis: float | None) -> Moments:
+        if not self.finite:
+            return Moments(None, None, None, None)
+        variance = self.deviation / self.finite
+        return Moments(self.mean, math.sqrt(variance), kurtosis, math.sqrt(variance + self.mean * self.mean))
+
+
 class ValueCounts:
     """Counters of the values of stored bytes of one type: F16, BF16, F32. UsageError for another."""
 
@@ -49,6 +84,7 @@ class ValueCounts:
             raise UsageError(f"{dtype} values are counted as F32")
         self.dtype = dtype
         self.exact = is_half(dtype)
+        self.wide: WideSums | None = None  # where the values are of a plain type of 32 or 64 bits
         self._own_counts = np.zeros(patterns.PATTERNS, np.uint64)
         self._own_low = np.zeros(patterns.PATTERNS, np.uint64)
         self._pending = 0  # values in the counters
@@ -97,17 +133,23 @@ class ValueCounts:
 
     @property
     def nan(self) -> int:
+        if self.wide is not None:
+            return self.wide.nan
         if not self.exact:
             return int(self._counts[patterns.NAN])
         return int(self._counts[np.isnan(self._bases)].sum())
 
     @property
     def inf(self) -> int:
+        if self.wide is not None:
+            return self.wide.inf
         return int(self._counts[np.isinf(self._bases)].sum()) if self.exact else self._at(patterns.INFINITY)
 
     @property
     def zeros(self) -> int:
         """Zeros of either sign."""
+        if self.wide is not None:
+            return self.wide.zeros
         return self._at(0)
 
     @property
@@ -161,11 +203,14 @@ class ValueCounts:
         return values
 
     def moments(self) -> Moments:
-        return moments([self])
+        found = moments([self])
+        return found if self.wide is None else self.wide.moments(found.kurtosis)
 
     @property
     def extremes(self) -> tuple[float, float] | None:
         """Smallest and largest finite value; None without any."""
+        if self.wide is not None:
+            return (self.wide.low + 0.0, self.wide.high + 0.0) if self.wide.finite else None
         found = self.finite[0] if self.exact else self._seen
         return (float(min(found)) + 0.0, float(max(found)) + 0.0) if len(found) else None
 
@@ -181,6 +226,8 @@ class ValueCounts:
     def histogram(self, edges: F64) -> NDArray[np.int64]:
         """How many finite values are in each bin [edges[i], edges[i + 1]), the last one closed."""
         values, counts = self.finite
+        if self.wide is not None and values.size:  # rounded to f32, one may lie beyond the extremes
+            values = values.clip(self.wide.low, self.wide.high)
         return np.histogram(values, edges, weights=counts)[0].astype(np.int64)
 
     def magnitudes(self) -> dict[int, int]:

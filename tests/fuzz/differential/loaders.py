@@ -51,8 +51,24 @@ LIBRARIES = {
     "tar": ("tarfile", "bz2", "lzma", "gzip"),
     "yaml": ("yaml",),
     "jinja": ("jinja2", "canaries"),
+    "hdf5": ("h5py",),
 }
-CODECS = ("latin-1", "latin1", "iso8859-1", "utf-8", "utf8", "ascii", "raw-unicode-escape", "unicode-escape")
+CODECS = (
+    "latin-1",
+    "latin1",
+    "iso8859-1",
+    "utf-8",
+    "utf8",
+    "ascii",
+    "raw-unicode-escape",
+    "unicode-escape",
+    "utf-16",
+    "utf-16-le",
+    "utf-16-be",
+    "utf-32",
+    "utf-32-le",
+    "utf-32-be",
+)
 
 
 STORAGE = re.compile(r"(^|/)data/\d+\Z|\.txt\Z")  # no loader unpickles these
@@ -250,9 +266,48 @@ def of_jinja(data):
     yield lambda: render(data.decode("utf-8", "replace"), State)
 
 
+def of_hdf5(data):
+    """Keras' way: every attribute of every object, and where its links and data lead."""
+    import h5py
+
+    yield lambda: _visit(h5py.File(io.BytesIO(data), "r"), set())
+
+
+def _visit(group, seen):
+    import h5py
+
+    _attributes(group)
+    if isinstance(group, h5py.Dataset):
+        if group.external or group.is_virtual:
+            State.say("elsewhere data")
+        return
+    for name in group:
+        link = group.get(name, getlink=True)
+        if isinstance(link, h5py.ExternalLink):
+            State.say("elsewhere link")
+        with contextlib.suppress(Exception):
+            if isinstance(link, h5py.HardLink):
+                item = group[name]
+                place = h5py.h5o.get_info(item.id).addr
+                if place not in seen:
+                    seen.add(place)
+                    _visit(item, seen)
+
+
+def _attributes(item):
+    for name in item.attrs:
+        with contextlib.suppress(Exception):
+            if name == "model_config" and _has_lambda(json.loads(item.attrs[name])):
+                State.say("lambda")
+
+
+def _has_lambda(config):
+    return config["config"]["layers"][0]["class_name"] == "Lambda"
+
+
 LOADERS = {
     "pickle": of_pickle, "pickle-stub": of_pickle_stub, "torch": of_torch, "joblib": of_joblib, "numpy": of_numpy,
-    "zip": of_zip, "tar": of_tar, "yaml": of_yaml, "jinja": of_jinja,
+    "zip": of_zip, "tar": of_tar, "yaml": of_yaml, "jinja": of_jinja, "hdf5": of_hdf5,
 }  # fmt: skip
 
 
@@ -264,7 +319,7 @@ def prepare(loader, warm):
 
     if loader == "yaml":
         _refuse_yaml()
-    if loader != "pickle-stub":
+    if loader not in ("pickle-stub", "hdf5"):
         for module in sorted({m for m, _ in State.allowed}):
             try:
                 __import__(module)

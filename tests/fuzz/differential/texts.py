@@ -213,11 +213,21 @@ def _concat(t: _Template, text: str, depth: int) -> str:
             "({}, {})|join('')",
             "''.join([{}, {}])",
             "[{}, {}]|join(d='')",
+            "[{}, {}]|list|join",
+            "([{}] + [{}])|join",
+            "[[{}, {}]]|first|join",
             "'%s%s'|format({}, {})",
             "'{{}}{{}}'.format({}, {})",
             "('%s%s' % ({}, {}))",
         )
     ).format(a, b)
+
+
+def _shuffled(t: _Template, text: str, depth: int) -> str:
+    a, b = t.halves(text, depth)
+    form = t.rng.choice(("([{}, {}]|reverse|join)", "([{}, {}]|reverse|list|join)", "[{}, {}][::-1]|join",
+                         "([{}, {}]|reverse|batch(9)|first|join)"))  # fmt: skip
+    return form.format(b, a)
 
 
 #: Expressions whose value is that of `<>`, which is the wanted text, changed: how, and the expression.
@@ -260,7 +270,8 @@ def _through_name(t: _Template, text: str, depth: int) -> str:
     name, inner = t.fresh(), t.spell(text, depth)
     way = t.rng.randrange(9)
     if way == 0:
-        t.put(f"{{% set {name} = {inner} %}}")
+        other = t.rng.choice(("", f"{{% set {name} = {t.rng.choice(_HONEST)} %}}"))
+        t.put(f"{other}{{% set {name} = {inner} %}}")
     elif way == 1:
         t.put(f"{{% set {name} %}}{{{{ {inner} }}}}{{% endset %}}")
     elif way == 2:
@@ -288,7 +299,9 @@ def _through_name(t: _Template, text: str, depth: int) -> str:
     return name
 
 
-_WAYS: Final[tuple[Callable[[_Template, str, int], str], ...]] = (_concat, _method, _method, _through_name)
+_WAYS: Final[tuple[Callable[[_Template, str, int], str], ...]] = (
+    _concat, _shuffled, _method, _method, _through_name,
+)  # fmt: skip
 
 
 def templates(rng: random.Random) -> Iterator[Made]:

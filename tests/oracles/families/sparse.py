@@ -107,6 +107,7 @@ CASES: dict[str, Case] = {
             _PHI | {"attention_bias": True, "lm_head_bias": True},
             recorded=("hf5", "mlx"),
             runs=False,
+            told=("config.json: num_local_experts",),
             ours={"phimoe.rope.scaling.attn_factor": 1.25},
             hparams={"architectures": ["PhiMoEForCausalLM"]},  # the name under which it is published
             unheld=frozenset({"original_max_position_embeddings"}),  # transformers repeats it from the rope parameters
@@ -117,6 +118,7 @@ CASES: dict[str, Case] = {
             "spm",
             _PHI | {"tie_word_embeddings": True, "sliding_window": WINDOW},
             runs=False,
+            told=("config.json: num_local_experts",),
             ours={"phimoe.rope.scaling.attn_factor": 1.25},
             hparams={"architectures": ["PhiMoEForCausalLM"]},  # the name under which it is published
             unheld=frozenset({"original_max_position_embeddings"}),  # transformers repeats it from the rope parameters

@@ -100,6 +100,49 @@ def joblib_array(numbers: bytes) -> bytes:
     return b"\x80\x02cjoblib.numpy_pickle\nNumpyArrayWrapper\n)\x81" + state + b"b" + numbers + b"."
 
 
+def hdf5(*messages: tuple[int, bytes], base: int = 0) -> bytes:
+    """An HDF5 file whose root group has these messages (type, body)."""
+    parts = b"".join(struct.pack("<HHB3x", kind, -(-len(body) // 8) * 8, 0) + body.ljust(-(-len(body) // 8) * 8, b"\0")
+                     for kind, body in messages)  # fmt: skip
+    head = b"\x89HDF\r\n\x1a\n" + bytes((0, 0, 0, 0, 0, 8, 8, 0)) + struct.pack("<HHI", 4, 16, 0)
+    none = (1 << 64) - 1
+    head += struct.pack("<QQQQ", base, none, 112 + len(parts), none) + struct.pack("<QQII16x", 0, 96, 0, 0)
+    return head + struct.pack("<BBHIIxxxx", 1, 0, len(messages), 1, len(parts)) + parts
+
+
+def attribute(name: str, value: bytes) -> tuple[int, bytes]:
+    """An attribute of text."""
+    kind = struct.pack("<BBHI", 0x13, 0, 0, len(value))
+    space = struct.pack("<BBB5x", 1, 0, 0)
+    raw = name.encode() + b"\0"
+    padded = raw.ljust(-(-len(raw) // 8) * 8, b"\0")
+    return 0x0C, struct.pack("<BBHHH", 1, 0, len(raw), len(kind), len(space)) + padded + kind + space + value
+
+
+def far_link(file: str, kind: int = 64) -> tuple[int, bytes]:
+    """A link called `x` to another file."""
+    value = b"\0" + file.encode() + b"\0/y\0"
+    return 0x06, bytes((1, 8, kind, 1)) + b"x" + struct.pack("<H", len(value)) + value
+
+
+_LAMBDA: Final = b'{"config": {"layers": [{"class_name": "Lambda"}]}}'
+#: Keras' HDF5, and what leads out of one.
+HDF5: Final = (
+    Vector("model.h5", hdf5(attribute("model_config", _LAMBDA)), D, "config/lambda"),
+    Vector("model.h5", hdf5(attribute("model_config", b'{"a": "\xff",' + _LAMBDA[1:])), D, "config/lambda"),
+    Vector("model.keras", zipped({"model.weights.h5": hdf5(attribute("x", _LAMBDA))}), D, "config/lambda"),
+    Vector("table.h5", hdf5(attribute("TITLE", PAYLOAD)), D, "pickle/dangerous-call"),
+    Vector("model.h5", hdf5(far_link("/etc/passwd")), D, "hdf5/outside"),
+    Vector("model.h5", hdf5(far_link("other.h5")), U, "hdf5/another-file"),
+    Vector("model.h5", hdf5(far_link("x", 70)), "unproven", "hdf5/not-followed"),
+    Vector("model.h5", hdf5(attribute("PSEUDOATOM", b"object")), "unproven", "hdf5/pickles"),
+    Vector("model.h5", hdf5((0x0B, struct.pack("<BB6xHHHH", 1, 1, 40000, 0, 0, 0))), "unproven", "hdf5/filter"),
+    Vector("model.h5", hdf5(base=8), M, "hdf5/several-starts"),
+    Vector("model.h5", hdf5(attribute("a", b"1"), attribute("a", b"2")), M, "hdf5/repeated-name"),
+    Vector("empty.gguf", gguf({}).ljust(1024, b"\0") + hdf5(), M, "file/also-hdf5"),
+    Vector("model.gguf", gguf({}).ljust(1024, b"\0") + hdf5(attribute("model_config", _LAMBDA)), D, "file/also-hdf5"),
+)  # fmt: skip
+
 _TREE: Final = {"x/data.pkl": PAYLOAD, "x/version": b"3\n"}
 _SCRIPT: Final = {"m/data.pkl": PLAIN, "m/constants.pkl": b"\x80\x02).", "m/version": b"3\n"}
 _READS: Final = b"class M(Module):\n  def forward(self, x):\n    return torch.from_file('/etc/passwd')\n"
@@ -182,8 +225,7 @@ FOLDER: Final = (
     Vector("config.json", json.dumps({"module": "my.code", "class_name": "Layer"}).encode(), U, "config/foreign-class"),
     Vector("config.json", json.dumps({"module": "os", "class_name": "system"}).encode(), D, "config/dangerous-target"),
     Vector("model.keras", zipped({"config.json": json.dumps({"layers": [{"class_name": "Lambda"}]}).encode(),
-           "model.weights.h5": b"\x89HDF\r\n\x1a\n"}), D, "config/lambda"),
-    Vector("model.h5", b"\x89HDF\r\n\x1a\n" + bytes(64) + b'{"class_name": "Lambda", "config": {}}', D, "keras/lambda"),
+           "model.weights.h5": hdf5()}), D, "config/lambda"),
     Vector("model.safetensors.index.json", json.dumps({"weight_map": {"a": "../../x.safetensors"}}).encode(),
            D, "index/outside"),
     Vector("pytorch_model.bin.index.json", json.dumps({"weight_map": {"a": "https://x/y.bin"}}).encode(),
@@ -217,6 +259,11 @@ TEMPLATES: Final = (
     ("{{ x['__ssalc__'[::-1]] }}", D, "template/underscored"),
     ("{{ x['__ssalc__'|reverse] }}", D, "template/underscored"),
     ("{{ x['__CLASS__'|lower] }}", D, "template/underscored"),
+    ("{{ x[['s__', 'as', '__cl']|reverse|join] }}", U, "template/built-name"),
+    ("{% set d = {} %}{% set _ = d.update({'k': 'orm'}) %}{{ x[d.k|reverse] }}", D, "template/underscored"),
+    ("{% set v = 'mr' %}{% set l = ['a'] %}{% set l = [v ~ '', y or 'o'] %}{{ x[l|join] }}", U, "template/built-name"),
+    ("{{ x[([['mro']]|first|reverse|list)[0]] }}", D, "template/underscored"),
+    ("{{ [x]|map(*['attr', 'y'])|list }}", D, "template/attr"),
     ("{{ x['^^class^^'|replace('^', '_')] }}", D, "template/underscored"),
     ("{{ x['_' * 2 ~ 'class' ~ '_' * 2] }}", D, "template/underscored"),
     ("{{ x.gi_frame.f_globals }}", D, "template/underscored"),
@@ -458,7 +505,7 @@ def _json(value: object) -> bytes:
 
 
 def _layer(**keys: object) -> bytes:
-    return zipped({"metadata.json": b"{}", "config.json": _json(keys), "model.weights.h5": b"\x89HDF\r\n\x1a\n"})
+    return zipped({"metadata.json": b"{}", "config.json": _json(keys), "model.weights.h5": hdf5()})
 
 
 #: Configs by which a loader imports, calls or reads what they name.
@@ -509,6 +556,39 @@ NAMED: Final = (
         "config/keras-file",
     ),
     Vector("model_config.yaml", b"target: evil_module.Evil\n", U, "config/target"),
+    Vector("config.yaml", b"model:\n  class_path: evil.Model\n  init_args: {}\n", U, "config/target"),
+    Vector("config.yaml", b"model:\n  class_path: os.system\n", D, "config/dangerous-target"),
+    Vector("config.json", _json({"model": {"class_path": "evil.Model"}}), U, "config/target"),
+    Vector("config.yaml", b"pipeline:\n  name: evil.Diarization\n", U, "config/target"),
+    Vector("config.yaml", b"pipeline: {name: os.system}\n", D, "config/dangerous-target"),
+    Vector("p.yaml", b"components:\n  a:\n    init_parameters: {}\n    type: evil.Retriever\n", U, "config/target"),
+    Vector("model.yaml", b"module: evil.loader\ncontext:\n  bentoml_version: 1.2.0\n", U, "config/target"),
+    Vector("MLmodel", b"flavors:\n  python_function:\n    model_code_path: chain.py\n", U, "config/own-code"),
+    Vector("c.yaml", b"custom_imports:\n  imports: [evil]\n", U, "config/named-class"),
+    Vector("c.yaml", b"_base_: ./evil.py\n", U, "config/own-code"),
+    Vector("c.json", _json({"custom_imports": {"imports": ["evil"]}}), U, "config/target"),
+    Vector("c.json", _json({"custom_imports": {"imports": ["os"]}}), D, "config/dangerous-target"),
+    Vector("c.json", _json({"_base_": ["./evil.py"]}), U, "config/own-code"),
+    Vector("inference.json", _json({"imports": ["$import glob"]}), U, "config/expression"),
+    Vector("inference.json", _json({"a": ["$os.system('true')"]}), D, "config/dangerous-expression"),
+    Vector("inference.json", _json({"a": "$().__class__.mro()"}), D, "config/dangerous-expression"),
+    Vector("inference.yaml", b"a: $eval('1')\n", D, "config/dangerous-expression"),
+    Vector("inference.yaml", b"imports:\n  - $import evil\n", U, "config/expression"),
+    Vector("router_config.json", _json({"types": {"a": "evil.Model"}}), U, "config/named-class"),
+    Vector("config.json", _json({"activation_function": "evil.Act"}), U, "config/named-class"),
+    Vector(
+        "config.json", _json({"sentence_transformers": {"activation_fn": "os.system"}}), D, "config/dangerous-target"
+    ),
+    Vector("config.json", _json({"model": {"encoder": [{"type": "evil.Encoder"}]}}), U, "config/named-class"),
+    Vector("adapter_config.json", _json({"megatron_core": "evil.core"}), U, "config/named-class"),
+    Vector(
+        "model.skops",
+        zipped(
+            {"schema.json": _json({"__module__": "builtins", "content": [{"__module__": "os", "__class__": "system"}]})}
+        ),
+        U,
+        "config/named-class",
+    ),
     Vector("MLmodel", b"flavors:\n  python_function:\n    loader_module: evil.loader\n", U, "config/target"),
     Vector("hparams.yaml", b"a: !!%70ython/object/apply:os.system ['true']\n", D, "yaml/python-tag"),
     Vector("hparams.yaml", "a: !!python/object/apply:os.system ['true']\n".encode("utf-16"), D, "yaml/python-tag"),
@@ -549,6 +629,7 @@ NAMED: Final = (
 
 VECTORS: Final = (
     *DISGUISED,
+    *HDF5,
     *NAMED,
     *NESTED,
     *FOLDER,

@@ -143,7 +143,7 @@ ARRAYS = [
     np.array([1, None, "x", [2]], dtype=object), np.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f8", (2,))]),
     np.array(["2020-01-01"], "M8[D]"), np.array([1], ">i4"), np.array([True]), np.array([1j]), np.float16(1),
     np.int64(3), np.str_("x"), np.datetime64("2020-01-01"), np.dtype("f4"), np.dtype("O"), np.zeros(100_000),
-    np.random.get_state(),
+    np.random.get_state(), np.arange(2).view(np.matrix), np.rec.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f8")]),
 ]  # fmt: skip
 
 

@@ -18,14 +18,15 @@ from weighbridge.adapters.remote.extra import check_online, same_job
 from weighbridge.adapters.remote.http import HttpClient, HttpFile
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import MIB
-from weighbridge.io.location import RemotePath
+from weighbridge.io.location import RemotePath, StoredPath
 from weighbridge.io.ranges import RangeSource
 from weighbridge.io.source import Source
 
 MANIFEST: Final = 4 * MIB
 MEDIA: Final = "application/vnd.docker.distribution.manifest.v2+json"
-MODEL: Final = "application/vnd.ollama.image.model"
-ADAPTER: Final = "application/vnd.ollama.image.adapter"
+_MEDIA: Final = "application/vnd.ollama.image."
+MODEL: Final = f"{_MEDIA}model"
+ADAPTER: Final = f"{_MEDIA}adapter"
 _HOST, _NAMESPACE, _TAG = "registry.ollama.ai", "library", "latest"
 _PART: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}")
 _HOST_PART: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,349}")
@@ -62,6 +63,12 @@ class Manifest:
     @property
     def model(self) -> Layer | None:
         return next((layer for layer in self.layers if layer.media == MODEL), None)
+
+    @property
+    def sidecars(self) -> tuple[str, ...]:
+        """The kinds of the layers that aren't the weights or the config: template, system, params ..."""
+        own = (layer.media for layer in self.layers[1:] if layer.media != MODEL)
+        return tuple(dict.fromkeys(media.removeprefix(_MEDIA) for media in own))
 
 
 def parse_name(text: str) -> OllamaName:
@@ -128,7 +135,9 @@ def local(name: OllamaName) -> Path | None:
         )
     if weights is None or not weights.is_file():
         raise FormatError("the store has the manifest and not the weights", path=str(path), hint=f"ollama pull {name}")
-    return weights
+    stored = StoredPath(weights)
+    stored.sidecars, stored.files = manifest.sidecars, tuple(blob(folder, layer) for layer in manifest.layers)
+    return stored
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -153,10 +162,10 @@ class RegistryTree:
         self.client = HttpClient(self.base, {"User-Agent": "ollama/0.0 (weighbridge)"},
                                  advice=f"private models are pulled with Ollama's key: ollama pull {name}")  # fmt: skip
         raw = self.client.get(f"{self.base}/manifests/{name.tag}", self.title, MANIFEST, {"Accept": MEDIA})
-        model = parse_manifest(raw, self.title).model
-        if model is None:
+        manifest = parse_manifest(raw, self.title)
+        if manifest.model is None:
             raise FormatError("the model has no weights in one file", path=self.title)
-        self.layer = model
+        self.layer, self.sidecars = manifest.model, manifest.sidecars
 
     def size(self, name: str) -> int | None:
         return self.layer.size if name == self.file else None

@@ -11,27 +11,34 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from weighbridge.base.errors import UsageError
-from weighbridge.io.location import RemotePath, is_remote
+from weighbridge.io.location import RemotePath, StoredPath, is_remote
 
 _HERE: Final = "weighbridge.adapters.remote"
 #: Scheme -> the module whose `to_path` reads such an address.
 SCHEMES: Final = MappingProxyType(
     {
         **{"hf": "hub", "https": "web", "http": "web", "ollama": "ollama", "lmstudio": "lmstudio"},
-        **dict.fromkeys(("s3", "gs", "gcs", "az", "abfs"), "bucket"),
+        **dict.fromkeys(("s3", "gs", "gcs", "az", "abfs"), "buckets.reading"),
     }
 )
 #: Scheme -> the module whose `to_target` writes to such an address.
-TARGETS: Final = MappingProxyType({"s3": "s3", "hf": "hub_upload"})
+TARGETS: Final = MappingProxyType(
+    {
+        **{"s3": "buckets.s3", "gs": "buckets.gcs", "gcs": "buckets.gcs", "az": "buckets.azure"},
+        **{"abfs": "buckets.azure", "hf": "hub_upload"},
+    }
+)
 _HUB: Final = frozenset({"huggingface.co", "www.huggingface.co", "hf.co"})
 
 
 def resolve_path(path: str | os.PathLike[str]) -> Path:
     """The path that a user names: on this machine, or elsewhere by its scheme. UsageError for an unknown scheme."""
-    if isinstance(path, RemotePath):
+    if isinstance(path, RemotePath | StoredPath):
         return path
     text = os.fspath(path)
-    return _reader(text)(text) if is_remote(text) else Path(text)
+    if is_remote(text):
+        return _reader(text)(text)
+    return path if isinstance(path, Path) else Path(text)
 
 
 def resolve_target(path: str | os.PathLike[str]) -> Path:

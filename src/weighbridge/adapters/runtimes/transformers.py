@@ -20,6 +20,10 @@ _POOLINGS = {
     "pooling_mode_mean_tokens": lambda states: states.mean(0),
 }
 
+# transformers 5 takes this class for some models whatever theirs is; without a tokenizer.json it leaves out the space
+# that SentencePiece puts before a text.
+_GENERIC = "TokenizersBackend"
+
 
 class FolderTokenizer:
     """The tokenizer of the folder at `_path`, as transformers loads it; mlx-lm loads it so too."""
@@ -28,9 +32,18 @@ class FolderTokenizer:
 
     @cached_property
     def _tokenizer(self) -> Any:
-        from transformers import AutoTokenizer
+        import transformers
 
-        return AutoTokenizer.from_pretrained(self._path, local_files_only=True)
+        found = transformers.AutoTokenizer.from_pretrained(self._path, local_files_only=True)
+        named = getattr(transformers, str(self._settings.get("tokenizer_class")), None)
+        if type(found).__name__ != _GENERIC or named is None or (Path(self._path) / "tokenizer.json").is_file():
+            return found
+        return named.from_pretrained(self._path, local_files_only=True)
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        path = Path(self._path) / "tokenizer_config.json"
+        return json.loads(path.read_text("utf-8")) if path.is_file() else {}
 
     def tokenize(self, text: str) -> list[int]:
         """The ids of a text, with special tokens around and inside it."""

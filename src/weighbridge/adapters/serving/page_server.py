@@ -140,7 +140,7 @@ class _App:
                 return self.responses.StreamingResponse(lines, headers=self.headers, media_type="application/x-ndjson")
             data = await self.threads.run_in_threadpool(self.answers.answer, name, given)
         except (WeighbridgeError, OSError) as error:
-            return self._json(_words(error), 422)
+            return self._json(error_words(error), 422)
         return self.responses.Response(data, headers=self.headers, media_type="application/json")
 
     async def _lines(self, request: Any, name: str, given: Mapping[str, str]) -> AsyncIterator[bytes]:
@@ -167,7 +167,7 @@ class _App:
             try:
                 data: bytes = await self.threads.run_in_threadpool(self.answers.answer, name, given, control)
             except (WeighbridgeError, OSError, MemoryError) as error:
-                return json.dumps(_words(error)).encode() + b"\n"
+                return json.dumps(error_words(error)).encode() + b"\n"
             return b'{"answer":' + data + b"}\n"
 
     def _stranger(self, request: Any) -> Any:
@@ -191,7 +191,7 @@ class _App:
         return self.responses.JSONResponse(value, status, headers=self.headers)
 
 
-def _words(error: Exception) -> dict[str, str | None]:
+def error_words(error: Exception) -> dict[str, str | None]:
     """An error as the page shows it."""
     if isinstance(error, WeighbridgeError):
         return {"error": error.message, "hint": error.hint}

@@ -11,9 +11,10 @@ from weighbridge.cli.options import applied, command, examples, jobs_option, jso
 from weighbridge.cli.paths import FILE, SOURCE
 
 if TYPE_CHECKING:
-    from weighbridge.reports.diff.report import DiffReport
+    from weighbridge.reports.diff.report import DiffReport, TensorChange
 
 _SHOWN: Final = 20
+_LAYERS: Final = 5  # that lost most
 
 
 _OPTIONS: Final = (
@@ -43,9 +44,10 @@ _OPTIONS: Final = (
 def diff(a: str, b: str, html: str | None, overwrite: bool, limit: int, brief: bool, as_json: bool, **how: Any) -> int:
     """Compare the models A and B: names, bytes, then values after decoding (largest difference, NMSE, cosine).
 
-    A Hugging Face folder, a GGUF, an MLX folder: names are mapped where both families are known. Exit code 1 where a
-    tensor is missing, of another shape or of other values, or metadata, config or chat template differ; another number
-    type with the same values is no difference.
+    A Hugging Face folder, a GGUF, an MLX folder: names are mapped where both families are known, and tensors that are
+    byte for byte equal under other names are listed as renamed. Exit code 1 where a tensor is missing, renamed, of
+    another shape or of other values, or metadata, config or chat template differ; another number type with the same
+    values is no difference.
     """
     from weighbridge.cli.render import Progress, emit_json
     from weighbridge.io.sink import check_target, write_file
@@ -72,19 +74,30 @@ def _show(found: DiffReport, limit: int, brief: bool) -> None:
 
     if found.tensors and not brief:
         rows = [
-            (clean(c.name), c.kind, clean(c.a), clean(c.b), _number(c.max_abs), _number(c.nmse), _number(c.cosine))
+            (clean(_named(c)), _what(c), clean(c.a), clean(c.b), _number(c.max_abs), _number(c.nmse), _number(c.cosine))
             for c in found.tensors[:limit]
         ]
         numbers = [Column(title, right=True) for title in ("max abs", "NMSE", "cosine")]
         table(["tensor", "what", "a", "b", *numbers], rows)
         if len(found.tensors) > limit:
             note(f"and {len(found.tensors) - limit:,} more: --limit, or --html for all")
+    if found.layers and not brief:
+        worst = [(f"layer {row.layer}", _number(row.nmse), _number(row.snr)) for row in found.layers[:_LAYERS]]
+        table(["lost most", Column("NMSE", right=True), Column("signal to noise, dB", right=True)], worst)
     for key, one, other in () if brief else found.metadata:
         echo(clean(f"{key}: {one or 'not there'} | {other or 'not there'}"))
     for line in found.notes:
         note(clean(line))
     counts = ", ".join(f"{n:,} {kind}" for kind, n in found.counts.items() if n)
     echo(f"{counts or 'no tensors'} (by {found.names} names)")
+
+
+def _named(change: TensorChange) -> str:
+    return f"{change.name} -> {change.name_b}" if change.name_b else change.name
+
+
+def _what(change: TensorChange) -> str:
+    return "type, values" if change.kind == "values" and change.retyped else change.kind
 
 
 def _number(value: float | None) -> str:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def du(paths: tuple[str, ...], as_json: bool) -> None:
     """Show what the models of this machine (or in FOLDERs) take: by store, stored twice, left over, in several forms.
 
-    Files of the same size are read to compare them, unless their store names them by their digest. Nothing is changed;
-    wb dedupe shares what is stored twice.
+    Files of the same size are read to compare them, unless their store names them by their digest; so are models of the
+    same architecture, number of parameters and type. Nothing is changed; wb dedupe shares files that are stored twice.
     """
     from weighbridge.cli.render import Progress, emit_json
     from weighbridge.reports.stores.duplicates import usage
@@ -54,5 +54,8 @@ def _show(report: UsageReport) -> None:
     if report.forms:
         echo("\nthe same architecture and number of parameters, in several forms", "head")
         for forms in report.forms:
-            echo(f"  {clean(forms.architecture)} {human_count(forms.parameters)}, {human_bytes(forms.bytes)}: "
-                 f"{clean(', '.join(forms.names))}")  # fmt: skip
+            each = ", ".join(f"{name} ({kind})" for name, kind in zip(forms.names, forms.types, strict=True))
+            what = f"{clean(forms.architecture)} {human_count(forms.parameters)}, {human_bytes(forms.bytes)}"
+            echo(f"  {what}: {clean(each)}")
+            for group in forms.same:
+                echo(f"    the same tensors: {clean(', '.join(group))}", "dim")

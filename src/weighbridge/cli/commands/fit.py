@@ -46,9 +46,20 @@ class DeviceType(click.ParamType):  # type: ignore[type-arg]
 )
 @click.argument("model", type=click.Path())
 @option(
-    "--device", type=DeviceType(), default="this", show_default=True, help="A GPU or Mac, a size such as 8GB, or this."
+    "--device",
+    type=DeviceType(),
+    default="this",
+    show_default=True,
+    aliases=("--gpu", "--vram"),
+    help="A GPU or Mac, a size such as 8GB, or this.",
 )
-@option("--context", type=ContextType(), metavar="TOKENS", help="Tokens of context, such as 32k [8192].")
+@option(
+    "--context",
+    type=ContextType(),
+    metavar="TOKENS",
+    aliases=("-c", "--ctx", "--ctx-size", "--max-model-len"),
+    help="Tokens of context, such as 32k [8192].",
+)
 @option("--parallel", type=click.IntRange(1, 1024), metavar="N", help="Sequences at once [the runtime's default].")
 @option("--kv", metavar="TYPE", default="f16", show_default=True, help="Type of the KV cache: f16, q8_0, q4_0 ...")
 @option(

@@ -14,14 +14,23 @@ from weighbridge.base.errors import UsageError
 from weighbridge.cli.commands.hash import FILE_ALGORITHMS
 from weighbridge.cli.commands.scan import JUDGING
 from weighbridge.cli.commands.verify import CHECKING
-from weighbridge.cli.options import Command, applied, dry_run_option, examples, json_option, option, refuse_others
+from weighbridge.cli.options import (
+    Command,
+    applied,
+    dry_run_option,
+    examples,
+    json_option,
+    option,
+    refuse_others,
+    size_option,
+)
 from weighbridge.cli.paths import OUTPUT
 from weighbridge.cli.targets import TargetType
-from weighbridge.fleets.costs import Nodes, Prices
+from weighbridge.fleets.costs import Nodes, Prices, Terms
 
 if TYPE_CHECKING:
     from weighbridge.fleets.report import FleetReport
-    from weighbridge.fleets.run import Fleet, FleetPlan
+    from weighbridge.fleets.run import FleetPlan
     from weighbridge.fleets.runners import Runner
 
 _GB: Final = 1e9
@@ -41,6 +50,21 @@ class Shard(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
         return int(match[1]), int(match[2])
 
 
+class Label(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3
+    """`zone=a`: a label of a node."""
+
+    name = "key=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        key, equals, text = str(value).partition("=")
+        if not (key and equals and text):
+            self.fail(f"{value!r} is no label: write KEY=VALUE.", param, ctx)
+        return key, text
+
+
+_TASK_SIZE: Final = size_option(
+    "--task-size", help="Make models with more bytes of output by several tasks of about SIZE [one task a model]."
+)
 _COMMON: Final = (
     click.argument("sources", nargs=-1, required=True, metavar="SOURCE..."),
     option("--to", "target", type=OUTPUT, metavar="TARGET", required=True, section="Running",
@@ -48,6 +72,8 @@ _COMMON: Final = (
     option("--runner", type=click.Choice(("local", "ray")), default="local", section="Running",
            help="Processes of this machine [local], or tasks of a Ray cluster."),
     option("--address", metavar="ADDRESS", section="Running", help="Ray cluster [this machine's; auto: RAY_ADDRESS]."),
+    option("--node-label", "labels", type=Label(), multiple=True, metavar="KEY=VALUE", section="Running",
+           help="Only nodes of the Ray cluster with this label."),
     option("--shard", type=Shard(), metavar="I/N", section="Running",
            help="Only the I-th of N shares of the work: for arrays of jobs without an engine."),
     option("-j", "--jobs", type=click.IntRange(1, 1024), metavar="N", section="Running",
@@ -56,21 +82,22 @@ _COMMON: Final = (
            help="Threads of each process [1]."),
     option("--replan", is_flag=True, section="Running", help="List the sources again, though it was planned before."),
     option("--overwrite", is_flag=True, section="Running", help="Replace outputs that were there before the job."),
-    option("--nodes", type=click.IntRange(1), metavar="N", section="Plan", help="Machines [1]."),
-    option("--cores", type=click.IntRange(1), metavar="N", section="Plan", help="Cores of each [this machine's]."),
-    option("--network", type=click.FloatRange(0, min_open=True), metavar="GBIT", section="Plan",
+    option("--nodes", type=click.IntRange(1), metavar="N", section="Costs", help="Machines of the plan [1]."),
+    option("--cores", type=click.IntRange(1), metavar="N", section="Costs", help="Cores of each [this machine's]."),
+    option("--network", type=click.FloatRange(0, min_open=True), metavar="GBIT", section="Costs",
            help="Network of each in Gbit/s [25]."),
-    option("--node-price", type=click.FloatRange(0), metavar="USD", section="Plan",
+    option("--node-price", type=click.FloatRange(0), metavar="USD", section="Costs",
            help=f"Price of a machine for an hour [{Nodes.price}]."),
-    option("--read-price", type=click.FloatRange(0), metavar="USD", section="Plan",
+    option("--read-price", type=click.FloatRange(0), metavar="USD", section="Costs",
            help=f"Price of 1,000 reads [{Prices.reads}]."),
-    option("--write-price", type=click.FloatRange(0), metavar="USD", section="Plan",
+    option("--write-price", type=click.FloatRange(0), metavar="USD", section="Costs",
            help=f"Price of 1,000 writes [{Prices.writes}]."),
-    option("--egress-price", type=click.FloatRange(0), metavar="USD", section="Plan",
+    option("--egress-price", type=click.FloatRange(0), metavar="USD", section="Costs",
            help=f"Price of a GB that leaves its region [{Prices.egress}]."),
-    option("--cross-region", is_flag=True, section="Plan", help="The sources lie in another region than the machines."),
-    option("--calibrate", type=click.FloatRange(0, min_open=True), metavar="SECONDS", section="Plan",
-           help="Measure this machine's rate on the first items for so long [the rates of the docs]."),
+    option("--cross-region", is_flag=True, section="Costs",
+           help="The sources lie in another region than the machines."),
+    option("--calibrate", type=click.FloatRange(0, min_open=True), metavar="SECONDS", section="Costs",
+           help="Plan with this machine's rate: work on some items for so long [the rates of the docs]."),
     dry_run_option,
     json_option,
 )  # fmt: skip
@@ -139,6 +166,7 @@ def inspect(**how: Any) -> int:
     option("--format", "to", type=TargetType(), required=True, help="Format of the outputs."),
     option("--dtype", metavar="TYPE", help="Type of the weights: f32, f16, bf16, q8_0, auto."),
     option("--tokenizer/--no-tokenizer", default=None, help="GGUF from a folder: convert the tokenizer too [yes]."),
+    _TASK_SIZE,
 )  # fmt: skip
 def convert(to: str, dtype: str | None, tokenizer: bool | None, **how: Any) -> int:
     from weighbridge.containers import by_target
@@ -153,6 +181,7 @@ def convert(to: str, dtype: str | None, tokenizer: bool | None, **how: Any) -> i
     option("--type", "ftype", metavar="TYPE", required=True, help="A type of `wb quantize`, such as Q4_K_M."),
     option("--allow-requantize", is_flag=True, help="Quantize tensors that are quantized already (loses more)."),
     option("--tokenizer/--no-tokenizer", default=None, help="Convert the tokenizer of a folder too [yes]."),
+    _TASK_SIZE,
 )  # fmt: skip
 def quantize(ftype: str, allow_requantize: bool, tokenizer: bool | None, **how: Any) -> int:
     from weighbridge.conversion.quantize.ftypes import parse_ftype
@@ -170,21 +199,24 @@ def quantize(ftype: str, allow_requantize: bool, tokenizer: bool | None, **how: 
 def _run(
     op: str, options: dict[str, Any], *, sources: tuple[str, ...], target: str, runner: str, address: str | None,
     shard: tuple[int, int] | None, jobs: int | None, threads: int, replan: bool, overwrite: bool, dry_run: bool,
-    as_json: bool, **plan: Any,
+    as_json: bool, nodes: int | None, calibrate: float | None, labels: tuple[tuple[str, str], ...],
+    task_size: int | None = None, **terms: Any,
 ) -> int:  # fmt: skip
     from weighbridge.cli.render import Progress, emit_json
     from weighbridge.fleets.job import Job
+    from weighbridge.fleets.parts import check_task_size
     from weighbridge.fleets.run import Fleet
 
+    if task_size is not None:
+        check_task_size(task_size, options.get("to", "gguf"))
     if not dry_run:
-        flags = {
-            f"--{name.replace('_', '-')}": value is not None and value is not False for name, value in plan.items()
-        }
+        flags = {"--nodes": nodes is not None, "--calibrate": calibrate is not None}
         refuse_others("a run", flags, hint="it is part of the plan: add --dry-run")
-    made = Fleet(Job(op, options), sources, target, replan=replan, shard=shard, overwrite=overwrite)
-    chosen = _runner(runner, address, shard, jobs)
+    made = Fleet(Job(op, options), sources, target, replan=replan, shard=shard, overwrite=overwrite,
+                 task_size=task_size, terms=_terms(nodes, **terms))  # fmt: skip
+    chosen = _runner(runner, address, dict(labels), shard, jobs)
     if dry_run:
-        planned = _planned(made, **plan)
+        planned = made.plan(calibrate or 0.0)
         emit_json(planned) if as_json else _show_plan(planned)
         return 0
     with Progress() as progress:
@@ -197,27 +229,31 @@ def _run(
     return report.exit
 
 
-def _runner(name: str, address: str | None, shard: Any, jobs: int | None) -> Runner:
+def _runner(
+    name: str, address: str | None, labels: dict[str, str], shard: Any, jobs: int | None
+) -> Runner:  # fmt: skip
     from weighbridge.fleets.runners import LocalRunner, RayRunner
 
     if name == "local":
-        if address is not None:
-            raise UsageError("--address doesn't apply to the local runner", hint="--runner ray")
+        for flag, given in (("--address", address is not None), ("--node-label", bool(labels))):
+            if given:
+                raise UsageError(f"{flag} doesn't apply to the local runner", hint="--runner ray")
         return LocalRunner(jobs)
     for flag, value in (("--shard", shard), ("--jobs", jobs)):
         if value is not None:
             raise UsageError(f"{flag} doesn't apply to the Ray runner", hint="Ray places the tasks itself")
-    return RayRunner(address)
+    return RayRunner(address, labels)
 
 
-def _planned(fleet: Fleet, cross_region: bool, calibrate: float | None, **plan: Any) -> FleetPlan:
-    if plan["egress_price"] is not None and not cross_region:
+def _terms(
+    nodes: int | None, *, cores: int | None, network: float | None, node_price: float | None, read_price: float | None,
+    write_price: float | None, egress_price: float | None, cross_region: bool,
+) -> Terms:  # fmt: skip
+    if egress_price is not None and not cross_region:
         raise UsageError("--egress-price doesn't apply: nothing leaves its region", hint="add --cross-region")
-    network = plan["network"] and plan["network"] * _GB / 8
-    machines = _given(Nodes(cores=os.cpu_count() or 1), count=plan["nodes"], cores=plan["cores"], network=network,
-                      price=plan["node_price"])  # fmt: skip
-    prices = _given(Prices(), reads=plan["read_price"], writes=plan["write_price"], egress=plan["egress_price"])
-    return fleet.plan(machines, prices, cross_region=cross_region, calibrate=calibrate or 0.0)
+    machines = _given(Nodes(cores=os.cpu_count() or 1), count=nodes, cores=cores, network=network and network * _GB / 8,
+                      price=node_price)  # fmt: skip
+    return Terms(machines, _given(Prices(), reads=read_price, writes=write_price, egress=egress_price), cross_region)
 
 
 def _given(defaults: Any, **values: Any) -> Any:
@@ -228,7 +264,7 @@ def _given(defaults: Any, **values: Any) -> Any:
 def _show_plan(plan: FleetPlan) -> None:
     from weighbridge.cli.render import human_bytes, human_time, note, pairs
 
-    found, nodes = plan.estimate, plan.nodes
+    found, nodes = plan.estimate, plan.terms.nodes
     pairs(
         [
             ("job", plan.job),
@@ -268,4 +304,5 @@ tries them again"
         )
     if report.missing:
         note(f"{plural(report.missing, 'item')} of other shares are open")
-    echo(clean(f"{target}/_fleet/{report.job}: {plural(report.items, 'item')}, {human_bytes(report.bytes)}"))
+    sums = f"{plural(report.items, 'item')}, {human_bytes(report.bytes)}, ${report.cost:,.2f}"
+    echo(clean(f"{target}/_fleet/{report.job}: {sums}"))

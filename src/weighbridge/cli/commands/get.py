@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
 from weighbridge.base.errors import UsageError
 from weighbridge.cli.options import applied, command, examples, json_option, option, refuse_others
 from weighbridge.cli.paths import SOURCE_OR_TENSOR, DTypeName, TensorName
-
-if TYPE_CHECKING:
-    from weighbridge.reports.get import Stats
-
 
 _MODELS: Final = (".npz", ".safetensors", ".pt", ".pth")
 _RAW: Final = (".bin", ".raw", ".dat")
@@ -48,6 +44,7 @@ def get(path: str, name: str | None, out: str | None, key: str | None, as_json: 
     Quantized tensors come as numbers unless --raw is given. PATH TENSOR works too.
     """
     from weighbridge.cli.render import Progress, emit_json, human_bytes, note
+    from weighbridge.cli.views import statistics
     from weighbridge.io.sink import check_target
     from weighbridge.reports import get
 
@@ -57,7 +54,7 @@ def get(path: str, name: str | None, out: str | None, key: str | None, as_json: 
         refuse_others("statistics", given, hint="it says how a tensor is written: name a file with -o")
         with Progress() as progress:
             report = get.stats(tensor, key, progress)
-        return emit_json(report) if as_json else _show(report)
+        return emit_json(report) if as_json else statistics.tensor(report)
     if out == "-":
         refuse_others("standard output", {"--overwrite": how["overwrite"], "--json": as_json})
         return _pipe(tensor, key, how["dtype"], how["raw"])
@@ -105,23 +102,3 @@ def _pipe(tensor: str, key: str | None, dtype: str | None, raw: bool) -> None:
     with Picked(tensor, key, dtype, raw) as picked:
         for chunk in chunks(picked):
             write_bytes(chunk)
-
-
-def _show(s: Stats) -> None:
-    from weighbridge.cli.render import clean, echo, human_bytes, pairs, width
-
-    echo(clean(s.tensor), "head")
-    bad = [f"{n:,} {word}" for n, word in ((s.nan, "NaN"), (s.inf, "Inf")) if n]
-    pairs(
-        [
-            ("type", f"{s.dtype}[{', '.join(map(str, s.shape))}], {human_bytes(s.nbytes)}"),
-            ("values", f"{s.count:,}, {s.zeros:,} zeros" + "".join(f", {words}" for words in bad)),
-            ("range", None if s.minimum is None else f"{s.minimum:.6g} to {s.maximum:.6g}"),
-            ("mean, std", None if s.mean is None else f"{s.mean:.6g}, {s.std:.6g}"),
-            ("first", ", ".join(f"{v:.6g}" for v in s.preview) + (" ..." if s.count > len(s.preview) else "")),
-        ],
-        indent=2,
-    )
-    most, bar = max(s.histogram, default=0), max(min(50, width() - 28), 8)
-    for n, lo in zip(s.histogram, s.edges, strict=False):
-        echo(f"  {lo:>12.5g}  {'#' * -(-n * bar // max(most, 1))} {n:,}")

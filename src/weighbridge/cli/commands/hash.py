@@ -129,10 +129,10 @@ def _gguf_hash(paths: tuple[Path, ...], algorithms: tuple[str, ...], as_json: bo
 
 
 def _check(paths: tuple[Path, ...], as_json: bool) -> int:
-    from weighbridge.reports.hash.checksum_files import check, check_names, is_named
+    from weighbridge.reports.hash.checksum_files import check, check_names, digest_in_name
     from weighbridge.reports.hash.digests import files_of
 
-    by_name = any(is_named(file) for path in paths[:1] for file in files_of(path))
+    by_name = any(digest_in_name(file) for path in paths[:1] for file in files_of(path))
     report = check_names(paths) if by_name else check(paths[0], paths[1:])
     if as_json:
         emit_json(report)

@@ -81,7 +81,9 @@ def _show(report: VerifyReport) -> None:
         kinds = (report.errors, "error"), (report.warnings, "warning"), (report.infos, "note")
         echo(f"{words}: {', '.join(plural(n, kind) for n, kind in kinds)}", "head")
     elif report.verdict == "ok":
-        echo(f"{styled('ok', 'ok')}: {words}" + ("" if report.values else "; values not read (--values)"))
+        compared = f"; {plural(report.digests, 'digest')} compared" if report.digests else ""
+        read = "" if report.values else "; values not read (--values)"
+        echo(f"{styled('ok', 'ok')}: {words}{compared}{read}")
     if report.verdict == "not-checked":
         why = "verify doesn't check this format (wb identify)" if report.files else "the folder is empty"
         echo(f"{styled('not checked', 'warning')}: {clean(report.path)}: {why}")

@@ -24,12 +24,14 @@ from weighbridge.cli.paths import FILE, SOURCE
         "wb view model.gguf",
         "wb view ./my-model/ my-model-Q4_K_M.gguf",
         "wb view model.gguf -o page.html",
+        "wb view ./my-model/ my-model-Q4_K_M.gguf -o page.html --values",
         "wb view model.gguf --port 8000 --no-browser",
     )
 )
 @click.argument("path", type=SOURCE)
 @click.argument("other", type=SOURCE, required=False)
 @option("-o", "--output", type=FILE, metavar="FILE", help="Write the page to a file that needs no server.")
+@option("--values", is_flag=True, help="Also read the values of tensors for FILE: statistics, heat maps, differences.")
 @overwrite_option
 @option("--port", type=click.IntRange(0, 65535), help="Port to listen on [any].")
 @option("--browser/--no-browser", default=None, help="Open the page in a browser [yes].")
@@ -42,6 +44,7 @@ def view(
     path: str,
     other: str | None,
     output: str | None,
+    values: bool,
     overwrite: bool,
     port: int | None,
     browser: bool | None,
@@ -54,15 +57,20 @@ def view(
     Shows what it is, its tensors, the layout of its file, bytes with their meaning, the distribution of its numbers,
     its tokenizer and its architecture. The page is served to this machine alone, and its address holds a token; it
     loads nothing from elsewhere. With --output it becomes one file to keep or send; that one holds what headers tell,
-    and no values of tensors. Ends with Ctrl-C.
+    and statistics of tensors only with --values. Ends with Ctrl-C.
     """
-    from weighbridge.api.viewing import export_view
+    from weighbridge.cli.render import Progress
+    from weighbridge.page.viewing import export_view
 
     given = {"--port": port, "--browser": browser, "--idle": idle}
     if output is not None:
         refuse_others("--output", {name: value is not None for name, value in given.items()}, hint="it serves nothing")
-        export_view(path, output, other, overwrite=overwrite, arch_file=arch_file)
+        with Progress() as progress:
+            export_view(path, output, other, values=values, overwrite=overwrite, arch_file=arch_file, progress=progress)
         return _print({"page": output, "nbytes": Path(output).stat().st_size}, as_json)
+    if values:
+        raise UsageError("--values belongs to a page that is written; a served one reads them when asked",
+                         hint="write one with --output FILE")  # fmt: skip
     if overwrite:
         raise UsageError("--overwrite replaces a page", hint="write one with --output FILE")
     _serve(path, other, port or 0, browser is not False, 30 if idle is None else idle, arch_file, as_json)
@@ -71,8 +79,10 @@ def view(
 def _serve(
     path: str, other: str | None, port: int, browser: bool, idle: float, arch_file: Path | None, as_json: bool
 ) -> None:
-    from weighbridge.api.viewing import view
+    from weighbridge.base.malloc import share_one_arena
+    from weighbridge.page.viewing import view
 
+    share_one_arena()
     with view(path, other, port=port, browser=browser, idle=idle, arch_file=arch_file) as page:
         try:
             _print({"url": page.url}, as_json)

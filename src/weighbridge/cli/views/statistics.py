@@ -27,6 +27,7 @@ def tensor(report: TensorStatistics) -> None:
             ("standard deviation", _number(report.std)),
             ("root mean square", _number(report.rms)),
             ("kurtosis", _number(report.kurtosis)),
+            ("first", _first(report)),
             *((f"quantile {share}", _number(value)) for share, value in report.quantiles.items()),
         ],
         indent=2,
@@ -34,6 +35,11 @@ def tensor(report: TensorStatistics) -> None:
     _histogram(report.histogram)
     if report.channels is not None:
         _channels(report.channels)
+
+
+def _first(report: TensorStatistics) -> str | None:
+    values = ", ".join(f"{value:.6g}" for value in report.first)
+    return f"{values} ..." if report.count > len(report.first) else values or None
 
 
 def _number(value: float | None) -> str | None:

@@ -77,9 +77,9 @@ def extra_fields(extra: bytes) -> Iterator[tuple[int, int, bytes]]:
 def widened(extra: bytes, numbers: Sequence[int], disk: int = 0) -> list[int | None]:
     """Sizes and offset, then the disk; saturated ones come from the zip64 field in its fixed order (4.5.3); None if
     it lacks one."""
-    fields = (*((n, FULL32, 8) for n in numbers), (disk, FULL16, 4))
-    if all(n != full for n, full, _ in fields):
+    if FULL32 not in numbers and disk != FULL16:
         return [*numbers, disk]
+    fields = (*((n, FULL32, 8) for n in numbers), (disk, FULL16, 4))
     wide = b"".join(value for kind, _, value in extra_fields(extra) if kind == ZIP64)
     out: list[int | None] = []
     at = 0

@@ -14,13 +14,15 @@ from weighbridge.containers.gguf.values import LazyArray
 from weighbridge.io.source import Source
 
 
-def regions(source: Source) -> list[Region]:
+def regions(source: Source) -> Iterator[Region]:
     """All bytes of the file, named, without gap or overlap; all unknown if it isn't a GGUF."""
     try:
         header = walk(source, Collector(source.name, strict=False))
     except FormatError:
-        return [*_unknown(0, source.size)]
-    return [*_header(header), *(_unknown(header.end, source.size) if header.broken else _data(header))]
+        yield from _unknown(0, source.size)
+        return
+    yield from _header(header)
+    yield from _unknown(header.end, source.size) if header.broken else _data(header)
 
 
 def _header(header: GgufHeader) -> Iterator[Region]:

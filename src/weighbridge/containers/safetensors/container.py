@@ -15,7 +15,8 @@ Writing lives in `safetensors_layout`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from math import prod
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -56,7 +57,7 @@ def parse(source: Source, *, strict: bool = False) -> Index:
     """The tensors of a file, in the order of their bytes. FormatError exactly where the reference refuses, and with
     `strict` also where the file deviates from the written format (otherwise these deviations are in
     `Index.findings`)."""
-    with paused(source.size > MIB):
+    with paused() if source.size > MIB else nullcontext():
         head = _read_head(source)
         head.problems.raise_first(source.name, strict)
         entries = _place(head, source.size)
@@ -147,6 +148,7 @@ _NO_METADATA: Final = b'{"dtype":"U8","shape":[],"data_offsets":[0,0]}'
 _KEYS: Final = tuple(b'"%b"' % field.encode() for field in FIELDS)
 _METADATA_KEY: Final = b'"__metadata__"'
 _DECODER: Final = msgspec.json.Decoder(dict[str, HeaderEntry])
+_TEXTS: Final = msgspec.json.Decoder(dict[str, str])
 
 
 def _fast(raw: bytes) -> tuple[dict[str, HeaderEntry], dict[str, str]] | None:
@@ -201,7 +203,10 @@ def _cut_metadata(raw: bytes) -> tuple[dict[str, str], bytes]:
     ValueError where the only `"__metadata__"` isn't a key of text pairs. Inside an entry the swapped value is an
     unknown field, which msgspec refuses: only a key of the outermost object passes.
     """
-    scan = Scanner(raw, at=raw.index(_METADATA_KEY) + len(_METADATA_KEY))
+    after = raw.index(_METADATA_KEY) + len(_METADATA_KEY)
+    if simple := _simple_metadata(raw, after):
+        return simple
+    scan = Scanner(raw, at=after)
     scan.take(b":")
     scan.peek()
     start = scan.at
@@ -214,6 +219,21 @@ def _cut_metadata(raw: bytes) -> tuple[dict[str, str], bytes]:
     return metadata, raw[:start] + _NO_METADATA + raw[scan.at :]
 
 
+def _simple_metadata(raw: bytes, after: int) -> tuple[dict[str, str], bytes] | None:
+    """As `_cut_metadata`, for the usual spelling: texts without escapes and braces, right behind the key."""
+    start, end = after + 1, raw.find(b"}", after) + 1
+    text = raw[start:end]
+    if raw[after:start] != b":" or text[:1] != b"{" or b"\\" in text or raw.count(_METADATA_KEY) != 1:
+        return None
+    try:
+        metadata = _TEXTS.decode(text)
+    except ValueError:
+        return None
+    if text.count(b'"') != 4 * len(metadata):  # a repeated key
+        return None
+    return metadata, raw[:start] + _NO_METADATA + raw[end:]
+
+
 # ---- the data -------------------------------------------------------------------------------------------------
 
 
@@ -223,15 +243,16 @@ def _place(head: _ParsedHeader, file_size: int) -> tuple[Entry, ...]:
     start, at, last = LENGTH + head.length, 0, ""
     entries: list[Entry] = []
     forms: dict[tuple[str, Shape], _Form] = {}  # of a few dozen dtypes and shapes, which their tensors then share
-    for name, info in sorted(head.infos.items(), key=_by_offsets):
+    for name, info in _in_order(head.infos):
         begin, end = info.data_offsets
         form = forms.get(key := (info.dtype, info.shape)) or forms.setdefault(key, _form(*key))
+        dtype, shape, nbytes = form
         if begin != at:
             _report_gap(name, last, start, begin, at, head.problems)
-        if end - begin == form.nbytes:
-            entries.append(Entry(name, form.dtype, form.shape, start + begin, form.nbytes))
+        if end - begin == nbytes:
+            entries.append(Entry(name, dtype, shape, start + begin, nbytes))
         else:
-            _report_size(name, info, form.dtype, start + begin, head.problems)
+            _report_size(name, info, dtype, start + begin, head.problems)
         last = name
         if end > at:
             at = end
@@ -252,6 +273,12 @@ def _form(name: str, shape: Shape) -> _Form:
     dtype, bits = TYPES[name]
     size, rest = divmod(prod(shape) * bits, 8)
     return _Form(dtype, shape, None if rest or (not size and _overflows(shape, bits)) else size)
+
+
+def _in_order(infos: dict[str, HeaderEntry]) -> Iterable[tuple[str, HeaderEntry]]:
+    """Names and entries in the order of their bytes, which is the header's in the files of most writers."""
+    offsets = [info.data_offsets for info in infos.values()]
+    return infos.items() if offsets == sorted(offsets) else sorted(infos.items(), key=_by_offsets)
 
 
 def _by_offsets(item: tuple[str, HeaderEntry]) -> tuple[int, int]:
@@ -316,8 +343,7 @@ def _report_oddities(head: _ParsedHeader, entries: list[Entry]) -> None:
         problems.add("padding", "the header is padded with other white space than spaces", start - len(tail))
     if start % 8 and entries:
         problems.add("data-alignment", f"the data starts at byte {start}, not a multiple of 8", start)
-    crooked = [e for e in entries if e.nbytes and e.offset % e.dtype.word]
-    if crooked:
+    if crooked := [e for e in entries if e.offset % e.dtype.word and e.nbytes]:
         words = f"{len(crooked)} of {len(entries)} tensors don't start at a multiple of their element's size"
         problems.add("tensor-alignment", words, crooked[0].offset, crooked[0].name)
     # ASCII without escapes and DEL is printable: JSON strings contain no other control characters.

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from weighbridge.base.dtypes import DType, Kind
 from weighbridge.base.dtypes import dtype as dtype_of
-from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
 from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.containers.gguf.container import KV
 from weighbridge.containers.gguf.values import kvs
@@ -99,7 +99,7 @@ def _vocabulary(model: Checkpoint, options: GgufOptions, lost: list[Loss]) -> di
 
 def _tokenizer_file(model: Checkpoint, name: str) -> bytes | None:
     """A file of the tokenizer. config.json states the vocabulary size, also where the model class has a default."""
-    data = model.place.read(name, TOKENIZER_JSON)
+    data = model.texts.get(name) or model.place.read(name, TOKENIZER_JSON)
     size = model.sizes.facts.get("vocab_size")
     if name != "config.json" or data is None or not isinstance(size, int):
         return data
@@ -184,6 +184,16 @@ def for_hf(
     except UnsupportedError as error:
         raise _with_way_out(error) from None
     return {**texts, **files}, [*lost, *why]
+
+
+def vocabulary_files(model: Checkpoint) -> tuple[dict[str, bytes], list[Loss]]:
+    """The files of a GGUF that is a vocabulary and no model: the tokenizer's, and the config where its keys say one."""
+    files, lost = tokenizer_files(model)
+    try:
+        found = model.to_hf_config()
+    except WeighbridgeError:
+        return files, [*lost, Loss("config.json: the keys of the vocabulary don't say what model it is of")]
+    return {"config.json": _json(found.config), **files}, [*lost, *map(Loss, found.losses)]
 
 
 def tokenizer_files(model: Checkpoint) -> tuple[dict[str, bytes], list[Loss]]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from weighbridge.base.dtypes import F16, DType
 from weighbridge.base.errors import RefusedError
+from weighbridge.containers import reader
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.gguf import ggml_upgrade, metadata
 from weighbridge.conversion.options import GgufOptions
@@ -38,7 +39,8 @@ def to_gguf(model: Checkpoint, options: GgufOptions) -> PlanBuilder:
     model, renamed = unwrapped(model)
     family = model.family
     draft = PlanBuilder({}, losses=[*ignored_parts(model), *_unmapped(model)])
-    named = model.resolved.save("gguf", source_order=as_read(model.files_of_tensors))
+    order = as_read(model.files_of_tensors, pickled=reader(model.format).own_target == "torch")
+    named = model.resolved.save("gguf", source_order=order)
     wanted = dtype_policy.gguf_wanted(options.dtype, (n.spec for n in model.stored.values()))
     in_keys = kv_tensors.names(family)
     for name in (n for n in named if n not in in_keys):
@@ -58,7 +60,7 @@ def to_gguf(model: Checkpoint, options: GgufOptions) -> PlanBuilder:
 
 def _vocabulary_only(model: Checkpoint, options: GgufOptions) -> PlanBuilder:
     """Keys and tokenizer, as the reference's --vocab-only writes them."""
-    draft = PlanBuilder({}, losses=[Loss(f"left out, as asked: {len(model.index):,} tensors")])
+    draft = PlanBuilder({}, losses=[Loss(f"left out, as asked: {n:,} tensors")] if (n := len(model.index)) else [])
     wanted = dtype_policy.gguf_wanted(options.dtype, (n.spec for n in model.stored.values()))
     draft.metadata = metadata.for_gguf(model, {}, wanted, options, draft.losses, {})
     return draft

@@ -27,6 +27,7 @@ from weighbridge.io.location import open_source
 from weighbridge.models.arch.tables.schema import MlxEntry
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.config.keys import lookup
+from weighbridge.models.wrapped import unwrapped
 from weighbridge.packings import mlx_affine_bridge
 from weighbridge.packings.read.affine import Affine
 from weighbridge.packings.read.microfloat import Microscaled
@@ -64,8 +65,9 @@ def to_mlx(model: Checkpoint, options: MlxOptions) -> PlanBuilder:
             f"the {model.family.name} family has no MLX tensor names", hint="wb convert --to hf writes a folder for "
             "other programs; wb arch list shows which families have mlx names",
         )  # fmt: skip
+    model, renamed = unwrapped(model)
     named = model.family.save("mlx", model.sizes, model.roles)
-    draft = PlanBuilder({}, {"format": "mlx"}, losses=ignored_parts(model))
+    draft = PlanBuilder({}, {"format": "mlx"}, losses=ignored_parts(model), notes=renamed)
     for name in drop_tied_mlx(model, named, draft):
         del named[name]
     lost = model.family.unmapped_roles("mlx", model.sizes, model.roles)

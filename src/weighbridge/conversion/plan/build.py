@@ -46,7 +46,7 @@ from weighbridge.models.checkpoint import Checkpoint
 def build(model: Checkpoint, target: Target, write: WriteOptions = WriteOptions()) -> Plan:
     """The plan of converting `model` to `target`. Errors: RefusedError, UnsupportedError, UsageError, FormatError."""
     with paused():
-        return replace(_build(model, target, write), sources=tuple(map(state_of, model.place.weights)), model=model)
+        return replace(_build(model, target, write), sources=tuple(map(state_of, model.place.files)), model=model)
 
 
 def _build(model: Checkpoint, target: Target, write: WriteOptions) -> Plan:

@@ -14,6 +14,7 @@ from weighbridge.conversion.plan.plain import to_container
 from weighbridge.conversion.plan.target import FOLDER_CONTAINERS
 from weighbridge.io.location import open_source
 from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.models.wrapped import unwrapped_folder
 from weighbridge.packings.schema.microfloat import BLOCKS, SCALES
 from weighbridge.packings.write import packers
 from weighbridge.tensors.nodes import Node, QuantizedTensor
@@ -25,8 +26,10 @@ def to_folder(model: Checkpoint, options: HfOptions | TorchFolderOptions, contai
         return _from_gguf(model, options)
     if model.format not in FOLDER_CONTAINERS:
         raise UsageError(f"a {model.format} file has no config, which a model folder needs")
+    model, renamed = unwrapped_folder(model)
     packed = any(isinstance(node, QuantizedTensor) for node in model.logical.values())
     draft = _unpacked(model, options) if packed and options.dtype else to_container(model, options, container)
+    draft.notes += renamed
     folder = model.place.folder
     draft.texts |= model.texts
     if options.dtype not in (None, "auto") and model.config:
@@ -76,7 +79,7 @@ def _tokenizer_alone(model: Checkpoint) -> PlanBuilder:
     if "tokenizer.ggml.tokens" not in model.metadata:
         raise UsageError(f"{model.place.path} has keys but no tensors", hint="pass the GGUF with the weights")
     draft = PlanBuilder({}, notes=["the GGUF is a vocabulary: the folder has its tokenizer and no model"])
-    draft.texts, lost = metadata.tokenizer_files(model)
+    draft.texts, lost = metadata.vocabulary_files(model)
     draft.losses += lost
     return draft
 

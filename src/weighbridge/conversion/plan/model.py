@@ -113,7 +113,11 @@ class Plan(Closing):
         """Write what is planned, all or nothing. On an error or an interrupt nothing is left behind and the old target
         stays; with `resume` the finished part stays beside the target. RefusedError where the target exists and may not
         be overwritten, or what lies there to resume belongs to another plan. Errors: OSError."""
+        self.check()
         return running.run(self, progress)
+
+    def check(self) -> None:
+        """RefusedError or UnsupportedError where nothing may be written."""
 
     def close(self) -> None:
         """Close the source."""

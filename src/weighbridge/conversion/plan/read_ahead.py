@@ -4,14 +4,14 @@ its task runs, and neighbours travel together."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from weighbridge.base.limits import MIB
 from weighbridge.io.ranges import CACHE, CACHED, REQUEST
-from weighbridge.io.source import Source
-from weighbridge.tensors.nodes.base import Node, RowRange, Stored, walk
+from weighbridge.tensors.nodes.base import Node, Stored, walk
+from weighbridge.tensors.prefetch import by_source, source_ranges
 
 if TYPE_CHECKING:
     from weighbridge.conversion.plan.run import Task
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 AHEAD: Final = 24 * MIB
 TASKS: Final = 512
 _SEEN: Final = 64
-
-Extent = tuple[Source, int, int]
 
 
 def announced(tasks: Iterator[Task], nodes: Iterable[Node], memory: int) -> Iterator[Task]:
@@ -41,34 +39,14 @@ def _announced(tasks: Iterator[Task]) -> Iterator[Task]:
     waiting: deque[tuple[Task, int]] = deque()
     ahead = 0
     for task in tasks:
-        found = [extent for run in task.reads for extent in extents(*run)]
-        size = sum(length for _, _, length in found)
+        found = [e for run in task.reads for e in source_ranges(*run) if e.source.remote]
+        size = sum(extent.length for extent in found)
         while waiting and (ahead + size > AHEAD or len(waiting) >= TASKS):
             ready, done = waiting.popleft()
             ahead -= done
             yield ready
-        _advise(found)
+        for source, ranges in by_source(found):
+            source.advise(ranges)
         waiting.append((task, size))
         ahead += size
     yield from (task for task, _ in waiting)
-
-
-def extents(node: Node, lo: int, hi: int) -> Iterator[Extent]:
-    """The bytes of sources elsewhere that rows lo..hi come from: source, offset, length."""
-    todo = [RowRange(node, lo, hi)]
-    while todo:
-        node, lo, hi = todo.pop()
-        if isinstance(node, Stored):
-            if node.source.remote:
-                width = node.spec.row_bytes
-                yield node.source, node.offset + lo * width, (hi - lo) * width
-        else:
-            todo += node.needs(lo, hi)
-
-
-def _advise(found: Sequence[Extent]) -> None:
-    by_source: dict[int, tuple[Source, list[tuple[int, int]]]] = {}
-    for source, offset, length in found:
-        by_source.setdefault(id(source), (source, []))[1].append((offset, length))
-    for source, ranges in by_source.values():
-        source.advise(ranges)

@@ -42,33 +42,15 @@ class Task(NamedTuple):
     reads: tuple[RowRange, ...] = ()
 
 
-def run(plan: Plan, progress: Progress | None = None) -> Result:
+def run(plan: Plan, progress: Progress | None = None, into: AnySink | None = None) -> Result:
     """Carry out `plan`. On any error, or an interrupt, nothing is left behind; with `resume` what is done stays beside
     the target, and the next run with `resume` goes on from there. RefusedError where what lies there is of another
-    plan, or of sources that have changed since."""
+    plan, or of sources that have changed since. `into`: a sink of the target that has some of the bytes already."""
     began = time.monotonic()
-    slabs = plan.slabs  # may refuse, before a file is created
-    write = plan.write
-    key = key_of(plan) if write.resume else None
+    plan.slabs  # noqa: B018  # may refuse, before a file is created
     samples = samples_of(plan.sources)
-    with open_sink(
-        plan.target,
-        folder=plan.folder,
-        size=plan.size,
-        overwrite=write.overwrite,
-        replace_folder=write.replace_folder,
-        parents=write.parents,
-        names=plan.names,
-        key=key,
-        memory=write.memory // 4,
-    ) as sink:
-        outs = [(f, _created(sink, f, f.name if plan.folder else "")) for f in plan.files]
-        for file, out in outs:
-            out.adopt(_moved(file))
-            for offset, data in file.layout.pieces:
-                out.write(offset, data)
-        tasks = (t for number, (file, out) in enumerate(outs) for t in _tasks(number, file, out, slabs))
-        digests, before = _drain(tasks, plan, sink, progress)
+    with _opened(plan) if into is None else into as sink:
+        outs, digests, before = _filled(plan, sink, progress)
         for number, (file, out) in enumerate(outs):
             if file.layout.fixups is not None:
                 for offset, data in file.layout.fixups(_named(digests, number, file)):
@@ -76,8 +58,47 @@ def run(plan: Plan, progress: Progress | None = None) -> Result:
         _check_digests(outs, sink, plan, progress)
         for name, data in plan.texts.items():
             sink.create(name, len(data)).write(0, data)
-        _check_sources(plan, samples)
+        _check_sources(plan, samples, sink)
     return _result(plan, time.monotonic() - began, before)
+
+
+def run_part(plan: Plan, into: AnySink) -> None:
+    """Make the bytes of `plan` that its sink `into` hasn't and wants: one process's share of them."""
+    samples = samples_of(plan.sources)
+    with into as sink:
+        _filled(plan, sink, None)
+        _check_sources(plan, samples, sink)
+
+
+def _opened(plan: Plan) -> AnySink:
+    """The sink of the plan's target."""
+    write = plan.write
+    return open_sink(
+        plan.target,
+        folder=plan.folder,
+        size=plan.size,
+        overwrite=write.overwrite,
+        replace_folder=write.replace_folder,
+        parents=write.parents,
+        names=plan.names,
+        key=key_of(plan) if write.resume else None,
+        memory=write.memory // 4,
+    )
+
+
+Outs = list[tuple["PlannedFile", "AnyFile"]]
+
+
+def _filled(plan: Plan, sink: AnySink, progress: Progress | None) -> tuple[Outs, dict[Piece, int], int]:
+    """Write what doesn't depend on digests. Returns the files, the digests of pieces for those that need them, and the
+    number of bytes done before."""
+    outs: Outs = [(f, _created(sink, f, f.name if plan.folder else "")) for f in plan.files]
+    for file, out in outs:
+        out.adopt(_moved(file))
+        for offset, data in file.layout.pieces:
+            out.write(offset, data)
+    tasks = (t for number, (file, out) in enumerate(outs) for t in _tasks(number, file, out, plan.slabs))
+    return outs, *_drain(tasks, plan, sink, progress)
 
 
 def _created(sink: AnySink, file: PlannedFile, name: str) -> AnyFile:
@@ -91,10 +112,11 @@ def _moved(file: PlannedFile) -> Iterator[Origin]:
             yield Origin(slot.offset, node.source, node.offset, slot.spec.nbytes)
 
 
-def _check_sources(plan: Plan, samples: Sequence[str]) -> None:
+def _check_sources(plan: Plan, samples: Sequence[str], sink: AnySink) -> None:
     """FormatError where a source is no longer what was planned: its old and new bytes would be mixed."""
     for state, before, now in zip(plan.sources, samples, samples_of(plan.sources), strict=True):
         if before and (before != now or not now.startswith(state)):
+            sink.forget()
             name = state.rpartition(": ")[0]
             raise FormatError("the file changed while it was read, so nothing is written", path=name,
                               hint="try again when nothing else writes to it")  # fmt: skip

@@ -121,7 +121,7 @@ def same_format(model: Checkpoint, path: Path) -> str | None:
 def check_target(path: Path, model: Checkpoint, folder: bool) -> None:
     """RefusedError where writing to `path` would harm the source."""
     here = str(path.resolve())  # a target elsewhere and a source there are two paths of one address
-    sources = {w.resolve() for w in model.place.weights}
+    sources = {w.resolve() for w in model.place.files}
     if here in map(str, sources) or (folder and any(str(w.parent) == here for w in sources)):
         raise RefusedError(f"{path} contains the source", hint="choose another target")
 

@@ -247,6 +247,7 @@ class _RefusedTensor(Exception):
     """One tensor's refusal: rule and message."""
 
 
+@lru_cache(maxsize=_NAMES)
 def layer(name: str) -> int:
     """The number in `blk.N.`, or -1, as `sscanf(name, "blk.%d.", &layer)` reads it."""
     found = re.match(r"blk\.[ \t\n\v\f\r]*([+-]?[0-9]+)", name)
@@ -290,7 +291,8 @@ def _kept(rows: FtypeRules, name: str, architecture: str) -> bool:
 
 def _dims(spec: Spec) -> int:
     """ggml_n_dims: trailing dimensions of 1 (leading ones, in our order) don't count."""
-    return next((len(spec.shape) - i for i, n in enumerate(spec.shape[:-1]) if n > 1), 1)
+    shape = spec.shape
+    return next((len(shape) - i for i, n in enumerate(shape[:-1]) if n > 1), 1)
 
 
 def choose_types(
@@ -299,8 +301,11 @@ def choose_types(
     wanted: FileType | None,
     options: TypeOptions = TypeOptions(),
     imatrix: Mapping[str, int] | None = None,
+    *,
+    refusing: bool = True,
 ) -> TypeChoice:
-    """The type of each tensor. `wanted`: None for COPY. `imatrix`: number of values of each entry; empty is as none."""
+    """The type of each tensor. `wanted`: None for COPY. `imatrix`: number of values of each entry; empty is as none.
+    `refusing`: whether each choice is examined for reasons against it."""
     if wanted is None:
         return TypeChoice({name: spec.dtype for name, spec in tensors})
     if wanted.type is None:
@@ -314,7 +319,7 @@ def choose_types(
             types[name] = spec.dtype
             refusals.append(Refusal(name, *refused.args))
         else:
-            refusals += run.refusals(name, spec, types[name])
+            refusals += run.refusals(name, spec, types[name]) if refusing else ()
     return TypeChoice(types, run.fallbacks, tuple(refusals))
 
 
@@ -374,6 +379,12 @@ class _TypeChooser:
     def __post_init__(self) -> None:
         self.tied = "output" not in self.roles
         self.attn_v = self.roles.count("attn_v")
+        self.mix = tuple(filter(self._applies, table().mix))
+        self.lift = tuple((rule,) for rule in filter(self._applies, table().lift))
+
+    def _applies(self, rule: TypeRule) -> bool:
+        """Whether a rule is about the file type."""
+        return (not rule.ftype or self.ftype.name in rule.ftype) and self.ftype.name not in rule.barred
 
     def type_of(self, name: str, spec: Spec) -> DType:
         if not quantizable(name, spec, self.facts.architecture, self.options):
@@ -405,10 +416,10 @@ class _TypeChooser:
         if what == "output" and self.options.output_type is not None:
             return self.options.output_type
         place = _TensorFacts(self.facts, bool(self.imatrix), self.default.block, spec, *self._position(name, what))
-        found = self._first(table().mix, name, what, place, self.default)
+        found = self._first(self.mix, name, what, place, self.default)
         self.seen[what] += 1
-        for rule in table().lift:
-            found = self._first((rule,), name, what, place, found)
+        for rule in self.lift:
+            found = self._first(rule, name, what, place, found)
         return found
 
     def _position(self, name: str, what: str) -> tuple[int, int]:
@@ -428,9 +439,7 @@ class _TypeChooser:
         for rule in rules:
             if (
                 (not rule.role or what in rule.role)
-                and (not rule.ftype or self.ftype.name in rule.ftype)
                 and (not rule.part or any(part in name for part in rule.part))
-                and self.ftype.name not in rule.barred
                 and (not rule.only_from or now.name in rule.only_from)
                 and all(_holds(condition, place) for condition in rule.when)
             ):

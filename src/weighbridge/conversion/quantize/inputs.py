@@ -20,6 +20,7 @@ from weighbridge.conversion.gguf import metadata
 from weighbridge.conversion.gguf.plan import to_gguf
 from weighbridge.conversion.options import GgufOptions, TargetOptions, only_from
 from weighbridge.conversion.plan.builder import PlanBuilder
+from weighbridge.conversion.plan.losses.settings import check_keys, check_settings
 from weighbridge.conversion.plan.model import Loss
 from weighbridge.conversion.quantize import ftypes
 from weighbridge.conversion.quantize import imatrix as importance
@@ -27,7 +28,9 @@ from weighbridge.conversion.quantize import keys as gguf_keys
 from weighbridge.conversion.quantize import prune_layers as pruning
 from weighbridge.io.source import FileSource
 from weighbridge.models.checkpoint import Checkpoint
-from weighbridge.models.llamacpp.rules import unknown_architecture
+from weighbridge.models.llamacpp.candidate import Candidate
+from weighbridge.models.llamacpp.rules import missing_keys, unknown_architecture
+from weighbridge.models.llamacpp.table import table
 from weighbridge.tensors.nodes import Node, QuantizedTensor, reshape
 
 
@@ -144,6 +147,7 @@ def prepare(model: Checkpoint, wanted: FileType | None, options: QuantizeOptions
         imatrix=gguf_keys.imatrix_keys(imatrix.matrix, imatrix.path) if imatrix else {},
         layers=kept if options.prune_layers else None,
     )
+    check_keys(draft.metadata, keys, {*overrides, *(gguf_keys.by_layer(draft.metadata, kept) if kept.removed else ())})
     return QuantizeInputs(
         tensors, metadata.with_alignment(keys, options.align), facts,
         shard_of={kept.names[n]: shard for n, shard in places.items() if n in kept.names},
@@ -162,22 +166,37 @@ def _as_gguf(model: Checkpoint, wanted: FileType | None, options: QuantizeOption
     if model.format == "gguf":
         if not model.index.by_name:
             raise UsageError(f"{model.place.path} has keys but no tensors", hint="pass the GGUF with the weights")
-        _refuse_unknown(model)
+        _refuse_unreadable(model)
         keys = metadata.named(metadata.kept_keys(model.metadata), options.name)
         tensors = {e.name: model.stored[e.name] for e in sorted(model.index, key=lambda e: (e.file, e.offset))}
         return PlanBuilder(tensors, keys)
-    return to_gguf(model, options.conversion(_intermediate_dtype(model)))
+    draft = to_gguf(model, options.conversion(_intermediate_dtype(model)))
+    draft.losses += check_settings(model, draft, "gguf")
+    return draft
 
 
-def _refuse_unknown(model: Checkpoint) -> None:
-    """RefusedError for an architecture that llama.cpp doesn't know, as llama-quantize refuses it: which type a tensor
-    gets depends on it. A part of a model, such as an mmproj file, is known."""
-    architecture = str(model.metadata.get("general.architecture") or "")
-    for finding in unknown_architecture(architecture):
+def _refuse_unreadable(model: Checkpoint) -> None:
+    """RefusedError for what llama-quantize can't read: big-endian files, an architecture that llama.cpp doesn't know,
+    and models without the keys of theirs, since which type a tensor gets depends on them. A part of a model, such as
+    an mmproj file, is known."""
+    if model.index.byte_order == ">":
+        raise RefusedError(
+            f"{model.place.path} is big-endian, and llama-quantize refuses it too",
+            hint=f"wb convert {model.place.path} little-endian.gguf makes a little-endian file of it",
+        )
+    candidate = Candidate(model.metadata, {})
+    for finding in unknown_architecture(candidate.architecture):
         raise RefusedError(
             f"{model.place.path}: {finding.message}, which llama.cpp doesn't know",
             hint=f"llama-quantize refuses it too; {finding.hint}",
         )
+    if candidate.architecture not in {"", *table().parts}:
+        for key in missing_keys(candidate):
+            if not key.startswith("tokenizer."):
+                raise RefusedError(
+                    f"{model.place.path} lacks {candidate.key(key)}, and llama-quantize refuses it too",
+                    hint=f"wb edit {model.place.path} --set {candidate.key(key)}=NUMBER",
+                )
 
 
 def _intermediate_dtype(model: Checkpoint) -> str:

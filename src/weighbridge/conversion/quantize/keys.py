@@ -98,16 +98,19 @@ def shard_keys(keys: Mapping[str, KV], shard: int, count: int, tensors: int) -> 
     }
 
 
+def by_layer(keys: Mapping[str, KV], layers: Pruned) -> list[str]:
+    """The keys that removing layers changes: their number, and lists with one value per layer."""
+    arch = _architecture(keys) + "."
+    own = (key for key, kv in keys.items() if key.startswith(arch) and _is_list(kv.value))
+    return [f"{arch}block_count", *(key for key in own if len(keys[key].value) == layers.before)]
+
+
 def _without_layers(keys: Mapping[str, KV], layers: Pruned) -> dict[str, KV]:
     """Removes the values of the removed layers from lists with one value per layer. (llama-quantize doesn't, and
     llama.cpp then refuses the file.)"""
-    arch = _architecture(keys) + "."
-    return {
-        key: KV(kv.type, [v for i, v in enumerate(kv.value) if i not in layers.removed])
-        if key.startswith(arch) and _is_list(kv.value) and len(kv.value) == layers.before
-        else kv
-        for key, kv in keys.items()
-    }
+    _, *lists = by_layer(keys, layers)
+    cut = {key: [v for i, v in enumerate(keys[key].value) if i not in layers.removed] for key in lists}
+    return {key: KV(kv.type, cut[key]) if key in cut else kv for key, kv in keys.items()}
 
 
 def _is_list(value: Any) -> bool:

@@ -32,7 +32,6 @@ from weighbridge.conversion.plan.writers import planned
 from weighbridge.conversion.quantize import ftypes, size_target
 from weighbridge.conversion.quantize import keys as gguf_keys
 from weighbridge.conversion.quantize.inputs import QuantizeInputs, QuantizeOptions, prepare, specs
-from weighbridge.conversion.result import Progress, Result
 from weighbridge.io.location import RemotePath
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.tensors import kernels
@@ -76,10 +75,6 @@ class QuantizePlan(Plan):
         """RefusedError or UnsupportedError for the first refusal."""
         if self.refusals:
             raise _refused(self.refusals)
-
-    def run(self, progress: Progress | None = None) -> Result:
-        self.check()
-        return super().run(progress)
 
     def describe(self) -> dict[str, Any]:
         data = super().describe() | {"schema": "weighbridge/quantize/1", "type": self.ftype}
@@ -184,6 +179,7 @@ def finish(
         files=files,
         losses=(*inputs.losses, *_losses(choice, inputs, weights), *copied(model, made)),
         notes=(
+            *model.oddities,
             *_notes(inputs, weights),
             *(line for f in files for line in f.layout.notes),
             *check_loadable(((f.name, f.layout) for f in files), model),
@@ -245,7 +241,7 @@ def _files(
 
 def _sources(model: Checkpoint, inputs: QuantizeInputs) -> tuple[str, ...]:
     """What the result depends on besides headers: the state of the files, and the importance matrix."""
-    files = tuple(map(state_of, model.place.weights))
+    files = tuple(map(state_of, model.place.files))
     return files + ((f"importance matrix: {inputs.imatrix.digest}",) if inputs.imatrix else ())
 
 

@@ -27,6 +27,7 @@ from weighbridge.conversion.schemes import configs as scheme_configs
 from weighbridge.conversion.schemes.configs import Settings
 from weighbridge.io.location import open_source
 from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.models.wrapped import unwrapped_folder
 from weighbridge.packings import canonical, ggml_blocks
 from weighbridge.packings.canonical import Fp8Tensor, IntQuantTensor, MXTensor
 from weighbridge.packings.write import rounding, schemes
@@ -144,7 +145,8 @@ def chosen(options: SchemeOptions) -> Scheme:
 
 def to_scheme(model: Checkpoint, options: SchemeOptions) -> PlanBuilder:
     """The tensors and files of the folder."""
-    draft = PlanBuilder({}, {"format": "pt"})
+    model, renamed = unwrapped_folder(model)
+    draft = PlanBuilder({}, {"format": "pt"}, notes=renamed)
     named = _named(model)
     work = _Work(named, _floats(model, named, options, draft), chosen(options), options, draft)
     layers = _layers(model, named, work.scheme)

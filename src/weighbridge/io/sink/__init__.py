@@ -9,15 +9,17 @@ A write with a journal (`io/sink/journal.py`) is staged as `NAME.partial` instea
 interrupted, and the next run resumes it.
 
 A target elsewhere has a sink of the same interface: `UploadSink` sends parts while it writes, `CommitSink` stages a
-folder and hands it over whole. `open_sink` chooses.
+folder and hands it over whole. `open_sink` chooses. `parallel_target` is a target of several processes.
 """
 
 from __future__ import annotations
 
 from weighbridge.io.sink.commit import CommitSink
 from weighbridge.io.sink.files import InPlace, OutFile
+from weighbridge.io.sink.journal import FileRange
 from weighbridge.io.sink.lock import exclusive
 from weighbridge.io.sink.open import AnySink, check_target, disk_needed, open_sink
+from weighbridge.io.sink.parallel import ParallelTarget, ParallelUploads, ParallelWrite, parallel_target
 from weighbridge.io.sink.partials import is_alive
 from weighbridge.io.sink.records import FolderRecords, Records, records_at
 from weighbridge.io.sink.spool import spooled
@@ -28,10 +30,14 @@ from weighbridge.io.sink.upload import Origin, UploadFile, UploadSink, check_upl
 __all__ = [
     "AnySink",
     "CommitSink",
+    "FileRange",
     "FolderRecords",
     "InPlace",
     "Origin",
     "OutFile",
+    "ParallelTarget",
+    "ParallelUploads",
+    "ParallelWrite",
     "Records",
     "Sink",
     "StoreWriter",
@@ -45,6 +51,7 @@ __all__ = [
     "is_alive",
     "listed",
     "open_sink",
+    "parallel_target",
     "partial_of",
     "records_at",
     "spooled",

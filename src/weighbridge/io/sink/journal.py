@@ -38,6 +38,19 @@ class Piece(NamedTuple):
     size: int
 
 
+class FileRange(NamedTuple):
+    """Bytes [start, end) of the file that is called `file` in its target ("": the target itself)."""
+
+    file: str
+    start: int
+    end: int
+
+    def clip(self, offset: int, size: int) -> tuple[int, int]:
+        """The part of `size` bytes at `offset` that lies inside, as offset and size; of size 0 where none does."""
+        start, end = max(offset, self.start), min(offset + size, self.end)
+        return start, max(end - start, 0)
+
+
 class Journal:
     """The finished pieces of the write staged at `stage`, with the crc32 that each was noted with. RefusedError where
     what lies there is of another write, unless `overwrite`, or where another process is at it. `write` puts a small

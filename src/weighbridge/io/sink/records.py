@@ -98,6 +98,6 @@ def records_at(place: Path) -> Records:
         return FolderRecords(place)
     tree, name = place.place
     if not hasattr(tree, "records"):
-        raise UsageError(f"{place} takes no records of a fleet", hint="name a folder, or s3://BUCKET/PREFIX")
+        raise UsageError(f"{place} takes no records of a fleet", hint="name a folder, or a bucket's prefix")
     made: Records = tree.records(name)
     return made

@@ -47,7 +47,7 @@ class Sink:
         self._spared = None if replace_folder else frozenset(names)
         self._key = key
         self._journal: Journal | None = None
-        self._real = _resolve(self.target)  # a symlink stays: its target is replaced
+        self._real = resolved(self.target)  # a symlink stays: its target is replaced
         mine = self._real.with_name(f".{self._real.name}.{os.getpid()}.partial")
         self._stage = mine if key is None else partial_of(target)
         self._open: list[OutFile] = []
@@ -213,7 +213,7 @@ def check_target(
     one; None: not known yet. RefusedError where something is there, or folders are missing (`parents`, more than one);
     UsageError for a file whose name ends in a slash; PermissionError."""
     path = Path(target)
-    real = _resolve(path)
+    real = resolved(path)
     if folder is False and os.fspath(target).endswith(("/", os.sep)):
         raise UsageError(f"{os.fspath(target)} names a folder, but a file is written", hint=f"write {path}")
     if path.is_symlink() and not real.exists():
@@ -235,7 +235,7 @@ def check_target(
 
 def partial_of(target: str | os.PathLike[str]) -> Path:
     """The staging path of a write with a journal."""
-    real = _resolve(Path(target))
+    real = resolved(Path(target))
     return real.with_name(real.name + ".partial")
 
 
@@ -259,7 +259,8 @@ def _allocated(stage: Path) -> int:
     return sum(getattr(p.stat(), "st_blocks", 0) * 512 for p in files)
 
 
-def _resolve(path: Path) -> Path:
+def resolved(path: Path) -> Path:
+    """Where a target is written: what a symlink names."""
     return path.resolve() if path.is_symlink() else path.absolute()
 
 

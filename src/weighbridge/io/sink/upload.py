@@ -4,6 +4,9 @@ Part i of an object is its bytes [i * P, (i + 1) * P), P a function of the size 
 memory of its part; a part whose bytes are all there is sent. Beyond a few open parts the others wait in a temporary
 file, and so do all parts of a file whose first bytes depend on its last ones (the checksums of a zip archive).
 
+Several processes may send parts of one upload, whose token each of them has (`io/sink/parallel.py`): a sink with `part`
+sends the parts in that range and leaves the upload as it is.
+
 Nothing is visible until the end. Then the objects of a folder appear one after the other, small files last, each only
 if nothing has taken its name meanwhile. On an error uploads are aborted; with `key` (`--resume`) they stay, and the
 next run with the same key asks the store which parts are there.
@@ -18,12 +21,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from hashlib import blake2b
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import IO, Final, NamedTuple, Protocol
 
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.base.limits import MIB
-from weighbridge.io.sink.journal import Piece
+from weighbridge.io.sink.journal import FileRange, Piece
 from weighbridge.io.sink.target import listed
 from weighbridge.io.source import Source
 
@@ -55,6 +58,10 @@ class PartUpload(Protocol):
 
     done: set[int]
 
+    @property
+    def token(self) -> str:
+        """The store's name of the upload, by which another process takes part in it."""
+
     def put(self, number: int, data: bytes | bytearray) -> None:
         """Send a part; of two with one number the later one counts."""
 
@@ -85,9 +92,16 @@ class ObjectStore(Protocol):
     def put(self, name: str, data: bytes | bytearray, mark: str, *, replace: bool) -> None:
         """A small object, whole. FileExistsError where there is one that isn't this run's."""
 
-    def upload(self, name: str, mark: str, *, resume: bool, replace: bool) -> PartUpload:
-        """Begin an upload, or with `resume` go on with the one of the same mark. RefusedError where the unfinished
-        upload is another run's, unless `replace`."""
+    def upload(self, name: str, mark: str, *, resume: bool, replace: bool, token: str | None = None) -> PartUpload:
+        """Begin an upload, or with `resume` go on with the one of the same mark, or take part in that of a `token`.
+        RefusedError where the unfinished upload is another run's, unless `replace`; RemoteError where the one of the
+        token is over."""
+
+    def is_open(self, name: str, token: str) -> bool:
+        """Whether the upload of a token is neither complete nor aborted."""
+
+    def abandon(self, name: str, mark: str) -> None:
+        """Abort every open upload of a mark."""
 
     def remove(self, name: str) -> None:
         """Delete an object."""
@@ -100,11 +114,14 @@ class UploadFile:
     """One object being written by position, from any thread. `spans`: the (offset, length) ranges that will be
     written, each once; the bytes between are zero. `late`: some are written again at the end."""
 
-    def __init__(self, sink: UploadSink, name: str, size: int, spans: Iterable[Span], late: bool) -> None:
+    def __init__(
+        self, sink: UploadSink, name: str, size: int, spans: Iterable[Span], late: bool, only: FileRange | None
+    ) -> None:
         self.name, self.size, self.late = name, size, late
         self._sink, self._part = sink, sink.store.part_size(size)
         self.parts = max(-(-size // self._part), 1)
-        state = sink.store.state(name) if sink.resumes or not sink.replace else None
+        ours = only is None or only.end > only.start
+        state = sink.store.state(name) if ours and (sink.resumes or not sink.replace) else None
         self.published = state == ObjectState(size, sink.mark)
         if state is not None and not self.published and not sink.replace:
             raise RefusedError(f"{sink.store.title}/{name} exists already", option="--overwrite")
@@ -112,10 +129,13 @@ class UploadFile:
         self.upload: PartUpload | None = None
         self._before: frozenset[int] = frozenset()  # parts of an earlier run
         self._sent: set[int] = set()
-        if self.parts > 1 and not self.published and sink.resumes:
+        if ours and self.parts > 1 and not self.published and sink.resumes:
             found = self._begin().done
             self._before = frozenset() if late else frozenset(found)  # of a late one no checksum is known
             self._sent |= self._before
+        if only is not None:
+            others = (n for n in range(self.parts) if not only.start <= n * self._part < only.end)
+            self._sent |= set(others)
         self._left = self._expected(spans)
         self._data: dict[int, bytearray] = {}
         self._spilled: IO[bytes] | None = None
@@ -125,7 +145,10 @@ class UploadFile:
         with self._beginning:
             if self.upload is None:
                 sink = self._sink
-                self.upload = sink.store.upload(self.name, sink.mark, resume=sink.resumes, replace=sink.replace)
+                token = sink.tokens.get(self.name)
+                self.upload = sink.store.upload(
+                    self.name, sink.mark, resume=sink.resumes, replace=sink.replace, token=token
+                )
             return self.upload
 
     def _expected(self, spans: Iterable[Span]) -> list[int]:
@@ -255,7 +278,9 @@ class UploadFile:
 
 
 class UploadSink:
-    """The objects below one name of a store, with the interface of `Sink`. `memory`: bytes that open parts may take."""
+    """The objects below one name of a store, with the interface of `Sink`. `memory`: bytes that open parts may take.
+    `tokens`: uploads that others take part in, by the object's name. `part`: what is sent of them; the rest of all
+    files is other processes', and nothing is published or aborted."""
 
     def __init__(
         self,
@@ -268,10 +293,13 @@ class UploadSink:
         names: Collection[str] = (),
         key: Mapping[str, str] | None = None,
         memory: int = 64 * MIB,
+        tokens: Mapping[str, str] = MappingProxyType({}),
+        part: FileRange | None = None,
     ) -> None:
         self.store, self.target, self.folder = store, target, folder
+        self.tokens, self._part = tokens, part
         self.replace, self.resumes = overwrite or (folder and replace_folder), key is not None
-        self.mark = uuid.uuid4().hex if key is None else blake2b(repr(sorted(key.items())).encode()).hexdigest()[:32]
+        self.mark = uuid.uuid4().hex if key is None else mark_of(key)
         self._foreign = self._check_foreign(names, replace_folder) if folder else []
         self._room, self._memory = _LEAST_OPEN, memory
         self._files: list[UploadFile] = []
@@ -336,7 +364,8 @@ class UploadSink:
     def create(self, name: str, size: int, spans: Iterable[Span] | None = None, *, late: bool = False) -> UploadFile:
         """An object of `size` bytes: `name` below the target, or the target itself if it is a file."""
         path = f"{self.target}/{name}".strip("/") if self.folder else self.target
-        made = UploadFile(self, path, size, [(0, size)] if spans is None else spans, late)
+        only = self._part if self._part is None or self._part.file == name else FileRange(name, 0, 0)
+        made = UploadFile(self, path, size, [(0, size)] if spans is None else spans, late, only)
         with self._lock:
             if not self._files:
                 self._room = max(self._memory // self.store.part_size(size), _LEAST_OPEN)
@@ -368,7 +397,7 @@ class UploadSink:
             for future in self._running:
                 future.cancel()
             self._pool.shutdown()
-            if error is not None:
+            if error is not None and self._part is None:
                 self._undo(shown, error)
             with ExitStack() as closing:
                 for file in self._files:
@@ -379,7 +408,7 @@ class UploadSink:
         for file in self._files:
             file.finish()
         self._wait()
-        for file in self._files:
+        for file in self._files if self._part is None else ():
             fresh = not file.published
             try:
                 file.publish()
@@ -387,7 +416,7 @@ class UploadSink:
                 words = f"{self.store.title}/{file.name} has been created in the meantime"
                 raise RefusedError(words, option="--overwrite") from None
             shown += [file] if fresh else []
-        for name in self._foreign:
+        for name in self._foreign if self._part is None else ():
             self.store.remove(f"{self.target}/{name}")
 
     def _undo(self, shown: list[UploadFile], error: BaseException) -> None:
@@ -404,6 +433,11 @@ class UploadSink:
             for file in shown:  # of a folder that will never be whole
                 with suppress(Exception):
                     self.store.remove(file.name)
+
+
+def mark_of(key: Mapping[str, str]) -> str:
+    """The mark of everything that the bytes of a write depend on."""
+    return blake2b(repr(sorted(key.items())).encode()).hexdigest()[:32]
 
 
 def check_uploads(store: ObjectStore, name: str, *, overwrite: bool, folder: bool | None) -> None:

@@ -41,15 +41,21 @@ class SizeMismatch(NamedTuple):
 def advice(family: Family, dialect: str, sizes: Sizes, shapes: Mapping[str, Shape], report: MappingReport, path: str,
            gguf: bool) -> str:  # fmt: skip
     """What to do about tensors that don't fit."""
-    prefix = family.prefix_of(dialect, shapes, sizes)
-    places = family.expansion(dialect, sizes, prefix).places
-    found = Counter(_blamed(family, dialect, sizes, shapes, report, places, gguf))
+    found = mismatches(family, dialect, sizes, shapes, report, gguf)
     where = "the GGUF's keys" if gguf else "config.json"
     words = [str(mismatch) for mismatch, _ in found.most_common(_MOST)]
     if words:
         return f"{where} may be another model's: {'; '.join(words)}"
     usual = _STRANGE if report.unmapped else _OTHERS if report.misshapen else _DAMAGED
     return usual.format(path=path, where=where)
+
+
+def mismatches(family: Family, dialect: str, sizes: Sizes, shapes: Mapping[str, Shape], report: MappingReport,
+               gguf: bool) -> Counter[SizeMismatch]:  # fmt: skip
+    """The sizes that tensors contradict, and how many do."""
+    prefix = family.prefix_of(dialect, shapes, sizes)
+    places = family.expansion(dialect, sizes, prefix).places
+    return Counter(_blamed(family, dialect, sizes, shapes, report, places, gguf))
 
 
 def _blamed(

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from weighbridge.models.arch.family import Family
 
 
-def as_read(files: Mapping[str, str]) -> list[str]:
-    """The names of a folder's tensors (tensor -> file) in the order the reference reads them."""
-    return sorted(files, key=lambda name: (files[name], name))
+def as_read(files: Mapping[str, str], *, pickled: bool = False) -> list[str]:
+    """The names of a folder's tensors (tensor -> file, as the files list them) in the order the reference reads them:
+    file by file, those of a safetensors file by name, those of a pickle (`pickled`) as it lists them."""
+    return sorted(files, key=lambda name: (files[name], "" if pickled else name))
 
 
 def reference_order(

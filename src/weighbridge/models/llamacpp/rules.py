@@ -75,13 +75,17 @@ def _vocabulary_only(model: Candidate) -> Iterator[LoadRefusal]:
 
 
 def _keys(model: Candidate) -> Iterator[LoadRefusal]:
+    wanted = [*missing_keys(model), *(k for k in ("tokenizer.ggml.model",) if model.get(k) is None)]
+    yield from (LoadRefusal(f"{model.key(key)} is missing") for key in wanted)
     known, name = table(), model.architecture
-    wanted = [*known.required, *known.architecture[name], "tokenizer.ggml.model"]
-    for key in (key for key in wanted if model.get(key) is None):
-        if not _lite(model, key):
-            yield LoadRefusal(f"{model.key(key)} is missing")
     if (several := known.either.get(name)) and all(model.get(key) is None for key in several):
         yield LoadRefusal(f"{' or '.join(map(model.key, several))} is missing")
+
+
+def missing_keys(model: Candidate) -> Iterator[str]:
+    """The keys that its architecture needs and the model lacks, by their names in the table; the tokenizer apart."""
+    wanted = [*table().required, *table().architecture.get(model.architecture, ())]
+    yield from (key for key in wanted if model.get(key) is None and not _lite(model, key))
 
 
 def _lite(model: Candidate, key: str) -> bool:

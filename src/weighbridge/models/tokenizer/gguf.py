@@ -91,13 +91,9 @@ def keys(vocab: Vocab) -> Iterator[tuple[str, KV]]:
         yield SCALARS["remove_extra_whitespaces"], KV("bool", vocab.remove_extra_whitespaces)
     if vocab.merges:
         yield GGML + "merges", KV("arr[str]", vocab.merges)
-    for role, index in vocab.special.items():
-        if role in ROLES:
-            yield ROLES[role], KV("u32", index)
-    for role, flag in vocab.add.items():
-        if role in ADD:
-            yield ADD[role], KV("bool", flag)
+    yield from roles(vocab, late=False)
     yield from templates(vocab)
+    yield from roles(vocab, late=True)
     yield from space_prefix(vocab, "last")
     for name in ("lowercase", "strip_accents"):
         flag = getattr(vocab, name)
@@ -110,6 +106,16 @@ def keys(vocab: Vocab) -> Iterator[tuple[str, KV]]:
         yield TYPE_COUNT, KV("u32", vocab.token_type_count)
     if vocab.suppress:
         yield SUPPRESS, KV("arr[i32]", vocab.suppress)
+
+
+def roles(vocab: Vocab, late: bool) -> Iterator[tuple[str, KV]]:
+    """The keys of special tokens and of those added to every text that stand before the templates, or after them."""
+    for role, index in vocab.special.items():
+        if role in ROLES and (role in vocab.late) is late:
+            yield ROLES[role], KV("u32", index)
+    for role, flag in vocab.add.items():
+        if role in ADD and (f"add_{role}" in vocab.late) is late:
+            yield ADD[role], KV("bool", flag)
 
 
 _PREFIX_AT: Final = {VocabKind.UNIGRAM: "tokens", VocabKind.CHAR_BPE: "last"}

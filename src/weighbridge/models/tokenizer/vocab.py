@@ -71,6 +71,7 @@ class Vocab:
     add: Mapping[str, bool] = field(default_factory=dict)
     add_space_prefix: bool | None = None
     space_prefix_at: Literal["first", "tokens", "last"] = "first"  # where the reference converter writes its key
+    late: frozenset[str] = frozenset()  # roles, and `add_` roles, whose keys the reference writes after the templates
     remove_extra_whitespaces: bool | None = None
     charsmap: bytes | None = None
     lowercase: bool | None = None

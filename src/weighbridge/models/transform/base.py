@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -48,9 +48,16 @@ class KeyChange:
     after: Any
 
 
+class KeptLayers(NamedTuple):
+    """The layers that are left of the `before` first ones, in their new order."""
+
+    kept: tuple[int, ...]
+    before: int
+
+
 @dataclass(frozen=True)
 class Transformed:
-    """A model after an operation, and the changes."""
+    """A model after an operation, and the changes. `layers`: those of a model with one stack, if some were taken."""
 
     model: Checkpoint
     renamed: tuple[RenamedTensor, ...] = ()
@@ -58,6 +65,7 @@ class Transformed:
     cut: tuple[ResizedTensor, ...] = ()
     changed: tuple[KeyChange, ...] = ()
     notes: tuple[str, ...] = ()
+    layers: KeptLayers | None = None
 
     def then(self, after: Transformed) -> Transformed:
         """Both operations' changes, with the second's model."""
@@ -68,6 +76,7 @@ class Transformed:
             (*self.cut, *after.cut),
             _together((*self.changed, *after.changed)),
             (*self.notes, *after.notes),
+            after.layers or self.layers,
         )
 
 

@@ -21,6 +21,7 @@ from weighbridge.models.arch.tables.spec import placeholders
 from weighbridge.models.arch.tables.values import integer
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.transform.base import (
+    KeptLayers,
     KeyChange,
     RenamedTensor,
     Transformed,
@@ -154,6 +155,7 @@ class LayerPattern(NamedTuple):
 
 _PATTERNS: Final = (
     LayerPattern("sliding_window_pattern", "layer_types", "sliding_attention", "full_attention"),
+    LayerPattern("global_attn_every_n_layers", "layer_types", "sliding_attention", "full_attention"),
     LayerPattern("full_attention_interval", "layer_types", "linear_attention", "full_attention"),
     LayerPattern("no_rope_layer_interval", "no_rope_layers", 1, 0),
 )
@@ -239,7 +241,8 @@ def _sliced(model: Checkpoint, layers: LayerSelection, renumber: bool) -> Transf
     if not renumber and not layers.whole:
         return _part(model, layers)
     cut, resized = (model, ()) if layers.side else slice_across_layers(model, layers.kept, layers.stack.count)
-    done = replace(_moved(cut, layers), cut=resized)
+    numbers = None if layers.side else KeptLayers(layers.kept, layers.stack.count)
+    done = replace(_moved(cut, layers), cut=resized, layers=numbers)
     if model.format == "gguf":
         keyed, changes = with_keys(done.model, gguf_keys(kvs(model.metadata), layers))
         return replace(done, model=keyed, changed=changes)

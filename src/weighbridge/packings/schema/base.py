@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import gcd
 from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
@@ -258,7 +259,7 @@ class PackingSchema:
         """The role of the tensor that has the codes."""
         return next(iter(self.members))
 
-    @property
+    @cached_property
     def suffix(self) -> str:
         """The ending that shows a group."""
         return self.members[self.key].suffix

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from weighbridge.adapters import chat_template
@@ -13,6 +13,7 @@ from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.models.tokenizer import Vocab
 from weighbridge.reports.chat.conversations import CONVERSATIONS
 from weighbridge.reports.chat.tokens import special_tokens
+from weighbridge.reports.side_by_side import LinePair, side_by_side
 
 SCHEMA: Final = "weighbridge/rendered-template/1"
 DEFAULT: Final = "default"
@@ -41,6 +42,11 @@ class RenderedTemplate:
     stopped: str
     schema: str = SCHEMA
 
+    @property
+    def ended(self) -> str:
+        """What ended it before its end; "" for a whole text."""
+        return self.error or self.stopped
+
 
 def render(
     vocab: Vocab,
@@ -57,6 +63,40 @@ def render(
     name = conversation if isinstance(conversation, str) else "own"
     spans = tuple(_spans(vocab, found.text))
     return RenderedTemplate(name, template, found.text, spans, found.error, found.stopped)
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateComparison:
+    """What we and transformers make of one conversation. `reference`: None where transformers isn't installed, with the
+    `reason`. `same`: the same text, or the same error. `lines`: the texts side by side, where they differ."""
+
+    ours: RenderedTemplate
+    reference: RenderedTemplate | None
+    same: bool
+    lines: tuple[LinePair, ...] = ()
+    reason: str = ""
+
+
+def render_both(
+    vocab: Vocab,
+    conversation: str | Mapping[str, Any] = "plain",
+    *,
+    template: str = DEFAULT,
+    add_generation_prompt: bool = True,
+) -> TemplateComparison:
+    """As `render`, and by transformers."""
+    ours = render(vocab, conversation, template=template, add_generation_prompt=add_generation_prompt)
+    variables = _variables(vocab, conversation, add_generation_prompt)
+    try:
+        found = chat_template.render_by_transformers(template_text(vocab, template), variables)
+    except UnsupportedError as error:
+        return TemplateComparison(ours, None, same=False, reason=error.message)
+    spans = tuple(_spans(vocab, found.text))
+    theirs = replace(ours, text=found.text, error=found.error, stopped=found.stopped, spans=spans)
+    if ours.ended or theirs.ended:  # transformers gives no text where an error ends it
+        return TemplateComparison(ours, theirs, same=ours.ended == theirs.ended)
+    same = ours.text == theirs.text
+    return TemplateComparison(ours, theirs, same, () if same else side_by_side(ours.text, theirs.text))
 
 
 def template_text(vocab: Vocab, name: str = DEFAULT) -> str:

@@ -36,4 +36,5 @@ def _row(change: TensorChange) -> str:
     numbers = (change.max_abs, change.nmse, change.cosine)
     cells = "".join(f'<td class="n">{"" if x is None else f"{x:.6g}"}</td>' for x in numbers)
     texts = "".join(f"<td>{escape(x)}</td>" for x in (change.kind, change.a, change.b))
-    return f"<tr><td><code>{escape(change.name)}</code></td>{texts}{cells}</tr>"
+    to = f" to <code>{escape(change.name_b)}</code>" if change.name_b else ""
+    return f"<tr><td><code>{escape(change.name)}</code>{to}</td>{texts}{cells}</tr>"

@@ -12,13 +12,17 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from weighbridge.base.dtypes import F32, Kind
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
-from weighbridge.models.checkpoint import Checkpoint, open_checkpoint
+from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.models.open import ALONE, open_model
 from weighbridge.reports import sidecars
+from weighbridge.reports.diff.errors import LayerError, decibels, layer_errors
+from weighbridge.reports.diff.renames import renamed
+from weighbridge.reports.view.roles import TensorRole, canonical_role, named_roles, unknown_role
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import LogicalTensor, Node
@@ -30,14 +34,16 @@ Progress = Callable[[int, int, str], None]
 Names = Literal["auto", "stored", "logical", "canonical"]
 _SLAB: Final = 1 << 20  # elements compared at a time
 #: What happened to a tensor, in the order of the report: most important first.
-KINDS: Final = ("only in a", "only in b", "shape", "values", "type", "equal")
+KINDS: Final = ("only in a", "only in b", "renamed", "shape", "values", "type", "equal")
 
 
 @dataclass(frozen=True, slots=True)
 class TensorChange:
-    """One tensor. `kind`: one of KINDS ("type": another number type, the same values). The measures are of values in
-    F32 (NaN beside NaN is equal; a NaN or Inf on one side alone counts in `broken`): the largest difference, the mean
-    squared difference over the mean square of a (NMSE), the cosine of the angle between both."""
+    """One tensor. `kind`: one of KINDS ("type": another number type, the same values; "renamed": the same bytes, called
+    `name_b` in b). The measures are of values in F32 (NaN beside NaN is equal; a NaN or Inf on one side alone counts in
+    `broken`): the largest difference, the mean squared difference over the mean square of a (NMSE), the cosine of the
+    angle between both. `snr`: the NMSE in decibels, None without an error. `squares`: the sum of the squared values of
+    a. `retyped`: the number type differs. `role` and `layer`: as in the page's heat map; -1 outside of layers."""
 
     name: str
     kind: str
@@ -47,12 +53,19 @@ class TensorChange:
     nmse: float | None = None
     cosine: float | None = None
     broken: int = 0
+    snr: float | None = None
+    squares: float = 0.0
+    retyped: bool = False
+    name_b: str = ""
+    role: str = ""
+    layer: int = -1
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DiffReport:
     """`names`: the dialect under which both were read. `tensors` contains all but the equal ones, worst first;
-    `counts` covers all."""
+    `counts` covers all. `layers`: those with other values, the one that lost most first. `templates`: both chat
+    templates where they differ."""
 
     a: str
     b: str
@@ -61,6 +74,8 @@ class DiffReport:
     tensors: tuple[TensorChange, ...]
     metadata: tuple[tuple[str, str, str], ...] = ()
     notes: tuple[str, ...] = ()
+    layers: tuple[LayerError, ...] = ()
+    templates: tuple[str, str] | None = None
     schema: str = field(default=SCHEMA)
 
     def __bool__(self) -> bool:
@@ -72,8 +87,8 @@ class DiffReport:
 
     @property
     def same(self) -> bool:
-        """No tensor is missing, misshapen or of other values."""
-        return not any(self.counts.get(kind) for kind in KINDS[:4])
+        """No tensor is missing, renamed, misshapen or of other values."""
+        return not any(self.counts.get(kind) for kind in KINDS[:5])
 
     def _repr_html_(self) -> str:
         from weighbridge.reports.diff.html import page
@@ -105,11 +120,57 @@ def diff(
     count as equal. UsageError if one of them can't be read under `names`."""
     if names not in ("auto", "stored", "logical", "canonical"):
         raise UsageError(f"no names are called {names!r}", hint="auto, stored, logical, canonical")
-    with open_checkpoint(os.fspath(a)) as one, open_checkpoint(os.fspath(b)) as other:
-        found = compare(one, other, names=names, tolerance=tolerance, jobs=jobs, progress=progress)
-        counts = {kind: sum(c.kind == kind for c in found.tensors) for kind in KINDS}
-        ranked = sorted((c for c in found.tensors if c.kind != "equal"), key=_rank)
-        return DiffReport(str(a), str(b), found.names, counts, tuple(ranked), _metadata(one, other), found.notes)
+    with open_model(a, ALONE) as one, open_model(b, ALONE) as other:
+        found = diff_models(one, other, names=names, tolerance=tolerance, jobs=jobs, progress=progress)
+        return replace(found, a=str(a), b=str(b))
+
+
+def diff_models(
+    a: Checkpoint, b: Checkpoint, *, names: Names = "auto", tolerance: float = 0.0, jobs: int | None = None,
+    progress: Progress | None = None,
+) -> DiffReport:  # fmt: skip
+    """As `diff`, of two open models."""
+    found = compare(a, b, names=names, tolerance=tolerance, jobs=jobs, progress=progress)
+    changes = _with_renames(found, progress)
+    counts = {kind: sum(c.kind == kind for c in changes) for kind in KINDS}
+    role_of = _roles(a, b, found.names)
+    ranked = sorted((_placed(c, role_of) for c in changes if c.kind != "equal"), key=_rank)
+    templates = _template(a), _template(b)
+    return DiffReport(
+        str(a.place.path), str(b.place.path), found.names, counts, tuple(ranked), _metadata(a, b), found.notes,
+        layer_errors(ranked), templates if templates[0] != templates[1] else None,
+    )  # fmt: skip
+
+
+def _with_renames(found: Comparison, progress: Progress | None) -> list[TensorChange]:
+    """The changes, tensors that only lost their name as one."""
+    gone, new = ([c.name for c in found.tensors if c.kind == kind] for kind in KINDS[:2])
+    total = sum(node.spec.nbytes for node in found.a.values())
+
+    def step(name: str) -> None:
+        if progress is not None:
+            progress(total, total, name)
+
+    pairs = renamed(found.a, found.b, gone, new, step) if gone and new else {}
+    taken = set(pairs.values())
+    return [
+        replace(c, kind="renamed", name_b=pairs[c.name], b=c.a) if c.kind == "only in a" and c.name in pairs else c
+        for c in found.tensors
+        if c.kind != "only in b" or c.name not in taken
+    ]
+
+
+def _roles(a: Checkpoint, b: Checkpoint, names: str) -> Callable[[str], TensorRole]:
+    """The role and layer of a tensor by its name under `names`."""
+    if names == "canonical":
+        return canonical_role
+    roles = named_roles(b) | named_roles(a)
+    return lambda name: roles.get(name) or unknown_role(name)
+
+
+def _placed(change: TensorChange, role_of: Callable[[str], TensorRole]) -> TensorChange:
+    role = role_of(change.name)
+    return replace(change, role=role.role, layer=role.layer)
 
 
 def compare(
@@ -176,7 +237,7 @@ def _described(node: LogicalTensor) -> str:
 def _pair(name: str, a: LogicalTensor, b: LogicalTensor, tolerance: float) -> TensorChange:
     one, other = _described(a), _described(b)
     if a.spec.shape != b.spec.shape:
-        return TensorChange(name, "shape", one, other)
+        return TensorChange(name, "shape", one, other, retyped=one.partition("[")[0] != other.partition("[")[0])
     if _same_bytes(a, b):
         return TensorChange(name, "equal", one, other)
     sums = _Sums()
@@ -185,7 +246,10 @@ def _pair(name: str, a: LogicalTensor, b: LogicalTensor, tolerance: float) -> Te
     kind = "type" if one != other else "equal"
     if sums.largest > tolerance or sums.broken:
         kind = "values"
-    return TensorChange(name, kind, one, other, sums.largest, sums.nmse, sums.cosine, sums.broken)
+    return TensorChange(
+        name, kind, one, other, sums.largest, sums.nmse, sums.cosine, sums.broken, decibels(sums.nmse), sums.a,
+        retyped=one != other,
+    )  # fmt: skip
 
 
 def _same_bytes(a: LogicalTensor, b: LogicalTensor) -> bool:

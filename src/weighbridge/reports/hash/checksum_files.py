@@ -182,21 +182,20 @@ def _etag(text: str) -> str | None:
     return "sha256" if _HEX64.match(text) else GIT if _HEX40.match(text) else None
 
 
-def is_named(file: Path) -> bool:
-    """Whether a file is named by its digest, at its real path."""
+def digest_in_name(file: Path) -> tuple[str, str] | None:
+    """Algorithm and digest that a file is named by, at its real path."""
     real = file.resolve().name
-    return bool(_OLLAMA.match(real) or _etag(real))
+    if match := _OLLAMA.match(real):
+        return "sha256", match[1]
+    return (algo, real) if (algo := _etag(real)) else None
 
 
 def named(paths: Sequence[Path]) -> list[Wanted]:
     """The digests in a store's own file names. UsageError if there are none."""
     found = []
     for file in (f for path in paths for f in files_of(path)):
-        real = file.resolve().name
-        if match := _OLLAMA.match(real):
-            found.append(Wanted(str(file), "sha256", match[1]))
-        elif algo := _etag(real):
-            found.append(Wanted(str(file), algo, real))
+        if digest := digest_in_name(file):
+            found.append(Wanted(str(file), *digest))
     if not found:
         raise UsageError("no name here is a digest", hint="name a list: --check SHA256SUMS")
     return found

@@ -27,7 +27,7 @@ from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.limits import MIB
 from weighbridge.io.digest import GIT, git_hasher, update
 from weighbridge.io.location import open_source
-from weighbridge.models.checkpoint import open_checkpoint
+from weighbridge.models.open import ALONE, open_model
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
@@ -164,7 +164,7 @@ def hash_file(path: str | os.PathLike[str], algo: str = "sha256") -> FileDigest:
 def hash_model(path: str | os.PathLike[str], *, algo: str = "sha256", jobs: int | None = None) -> ModelDigest:
     """The weights at `path`: each tensor's digest and that of all of them."""
     check_algorithm(algo, ALGORITHMS)
-    with open_checkpoint(os.fspath(path)) as model:
+    with open_model(path, ALONE) as model:
         found = _parallel(lambda item: _tensor(item[0], item[1], algo), model.stored.items(), jobs)
     whole = ALGORITHMS[algo]()
     for tensor in sorted(found, key=lambda t: t.name):
@@ -210,7 +210,7 @@ def gguf_hash(path: str | os.PathLike[str], algorithms: Sequence[str] = ("sha256
     for algo in algorithms:
         check_algorithm(algo, GGUF_HASHES)
     lines: list[DigestLine] = []
-    with open_checkpoint(os.fspath(path)) as model:
+    with open_model(path, ALONE) as model:
         whole = {algo: _of_gguf(algo) for algo in algorithms}
         for name, node in model.stored.items():
             each = {algo: _of_gguf(algo) for algo in algorithms if algo != "uuid"}

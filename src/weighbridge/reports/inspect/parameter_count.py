@@ -56,7 +56,7 @@ def count(
 def _found(entries: Sequence[Entry], config: Config, read: Callable[[str, int], bytes]) -> Mapping[str, Match[Any]]:
     by_name = {e.name: e for e in entries}
     found = find(SHIPPED, by_name, config, read, guess=True)
-    if any(_unusual(e) and e.name not in found for e in entries):  # a plug-in may support it
+    if any(e.name not in found and _unusual(e) for e in entries):  # a plug-in may support it
         found = find(schemas(), by_name, config, read, guess=True)
     return found
 

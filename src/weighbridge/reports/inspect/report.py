@@ -113,7 +113,7 @@ class InspectReport:
     def _repr_html_(self) -> str:
         from weighbridge.reports.notebook import model_html
 
-        return model_html(self.path, self.format, [(t.name, t.dtype, t.shape, t.nbytes) for t in self.tensors])
+        return model_html(self)
 
 
 def inspect(

@@ -75,7 +75,7 @@ class _Weight(NamedTuple):
 
 def _weights(entries: Sequence[Entry], counted: Count) -> Iterator[tuple[_Kind, _Weight]]:
     by_name = {e.name: e for e in entries}
-    packed: dict[int, tuple[_Kind, int]] = {}  # by the identity of what was recognised, which equal groups share
+    packed: dict[int, tuple[_Kind, int, int]] = {}  # by the identity of what was recognised, which equal groups share
     for entry in entries:
         match = counted.found.get(entry.name)
         if match is None:
@@ -85,8 +85,8 @@ def _weights(entries: Sequence[Entry], counted: Count) -> Iterator[tuple[_Kind, 
         elif entry.name == match.weight and match.found.spec.elements:
             if (known := packed.get(id(match.found))) is None:
                 nbytes = sum(by_name[name].nbytes for name in match.tensors)
-                known = packed[id(match.found)] = _packed(match, by_name), nbytes
-            yield known[0], _Weight(entry.name, match.found.spec.elements, known[1])
+                known = packed[id(match.found)] = _packed(match, by_name), match.found.spec.elements, nbytes
+            yield known[0], _Weight(entry.name, *known[1:])
 
 
 def _plain(entry: Entry) -> _Kind:

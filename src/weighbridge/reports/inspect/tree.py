@@ -163,11 +163,17 @@ def _numbers(numbers: Sequence[int]) -> str:
 def lines(forest: Iterable[TreeNode], depth: int = 0) -> Iterator[TreeLine]:
     """The tree as indented lines; a chain of single children is one line (`model.layers`)."""
     for node in forest:
-        name, at = node.part, node
-        while len(at.children) == 1 and at.children[0].repeat == 1:
-            at = at.children[0]
-            name += f".{at.part}"
+        name, at = chained(node)
         shown = node if at is node else TreeNode(name, node.tensors, node.parameters, node.nbytes, at.dtype, at.shape)
         shown.repeat = node.repeat
         yield TreeLine(depth, name, shown)
         yield from lines(at.children, depth + 1)
+
+
+def chained(node: TreeNode) -> tuple[str, TreeNode]:
+    """The last of a chain of single children, and the parts of all as one name."""
+    name = node.part
+    while len(node.children) == 1 and node.children[0].repeat == 1:
+        node = node.children[0]
+        name += f".{node.part}"
+    return name, node

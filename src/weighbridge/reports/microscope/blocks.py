@@ -105,7 +105,7 @@ def _block(model: Checkpoint, entry: Entry, number: int) -> BlockView:
     how = _unpacking(entry)
     fields = dtype.fields or (Field(_BITS, dtype.name, 1, 0),)
     source = model.index.files[entry.file]
-    whole = entry.strides is None and not source.sequential
+    whole = entry.strides is None and not source.sequential and model.nodes is None
     return BlockView(
         file=source.name,
         tensor=entry.name,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from weighbridge.base.errors import UnsupportedError, WeighbridgeError
 from weighbridge.io.location import open_source
+from weighbridge.models.config.mapping import config_losses
 from weighbridge.reports.prove import predictions
 from weighbridge.reports.prove.bounds import RunBounds
 from weighbridge.reports.prove.model import Progress, ProveCheck, Verdict
@@ -47,6 +48,7 @@ class ModelPair(NamedTuple):
     pair: bool  # an encoder with a decoder
     vocabulary: int
     length: int
+    graph: tuple[str, ...] = ()  # what one of the programs computes otherwise by its own rules
 
 
 def checks(
@@ -88,6 +90,8 @@ def _obstacle(model: Checkpoint) -> str:
     reader = reader_of(model)
     if absent := missing(reader):
         return f'{reader} isn\'t installed ({", ".join(absent)}): pip install "weighbridge[prove]"'
+    if model.place.merged:
+        return f"{reader} would run {model.place.path} without its adapter: convert it first"
     if reader != "llama.cpp" and not model.config:
         return f"{model.place.path} has no config.json, without which {reader} can't run it"
     return ""
@@ -107,6 +111,7 @@ def _pair(a: Checkpoint, b: Checkpoint, one: RuntimeProcess, other: RuntimeProce
         bool(folder.config.get("is_encoder_decoder")) or "t5" in folder.family.name,
         sizes["V"],
         length,
+        tuple(config_losses(folder.config, folder.family)) if a.format != b.format else (),
     )
 
 
@@ -167,7 +172,7 @@ def _predictions(models: ModelPair, bounds: RunBounds, amounts: Amounts, tokeniz
         f"{len(found.divergence)} positions"
     )
     limits = {"divergence": bounds.divergence, "agreement": bounds.agreement}
-    return ProveCheck("predictions", _verdict(fine), message, (), measures, limits)
+    return ProveCheck("predictions", _verdict(fine), message, () if fine else models.graph, measures, limits)
 
 
 def _embedding(models: ModelPair, bounds: RunBounds, amounts: Amounts, tokenized: bool) -> ProveCheck:
@@ -177,7 +182,12 @@ def _embedding(models: ModelPair, bounds: RunBounds, amounts: Amounts, tokenized
     message = f"1 - cosine {distance:.2g} (up to {bounds.cosine:.2g}) on {len(ids)} tokens"
     verdict = _verdict(distance <= bounds.cosine)
     return ProveCheck(
-        "embedding", verdict, message, (), {"cosine_distance": distance}, {"cosine_distance": bounds.cosine}
+        "embedding",
+        verdict,
+        message,
+        () if verdict == "same" else models.graph,
+        {"cosine_distance": distance},
+        {"cosine_distance": bounds.cosine},
     )
 
 
@@ -190,7 +200,8 @@ def _greedy(models: ModelPair, bounds: RunBounds, amounts: Amounts, tokenized: b
         if found.agreement < 1:
             near = float(found.divergence[0]) <= _TIE * bounds.divergence
             words = "about as likely to both" if near else f"KL {float(found.divergence[0]):.2g}"
-            return ProveCheck("greedy", _verdict(near), f"{number} tokens are the same, then two tokens {words}")
+            message = f"{number} tokens are the same, then two tokens {words}"
+            return ProveCheck("greedy", _verdict(near), message, () if near else models.graph)
         ids = [*ids, int(one.argmax())]
     return ProveCheck("greedy", "same", f"{_GREEDY} tokens are the same")
 

@@ -10,10 +10,10 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import CONFIG_JSON
@@ -52,6 +52,10 @@ RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
         "config/keras-file": ScanRule(_U, "Keras layer that reads a file or a SavedModel when it is made"),
         "config/target": ScanRule(_U, "config that names a class or function to be called (`_target_`)"),
         "config/dangerous-target": ScanRule(_D, "config that names a function to be called that is known to do harm"),
+        "config/expression": ScanRule(_U, "config with Python expressions, which MONAI evaluates"),
+        "config/dangerous-expression": ScanRule(
+            _D, "config with a Python expression that names what is known to do harm, or Python's insides"
+        ),
         "config/lambda": ScanRule(_D, "Keras layer that holds Python code (Lambda)"),
         "config/foreign-class": ScanRule(_U, "Keras config that names a class of a module that is none of Keras'"),
         "config/repeated-key": ScanRule(
@@ -64,9 +68,18 @@ RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
 _TRUSTED: Final = "With trust_remote_code=True this code is imported and runs, with all that the user may do."
 # Modules whose classes model configs honestly name: what they make is a model, an optimizer, a dataset.
 _KNOWN_TARGETS: Final = ("nemo.", "torch.nn.", "torch.optim.", "omegaconf.", "pytorch_lightning.", "lightning.",
-                         "transformers.", "diffusers.", "hydra.utils.get_class", "peft.")  # fmt: skip
+                         "transformers.", "diffusers.", "hydra.utils.get_class", "peft.", "monai.")  # fmt: skip
 _KERAS: Final = ("keras", "tensorflow", "tf_keras", "keras_hub", "keras_nlp", "keras_cv", "builtins.NoneType")
 _NODES: Final = 2_000_000
+_GRAVE: Final = ("any program", "any Python", "any object")  # of the consequences in denylist.toml
+_SHOWN: Final = 20  # harmful expressions that are reported
+_EVALUATED: Final = 4096  # characters of one that are read
+# MONAI's expressions: an import, or what calls something.
+_EXPRESSION: Final = re.compile(r"\$\s*(?:import|from)\s|\$(?!\{).*[\w)\]]\s*\(", re.DOTALL)
+_IMPORTS: Final = re.compile(r"\$\s*(?:import|from)\s")
+_GLOBALS: Final = frozenset({"monai", "torch", "np", "numpy"})  # modules that expressions have without an import
+_NAMES: Final = re.compile(r"[^\W\d]\w*(?:\s*\.\s*[^\W\d]\w*)*")
+_TOKENS: Final = ("tokenizer.json", "vocab.json", "added_tokens.json", "special_tokens_map.json")
 _DOTTED: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 # Keras functions that a config may name as a value: all but these are numbers' work.
 _KERAS_UTILITIES: Final = ("keras.utils", "keras.config", "keras.saving", "keras.src.utils", "keras.src.saving",
@@ -95,22 +108,35 @@ def _object(pairs: list[tuple[str, Any]]) -> _Object:
     return made
 
 
+class _Unread(NamedTuple):
+    """Why there is no value."""
+
+    rule: str
+    words: str
+
+
+def _read(data: bytes) -> Any:
+    """The value of a JSON text, whatever bytes its strings have."""
+    try:
+        return json.loads(data.decode(json.detect_encoding(data), "replace"), object_pairs_hook=_object)
+    except RecursionError:
+        return _Unread("config/unproven", "it is nested too deeply to be read")
+    except ValueError as error:
+        if "digits" in str(error):
+            return _Unread("config/unproven", "it has an integer too long to be read")
+        return _Unread("config/unreadable", f"it can't be read as JSON: {error}")
+
+
 def scan(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
     """A JSON file."""
     if source.size > CONFIG_JSON:
         yield Skipped(place.path, place.members, "JSON", f"it is longer than {CONFIG_JSON} bytes")
         return
     budget.spend(source.size)
-    try:
-        value = json.loads(source.read(0, source.size), object_pairs_hook=_object)
-    except RecursionError:
-        yield finding(RULES, "config/unproven", source, place, "it is nested too deeply to be read")
-        return
-    except ValueError as error:
-        if "digits" in str(error):
-            yield finding(RULES, "config/unproven", source, place, "it has an integer too long to be read")
-        elif place.name.lower() in _LOADED:
-            yield finding(RULES, "config/unreadable", source, place, f"it can't be read as JSON: {error}")
+    value = _read(source.read(0, source.size))
+    if isinstance(value, _Unread):
+        if value.rule != "config/unreadable" or place.name.lower() in _LOADED:
+            yield finding(RULES, value.rule, source, place, value.words)
         return
     walk = _ConfigWalk(source, place)
     for row, name in named_code.named(place.name.lower(), value):
@@ -123,6 +149,7 @@ class _ConfigWalk:
 
     def __init__(self, source: Source, place: MemberPath) -> None:
         self.source, self.place = source, place
+        self.expressions: list[str] = []
 
     def all(self, value: Any) -> Iterator[ScanFinding]:
         stack, count = [value], 0
@@ -133,6 +160,9 @@ class _ConfigWalk:
                 stack += node.values()
             elif isinstance(node, list):
                 stack += node
+            elif isinstance(node, str) and node[:1] == "$":
+                self.expressions.append(node)
+        yield from self.evaluated()
         if stack:
             raise UnsupportedError(f"{self.source.name}: more than {_NODES} values in one JSON file")
 
@@ -180,6 +210,21 @@ class _ConfigWalk:
         for name, pipeline in value.items() if isinstance(value, dict) else ():
             code = pipeline.get("impl") if isinstance(pipeline, dict) else None
             yield self.code(code) if isinstance(code, str) else self.say("config/own-code", f"pipeline {name!r}")
+
+    def evaluated(self) -> Iterator[ScanFinding]:
+        """The texts that are expressions to MONAI: those that do harm, and how many others there are."""
+        known = self.place.name.lower() in _TOKENS
+        texts = [] if known else [t for t in dict.fromkeys(self.expressions) if _EXPRESSION.match(t)]
+        yield from expressions(texts, self.source, self.place)
+
+    def imports(self, value: Any, _: _Object) -> Iterator[ScanFinding]:
+        for name in _texts(value.get("imports") if isinstance(value, dict) else value):
+            yield from target(f"{name}.*", self.source, self.place)
+
+    def base(self, value: Any, _: _Object) -> Iterator[ScanFinding]:
+        for name in _texts(value):
+            if name.endswith(".py"):
+                yield self.say("config/own-code", f"it goes on in {name}", name, "mmengine runs that file.")
 
     def trust(self, value: Any, _: _Object) -> Iterator[ScanFinding]:
         if value is True:
@@ -247,6 +292,42 @@ def target(name: str, source: Source, place: MemberPath) -> Iterator[ScanFinding
                     consequence="Hydra and NeMo import and call it when the model is made.")  # fmt: skip
 
 
+def expressions(texts: Sequence[str], source: Source, place: MemberPath) -> Iterator[ScanFinding]:
+    """What MONAI would evaluate: of other languages with such texts only what Python has as well."""
+    judged = [(text, _harm_of(text)) for text in texts]
+    reported = [(text, harm) for text, harm in judged if harm is not None]
+    for text, harm in [one for one in reported if one[1]][:_SHOWN]:
+        words = f"the expression {escape(text)}"
+        yield finding(
+            RULES, "config/dangerous-expression", source, place, words, use=Use.CALLED, consequence=harm or ""
+        )
+    if reported:
+        words = f"{len(reported)} expressions, {escape(reported[0][0])} among them"
+        yield finding(RULES, "config/expression", source, place, words, use=Use.CALLED,
+                      consequence="MONAI evaluates them when the model is made.")  # fmt: skip
+
+
+# `${name}`, or `$ {name} more`, is no Python: a template of another kind.
+_TEMPLATE: Final = re.compile(r"\$\s*\{\w*\}\s+(?!(?:if|or|and|in|is|not|for)\b)\w")
+
+
+def _harm_of(expression: str) -> str | None:
+    """What harm an expression does; "" where it imports or calls something that may do any; None where it names nothing
+    that MONAI has."""
+    if _TEMPLATE.match(expression):
+        return None
+    out = "" if len(expression) > _EVALUATED or _IMPORTS.match(expression) else None
+    for match in _NAMES.finditer(expression[:_EVALUATED]):
+        parts = [part.strip() for part in match[0].split(".")]
+        if any(part.startswith("__") for part in parts):
+            return "It reaches for Python's insides."
+        harm = consequence(".".join(parts[:-1]) or "builtins", parts[-1])
+        if harm and any(word in harm for word in _GRAVE):  # honest ones list files, and load weights
+            return harm
+        out = "" if harm or parts[0] in _GLOBALS else out
+    return out
+
+
 def _loads_code(module: str, name: str) -> bool:
     return module.startswith(_KERAS_UTILITIES) or name in ("get_file", "enable_unsafe_deserialization", "load_model")
 
@@ -274,6 +355,9 @@ _KEYS: Final[Mapping[str, _Check]] = MappingProxyType(
         "trust_remote_code": _ConfigWalk.trust,
         "_target_": _ConfigWalk.target,
         "target": _ConfigWalk.target,
+        "class_path": _ConfigWalk.target,
+        "custom_imports": _ConfigWalk.imports,
+        "_base_": _ConfigWalk.base,
         "class_name": _ConfigWalk.class_name,
         "chat_template": _ConfigWalk.template,
         "chat_templates": _ConfigWalk.template,

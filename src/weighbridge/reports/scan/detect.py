@@ -31,8 +31,7 @@ PICKLES: Final = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 def kind_of(source: Source, place: MemberPath) -> str:
     """A word of `sniff.TITLES`, a codec of `io/decompress.py`, or STORAGE."""
     head = source.head(_HEAD)
-    storage = place.members and _STORED.match(place.members[-1])
-    if storage and not head.startswith(_MAGICS) and codec_of(head) not in WITH_MAGIC and head[257:262] != b"ustar":
+    if place.members and is_storage(place.members[-1], head):
         return STORAGE  # one in 16,384 begins as a pickle does: the probe tells them apart
     if _MARK.fullmatch(head):
         return "text"
@@ -45,6 +44,13 @@ def kind_of(source: Source, place: MemberPath) -> str:
     if kind == "nemo":
         return codec_of(head) or ("torch-zip" if head.startswith(LOCAL) else "tar")
     return _streamed(source, head) or kind if kind == "unknown" else kind
+
+
+def is_storage(name: str, head: bytes) -> bool:
+    """Whether a member of this name, which begins with `head`, is the bytes of a storage."""
+    if not _STORED.match(name) or head.startswith(_MAGICS):
+        return False
+    return codec_of(head) not in WITH_MAGIC and head[257:262] != b"ustar"
 
 
 def _streamed(source: Source, head: bytes) -> str | None:

@@ -5,6 +5,7 @@ Each row was read in the loader's source: what stands there is imported, or a fi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
@@ -13,7 +14,8 @@ Test = Callable[[Any], str | None]
 
 
 class NamedCode(NamedTuple):
-    """In files that match `file`, the value at `path` (`*`: any key or index) names code where `name` returns it."""
+    """In files that match `file`, the value at `path` (`*`: any key or index, `**`: any depth) names code where
+    `name` returns it."""
 
     file: str
     path: tuple[str | int, ...]
@@ -35,6 +37,7 @@ _PIPELINES: Final = frozenset("".join((
     "stable_diffusion_xl stable_video_diffusion stochastic_karras_ve t2i_adapter text_to_video_synthesis ",
     "transformers unclip unidiffuser versatile_diffusion visualcloze vq_diffusion wan wuerstchen ",
 )).split())  # fmt: skip
+_DOTTED: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _LIBRARIES: Final = ("transformers", "diffusers", "torch", "timm", "sentence_transformers", "open_clip")
 
 
@@ -50,6 +53,12 @@ def _unless(*known: str) -> Test:
         return None if text is None or text.partition(".")[0] in known else text
 
     return name
+
+
+def _class(*known: str) -> Test:
+    """`module.Class` of a module that is of none of these packages."""
+    unless = _unless(*known)
+    return lambda value: unless(value) if isinstance(value, str) and _DOTTED.fullmatch(value) else None
 
 
 def _component(value: Any) -> str | None:
@@ -85,16 +94,25 @@ TABLE: Final = (
               _unless("sentence_transformers")),
     NamedCode("config_sentence_transformers.json", ("model_type",), "config/named-class",
               f"sentence-transformers {_TRUST}", lambda v: v if isinstance(v, str) and "." in v else None),
+    *(NamedCode(file, ("types", "*"), "config/named-class", f"sentence-transformers {_TRUST}",
+                _class("sentence_transformers")) for file in ("router_config.json", "config.json")),
+    *(NamedCode("config.json", path, "config/named-class", f"sentence-transformers {_TRUST}",
+                _class("sentence_transformers", "torch", "transformers"))
+      for path in (("sbert_ce_default_activation_function",), ("sentence_transformers", "activation_fn"),
+                   ("activation_function",))),
+    NamedCode("config.json", ("**", "type"), "config/named-class", f"AllenNLP {_TRUST}",
+              _class("allennlp", *_LIBRARIES)),
     NamedCode("model_index.json", ("_class_name",), "config/own-code", f"diffusers {_TRUST}", _own_pipeline),
     NamedCode("model_index.json", ("*",), "config/named-class", f"diffusers {_TRUST}", _component),
     NamedCode("adapter_config.json", ("auto_mapping", "parent_library"), "config/named-class", f"peft {_TRUST}",
               _unless(*_LIBRARIES)),
+    NamedCode("adapter_config.json", ("megatron_core",), "config/named-class", f"peft {_TRUST}", _unless("megatron")),
     NamedCode("configuration.json", ("plugins", "*"), "config/named-class", f"ModelScope {_TRUST}", _text),
     NamedCode("configuration.json", ("allow_remote",), "config/trust", "ModelScope runs code of the repository",
               lambda v: "allow_remote" if v is True else None),
     *(NamedCode("config.json", path, "config/remote-code", "transformers fetches the kernel and runs it", _repository)
       for key in _KERNELS for path in ((key,), (key, "*"), ("*", key), ("*", key, "*"))),
-    NamedCode("schema.json", ("__module__",), "config/named-class", f"skops {_TRUST}",
+    NamedCode("schema.json", ("**", "__module__"), "config/named-class", f"skops {_TRUST}",
               _unless("sklearn", "numpy", "scipy", "builtins", "collections")),
 )  # fmt: skip
 
@@ -114,9 +132,23 @@ def _at(value: Any, path: tuple[str | int, ...]) -> Iterator[Any]:
         yield value
         return
     step, rest = path[0], path[1:]
+    if step == "**":
+        for one in _below(value):
+            yield from _at(one, rest)
+        return
     if isinstance(value, dict):
         inner = [v for k, v in value.items() if step in ("*", k)]
     else:
         inner = value if isinstance(value, list) and step == "*" else []
     for one in inner:
         yield from _at(one, rest)
+
+
+def _below(value: Any) -> Iterator[Any]:
+    """The value and all objects and lists in it."""
+    stack = [value]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, dict | list):
+            yield node
+            stack += node.values() if isinstance(node, dict) else node

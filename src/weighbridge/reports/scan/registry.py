@@ -20,6 +20,7 @@ from weighbridge.io.source import Source
 from weighbridge.reports.scan import configs, headers, texts, unsupported
 from weighbridge.reports.scan.archive import polyglots, streams, torch_tar, zip_scanner
 from weighbridge.reports.scan.detect import STORAGE
+from weighbridge.reports.scan.hdf5 import scanner as hdf5
 from weighbridge.reports.scan.model import Budget, MemberPath, Nested, Piece, Registration, Scanner
 from weighbridge.reports.scan.pickle import arrays
 from weighbridge.reports.scan.pickle import scanner as pickles
@@ -42,6 +43,7 @@ SCANNERS: Final[tuple[Registration, ...]] = (
     Registration(torch_tar.scan, frozenset({"torch-tar"})),
     Registration(arrays.scan, frozenset({"npy"})),
     Registration(headers.scan_gguf, frozenset({"gguf"})),
+    Registration(hdf5.scan, frozenset({"hdf5"})),
     Registration(headers.scan_safetensors, frozenset({"safetensors"})),
     Registration(configs.scan, frozenset({"json"}), ("*.json",)),
     Registration(templates.scan, names=("*.jinja", "*.jinja2", "*.j2")),
@@ -50,11 +52,15 @@ SCANNERS: Final[tuple[Registration, ...]] = (
     *(Registration(unsupported.of(kind), frozenset({kind})) for kind in unsupported.WHY),
 )
 
+#: What may be the block that the user of an HDF5 file has in front of it.
+_VAGUE: Final = ("unknown", "text", "zeros")
+
 # Whatever a file is to us, other loaders read it as what they expect: each of these asks whether it is that as well.
 _SECOND_READINGS: Final = (
     (_BARE | {"unknown"}, pickles.probe),
     (ZIPS, polyglots.appended),
     (TARS, polyglots.as_tar),
+    (frozenset({"hdf5", *_VAGUE}), polyglots.as_hdf5),
 )
 
 
@@ -75,7 +81,8 @@ def scanners_for(kind: str, place: MemberPath) -> tuple[bool, Sequence[Scanner]]
 @cache
 def _second(kind: str) -> tuple[Scanner, ...]:
     unknown = (partial(pickles.probe, unknown=True),) if kind == "unknown" else ()
-    return (*unknown, *(scanner for kinds, scanner in _SECOND_READINGS if kind not in kinds))
+    vague = (partial(polyglots.as_hdf5, known=False),) if kind in _VAGUE else ()
+    return (*unknown, *vague, *(scanner for kinds, scanner in _SECOND_READINGS if kind not in kinds))
 
 
 @cache

@@ -6,7 +6,7 @@ import codecs
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from weighbridge.base.limits import CONFIG_JSON
@@ -37,9 +37,11 @@ _PLAIN_TAGS: Final = frozenset(
 # hyperpyyaml (SpeechBrain): what follows is imported, called, or read from a file.
 _HYPER: Final = re.compile(r"!(new|apply|name|module|include|applyref):([\w./\\~-]+)")
 _ALIAS: Final = re.compile(r"^%TAG\s", re.MULTILINE)
-# A key by which hydra, LDM or MLflow name what they import (also through an alias), the rest of its line, and the next.
+# A key by which hydra, LDM, MLflow or jsonargparse name what they import (also through an alias), the rest of its line,
+# and the next.
 _KEYED: Final = re.compile(
-    r"""(?:^|[{,\s])(?:["']?(_target_|target|loader_module)["']?|\*([\w-]+))\s*:[ \t\n]*([^\n]*)(?:\n([^\n]*))?""",
+    r"""(?:^|[{,\s])(?:["']?(_target_|target|loader_module|class_path|name|type|module)["']?|\*([\w-]+))\s*:"""
+    r"""[ \t\n]*([^\n]*)(?:\n([^\n]*))?""",
     re.MULTILINE,
 )
 _ANCHOR: Final = re.compile(r"""&([\w-]+)[ \t]+(?:!\S*[ \t]+)?["']?([\w.]+)""")
@@ -47,6 +49,32 @@ _PROPERTY: Final = re.compile(r"(?:[&!]\S*\s+)+")
 _BLOCK: Final = re.compile(r"[|>][-+\d]*\s*(?:#.*)?\Z")
 _NAME: Final = re.compile(r"""["']?([^\W\d][\w.]*)["']?\s*(?:[,}#].*)?\Z""")
 _IMPORTED: Final = ("_target_", "loader_module")  # a bare name is a module, too
+_NAMING: Final = frozenset({"target", "class_path", *_IMPORTED})
+
+
+class _Loader(NamedTuple):
+    """A loader that imports what `key` names in files with the word `sign`, unless it is of its own package."""
+
+    key: str
+    sign: str
+    own: str
+
+
+_LOADERS: Final = (
+    _Loader("name", "pipeline", "pyannote."),
+    _Loader("type", "init_parameters", "haystack"),
+    _Loader("module", "bentoml_version", "bentoml."),
+)
+# Words that name files or modules that run: rule, what must stand in the file besides, and what follows.
+_RUNNING: Final = (
+    ("model_code_path", "", "config/own-code", "MLflow runs that file when the model is loaded."),
+    ("custom_imports", "", "config/named-class", "mmengine imports these modules when it reads the file."),
+    ("_base_", ".py", "config/own-code", "mmengine runs that file when it reads this one."),
+)
+# MONAI's expressions, as values or items.
+_EXPRESSION: Final = re.compile(
+    r"""(?:[:\[,]|^\s*-)\s*["']?(\$(?:\s*(?:import|from)\s[^\n]*|(?!\{)[^\n]*[\w)\]]\s*\([^\n]*))""", re.M
+)
 # A double-quoted key may spell its letters as numbers.
 _ESCAPE: Final = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8}))")
 _LOADS: Final = "yaml.load with an unsafe loader makes the object, which runs its code."
@@ -70,6 +98,10 @@ def yaml(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
         yield from _tagged(tag, source, place)
     if _ALIAS.search(text):
         yield finding(RULES, "yaml/tag-alias", source, place, "a %TAG line gives tags other names", consequence=_LOADS)
+    yield from configs.expressions(list(dict.fromkeys(_EXPRESSION.findall(text))), source, place)
+    for word, besides, rule, harm in _RUNNING:
+        if re.search(rf"\b{word}\b", text) and besides in text:
+            yield finding(configs.RULES, rule, source, place, f"{word} names code", name=word, consequence=harm)
     for name in dict.fromkeys(_targets(text)):
         if not name.startswith("mlflow."):
             yield from configs.target(name, source, place)
@@ -80,17 +112,19 @@ def _targets(text: str) -> Iterator[str]:
     anchors: dict[str, set[str]] = {}
     for name, value in _ANCHOR.findall(text):
         anchors.setdefault(name, set()).add(value)
+    loaders = {loader.key: loader.own for loader in _LOADERS if loader.sign in text}
     for match in _KEYED.finditer(text):
         key, alias, value, below = match[1], match[2], match[3].strip(), match[4] or ""
-        keys = {key} if key else anchors.get(alias, set()) & {"target", *_IMPORTED}
+        keys = ({key} if key else anchors.get(alias, set())) & (_NAMING | loaders.keys())
         imported = bool(keys & set(_IMPORTED))
+        own = tuple(loaders[key] for key in keys & loaders.keys())
         for name in _names_in(_PROPERTY.sub("", value), below, anchors) if keys else ():
-            if "." in name or imported:
+            if ("." in name or imported) and not (own and name.startswith(own)):
                 yield name
 
 
 def _names_in(value: str, below: str, anchors: Mapping[str, set[str]]) -> Iterable[str]:
-    """The names that a value may be."""
+    """The names that a value may be. `${{` is of GitHub's workflows, and no interpolation of OmegaConf's."""
     if value[:1] == "*":
         return sorted(anchors.get(re.split(r"[\s,}]", value[1:])[0], {"an.alias"}))
     if _BLOCK.match(value):
@@ -98,7 +132,8 @@ def _names_in(value: str, below: str, anchors: Mapping[str, set[str]]) -> Iterab
     match = _NAME.match(value)
     if match is not None:
         return (match[1],)
-    return ("an.interpolation",) if value.strip("\"'").startswith("${") or "${" in value.partition("#")[0] else ()
+    interpolated = "${" in value.partition("#")[0].replace("${{", "")
+    return ("an.interpolation",) if interpolated else ()
 
 
 def _tagged(tag: str, source: Source, place: MemberPath) -> Iterator[Piece]:

@@ -17,7 +17,6 @@ RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
         "file/program": ScanRule(ScanVerdict.UNKNOWN_CODE, "program or library of the machine's own code"),
         "onnx/outside": ScanRule(ScanVerdict.DANGEROUS, "ONNX tensor whose data is a file outside the folder"),
         "savedmodel/operator": ScanRule(ScanVerdict.DANGEROUS, "SavedModel operator that touches files or runs Python"),
-        "keras/lambda": ScanRule(ScanVerdict.DANGEROUS, "Keras model with a Lambda layer, which holds Python code"),
     }
 )
 _SEARCHED: Final = 64 * MIB
@@ -26,7 +25,6 @@ _PACKED: Final = "this kind of archive is not unpacked: unpack it and scan the f
 WHY: Final[Mapping[str, str]] = MappingProxyType(
     {
         "7z": _PACKED, "rar": _PACKED,
-        "hdf5": "the tree of an HDF5 file is not read; Keras models in it may hold Lambda code, links to other files",
         "tf-savedmodel": "the graph is not read; operators such as ReadFile and PyFunc touch files or run Python",
         "onnx": "the graph is not read; tensors may lie in files elsewhere, operators may come from libraries",
         "tflite": "the operators are not read", "executorch": "the program is not read",
@@ -36,7 +34,6 @@ WHY: Final[Mapping[str, str]] = MappingProxyType(
         "sqlite": "databases are not read", "pdf": "documents are not read", "modelfile": "it names other files",
     }
 )  # fmt: skip
-_RUNS: Final = "Keras runs it when the model is called; older versions also where safe_mode is asked for."
 
 
 class _Sign(NamedTuple):
@@ -50,8 +47,6 @@ class _Sign(NamedTuple):
 
 
 _SIGNS: Final = (
-    _Sign("hdf5", re.compile(rb'"class_name": ?"(?:Lambda|TorchModuleWrapper)"'), "keras/lambda",
-          "a layer of code", _RUNS),
     _Sign("onnx", re.compile(rb"location\x12.(?:/|\.\./|[A-Za-z]:|[^\0]{0,200}/\.\./)", re.DOTALL), "onnx/outside",
           "tensor data in a file outside the folder", "Loaders read that file as weights."),
     _Sign("tf-savedmodel", re.compile(rb"\b(?:ReadFile|WriteFile|MatchingFiles|EagerPyFunc|PyFunc|PyFuncStateless)\b"),
@@ -65,7 +60,7 @@ def of(kind: str) -> Scanner:
 
 
 def scan(kind: str, source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
-    """Reports that a file isn't scanned. Of Keras' HDF5 the model's description lies in it as plain text."""
+    """Reports that a file isn't scanned, and the signs of harm that its bytes show all the same."""
     yield Skipped(place.path, place.members, kind, WHY[kind])
     if kind == "executable":
         yield finding(RULES, "file/program", source, place, "a program or library", consequence="Whoever starts it or "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -118,19 +118,36 @@ def heat_map(
     progress: Progress | None = None,
 ) -> HeatMap:
     """A statistic of every role in every layer. UsageError for one that isn't in `STATISTICS`; CancelledError."""
-    if statistic not in STATISTICS:
-        raise UsageError(f"no statistic is called {statistic!r}", hint=", ".join(STATISTICS))
+    return heat_maps(model, [statistic], cancelled=cancelled, progress=progress)[statistic]
+
+
+def heat_maps(
+    model: Checkpoint,
+    statistics: Iterable[str] = tuple(_OF_VALUES),
+    *,
+    cancelled: Cancelled = lambda: False,
+    progress: Progress | None = None,
+) -> dict[str, HeatMap]:
+    """Several statistics at once, by name: the values are read once. Those of values without `statistics`."""
+    wanted = list(statistics)
+    if unknown := [name for name in wanted if name not in STATISTICS]:
+        raise UsageError(f"no statistic is called {unknown[0]!r}", hint=", ".join(STATISTICS))
     surveyed = survey(model)
     cells: dict[tuple[int, str], list[Entry]] = {}
     for entry, row in zip(model.index.entries, surveyed.roles.rows, strict=True):
         cells.setdefault((row.layer, row.role), []).append(entry)
     skipped: list[str] = []
-    if statistic in _OF_HEADERS:
-        values = {at: _OF_HEADERS[statistic](entries, surveyed) for at, entries in cells.items()}
-    else:
-        pools = _pools(model, surveyed.roles.rows, skipped, cancelled, progress)
-        values = {at: _OF_VALUES[statistic](pool) for at, pool in pools}
-    return replace(_map(model, statistic, values), skipped=tuple(skipped))
+    found: dict[str, dict[tuple[int, str], Cell]] = {name: {} for name in wanted}
+    for name in (name for name in wanted if name in _OF_HEADERS):
+        found[name] = {at: _OF_HEADERS[name](entries, surveyed) for at, entries in cells.items()}
+    if of_values := [name for name in wanted if name in _OF_VALUES]:
+        for at, pool in _pools(model, surveyed.roles.rows, skipped, cancelled, progress):
+            for name in of_values:
+                found[name][at] = _OF_VALUES[name](pool)
+    return {
+        name: replace(_map(model, name, values), skipped=tuple(skipped) if name in _OF_VALUES else ())
+        for name, values in found.items()
+    }
 
 
 def _map(model: Checkpoint, statistic: str, values: Mapping[tuple[int, str], Cell]) -> HeatMap:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from weighbridge.base.dtypes import F32, Kind
+from weighbridge.base.dtypes import F32, DType, Kind
 from weighbridge.base.errors import UnsupportedError, WeighbridgeError
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.reports import tensor_path
@@ -27,6 +27,7 @@ _QUANTILES: Final = (0.001, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 0.999)
 #: A column whose largest magnitude is so many times the median column's is an outlier.
 OUTLIER: Final = 6.0
 _CHANNELS: Final = 10  # listed
+_FIRST: Final = 8  # values that are listed
 _RUN: Final = 1 << 18  # values at a time: decoded, they stay in the second-level cache
 
 Progress = Callable[[int, int, str], None]
@@ -67,7 +68,8 @@ class TensorStatistics:
     """Of all values, decoded where the tensor is quantized. `minimum` to `quantiles` are of the finite ones; None, and
     empty, where there are none. `std` divides by n. `quantiles`: share -> value, as numpy's `inverted_cdf`; within 2^-8
     of a value unless `exact`: so are the edges at which values fall into bins. All else is exact, up to the rounding of
-    f64 sums; std, rms and kurtosis have five digits unless `exact`. `channels`: of a matrix, where it was asked for."""
+    f64 sums; kurtosis has five digits unless `exact`, and so have std and rms of what is decoded. `first`: the first
+    values, at most eight. `channels`: of a matrix, where it was asked for."""
 
     path: str
     tensor: str
@@ -91,6 +93,7 @@ class TensorStatistics:
     histogram: Histogram
     magnitudes: tuple[MagnitudeBin, ...]
     exact: bool
+    first: tuple[float, ...] = ()
     channels: ChannelReport | None = None
     schema: str = SCHEMA
 
@@ -117,13 +120,18 @@ def tensor_statistics(
 ) -> TensorStatistics:
     """The statistics of a tensor, by its stored name or that of a packed weight. CancelledError soon after `cancelled`
     is true; UnsupportedError for complex numbers; UsageError where there is no such tensor."""
-    node = find(model, tensor)
-    counts = count_values(node, step_of(cancelled, progress, tensor))
+    step = step_of(cancelled, progress, tensor)
+    return replace(node_statistics(find(model, tensor), tensor, step, bins=bins), path=str(model.place.path))
+
+
+def node_statistics(node: LogicalTensor, tensor: str, step: Step, *, bins: int = BINS) -> TensorStatistics:
+    """As `tensor_statistics`, of a tensor that is in no file. Its `path` is empty."""
+    counts = count_values(node, step)
     low, high = counts.extremes or (None, None)
     moments = counts.moments()
     values = counts.quantiles(_QUANTILES)
     return TensorStatistics(
-        path=str(model.place.path),
+        path="",
         tensor=tensor,
         dtype=_type_of(node),
         shape=node.spec.shape,
@@ -145,7 +153,15 @@ def tensor_statistics(
         histogram=_histogram(counts, low, high, bins),
         magnitudes=tuple(MagnitudeBin(e, n) for e, n in counts.magnitudes().items()),
         exact=counts.exact,
+        first=_first(countable(node)),
     )
+
+
+def _first(node: Node) -> tuple[float, ...]:
+    """The first values."""
+    width = max(node.spec.row_atoms * node.spec.dtype.block, 1)
+    rows = min(-(-_FIRST // width), node.spec.rows)
+    return tuple(_wide(node, node.read(0, rows))[:_FIRST].tolist())
 
 
 def find(model: Checkpoint, tensor: str) -> LogicalTensor:
@@ -187,9 +203,27 @@ def count_values(node: LogicalTensor, step: Step) -> ValueCounts:
 
     source = countable(node)
     counts = counting.ValueCounts(source.spec.dtype if counting.is_half(source.spec.dtype) else F32)
+    if _is_wide(source.spec.dtype):
+        counts.wide = counting.WideSums()
     for data in slabs(source, step):
         counts.add(data if counts.exact else floats(source, data))
+        if counts.wide is not None:
+            counts.wide.add(_wide(source, data))
     return counts
+
+
+def _is_wide(dtype: DType) -> bool:
+    """Whether f32 may round values of this type, or values of f32 themselves."""
+    return dtype.kind is not Kind.BLOCK and dtype.size >= F32.size
+
+
+def _wide(node: Node, data: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """The values of a node's bytes as f64; integers of more than 53 bits are rounded."""
+    import numpy as np
+
+    dtype = node.spec.dtype
+    values: Any = data.view(np.dtype(dtype.numpy)) if _is_wide(dtype) else floats(node, data).view(np.float32)
+    return values.astype(np.float64)  # type: ignore[no-any-return]
 
 
 def countable(node: LogicalTensor) -> Node:

@@ -24,6 +24,7 @@ SCHEMA_DEDUPE: Final = "weighbridge/dedupe/1"
 #: Shorter files aren't worth a comparison.
 LEAST: Final = MIB
 _BLOB: Final = re.compile(r"(?:sha256-)?([0-9a-f]{64})\Z")
+_BLOBS: Final = (HUB, "ollama")  # stores whose blobs something refers to
 _LEFTOVER: Final = re.compile(r".*(\.incomplete|-partial(-\d+)?|\.downloadInProgress|\.part|\.partial)\Z")
 
 
@@ -56,11 +57,14 @@ class Leftover:
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """Entries that are one model in several forms, by architecture and number of parameters."""
+    """Entries that are one model in several forms, by architecture and number of parameters. `types`: of each entry's
+    weights; `same`: groups of entries with the same values in every tensor, whatever the container."""
 
     architecture: str
     parameters: int
     names: tuple[str, ...]
+    types: tuple[str, ...]
+    same: tuple[tuple[str, ...], ...]
     bytes: int
 
 
@@ -99,11 +103,10 @@ class _File:
 
 def usage(paths: Sequence[str | os.PathLike[str]] = (), *, progress: Progress | None = None) -> UsageReport:
     """What the stores of this machine, or the folders `paths`, take. Files of the same size are read to compare them,
-    unless a store calls them by their digest."""
+    unless a store calls them by their digest; so are models of one architecture, size and type."""
     roots = roots_of(paths)
     files = list(_files(roots))
-    by_root = [StoreUsage(p.store, str(p.root), *_sum(f for f in files if f.path.is_relative_to(p.root.resolve())))
-               for p in roots]  # fmt: skip
+    by_root = [StoreUsage(p.store, str(p.root), *_sum(_within(p, files, roots))) for p in roots]
     entries = list_models(paths).entries
     return UsageReport(
         tuple(by_root), _sum(files)[0], tuple(_duplicates(files, progress)),
@@ -128,12 +131,21 @@ def dedupe(
     return DedupeReport(tuple(done), sum(d.bytes for d in done if d.how != "not shared"), dry_run)
 
 
-def _files(roots: Iterable[StorePlace]) -> Iterator[_File]:
+def _within(place: StorePlace, files: Iterable[_File], roots: Iterable[StorePlace]) -> Iterator[_File]:
+    """The files below a root, but for those of the stores in it."""
+    root = place.root.resolve()
+    inner = [r for p in roots if (r := p.root.resolve()) != root and r.is_relative_to(root)]
+    for file in files:
+        if file.path.is_relative_to(root) and not any(file.path.is_relative_to(r) for r in inner):
+            yield file
+
+
+def _files(roots: Sequence[StorePlace]) -> Iterator[_File]:
     """Every regular file below the roots once, however many links lead to it."""
-    seen = set()
+    seen, places = set(), {place.root for place in roots}
     for place in roots:
         for base, folders, names in os.walk(place.root):
-            folders[:] = sorted(f for f in folders if f not in (".locks", ".git"))
+            folders[:] = sorted(f for f in folders if f not in (".locks", ".git") and Path(base, f) not in places)
             for name in sorted(names):
                 path = Path(base, name)
                 if not path.is_symlink() and path.is_file() and path not in seen:
@@ -181,7 +193,7 @@ def _leftovers(files: Sequence[_File], roots: Iterable[StorePlace]) -> Iterator[
     """Interrupted downloads, and blobs that no model refers to."""
     used = _referred(roots)
     for file in files:
-        name, blob = file.path.name, file.path.parent.name == "blobs"
+        name, blob = file.path.name, file.store in _BLOBS and file.path.parent.name == "blobs"
         if _LEFTOVER.fullmatch(name):
             yield Leftover(str(file.path), "interrupted download", file.stat.st_size)
         elif blob and file.inode not in used:
@@ -210,9 +222,29 @@ def _forms(entries: Iterable[StoreEntry]) -> Iterator[Forms]:
     for entry in entries:
         if entry.architecture and entry.parameters:
             alike.setdefault((_plain(entry.architecture), entry.parameters), []).append(entry)
-    for (architecture, parameters), same in alike.items():
-        if len(same) > 1:
-            yield Forms(architecture, parameters, tuple(e.name for e in same), sum(e.bytes for e in same))
+    for (architecture, parameters), forms in alike.items():
+        if len(forms) > 1:
+            types = tuple(e.quantization or "" for e in forms)
+            names = tuple(e.name for e in forms)
+            yield Forms(architecture, parameters, names, types, tuple(_same(forms)), sum(e.bytes for e in forms))
+
+
+def _same(forms: Iterable[StoreEntry]) -> Iterator[tuple[str, ...]]:
+    """The names of entries with the same values, group by group. Those of one type are read and compared."""
+    groups: list[list[StoreEntry]] = []
+    for entry in forms:
+        found = next((g for g in groups if g[0].quantization == entry.quantization and _equal(g[0], entry)), None)
+        groups.append([entry]) if found is None else found.append(entry)
+    return (tuple(e.name for e in group) for group in groups if len(group) > 1)
+
+
+def _equal(a: StoreEntry, b: StoreEntry) -> bool:
+    from weighbridge.reports.diff.report import diff  # late: it needs numpy
+
+    try:
+        return a.path == b.path or diff(a.path, b.path).same
+    except (OSError, WeighbridgeError):
+        return False
 
 
 def _plain(architecture: str) -> str:

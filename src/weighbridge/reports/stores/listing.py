@@ -15,12 +15,11 @@ from weighbridge.adapters.remote import ollama
 from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.models.locate import locate, models_in
 from weighbridge.reports.inspect.report import InspectReport, inspect
-from weighbridge.reports.stores.places import HUB, StorePlace, roots_of
+from weighbridge.reports.stores.places import DEPTH, FOLDER, HUB, StorePlace, kind_of, roots_of
 
 #: Store, name, address, what is opened, files.
 Found = tuple[str, str, str, Path, tuple[Path, ...]]
 SCHEMA: Final = "weighbridge/ls/1"
-_DEPTH: Final = 3  # folders below a root that may hold a model: publisher/model/variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +105,11 @@ def ollama_models(place: StorePlace) -> Iterator[Found]:
 
 
 def folder_models(place: StorePlace) -> Iterator[Found]:
-    """The models at and below a folder, at most three folders deep."""
+    """The models at and below a folder, at most three folders deep; the stores there are places of their own."""
     if place.root.is_file():
         yield place.store, place.root.name, str(place.root), place.root, (place.root,)
         return
-    for folder in _folders(place.root, _DEPTH):
+    for folder in _folders(place.root, DEPTH):
         title = folder.relative_to(place.root).as_posix() if folder != place.root else folder.resolve().name
         address = f"lmstudio://{title}" if place.store == "lmstudio" else str(folder)
         yield from _in_folder(place.store, folder, title, address)
@@ -120,7 +119,8 @@ def _folders(root: Path, depth: int) -> Iterator[Path]:
     yield root
     if depth:
         for folder in sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")):
-            yield from _folders(folder, depth - 1)
+            if kind_of(folder) == FOLDER:
+                yield from _folders(folder, depth - 1)
 
 
 def _in_folder(store: str, folder: Path, title: str, address: str) -> Iterator[Found]:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from weighbridge.adapters.remote import lmstudio, ollama
 
 HUB: Final = "hub"
+FOLDER: Final = "folder"
+#: Folders below a root that may hold a model (publisher/model/variant) or a store (.cache/huggingface/hub).
+DEPTH: Final = 3
 
 
 class StorePlace(NamedTuple):
@@ -66,14 +70,39 @@ def places() -> tuple[StorePlace, ...]:
 
 
 def roots_of(paths: Sequence[str | os.PathLike[str]]) -> tuple[StorePlace, ...]:
-    """The folders that were named, each with its kind by its layout; else the stores of this machine.
-    FileNotFoundError where there is none."""
-    return tuple(StorePlace(_kind(Path(p)), Path(p)) for p in paths) or places()
+    """The folders that were named, and the stores in them, each with its kind by its layout; else the stores of this
+    machine. FileNotFoundError where there is none."""
+    return tuple(place for path in paths for place in _at(Path(path))) or places()
 
 
-def _kind(root: Path) -> str:
+def _at(root: Path) -> Iterator[StorePlace]:
     if not root.exists():
         raise FileNotFoundError(2, "no such file or folder", str(root))
-    if any(root.glob("models--*/snapshots")):
+    kind = kind_of(root)
+    yield StorePlace(kind, root)
+    if kind == FOLDER:
+        yield from _stores_below(root, DEPTH)
+
+
+def _stores_below(folder: Path, depth: int) -> Iterator[StorePlace]:
+    for child in sorted(_subfolders(folder)) if depth else ():
+        kind = kind_of(child)
+        if kind == FOLDER:
+            yield from _stores_below(child, depth - 1)
+        else:
+            yield StorePlace(kind, child)
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    """No links; none of a folder that can't be read, which who lists it says."""
+    with suppress(PermissionError, NotADirectoryError), os.scandir(folder) as found:
+        return [Path(entry.path) for entry in found if entry.is_dir(follow_symlinks=False)]
+    return []
+
+
+def kind_of(root: Path) -> str:
+    """The kind of store that a folder is, by its layout; FOLDER where it is none."""
+    names = {path.name for path in _subfolders(root)}
+    if any(name.startswith("models--") and (root / name / "snapshots").is_dir() for name in names):
         return HUB
-    return "ollama" if (root / "manifests").is_dir() and (root / "blobs").is_dir() else "folder"
+    return "ollama" if {"manifests", "blobs"} <= names else FOLDER

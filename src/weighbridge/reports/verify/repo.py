@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -23,12 +23,13 @@ from weighbridge.containers.gguf.split import parse_shard_name
 from weighbridge.containers.sharded import ShardIndex
 from weighbridge.containers.sniff.detect import sniff
 from weighbridge.containers.sniff.probe import Identity
-from weighbridge.io.location import open_source, walk
+from weighbridge.io.location import StoredPath, open_source, walk
 from weighbridge.io.source import Source
 from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
 from weighbridge.models.tensor_parallel.rank_set import rank_of
 from weighbridge.reports import lenient, sidecars
 
+Progress = Callable[[int, int, str], None]
 # Folders below folders that are checked: repositories nest two deep, the cache of Hugging Face three.
 _DEPTH: Final = 3
 # Formats without tensors that have rules of their own.
@@ -81,10 +82,12 @@ class Listed:
 
 
 class Repo(Closing):
-    """The files under `path`: one file, the set that a split GGUF belongs to, or a folder. Close it when done."""
+    """The files under `path`: one file (of a model in a store all its files), the set that a split GGUF belongs to, or
+    a folder. `progress`: of checks that read data. Close it when done."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = resolve_path(path)
+    def __init__(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
+        self.path, self.progress = resolve_path(path), progress
+        self.stored = tuple(p.name for p in self.path.files) if isinstance(self.path, StoredPath) else ()
         self.single = not self.path.is_dir()
         self.modelfile = self.path if self.single and is_modelfile(self.path) else None
         if self.modelfile is not None:  # it stands for the model that it describes, where it can be read
@@ -106,7 +109,7 @@ class Repo(Closing):
             return tuple(sorted(islice(_walk(self.root), FOLDER_FILES)))
         declared = parse_shard_name(self.path.name)
         if declared is None:
-            return (self.path.name,)
+            return tuple(sorted({self.path.name, *self.stored}))
         siblings = (
             p.name
             for p in self.root.iterdir()
@@ -147,7 +150,7 @@ class Repo(Closing):
     def unchecked(self) -> tuple[RepoFile, ...]:
         """Files of formats that it doesn't check. In a folder the small files beside the weights don't count."""
         known = {f.name for f in self.checked}
-        small = () if self.single else _SMALL
+        small = () if self.single and not self.stored else _SMALL
         return tuple(f for f in self.files if f.name not in known and f.source and f.path.suffix not in small)
 
     def folder(self, name: str) -> str:

@@ -10,29 +10,28 @@ whose findings are passed on. Findings are data, sorted, with stable ids; an exc
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from weighbridge.base.errors import FormatError
 from weighbridge.containers.base import Finding, Severity
 from weighbridge.reports.lenient import broken
+from weighbridge.reports.verify import digests as verify_digests
 from weighbridge.reports.verify import imatrix as verify_imatrix
 from weighbridge.reports.verify import model as verify_model
 from weighbridge.reports.verify import packing as verify_packing
 from weighbridge.reports.verify import ranks as verify_ranks
 from weighbridge.reports.verify import rules as verify_rules
 from weighbridge.reports.verify import values as verify_values
-from weighbridge.reports.verify.repo import Repo, RepoFile
+from weighbridge.reports.verify.repo import Progress, Repo, RepoFile
 from weighbridge.reports.verify.rules import Check
 
 SCHEMA: Final = "weighbridge/verify/1"
 
-Progress = Callable[[int, int, str], None]
-
 #: Every rule of ours that needs no tensor data. The order is that of the docs; findings are sorted.
 RULES: Final[tuple[Check, ...]] = (
-    *verify_rules.RULES, *verify_ranks.RULES, *verify_imatrix.RULES, *verify_model.RULES,
+    *verify_rules.RULES, *verify_digests.RULES, *verify_ranks.RULES, *verify_imatrix.RULES, *verify_model.RULES,
 )  # fmt: skip
 
 _RANK: Final = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
@@ -54,7 +53,8 @@ class Verdict:
 class VerifyReport:
     """`verdict`: "ok", "failed" (a finding is an error), or "not-checked" (nothing here is of a format that verify
     checks). `ok`: no finding is an error. `unchecked`: files of formats that it doesn't check. `values`: whether every
-    number was read. A report is true where the verdict is "ok"."""
+    number was read. `digests`: files compared with the digest that a store calls them by. A report is true where the
+    verdict is "ok"."""
 
     path: str
     verdict: Literal["ok", "failed", "not-checked"]
@@ -69,6 +69,7 @@ class VerifyReport:
     nbytes: int
     values: bool
     unchecked: tuple[str, ...] = ()
+    digests: int = 0
     schema: str = SCHEMA
 
     def __bool__(self) -> bool:
@@ -85,7 +86,7 @@ class VerifyReport:
 
 def verify(path: str | os.PathLike[str], *, values: bool = False, progress: Progress | None = None) -> VerifyReport:
     """All findings on what lies at `path`: a file, an index, a folder. FileNotFoundError where nothing does."""
-    with Repo(path) as repo:
+    with Repo(path, progress) as repo:
         found = [*_checked(repo), *_passed_on(repo), *(_values(repo, progress) if values else ())]
         findings = tuple(sorted(dict.fromkeys(found), key=_order))
         count = {severity: sum(f.severity is severity for f in findings) for severity in Severity}
@@ -103,6 +104,7 @@ def verify(path: str | os.PathLike[str], *, values: bool = False, progress: Prog
             nbytes=sum(f.size for f in repo.files),
             values=values,
             unchecked=tuple(f.name for f in repo.unchecked),
+            digests=len(verify_digests.named(repo)),
         )
 
 

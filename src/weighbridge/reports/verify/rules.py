@@ -19,6 +19,7 @@ from weighbridge.containers import MISNAMED_UNLESS, PICKLED, sharded
 from weighbridge.containers.base import Finding, Severity, Stage
 from weighbridge.containers.numbered import sets
 from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
+from weighbridge.models.open import open_headers
 from weighbridge.reports.identify import name_lies
 from weighbridge.reports.verify.repo import LEFTOVER, Repo, RepoFile
 from weighbridge.reports.verify.zeros import zero_tail_of
@@ -63,12 +64,23 @@ def modelfile(repo: Repo) -> Iterator[Flaw]:
         try:
             file = read_modelfile(path)
             _ = file.parameters
-            for value in (*file.values("FROM"), *file.values("ADAPTER")):
-                found = referred(file, value, path.parent)
-                if isinstance(found, str):
-                    ollama.parse_name(found.partition("://")[2])
+            values = (*file.values("FROM"), *file.values("ADAPTER"))
+            found = [referred(file, value, path.parent) for value in values]
+            for name in (name for name in found if isinstance(name, str)):
+                ollama.parse_name(name.partition("://")[2])
+            if repo.modelfile and not any(isinstance(name, str) for name in found):
+                _check_adapters(path)
         except WeighbridgeError as error:
             yield Flaw(error.message, str(path), hint=error.hint)
+
+
+def _check_adapters(modelfile: Path) -> None:
+    """An error where an adapter isn't one of the Modelfile's model."""
+    from weighbridge.models.lora.merge import check_adapter
+
+    with open_headers(modelfile).model as model:
+        for adapter in model.place.adapters:
+            check_adapter(model, adapter)
 
 
 def unreadable(repo: Repo) -> Iterator[Flaw]:

@@ -15,10 +15,8 @@ from weighbridge.models.stored_tensors import node_builder
 from weighbridge.reports.verify.rules import Flaw
 
 if TYPE_CHECKING:
-    from weighbridge.reports.verify.repo import Repo, RepoFile
+    from weighbridge.reports.verify.repo import Progress, Repo, RepoFile
     from weighbridge.tensors.nodes.base import Bytes
-
-Progress = Callable[[int, int, str], None]
 
 
 @dataclass(slots=True)

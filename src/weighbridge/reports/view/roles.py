@@ -4,6 +4,7 @@ family's table; a model of an unknown family has its names, with `*` for numbers
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -37,6 +38,7 @@ PARTS: Final = (
     "embedding", "attention", "state space", "feed forward", "experts", "norms", "output", _OTHER,
 )  # fmt: skip
 _LAYERS: Final = "layers"
+_NUMBER: Final = re.compile(r"(?<![^.])[0-9]{1,6}(?![^.])")  # a whole part of a name
 
 
 class TensorRole(NamedTuple):
@@ -77,7 +79,7 @@ def roles_of(model: Checkpoint, counted: Count) -> TensorRoles:
     shapes = {name: _logical_shape(e, counted) for name, e in zip(logical, entries, strict=True)}
     family, places = _places(model, shapes)
     known = {name: _known(family, places[name]) for name in shapes if name in places} if family else {}
-    rows = [known.get(name) or _unknown(name) for name in logical]
+    rows = [known.get(name) or unknown_role(name) for name in logical]
     return TensorRoles(family.name if family else None, rows)
 
 
@@ -123,8 +125,25 @@ def _canonical(family: Family) -> Mapping[str, str]:
     return {role: template.name for template in templates for role in template.roles}
 
 
-def _unknown(name: str) -> TensorRole:
+def unknown_role(name: str) -> TensorRole:
+    """Of a name that no table has: numbers as `*`, the first one the layer."""
+    found = _NUMBER.search(name)
+    return TensorRole(_NUMBER.sub("*", name), int(found[0]) if found else -1, _OTHER)
+
+
+def canonical_role(name: str) -> TensorRole:
+    """Of a canonical name, such as `layers.3.attention.q.weight`."""
     words = name.split(".")
-    numbers = [int(word) for word in words if word.isdecimal() and word.isascii() and len(word) <= 6]
-    role = ".".join("*" if word.isdecimal() else word for word in words)
-    return TensorRole(role, numbers[0] if numbers else -1, _OTHER)
+    part = next((_PARTS[word] for word in _PARTS if word in words), _OTHER)
+    if _LAYERS not in words[:-1] or not words[words.index(_LAYERS) + 1].isdecimal():
+        return TensorRole(name, -1, part)
+    layer = int(words[words.index(_LAYERS) + 1])
+    return TensorRole(_NUMBER.sub("*", _without_layer(words)), layer, part)
+
+
+def named_roles(model: Checkpoint) -> dict[str, TensorRole]:
+    """The role of each tensor by its stored name, and of each packed weight by its own."""
+    counted, (_, rows) = survey(model)
+    entries = model.index.entries
+    packed = {counted.found[e.name].name: row for e, row in zip(entries, rows, strict=True) if e.name in counted.found}
+    return packed | {e.name: row for e, row in zip(entries, rows, strict=True)}

@@ -16,6 +16,7 @@ from weighbridge.reports.select import Selection
 from weighbridge.reports.view.roles import PARTS, Survey, TensorRoles, survey
 
 SCHEMA: Final = "weighbridge/summary/1"
+_NO_TENSORS: Final = Selection(limit=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,9 @@ class PartTypes:
 
 @dataclass(frozen=True, slots=True)
 class ModelSummary:
-    """`report`: as of `wb inspect`, without tensors. `family`: the table's name; None where none knows the model.
-    `parts`: in the order of `roles.PARTS`, those that the model has. `licence`: as the file or the model card says."""
+    """`report`: as of `wb inspect`, without tensors unless asked for. `family`: the table's name; None where none knows
+    the model. `parts`: in the order of `roles.PARTS`, those that the model has. `licence`: by the file or the model
+    card."""
 
     report: InspectReport
     family: str | None
@@ -49,12 +51,13 @@ class ModelSummary:
     schema: str = SCHEMA
 
 
-def summary(model: Checkpoint, surveyed: Survey | None = None) -> ModelSummary:
-    """The summary of an open model. Reads headers and small files only. `surveyed`: where it is known already."""
+def summary(model: Checkpoint, surveyed: Survey | None = None, *, selection: Selection = _NO_TENSORS) -> ModelSummary:
+    """The summary of an open model. Reads headers and small files only. `surveyed`: where it is known already.
+    `selection`: the tensors that its report lists."""
     counted, roles = surveyed or survey(model)
     shares = _shares(model.index.entries, counted, roles)
     return ModelSummary(
-        report=report_of(model, model.index.entries, Selection(limit=0), counted),
+        report=report_of(model, model.index.entries, selection, counted),
         family=roles.family,
         licence=_licence(model),
         parts=tuple(_parts(shares)),

@@ -337,6 +337,20 @@ class TokenizerEntry(Struct, frozen=True, forbid_unknown_fields=True):
         _doc("pre-tokenizer name of BPE over characters, by the type of tokenizer.json's pre-tokenizer, or `other`"),
     ] = field(default_factory=dict)
     token_types: Annotated[bool, _doc("whether `type_vocab_size` is written for any tokenizer")] = False
+    redefine: Annotated[
+        bool,
+        _doc(
+            "added tokens of tokenizer.json too replace pieces of a SentencePiece model, and only `special` makes one "
+            "a control token"
+        ),
+    ] = False
+    piece_types: Annotated[
+        dict[str, int], _doc("types of pieces of a SentencePiece model by the start of their text")
+    ] = field(default_factory=dict)
+    piece_texts: Annotated[dict[str, str], _doc("pieces of a SentencePiece model to write otherwise")] = field(
+        default_factory=dict
+    )
+    special_is_control: Annotated[bool, _doc("byte fallback: `special` makes an added token a control token")] = False
     tokenizer_eos: Annotated[bool, _doc("whether eos is tokenizer_config.json's, whatever config.json says")] = False
 
 

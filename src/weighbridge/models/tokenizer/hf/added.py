@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from msgspec import structs
+
 from weighbridge.base.errors import FormatError
 from weighbridge.models.tokenizer.formats.merges import BYTE_OF
 from weighbridge.models.tokenizer.hf.folder import AddedToken, TokenizerFolder, TokenizerJson, content
@@ -63,15 +65,21 @@ def named_tokens(folder: TokenizerFolder, known: Mapping[str, int]) -> dict[str,
 def added_tokens(
     folder: TokenizerFolder, vocab: Mapping[str, int], tokenizer: TokenizerJson | None
 ) -> dict[int, AddedToken]:
-    """All added tokens by id: those of tokenizer.json and `added_tokens_decoder`, and the special tokens listed in
-    neither, which get the next free id unless the vocabulary has them."""
+    """All added tokens by id: those of tokenizer.json, of `added_tokens_decoder`, whose flags take precedence, and the
+    special tokens listed in neither, which get the next free id unless the vocabulary has them."""
     found: dict[int, AddedToken] = {}
     ids: dict[str, int] = {}
     free = len(vocab)
-    listed = [(t.id, t, "tokenizer.json") for t in (tokenizer.added_tokens if tokenizer is not None else ())]
+    own = tokenizer.added_tokens if tokenizer is not None else []
+    listed = [(t.id, t, "tokenizer.json") for t in own]
     listed += [(i, t, "tokenizer_config.json") for i, t in folder.added_decoder.items()]
+    # A named token is special, also where the list that transformers reads has another flag.
+    named = {text for role, text in specials(folder) if role}
+    first = len(own) if folder.added_decoder else 0
     texts = {i: t for t, i in vocab.items()}
-    for index, token, path in listed:
+    for number, (index, token, path) in enumerate(listed):
+        if number >= first and token.content in named:
+            token = structs.replace(token, special=True)
         place(found, ids, texts, vocab, index, token, path)
         free = max(free, index + 1)
     for _, text in specials(folder):
@@ -83,11 +91,28 @@ def added_tokens(
     return found
 
 
+def embedded(
+    folder: TokenizerFolder, vocab: Mapping[str, int], added: dict[int, AddedToken]
+) -> tuple[dict[int, AddedToken], tuple[str, ...]]:
+    """The added tokens that the model has, and words about the others: a token that was added to the tokenizer alone,
+    as `<pad>` often is, has no row in the embedding."""
+    size = folder.vocab_size("vocab_size")
+    if size is None or max(vocab.values()) >= size:
+        return added, ()
+    lost = [unembedded(t.content, i, size) for i, t in added.items() if i >= size]
+    return {i: t for i, t in added.items() if i < size}, tuple(lost)
+
+
+def unembedded(text: str, index: int, size: int) -> str:
+    """The words about an added token that the model doesn't have."""
+    return f"added token {text} (id {index}): config.json has vocab_size = {size}"
+
+
 def place(
     found: dict[int, AddedToken], ids: dict[str, int], texts: Mapping[int, str], vocab: Mapping[str, int],
     index: int, token: AddedToken, path: str,
 ) -> None:  # fmt: skip
-    """Adds one token. FormatError for a token with two ids or an id with two tokens."""
+    """Adds one token, or replaces its flags. FormatError for a token with two ids or an id with two tokens."""
     have = ids.get(token.content, vocab.get(token.content, index))
     other = found[index].content if index in found else texts.get(index, token.content)
     if have != index or other != token.content:
@@ -95,8 +120,7 @@ def place(
             f"added token {token.content!r} contradicts the vocabulary", path=path, field=f"id {index}",
             expected=f"id {have}" if have != index else repr(other), found=f"id {index}",
         )  # fmt: skip
-    if index not in found:
-        found[index], ids[token.content] = token, index
+    found[index], ids[token.content] = token, index
 
 
 def is_control(text: str) -> bool:

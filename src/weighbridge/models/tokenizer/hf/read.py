@@ -33,7 +33,7 @@ from weighbridge.models.tokenizer import pretokenizer
 from weighbridge.models.tokenizer.formats import bpe_ranks, sentencepiece
 from weighbridge.models.tokenizer.formats import merges as mergelists
 from weighbridge.models.tokenizer.hf import tekken, tiktoken, unigram, vocab_json
-from weighbridge.models.tokenizer.hf.added import added_tokens, is_control, named_tokens, spoken
+from weighbridge.models.tokenizer.hf.added import added_tokens, embedded, is_control, named_tokens, spoken
 from weighbridge.models.tokenizer.hf.folder import OTHERS, AddedToken, Read, TokenizerFolder, TokenizerJson, table_of
 from weighbridge.models.tokenizer.hf.special import finish, normalizer_flags, special
 from weighbridge.models.tokenizer.hf.spm import Scores, byte_fallback, char_bpe, is_spm_like, spm
@@ -172,17 +172,19 @@ def model_type(tokenizer: TokenizerJson) -> str:
 
 @dataclass(frozen=True)
 class BaseVocab:
-    """A WordPiece or byte-level vocabulary with its added tokens. `known`: ids by text."""
+    """A WordPiece or byte-level vocabulary with its added tokens. `known`: ids by text. `losses`: added tokens that
+    the model doesn't have."""
 
     tokens: list[str]
     types: list[int]
     known: Mapping[str, int]
+    losses: tuple[str, ...] = ()
 
 
 def base(folder: TokenizerFolder, vocab: dict[str, int], tokenizer: TokenizerJson | None) -> BaseVocab:
     """The vocabulary with added tokens as control or user-defined tokens and unused ids as padding (conversion/base.py,
     `get_vocab_base`)."""
-    added = added_tokens(folder, vocab, tokenizer)
+    added, lost = embedded(folder, vocab, added_tokens(folder, vocab, tokenizer))
     known = vocab | {t.content: i for i, t in added.items()}
     top = max(known.values())
     size = folder.vocab_size("vocab_size") or top + 1
@@ -199,7 +201,7 @@ def base(folder: TokenizerFolder, vocab: dict[str, int], tokenizer: TokenizerJso
         tokens[index], types[index] = base_added(token, tokenizer)
     for index in [i for i, t in enumerate(tokens) if t is None]:
         tokens[index], types[index] = padding(index), int(TokenType.UNUSED)
-    return BaseVocab(tokens, types, known)
+    return BaseVocab(tokens, types, known, lost)
 
 
 def base_added(token: AddedToken, tokenizer: TokenizerJson | None) -> tuple[str, int]:
@@ -221,7 +223,7 @@ def byte_level(
     mergelists.check(pairs, vocab, path)
     found = base(folder, vocab, tokenizer)
     normalizers = normalizer_names(tokenizer)
-    losses: tuple[str, ...] = ()
+    losses = found.losses
     raw = pre is not None and pretokenizer.known(pre).raw
     if set(normalizers) - {"NFC"} and pre is None:
         raise UnsupportedError(
@@ -229,7 +231,7 @@ def byte_level(
             hint="use --pre NAME to convert without it",
         )
     if normalizers and not raw:
-        losses = (f"the normalizer ({', '.join(normalizers)}): llama.cpp tokenizes the text as it is",)
+        losses += (f"the normalizer ({', '.join(normalizers)}): llama.cpp tokenizes the text as it is",)
     if not pairs:
         raise FormatError(
             "byte-level BPE without merges, which llama.cpp can't load", path=path, field="merges",
@@ -284,7 +286,9 @@ def wordpiece(folder: TokenizerFolder, tokenizer: TokenizerJson | None, pre: str
         for role, index in named_tokens(folder, vocab).items():
             state.ids.setdefault({"cls": "bos"}.get(role, role), index)
     name = pre if pre is not None else wordpiece_name(len(tokens))
-    made = Vocab(VocabKind.WORDPIECE, tokens, found.types, pre=name, token_type_count=folder.type_count)
+    made = Vocab(
+        VocabKind.WORDPIECE, tokens, found.types, pre=name, token_type_count=folder.type_count, losses=found.losses
+    )
     return replace(finish(folder, made, state), **flags)
 
 
@@ -328,4 +332,9 @@ def with_model_rules(folder: TokenizerFolder, vocab: Vocab) -> Vocab:
     by_size = rules.size.get(str(folder.vocab_size("vocab_size"))) if rules.size else None
     if by_size is None:
         return vocab
-    return replace(vocab, special={**vocab.special, **by_size.special}, add={**vocab.add, **by_size.add})
+    late = {
+        *by_size.special.keys() - vocab.special.keys(),
+        *(f"add_{r}" for r in by_size.add.keys() - vocab.add.keys()),
+    }
+    special, add = {**vocab.special, **by_size.special}, {**vocab.add, **by_size.add}
+    return replace(vocab, special=special, add=add, late=frozenset(late))

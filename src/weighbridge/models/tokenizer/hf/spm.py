@@ -4,17 +4,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any, Literal
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import JSON_DEPTH
+from weighbridge.models.arch.tables.schema import TokenizerEntry
 from weighbridge.models.tokenizer import pretokenizer
 from weighbridge.models.tokenizer.formats import merges as mergelists
 from weighbridge.models.tokenizer.formats import sentencepiece
-from weighbridge.models.tokenizer.hf.added import added_tokens, is_control, named_tokens
-from weighbridge.models.tokenizer.hf.folder import OTHERS, Id, TokenizerFolder, TokenizerJson, table_of
+from weighbridge.models.tokenizer.hf.added import added_tokens, embedded, is_control, named_tokens, unembedded
+from weighbridge.models.tokenizer.hf.folder import OTHERS, AddedToken, Id, TokenizerFolder, TokenizerJson, table_of
 from weighbridge.models.tokenizer.hf.special import finish, special
 from weighbridge.models.tokenizer.vocab import (
     BYTE_TOKEN,
@@ -47,26 +48,50 @@ def spm(folder: TokenizerFolder, model: sentencepiece.SentencePieceModel) -> Voc
     count = min(size, len(model.pieces))
     tokens = [*model.pieces[:count], *map(padding, range(count, size))]
     scores = [*model.scores[:count], *[PAD_SCORE] * (size - count)]
-    # As in the reference, user-defined pieces are normal unless `added_tokens_decoder` lists them.
+    # As in the reference, user-defined pieces are normal unless an added token is at their id.
     types = [TokenType.NORMAL if t == TokenType.USER_DEFINED else t for t in model.types[:count]]
     types += [TokenType.UNUSED] * (size - count)
+    changed_pieces(folder.rules, tokens, types)
     listed: dict[str, int] = folder.json("added_tokens.json", dict[str, Id]) or {}
     for text, index in listed.items():
         if index < size:
             tokens[index], scores[index], types[index] = text, NO_SCORE, TokenType.USER_DEFINED
-    for index, token in folder.added_decoder.items():
+    for index, token in redefinitions(folder):
         if index < size:
-            control = token.special or is_control(token.content)
-            types[index] = TokenType.CONTROL if control else TokenType.USER_DEFINED
-            tokens[index] = token.content if control else token.content.replace(SPACE, " ")
             scores[index] = NO_SCORE
-    losses = ["the SentencePiece normalizer: llama.cpp tokenizes the text as it is"] if model.charsmap else []
+            tokens[index], types[index] = redefined(token, folder.rules)
+    extra = {i: text for text, i in listed.items()} | {i: t.content for i, t in redefinitions(folder)}
+    losses = [unembedded(text, i, size) for i, text in extra.items() if i >= size]
+    losses += ["the SentencePiece normalizer: llama.cpp tokenizes the text as it is"] if model.charsmap else []
     if size < len(model.pieces):
         losses.append(f"pieces {size}..{len(model.pieces) - 1} of the tokenizer: config.json has vocab_size = {size}")
     made = Vocab(VocabKind.SPM, tokens, [int(t) for t in types], scores, pre="default", losses=tuple(losses))
     if not model.add_dummy_prefix:
         made = replace(made, add_space_prefix=False)
     return finish(folder, made, special(folder, size))
+
+
+def changed_pieces(rules: TokenizerEntry, tokens: list[str], types: list[int]) -> None:
+    """The model class's own texts and types of pieces, in place."""
+    if not (rules.piece_types or rules.piece_texts):
+        return
+    for index, text in enumerate(tokens):
+        tokens[index] = rules.piece_texts.get(text, text)
+        types[index] = next((TokenType(t) for s, t in rules.piece_types.items() if text.startswith(s)), types[index])
+
+
+def redefinitions(folder: TokenizerFolder) -> Iterator[tuple[int, AddedToken]]:
+    """Added tokens that replace pieces, the last of an id being the one that counts."""
+    yield from folder.added_decoder.items()
+    if folder.rules.redefine and folder.tokenizer is not None:
+        yield from ((token.id, token) for token in folder.tokenizer.added_tokens)
+
+
+def redefined(token: AddedToken, rules: TokenizerEntry) -> tuple[str, TokenType]:
+    """The text and type of an added token in place of a piece."""
+    if token.special or (not rules.redefine and is_control(token.content)):
+        return token.content, TokenType.CONTROL
+    return token.content if rules.redefine else token.content.replace(SPACE, " "), TokenType.USER_DEFINED
 
 
 def byte_fallback(folder: TokenizerFolder, tokenizer: TokenizerJson, scores: Scores) -> Vocab:
@@ -81,8 +106,10 @@ def byte_fallback(folder: TokenizerFolder, tokenizer: TokenizerJson, scores: Sco
         )  # fmt: skip
     pairs = mergelists.split(tokenizer.model.merges, "tokenizer.json")
     mergelists.check(pairs, vocab, "tokenizer.json")
-    added = added_tokens(folder, vocab, tokenizer)
+    added, lost = embedded(folder, vocab, added_tokens(folder, vocab, tokenizer))
     controls = set(named_tokens(folder, vocab | {t.content: i for i, t in added.items()}).values())
+    if folder.rules.special_is_control:
+        controls |= {i for i, t in added.items() if t.special}
     tokens: list[Any] = [None] * size
     types = [int(TokenType.NORMAL)] * size
     for text, index in vocab.items():
@@ -109,7 +136,7 @@ def byte_fallback(folder: TokenizerFolder, tokenizer: TokenizerJson, scores: Sco
     values += [PAD_SCORE] * missing
     types += [int(TokenType.UNUSED)] * missing
     tokens += [padding(len(tokens) + i) for i in range(missing)]
-    made = Vocab(VocabKind.SPM, tokens, types, values, pre="default", losses=metaspace_losses(tokenizer))
+    made = Vocab(VocabKind.SPM, tokens, types, values, pre="default", losses=(*lost, *metaspace_losses(tokenizer)))
     if not prefixes_space(tokenizer):
         made = replace(made, add_space_prefix=False)
     return finish(folder, made, special(folder, len(tokens)))
@@ -123,7 +150,7 @@ def char_bpe(folder: TokenizerFolder, tokenizer: TokenizerJson, visible: Collect
     types = [int(TokenType.USER_DEFINED) if t in visible else k for t, k in zip(vocab.tokens, vocab.types, strict=True)]
     return replace(
         vocab, kind=VocabKind.CHAR_BPE, pre=None, types=types, merges=mergelists.joined(pairs), add_space_prefix=False,
-        add={**vocab.add, "bos": True}, losses=(),
+        add={**vocab.add, "bos": True}, losses=tuple(x for x in vocab.losses if x not in metaspace_losses(tokenizer)),
     )  # fmt: skip
 
 

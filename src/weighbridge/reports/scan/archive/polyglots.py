@@ -11,6 +11,7 @@ from weighbridge.base.limits import MIB, ZIP_TAIL
 from weighbridge.containers.archive import tar, zip_peek
 from weighbridge.containers.sniff.probe import Probe
 from weighbridge.io.source import Source
+from weighbridge.reports.scan.hdf5.structure import starts
 from weighbridge.reports.scan.model import Budget, MemberPath, Nested, Piece, ScanRule, ScanVerdict, escape, finding
 
 _M = ScanVerdict.MALFORMED
@@ -19,6 +20,7 @@ RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
     {
         "file/odd-name": ScanRule(_M, "name with control characters, which a terminal obeys or shows as another name"),
         "file/also-tar": ScanRule(_M, "tar archive that is another file to other readers"),
+        "file/also-hdf5": ScanRule(_M, "HDF5 file that is another file to other readers"),
         "file/appended-zip": ScanRule(_M, "zip archive behind another file: some readers see the one, some the other"),
     }
 )
@@ -72,3 +74,15 @@ def as_tar(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]
     if source.size >= tar.BLOCK and tar.begins(source):
         yield finding(RULES, "file/also-tar", source, place, "tarfile reads it as an archive", at=0)
         yield Nested(source, place.inside("(as a tar)"), "tar")
+
+
+def as_hdf5(source: Source, place: MemberPath, budget: Budget, *, known: bool = True) -> Iterator[Piece]:
+    """What begins as something else and is HDF5 to its library, which looks for the start at 512, 1024, 2048 ...
+    `known`: what it begins as is a format of its own, and no block for the user of the HDF5 file."""
+    if source.sequential and source.size > _UNPACKED:
+        return
+    found = starts(source)
+    if found and known:
+        yield finding(RULES, "file/also-hdf5", source, place, "HDF5 begins there", at=found[0])
+    if found:
+        yield Nested(source, place.inside("(as HDF5)"), "hdf5")

@@ -21,6 +21,7 @@ from weighbridge.containers.archive.zip_records import STORED
 from weighbridge.io.source import Source
 from weighbridge.reports.scan import programs
 from weighbridge.reports.scan.archive import streams, zip_ambiguity
+from weighbridge.reports.scan.detect import is_storage
 from weighbridge.reports.scan.model import (
     Budget,
     MemberPath,
@@ -33,6 +34,7 @@ from weighbridge.reports.scan.model import (
     escape,
     finding,
 )
+from weighbridge.reports.scan.pickle import scanner as pickles
 
 _M, _NOTE = ScanVerdict.MALFORMED, ScanVerdict.DATA_ONLY
 
@@ -103,8 +105,16 @@ def scan(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
     yield from _gaps(source, place, budget, archive)
     for m in archive.members:
         budget.spend(0 if m.method == STORED else min(m.size, SNIFF_HEAD), 1)
+        if m.method == STORED and _is_numbers(source, m):
+            continue
         with zips.open_member(source, m, archive) as inner:
             yield Nested(inner, place.inside(m.name))
+
+
+def _is_numbers(source: Source, member: zips.ZipMember) -> bool:
+    """Whether a stored member is a storage that is nothing else to anybody: checkpoints have thousands."""
+    head = source.read(member.start, min(member.size, pickles.FEW))
+    return pickles.is_idle(head, member.size) and is_storage(member.name, head)
 
 
 # ---- what the strict reader lets pass ----

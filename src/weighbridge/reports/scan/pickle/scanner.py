@@ -89,7 +89,7 @@ _NAME: Final = re.compile(rb"[A-Za-z_][\w.]*\Z")
 # Opcodes of what may be no pickle at all: of a member, of a file.
 _PROBED: Final = MIB
 _PROBED_FILE: Final = 64 * MIB
-_FEW: Final = 1024  # bytes in which opcodes that import are rare
+FEW: Final = 1024  # bytes in which opcodes that import are rare
 _IMPORTING: Final = frozenset(b"ci\x93\x95")  # GLOBAL, INST (a line may end with the file), STACK_GLOBAL, FRAME
 _CARRIED: Final = 16 * MIB  # how far values are searched for pickles
 _OPCODES: Final = bytes(TABLE)
@@ -136,7 +136,7 @@ def probe(
     other format. `storage`: they are a storage's, which no loader of checkpoints unpickles."""
     head = source.head(1)
     unfit = unknown and place.name.lower().endswith(_NAMED)  # if it turns out to be no pickle
-    if not head or head not in _OPCODES or (not unfit and _idle(source)):
+    if not head or (is_idle(source.head(FEW), source.size) if not unfit else head not in _OPCODES):
         return
     most = _PROBED if place.members else _PROBED_FILE
     machine = JoblibMachine(_Metered(source, Budget(min(most, budget.nbytes))), strict=False)
@@ -177,13 +177,12 @@ def _goes_on(source: Source, at: int, prose: bool) -> bool:
     return False
 
 
-def _idle(source: Source) -> bool:
-    """Whether so few bytes can't import anything, end as a pickle or begin a frame, so that no unpickler does more
-    than fail."""
-    if source.size > _FEW:
-        return False
-    data = source.head(_FEW)
-    return data[-1:] != b"." and not _IMPORTING & set(data)
+def is_idle(head: bytes, size: int) -> bool:
+    """Whether no unpickler does more than fail with what begins so: by its first opcode, or since so few bytes can't
+    import anything, end as a pickle or begin a frame."""
+    if head[:1] not in _OPCODES:
+        return True
+    return len(head) == size <= FEW and head[-1:] != b"." and not _IMPORTING & set(head)
 
 
 def is_named_pickle(name: str) -> bool:

@@ -141,7 +141,7 @@ def _filter(node: Expr, values: Values) -> Iterator[_Fault]:
         named = argument.value if argument is not None and argument.kind == "keyword" else None
         if name in _BY_ATTRIBUTE or named in ("attribute", "*", "**") or (name == "join" and place):
             value = values[id(argument)]
-            spread = value.join(value.items) if named in ("*", "**") and value.items is not None else value
+            spread = value.join(value.inside) if named in ("*", "**") else value
             yield from _attribute(name, spread, node.at)
 
 

@@ -35,7 +35,8 @@ _PASSES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """`constants`: what it may be; `flags`: what else; `items`: what its items may be, of a container."""
+    """`constants`: what it may be, a tuple for a list of constants; `flags`: what else; `items`: what the items of any
+    other container may be."""
 
     constants: tuple[Any, ...] = ()
     flags: int = 0
@@ -45,9 +46,11 @@ class Value:
     def join(self, other: Value) -> Value:
         if self == other:
             return self
-        items = self.items and other.items and self.items.join(other.items)
-        return _limited((*self.constants, *other.constants), self.flags | other.flags,
-                        items or self.items or other.items, self.mapping and other.mapping)  # fmt: skip
+        items = (
+            other.items if self.items is None else self.items if other.items is None else self.items.join(other.items)
+        )
+        return _limited((*self.constants, *other.constants), self.flags | other.flags, items,
+                        self.mapping and other.mapping)  # fmt: skip
 
     @property
     def is_constant(self) -> bool:
@@ -57,6 +60,21 @@ class Value:
     @property
     def is_container(self) -> bool:
         return self.items is not None or any(isinstance(c, tuple) for c in self.constants)
+
+    @property
+    def inside(self) -> Value:
+        """What the items of a container may be, or the items of these; of text, nothing."""
+        out = self.items or _NOTHING
+        for constant in self.constants:
+            for part in (constant, *constant) if isinstance(constant, tuple) else ():
+                out = out.join(_limited(part, 0)) if isinstance(part, tuple) else out
+        return out
+
+    def split(self) -> tuple[Value, Value]:
+        """What it is as text or a number, and as a container."""
+        lists = tuple(c for c in self.constants if isinstance(c, tuple))
+        plain = tuple(c for c in self.constants if not isinstance(c, tuple))
+        return Value(plain, self.flags), Value(lists, self.flags, self.items, self.mapping)
 
     def grown(self, added: Value) -> Value:
         """A list or dict into which others were put, so that its own constants are not all of it."""
@@ -151,7 +169,7 @@ def _flat(parts: Iterable[Value]) -> Value:
     """Any of these values, or of their items."""
     out = _NOTHING
     for part in parts:
-        out = out.join(part).join(part.items or _NOTHING)
+        out = out.join(part).join(part.inside)
     return out
 
 
@@ -203,7 +221,7 @@ def _attr(node: Expr, parts: list[Value], env: _Env) -> Value:
         return _BUILT if node.value in ("previtem", "nextitem") else _NUMBER
     full = f"{owner.value}.{node.value}" if owner is not None and owner.kind == "name" else ""
     if full in env.names:
-        return env.names[full].join(parts[0].items or _NOTHING)
+        return env.names[full].join(parts[0].inside)
     return _selected(parts[0], Value((node.value,)))
 
 
@@ -277,7 +295,7 @@ def _folded(fold: Callable[..., Any], parts: list[Value]) -> Value:
     combinations = 1
     for p in parts:
         combinations *= max(len(p.constants), 1)
-        flags |= p.flags | (BUILT if p.items is not None else 0)
+        flags |= p.flags | (BUILT if p.is_container else 0)
     if all(p.constants for p in parts) and combinations <= _MOST * _MOST:
         for chosen in product(*(p.constants for p in parts)):
             try:
@@ -324,11 +342,11 @@ _FOLDS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
 
 
 def _container(node: Expr, parts: list[Value], env: _Env) -> Value:
-    items = _NOTHING
-    for part in parts:
-        items = items.join(part).join(part.items or _NOTHING)
-    plain = node.kind != "dict" and all(len(p.constants) == 1 and not p.flags and p.items is None for p in parts)
-    return Value((tuple(p.constants[0] for p in parts),) if plain else (), 0, items, node.kind == "dict")
+    if node.kind != "dict" and all(len(p.constants) == 1 and not p.flags and p.items is None for p in parts):
+        listed = tuple(p.constants[0] for p in parts)
+        if not any(isinstance(c, tuple) and any(isinstance(inner, tuple) for inner in c) for c in listed):
+            return Value((listed,))
+    return Value((), 0, _flat(parts), node.kind == "dict")
 
 
 # Filters and methods of text whose result on constants is Python's own.
@@ -341,7 +359,7 @@ _TEXTS: Final = frozenset(
 
 # Filters and methods that give items as they are, and those that give lists of them.
 _KEEPING: Final = frozenset(
-    {"list", "sort", "unique", "reverse", "select", "reject", "selectattr", "rejectattr", "copy", "keys", "values"}
+    {"sort", "unique", "reverse", "select", "reject", "selectattr", "rejectattr", "keys", "values"}
 )
 _PAIRING: Final = frozenset({"dictsort", "items", "groupby", "batch", "slice"})
 
@@ -365,10 +383,6 @@ def _called(name: str, subject: Value, arguments: list[Value]) -> Value:
     if name == "join":
         items, glue = (subject, arguments[0]) if arguments else (subject, Value(("",)))
         return _joined(items, glue)
-    if name in _TEXTS and not subject.items:
-        if not arguments and not subject.constants and not subject.flags & BUILT:
-            return Value(flags=subject.flags)
-        return _folded(_text_method(name), [subject, *arguments])
     if name in ("first", "last", "random", "pop", "min", "max"):
         return subject.element()
     if name in ("int", "float"):
@@ -379,16 +393,32 @@ def _called(name: str, subject: Value, arguments: list[Value]) -> Value:
         return _NUMBER
     if name in ("default", "d", "get"):
         return (subject if name != "get" else subject.element()).join(arguments[-1] if arguments else _NOTHING)
-    if subject.items is not None and name in _PAIRING:
-        return Value((), subject.flags, subject.items.join(Value(items=subject.items)))
-    if subject.items is not None and name in _KEEPING:
-        return Value(subject.constants, subject.flags, subject.items)
-    if subject.items is not None:  # text of it, or a list of other text
-        inner = subject.items.join(Value(subject.constants, subject.flags))
-        return _BUILT if inner.constants or inner.flags & BUILT else inner
+    text, container = subject.split()
+    if not subject.is_container:
+        return _of_text(name, text, arguments)
+    kept = _of_container(name, container)
+    return kept if not text.constants else kept.join(_of_text(name, text, arguments))
+
+
+def _of_text(name: str, subject: Value, arguments: list[Value]) -> Value:
+    if name in _TEXTS:
+        if not arguments and not subject.constants and not subject.flags & BUILT:
+            return Value(flags=subject.flags)
+        return _folded(_text_method(name), [subject, *arguments])
     if subject.constants or subject.flags & BUILT or any(_is_text(a) or a.flags & BUILT for a in arguments):
         return Value((), BUILT | subject.flags, None)
     return Value(flags=subject.flags | DATA)
+
+
+def _of_container(name: str, subject: Value) -> Value:
+    if name in ("list", "copy"):
+        return subject
+    if name in _PAIRING:
+        return Value((), subject.flags, subject.inside.join(Value(items=subject.inside)))
+    if name in _KEEPING:
+        return Value((), subject.flags, subject.inside)
+    inner = subject.inside  # text of it, or a list of other text
+    return _BUILT if inner.constants or inner.flags & BUILT else inner.join(Value(flags=subject.flags))
 
 
 def _is_text(value: Value) -> bool:
@@ -397,9 +427,9 @@ def _is_text(value: Value) -> bool:
 
 def _joined(items: Value, glue: Value) -> Value:
     whole = [c for c in items.constants if isinstance(c, tuple) and all(isinstance(x, str | int) for x in c)]
-    if whole and len(whole) == len(items.constants) and not items.flags and _is_text(glue):
+    if whole and len(whole) == len(items.constants) and not items.flags and items.items is None and _is_text(glue):
         return _limited(tuple(g.join(map(str, c)) for c in whole for g in glue.constants if isinstance(g, str)), 0)
-    parts = items.items or items
+    parts = _flat([items])
     if parts.flags & (DATA | NUMBER) and not parts.constants and not parts.flags & BUILT and not glue.flags:
         return Value(flags=DATA)
     return Value((), BUILT)

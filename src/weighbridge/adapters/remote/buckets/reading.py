@@ -1,0 +1,202 @@
+"""Objects of S3, Google Cloud Storage and Azure, through obstore. Credentials and endpoints come from the environment,
+by the names that the providers' own tools use (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, GOOGLE_..., AZURE_...)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any, Final
+
+from weighbridge.adapters.remote.extra import check_online, package, same_job
+from weighbridge.adapters.remote.http import changed
+from weighbridge.base.errors import RemoteError, UsageError
+from weighbridge.io.location import RemotePath
+from weighbridge.io.ranges import RangeSource
+from weighbridge.io.source import Source
+
+# Other tools' names of schemes -> what obstore takes.
+_SAME: Final = MappingProxyType({"gcs": "gs", "abfs": "az"})
+RETRIES = 5
+_CREDENTIALS: Final = (
+    *("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"),
+    *("AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_PROFILE"),
+)
+
+
+@dataclass
+class BucketFile:
+    """One object, of one version."""
+
+    store: Any
+    key: str
+    name: str
+    size: int
+    version: str
+
+    def fetch(self, offset: int, out: memoryview, stopped: Callable[[], bool]) -> None:
+        """Fill `out` with the bytes at `offset`. RemoteError where the object is another one now."""
+        obstore = package("obstore", "reading from a bucket")
+        if stopped():
+            raise CancelledError
+        options: dict[str, Any] = {"range": (offset, offset + len(out))}
+        if self.version:
+            options["if_match"] = self.version
+        with BucketErrors(self.name):
+            data = obstore.get(self.store, self.key, options=options).bytes()
+        if len(data) != len(out):
+            raise changed(self.name)
+        out[:] = data
+
+
+class BucketTree:
+    """The objects of a bucket; each folder is listed once."""
+
+    def __init__(self, title: str, store: Any) -> None:
+        self.title, self.store = title, store
+        self._listed: dict[str, dict[str, Any] | None] = {}
+
+    def _list(self, folder: str) -> dict[str, Any] | None:
+        """The direct children of a folder: name -> the object's metadata, None for a folder."""
+        if folder not in self._listed:
+            obstore = package("obstore", "reading from a bucket")
+            with BucketErrors(f"{self.title}/{folder}"):
+                found = obstore.list_with_delimiter(self.store, folder or None)
+            names: dict[str, Any] = {prefix.rstrip("/").rpartition("/")[2]: None for prefix in found["common_prefixes"]}
+            names |= {o["path"].rpartition("/")[2]: o for o in found["objects"]}
+            self._listed[folder] = names or None
+        return self._listed[folder]
+
+    def _object(self, name: str) -> Any:
+        folder, _, last = name.rpartition("/")
+        return (self._list(folder) or {}).get(last) if last else None
+
+    def size(self, name: str) -> int | None:
+        found = self._object(name)
+        return found["size"] if found else None
+
+    def children(self, folder: str) -> Mapping[str, bool] | None:
+        names = self._list(folder)
+        return None if names is None else {name: found is None for name, found in names.items()}
+
+    def version(self, name: str) -> str:
+        found = self._object(name)
+        return (found["e_tag"] or found["last_modified"].isoformat()) if found else ""
+
+    def digest(self, name: str) -> tuple[str, str] | None:
+        return None
+
+    def open(self, name: str) -> Source:
+        found = self._object(name)
+        if found is None:
+            raise FileNotFoundError(2, "no such object", f"{self.title}/{name}")
+        return RangeSource(BucketFile(self.store, name, f"{self.title}/{name}", found["size"], found["e_tag"] or ""))
+
+
+class BucketErrors:
+    """Errors of obstore as errors with a next step."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if error is None or isinstance(error, KeyboardInterrupt | SystemExit | CancelledError | RemoteError):
+            return
+        problem = type(error).__name__
+        if problem == "PreconditionError":
+            raise changed(self.name) from None
+        if isinstance(error, FileNotFoundError) or problem == "NotFoundError":
+            raise FileNotFoundError(2, "no such object", self.name) from None
+        why = next((line.strip() for line in str(error).splitlines() if line.strip()), problem)
+        denied = problem in ("PermissionDeniedError", "UnauthenticatedError")
+        hint = "set the provider's variables: AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_..." \
+            if denied else "check the bucket's name, the endpoint and the network, and try again"  # fmt: skip
+        raise RemoteError(f"{self.name}: {'access is denied' if denied else why[:300]}", hint=hint) from None
+
+
+def open_store(scheme: str, bucket: str) -> Any:
+    """The bucket. Without credentials in the environment requests to S3 aren't signed, as public buckets want it."""
+    stores = package("obstore.store", "reading from a bucket")
+    options: dict[str, Any] = {"retry_config": {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=120)}}
+    options |= _OPTIONS[scheme]()
+    if str(options.get("endpoint") or options.get("base_url") or "").startswith("http://"):
+        options["client_options"] = {"allow_http": True}
+    try:
+        with BucketErrors(f"{scheme}://{bucket}"):
+            return stores.from_url(f"{scheme}://{bucket}", **options)
+    except ValueError as error:
+        raise UsageError(f"{scheme}://{bucket}: {error}") from None
+
+
+def _s3_options() -> dict[str, Any]:
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    signed = any(os.environ.get(name) for name in _CREDENTIALS)
+    own = {"endpoint": endpoint, "virtual_hosted_style_request": False} if endpoint else {}
+    return own | ({} if signed else {"skip_signature": True})
+
+
+def _gcs_options() -> dict[str, Any]:
+    own = os.environ.get("STORAGE_EMULATOR_HOST")
+    return {"base_url": own, "skip_signature": True} if own else {}
+
+
+def _azure_options() -> dict[str, Any]:
+    """What obstore doesn't take from the environment itself: a connection string."""
+    names = {"account": "account_name", "key": "account_key", "sas": "sas_key"}
+    found: dict[str, Any] = {names[name]: value for name in names if (value := azure_setting(name))}
+    return found | ({"endpoint": endpoint} if (endpoint := azure_endpoint()) else {})
+
+
+_OPTIONS: Final = MappingProxyType({"s3": _s3_options, "gs": _gcs_options, "az": _azure_options})
+#: Setting of Azure -> its name in a connection string, and the variables that hold it otherwise.
+_AZURE: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "account": ("AccountName", "AZURE_STORAGE_ACCOUNT_NAME"),
+        "key": ("AccountKey", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY"),
+        "sas": ("SharedAccessSignature", "AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_KEY"),
+        "endpoint": ("BlobEndpoint", "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+        "suffix": ("EndpointSuffix",),
+    }
+)
+
+
+def azure_setting(name: str) -> str | None:
+    """A setting of the storage account: from AZURE_STORAGE_CONNECTION_STRING where there is one, else from its own
+    variable."""
+    connection, (within, *variables) = os.environ.get("AZURE_STORAGE_CONNECTION_STRING"), _AZURE[name]
+    if connection:
+        parts = (part.partition("=") for part in connection.split(";"))
+        return next((value for key, _, value in parts if key.strip().lower() == within.lower()), None)
+    return next((value for variable in variables if (value := os.environ.get(variable))), None)
+
+
+def azure_endpoint() -> str | None:
+    """The address of the account's blobs; None where no account is named."""
+    account = azure_setting("account")
+    given = azure_setting("endpoint")
+    if given or account is None:
+        return given and given.rstrip("/")
+    return f"https://{account}.blob.{azure_setting('suffix') or 'core.windows.net'}"
+
+
+def to_path(text: str) -> RemotePath:
+    """The object or folder of a bucket's address."""
+    scheme, _, rest = text.partition("://")
+    bucket, _, key = rest.strip("/").partition("/")
+    if not bucket:
+        raise UsageError(f"{text} names no bucket", hint=f"write {scheme}://BUCKET/KEY")
+    check_online(text)
+    title = f"{scheme}://{bucket}"
+    kind = _SAME.get(scheme.lower(), scheme.lower())
+    tree = same_job((title, os.environ.get("AWS_ENDPOINT_URL")), lambda: BucketTree(title, open_store(kind, bucket)))
+    root = RemotePath.root(title, tree)
+    path: RemotePath = root / key if key else root
+    if not path.exists():
+        raise FileNotFoundError(2, "no such object or folder", text)
+    return path

@@ -1,0 +1,47 @@
+// Layers by roles: what `wb view` can say of every tensor at once, as a table whose cells are coloured.
+import { html } from "./vendor/htm-preact.js";
+import { heat, ink } from "./colors.js";
+import { visible } from "./text.js";
+import { Name } from "./ui.js";
+
+/** Statistics that headers tell. */
+export const IN_HEADERS = {
+  bits: ["Bits per weight", (nbytes, parameters) => (parameters ? nbytes * 8 / parameters : null)],
+  bytes: ["Bytes", (nbytes) => nbytes],
+  parameters: ["Parameters", (_, parameters) => parameters],
+};
+
+/** {layers, roles, cells} of one of them, as the server gives the others. Experts and companions add up. */
+export function fromColumns(list, statistic) {
+  const sums = new Map(), layers = new Set(), roles = new Set();
+  for (let i = 0; i < list.length; i++) {
+    const layer = list.layer[i], role = list.roles[list.role[i]], key = `${layer}\0${role}`;
+    layers.add(layer);
+    roles.add(role);
+    const [nbytes, parameters] = sums.get(key) ?? [0, 0];
+    sums.set(key, [nbytes + Number(list.nbytes[i]), parameters + Number(list.parameters[i])]);
+  }
+  const rows = [...layers].sort((a, b) => a - b), columns = [...roles];
+  const cell = (layer, role) => (sums.has(`${layer}\0${role}`) ? IN_HEADERS[statistic][1](...sums.get(`${layer}\0${role}`)) : null);
+  return { layers: rows, roles: columns, cells: rows.map((layer) => columns.map((role) => cell(layer, role))) };
+}
+
+/** A role as the head of a narrow column: broken at its dots, without the ending that nearly all have. */
+function Role({ text }) {
+  return html`<span title=${visible(text)}>${text.replace(/\.weight$/, "").split(".").map((word, i) => html`${i > 0 && html`.<wbr />`}<${Name} text=${word} />`)}</span>`;
+}
+
+/** The table. `show`: a value as text; `pick(layer, role)` where a cell is chosen. Dark is low, unless `worst` says that
+ * high values are what to look for. */
+export function HeatTable({ data, show, pick, worst = "low" }) {
+  const numbers = data.cells.flat().filter((v) => typeof v === "number");
+  const low = numbers.reduce((a, b) => Math.min(a, b), Infinity), high = numbers.reduce((a, b) => Math.max(a, b), -Infinity);
+  const wide = low > 0 && high / low > 5;
+  const share = (v) => (high === low ? 0.5 : wide ? Math.log(v / low) / Math.log(high / low) : (v - low) / (high - low));
+  return html`<div class="scroll heat" tabindex="0" role="region" aria-label="Layers and roles"><table><thead><tr><th>layer</th>${data.roles.map((r) => html`<th scope="col"><${Role} text=${r} /></th>`)}</tr></thead><tbody>
+    ${data.layers.map((layer, i) => html`<tr><th scope="row" class="n">${layer < 0 ? "–" : layer}</th>${data.cells[i].map((v, j) => {
+      if (v === null) return html`<td></td>`;
+      const at = typeof v === "number" ? share(v) : 1, color = heat(worst === "high" ? 1 - at : at);
+      return html`<td class=${`n${pick ? " can" : ""}`} style=${{ background: `rgb(${color.join(" ")})`, color: ink(color) }} onClick=${pick && (() => pick(layer, data.roles[j]))}>${typeof v === "number" ? show(v) : v}</td>`;
+    })}</tr>`)}</tbody></table></div>`;
+}

@@ -1,0 +1,88 @@
+// The page: reads what it is about, shows one panel at a time.
+import { html, render, useEffect, useState } from "./vendor/htm-preact.js";
+import { ask, holdsValues, isExported, joinFrame, readExported, takeToken } from "./api.js";
+import { prevailing } from "./layoutmap.js";
+import { matching } from "./search.js";
+import { tensorList, usePlace } from "./state.js";
+import { bytes, visible } from "./text.js";
+import { Choice, Name, Waiting } from "./ui.js";
+import { Architecture } from "./panels/architecture.js";
+import { Diff } from "./panels/diff.js";
+import { Layout } from "./panels/layout.js";
+import { Microscope } from "./panels/microscope.js";
+import { Numbers } from "./panels/numbers.js";
+import { Summary } from "./panels/summary.js";
+import { Tokenizer } from "./panels/tokenizer.js";
+import { Tensors } from "./panels/tensors.js";
+
+const PANELS = [
+  { key: "summary", title: "Summary", Panel: Summary },
+  { key: "tensors", title: "Tensors", Panel: Tensors },
+  { key: "layout", title: "Layout", Panel: Layout, needsList: true },
+  { key: "microscope", title: "Microscope", Panel: Microscope, needsList: true },
+  { key: "numbers", title: "Numbers", Panel: Numbers, needsList: true },
+  { key: "tokenizer", title: "Tokenizer", Panel: Tokenizer },
+  { key: "architecture", title: "Architecture", Panel: Architecture },
+  { key: "diff", title: "Differences", Panel: Diff, ofTwo: true },
+];
+const ALIVE = 60_000; // milliseconds between two signs of life
+
+function App() {
+  const [place, go] = usePlace();
+  const [state, setState] = useState({});
+  const [lists, setLists] = useState({});
+  const [theme, setTheme] = useState("");
+  useEffect(() => {
+    load().then((data) => setState({ data }), (error) => setState({ error }));
+    const timer = setInterval(() => isExported() || ask("start", {}).catch(() => {}), ALIVE);
+    return () => clearInterval(timer);
+  }, []);
+  useEffect(() => {
+    if (state.data) listed(state.data.models, (model, list) => setLists((old) => ({ ...old, [model]: list })));
+  }, [state.data]);
+  useEffect(() => {
+    document.documentElement.dataset.theme = theme;
+  }, [theme]);
+  if (!state.data) return html`<main class="lone"><h1>Weighbridge</h1><${Waiting} state=${state} what="Reading headers" /></main>`;
+  const { models } = state.data;
+  const model = Math.min(Number(place.model ?? 0) || 0, models.length - 1);
+  const { key: panel, title, Panel, needsList } = PANELS.find((p) => p.key === place.panel && (!p.ofTwo || models.length > 1)) ?? PANELS[0];
+  document.title = `${title}: ${visible(models.map((m) => m.name).join(" and "))}`;
+  const checked = { ...place, tensor: Number(place.tensor) < models[model].tensors ? place.tensor : undefined };
+  const unlisted = needsList ? models.map((_, m) => lists[m] ?? {}).find((list) => list.length === undefined) : undefined;
+  return html`
+    <a class="skip" href="#content" onClick=${(e) => (e.preventDefault(), document.getElementById("content").focus())}>Skip to the panel</a>
+    <header><div class="who"><h1>${models.map((m, i) => html`${i > 0 && html`<span class="quiet"> and </span>`}<${Name} text=${m.name} />`)}</h1>
+      <span class="quiet">${models.map((m) => `${m.format}, ${bytes(m.files.reduce((s, f) => s + f.size, 0))}`).join(" · ")}</span></div>
+      ${models.length > 1 && html`<${Choice} label="Model" options=${models.map((m, i) => [i, "AB"[i]])} value=${model} onChange=${(m) => go({ model: m, tensor: undefined, at: undefined, file: undefined })} />`}
+      <${Choice} label="Colours" options=${[["", "Auto"], ["light", "Light"], ["dark", "Dark"]]} value=${theme} onChange=${setTheme} /></header>
+    <div class="body">
+      <nav aria-label="Panels"><${Tabs} panel=${panel} go=${go} two=${models.length > 1} /></nav>
+      <main id="content" tabindex="-1"><h2 class="hidden">${title}</h2>${unlisted ? html`<${Waiting} state=${unlisted} what="Reading names" />`
+        : html`<${Panel} key=${`${panel}${model}`} model=${model} models=${models} list=${lists[model]} lists=${lists} place=${checked} go=${go} />`}</main>
+    </div>
+    <footer class="quiet">Weighbridge ${state.data.version}${isExported() && `. An exported page: it holds what headers tell, and ${holdsValues() ? "statistics" : "no values"} of tensors.`}</footer>`;
+}
+
+function Tabs({ panel, go, two }) {
+  return html`<ul>${PANELS.filter((p) => !p.ofTwo || two).map(({ key, title }) => html`<li><button type="button" aria-current=${key === panel ? "page" : undefined} onClick=${() => go({ panel: key })}>${title}</button></li>`)}</ul>`;
+}
+
+async function load() {
+  if (!(await readExported()) && !joinFrame()) takeToken();
+  return ask("start");
+}
+
+/** Reads the list of each model, after the panel has asked what it shows first; gives it, or `{error}`. */
+async function listed(models, give) {
+  for (const model of models.keys()) {
+    try {
+      give(model, tensorList(await ask("tensors", { model })));
+    } catch (error) {
+      give(model, { error });
+    }
+  }
+}
+
+window.weighbridge = { prevailing, matching, tensorList }; // for consoles and tests
+render(html`<${App} />`, document.getElementById("app"));

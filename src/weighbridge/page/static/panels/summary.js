@@ -1,0 +1,102 @@
+// What the model is, on one screen.
+import { html, useMemo } from "../vendor/htm-preact.js";
+import { colorsOf, partColor } from "../colors.js";
+import { bytes, count, number, plural, visible, whole } from "../text.js";
+import { Answer, Chip, Facts, Name, Section, StackedBar, useAnswer, Waiting } from "../ui.js";
+
+export function Summary({ model }) {
+  return html`<${Answer} name="summary" given=${{ model }}>${(data) => html`<${Shown} data=${data} model=${model} />`}<//>`;
+}
+
+function Shown({ data, model }) {
+  const colors = useMemo(() => colorsOf(data.dtypes.map((d) => d.name)), [data]);
+  return html`
+    <${Headline} report=${data.report} licence=${data.licence} />
+    <div class="columns">
+      <${Shares} title="Parts of the model" rows=${data.parts.map(({ part, dtypes }) => ({ ...part, dtypes, color: partColor(part.name) }))}
+        detail=${(r) => r.dtypes.map((d) => d.name).join(", ")} />
+      <${Shares} title="Number types" rows=${data.dtypes.map((r) => ({ ...r, color: colors.get(r.name) }))} detail=${(r) => plural(r.tensors, "tensor")} />
+    </div>
+    <div class="columns">
+      <${Findings} model=${model} notes=${data.report.notes} />
+      <${Files} report=${data.report} />
+    </div>
+    <${Metadata} model=${model} />`;
+}
+
+function Headline({ report, licence }) {
+  const m = report.model;
+  const big = [
+    [count(report.parameters), "parameters"],
+    [report.bits_per_weight === null ? "–" : report.bits_per_weight.toFixed(2), "bits per weight"],
+    [bytes(report.nbytes), "on disk"],
+    [whole(report.tensor_count), "tensors"],
+    m.context_length ? [whole(m.context_length), "tokens of context"] : null,
+  ].filter(Boolean);
+  return html`<${Section}>
+    <div class="figures">${big.map(([value, what]) => html`<div><b>${value}</b><span>${what}</span></div>`)}</div>
+    <${Facts} rows=${[
+      ["Name", m.name && html`<${Name} text=${m.name} />`],
+      ["Architecture", m.architecture && html`<${Name} text=${m.architecture} />`],
+      ["Layers", m.layers && whole(m.layers)],
+      ["Hidden size", m.hidden_size && whole(m.hidden_size)],
+      ["Heads", m.heads && (m.kv_heads && m.kv_heads !== m.heads ? `${m.heads}, ${m.kv_heads} for keys and values` : String(m.heads))],
+      ["Experts", m.experts && whole(m.experts)],
+      ["Vocabulary", m.vocab_size && whole(m.vocab_size)],
+      ["Tokenizer", m.tokenizer && visible(m.tokenizer.words ?? m.tokenizer.kind)],
+      ["Quantization", m.quantization && visible(m.quantization.words ?? m.quantization.method)],
+      ["Licence", licence && html`<${Name} text=${licence} />`],
+      ["Format", `${report.format}${report.version ? ` version ${report.version}` : ""}, aligned to ${plural(report.alignment, "byte")}`],
+    ]} /><//>`;
+}
+
+function Shares({ title, rows, detail }) {
+  return html`<${Section} title=${title}><${StackedBar} label=${title} rows=${rows} detail=${detail} /><//>`;
+}
+
+/** verify and scan, which read more than headers, so they come later. */
+function Findings({ model }) {
+  const state = useAnswer("findings", { model });
+  const data = state.data;
+  if (!data) return html`<${Section} title="Findings"><${Waiting} state=${state} what="Checking" /><//>`;
+  const scanned = data.scan.files.flatMap((file) => [...file.findings, ...file.skipped.map((s) => ({ ...s, verdict: "not scanned", message: s.why ?? s.message }))]);
+  return html`<${Section} title="Findings">
+    <p class="verdicts"><${Verdict} what="verify" verdict=${data.verify.verdict} good="ok" /> <${Verdict} what="scan" verdict=${data.scan.verdict} good="data-only" /></p>
+    <ul class="findings">
+      ${data.verify.findings.map((f) => html`<li><${Chip} kind=${f.severity}>${f.severity}<//> ${visible(f.message)}${f.tensor && html` <${Name} text=${f.tensor} />`} <small>${f.rule}</small></li>`)}
+      ${scanned.map((f) => html`<li><${Chip} kind="warning">${f.verdict}<//> ${visible(f.message ?? "")} <small>${f.rule ?? ""}</small></li>`)}
+    </ul>
+    ${!data.verify.findings.length && !scanned.length && html`<p class="quiet">Nothing was found${data.verify.verdict === "ok" ? "" : ", and not everything could be checked"}.</p>`}<//>`;
+}
+
+function Verdict({ what, verdict, good }) {
+  const kind = verdict === good ? "ok" : /not/.test(verdict) ? "info" : "error";
+  return html`<${Chip} kind=${kind}>${what}: ${verdict.replaceAll(/[-_]/g, " ")}<//>`;
+}
+
+function Files({ report }) {
+  return html`<${Section} title=${plural(report.files.length, "file")}>
+    <div class="scroll short" tabindex="0" role="region" aria-label="Files"><table><thead><tr><th>name</th><th class="n">size</th><th class="n">tensors</th></tr></thead><tbody>
+    ${report.files.map((f) => html`<tr><th scope="row"><${Name} text=${f.path} /></th><td class="n">${bytes(f.nbytes)}</td><td class="n">${whole(f.tensors)}</td></tr>`)}
+    </tbody></table></div><//>`;
+}
+
+function Metadata({ model }) {
+  return html`<${Answer} name="metadata" given=${{ model }}>${(data) => {
+    const keys = Object.keys(data);
+    return keys.length > 0 && html`<${Section} title="Metadata" note=${plural(keys.length, "key")}>
+      <div class="scroll tall" tabindex="0" role="region" aria-label="Metadata"><table class="keys"><thead><tr><th>key</th><th>value</th></tr></thead><tbody>
+      ${keys.map((k) => html`<tr><th scope="row"><${Name} text=${k} /></th><td><${Value} value=${data[k]} /></td></tr>`)}
+      </tbody></table></div><//>`;
+  }}<//>`;
+}
+
+function Value({ value }) {
+  if (typeof value === "string") {
+    return value.length > 160 ? html`<details><summary><${Name} text=${value.slice(0, 120)} /> …</summary><pre dir="ltr">${value.split("\n").map(visible).join("\n")}</pre></details>` : html`<${Name} text=${value} />`;
+  }
+  if (value && typeof value === "object" && "first" in value) {
+    return html`<span class="quiet">${whole(value.length)} × ${value.array}:</span> <${Name} text=${value.first.map((v) => (typeof v === "number" ? number(v) : JSON.stringify(v))).join(", ")} /> …`;
+  }
+  return html`<${Name} text=${typeof value === "number" ? number(value, 7) : JSON.stringify(value)} />`;
+}

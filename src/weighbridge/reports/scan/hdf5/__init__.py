@@ -1,0 +1,1 @@
+"""Scanning HDF5: a bounded reader of its structure, which reads no data."""

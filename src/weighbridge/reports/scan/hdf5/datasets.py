@@ -1,0 +1,88 @@
+"""What a dataset takes from elsewhere: data in other files, and filters that are libraries of the loading system."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import MappingProxyType
+from typing import Final
+
+from weighbridge.base.errors import UnsupportedError
+from weighbridge.reports.scan.hdf5.headers import EXTERNAL, FILTERS, LAYOUT, Message
+from weighbridge.reports.scan.hdf5.heaps import GlobalHeap, LocalHeap
+from weighbridge.reports.scan.hdf5.structure import Hdf5
+
+_COMPACT, _CONTIGUOUS, _VIRTUAL = 0, 1, 3
+_OWN: Final = range(1, 7)  # filters that HDF5 comes with
+#: Filters registered with the HDF Group that h5py, PyTables and hdf5plugin come with.
+KNOWN: Final = MappingProxyType(
+    {305: "lzo", 307: "bzip2", 32000: "lzf", 32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32013: "zfp",
+     32015: "zstd", 32017: "sz", 32018: "fcidecomp", 32024: "sz3", 32026: "blosc2", 32028: "sperr"}
+)  # fmt: skip
+_SAME: Final = "."  # a virtual dataset of the file itself
+
+
+def filters(message: Message) -> Iterator[int]:
+    """The filters of a dataset that HDF5 doesn't come with."""
+    if message.kind != FILTERS:
+        return
+    if message.shared:
+        raise UnsupportedError("the filters of a dataset are shared between objects")
+    f = message.body
+    version, count = f.numbers(1, 1)
+    f.take(6 if version == 1 else 0)
+    for _ in range(count):
+        number = f.number(2)
+        name = f.number(2) if version == 1 or number >= 256 else 0
+        _, values = f.numbers(2, 2)
+        f.take(min(-(-name // 8) * 8 if version == 1 else name, f.left))
+        f.take(min(4 * values + (4 if version == 1 and values % 2 else 0), f.left))
+        if number not in _OWN:
+            yield number
+
+
+def files(file: Hdf5, heap: GlobalHeap, message: Message) -> Iterator[str]:
+    """The files that a dataset's data lie in."""
+    f = message.body
+    if message.kind == EXTERNAL:
+        f.take(4)
+        _, used = f.numbers(2, 2)
+        address = f.address()
+        if address is not None:
+            names = LocalHeap(file, address)
+            for _ in range(used):
+                yield names.text(f.length()).decode("utf-8", "replace")
+                f.take(2 * f.lengths)
+    elif message.kind == LAYOUT:
+        version, kind = f.numbers(1, 1)
+        if version >= 4 and kind == _VIRTUAL:
+            yield from _sources(file, heap, f.address(), f.number(4))
+
+
+def _sources(file: Hdf5, heap: GlobalHeap, address: int | None, index: int) -> Iterator[str]:
+    """The first file that a virtual dataset is made of. Further ones stand behind selections, which aren't read."""
+    found = heap.get(address, index) if address is not None else None
+    if found is None:
+        return
+    f = file.fields(*found)
+    version = f.number(1)
+    count = f.length()
+    if not count:
+        return
+    first = f.text().decode("utf-8", "replace") if version == 0 else ""
+    if first != _SAME or count > 1:
+        yield first if first and first != _SAME else "files that it is made of"
+
+
+def stored(file: Hdf5, message: Message) -> tuple[int, int] | None:
+    """Where the data of a dataset lie in one piece: address and size."""
+    f = message.body
+    if message.kind != LAYOUT or f.number(1) < 3:
+        return None
+    kind = f.number(1)
+    if kind == _COMPACT:
+        size = f.number(2)
+        return f.at + f.place - file.base, min(size, f.left)
+    if kind == _CONTIGUOUS:
+        address, size = f.address(), f.length()
+        return None if address is None else (address, size)
+    return None

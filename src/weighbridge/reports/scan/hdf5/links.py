@@ -1,0 +1,78 @@
+"""The links of a group, however it keeps them: in a symbol table, as messages, in a fractal heap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from weighbridge.reports.scan.hdf5 import trees
+from weighbridge.reports.scan.hdf5.headers import LINK, LINK_INFO, SYMBOLS, Message
+from weighbridge.reports.scan.hdf5.heaps import FractalHeap, LocalHeap
+from weighbridge.reports.scan.hdf5.structure import Fields, Hdf5
+
+_HARD, _SOFT, _EXTERNAL = 0, 1, 64
+_SOFT_ENTRY: Final = 2  # of a symbol table
+
+
+class Hdf5Link(NamedTuple):
+    """`address`: of an object in the file; `outside`: the file that it leads to; `kind`: of a link by a plug-in."""
+
+    name: str
+    address: int | None = None
+    outside: str | None = None
+    kind: int | None = None
+
+
+def of_message(file: Hdf5, message: Message) -> Iterator[Hdf5Link]:
+    """The links that a message of a group's header holds or leads to."""
+    body = message.body
+    if message.kind == LINK:
+        yield _link(body)
+    elif message.kind == SYMBOLS:
+        yield from of_table(file, body.address(), body.address())
+    elif message.kind == LINK_INFO:
+        _, flags = body.numbers(1, 1)
+        body.take(8 if flags & 1 else 0)
+        heap, tree = body.address(), body.address()
+        for identifier in _identifiers(file, heap, tree, 4):
+            yield _link(identifier)
+
+
+def _identifiers(file: Hdf5, heap: int | None, tree: int | None, before: int) -> Iterator[Fields]:
+    if heap is not None and tree is not None:
+        objects = FractalHeap(file, heap)
+        yield from (objects.get(record[before:]) for record in trees.records(file, tree))
+
+
+def of_table(file: Hdf5, tree: int | None, heap: int | None) -> Iterator[Hdf5Link]:
+    """The links of an old group."""
+    if tree is None or heap is None:
+        return
+    names = LocalHeap(file, heap)
+    for leaf in trees.leaves(file, tree):
+        f = file.fields(leaf, 8)
+        f.sign(b"SNOD")
+        f.take(2)
+        f = file.fields(leaf + 8, f.number(2) * (2 * file.offsets + 24))
+        while f.left:
+            name, address = f.number(file.offsets), f.address()
+            kind = f.number(4)
+            f.take(20)
+            text = names.text(name).decode("utf-8", "replace")
+            yield Hdf5Link(text, None if kind == _SOFT_ENTRY else address)
+
+
+def _link(f: Fields) -> Hdf5Link:
+    _, flags = f.numbers(1, 1)
+    kind = f.number(1) if flags & 8 else _HARD
+    f.take((8 if flags & 4 else 0) + (1 if flags & 0x10 else 0))
+    name = f.take(f.number(1 << (flags & 3))).decode("utf-8", "replace")
+    if kind == _HARD:
+        return Hdf5Link(name, f.address())
+    if kind == _SOFT:
+        return Hdf5Link(name)
+    if kind == _EXTERNAL:
+        value = f.part(f.number(2))
+        value.take(1)
+        return Hdf5Link(name, outside=value.text().decode("utf-8", "replace"))
+    return Hdf5Link(name, kind=kind)

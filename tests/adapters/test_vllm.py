@@ -1,0 +1,204 @@
+"""The plug-in of vLLM: what vLLM is handed of each format. vLLM itself is a stand-in here that has the names which the
+plug-in takes from it; `tests/peers/run_vllm.py` runs the real one."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tests.api.test_provider import CONFIG, llama_tensors
+
+import weighbridge as wb
+from weighbridge.adapters import vllm as plugin
+from weighbridge.adapters.modules import QUANTIZATION_KEYS
+from weighbridge.base.errors import FormatError, UsageError
+
+NOTHING = "NOTHING HERE WAS PROVED: install requirements/oracles.txt"
+torch: Any = pytest.importorskip("torch", reason=NOTHING)
+ROOT = Path(__file__).parents[2]
+
+
+class StandIn:
+    """What the plug-in takes from vLLM: two registries, the bases, the parser of the hub's format, its methods."""
+
+    def __init__(self) -> None:
+        self.loaders: dict[str, Any] = {}
+        self.parsers: dict[str, Any] = {}
+        self.modules: dict[str, ModuleType] = {}
+        base = type("BaseModelLoader", (), {"__init__": lambda this, config: setattr(this, "load_config", config)})
+        hub = SimpleNamespace(parse=self.hub_config)
+        self.module("model_executor.model_loader", BaseModelLoader=base, register_model_loader=self.into(self.loaders))
+        self.module("model_executor.layers.quantization", QUANTIZATION_METHODS=["gptq", "awq"])
+        self.module("transformers_utils.config_parser_base", ConfigParserBase=type("ConfigParserBase", (), {}))
+        self.module(
+            "transformers_utils.config",
+            register_config_parser=self.into(self.parsers), get_config_parser={"hf": hub}.__getitem__,
+        )  # fmt: skip
+
+    def module(self, name: str, **members: Any) -> None:
+        for part in itertools.accumulate(f"vllm.{name}".split("."), "{}.{}".format):
+            self.modules.setdefault(part, ModuleType(part))
+        self.modules[f"vllm.{name}"].__dict__.update(members)
+
+    @staticmethod
+    def into(registry: dict[str, Any]) -> Any:
+        return lambda name: lambda kind: registry.setdefault(name, kind)
+
+    @staticmethod
+    def hub_config(model: str, *rest: Any, **options: Any) -> tuple[dict[str, Any], Any]:
+        config = json.loads((Path(model) / "config.json").read_text())
+        return config, SimpleNamespace(**config)
+
+
+@pytest.fixture
+def vllm(monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    """The stand-in after it has loaded its plug-ins, by the entry point of pyproject.toml."""
+    found = StandIn()
+    for name, module in found.modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["vllm.general_plugins"]
+    for point in points.values():
+        module_name, _, function = point.partition(":")
+        getattr(importlib.import_module(module_name), function)()
+    assert set(found.loaders) == set(found.parsers) == {plugin.NAME}
+    return found
+
+
+@pytest.fixture(scope="module")
+def forms(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    """One Llama in several formats."""
+    at = tmp_path_factory.mktemp("vllm")
+    wide = {k: np.resize(v, [128 if n == 96 else n for n in v.shape]) for k, v in llama_tensors().items()}
+    wb.save(wide, at / "hf")
+    config = {**CONFIG, "intermediate_size": 128}
+    (at / "hf" / "config.json").write_text(json.dumps(config))
+    wb.convert(at / "hf", at / "q8.gguf", dtype="q8_0", tokenizer=False)
+    wb.convert(at / "hf", at / "mlx", to=wb.MlxOptions(q_bits=4, q_group_size=32))
+    wb.convert(at / "hf", at / "gptq", to=wb.SchemeOptions(scheme="gptq", q_group_size=32))
+    (at / "bin").mkdir()
+    (at / "bin" / "config.json").write_text(json.dumps(config))
+    torch.save({k: torch.from_numpy(v.astype(np.float32)) for k, v in wide.items()}, at / "bin" / "pytorch_model.bin")
+    return {path.name: path for path in at.iterdir()}
+
+
+class Model(torch.nn.Module):  # type: ignore[misc]
+    """Takes what it is given, as vLLM's models do, and notes the order and the addresses."""
+
+    def __init__(self, names: list[str] = []) -> None:  # noqa: B006
+        super().__init__()
+        self.names, self.given, self.order = names, dict[str, Any](), list[str]()
+        self.pages: dict[str, int] = {}
+
+    def named_parameters(self, *rest: Any, **options: Any) -> Iterator[tuple[str, Any]]:
+        return ((name, None) for name in self.names)
+
+    def load_weights(self, weights: Iterator[tuple[str, Any]]) -> set[str]:
+        for name, tensor in weights:
+            self.order.append(name)
+            self.pages[name] = tensor.data_ptr()
+            self.given[name] = tensor.clone()
+        return set(self.order)
+
+
+def load(
+    vllm: StandIn, path: Path, *, model: Model | None = None, quantization: str | None = None, **extra: Any
+) -> Model:
+    loader = vllm.loaders[plugin.NAME](SimpleNamespace(model_loader_extra_config=extra))
+    config = SimpleNamespace(model=str(path), dtype=torch.bfloat16, quantization=quantization)
+    loader.download_model(config)
+    loader.load_weights(model := model or Model(), config)
+    return model
+
+
+def bits(tensor: Any) -> bytes:
+    return bytes(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+
+
+@pytest.mark.parametrize("form", ["hf", "q8.gguf", "mlx", "bin"])
+def test_every_format_comes_under_hub_names(form: str, vllm: StandIn, forms: Mapping[str, Path]) -> None:
+    model = load(vllm, forms["hf"], weights=str(forms[form]))
+    with wb.open(forms[form], names="hf") as source:
+        assert set(model.given) == set(llama_tensors()) == set(source)
+        for name, tensor in model.given.items():
+            want = source[name].torch(dtype=None if form in ("hf", "bin") else "bf16")
+            plain = form == "q8.gguf" and source[name].dtype == "F32"  # norms keep the type that the file has
+            assert tensor.dtype == (torch.float32 if plain else want.dtype)
+            assert torch.equal(tensor.float(), want.float())
+
+
+def test_plain_weights_are_views_of_the_file(vllm: StandIn, forms: Mapping[str, Path]) -> None:
+    """They lie as far from each other as in the file."""
+    before = load(vllm, forms["hf"]).pages
+    with wb.open(forms["hf"]) as source:
+        pages = {name: source[name].torch().data_ptr() for name in source}
+        first = next(iter(pages))
+        assert all(before[n] - before[first] == pages[n] - pages[first] for n in pages)
+
+
+def test_modules_come_one_after_the_other(vllm: StandIn, forms: Mapping[str, Path]) -> None:
+    """vLLM groups neighbours by the first component of their names, module by module."""
+
+    def check(names: list[list[str]]) -> None:
+        heads = [head for head, _ in itertools.groupby(names, lambda name: name[0])]
+        assert len(heads) == len(set(heads))
+        for _, group in itertools.groupby(names, lambda name: name[0]):
+            if rest := [name[1:] for name in group if len(name) > 1]:
+                check(rest)
+
+    order = load(vllm, forms["q8.gguf"]).order
+    assert len(order) == len(set(order)) == len(llama_tensors())
+    check([name.split(".") for name in order])
+
+
+def test_a_method_of_vllm_keeps_its_stored_parts(vllm: StandIn, forms: Mapping[str, Path]) -> None:
+    kept = load(vllm, forms["gptq"], quantization="gptq")
+    with wb.open(forms["gptq"], names="stored") as source:
+        assert set(kept.given) == set(source)
+        assert all(bits(t) == bits(source[name].torch()) for name, t in kept.given.items())
+    decoded = load(vllm, forms["gptq"])
+    assert set(decoded.given) == set(llama_tensors())
+    assert {t.dtype for t in decoded.given.values()} == {torch.bfloat16}
+
+
+def test_the_config_lacks_what_is_decoded(vllm: StandIn, forms: Mapping[str, Path], tmp_path: Path) -> None:
+    parser = vllm.parsers[plugin.NAME]()
+    for form, kept in (("hf", False), ("mlx", False), ("gptq", True)):
+        config, made = parser.parse(str(forms[form]), False, None, None)
+        assert [hasattr(made, key) or key in config for key in QUANTIZATION_KEYS] == [False, kept]
+        assert made.hidden_size == config["hidden_size"] == 64
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": {"quant_method": "hqq"}}))
+    assert parser.parse(str(tmp_path), False)[0] == {}
+
+
+def test_an_incomplete_checkpoint_is_an_error(vllm: StandIn, forms: Mapping[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match=r"lacks 1 weights of the model: model\.other\.weight"):
+        load(vllm, forms["hf"], model=Model([*llama_tensors(), "model.other.weight", "attn.k_scale"]))
+    with pytest.raises(UsageError, match="no loader option is called weihgts"):
+        load(vllm, forms["hf"], weihgts="x")
+    with pytest.raises(UsageError, match="no weights"):
+        load(vllm, tmp_path)
+
+
+def test_types_of_the_file_and_of_the_model() -> None:
+    arrays = {"a.weight": np.ones((2, 2), ml_dtypes.bfloat16), "a.bias": np.ones(2, np.float32)}
+    from weighbridge.adapters.arrays import nodes_of
+
+    found = dict(plugin.weights(plugin.ServedModel(nodes_of(arrays), False), torch.float16))
+    assert {n: t.dtype for n, t in found.items()} == {"a.weight": torch.bfloat16, "a.bias": torch.float32}
+
+
+@pytest.mark.slow
+def test_the_real_vllm() -> None:
+    pytest.importorskip("vllm", reason="THE REAL VLLM WASN'T RUN: it isn't installed; see tests/peers/run_vllm.py")
+    subprocess.run([sys.executable, ROOT / "tests" / "peers" / "run_vllm.py", "--only", "bin"], check=True)
