@@ -72,7 +72,7 @@ VALUES: Mapping[str, str] = {
     "--text": "TYPES", "--tokens": "7", "--runner": "ray", "--address": "auto", "--shard": "2/3", "--threads": "2",
     "--nodes": "7", "--cores": "9", "--network": "0.001", "--node-price": "99999", "--read-price": "99999",
     "--write-price": "99999", "--egress-price": "99999", "--calibrate": "1", "--ubatch": "64", "--remove": "format",
-    "--chat-template": "TABLE", "--reserve": "64k",
+    "--chat-template": "TABLE", "--reserve": "64k", "--node-label": "pool=large", "--task-size": "16MiB",
     "--for": "train|keep", "--loss": "none|some", "--tensor": "a", "--block": "1", "--bins": "3", "--statistic": "bits",
 }  # fmt: skip
 # Options whose effect no answer shows -> why.

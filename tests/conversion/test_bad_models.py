@@ -148,7 +148,6 @@ FAULTS: dict[str, tuple[Callable[[Kind, Tensors, Config], str], tuple[str, ...],
         "num_experts is 6, by the tensors it would be 4",
     ),
     "a longer vocabulary": (said("vocab_size", lambda n: 50), ALL, "vocab_size is 50, by the tensors it would be 48"),
-    "a shorter vocabulary": (said("vocab_size", lambda n: 40), ALL, "vocab_size is 40, by the tensors it would be 48"),
     "no heads": (said("num_attention_heads", lambda n: 0), ALL, "correct it, or get the original file"),
     "heads in words": (said("num_attention_heads", lambda n: "four"), ALL, "correct it, or get the original file"),
     "heads that don't divide": (

@@ -189,7 +189,9 @@ def test_a_set_of_ranks_has_the_documented_types(tmp_path: Path) -> None:
 def test_a_real_importance_matrix_has_the_documented_types(tmp_path: Path) -> None:
     file, model = tmp_path / "m.dat", tmp_path / "m.gguf"
     file.write_bytes(m.imatrix_dat())
-    keys = {"general.architecture": ("str", "llama"), "llama.block_count": ("u32", 1)}
+    needed = ("block_count", "context_length", "embedding_length", "attention.head_count", "feed_forward_length")
+    keys = {"general.architecture": ("str", "llama"), **{f"llama.{key}": ("u32", 1) for key in needed},
+            "llama.attention.layer_norm_rms_epsilon": ("f32", 1e-5)}  # fmt: skip
     model.write_bytes(m.gguf(keys, {"blk.0.attn_v.weight": ("F32", (4, 8)), "blk.0.attn_q.weight": ("F32", (4, 4))}))
     value = json.loads(json.dumps(plain(importance_report.inspect_imatrix(file, model=model)), allow_nan=False))
     assert value["schema"] == "weighbridge/importance/1"

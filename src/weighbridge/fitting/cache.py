@@ -253,7 +253,8 @@ def _slides_at(layer: int, period: int | None, rule: SlidingWindow) -> bool:
 
 
 def _attention(at: ArchitectureKeys, slides: Sequence[bool]) -> list[LayerCache]:
-    """Keys and values of all layers, 0 wide where a layer has no KV heads."""
+    """Keys and values of all layers, 0 wide where a layer has no KV heads. Such values count: without flash attention
+    those of all layers are padded to the widest (llama-kv-cache.cpp, `n_embd_v_gqa_max`)."""
     heads = at.number("attention.head_count")
     kv_heads = at.by_layer("attention.head_count_kv", heads)
     head = at.number("embedding_length") // heads if heads else 0
@@ -265,8 +266,8 @@ def _attention(at: ArchitectureKeys, slides: Sequence[bool]) -> list[LayerCache]
 
     def layer(count: int, slides: bool) -> LayerCache:
         k, v = (slide_k, slide_v) if slides else (width_k, width_v)
-        rows = (CacheRow(k * count, window=slides), CacheRow(0 if latent else v * count, value=True, window=slides))
-        return LayerCache(tuple(row for row in rows if row.width))
+        keys, values = CacheRow(k * count, window=slides), CacheRow(v * count, value=True, window=slides)
+        return LayerCache((*((keys,) if keys.width else ()), *(() if latent else (values,))))
 
     return [layer(count, flag) for count, flag in zip(kv_heads, slides, strict=True)]
 
