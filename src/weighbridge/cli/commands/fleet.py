@@ -68,7 +68,7 @@ _TASK_SIZE: Final = size_option(
 _COMMON: Final = (
     click.argument("sources", nargs=-1, required=True, metavar="SOURCE..."),
     option("--to", "target", type=OUTPUT, metavar="TARGET", required=True, section="Running",
-           help="Folder or s3://BUCKET/PREFIX for outputs, records and the report."),
+           help="Folder or prefix in a bucket for outputs, records and the report."),
     option("--runner", type=click.Choice(("local", "ray")), default="local", section="Running",
            help="Processes of this machine [local], or tasks of a Ray cluster."),
     option("--address", metavar="ADDRESS", section="Running", help="Ray cluster [this machine's; auto: RAY_ADDRESS]."),
