@@ -22,7 +22,8 @@ transformers = pytest.importorskip("transformers")
 _DERIVED = ("layer_types", "no_rope_layers", "moe_layers", "mlp_layer_types")
 # ModernBERT had words of its own, and is recorded in both spellings; OLMo 3 had one base frequency for all layers; Qwen
 # 3.5 and Mellum 2 came with transformers 5: sections of a rotation and rotations by layer have no older spelling.
-_LATER = ("modernbert", "olmo3", "qwen35", "minicpm-v-4.6", "mellum")
+# MiMo-V2 has words of its own publisher, see below.
+_LATER = ("modernbert", "olmo3", "qwen35", "minicpm-v-4.6", "mellum", "mimo2")
 _MODELS = sorted(name for name in golden() if not name.startswith(_LATER))
 _FORM = {"transformers_version", "dtype", "torch_dtype", "_name_or_path", "architectures", "rope_scaling", "rope_theta"}
 
@@ -99,6 +100,20 @@ def test_transformers_takes_it_for_the_same(model: str) -> None:
     newer = _understood(golden()[model]["config"])
     if newer is not None:
         assert _same(_understood(_older(model)), newer)
+
+
+def test_the_words_of_mimo_s_publisher_mean_the_same() -> None:
+    """XiaomiMiMo/MiMo-V2-Flash spells rotation, norm and lists of layers in words that transformers doesn't have."""
+    config = golden()["mimo2"]["config"]
+    family, rope = family_of_hf(config), config["rope_parameters"]
+    own = {k: v for k, v in config.items() if k not in (*_DERIVED, "rope_parameters", "rms_norm_eps")} | {
+        "rope_theta": rope["full_attention"]["rope_theta"],
+        "swa_rope_theta": rope["sliding_attention"]["rope_theta"],
+        "partial_rotary_factor": rope["full_attention"]["partial_rotary_factor"],
+    }
+    assert _said(family, own, "mimo2")[:2] == _said(family, config, "mimo2")[:2]
+    for key, value in (("swa_rope_theta", 7.0), ("layernorm_epsilon", 0.5)):
+        assert _said(family, {**own, key: value}, "mimo2") != _said(family, own, "mimo2")
 
 
 def test_the_spellings_differ() -> None:

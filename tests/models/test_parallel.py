@@ -36,6 +36,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "q_lora_rank": 32, "n_shared_experts": 2, "first_k_dense_replace": 1, "kv_lora_rank": 32, "qk_rope_head_dim": 8,
         "qk_nope_head_dim": 16, "v_head_dim": 24,
     } | BASE,
+    "afmoe": {
+        "architectures": ["AfmoeForCausalLM"], "num_experts": 4, "moe_intermediate_size": 32, "num_dense_layers": 1,
+        "num_shared_experts": 2,
+    } | BASE,
+    "mimo2": {
+        "architectures": ["MiMoV2FlashForCausalLM"], "n_routed_experts": 4, "moe_intermediate_size": 32,
+        "layer_types": ["full_attention", "sliding_attention"], "moe_layer_freq": [0, 1],
+        "swa_num_key_value_heads": 4, "v_head_dim": 8,
+    } | BASE,
     "gpt-oss": {"architectures": ["GptOssForCausalLM"], "num_local_experts": 3} | BASE,
     "mamba": {"architectures": ["MambaForCausalLM"], "time_step_rank": 6, "state_size": 8} | BASE,
     "mamba2": {
@@ -68,7 +77,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 _SHARED = ("num_attention_heads", "num_key_value_heads", "intermediate_size", "moe_intermediate_size", "vocab_size",
            "shared_expert_intermediate_size", "num_heads", "n_groups", "linear_num_key_heads",
-           "linear_num_value_heads", "num_global_key_value_heads",
+           "linear_num_value_heads", "num_global_key_value_heads", "swa_num_key_value_heads",
            "mamba_d_ssm", "mamba_n_heads", "mamba_n_groups", "d_ff")  # fmt: skip
 
 
@@ -121,6 +130,8 @@ SEEN = {
     "deepseek2": ("q_b", "k_b", "v_b"),
     "gpt-oss": ("sinks", "gate_exp_bias", "up_exp_bias"),
     "mamba": ("in", "x", "dt", "conv", "conv_bias", "dt_bias", "a_log", "d", "out"),
+    "afmoe": ("attn_gate",),
+    "mimo2": ("k_swa", "v_swa"),
     "mamba2": ("ssm_norm",),
     "qwen3next": ("lin_q", "lin_k", "lin_v", "lin_z", "lin_ba", "lin_out"),
     "qwen35": ("lin_a", "lin_b", "conv_q", "conv_k", "conv_v"),

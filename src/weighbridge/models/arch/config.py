@@ -26,7 +26,7 @@ Config = Mapping[str, Any]
 _LARGEST_STRETCH = 1e6  # published ones are 1000
 #: what classes call the base frequency of their rotation, and that of layers with a sliding window
 THETA: Final = ("rope_theta", "rotary_emb_base", "global_rope_theta")
-LOCAL_THETA: Final = ("rope_local_base_freq", "local_rope_theta")
+LOCAL_THETA: Final = ("rope_local_base_freq", "local_rope_theta", "swa_rope_theta")
 #: keys of an effective config that no config states
 DERIVED: Final = (
     "classifies", "full_attention_every", "gated", "labels", "layer_count", "layer_sets", "layer_types",
