@@ -48,6 +48,7 @@ UNHELD = {
     "initializer_range", "transformers_version", "use_cache", "attention_dropout", "_name_or_path", "dtype",
     "torch_dtype", "label2id", "return_dict", "output_hidden_states", "architectures", "rope_parameters", "rope_theta",
     "partial_rotary_factor", "rope_local_base_freq", "rope_scaling", "global_rope_theta", "local_rope_theta",
+    "swa_rope_theta",
     # follow from the rest (tests/proof asks transformers itself)
     "layer_types", "no_rope_layers", "unrotated_every", "full_attention_every",
 }  # fmt: skip
