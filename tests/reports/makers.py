@@ -164,6 +164,8 @@ POINTER = (
     b"version https://git-lfs.github.com/spec/v1\n"
     b"oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 4702341120\n"
 )
+ANNEX = b"/annex/objects/SHA256E-s4702341120--" + b"4d" * 32 + b".safetensors\n"
+XET = b"# xet version 0\nfilesize = 4702341120\nhash = '" + b"5e" * 32 + b"'\n"
 PAGE = b"<!DOCTYPE html>\n<html><head><title>Sign in</title></head><body>...</body></html>\n"
 
 LAYER = {

@@ -121,6 +121,8 @@ ROWS: list[tuple[str, bytes | Callable[[], bytes], str, str]] = [
     ("ggla", b"algg" + struct.pack("<I", 1) + bytes(40), "ggml", "ggla-v1"),
     ("imatrix.dat", m.imatrix_dat(), "imatrix-dat", ""),
     ("git-lfs pointer", m.POINTER, "git-lfs-pointer", ""),
+    ("git-annex pointer", m.ANNEX, "git-annex-pointer", ""),
+    ("xet pointer", m.XET, "xet-pointer", ""),
     ("html", m.PAGE, "html", ""),
     ("html after a comment", b"<!-- cached -->\n<html lang=en>", "html", ""),
     ("storage error", b'<?xml version="1.0"?>\n<Error><Code>AccessDenied</Code></Error>', "error-text", "xml"),
@@ -201,11 +203,20 @@ def test_magic_rows(name: str, magic: Magic) -> None:
     assert what(data[: magic.offset + len(magic.sign) - 1]).format != name  # a byte less is not enough
 
 
-def test_detail_and_evidence_of_a_pointer() -> None:
-    identity = what(m.POINTER)
+@pytest.mark.parametrize(
+    ("data", "digest", "step"),
+    [
+        (m.POINTER, "sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393", "git lfs pull"),
+        (m.ANNEX, f"sha256:{'4d' * 32}", "git annex get"),
+        (m.XET, None, "git xet checkout"),
+    ],
+)
+def test_detail_and_evidence_of_a_pointer(data: bytes, digest: str | None, step: str) -> None:
+    identity = what(data)
     assert identity.detail["size"] == 4702341120
+    assert identity.detail.get("oid") == digest
     assert identity.advice is not None
-    assert "git lfs pull" in identity.advice
+    assert step in identity.advice
 
 
 def test_llamafile_says_where_its_gguf_lies() -> None:

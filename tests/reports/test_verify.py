@@ -114,6 +114,16 @@ def a_shard_that_is_a_pointer(folder: Path) -> None:
     shard(folder).write_bytes(m.POINTER)
 
 
+@case("file/lfs-pointer", words="a git-annex pointer of a file of 4,702,341,120 bytes")
+def a_shard_that_is_an_annex_pointer(folder: Path) -> None:
+    shard(folder).write_bytes(m.ANNEX)
+
+
+@case("file/lfs-pointer", words="a Xet pointer of a file of 4,702,341,120 bytes")
+def a_shard_that_is_a_xet_pointer(folder: Path) -> None:
+    shard(folder).write_bytes(m.XET)
+
+
 @case("file/web-page", words="Sign in")
 def a_web_page_for_a_shard(folder: Path) -> None:
     shard(folder).write_bytes(m.PAGE)

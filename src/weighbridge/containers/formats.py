@@ -12,9 +12,13 @@ GGUF_MAGIC: Final = b"GGUF"
 _TORCH: Final = (".bin", ".pt", ".pth", ".ckpt")
 _TORCH_FILE: Final = "pytorch_model.bin"
 _FETCH: Final = "the real file was not fetched: run `git lfs pull`, or download it again with `hf download`"
+_ANNEX: Final = "the real file was not fetched: run `git annex get`, or download it again"
+_XET: Final = "the real file was not fetched: run `git xet checkout`, or download it again"
 _RETRY: Final = (
     "this is not the model: the server sent a page or a message in its place; check the address and your access"
 )
+#: Text that stands for a file which is stored elsewhere.
+POINTERS: Final = frozenset({"git-lfs-pointer", "git-annex-pointer", "xet-pointer"})
 _EXTRACT: Final = "unpack it first"
 
 READ: Final = (
@@ -66,6 +70,8 @@ RECOGNISED: Final = (
     Format("sentencepiece", "SentencePiece model", (".model",)),
     Format("tiktoken", "tiktoken vocabulary", (), (".model",)),
     Format("git-lfs-pointer", "Git LFS pointer", advice=_FETCH),
+    Format("git-annex-pointer", "git-annex pointer", advice=_ANNEX),
+    Format("xet-pointer", "Xet pointer", advice=_XET),
     Format("html", "HTML page", advice=_RETRY),
     Format("error-text", "error message of a server", advice=_RETRY),
     Format("json", "JSON file", (".json",), (".model",)),

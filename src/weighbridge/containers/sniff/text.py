@@ -4,6 +4,7 @@ accompany weights."""
 from __future__ import annotations
 
 import re
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -26,6 +27,9 @@ def _start(kind: str, variant: str, pattern: str, words: str) -> _Start:
 _STARTS: Final = (
     _start("git-lfs-pointer", "", r"version https://(git-lfs|hawser)\.github\.com/spec/v1",
            "the text of a Git LFS pointer"),
+    _start("git-annex-pointer", "", r"/annex/objects/[A-Z0-9_]{1,32}-[^\n]{1,1000}(\n|$)",
+           "the text of a git-annex pointer"),
+    _start("xet-pointer", "", r"# xet version \d", "the text of a Xet pointer"),
     _start("html", "", r"\s*(<!--.{0,2000}?-->\s*)?<(!doctype\s+html|html|head|body)\b", "an HTML page"),
     _start("error-text", "xml", r"\s*(<\?xml[^>]{0,200}>\s*)?<Error>", "an XML error message of a storage server"),
     _start("error-text", "", r"\s*(Entry not found|Repository not found|Invalid (username|credentials)|Unauthorized"
@@ -45,7 +49,7 @@ def text(probe: Probe) -> Hit | None:
     start = probe.text[:8192]
     for row in _STARTS:
         if row.pattern.match(start):
-            detail = _pointer(start) if row.format == "git-lfs-pointer" else {}
+            detail = _pointer(start, *_POINTED[row.format]) if row.format in _POINTED else {}
             return Hit(row.format, row.variant, (row.words, *_title(start, row.format)), detail=detail)
     return None
 
@@ -57,11 +61,24 @@ def _title(start: str, kind: str) -> tuple[str, ...]:
     return (f"titled {found[1].strip()!r}",) if found else ()
 
 
-def _pointer(start: str) -> dict[str, Any]:
-    """The real file's data in the pointer (git-lfs docs/spec.md)."""
-    oid = re.search(r"^oid (sha256:[0-9a-f]{64})$", start, re.MULTILINE)
-    size = re.search(r"^size (\d{1,19})$", start, re.MULTILINE)
-    return ({"oid": oid[1]} if oid else {}) | ({"size": int(size[1])} if size else {})
+# Where a pointer has the real file's digest and size. Sources: git-lfs docs/spec.md; git-annex's pages "pointer file"
+# and "key format" (BACKEND-sSIZE--DIGEST); xet-core's pointer_file.rs, whose hash is that of a Merkle tree.
+_POINTED: Final = MappingProxyType(
+    {
+        "git-lfs-pointer": (r"^oid sha256:([0-9a-f]{64})$", r"^size (\d{1,19})$"),
+        "git-annex-pointer": (
+            r"^/annex/objects/SHA256E?-[^\n]*?--([0-9a-f]{64})",
+            r"^/annex/objects/[^\n]*?-s(\d{1,19})-",
+        ),
+        "xet-pointer": (r"(?!)", r"^filesize = (\d{1,19})$"),
+    }
+)
+
+
+def _pointer(start: str, digest: str, length: str) -> dict[str, Any]:
+    """The real file's data in the pointer."""
+    oid, size = (re.search(pattern, start, re.MULTILINE) for pattern in (digest, length))
+    return ({"oid": f"sha256:{oid[1]}"} if oid else {}) | ({"size": int(size[1])} if size else {})
 
 
 class _Keys(NamedTuple):

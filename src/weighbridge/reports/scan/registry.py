@@ -14,6 +14,7 @@ from typing import Final
 
 from weighbridge.containers import PICKLED, find
 from weighbridge.containers.format import Format
+from weighbridge.containers.formats import POINTERS
 from weighbridge.containers.sniff.archive import TARS, ZIPS
 from weighbridge.io.decompress import CODECS
 from weighbridge.io.source import Source
@@ -28,8 +29,8 @@ from weighbridge.reports.scan.template import scanner as templates
 
 #: Kinds that hold numbers, text or pictures and nothing that a loader of theirs would run.
 DATA: Final = frozenset(
-    {"safetensors", "gguf", "ggml", "imatrix-dat", "npy", "sentencepiece", "tiktoken", "git-lfs-pointer", "error-text",
-     "text", "json", "xml", "html", "image", "empty", "zeros", "parquet", "arrow", STORAGE}
+    {"safetensors", "gguf", "ggml", "imatrix-dat", "npy", "sentencepiece", "tiktoken", *POINTERS, "error-text", "text",
+     "json", "xml", "html", "image", "empty", "zeros", "parquet", "arrow", STORAGE}
 )  # fmt: skip
 _BARE: Final = PICKLED - ZIPS - TARS
 

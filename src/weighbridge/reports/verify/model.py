@@ -12,6 +12,7 @@ import msgspec
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.containers.base import Index, Severity
+from weighbridge.containers.formats import POINTERS
 from weighbridge.models.jsonfile import oversized
 from weighbridge.reports import sidecars
 from weighbridge.reports.verify import packing as verify_packing
@@ -35,9 +36,12 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else "")
 
 
+_NOT_JSON: Final = POINTERS | {"html", "zeros"}
+
+
 def json_broken(repo: Repo) -> Iterator[Flaw]:
     for file in repo.files:
-        if file.base in _JSON and file.source and file.size and file.format not in ("git-lfs-pointer", "html", "zeros"):
+        if file.base in _JSON and file.source and file.size and file.format not in _NOT_JSON:
             why = _json_trouble(file)
             if why:
                 yield Flaw(f"it is not valid JSON: {why}", str(file.path), hint="download it again")

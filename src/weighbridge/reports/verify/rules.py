@@ -17,6 +17,7 @@ from weighbridge.base.errors import WeighbridgeError
 from weighbridge.base.limits import FOLDER_FILES, SHARDS, ZERO_RUN
 from weighbridge.containers import MISNAMED_UNLESS, PICKLED, sharded
 from weighbridge.containers.base import Finding, Severity, Stage
+from weighbridge.containers.formats import POINTERS
 from weighbridge.containers.numbered import sets
 from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
 from weighbridge.models.open import open_headers
@@ -91,10 +92,11 @@ def unreadable(repo: Repo) -> Iterator[Flaw]:
 
 def pointer(repo: Repo) -> Iterator[Flaw]:
     for file in repo.files:
-        if file.identity and file.format == "git-lfs-pointer":
+        if file.identity and file.format in POINTERS:
             size = file.identity.detail.get("size")
             reported = f" of a file of {size:,} bytes" if isinstance(size, int) else ""
-            yield Flaw(f"a Git LFS pointer{reported}, not the file itself", str(file.path), hint=file.identity.advice)
+            words = f"a {file.identity.title}{reported}, not the file itself"
+            yield Flaw(words, str(file.path), hint=file.identity.advice)
 
 
 def page(repo: Repo) -> Iterator[Flaw]:
@@ -116,7 +118,7 @@ def zeros(repo: Repo) -> Iterator[Flaw]:
             yield Flaw(f"all of its {file.size:,} bytes are zero", str(file.path), hint=_AGAIN)
 
 
-_OWN_RULE: Final = frozenset({"git-lfs-pointer", "html", "error-text", "empty", "zeros"})
+_OWN_RULE: Final = POINTERS | {"html", "error-text", "empty", "zeros"}
 
 
 def wrong_format(repo: Repo) -> Iterator[Flaw]:
@@ -329,7 +331,7 @@ def two_formats(repo: Repo) -> Iterator[Flaw]:
 
 RULES: Final = (
     Check("file/unreadable", _E, "every file can be opened", unreadable),
-    Check("file/lfs-pointer", _E, "no file is the text of a Git LFS pointer", pointer),
+    Check("file/lfs-pointer", _E, "no file is the text of a Git LFS, git-annex or Xet pointer", pointer),
     Check("file/web-page", _E, "no file is a web page or a server's error message", page),
     Check("file/empty", _E, "no file is empty", empty),
     Check("file/zeros", _E, "no file is all zeros", zeros),
