@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from tests.packings import makers  # noqa: E402
-from tests.packings.stored import nodes, of_numpy, of_torch  # noqa: E402
+from tests.packings.stored import members, of_numpy, of_torch  # noqa: E402
 
 from weighbridge.base.dtypes import BF16  # noqa: E402
 from weighbridge.conversion.plan.memory import slab_rows  # noqa: E402
@@ -59,13 +59,13 @@ def bitsandbytes(weight: torch.Tensor) -> Iterator[tuple[str, Pair]]:
         codes, state = bnb.quantize_4bit(weight, quant_type=kind, compress_statistics=True, blocksize=64)
         stored = {"weight": codes} | {f"weight.{k}": v for k, v in state.as_dict(packed=True).items()}
         yield f"bitsandbytes {kind}", (
-            ours(nodes("m", stored)), lambda c=codes, s=state: bnb.dequantize_4bit(c, s).bfloat16()
+            ours(members("m", stored)), lambda c=codes, s=state: bnb.dequantize_4bit(c, s).bfloat16()
         )  # fmt: skip
     codes, scales, _ = bnb.int8_vectorwise_quant(weight.half())
     yield (
         "bitsandbytes int8",
         (
-            ours(nodes("m", {"weight": codes, "SCB": scales})),
+            ours(members("m", {"weight": codes, "SCB": scales})),
             lambda: bnb.int8_vectorwise_dequant(codes, scales).bfloat16(),
         ),
     )
@@ -81,7 +81,7 @@ def hqq(weight: torch.Tensor) -> Iterator[tuple[str, Pair]]:
         stored = {"W_q": packed, "scale": meta["scale"], "zero": meta["zero"], "axis": torch.tensor(axis)}
         stored |= {"nbits": torch.tensor(meta["nbits"]), "shape": torch.tensor(list(meta["shape"]))}
         theirs = lambda p=packed, m=meta: Quantizer.dequantize(p, m).bfloat16()  # noqa: E731
-        yield f"HQQ {bits} bits, axis {axis}", (ours(nodes("m", stored)), theirs)
+        yield f"HQQ {bits} bits, axis {axis}", (ours(members("m", stored)), theirs)
 
 
 def _scales(groups: int) -> torch.Tensor:
@@ -132,7 +132,7 @@ def compressed(weight: torch.Tensor) -> Iterator[tuple[str, Pair]]:
         stored = {k: v for k, v in made.items() if v is not None}
         told = {"quantization_config": {"config_groups": {"group_0": {"weights": settings}}}}
         theirs = lambda c=compressor, s=stored, h=scheme: c.decompress(dict(s), h)["weight"].bfloat16()  # noqa: E731
-        yield f"compressed-tensors {name}", (ours(nodes("m", stored), told), theirs)
+        yield f"compressed-tensors {name}", (ours(members("m", stored), told), theirs)
 
 
 def mlx(weight: torch.Tensor) -> Iterator[tuple[str, Pair]]:
@@ -171,7 +171,7 @@ def gpt_oss(weight: torch.Tensor) -> Iterator[tuple[str, Pair]]:
     )
 
 
-def _arrays(made: makers.PackedMember) -> dict[str, torch.Tensor]:
+def _arrays(made: makers.Made) -> dict[str, torch.Tensor]:
     kinds = {"I32": np.int32, "F16": np.float16}
     return {
         name.removeprefix("m."): torch.from_numpy(
