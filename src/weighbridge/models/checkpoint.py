@@ -271,7 +271,7 @@ class Checkpoint(Closing):
     @cached_property
     def packed(self) -> Mapping[str, PackedGroup]:
         """The packed weight that each of its stored tensors belongs to."""
-        from weighbridge.packings.schema.base import any_present
+        from weighbridge.packings.schema.groups import any_present
         from weighbridge.packings.schema.registry import schemas
 
         if not any_present(schemas(), self.stored):

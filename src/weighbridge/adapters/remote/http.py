@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -139,7 +140,7 @@ class HttpClient:
             client.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_client", None) is not None:
+        if getattr(self, "_client", None) is not None and not sys.is_finalizing():
             self.close()
 
     # ---------------------------------------------------------------- one file
