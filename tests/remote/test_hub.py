@@ -143,7 +143,7 @@ def test_a_conversion_that_was_cut_off_goes_on(
     from weighbridge.io.sink import journal
 
     monkeypatch.setattr(journal, "_WAIT_BYTES", 1)
-    monkeypatch.setattr("weighbridge.conversion.plan.read_ahead.AHEAD", 1 << 20)
+    monkeypatch.setattr("weighbridge.conversion.plan.read_ahead.room", lambda memory: 3 << 19)
     out, words = tmp_path / "out.safetensors", ("--resume", "--quiet", "--jobs", "1")
     with Hub(big(tmp_path / "m")).running() as hub:
         connect(hub)
