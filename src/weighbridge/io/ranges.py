@@ -219,8 +219,9 @@ class RangeSource(Source):
 
     def advise(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Begin to read (offset, length) ranges that will be asked for, as far as there is room. Neighbours travel
-        together, in requests of equal length."""
+        together, in requests of equal length. Who announces needs no stream, so that one ends."""
         with self._cache.lock:
+            self._flows = False
             for start, end, wanted in _coalesced(ranges, self.size):
                 for lo, hi in self._missing(start, end):
                     step = -(-(hi - lo) // -(-(hi - lo) // self._cache.request))

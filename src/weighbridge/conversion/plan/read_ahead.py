@@ -33,36 +33,37 @@ def room(memory: int) -> int:
     return min(CACHE, memory // 4)
 
 
-def announced(tasks: Iterator[Task], nodes: Iterable[Node], memory: int) -> Iterator[Task]:
+def announced(tasks: Iterator[Task], nodes: Iterable[Node], memory: int, begun: int) -> Iterator[Task]:
     """The tasks in their order, their reads announced; as they are where nothing lies elsewhere. What is read ahead
-    takes at most a quarter of `memory` bytes."""
+    takes at most a quarter of `memory` bytes. `begun`: the tasks that are taken and not yet finished, at most."""
     if not reads_elsewhere(nodes):
         return tasks
     ranges.CACHED.restrict(room(memory))
-    return _announced(tasks, room(memory) * 2 // 3)
+    return _announced(tasks, room(memory) * 7 // 8, begun)
 
 
-def _announced(tasks: Iterator[Task], most: int) -> Iterator[Task]:
-    """`most`: bytes that are announced and not yet begun; the rest of the room is for those that tasks are reading.
-    Announcements wait until they make a request, so that the reads of neighbouring tasks travel together."""
+def _announced(tasks: Iterator[Task], most: int, begun: int) -> Iterator[Task]:
+    """`most`: bytes that are announced and not yet read. Announcements wait until they make a request, so that the
+    reads of neighbouring tasks travel together."""
+    taken: deque[int] = deque(maxlen=begun)
     waiting: deque[tuple[Task, int]] = deque()
     pending: list[SourceRange] = []
-    ahead, gathered = 0, 0
+    ahead, gathered, silent = 0, 0, 0  # bytes of all that wait, and of those not announced; how many these are
     for task in tasks:
         found = [e for run in task.reads for e in source_ranges(*run) if e.source.remote]
         size = sum(extent.length for extent in found)
-        while waiting and (ahead + size > most or len(waiting) >= TASKS):
-            if gathered:
-                gathered = _advise(pending)
+        while waiting and (sum(taken) + ahead + size > most or len(waiting) >= TASKS):
+            if len(waiting) <= silent:
+                gathered = silent = _advise(pending)
             ready, done = waiting.popleft()
             ahead -= done
+            taken.append(done)
             yield ready
         pending += found
-        gathered += size
-        if gathered >= min(REQUEST, most // 2):
-            gathered = _advise(pending)
         waiting.append((task, size))
-        ahead += size
+        ahead, gathered, silent = ahead + size, gathered + size, silent + 1
+        if gathered >= min(REQUEST, most // 4):
+            gathered = silent = _advise(pending)
     _advise(pending)
     yield from (task for task, _ in waiting)
 
