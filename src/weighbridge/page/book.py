@@ -20,9 +20,10 @@ from typing import Any, Final
 
 import msgspec
 
+from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base import malloc
 from weighbridge.base.closeable import Closing
-from weighbridge.base.errors import UsageError
+from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.plain import plain
 from weighbridge.io.source import Source
 from weighbridge.models.checkpoint import Checkpoint, SourceOptions
@@ -75,12 +76,14 @@ class Endpoint:
 
 
 class Book(Closing):
-    """One or two open models. Errors: as `open_model`'s."""
+    """One or two open models; of a damaged one what its headers tell, with the reason in `damage`. Errors: as
+    `open_model`'s, where there is nothing to show."""
 
     def __init__(self, *paths: str | os.PathLike[str], options: SourceOptions = SourceOptions()) -> None:
         self.paths: tuple[str, ...] = tuple(os.fspath(path) for path in paths)
         self.options = options
         self.models: list[Checkpoint] = []
+        self.damage: list[FormatError | None] = []
         self._lenses: dict[tuple[int, int], FileLens] = {}
         self._vocabs: dict[int, Vocab] = {}
         self._surveys: dict[int, Survey] = {}
@@ -92,10 +95,21 @@ class Book(Closing):
         self._lock = threading.Lock()
         try:
             for path in paths:
-                self.models.append(open_model(path, options))
+                self._open(path)
         except BaseException:
             self.close()
             raise
+
+    def _open(self, path: str | os.PathLike[str]) -> None:
+        damage = None
+        try:
+            model = open_model(path, self.options)
+        except FormatError as error:
+            from weighbridge.reports.inspect.damaged import open_damaged  # late: few files are
+
+            damage, model = error, open_damaged(resolve_path(path), error)
+        self.models.append(model)
+        self.damage.append(damage)
 
     @property
     def title(self) -> str:

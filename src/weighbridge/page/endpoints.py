@@ -29,8 +29,9 @@ def start(book: Book) -> dict[str, Any]:
             "format": model.format,
             "tensors": len(model.index),
             "files": [{"name": Path(source.name).name, "size": source.size} for source in model.index.files],
+            "damage": {"error": damage.message, "hint": damage.hint} if damage else None,
         }
-        for path, model in zip(book.paths, book.models, strict=True)
+        for path, model, damage in zip(book.paths, book.models, book.damage, strict=True)
     ]
     return {"version": __version__, "models": models}
 

@@ -5,7 +5,7 @@ import { prevailing } from "./layoutmap.js";
 import { matching } from "./search.js";
 import { tensorList, usePlace } from "./state.js";
 import { bytes, visible } from "./text.js";
-import { Choice, Name, Waiting } from "./ui.js";
+import { Choice, Name, Problem, Waiting } from "./ui.js";
 import { Architecture } from "./panels/architecture.js";
 import { Diff } from "./panels/diff.js";
 import { Layout } from "./panels/layout.js";
@@ -58,7 +58,7 @@ function App() {
       <${Choice} label="Colours" options=${[["", "Auto"], ["light", "Light"], ["dark", "Dark"]]} value=${theme} onChange=${setTheme} /></header>
     <div class="body">
       <nav aria-label="Panels"><${Tabs} panel=${panel} go=${go} two=${models.length > 1} /></nav>
-      <main id="content" tabindex="-1"><h2 class="hidden">${title}</h2>${unlisted ? html`<${Waiting} state=${unlisted} what="Reading names" />`
+      <main id="content" tabindex="-1"><h2 class="hidden">${title}</h2>${models.map(({ damage }) => damage && html`<${Problem} error=${damage.error} hint=${damage.hint} />`)}${unlisted ? html`<${Waiting} state=${unlisted} what="Reading names" />`
         : html`<${Panel} key=${`${panel}${model}`} model=${model} models=${models} list=${lists[model]} lists=${lists} place=${checked} go=${go} />`}</main>
     </div>
     <footer class="quiet">Weighbridge ${state.data.version}${isExported() && `. An exported page: it holds what headers tell, and ${holdsValues() ? "statistics" : "no values"} of tensors.`}</footer>`;

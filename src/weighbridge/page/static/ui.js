@@ -8,6 +8,11 @@ export function Name({ text, className = "" }) {
   return html`<bdi dir="ltr" class=${"name " + className}>${visible(text)}</bdi>`;
 }
 
+/** What is wrong, with the next step. */
+export function Problem({ error, hint }) {
+  return html`<div class="problem" role="alert"><b>${visible(error)}</b>${hint && html`<br/>${visible(hint)}`}</div>`;
+}
+
 /** The answer to a question: {data, error, progress}. An unmounted or changed question is aborted. */
 export function useAnswer(name, given, wanted = true) {
   const [state, setState] = useState({});
@@ -28,7 +33,7 @@ export function useAnswer(name, given, wanted = true) {
 export function Waiting({ state, what = "Reading" }) {
   const { error, progress } = state;
   if (error instanceof NotHere) return html`<p class="quiet">${error.message} Open the model with <code>wb view</code> to see it.</p>`;
-  if (error) return html`<div class="problem" role="alert"><b>${visible(error.message)}</b>${error.hint && html`<br/>${visible(error.hint)}`}</div>`;
+  if (error) return html`<${Problem} error=${error.message} hint=${error.hint} />`;
   const [done, total] = progress ?? [0, 0];
   return html`<p class="waiting" role="status">${what} …
     ${total > 0 && html` <progress aria-label=${what} value=${done} max=${total}></progress> ${percent(done / total)}`}</p>`;

@@ -146,7 +146,22 @@ function Steps({ data, start, step, setStep, setMember }) {
     <div class="meaning">${line && html`<h3>Step ${step}: <span class="mono">${line.op}</span></h3><p><${Name} text=${line.words} /></p>
       <p class="quiet">${plural(line.end - line.at, "byte")}: <span class="mono">${(line.raw.match(/../g) ?? []).join(" ")}</span></p>
       <${Pile} line=${line} />
-      <h3>Memo <small>${plural(line.memo, "place")}</small></h3>${line.remembered !== null ? html`<p>keeps <${Name} text=${short(line.remembered)} /></p>` : html`<p class="quiet">unchanged</p>`}`}</div></div><//>`;
+      <${Memo} line=${line} memo=${memoAfter(data, step - start)} />`}</div></div><//>`;
+}
+
+/** The memo after a step of this window, by key: what it held before the first, and what each step changed. */
+function memoAfter({ memo, steps }, index) {
+  const places = new Map(memo.map(({ key, words }) => [key, words]));
+  for (const { changed } of steps.slice(0, index + 1)) for (const { key, words } of changed) places.set(key, words);
+  return places;
+}
+
+function Memo({ line, memo }) {
+  const filled = new Set(line.changed.map((place) => place.key)), before = line.memo - memo.size;
+  return html`<h3>Memo after it <small>${plural(line.memo, "place")}</small></h3>${line.memo === 0 ? html`<p class="quiet">empty</p>` : html`
+    <div class="scroll short memo" tabindex="0" role="region" aria-label="Memo"><table><tbody>
+    ${[...memo].reverse().map(([key, words]) => html`<tr class=${filled.has(key) ? "picked" : ""}><th scope="row" class="n">${key}</th><td><${Name} text=${short(words)} />${filled.has(key) && html`<span class="hidden">, by this step</span>`}</td></tr>`)}
+    </tbody></table>${before > 0 && html`<p class="quiet">and ${plural(before, "place")} filled before</p>`}</div>`}`;
 }
 
 function Pile({ line }) {

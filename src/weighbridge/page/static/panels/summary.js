@@ -11,7 +11,7 @@ export function Summary({ model }) {
 function Shown({ data, model }) {
   const colors = useMemo(() => colorsOf(data.dtypes.map((d) => d.name)), [data]);
   return html`
-    <${Headline} report=${data.report} licence=${data.licence} />
+    <${Headline} report=${data.report} family=${data.family} licence=${data.licence} />
     <div class="columns">
       <${Shares} title="Parts of the model" rows=${data.parts.map(({ part, dtypes }) => ({ ...part, dtypes, color: partColor(part.name) }))}
         detail=${(r) => r.dtypes.map((d) => d.name).join(", ")} />
@@ -24,7 +24,7 @@ function Shown({ data, model }) {
     <${Metadata} model=${model} />`;
 }
 
-function Headline({ report, licence }) {
+function Headline({ report, family, licence }) {
   const m = report.model;
   const big = [
     [count(report.parameters), "parameters"],
@@ -37,6 +37,7 @@ function Headline({ report, licence }) {
     <div class="figures">${big.map(([value, what]) => html`<div><b>${value}</b><span>${what}</span></div>`)}</div>
     <${Facts} rows=${[
       ["Name", m.name && html`<${Name} text=${m.name} />`],
+      ["Family", family ? html`<${Name} text=${family} />` : html`<span class="quiet">none that is known</span>`],
       ["Architecture", m.architecture && html`<${Name} text=${m.architecture} />`],
       ["Layers", m.layers && whole(m.layers)],
       ["Hidden size", m.hidden_size && whole(m.hidden_size)],
