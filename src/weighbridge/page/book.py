@@ -38,8 +38,9 @@ _TEXT: Final = 200  # characters of a search
 _KEPT: Final = 256  # answers
 #: What the page asks of each model before the reader does, the most urgent first.
 _FIRST: Final[tuple[tuple[str, Mapping[str, str]], ...]] = (
-    ("tree", {"counted": "0"}), ("tensors", {}), ("tree", {"counted": "1"}), ("summary", {}), ("architecture", {}),
+    ("tree", {"counted": "0"}), ("summary", {}), ("tensors", {}), ("tree", {"counted": "1"}), ("architecture", {}),
 )  # fmt: skip
+_Question = tuple[str, Mapping[str, str]]
 _EXACT: Final = 1 << 53  # JavaScript's numbers are exact below
 
 
@@ -117,24 +118,33 @@ class Book(Closing):
         return " and ".join(Path(path).name or path for path in self.paths)
 
     def prepare(self) -> None:
-        """Begin to answer what every page asks first. What is asked meanwhile goes first."""
-        self._ahead([(n, *question) for n in range(len(self.models)) for question in _FIRST])
+        """Begin to answer what every page asks first; returns when there is enough to draw it. What is asked meanwhile
+        goes before the rest."""
+        models = [str(n) for n in range(len(self.models))]
+        first = self._ahead([("start", {}), *((name, {"model": n, **given}) for n in models for name, given in _FIRST)])
+        drawn = [first, self._kept_answer(_FIRST[0][0], {"model": "0", **_FIRST[0][1]})]
+        futures.wait(filter(None, drawn))
 
-    def _ahead(self, rest: Sequence[tuple[int, str, Mapping[str, str]]]) -> None:
+    def _ahead(self, rest: Sequence[_Question]) -> Future[bytes] | None:
         """Have the first of some questions answered, then the others."""
         if not rest:
-            return
-        (model, name, given), *rest = rest
-        found, values = self.question(name, {"model": str(model), **given})
-        answer = self._from_headers((name, *map(str, values.values())), lambda: found.answer(self, **values))
+            return None
+        (name, given), *rest = rest
+        answer = self._kept_answer(name, given)
         if answer is not None:
-            answer.add_done_callback(lambda _: self._next(model, rest))
+            answer.add_done_callback(lambda _: self._next(given.get("model"), rest))
+        return answer
 
-    def _next(self, model: int, rest: Sequence[tuple[int, str, Mapping[str, str]]]) -> None:
-        if not rest or rest[0][0] != model:
-            self._surveys.pop(model, None)  # large; what needs it is answered
+    def _next(self, model: str | None, rest: Sequence[_Question]) -> None:
+        if model is not None and (not rest or rest[0][1]["model"] != model):
+            self._surveys.pop(int(model), None)  # large; what needs it is answered
         malloc.trim()
         self._ahead(rest)
+
+    def _kept_answer(self, name: str, given: Mapping[str, str]) -> Future[bytes] | None:
+        """The answer to a question that is kept, when it is there. None where the book is being closed."""
+        found, values = self.question(name, given)
+        return self._from_headers((name, *(given[key] for key in found.params)), lambda: found.answer(self, **values))
 
     def _from_headers(self, key: tuple[str, ...], answer: Callable[[], Any]) -> Future[bytes] | None:
         """What one thread after all others answers, once: what it takes of memory is there for the next. None where the
@@ -273,16 +283,16 @@ def exact(column: tuple[int, ...]) -> tuple[int, ...] | tuple[str, ...]:
     return column if max(column, default=0) < _EXACT else tuple(map(str, column))
 
 
-def front_coded(names: tuple[str, ...]) -> list[tuple[int, str]]:
-    """Each name as the length of the prefix that it shares with the one before, in UTF-16 units, and its rest. A
-    character of two units is never cut."""
-    coded, before = [], ""
+def front_coded(names: tuple[str, ...]) -> dict[str, list[int] | list[str]]:
+    """Names as columns: of each the length of the prefix that it shares with the one before (`common`), in UTF-16
+    units, and its `rest`. A character of two units is never cut."""
+    common, rest, before = [], [], ""
     for name in names:
         length = _common(before, name)
-        pairs = 0 if name.isascii() else sum(c > "\uffff" for c in name[:length])
-        coded.append((length + pairs, name[length:]))
+        common.append(length + (0 if name.isascii() else sum(c > "\uffff" for c in name[:length])))
+        rest.append(name[length:])
         before = name
-    return coded
+    return {"common": common, "rest": rest}
 
 
 def _common(a: str, b: str) -> int:

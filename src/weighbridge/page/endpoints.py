@@ -21,7 +21,9 @@ _LONG: Final = 20_000  # characters of a metadata value
 
 
 def start(book: Book) -> dict[str, Any]:
-    """What the page is about."""
+    """What the page is about, and how the models describe themselves: enough for a first look."""
+    from weighbridge.reports.inspect.report import model_facts
+
     models = [
         {
             "path": path,
@@ -30,6 +32,7 @@ def start(book: Book) -> dict[str, Any]:
             "tensors": len(model.index),
             "files": [{"name": Path(source.name).name, "size": source.size} for source in model.index.files],
             "damage": {"error": damage.message, "hint": damage.hint} if damage else None,
+            "facts": model_facts(model),
         }
         for path, model, damage in zip(book.paths, book.models, book.damage, strict=True)
     ]
@@ -64,16 +67,9 @@ def architecture(book: Book, model: int) -> Any:
 
 def findings(book: Book, model: int, control: Control) -> Any:
     """What verify and scan say."""
-    from weighbridge.reports.scan.engine import scan
-    from weighbridge.reports.verify.report import verify
+    from weighbridge.page.findings import findings
 
-    path = book.paths[model]
-    checked = plain(verify(path))
-    scanned = plain(scan(path))
-    return {
-        "verify": {**checked, "findings": checked["findings"][:_SHOWN], "verdicts": []},
-        "scan": {**scanned, "files": [f for f in scanned["files"] if f["findings"] or f["skipped"]][:_SHOWN]},
-    }
+    return findings(book.paths[model], len(book.models[model].index), control)
 
 
 def tensors(book: Book, model: int) -> Any:
@@ -229,7 +225,7 @@ def moves(book: Book, file: int) -> Any:
 #: What the page can ask, by name.
 ENDPOINTS: Final[Mapping[str, Endpoint]] = MappingProxyType(
     {
-        "start": Endpoint(start),
+        "start": Endpoint(start, kept=True),
         "summary": Endpoint(summary, ("model",), kept=True),
         "findings": Endpoint(findings, ("model",), slow=True),
         "tree": Endpoint(tree, ("model", "counted"), kept=True),
