@@ -322,6 +322,29 @@ def pair_url(models: Path) -> Iterator[str]:
     yield from serving(models / "f16.gguf", models / "q4.gguf")
 
 
+def test_histograms_of_two_models_are_laid_over_each_other(visit: Visit, models: Path, pair_url: str) -> None:
+    """Both as shares of all values, on the edges of both; with a legend, and the same colours from either side."""
+    name = "blk.1.ffn_down.weight"
+    numbers = [[e.name for e in wb.inspect(models / f).tensors].index(name) for f in ("f16.gguf", "q4.gguf")]
+    for model, number in enumerate(numbers):
+        page = settled(visit(at(pair_url, "numbers", model=model, tensor=number)))
+        page.wait_for_selector(".u-wrap canvas")
+        page.get_by_text("as shares of each model").wait_for()
+        legend = {row.inner_text(): row.locator(".dot").evaluate("e => e.style.background")
+                  for row in page.locator(".tools .keyed > span").all()}  # fmt: skip
+        assert legend == {"A f16.gguf": "var(--c1)", "B q4.gguf": "var(--c2)"}
+        page.get_by_text("The histogram as a table").click()
+        heads = page.locator("[aria-label=Histogram] thead th").all_inner_texts()
+        assert heads == ["from", "to", *(f"count {side}" for side in ("AB" if model == 0 else "BA"))]
+        cells = [int(text.replace(",", "")) for text in page.locator("[aria-label=Histogram] td.n").all_inner_texts()]
+        assert sum(cells[::2]) == 512 * 256
+        drawn = page.locator(".u-wrap canvas").evaluate(
+            "(c) => new Set(Array.from({ length: c.width }, (_, x) => c.getContext('2d')"
+            ".getImageData(x, c.height / 2, 1, 1).data.join())).size"
+        )
+        assert drawn > 3  # the ground, either alone, both
+
+
 def test_two_models_are_shown_one_above_the_other(visit: Visit, pair_url: str) -> None:
     page = settled(visit(at(pair_url, "layout")))
     assert page.locator("canvas").count() == 2

@@ -15,10 +15,13 @@ from tests.reports import makers as m
 
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.limits import VIEW_BYTES
+from weighbridge.containers.base import Index
+from weighbridge.models.open import open_model
 from weighbridge.reports.anatomy import anatomy
-from weighbridge.reports.microscope import pickles
+from weighbridge.reports.microscope import pickles, places
 from weighbridge.reports.microscope.pickles import PickleTrace, pickle_trace
-from weighbridge.reports.microscope.places import FileLens
+from weighbridge.reports.microscope.places import ByteView, FileLens
+from weighbridge.reports.view import layout
 
 TENSORS = {"a": ("F32", (2, 3)), "b": ("F16", (5,))}
 FILES = {
@@ -41,6 +44,31 @@ def test_every_byte_has_its_region(name: str, tmp_path: Path) -> None:
             want = [(p.start, p.end, p.kind, p.label) for p in parts if p.start < offset + 9 and p.end > offset]
             assert [(r.start, r.end, r.kind, r.label) for r in view.regions] == want
         assert lens.bytes(lens.size, 5).regions == ()
+
+
+@pytest.mark.parametrize("name", ["safetensors", "gguf"])
+def test_regions_of_many_tensors_are_the_same(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are found where somebody looks, behind the header from the index alone."""
+    (tmp_path / "x").write_bytes(FILES[name])
+    with FileLens(tmp_path / "x") as all_at_once:
+        want = [[all_at_once.bytes(at, n) for at in range(0, all_at_once.size, 3)] for n in (1, 20, 500)]
+    monkeypatch.setattr(layout, "VIEW_DETAIL", 1)
+    monkeypatch.setattr(places, "VIEW_BYTES", 500)
+    with FileLens(tmp_path / "x", form_index(tmp_path / "x")) as lens:
+        for views in want:
+            for view in views:
+                found = lens.bytes(view.offset, len(view.data) // 2)
+                assert (found.data, _named(found)) == (view.data, _named(view)), view.offset
+
+
+def form_index(path: Path) -> Index:
+    with open_model(path) as model:
+        return model.index
+
+
+def _named(view: ByteView) -> list[tuple[object, ...]]:
+    """Padding between tensors has no words where only the index is known."""
+    return [(r.start, r.end, r.kind, r.kind != "padding" and (r.label, bool(r.value)), r.first) for r in view.regions]
 
 
 def test_the_bytes_of_a_tensor_have_an_element(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from weighbridge.base import malloc
 from weighbridge.base.closeable import Closing
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.plain import plain
+from weighbridge.containers.base import Index
 from weighbridge.io.source import Source
 from weighbridge.models.checkpoint import Checkpoint, SourceOptions
 from weighbridge.models.open import open_model
@@ -32,6 +33,7 @@ from weighbridge.models.tokenizer import Vocab
 from weighbridge.reports.chat.tokens import vocab_of
 from weighbridge.reports.microscope.places import FileLens
 from weighbridge.reports.statistics.tensor import CancelledError, Progress
+from weighbridge.reports.view.layout import LayoutMap, layout_map
 from weighbridge.reports.view.roles import Survey, survey
 
 _TEXT: Final = 200  # characters of a search
@@ -243,12 +245,21 @@ class Book(Closing):
                 self._vocabs[model] = vocab_of(self.models[model])
             return self._vocabs[model]
 
+    def layout(self, model: int, file: int) -> LayoutMap:
+        """The map of a file. Errors: as `source`'s and `layout_map`'s."""
+        return layout_map(self.source(model, file).name, self._index_of_file(model))
+
+    def _index_of_file(self, model: int) -> Index | None:
+        """The index of a model that is one file."""
+        index = self.models[model].index
+        return index if len(index.files) == 1 and not self.damage[model] else None
+
     def lens(self, model: int, file: int) -> FileLens:
         """The bytes of a file, whose regions are found once. Errors: as `source`'s."""
         path = self.source(model, file).name
         with self._lock:
             if (model, file) not in self._lenses:
-                self._lenses[model, file] = FileLens(path)
+                self._lenses[model, file] = FileLens(path, self._index_of_file(model))
             return self._lenses[model, file]
 
     def tensor(self, model: int, tensor: int) -> str:

@@ -97,9 +97,7 @@ def _cut(value: Any) -> Any:
 
 def layout(book: Book, model: int, file: int) -> Any:
     """The regions of a file as columns; the label of a tensor's region is its number."""
-    from weighbridge.reports.view.layout import layout_map
-
-    found = layout_map(book.source(model, file).name)
+    found = book.layout(model, file)
     numbers = {e.name: i for i, e in enumerate(book.models[model].index.entries) if e.file == file}
     kinds = tuple(found.kinds)
     labels = [
@@ -214,11 +212,11 @@ def pickle(book: Book, model: int, file: int, member: str, start: int) -> Any:
 
 def moves(book: Book, file: int) -> Any:
     """What lies elsewhere in the same file of two models."""
-    from weighbridge.reports.view.layout import layout_map, moves
+    from weighbridge.reports.view.layout import moves
 
     if len(book.models) < 2:
         raise UsageError("there is one model only")
-    found = moves(*[layout_map(book.source(model, file).name) for model in (0, 1)])
+    found = moves(*[book.layout(model, file) for model in (0, 1)])
     return {"total": len(found), "rows": found[:_SHOWN]}
 
 

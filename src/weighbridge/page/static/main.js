@@ -5,7 +5,7 @@ import { prevailing } from "./layoutmap.js";
 import { matching } from "./search.js";
 import { tensorList, usePlace } from "./state.js";
 import { bytes, visible } from "./text.js";
-import { Choice, Name, Problem, Waiting } from "./ui.js";
+import { Choice, Name, Problem, useInSight, Waiting } from "./ui.js";
 import { Architecture } from "./panels/architecture.js";
 import { Diff } from "./panels/diff.js";
 import { Layout } from "./panels/layout.js";
@@ -65,7 +65,8 @@ function App() {
 }
 
 function Tabs({ panel, go, two }) {
-  return html`<ul>${PANELS.filter((p) => !p.ofTwo || two).map(({ key, title }) => html`<li><button type="button" aria-current=${key === panel ? "page" : undefined} onClick=${() => go({ panel: key })}>${title}</button></li>`)}</ul>`;
+  const box = useInSight("[aria-current]", panel);
+  return html`<ul ref=${box}>${PANELS.filter((p) => !p.ofTwo || two).map(({ key, title }) => html`<li><button type="button" aria-current=${key === panel ? "page" : undefined} onClick=${() => go({ panel: key })}>${title}</button></li>`)}</ul>`;
 }
 
 /** {data, shown}: what the page is about, and a promise that is kept when the first panel shows what it asked for. */

@@ -63,10 +63,10 @@ export function StackedBar({ label, rows, total, detail }) {
     </tbody></table></div></figure>`;
 }
 
-/** Names and values, one under the other. */
+/** Names and values, one under the other; with a third element over the whole width. */
 export function Facts({ rows }) {
   const shown = rows.filter(([, value]) => value !== null && value !== undefined && value !== "");
-  return html`<dl class="facts">${shown.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
+  return html`<dl class="facts">${shown.map(([name, value, wide]) => html`<div class=${wide ? "wide" : ""}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 }
 
 export function Chip({ kind = "", children }) {
@@ -97,8 +97,19 @@ export function SideBySide({ rows, label, heads = ["A", "B"] }) {
 
 /** One of a few choices, as buttons side by side. */
 export function Choice({ label, options, value, onChange }) {
-  return html`<div class="choice" role="group" aria-label=${label}>
+  const box = useInSight("[aria-pressed=true]", value);
+  return html`<div class="choice" role="group" aria-label=${label} ref=${box}>
     ${options.map(([key, text]) => html`<button type="button" aria-pressed=${String(key === value)} onClick=${() => onChange(key)}>${text}</button>`)}</div>`;
+}
+
+/** A box that is scrolled sideways to what is chosen in it. */
+export function useInSight(chosen, value) {
+  const box = useRef(null);
+  useEffect(() => {
+    const area = box.current.getBoundingClientRect(), found = box.current.querySelector(chosen)?.getBoundingClientRect();
+    if (found) box.current.scrollLeft += Math.max(found.right - area.right + 8, 0) + Math.min(found.left - area.left - 8, 0);
+  }, [value]);
+  return box;
 }
 
 /** The size of an element in CSS pixels, as it changes. */
