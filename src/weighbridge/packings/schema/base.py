@@ -377,11 +377,6 @@ def find(
     return out
 
 
-def any_present(schemas: Iterable[PackingSchema], names: Iterable[str]) -> bool:
-    """Whether a name has the ending of some schema: not so in most models."""
-    return bool(_present(schemas, "\0".join((*names, ""))))
-
-
 def _present(schemas: Iterable[PackingSchema], joined: str) -> list[PackingSchema]:
     """The schemas whose ending some name has: one search over all names per schema."""
     return [schema for schema in schemas if f"{schema.suffix}\0" in joined]
