@@ -145,7 +145,8 @@ def gguf_to_config(
     own = (key for key in metadata if key.startswith(f"{family.gguf}."))
     losses = [f"{key} is not carried over" for key in own if key not in known]
     losses += _rotary(config, metadata, family, tensors, vectors)
-    config |= as_config(family.layer_sets, layers.sets, layers.number)
+    for path, value in as_config(family.layer_sets, layers.sets, layers.number).items():
+        store(config, path, value)
     _by_presence(config, family, tensors)
     for rule in INVERSE_RULES.keys() & {*family.document.config_rules}:
         stated = INVERSE_RULES[rule](config)
