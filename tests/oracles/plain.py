@@ -232,7 +232,51 @@ def _llada_moe(config: Config, w: Weights, ids: Any) -> Any:
     return _linear(_rms_norm(x, w["model.norm.weight"], epsilon), w, "lm_head")
 
 
+def _rwkv7(config: Config, w: Weights, ids: Any) -> Any:
+    """fla/models/rwkv7, token by token: the state of a head is a matrix of values and keys."""
+    import torch
+    from torch.nn.functional import normalize, relu
+
+    width, heads, epsilon = config["hidden_size"], config["hidden_size"] // config["head_dim"], config["norm_eps"]
+
+    def low_rank(x: Any, at: str, between: Callable[[Any], Any] = lambda t: t) -> Any:
+        return _linear(between(_linear(x, w, f"{at}.lora.0")), w, f"{at}.lora.2")
+
+    x = _layer_norm(w["model.embeddings.weight"][ids], w, "model.layers.0.pre_norm", epsilon)
+    first: Any = None
+    for i in range(config["num_hidden_layers"]):
+        at = f"model.layers.{i}.attn"
+        normed = _layer_norm(x, w, f"{at}_norm", epsilon)
+        before = torch.cat((torch.zeros(1, width), normed[:-1])) - normed
+        mixed = {part: normed + before * w[f"{at}.x_{part}"][0] for part in "rwkvag"}
+        r, k, v = (_linear(mixed[part], w, f"{at}.{part}_proj") for part in "rkv")
+        decay = torch.exp(-0.6065306597126334 * low_rank(mixed["w"], f"{at}.w_lora", torch.tanh).sigmoid())
+        first = v if i == 0 else first
+        v = v if i == 0 else v + (first - v) * low_rank(mixed["v"], f"{at}.v_lora").sigmoid()
+        rate = low_rank(mixed["a"], f"{at}.a_lora").sigmoid()
+        gate = low_rank(mixed["g"], f"{at}.g_lora", torch.sigmoid)
+        r, v, decay, rate, key = (t.reshape(-1, heads, width // heads) for t in (r, v, decay, rate, k * w[f"{at}.k_k"]))
+        key = normalize(key, dim=-1)
+        k = (k * (1 + (rate.reshape(-1, width) - 1) * w[f"{at}.k_a"])).reshape(r.shape)
+        state, rows = torch.zeros(heads, width // heads, width // heads), []
+        for t in range(len(ids)):
+            gone = (state @ -key[t][:, :, None]) @ (key[t] * rate[t])[:, None]
+            state = state * decay[t][:, None] + gone + v[t][:, :, None] @ k[t][:, None]
+            rows.append((state @ r[t][:, :, None])[..., 0])
+        out = torch.nn.functional.group_norm(
+            torch.stack(rows).reshape(-1, width), heads, w[f"{at}.g_norm.weight"], w[f"{at}.g_norm.bias"], 64 * epsilon
+        )
+        bonus = ((r * k * w[f"{at}.r_k"]).sum(-1, keepdim=True) * v).reshape(-1, width)
+        x = x + _linear((out + bonus) * gate, w, f"{at}.o_proj")
+        at = f"model.layers.{i}.ffn"
+        normed = _layer_norm(x, w, f"{at}_norm", epsilon)
+        before = torch.cat((torch.zeros(1, width), normed[:-1])) - normed
+        x = x + _linear(relu(_linear(normed + before * w[f"{at}.x_k"], w, f"{at}.key")) ** 2, w, f"{at}.value")
+    return _linear(_layer_norm(x, w, "model.norm", epsilon), w, "lm_head")
+
+
 MODELS: dict[str, Plain] = {
+    "RWKV7ForCausalLM": Plain(_rwkv7),
     "BailingMoeForCausalLM": Plain(_ling),
     "LLaDAModelLM": Plain(_llada),
     "LLaDAMoEModelLM": Plain(_llada_moe),

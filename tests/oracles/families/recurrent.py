@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.oracles import vocabularies
 from tests.oracles.case import Case
 from tests.oracles.families.common import BPE, GQA, LATENT
 from tests.oracles.families.wrapped import VOCABULARY, Shapes
@@ -49,6 +50,39 @@ def _kimi(*, lora: bool = False) -> Shapes:
     return out
 
 
+def _rwkv7() -> Shapes:
+    """Two layers, with two heads of 64."""
+    rows = (vocabularies.RWKV_SIZE, 128)
+    out: Shapes = {"model.embeddings.weight": rows, "lm_head.weight": rows}
+    norms = ["model.norm", "model.layers.0.pre_norm"]
+    for i in range(2):
+        at = f"model.layers.{i}"
+        norms += [f"{at}.attn_norm", f"{at}.ffn_norm", f"{at}.attn.g_norm"]
+        out |= {f"{at}.attn.x_{part}": (1, 1, 128) for part in "rwkvag"}
+        out |= {f"{at}.attn.{part}_proj.weight": (128, 128) for part in "rkvo"}
+        out |= {f"{at}.attn.k_k": (128,), f"{at}.attn.k_a": (128,), f"{at}.attn.r_k": (2, 64), f"{at}.ffn.x_k": (128,)}
+        out |= {f"{at}.ffn.key.weight": (256, 128), f"{at}.ffn.value.weight": (128, 256)}
+        for part, rank in (("w", 32), ("a", 64), ("v", 96), ("g", 160)):
+            if part == "v" and i == 0:
+                continue
+            lora = f"{at}.attn.{part}_lora.lora"
+            out |= {f"{lora}.0.weight": (rank, 128), f"{lora}.2.weight": (128, rank)}
+            out |= {} if part == "g" else {f"{lora}.2.bias": (128,)}
+    return out | {f"{name}.{kind}": (128,) for name in norms for kind in ("weight", "bias")}
+
+
+_RWKV7: dict[str, Any] = {
+    "model_type": "rwkv7", "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "head_dim": 64,
+    "num_heads": 2, "decay_low_rank_dim": 32, "a_low_rank_dim": 64, "v_low_rank_dim": 96, "gate_low_rank_dim": 160,
+    "hidden_act": "sqrelu", "hidden_ratio": 2.0, "norm_first": True, "norm_bias": True, "norm_eps": 1e-5, "attn": None,
+    "max_position_embeddings": 256, "bos_token_id": 0, "eos_token_id": 0, "tie_word_embeddings": False,
+}  # fmt: skip
+_RWKV7_DEFAULTS: dict[str, Any] = {
+    "hidden_size": 2048, "hidden_ratio": 4.0, "num_hidden_layers": 24, "head_dim": 64, "vocab_size": 32000,
+    "decay_low_rank_dim": 64, "gate_low_rank_dim": 128, "a_low_rank_dim": 64, "v_low_rank_dim": 32,
+    "hidden_act": "sqrelu", "max_position_embeddings": 2048, "norm_first": True, "norm_bias": True, "norm_eps": 1e-5,
+    "bos_token_id": 1, "eos_token_id": 2, "tie_word_embeddings": False, "intermediate_size": 8192, "attn": None,
+}  # fmt: skip
 _KIMI: dict[str, Any] = (
     {key: value for key, value in GQA.items() if key != "max_position_embeddings"}
     | BPE
@@ -112,6 +146,16 @@ CASES: dict[str, Case] = {
             words=_KIMI_WORDS,
             spreads=((("gate.weight",), (0.0, 0.1)), (("o_norm.weight",), (1.0, 0.25))),
         ),
+        Case(
+            "rwkv7",
+            "RWKV7ForCausalLM",
+            "rwkv",
+            _RWKV7,
+            shapes=_rwkv7(),
+            defaults=_RWKV7_DEFAULTS,
+            unheld=frozenset({"num_heads", "max_position_embeddings"}),
+            spreads=(((".x_k", ".x_r", ".x_w", ".x_v", ".x_a", ".x_g", "k_k", "k_a"), (0.5, 0.25)),),
+        ),
         # ... and with queries of low rank
         Case(
             "kimi-linear-lora",
@@ -124,6 +168,7 @@ CASES: dict[str, Case] = {
     )
 }
 UNSAID: dict[str, dict[str, Any]] = {
+    "rwkv7": {"hidden_act": "relu", "norm_first": False, "norm_bias": False, "attn": {}, "norm_eps": 1e-6},
     "kimi-linear": {"hidden_act": "gelu", "num_expert_group": 2, "moe_renormalize": False, "mla_use_nope": False}
     | {"moe_layer_freq": 2, "rope.rope_type": "yarn", "linear_attn_config.num_heads": 8, "rms_norm_eps": 1e-5},
 }
