@@ -143,6 +143,7 @@ _SEEING = (
 )  # fmt: skip
 _HEADED = {
     "qwen",
+    "rwkv7",
     "codeshell",
     "gpt-oss",
     "falcon-h1",
@@ -250,7 +251,7 @@ def judge_numbers(family: Family, model: str) -> None:
         assert dialect != "gguf" or family.save("hf", sizes, family.load("gguf", sizes, tensors)), model
         said = {i: n for i, n in roles.items() if i not in lost}
         back = family.load(dialect, sizes, tensors)
-        made = {i for i in back if family.rows[i[0]].derived or (family.rows[i[0]].zeros and i not in said)}
+        made = {i for i in back if family.rows[i[0]].made or (family.rows[i[0]].zeros and i not in said)}
         assert back.keys() - made == said.keys(), f"{model}: {dialect}"
         again = family.save("hf", sizes, {**roles, **back}, prefix=_own_prefix(family, model))
         for name, node in again.items():
