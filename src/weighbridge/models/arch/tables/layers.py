@@ -93,7 +93,7 @@ class _Reader:
         entries = self.values.get(key)
         if entries is None:
             return None
-        if isinstance(entries, str) or not hasattr(entries, "__len__"):
+        if _is_for_all(entries, wanted):
             all_layers = entries if wanted is None else entries in wanted
             return frozenset(range(self.count)) if all_layers else frozenset()
         if len(entries) < self.count:
@@ -117,6 +117,13 @@ class _Reader:
 def compared(node: ast.Compare) -> tuple[Any, ...]:
     """The constants that entries are compared with: `== "a"`, `in ("a", "b")`."""
     return tuple(expression.constant(element) for element in expression.elements(node.comparators[0]))
+
+
+def _is_for_all(entries: Any, wanted: Collection[Any] | None) -> bool:
+    """Whether a value is of every layer: a number or a word. A text that is asked for letters has one a layer."""
+    if isinstance(entries, str):
+        return wanted is None or any(len(word) != 1 for word in wanted)
+    return not hasattr(entries, "__len__")
 
 
 def slice_bounds(node: ast.expr) -> tuple[str | None, str | None, str | None]:
