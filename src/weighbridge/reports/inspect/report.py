@@ -16,6 +16,8 @@ from math import prod
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from weighbridge.base import gc_pause
 from weighbridge.base.dtypes import BY_NAME, OLD, Kind
 from weighbridge.base.errors import FormatError, UnsupportedError
@@ -46,10 +48,9 @@ class InspectedFile:
     data_start: int
 
 
-@dataclass(frozen=True, slots=True)
-class InspectedTensor:
+class InspectedTensor(msgspec.Struct, frozen=True, gc=False):
     """One stored tensor. `parameters`: logical ones (0 for scales and other companions of a packed weight, whose
-    scheme is `packing`). `offset`: its first byte in its file."""
+    scheme is `packing`). `offset`: its first byte in its file. (A Struct: files have 100,000.)"""
 
     name: str
     dtype: str
