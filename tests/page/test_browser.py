@@ -246,8 +246,7 @@ def test_counting_is_stopped(visit: Visit, tmp_path: Path) -> None:
         page.get_by_role("button", name="Count them").click()
         page.get_by_role("button", name="Stop").click()
         page.get_by_role("button", name="Count them").wait_for()
-        page.get_by_role("button", name="Summary").click()
-        page.wait_for_selector(".figures b")
+        page.goto("about:blank")
 
 
 def test_it_is_dark_where_the_system_is(visit: Visit, model_url: str) -> None:

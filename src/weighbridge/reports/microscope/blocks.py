@@ -179,10 +179,12 @@ def _parts(found: Mapping[str, Any], elements: int) -> tuple[BlockPart, ...]:
 
 
 def _listed(values: Any) -> Values:
-    """Numbers as Python has them: a float of 16 or 32 bits with the digits that identify it."""
+    """Numbers as Python has them: a float of up to 32 bits with the digits that identify it among those of 32."""
+    import numpy as np
+
     if values.dtype.kind in "biu":
         return tuple(map(int, values))
-    return tuple(float(str(v)) for v in values)
+    return tuple(float(str(v)) for v in (values.astype(np.float32) if values.dtype.itemsize < 4 else values))
 
 
 def _decoded(entry: Entry, data: Any) -> Values:
