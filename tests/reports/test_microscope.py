@@ -82,6 +82,59 @@ def test_a_float_is_sign_exponent_and_fraction(name: str, tmp_path: Path) -> Non
                 assert found.values[0] == (expected if name == "F64" else float(str(np.float32(expected))))
 
 
+def ends(size: int) -> Any:
+    """A low nibble in the first half, a high one in the second."""
+    return lambda e: ((2 + e % 16, 0x0F if e < 16 else 0xF0),)
+
+
+#: The layouts of ggml-common.h: of each element the bytes and bits of its code.
+LAYOUTS: dict[str, Any] = {
+    "Q4_0": ends(16),
+    "Q8_0": lambda e: ((2 + e, 0xFF),),
+    "Q5_0": lambda e: (
+        (2 + (e >> 3), 1 << (e & 7)),
+        (6 + e % 16, 0x0F if e < 16 else 0xF0),
+    ),
+    "Q4_K": lambda e: ((16 + e // 64 * 32 + e % 32, 0xF0 if e % 64 >= 32 else 0x0F),),
+    "Q6_K": lambda e: (
+        (e // 128 * 64 + e % 64, 0x0F if e % 128 < 64 else 0xF0),
+        (128 + e // 128 * 32 + e % 32, 3 << (e % 128 // 32 * 2)),
+    ),
+    "BF16": lambda e: ((0, 0xFF), (1, 0xFF)),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_bits_of_a_code_are_those_of_the_layout(name: str, tmp_path: Path) -> None:
+    dtype = next(t for t in BY_GGML.values() if t.name == name)
+    data = np.random.default_rng(6).integers(0, 256, (2, dtype.size), dtype=np.uint8)
+    with open_model(gguf_of(tmp_path, dtype, data.tobytes(), (2, dtype.block))) as model:
+        assert block(model, "t", 1).bits == tuple(LAYOUTS[name](e) for e in range(dtype.block))
+
+
+@pytest.mark.parametrize("dtype", BLOCKS, ids=str)
+def test_only_the_bits_of_a_code_change_one_value_alone(dtype: Any, tmp_path: Path) -> None:
+    """By the kernels: another bit changes all values of a group, or none."""
+    rng = np.random.default_rng(dtype.ggml)
+    data = rng.integers(0, 256, dtype.size, dtype=np.uint8)
+
+    def decoded(block: Any) -> Any:
+        out = np.empty(dtype.block, np.float32)
+        kernels.decode(dtype, block, out)
+        return out
+
+    with open_model(gguf_of(tmp_path, dtype, data.tobytes(), (1, dtype.block))) as model:
+        found = block(model, "t", 0).bits
+    before = decoded(data)
+    for _ in range(24):
+        byte, mask = int(rng.integers(dtype.size)), 1 << int(rng.integers(8))
+        turned = data.copy()
+        turned[byte] ^= mask
+        changed = set(np.flatnonzero(decoded(turned).view(np.uint32) != before.view(np.uint32)).tolist())
+        of_codes = {e for e, own in enumerate(found) if any(at == byte and mask & bits for at, bits in own)}
+        assert len(changed) != 1 or changed == of_codes
+
+
 OUT, IN = 32, 256
 # Scheme -> tensors of a weight [OUT, IN] as its writer packs it, the config, the number of groups.
 GROUPS: dict[str, tuple[dict[str, tuple[str, tuple[int, ...]]], dict[str, Any], int]] = {
@@ -121,6 +174,8 @@ def test_a_group_of_a_packed_weight(name: str, tmp_path: Path) -> None:
             got = np.array(found.values, np.float32)
             np.testing.assert_array_equal(got, values[found.element : found.element + 64])
             np.testing.assert_allclose(formula(found), got, rtol=1e-6, atol=1e-6)
+            if name == "mlx, 4 bits":
+                assert found.bits == tuple(((e // 2, 0xF0 if e % 2 else 0x0F),) for e in range(64))
         with pytest.raises(UsageError, match="no block"):
             block(model, "m.weight", groups)
 

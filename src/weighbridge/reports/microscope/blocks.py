@@ -18,6 +18,7 @@ from weighbridge.containers.base import Entry
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.reports import tensor_path
 from weighbridge.reports.microscope import numbers
+from weighbridge.reports.microscope.code_bits import CodeBits, code_bits
 
 if TYPE_CHECKING:
     from weighbridge.packings.unpacking import PackedGroup
@@ -60,7 +61,8 @@ class BlockView:
     """Block `number` of the `blocks` of a tensor. `element`: of its first value; `index`: the same as coordinates.
     `offset`: its first byte in `file`; -1 for a group of a packed tensor, whose bytes lie in several tensors, and for
     compressed ones. `formula`: an expression of the parts in Python's notation that gives `values` in f32; empty where
-    the type has none. `values` are those of the kernels; empty for a type that can't be decoded."""
+    the type has none. `values` are those of the kernels; empty for a type that can't be decoded. `bits`: of each
+    value the bytes of the block that its code lies in, each with a mask; empty without a formula."""
 
     file: str
     tensor: str
@@ -76,6 +78,7 @@ class BlockView:
     fields: tuple[BlockField, ...]
     parts: tuple[BlockPart, ...]
     values: Values
+    bits: CodeBits = ()
     schema: str = SCHEMA
 
 
@@ -122,6 +125,7 @@ def _block(model: Checkpoint, entry: Entry, number: int) -> BlockView:
         fields=tuple(_field(f, data, dtype.size) for f in fields),
         parts=_parts(how.parts(data), dtype.block) if how else (),
         values=_decoded(entry, data),
+        bits=code_bits([data], lambda: how.parts(data), dtype.block) if how else (),
     )
 
 
@@ -175,10 +179,12 @@ def _parts(found: Mapping[str, Any], elements: int) -> tuple[BlockPart, ...]:
 
 
 def _listed(values: Any) -> Values:
-    """Numbers as Python has them: a float of 16 or 32 bits with the digits that identify it."""
+    """Numbers as Python has them: a float of up to 32 bits with the digits that identify it among those of 32."""
+    import numpy as np
+
     if values.dtype.kind in "biu":
         return tuple(map(int, values))
-    return tuple(float(str(v)) for v in values)
+    return tuple(float(str(v)) for v in (values.astype(np.float32) if values.dtype.itemsize < 4 else values))
 
 
 def _decoded(entry: Entry, data: Any) -> Values:
@@ -215,7 +221,8 @@ def _group(model: Checkpoint, name: str, tensor: Any, stored: Mapping[str, str],
     _check(name, number, groups * tensor.spec.rows)
     row, at = divmod(number, groups)
     lo, hi = at * how.group, min((at + 1) * how.group, columns)
-    parts = how.parts(_row(tensor, row), columns, at)
+    data = _row(tensor, row)
+    parts = how.parts(data, columns, at)
     first = next(iter(stored.values()))
     return BlockView(
         file=model.files_of_tensors[first],
@@ -232,6 +239,7 @@ def _group(model: Checkpoint, name: str, tensor: Any, stored: Mapping[str, str],
         fields=_members(parts, {role: stored.get(role, "") for role in parts.raw}),
         parts=_parts(parts.unpacked, hi - lo),
         values=_listed(tensor.decode().read(row, row + 1).view("<f4")[lo:hi]),
+        bits=code_bits(list(parts.raw.values()), lambda: how.parts(data, columns, at).unpacked, hi - lo),
     )
 
 

@@ -53,7 +53,7 @@ function Changes({ rows }) {
   return html`<div class="grid changes" role="table" aria-label="Tensors that differ" aria-rowcount=${rows.length + 1}>
     <div role="rowgroup"><div class="row head" role="row" aria-rowindex="1">${["tensor", "what", "A", "B", "largest", "signal to noise", "cosine"].map((t, i) => html`<span role="columnheader" class=${i > 3 ? "n" : ""}>${t}</span>`)}</div></div>
     <div class="rows" ref=${ref} style=${{ maxHeight: `${Math.max(rows.length, 2) * ROW + 16}px` }} role="rowgroup" tabindex="0" aria-label="Rows"><div style=${{ height: `${full}px` }} role="presentation"><div style=${{ transform: `translateY(${top}px)` }} role="presentation">
-      ${rows.slice(first, last).map((t, i) => html`<div class="row" role="row" aria-rowindex=${first + i + 2} key=${t.name}><span role="cell"><${Name} text=${t.name} />${t.name_b && html` <span class="quiet">→</span> <${Name} text=${t.name_b} />`}</span><span role="cell">${KINDS[kindOf(t)]}</span>
+      ${rows.slice(first, last).map((t, i) => html`<div class="row" role="row" aria-rowindex=${first + i + 2} key=${t.name}><span role="cell" class="end"><bdi dir="ltr"><${Name} text=${t.name} />${t.name_b && html` <span class="quiet">→</span> <${Name} text=${t.name_b} />`}</bdi></span><span role="cell">${KINDS[kindOf(t)]}</span>
         <span role="cell"><${Name} text=${t.a} /></span><span role="cell"><${Name} text=${t.b} /></span><span role="cell" class="n">${number(t.max_abs)}</span><span role="cell" class="n">${noise(t)}</span><span role="cell" class="n">${number(t.cosine, 6)}</span></div>`)}
     </div></div></div></div>`;
 }

@@ -76,7 +76,7 @@ function grouped(data, length) {
 const short = (text) => (text.length > 60 ? text.slice(0, 60) + " …" : text);
 
 function Meaning({ mark, at, open }) {
-  return html`<${Facts} rows=${[["Byte", `${whole(at)} (${hex(at)})`], ["Is", mark.kind], ["Of", mark.label && mark.label !== mark.kind && html`<${Name} text=${mark.label} />`],
+  return html`<${Facts} rows=${[["Byte", `${whole(at)} (${hex(at)})`], ["Is", mark.kind], ["Of", mark.label && mark.label !== mark.kind ? html`<${Name} text=${mark.label} />` : null],
     ["Value", mark.value && html`<${Name} text=${mark.value} />`], ["Region", `${whole(mark.start)} – ${whole(mark.end)}, ${plural(mark.end - mark.start, "byte")}`]]} />
     ${mark.atom > 0 && html`<p class="ways"><button type="button" class="small" onClick=${() => open(mark)}>Open the block of this byte</button></p>`}`;
 }
@@ -92,16 +92,32 @@ function BlockView({ data, tensor, go }) {
   const [picked, setPicked] = useState(0);
   const at = Math.min(picked, Math.max(data.values.length - 1, 0));
   useEffect(() => setPicked(0), [data.tensor]);
+  const own = new Map(data.bits[at] ?? []);
   return html`<div class="tools"><${Stepper} label="block" value=${data.number} last=${data.blocks - 1} onChange=${(n) => go({ tensor, block: n })} />
       <span class="quiet">${data.dtype}, ${shape(data.shape)}: elements from [${data.index.join(", ")}], ${plural(data.nbytes, "byte")}${data.offset >= 0 ? ` at ${whole(data.offset)} (${hex(data.offset)})` : ""}</span></div>
     <h3>Fields</h3>
     <div class="scroll" tabindex="0" role="region" aria-label="Fields"><table class="fields"><thead><tr><th>field</th><th>type</th><th>bytes</th><th>value</th></tr></thead><tbody>
       ${data.fields.map((f, i) => html`<tr><th scope="row"><i class="dot" style=${{ background: `var(--c${i % 8 + 1})` }}></i><${Name} text=${f.stored ? `${f.name} (${f.stored})` : f.name} /></th><td class="kind">${f.scalar}${f.count > 1 ? ` × ${f.count}` : ""}</td>
-        <td class="mono raw">${(f.raw.match(/../g) ?? []).join(" ")}</td><td class="mono">${f.values.length <= 16 ? fieldValues(f) : html`<details><summary>${plural(f.values.length, "value")}</summary>${fieldValues(f)}</details>`}</td></tr>`)}
+        <td class="mono raw"><${RawBytes} field=${f} own=${own} /></td><td class="mono">${f.values.length <= 16 ? fieldValues(f) : html`<details><summary>${plural(f.values.length, "value")}</summary>${fieldValues(f)}</details>`}</td></tr>`)}
     </tbody></table></div>
     ${data.formula && html`<h3>Formula</h3><p class="formula"><code dir="ltr">value = ${data.formula}</code></p><${Worked} data=${data} at=${at} />`}
     <h3>Values <small>${plural(data.values.length, "element")}${data.values.length > 1 ? "; pick one" : ""}</small></h3>
     <${Values} values=${data.values} at=${at} pick=${setPicked} />`;
+}
+
+/** The bytes of a field; those that have bits of the picked element's code stand out. */
+function RawBytes({ field, own }) {
+  return (field.raw.match(/../g) ?? []).map((h, i) => html`${i > 0 && " "}${own.has(field.start + i) ? html`<b class="own">${h}</b>` : h}`);
+}
+
+/** Where a code lies: its bytes, with the bits of each. */
+function bitsInWords(bits) {
+  return bits.map(([byte, mask]) => (mask === 255 ? `byte ${byte}` : mask === 15 ? `the low nibble of byte ${byte}` : mask === 240 ? `the high nibble of byte ${byte}` : `${masked(mask)} of byte ${byte}`)).join(", ");
+}
+
+function masked(mask) {
+  const set = [...Array(8).keys()].filter((bit) => mask & (1 << bit));
+  return set.length === 1 ? `bit ${set[0]}` : set.at(-1) - set[0] === set.length - 1 ? `bits ${set[0]}–${set.at(-1)}` : `bits ${set.join(", ")}`;
 }
 
 /** The values of a field: patterns of bits and words of packed codes in hexadecimal, as those are no numbers. */
@@ -113,7 +129,7 @@ function fieldValues({ name, scalar, raw, count, values }) {
 /** The numbers of the formula for one element. */
 function Worked({ data, at }) {
   const parts = data.parts.filter((p) => p.each > 0 && p.values.length);
-  return html`<p class="worked"><span class="quiet">element ${at}:</span> ${parts.map((p) => html`<${Name} text=${p.name} /> = <b>${number(p.values[Math.floor(at / p.each)])}</b><span class="quiet">, </span>`)} value = <b>${number(data.values[at], 6)}</b></p>`;
+  return html`<p class="worked"><span class="quiet">element ${at}:</span> ${parts.map((p) => html`<${Name} text=${p.name} /> = <b>${number(p.values[Math.floor(at / p.each)])}</b><span class="quiet">, </span>`)} value = <b>${number(data.values[at], 6)}</b>${data.bits[at]?.length > 0 && html`<span class="quiet">; its code is ${bitsInWords(data.bits[at])}</span>`}</p>`;
 }
 
 function Values({ values, at, pick }) {

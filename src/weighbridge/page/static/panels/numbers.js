@@ -49,14 +49,19 @@ function Stats({ data, other, models, model }) {
       <span class="quiet">${data.exact ? "every value counted, exactly" : "every value counted; edges of bins and quantiles within 2⁻⁸"}${series.length > 1 ? ", as shares of each model" : ""}</span>
       ${series.length > 1 && html`<span class="keyed">${series.map((s) => html`<span><i class="dot" style=${{ background: s.color }}></i><b>${s.label}</b> <${Name} text=${s.name} /></span>`)}</span>`}</div>
     <${Histogram} series=${series} log=${log} />
-    <details><summary>The histogram as a table</summary><div class="scroll tall" tabindex="0" role="region" aria-label="Histogram"><table><thead><tr><th>from</th><th>to</th>${series.map((s) => html`<th class="n">count${series.length > 1 ? ` ${s.label}` : ""}</th>`)}</tr></thead><tbody>
-      ${series[0].counts.map((n, i) => html`<tr><td>${number(series[0].edges[i])}</td><td>${number(series[0].edges[i + 1])}</td><td class="n">${whole(n)}</td>${series[1] && html`<td class="n">${whole(series[1].counts[i] ?? 0)}</td>`}</tr>`)}</tbody></table></div></details>
+    <details><summary>The histogram as a table</summary><div class="columns">${series.map((of) => html`<${Bins} series=${of} both=${series.length > 1} />`)}</div></details>
     <${Facts} rows=${[
       ["Values", whole(data.count)], ["Mean", number(data.mean, 5)], ["Standard deviation", number(data.std, 5)], ["Root mean square", number(data.rms, 5)], ["Kurtosis", number(data.kurtosis)],
       ["Smallest", number(data.minimum, 5)], ["Largest", number(data.maximum, 5)], ["Zeros", `${whole(data.zeros)} (${percent(data.zeros / Math.max(data.count, 1))})`],
       ["Negative zeros", data.negative_zeros ? whole(data.negative_zeros) : null], ["Subnormals", data.subnormals ? whole(data.subnormals) : null], ["Infinite", data.inf ? whole(data.inf) : null], ["NaN", data.nan ? whole(data.nan) : null],
     ]} />
     ${q.length > 0 && html`<h3>Quantiles</h3><div class="scroll" tabindex="0" role="region" aria-label="Quantiles"><table class="narrow"><thead><tr>${q.map(([p]) => html`<th class="n">${Number(p)}</th>`)}</tr></thead><tbody><tr>${q.map(([, v]) => html`<td class="n">${number(v)}</td>`)}</tr></tbody></table></div>`}`;
+}
+
+/** One histogram as a table: each has edges of its own. */
+function Bins({ series: { label, name, edges, counts }, both }) {
+  return html`<div class="scroll tall" tabindex="0" role="region" aria-label=${both ? `Histogram of ${label}` : "Histogram"}><table>${both && html`<caption><b>${label}</b> <${Name} text=${name} /></caption>`}<thead><tr><th>from</th><th>to</th><th class="n">count</th></tr></thead><tbody>
+      ${counts.map((n, i) => html`<tr><td>${number(edges[i])}</td><td>${number(edges[i + 1])}</td><td class="n">${whole(n)}</td></tr>`)}</tbody></table></div>`;
 }
 
 /** Counts by power of two as a histogram over the exponents. */

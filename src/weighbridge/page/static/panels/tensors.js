@@ -109,7 +109,7 @@ function Rows({ list, colors, rows, tree, order, setOrder, open, toggle, picked,
 
 /** `tensor`: what the row shows, of the list or a node of the tree. */
 function Row({ tensor: t, colors, row, index, current, open, picked, act }) {
-  const indent = { paddingInlineStart: `${(row.depth ?? 0) * 16 + 6}px` };
+  const indent = { paddingInlineStart: `calc(${row.depth ?? 0} * var(--step, 16px) + 6px)` };
   const group = row.children?.length > 0;
   const dtype = t.dtype ?? t.dtypes[0];
   return html`<div class=${`row${picked ? " picked" : ""}${group ? " group" : ""}`} role="row" aria-rowindex=${index + 2} aria-level=${(row.depth ?? 0) + 1}
