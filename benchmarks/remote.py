@@ -3,7 +3,8 @@ requests, bytes, and time against the bound that latency and bandwidth set. Rati
 
     python benchmarks/remote.py [FOLDER]        a folder for the (sparse) files, else a temporary one
 
-Beside it `@huggingface/gguf`, where node is and NODE_PATH names a folder that has it (npm install @huggingface/gguf).
+Beside it `@huggingface/gguf`, where node is and NODE_PATH names a folder that has it (npm install @huggingface/gguf),
+and gguf-parser-go, where GGUF_PARSER names a program that calls its ParseGGUFFileRemote and prints the seconds.
 Then a quantization straight through, and a mounted one, against the same from a file.
 """
 
@@ -176,20 +177,27 @@ gguf(process.argv[1]).then(() => console.log(Number(process.hrtime.bigint() - st
 """
 
 
-def report_node(hub: servers.Hub) -> None:
-    """The same header, read by the Hub's own package for JavaScript."""
-    url = f"{hub.endpoint}/org/model/resolve/{servers.COMMIT}/model.gguf"
-    node = shutil.which("node")
-    if node is None:
-        print("  @huggingface/gguf: not measured, node is absent")
+def report_peers(hub: servers.Hub) -> None:
+    """The same header, read by the Hub's own package for JavaScript, and by gguf-parser-go."""
+    node, parser = shutil.which("node"), os.environ.get("GGUF_PARSER")
+    report_peer(hub, "@huggingface/gguf", [node, "-e", _NODE] if node else None)
+    report_peer(hub, "gguf-parser-go", [parser] if parser else None)
+
+
+def report_peer(hub: servers.Hub, name: str, words: list[str] | None) -> None:
+    """Requests, bytes and time of a command that reads the header at its last argument and prints its seconds."""
+    if words is None:
+        print(f"  {name}: not measured, it is absent")
         return
     hub.clear()
-    done = subprocess.run([node, "-e", _NODE, url], capture_output=True, text=True)
+    url = f"{hub.endpoint}/org/model/resolve/{servers.COMMIT}/model.gguf"
+    done = subprocess.run([*words, url], capture_output=True, text=True)
     if done.returncode:
-        why = next((line for line in done.stderr.splitlines() if "Error" in line), "it failed")
-        print(f"  @huggingface/gguf: not measured, {why}")
+        why = next((line for line in (done.stderr + done.stdout).splitlines() if "Error" in line), "it failed")
+        print(f"  {name}: not measured, {why}")
         return
-    print(f"  @huggingface/gguf: {hub.requests} requests, {hub.sent / 1e6:.2f} MB, {float(done.stdout) * 1000:.0f} ms")
+    seconds = float(done.stdout.split()[0])
+    print(f"  {name}: {hub.requests} requests, {hub.sent / 1e6:.2f} MB, {seconds * 1000:.0f} ms")
 
 
 def llama_700mb(folder: Path) -> Path:
@@ -330,7 +338,7 @@ def main() -> None:
             report("inspect, 30 shards of 70B", hub, "hf://org/model", model, 3)
         with serving(gguf) as hub:
             report("inspect, GGUF of 128k tokens", hub, "hf://org/model/model.gguf", gguf / "model.gguf", 2)
-            report_node(hub)
+            report_peers(hub)
         if not real.exists():
             llama_700mb(real)
         work = Path(temporary)

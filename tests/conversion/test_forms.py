@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -100,6 +101,36 @@ def test_a_random_read_computes_one_slab(model: Path, monkeypatch: pytest.Monkey
         assert len(computed) == 1
         file.read(file.size // 2, 64)
         assert len(computed) == 1
+
+
+def test_random_reads_compute_one_slab_each(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads that lie in one slab: that one is computed, and none beside it."""
+    computed: list[views._Slab] = []
+    compute = views._compute
+
+    def counted(slab: views._Slab) -> bytes:
+        computed.append(slab)
+        return compute(slab)
+
+    monkeypatch.setattr(views, "_compute", counted)
+    with ModelForms(model, ("F16",), cache := SlabCache(2, limit=1)) as forms:
+        (file,) = (f for f in forms.files("F16").values() if isinstance(f, views.PlannedBytes))
+        wide = [slab for slab in file._slabs if slab.end - slab.start >= 1 << 17]
+        assert len(wide) > 5
+        rng = random.Random(2)
+        for slab in rng.sample(wide[::2], len(wide[::2])):  # none is the next of the one before
+            computed.clear()
+            file.read(rng.randrange(slab.start, slab.end - (1 << 17) + 1), 1 << 17)
+            assert computed == [slab]
+    cache.close()
+
+
+def test_a_file_that_is_only_called_model_has_its_folder_s_name(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "llama").mkdir()
+    shutil.copy(model, tmp_path / "llama" / "model.gguf")
+    with Shelf(tmp_path / "llama", ("Q8_0",)) as shelf:
+        assert shelf.repositories() == ("llama", "llama-GGUF")
+        assert set(shelf.files("llama-GGUF") or {}) == {"llama-Q8_0.gguf"}
 
 
 def test_etags_follow_the_bytes(model: Path, tmp_path: Path) -> None:

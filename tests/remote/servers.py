@@ -176,6 +176,11 @@ def _handler(server: FileServer) -> type[BaseHTTPRequestHandler]:
             if faults.encoding:
                 headers["Content-Encoding"] = faults.encoding
             spec = self.headers.get("range", "")
+            if self.command == "HEAD":
+                length = {} if faults.no_length else {"Content-Length": str(size)}
+                ranges = {} if faults.no_ranges else {"Accept-Ranges": "bytes"}
+                self.reply(request, 200, b"", headers | length | ranges)
+                return
             fresh = self.headers.get("if-range", headers.get("ETag")) == headers.get("ETag")
             if not spec.startswith("bytes=") or faults.no_ranges or not fresh:
                 self.reply(request, 200, _read(found, 0, size)[: faults.truncate], headers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -69,6 +70,25 @@ def test_llama_cpp_runs_it(mounted: Path, model: Path, tmp_path: Path) -> None:
     wb.quantize(model, tmp_path / "q.gguf", "Q4_K_M")
     with llamacpp.Model(mounted / "tiny-Q4_K_M.gguf") as one, llamacpp.Model(tmp_path / "q.gguf") as other:
         np.testing.assert_array_equal(one.logits((1, 2, 3)), other.logits((1, 2, 3)))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_and_leaves_nothing_mounted(number: signal.Signals, model: Path, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "weighbridge", "mount", str(model), str(tmp_path), "--form", "q8_0"]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    while not os.path.ismount(tmp_path) and process.poll() is None:
+        time.sleep(0.05)
+    try:
+        assert (tmp_path / "tiny-Q8_0.gguf").read_bytes()[:4] == b"GGUF"
+        process.send_signal(number)
+        assert process.wait(60) == 0
+        assert not os.path.ismount(tmp_path)
+    finally:
+        process.kill()
+        subprocess.run(["fusermount3", "-u", "-z", str(tmp_path)], check=False, capture_output=True)
+    assert process.stderr is not None
+    assert "Traceback" not in process.stderr.read()
+    process.stderr.close()
 
 
 @pytest.mark.parametrize("kind", ["not empty", "missing", "a file", "mounted already"])

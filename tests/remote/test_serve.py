@@ -191,12 +191,13 @@ def test_others_than_this_machine_need_a_token(models: Path, capsys: pytest.Capt
     assert "--token" in capsys.readouterr().err
 
 
-def test_it_ends_cleanly(models: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_ends_cleanly(number: signal.Signals, models: Path) -> None:
     words = [sys.executable, "-m", "weighbridge", "serve", str(models), "--port", "0"]
     process: Any = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
-    assert "serving tiny" in process.stderr.readline()
-    time.sleep(0.3)
-    process.send_signal(signal.SIGINT)
+    url = process.stderr.readline().split()[-1]
+    assert ask(f"{url}/api/models").status == 200
+    process.send_signal(number)
     assert process.wait(60) == 0
     assert "Traceback" not in process.stderr.read()
     process.stderr.close()

@@ -14,6 +14,7 @@ from urllib.parse import parse_qs
 
 from weighbridge.adapters.remote.extra import package
 from weighbridge.adapters.serving import index_page
+from weighbridge.adapters.serving.ending import ended_by_signals
 from weighbridge.adapters.serving.ollama_registry import GgufLibrary, OllamaRegistry
 from weighbridge.adapters.serving.page_server import HEADERS
 from weighbridge.adapters.serving.replies import LOOPBACK, Replies, ServedFile
@@ -84,7 +85,8 @@ def run(library: Library, host: str, port: int, token: str | None, started: Any 
     if started is not None:
         started(sock.getsockname()[1], server)
     try:
-        server.run(sockets=[sock])
+        with ended_by_signals():  # uvicorn raises the signal again when it has ended
+            server.run(sockets=[sock])
     except KeyboardInterrupt:  # the ordinary end, when the connections are closed
         pass
     finally:

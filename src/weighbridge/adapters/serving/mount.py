@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
+import subprocess
+import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from weighbridge.adapters.remote.extra import package
+from weighbridge.adapters.serving.ending import ended_by_signals
 from weighbridge.base.errors import UnsupportedError, UsageError
+
+_PAUSE: Final = 0.2  # seconds between two attempts to unmount
 
 
 class MountedFile(Protocol):
@@ -33,15 +39,39 @@ def check_mount_point(point: Path) -> None:
         raise UnsupportedError("there is no FUSE here (/dev/fuse)", hint="wb serve gives the same files over HTTP")
 
 
-def mount(files: Mapping[str, MountedFile], point: Path, *, foreground: bool = True) -> None:
-    """Serve `files`, by their paths, at the folder `point` until it is unmounted. UnsupportedError where FUSE isn't
-    installed."""
+def mount(files: Mapping[str, MountedFile], point: Path) -> None:
+    """Serve `files`, by their paths, at the folder `point` until it is unmounted, Ctrl-C or SIGTERM. UnsupportedError
+    where FUSE isn't installed.
+
+    libfuse's own handlers of signals only set a flag that its waiting threads don't see. So it runs in a thread, and
+    the main one unmounts."""
     check_mount_point(point)
-    fuse = _fuse()
-    try:
-        fuse.FUSE(_operations(fuse, files), str(point), foreground=foreground, ro=True, fsname="weighbridge")
-    except RuntimeError as error:
-        raise UnsupportedError(f"{point} couldn't be mounted (libfuse: {error})", hint="is fuse3 installed?") from None
+    fuse, failed, ended = _fuse(), list[RuntimeError | OSError](), threading.Event()
+
+    def serve() -> None:
+        try:
+            fuse.FUSE(_operations(fuse, files), str(point), foreground=True, ro=True, fsname="weighbridge")
+        except (RuntimeError, OSError) as error:
+            failed.append(error)
+        finally:
+            ended.set()
+
+    with ended_by_signals():
+        threading.Thread(target=serve, name="weighbridge-mount", daemon=True).start()
+        try:
+            ended.wait()
+        except KeyboardInterrupt:
+            _unmount(point, ended)
+    if failed:
+        raise UnsupportedError(f"{point} couldn't be mounted (libfuse: {failed[0]})", hint="is fuse3 installed?")
+
+
+def _unmount(point: Path, ended: threading.Event) -> None:
+    """Unmount, even where a file is still open, and wait for whoever reads it; a further signal doesn't wait."""
+    tool = shutil.which("fusermount3") or shutil.which("fusermount") or "fusermount3"
+    while not ended.wait(_PAUSE):
+        if os.path.ismount(point):  # not yet where the signal came very early
+            subprocess.run([tool, "-u", "-z", str(point)], check=False)
 
 
 def _fuse() -> Any:

@@ -43,13 +43,16 @@ class FormFile(Protocol):
 
 
 def title_of(path: Path) -> str:
-    """What a model is called, by its path: the file or folder; in the Hub's cache the repository."""
+    """What a model is called, by its path: the file or folder; in the Hub's cache the repository; the folder of a file
+    that is only called model."""
     real = path.resolve()
     if real.parent.name == "snapshots":
         real = real.parent.parent
     if real.name.startswith("models--"):
         return real.name.rpartition("--")[2]
-    return real.name if real.is_dir() else real.stem
+    if real.is_dir():
+        return real.name
+    return real.parent.name if real.stem == "model" else real.stem
 
 
 class ModelForms(Closing):
