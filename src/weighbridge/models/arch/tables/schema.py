@@ -160,6 +160,7 @@ class RoleEntry(Struct, frozen=True, forbid_unknown_fields=True):
         default_factory=list
     )
     zeros: Annotated[Words, _doc("dialects that hold zeros where it is absent")] = field(default_factory=list)
+    copies: Annotated[str | None, _doc("role of the same layer that it repeats: nothing computes with it")] = None
     as_metadata: Annotated[Words, _doc("dialects that hold it in a key of this name, a number for each index")] = field(
         default_factory=list
     )
