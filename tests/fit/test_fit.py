@@ -207,6 +207,12 @@ def test_the_command(model: Path) -> None:
     assert data["recommended"] == "Q8_0"
     code, out = run("fit", model, "--device", "8GB", "--type", "q4_k_m", "--explain")
     assert "elements of F16 x" in out
+    lines = [line for line in out.splitlines() if " bytes (" in line and not line.startswith(" ")]
+    assert len(lines) == 4
+    assert all(line.endswith("]") for line in lines)  # the source of each rule
+    code, out = run("fit", model, "--device", "8GB", "--runtime", "mlx", "--explain")
+    assert "mlx-lm" in out
+    assert "llama.cpp" not in out
 
 
 def test_a_quantized_file_is_taken_as_it_is(model: Path, tmp_path: Path) -> None:

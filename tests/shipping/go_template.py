@@ -1,11 +1,13 @@
 """The part of Go's text/template that chat templates use, written from its documentation: actions with trim markers,
-`range`, `if`/`else if`/`else`, variables, fields, strings, `eq`, `not`, `and`, `or`."""
+`range`, `if`/`else if`/`else`, variables, fields, strings, brackets, `eq`, `not`, `and`, `or`, `len`, `slice`; and
+Ollama's `currentDate` and `yesterdayDate` (template/template.go)."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from datetime import date, timedelta
 from typing import Any, NamedTuple
 
 _ACTION = re.compile(r"\{\{(-?)\s?(.*?)\s?(-?)\}\}", re.DOTALL)
@@ -20,12 +22,13 @@ class Node(NamedTuple):
     other: tuple[Node, ...] = ()
 
 
-def render(template: str, data: Mapping[str, Any]) -> str:
-    """What Go writes for the template and `data`."""
+def render(template: str, data: Mapping[str, Any], day: date = date(2026, 1, 2)) -> str:
+    """What Go writes for the template and `data`, on a day."""
     pieces = list(_pieces(template))
     body, rest = _block(pieces, 0)
     assert rest == len(pieces), "an {{ end }} too many"
-    return _write(body, data, [{"$": data}])
+    today = {"currentDate": day.isoformat(), "yesterdayDate": (day - timedelta(days=1)).isoformat()}
+    return _write(body, data, [{"$": data, **today}])
 
 
 def _pieces(template: str) -> Iterator[tuple[str, str]]:
@@ -101,8 +104,10 @@ def _write(body: tuple[Node, ...], dot: Any, scopes: list[dict[str, Any]]) -> st
             chosen = node.body if _value(node.text, dot, scopes) else node.other
             out += _write(chosen, dot, [*scopes, {}])
         else:
-            for item in _value(node.text, dot, scopes):
-                out += _write(node.body, item, [*scopes, {}])
+            named = re.match(r"(\$\w+), (\$\w+) := (.*)", node.text)
+            for number, item in enumerate(_value(named[3] if named else node.text, dot, scopes)):
+                scope = {named[1]: number, named[2]: item} if named else {}
+                out += _write(node.body, item, [*scopes, scope])
     return out
 
 
@@ -116,24 +121,45 @@ def _act(text: str, dot: Any, scopes: list[dict[str, Any]]) -> str:
     return ""
 
 
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "eq": lambda a, *b: any(a == x for x in b),
+    "not": lambda a: not a,
+    "and": lambda *a: next((x for x in a if not x), a[-1]),
+    "or": lambda *a: next((x for x in a if x), a[-1]),
+    "len": len,
+    "slice": lambda a, start=0, end=None: a[start:end],
+}
+
+
 def _value(text: str, dot: Any, scopes: list[dict[str, Any]]) -> Any:
     tokens = _TOKEN.findall(text)
-    operands = [_operand(t, dot, scopes) for t in tokens[1:]]
-    functions = {
-        "eq": lambda a, *b: any(a == x for x in b),
-        "not": lambda a: not a,
-        "and": lambda *a: next((x for x in a if not x), a[-1]),
-        "or": lambda *a: next((x for x in a if x), a[-1]),
-    }
-    if tokens[0] in functions:
-        return functions[tokens[0]](*operands)
-    assert len(tokens) == 1, text
-    return _operand(tokens[0], dot, scopes)
+    found = _call(tokens, dot, scopes)
+    assert not tokens, text
+    return found
+
+
+def _call(tokens: list[str], dot: Any, scopes: list[dict[str, Any]]) -> Any:
+    """The value of a call or an operand, up to the end or the closing bracket; takes its tokens away."""
+    function = _FUNCTIONS.get(tokens[0]) if tokens[0] != "(" else None
+    if function is not None:
+        tokens.pop(0)
+    operands = []
+    while tokens and tokens[0] != ")":
+        if tokens[0] == "(":
+            tokens.pop(0)
+            operands.append(_call(tokens, dot, scopes))
+            assert tokens.pop(0) == ")"
+        else:
+            operands.append(_operand(tokens.pop(0), dot, scopes))
+    assert function or len(operands) == 1, operands
+    return function(*operands) if function else operands[0]
 
 
 def _operand(token: str, dot: Any, scopes: list[dict[str, Any]]) -> Any:
     if token.startswith('"'):
         return json.loads(token)
+    if token.isdecimal():
+        return int(token)
     if token == ".":
         return dot
     if token.startswith("."):

@@ -4,6 +4,7 @@ compared with peft's elsewhere; runtimes that read adapters get the file itself.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -128,9 +129,26 @@ def test_an_adapter_of_llama_cpps_own_is_a_layer(quantized: Path, tmp_path: Path
     stored = ollama_store.read(tmp_path / "ollama", "tiny")
     assert stored.one("model") == (tmp_path / "q.gguf").read_bytes()
     assert stored.one("adapter") == (tmp_path / "adapter.gguf").read_bytes()
-    with pytest.raises(RefusedError, match="is quantized"):
-        wb.open(quantized)
+    for source in (quantized, "ollama://tiny"):
+        with pytest.raises(RefusedError, match="is quantized") as caught:
+            wb.open(source)
+        assert re.search(r"wb convert (\S+) DST, and llama-server -m DST --lora (\S+)", str(caught.value))
     assert wb.verify(quantized).verdict == "ok"
+
+
+def test_an_adapter_in_the_store_is_merged(
+    gguf: Path, adapter: Path, model: Path, merged: Path, tmp_path: Path
+) -> None:
+    wb.convert(adapter, tmp_path / "adapter.gguf", base=model)
+    path = tmp_path / "a.modelfile"
+    path.write_text(f"FROM {gguf}\nADAPTER ./adapter.gguf\n")
+    wb.ship("ollama", path, "tiny", template="none")
+    assert ollama_store.read(tmp_path / "ollama", "tiny").one("model") == gguf.read_bytes()
+    report = wb.convert("ollama://tiny", tmp_path / "back", to="hf")
+    assert [note for note in report.notes if "adapter" in note and "merged" in note]
+    assert not wb.diff(tmp_path / "back", gguf).same
+    wb.convert(path, tmp_path / "expected", to="hf")
+    assert wb.diff(tmp_path / "back", tmp_path / "expected").same
 
 
 def test_another_adapter_is_merged_on_the_way(file: Path, merged: Path, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@ documentation."""
 
 from __future__ import annotations
 
+from datetime import date
+
 import pytest
 from tests.oracles import tree
 from tests.shipping.go_template import render
@@ -11,6 +13,7 @@ from tests.shipping.models import CHATML
 from weighbridge.adapters import chat_template
 from weighbridge.adapters.chat_template import Conversation, render_chats
 from weighbridge.base.errors import UnsupportedError
+from weighbridge.shipping.dates import seconds
 from weighbridge.shipping.turns import translate
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -90,8 +93,33 @@ def test_a_system_text_goes_before_the_user_where_there_is_no_role_for_it() -> N
     assert rendered == "<start_of_turn>user\nS\nHi<end_of_turn>\n<start_of_turn>model\n"
 
 
+@pytest.mark.parametrize("form", ["%Y-%m-%d", "%d %b %Y", "%B %d, %Y", "%d %B %Y"])
+def test_dates_are_those_of_the_day(form: str) -> None:
+    go = translate("{{ 'Today: ' + strftime_now('" + form + "') + '.' }}" + CHATML, SPECIAL).text
+    data = {"Messages": [{"Role": "user", "Content": "Hi"}]}
+    for day in (date(2032, 2, 29), date(2033, 1, 1), *(date(2027, month, 9) for month in range(1, 13))):
+        assert render(go, data, day).startswith(f"Today: {day.strftime(form)}.")
+
+
+_NEMO = (
+    "{% set sys = messages[0].content if messages[0].role == 'system' else '' %}{% for m in messages %}"
+    "{% if m.role == 'user' %}{{ '[INST]' + (sys + '|' if sys and loop.last else '') + m.content + '[/INST]' }}"
+    "{% elif m.role == 'assistant' %}{{ m.content + eos_token }}{% endif %}{% endfor %}"
+)
+
+
+def test_the_system_message_goes_into_the_last_user_message() -> None:
+    go = translate(_NEMO, SPECIAL)
+    assert go.turns.system_last
+    jinja = render_chats(_NEMO, [Conversation(c, special=SPECIAL) for c in CHATS.values()])
+    for chat, expected in zip(CHATS.values(), jinja, strict=True):
+        messages = [{"Role": role, "Content": content} for role, content in chat]
+        assert render(go.text, {"Messages": messages}) == expected.text
+
+
 REFUSED = {
-    "date": ("{{ strftime_now('%d %b %Y') }}" + CHATML, "date"),
+    "date": ("{{ strftime_now('%d/%m/%y') }}" + CHATML, "date"),
+    "tools": ("{% for tool in tools %}{{ tool }}{% endfor %}" + CHATML, "with tools alone"),
     "last": ("{% for m in messages %}{% if m.role == 'user' and loop.last %}{{ messages[0].content }}|{% endif %}"
              "{{ m.role + m.content }}{% endfor %}", "turn by turn|one after"),
     "upper": ("{% for m in messages %}{{ m.content | upper }}{% endfor %}", "one after"),
@@ -131,6 +159,7 @@ def test_the_environment_is_that_of_transformers() -> None:
 PUBLISHED = [
     "google-gemma-2-2b-it", "meta-llama-Llama-3.1-8B-Instruct", "Kimi-K2-Instruct", "HuggingFaceTB-SmolLM3-3B",
     "deepseek-ai-DeepSeek-V3.2", "google-gemma-4-31B-it", "NVIDIA-Nemotron-Nano-v2", "Qwen3-Coder",
+    "mistralai-Mistral-Nemo-Instruct-2407",
 ]  # fmt: skip
 
 
@@ -144,3 +173,35 @@ def test_published_templates(name: str) -> None:
     go = translate(template, SPECIAL)
     rendered = render(go.text, {"Messages": [{"Role": m["role"], "Content": m["content"]} for m in messages]})
     assert rendered == expected[0].removeprefix("<s>")
+
+
+# With the day that they write: in one form, and in words beside it; Mistral's is also that of yesterday.
+DATED = ["meta-llama-Llama-3.2-3B-Instruct", "Mistral-Small-3.2-24B-Instruct-2506", "openai-gpt-oss-120b"]
+
+
+@pytest.mark.parametrize("name", DATED)
+def test_published_templates_with_a_date(name: str) -> None:
+    template = (tree.require() / "models" / "templates" / f"{name}.jinja").read_text()
+    go, leap = translate(template, SPECIAL), date(2032, 3, 1)
+    chats = [Conversation(chat, now=seconds(leap), special=SPECIAL) for chat in CHATS.values()]
+    for chat, expected in zip(CHATS.values(), render_chats(template, chats), strict=True):
+        messages = [{"Role": role, "Content": content} for role, content in chat]
+        assert expected.text is not None
+        assert render(go.text, {"Messages": messages}, leap) == expected.text.removeprefix("<s>")
+
+
+# They need what a conversation of plain messages hasn't: tools, functions, a reasoning, parts of a message.
+REFUSED_PUBLISHED = {
+    "CohereForAI-c4ai-command-r-plus-tool_use": "can't be rendered",
+    "IFM-K2-Horizon": "missing a thinking field",
+    "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use": "with tools alone",
+    "NousResearch-Hermes-3-Llama-3.1-8B-tool_use": "with tools alone",
+    "fireworks-ai-llama-3-firefunction-v2": "'functions' is undefined",
+    "google-translategemma-4b-it": "must provide `content` as an iterable",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_PUBLISHED)
+def test_the_published_templates_that_are_refused(name: str) -> None:
+    with pytest.raises(UnsupportedError, match=REFUSED_PUBLISHED[name]):
+        translate((tree.require() / "models" / "templates" / f"{name}.jinja").read_text(), SPECIAL)

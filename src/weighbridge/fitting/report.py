@@ -383,7 +383,9 @@ class _Question:
 
     def _explain(self, parts: tuple[MemoryRow, ...], tensors: Mapping[str, Spec], row: TypeRow) -> Iterator[str]:
         for part in parts:
-            yield f"{part.part}: {part.nbytes:,} bytes ({part.basis}){': ' + part.why if part.why else ''}"
+            source = self.runtime.source_of(part.part)
+            words = f"{': ' + part.why if part.why else ''}{f' [{source}]' if source else ''}"
+            yield f"{part.part}: {part.nbytes:,} bytes ({part.basis}){words}"
         cache, memory = self._cache, self._memory(self.settings)
         for layer, count in Counter(cache.layers).items():
             if layer.rows:
@@ -399,8 +401,8 @@ class _Question:
             yield (
                 f"speed: {self.device.bandwidth / 1e9:g} GB/s / {self._active(tensors):,} bytes a token"
                 f" = {row.tokens_per_second:.0f} tokens/s at most, at an empty context"
+                " [bandwidth: its vendor, fitting/devices.toml]"
             )
-        yield "sources: llama.cpp b11549 (src/llama-kv-cache*.cpp, llama-model.cpp, its allocator's figures)"
 
 
 _AS_IT_IS: Final = "as it is"

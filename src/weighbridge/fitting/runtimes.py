@@ -23,7 +23,7 @@ VLLM_SHARE: Final = 0.92
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """`llama_cpp`: whether llama.cpp's rules hold. `parallel`, `unified`: what it starts with. `kv_types`: the types
-    that its cache can have, and bytes of an element."""
+    that its cache can have, and bytes of an element. `source`: of the rules for its cache."""
 
     name: str
     llama_cpp: bool
@@ -31,6 +31,13 @@ class Runtime:
     unified: bool = False
     kv_types: Mapping[str, float] | None = None
     note: str = ""
+    source: str = ""
+
+    def source_of(self, part: str) -> str:
+        """Where the rule for a part of the memory (`MemoryRow.part`) is from."""
+        if self.llama_cpp or part not in ("weights", "KV cache", "recurrent states"):
+            return _SOURCES.get(part, "")
+        return "headers of the files" if part == "weights" else self.source
 
     def settings(
         self, context: int, parallel: int | None, kv: DType, flash_attention: bool | None, ubatch: int | None
@@ -52,6 +59,13 @@ class Runtime:
         return replace(settings, ubatch=ubatch) if ubatch else settings
 
 
+_SOURCES: Final = {
+    "weights": "llama.cpp b11549: src/llama-quant.cpp, llama-model.cpp",
+    "KV cache": "llama.cpp b11549: src/llama-kv-cache*.cpp",
+    "recurrent states": "llama.cpp b11549: src/llama-memory-recurrent.cpp",
+    "compute buffers": "llama.cpp b11549: its allocator's figures (llama_get_memory_breakdown)",
+    "reserved": "docs/guide-fit.md",
+}
 _VLLM = "activations and CUDA graphs not counted"
 _LLAMA_SERVER = "llama-server's defaults: 4 sequences share one context"
 RUNTIMES: Final = {
@@ -59,13 +73,17 @@ RUNTIMES: Final = {
     for r in (
         Runtime("llama.cpp", True, 4, True, note=_LLAMA_SERVER),
         Runtime("ollama", True, note="OLLAMA_NUM_PARALLEL is 1; batches grow with the context"),
-        Runtime("vllm", False, kv_types={"f16": 2, "bf16": 2, "q8_0": 1}, note=_VLLM),
         Runtime(
-            "mlx", False, kv_types={"f16": 2, "bf16": 2, "q8_0": 1.0625, "q4_0": 0.5625},
-            note="intermediate results not counted",
+            "vllm", False, kv_types={"f16": 2, "bf16": 2, "q8_0": 1}, note=_VLLM,
+            source="vLLM 0.33.0: config/cache.py, v1/core",
         ),
         Runtime(
-            "transformers", False, kv_types={"f16": 2, "bf16": 2, "f32": 4}, note="intermediate results not counted"
+            "mlx", False, kv_types={"f16": 2, "bf16": 2, "q8_0": 1.0625, "q4_0": 0.5625},
+            note="intermediate results not counted", source="mlx-lm d78bf58: models/cache.py",
+        ),
+        Runtime(
+            "transformers", False, kv_types={"f16": 2, "bf16": 2, "f32": 4}, note="intermediate results not counted",
+            source="keys and values of every token, by the config",
         ),
     )
 }  # fmt: skip

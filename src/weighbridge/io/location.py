@@ -100,10 +100,11 @@ def walk(root: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
 
 class StoredPath(type(Path())):  # type: ignore[misc]  # pathlib's class for this system
     """A model's weights in a store on this machine. `sidecars`: what the store has of the model in other files;
-    `files`: all of them."""
+    `files`: all of them; `adapters`: those that belong to the model."""
 
     sidecars: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()
+    adapters: tuple[Path, ...] = ()
 
 
 class RemotePath(type(Path())):  # type: ignore[misc]  # pathlib's class for this system

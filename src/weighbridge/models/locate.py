@@ -55,8 +55,8 @@ def is_training(name: str) -> bool:
 class Place:
     """`weights`: the files with tensors, in order. `folder`: where config.json and the tokenizer are looked for.
     `index`: the JSON that lists the shards, and `shards` its content until they are opened, where there is one.
-    `notes`: what was passed over on the way. `adapters`: those that a Modelfile adds to the model; `merged`: the files
-    of those that are merged into its weights."""
+    `notes`: what was passed over on the way. `adapters`: those that a Modelfile or a store adds to the model;
+    `merged`: the files of those that are merged into its weights."""
 
     path: Path
     weights: tuple[Path, ...]
@@ -114,7 +114,9 @@ def locate(path: str | Path) -> Place:
     one = numbered(name)
     if one and one.suffix == ".gguf":
         return Place(path, _siblings(path, one), path.parent)
-    return Place(path, (path,), path.parent, notes=_left_in_store(path))
+    adapters: tuple[Path, ...] = getattr(path, "adapters", ())
+    merged = (f"the adapter {adapter} of the model in Ollama is merged" for adapter in adapters)
+    return Place(path, (path,), path.parent, notes=(*_left_in_store(path), *merged), adapters=adapters)
 
 
 def _left_in_store(path: Path) -> tuple[str, ...]:

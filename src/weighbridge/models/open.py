@@ -11,6 +11,7 @@ from functools import reduce
 from typing import Final, NamedTuple
 
 from weighbridge.adapters.remote.schemes import resolve_path
+from weighbridge.base.errors import RefusedError
 from weighbridge.models.checkpoint import Checkpoint, SourceOptions, open_checkpoint
 from weighbridge.models.tensor_parallel.rank_set import RankStatus, find_ranks, rank_set_of
 
@@ -41,13 +42,18 @@ def open_model(path: str | os.PathLike[str], options: SourceOptions = SourceOpti
 
 
 def _with_adapters(model: Checkpoint) -> Checkpoint:
-    """The model with the adapters of its Modelfile."""
+    """The model with the adapters of its Modelfile, or its store. RefusedError where its weights are quantized."""
     if not model.place.adapters:
         return model
     from weighbridge.models.lora.merge import merge_adapter  # late: inspect starts without it
 
     try:
         return reduce(merge_adapter, model.place.adapters, model)
+    except RefusedError as error:
+        model.close()
+        (first, *_), (weights, *_) = model.place.adapters, model.place.weights
+        keep = f"keep it beside: wb convert {weights} DST, and llama-server -m DST --lora {first}"
+        raise RefusedError(error.message, hint=f"{error.hint}; or {keep}") from None
     except BaseException:
         model.close()
         raise

@@ -14,8 +14,10 @@ from weighbridge.api.writing import plan_convert, plan_merge, plan_quantize
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.ftypes import BY_NUMBER, GUESSED
 from weighbridge.base.limits import MIB
+from weighbridge.containers.formats import GGUF_MAGIC
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.conversion.plan.model import Plan
+from weighbridge.io.location import open_source
 from weighbridge.io.source import FileSource, Source
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.modelfile import Modelfile, is_modelfile, read_modelfile
@@ -47,9 +49,17 @@ def refuse_modelfile(path: Path, program: str) -> None:
 
 
 def own_adapters(model: Checkpoint) -> bool:
-    """Whether llama.cpp reads the Modelfile's adapters as they are, beside a model that is one GGUF."""
+    """Whether llama.cpp reads the model's adapters as they are, beside a model that is one GGUF."""
     place = model.place
-    return model.format == "gguf" and place.single and all(a.suffix == ".gguf" and a.is_file() for a in place.adapters)
+    return model.format == "gguf" and place.single and all(map(_is_gguf, place.adapters))
+
+
+def _is_gguf(path: Path) -> bool:
+    """By its first bytes: files in Ollama's store have no endings."""
+    if not path.is_file():
+        return False
+    with open_source(path) as source:
+        return source.head(len(GGUF_MAGIC)) == GGUF_MAGIC
 
 
 def in_place(model: Checkpoint) -> bool:

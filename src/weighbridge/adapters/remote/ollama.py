@@ -127,15 +127,11 @@ def local(name: OllamaName) -> Path | None:
         return None
     manifest = read_manifest(path)
     weights = blob(folder, manifest.model) if manifest.model else None
-    adapter = next((layer for layer in manifest.layers if layer.media == ADAPTER), None)
-    if adapter is not None:
-        raise UnsupportedError(
-            f"{name} is a model with an adapter",
-            hint=f"merge it: wb convert {weights} DST --lora {blob(folder, adapter)}",
-        )
-    if weights is None or not weights.is_file():
+    adapters = tuple(blob(folder, layer) for layer in manifest.layers if layer.media == ADAPTER)
+    if weights is None or not all(file.is_file() for file in (weights, *adapters)):
         raise FormatError("the store has the manifest and not the weights", path=str(path), hint=f"ollama pull {name}")
     stored = StoredPath(weights)
+    stored.adapters = adapters
     stored.sidecars, stored.files = manifest.sidecars, tuple(blob(folder, layer) for layer in manifest.layers)
     return stored
 
@@ -165,6 +161,11 @@ class RegistryTree:
         manifest = parse_manifest(raw, self.title)
         if manifest.model is None:
             raise FormatError("the model has no weights in one file", path=self.title)
+        if any(layer.media == ADAPTER for layer in manifest.layers):
+            raise UnsupportedError(
+                f"{name} is a model with an adapter, which is read from Ollama's store alone",
+                hint=f"ollama pull {name}",
+            )
         self.layer, self.sidecars = manifest.model, manifest.sidecars
 
     def size(self, name: str) -> int | None:
