@@ -35,6 +35,18 @@ def _ling() -> Shapes:
     return rest | fused | chosen("model.", shared=64)
 
 
+def _grove() -> Shapes:
+    out = without_ffn(decoder(head_norms=True)) | chosen("model.")
+    for i in (0, 1):
+        at = f"model.layers.{i}"
+        out |= {f"{at}.self_attn.{part}_proj.weight": (rows, 64) for part, rows in (("q", 96), ("k", 48), ("v", 48))}
+        out |= {f"{at}.self_attn.o_proj.weight": (64, 96)} | {f"{at}.self_attn.{n}_norm.weight": (24,) for n in "qk"}
+        for pair in range(3):
+            out |= {f"{at}.mlp.chunk_experts.{pair}.{part}_proj.weight": (24, 64) for part in ("gate", "up")}
+            out[f"{at}.mlp.chunk_experts.{pair}.down_proj.weight"] = (64, 24)
+    return out
+
+
 _LLADA_NAMES = {
     "model.layers.": "model.transformer.blocks.", "model.embed_tokens": "model.transformer.wte",
     "model.norm": "model.transformer.ln_f", "lm_head": "model.transformer.ff_out", "input_layernorm": "attn_norm",
@@ -82,6 +94,35 @@ CASES: dict[str, Case] = {
             spreads=_ROUTER,
             recorded=("mlx",),
         ),
+        # GroveMoE: two experts share a small one, whose width is a head's
+        Case(
+            "grovemoe",
+            "GroveMoeForCausalLM",
+            "none",
+            _SAID
+            | {
+                "model_type": "grove_moe",
+                "head_dim": 24,
+                "moe_intermediate_size": 32,
+                "num_experts": 6,
+                "num_experts_per_tok": 2,
+                "norm_topk_prob": True,
+                "use_sliding_window": False,
+                "attention_bias": False,
+            },
+            shapes=_grove(),
+            defaults={
+                "hidden_act": "silu",
+                "rms_norm_eps": 1e-6,
+                "rope_theta": 10000.0,
+                "tie_word_embeddings": False,
+                "attention_bias": False,
+                "norm_topk_prob": True,
+                "use_sliding_window": False,
+            },
+            older=("model.layers.0.mlp.expert_bias",),
+            runs=False,  # what it computes is known from llama.cpp's graph alone
+        ),
         Case(
             "llada",
             "LLaDAModelLM",
@@ -127,6 +168,8 @@ UNSAID: dict[str, dict[str, Any]] = {
     "llada": _SCALED | {"activation_type": "gelu", "block_type": "sequential", "layer_norm_type": "default"}
     | {"include_bias": True, "include_qkv_bias": True, "scale_logits": True, "alibi": True}
     | {"attention_layer_norm": True, "input_emb_norm": True, "weight_tying": True},
+    "grovemoe": _SCALED
+    | {"hidden_act": "gelu", "attention_bias": True, "norm_topk_prob": False, "use_sliding_window": True},
     "llada-moe": _SCALED | {"hidden_act": "gelu", "attention_bias": True, "norm_topk_prob": True}
     | {"qk_layernorm": False, "shared_expert_intermediate_size": 32},
 }  # fmt: skip
