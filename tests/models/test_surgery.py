@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.oracles import tree
+from tests.oracles import models, tree
+from tests.oracles.families import CASES as CASES_OF_FAMILIES
 from tests.oracles.ours import report_of
 
 import weighbridge as wb
@@ -471,6 +472,14 @@ def test_tensors_by_name(model: Path, tmp_path: Path) -> None:
             wb.slice(model, tmp_path / "b.safetensors", **what)
     with pytest.raises(UnsupportedError):
         wb.slice(model, tmp_path / "b.safetensors", experts="0")
+
+
+def test_experts_that_share_others_stay_together(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    folder = models.build(CASES_OF_FAMILIES["grovemoe"], tmp_path / "m")
+    with pytest.raises(UnsupportedError, match="groups of experts share others"):
+        wb.slice(folder, tmp_path / "fewer", experts="0-3")
 
 
 def mixture(folder: Path, shapes: Mapping[str, int] | None = None, **said: Any) -> Path:

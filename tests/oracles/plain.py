@@ -275,7 +275,37 @@ def _rwkv7(config: Config, w: Weights, ids: Any) -> Any:
     return _linear(_layer_norm(x, w, "model.norm", epsilon), w, "lm_head")
 
 
+def _smallthinker(config: Config, w: Weights, ids: Any) -> Any:
+    """modeling_smallthinker.py, within the window: what goes into a layer chooses its experts."""
+    import torch
+    from torch.nn.functional import relu
+
+    theta, epsilon, used = config["rope_theta"], config["rms_norm_eps"], config["moe_num_active_primary_experts"]
+    x = w["model.embed_tokens.weight"][ids]
+    for i in range(config["num_hidden_layers"]):
+        at = f"model.layers.{i}"
+        logits = _linear(x, w, f"{at}.block_sparse_moe.primary_router")
+        shares = logits.softmax(-1) if config["moe_primary_router_apply_softmax"] else logits.sigmoid()
+        weights, chosen = torch.topk(shares, used)
+        weights = weights / weights.sum(-1, keepdim=True)
+        normed = _rms_norm(x, w[f"{at}.input_layernorm.weight"], epsilon)
+        projected = (_linear(normed, w, f"{at}.self_attn.{part}_proj") for part in "qkv")
+        q, k, v = (t.reshape(len(ids), -1, config["head_dim"]).transpose(0, 1) for t in projected)
+        q, k = (rotate(q, theta), rotate(k, theta)) if config["rope_layout"][i] else (q, k)
+        x = x + _linear(_attention(q, k, v), w, f"{at}.self_attn.o_proj")
+        normed, rows = _rms_norm(x, w[f"{at}.post_attention_layernorm.weight"], epsilon), []
+        for row, own, which in zip(normed, weights, chosen, strict=True):
+            fronts = [f"{at}.block_sparse_moe.experts.{e}" for e in which.tolist()]
+            made = [
+                _linear(relu(_linear(row, w, f"{f}.gate")) * _linear(row, w, f"{f}.up"), w, f"{f}.down") for f in fronts
+            ]
+            rows.append(sum(share * one for share, one in zip(own, made, strict=True)))
+        x = x + torch.stack(rows)
+    return _linear(_rms_norm(x, w["model.norm.weight"], epsilon), w, "lm_head")
+
+
 MODELS: dict[str, Plain] = {
+    "SmallThinkerForCausalLM": Plain(_smallthinker),
     "RWKV7ForCausalLM": Plain(_rwkv7),
     "BailingMoeForCausalLM": Plain(_ling),
     "LLaDAModelLM": Plain(_llada),

@@ -35,6 +35,18 @@ def _ling() -> Shapes:
     return rest | fused | chosen("model.", shared=64)
 
 
+def _grove() -> Shapes:
+    out = without_ffn(decoder(head_norms=True)) | chosen("model.")
+    for i in (0, 1):
+        at = f"model.layers.{i}"
+        out |= {f"{at}.self_attn.{part}_proj.weight": (rows, 64) for part, rows in (("q", 96), ("k", 48), ("v", 48))}
+        out |= {f"{at}.self_attn.o_proj.weight": (64, 96)} | {f"{at}.self_attn.{n}_norm.weight": (24,) for n in "qk"}
+        for pair in range(3):
+            out |= {f"{at}.mlp.chunk_experts.{pair}.{part}_proj.weight": (24, 64) for part in ("gate", "up")}
+            out[f"{at}.mlp.chunk_experts.{pair}.down_proj.weight"] = (64, 24)
+    return out
+
+
 _LLADA_NAMES = {
     "model.layers.": "model.transformer.blocks.", "model.embed_tokens": "model.transformer.wte",
     "model.norm": "model.transformer.ln_f", "lm_head": "model.transformer.ff_out", "input_layernorm": "attn_norm",
@@ -48,6 +60,26 @@ _LLADA: dict[str, Any] = BPE | VOCABULARY | {
     "weight_tying": False, "mask_token_id": 7, "scale_logits": False, "attention_layer_norm": False,
     "input_emb_norm": False, "alibi": False,
 }  # fmt: skip
+
+_THINKER: dict[str, Any] = {k: v for k, v in _SAID.items() if k not in ("intermediate_size", "hidden_act")} | {
+    "model_type": "smallthinker", "head_dim": 16, "num_hidden_layers": 5, "moe_ffn_hidden_size": 32,
+    "moe_num_primary_experts": 6, "moe_num_active_primary_experts": 2, "moe_primary_router_apply_softmax": False,
+    "norm_topk_prob": True, "sliding_window_size": 4096, "sliding_window_layout": [0, 1, 1, 1, 0],
+    "rope_layout": [0, 1, 1, 1, 0],
+}  # fmt: skip
+_THINKER_NAMES = {
+    "mlp.gate.": "block_sparse_moe.primary_router.", "mlp.experts": "block_sparse_moe.experts", "gate_proj": "gate",
+    "up_proj": "up", "down_proj": "down",
+}  # fmt: skip
+_THINKER_DEFAULTS: dict[str, Any] = {
+    "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": False, "norm_topk_prob": True,
+    "moe_primary_router_apply_softmax": False,
+}  # fmt: skip
+
+
+def _thinker(layers: int) -> Shapes:
+    return without_ffn(decoder(layers=layers)) | renamed(chosen("model.", layers=layers), _THINKER_NAMES)
+
 
 CASES: dict[str, Case] = {
     case.name: case
@@ -81,6 +113,61 @@ CASES: dict[str, Case] = {
             },
             spreads=_ROUTER,
             recorded=("mlx",),
+        ),
+        # SmallThinker: of four layers the first without a window and without rotation, experts chosen before attention
+        Case(
+            "smallthinker",
+            "SmallThinkerForCausalLM",
+            "bpe",
+            _THINKER,
+            shapes=_thinker(5),
+            defaults=_THINKER_DEFAULTS,
+            spreads=((("primary_router.weight",), (0.0, 0.1)),),
+        ),
+        # ... and all of them with both, as the smaller one is published
+        Case(
+            "smallthinker-plain",
+            "SmallThinkerForCausalLM",
+            "bpe",
+            {k: v for k, v in _THINKER.items() if k != "sliding_window_size"}
+            | {
+                "num_hidden_layers": 2,
+                "sliding_window_layout": [0, 0],
+                "rope_layout": [1, 1],
+                "moe_primary_router_apply_softmax": True,
+            },
+            shapes=_thinker(2),
+            defaults=_THINKER_DEFAULTS,
+            spreads=((("primary_router.weight",), (0.0, 0.3)),),
+        ),
+        # GroveMoE: two experts share a small one, whose width is a head's
+        Case(
+            "grovemoe",
+            "GroveMoeForCausalLM",
+            "none",
+            _SAID
+            | {
+                "model_type": "grove_moe",
+                "head_dim": 24,
+                "moe_intermediate_size": 32,
+                "num_experts": 6,
+                "num_experts_per_tok": 2,
+                "norm_topk_prob": True,
+                "use_sliding_window": False,
+                "attention_bias": False,
+            },
+            shapes=_grove(),
+            defaults={
+                "hidden_act": "silu",
+                "rms_norm_eps": 1e-6,
+                "rope_theta": 10000.0,
+                "tie_word_embeddings": False,
+                "attention_bias": False,
+                "norm_topk_prob": True,
+                "use_sliding_window": False,
+            },
+            older=("model.layers.0.mlp.expert_bias",),
+            runs=False,  # what it computes is known from llama.cpp's graph alone
         ),
         Case(
             "llada",
@@ -127,6 +214,9 @@ UNSAID: dict[str, dict[str, Any]] = {
     "llada": _SCALED | {"activation_type": "gelu", "block_type": "sequential", "layer_norm_type": "default"}
     | {"include_bias": True, "include_qkv_bias": True, "scale_logits": True, "alibi": True}
     | {"attention_layer_norm": True, "input_emb_norm": True, "weight_tying": True},
+    "grovemoe": _SCALED
+    | {"hidden_act": "gelu", "attention_bias": True, "norm_topk_prob": False, "use_sliding_window": True},
+    "smallthinker": _SCALED | {"norm_topk_prob": False, "sliding_window_size": 512, "layout_every": -1},
     "llada-moe": _SCALED | {"hidden_act": "gelu", "attention_bias": True, "norm_topk_prob": True}
     | {"qk_layernorm": False, "shared_expert_intermediate_size": 32},
 }  # fmt: skip

@@ -29,8 +29,9 @@ THETA: Final = ("rope_theta", "rotary_emb_base", "global_rope_theta")
 LOCAL_THETA: Final = ("rope_local_base_freq", "local_rope_theta", "swa_rope_theta")
 #: keys of an effective config that no config states
 DERIVED: Final = (
-    "classifies", "full_attention_every", "gated", "labels", "layer_count", "layer_sets", "layer_types",
-    "longrope_attention_factor", "ntk_alpha_base", "output_labels", "rope", "rope_bases", "rope_dim", "rope_sliding",
+    "classifies", "full_attention_every", "gated", "labels", "layer_count", "layer_sets", "layer_types", "layout_every",
+    "longrope_attention_factor", "ntk_alpha_base", "output_labels", "primary_router_func",
+    "rope", "rope_bases", "rope_dim", "rope_sliding",
     "sparse_layers",
     "unrotated_every", "unshared_kv_layers",
 )  # fmt: skip
@@ -415,6 +416,43 @@ def sliding_rope(config: Config) -> dict[str, Any] | None:
 
 Rule = Callable[[Config], dict[str, Any]]
 #: The rules that a table may name in `config_rules`: what each adds to a config, from it and the keys in the brackets.
+_LAYOUTS: Final = ("sliding_window_layout", "rope_layout")
+_FIRST_OF: Final = 4  # the layers in a row of which the first has no window in llama.cpp's graph
+
+
+def _window_layouts(count: int, windowed: bool) -> tuple[list[int], list[int]]:
+    windows = [int(windowed and i % _FIRST_OF > 0) for i in range(count)]
+    return windows, windows if windowed else [1] * count
+
+
+def window_layout(config: Config) -> dict[str, Any]:
+    """`layout_every`: n where every n-th layer from the first attends to all tokens and doesn't rotate, and the others
+    have a window; 0 where all attend to all tokens and rotate; -1 of any other layout
+    (configuration_smallthinker.py)."""
+    count = _layers(config)
+    plain = dict(zip(_LAYOUTS, _window_layouts(count, False), strict=True))
+    stated = tuple(plain[key] if config.get(key) is None else config[key] for key in _LAYOUTS)
+    every_nth = {0: _window_layouts(count, False), _FIRST_OF: _window_layouts(count, True)}
+    return {"layout_every": next((n for n, layouts in every_nth.items() if layouts == stated), -1)}
+
+
+def as_window_layout(config: Config) -> dict[str, Any]:
+    """The inverse of `window_layout`."""
+    layouts = _window_layouts(_layers(config), config.get("sliding_window_size") is not None)
+    return {"layout_every": None, **dict(zip(_LAYOUTS, layouts, strict=True))}
+
+
+def primary_router(config: Config) -> dict[str, Any]:
+    """`primary_router_func`: how a router's numbers become shares, which SmallThinker's config says by a flag."""
+    return {"primary_router_func": "softmax" if config.get("moe_primary_router_apply_softmax") else "sigmoid"}
+
+
+def as_primary_router(config: Config) -> dict[str, Any]:
+    """The inverse of `primary_router`."""
+    name = config.get("primary_router_func")
+    return {"primary_router_func": None, "moe_primary_router_apply_softmax": name == "softmax"}
+
+
 RULES: Final[Mapping[str, Callable[..., dict[str, Any]]]] = MappingProxyType(
     {
         "adjusted_width": adjusted_width,
@@ -423,15 +461,22 @@ RULES: Final[Mapping[str, Callable[..., dict[str, Any]]]] = MappingProxyType(
         "last_layer": last_layer,
         "layer_rotation": layer_rotation,
         "layer_sparsity": layer_sparsity,
+        "primary_router": primary_router,
         "query_groups": query_groups,
         "uniform": uniform,
         "unlike_layers": unlike_layers,
+        "window_layout": window_layout,
     }
 )
 
 #: What states the keys of a rule as a config does, where these are the rule's own.
 INVERSE_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
-    {"block_configs": as_block_configs, "layer_rotation": as_layer_rotation}
+    {
+        "block_configs": as_block_configs,
+        "layer_rotation": as_layer_rotation,
+        "primary_router": as_primary_router,
+        "window_layout": as_window_layout,
+    }
 )
 
 

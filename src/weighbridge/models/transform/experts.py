@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.containers.gguf.values import KV, kvs
 from weighbridge.models.arch.expand import TensorSlot
+from weighbridge.models.arch.tables import expression
 from weighbridge.models.arch.tables.values import integer
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.transform.base import (
@@ -73,10 +74,19 @@ def _experts(model: Checkpoint, wanted: str) -> _Experts:
     count = model.sizes.get(symbol) if symbol else None
     if symbol is None or count is None:
         raise UnsupportedError(f"the model has no experts ({model.family.name})")
+    if _shared_by_experts(model, symbol):
+        raise UnsupportedError(f"groups of experts share others ({model.family.name}): none can be left out alone")
     kept = parse_numbers(wanted, count, "expert")
     if len(set(kept)) < len(kept):
         raise UsageError("an expert can't be selected twice: the router would choose it twice")
     return _Experts(symbol, count, kept)
+
+
+def _shared_by_experts(model: Checkpoint, symbol: str) -> bool:
+    """Whether the number of other modules follows from the number of experts."""
+    sizes = model.family.sizes
+    others = [text for other in model.family.index.values() if other != symbol for text in sizes[other].hf]
+    return any(key in expression.names(expression.parse(text)) for text in others for key in sizes[symbol].hf)
 
 
 # ------------------------------------------------------------------------------------------------ config and keys
