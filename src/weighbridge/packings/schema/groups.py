@@ -55,12 +55,6 @@ def _first(searches: Iterable[_Search], name: str) -> Match[Any] | None:
     return None
 
 
-def any_present(schemas: Iterable[PackingSchema], names: Iterable[str]) -> bool:
-    """Whether a name has the ending of some schema: not so in most models."""
-    schemas = tuple(schemas)
-    return bool(_present(schemas, _endings(schemas, names)))
-
-
 def _endings(schemas: Iterable[PackingSchema], names: Iterable[str]) -> str:
     """How the names end, a NUL behind each, as long as any suffix: 100,000 names end in a few dozen ways."""
     longest = max((len(suffix) for schema in schemas for suffix in schema.suffixes), default=1)
