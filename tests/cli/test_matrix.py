@@ -56,7 +56,8 @@ USES: Mapping[str, Sequence[str]] = {
     "fetch": ["URL OUT", "URL OUT --dry-run"],
     "mount": ["FOLDER POINT"],
     "serve": ["FOLDER"],
-    "ship": ["llama-server GGUF", "vllm FOLDER --dry-run", "mlx MLX --dry-run", "ollama GGUF one --store OUT.s",
+    "ship": ["llama-server GGUF --device rtx4090 --dry-run",
+             "vllm FOLDER --dry-run", "mlx MLX --dry-run", "ollama GGUF one --store OUT.s",
              "ollama GGUF one --modelfile OUT.m", "lmstudio GGUF me/one --store OUT.s", "hub GGUF me/one --dry-run",
              "hub GGUF me/one -o OUT.md"],
     "view": ["ST", "ST GGUF", "ST -o OUT.html", "FOLDER -o OUT.html"],
@@ -161,18 +162,10 @@ def _served(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def elsewhere() -> Iterator[str]:
-    """The address of a file."""
-    with FileServer({"/m/x.bin": bytes(100)}).running() as server:
-        yield f"{server.url}/m/x.bin"
-
-
-@pytest.fixture(scope="module")
 def words(
     sources: Mapping[str, Path],  # noqa: F811
-    elsewhere: str,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Mapping[str, str]:
+) -> Iterator[Mapping[str, str]]:
     """The files that the words above stand for."""
     here = tmp_path_factory.mktemp("words")
     (here / "TYPES").write_text("attn_k=q4_1")
@@ -190,7 +183,8 @@ def words(
     models = {"FOLDER": "folder", "GGUF": "gguf", "ST": "safetensors", "PT": "torch", "ADAPTER": "adapter"}
     made = {word: here / word for word in ("TYPES", "TABLE", "IMATRIX", "SUMS", "MODELS", "TWINS", "MLX", "POINT")}
     found = {word: str(path) for word, path in {**made, **{w: sources[s] for w, s in models.items()}}.items()}
-    return {**found, "URL": elsewhere}
+    with FileServer({"/m/x.bin": bytes(100)}).running() as server:
+        yield {**found, "URL": f"{server.url}/m/x.bin"}
 
 
 def expanded(command: str, words: Mapping[str, str], folder: Path) -> list[str]:

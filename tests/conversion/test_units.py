@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from weighbridge.conversion.plan.model import Plan, PlannedFile
 from weighbridge.conversion.plan.run import run
 from weighbridge.io.sink.journal import Journal
 from weighbridge.io.source import BytesSource
+from weighbridge.packings.write import packers, rounding
 from weighbridge.packings.write.packers import AffineOf
 from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes.base import Const, Node, Stored
@@ -125,6 +126,15 @@ def test_experts_that_are_alike_are_costed_once(monkeypatch: pytest.MonkeyPatch)
     assert len({costs.of([node], "x") for node in stored}) == len(asked) == 1
     assert costs.of([other], "x") != costs.of(stored[:1], "x")
     assert costs.of([experts[0]], "x") == costs.of([experts[1]], "x") == costs.of(stored[:1], "x")
+
+
+@pytest.mark.parametrize(
+    "packer", [lambda name: AffineOf(4, 32, BF16, name), lambda name: packers.FloatOf("mxfp4", BF16, name),
+               lambda name: rounding.IntegersOf("linear", 8, 32, True, BF16, BF16, name)],
+)  # fmt: skip
+def test_what_a_packed_tensor_is_called_makes_no_unit_of_its_own(packer: Callable[[str], Any]) -> None:
+    assert packer("a") == packer("b")
+    assert hash(packer("a")) == hash(packer("b"))
 
 
 def test_a_unit_that_was_noted_in_part_is_done_again_and_noted_once(

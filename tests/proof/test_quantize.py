@@ -332,6 +332,18 @@ def test_a_folder_gives_what_converter_and_tool_give(dtype: str, ftype: str, tmp
     assert difference((tmp_path / "ours.gguf").read_bytes(), (tmp_path / "theirs.gguf").read_bytes()) == ""
 
 
+@pytest.mark.parametrize("ftype", ["MXFP4_MOE", "Q8_0"])
+def test_experts_that_were_published_in_mxfp4(ftype: str, tmp_path: Path) -> None:
+    """gpt-oss: codes of the wanted type stay as they are; others are refused, as by llama-quantize."""
+    case = models.CASES["gpt-oss-mxfp4"]
+    folder = models.build(case, tmp_path / "folder", dtype="bfloat16")
+    between = reference_converter.convert(folder, tmp_path / "between.gguf", "bf16", pre=case.pre)
+    code = llama_quantize.quantize(str(between), str(tmp_path / "theirs.gguf"), ftype)[0]
+    assert (ours([str(folder), str(tmp_path / "ours.gguf"), ftype]) == 0) == (code == 0) == (ftype == "MXFP4_MOE")
+    if code == 0:
+        assert difference((tmp_path / "ours.gguf").read_bytes(), (tmp_path / "theirs.gguf").read_bytes()) == ""
+
+
 # -- where llama-quantize writes what can't be loaded ------------------------------------------------------------------
 
 

@@ -218,9 +218,15 @@ def _row(name: str, node: Node, made: Node, wanted: str | None, weighted: bool) 
 
 
 def _packed_refusal(name: str, node: Node, target: DType, options: QuantizeOptions) -> list[ftypes.Refusal]:
-    """The refusal to quantize a tensor that another tool has quantized."""
+    """The refusal to quantize a tensor that another tool has quantized; not where its codes stay as they are."""
     packed = packed_in(node)
-    if packed is None or not is_quantized(packed) or options.allow_requantize or target.kind is not Kind.BLOCK:
+    if (
+        packed is None
+        or node.spec.dtype is target
+        or not is_quantized(packed)
+        or options.allow_requantize
+        or target.kind is not Kind.BLOCK
+    ):
         return []
     return [ftypes.Refusal(name, "requantize", f"it is already quantized ({packed.packing.name})")]
 

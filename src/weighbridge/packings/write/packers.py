@@ -9,7 +9,7 @@ to one file; a single part costs only what it needs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import ClassVar, Final, NamedTuple
 
@@ -54,7 +54,7 @@ class AffineOf:
     bits: int
     group: int
     scale_dtype: DType
-    name: str = "a tensor"
+    name: str = field(default="a tensor", compare=False)  # in errors; tensors are packed alike
 
     quantizes: ClassVar[bool] = True
 
@@ -105,7 +105,7 @@ class FloatOf:
 
     mode: str
     dtype: DType
-    name: str = "a tensor"
+    name: str = field(default="a tensor", compare=False)  # in errors; tensors are packed alike
 
     quantizes: ClassVar[bool] = True
 

@@ -15,7 +15,7 @@ isn't. transformers (5.23, `Fp8Quantize`) divides by nothing: it multiplies by 4
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -119,7 +119,7 @@ class IntegersOf:
     symmetric: bool
     dtype: DType
     scale_dtype: DType
-    name: str = "a tensor"
+    name: str = field(default="a tensor", compare=False)  # in errors; tensors are packed alike
 
     quantizes: ClassVar[bool] = True
 
@@ -157,7 +157,7 @@ class SmallOf:
     columns: int
     dtype: DType
     multiplied: bool = False
-    name: str = "a tensor"
+    name: str = field(default="a tensor", compare=False)  # in errors; tensors are packed alike
 
     quantizes: ClassVar[bool] = True
 
@@ -223,7 +223,7 @@ class MicroOf:
     bits: int
     dtype: DType
     overall: bool = False
-    name: str = "a tensor"
+    name: str = field(default="a tensor", compare=False)  # in errors; tensors are packed alike
 
     quantizes: ClassVar[bool] = True
 
