@@ -266,10 +266,9 @@ class Checkpoint(Closing):
     @cached_property
     def packed(self) -> Mapping[str, PackedGroup]:
         """The packed weight that each of its stored tensors belongs to."""
-        from weighbridge.packings.schema.base import any_present
-        from weighbridge.packings.schema.registry import schemas
+        from weighbridge.packings.schema.registry import any_present
 
-        if not any_present(schemas(), self.stored):
+        if not any_present(self.stored):
             return {}  # without a look at config.json
         from weighbridge.packings.unpacking import groups
 

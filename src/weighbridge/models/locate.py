@@ -98,7 +98,8 @@ class Place:
 def locate(path: str | Path) -> Place:
     """The files of the model at `path`. FileNotFoundError or UsageError where there is none."""
     path = resolve_path(path)
-    if str(path) == "-":
+    name = path.name
+    if name == "-" == str(path):
         raise UsageError("standard input can't be read", hint="a model is read in any order: write it to a file first")
     try:
         mode = path.stat().st_mode
@@ -106,11 +107,11 @@ def locate(path: str | Path) -> Place:
         raise FileNotFoundError(errno.ENOENT, "no such file or folder", str(path)) from None
     if stat.S_ISDIR(mode):
         return _folder(path)
-    if path.name.endswith(".index.json"):
+    if name.endswith(".index.json"):
         return _indexed(path)
     if is_modelfile(path):
         return _described(path)
-    one = numbered(path.name)
+    one = numbered(name)
     if one and one.suffix == ".gguf":
         return Place(path, _siblings(path, one), path.parent)
     return Place(path, (path,), path.parent, notes=_left_in_store(path))

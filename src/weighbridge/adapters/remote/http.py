@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -192,7 +193,7 @@ class HttpClient(Persistence):
             client.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_clients", None):
+        if getattr(self, "_clients", None) and not sys.is_finalizing():
             self.close()
 
     # ---------------------------------------------------------------- one file
