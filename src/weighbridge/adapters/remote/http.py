@@ -110,7 +110,49 @@ class HttpFile:
             self._whole = bytes(data)
 
 
-class HttpClient:
+class Persistence:
+    """What is done again after what may pass, within the patience for one place."""
+
+    def __init__(self) -> None:
+        self.patience = PATIENCE
+        self._left = self.patience.in_all
+        self._lock = threading.Lock()
+
+    def persistent(self, name: str, act: Callable[[], _T], progress: Callable[[], int]) -> _T:
+        """Repeat `act` after what may pass. Tries that bring nothing new are counted, and all waits are bounded."""
+        failures, before = 0, 0
+        while True:
+            try:
+                return act()
+            except Passing as error:
+                failures = 0 if progress() > before else failures
+                moved, before = progress() > before, progress()
+                if not moved:
+                    failures += 1
+                self._pause(name, error, failures)
+
+    def _pause(self, name: str, error: Passing, failures: int) -> None:
+        wait = error.wait
+        if wait is None:
+            wait = self.patience.first_wait * 2 ** (failures - 1) * random.uniform(0.7, 1.3) if failures else 0.0
+        wait = max(wait, _LEAST_WAIT)
+        if wait > self.patience.longest_wait:
+            raise RemoteError(f"{name}: {error}", hint=f"the server asks to wait {wait:.0f} s: try again then")
+        with self._lock:
+            self._left -= wait
+            spent = self._left < 0
+        if failures >= self.patience.tries or spent:
+            raise RemoteError(f"{name}: {error}", hint="check the network and the server, and try again; "
+                              "--resume goes on with what was interrupted" if spent else
+                              "check the network and the server, and try again") from None  # fmt: skip
+        time.sleep(wait)
+
+    def is_slow(self, count: int, seconds: float) -> bool:
+        """Whether `count` bytes in so long a time are as good as none."""
+        return seconds > self.patience.between_bytes and count < self.patience.least_rate * seconds
+
+
+class HttpClient(Persistence):
     """Connections to one origin and to where it redirects. `headers` may hold credentials, for the origin alone."""
 
     def __init__(
@@ -123,11 +165,10 @@ class HttpClient:
     ) -> None:
         """`advice`: the next step where access is denied. `explain`: what the origin means by a refusal, where its
         headers say more than the status."""
+        super().__init__()
         self.origin, self.headers = _origin(origin), {"Accept-Encoding": "identity", **headers}
-        self.patience, self.advice, self.explain = PATIENCE, advice, explain
-        self._left = self.patience.in_all
+        self.advice, self.explain = advice, explain
         self._moved: dict[str, str] = {}
-        self._lock = threading.Lock()
         self._clients: dict[str, httpx2.Client] = {}
 
     def _client(self, url: str) -> httpx2.Client:
@@ -226,7 +267,7 @@ class HttpClient:
                 if done == len(out):
                     break
                 if (now := time.monotonic()) - since > self.patience.between_bytes:
-                    if (done - mark) < self.patience.least_rate * (now - since):
+                    if self.is_slow(done - mark, now - since):
                         raise Passing("the answer comes too slowly")
                     since, mark = now, done
         except httpx2.TransportError:
@@ -263,13 +304,14 @@ class HttpClient:
         self, url: str, name: str, headers: Mapping[str, str], linked: str | None = None
     ) -> Iterator[httpx2.Response]:
         """The answer to a GET, behind all redirects. `linked`: the version that the Hub tells beside a redirect."""
-        at = self._moved.get(url, url)
+        at, renewed = self._moved.get(url, url), False
         for _ in range(HOPS + 1):
             response = self._send(at, name, headers)
             try:
                 if response.status_code not in _REDIRECTS:
-                    if response.status_code in (401, 403, 404, 410) and self._moved.pop(url, None) is not None:
-                        at = url  # a signed address has run out: ask for a new one
+                    moved = self._moved.pop(url, None) if response.status_code in (401, 403, 404, 410) else None
+                    if moved is not None and not renewed:
+                        at, renewed = url, True  # a signed address has run out: ask for a new one
                         continue
                     yield response
                     return
@@ -334,37 +376,6 @@ class HttpClient:
         if status == 416:
             raise changed(name)
         raise RemoteError(f"{name}: {host} answers {status}", hint="check the address")
-
-    # ---------------------------------------------------------------- patience
-
-    def persistent(self, name: str, act: Callable[[], _T], progress: Callable[[], int]) -> _T:
-        """Repeat `act` after what may pass. Tries that bring nothing new are counted, and all waits are bounded."""
-        failures, before = 0, 0
-        while True:
-            try:
-                return act()
-            except Passing as error:
-                failures = 0 if progress() > before else failures
-                moved, before = progress() > before, progress()
-                if not moved:
-                    failures += 1
-                self._pause(name, error, failures)
-
-    def _pause(self, name: str, error: Passing, failures: int) -> None:
-        wait = error.wait
-        if wait is None:
-            wait = self.patience.first_wait * 2 ** (failures - 1) * random.uniform(0.7, 1.3) if failures else 0.0
-        wait = max(wait, _LEAST_WAIT)
-        if wait > self.patience.longest_wait:
-            raise RemoteError(f"{name}: {error}", hint=f"the server asks to wait {wait:.0f} s: try again then")
-        with self._lock:
-            self._left -= wait
-            spent = self._left < 0
-        if failures >= self.patience.tries or spent:
-            raise RemoteError(f"{name}: {error}", hint="check the network and the server, and try again; "
-                              "--resume goes on with what was interrupted" if spent else
-                              "check the network and the server, and try again") from None  # fmt: skip
-        time.sleep(wait)
 
 
 def check_whole(name: str, size: int) -> None:

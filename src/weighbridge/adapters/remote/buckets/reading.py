@@ -4,15 +4,16 @@ by the names that the providers' own tools use (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Final
 
 from weighbridge.adapters.remote.extra import check_online, package, same_job
-from weighbridge.adapters.remote.http import changed
+from weighbridge.adapters.remote.http import Passing, Persistence, changed
 from weighbridge.base.errors import RemoteError, UsageError
 from weighbridge.io.location import RemotePath
 from weighbridge.io.ranges import RangeSource
@@ -36,27 +37,56 @@ class BucketFile:
     name: str
     size: int
     version: str
+    persistence: Persistence = field(default_factory=Persistence)
 
     def fetch(self, offset: int, out: memoryview, stopped: Callable[[], bool]) -> None:
-        """Fill `out` with the bytes at `offset`. RemoteError where the object is another one now."""
+        """Fill `out` with the bytes at `offset`, from the byte on where an answer broke off. RemoteError where the
+        object is another one now."""
+        done = 0
+
+        def rest() -> None:
+            nonlocal done
+            before, began = done, time.monotonic()
+            for part in self._parts(offset + done, len(out) - done):
+                if stopped():
+                    raise CancelledError
+                out[done : done + len(part)] = part
+                done += len(part)
+                if self.persistence.is_slow(done - before, time.monotonic() - began):
+                    done = before  # no progress
+                    raise Passing("the answer comes too slowly")
+            if done < len(out):
+                raise Passing("the answer ended early")
+
+        self.persistence.persistent(self.name, rest, lambda: done)
+
+    def _parts(self, offset: int, length: int) -> Iterator[memoryview]:
+        """The answer as it comes, of the version that was first seen. Not every server heeds If-Match."""
         obstore = package("obstore", "reading from a bucket")
-        if stopped():
-            raise CancelledError
-        options: dict[str, Any] = {"range": (offset, offset + len(out))}
+        options: dict[str, Any] = {"range": (offset, offset + length)}
         if self.version:
             options["if_match"] = self.version
         with BucketErrors(self.name):
-            data = obstore.get(self.store, self.key, options=options).bytes()
-        if len(data) != len(out):
+            found = obstore.get(self.store, self.key, options=options)
+        if found.meta["size"] != self.size or (self.version and found.meta["e_tag"] not in (None, self.version)):
             raise changed(self.name)
-        out[:] = data
+        chunks, count = iter(found.stream(min_chunk_size=1)), 0
+        while count < length:
+            try:
+                part = memoryview(next(chunks))[: length - count]
+            except StopIteration:
+                return
+            except Exception as error:
+                raise Passing(f"the answer broke off ({type(error).__name__})") from None
+            count += len(part)
+            yield part
 
 
 class BucketTree:
     """The objects of a bucket; each folder is listed once."""
 
     def __init__(self, title: str, store: Any) -> None:
-        self.title, self.store = title, store
+        self.title, self.store, self.persistence = title, store, Persistence()
         self._listed: dict[str, dict[str, Any] | None] = {}
 
     def _list(self, folder: str) -> dict[str, Any] | None:
@@ -93,7 +123,8 @@ class BucketTree:
         found = self._object(name)
         if found is None:
             raise FileNotFoundError(2, "no such object", f"{self.title}/{name}")
-        return RangeSource(BucketFile(self.store, name, f"{self.title}/{name}", found["size"], found["e_tag"] or ""))
+        title, version = f"{self.title}/{name}", found["e_tag"] or ""
+        return RangeSource(BucketFile(self.store, name, title, found["size"], version, self.persistence))
 
 
 class BucketErrors:
