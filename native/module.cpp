@@ -2,6 +2,7 @@
 // classes, and no state but the level.
 #include "calls.hpp"
 #include "dispatch.hpp"
+#include "headers.hpp"
 #include "pickles.hpp"
 #include "strings.hpp"
 
@@ -157,6 +158,36 @@ nb::tuple plain_pickle_end(Bytes buffer, Bytes names) {
   return nb::make_tuple(found.end, storages);
 }
 
+// ---------------------------------------------------------------- safetensors headers
+
+std::string_view view(Bytes bytes) { return {reinterpret_cast<const char*>(bytes.data), bytes.size}; }
+nb::str text(std::string_view s) { return nb::str(s.data(), s.size()); }
+
+// entry(name, dtype, shape, offset in the file, bytes) of each tensor by name, in the order of their bytes, and the
+// metadata; None of a header that isn't plain. `dtypes`: the object of each row of `types`.
+nb::object plain_safetensors(Bytes json, Bytes types, u64 start, u64 size, nb::tuple dtypes, nb::object entry) {
+  const PlainHeader found = plain_header(view(json), view(types), start, size);
+  if (!found.plain) return nb::none();
+  std::vector<nb::tuple> forms;  // what tensors of one form share
+  for (const TensorForm& f : found.forms) {
+    nb::list shape;
+    for (const u64 n : f.shape) shape.append(n);
+    forms.push_back(nb::make_tuple(dtypes[f.type], nb::tuple(shape), f.nbytes));
+  }
+  nb::dict tensors, metadata;
+  for (const PlainTensor& t : found.tensors) {
+    const nb::tuple& form = forms[t.form];
+    const nb::str name = text(t.name);
+    const nb::int_ offset(start + t.begin);
+    PyObject* values[] = {name.ptr(), form[0].ptr(), form[1].ptr(), offset.ptr(), form[2].ptr()};
+    nb::object made = nb::steal(PyObject_Vectorcall(entry.ptr(), values, 5, nullptr));
+    if (!made.is_valid() || PyDict_SetItem(tensors.ptr(), name.ptr(), made.ptr())) throw nb::python_error();
+  }
+  for (const auto& [key, value] : found.metadata) metadata[text(key)] = text(value);
+  if (tensors.size() != found.tensors.size() || metadata.size() != found.metadata.size()) return nb::none();  // repeated
+  return nb::make_tuple(tensors, metadata);
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
@@ -214,4 +245,6 @@ NB_MODULE(_native, m) {
         "GGUF strings as a list of str, and the position behind them.");
   m.def("plain_pickle_end", plain_pickle_end, "buffer"_a, "names"_a,
         "Where a pickle of plain data and tensors ends (0 of any other), and its storages.");
+  m.def("plain_safetensors", plain_safetensors, "json"_a, "types"_a, "start"_a, "size"_a, "dtypes"_a, "entry"_a,
+        "Entries by name, and metadata, of a plain safetensors header; None of any other.");
 }

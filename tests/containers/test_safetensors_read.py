@@ -6,6 +6,7 @@ import gc
 import json
 import re
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import example, given, settings
@@ -14,6 +15,7 @@ from tests.containers.safetensors_cases import CASES, GOOD, Case, entry, file, o
 
 from weighbridge.base.dtypes import RANK
 from weighbridge.base.errors import FormatError
+from weighbridge.base.native import native
 from weighbridge.containers.base import Index, Severity, check_regions
 from weighbridge.containers.safetensors import container as safetensors
 from weighbridge.containers.safetensors import exact as safetensors_exact
@@ -35,6 +37,12 @@ def ours(data: bytes) -> Found | None:
         return contents(safetensors.parse(BytesSource(data)))
     except FormatError:
         return None
+
+
+def slowly(data: bytes) -> Found | None:
+    """As `ours`, without the extension's walk."""
+    with patch.object(safetensors, "plain_safetensors", lambda *_: None):
+        return ours(data)
 
 
 def reference(data: bytes) -> Found | None:
@@ -104,7 +112,8 @@ def test_every_byte_is_named(case: Case) -> None:
 
 @cases
 def test_the_exact_path_reads_what_the_fast_one_reads(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    fast = ours(case.data)
+    fast = slowly(case.data)
+    monkeypatch.setattr(safetensors, "plain_safetensors", lambda *_: None)
     monkeypatch.setattr(safetensors, "_fast", lambda raw: None)
     assert ours(case.data) == fast
 
@@ -112,6 +121,87 @@ def test_the_exact_path_reads_what_the_fast_one_reads(case: Case, monkeypatch: p
 def test_most_files_take_the_fast_path() -> None:
     raw = file(f'{{"__metadata__":{{"format":"pt"}},"a.b:0":{entry()},"-1":{entry(offsets="[8,16]")}}}   ', 16)[8:-16]
     assert safetensors._fast(raw) is not None
+
+
+# ---- the extension's walk, which has nothing to remark
+
+
+def plain(data: bytes) -> Index | None:
+    """What the walk lets pass of a file."""
+    problems = Problems()
+    _, raw = safetensors._header(BytesSource(data), problems)
+    return None if raw is None or problems else safetensors._plain(BytesSource(data), raw)
+
+
+SPELLINGS = {
+    "reference": f'{{"__metadata__":{{"format":"pt"}},"a.b:0":{entry()},"-1":{entry(offsets="[8,16]")}}}',
+    "json.dumps": f'{{"a": {{"dtype": "I32", "shape": [1, 2], "data_offsets": [0, 8]}}, '
+    f'"b": {entry(offsets="[8, 16]")}}}',
+    "indented": f'{{\n\t"a": {entry()} ,\r\n"b":{entry(offsets="[ 8 , 16 ]")}\n}}',
+    "sorted names": f'{{"a":{entry(offsets="[8,16]")},"b":{entry()}}}',
+    "sorted fields": f'{{"a":{{"data_offsets":[0,8],"dtype":"I32","shape":[2]}},"b":{entry(offsets="[8,16]")}}}',
+    "metadata last": f'{{"a":{entry()},"b":{entry(offsets="[8,16]")},"__metadata__":{{"k":"v","l":""}}}}',
+    "no metadata": f'{{"__metadata__":{{}},"a":{entry(shape="[]", offsets="[0,4]")},'
+    f'"b":{entry("F32", "[3,1]", "[4,16]")}}}',
+    "empty tensors": f'{{"a":{entry(shape="[0,9]", offsets="[0,0]")},"b":{entry(shape="[4]", offsets="[0,16]")}}}',
+    "types of few bits": f'{{"a":{entry("F4", "[2,8]", "[0,8]")},"b":{entry("F6_E2M3", "[4]", "[8,11]")},'
+    f'"c":{entry("U8", "[5]", "[11,16]")}}}',
+}
+
+
+@pytest.mark.parametrize("header", SPELLINGS.values(), ids=SPELLINGS.keys())
+def test_a_usual_header_is_plain(header: str) -> None:
+    if native is None:
+        pytest.skip("no extension")
+    data = file(header + " " * (-len(header) % 8), 16)
+    assert plain(data) is not None
+    assert ours(data) == slowly(data)
+    for size in range(len(header)):  # nothing less is: neither a part of the header, nor one without a character
+        for spoiled in (header[:size], header[:size] + header[size + 1 :]):
+            broken = file(spoiled + " " * (-len(spoiled) % 8), 16)
+            assert ours(broken) == slowly(broken)
+
+
+@cases
+def test_a_plain_header_is_without_remarks(case: Case) -> None:
+    """Whatever the walk lets pass, the others read as it does and have nothing to say about."""
+    found = plain(case.data)
+    if found is None:
+        return
+    whole, findings = safetensors.examine(BytesSource(case.data))
+    assert (found.entries, dict(found.metadata)) == (whole.entries, dict(whole.metadata))
+    assert (found.data_start, found.findings, found.by_name) == (whole.data_start, findings, whole.by_name)
+    assert findings == ()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        '{"a":{"data_offsets":[0,8],"dtype":"I32","data_offsets":[]}}',
+        '{"a":{"dtype":"I32","shape":[2],"data_offsets":[0,8],"data_offsets":[]}}',
+        '{"a":{"dtype":"I32","dtype":"I32","data_offsets":[0,8]}}',
+        '{"a":{"dtype":"","dtype":"I32","shape":[2],"data_offsets":[0,8]}}',
+        '{"a":{"dtype":"I32","shape":[],"shape":[2],"data_offsets":[0,8]}}',
+        f'{{"a":{entry()},"a":{entry()}}}',
+        f'{{"__metadata__":{{}},"__metadata__":{{}},"a":{entry()}}}',
+        f'{{"__metadata__":{{"k":"v","k":"v"}},"a":{entry()}}}',
+        f'{{"a":{entry(shape="[02]")}}}',
+        f'{{"a":{entry(shape="[18446744073709551618]")}}}',
+        f'{{"a":{entry(shape="[4294967296,4294967296,2]")}}}',
+        f'{{"a":{entry(offsets="[0,8,8]")}}}',
+        f'{{"a":{entry(offsets="[8]")}}}',
+        f'{{"a":{entry()},}}',
+        f'{{,"a":{entry()}}}',
+        f'{{"a":{entry()}}}}}',
+        f'{{"":{entry()}}}',
+        f'{{"a\x7f":{entry()}}}',
+        f' {{"a":{entry()}}}',
+        f'{{"a":{entry()}}}\n',
+    ],
+)  # fmt: skip
+def test_an_odd_header_is_not_plain(header: str) -> None:
+    data = file(header.ljust(len(header) + -len(header) % 8), 8)
+    assert plain(data) is None
 
 
 # ---- damage
@@ -279,7 +369,7 @@ def files(draw: Any) -> bytes:
 @given(files())
 @example(one(entry(shape="[2,9223372036854775808,4,0]", offsets="[0,0]"), 0))
 def test_random_files_get_the_references_verdict(data: bytes) -> None:
-    assert ours(data) == reference(data)
+    assert ours(data) == slowly(data) == reference(data)
     check_regions(safetensors.regions(BytesSource(data)), len(data))
     safetensors.examine(BytesSource(data))
 
@@ -298,7 +388,7 @@ def test_damaged_cases_get_the_references_verdict(case: Case, draw: Any) -> None
     if draw.draw(st.booleans()) and len(data) >= 8:  # let the length be right again, so that the rest is judged
         end = max(data.rfind(b"}") + 1, 8)
         data[:8] = (end - 8).to_bytes(8, "little")
-    assert ours(bytes(data)) == reference(bytes(data))
+    assert ours(bytes(data)) == slowly(bytes(data)) == reference(bytes(data))
 
 
 @pytest.mark.oracle
@@ -398,5 +488,24 @@ def test_every_dtype_of_the_table_counts(monkeypatch: pytest.MonkeyPatch) -> Non
         assert contents(safetensors.parse(BytesSource(data))) == reference(data)
         wrong = {**safetensors_exact.TYPES, name: (safetensors_exact.TYPES[name][0], 7)}
         monkeypatch.setattr(safetensors, "TYPES", wrong)
-        assert ours(data) is None
+        assert slowly(data) is None
+        monkeypatch.undo()
+
+
+@pytest.mark.mutation
+@pytest.mark.parametrize("name", RANK)
+def test_every_row_of_the_walks_table_counts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A type of another width, and one of another alignment, which a plain file has."""
+    if native is None:
+        pytest.skip("no extension")
+    dtype, bits = safetensors_exact.TYPES[name]
+    at = safetensors._TYPE_ROWS.index(bytes((bits, dtype.word, len(name))) + name.encode())
+    data = one(entry(name, "[8]", f"[0,{bits}]"), bits)
+    data = one(entry(name, "[8]", f"[0,{bits}]"), bits, pad=-(len(data) - bits) % 8)
+    assert plain(data) is not None
+    for place, wrong in ((0, bits + 1), (1, 80)):
+        rows = bytearray(safetensors._TYPE_ROWS)
+        rows[at + place] = wrong
+        monkeypatch.setattr(safetensors, "_TYPE_ROWS", bytes(rows))
+        assert plain(data) is None
         monkeypatch.undo()

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import os
 from array import array
+from collections.abc import Callable
 from importlib import import_module
 from itertools import pairwise
 from struct import Struct
 from types import MappingProxyType, ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from weighbridge.base.errors import UsageError
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 ENVIRONMENT: Final = "WEIGHBRIDGE_SIMD"
+Value = TypeVar("Value")
 
 
 def _load() -> tuple[Any, str | None]:
@@ -59,6 +61,16 @@ def plain_pickle_end(data: Buffer, names: Buffer) -> tuple[int, list[tuple[str, 
     all; and the storages that it names, with their bytes. 0 of any other, and where there is no extension: the abstract
     machine (`unpickle/machine.py`) says what it is. `names`: the table in native/pickles.hpp."""
     return native.plain_pickle_end(data, names) if native is not None else (0, [])
+
+
+def plain_safetensors(
+    json: Buffer, types: Buffer, start: int, size: int, dtypes: tuple[Any, ...], entry: Callable[..., Value]
+) -> tuple[dict[str, Value], dict[str, str]] | None:
+    """`entry(name, dtype, shape, offset, bytes)` of each tensor by name, in the order of their bytes, and the metadata,
+    of a safetensors header that is spelled as writers spell it and with which nothing is wrong or odd: data from byte
+    `start` on, `size` bytes of it. None of any other, and where there is no extension. `types`: the table in
+    native/headers.hpp; `dtypes`: the objects of its rows."""
+    return native.plain_safetensors(json, types, start, size, dtypes, entry) if native is not None else None
 
 
 def skip_strings(buffer: Buffer, at: int, count: int, width: int, big_endian: bool) -> tuple[int, int]:

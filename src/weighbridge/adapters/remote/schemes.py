@@ -28,12 +28,13 @@ TARGETS: Final = MappingProxyType(
         **{"abfs": "buckets.azure", "hf": "hub_upload"},
     }
 )
+_RESOLVED: Final = (RemotePath, StoredPath)
 _HUB: Final = frozenset({"huggingface.co", "www.huggingface.co", "hf.co"})
 
 
 def resolve_path(path: str | os.PathLike[str]) -> Path:
     """The path that a user names: on this machine, or elsewhere by its scheme. UsageError for an unknown scheme."""
-    if isinstance(path, RemotePath | StoredPath):
+    if isinstance(path, _RESOLVED):
         return path
     text = os.fspath(path)
     if is_remote(text):

@@ -130,6 +130,12 @@ def uniform(config: Config, *keys: str) -> dict[str, Any]:
     return {key: value[0] for key, value in listed.items() if all(one == value[0] for one in value)}
 
 
+def last_layer(config: Config, key: str) -> dict[str, Any]:
+    """The number of the last layer for -1, and for one beyond it: classes compare with `<=`."""
+    last, value = _layers(config) - 1, config.get(key)
+    return {key: last} if isinstance(value, int) and (value == -1 or value > last) else {}
+
+
 def layer_sparsity(config: Config) -> dict[str, Any]:
     """The list of how sparse each layer is, which the class makes up where a config has none, and how many layers lead
     with the usual 0.95 before dense ones (-1: the list is another). transformers 5.23, `Gemma3nTextConfig`."""
@@ -448,6 +454,7 @@ RULES: Final[Mapping[str, Callable[..., dict[str, Any]]]] = MappingProxyType(
         "adjusted_width": adjusted_width,
         "block_configs": block_configs,
         "indexer_types": indexer_types,
+        "last_layer": last_layer,
         "layer_rotation": layer_rotation,
         "layer_sparsity": layer_sparsity,
         "leading_dense": leading_dense,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from functools import cache
 from typing import Final
 
 from weighbridge.base.plugins import PACKINGS, plugins
@@ -26,3 +28,23 @@ SHIPPED: Final = (
 def schemas() -> tuple[PackingSchema, ...]:
     """The shipped schemas, then those of installed plug-ins."""
     return (*SHIPPED, *plugins(PACKINGS, PackingSchema).values())
+
+
+#: From so many names on it pays to look at their last parts alone ("weight", "bias"), of which there are few.
+_MANY: Final = 200
+
+
+def any_present(names: Collection[str]) -> bool:
+    """Whether a name has the ending of some schema: not so in most models."""
+    few = names if len(names) < _MANY else {name.rpartition(".")[2] for name in names}
+    joined = "\0".join((*few, ""))
+    if not any(ending in joined for ending in _last_parts(tuple(plugins(PACKINGS, PackingSchema)))):
+        return False
+    endings = tuple(schema.suffix for schema in schemas())
+    return any(name.endswith(endings) for name in names)
+
+
+@cache
+def _last_parts(others: tuple[str, ...]) -> tuple[str, ...]:
+    """How names end, with a NUL, that have the ending of some schema. `others`: those of plug-ins."""
+    return tuple({f"{schema.suffix.rpartition('.')[2]}\0" for schema in schemas()})
