@@ -93,9 +93,12 @@ class _Reader:
         entries = self.values.get(key)
         if entries is None:
             return None
-        if isinstance(entries, str) or not hasattr(entries, "__len__"):
-            all_layers = entries if wanted is None else entries in wanted
-            return frozenset(range(self.count)) if all_layers else frozenset()
+        if not hasattr(entries, "__len__"):
+            return frozenset(range(self.count)) if entries else frozenset()
+        if isinstance(entries, str) and any(
+            len(str(word)) > 1 for word in wanted or ()
+        ):  # a word, not a letter a layer
+            return frozenset(range(self.count)) if entries in (wanted or ()) else frozenset()
         if len(entries) < self.count:
             raise FormatError("hasn't an entry for each layer", field=key, expected=self.count, found=len(entries))
         return frozenset(i for i, e in enumerate(entries[: self.count]) if (e if wanted is None else e in wanted))
