@@ -249,6 +249,40 @@ def as_block_configs(config: Config) -> dict[str, Any]:
     return {**dict.fromkeys(_BLOCKS), "num_attention_heads": heads, "block_configs": blocks}
 
 
+_SPARSE: Final = {
+    "index_n_heads": "sparse_num_index_heads", "index_head_dim": "sparse_index_dim",
+    "index_block_size": "sparse_block_size", "index_topk_blocks": "sparse_topk_blocks",
+    "index_local_blocks": "sparse_local_block",
+}  # fmt: skip
+
+
+def sparse_attention(config: Config) -> dict[str, Any]:
+    """The settings of block-sparse attention that a published config has in an object of their own
+    (configuration_minimax_m3_vl.py, transformers 5.23)."""
+    own = config.get("sparse_attention_config")
+    if not isinstance(own, Mapping):
+        return {}
+    numbers = own.get("sparse_attention_freq")
+    kinds = ["minimax_m3_sparse" if n else "full_attention" for n in numbers] if isinstance(numbers, list) else None
+    listed = {} if kinds is None or config.get("layer_types") is not None else {"layer_types": kinds}
+    return {**listed, **{key: own[word] for key, word in _SPARSE.items() if word in own}}
+
+
+def leading_dense(config: Config) -> dict[str, Any]:
+    """Which layers have experts, of a config that says so of each in words or in numbers, or how many dense layers
+    lead; and how many do (configuration_minimax_m3_vl.py, configuration_cohere2_moe.py, transformers 5.23)."""
+    kinds, numbers = config.get("mlp_layer_types"), config.get("moe_layer_freq")
+    if kinds is None and isinstance(numbers, list):
+        kinds = ["sparse" if number else "dense" for number in numbers]
+    if kinds is None:
+        count, layers = integer(config.get("first_k_dense_replace") or 0, "first_k_dense_replace"), _layers(config)
+        kinds = ["dense" if layer < count else "sparse" for layer in range(layers)]
+    if not isinstance(kinds, list):
+        raise FormatError("is not a list", field="mlp_layer_types", found=repr(kinds)[:80])
+    led = next((layer for layer, kind in enumerate(kinds) if kind != "dense"), len(kinds))
+    return {"mlp_layer_types": kinds, "first_k_dense_replace": led}
+
+
 def layer_rotation(config: Config) -> dict[str, Any]:
     """Which layers rotate, of a config that has a base frequency for each (0: none), and how many frequencies there
     are, of which a GGUF holds one (configuration_granite_swa.py, transformers 5.23)."""
@@ -462,7 +496,9 @@ RULES: Final[Mapping[str, Callable[..., dict[str, Any]]]] = MappingProxyType(
         "layer_rotation": layer_rotation,
         "layer_sparsity": layer_sparsity,
         "primary_router": primary_router,
+        "leading_dense": leading_dense,
         "query_groups": query_groups,
+        "sparse_attention": sparse_attention,
         "uniform": uniform,
         "unlike_layers": unlike_layers,
         "window_layout": window_layout,
