@@ -6,6 +6,8 @@ import json
 import mmap
 import os
 import pickle
+import subprocess
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterable
@@ -17,7 +19,7 @@ import pytest
 from tests.api.test_provider import CONFIG
 
 import weighbridge as wb
-from weighbridge.base.dtypes import F32
+from weighbridge.base.dtypes import BF16, F32
 from weighbridge.base.errors import UsageError
 from weighbridge.io import page_cache
 from weighbridge.io.source import FileSource
@@ -54,7 +56,7 @@ def announced(monkeypatch: pytest.MonkeyPatch) -> dict[str, Ranges]:
     found: dict[str, Ranges] = {"advise": [], "advise_behind": []}
     for name, ranges in found.items():
 
-        def note(source: FileSource, told: Iterable[tuple[int, int]], ranges: Ranges = ranges) -> None:
+        def note(source: FileSource, told: Iterable[tuple[int, int]], *_: Any, ranges: Ranges = ranges) -> None:
             ranges.extend(told)
 
         monkeypatch.setattr(FileSource, name, note)
@@ -271,7 +273,7 @@ def test_what_is_in_memory_is_not_announced_again(tmp_path: Path, monkeypatch: p
     ):
         advised.clear()
         monkeypatch.setattr(module, "_is_cached", lambda fd, at, cached=cached: at in cached)
-        module._will_need_then_close(os.open(tmp_path / "a", os.O_RDONLY), deque([(5, 10), (15, 10), (25, 5)]))
+        module._fetch_then_close(os.open(tmp_path / "a", os.O_RDONLY), deque([(5, 10), (15, 10), (25, 5)]), None)
         assert advised == want
 
 
@@ -290,3 +292,79 @@ def test_threads_announce_each_piece_once(tmp_path: Path, monkeypatch: pytest.Mo
     for thread in (t for t in threading.enumerate() if t not in before):
         thread.join(60)
     assert sorted(advised) == [(0, 10), (10, 10), (20, 10), (30, 10), (40, 5), (50, 10)]
+
+
+# ---------------------------------------------------------------------- mapped ahead
+
+
+def resident(path: Path) -> int:
+    """Bytes of the mappings of a file whose pages are in this process's page table."""
+    inside, total = False, 0
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        head = line.split()[0]
+        if "-" in head and not head.endswith(":"):
+            inside = line.endswith(str(path))
+        elif inside and head == "Rss:":
+            total += int(line.split()[1]) * 1024
+    return total
+
+
+@pytest.fixture
+def mapped_file(tmp_path: Path) -> Path:
+    """A file of 1 MiB. Skips where the system can't map pages ahead."""
+    path = tmp_path.resolve() / "a"
+    path.write_bytes(b"x" * MIB)
+    with mmap.mmap(-1, mmap.PAGESIZE) as page:
+        if not page_cache.populate(np.frombuffer(page, np.uint8).ctypes.data, mmap.PAGESIZE):
+            pytest.skip("NOTHING WAS MAPPED AHEAD: Linux does that since 5.14")
+    return path
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_pages_of_a_view_are_mapped_before_they_are_touched(private: bool, mapped_file: Path) -> None:
+    before = threading.enumerate()
+    with FileSource(mapped_file) as source:
+        view = source.map(private)
+        assert resident(mapped_file) == 0
+        source.advise_behind([(5, MIB // 2)], prefetch._populating(view))
+        for thread in (t for t in threading.enumerate() if t not in before):
+            thread.join(60)
+    assert resident(mapped_file) >= MIB // 2
+    assert view[MIB - 1] == ord("x")
+
+
+def test_mapping_ahead_ends_where_the_file_does(mapped_file: Path) -> None:
+    with FileSource(mapped_file) as source:
+        fetch = prefetch._populating(source.map())
+        assert not fetch(MIB, 1)  # beyond the mapping
+        os.truncate(mapped_file, mmap.PAGESIZE)
+        assert not fetch(0, MIB)  # and no signal
+        assert fetch(0, mmap.PAGESIZE)
+
+
+def test_a_program_may_end_while_pages_are_mapped(folder: Path) -> None:
+    """Threads that map pages are stopped with the interpreter, wherever they are."""
+    code = f"import weighbridge as wb; print(len(wb.open({str(folder)!r}).numpy()))"
+    for _ in range(3):
+        ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "12\n", "")
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch", "bf16"])
+def test_what_is_computed_is_not_mapped(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Views are mapped in the mapping that they are views of; what is decoded is read and never mapped."""
+    if kind != "numpy":
+        pytest.importorskip("torch", reason=NOTHING)
+    seen: list[tuple[bool, bool | None]] = []
+
+    def note(source: FileSource, ranges: Ranges, readonly: bool | None = None) -> None:
+        seen.append((bool(ranges), readonly))
+
+    monkeypatch.setattr(FileSource, "advise_behind", note)
+    monkeypatch.setattr(prefetch, "_populating", lambda view: view.readonly)
+    with wb.open(folder) as model:
+        if kind == "bf16":
+            prefetch.prefetch_behind([nodes.as_node(model[name].node, BF16) for name in model], private=True)
+        else:
+            getattr(model, kind)()
+    assert seen == [(True, {"numpy": True, "torch": False, "bf16": None}[kind])]
