@@ -1,61 +1,131 @@
-"""How fast the page of `wb view` is with 100,000 tensors: `python benchmarks/page.py`. Needs playwright and chromium.
+"""The page of `wb view` with 100,000 tensors, as Markdown: `page.py ROUNDS`. Needs playwright and chromium.
 
-First paint: from the start of the navigation to the first frame with rows of the list, in the browser's own clock, the
-server being ready; it parses the header for the first visit. Filter: from a
-key to the frame with the result. Memory: the resident memory of the server after that.
+Each round starts a server, and visits two panels and an empty page in turns, each in a fresh window of one browser.
+First paint: from the start of the navigation to the frame with the figures of the summary, or with rows of the list, in
+the browser's own clock. At the first visits the server has just begun to listen, and reads what the page shows later.
+Filter: from a key to the frame with the result. Memory: the peak of the server's resident memory, all panels seen.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from collections import defaultdict
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.page.samples import MANY, sparse
 
-_ROWS = "document.querySelector('.rows [role=row]')"
-_PAINTED = f"""() => new Promise(done => {{ const look = () => {_ROWS}
-    ? requestAnimationFrame(() => done(performance.now())) : requestAnimationFrame(look); look(); }})"""
+SHOWN = {"summary": ".figures b", "tensors": ".rows [role=row]"}
+EMPTY = "data:text/html,<p class=shown>empty</p>"
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu"]
+VISITS = 3  # of each panel
+_PAINTED = """shown => new Promise(done => { const look = () => document.querySelector(shown)
+    ? requestAnimationFrame(() => done(performance.now())) : requestAnimationFrame(look); look(); })"""
 _FILTER = """text => new Promise(done => { const box = document.querySelector('.find'), start = performance.now();
     box.value = text; box.dispatchEvent(new Event('input', {bubbles: true}));
     requestAnimationFrame(() => requestAnimationFrame(() => done(performance.now() - start))); })"""
+Times = dict[str, list[float]]
+
+
+def visit(browser: Any, address: str, shown: str) -> tuple[Any, float]:
+    """A page in a window of its own, and milliseconds to its first paint."""
+    page = browser.new_context().new_page()
+    page.goto(address, wait_until="commit")
+    return page, page.evaluate(_PAINTED, shown)
+
+
+def one_round(browser: Any, path: Path, times: Times) -> None:
+    command = [sys.executable, "-m", "weighbridge", "view", str(path), "--no-browser", "--json"]
+    began = time.perf_counter()
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    url = json.loads(server.stdout.readline())["url"]
+    times["listening"].append((time.perf_counter() - began) * 1000)
+    for number in range(VISITS):
+        for panel, shown in SHOWN.items():
+            page, painted = visit(browser, f"{url}&panel={panel}", shown)
+            times[f"{panel}, {'later' if number else 'first visit'}"].append(painted)
+            if number:
+                settle(page)
+                if panel == "tensors":
+                    times["filter"] += [page.evaluate(_FILTER, text) for text in ("layers.77. down", "scale", "s.3.")]
+            page.context.close()
+        page, painted = visit(browser, EMPTY, ".shown")
+        times["empty"].append(painted)
+        page.context.close()
+    for panel in ("layout", "numbers", "architecture"):
+        page, _ = visit(browser, f"{url}&panel={panel}", "main .card")
+        settle(page)
+        page.context.close()
+    times["memory"].append(peak(server.pid))
+    server.terminate()
+    server.wait()
+
+
+def settle(page: Any) -> None:
+    """Waits until nothing is read any more."""
+    page.wait_for_timeout(300)
+    while page.locator(".waiting").count():
+        page.wait_for_timeout(50)
+    page.wait_for_timeout(300)
+
+
+def peak(process: int) -> float:
+    """Megabytes."""
+    status = Path(f"/proc/{process}/status").read_text()
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))) / 1000
+
+
+#: What is measured -> how it is called, its unit, and what it must stay below.
+ROWS: dict[str, tuple[str, str, float | None]] = {
+    "summary, first visit": ("summary, first visit", "ms", 1000), "summary, later": ("summary, later", "ms", 1000),
+    "tensors, first visit": ("list of tensors, first visit", "ms", 1000),
+    "tensors, later": ("list of tensors, later", "ms", 1000), "empty": ("an empty page of the browser", "ms", None),
+    "filter": ("filter of the list", "ms", 100), "listening": ("start of the command, until it listens", "ms", None),
+    "memory": ("memory of the server", "MB", 150),
+}  # fmt: skip
+
+
+def report(times: Times, load: float) -> str:
+    lines = ["## view", "", f"The page on a file of {len(MANY):,} tensors, in Chromium (`benchmarks/page.py`). Load of "
+             f"the machine meanwhile: {load:.1f} on {os.cpu_count()} cores.", "", "| first paint | median | spread | |",
+             "|---|--:|--:|--:|"]  # fmt: skip
+    for key, (title, unit, _) in ROWS.items():
+        found = times[key]
+        lines.append(
+            f"| {title} | {median(found):.0f} {unit} | {min(found):.0f} to {max(found):.0f} | {len(found)} times |"
+        )
+    lines.append("")
+    for key, (title, unit, most) in ROWS.items():
+        if most is not None:
+            lines.append(
+                f"- {'reached' if median(times[key]) < most else '**missed**'}: {title} under {most:,.0f} {unit}"
+            )
+    return "\n".join([*lines, ""])
 
 
 def main() -> None:
     from playwright.sync_api import sync_playwright
 
+    rounds, times = int(sys.argv[1]) if len(sys.argv) > 1 else 5, defaultdict(list)
+    loads = []
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         path = sparse(Path(folder) / "many.safetensors", MANY)
-        command = [sys.executable, "-m", "weighbridge", "view", str(path), "--no-browser", "--json"]
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert server.stdout is not None
-        url = json.loads(server.stdout.readline())["url"]
-        browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=["--headless", "--no-sandbox", "--disable-gpu"]
-        )
-        painted, filtered = [], []
-        for _ in range(5):
-            page = browser.new_context().new_page()
-            page.goto(f"{url}&panel=tensors", wait_until="commit")
-            painted.append(page.evaluate(_PAINTED))
-            page.evaluate(_FILTER, "warm")
-            filtered += [page.evaluate(_FILTER, text) for text in ("layers.77. down", "scale", "experts.3.")]
-        page.goto(f"{url}&panel=architecture")
-        page.wait_for_selector(".box li")  # the last of what the server prepares
-        page.wait_for_timeout(500)  # it then gives memory back
-        status = Path(f"/proc/{server.pid}/status").read_text()
-        memory = next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        visit(browser, EMPTY, ".shown")  # the browser's own start
+        for _ in range(rounds):
+            one_round(browser, path, times)
+            loads.append(os.getloadavg()[0])
         browser.close()
-        server.terminate()
-    print(f"{len(MANY):,} tensors")
-    print(f"first paint   {painted[0]:.0f} ms at the first visit, {median(painted[1:]):.0f} ms later")
-    print(f"filter        {median(filtered):.0f} ms to the frame with the result (worst {max(filtered):.0f} ms)")
-    print(f"memory        {int(memory) / 1000:.0f} MB of the server")
+    print(report(times, median(loads)))
 
 
 if __name__ == "__main__":

@@ -156,8 +156,9 @@ def printing(path: Path) -> Faults:
 
 # Programs of the system with fixed arguments (nvidia-smi, sysctl): what this machine's GPU is.
 ASKS_THE_SYSTEM = {"fitting/devices.py"}
-# Processes of our own: one with limits, in which a chat template is rendered; one with a runtime that may abort.
-CONFINES = {"adapters/chat_template.py", "adapters/runtimes/process.py"}
+# Processes of our own: one with limits, in which a chat template is rendered; one with a runtime that may abort; one
+# that takes the memory of a check with it.
+CONFINES = {"adapters/chat_template.py", "adapters/runtimes/process.py", "page/findings.py"}
 
 
 def executing(path: Path) -> Faults:

@@ -6,19 +6,24 @@ seen in an answer. `wb convert` is also held target by target, in test_options.p
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import click
 import pytest
 from tests.cli.test_options import sources  # noqa: F401  # the models
+from tests.remote.servers import FileServer
 from tests.reports.makers import imatrix_dat
 
 from weighbridge.cli.main import COMMANDS, common_options, load, main
 
-# Command -> the ways it is used. Words: FOLDER, GGUF, ST, PT (models), PICKLE, SUMS, OUT (a new path).
+# Command -> the ways it is used. Words: FOLDER, GGUF, ST, PT, MLX (models), SUMS, TWINS (two files of the same bytes),
+# URL (a file elsewhere), OUT (a new path), COPY.gguf (one that may be changed).
 USES: Mapping[str, Sequence[str]] = {
     "identify": ["FOLDER", "GGUF"],
     "inspect": ["FOLDER", "GGUF", "ST", "ST::a", "GGUF --tensors", "GGUF --tree", "GGUF --metadata", "IMATRIX"],
@@ -39,22 +44,29 @@ USES: Mapping[str, Sequence[str]] = {
     "strip": ["PT OUT.safetensors", "PT OUT.pt"],
     "rename": ["ST", "ST OUT.safetensors --add-prefix x.", "GGUF OUT.safetensors --to-names canonical"],
     "slice": ["FOLDER OUT --layers 1", "GGUF OUT.gguf --keep *"],
-    "edit": ["GGUF", "GGUF --get general.name", "GGUF --set a=b", "ST --set a=b -o OUT.safetensors"],
+    "edit": ["COPY.gguf", "COPY.gguf --get general.name", "COPY.gguf --set a=b", "ST --set a=b -o OUT.safetensors"],
     "fit": ["FOLDER --device rtx4090", "GGUF --device rtx4090", "FOLDER --device rtx4090 --runtime mlx"],
     "ls": ["MODELS"],
     "du": ["MODELS"],
     "prove": ["FOLDER GGUF --no-run"],
     "fleet scan": ["ST --to OUT", "ST --to OUT --dry-run"],
     "choose": ["FOLDER --device rtx4090 --trusted", "--device rtx4090 --trusted"],
+    "completion": ["bash"],
+    "dedupe": ["TWINS --dry-run"],
+    "fetch": ["URL OUT", "URL OUT --dry-run"],
+    "mount": ["FOLDER POINT"],
+    "serve": ["FOLDER"],
+    "ship": ["llama-server GGUF", "vllm FOLDER --dry-run", "mlx MLX --dry-run", "ollama GGUF one --store OUT.s",
+             "ollama GGUF one --modelfile OUT.m", "lmstudio GGUF me/one --store OUT.s", "hub GGUF me/one --dry-run",
+             "hub GGUF me/one -o OUT.md"],
+    "view": ["ST", "ST GGUF", "ST -o OUT.html", "FOLDER -o OUT.html"],
     "arch list": [""],
     "arch show": ["llama"],
     "arch check": ["FOLDER", "GGUF"],
 }  # fmt: skip
-# Commands without options, or that need a server or duplicates of megabytes: their own tests cover them.
-UNLISTED = {"completion", "dedupe", "fetch", "mount", "serve", "ship", "view"}
 # Option -> a value that makes a difference wherever it applies; flags need none.
 VALUES: Mapping[str, str] = {
-    "--filter": "rank=1", "--include": "*a*", "--exclude": "*a*", "--sort": "name:desc", "--limit": "0",
+    "--filter": "rank=1", "--include": "*a*|no", "--exclude": "*a*|x*", "--sort": "name:desc", "--limit": "0",
     "--model": "FOLDER", "--at": "20", "--range": "3:9", "--kind": "tensor", "--bytes": "3", "--member": "nothing",
     "--output": "OUT.x", "--slice": "[0:1]", "--dtype": "bf16|f32|f16", "--fail-on": "info", "--names": "stored",
     "--tolerance": "9", "--html": "OUT2.html", "--sarif": "OUT2.sarif", "--algo": "md5", "--manifest": "OUT2.json",
@@ -74,6 +86,9 @@ VALUES: Mapping[str, str] = {
     "--write-price": "99999", "--egress-price": "99999", "--calibrate": "1", "--ubatch": "64", "--remove": "format",
     "--chat-template": "TABLE", "--reserve": "64k", "--node-label": "pool=large", "--task-size": "16MiB",
     "--for": "train|keep", "--loss": "none|some", "--tensor": "a", "--block": "1", "--bins": "3", "--statistic": "bits",
+    "--form": "Q4_0|systemd", "--host": "::1", "--port": "8123", "--token": "s3cret", "--idle": "7",
+    "--store": "OUT2.s", "--mmproj": "GGUF", "--template": "none", "--system": "Be brief.", "--modelfile": "OUT2.m",
+    "--as": "systemd", "--base-model": "me/base", "--measured": "TYPES", "--revision": "next",
 }  # fmt: skip
 # Options whose effect no answer shows -> why.
 UNSEEN: Mapping[str, str] = {
@@ -103,6 +118,7 @@ UNSEEN: Mapping[str, str] = {
     "--replan": "nothing was planned",
     "--write-price": "a scan writes nothing",
     "--cross-region": "less than a cent leaves",
+    "--yes": "nobody is there to ask",
 }
 
 
@@ -123,8 +139,40 @@ def flag_of(option: click.Option) -> str:
 ROWS = [(name, use) for name, uses in USES.items() for use in uses]
 
 
+@pytest.fixture(autouse=True)
+def _served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What serves until it is stopped prints instead what it was to serve, and how."""
+    from weighbridge.adapters.serving import hub_server
+    from weighbridge.adapters.serving import mount as mounting
+    from weighbridge.page import viewing
+
+    def run(shelf: Any, *settings: object) -> None:
+        print(shelf.repositories(), *settings[:3])
+
+    def mount(files: Mapping[str, object], point: Path) -> None:
+        print(sorted(files), point)
+
+    def view(*settings: object, **options: object) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext(SimpleNamespace(url=f"{settings} {options}", wait=lambda: None))
+
+    monkeypatch.setattr(hub_server, "run", run)
+    monkeypatch.setattr(mounting, "mount", mount)
+    monkeypatch.setattr(viewing, "view", view)
+
+
 @pytest.fixture(scope="module")
-def words(sources: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:  # noqa: F811
+def elsewhere() -> Iterator[str]:
+    """The address of a file."""
+    with FileServer({"/m/x.bin": bytes(100)}).running() as server:
+        yield f"{server.url}/m/x.bin"
+
+
+@pytest.fixture(scope="module")
+def words(
+    sources: Mapping[str, Path],  # noqa: F811
+    elsewhere: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Mapping[str, str]:
     """The files that the words above stand for."""
     here = tmp_path_factory.mktemp("words")
     (here / "TYPES").write_text("attn_k=q4_1")
@@ -134,9 +182,15 @@ def words(sources: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory)
     (here / "MODELS").mkdir()
     for name in ("one", "two"):
         shutil.copy(sources["gguf"], here / "MODELS" / f"{name}.gguf")
+    (here / "POINT").mkdir()
+    for name in ("a", "b"):
+        (here / "TWINS" / name).mkdir(parents=True)
+        (here / "TWINS" / name / "model.safetensors").write_bytes(bytes(1 << 21))
+    main(["convert", str(sources["folder"]), str(here / "MLX"), "--to", "mlx"])
     models = {"FOLDER": "folder", "GGUF": "gguf", "ST": "safetensors", "PT": "torch", "ADAPTER": "adapter"}
-    made = {word: here / word for word in ("TYPES", "TABLE", "IMATRIX", "SUMS", "MODELS")}
-    return {word: str(path) for word, path in {**made, **{w: sources[s] for w, s in models.items()}}.items()}
+    made = {word: here / word for word in ("TYPES", "TABLE", "IMATRIX", "SUMS", "MODELS", "TWINS", "MLX", "POINT")}
+    found = {word: str(path) for word, path in {**made, **{w: sources[s] for w, s in models.items()}}.items()}
+    return {**found, "URL": elsewhere}
 
 
 def expanded(command: str, words: Mapping[str, str], folder: Path) -> list[str]:
@@ -148,6 +202,8 @@ def expanded(command: str, words: Mapping[str, str], folder: Path) -> list[str]:
 def answer(command: str, words: Mapping[str, str], folder: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> object:
     """The exit code, all that is printed, and all that is written."""
     folder.mkdir()
+    if "COPY" in command:
+        shutil.copy(words["GGUF"], folder / "COPY.gguf")
     argv = expanded(command, words, folder)
     code = main(argv)
     out, err = (stream.replace(str(folder).encode(), b"") for stream in capfdbinary.readouterr())
@@ -178,4 +234,4 @@ def test_no_option_is_ignored(
 def test_every_option_has_a_value() -> None:
     named = {flag_of(option) for name in USES for option in options_of(name) if not option.is_flag}
     assert named - UNSEEN.keys() <= VALUES.keys()
-    assert {row.name for row in COMMANDS} == {name.split()[0] for name in USES} | UNLISTED
+    assert {row.name for row in COMMANDS} == {name.split()[0] for name in USES}

@@ -29,7 +29,8 @@ from weighbridge.base.errors import FormatError, WeighbridgeError
 from weighbridge.containers.base import Entry
 from weighbridge.conversion.schemes import configs
 from weighbridge.conversion.schemes import plan as schemes
-from weighbridge.packings.schema.base import COLUMNS, ROWS, AxisUse, Group, Match, Solution, find
+from weighbridge.packings.schema.base import COLUMNS, ROWS, AxisUse, Group, Match, Solution
+from weighbridge.packings.schema.groups import find
 from weighbridge.packings.schema.registry import SHIPPED
 from weighbridge.packings.schema.registry import schemas as registered
 from weighbridge.packings.unpacking import groups, probe, unpack

@@ -5,10 +5,14 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fit.test_weights import write_folder
 
+import weighbridge as wb
 from weighbridge.conversion.mlx.config import with_rope_words
 from weighbridge.models.arch.config import THETA
 from weighbridge.models.arch.registry import families
@@ -63,3 +67,13 @@ def test_what_a_config_says_itself_stays() -> None:
     config = {"rope_theta": 5.0, "rope_parameters": {"rope_type": "default", "rope_theta": 7.0}}
     assert with_rope_words(config, families()["llama"].plain_defaults)["rope_theta"] == 5.0
     assert with_rope_words({"rope_theta": 5.0}, families()["llama"].plain_defaults) == {"rope_theta": 5.0}
+
+
+def test_no_number_for_the_last_layer_becomes_its_number(tmp_path: Path) -> None:
+    """ERNIE 4.5's -1, with which mlx-lm gives no layer experts."""
+    folder = write_folder(tmp_path / "model", "ernie4.5-moe")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "moe_layer_end_index": -1}))
+    wb.convert(folder, tmp_path / "mlx", to="mlx")
+    found = json.loads((tmp_path / "mlx" / "config.json").read_text())
+    assert found["moe_layer_end_index"] == config["num_hidden_layers"] - 1

@@ -25,6 +25,8 @@ from weighbridge.fleets.parts import PartTask, check_task_size
 from weighbridge.fleets.run import Fleet
 from weighbridge.fleets.runners import InlineRunner, LocalRunner
 from weighbridge.io.sink import ParallelUploads, parallel
+from weighbridge.io.sink.files import OutFile
+from weighbridge.io.sink.journal import FileRange
 
 HALVES = Job("convert", {"to": "safetensors", "suffix": ".safetensors", "dtype": "f16"})
 #: Parts of a bucket can't be smaller, so the model of these tests has 13 MiB of output: three parts.
@@ -361,6 +363,44 @@ def test_a_store_that_fails_now_and_then(
     target = Target("s3://models/out", bucket)
     assert target.fleet(source).run(InlineRunner()).failed == 0
     assert target.outputs() == {NAME: expected}
+
+
+def test_a_target_that_cannot_be_begun_is_a_dead_letter(
+    target: Target, source: Path, expected: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It isn't made whole by one task instead, and the next run makes it."""
+
+    def denied(self: object) -> None:
+        raise PermissionError("no uploads of parts here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ParallelUploads if target.bucket else parallel.ParallelFiles, "begin", denied)
+        runner = Counting()
+        report = target.fleet(source).run(runner)
+    assert (report.failed, report.exit, runner.parts) == (1, 2, [])
+    assert b"no uploads of parts here" in b"".join(d for name, d in target.files().items() if "/dead/" in name)
+    assert target.fleet(source).run(Counting()).failed == 0
+    assert target.outputs() == {NAME: expected}
+
+
+def test_a_range_is_on_the_disk_before_its_record_is(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel, "ALIGNMENT", MIB)
+    sync, note, events = OutFile.sync_data, parallel.ParallelFiles.note, list[str]()
+
+    def synced(out: OutFile) -> None:
+        sync(out)
+        events.append("sync")
+
+    def noted(target: parallel.ParallelFiles, part: FileRange) -> None:
+        events.append("note")
+        note(target, part)
+
+    monkeypatch.setattr(OutFile, "sync_data", synced)
+    monkeypatch.setattr(parallel.ParallelFiles, "note", noted)
+    assert Target(str(tmp_path / "out"), None).fleet(source).run(InlineRunner()).failed == 0
+    assert events == ["sync", "note"] * COUNT
 
 
 # ------------------------------------------------------------------------------------------------ what it doesn't take

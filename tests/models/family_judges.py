@@ -22,7 +22,7 @@ from weighbridge.base.dtypes import BY_NAME, F32
 from weighbridge.base.errors import FormatError
 from weighbridge.base.spec import Spec
 from weighbridge.models.arch import kv_tensors as keyed
-from weighbridge.models.arch.config import LOCAL_THETA
+from weighbridge.models.arch.config import LOCAL_THETA, THETA
 from weighbridge.models.arch.expand import Sizes, applies
 from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.registry import families, family_of_gguf, with_counted_layers
@@ -46,9 +46,8 @@ PINNED = Path(__file__).parent / "golden" / "canonical"
 # Settings that change no number and that a GGUF doesn't hold, or that transformers says twice.
 UNHELD = {
     "initializer_range", "transformers_version", "use_cache", "attention_dropout", "_name_or_path", "dtype",
-    "torch_dtype", "label2id", "return_dict", "output_hidden_states", "architectures", "rope_parameters", "rope_theta",
-    "partial_rotary_factor", "rope_local_base_freq", "rope_scaling", "global_rope_theta", "local_rope_theta",
-    "swa_rope_theta",
+    "torch_dtype", "label2id", "return_dict", "output_hidden_states", "architectures", "rope_parameters",
+    "partial_rotary_factor", "rope_scaling", *THETA, *LOCAL_THETA,
     # follow from the rest (tests/proof asks transformers itself)
     "layer_types", "no_rope_layers", "unrotated_every", "full_attention_every",
 }  # fmt: skip
@@ -144,6 +143,7 @@ _SEEING = (
 )  # fmt: skip
 _HEADED = {
     "qwen",
+    "rwkv7",
     "codeshell",
     "gpt-oss",
     "falcon-h1",
@@ -251,7 +251,7 @@ def judge_numbers(family: Family, model: str) -> None:
         assert dialect != "gguf" or family.save("hf", sizes, family.load("gguf", sizes, tensors)), model
         said = {i: n for i, n in roles.items() if i not in lost}
         back = family.load(dialect, sizes, tensors)
-        made = {i for i in back if family.rows[i[0]].derived or (family.rows[i[0]].zeros and i not in said)}
+        made = {i for i in back if family.rows[i[0]].made or (family.rows[i[0]].zeros and i not in said)}
         assert back.keys() - made == said.keys(), f"{model}: {dialect}"
         again = family.save("hf", sizes, {**roles, **back}, prefix=_own_prefix(family, model))
         for name, node in again.items():

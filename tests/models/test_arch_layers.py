@@ -18,6 +18,7 @@ SEEN: dict[str, Any] = {
     "heads": [0, 8, 8, 0],
     "flags": [True, False, False, True],
     "few": [1, 3],
+    "nested": {"few": [2, 4]},
     "lo": 1,
     "step": 2,
     "all": 4,
@@ -37,6 +38,8 @@ SEEN: dict[str, Any] = {
         ("heads", {1, 2}),
         ("flags", {0, 3}),
         ("layer in few", {1, 3}),
+        ("layer + 1 in few", {0, 2}),
+        ("layer + 1 in nested.few", {1, 3}),
         ("layers[lo::step]", {1, 3}),
         ("layers[step - 1:3]", {1, 2}),
         ("layers[0:0]", set()),
@@ -69,13 +72,14 @@ def test_a_set_is_read(source: str, layers: set[int]) -> None:
         ('short == "a"', "entry for each layer"),
         ("layer in wrong", "list of layers"),
         ("layer in far", "list of layers"),
+        ("layer + 1 in far", "numbers from 1 to 4"),
         ("layer in words", "list of layers"),
         ("layers[lo::none]", "step between layers"),
         ("layers[lo - 4:]", "number of layers"),
     ],
 )
 def test_a_contradiction_is_told(source: str, words: str) -> None:
-    seen = SEEN | {"short": ["a"], "wrong": 3, "far": [1, 4], "words": ["1"]}
+    seen = SEEN | {"short": ["a"], "wrong": 3, "far": [0, 4], "words": ["1"]}
     with pytest.raises(FormatError, match=words):
         layer_sets({"it": LayerSet((source,), ())}, "hf", seen, 4)
 

@@ -53,6 +53,7 @@ def _row_faults(name: str, row: dict[str, Any]) -> Iterator[tuple[str, Fault]]:
         "group",
         "tied",
         "derived",
+        "copies",
         "when",
         "unstacked",
         "stacked",

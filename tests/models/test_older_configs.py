@@ -134,3 +134,27 @@ def test_a_type_that_only_its_publisher_knows_is_told_by_the_class() -> None:
 
 def _rope(config: dict[str, Any]) -> Any:
     return config.get("rope_scaling") or config.get("text_config", {}).get("rope_scaling")
+
+
+@pytest.mark.parametrize("end", [-1, 2, 3, 99])
+def test_the_last_layer_with_experts_has_several_numbers(end: int) -> None:
+    """ERNIE 4.5: transformers takes -1 for the last layer, and gives none behind it a meaning."""
+    stated = {**golden()["ernie4.5-moe"]["config"], "moe_layer_end_index": end}
+    family, last = family_of_hf(stated), stated["num_hidden_layers"] - 1
+    assert config_losses(stated, family) == []
+    assert family.effective(stated)["moe_layer_end_index"] == last == _last_with_experts(stated)
+
+
+def test_an_earlier_last_layer_with_experts_is_listed() -> None:
+    stated = {**golden()["ernie4.5-moe"]["config"], "moe_layer_end_index": 1}
+    assert _last_with_experts(stated) == 1
+    assert ["moe_layer_end_index = 1" in text for text in config_losses(stated, family_of_hf(stated))] == [True]
+
+
+def _last_with_experts(stated: dict[str, Any]) -> int:
+    """As transformers' class decides it, layer by layer."""
+    from transformers.models.ernie4_5_moe import modeling_ernie4_5_moe as theirs
+
+    config = transformers.Ernie4_5_MoeConfig(**stated)
+    layers = [theirs.Ernie4_5_MoeDecoderLayer(config, n).mlp for n in range(config.num_hidden_layers)]
+    return max(n for n, layer in enumerate(layers) if isinstance(layer, theirs.Ernie4_5_MoeSparseMoeBlock))

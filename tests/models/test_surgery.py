@@ -73,6 +73,10 @@ CASES: dict[str, tuple[Any, tuple[int, ...], Any]] = {
         {"02": {"head_dim": 4}, "5": {"head_dim": 8}, "7": {"head_dim": 2}}, KEPT,
         {"1": {"head_dim": 4}, "3": {"head_dim": 8}},
     ),
+    "linear_attn_config": (
+        {"full_attn_layers": [1, 3, 8], "kda_layers": [2, 4, 5, 6, 7], "head_dim": 4}, (0, 1, 2, 7),
+        {"full_attn_layers": [1, 3, 4], "kda_layers": [2], "head_dim": 4},
+    ),
     "moe_layer_freq": ([0, 1, 1, 1, 1, 1, 1, 0], (0, 1, 7), [0, 1, 0]),
 }  # fmt: skip
 STEPS = [key for key, rule in RULES.items() if rule is layers._step]

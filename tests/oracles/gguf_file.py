@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,7 @@ class File:
 
 def read(path: Path) -> File:
     """Everything, copied out of the mapping."""
-    import gguf
-
-    reader = gguf.GGUFReader(path)
+    reader = _reader()(path)
     fields = {
         key: Field(f.types[0], f.types[-1] if len(f.types) > 1 else None, f.contents())
         for key, f in reader.fields.items()
@@ -69,6 +68,26 @@ def read(path: Path) -> File:
         for t in reader.tensors
     }
     return File(fields, tensors)
+
+
+@cache
+def _reader() -> Any:
+    """The reference's reader, with arrays of numbers read at once: it takes 8 s for the normalization map of a T5."""
+    import gguf
+
+    array = gguf.GGUFValueType.ARRAY
+
+    class Reader(gguf.GGUFReader):  # type: ignore[misc]
+        def _get_field_parts(self, at: int, kind: int) -> Any:
+            if kind == array:
+                item, count = int(self._get(at, np.uint32)[0]), int(self._get(at + 4, np.uint64)[0])
+                dtype = self.gguf_scalar_to_np.get(gguf.GGUFValueType(item))
+                if dtype is not None and count:
+                    values = self._get(at + 12, dtype, count)
+                    return 12 + int(values.nbytes), [values], [0], [array, gguf.GGUFValueType(item)]
+            return super()._get_field_parts(at, kind)
+
+    return Reader
 
 
 def write(path: Path, file: File) -> Path:

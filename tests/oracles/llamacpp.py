@@ -2,7 +2,7 @@
 
 The wheel `xllamacpp` is one shared object with the whole of llama.cpp inside, and it exports the C API, so plain ctypes
 does (its own Python classes give neither raw logits nor a choice of arithmetic). Whatever makes results differ without
-meaning anything is switched off: f32 KV cache, no flash attention, no weight repacking, no mmap, two threads.
+meaning anything is switched off: f32 KV cache, no flash attention, no weight repacking, no mmap, one thread.
 
 llama.cpp aborts the process on some wrong files. The functions `..._in_subprocess` are for input that may do that.
 """
@@ -30,7 +30,6 @@ from weighbridge.adapters.runtimes.llamacpp_api import (
     POOLING_MEAN,
     POOLING_RANK,
     POOLING_UNSPECIFIED,
-    THREADS,
     Batch,
     LlamaCppError,
     library,
@@ -40,6 +39,8 @@ from weighbridge.adapters.runtimes.llamacpp_api import (
 
 __all__ = ["LOAD_MODE_NONE", "LlamaCppError", "Model", "Spoken", "answer", "library", "messages"]
 F32 = NDArray[np.float32]
+#: Workers of the tests share the processors, and the threads of ggml spin while they wait for each other.
+THREADS = 1
 
 
 def answer(ids: Sequence[int]) -> list[int]:

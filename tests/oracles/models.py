@@ -395,7 +395,7 @@ def load(folder: Path, *, embedding: bool = False, **config: Any) -> Any:
     import torch
     import transformers
 
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)  # as ggml, see llamacpp.THREADS
     if (twin := twins.of(folder)) is not None:
         return twin.load(folder)
     settings = transformers.AutoConfig.from_pretrained(folder)

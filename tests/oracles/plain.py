@@ -87,11 +87,11 @@ def _swiglu(x: Any, weights: Weights, at: str) -> Any:
     return _linear(gated, weights, f"{at}.down_proj")
 
 
-def _attention(q: Any, k: Any, v: Any) -> Any:
-    """Causal attention of [heads, tokens, width], as [tokens, heads * width]; keys and values may be shared."""
+def _attention(q: Any, k: Any, v: Any, *, causal: bool = True) -> Any:
+    """Attention of [heads, tokens, width], as [tokens, heads * width]; keys and values may be shared."""
     from torch.nn.functional import scaled_dot_product_attention
 
-    out = scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True, enable_gqa=True)[0]
+    out = scaled_dot_product_attention(q[None], k[None], v[None], is_causal=causal, enable_gqa=True)[0]
     return out.transpose(0, 1).reshape(q.shape[1], -1)
 
 
@@ -132,11 +132,13 @@ def _experts(config: Config, w: Weights, x: Any, at: str) -> Any:
 
     shares = torch.softmax(_linear(x, w, f"{at}.gate"), -1)
     weights, chosen = torch.topk(shares, config["num_experts_per_tok"])
+    weights = weights / weights.sum(-1, keepdim=True) if config["norm_topk_prob"] else weights
     rows = [
         sum(share * _swiglu(row, w, f"{at}.experts.{e}") for share, e in zip(own, which.tolist(), strict=True))
         for row, own, which in zip(x, weights, chosen, strict=True)
     ]
-    return torch.stack(rows) + _swiglu(x, w, f"{at}.shared_experts")
+    shared = _swiglu(x, w, f"{at}.shared_experts") if f"{at}.shared_experts.up_proj.weight" in w else 0
+    return torch.stack(rows) + shared
 
 
 def _deepseek(config: Config, w: Weights, ids: Any) -> Any:
@@ -165,7 +167,119 @@ def _deepseek(config: Config, w: Weights, ids: Any) -> Any:
     return _linear(_rms_norm(x, w["model.norm.weight"], epsilon), w, "lm_head")
 
 
+def rotate(x: Any, theta: float) -> Any:
+    """The rotary embedding of [heads, tokens, width] at positions from 0, with the halves of each head apart."""
+    import torch
+
+    half = x.shape[-1] // 2
+    angles = torch.arange(x.shape[1])[:, None] / theta ** (torch.arange(half) / half)
+    a, b = x[..., :half], x[..., half:]
+    return torch.cat((a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()), -1)
+
+
+def _ling(config: Config, w: Weights, ids: Any) -> Any:
+    """modeling_bailing_moe.py of Ling-lite: a DeepSeek MoE whose chosen experts' shares may add up to one."""
+    heads, groups = config["num_attention_heads"], config["num_key_value_heads"]
+    epsilon, theta = config["rms_norm_eps"], config["rope_theta"]
+    x = w["model.word_embeddings.weight"][ids]
+    for i in range(config["num_hidden_layers"]):
+        at = f"model.layers.{i}"
+        normed = _rms_norm(x, w[f"{at}.input_layernorm.weight"], epsilon)
+        joined = _linear(normed, w, f"{at}.attention.query_key_value")
+        split = joined.reshape(len(ids), heads + 2 * groups, -1).transpose(0, 1)
+        q, k, v = split.split((heads, groups, groups))
+        x = x + _linear(_attention(rotate(q, theta), rotate(k, theta), v), w, f"{at}.attention.dense")
+        normed = _rms_norm(x, w[f"{at}.post_attention_layernorm.weight"], epsilon)
+        x = x + _experts(config, w, normed, f"{at}.mlp")
+    return _linear(_rms_norm(x, w["model.norm.weight"], epsilon), w, "lm_head")
+
+
+def _llada(config: Config, w: Weights, ids: Any) -> Any:
+    """modeling_llada.py of LLaDA-8B: a Llama without a mask."""
+    from torch.nn.functional import silu
+
+    theta, epsilon = config["rope_theta"], config["rms_norm_eps"]
+    x = w["model.transformer.wte.weight"][ids]
+    for i in range(config["n_layers"]):
+        at = f"model.transformer.blocks.{i}"
+        normed = _rms_norm(x, w[f"{at}.attn_norm.weight"], epsilon)
+        projected = (_linear(normed, w, f"{at}.{part}_proj") for part in "qkv")
+        q, k, v = (t.reshape(len(ids), -1, config["d_model"] // config["n_heads"]).transpose(0, 1) for t in projected)
+        attended = _attention(rotate(q, theta), rotate(k, theta), v, causal=False)
+        x = x + _linear(attended, w, f"{at}.attn_out")
+        normed = _rms_norm(x, w[f"{at}.ff_norm.weight"], epsilon)
+        x = x + _linear(
+            silu(_linear(normed, w, f"{at}.ff_proj")) * _linear(normed, w, f"{at}.up_proj"), w, f"{at}.ff_out"
+        )
+    return _linear(_rms_norm(x, w["model.transformer.ln_f.weight"], epsilon), w, "model.transformer.ff_out")
+
+
+def _llada_moe(config: Config, w: Weights, ids: Any) -> Any:
+    """modeling_lladamoe.py of LLaDA-MoE-7B-A1B: norms of q's and k's heads, experts in every layer, no mask."""
+    theta, epsilon = config["rope_theta"], config["rms_norm_eps"]
+    width = config["hidden_size"] // config["num_attention_heads"]
+    x = w["model.embed_tokens.weight"][ids]
+    for i in range(config["num_hidden_layers"]):
+        at = f"model.layers.{i}"
+        normed = _rms_norm(x, w[f"{at}.input_layernorm.weight"], epsilon)
+        projected = (_linear(normed, w, f"{at}.self_attn.{part}_proj") for part in "qkv")
+        q, k, v = (t.reshape(len(ids), -1, width).transpose(0, 1) for t in projected)
+        q, k = (_rms_norm(t, w[f"{at}.self_attn.{n}_norm.weight"], epsilon) for t, n in ((q, "q"), (k, "k")))
+        attended = _attention(rotate(q, theta), rotate(k, theta), v, causal=False)
+        x = x + _linear(attended, w, f"{at}.self_attn.o_proj")
+        normed = _rms_norm(x, w[f"{at}.post_attention_layernorm.weight"], epsilon)
+        x = x + _experts(config, w, normed, f"{at}.mlp")
+    return _linear(_rms_norm(x, w["model.norm.weight"], epsilon), w, "lm_head")
+
+
+def _rwkv7(config: Config, w: Weights, ids: Any) -> Any:
+    """fla/models/rwkv7, token by token: the state of a head is a matrix of values and keys."""
+    import torch
+    from torch.nn.functional import normalize, relu
+
+    width, heads, epsilon = config["hidden_size"], config["hidden_size"] // config["head_dim"], config["norm_eps"]
+
+    def low_rank(x: Any, at: str, between: Callable[[Any], Any] = lambda t: t) -> Any:
+        return _linear(between(_linear(x, w, f"{at}.lora.0")), w, f"{at}.lora.2")
+
+    x = _layer_norm(w["model.embeddings.weight"][ids], w, "model.layers.0.pre_norm", epsilon)
+    first: Any = None
+    for i in range(config["num_hidden_layers"]):
+        at = f"model.layers.{i}.attn"
+        normed = _layer_norm(x, w, f"{at}_norm", epsilon)
+        before = torch.cat((torch.zeros(1, width), normed[:-1])) - normed
+        mixed = {part: normed + before * w[f"{at}.x_{part}"][0] for part in "rwkvag"}
+        r, k, v = (_linear(mixed[part], w, f"{at}.{part}_proj") for part in "rkv")
+        decay = torch.exp(-0.6065306597126334 * low_rank(mixed["w"], f"{at}.w_lora", torch.tanh).sigmoid())
+        first = v if i == 0 else first
+        v = v if i == 0 else v + (first - v) * low_rank(mixed["v"], f"{at}.v_lora").sigmoid()
+        rate = low_rank(mixed["a"], f"{at}.a_lora").sigmoid()
+        gate = low_rank(mixed["g"], f"{at}.g_lora", torch.sigmoid)
+        r, v, decay, rate, key = (t.reshape(-1, heads, width // heads) for t in (r, v, decay, rate, k * w[f"{at}.k_k"]))
+        key = normalize(key, dim=-1)
+        k = (k * (1 + (rate.reshape(-1, width) - 1) * w[f"{at}.k_a"])).reshape(r.shape)
+        state, rows = torch.zeros(heads, width // heads, width // heads), []
+        for t in range(len(ids)):
+            gone = (state @ -key[t][:, :, None]) @ (key[t] * rate[t])[:, None]
+            state = state * decay[t][:, None] + gone + v[t][:, :, None] @ k[t][:, None]
+            rows.append((state @ r[t][:, :, None])[..., 0])
+        out = torch.nn.functional.group_norm(
+            torch.stack(rows).reshape(-1, width), heads, w[f"{at}.g_norm.weight"], w[f"{at}.g_norm.bias"], 64 * epsilon
+        )
+        bonus = ((r * k * w[f"{at}.r_k"]).sum(-1, keepdim=True) * v).reshape(-1, width)
+        x = x + _linear((out + bonus) * gate, w, f"{at}.o_proj")
+        at = f"model.layers.{i}.ffn"
+        normed = _layer_norm(x, w, f"{at}_norm", epsilon)
+        before = torch.cat((torch.zeros(1, width), normed[:-1])) - normed
+        x = x + _linear(relu(_linear(normed + before * w[f"{at}.x_k"], w, f"{at}.key")) ** 2, w, f"{at}.value")
+    return _linear(_layer_norm(x, w, "model.norm", epsilon), w, "lm_head")
+
+
 MODELS: dict[str, Plain] = {
+    "RWKV7ForCausalLM": Plain(_rwkv7),
+    "BailingMoeForCausalLM": Plain(_ling),
+    "LLaDAModelLM": Plain(_llada),
+    "LLaDAMoEModelLM": Plain(_llada_moe),
     "DeepseekForCausalLM": Plain(_deepseek),
     "JinaBertModel": Plain(_jina_bert, encodes=True),
     "DeciLMForCausalLM": Plain(_deci),

@@ -384,7 +384,35 @@ def _writing(config: Config, name: str, tensor: Any) -> Tensors:
     return {name: tensor} if name.startswith("language_model.") else {}
 
 
+def _mimo(config: Config) -> dict[str, Any]:
+    """MiMo-V2.5 and 2.6 are MiMo-V2 Flash in their publisher's words."""
+    same = (
+        "intermediate_size", "moe_intermediate_size", "n_routed_experts", "num_experts_per_tok", "n_group",
+        "topk_group", "norm_topk_prob", "head_dim", "v_head_dim", "sliding_window", "attention_value_scale",
+    )  # fmt: skip
+    share = {"rope_type": "default", "partial_rotary_factor": config["partial_rotary_factor"]}
+    bases = {"full_attention": config["rope_theta"], "sliding_attention": config["swa_rope_theta"]}
+    return {
+        **{key: config[key] for key in same},
+        "rms_norm_eps": config["layernorm_epsilon"],
+        "layer_types": [[*bases][windowed] for windowed in config["hybrid_layer_pattern"]],
+        "mlp_layer_types": [["dense", "sparse"][chosen] for chosen in config["moe_layer_freq"]],
+        "rope_parameters": {kind: {**share, "rope_theta": base} for kind, base in bases.items()},
+    }
+
+
+def _in_three(config: Config, name: str, tensor: Any) -> Tensors:
+    """Queries, keys and values of layers whose number of keys follows from the rows; no layers behind the others."""
+    if ".mtp." in name or "qkv_proj" not in name:
+        return {} if ".mtp." in name else {name: tensor}
+    queries, width = config["num_attention_heads"] * config["head_dim"], config["head_dim"] + config["v_head_dim"]
+    keys = (len(tensor) - queries) // width * config["head_dim"]
+    cut = tensor.split([queries, keys, len(tensor) - queries - keys])
+    return {name.replace("qkv_proj", f"{part}_proj"): t for part, t in zip("qkv", cut, strict=True)}
+
+
 TWINS: dict[str, Twin] = {
+    "MiMoV2ForCausalLM": Twin("MiMoV2FlashConfig", _mimo, {"attention_sink_bias": "sinks"}, _in_three),
     "KimiK25ForConditionalGeneration": Twin("DeepseekV3Config", _kimi, {"language_model.": ""}, _writing),
     "InternLM2ForCausalLM": Twin("LlamaConfig", _llama, _INTERNLM2, _grouped),
     "MiniCPMForCausalLM": Twin("GraniteConfig", _minicpm, {}),

@@ -30,6 +30,7 @@ QWEN_PRE = "qwen2"
 UNIGRAM_PIECES, SENTINELS = 600, 4
 T5_SIZE, XLMR_SIZE, CAMEMBERT_SIZE = 608, 602, 605  # T5's embedding has more rows than its tokenizer has tokens
 RANKS = 700
+RWKV_SIZE = 352
 TEKKEN_SPECIAL, TEKKEN_SIZE, KIMI_SIZE = 20, 704, 720
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}"
 _TAIL = r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -86,6 +87,8 @@ def owner(kind: str, folder: Path) -> Encode:
     """The encoder that the model's publisher would run: sentencepiece, or the tokenizer.json of the folder."""
     if kind.startswith("spm"):
         return _sentencepiece_encode
+    if kind == "rwkv":
+        return _longest_match
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -452,6 +455,39 @@ def write_modernbert(folder: Path) -> None:
     _json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **common, **tokens})
 
 
+def rwkv_tokens() -> list[bytes]:
+    """Every byte, then the commonest words with the space in front of them, sorted as RWKV World's are."""
+    from collections import Counter
+
+    words = Counter(word for line in text() for word in f" {line}".replace(" ", "\n ").split("\n") if len(word) > 2)
+    chosen = [word.encode() for word, _ in words.most_common(60)]
+    more = [b"\n\n", "é".encode(), b"\xe6\xbc", b"'\"", b"\\n"]
+    return [bytes([i]) for i in range(256)] + sorted({*chosen, *more}, key=lambda token: (len(token), token))
+
+
+def write_rwkv(folder: Path) -> None:
+    """rwkv_vocab_v20230424.txt: text as Python's strings where it is UTF-8, else as bytes; and a chat template."""
+    lines = []
+    for number, token in enumerate(rwkv_tokens(), 1):
+        try:
+            shown = repr(token.decode())
+        except UnicodeDecodeError:
+            shown = repr(token)
+        lines.append(f"{number} {shown} {len(token)}\n")
+    (folder / "rwkv_vocab_v20230424.txt").write_text("".join(lines), encoding="utf-8")
+    _json(folder / "tokenizer_config.json", {"tokenizer_class": "RwkvTokenizer", "chat_template": "{{ x }}"})
+
+
+def _longest_match(text: str) -> list[int]:
+    known = {token: number for number, token in enumerate(rwkv_tokens(), 1)}
+    rest, out = text.encode(), []
+    while rest:
+        token = next(rest[:n] for n in range(min(len(rest), 64), 0, -1) if rest[:n] in known)
+        out.append(known[token])
+        rest = rest[len(token) :]
+    return out
+
+
 WRITERS: dict[str, Callable[[Path], None]] = {
     "none": lambda folder: None,
     "roberta": write_roberta,
@@ -469,6 +505,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "camembert": write_camembert,
     "tekken": write_tekken,
     "kimi": write_kimi,
+    "rwkv": write_rwkv,
 }
 SIZES = {
     "none": BPE_SIZE,
@@ -487,6 +524,7 @@ SIZES = {
     "camembert": CAMEMBERT_SIZE,
     "tekken": TEKKEN_SIZE,
     "kimi": KIMI_SIZE,
+    "rwkv": RWKV_SIZE,
 }
 PRE = {
     "none": None,
@@ -505,4 +543,5 @@ PRE = {
     "camembert": None,
     "tekken": "tekken",
     "kimi": "kimi-k2",
+    "rwkv": None,
 }

@@ -164,10 +164,10 @@ def test_a_question_has_one_key() -> None:
     assert key(("start", {})) == "start?"
 
 
-def decoded(coded: list[list[Any]]) -> list[str]:
+def decoded(coded: dict[str, list[Any]]) -> list[str]:
     """Front-coded names as JavaScript undoes them: in UTF-16 units."""
     names, before = [], b""
-    for common, rest in coded:
+    for common, rest in zip(coded["common"], coded["rest"], strict=True):
         before = before[: 2 * common] + rest.encode("utf-16-le", "surrogatepass")
         names.append(before.decode("utf-16-le", "surrogatepass"))
     return names
@@ -175,17 +175,16 @@ def decoded(coded: list[list[Any]]) -> list[str]:
 
 @given(st.lists(st.text(alphabet="ab.\U0001f600\U0001f601é")))
 def test_front_coding_can_be_undone_and_cuts_no_pair(names: list[str]) -> None:
-    coded: list[list[Any]] = [list(row) for row in front_coded(tuple(names))]
+    coded: dict[str, list[Any]] = dict(front_coded(tuple(names)))
     assert decoded(coded) == names
-    assert all(rest[:1] < "\ud800" or rest[:1] > "\udfff" for _, rest in coded)
+    assert all(rest[:1] < "\ud800" or rest[:1] > "\udfff" for rest in coded["rest"])
 
 
 def test_two_characters_that_share_half_a_pair_share_nothing() -> None:
-    assert front_coded(("a\U0001f600b", "a\U0001f601b", "a\U0001f601c")) == [
-        (0, "a\U0001f600b"),
-        (1, "\U0001f601b"),
-        (3, "c"),
-    ]
+    assert front_coded(("a\U0001f600b", "a\U0001f601b", "a\U0001f601c")) == {
+        "common": [0, 1, 3],
+        "rest": ["a\U0001f600b", "\U0001f601b", "c"],
+    }
 
 
 def test_numbers_that_javascript_would_round_are_texts() -> None:

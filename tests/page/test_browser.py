@@ -3,6 +3,8 @@ with a check that no page wrote to the console or asked another site (`visit`)."
 
 from __future__ import annotations
 
+import json
+import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.page.conftest import serving, until
-from tests.page.samples import HOSTILE, MANY
+from tests.page.samples import HOSTILE, MANY, llama
 
 import weighbridge as wb
 
@@ -55,7 +57,30 @@ def test_the_summary_is_that_of_inspect(visit: Visit, models: Path, model_url: s
     assert str(report.tensor_count) in figures
     types = page.locator("section", has_text="Number types").locator("tbody th").all_inner_texts()
     assert sorted(types) == sorted(row.dtype for row in report.dtypes)
-    assert "verify: ok" in page.locator(".verdicts").inner_text()
+    assert page.locator(".verdicts").inner_text().split("\n") == ["verify: ok", "scan: data only"]
+    facts = page.locator(".facts").first.inner_text().split("\n")
+    assert dict(zip(facts[::2], facts[1::2], strict=True))["Family"] == "llama"
+
+
+def test_the_summary_has_licence_context_tokenizer_and_findings(visit: Visit, tmp_path: Path) -> None:
+    """Of a folder whose file lacks its last bytes, with a call hidden in a pickle beside it."""
+    llama(tmp_path / "model")
+    weights = tmp_path / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-8])
+    (tmp_path / "model" / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
+    (tmp_path / "model" / "tokenizer.json").write_text(
+        json.dumps({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}})
+    )
+    (tmp_path / "model" / "extra.pkl").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+    for url in serving(tmp_path / "model"):
+        page = settled(visit(url))
+        facts = page.locator(".facts").first.inner_text().split("\n")
+        named = dict(zip(facts[::2], facts[1::2], strict=True))
+        assert (named["Licence"], named["Tokenizer"]) == ("apache-2.0", "BPE")
+        assert "2,048\ntokens of context" in page.locator(".figures").inner_text()
+        found = page.locator(".findings").inner_text()
+        assert page.get_by_role("alert").inner_text().startswith(f"{weights}, byte")
+        assert all(words in found for words in ("the file is cut off", "os.system")), found
 
 
 def test_equal_layers_are_folded_and_opened(visit: Visit, many_url: str) -> None:
@@ -297,6 +322,29 @@ def pair_url(models: Path) -> Iterator[str]:
     yield from serving(models / "f16.gguf", models / "q4.gguf")
 
 
+def test_histograms_of_two_models_are_laid_over_each_other(visit: Visit, models: Path, pair_url: str) -> None:
+    """Both as shares of all values, on the edges of both; with a legend, and the same colours from either side."""
+    name = "blk.1.ffn_down.weight"
+    numbers = [[e.name for e in wb.inspect(models / f).tensors].index(name) for f in ("f16.gguf", "q4.gguf")]
+    for model, number in enumerate(numbers):
+        page = settled(visit(at(pair_url, "numbers", model=model, tensor=number)))
+        page.wait_for_selector(".u-wrap canvas")
+        page.get_by_text("as shares of each model").wait_for()
+        legend = {row.inner_text(): row.locator(".dot").evaluate("e => e.style.background")
+                  for row in page.locator(".tools .keyed > span").all()}  # fmt: skip
+        assert legend == {"A f16.gguf": "var(--c1)", "B q4.gguf": "var(--c2)"}
+        page.get_by_text("The histogram as a table").click()
+        heads = page.locator("[aria-label=Histogram] thead th").all_inner_texts()
+        assert heads == ["from", "to", *(f"count {side}" for side in ("AB" if model == 0 else "BA"))]
+        cells = [int(text.replace(",", "")) for text in page.locator("[aria-label=Histogram] td.n").all_inner_texts()]
+        assert sum(cells[::2]) == 512 * 256
+        drawn = page.locator(".u-wrap canvas").evaluate(
+            "(c) => new Set(Array.from({ length: c.width }, (_, x) => c.getContext('2d')"
+            ".getImageData(x, c.height / 2, 1, 1).data.join())).size"
+        )
+        assert drawn > 3  # the ground, either alone, both
+
+
 def test_two_models_are_shown_one_above_the_other(visit: Visit, pair_url: str) -> None:
     page = settled(visit(at(pair_url, "layout")))
     assert page.locator("canvas").count() == 2
@@ -318,6 +366,27 @@ def test_steps_of_a_pickle_are_walked(visit: Visit, tmp_path: Path) -> None:
         for _ in range(3):
             page.keyboard.press("ArrowDown")
         until(page, "document.querySelector('.meaning h3').textContent.startsWith('Step 3')")
+
+
+def test_stack_and_memo_are_shown_forward_and_back(visit: Visit, tmp_path: Path) -> None:
+    """After the step that fills the list, the memo shows it filled; a step back, empty again."""
+    (tmp_path / "model.pkl").write_bytes(
+        pickle.dumps([1, "x"], 2)
+    )  # PROTO EMPTY_LIST BINPUT MARK 1 'x' BINPUT APPENDS STOP
+    for url in serving(tmp_path / "model.pkl"):
+        page = settled(visit(at(url, "microscope", mode="pickle")))
+        memo = page.get_by_role("region", name="Memo").locator("tr")
+        stack = page.locator(".pile li")
+        forward = page.get_by_role("button", name="Next step")
+        for _ in range(7):
+            forward.click()
+        assert (memo.all_inner_texts(), stack.all_inner_texts()) == (
+            ["1\t'x'", "0\tlist of 2\n, by this step"],
+            ["list of 2"],
+        )
+        page.get_by_role("button", name="Previous step").click()
+        assert memo.all_inner_texts() == ["1\t'x'\n, by this step", "0\tlist of 0"]
+        assert stack.all_inner_texts() == ["'x'", "1", "— mark —", "list of 0"]
 
 
 def test_differences_are_those_of_diff(visit: Visit, models: Path, pair_url: str) -> None:

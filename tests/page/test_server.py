@@ -153,6 +153,38 @@ def test_control_c_ends_the_command(models: Path) -> None:
         assert process.wait(60) == 0
 
 
+@pytest.mark.parametrize("slow", [False, True])
+def test_who_waits_when_the_server_ends_is_let_go(
+    models: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, slow: bool
+) -> None:
+    """However long the answer takes, the server ends at once and complains about nothing."""
+    from weighbridge.page import endpoints
+    from weighbridge.page.book import Endpoint
+
+    begun, go_on = threading.Event(), threading.Event()
+
+    def waits(*_: object, **given: object) -> int:
+        begun.set()
+        assert go_on.wait(60)
+        return 1
+
+    table = {**endpoints.ENDPOINTS, "metadata": Endpoint(waits, ("model",), slow=slow)}
+    monkeypatch.setattr(endpoints, "ENDPOINTS", table)
+    view = wb.view(models / "f16.gguf", browser=False)
+    found: list[tuple[int, dict[str, str], bytes]] = []
+    asking = threading.Thread(target=lambda: found.append(get(view.url, "/api/metadata?model=0")))
+    asking.start()
+    assert begun.wait(60)
+    ending = threading.Thread(target=view._server.stop)
+    ending.start()
+    asking.join(60)
+    ending.join(60)
+    go_on.set()
+    view.stop()
+    assert (found[0][0], b"answer" in found[0][2]) == (200 if slow else 503, False)
+    assert [r.getMessage() for r in caplog.records if r.levelname == "ERROR"] == []
+
+
 def test_a_notebook_shows_the_page_in_a_frame_that_reaches_nothing(view: ServedPage) -> None:
     text = view._repr_html_()
     assert text.startswith('<iframe sandbox="allow-scripts" srcdoc="')

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.oracles import faults, gguf_file, minilm, ours
-from tests.oracles.models import CASES
+from tests.oracles.models import CASES, probe_of, relative_error
 
 import weighbridge as wb
 from weighbridge.adapters.runtimes import process
@@ -28,19 +28,29 @@ TABLES = {"layout": faults.LAYOUTS, "key": faults.KEYS, "tokenizer": faults.TOKE
 # llama.cpp's "llama" has no sliding window: another model past it, and its GGUF has no place for the setting.
 DIFFERENT = {"mistral": {"settings"}}
 # A decoder, encoders, a pair of both, a state-space model; test_llama_logits.py runs the others.
-RUNS = ["llama3", "bert", "t5", "mamba", "roberta-labels"]
+# phi-mini-long: llama.cpp takes longrope's factors by its context, of 256 tokens at least, transformers by the text.
+RUNS = ["llama3", "bert", "t5", "mamba", "roberta-labels", "phi-mini-long"]
+# What llama.cpp's graph computes otherwise, and words of what is said of it.
+OTHERWISE = {
+    "phi-moe": "SparseMixer",
+    "phi-mini": "attends to all tokens before",
+    "gpt-oss": "rounds the bounds of yarn",
+    "exaone4-window": "of 64 layers alone",
+}
+
+GELU_TOLERANCE = 0.02  # ggml takes GELU from a table in f16
 
 
 class InProcess:
     """A runtime in this process, which has the frameworks in memory: a test needn't start one for each model."""
 
-    def __init__(self, runtime: str, path: Path) -> None:
-        self.name, self.path = runtime, path
+    def __init__(self, runtime: str, path: Path, settings: Mapping[str, Any] | None = None) -> None:
+        self.name, self.path, self.settings = runtime, path, settings or {}
 
     @cached_property
     def runtime(self) -> Any:
         try:
-            return process.RUNTIMES[self.name].load(str(self.path))
+            return process.RUNTIMES[self.name].load(str(self.path), self.settings)
         except Exception as error:
             raise UnsupportedError(str(error)) from error
 
@@ -88,15 +98,33 @@ def test_both_compute_the_same(name: str, here: None, folder_of: Maker, gguf_of:
     assert report.verdict == "same"
 
 
+@pytest.mark.parametrize("name", OTHERWISE)
 def test_what_llama_cpps_graph_computes_otherwise_is_explained(
-    here: None, folder_of: Maker, gguf_of: Converter
+    name: str, here: None, folder_of: Maker, gguf_of: Converter
 ) -> None:
-    """Phi-3.5-MoE's experts (test_phimoe.py): the plan lists it, and so does each check that it fails."""
-    report = wb.prove(folder_of("phi-moe"), gguf_of("phi-moe", "f32"), tokens=64)
+    """The plan lists it, and so does each check that it fails. That with llama.cpp's rule in its place nothing differs
+    is shown by test_phimoe.py, and by test_llama_logits.py with a case's `settings`."""
+    report = wb.prove(folder_of(name), gguf_of(name, "f32"), tokens=64)
     found = wrong(report)
     assert "predictions" in found
     assert found.keys() <= {"predictions", "greedy"}
-    assert all("SparseMixer" in details[0] for _, details in found.values())
+    assert all(OTHERWISE[name] in details[0] for _, details in found.values())
+
+
+def test_a_setting_that_a_runtime_overrules_is_put_back(here: None, folder_of: Maker, gguf_of: Converter) -> None:
+    """transformers 5 takes every UMT5's output for its embedding, also the publisher's, which have another. Run as it
+    would, its logits are those of the GGUF by sqrt(d_model)."""
+    folder, gguf = folder_of("umt5"), gguf_of("umt5", "f32")
+    report = wb.prove(folder, gguf, tokens=64)
+    assert wrong(report) == {}
+    assert ["tie_word_embeddings = False" in note for note in report.notes] == [True]
+    ids, answer = probe_of("umt5", 32), probe_of("umt5", 16)
+    right, overruled = (
+        InProcess(name, path).logits(ids, answer) for name, path in (("llama.cpp", gguf), ("transformers", folder))
+    )
+    width = json.loads((folder / "config.json").read_text())["d_model"]
+    assert relative_error(overruled * width**0.5, right) < GELU_TOLERANCE
+    assert relative_error(overruled, right) > 0.5
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "q8_0"])

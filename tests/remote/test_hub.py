@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -136,6 +137,48 @@ def test_a_conversion_reads_each_range_once(
             np.testing.assert_array_equal(found["w3"], np.full((1 << 20,), 3, np.float16))
 
 
+@pytest.mark.parametrize("memory", [8 << 20, 192 << 20])
+def test_a_conversion_stays_within_its_budget(
+    memory: int, tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted: the bytes of all buffers that answers are read into, and of what is kept of them."""
+    from weighbridge.adapters.remote import http
+    from weighbridge.io import ranges
+
+    held, flying, sizes = [0], [0], list[int]()
+    fetch, take, lock = http.HttpClient.fetch, ranges.Frames.take, threading.Lock()
+
+    def moved(count: int) -> None:
+        with lock:
+            flying.append(flying[-1] + count)
+
+    def counting(self: http.HttpClient, file: http.HttpFile, offset: int, out: memoryview, stopped: object) -> None:
+        sizes.append(len(out))
+        moved(len(out))
+        try:
+            fetch(self, file, offset, out, stopped)  # type: ignore[arg-type]
+        finally:
+            moved(-len(out))
+
+    def taking(self: ranges.Frames, size: int) -> memoryview:
+        found = take(self, size)
+        held.append(ranges.CACHED.bytes)
+        return found
+
+    with Hub(big(tmp_path / "m")).running() as hub:
+        connect(hub)
+        with wb.plan_convert("hf://org/model", tmp_path / "out.safetensors", dtype="f32", max_memory=memory) as plan:
+            monkeypatch.setattr(http.HttpClient, "fetch", counting)
+            monkeypatch.setattr(ranges.Frames, "take", taking)
+            plan.run()
+            assert plan.memory + max(held) <= memory
+        room = min(memory // 4, ranges.CACHE)
+        assert max(held) <= room
+        assert max(flying) <= room + plan.memory  # what finds no room is read into the slabs
+        assert len(sizes) < 6 if memory > 32 << 20 else max(sizes) <= room // 8
+        assert sum(sizes) > 8_000_000
+
+
 def test_a_conversion_that_was_cut_off_goes_on(
     tmp_path: Path, connect: Connect, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,7 +186,7 @@ def test_a_conversion_that_was_cut_off_goes_on(
     from weighbridge.io.sink import journal
 
     monkeypatch.setattr(journal, "_WAIT_BYTES", 1)
-    monkeypatch.setattr("weighbridge.conversion.plan.read_ahead.AHEAD", 1 << 20)
+    monkeypatch.setattr("weighbridge.conversion.plan.read_ahead.room", lambda memory: 3 << 19)
     out, words = tmp_path / "out.safetensors", ("--resume", "--quiet", "--jobs", "1")
     with Hub(big(tmp_path / "m")).running() as hub:
         connect(hub)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from weighbridge.base.errors import FormatError
 from weighbridge.io import ranges
-from weighbridge.io.ranges import FIRST, REQUEST, WINDOW, RangeCache, RangeSource
+from weighbridge.io.ranges import FIRST, REQUEST, WINDOW, RangeCache, RangeSource, _Piece
 
 DATA = random.Random(1).randbytes(1 << 20)
 
@@ -114,6 +114,73 @@ def test_memory_is_bounded() -> None:
         for at in range(0, len(DATA), 10_000):
             remote.read(at, min(10_000, len(DATA) - at))
             assert cache.bytes <= cache.limit + WINDOW
+
+
+def test_announcements_take_the_place_of_a_stream() -> None:
+    """Who announces knows what is next: a stream beside it would take the room of what was announced."""
+    step = 1 << 18
+    file = Memory(DATA * 12)
+    with source(file, 1 << 24) as remote:
+        remote.stream(WINDOW)
+        for at in range(0, 3 * WINDOW, step):
+            remote.advise([(at, step)])
+            remote.read(at, step)
+        assert len(file.asked) == 1 + 2 * WINDOW // step
+        assert max(offset + length for offset, length in file.asked) == 3 * WINDOW
+
+
+def test_announced_neighbours_travel_in_requests_of_equal_length() -> None:
+    file = Memory(DATA * 12)
+    with source(file, 1 << 26) as remote:
+        remote.advise([(at, 500_000) for at in range(0, 9_000_000, 500_000)])
+        assert remote.read(0, 4 << 20) == (DATA * 12)[: 4 << 20]
+    assert sorted(file.asked) == [(0, 3_000_000), (3_000_000, 3_000_000), (6_000_000, 3_000_000)]
+
+
+def test_memory_is_used_again_when_nobody_reads_it() -> None:
+    size = 1 << 16
+    cache, key = RangeCache(2 * size), ("file", "1")
+    first, second, third = (_Piece(i * size, (i + 1) * size, size) for i in range(3))
+    assert cache.add(key, first, ahead=True)
+    assert cache.add(key, second, ahead=True)
+    assert not cache.add(key, third, ahead=True)  # the others are still expected to be read
+    memory = first.data.obj  # type: ignore[union-attr]
+    first.readers = 1
+    cache.touch(first, size)
+    assert not cache.add(key, third, ahead=True)  # a thread copies from it
+    first.readers = 0
+    assert cache.add(key, third, ahead=True)
+    assert third.data.obj is memory  # type: ignore[union-attr]
+    assert cache.bytes == 2 * size
+    assert cache.at(key, 0) == (None, size)
+
+
+def test_what_was_announced_and_never_read_gives_way_when_its_source_is_closed() -> None:
+    cache, others = RangeCache(1 << 18), Memory(version="2")
+    with RangeSource(Memory(), cache) as remote:
+        remote.advise([(0, 1 << 18)])
+        remote.read(0, 1)
+    with RangeSource(others, cache) as remote:
+        for piece in list(cache._order):
+            wait([piece.future] if piece.future else [])
+        remote.advise([(0, 1 << 18)])
+        assert remote.read(0, 1 << 18) == DATA[: 1 << 18]
+    assert all(length == cache.request for _, length in others.asked)
+    assert len(others.asked) == (1 << 18) // cache.request
+
+
+def test_threads_that_share_little_room_get_their_bytes() -> None:
+    """Memory is used again while others read."""
+    data = DATA * 4
+    file = Memory(data)
+    step = 100_000
+    with source(file, 1 << 19) as remote, ThreadPoolExecutor(6) as pool:
+
+        def read(at: int) -> bool:
+            remote.advise([(at, step)])
+            return remote.read(at, step) == data[at : at + step]
+
+        assert all(pool.map(read, [at for _ in range(3) for at in range(0, len(data) - step, step)]))
 
 
 def test_what_was_read_is_kept_for_the_next_source_of_the_same_version() -> None:

@@ -232,6 +232,29 @@ def test_many_parts_are_composed_in_steps(place: Place, source: Path, expected: 
     assert place.parts() == []
 
 
+def test_parts_that_cannot_be_deleted_are_named(
+    gcs_emulator: str, source: Path, expected: Expected, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The object is whole, so the run succeeds; what remains costs storage, so it says so."""
+    place = google(gcs_emulator, monkeypatch)
+    remove = gcs.GcsStore.remove
+
+    def refuse(self: gcs.GcsStore, name: str) -> None:
+        if name.endswith("00001"):
+            raise RemoteError(f"{self.title}/{name}: you may not write there")
+        remove(self, name)
+
+    monkeypatch.setattr(gcs.GcsStore, "remove", refuse)
+    monkeypatch.setattr(targets, "PART", PART)
+    assert main(["convert", str(source), f"{place.url}/o.safetensors", "--dtype", "f16"]) == 0
+    words = capsys.readouterr().err
+    (left,) = place.parts()
+    folder = f"{place.url}/{left.rpartition('/')[0]}/"
+    assert f"gcloud storage rm --recursive '{folder}'" in words.replace("\n", " ")
+    assert "1 of 3" in words
+    assert place.objects() == expected("cast")
+
+
 def test_what_was_written_is_read(place: Place, source: Path, expected: Expected) -> None:
     if place.url.startswith("gs"):
         pytest.skip("neither server of Google's lists by XML; test_servers_of_others reads gs:// from one that does")

@@ -7,19 +7,22 @@ import math
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.reports import makers as m
 
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.ftypes import BY_NUMBER
 from weighbridge.containers.base import Entry
-from weighbridge.reports.inspect import model_info, parameter_count
-from weighbridge.reports.inspect.report import inspect, short
-from weighbridge.reports.inspect.tree import build_tree, lines
+from weighbridge.reports.inspect import model_info, parameter_count, schemes
+from weighbridge.reports.inspect.report import InspectedTensor, inspect, short
+from weighbridge.reports.inspect.tree import TreeNode, build_tree, lines
 from weighbridge.reports.select import FIELDS, Selection, select
 
 # ---- parameters of packed weights ----
@@ -378,6 +381,42 @@ def test_the_tree_keeps_layers_that_differ_apart(tmp_path: Path) -> None:
     named = {line.name: line.node.repeat for line in lines(build_tree(inspect(file).tensors))}
     assert named["0-1,3-4.w"] == 4
     assert named["2.w"] == 1
+
+
+def spread(nodes: list[TreeNode], above: str = "") -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The names and shapes that a folded tree stands for."""
+    for node in nodes:
+        ranges = [part.split("-") for part in node.part.split(",")] if node.repeat > 1 else [[node.part]]
+        for first, last in ((r[0], r[-1]) for r in ranges):
+            for part in range(int(first), int(last) + 1) if first != last else [first]:
+                if node.shape is not None:
+                    yield f"{above}{part}", node.shape
+                yield from spread(node.children, f"{above}{part}.")
+
+
+PARTS = st.sampled_from(["a", "b", "0", "1", "2", "10", "layers", "w"])
+NAMES = st.lists(PARTS, min_size=1, max_size=5).map(".".join) | PARTS.map(lambda part: f"{part}." * 33 + "end")
+
+
+@given(st.dictionaries(NAMES, st.sampled_from([(2,), (3,)]), max_size=40))
+def test_the_tree_stands_for_every_tensor(shapes: dict[str, tuple[int, ...]]) -> None:
+    """Layers that share what is below them, whatever their order and depth."""
+    rows = [InspectedTensor(name, "F32", shape, 1, 4, "x", 0) for name, shape in shapes.items()]
+    tree = build_tree(rows)
+    assert sorted(spread(tree)) == sorted(shapes.items())
+    assert sum(node.tensors for node in tree) == sum(node.parameters for node in tree) == len(rows)
+
+
+@given(st.lists(NAMES, max_size=20, unique=True))
+def test_the_roles_of_weights_are_their_names_without_numbers(names: list[str]) -> None:
+    roles: dict[str, set[int]] = {}
+    for name in names:
+        numbers = [int(part) for part in name.split(".") if part.isdecimal()]
+        role = ".".join("*" if part.isdecimal() else part for part in name.split("."))
+        roles.setdefault(role, set()).update(numbers[:1])
+    assert {where.role: where.layers for where in schemes._where(names)} == {
+        role: schemes._ranges(numbers) for role, numbers in roles.items()
+    }
 
 
 def test_the_tree_shown_unasked_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,17 +5,23 @@ from __future__ import annotations
 import pickle
 import pickletools
 from collections import OrderedDict
+from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from tests.reports import makers as m
 
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.limits import VIEW_BYTES
+from weighbridge.containers.base import Index
+from weighbridge.models.open import open_model
 from weighbridge.reports.anatomy import anatomy
+from weighbridge.reports.microscope import pickles, places
 from weighbridge.reports.microscope.pickles import PickleTrace, pickle_trace
-from weighbridge.reports.microscope.places import FileLens
+from weighbridge.reports.microscope.places import ByteView, FileLens
+from weighbridge.reports.view import layout
 
 TENSORS = {"a": ("F32", (2, 3)), "b": ("F16", (5,))}
 FILES = {
@@ -38,6 +44,31 @@ def test_every_byte_has_its_region(name: str, tmp_path: Path) -> None:
             want = [(p.start, p.end, p.kind, p.label) for p in parts if p.start < offset + 9 and p.end > offset]
             assert [(r.start, r.end, r.kind, r.label) for r in view.regions] == want
         assert lens.bytes(lens.size, 5).regions == ()
+
+
+@pytest.mark.parametrize("name", ["safetensors", "gguf"])
+def test_regions_of_many_tensors_are_the_same(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are found where somebody looks, behind the header from the index alone."""
+    (tmp_path / "x").write_bytes(FILES[name])
+    with FileLens(tmp_path / "x") as all_at_once:
+        want = [[all_at_once.bytes(at, n) for at in range(0, all_at_once.size, 3)] for n in (1, 20, 500)]
+    monkeypatch.setattr(layout, "VIEW_DETAIL", 1)
+    monkeypatch.setattr(places, "VIEW_BYTES", 500)
+    with FileLens(tmp_path / "x", form_index(tmp_path / "x")) as lens:
+        for views in want:
+            for view in views:
+                found = lens.bytes(view.offset, len(view.data) // 2)
+                assert (found.data, _named(found)) == (view.data, _named(view)), view.offset
+
+
+def form_index(path: Path) -> Index:
+    with open_model(path) as model:
+        return model.index
+
+
+def _named(view: ByteView) -> list[tuple[object, ...]]:
+    """Padding between tensors has no words where only the index is known."""
+    return [(r.start, r.end, r.kind, r.kind != "padding" and (r.label, bool(r.value)), r.first) for r in view.regions]
 
 
 def test_the_bytes_of_a_tensor_have_an_element(tmp_path: Path) -> None:
@@ -80,7 +111,8 @@ def test_steps_are_those_of_pickletools(value: Any, protocol: int, tmp_path: Pat
     assert [(s.op, s.at) for s in found.steps] == [(op.name, at) for op, _, at in want]
     assert found.steps[-1].end == len(data)
     assert not found.more
-    puts = [s.number for s in found.steps if s.remembered is not None]
+    known = {place.key for place in found.memo}
+    puts = [s.number for s in found.steps if len(known) < len(known := known | {place.key for place in s.changed})]
     assert puts == [n for n, (op, _, _) in enumerate(want) if "PUT" in op.name or op.name == "MEMOIZE"]
 
 
@@ -101,6 +133,65 @@ def test_the_depth_is_that_of_pickletools(protocol: int, tmp_path: Path) -> None
             del stack[-len(before) :]
         stack.extend(op.stack_after)
         assert step.depth == len(stack), step
+
+
+def memos(data: bytes) -> list[dict[int, str]]:
+    """The memo of Python's own unpickler after each opcode, in words."""
+    found: list[dict[int, str]] = []
+
+    def watched(run: Callable[[Any], None]) -> Callable[[Any], None]:
+        def step(unpickler: Any) -> None:
+            try:
+                run(unpickler)
+            finally:
+                found.append({key: words(value) for key, value in unpickler.memo.items()})
+
+        return step
+
+    class Watched(pickle._Unpickler):
+        dispatch: ClassVar = {code: watched(run) for code, run in pickle._Unpickler.dispatch.items()}
+
+    Watched(BytesIO(data)).load()
+    return found
+
+
+def words(value: Any) -> str:
+    if isinstance(value, list | tuple | dict | set):
+        return f"{type(value).__name__} of {len(value)}"
+    return repr(value)
+
+
+NESTED: Any = {"a": [1, [2, ["x"]]], "b": {"c": {}, "d": ("y", "y")}, "e": [None] * 3}
+
+
+@pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.parametrize("start", [0, 13])
+def test_the_memo_is_that_of_python(protocol: int, start: int, tmp_path: Path) -> None:
+    """Also of values that change after they were remembered, and from any step on."""
+    data = pickle.dumps([NESTED, NESTED], protocol)
+    (tmp_path / "x.pkl").write_bytes(data)
+    want = memos(data)
+    found = traced(tmp_path / "x.pkl", start=start, count=5000)
+    memo = {place.key: place.words for place in found.memo}
+    assert memo == (want[start - 1] if start else {})
+    for step in found.steps:
+        memo |= {place.key: place.words for place in step.changed}
+        assert (memo, step.memo) == (want[step.number], len(memo)), step
+
+
+def test_a_place_of_the_memo_is_filled_again(tmp_path: Path) -> None:
+    data = b"]q\x00]q\x00h\x00K\x01a00."
+    (tmp_path / "x.pkl").write_bytes(b"\x80\x04" + data)
+    changes = [{p.key: p.words for p in step.changed} for step in traced(tmp_path / "x.pkl").steps]
+    assert [change for change in changes if change] == [{0: "list of 0"}, {0: "list of 0"}, {0: "list of 1"}]
+
+
+def test_no_more_of_the_memo_is_given_than_can_be_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pickles, "VIEW_MEMO", 5)
+    (tmp_path / "x.pkl").write_bytes(pickle.dumps(VALUES[1]))
+    found = traced(tmp_path / "x.pkl", start=100)
+    count = traced(tmp_path / "x.pkl", start=99, count=1).steps[0].memo
+    assert [place.key for place in found.memo] == list(range(count - 5, count))
 
 
 def test_windows_of_steps(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ gives them again."""
 from __future__ import annotations
 
 import json
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -129,9 +130,16 @@ def test_a_packing_without_groups_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(m.safetensors(fp8))
     (tmp_path / "config.json").write_text("{}")
     with open_model(tmp_path) as model:
-        with pytest.raises(UnsupportedError, match="decode by themselves"):
-            block(model, "m.weight", 0)
         assert block(model, "m.weight_scale_inv", 0).values == (0.0,)
+        assert block(model, "m.weight", 0).dtype == "F8_E4M3"  # as it is stored
+    ordered = np.arange(IN, dtype="<i4")[::-1] // 64  # a column's group isn't where it stands
+    gptq, config, _ = GROUPS["gptq"]
+    members = {f"m.{n}": (d, s, bytes(4 * prod(s) if d == "I32" else 2 * prod(s))) for n, (d, s) in gptq.items()}
+    members["m.g_idx"] = ("I32", (IN,), ordered.tobytes())
+    (tmp_path / "model.safetensors").write_bytes(m.safetensors(members))
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with open_model(tmp_path) as model, pytest.raises(UnsupportedError, match="decode by themselves"):
+        block(model, "m.weight", 0)
 
 
 def _random(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> bytes:

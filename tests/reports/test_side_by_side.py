@@ -46,3 +46,16 @@ def test_only_what_differs_is_aligned(monkeypatch: pytest.MonkeyPatch) -> None:
     body = [f"{i}\n" for i in range(50)]
     pairs = side_by_side("".join(body), "".join([*body[:20], "new\n", *body[20:]]))
     assert [p for p in pairs if not p.same] == [LinePair(None, "new\n", False)]
+
+
+@pytest.mark.parametrize(("b_end", "same"), [("tail", True), ("tall", False), ("", False)])
+def test_a_text_beyond_the_limit_ends_with_what_isnt_shown(
+    monkeypatch: pytest.MonkeyPatch, b_end: str, same: bool
+) -> None:
+    """What follows the limit still counts as a difference."""
+    monkeypatch.setattr(module, "_CHARACTERS", 6)
+    hidden = "... 4 more characters, not shown"
+    assert side_by_side("a\nb\nc\ntail", f"a\nb\nc\n{b_end}") == (
+        *(LinePair(f"{c}\n", f"{c}\n", True) for c in "abc"), LinePair(hidden, hidden if b_end else None, same)
+    )  # fmt: skip
+    assert side_by_side("a\nb\nc\n", "a\nb\nc\n")[-1] == LinePair("c\n", "c\n", True)

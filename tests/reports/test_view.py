@@ -246,7 +246,7 @@ def test_the_tree_before_weights_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("numbers", "label", "first"), [((0, 1, 2), "0–2", 0), ((0, 2, 3), "0,2–3", 0), ((3, 2), "2–3", 2)]
+    ("numbers", "label", "first"), [((0, 1, 2), "0–2", 0), ((0, 2, 3), "0, 2–3", 0), ((3, 2), "2–3", 2)]
 )
 def test_alike_siblings_are_folded(tmp_path: Path, numbers: tuple[int, ...], label: str, first: int) -> None:
     path = tmp_path / "x.safetensors"

@@ -7,7 +7,8 @@
     +- UsageError        the caller is wrong
     +- RemoteError       the network, or the server at its other end, failed: what was asked, the next step
 
-`OSError` passes through untouched: the operating system's own words are the best ones.
+`OSError` passes through untouched: the operating system's own words are the best ones. A `LeftoverWarning` is about
+work that succeeded.
 """
 
 from __future__ import annotations
@@ -74,3 +75,7 @@ class UsageError(WeighbridgeError):
 
 class RemoteError(WeighbridgeError):
     """A server or the way to it failed: not there, not allowed, cut off, changed under way."""
+
+
+class LeftoverWarning(UserWarning):
+    """The result is whole, but something beside it couldn't be deleted: what, and how to delete it."""

@@ -140,6 +140,8 @@ VIEW_DETAIL: Final = 20_000
 VIEW_BYTES: Final = 64 << 10
 # Steps of a pickle that a report explains at once, each with its stack.
 VIEW_STEPS: Final = 10_000
+# Places of its memo that are shown with them: a step changes one of them, mostly.
+VIEW_MEMO: Final = 1000
 # A chat template that is rendered: memory and seconds of the processor beside what its process takes without it,
 # seconds of the clock, characters of its output. Real ones take a millisecond for a few kB.
 TEMPLATE_MEMORY: Final = 512 * MIB

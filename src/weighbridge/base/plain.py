@@ -10,8 +10,8 @@ from typing import Any
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON can say it: dataclasses and mappings become objects, other iterables arrays, enums their value,
-    bytes hexadecimal, numbers that JSON lacks the strings `NaN`, `Infinity`, `-Infinity`."""
+    """`value` as JSON can say it: dataclasses, structs and mappings become objects, other iterables arrays, enums their
+    value, bytes hexadecimal, numbers that JSON lacks the strings `NaN`, `Infinity`, `-Infinity`."""
     if value is None or (isinstance(value, (bool, int, str)) and not isinstance(value, Enum)):
         return value
     if isinstance(value, float):
@@ -20,6 +20,8 @@ def plain(value: Any) -> Any:
         return plain(value.value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value) if f.repr}
+    if (names := getattr(value, "__struct_fields__", None)) is not None:  # of msgspec, without importing it
+        return {name: plain(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, (bytes, bytearray, memoryview)):

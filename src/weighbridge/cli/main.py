@@ -13,6 +13,7 @@ import io
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import click
 
 from weighbridge import __version__
-from weighbridge.base.errors import WeighbridgeError
-from weighbridge.cli.render import SCREEN, echo, os_words, print_error
+from weighbridge.base.errors import LeftoverWarning, WeighbridgeError
+from weighbridge.cli.render import SCREEN, clean, echo, os_words, print_error, warn
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -259,11 +260,28 @@ def _invoke(args: list[str]) -> int:
 
         return shell_complete(cli, {}, name, "_WB_COMPLETE", instruction)
     try:
-        with cli.make_context(name, args) as ctx:
+        with _shown_warnings(), cli.make_context(name, args) as ctx:
             result = cli.invoke(ctx)
             return result if isinstance(result, int) else 0
     except click.exceptions.Exit as end:
         return end.exit_code
+
+
+@contextmanager
+def _shown_warnings() -> Iterator[None]:
+    """Leftovers are shown as every other warning of the commands; other packages' warnings as Python shows them."""
+    plain = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *more: Any) -> None:
+        if issubclass(category, LeftoverWarning):
+            warn(clean(str(message)))
+        else:
+            plain(message, category, *more)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", LeftoverWarning)
+        warnings.showwarning = show  # type: ignore[assignment]  # the rest of its arguments goes on as it is
+        yield
 
 
 def _program() -> str:

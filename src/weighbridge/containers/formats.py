@@ -17,8 +17,6 @@ _XET: Final = "the real file was not fetched: run `git xet checkout`, or downloa
 _RETRY: Final = (
     "this is not the model: the server sent a page or a message in its place; check the address and your access"
 )
-#: Text that stands for a file which is stored elsewhere.
-POINTERS: Final = frozenset({"git-lfs-pointer", "git-annex-pointer", "xet-pointer"})
 _EXTRACT: Final = "unpack it first"
 
 READ: Final = (
@@ -52,6 +50,14 @@ READ: Final = (
            rewritten_as="gguf"),
 )  # fmt: skip
 
+_POINTER_FORMATS: Final = (
+    Format("git-lfs-pointer", "Git LFS pointer", advice=_FETCH),
+    Format("git-annex-pointer", "git-annex pointer", advice=_ANNEX),
+    Format("xet-pointer", "Xet pointer", advice=_XET),
+)
+#: Text that stands for a file which is stored elsewhere.
+POINTERS: Final = frozenset(row.name for row in _POINTER_FORMATS)
+
 RECOGNISED: Final = (
     Format("torchserve", "TorchServe archive"),
     Format("imatrix-dat", "importance matrix (legacy .dat)",
@@ -69,9 +75,7 @@ RECOGNISED: Final = (
     Format("nemo", "NeMo archive", (".nemo",), (".gz", ".tar")),
     Format("sentencepiece", "SentencePiece model", (".model",)),
     Format("tiktoken", "tiktoken vocabulary", (), (".model",)),
-    Format("git-lfs-pointer", "Git LFS pointer", advice=_FETCH),
-    Format("git-annex-pointer", "git-annex pointer", advice=_ANNEX),
-    Format("xet-pointer", "Xet pointer", advice=_XET),
+    *_POINTER_FORMATS,
     Format("html", "HTML page", advice=_RETRY),
     Format("error-text", "error message of a server", advice=_RETRY),
     Format("json", "JSON file", (".json",), (".model",)),

@@ -181,28 +181,42 @@ def merge(indexes: Sequence[Index], index: ShardIndex | None = None) -> Index:
     if not indexes:
         raise UsageError("a set of no files")
     shards = {_basename(i): i for i in indexes}
-    findings = check(index, shards) if index is not None else ()
+    agrees = index is not None and _agrees(index, shards)
+    findings = _differences(index, shards, (), agrees) if index is not None else ()
     raise_first(findings)
-    entries: dict[str, Entry] = {}
+    entries: list[Entry] = []
     files: list[Source] = []
     for one in indexes:
-        name = _basename(one)
-        for e in one.entries:
-            if index is not None and index.weight_map.get(e.name, name) != name:
-                continue  # another file's copy counts
-            if e.name in entries:
-                words = f"tensor {e.name!r} is in two files, and no index says which counts"
-                raise FormatError(words, path=one.files[0].name)
-            entries[e.name] = Entry(e.name, e.dtype, e.shape, e.offset, e.nbytes, len(files) + e.file, e.strides)
+        at = len(files)
+        counting = one.entries if index is None or agrees else _counting(one, index)
+        entries += [Entry(e.name, e.dtype, e.shape, e.offset, e.nbytes, at + e.file, e.strides) for e in counting]
         files += one.files
+    if not agrees:
+        _check_unique(entries, files)
     return replace(
         indexes[0],
         files=tuple(files),
-        entries=tuple(entries.values()),
+        entries=tuple(entries),
         metadata=MappingProxyType({k: v for one in reversed(indexes) for k, v in one.metadata.items()}),
         data_start=tuple(start for one in indexes for start in one.data_start),
         findings=(*(f for one in indexes for f in one.findings), *findings),
     )
+
+
+def _counting(one: Index, index: ShardIndex) -> Iterable[Entry]:
+    """The tensors of a file but those of which the index says that another file's copy counts."""
+    name, where = _basename(one), index.weight_map.get
+    return [e for e in one.entries if where(e.name, name) == name]
+
+
+def _check_unique(entries: Sequence[Entry], files: Sequence[Source]) -> None:
+    """FormatError for a tensor that is there twice."""
+    if len({e.name for e in entries}) == len(entries):
+        return
+    first = {e.name: e for e in reversed(entries)}
+    twice = next(e for e in entries if first[e.name] is not e)
+    words = f"tensor {twice.name!r} is in two files, and no index says which counts"
+    raise FormatError(words, path=files[twice.file].name)
 
 
 def _basename(index: Index) -> str:
@@ -232,6 +246,12 @@ class _Finder:
 def check(index: ShardIndex, shards: Mapping[str, Index], names: Collection[str] = ()) -> tuple[Finding, ...]:
     """Everything in which the index and its shards differ. `shards`: by file name, those that could be read; `names`:
     all files of the folder, where known."""
+    return _differences(index, shards, names, _agrees(index, shards))
+
+
+def _differences(
+    index: ShardIndex, shards: Mapping[str, Index], names: Collection[str], agrees: bool
+) -> tuple[Finding, ...]:
     finder = _Finder(index.path)
     finder.found += index.findings
     present, listed = {*names, *shards}, Counter(index.weight_map.values())
@@ -239,7 +259,7 @@ def check(index: ShardIndex, shards: Mapping[str, Index], names: Collection[str]
         if name not in present:
             words = f"shard {name!r} is missing, and with it {listed[name]} tensors"
             finder.add("missing-shard", words, hint="download it")
-    if not _agrees(index, shards):
+    if not agrees:
         _check_listed(index, shards, finder)
         _check_unlisted(index, shards, finder)
     _check_numbers(index.files, finder)
@@ -251,10 +271,13 @@ def check(index: ShardIndex, shards: Mapping[str, Index], names: Collection[str]
 
 def _agrees(index: ShardIndex, shards: Mapping[str, Index]) -> bool:
     """Whether every tensor is in the shard that the index says, and in no other, as in nearly every set."""
-    where: dict[str, str] = {}
+    where, count = index.weight_map.get, 0
     for file, shard in shards.items():
-        where |= dict.fromkeys((e.name for e in shard.entries), file)
-    return len(where) == sum(map(len, shards.values())) and where == index.weight_map
+        names = {e.name for e in shard.entries}
+        if len(names) != len(shard.entries) or [*map(where, names)].count(file) != len(names):
+            return False
+        count += len(names)
+    return count == len(index.weight_map)
 
 
 def _check_listed(index: ShardIndex, shards: Mapping[str, Index], finder: _Finder) -> None:

@@ -15,6 +15,7 @@ from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.quantize import ftypes
 from weighbridge.models.arch import kv_tensors
 from weighbridge.models.arch.derived import MAKERS
+from weighbridge.models.arch.dialects import optional_places
 from weighbridge.models.arch.expand import Instance, TensorSlot
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.config.mapping import config_to_gguf
@@ -37,7 +38,7 @@ class GgufModel:
     def architecture(self) -> str:
         return str(self.keys["general.architecture"])
 
-    @property
+    @cached_property
     def parameters(self) -> int:
         return sum(spec.elements for spec in self.tensors.values())
 
@@ -65,13 +66,14 @@ def gguf_model(model: Checkpoint) -> GgufModel:
         )
     keys = {"general.architecture": model.family.gguf}
     keys |= {key: kv.value for key, kv in config_to_gguf(model.config, model.family, file_type=0).items()}
-    tensors = dict(_converted(model))
+    dialect, prefix = model.family.dialect_and_prefix(model.index.by_name, model.sizes)
+    tensors = dict(_converted(model, dialect, prefix))
     packed = bool(model.config.get("quantization_config") or model.config.get("quantization"))
-    return GgufModel(keys, tensors, stored, packed, False, _native(model))
+    return GgufModel(keys, tensors, stored, packed, False, _native(model, dialect))
 
 
-def _native(model: Checkpoint) -> str | None:
-    block = model.family.dialects[model.family.dialect_of(model.index.by_name, model.sizes)].block_dtype
+def _native(model: Checkpoint, dialect: str) -> str | None:
+    block = model.family.dialects[dialect].block_dtype
     return next((row.name for row in FILE_TYPES.values() if block and row.type and row.type.name == block), None)
 
 
@@ -79,13 +81,13 @@ def _quantized(dtypes: Iterator[DType]) -> bool:
     return any(dtype.kind is Kind.BLOCK for dtype in dtypes)
 
 
-def _converted(model: Checkpoint) -> Iterator[tuple[str, Spec]]:
-    """The tensors that `wb convert` would write, by the family's table."""
+def _converted(model: Checkpoint, dialect: str, prefix: str) -> Iterator[tuple[str, Spec]]:
+    """The tensors that `wb convert` would write, by the family's table. `dialect`, `prefix`: of the source's names."""
     family, sizes = model.family, model.sizes
     dtype, inside = _main_dtype(model), set(kv_tensors.names(family))
-    present = _optional_instances(model)
+    present = _optional_instances(model, dialect, prefix)
     for name, slot in family.expansion("gguf", sizes).places.items():
-        if name in inside or not (slot.need is None or _made(model, slot) or not present.isdisjoint(_instances(slot))):
+        if name in inside or not (slot.need is None or _made(model, slot) or not present.isdisjoint(slot.instances)):
             continue
         shape = without_leading_ones(slot.shape)
         yield name, Spec(shape, dtype_policy.gguf_dtype(name, Spec(shape, dtype), dtype))
@@ -104,19 +106,15 @@ def _made(model: Checkpoint, slot: TensorSlot) -> bool:
     return derived is not None and MAKERS[derived](model.sizes.facts) is not None
 
 
-def _instances(slot: TensorSlot) -> Iterator[Instance]:
-    return (cell.instance for cell in slot.cells)
-
-
-def _optional_instances(model: Checkpoint) -> set[Instance]:
+def _optional_instances(model: Checkpoint, dialect: str, prefix: str) -> set[Instance]:
     """The optional roles that the source's names show. A packed weight has other endings than a plain one."""
-    family, sizes, names = model.family, model.sizes, model.index.by_name
-    stems = {name.rpartition(".")[0] for name in names}
-    dialect, prefix = family.dialect_and_prefix(names, sizes)
-    places = family.expansion(dialect, sizes, prefix).places
+    names = model.index.by_name
+    absent = [slot for slot in optional_places(model.family, dialect, model.sizes, prefix) if slot.name not in names]
+    stems = {name.rpartition(".")[0] for name in names} if absent else set()
+    missing = {slot.name for slot in absent if not (slot.name.endswith(".weight") and slot.name[:-7] in stems)}
     return {
         instance
-        for name, slot in places.items()
-        if slot.need is not None and (name in names or (name.endswith(".weight") and name[:-7] in stems))
-        for instance in _instances(slot)
+        for slot in optional_places(model.family, dialect, model.sizes, prefix)
+        if slot.name not in missing
+        for instance in slot.instances
     }

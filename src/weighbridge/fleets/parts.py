@@ -108,13 +108,13 @@ def _finish(task: BatchTask, target: ParallelTarget) -> None:
 @dataclass
 class _Model:
     """A model that is being made. `missing`: of its ranges, those that nobody had made when this driver began;
-    `waiting`: tasks of this driver that haven't returned; `errors`: what they said."""
+    `waiting`: tasks of this driver that haven't returned; `errors`: the dead letters' lines of those that failed."""
 
     task: BatchTask
     target: ParallelTarget
     ranges: list[FileRange]
-    missing: frozenset[FileRange]
     key: Mapping[str, str]
+    missing: frozenset[FileRange] = frozenset()
     waiting: int = 0
     errors: list[ItemLine] = field(default_factory=list)
 
@@ -133,7 +133,7 @@ class ModelParts:
         return large and op.plan is not None
 
     def tasks(self, task: BatchTask, mine: Callable[[int], bool]) -> Iterator[BatchTask | PartTask]:
-        """A batch's tasks that are this share's; `mine` says it of their numbers."""
+        """The tasks of a batch that belong to this share: those whose number is `mine`."""
         model = self._begun(task) if self._applies(task.batch) else None
         if model is None:
             if mine(0):
@@ -153,17 +153,23 @@ class ModelParts:
                 _finish(task, target)
 
     def _begun(self, task: BatchTask) -> _Model | None:
-        """The model with its target begun; None where it is made whole: one task then says what is wrong with it."""
-        with suppress(Exception):
+        """The model with its target begun; None where one task makes it whole, or reports why it can't be planned."""
+        try:
             check_pin(task.batch.items[0])
             with _planned(task) as (plan, target):
-                ranges = target.ranges(self.least or 1)
+                ranges, key = target.ranges(self.least or 1), key_of(plan)
                 if len(ranges) < 2 or any(file.layout.fixups is not None for file in plan.files):
                     return None
-                _records(task).put(_begun_name(task), b"")
-                tried(target.begin)
-                return _Model(task, target, ranges, frozenset(tried(lambda: target.missing(ranges))), key_of(plan))
-        return None
+        except Exception:  # the task that makes the batch whole meets it again, and reports it
+            return None
+        model = _Model(task, target, ranges, key)
+        try:
+            _records(task).put(_begun_name(task), b"")
+            tried(target.begin)
+            model.missing = frozenset(tried(lambda: target.missing(ranges)))
+        except Exception as error:
+            model.errors.append(dead_line(task.batch.items[0], error))
+        return model
 
     def returned(self, task: PartTask, errors: Iterable[ItemLine]) -> Iterator[Summary]:
         """Take note of a task that has ended, and publish the models that are complete."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import Any, Final
 
 from weighbridge.base.limits import MIB
@@ -17,17 +18,19 @@ def git_hasher(size: int) -> Any:
     return hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
 
 
-def update(made: Any, source: Source) -> None:
-    """Feed a hasher the whole source, read once."""
+def update(made: Any, source: Source, read: Callable[[int], object] | None = None) -> None:
+    """Feed a hasher the whole source, read once. `read` is called with the bytes that have been."""
     buffer = memoryview(bytearray(min(_CHUNK, max(source.size, 1))))
     for at in range(0, source.size, _CHUNK):
         part = buffer[: min(_CHUNK, source.size - at)]
         source.readinto(at, part)
         made.update(part)
+        if read is not None:
+            read(at + len(part))
 
 
-def digest_of(source: Source, algo: str) -> str:
+def digest_of(source: Source, algo: str, read: Callable[[int], object] | None = None) -> str:
     """The SHA-256 or git id of a source's bytes, in hex."""
     made = git_hasher(source.size) if algo == GIT else hashlib.sha256()
-    update(made, source)
+    update(made, source, read)
     return str(made.hexdigest())

@@ -7,7 +7,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -64,6 +64,26 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
 def open_source(path: Path | str) -> Source:
     """The file at a path, here or elsewhere."""
     return path.open_source() if isinstance(path, RemotePath) else FileSource(path)
+
+
+def expect(paths: Iterable[Path], length: int) -> None:
+    """Begin to read the first `length` bytes of files elsewhere, of all at the same time. What is under way survives
+    its source: it is kept for the next one. Of a file here, nothing."""
+    far = [path for path in paths if isinstance(path, RemotePath)]
+    prepare(far)
+    for path in far:
+        source = path.open_source()
+        source.stream(length) if source.remote else source.close()
+
+
+def prepare(paths: Iterable[Path]) -> None:
+    """Learn at the same time what opening these files takes, where a place must be asked about each."""
+    names: dict[RemoteTree, list[str]] = {}
+    for tree, name in (path._tree() for path in paths if isinstance(path, RemotePath)):
+        names.setdefault(tree, []).append(name)
+    for tree, some in names.items():
+        if (ask := getattr(tree, "prepare", None)) is not None:
+            ask(some)
 
 
 def walk(root: Path) -> Iterator[tuple[Path, list[str], list[str]]]:

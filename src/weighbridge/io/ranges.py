@@ -3,12 +3,14 @@
 `RangeSource` keeps what was read in one page cache for the process, reads ahead where bytes are read in their order,
 and reads long ranges in parallel. How a range comes here is the business of a `RemoteFile` (adapters/remote).
 
-What is in memory: at most `CACHE` bytes read ahead or kept, beside the buffers of the callers. What is on its way: at
+What is in memory: at most `CACHE` bytes read ahead or kept, in buffers that are used again, beside those of the
+callers; what is asked for when there is no room takes a window more for each reading thread. What is on its way: at
 most `CONNECTIONS` requests of at most `REQUEST` bytes.
 """
 
 from __future__ import annotations
 
+import mmap
 import threading
 from bisect import bisect_right, insort
 from collections import OrderedDict
@@ -26,11 +28,17 @@ CONNECTIONS: Final = 32
 REQUEST: Final = 4 * MIB
 #: The first read of a stream, and what it grows to, four times as long each time.
 FIRST: Final = 32 << 10
-WINDOW: Final = 2 * MIB
+WINDOW: Final = MIB
+#: How far a stream is read ahead: at least so far, then a quarter of what it has come to, at most so far. The least is
+#: what 20 ms of 1 Gbit/s take; it is read in vain behind each header.
+LEAST_AHEAD: Final = 3 * MIB
+MOST_AHEAD: Final = 16 * MIB
 #: A short read at an unforeseen place brings this much, as headers of archives follow each other.
 NEAR: Final = 16 << 10
 #: Announced ranges with less than this between them are one request: it is what a round trip costs at 25 Mbit/s.
 GAP: Final = 64 << 10
+#: From here on a piece's memory comes from the system, and is used again for another one.
+_FRAME: Final = 64 << 10
 
 
 class RemoteFile(Protocol):
@@ -45,14 +53,15 @@ class RemoteFile(Protocol):
 
 
 class _Piece:
-    """Bytes [start, end) of a file: here, or on their way."""
+    """Bytes [start, end) of a file: here, or on their way. `left`: how many of them are still expected to be read;
+    `readers`: threads that wait for it or copy from it."""
 
-    __slots__ = ("data", "end", "future", "start", "used")
+    __slots__ = ("data", "end", "future", "left", "readers", "start", "used")
 
-    def __init__(self, start: int, end: int) -> None:
-        self.start, self.end = start, end
-        self.data = b""
-        self.used = False
+    def __init__(self, start: int, end: int, left: int) -> None:
+        self.start, self.end, self.left = start, end, left
+        self.data: bytes | memoryview = b""
+        self.used, self.readers = False, 0
         self.future: Future[None] | None = None
 
     def __lt__(self, other: _Piece) -> bool:
@@ -62,15 +71,59 @@ class _Piece:
     def size(self) -> int:
         return self.end - self.start
 
+    @property
+    def cost(self) -> int:
+        """The memory that it takes."""
+        return self.size if self.size < _FRAME else -(-self.size // _FRAME) * _FRAME
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing writes to its memory or reads from it."""
+        return not self.readers and (self.future is None or self.future.done())
+
+
+class Frames:
+    """Memory of dropped pieces, used again: fresh pages cost more than what is copied into them, and what each thread
+    frees its allocator keeps."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._free: list[mmap.mmap] = []
+
+    def take(self, size: int) -> memoryview:
+        """Memory of `size` bytes, uninitialized."""
+        if size < _FRAME:
+            return memoryview(bytearray(size))
+        whole = -(-size // _FRAME) * _FRAME
+        found = next((frame for frame in self._free if len(frame) == whole), None)
+        if found is None:
+            return memoryview(mmap.mmap(-1, whole))[:size]
+        self._free.remove(found)
+        self.bytes -= whole
+        return memoryview(found)[:size]
+
+    def give(self, data: bytes | memoryview) -> None:
+        """Memory that nobody uses any more."""
+        if isinstance(data, memoryview) and isinstance(data.obj, mmap.mmap):
+            self._free.append(data.obj)
+            self.bytes += len(data.obj)
+
+    def trim(self, most: int) -> None:
+        """Give back to the system what is more than `most` bytes."""
+        while self._free and self.bytes > max(most, 0):
+            self.bytes -= len(self._free.pop(0))
+
 
 class RangeCache:
-    """The pieces of all files, by file and version. The ones that were used longest ago go first."""
+    """The pieces of all files, by file and version. Those that were read whole go first, then those that were used
+    longest ago. `bytes`: the memory of all pieces."""
 
     def __init__(self, limit: int = CACHE) -> None:
         self.limit, self.bytes = limit, 0
         self.lock = threading.RLock()
         self._files: dict[tuple[str, str], list[_Piece]] = {}
         self._order: OrderedDict[_Piece, tuple[str, str]] = OrderedDict()
+        self._frames = Frames()
 
     def at(self, key: tuple[str, str], offset: int) -> tuple[_Piece | None, int | None]:
         """The piece with the byte at `offset`, and where the next one begins."""
@@ -79,32 +132,63 @@ class RangeCache:
         found = pieces[i - 1] if i and pieces[i - 1].end > offset else None
         return found, pieces[i].start if i < len(pieces) else None
 
+    @property
+    def request(self) -> int:
+        """The length of a request: an eighth of the room, so that several are under way."""
+        return max(min(REQUEST, self.limit // 8), _FRAME)
+
     def add(self, key: tuple[str, str], piece: _Piece, *, ahead: bool) -> bool:
-        """Make room for a piece; False where one that is read ahead finds none."""
-        for old in list(self._order):
-            if self.bytes + piece.size <= self.limit:
-                break
-            if old.used and (old.future is None or old.future.done()):
-                self.drop(old)
-        if ahead and self.bytes + piece.size > self.limit:
+        """Make room for a piece, and give it memory; False where one that is read ahead finds no room."""
+        self._evict(piece.cost, lambda old: old.left <= 0)
+        if not ahead:
+            self._evict(piece.cost, lambda old: old.used)
+        elif self.bytes + piece.cost > self.limit:
             return False
-        self.bytes += piece.size
+        self.bytes += piece.cost
+        piece.data = self._frames.take(piece.size)
+        self._frames.trim(self.limit - self.bytes)
         insort(self._files.setdefault(key, []), piece)
         self._order[piece] = key
         return True
 
+    def _evict(self, size: int, which: Callable[[_Piece], bool]) -> None:
+        """Drop idle pieces until there is room for `size` bytes."""
+        for old in list(self._order) if self.bytes + size > self.limit else ():
+            if old.idle and which(old):
+                self.drop(old)
+                if self.bytes + size <= self.limit:
+                    break
+
     def drop(self, piece: _Piece) -> None:
         """Forget a piece. Whoever waits for it asks again."""
         if (key := self._order.pop(piece, None)) is not None:
-            self.bytes -= piece.size
+            self.bytes -= piece.cost
             self._files[key].remove(piece)
             if not self._files[key]:
                 del self._files[key]
+            if piece.idle:
+                self._frames.give(piece.data)
+                self._frames.trim(self.limit - self.bytes)
 
-    def touch(self, piece: _Piece) -> None:
-        piece.used = True
+    def touch(self, piece: _Piece, count: int) -> None:
+        """`count` bytes of a piece were read."""
+        piece.used, piece.left = True, piece.left - count
         if piece in self._order:
             self._order.move_to_end(piece)
+
+    def settle(self, key: tuple[str, str] | None = None) -> None:
+        """Expect no more reads of what is here, of one file or of all."""
+        for piece, owner in self._order.items():
+            if key in (None, owner):
+                piece.left = 0
+
+    def restrict(self, limit: int) -> None:
+        """Another limit, from here on; what is here for other work than what begins now goes first."""
+        with self.lock:
+            self.limit = limit
+            self.settle()
+            self._evict(0, lambda old: True)
+            self._frames.trim(self.limit - self.bytes)
 
 
 CACHED: Final = RangeCache()
@@ -134,27 +218,35 @@ class RangeSource(Source):
         return self.file.version
 
     def advise(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Begin to read (offset, length) ranges that will be asked for, as far as there is room."""
+        """Begin to read (offset, length) ranges that will be asked for, as far as there is room. Neighbours travel
+        together, in requests of equal length. Who announces needs no stream, so that one ends."""
         with self._cache.lock:
-            for start, end in _coalesced(ranges, self.size):
+            self._flows = False
+            for start, end, wanted in _coalesced(ranges, self.size):
                 for lo, hi in self._missing(start, end):
-                    for at in range(lo, hi, REQUEST):
-                        if not self._start(at, min(at + REQUEST, hi), ahead=True):
+                    step = -(-(hi - lo) // -(-(hi - lo) // self._cache.request))
+                    for at in range(lo, hi, step):
+                        to = min(at + step, hi)
+                        if not self._start(at, to, ahead=True, left=sum(_overlap(at, to, one) for one in wanted)):
                             return
 
     def stream(self, length: int) -> None:
         """Begin to read the first `length` bytes, which will be asked for in their order and beyond."""
-        self.advise((at, min(WINDOW, length - at)) for at in range(0, min(length, self.size), WINDOW))
+        length = min(length, self.size)
         with self._cache.lock:
-            self._tail, self._window, self._flows = min(length, self.size), min(max(length, FIRST), WINDOW), True
+            for start in range(0, length, WINDOW):
+                for lo, hi in self._missing(start, min(start + WINDOW, length)):
+                    if not self._start(lo, hi, ahead=True):
+                        return
+            self._tail, self._window, self._flows = length, min(max(length, FIRST), WINDOW), True
 
     def seed(self, data: bytes) -> None:
         """The file's first bytes, which came with its size."""
-        piece = _Piece(0, len(data))
-        piece.data, piece.used = data, True
+        piece = _Piece(0, len(data), 0)
+        piece.used = True
         with self._cache.lock:
-            if data and self._cache.at(self._key, 0)[0] is None:
-                self._cache.add(self._key, piece, ahead=True)
+            if data and self._cache.at(self._key, 0)[0] is None and self._cache.add(self._key, piece, ahead=True):
+                piece.data = data
             self._tail = len(data)
 
     def _readinto(self, offset: int, out: memoryview) -> int:
@@ -168,40 +260,42 @@ class RangeSource(Source):
         with self._cache.lock:
             piece, following = self._cache.at(self._key, at)
             end = min(at + len(out), following or self.size)
-            long = end - at > REQUEST or (end - at == REQUEST and at != self._tail)
+            most = self._cache.request
+            long = end - at > most or (end - at == most and at != self._tail)
             if piece is None and not long:
                 piece = self._missed(at, end, following)
             if piece is None:
                 self._tail = end
-            elif at <= self._tail:  # announced ranges beyond the stream are none of its business
-                self._ahead(min(piece.end if self._window == WINDOW else at + len(out), self._tail))
-        if piece is None:
-            return self._direct(at, out[: end - at])
-        self._wait(piece)
-        count = min(len(out), piece.end - at)
-        out[:count] = memoryview(piece.data)[at - piece.start : at - piece.start + count]
-        return count
+            else:
+                piece.readers += 1
+                if at <= self._tail:  # announced ranges beyond the stream are none of its business
+                    self._ahead(at + len(out))
+        return self._direct(at, out[: end - at]) if piece is None else self._copied(piece, at, out)
 
-    def _wait(self, piece: _Piece) -> None:
-        """Until the piece is here. One that another source had begun and gave up is asked for again."""
+    def _copied(self, piece: _Piece, at: int, out: memoryview) -> int:
+        """Fill the beginning of `out` from a piece, when it is here; how far. One that another source had begun and
+        gave up is asked for again."""
+        count = min(len(out), piece.end - at)
         try:
             if piece.future is not None:
                 piece.future.result()
+            out[:count] = memoryview(piece.data)[at - piece.start : at - piece.start + count]
         except CancelledError:
-            data = bytearray(piece.size)
-            self.file.fetch(piece.start, memoryview(data), self._stopped.is_set)
-            piece.data = bytes(data)
+            self.file.fetch(at, out[:count], self._is_stopped)
         except BaseException:
             with self._cache.lock:
                 self._cache.drop(piece)
             raise
-        with self._cache.lock:
-            self._cache.touch(piece)
+        finally:
+            with self._cache.lock:
+                piece.readers -= 1
+                self._cache.touch(piece, count)
+        return count
 
     def _missed(self, at: int, end: int, following: int | None) -> _Piece:
         """The piece for a read that nothing foresaw: of a stream its next window, else little more than was asked."""
         if at == self._tail:
-            length = max(end - at, self._window)
+            length = max(end - at, min(self._window, self._cache.request))
             self._flows, self._window = at > 0 or self._flows, min(self._window * 4, WINDOW)
         else:
             length, self._flows, self._window = (end - at, False, FIRST) if end - at >= 1024 else (NEAR, False, FIRST)
@@ -213,13 +307,16 @@ class RangeSource(Source):
 
     def _ahead(self, reached: int) -> None:
         """Go on with the stream where its end comes near: of a long one early, of what may be just a header late."""
-        near = self._window if self._window == WINDOW else self._window // 4
-        if self._flows and reached <= self._tail and self._tail - reached < near:
+        long = self._window == WINDOW
+        near = min(max(LEAST_AHEAD, reached // 4), MOST_AHEAD) if long else self._window // 4
+        while self._flows and reached <= self._tail < self.size and self._tail - reached < near:
             stop = min(self._tail + self._window, self.size)
             for lo, hi in self._missing(self._tail, stop):
                 if not self._start(lo, hi, ahead=True):
                     return
             self._tail, self._window = stop, min(self._window * 4, WINDOW)
+            if not long:
+                return
 
     def _missing(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """The parts of [start, end) that are neither here nor on their way."""
@@ -229,8 +326,8 @@ class RangeSource(Source):
                 yield start, min(following or end, end)
             start = piece.end if piece is not None else min(following or end, end)
 
-    def _start(self, start: int, end: int, *, ahead: bool) -> _Piece | None:
-        piece = _Piece(start, end)
+    def _start(self, start: int, end: int, *, ahead: bool, left: int | None = None) -> _Piece | None:
+        piece = _Piece(start, end, end - start if left is None else left)
         if not self._cache.add(self._key, piece, ahead=ahead):
             return None
         self._running.add(piece)
@@ -238,10 +335,8 @@ class RangeSource(Source):
         return piece
 
     def _fetch(self, piece: _Piece) -> None:
-        data = bytearray(piece.size)
         try:
-            self.file.fetch(piece.start, memoryview(data), self._stopped.is_set)
-            piece.data = data  # type: ignore[assignment]  # never written to again
+            self.file.fetch(piece.start, memoryview(piece.data), self._is_stopped)
         except BaseException:
             with self._cache.lock:
                 self._cache.drop(piece)
@@ -250,12 +345,15 @@ class RangeSource(Source):
             with self._cache.lock:
                 self._running.discard(piece)
 
+    def _is_stopped(self) -> bool:
+        return self._stopped.is_set()
+
     def _direct(self, at: int, out: memoryview) -> int:
         """A long read: parts straight into the caller's memory, several at a time."""
         parts = [(at + i, out[i : i + REQUEST]) for i in range(0, len(out), REQUEST)]
-        futures = [_pool().submit(self.file.fetch, *part, self._stopped.is_set) for part in parts[1:]]
+        futures = [_pool().submit(self.file.fetch, *part, self._is_stopped) for part in parts[1:]]
         try:
-            self.file.fetch(*parts[0], self._stopped.is_set)
+            self.file.fetch(*parts[0], self._is_stopped)
             for future in futures:
                 future.result()
         finally:
@@ -269,21 +367,29 @@ class RangeSource(Source):
     def close(self) -> None:
         self._stopped.set()
         with self._cache.lock:
+            self._cache.settle(self._key)
             for piece in list(self._running):
                 if piece.future is not None and piece.future.cancel():
                     self._running.discard(piece)
                     self._cache.drop(piece)
 
 
-def _coalesced(ranges: Iterable[tuple[int, int]], size: int) -> list[tuple[int, int]]:
-    """Sorted [start, end) ranges inside the file; those that lie close together are one."""
-    merged: list[tuple[int, int]] = []
+def _coalesced(ranges: Iterable[tuple[int, int]], size: int) -> list[tuple[int, int, list[tuple[int, int]]]]:
+    """Sorted [start, end) ranges inside the file, with those that they are made of: such as lie close together are
+    one."""
+    merged: list[tuple[int, int, list[tuple[int, int]]]] = []
     for start, length in sorted(ranges):
         end = min(start + length, size)
         if start >= end:
             continue
         if merged and start - merged[-1][1] <= GAP:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+            first, last, parts = merged[-1]
+            merged[-1] = (first, max(end, last), parts)
+            parts.append((start, end))
         else:
-            merged.append((start, end))
+            merged.append((start, end, [(start, end)]))
     return merged
+
+
+def _overlap(start: int, end: int, other: tuple[int, int]) -> int:
+    return max(min(end, other[1]) - max(start, other[0]), 0)

@@ -15,8 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from weighbridge.base.closeable import Closing
 from weighbridge.base.dtypes import F32
@@ -24,10 +23,10 @@ from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeEr
 from weighbridge.base.limits import CONFIG_JSON, MIB
 from weighbridge.containers import opening
 from weighbridge.containers.base import Index
-from weighbridge.io.location import open_source
+from weighbridge.io.location import open_source, prepare
 from weighbridge.io.source import Source
 from weighbridge.models.jsonfile import decode, numbers_as_text, oddities
-from weighbridge.models.locate import Place, locate, locate_tokenizer
+from weighbridge.models.locate import HEADER, Place, header_length, locate, locate_tokenizer
 from weighbridge.models.stored_tensors import StoredTensors
 
 if TYPE_CHECKING:
@@ -37,11 +36,6 @@ if TYPE_CHECKING:
     from weighbridge.models.resolved import ResolvedModel
     from weighbridge.packings.unpacking import PackedGroup
     from weighbridge.tensors.nodes import LogicalTensor, Node
-
-
-# Of a file elsewhere: what its header probably needs. A vocabulary lies in the header of a GGUF's first file.
-_HEADER: Final = 32 << 10
-_HEADERS: Final = MappingProxyType({".gguf": 4 * MIB})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,11 +57,12 @@ def open_checkpoint(path: str | Path, options: SourceOptions = SourceOptions()) 
     place = locate(path)
     sources: list[Source] = []
     try:
+        prepare(place.weights)
         for weight in place.weights:
             sources.append(_shard(place, weight))
         for number, source in enumerate(sources):  # the headers of all files come at the same time
             if source.remote:
-                source.stream(_HEADERS.get(Path(source.name).suffix, _HEADER) if number == 0 else _HEADER)
+                source.stream(header_length(source.name) if number == 0 else HEADER)
         index = _index(place, sources, options.allow_expand)
         kept = place if place.shards is None else replace(place, shards=None)  # its names would be there twice
         return Checkpoint(kept, index, options.arch_file)

@@ -21,7 +21,10 @@ from weighbridge.base.limits import CONFIG_JSON
 _MARK: Final = b"\xef\xbb\xbf"
 _CONSTANTS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 # An integer that no double holds, where a value may stand: whoever computes with it fails.
-_LONG: Final = re.compile(rb"(?<=[\s:,\[])-?\d{309,}(?=[\s,\]}])")
+_DIGITS: Final = 309
+_LONG: Final = re.compile(rb"(?<=[\s:,\[])-?\d{%d,}(?=[\s,\]}])" % _DIGITS)
+# Every digit as 0: whether there is a run of them is then a search for one text, 20 times as fast.
+_AS_ZERO: Final = bytes.maketrans(b"123456789", b"0" * 9)
 
 _NUMBER: Final = re.compile(r"-?\d{1,15}(\.\d{1,17})?([eE][+-]?\d{1,3})?", re.ASCII)
 _WORDS: Final = frozenset({"transformers_version", "model_type", "dtype", "torch_dtype", "_name_or_path"})
@@ -35,7 +38,7 @@ def numbers_as_text(config: Mapping[str, Any]) -> dict[str, int | float]:
 
 def oversized(data: bytes) -> str | None:
     """What is wrong with a number of some JSON that no program computes with; None where there is none."""
-    match = _LONG.search(data)
+    match = _LONG.search(data) if b"0" * _DIGITS in data.translate(_AS_ZERO) else None
     return f"an integer of {len(match[0].lstrip(b'-'))} digits at byte {match.start()}" if match else None
 
 

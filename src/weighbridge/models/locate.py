@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Final
 
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import FormatError, UsageError
-from weighbridge.base.limits import INDEX_JSON, SHARDS
+from weighbridge.base.limits import INDEX_JSON, MIB, SHARDS
 from weighbridge.containers import BUILT_IN, model_suffixes
 from weighbridge.containers.numbered import Numbered, numbered
 from weighbridge.io.links import check_link
-from weighbridge.io.location import open_source
+from weighbridge.io.location import RemotePath, expect, open_source
 from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
 
 if TYPE_CHECKING:
@@ -39,6 +39,11 @@ _MAIN: Final = MappingProxyType({Path(f.hub_name).suffix: f.hub_name for f in BU
 _COMPANIONS: Final = ("mmproj", "imatrix", "mtp-")
 # Files of a training run that lie beside a model and hold none of it (transformers' Trainer, accelerate).
 _TRAINING: Final = ("training_args", "optimizer", "scheduler", "rng_state", "random_states", "scaler", "trainer_state")
+#: Of a file elsewhere: what its header probably needs, and what is begun to be read of an index.
+HEADER: Final = 32 << 10
+INDEX: Final = 4 * MIB
+# Of a model's first file: a vocabulary lies in the header of a GGUF's.
+_HEADERS: Final = MappingProxyType({".gguf": 4 * MIB})
 
 
 def is_training(name: str) -> bool:
@@ -171,17 +176,37 @@ def _folder(folder: Path) -> Place:
         found = [n for n in names if n.endswith(suffix) and not n.startswith(_COMPANIONS) and not is_training(n)]
         for index in (main, *(n for n in names if n.endswith(f"{suffix}.index.json"))):
             if index in names:
+                _expect(folder, [n for n in found if numbered(n)], index)
                 place = _indexed(folder / index)
                 if found and not any(path.exists() for path in place.weights):
                     stale.append(f"{index} is passed over: none of the files that it lists is there")
                     continue
                 return place
         if found:
+            _expect(folder, ())
             one = tuple(folder / n for n in _one_model(folder, found, suffix))
             return Place(folder, one, folder, notes=tuple(dict.fromkeys(stale)))
     if (snapshot := _snapshot(folder)) is not None:
         return _folder(snapshot)
     raise UsageError(f"{folder} holds no weights", hint=_elsewhere(folder) or f"looked for {', '.join(_SUFFIXES)}")
+
+
+def _expect(folder: Path, weights: Iterable[str], *more: str) -> None:
+    """Begin to read what is needed of a model elsewhere: config and index whole, the headers of its files."""
+    if isinstance(folder, RemotePath):
+        small = (folder / name for name in ("config.json", *more))
+        expect((path for path in small if path.is_file()), INDEX)
+        expect((folder / name for name in weights), HEADER)
+
+
+def header_length(name: str) -> int:
+    """What the header of a model's first file probably takes, by the file's name."""
+    return _HEADERS.get(os.path.splitext(name)[1], HEADER)
+
+
+def expect_header(path: Path) -> None:
+    """Begin to read the header of a file elsewhere."""
+    expect([path], header_length(path.name))
 
 
 def _snapshot(folder: Path) -> Path | None:

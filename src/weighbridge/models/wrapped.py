@@ -44,8 +44,8 @@ def _fits(model: Checkpoint) -> bool:
 
 
 def unwrapped_folder(model: Checkpoint) -> tuple[Checkpoint, list[str]]:
-    """The same for a folder whose names are kept otherwise: only names are compared with
-    the family's that all begin with a part which none of the family's begins with."""
+    """`unwrapped`, for a folder that is written under its own names: they change only where all of them begin with the
+    same part and no name of the family begins with it."""
     parts = {e.name.partition(".")[0] for e in model.index}
     with suppress(WeighbridgeError):  # no family, or a config that names are kept without
         if len(parts) == 1 and not parts & {name.partition(".")[0] for name in model.family.names("hf", model.sizes)}:

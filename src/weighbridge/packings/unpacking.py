@@ -12,7 +12,8 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.packings.schema.base import Config, Described, Match, OnError, find
+from weighbridge.packings.schema.base import Config, Described, Match
+from weighbridge.packings.schema.groups import OnError, find
 from weighbridge.packings.schema.registry import schemas
 from weighbridge.tensors.nodes import LogicalTensor, Node
 
@@ -37,7 +38,7 @@ class PackedGroup(NamedTuple):
 
 def unpack(tensors: Nodes, config: Config, on_error: OnError | None = None) -> Mapping[str, LogicalTensor]:
     """The same tensors with every group replaced by one tensor, at the position of its first member. Without groups,
-    the mapping itself. `on_error`: see `schema.base.find`."""
+    the mapping itself. `on_error`: see `schema.groups.find`."""
     return replaced(tensors, groups(tensors, config, on_error))
 
 
@@ -48,7 +49,8 @@ def replaced(tensors: Nodes, found: Mapping[str, PackedGroup]) -> Mapping[str, L
     out: dict[str, LogicalTensor] = {}
     for name in tensors:
         group = found.get(name)
-        out[group.name if group else name] = group.node if group else tensors[name]
+        # not `group.name` where it equals `name`: 100,000 strings would be there twice
+        out[name if group is None or group.name == name else group.name] = group.node if group else tensors[name]
     return out
 
 

@@ -20,10 +20,12 @@ from typing import Any, Final
 
 import msgspec
 
+from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base import malloc
 from weighbridge.base.closeable import Closing
-from weighbridge.base.errors import UsageError
+from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.plain import plain
+from weighbridge.containers.base import Index
 from weighbridge.io.source import Source
 from weighbridge.models.checkpoint import Checkpoint, SourceOptions
 from weighbridge.models.open import open_model
@@ -31,14 +33,16 @@ from weighbridge.models.tokenizer import Vocab
 from weighbridge.reports.chat.tokens import vocab_of
 from weighbridge.reports.microscope.places import FileLens
 from weighbridge.reports.statistics.tensor import CancelledError, Progress
+from weighbridge.reports.view.layout import LayoutMap, layout_map
 from weighbridge.reports.view.roles import Survey, survey
 
 _TEXT: Final = 200  # characters of a search
 _KEPT: Final = 256  # answers
 #: What the page asks of each model before the reader does, the most urgent first.
 _FIRST: Final[tuple[tuple[str, Mapping[str, str]], ...]] = (
-    ("tree", {"counted": "0"}), ("tensors", {}), ("tree", {"counted": "1"}), ("summary", {}), ("architecture", {}),
+    ("tree", {"counted": "0"}), ("summary", {}), ("tensors", {}), ("tree", {"counted": "1"}), ("architecture", {}),
 )  # fmt: skip
+_Question = tuple[str, Mapping[str, str]]
 _EXACT: Final = 1 << 53  # JavaScript's numbers are exact below
 
 
@@ -75,12 +79,14 @@ class Endpoint:
 
 
 class Book(Closing):
-    """One or two open models. Errors: as `open_model`'s."""
+    """One or two open models; of a damaged one what its headers tell, with the reason in `damage`. Errors: as
+    `open_model`'s, where there is nothing to show."""
 
     def __init__(self, *paths: str | os.PathLike[str], options: SourceOptions = SourceOptions()) -> None:
         self.paths: tuple[str, ...] = tuple(os.fspath(path) for path in paths)
         self.options = options
         self.models: list[Checkpoint] = []
+        self.damage: list[FormatError | None] = []
         self._lenses: dict[tuple[int, int], FileLens] = {}
         self._vocabs: dict[int, Vocab] = {}
         self._surveys: dict[int, Survey] = {}
@@ -92,10 +98,21 @@ class Book(Closing):
         self._lock = threading.Lock()
         try:
             for path in paths:
-                self.models.append(open_model(path, options))
+                self._open(path)
         except BaseException:
             self.close()
             raise
+
+    def _open(self, path: str | os.PathLike[str]) -> None:
+        damage = None
+        try:
+            model = open_model(path, self.options)
+        except FormatError as error:
+            from weighbridge.reports.inspect.damaged import open_damaged  # late: few files are
+
+            damage, model = error, open_damaged(resolve_path(path), error)
+        self.models.append(model)
+        self.damage.append(damage)
 
     @property
     def title(self) -> str:
@@ -103,24 +120,33 @@ class Book(Closing):
         return " and ".join(Path(path).name or path for path in self.paths)
 
     def prepare(self) -> None:
-        """Begin to answer what every page asks first. What is asked meanwhile goes first."""
-        self._ahead([(n, *question) for n in range(len(self.models)) for question in _FIRST])
+        """Begin to answer what every page asks first; returns when there is enough to draw it. What is asked meanwhile
+        goes before the rest."""
+        models = [str(n) for n in range(len(self.models))]
+        first = self._ahead([("start", {}), *((name, {"model": n, **given}) for n in models for name, given in _FIRST)])
+        drawn = [first, self._kept_answer(_FIRST[0][0], {"model": "0", **_FIRST[0][1]})]
+        futures.wait(filter(None, drawn))
 
-    def _ahead(self, rest: Sequence[tuple[int, str, Mapping[str, str]]]) -> None:
+    def _ahead(self, rest: Sequence[_Question]) -> Future[bytes] | None:
         """Have the first of some questions answered, then the others."""
         if not rest:
-            return
-        (model, name, given), *rest = rest
-        found, values = self.question(name, {"model": str(model), **given})
-        answer = self._from_headers((name, *map(str, values.values())), lambda: found.answer(self, **values))
+            return None
+        (name, given), *rest = rest
+        answer = self._kept_answer(name, given)
         if answer is not None:
-            answer.add_done_callback(lambda _: self._next(model, rest))
+            answer.add_done_callback(lambda _: self._next(given.get("model"), rest))
+        return answer
 
-    def _next(self, model: int, rest: Sequence[tuple[int, str, Mapping[str, str]]]) -> None:
-        if not rest or rest[0][0] != model:
-            self._surveys.pop(model, None)  # large; what needs it is answered
+    def _next(self, model: str | None, rest: Sequence[_Question]) -> None:
+        if model is not None and (not rest or rest[0][1]["model"] != model):
+            self._surveys.pop(int(model), None)  # large; what needs it is answered
         malloc.trim()
         self._ahead(rest)
+
+    def _kept_answer(self, name: str, given: Mapping[str, str]) -> Future[bytes] | None:
+        """The answer to a question that is kept, when it is there. None where the book is being closed."""
+        found, values = self.question(name, given)
+        return self._from_headers((name, *(given[key] for key in found.params)), lambda: found.answer(self, **values))
 
     def _from_headers(self, key: tuple[str, ...], answer: Callable[[], Any]) -> Future[bytes] | None:
         """What one thread after all others answers, once: what it takes of memory is there for the next. None where the
@@ -219,12 +245,21 @@ class Book(Closing):
                 self._vocabs[model] = vocab_of(self.models[model])
             return self._vocabs[model]
 
+    def layout(self, model: int, file: int) -> LayoutMap:
+        """The map of a file. Errors: as `source`'s and `layout_map`'s."""
+        return layout_map(self.source(model, file).name, self._index_of_file(model))
+
+    def _index_of_file(self, model: int) -> Index | None:
+        """The index of a model that is one file."""
+        index = self.models[model].index
+        return index if len(index.files) == 1 and not self.damage[model] else None
+
     def lens(self, model: int, file: int) -> FileLens:
         """The bytes of a file, whose regions are found once. Errors: as `source`'s."""
         path = self.source(model, file).name
         with self._lock:
             if (model, file) not in self._lenses:
-                self._lenses[model, file] = FileLens(path)
+                self._lenses[model, file] = FileLens(path, self._index_of_file(model))
             return self._lenses[model, file]
 
     def tensor(self, model: int, tensor: int) -> str:
@@ -259,16 +294,16 @@ def exact(column: tuple[int, ...]) -> tuple[int, ...] | tuple[str, ...]:
     return column if max(column, default=0) < _EXACT else tuple(map(str, column))
 
 
-def front_coded(names: tuple[str, ...]) -> list[tuple[int, str]]:
-    """Each name as the length of the prefix that it shares with the one before, in UTF-16 units, and its rest. A
-    character of two units is never cut."""
-    coded, before = [], ""
+def front_coded(names: tuple[str, ...]) -> dict[str, list[int] | list[str]]:
+    """Names as columns: of each the length of the prefix that it shares with the one before (`common`), in UTF-16
+    units, and its `rest`. A character of two units is never cut."""
+    common, rest, before = [], [], ""
     for name in names:
         length = _common(before, name)
-        pairs = 0 if name.isascii() else sum(c > "\uffff" for c in name[:length])
-        coded.append((length + pairs, name[length:]))
+        common.append(length + (0 if name.isascii() else sum(c > "\uffff" for c in name[:length])))
+        rest.append(name[length:])
         before = name
-    return coded
+    return {"common": common, "rest": rest}
 
 
 def _common(a: str, b: str) -> int:

@@ -21,7 +21,9 @@ _LONG: Final = 20_000  # characters of a metadata value
 
 
 def start(book: Book) -> dict[str, Any]:
-    """What the page is about."""
+    """What the page is about, and how the models describe themselves: enough for a first look."""
+    from weighbridge.reports.inspect.report import model_facts
+
     models = [
         {
             "path": path,
@@ -29,8 +31,10 @@ def start(book: Book) -> dict[str, Any]:
             "format": model.format,
             "tensors": len(model.index),
             "files": [{"name": Path(source.name).name, "size": source.size} for source in model.index.files],
+            "damage": {"error": damage.message, "hint": damage.hint} if damage else None,
+            "facts": model_facts(model),
         }
-        for path, model in zip(book.paths, book.models, strict=True)
+        for path, model, damage in zip(book.paths, book.models, book.damage, strict=True)
     ]
     return {"version": __version__, "models": models}
 
@@ -63,16 +67,9 @@ def architecture(book: Book, model: int) -> Any:
 
 def findings(book: Book, model: int, control: Control) -> Any:
     """What verify and scan say."""
-    from weighbridge.reports.scan.engine import scan
-    from weighbridge.reports.verify.report import verify
+    from weighbridge.page.findings import findings
 
-    path = book.paths[model]
-    checked = plain(verify(path))
-    scanned = plain(scan(path))
-    return {
-        "verify": {**checked, "findings": checked["findings"][:_SHOWN], "verdicts": []},
-        "scan": {**scanned, "files": [f for f in scanned["files"] if f["findings"] or f["skipped"]][:_SHOWN]},
-    }
+    return findings(book.paths[model], len(book.models[model].index), control)
 
 
 def tensors(book: Book, model: int) -> Any:
@@ -100,9 +97,7 @@ def _cut(value: Any) -> Any:
 
 def layout(book: Book, model: int, file: int) -> Any:
     """The regions of a file as columns; the label of a tensor's region is its number."""
-    from weighbridge.reports.view.layout import layout_map
-
-    found = layout_map(book.source(model, file).name)
+    found = book.layout(model, file)
     numbers = {e.name: i for i, e in enumerate(book.models[model].index.entries) if e.file == file}
     kinds = tuple(found.kinds)
     labels = [
@@ -217,18 +212,18 @@ def pickle(book: Book, model: int, file: int, member: str, start: int) -> Any:
 
 def moves(book: Book, file: int) -> Any:
     """What lies elsewhere in the same file of two models."""
-    from weighbridge.reports.view.layout import layout_map, moves
+    from weighbridge.reports.view.layout import moves
 
     if len(book.models) < 2:
         raise UsageError("there is one model only")
-    found = moves(*[layout_map(book.source(model, file).name) for model in (0, 1)])
+    found = moves(*[book.layout(model, file) for model in (0, 1)])
     return {"total": len(found), "rows": found[:_SHOWN]}
 
 
 #: What the page can ask, by name.
 ENDPOINTS: Final[Mapping[str, Endpoint]] = MappingProxyType(
     {
-        "start": Endpoint(start),
+        "start": Endpoint(start, kept=True),
         "summary": Endpoint(summary, ("model",), kept=True),
         "findings": Endpoint(findings, ("model",), slow=True),
         "tree": Endpoint(tree, ("model", "counted"), kept=True),

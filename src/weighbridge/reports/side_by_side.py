@@ -21,13 +21,24 @@ class LinePair:
 
 def side_by_side(a: str, b: str) -> tuple[LinePair, ...]:
     """The lines of both, aligned by what they have in common. Beyond 1,000 lines between the first and the last
-    difference, and 200,000 characters, lines are paired by their numbers."""
+    difference, lines are paired by their numbers. Of a text of more than 200,000 characters, the rest is one last line
+    that says how many characters it has; `same` compares the rests themselves."""
     left, right = a[:_CHARACTERS].splitlines(keepends=True), b[:_CHARACTERS].splitlines(keepends=True)
     first = _common(left, right)
     last = _common(left[first:][::-1], right[first:][::-1])
     head = [LinePair(line, line, True) for line in left[:first]]
     tail = [LinePair(line, line, True) for line in left[len(left) - last :]]
-    return (*head, *_aligned(left[first : len(left) - last], right[first : len(right) - last]), *tail)
+    shown = (*head, *_aligned(left[first : len(left) - last], right[first : len(right) - last]), *tail)
+    return (*shown, *_rest(a[_CHARACTERS:], b[_CHARACTERS:]))
+
+
+def _rest(a: str, b: str) -> tuple[LinePair, ...]:
+    """What is not shown of the texts; () where that is nothing."""
+    return (LinePair(_hidden(a), _hidden(b), a == b),) if a or b else ()
+
+
+def _hidden(text: str) -> str | None:
+    return f"... {len(text):,} more characters, not shown" if text else None
 
 
 def _common(a: list[str], b: list[str]) -> int:

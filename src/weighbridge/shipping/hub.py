@@ -21,7 +21,7 @@ from weighbridge.models.locate import models_in
 from weighbridge.shipping.card import CardFacts, CardFile, card, commands
 from weighbridge.shipping.measured import measured
 from weighbridge.shipping.model import opened, refuse_modelfile
-from weighbridge.shipping.plan import ShippedFile, ShipPlan, ShipReport, ShipRequest
+from weighbridge.shipping.plan import ShipOptions, ShippedFile, ShipPlan, ShipReport, ShipRequest
 
 #: The Hub's hard limit on a file (docs/hub/storage-limits).
 LARGEST: Final = 500 * 10**9
@@ -42,7 +42,9 @@ def prepare(request: ShipRequest) -> ShipPlan:
     notes = (*notes, *missing, *_warnings(paths, facts))
     run = commands(facts)
     if options.output is not None:
+        _refuse_uploading(options)
         return _card_only(request, text, run, notes)
+    notes = (*notes, *_how(options))
     rows = [ShippedFile(path, file.stat().st_size, "file", "uploaded") for path, file in paths.items()]
     rows.append(ShippedFile(_CARD, len(text.encode()), "model card", "uploaded"))
 
@@ -55,6 +57,22 @@ def prepare(request: ShipRequest) -> ShipPlan:
                                  row.how) for row in rows)  # fmt: skip
 
     return ShipPlan(ShipReport("hub", str(request.path), name, tuple(rows), run, text, notes=notes), act)
+
+
+def _refuse_uploading(options: ShipOptions) -> None:
+    """UsageError for the first option of an upload, where only the card is written."""
+    given = {"--private": options.private, "--create-pr": options.create_pr, "--revision": options.revision}
+    if flag := next((name for name, value in given.items() if value), None):
+        raise UsageError(f"{flag} is of an upload, and --output only writes the card", hint="leave one of them out")
+
+
+def _how(options: ShipOptions) -> Iterator[str]:
+    """What the options say of the upload."""
+    if options.create_pr or options.revision:
+        branch = f" to {options.revision}" if options.revision else ""
+        yield f"uploaded {'as a pull request' if options.create_pr else 'directly'}{branch}"
+    if options.private:
+        yield "a repository that isn't there yet becomes private"
 
 
 def _card_only(request: ShipRequest, text: str, run: tuple[str, ...], notes: tuple[str, ...]) -> ShipPlan:

@@ -18,6 +18,7 @@ from weighbridge.adapters.remote import ollama as store
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
 from weighbridge.base.limits import MIB
 from weighbridge.conversion.result import Progress
+from weighbridge.io.digest import digest_of
 from weighbridge.io.location import open_source
 from weighbridge.io.sink import StoreWriter, write_file
 from weighbridge.models.modelfile import Instruction, referred, write_modelfile
@@ -31,7 +32,6 @@ MEDIA: Final = {
     for part in ("model", "projector", "adapter", "template", "system", "params", "messages", "license")
 }
 CONFIG: Final = "application/vnd.docker.container.image.v1+json"
-_CHUNK: Final = 4 * MIB
 _OWNER: Final = (
     "run it as the store's owner (sudo -u ollama wb ship ...), "
     "or ship to a folder of your own with --store DIR, and set OLLAMA_MODELS to it"
@@ -353,13 +353,6 @@ class _Shipment:
 
 def _digest(file: Path, progress: Progress | None) -> tuple[str, int]:
     """SHA-256 and size of a file."""
-    made = hashlib.sha256()
     with open_source(file) as source:
-        buffer = memoryview(bytearray(min(_CHUNK, max(source.size, 1))))
-        for at in range(0, source.size, _CHUNK):
-            part = buffer[: min(_CHUNK, source.size - at)]
-            source.readinto(at, part)
-            made.update(part)
-            if progress is not None:
-                progress(at + len(part), source.size, f"hashing {file.name}")
-        return made.hexdigest(), source.size
+        size, words = source.size, f"hashing {file.name}"
+        return digest_of(source, "sha256", lambda at: progress and progress(at, size, words)), size

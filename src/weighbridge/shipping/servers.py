@@ -286,6 +286,9 @@ def _device_notes(request: ShipRequest, runtime: str) -> tuple[str, ...]:
 
 def mlx(request: ShipRequest) -> ShipPlan:
     """What mlx-lm needs, and the commands."""
+    if request.options.context is not None and request.options.device is None:
+        raise UsageError("mlx-lm has no limit of tokens: --context says what is to fit on --device",
+                         hint="name the --device")  # fmt: skip
     refuse_modelfile(request.path, "mlx-lm")
     with opened(request.path) as model:
         checks = tuple(_mlx_checks(model))

@@ -96,6 +96,7 @@ CASES: dict[str, Case] = {
             GQA | SPM | theta(5000.0) | {"sliding_window": WINDOW, "original_max_position_embeddings": 256},
             recorded=("mlx",),
             settings={"sliding_window": None},
+            told=("config.json: sliding_window",),
         ),
         Case(
             "phi-mini-long",
@@ -169,6 +170,7 @@ CASES: dict[str, Case] = {
             recorded=("mlx",),
             runs=False,
             unheld=frozenset({"sliding_window_pattern"}),
+            told=("config.json: num_hidden_layers",),
         ),
         Case(
             "olmoe",

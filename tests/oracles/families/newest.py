@@ -141,6 +141,9 @@ CASES: dict[str, Case] = {
             unheld=frozenset({*_MIMO_SAID, "layernorm_epsilon", "mlp_layer_types"}),
             recorded=("hf5",),
             spreads=_ROUTER,
+            guesses=(
+                "the class is taken to be MiMoV2FlashForCausalLM: a mimo2 GGUF doesn't tell it from MiMoV2ForCausalLM",
+            ),
         ),
         # Hy3: one dense layer in front, and one more behind the others
         Case(
@@ -164,7 +167,7 @@ UNSAID: dict[str, dict[str, Any]] = {
     | {"full_attention_every": 3, "rope.rope_type": "llama3"},
     "mimo2": {"hidden_act": "gelu", "attention_bias": True, "n_group": 2, "norm_topk_prob": False}
     | {"scoring_func": "softmax", "topk_method": "greedy", "routed_scaling_factor": 2.0, "rope.rope_type": "yarn"}
-    | {"add_full_attention_sink_bias": True, "add_swa_attention_sink_bias": False},
+    | {"add_full_attention_sink_bias": True, "add_swa_attention_sink_bias": False, "n_shared_experts": 1},
     "hy-v3": {"hidden_act": "gelu", "attention_bias": True, "mlp_bias": True, "n_group": 2}
     | {"route_norm": False, "rope.rope_type": "llama3"},
     "exaone-moe": {"hidden_act": "gelu", "n_group": 2, "scoring_func": "softmax", "rope.rope_type": "yarn"},

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.oracles import vocabularies
 from tests.oracles.case import Case
-from tests.oracles.families.common import BPE, GQA, SMALL
+from tests.oracles.families.common import BPE, GQA, SMALL, WINDOW
 
 Shapes = dict[str, tuple[int, ...]]
 _BPE = vocabularies.BPE_SIZE
@@ -120,6 +120,85 @@ def _deepseek_shapes() -> Shapes:
     return out
 
 
+_MIMO: dict[str, Any] = SMALL | BPE | {
+    "model_type": "mimo_v2", "num_hidden_layers": 3, "num_key_value_heads": 1, "head_dim": 24, "v_head_dim": 20,
+    "moe_intermediate_size": 32, "n_routed_experts": 6, "num_experts_per_tok": 2, "sliding_window": WINDOW,
+    "attention_value_scale": 0.707, "hybrid_layer_pattern": [0, 1, 0], "moe_layer_freq": [0, 1, 1],
+    "swa_head_dim": 24, "swa_v_head_dim": 20, "swa_num_attention_heads": 4,
+    "topk_method": "noaux_tc", "scoring_func": "sigmoid", "n_group": 1, "topk_group": 1, "norm_topk_prob": True,
+    "rope_theta": 5000.0, "swa_rope_theta": 500.0, "partial_rotary_factor": 8 / 24,
+    "layernorm_epsilon": 3e-3, "rms_norm_eps": 3e-3,
+    "tie_word_embeddings": False, "hidden_act": "silu", "attention_bias": False, "add_swa_attention_sink_bias": True,
+    "add_full_attention_sink_bias": False, "num_nextn_predict_layers": 3, "routed_scaling_factor": None,
+}  # fmt: skip
+_MIMO_DEFAULTS: dict[str, Any] = {
+    "vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 32, "hidden_act": "silu", "max_position_embeddings": 32768,
+    "layernorm_epsilon": 1e-6, "tie_word_embeddings": False, "rope_theta": 10000.0, "attention_bias": False,
+    "partial_rotary_factor": 1.0, "norm_topk_prob": True, "attention_projection_layout": "split", "head_dim": 128,
+    "v_head_dim": 128, "swa_num_key_value_heads": 32, "moe_intermediate_size": 22016,
+}  # fmt: skip
+_MIMO_WORDS: dict[str, Any] = {
+    "hybrid_layer_pattern": [0] * 32, "moe_layer_freq": [0] * 32, "n_routed_experts": 4, "num_experts_per_tok": 2,
+    "swa_rope_theta": 10000.0,
+}  # fmt: skip
+# what a GGUF holds in the words of transformers' class, of which it can't be told
+_MIMO_SAME = frozenset({
+    "hybrid_layer_pattern", "moe_layer_freq", "swa_head_dim", "swa_v_head_dim", "swa_num_attention_heads",
+    "topk_method", "scoring_func", "topk_group", "n_group", "add_swa_attention_sink_bias",
+    "add_full_attention_sink_bias", "attention_projection_layout", "layernorm_epsilon", "routed_scaling_factor",
+    "rms_norm_eps", "rope_sliding",
+})  # fmt: skip
+
+# ... and those that it has where it can
+_MIMO_OWN = frozenset({
+    "attention_projection_layout", "hybrid_layer_pattern", "moe_layer_freq", "n_group", "topk_group",
+    "add_swa_attention_sink_bias", "layernorm_epsilon",
+})  # fmt: skip
+_MIMO_GUESSES = (
+    "the class is taken to be MiMoV2FlashForCausalLM: a mimo2 GGUF doesn't tell it from MiMoV2ForCausalLM",
+)
+
+
+def _mimo_shapes(fused: bool, windowed: int) -> Shapes:
+    out: Shapes = {"model.embed_tokens.weight": (_BPE, 64), "model.norm.weight": (64,), "lm_head.weight": (_BPE, 64)}
+    for i in range(6):
+        at, heads = f"model.layers.{i}" if i < 3 else f"model.mtp.layers.{i - 3}", 1 if i in (0, 2) else windowed
+        second = "post_attention" if i < 3 else "pre_mlp"
+        out |= {f"{at}.{name}_layernorm.weight": (64,) for name in ("input", second)}
+        rows = {"q": 96, "k": heads * 24, "v": heads * 20}
+        split: Shapes = {f"{at}.self_attn.{part}_proj.weight": (n, 64) for part, n in rows.items()}
+        out |= {f"{at}.self_attn.qkv_proj.weight": (sum(rows.values()), 64)} if fused else split
+        out[f"{at}.self_attn.o_proj.weight"] = (64, 80)
+        out |= {f"{at}.self_attn.attention_sink_bias": (4,)} if heads > 1 else {}
+        out |= {f"{at}.{name}.weight": (64,) for name in ("enorm", "hnorm", "final_layernorm") if i >= 3}
+        out |= {f"{at}.eh_proj.weight": (64, 128)} if i >= 3 else {}
+        sparse = i in (1, 2)
+        out |= {f"{at}.mlp.gate.weight": (6, 64), f"{at}.mlp.gate.e_score_correction_bias": (6,)} if sparse else {}
+        for part, wide in ((f"experts.{e}.", 32) for e in range(6)) if sparse else (("", 96),):
+            out |= {f"{at}.mlp.{part}{name}_proj.weight": (wide, 64) for name in ("gate", "up")}
+            out[f"{at}.mlp.{part}down_proj.weight"] = (64, wide)
+    return out
+
+
+def _mimo(name: str, layout: str, windowed: int, **more: Any) -> Case:
+    """`windowed`: how many keys a layer with a window has; transformers' class has twice as many as in others."""
+    shapes = _mimo_shapes(layout == "fused_qkv", windowed)
+    return Case(
+        name,
+        "MiMoV2ForCausalLM",
+        "bpe",
+        _MIMO | {"attention_projection_layout": layout, "swa_num_key_value_heads": windowed},
+        shapes=shapes,
+        defaults=_MIMO_DEFAULTS,
+        words=_MIMO_WORDS | {"attention_projection_layout": layout},
+        hparams={"rms_norm_eps": None},  # which would have another place among the keys
+        further={n: s for n, s in shapes.items() if ".mtp." in n},
+        spreads=((("mlp.gate.weight",), (0.0, 0.1)),),
+        **more,
+    )
+
+
 CASES: dict[str, Case] = {
     case.name: case
     for case in (
@@ -180,6 +259,24 @@ CASES: dict[str, Case] = {
             defaults=_DEEPSEEK_DEFAULTS,
             recorded=("mlx",),
         ),
+        # MiMo-V2.5: queries, keys and values in one tensor, beside it the parts that see and hear
+        _mimo(
+            "mimo2-qkv",
+            "fused_qkv",
+            2,
+            unheld=_MIMO_SAME - _MIMO_OWN,
+            beside=("visual.merger.mlp.0.weight", "audio_encoder.norm.weight", "speech_embeddings.0.weight"),
+        ),
+        # MiMo-V2.6, which a GGUF doesn't tell from the first
+        _mimo(
+            "mimo2-split",
+            "split",
+            4,
+            unheld=_MIMO_SAME | {"model_type"},
+            head="MiMoV2ForCausalLM",
+            taken="mimo_v2_flash",
+            guesses=_MIMO_GUESSES,
+        ),
         # Jina embeddings v2: no positions, attention that falls off with the distance
         Case(
             "jina-bert-v2",
@@ -198,5 +295,8 @@ UNSAID: dict[str, dict[str, Any]] = {
     "deci": {"hidden_act": "gelu", "attention_bias": True, "mlp_bias": True, "rope.rope_type": "yarn"},
     "deepseek-moe": {"hidden_act": "gelu", "attention_bias": True, "norm_topk_prob": True, "scoring_func": "sigmoid"}
     | {"moe_layer_freq": 2, "rope.rope_type": "yarn"},
+    "mimo2-qkv": {"hidden_act": "gelu", "attention_bias": True, "n_group": 2, "norm_topk_prob": False}
+    | {"scoring_func": "softmax", "topk_method": "greedy", "routed_scaling_factor": 2.0, "rope.rope_type": "yarn"}
+    | {"add_full_attention_sink_bias": True, "add_swa_attention_sink_bias": False, "n_shared_experts": 1},
     "jina-bert-v2": {"position_embedding_type": "absolute", "feed_forward_type": "original"},
 }

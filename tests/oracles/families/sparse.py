@@ -23,6 +23,7 @@ _GPT_OSS: dict[str, Any] = GQA | BPE | {
     "rope_parameters": _YARN,
 }  # fmt: skip
 _ROUNDED = {"rope_parameters": _YARN | {"truncate": True}}
+_ROUNDS = ("config.json: rope.truncate",)
 
 _GLM: dict[str, Any] = GQA | GLM | theta(5000.0, partial_rotary_factor=0.5) | {
     "num_hidden_layers": 3, "head_dim": 24, "moe_intermediate_size": 32, "n_routed_experts": 6,
@@ -76,9 +77,19 @@ CASES: dict[str, Case] = {
     case.name: case
     for case in (
         # gpt-oss: biases and sinks everywhere, gate and up row by row in one tensor, its experts the other way round
-        Case("gpt-oss", "GptOssConfig", "bpe", _GPT_OSS, recorded=("mlx", "mxfp4"), settings=_ROUNDED),
+        Case("gpt-oss", "GptOssConfig", "bpe", _GPT_OSS, recorded=("mlx", "mxfp4"), settings=_ROUNDED, told=_ROUNDS),
         # ... and as it is published: llama.cpp rounds what it multiplies with MXFP4 to 8 bits
-        Case("gpt-oss-mxfp4", "GptOssConfig", "bpe", _GPT_OSS, mxfp4=True, v4=True, settings=_ROUNDED, runs=False),
+        Case(
+            "gpt-oss-mxfp4",
+            "GptOssConfig",
+            "bpe",
+            _GPT_OSS,
+            mxfp4=True,
+            v4=True,
+            settings=_ROUNDED,
+            runs=False,
+            told=_ROUNDS,
+        ),
         # GLM-4.5: dots.llm1 with biases, half of a head rotating, and a layer behind the others
         Case(
             "glm4.5",

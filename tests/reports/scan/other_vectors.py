@@ -250,6 +250,7 @@ FOLDER: Final = (
     Vector("escaped.yaml", b'model: {"\\x5ftarget_": builtins.eval}\n', D, "config/dangerous-target"),
     Vector("other.yaml", b"model:\n  _target_: my.Thing\n", U, "config/target"),
     Vector("names.gguf", gguf({"general.name": "a\x1b[2Jb"}), M, "header/odd-text"),
+    Vector("cut.gguf", gguf({}, "w")[:-1], M, "header/damaged"),
     Vector("keys.gguf", gguf({"general\u202ename": "x"}), M, "header/odd-name"),
     Vector("metadata.safetensors", safetensors({"note": "\x1b]0;x\x07"}), M, "header/odd-text"),
     Vector("tensor.safetensors", safetensors(name="a\u202eb"), M, "header/odd-name"),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,12 +22,15 @@ from errno import ENOENT
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from urllib.parse import urljoin, urlsplit
+from urllib.request import getproxies
 
 from weighbridge.base.errors import RemoteError
 from weighbridge.base.limits import MIB
 from weighbridge.io.ranges import CONNECTIONS
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx2
 
 _OTHERWISE: Final = "a proxy or the server is at fault: download the file by other means"
@@ -110,36 +114,45 @@ class HttpClient:
     """Connections to one origin and to where it redirects. `headers` may hold credentials, for the origin alone."""
 
     def __init__(
-        self, origin: str, headers: Mapping[str, str] = MappingProxyType({}), *, advice: str = "check the credentials"
+        self,
+        origin: str,
+        headers: Mapping[str, str] = MappingProxyType({}),
+        *,
+        advice: str = "check the credentials",
+        explain: Callable[[httpx2.Response], Exception | None] = lambda response: None,
     ) -> None:
-        """`advice`: the next step where access is denied."""
+        """`advice`: the next step where access is denied. `explain`: what the origin means by a refusal, where its
+        headers say more than the status."""
         self.origin, self.headers = _origin(origin), {"Accept-Encoding": "identity", **headers}
-        self.patience, self.advice = PATIENCE, advice
+        self.patience, self.advice, self.explain = PATIENCE, advice, explain
         self._left = self.patience.in_all
         self._moved: dict[str, str] = {}
         self._lock = threading.Lock()
-        self._client: httpx2.Client | None = None
+        self._clients: dict[str, httpx2.Client] = {}
 
-    @property
-    def client(self) -> httpx2.Client:
+    def _client(self, url: str) -> httpx2.Client:
+        """The connections to addresses of this scheme."""
+        scheme = urlsplit(url).scheme
         with self._lock:
-            if self._client is None:
+            if scheme not in self._clients:
                 import httpx2
 
                 waits = httpx2.Timeout(self.patience.between_bytes, connect=self.patience.connect, pool=None)
                 limits = httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
-                self._client = httpx2.Client(follow_redirects=False, timeout=waits, limits=limits)
-            return self._client
+                self._clients[scheme] = httpx2.Client(
+                    verify=_trusted(scheme), follow_redirects=False, timeout=waits, limits=limits
+                )
+            return self._clients[scheme]
 
     def close(self) -> None:
         """Close the connections; a later request opens new ones."""
         with self._lock:
-            client, self._client = self._client, None
-        if client is not None:
+            clients, self._clients = self._clients, {}
+        for client in clients.values():
             client.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_client", None) is not None:
+        if getattr(self, "_clients", None) and not sys.is_finalizing():
             self.close()
 
     # ---------------------------------------------------------------- one file
@@ -274,7 +287,8 @@ class HttpClient:
         ours = _origin(url) == self.origin
         sent = {k: v for k, v in self.headers.items() if ours or k.lower() not in _SECRETS} | dict(headers)
         try:
-            return self.client.send(self.client.build_request("GET", url, headers=sent), stream=True)
+            client = self._client(url)
+            return client.send(client.build_request("GET", url, headers=sent), stream=True)
         except httpx2.UnsupportedProtocol as error:
             raise RemoteError(f"{name}: {error}", hint="check the address") from None
         except httpx2.TransportError as error:
@@ -309,6 +323,8 @@ class HttpClient:
                     f"{name}: {host} sends it compressed, so that ranges can't be trusted", hint=_OTHERWISE
                 )
             return
+        if _origin(str(response.url)) == self.origin and (meant := self.explain(response)) is not None:
+            raise meant
         if status in _PASSING:
             raise Passing(f"{host} answers {status}", _retry_after(response))
         if status in _GONE:
@@ -369,6 +385,14 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
     parts = urlsplit(url)
     port = parts.port or {"https": 443, "http": 80}.get(parts.scheme)
     return parts.scheme, parts.hostname, port
+
+
+def _trusted(scheme: str) -> ssl.SSLContext | bool:
+    """Whom to trust: certificates take 40 ms to load, and without TLS none is needed. The empty context trusts no one,
+    so that what needs one all the same fails."""
+    import ssl
+
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if scheme == "http" and not getproxies() else True
 
 
 def _version(response: httpx2.Response) -> str:

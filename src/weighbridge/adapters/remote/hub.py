@@ -6,16 +6,22 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+import msgspec
 
 from weighbridge import __version__
 from weighbridge.adapters.remote.extra import is_offline, package, same_job
-from weighbridge.adapters.remote.http import HttpClient, HttpFile, Passing
+from weighbridge.adapters.remote.http import HttpClient, HttpFile
 from weighbridge.base.errors import FormatError, RemoteError, UsageError
+from weighbridge.base.limits import MIB
 from weighbridge.io.location import RemotePath
 from weighbridge.io.ranges import RangeSource
 from weighbridge.io.source import FileSource, Source
+
+#: The longest answer about a repository.
+_LISTING: Final = 32 * MIB
 
 
 class HubUri(NamedTuple):
@@ -65,53 +71,80 @@ def _check_name(name: str, where: str) -> None:
         raise FormatError("a name leaves the repository", path=where, found=repr(name))
 
 
+class _Lfs(msgspec.Struct):
+    sha256: str
+    size: int
+
+
+class _Sibling(msgspec.Struct):
+    rfilename: str
+    size: int | None = None
+    blobId: str | None = None
+    lfs: _Lfs | None = None
+
+
+class _Info(msgspec.Struct):
+    """What of the Hub's answer about a repository is used."""
+
+    sha: str
+    siblings: list[_Sibling] = []
+
+
 class HubTree:
     """The files of a repository at one commit."""
 
     def __init__(self, uri: HubUri) -> None:
         self.uri, self.title = uri, uri.title
         self.hub = package("huggingface_hub", "reading from the Hub")
-        self.transport_error: type[Exception] = package("httpx2", "reading from the Hub").TransportError
+        self.utils = package("huggingface_hub.utils", "reading from the Hub")
         self.endpoint: str = self.hub.constants.ENDPOINT
         advice = f"log in with `hf auth login` (or set HF_TOKEN); a gated repository's conditions are accepted on \
 {self.endpoint}/{uri.repository}"
-        headers = self.hub.utils.build_hf_headers(library_name="weighbridge", library_version=__version__)
-        self.client = HttpClient(self.endpoint, headers, advice=advice)
-        info = self.client.persistent(self.title, self._info, lambda: 0)
-        self.commit: str = info.sha
-        self.entries = {entry.name: entry for entry in map(_entry, info.siblings or [])}
+        self.client = HttpClient(self.endpoint, self._headers(), advice=advice, explain=self._explained)
+        info = self._info()
+        self.commit = info.sha
+        self.entries = {entry.name: entry for entry in map(_entry, info.siblings)}
         for name in self.entries:
             _check_name(name, self.title)
         self._folders = _folders(self.entries)
 
-    def _info(self) -> Any:
-        errors = self.hub.errors
-        try:
-            return self.hub.HfApi().repo_info(
-                self.uri.repository, repo_type=self.uri.kind, revision=self.uri.revision, files_metadata=True
-            )
-        except errors.HfHubHTTPError as error:
-            raise self._explained(error) from None
-        except (OSError, self.transport_error) as error:
-            raise Passing(f"no answer from {urlsplit(self.endpoint).netloc} ({type(error).__name__})") from None
+    def _headers(self) -> dict[str, str]:
+        """Who asks. Not huggingface_hub's own function for it: that one looks for the version of torch, 60 ms long."""
+        agent = f"weighbridge/{__version__}; hf_hub/{self.hub.__version__}"
+        token = None if self.hub.constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else self.utils.get_token()
+        return {"User-Agent": agent} | ({"Authorization": f"Bearer {token}"} if token else {})
 
-    def _explained(self, error: Any) -> Exception:
-        """A Hub's error with the next step; `Passing` where it may be over soon."""
-        errors, status = self.hub.errors, getattr(error.response, "status_code", 0)
-        if isinstance(error, errors.GatedRepoError):
+    def _info(self) -> _Info:
+        """The commit and the files, in one request; HfApi would take longer to import than to answer."""
+        revision = f"/revision/{quote(self.uri.revision, safe='')}" if self.uri.revision else ""
+        url = f"{self.endpoint}/api/{self.uri.kind}s/{self.uri.repository}{revision}?blobs=true"
+        try:
+            return msgspec.json.decode(self.client.get(url, self.title, _LISTING), type=_Info)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            hint = "check HF_ENDPOINT"
+            raise RemoteError(f"{self.title}: {self.endpoint} answers unlike a Hub ({error})", hint=hint) from None
+
+    def _explained(self, response: Any) -> Exception | None:
+        """A refusal by the Hub with the next step, by huggingface_hub's reading of it; None where it has no words for
+        it."""
+        errors, bare = self.hub.errors, type(response)(response.status_code, request=response.request)
+        bare.headers.update({k: v for k, v in response.headers.items() if k.startswith("x-error-")})
+        try:
+            self.utils.hf_raise_for_status(bare)
+        except errors.GatedRepoError:
             return RemoteError(f"{self.title} is gated", hint=self.client.advice)
-        if isinstance(error, errors.RepositoryNotFoundError):
-            return RemoteError(f"{self.title}: there is no such repository, or it is private", hint=self.client.advice)
-        if isinstance(error, errors.RevisionNotFoundError):
-            return UsageError(
-                f"{self.title}: there is no such revision",
-                hint=f"see the branches of {self.endpoint}/\
-{self.uri.repository}",
+        except errors.DisabledRepoError:
+            return RemoteError(
+                f"{self.title}: the Hub has disabled it", hint=f"see {self.endpoint}/{self.uri.repository}"
             )
-        if status in (408, 429, 500, 502, 503, 504):
-            wait = error.response.headers.get("retry-after", "")
-            return Passing(f"the Hub answers {status}", float(wait) if wait.isdigit() else None)
-        return RemoteError(f"{self.title}: the Hub answers {status}", hint=self.client.advice)
+        except errors.RepositoryNotFoundError:
+            return RemoteError(f"{self.title}: there is no such repository, or it is private", hint=self.client.advice)
+        except errors.RevisionNotFoundError:
+            branches = f"see the branches of {self.endpoint}/{self.uri.repository}"
+            return UsageError(f"{self.title}: there is no such revision", hint=branches)
+        except errors.HfHubHTTPError:
+            return None
+        return None
 
     def size(self, name: str) -> int | None:
         entry = self.entries.get(name)
@@ -129,14 +162,13 @@ class HubTree:
 
     def url(self, name: str) -> str:
         """Where a file's bytes are, at this commit."""
-        kind = None if self.uri.kind == "model" else self.uri.kind
-        url: str = self.hub.hf_hub_url(
-            self.uri.repository, name, repo_type=kind, revision=self.commit, endpoint=self.endpoint
-        )
-        return url
+        kind = "" if self.uri.kind == "model" else f"{self.uri.kind}s/"
+        return f"{self.endpoint}/{kind}{self.uri.repository}/resolve/{self.commit}/{quote(name)}"
 
     def cached(self, name: str) -> Path | None:
         """The file in the local cache, where it is there at this commit and whole."""
+        if not _cache_of(self.hub, self.uri).is_dir():  # most often; and the function for it is slow to import
+            return None
         found = self.hub.try_to_load_from_cache(
             self.uri.repository, name, revision=self.commit, repo_type=self.uri.kind
         )
@@ -153,10 +185,10 @@ class HubTree:
         return RangeSource(HttpFile(self.client, self.url(name), title, entry.size, self.version(name), pinned=False))
 
 
-def _entry(sibling: Any) -> HubEntry:
+def _entry(sibling: _Sibling) -> HubEntry:
     lfs = sibling.lfs
     size = lfs.size if lfs else sibling.size
-    return HubEntry(sibling.rfilename, size or 0, lfs.sha256 if lfs else None, sibling.blob_id)
+    return HubEntry(sibling.rfilename, size or 0, lfs.sha256 if lfs else None, sibling.blobId)
 
 
 def _folders(names: Mapping[str, HubEntry]) -> dict[str, dict[str, bool]]:
@@ -195,10 +227,15 @@ def _key(uri: HubUri) -> str:
     return f"hf://{'' if uri.kind == 'model' else uri.kind + 's/'}{org}{revision}/{name}"
 
 
+def _cache_of(hub: Any, uri: HubUri) -> Path:
+    """The repository's folder in the local cache."""
+    return Path(hub.constants.HF_HUB_CACHE) / f"{uri.kind}s--{uri.repository.replace('/', '--')}"
+
+
 def _cached_snapshot(uri: HubUri) -> Path:
     """The snapshot in the local cache. RemoteError where there is none."""
     hub = package("huggingface_hub", "reading from the Hub's cache")
-    folder = Path(hub.constants.HF_HUB_CACHE) / f"{uri.kind}s--{uri.repository.replace('/', '--')}"
+    folder = _cache_of(hub, uri)
     revision = uri.revision or "main"
     ref = folder / "refs" / revision
     commit = ref.read_text().strip() if ref.is_file() else revision

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
@@ -21,6 +21,7 @@ _SIDECARS: Final = (
     *("special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja"),
     *("model.safetensors.index.json", "adapter_config.json"),
 )
+_AT_A_TIME: Final = 16
 
 
 class WebTree:
@@ -72,10 +73,14 @@ class WebTree:
     def children(self, folder: str) -> Mapping[str, bool] | None:
         if folder:
             return None
-        with ThreadPoolExecutor(len(_SIDECARS)) as pool:
-            there = list(pool.map(self._file, _SIDECARS))
-        names = {name for name, found in zip(_SIDECARS, there, strict=True) if found}
+        self.prepare(_SIDECARS)
+        names = {name for name in _SIDECARS if self._file(name)}
         return dict.fromkeys(sorted(self.named | names), False)
+
+    def prepare(self, names: Sequence[str]) -> None:
+        """Ask for files at the same time; each answer has the file's size and its first bytes."""
+        with ThreadPoolExecutor(_AT_A_TIME) as pool:
+            list(pool.map(self._file, names))
 
     def version(self, name: str) -> str:
         found = self._file(name)

@@ -30,10 +30,10 @@ class RuntimeRow(NamedTuple):
     module: str
     cls: str
 
-    def load(self, path: str) -> Any:
-        """The model at `path`, in this process."""
+    def load(self, path: str, settings: Mapping[str, Any]) -> Any:
+        """The model at `path`, in this process. `settings`: of its config, which the runtime would overrule."""
         module = import_module(f"weighbridge.adapters.runtimes.{self.module}")
-        return getattr(module, self.cls)(path)
+        return getattr(module, self.cls)(path, **({"settings": settings} if settings else {}))
 
 
 RUNTIMES: Final = MappingProxyType({
@@ -45,6 +45,7 @@ _QUIET: Final = {
     "GGML_NO_BACKTRACE": "1", "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "TRANSFORMERS_VERBOSITY": "error", "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1", "TOKENIZERS_PARALLELISM": "false",
 }  # fmt: skip
+_NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 _LAST: Final = 600  # bytes of what a process wrote before its end
 
 
@@ -57,11 +58,11 @@ class RuntimeProcess:
     """One model, loaded by one runtime. Close it when done. UnsupportedError, with the runtime's own words, for
     whatever it refuses or fails at."""
 
-    def __init__(self, runtime: str, path: str | os.PathLike[str]) -> None:
+    def __init__(self, runtime: str, path: str | os.PathLike[str], settings: Mapping[str, Any] = _NONE) -> None:
         self.runtime = runtime
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `close`)
         pipe = subprocess.PIPE
-        command = [sys.executable, "-m", __name__, runtime, os.fspath(path)]
+        command = [sys.executable, "-m", __name__, runtime, os.fspath(path), json.dumps(dict(settings))]
         self._process = subprocess.Popen(
             command, stdin=pipe, stdout=pipe, stderr=self._errors, env={**os.environ, **_QUIET}
         )
@@ -129,7 +130,7 @@ def _main() -> None:
         method, arguments = json.loads(line)
         try:
             if model is None:
-                model = RUNTIMES[sys.argv[1]].load(sys.argv[2])
+                model = RUNTIMES[sys.argv[1]].load(sys.argv[2], json.loads(sys.argv[3]))
             value = getattr(model, method)(*arguments)
         except Exception as error:  # whatever a framework raises is an answer
             answer, data = {"error": f"{type(error).__name__}: {error}"[:_LAST]}, b""

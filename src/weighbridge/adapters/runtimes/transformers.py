@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -51,9 +52,10 @@ class FolderTokenizer:
 
 
 class TransformersRuntime(FolderTokenizer):
-    """One loaded folder. UnsupportedError for a class that transformers doesn't have."""
+    """One loaded folder. `settings`: of its config, which the class would overrule. UnsupportedError for a class that
+    transformers doesn't have."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, settings: Mapping[str, Any] = MappingProxyType({})) -> None:
         import torch
         import transformers
 
@@ -65,6 +67,8 @@ class TransformersRuntime(FolderTokenizer):
             raise UnsupportedError(f"transformers has no class {name or 'for it: config.json names none'}")
         how = {"dtype": torch.float32, "attn_implementation": "eager", "local_files_only": True}
         self._model = cls.from_pretrained(path, config=config, **how).eval()
+        for key, value in settings.items():  # not sooner: the class would load other weights
+            setattr(self._model.config, key, value)
         self._pair = bool(config.is_encoder_decoder)
 
     def logits(self, ids: Sequence[int], answer: Sequence[int]) -> NDArray[np.float32]:

@@ -7,70 +7,66 @@ A request names a repository and a file; both are looked up in tables and never 
 from __future__ import annotations
 
 import hashlib
-import hmac
-import json
-import re
-import threading
+import secrets
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Protocol
+from urllib.parse import parse_qs
 
 from weighbridge.adapters.remote.extra import package
-from weighbridge.adapters.remote.ollama import MEDIA, MODEL
+from weighbridge.adapters.serving import index_page
+from weighbridge.adapters.serving.ollama_registry import GgufLibrary, OllamaRegistry
+from weighbridge.adapters.serving.page_server import HEADERS
+from weighbridge.adapters.serving.replies import LOOPBACK, Replies, ServedFile
 from weighbridge.base.errors import UsageError
 from weighbridge.base.limits import MIB
 
-_RANGE: Final = re.compile(r"bytes=(\d*)-(\d*)")
-_LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
-_CONFIG: Final = "application/vnd.docker.container.image.v1+json"
+#: What models' names begin with, as the Hub's names have two parts.
+_OWNER: Final = "local"
 
 
-class ServedFile(Protocol):
-    """A file that a client may fetch; `etag` is what changes when its bytes do."""
-
-    name: str
-    size: int
-    etag: str
-
-    def read(self, offset: int, length: int) -> bytes: ...
-
-
-class Library(Protocol):
+class Library(GgufLibrary, Protocol):
     """The repositories by name, and their files by theirs."""
 
     def repositories(self) -> tuple[str, ...]: ...
 
     def files(self, repository: str) -> Mapping[str, ServedFile] | None: ...
 
-    def gguf(self, model: str, tag: str) -> ServedFile | None: ...
+    def reasons(self, repository: str) -> Mapping[str, str]:
+        """What isn't in a repository, and why."""
 
 
 def check_access(host: str, token: str | None) -> None:
     """UsageError where others than this machine could read without a token."""
-    if host not in _LOOPBACK and not token:
+    if host not in LOOPBACK and not token:
         raise UsageError(
-            f"{host} can be reached from other machines", hint="give a token that clients must bring: --token"
+            f"{host} can be reached from other machines",
+            hint=f"give a token that clients must bring, as --token hf_{secrets.token_hex(20)}",
         )
 
 
 def app(library: Library, token: str | None = None) -> Any:
     """The ASGI application."""
     applications = package("starlette.applications", "serving", "serve")
-    routing = package("starlette.routing", "serving", "serve")
-    server = _Server(library, token)
-    hub = [
+    route = package("starlette.routing", "serving", "serve").Route
+    replies = Replies(token)
+    server, registry = _HubServer(library, replies), OllamaRegistry(library, replies)
+    read = [
+        ("/", server.index),
         ("/api/models", server.models),
         ("/api/models/{org}/{repo}", server.info),
         ("/api/models/{org}/{repo}/revision/{revision:path}", server.info),
         ("/api/models/{org}/{repo}/refs", server.refs),
         ("/api/models/{org}/{repo}/tree/{revision}", server.tree),
         ("/api/models/{org}/{repo}/tree/{revision}/{path:path}", server.tree),
+        ("/v2/", registry.ping),
+        ("/v2/{org}/{repo}/manifests/{tag}", registry.manifest),
+        ("/v2/{org}/{repo}/blobs/{digest}", registry.blob),
         ("/{org}/{repo}/resolve/{revision}/{path:path}", server.file),
-        ("/v2/", server.ping),
-        ("/v2/{org}/{repo}/manifests/{tag}", server.manifest),
-        ("/v2/{org}/{repo}/blobs/{digest}", server.blob),
+        ("/{org}/{repo}", server.repository),
     ]
-    routes = [routing.Route(path, act, methods=["GET", "HEAD"]) for path, act in hub]
-    return applications.Starlette(routes=routes)
+    routes = [route(path, act, methods=["GET", "HEAD"]) for path, act in read]
+    some = route("/api/models/{org}/{repo}/paths-info/{revision}", server.some, methods=["POST"])
+    return applications.Starlette(routes=[some, *routes])
 
 
 def run(library: Library, host: str, port: int, token: str | None, started: Any = None) -> None:
@@ -95,43 +91,73 @@ def run(library: Library, host: str, port: int, token: str | None, started: Any 
         sock.close()
 
 
-class _Server:
-    """The endpoints. Those that read are run in threads, as a slab may take a while."""
+class _HubServer:
+    """The Hub's endpoints, and pages for browsers. Those that read are run in threads, as a slab may take a while."""
 
-    def __init__(self, library: Library, token: str | None) -> None:
-        self.library, self.token = library, token
-        self.responses = package("starlette.responses", "serving", "serve")
-        self._digests: dict[str, tuple[str, ServedFile]] = {}
-        self._small: dict[str, bytes] = {}
-        self._lock = threading.Lock()
+    def __init__(self, library: Library, replies: Replies) -> None:
+        self.library, self.replies = library, replies
 
-    # ---------------------------------------------------------------- the Hub
+    def index(self, request: Any) -> Any:
+        host, token = request.headers.get("host", ""), self.replies.token is not None
+        if (denied := self.replies.denied(request)) is not None:
+            if denied.status_code == 401:  # a browser asks for a password then
+                denied.headers["WWW-Authenticate"] = 'Basic realm="the token as password"'
+            return denied
+        return self._page(request, index_page.index(self.library.repositories(), host, token))
+
+    def repository(self, request: Any) -> Any:
+        files = self._files(request)
+        if not isinstance(files, Mapping):
+            return files
+        name, host = request.path_params["repo"], request.headers.get("host", "")
+        missing, token = self.library.reasons(name), self.replies.token is not None
+        return self._page(request, index_page.repository(name, files, missing, host, token))
 
     def models(self, request: Any) -> Any:
-        return self._denied(request) or self._json([{"id": f"local/{name}"} for name in self.library.repositories()])
+        rows = [{"id": f"{_OWNER}/{name}"} for name in self.library.repositories()]
+        return self.replies.denied(request) or self.replies.json(rows)
 
     def info(self, request: Any) -> Any:
         files = self._files(request)
         if not isinstance(files, Mapping):
             return files
-        commit = _commit(files)
         siblings = [{"rfilename": name, "size": f.size} for name, f in files.items()]  # no digest is known yet
-        return self._json({"id": _name(request), "sha": commit, "siblings": siblings, "private": False, "gated": False,
-                           "disabled": False, "tags": [], "downloads": 0, "likes": 0})  # fmt: skip
+        name = f"{_OWNER}/{request.path_params['repo']}"
+        return self.replies.json(
+            {"id": name, "sha": _commit(files), "siblings": siblings, "private": False, "gated": False,
+             "disabled": False, "tags": [], "downloads": 0, "likes": 0}
+        )  # fmt: skip
 
     def refs(self, request: Any) -> Any:
         files = self._files(request)
         if not isinstance(files, Mapping):
             return files
         branch = {"name": "main", "ref": "refs/heads/main", "targetCommit": _commit(files)}
-        return self._json({"branches": [branch], "converts": [], "tags": []})
+        return self.replies.json({"branches": [branch], "converts": [], "tags": []})
 
     def tree(self, request: Any) -> Any:
         files = self._files(request)
         if not isinstance(files, Mapping):
             return files
-        rows = [{"type": "file", "oid": f.etag, "size": f.size, "path": name} for name, f in files.items()]
-        return self._json(rows)
+        below, deep = request.path_params.get("path", ""), request.query_params.get("recursive", "").lower()
+        rows = list(_rows(files, f"{below}/" if below else "", deep in ("true", "1")))
+        if below and not rows:
+            return self.replies.error(404, "EntryNotFound", "no such folder")
+        return self.replies.json(rows)
+
+    async def some(self, request: Any) -> Any:
+        """The entries of some paths; those that aren't there are left out."""
+        threads = package("starlette.concurrency", "serving", "serve")
+        data = bytearray()
+        async for chunk in request.stream():
+            data += chunk
+            if len(data) > MIB:
+                return self.replies.error(413, "", "too many paths")
+        files = await threads.run_in_threadpool(self._files, request)
+        if not isinstance(files, Mapping):
+            return files
+        wanted = parse_qs(data.decode("utf-8", "replace")).get("paths", [])
+        return self.replies.json([row for row in _rows(files, "", True) if row["path"] in wanted])
 
     def file(self, request: Any) -> Any:
         files = self._files(request)
@@ -140,112 +166,45 @@ class _Server:
         found = files.get(request.path_params["path"])
         commit = {"X-Repo-Commit": _commit(files)}
         if found is None:
-            return self.responses.Response(status_code=404, headers={"X-Error-Code": "EntryNotFound", **commit})
-        return self._bytes(request, found, {**commit, "ETag": f'"{found.etag}"'})
+            return self.replies.error(404, "EntryNotFound", "no such file", **commit)
+        return self.replies.file(request, found, {**commit, "ETag": f'"{found.etag}"'})
 
     def _files(self, request: Any) -> Any:
         """The files of the repository of a request, or the answer that there is none."""
-        if (denied := self._denied(request)) is not None:
+        if (denied := self.replies.denied(request)) is not None:
             return denied
-        files = self.library.files(request.path_params["repo"])
+        own, name = request.path_params["org"] == _OWNER, request.path_params["repo"]
+        files = self.library.files(name) if own else None
         if not files:
-            return self.responses.Response(status_code=404, headers={"X-Error-Code": "RepoNotFound"})
+            missing = self.library.reasons(name) if own else {}
+            words = "; ".join(f"no {form}: {why}" for form, why in missing.items())
+            return self.replies.error(404, "RepoNotFound", words or "no such repository here; GET / lists them")
         if request.path_params.get("revision", "main") not in ("main", _commit(files)):
-            return self.responses.Response(status_code=404, headers={"X-Error-Code": "RevisionNotFound"})
+            return self.replies.error(404, "RevisionNotFound", "no such revision; there is main")
         return files
 
-    # ---------------------------------------------------------------- Ollama
-
-    def ping(self, request: Any) -> Any:
-        return self._denied(request) or self._json({})
-
-    def manifest(self, request: Any) -> Any:
-        if (denied := self._denied(request)) is not None:
-            return denied
-        tag = request.path_params["tag"]
-        found = self.library.gguf(request.path_params["repo"], tag)
-        if found is None:
-            return self._json({"errors": [{"code": "MANIFEST_UNKNOWN"}]}, 404)
-        digest = self._digest(found)
-        config = json.dumps({"model_format": "gguf", "file_type": tag.upper(), "architecture": "amd64", "os": "linux",
-                             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]}}).encode()  # fmt: skip
-        own = hashlib.sha256(config).hexdigest()
-        self._small[own] = config
-        body = json.dumps(
-            {"schemaVersion": 2, "mediaType": MEDIA,
-             "config": {"mediaType": _CONFIG, "digest": f"sha256:{own}", "size": len(config)},
-             "layers": [{"mediaType": MODEL, "digest": f"sha256:{digest}", "size": found.size}]}
-        ).encode()  # fmt: skip
-        return self.responses.Response(body, media_type=MEDIA)
-
-    def blob(self, request: Any) -> Any:
-        if (denied := self._denied(request)) is not None:
-            return denied
-        digest = request.path_params["digest"].removeprefix("sha256:")
-        if (small := self._small.get(digest)) is not None:
-            return self.responses.Response(small, media_type="application/octet-stream")
-        found = next((f for known, f in self._digests.values() if known == digest), None)
-        if found is None:
-            return self._json({"errors": [{"code": "BLOB_UNKNOWN"}]}, 404)
-        return self._bytes(request, found, {"ETag": f'"sha256:{digest}"', "Docker-Content-Digest": f"sha256:{digest}"})
-
-    def _digest(self, file: ServedFile) -> str:
-        """SHA-256 of a file's bytes, which are all computed for it, once."""
-        with self._lock:
-            if file.etag not in self._digests:
-                made = hashlib.sha256()
-                for at in range(0, file.size, MIB):
-                    made.update(file.read(at, MIB))
-                self._digests[file.etag] = made.hexdigest(), file
-            return self._digests[file.etag][0]
-
-    # ---------------------------------------------------------------- answers
-
-    def _denied(self, request: Any) -> Any:
-        """The answer to who brings no token, or another one."""
-        if self.token is None:
-            return None
-        given = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if hmac.compare_digest(given.encode(), self.token.encode()):
-            return None
-        return self.responses.Response(status_code=401, headers={"X-Error-Code": "RepoNotFound"})
-
-    def _json(self, value: Any, status: int = 200) -> Any:
-        return self.responses.JSONResponse(value, status)
-
-    def _bytes(self, request: Any, file: ServedFile, headers: dict[str, str]) -> Any:
-        """A file or a range of it (RFC 9110: one range; another version than If-Range's gets the whole file)."""
-        headers |= {"Accept-Ranges": "bytes"}
-        start, end, status = 0, file.size, 200
-        asked = request.headers.get("range")
-        if asked and request.headers.get("if-range", headers["ETag"]) == headers["ETag"]:
-            found = _RANGE.fullmatch(asked)
-            if not found or not (found[1] or found[2]):
-                return self.responses.Response(status_code=400)
-            start, end = _bounds(found[1], found[2], file.size)
-            if start >= end:
-                return self.responses.Response(status_code=416, headers={"Content-Range": f"bytes */{file.size}"})
-            headers["Content-Range"], status = f"bytes {start}-{end - 1}/{file.size}", 206
-        headers["Content-Length"] = str(end - start)
-        body = iter(()) if request.method == "HEAD" else _chunks(file, start, end)
-        return self.responses.StreamingResponse(body, status, headers, media_type="application/octet-stream")
+    def _page(self, request: Any, page: index_page.IndexPage) -> Any:
+        headers = {**HEADERS, "Content-Security-Policy": index_page.POLICY}
+        if "text/html" in request.headers.get("accept", ""):
+            return self.replies.responses.HTMLResponse(page.html(), headers=headers)
+        return self.replies.responses.PlainTextResponse(page.text(), headers=headers)
 
 
-def _bounds(first: str, last: str, size: int) -> tuple[int, int]:
-    if not first:  # the last so many bytes
-        return max(size - int(last), 0), size
-    return int(first), min(int(last) + 1 if last else size, size)
-
-
-def _chunks(file: ServedFile, start: int, end: int) -> Iterator[bytes]:
-    for at in range(start, end, MIB):
-        yield file.read(at, min(MIB, end - at))
+def _rows(files: Mapping[str, ServedFile], below: str, deep: bool) -> Iterator[dict[str, Any]]:
+    """The entries of a folder, which is "" or ends in a slash: files, and where not `deep` the folders in it."""
+    folders = set()
+    for name, file in files.items():
+        if not name.startswith(below):
+            continue
+        inner, slash, _ = name[len(below) :].partition("/")
+        if deep or not slash:
+            yield {"type": "file", "oid": file.etag, "size": file.size, "path": name}
+        elif inner not in folders:
+            folders.add(inner)
+            path = below + inner
+            yield {"type": "directory", "oid": hashlib.sha1(path.encode()).hexdigest(), "size": 0, "path": path}
 
 
 def _commit(files: Mapping[str, ServedFile]) -> str:
     """Another one when a file's bytes are others."""
     return hashlib.sha1(repr(sorted((name, f.etag) for name, f in files.items())).encode()).hexdigest()
-
-
-def _name(request: Any) -> str:
-    return f"{request.path_params['org']}/{request.path_params['repo']}"

@@ -14,7 +14,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
@@ -64,6 +64,7 @@ class PageServer:
         uvicorn = package("uvicorn", "the page", "view")
         self.token = secrets.token_urlsafe(_TOKEN)
         self.last = time.monotonic()
+        self.stopping = False
         self._idle = idle
         self._socket = _listening(port)
         self.port: int = self._socket.getsockname()[1]
@@ -90,6 +91,7 @@ class PageServer:
 
     def stop(self) -> None:
         """End the server: questions that are being answered are cancelled."""
+        self.stopping = True
         self._server.should_exit = True
         self._thread.join()
 
@@ -138,10 +140,21 @@ class _App:
             if self.answers.is_slow(name, given):
                 lines = self._lines(request, name, given)
                 return self.responses.StreamingResponse(lines, headers=self.headers, media_type="application/x-ndjson")
-            data = await self.threads.run_in_threadpool(self.answers.answer, name, given)
+            data = await self._unless_stopped(self.threads.run_in_threadpool(self.answers.answer, name, given))
         except (WeighbridgeError, OSError) as error:
             return self._json(error_words(error), 422)
+        if data is None:
+            return self._json({"error": "the server has ended"}, 503)
         return self.responses.Response(data, headers=self.headers, media_type="application/json")
+
+    async def _unless_stopped(self, work: Awaitable[bytes]) -> bytes | None:
+        """The answer; None where the server ends before it is there."""
+        task = asyncio.ensure_future(work)
+        while not (await asyncio.wait({task}, timeout=_TICK))[0]:
+            if self.server.stopping:
+                task.add_done_callback(lambda late: late.cancelled() or late.exception())  # nobody waits for it
+                return None
+        return task.result()
 
     async def _lines(self, request: Any, name: str, given: Mapping[str, str]) -> AsyncIterator[bytes]:
         """A slow answer: lines of `{"progress": [done, total]}`, then `{"answer": ...}` or `{"error": ...}`. Who goes
@@ -152,7 +165,7 @@ class _App:
         try:
             while not work.done():
                 await asyncio.wait({work}, timeout=_TICK)
-                if await request.is_disconnected():
+                if self.server.stopping or await request.is_disconnected():
                     return
                 self.server.last = time.monotonic()
                 if (now := (control.done, control.total)) != seen:

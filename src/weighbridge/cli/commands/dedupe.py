@@ -25,7 +25,7 @@ def dedupe(paths: tuple[str, ...], hard_link: bool, yes: bool, dry_run: bool, as
     On btrfs and XFS the kernel compares the files and shares their blocks, so each stays a file of its own. Elsewhere
     --hard-link makes them one file, after comparing every byte. Nothing is deleted.
     """
-    from weighbridge.cli.render import Progress, clean, echo, emit_json, human_bytes, is_terminal
+    from weighbridge.cli.render import Progress, clean, echo, emit_json, human_bytes, is_terminal, warn
     from weighbridge.reports.stores import duplicates
 
     if not (dry_run or yes):
@@ -48,4 +48,6 @@ def dedupe(paths: tuple[str, ...], hard_link: bool, yes: bool, dry_run: bool, as
     for row in report.shared:
         why = f" ({row.why})" if row.why else ""
         echo(f"{row.how}{why}: {clean(row.path)} = {clean(row.same_as)}, {human_bytes(row.bytes)}")
+    for words in report.unreadable:
+        warn(f"not compared: {clean(words)}")
     echo(f"{human_bytes(report.freed)} {'would be shared' if dry_run else 'shared'}", "head")

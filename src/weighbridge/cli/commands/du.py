@@ -33,7 +33,7 @@ def du(paths: tuple[str, ...], as_json: bool) -> None:
 
 
 def _show(report: UsageReport) -> None:
-    from weighbridge.cli.render import Column, clean, echo, human_bytes, human_count, plural, table
+    from weighbridge.cli.render import Column, clean, echo, human_bytes, human_count, plural, table, warn
 
     rows = [[row.store, clean(row.path), f"{row.files:,}", human_bytes(row.bytes)] for row in report.usage]
     if rows:
@@ -59,3 +59,9 @@ def _show(report: UsageReport) -> None:
             echo(f"  {what}: {clean(each)}")
             for group in forms.same:
                 echo(f"    the same tensors: {clean(', '.join(group))}", "dim")
+    if report.uncompared:
+        echo("\nnot compared with the others", "head")
+        for words in report.uncompared:
+            echo(f"  {clean(words)}")
+    for words in report.unreadable:
+        warn(clean(words))

@@ -94,11 +94,13 @@ def _models(paths: tuple[str, ...]) -> Iterator[str]:
 def _is_importance(path: str) -> bool:
     from weighbridge.containers.ggml import imatrix
     from weighbridge.io.location import open_source
+    from weighbridge.models.locate import expect_header
     from weighbridge.reports.tensor_path import split
 
     file, tensor = split(path)
     if tensor is not None or not file.is_file():
         return False
+    expect_header(file)
     with open_source(file) as source:
         return imatrix.recognised(source)
 

@@ -34,7 +34,8 @@ def ls(paths: tuple[str, ...], filter: tuple[str, ...], sort: str | None, long: 
         emit_json(report)
     else:
         _show(report.entries, long)
-        for words in report.unreadable:
+        troubles = [f"{e.name}: {e.trouble}" for e in report.entries if e.trouble]
+        for words in (*troubles, *report.unreadable):
             warn(clean(words))
         if report.entries:
             echo(f"{plural(len(report.entries), 'model')}, {human_bytes(report.bytes)}", "head")
@@ -49,10 +50,16 @@ def _show(entries: tuple[StoreEntry, ...], long: bool) -> None:
     columns = [Column("store"), Column("name"), Column("format"), Column("type"), Column("parameters", True),
                Column("size", True), Column("used")]  # fmt: skip
     rows = [
-        [e.store, clean(e.name), e.format if e.trouble is None else "unreadable", clean(e.quantization or ""),
-         human_count(e.parameters) if e.parameters else "", human_bytes(e.bytes), e.used[:10],
+        [e.store, clean(e.name), _format(e), clean(e.quantization or ""),
+         human_count(e.parameters) if e.parameters else "", human_bytes(e.bytes), (e.used or "")[:10],
          *([clean(e.address)] if long else [])]
         for e in entries
     ]  # fmt: skip
     if rows:
         table([*columns, *([Column("address")] if long else [])], rows)
+
+
+def _format(entry: StoreEntry) -> str:
+    if entry.trouble is None:
+        return entry.format
+    return "unreadable" if entry.format == "unknown" else f"{entry.format}, damaged"

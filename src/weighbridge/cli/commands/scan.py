@@ -179,8 +179,8 @@ def _summary(report: ScanReport) -> None:
 
     some = {verdict: n for verdict, n in report.counts.items() if n}
     words = ", ".join(f"{n:,} {_WORDS[verdict][0]}" for verdict, n in reversed(some.items()))
-    echo(f"{styled('overall', 'head')}: {_verdict(report.verdict)} "
-         f"({plural(report.scanned, 'file')}, {human_bytes(report.nbytes)}: {words})")  # fmt: skip
-    if not report.complete:
+    seen = f"{plural(report.scanned, 'file')}, {human_bytes(report.nbytes)}: {words}" if some else "no file is there"
+    echo(f"{styled('overall', 'head')}: {_verdict(report.verdict)} ({seen})")
+    if some and not report.complete:
         unread = f"; {plural(report.unreadable, 'file')} can't be read" if report.unreadable else ""
         echo(f"not everything was scanned{unread}", "warning")

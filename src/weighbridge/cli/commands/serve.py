@@ -29,7 +29,7 @@ def serve(path: Path, host: str, port: int, token: str | None, forms: tuple[str,
 
     Speaks the Hub's read API: with HF_ENDPOINT=http://127.0.0.1:8080, huggingface_hub, transformers and llama.cpp's -hf
     download local/NAME, local/NAME-GGUF, local/NAME-safetensors, local/NAME-mlx-4bit. Speaks Ollama's registry API:
-    ollama pull http://127.0.0.1:8080/local/NAME:Q4_K_M. Ends with Ctrl-C.
+    ollama pull --insecure http://127.0.0.1:8080/local/NAME:Q4_K_M. A browser finds a list. Ends with Ctrl-C.
     """
     from weighbridge.adapters.serving import hub_server
     from weighbridge.cli.render import clean, note

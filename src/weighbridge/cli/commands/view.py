@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -17,6 +19,8 @@ from weighbridge.cli.options import (
     refuse_others,
 )
 from weighbridge.cli.paths import FILE, SOURCE
+
+_TURN: Final = 5e-4  # seconds that a thread which prepares answers keeps those waiting that give them
 
 
 @command(
@@ -83,6 +87,7 @@ def _serve(
     from weighbridge.page.viewing import view
 
     share_one_arena()
+    sys.setswitchinterval(_TURN)
     with view(path, other, port=port, browser=browser, idle=idle, arch_file=arch_file) as page:
         try:
             _print({"url": page.url}, as_json)
@@ -92,8 +97,6 @@ def _serve(
 
 
 def _print(facts: dict[str, str | int], as_json: bool) -> None:
-    import sys
-
     from weighbridge.cli.render import clean, echo, emit_json
 
     if as_json:

@@ -250,11 +250,11 @@ def _duplicates(tokens: object, notes: Collector) -> None:
     one by its number (llama-vocab.cpp)."""
     if not isinstance(tokens, LazyArray) or tokens.type != "str":
         return
-    words = list(tokens.raw_strings())
-    if len(set(words)) == len(words) and b"\0" not in b"".join(words) and b"" not in words:
+    different = set(tokens.tolist())
+    if len(different) == len(tokens) and "" not in different and "\0" not in "".join(different):
         return
     seen: Counter[bytes] = Counter()
-    for number, raw in enumerate(words):
+    for number, raw in enumerate(tokens.raw_strings()):
         word = raw.split(b"\0", 1)[0] or b"[EMPTY_%d]" % number
         seen[word] += 1
         if seen[word] == 2:

@@ -126,7 +126,8 @@ class LazyArray(Sequence[Any]):
 
     def tolist(self) -> list[Any]:
         """All elements as a new list (nested arrays as lists too)."""
-        return [x.tolist() if isinstance(x, LazyArray) else x for x in self._run(0, self.length)]
+        run = self._run(0, self.length)
+        return run if self.type == "str" or self.type in SCALARS else [part.tolist() for part in run]
 
     def raw_strings(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         """The strings of a string array as bytes."""

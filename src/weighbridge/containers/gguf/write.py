@@ -149,13 +149,23 @@ def _array(kind: str, values: Any) -> bytes:
     if isinstance(values, LazyArray) and values.type == kind and (values.order, values.width) == ("<", 8):
         return head + values.raw
     if kind == "str":
-        raws = list(map(raw_text, values))
-        return head + b"".join([part for raw in raws for part in (_LENGTH(len(raw)), raw)])
+        return head + _strings(values)
     if kind.startswith("arr"):
         return head + b"".join(_array(*_nested(kind, v)) for v in values)
     if kind == "bool":
         return head + bytes(map(_bit, values))
     return head + struct.pack(f"<{len(values)}{SCALARS[kind]}", *values)
+
+
+def _strings(values: Sequence[str]) -> bytes:
+    """Texts one after the other, a vocabulary's in one go."""
+    try:
+        raws = list(map(str.encode, values))
+    except (UnicodeEncodeError, TypeError):  # surrogate escapes, or what isn't text
+        raws = list(map(raw_text, values))
+    lengths = list(map(len, raws))
+    heads = {length: _LENGTH(length) for length in set(lengths)}
+    return b"".join(chain.from_iterable(zip(map(heads.__getitem__, lengths), raws, strict=True)))
 
 
 def _nested(kind: str, value: Any) -> tuple[str, Any]:

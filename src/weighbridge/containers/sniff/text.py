@@ -4,7 +4,6 @@ accompany weights."""
 from __future__ import annotations
 
 import re
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -14,22 +13,29 @@ from weighbridge.containers.sniff.probe import Hit, Probe
 
 
 class _Start(NamedTuple):
+    """Text that begins with `pattern`. `digest` and `size`: where a pointer has those of the real file."""
+
     format: str
     variant: str
     pattern: re.Pattern[str]
     words: str
+    digest: str = ""
+    size: str = ""
 
 
-def _start(kind: str, variant: str, pattern: str, words: str) -> _Start:
-    return _Start(kind, variant, re.compile(pattern, re.IGNORECASE), words)
+def _start(kind: str, variant: str, pattern: str, words: str, *real_file: str) -> _Start:
+    return _Start(kind, variant, re.compile(pattern, re.IGNORECASE), words, *real_file)
 
 
+# Sources of the pointers: git-lfs docs/spec.md; git-annex's pages "pointer file" and "key format"
+# (BACKEND-sSIZE--DIGEST); xet-core's pointer_file.rs, whose hash is that of a Merkle tree.
 _STARTS: Final = (
     _start("git-lfs-pointer", "", r"version https://(git-lfs|hawser)\.github\.com/spec/v1",
-           "the text of a Git LFS pointer"),
+           "the text of a Git LFS pointer", r"^oid sha256:([0-9a-f]{64})$", r"^size (\d{1,19})$"),
     _start("git-annex-pointer", "", r"/annex/objects/[A-Z0-9_]{1,32}-[^\n]{1,1000}(\n|$)",
-           "the text of a git-annex pointer"),
-    _start("xet-pointer", "", r"# xet version \d", "the text of a Xet pointer"),
+           "the text of a git-annex pointer", r"^/annex/objects/SHA256E?-[^\n]*?--([0-9a-f]{64})",
+           r"^/annex/objects/[^\n]*?-s(\d{1,19})-"),
+    _start("xet-pointer", "", r"# xet version \d", "the text of a Xet pointer", "", r"^filesize = (\d{1,19})$"),
     _start("html", "", r"\s*(<!--.{0,2000}?-->\s*)?<(!doctype\s+html|html|head|body)\b", "an HTML page"),
     _start("error-text", "xml", r"\s*(<\?xml[^>]{0,200}>\s*)?<Error>", "an XML error message of a storage server"),
     _start("error-text", "", r"\s*(Entry not found|Repository not found|Invalid (username|credentials)|Unauthorized"
@@ -49,8 +55,7 @@ def text(probe: Probe) -> Hit | None:
     start = probe.text[:8192]
     for row in _STARTS:
         if row.pattern.match(start):
-            detail = _pointer(start, *_POINTED[row.format]) if row.format in _POINTED else {}
-            return Hit(row.format, row.variant, (row.words, *_title(start, row.format)), detail=detail)
+            return Hit(row.format, row.variant, (row.words, *_title(start, row.format)), detail=_real_file(start, row))
     return None
 
 
@@ -61,23 +66,9 @@ def _title(start: str, kind: str) -> tuple[str, ...]:
     return (f"titled {found[1].strip()!r}",) if found else ()
 
 
-# Where a pointer has the real file's digest and size. Sources: git-lfs docs/spec.md; git-annex's pages "pointer file"
-# and "key format" (BACKEND-sSIZE--DIGEST); xet-core's pointer_file.rs, whose hash is that of a Merkle tree.
-_POINTED: Final = MappingProxyType(
-    {
-        "git-lfs-pointer": (r"^oid sha256:([0-9a-f]{64})$", r"^size (\d{1,19})$"),
-        "git-annex-pointer": (
-            r"^/annex/objects/SHA256E?-[^\n]*?--([0-9a-f]{64})",
-            r"^/annex/objects/[^\n]*?-s(\d{1,19})-",
-        ),
-        "xet-pointer": (r"(?!)", r"^filesize = (\d{1,19})$"),
-    }
-)
-
-
-def _pointer(start: str, digest: str, length: str) -> dict[str, Any]:
-    """The real file's data in the pointer."""
-    oid, size = (re.search(pattern, start, re.MULTILINE) for pattern in (digest, length))
+def _real_file(start: str, row: _Start) -> dict[str, Any]:
+    """The digest and the size in a pointer."""
+    oid, size = (re.search(p, start, re.MULTILINE) if p else None for p in (row.digest, row.size))
     return ({"oid": f"sha256:{oid[1]}"} if oid else {}) | ({"size": int(size[1])} if size else {})
 
 

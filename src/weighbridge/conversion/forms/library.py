@@ -42,6 +42,16 @@ class FormFile(Protocol):
     def read(self, offset: int, length: int) -> bytes: ...
 
 
+def title_of(path: Path) -> str:
+    """What a model is called, by its path: the file or folder; in the Hub's cache the repository."""
+    real = path.resolve()
+    if real.parent.name == "snapshots":
+        real = real.parent.parent
+    if real.name.startswith("models--"):
+        return real.name.rpartition("--")[2]
+    return real.name if real.is_dir() else real.stem
+
+
 class ModelForms(Closing):
     """The forms of one model. `name`: what its files are called. A form that the model can't take isn't there;
     `reasons` says why."""
@@ -52,7 +62,7 @@ class ModelForms(Closing):
         if unknown := [form for form in forms if form not in FORMS]:
             raise UsageError(f"there is no form {unknown[0]!r}", hint=f"known: {', '.join(FORMS)}")
         self.path = resolve_path(path)
-        self.name = (self.path if self.path.is_dir() else self.path.with_suffix("")).resolve().name
+        self.name = title_of(self.path)
         self.forms, self.reasons = forms, dict[str, str]()
         self._cache = cache or SlabCache(WriteOptions().workers)
         self._owned = cache is None

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Final
 
 from weighbridge.base.closeable import Closing
-from weighbridge.base.errors import UsageError, WeighbridgeError
-from weighbridge.conversion.forms.library import FOLDERS, GGUFS, FormFile, ModelForms
+from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
+from weighbridge.conversion.forms.library import FOLDERS, GGUFS, FormFile, ModelForms, title_of
 from weighbridge.conversion.forms.views import SlabCache
 from weighbridge.conversion.options import WriteOptions
+from weighbridge.io.links import is_inside, own_folders
 from weighbridge.io.source import FileSource
 from weighbridge.models.locate import locate, models_in
 
@@ -48,39 +52,60 @@ class Shelf(Closing):
         below = sorted(p for p in root.iterdir() if p.is_dir()) if root.is_dir() else []
         for path in (root, *below):
             for model in models_in(path) or _one_model(path):
-                self._models[(model if model.is_dir() else model.with_suffix("")).resolve().name] = model
+                self._models[next(name for name in _names(model) if self._is_free(name))] = model
         if not self._models:
             raise UsageError(f"{root} holds no model", hint="name a folder of models, a model's folder or a GGUF")
 
     def repositories(self) -> tuple[str, ...]:
         """The names of all repositories; those of forms that a model can't take turn out empty."""
-        found = []
-        for name in self._models:
-            found += [name, f"{name}{GGUF}", *(f"{name}-{form}" for form in self.forms if form in FOLDERS)]
-        return tuple(found)
+        return tuple(r for name in self._models for r in (name, *self._made(name)))
+
+    def _made(self, name: str) -> Mapping[str, tuple[str, ...]]:
+        """The repositories of a model's forms: repository -> forms in it."""
+        ggufs = tuple(form for form in self.forms if form in GGUFS)
+        found = {f"{name}{GGUF}": ggufs} if ggufs else {}
+        return found | {f"{name}-{form}": (form,) for form in self.forms if form in FOLDERS}
+
+    def _is_free(self, name: str) -> bool:
+        taken = {repository.lower() for repository in self.repositories()}
+        return taken.isdisjoint(repository.lower() for repository in (name, *self._made(name)))
 
     def files(self, repository: str) -> Mapping[str, FormFile] | None:
         """The files of a repository; None where there is none of that name."""
         if repository in self._models:
             return self._as_stored(repository)
-        name = repository.removesuffix(GGUF)
-        if name != repository and name in self._models:
-            forms = self._of(name)
-            return {file: view for form in self.forms if form in GGUFS for file, view in forms.files(form).items()}
-        for form in FOLDERS:
-            name = repository.removesuffix(f"-{form}")
-            if name != repository and name in self._models and form in self.forms:
-                return self._of(name).files(form)
+        if (found := self._form_of(repository)) is None:
+            return None
+        model, forms = found
+        return {file: view for form in forms for file, view in model.files(form).items()}
+
+    def reasons(self, repository: str) -> Mapping[str, str]:
+        """What isn't in a repository, and why: forms that the model can't take, files that aren't its own."""
+        if repository in self._models:
+            return {name: "a link out of the model's folder" for name, _ in _lying(self._models[repository], own=False)}
+        if (found := self._form_of(repository)) is None:
+            return {}
+        model, forms = found
+        return {form: model.reasons[form] for form in forms if form in model.reasons}
+
+    def _form_of(self, repository: str) -> tuple[ModelForms, tuple[str, ...]] | None:
+        for name in self._models:
+            if (forms := self._made(name).get(repository)) is not None:
+                return self._of(name), forms
         return None
 
     def gguf(self, model: str, tag: str) -> FormFile | None:
-        """One GGUF of a model, by its type in any case; `latest` is Q4_K_M, as Ollama would have it."""
+        """One GGUF of a model, by its type in any case; `latest` is Q4_K_M, as Ollama would have it. UnsupportedError
+        where the model can't have this form."""
         form = {"latest": "Q4_K_M"}.get(tag, tag).upper()
         name = model.removesuffix(GGUF)
         known = next((n for n in self._models if n.lower() == name.lower()), None)
         if known is None or form not in self.forms or form not in GGUFS:
             return None
-        return next(iter(self._of(known).files(form).values()), None)
+        forms = self._of(known)
+        if not (files := forms.files(form)):
+            raise UnsupportedError(f"no {form} of {known}: {forms.reasons[form]}")
+        return next(iter(files.values()))
 
     def _of(self, name: str) -> ModelForms:
         with self._lock:
@@ -91,15 +116,39 @@ class Shelf(Closing):
     def _as_stored(self, name: str) -> Mapping[str, FormFile]:
         with self._lock:
             if name not in self._stored:
-                path = self._models[name]
-                files = [p for p in sorted(path.iterdir()) if p.is_file()] if path.is_dir() else locate(path).weights
-                self._stored[name] = {p.name: StoredFile(p.name, p) for p in files if not p.name.startswith(".")}
+                self._stored[name] = {file: StoredFile(file, path) for file, path in _lying(self._models[name])}
             return self._stored[name]
 
     def close(self) -> None:
         for forms in self._forms.values():
             forms.close()
         self._cache.close()
+
+
+def _lying(model: Path, *, own: bool = True) -> Iterator[tuple[str, Path]]:
+    """The files of a model as they lie, by their names in its folder; or those that are links out of it."""
+    place = locate(model)
+    if not model.is_dir():
+        yield from ((path.name, path) for path in place.weights if own)
+        return
+    inside = own_folders(str(place.folder))
+    for base, folders, names in os.walk(place.folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for path in (Path(base, name) for name in sorted(names) if not name.startswith(".")):
+            if path.is_file() and is_inside(str(path), inside) == own:
+                yield path.relative_to(place.folder).as_posix(), path
+
+
+def _names(model: Path) -> Iterator[str]:
+    """Names for a model's repositories, the plainest first, in the letters that the Hub, llama.cpp and Ollama take."""
+    folder = model.resolve().parent.name
+    for text in (title_of(model), model.resolve().name, f"{folder}-{model.resolve().name}"):
+        yield _plain(text)
+    yield from (f"{_plain(title_of(model))}-{number}" for number in count(2))
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\.{2,}", ".", re.sub(r"[^A-Za-z0-9_.]+", "-", text))[:60].strip("-.") or "model"
 
 
 def _one_model(path: Path) -> tuple[Path, ...]:

@@ -12,7 +12,7 @@ from weighbridge.containers.base import Finding, Index, Layout
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.io.source import Source
 from weighbridge.models.checkpoint import Checkpoint
-from weighbridge.models.llamacpp.verdict import UNMAPPED, refusals
+from weighbridge.models.llamacpp.verdict import refusals, verdict
 
 _HINT: Final = "write .safetensors, which holds any tensors; wb verify explains the rule"
 
@@ -36,9 +36,9 @@ def check_loadable(files: Iterable[tuple[str, Layout]], source: Checkpoint) -> l
     """RefusedError where llama.cpp would refuse the planned files. What it refuses the source for as well comes back
     as notes."""
     planned = [gguf.parse(LayoutSource(name, layout), level="lenient") for name, layout in files]
-    found = refusals(planned)
-    unmapped = [f.message for index in planned for f in gguf.check_keys(index) if f.rule == UNMAPPED]
-    return [*unmapped, *refuse_new(found, _own(source) if found and source.format == "gguf" else ())]
+    found, unmapped = verdict(planned)
+    before = _own(source) if found and source.format == "gguf" else ()
+    return [*(f.message for f in unmapped), *refuse_new(found, before)]
 
 
 def refuse_new(found: Sequence[Finding], before: Sequence[Finding], option: str | None = None) -> list[str]:

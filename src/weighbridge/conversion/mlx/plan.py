@@ -270,6 +270,10 @@ def _config(
     return dict(sorted(config.items()))
 
 
+# What transformers' classes take for a key that isn't set, and mlx-lm's for a number.
+_UNSET: Final = (None, -1)
+
+
 def _whole(config: dict[str, Any], model: Checkpoint, rules: MlxEntry) -> dict[str, Any]:
     """The config of the whole model, if mlx-lm knows only that, with all keys that it needs of the part's."""
     if (name := rules.part_of.get(str(config.get("model_type")))) is not None:
@@ -281,7 +285,8 @@ def _whole(config: dict[str, Any], model: Checkpoint, rules: MlxEntry) -> dict[s
         return config
     text, facts = config.get("text_config"), model.family.effective(config)
     stated = text if isinstance(text, Mapping) else config
-    full = {**stated, **{key: lookup(facts, path) for key, path in rules.config.items() if stated.get(key) is None}}
+    added = {key: lookup(facts, path) for key, path in rules.config.items() if stated.get(key) in _UNSET}
+    full = {**stated, **added}
     return {**config, "text_config": full} if stated is text else full
 
 

@@ -16,7 +16,9 @@ from weighbridge.containers.base import Layout, Slot
 from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.plan import run as running
 from weighbridge.conversion.plan.memory import SlabCost, SlabCosts
+from weighbridge.conversion.plan.read_ahead import reads_elsewhere, room
 from weighbridge.conversion.result import Progress, Result
+from weighbridge.io.location import RemotePath
 from weighbridge.io.sink import disk_needed, foreign_files, listed
 from weighbridge.tensors.nodes import (
     Cast,
@@ -149,8 +151,11 @@ class Plan(Closing):
 
     @property
     def slab_budget(self) -> int:
-        """The memory budget of one worker."""
-        return self.write.memory // self.write.workers
+        """The memory budget of one worker: its share of what reading ahead, and parts on their way to a target
+        elsewhere, leave over."""
+        memory = self.write.memory
+        far = reads_elsewhere(node for file in self.files for node in file.nodes)
+        return (memory - far * room(memory) - isinstance(self.target, RemotePath) * (memory // 4)) // self.write.workers
 
     @cached_property
     def slabs(self) -> Mapping[int, SlabCost]:

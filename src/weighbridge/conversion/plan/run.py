@@ -257,9 +257,10 @@ def _drain(tasks: Iterator[Task], plan: Plan, sink: AnySink, progress: Progress 
                 yield task
 
     try:
-        for task in announced(to_do(), _nodes(plan), plan.write.memory):
+        queued = 2 * plan.write.workers
+        for task in announced(to_do(), _nodes(plan), plan.write.memory, queued + 1):
             pending[pool.submit(task.work)] = task.pieces
-            if len(pending) > 2 * plan.write.workers:
+            if len(pending) > queued:
                 collect()
         while pending:
             collect()

@@ -23,18 +23,19 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from weighbridge.base.dtypes import BY_NAME, F16, DType, Kind
-from weighbridge.base.errors import FormatError, UsageError
+from weighbridge.base.errors import UsageError
 from weighbridge.base.ftypes import FileType
 from weighbridge.base.spec import Spec
 from weighbridge.conversion.quantize import type_hints
 from weighbridge.conversion.quantize.ftype_table import FtypeRules, TypeRule, build_table, table
+from weighbridge.conversion.quantize.type_conditions import ModelFacts, TensorFacts, matches
 
 __all__ = [
     "COPY",
@@ -166,63 +167,6 @@ def selected(names: Iterable[str], *, include: Sequence[str] = (), exclude: Sequ
     return [name for name in names if not any(part in name for part in exclude)]
 
 
-# -- facts of the model ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ModelFacts:
-    """What the rules depend on. `heads`, `kv_heads`: of the first layer. `layers`: of all layers, of which the last
-    `nextn` are for speculative decoding."""
-
-    architecture: str
-    layers: int
-    heads: int = 0
-    kv_heads: int = 0
-    experts: int = 0
-    nextn: int = 0
-
-    @classmethod
-    def of(cls, metadata: Mapping[str, Any]) -> ModelFacts:
-        """From a GGUF's key-values, with llama.cpp's defaults (llama_model_base::load_hparams)."""
-        arch = metadata.get("general.architecture")
-        if not isinstance(arch, str):
-            raise FormatError("the architecture is missing", field="general.architecture", found=arch)
-        heads = _first(metadata, f"{arch}.attention.head_count", 0)
-        return cls(
-            arch,
-            layers=_first(metadata, f"{arch}.block_count", None),
-            heads=heads,
-            kv_heads=_first(metadata, f"{arch}.attention.head_count_kv", heads),
-            experts=_first(metadata, f"{arch}.expert_count", 0),
-            nextn=_first(metadata, f"{arch}.nextn_predict_layers", 0),
-        )
-
-    @property
-    def gqa(self) -> int:
-        """Query heads per key head."""
-        return self.heads // self.kv_heads if self.kv_heads else 0
-
-    @property
-    def is_70b(self) -> bool:
-        """Whether the reference treats it as a 70B model."""
-        row = table().large_models.get(self.architecture)
-        if row is None or self.layers - self.nextn != row.layers:
-            return False
-        return not any(
-            {"plain heads": self.heads == self.kv_heads, "8 experts": self.experts == 8}[u] for u in row.unless
-        )
-
-
-def _first(metadata: Mapping[str, Any], key: str, default: int | None) -> int:
-    """A number, or the first one of a list with one per layer."""
-    value = metadata.get(key, default)
-    if isinstance(value, Sequence) and not isinstance(value, str) and len(value):
-        value = value[0]
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise FormatError("types depend on this number", field=key, expected="a number", found=value)
-    return value
-
-
 # -- the choice ------------------------------------------------------------------------------------------------------
 
 
@@ -292,6 +236,8 @@ def _kept(rows: FtypeRules, name: str, architecture: str) -> bool:
 def _dims(spec: Spec) -> int:
     """ggml_n_dims: trailing dimensions of 1 (leading ones, in our order) don't count."""
     shape = spec.shape
+    if not shape or shape[0] > 1:
+        return len(shape) or 1
     return next((len(shape) - i for i, n in enumerate(shape[:-1]) if n > 1), 1)
 
 
@@ -312,9 +258,9 @@ def choose_types(
         raise UsageError(f"llama-quantize has no rules for {wanted.name}")
     run = _TypeChooser(facts, wanted, wanted.type, options, imatrix or {}, [role(name) for name, _ in tensors])
     types, refusals = {}, []
-    for name, spec in tensors:
+    for (name, spec), what in zip(tensors, run.roles, strict=True):
         try:
-            types[name] = run.type_of(name, spec)
+            types[name] = run.type_of(name, spec, what)
         except _RefusedTensor as refused:
             types[name] = spec.dtype
             refusals.append(Refusal(name, *refused.args))
@@ -323,42 +269,8 @@ def choose_types(
     return TypeChoice(types, run.fallbacks, tuple(refusals))
 
 
-class _TensorFacts(NamedTuple):
-    """What a condition of ftypes.toml may depend on: the model, whether there is an imatrix, the block size of the file
-    type, and the tensor: the `nth` of `total` of its role."""
-
-    facts: ModelFacts
-    imatrix: bool
-    block: int
-    spec: Spec
-    nth: int
-    total: int
-
-
-def _more_bits(at: _TensorFacts) -> bool:
-    """The first and the last eighth, and every third between: `use_more_bits`."""
-    eighth = at.total // 8
-    return at.nth < eighth or at.nth >= 7 * at.total // 8 or (at.nth - eighth) % 3 == 2
-
-
-CONDITIONS: Final[Mapping[str, Callable[[_TensorFacts], bool]]] = MappingProxyType(
-    {
-        "70B": lambda at: at.facts.is_70b,
-        "grouped by 4": lambda at: at.facts.gqa >= 4,
-        "8 experts": lambda at: at.facts.experts == 8,
-        "4 experts or more": lambda at: at.facts.experts >= 4,
-        "imatrix": lambda at: at.imatrix,
-        "broken blocks": lambda at: bool(at.spec.shape[-1] % at.block),
-        "stacked": lambda at: len(at.spec.shape) > 2 and at.spec.shape[-3] > 1,
-        "first two": lambda at: at.nth < 2,
-        "first four": lambda at: at.nth < 4,
-        "first eighth": lambda at: at.nth < at.total // 8,
-        "first sixteenth": lambda at: at.nth < at.total // 16,
-        "middle": lambda at: at.total // 8 <= at.nth < 7 * at.total // 8,
-        "more bits": _more_bits,
-    }
-)
-
+# Roles whose type an option may set.
+_FIXED: Final = frozenset({"output", "embedding"})
 # Roles whose tensors are numbered by layer; the others by counting.
 _BY_LAYER: Final = frozenset({"ffn_up", "ffn_gate", "ffn_down"})
 
@@ -380,28 +292,36 @@ class _TypeChooser:
         self.tied = "output" not in self.roles
         self.attn_v = self.roles.count("attn_v")
         self.mix = tuple(filter(self._applies, table().mix))
-        self.lift = tuple((rule,) for rule in filter(self._applies, table().lift))
+        self.lift = tuple(filter(self._applies, table().lift))
+        self.by_role: dict[str, tuple[list[TypeRule], list[TypeRule]]] = {}
 
     def _applies(self, rule: TypeRule) -> bool:
         """Whether a rule is about the file type."""
         return (not rule.ftype or self.ftype.name in rule.ftype) and self.ftype.name not in rule.barred
 
-    def type_of(self, name: str, spec: Spec) -> DType:
+    def _rules(self, what: str) -> tuple[list[TypeRule], list[TypeRule]]:
+        """The rules about a role, of `mix` and of `lift`: most roles have none in most file types."""
+        if (found := self.by_role.get(what)) is None:
+            mix, lift = ([r for r in rules if not r.role or what in r.role] for rules in (self.mix, self.lift))
+            found = self.by_role[what] = mix, lift
+        return found
+
+    def type_of(self, name: str, spec: Spec, what: str) -> DType:
+        """The type of a tensor with the role `what`."""
         if not quantizable(name, spec, self.facts.architecture, self.options):
             return spec.dtype
-        if (fixed := self._fixed(name)) is not None:
+        if what in _FIXED and (fixed := self._fixed(name, what)) is not None:
             return fixed
         if self.default.kind is not Kind.BLOCK:
             return self.default
-        wanted = self._manual(name)
+        wanted = self._manual(name) if self.options.tensor_types else None
         if wanted is None:
-            wanted = self.default if self.options.pure else self._mixture(name, spec)
+            wanted = self.default if self.options.pure else self._mixture(name, spec, what)
         return self._whole_blocks(name, spec, wanted)
 
-    def _fixed(self, name: str) -> DType | None:
+    def _fixed(self, name: str, what: str) -> DType | None:
         """The type set by --output-tensor-type or --token-embedding-type; for the per-layer embedding, a --tensor-type
         pattern has precedence."""
-        what = role(name)
         if what == "embedding" and (name == "token_embd.weight" or self._manual(name) is None):
             return self.options.embedding_type
         return self.options.output_type if what == "output" else None
@@ -409,17 +329,21 @@ class _TypeChooser:
     def _manual(self, name: str) -> DType | None:
         return next((dtype for pattern, dtype in self.options.tensor_types if pattern.search(name)), None)
 
-    def _mixture(self, name: str, spec: Spec) -> DType:
-        what = role(name)
+    def _mixture(self, name: str, spec: Spec, what: str) -> DType:
         if what == "embedding" and self.tied:
             what = "output"
         if what == "output" and self.options.output_type is not None:
             return self.options.output_type
-        place = _TensorFacts(self.facts, bool(self.imatrix), self.default.block, spec, *self._position(name, what))
-        found = self._first(self.mix, name, what, place, self.default)
+        nth, total = self._position(name, what)
         self.seen[what] += 1
-        for rule in self.lift:
-            found = self._first(rule, name, what, place, found)
+        mix, lift = self._rules(what)
+        if not (mix or lift):
+            return self.default
+        place = TensorFacts(self.facts, bool(self.imatrix), self.default.block, spec, nth, total)
+        found = next((rule.type for rule in mix if matches(rule, name, place, self.default)), self.default)
+        for rule in lift:
+            if matches(rule, name, place, found):
+                found = rule.type
         return found
 
     def _position(self, name: str, what: str) -> tuple[int, int]:
@@ -434,17 +358,6 @@ class _TypeChooser:
                 f"its type depends on its layer, but the model has no layer {number} ({self.facts.layers} layers)",
             )
         return number, self.facts.layers
-
-    def _first(self, rules: Iterable[TypeRule], name: str, what: str, place: _TensorFacts, now: DType) -> DType:
-        for rule in rules:
-            if (
-                (not rule.role or what in rule.role)
-                and (not rule.part or any(part in name for part in rule.part))
-                and (not rule.only_from or now.name in rule.only_from)
-                and all(_holds(condition, place) for condition in rule.when)
-            ):
-                return rule.type
-        return now
 
     def _whole_blocks(self, name: str, spec: Spec, wanted: DType) -> DType:
         """`wanted`, or its replacement by tensor_type_fallback where rows aren't whole blocks of it."""
@@ -489,12 +402,3 @@ class _TypeChooser:
     def _needs_imatrix(self, dtype: DType) -> bool:
         rows = table()
         return dtype.name in rows.needs_imatrix or dtype.name in rows.needs_imatrix_in.get(self.ftype.name, ())
-
-
-def _holds(condition: str, place: _TensorFacts) -> bool:
-    """Whether a condition holds: a word of `CONDITIONS`, or `architecture NAME`; with `not` before it, whether not."""
-    if condition.startswith("not "):
-        return not _holds(condition.removeprefix("not "), place)
-    if condition.startswith("architecture "):
-        return place.facts.architecture == condition.removeprefix("architecture ")
-    return CONDITIONS[condition](place)

@@ -30,7 +30,8 @@ LOCAL_THETA: Final = ("rope_local_base_freq", "local_rope_theta", "swa_rope_thet
 #: keys of an effective config that no config states
 DERIVED: Final = (
     "classifies", "full_attention_every", "gated", "labels", "layer_count", "layer_sets", "layer_types",
-    "longrope_attention_factor", "ntk_alpha_base", "output_labels", "rope", "rope_dim", "rope_sliding", "sparse_layers",
+    "longrope_attention_factor", "ntk_alpha_base", "output_labels", "rope", "rope_bases", "rope_dim", "rope_sliding",
+    "sparse_layers",
     "unrotated_every", "unshared_kv_layers",
 )  # fmt: skip
 
@@ -127,6 +128,12 @@ def uniform(config: Config, *keys: str) -> dict[str, Any]:
     """One value in place of a list by layer whose values are all the same."""
     listed = {key: value for key in keys if isinstance(value := config.get(key), list) and value}
     return {key: value[0] for key, value in listed.items() if all(one == value[0] for one in value)}
+
+
+def last_layer(config: Config, key: str) -> dict[str, Any]:
+    """The number of the last layer for -1, and for one beyond it: classes compare with `<=`."""
+    last, value = _layers(config) - 1, config.get(key)
+    return {key: last} if isinstance(value, int) and (value == -1 or value > last) else {}
 
 
 def layer_sparsity(config: Config) -> dict[str, Any]:
@@ -239,6 +246,30 @@ def as_block_configs(config: Config) -> dict[str, Any]:
         for all_of_it, own, wide in zip(queries, keys, widths, strict=True)
     ]  # fmt: skip
     return {**dict.fromkeys(_BLOCKS), "num_attention_heads": heads, "block_configs": blocks}
+
+
+def layer_rotation(config: Config) -> dict[str, Any]:
+    """Which layers rotate, of a config that has a base frequency for each (0: none), and how many frequencies there
+    are, of which a GGUF holds one (configuration_granite_swa.py, transformers 5.23)."""
+    listed = config.get("layer_rope_theta")
+    if listed is None:
+        return {}
+    if not isinstance(listed, list | tuple) or len(listed) != _layers(config):
+        raise FormatError("hasn't a number for each layer", field="layer_rope_theta", found=str(listed)[:80])
+    bases = [number(base, "layer_rope_theta") for base in listed]
+    given = config.get("rope_parameters")
+    own = {"rope_theta": max(bases)} if any(bases) else {}
+    return {
+        "no_rope_layers": None if all(bases) else [int(base > 0) for base in bases],
+        "rope_bases": len({*bases} - {0}),
+        "rope_parameters": {**(given if isinstance(given, Mapping) else {}), **own},
+    }
+
+
+def as_layer_rotation(config: Config) -> dict[str, Any]:
+    """The inverse of `layer_rotation`."""
+    flags = config.get("no_rope_layers") or [1] * _layers(config)
+    return {"no_rope_layers": None, "layer_rope_theta": [config["rope_theta"] if int(flag) else 0 for flag in flags]}
 
 
 def indexer_types(config: Config) -> dict[str, Any]:
@@ -389,6 +420,8 @@ RULES: Final[Mapping[str, Callable[..., dict[str, Any]]]] = MappingProxyType(
         "adjusted_width": adjusted_width,
         "block_configs": block_configs,
         "indexer_types": indexer_types,
+        "last_layer": last_layer,
+        "layer_rotation": layer_rotation,
         "layer_sparsity": layer_sparsity,
         "query_groups": query_groups,
         "uniform": uniform,
@@ -397,7 +430,9 @@ RULES: Final[Mapping[str, Callable[..., dict[str, Any]]]] = MappingProxyType(
 )
 
 #: What states the keys of a rule as a config does, where these are the rule's own.
-INVERSE_RULES: Final[Mapping[str, Rule]] = MappingProxyType({"block_configs": as_block_configs})
+INVERSE_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+    {"block_configs": as_block_configs, "layer_rotation": as_layer_rotation}
+)
 
 
 @lru_cache(maxsize=256)

@@ -172,7 +172,24 @@ def made(row: Role, shape: Shape, sizes: Sizes) -> dict[Instance, LogicalTensor]
     return {(row.name, ()): const(np.array(values, dtype="<f4").reshape(shape), F32)}
 
 
-def absent_zeros(
+def filled_in(
+    dialect: str, rows: Mapping[str, Role], expansion: Expansion, sizes: Sizes, roles: Mapping[Instance, LogicalTensor]
+) -> dict[Instance, LogicalTensor]:
+    """What a dialect has all the same where no tensor is given: copies of others, and zeros."""
+    return {**_copied(rows, expansion, roles), **_absent_zeros(dialect, rows, expansion, sizes, roles)}
+
+
+def _copied(
+    rows: Mapping[str, Role], expansion: Expansion, roles: Mapping[Instance, LogicalTensor]
+) -> dict[Instance, LogicalTensor]:
+    """The tensors that repeat others of their layer, where none is given."""
+    of = {row.name: row.copies for row in rows.values() if row.copies}
+    places = expansion.places.values() if of else ()
+    named = [(role, (of[role] or "", index)) for place in places for role, index in place.instances if role in of]
+    return {(role, other[1]): roles[other] for role, other in named if other in roles}
+
+
+def _absent_zeros(
     dialect: str, rows: Mapping[str, Role], expansion: Expansion, sizes: Sizes, roles: Container[Instance]
 ) -> dict[Instance, LogicalTensor]:
     """Zeros for the roles that nothing computes with, that a dialect has all the same, and of which none is given."""

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from weighbridge.models.arch.expand import Sizes, applies, check_count, first_name, index_counts, run
+from weighbridge.models.arch.expand import (
+    Sizes,
+    TensorSlot,
+    applies,
+    check_count,
+    first_name,
+    index_counts,
+    optional_slots,
+    run,
+)
 from weighbridge.models.arch.tables.layers import optional_layers
 from weighbridge.models.arch.tables.spec import PREFIX
 
@@ -59,3 +68,10 @@ def count_matches(family: Family, dialect: str, prefix: str, kept: Container[str
 def _cuts_otherwise(family: Family, dialect: str) -> bool:
     """Whether tensors of this dialect may have other shapes than those of its base under the same names."""
     return any(dialect in row.shapes or row.transposed(dialect) for row in family.rows.values())
+
+
+def optional_places(family: Family, dialect: str, sizes: Sizes, prefix: str) -> Iterator[TensorSlot]:
+    """The places of a dialect's tensors that may be absent."""
+    named = family.rows, family.role_indices, family.index
+    may_be_absent = optional_layers(family.layer_sets, dict(sizes.layers))
+    return optional_slots(family.dialects[dialect], *named, sizes, prefix, may_be_absent)

@@ -247,6 +247,31 @@ def expand(
 ) -> Expansion:  # fmt: skip
     """Every place of a dialect, layer by layer in the order of the table, and every name it drops. `optional`: layers
     whose tensors may all be absent."""
+    counts = index_counts(index, sizes)
+    listed = [*_places(_compiled(dialect, rows, role_indices, index, sizes, prefix, optional), counts)]
+    places = {place.name: place for place in listed}
+    if len(places) < len(listed):
+        twice = next(name for name, n in Counter(place.name for place in listed).items() if n > 1)
+        raise UsageError(f"two rows of the table have the {dialect.name} name {twice}")
+    dropped = frozenset(name for template in dialect.drop for name in run(template, counts, prefix))
+    return Expansion(places, dropped)
+
+
+def optional_slots(
+    dialect: Dialect, rows: Mapping[str, Role], role_indices: Mapping[str, tuple[str, ...]], index: Mapping[str, str],
+    sizes: Sizes, prefix: str, optional: Collection[int] = (),
+) -> Iterator[TensorSlot]:  # fmt: skip
+    """The places of a dialect whose tensors may be absent: few, where all are 100,000."""
+    plans = _compiled(dialect, rows, role_indices, index, sizes, prefix, optional)
+    listed = [p if p.need else _within(p, p.optional) for p in plans if p.need or p.optional]
+    yield from _places(listed, index_counts(index, sizes))
+
+
+def _compiled(
+    dialect: Dialect, rows: Mapping[str, Role], role_indices: Mapping[str, tuple[str, ...]], index: Mapping[str, str],
+    sizes: Sizes, prefix: str, optional: Collection[int],
+) -> list[CompiledTemplate]:  # fmt: skip
+    """The dialect's templates for a model of these sizes. FormatError where they have more names than any model."""
     counts, gone = index_counts(index, sizes), absent(dialect, sizes)
     plans = [
         plan
@@ -260,13 +285,7 @@ def expand(
         stored = (_kept(p, range(counts[layer]), optional, gone) if p.lead == (layer,) else p for p in plans)
         plans = [part for plan in stored for part in _with_mtp_names(plan)]
     _bound(math.prod(counts[i] for i in p.lead + p.rest) * math.prod(p.stacked) * len(p.parts) for p in plans)
-    listed = [*_places(plans, counts)]
-    places = {place.name: place for place in listed}
-    if len(places) < len(listed):
-        twice = next(name for name, n in Counter(place.name for place in listed).items() if n > 1)
-        raise UsageError(f"two rows of the table have the {dialect.name} name {twice}")
-    dropped = frozenset(name for template in dialect.drop for name in run(template, counts, prefix))
-    return Expansion(places, dropped)
+    return plans
 
 
 def _alike(

@@ -27,7 +27,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import LAYERS
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.config import DERIVED, compiled_rules, effective
-from weighbridge.models.arch.derived import absent_zeros, made
+from weighbridge.models.arch.derived import filled_in, made
 from weighbridge.models.arch.dialects import best_prefix, detect_dialect
 from weighbridge.models.arch.expand import (
     Expansion,
@@ -344,7 +344,7 @@ class Family:
         return [
             (role, index)
             for role, index in roles
-            if (role not in stored or (role in layered and index[0] in gone)) and not self.rows[role].derived
+            if (role not in stored or (role in layered and index[0] in gone)) and not self.rows[role].made
         ]
 
     def holding(
@@ -462,7 +462,7 @@ class Family:
     ) -> dict[Instance, LogicalTensor]:
         """Tensors of a dialect that no tensor of the source becomes."""
         out = {instance: node for instance, node in self.derived(dialect, sizes).items() if instance not in roles}
-        return {**out, **absent_zeros(dialect, self.rows, self.expansion(dialect, sizes, prefix), sizes, roles)}
+        return {**out, **filled_in(dialect, self.rows, self.expansion(dialect, sizes, prefix), sizes, roles)}
 
     @cached_property
     def folded(self) -> tuple[str, ...]:

@@ -24,6 +24,11 @@ def as_read(files: Mapping[str, str], *, pickled: bool = False) -> list[str]:
     return sorted(files, key=lambda name: (files[name], "" if pickled else name))
 
 
+def _source(family: Family, instance: Instance) -> Instance:
+    """The instance whose tensor it is written from."""
+    return family.rows[instance[0]].copies or instance[0], instance[1]
+
+
 def reference_order(
     family: Family, places: Mapping[str, TensorSlot], sizes: Sizes, source_order: Sequence[str] | None,
     dialect_and_prefix: tuple[str, str] | None = None,
@@ -52,6 +57,6 @@ def reference_order(
         if first[0] in rank:
             bundle, n = rank[first[0]]
             return first[0] not in early, last.get((bundle, first[1][:1]), -1), n
-        return first[0] not in early, max(came.get(instance, -1) for instance in instances), 0
+        return first[0] not in early, max(came.get(_source(family, instance), -1) for instance in instances), 0
 
     return sorted(places, key=key)  # stable: what has no source (made tensors) comes first

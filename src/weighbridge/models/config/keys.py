@@ -112,7 +112,9 @@ def differs(entry: RequiredValueEntry, config: Mapping[str, Any]) -> bool:
     value = lookup(config, entry.config)
     wrong = (entry.only and value not in entry.only) or (entry.nonzero and not value)
     unequal = bool(entry.equals) and value != lookup(config, entry.equals)
-    return bool(wrong or unequal) and _all_hold(entry.when, config)
+    least = lookup(config, entry.at_least) if entry.at_least else None
+    less = least is not None and bool(value) and number(value, entry.config) < number(least, entry.at_least)
+    return bool(wrong or unequal or less) and _all_hold(entry.when, config)
 
 
 def implied(rules: Rules, config: Mapping[str, Any]) -> dict[str, Any]:

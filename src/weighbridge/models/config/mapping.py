@@ -9,7 +9,7 @@ in the losses.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import FormatError
 from weighbridge.containers.gguf.values import KV
@@ -145,7 +145,8 @@ def gguf_to_config(
     own = (key for key in metadata if key.startswith(f"{family.gguf}."))
     losses = [f"{key} is not carried over" for key in own if key not in known]
     losses += _rotary(config, metadata, family, tensors, vectors)
-    config |= as_config(family.layer_sets, layers.sets, layers.number)
+    for path, value in as_config(family.layer_sets, layers.sets, layers.number).items():
+        store(config, path, value)
     _by_presence(config, family, tensors)
     for rule in INVERSE_RULES.keys() & {*family.document.config_rules}:
         stated = INVERSE_RULES[rule](config)
@@ -268,12 +269,13 @@ def _longrope(rope: dict[str, Any], tensors: Mapping[str, Any] | Sequence[str], 
     return []
 
 
+_HEAD_WIDTH: Final = ("head_dim", "hidden_size // num_attention_heads", "d_model // n_heads")
+
+
 def _partial(metadata: Mapping[str, Any], family: Family, config: dict[str, Any]) -> list[str]:
     """Which part of a head rotates, where the class can say it; a loss where it can't and not all of them do."""
     rotated = metadata.get(f"{family.gguf}.rope.dimension_count")
-    head = config.get("head_dim") or integer(config["hidden_size"], "hidden_size") // max(
-        integer(config["num_attention_heads"], "num_attention_heads"), 1
-    )
+    head = next((width for words in _HEAD_WIDTH if (width := evaluate(words, config))), 0)
     if any(row.name == "{a}.rope.dimension_count" and row.restored for row in rules(family).keys):
         return []
     share = next((k for k in ("rotary_pct", "partial_rotary_factor") if k in family.plain_defaults), None)

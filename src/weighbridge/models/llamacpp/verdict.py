@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from weighbridge.containers.base import Finding, Index, Severity, Stage
 from weighbridge.containers.gguf import container as gguf
@@ -13,15 +13,34 @@ from weighbridge.models.llamacpp import rules
 UNMAPPED: Final = "gguf/data-start"
 
 
+class LoadVerdict(NamedTuple):
+    """`refused`: what keeps llama.cpp from loading files as the model that they are. `unmapped`: what keeps it from
+    mapping them into memory."""
+
+    refused: tuple[Finding, ...]
+    unmapped: tuple[Finding, ...]
+
+
 def refusals(indexes: Sequence[Index]) -> tuple[Finding, ...]:
     """What keeps llama.cpp from loading the files of a set, or the one file, as the model that it is. No tensor is
     read. A file for another program, or that goes with a model, is refused for nothing."""
-    keys = [f for index in indexes for f in gguf.check_keys(index) if f.rule != UNMAPPED]
-    keys = [f for f in keys if gguf.RULES[f.rule].refused is not Stage.NEVER]
+    return verdict(indexes).refused
+
+
+def verdict(indexes: Sequence[Index]) -> LoadVerdict:
+    """`refusals`, and what llama.cpp reads but doesn't map."""
+    found = [f for index in indexes for f in gguf.check_keys(index)]
+    unmapped = tuple(f for f in found if f.rule == UNMAPPED)
+    keys = [f for f in found if f.rule != UNMAPPED and gguf.RULES[f.rule].refused is not Stage.NEVER]
+    return LoadVerdict((*keys, *_of_loader(indexes, keys)), unmapped)
+
+
+def _of_loader(indexes: Sequence[Index], keys: Sequence[Finding]) -> Sequence[Finding]:
+    """The refusals of the model loader; none where a file doesn't get that far, or isn't a model."""
     if any(gguf.RULES[f.rule].refused is not Stage.MODEL for f in keys):
-        return tuple(keys)
+        return ()
     shapes = {e.name: e.shape for index in indexes for e in index}
     found = rules.findings(indexes[0].metadata, shapes, indexes[0].files[0].name)
     if any(f.rule in rules.KINDS for f in found):
-        return tuple(keys)
-    return (*keys, *(f for f in found if f.rule in rules.REFUSED and f.severity is Severity.ERROR))
+        return ()
+    return [f for f in found if f.rule in rules.REFUSED and f.severity is Severity.ERROR]

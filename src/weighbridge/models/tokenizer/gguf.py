@@ -52,7 +52,7 @@ NEEDED: Final[Mapping[VocabKind, tuple[str, ...]]] = {
     VocabKind.CHAR_BPE: ("bos", "eos"),
 }
 OTHER_MODELS: Final[Mapping[str, str]] = {  # further models of llama.cpp (llama-vocab.cpp, `load`)
-    "rwkv": "RWKV's longest match", "plamo2": "PLaMo 2's lattice", "plamo3": "PLaMo 3's lattice",
+    "plamo2": "PLaMo 2's lattice", "plamo3": "PLaMo 3's lattice",
     "hybriddna": "BPE with DNA k-mers", "whitespace": "words of a Chinese BERT", "none": "no tokenizer",
     "no_vocab": "no tokenizer",
 }  # fmt: skip

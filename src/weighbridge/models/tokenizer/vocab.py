@@ -29,6 +29,7 @@ class VocabKind(StrEnum):
     SPM = "llama"  # SentencePiece BPE: merges by score
     BPE = "gpt2"  # byte-level BPE: merges by rank
     UNIGRAM = "t5"
+    RWKV = "rwkv"  # the longest token that fits, over bytes
     CHAR_BPE = "gemma4"  # BPE over characters: merges by rank, byte tokens for unknown characters
 
 

@@ -73,6 +73,15 @@ def find_stack(names: Iterable[str], stated: int | None) -> LayerStack:
     )
 
 
+def lists_from_1(key: str, value: Any, kept: Sequence[int], count: int) -> Any:
+    """An object whose lists count layers from 1 (Kimi Linear's `linear_attn_config`)."""
+    if not isinstance(value, Mapping):
+        return value
+    new = {old + 1: number for number, old in enumerate(kept, 1)}
+    listed = {name: own for name, own in value.items() if name.endswith("_layers") and isinstance(own, list)}
+    return {**value, **{name: sorted(new[n] for n in own if n in new) for name, own in listed.items()}}
+
+
 def parse_numbers(text: str, count: int, what: str = "layer") -> tuple[int, ...]:
     """`0-15`, `0,2,4-7`, `8-`: numbers below `count`, in the given order. UsageError for anything else."""
     numbers: list[int] = []

@@ -38,7 +38,7 @@ from weighbridge.models.transform.encoder_decoder import (
     parse_selection,
     stack_of_side,
 )
-from weighbridge.models.transform.layer_stack import LayerStack, find_stack, parse_numbers, renumbered
+from weighbridge.models.transform.layer_stack import LayerStack, find_stack, lists_from_1, parse_numbers, renumbered
 
 # Extra layers that predict further tokens: config.json counts them separately, a GGUF includes them.
 _EXTRA: Final = ("num_nextn_predict_layers",)
@@ -135,7 +135,7 @@ RULES: Final[Mapping[str, KeyRule]] = MappingProxyType(
         ("first_k_dense_replace", "max_window_layers", "moe_layer_start_index", "num_dense_layers"), _leading)
     | dict.fromkeys(
         ("moe_layer_interval", "moe_layer_freq", "moe_every_n_layers", "global_attn_every_n_layers"), _step)
-    | {"num_kv_shared_layers": _shared, "per_layer_config": _by_number}
+    | {"num_kv_shared_layers": _shared, "per_layer_config": _by_number, "linear_attn_config": lists_from_1}
 )  # fmt: skip
 
 _ONLY_WITH: Final = MappingProxyType({"max_window_layers": "use_sliding_window"})  # false: the key has no meaning

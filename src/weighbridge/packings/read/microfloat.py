@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Final
 
@@ -50,9 +51,9 @@ class Microscaled:
     def group(self) -> int:
         return GROUPS[self.scale_dtype]
 
-    @property
+    @cached_property
     def row_map(self) -> Mapping[str, int]:
-        return MappingProxyType({"codes": 1, "scales": 1} | ({"global": self.each} if self.overall else {}))
+        return {"codes": 1, "scales": 1} | ({"global": self.each} if self.overall else {})
 
     def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: NDArray[np.float32]) -> None:
         scales = kernels.widened(self.scale_dtype, parts["scales"])

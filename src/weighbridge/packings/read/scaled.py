@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from types import MappingProxyType
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,9 +33,9 @@ class ScaledFloats(NoBlockForm):
     def bits(self) -> int:
         return 8
 
-    @property
+    @cached_property
     def row_map(self) -> Mapping[str, int]:
-        return MappingProxyType({"weight": 1, "scales": self.block[0]})
+        return {"weight": 1, "scales": self.block[0]}
 
     def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: NDArray[np.float32]) -> None:
         columns, (height, width) = spec.shape[-1], self.block

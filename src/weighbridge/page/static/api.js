@@ -62,16 +62,38 @@ export class Refused extends Error {
 }
 
 const kept = new Map();
+const early = new Map(); // answers on their way that a panel will ask for
+
+/** Asks what a panel is about to ask; settles when all of it has come. */
+export function expect(questions) {
+  if (answers) return Promise.resolve();
+  return Promise.allSettled(questions.map(([name, given]) => {
+    const answer = ask(name, given);
+    early.set(named(name, given), answer);
+    return answer;
+  }));
+}
+
+function named(name, given) {
+  const query = new URLSearchParams(Object.entries(given).map(([k, v]) => [k, String(v)]));
+  query.sort();
+  return `${name}?${query}`;
+}
 
 /** The answer to a question. The quick ones are kept, those that read tensors report progress and can be aborted. */
 export async function ask(name, given = {}, { signal, progress } = {}) {
-  const query = new URLSearchParams(Object.entries(given).map(([k, v]) => [k, String(v)]));
-  query.sort();
-  const question = `${name}?${query}`;
+  const question = named(name, given);
   if (answers) return exported(question);
+  if (early.has(question)) return taken(question);
   if (!kept.has(question)) kept.set(question, await fetched(question, signal, progress));
   if (kept.size > 400) kept.delete(kept.keys().next().value);
   return kept.get(question);
+}
+
+function taken(question) {
+  const answer = early.get(question);
+  early.delete(question);
+  return answer;
 }
 
 function exported(question) {

@@ -13,7 +13,8 @@ export function Histogram({ series, log }) {
   const target = useRef(null);
   useEffect(() => {
     if (width < 50) return;
-    const plot = new uPlot(options(series, log, width), aligned(series, log), target.current);
+    const floor = log ? least(series) / 2 : 0;
+    const plot = new uPlot(options(series, log, width, floor), aligned(series, floor), target.current);
     return () => plot.destroy();
   }, [series, log, width]);
   return html`<div ref=${box} class="plot"><div ref=${target} aria-hidden="true" style=${{ height: `${HEIGHT}px` }}></div></div>`;
@@ -24,11 +25,11 @@ const css = (name, alpha = 1) => {
   return `rgb(${r} ${g} ${b} / ${alpha})`;
 };
 
-function options(series, log, width) {
+function options(series, log, width, floor) {
   const axis = { stroke: css("var(--quiet)"), grid: { stroke: css("var(--line)"), width: 1 }, ticks: { show: false }, font: "12px system-ui" };
   return {
     width, height: HEIGHT, legend: { show: false }, cursor: { show: false }, padding: [8, 8, 0, 0],
-    scales: { x: { time: false }, y: { distr: log ? 3 : 1, range: log ? undefined : (_, lo, hi) => [0, hi * 1.05 || 1] } },
+    scales: { x: { time: false }, y: { distr: log ? 3 : 1, range: (_, lo, hi) => [floor, log ? 10 ** Math.ceil(Math.log10(hi * 1.05)) : hi * 1.05 || 1] } },
     axes: [{ ...axis, size: 32, values: (_, ticks) => ticks.map((v) => number(v, 3)) }, { ...axis, size: 58, ...(log ? { splits: powers } : {}), values: (_, ticks) => ticks.map((v) => (v === null ? "" : v < 1 ? number(v, 2) : count(v))) }],
     series: [{}, ...series.map((s) => ({ stroke: css(s.color), fill: css(s.color, 0.28), width: 1.5, paths: uPlot.paths.stepped({ align: 1 }), points: { show: false } }))],
   };
@@ -37,20 +38,31 @@ function options(series, log, width) {
 /** Powers of ten in sight. */
 function powers(_, __, low, high) {
   const found = [];
-  for (let at = 10 ** Math.floor(Math.log10(low)); at <= high * 1.0001; at *= 10) found.push(at);
+  for (let at = 10 ** Math.ceil(Math.log10(low)); at <= high * 1.0001; at *= 10) found.push(at);
   return found;
 }
 
-/** Columns on the edges of all series together. */
-function aligned(series, log) {
+/** The smallest height of a bar. */
+function least(series) {
+  const heights = series.flatMap((s) => shares(s, series.length).filter((n) => n > 0));
+  return heights.reduce((a, b) => Math.min(a, b), Infinity) || 1;
+}
+
+/** Counts; of several tensors as shares of all that each has. */
+function shares({ counts }, several) {
+  const total = several > 1 ? counts.reduce((a, b) => a + b, 0) || 1 : 1;
+  return counts.map((n) => n / total);
+}
+
+/** Columns on the edges of all series together. What is empty lies on the floor: a logarithm has no zero. */
+function aligned(series, floor) {
   const xs = [...new Set(series.flatMap((s) => s.edges))].sort((a, b) => a - b);
-  return [xs, ...series.map(({ edges, counts }) => {
-    const total = series.length > 1 ? counts.reduce((a, b) => a + b, 0) || 1 : 1;
+  return [xs, ...series.map((s) => {
+    const heights = shares(s, series.length), { edges } = s;
     let bin = 0;
     return xs.map((x) => {
-      while (bin < counts.length && edges[bin + 1] <= x) bin++;
-      const inside = edges.length > 0 && x >= edges[0] && bin < counts.length;
-      return inside ? (log && counts[bin] === 0 ? null : counts[bin] / total) : log ? null : 0;
+      while (bin < heights.length && edges[bin + 1] <= x) bin++;
+      return edges.length > 0 && x >= edges[0] && bin < heights.length ? Math.max(heights[bin], floor) : floor;
     });
   })];
 }

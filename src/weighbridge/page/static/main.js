@@ -1,11 +1,11 @@
 // The page: reads what it is about, shows one panel at a time.
 import { html, render, useEffect, useState } from "./vendor/htm-preact.js";
-import { ask, holdsValues, isExported, joinFrame, readExported, takeToken } from "./api.js";
+import { ask, expect, holdsValues, isExported, joinFrame, readExported, takeToken } from "./api.js";
 import { prevailing } from "./layoutmap.js";
 import { matching } from "./search.js";
 import { tensorList, usePlace } from "./state.js";
 import { bytes, visible } from "./text.js";
-import { Choice, Name, Waiting } from "./ui.js";
+import { Choice, Name, Problem, useInSight, Waiting } from "./ui.js";
 import { Architecture } from "./panels/architecture.js";
 import { Diff } from "./panels/diff.js";
 import { Layout } from "./panels/layout.js";
@@ -17,12 +17,12 @@ import { Tensors } from "./panels/tensors.js";
 
 const PANELS = [
   { key: "summary", title: "Summary", Panel: Summary },
-  { key: "tensors", title: "Tensors", Panel: Tensors },
+  { key: "tensors", title: "Tensors", Panel: Tensors, asks: (model) => [["tree", { model, counted: 0 }]] },
   { key: "layout", title: "Layout", Panel: Layout, needsList: true },
   { key: "microscope", title: "Microscope", Panel: Microscope, needsList: true },
   { key: "numbers", title: "Numbers", Panel: Numbers, needsList: true },
-  { key: "tokenizer", title: "Tokenizer", Panel: Tokenizer },
-  { key: "architecture", title: "Architecture", Panel: Architecture },
+  { key: "tokenizer", title: "Tokenizer", Panel: Tokenizer, asks: (model) => [["vocabulary", { model }]] },
+  { key: "architecture", title: "Architecture", Panel: Architecture, asks: (model) => [["architecture", { model }]] },
   { key: "diff", title: "Differences", Panel: Diff, ofTwo: true },
 ];
 const ALIVE = 60_000; // milliseconds between two signs of life
@@ -33,12 +33,12 @@ function App() {
   const [lists, setLists] = useState({});
   const [theme, setTheme] = useState("");
   useEffect(() => {
-    load().then((data) => setState({ data }), (error) => setState({ error }));
+    load(place).then(setState, (error) => setState({ error }));
     const timer = setInterval(() => isExported() || ask("start", {}).catch(() => {}), ALIVE);
     return () => clearInterval(timer);
   }, []);
   useEffect(() => {
-    if (state.data) listed(state.data.models, (model, list) => setLists((old) => ({ ...old, [model]: list })));
+    if (state.data) state.shown.then(() => listed(state.data.models, (model, list) => setLists((old) => ({ ...old, [model]: list }))));
   }, [state.data]);
   useEffect(() => {
     document.documentElement.dataset.theme = theme;
@@ -58,22 +58,28 @@ function App() {
       <${Choice} label="Colours" options=${[["", "Auto"], ["light", "Light"], ["dark", "Dark"]]} value=${theme} onChange=${setTheme} /></header>
     <div class="body">
       <nav aria-label="Panels"><${Tabs} panel=${panel} go=${go} two=${models.length > 1} /></nav>
-      <main id="content" tabindex="-1"><h2 class="hidden">${title}</h2>${unlisted ? html`<${Waiting} state=${unlisted} what="Reading names" />`
+      <main id="content" tabindex="-1"><h2 class="hidden">${title}</h2>${models.map(({ damage }) => damage && html`<${Problem} error=${damage.error} hint=${damage.hint} />`)}${unlisted ? html`<${Waiting} state=${unlisted} what="Reading names" />`
         : html`<${Panel} key=${`${panel}${model}`} model=${model} models=${models} list=${lists[model]} lists=${lists} place=${checked} go=${go} />`}</main>
     </div>
     <footer class="quiet">Weighbridge ${state.data.version}${isExported() && `. An exported page: it holds what headers tell, and ${holdsValues() ? "statistics" : "no values"} of tensors.`}</footer>`;
 }
 
 function Tabs({ panel, go, two }) {
-  return html`<ul>${PANELS.filter((p) => !p.ofTwo || two).map(({ key, title }) => html`<li><button type="button" aria-current=${key === panel ? "page" : undefined} onClick=${() => go({ panel: key })}>${title}</button></li>`)}</ul>`;
+  const box = useInSight("[aria-current]", panel);
+  return html`<ul ref=${box}>${PANELS.filter((p) => !p.ofTwo || two).map(({ key, title }) => html`<li><button type="button" aria-current=${key === panel ? "page" : undefined} onClick=${() => go({ panel: key })}>${title}</button></li>`)}</ul>`;
 }
 
-async function load() {
+/** {data, shown}: what the page is about, and a promise that is kept when the first panel shows what it asked for. */
+async function load(place) {
   if (!(await readExported()) && !joinFrame()) takeToken();
-  return ask("start");
+  const panel = PANELS.find((p) => p.key === place.panel) ?? PANELS[0];
+  const first = expect(panel.asks?.(Number(place.model ?? 0) || 0) ?? []);
+  return { data: await ask("start"), shown: first.then(painted) };
 }
 
-/** Reads the list of each model, after the panel has asked what it shows first; gives it, or `{error}`. */
+const painted = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+
+/** Reads the list of each model, which is long; gives it, or `{error}`. */
 async function listed(models, give) {
   for (const model of models.keys()) {
     try {

@@ -28,9 +28,9 @@ export function usePlace() {
 
 /** The list of tensors as the page uses it: columns, and names undone. */
 export function tensorList(columns) {
-  const names = [];
+  const { common, rest } = columns.names;
   let before = "";
-  for (const [common, rest] of columns.names) names.push((before = before.slice(0, common) + rest));
+  const names = rest.map((end, i) => (before = before.slice(0, common[i]) + end));
   const at = (i) => ({
     number: i, name: names[i], dtype: columns.dtypes[columns.dtype[i]], shape: columns.shapes[columns.shape[i]],
     role: columns.roles[columns.role[i]], part: columns.parts[columns.part[i]], layer: columns.layer[i],

@@ -8,6 +8,11 @@ export function Name({ text, className = "" }) {
   return html`<bdi dir="ltr" class=${"name " + className}>${visible(text)}</bdi>`;
 }
 
+/** What is wrong, with the next step. */
+export function Problem({ error, hint }) {
+  return html`<div class="problem" role="alert"><b>${visible(error)}</b>${hint && html`<br/>${visible(hint)}`}</div>`;
+}
+
 /** The answer to a question: {data, error, progress}. An unmounted or changed question is aborted. */
 export function useAnswer(name, given, wanted = true) {
   const [state, setState] = useState({});
@@ -28,7 +33,7 @@ export function useAnswer(name, given, wanted = true) {
 export function Waiting({ state, what = "Reading" }) {
   const { error, progress } = state;
   if (error instanceof NotHere) return html`<p class="quiet">${error.message} Open the model with <code>wb view</code> to see it.</p>`;
-  if (error) return html`<div class="problem" role="alert"><b>${visible(error.message)}</b>${error.hint && html`<br/>${visible(error.hint)}`}</div>`;
+  if (error) return html`<${Problem} error=${error.message} hint=${error.hint} />`;
   const [done, total] = progress ?? [0, 0];
   return html`<p class="waiting" role="status">${what} …
     ${total > 0 && html` <progress aria-label=${what} value=${done} max=${total}></progress> ${percent(done / total)}`}</p>`;
@@ -58,10 +63,10 @@ export function StackedBar({ label, rows, total, detail }) {
     </tbody></table></div></figure>`;
 }
 
-/** Names and values, one under the other. */
+/** Names and values, one under the other; with a third element over the whole width. */
 export function Facts({ rows }) {
   const shown = rows.filter(([, value]) => value !== null && value !== undefined && value !== "");
-  return html`<dl class="facts">${shown.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
+  return html`<dl class="facts">${shown.map(([name, value, wide]) => html`<div class=${wide ? "wide" : ""}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 }
 
 export function Chip({ kind = "", children }) {
@@ -92,8 +97,19 @@ export function SideBySide({ rows, label, heads = ["A", "B"] }) {
 
 /** One of a few choices, as buttons side by side. */
 export function Choice({ label, options, value, onChange }) {
-  return html`<div class="choice" role="group" aria-label=${label}>
+  const box = useInSight("[aria-pressed=true]", value);
+  return html`<div class="choice" role="group" aria-label=${label} ref=${box}>
     ${options.map(([key, text]) => html`<button type="button" aria-pressed=${String(key === value)} onClick=${() => onChange(key)}>${text}</button>`)}</div>`;
+}
+
+/** A box that is scrolled sideways to what is chosen in it. */
+export function useInSight(chosen, value) {
+  const box = useRef(null);
+  useEffect(() => {
+    const area = box.current.getBoundingClientRect(), found = box.current.querySelector(chosen)?.getBoundingClientRect();
+    if (found) box.current.scrollLeft += Math.max(found.right - area.right + 8, 0) + Math.min(found.left - area.left - 8, 0);
+  }, [value]);
+  return box;
 }
 
 /** The size of an element in CSS pixels, as it changes. */

@@ -16,7 +16,8 @@ from typing import Any
 
 from weighbridge.base.dtypes import Kind
 from weighbridge.containers.base import Entry, Index
-from weighbridge.packings.schema.base import Config, Match, find
+from weighbridge.packings.schema.base import Config, Match
+from weighbridge.packings.schema.groups import find
 from weighbridge.packings.schema.registry import SHIPPED, schemas
 
 

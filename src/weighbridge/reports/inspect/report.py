@@ -16,6 +16,8 @@ from math import prod
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from weighbridge.base import gc_pause
 from weighbridge.base.dtypes import BY_NAME, OLD, Kind
 from weighbridge.base.errors import FormatError, UnsupportedError
@@ -46,10 +48,9 @@ class InspectedFile:
     data_start: int
 
 
-@dataclass(frozen=True, slots=True)
-class InspectedTensor:
+class InspectedTensor(msgspec.Struct, frozen=True, gc=False):
     """One stored tensor. `parameters`: logical ones (0 for scales and other companions of a packed weight, whose
-    scheme is `packing`). `offset`: its first byte in its file."""
+    scheme is `packing`). `offset`: its first byte in its file. (A Struct: files have 100,000.)"""
 
     name: str
     dtype: str
@@ -147,7 +148,7 @@ def _opened(path: Path) -> Headers:
 
 def counted_parameters(model: Checkpoint) -> parameter_count.Count:
     """The parameters of an open model, and its packed weights."""
-    return _counted(model, _facts(model))
+    return _counted(model, model_facts(model))
 
 
 def _counted(model: Checkpoint, facts: ModelInfo) -> parameter_count.Count:
@@ -164,7 +165,7 @@ def report_of(
     """The report on an open model; `entries`: those to list, if the selection names them. `counted`: its parameters,
     where they are counted already."""
     index = model.index
-    facts = _facts(model)
+    facts = model_facts(model)
     counted = _counted(model, facts) if counted is None else counted
     paths = _paths(model)
     chosen, selected = _chosen(entries, counted, paths, selection)
@@ -208,12 +209,12 @@ def _config_problems(model: Checkpoint) -> tuple[Finding, ...]:
     return ()
 
 
-def _packing_config(model: Checkpoint, model_facts: ModelInfo) -> Mapping[str, Any]:
+def _packing_config(model: Checkpoint, facts: ModelInfo) -> Mapping[str, Any]:
     """The settings that decide between packings if shapes don't: the config, if it belongs to this file, and the
     file's metadata."""
     if model.format == "gguf":
         return {}
-    config = model.json("config.json") if model_facts.quantization and not _config_problems(model) else None
+    config = model.json("config.json") if facts.quantization and not _config_problems(model) else None
     return {**(config or {}), METADATA: model.metadata}
 
 
@@ -229,7 +230,7 @@ def _chosen(
     return chosen[: selection.limit], len(chosen)
 
 
-def _facts(model: Checkpoint) -> ModelInfo:
+def model_facts(model: Checkpoint) -> ModelInfo:
     """The model's own description. A single file next to a model that it doesn't belong to (an adapter, a projector)
     isn't described by the config there: that belongs to `model*.safetensors`."""
     if model.format == "gguf":

@@ -5,7 +5,7 @@ names, types and shapes alone, without numpy.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -16,6 +16,7 @@ from weighbridge.base.dtypes import Kind
 from weighbridge.containers.base import Entry
 from weighbridge.packings.schema.base import Match
 from weighbridge.reports.inspect.parameter_count import Count
+from weighbridge.reports.inspect.runs import runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +77,20 @@ class _Weight(NamedTuple):
 def _weights(entries: Sequence[Entry], counted: Count) -> Iterator[tuple[_Kind, _Weight]]:
     by_name = {e.name: e for e in entries}
     packed: dict[int, tuple[_Kind, int, int]] = {}  # by the identity of what was recognised, which equal groups share
+    of = counted.found.get
     for entry in entries:
-        match = counted.found.get(entry.name)
+        name, match = entry.name, of(entry.name)
         if match is None:
             parameters = prod(entry.shape)
             if parameters and len(entry.shape) > 1:
-                yield _plain(entry), _Weight(entry.name, parameters, entry.nbytes)
-        elif entry.name == match.weight and match.found.spec.elements:
-            if (known := packed.get(id(match.found))) is None:
-                nbytes = sum(by_name[name].nbytes for name in match.tensors)
-                known = packed[id(match.found)] = _packed(match, by_name), match.found.spec.elements, nbytes
-            yield known[0], _Weight(entry.name, *known[1:])
+                yield _plain(entry), _Weight(name, parameters, entry.nbytes)
+            continue
+        module, found = match[:2]
+        if len(name) == len(module) + len(found.codes) and name.endswith(found.codes) and found.spec.elements:
+            if (known := packed.get(id(found))) is None:
+                nbytes = sum(by_name[stored].nbytes for stored in match.tensors)
+                known = packed[id(found)] = _packed(match, by_name), found.spec.elements, nbytes
+            yield known[0], _Weight(name, known[1], known[2])
 
 
 def _plain(entry: Entry) -> _Kind:
@@ -106,21 +110,32 @@ def _packed(match: Match[Any], by_name: Mapping[str, Entry]) -> _Kind:
 
 
 def _row(kind: _Kind, weights: Sequence[_Weight]) -> SchemeSummary:
-    nbytes, parameters = sum(w.nbytes for w in weights), sum(w.parameters for w in weights)
-    where = tuple(_where(w.name for w in weights))
+    nbytes, parameters = sum([w.nbytes for w in weights]), sum([w.parameters for w in weights])
+    where = tuple(_where([w.name for w in weights]))
     return SchemeSummary(*kind, len(weights), parameters, nbytes, round(nbytes * 8 / parameters, 4), where)
 
 
-def _where(names: Iterable[str]) -> Iterator[Layers]:
+def _where(names: Sequence[str]) -> Iterator[Layers]:
     """Roles in the order of their first weight."""
     roles: dict[str, list[int | None]] = {}
-    for name in names:
-        parts = name.split(".")
-        numbers = [part for part in parts if part.isdecimal()]
-        role = ".".join(["*" if part.isdecimal() else part for part in parts]) if numbers else name
-        roles.setdefault(role, []).append(int(numbers[0]) if numbers else None)
+    known: dict[tuple[str, str], list[int | None]] = {}  # by the role of the layer, and the name below it
+    for prefix, start, stop in runs(names):
+        above, cut = _role(prefix), len(prefix)
+        last = (prefix[:-1] or names[start]).rpartition(".")[2]
+        number = int(last) if last.isdecimal() else None
+        for name in names[start:stop]:
+            below = name[cut:]
+            layers = known.get((above, below))
+            if layers is None:
+                layers = known[above, below] = roles.setdefault(above + _role(below), [])
+            layers.append(number)
     for role, layers in roles.items():
         yield Layers(role, _ranges({n for n in layers if n is not None}), len(layers))
+
+
+def _role(name: str) -> str:
+    """A name, or its beginning, with * for numbers."""
+    return ".".join(["*" if part.isdecimal() else part for part in name.split(".")])
 
 
 def _ranges(numbers: set[int]) -> str:

@@ -8,6 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from weighbridge.base import gc_pause
+from weighbridge.reports.inspect.runs import runs
+
 
 class Leaf(Protocol):
     """What a row must tell to be in the tree."""
@@ -55,18 +58,60 @@ _Below = list["TreeNode | tuple[str, _Below]"]
 
 
 def build_tree(rows: Iterable[Leaf]) -> list[TreeNode]:
-    """The forest of the rows' names, in order of appearance, folded. Tensors that are alike are one node."""
-    tops: _Below = []
-    homes: dict[str, _Below] = {"": tops}  # by the name up to the last dot
-    leaves: dict[tuple[object, ...], TreeNode] = {}
-    for row in rows:
-        prefix, last = _parted(row.name)
+    """The forest of the rows' names, in order of appearance, folded. Tensors that are alike are one node, and what is
+    below layers that are alike is built once."""
+    forest = _Forest()
+    with gc_pause.paused():
+        for prefix, below in _by_layer(rows):
+            forest.add(prefix, below)
+        return _Folds().fold(forest.tops).children
+
+
+def _by_layer(rows: Iterable[Leaf]) -> Iterable[tuple[str, list[Leaf]]]:
+    """The rows by the prefix of their names, "" for each of those without one."""
+    there = list(rows)
+    found: dict[tuple[str, int], list[Leaf]] = {}
+    for prefix, start, stop in runs([row.name for row in there]):
+        found.setdefault((prefix, 0 if prefix else start), []).extend(there[start:stop])
+    return ((prefix, below) for (prefix, _), below in found.items())
+
+
+class _Forest:
+    """What is below each part of the names. Layers that are alike share what is below them."""
+
+    def __init__(self) -> None:
+        self.tops: _Below = []
+        self._homes: dict[str, _Below] = {"": self.tops}  # by the name up to the last dot
+        self._leaves: dict[tuple[object, ...], TreeNode] = {}
+        self._layers: dict[tuple[object, ...], tuple[_Below, int]] = {}  # what is below a layer, and its dots
+
+    def add(self, prefix: str, rows: Sequence[Leaf]) -> None:
+        """Adds rows whose names begin with `prefix`; no others do."""
+        if prefix:
+            below, dots = self._layer(len(prefix), rows)
+            if prefix.count(".") + dots <= _DEPTH:
+                _home(prefix, self._homes, below)
+                return
+        for row in rows:
+            self._place(row.name, row, self._homes)
+
+    def _layer(self, cut: int, rows: Sequence[Leaf]) -> tuple[_Below, int]:
+        key = tuple([(row.name[cut:], row.dtype, row.shape, row.parameters, row.nbytes) for row in rows])
+        found = self._layers.get(key)
+        if found is None:
+            homes: dict[str, _Below] = {"": []}
+            for row in rows:
+                self._place(row.name[cut:], row, homes)
+            found = self._layers[key] = homes[""], max(row.name.count(".", cut) for row in rows)
+        return found
+
+    def _place(self, name: str, row: Leaf, homes: dict[str, _Below]) -> None:
+        prefix, last = _parted(name)
         key = last, row.dtype, row.shape, row.parameters, row.nbytes
-        leaf = leaves.get(key)
+        leaf = self._leaves.get(key)
         if leaf is None:
-            leaf = leaves[key] = TreeNode(last, 1, row.parameters, row.nbytes, row.dtype, row.shape)
+            leaf = self._leaves[key] = TreeNode(last, 1, row.parameters, row.nbytes, row.dtype, row.shape)
         (homes.get(prefix) or _home(prefix, homes)).append(leaf)
-    return _Folds().fold(tops).children
 
 
 def _parted(name: str) -> tuple[str, str]:
@@ -78,11 +123,11 @@ def _parted(name: str) -> tuple[str, str]:
     return name[: len(name) - len(last)], last
 
 
-def _home(prefix: str, homes: dict[str, _Below]) -> _Below:
-    """What is below a prefix, made where it isn't there yet."""
+def _home(prefix: str, homes: dict[str, _Below], below: _Below | None = None) -> _Below:
+    """What is below a prefix; where the prefix isn't there yet, `below` or an empty list."""
     found = homes.get(prefix)
     if found is None:
-        found = homes[prefix] = []
+        found = homes[prefix] = [] if below is None else below
         above, dot, part = prefix[:-1].rpartition(".")
         _home(above + dot, homes).append((part, found))
     return found
@@ -103,10 +148,13 @@ class _Folds:
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], _Content] = {}
+        self._shared: dict[int, _Content] = {}  # by the identity of what layers share
         self._looks: dict[tuple[object, ...], int] = {}
 
     def fold(self, below: _Below) -> _Content:
         """Equal contents are one object, so that they are found by identity."""
+        if (content := self._shared.get(id(below))) is not None:
+            return content
         parts = [child if isinstance(child, TreeNode) else (child[0], self.fold(child[1])) for child in below]
         key = tuple([id(part) if isinstance(part, TreeNode) else (part[0], id(part[1])) for part in parts])
         content = self._known.get(key)
@@ -116,6 +164,7 @@ class _Folds:
                 children, self._look(children), sum(n.tensors for n in children),
                 sum(n.parameters for n in children), sum(n.nbytes for n in children),
             )  # fmt: skip
+        self._shared[id(below)] = content
         return content
 
     def _runs(self, parts: Sequence[TreeNode | tuple[str, _Content]]) -> Iterator[TreeNode]:

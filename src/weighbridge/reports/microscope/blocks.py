@@ -80,10 +80,11 @@ class BlockView:
 
 
 def block(model: Checkpoint, tensor: str, number: int) -> BlockView:
-    """Block `number` of a tensor, by its stored name or that of a packed weight, which goes first. UsageError where
-    there is none; UnsupportedError where its blocks don't decode by themselves."""
+    """Block `number` of a tensor, by its stored name or that of a packed weight, which goes first where groups of its
+    weights have scales of their own (those of FP8 are of squares). UsageError where there is none; UnsupportedError
+    where its blocks don't decode by themselves."""
     packed = _packed(model, tensor)
-    if packed is not None:
+    if packed is not None and (tensor not in model.index or _grouping(packed.node) is not None):
         return _group(model, tensor, packed.node, packed.match.stored, number)
     return _block(model, tensor_path.entry(model.index, tensor, model.place.path), number)
 
@@ -203,9 +204,7 @@ def _decoded(entry: Entry, data: Any) -> Values:
 
 def _group(model: Checkpoint, name: str, tensor: Any, stored: Mapping[str, str], number: int) -> BlockView:
     """Group `number` of a packed weight: the weights of a row that share a scale."""
-    from weighbridge.tensors.nodes import QuantizedTensor
-
-    how = numbers.grouping(tensor.packing) if isinstance(tensor, QuantizedTensor) else None
+    how = _grouping(tensor)
     if how is None:
         raise UnsupportedError(
             f"{name} isn't made of groups that decode by themselves",
@@ -234,6 +233,12 @@ def _group(model: Checkpoint, name: str, tensor: Any, stored: Mapping[str, str],
         parts=_parts(parts.unpacked, hi - lo),
         values=_listed(tensor.decode().read(row, row + 1).view("<f4")[lo:hi]),
     )
+
+
+def _grouping(tensor: Any) -> numbers.Grouping | None:
+    from weighbridge.tensors.nodes import QuantizedTensor
+
+    return numbers.grouping(tensor.packing) if isinstance(tensor, QuantizedTensor) else None
 
 
 def _row(tensor: QuantizedTensor, row: int) -> dict[str, Any]:

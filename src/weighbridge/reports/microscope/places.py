@@ -21,6 +21,7 @@ from weighbridge.containers.opening import format_of
 from weighbridge.io.location import open_source
 from weighbridge.reports import lenient, tensor_path
 from weighbridge.reports.anatomy import TensorPosition, place
+from weighbridge.reports.view.layout import has_many, regions_near
 
 SCHEMA: Final = "weighbridge/bytes/1"
 
@@ -54,10 +55,13 @@ class ByteView:
 
 
 class FileLens(Closing):
-    """One file, opened once; its regions are found once. UsageError for a folder."""
+    """One file, opened once; its regions are found once, those of a file of very many tensors on demand.
+    `index`: the file's own, where it is known. UsageError for a folder."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], index: Index | None = None) -> None:
         self._path, _ = tensor_path.split(path)
+        self._given = index
+        self._near: tuple[int, int, list[Region]] = (0, 0, [])  # bytes, and the regions they lie in
         if self._path.is_dir():
             raise UsageError(f"{self._path} is a folder", hint="name one file in it")
         self._source = open_source(self._path)
@@ -98,13 +102,27 @@ class FileLens(Closing):
 
     @cached_property
     def _index(self) -> Index | None:
-        return lenient.lenient(self._source, self._format.name)[0]
+        return self._given or lenient.lenient(self._source, self._format.name)[0]
 
     def _between(self, start: int, end: int) -> list[Region]:
         if start >= end:
             return []
+        if self._index is not None and has_many(self._index):
+            return self._of_many(self._index, start, end)
         first, last = bisect_right(self._starts, start) - 1, bisect_right(self._starts, end - 1)
         return self._regions[max(first, 0) : last]
+
+    def _of_many(self, index: Index, start: int, end: int) -> list[Region]:
+        """Regions of tensors by the index; those of the header all at once, of which the ones around are kept."""
+        if start >= index.data_start[0]:
+            return list(regions_near(index, start, end))
+        lo, hi, near = self._near
+        if not (lo <= start and end <= hi):
+            lo, hi = max(0, start - VIEW_BYTES), end + VIEW_BYTES
+            with gc_pause.paused():
+                near = [r for r in self._format.regions(self._source) if r.end > max(lo, r.start) and r.start < hi]
+            self._near = lo, hi, near
+        return [r for r in near if r.end > start and r.start < end]
 
     def _meaning(self, region: Region, offset: int) -> ByteMeaning:
         entry = self._index.by_name.get(region.label) if self._index and region.kind == "tensor" else None

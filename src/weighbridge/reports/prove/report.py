@@ -51,6 +51,7 @@ def prove(
             notes += found.notes
             if run:
                 checks += running.checks(one, other, found.bounds, running.Amounts(tokens, text), progress)
+                notes += running.notes(one, other)
         settled = fields.settled(checks)
         return ProveReport(os.fspath(src), os.fspath(dst), _verdict(settled), tuple(settled), tuple(notes))
 

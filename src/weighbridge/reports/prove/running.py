@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from weighbridge.base.errors import UnsupportedError, WeighbridgeError
 from weighbridge.io.location import open_source
@@ -30,6 +30,7 @@ _CHUNKS: Final = 8  # of the text whose perplexity is measured
 _TEXT: Final = 1 << 20  # bytes of it that are read
 _GENERATES: Final = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 _NEAR: Final = math.sqrt(8)  # by Pinsker's inequality: what a divergence may move between two tokens, twice
+_SMALLEST_CONTEXT: Final = 256  # llama.cpp's, in tokens
 _TIE: Final = 10.0  # times the mean divergence: two tokens that are about as likely
 
 
@@ -49,6 +50,7 @@ class ModelPair(NamedTuple):
     pair: bool  # an encoder with a decoder
     vocabulary: int
     length: int
+    least: int = 0  # tokens of a text with which both take the same factors of longrope
     graph: tuple[str, ...] = ()  # what one of the programs computes otherwise by its own rules
 
 
@@ -62,7 +64,8 @@ def checks(
     from weighbridge.adapters.runtimes.process import RuntimeProcess
 
     with ExitStack() as stack:
-        one, other = (stack.enter_context(RuntimeProcess(reader_of(m), _path(m))) for m in (a, b))
+        runtimes = [RuntimeProcess(reader_of(m), _path(m), _overruled(m)) for m in (a, b)]
+        one, other = map(stack.enter_context, runtimes)
         try:
             models = _pair(a, b, one, other)
         except WeighbridgeError as error:
@@ -77,6 +80,25 @@ def checks(
                 progress(number, len(steps), step.__name__.strip("_"))
             if step is not _tokens or tokenized:
                 yield _guarded(step.__name__.strip("_"), partial(step, models, bounds, amounts, tokenized))
+
+
+def notes(*models: Checkpoint) -> Iterator[str]:
+    """Which settings a runtime overrules, and that it was run with them."""
+    for model in models:
+        for key, value in _overruled(model).items():
+            why = model.family.document.overruled[key].why
+            yield (
+                f"{reader_of(model)} overrules config.json's {key} = {value!r}: it {why}. "
+                "It was run as config.json says"
+            )
+
+
+def _overruled(model: Checkpoint) -> dict[str, Any]:
+    """The settings of config.json that its runtime overrules."""
+    if reader_of(model) != "transformers" or not model.config:
+        return {}
+    rows = {key: (row.value, model.config.get(key)) for key, row in model.family.document.overruled.items()}
+    return {key: own for key, (value, own) in rows.items() if own not in (None, value)}
 
 
 def _path(model: Checkpoint) -> Path:
@@ -112,8 +134,18 @@ def _pair(a: Checkpoint, b: Checkpoint, one: RuntimeProcess, other: RuntimeProce
         bool(folder.config.get("is_encoder_decoder")) or "t5" in folder.family.name,
         sizes["V"],
         length,
+        _least(folder),
         tuple(config_losses(folder.config, folder.family)) if a.format != b.format else (),
     )
+
+
+def _least(folder: Checkpoint) -> int:
+    """llama.cpp takes longrope's long factors where its context is longer than the model's original one, transformers
+    where the text is: with a text that is longer both do."""
+    rope = folder.family.effective(folder.config).get("rope", {})
+    original = rope.get("original_max_position_embeddings")
+    short = rope.get("rope_type") == "longrope" and isinstance(original, int) and original < _SMALLEST_CONTEXT
+    return int(original) + 1 if short else 0
 
 
 def _guarded(name: str, step: Callable[[], ProveCheck]) -> ProveCheck:
@@ -145,7 +177,7 @@ def _tokens(models: ModelPair, bounds: RunBounds, amounts: Amounts, tokenized: b
 
 def _ids(models: ModelPair, amounts: Amounts, tokenized: bool) -> list[int]:
     """What is computed on: a passage as the source tokenizes it, or ids all over the vocabulary."""
-    wanted = min(amounts.tokens, models.length)
+    wanted = min(max(amounts.tokens, models.least), models.length)
     if tokenized:
         found = models.a.tokenize(PASSAGE)
         while len(found) < wanted:
@@ -196,7 +228,7 @@ def _embedding(models: ModelPair, bounds: RunBounds, amounts: Amounts, tokenized
 
 def _greedy(models: ModelPair, bounds: RunBounds, amounts: Amounts, tokenized: bool) -> ProveCheck:
     """The most likely continuation. Where it parts, both must hold the two tokens for about as likely."""
-    ids = _ids(models, amounts, tokenized)[:_PROMPT]
+    ids = _ids(models, amounts, tokenized)[: max(_PROMPT, models.least)]
     for number in range(min(_GREEDY, max(models.length - len(ids), 1))):
         one, other = models.a.logits(ids)[-1:], models.b.logits(ids)[-1:]
         found = predictions.compare_logits(one, other)

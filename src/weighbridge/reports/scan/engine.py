@@ -244,6 +244,7 @@ def fold(paths: tuple[str, ...], every: Iterable[FileReport]) -> ScanReport:
             kept.append(report)
     overall = worst(tuple(ScanVerdict(v) for v, n in counts.items() if n))
     scanned = sum(counts.values())
+    complete &= scanned > 0  # a folder without files is no scanned one
     return ScanReport(paths, overall, complete, counts, tuple(kept), scanned, unreadable, unproven, nbytes)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from weighbridge.containers.base import Index
+from weighbridge.containers.base import Finding, Index, Severity, Stage
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.safetensors import container as safetensors
 from weighbridge.io.source import Source
@@ -30,6 +30,7 @@ RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
         "header/odd-text": ScanRule(
             ScanVerdict.MALFORMED, "text in the metadata with the escape sequences of a terminal"
         ),
+        "header/damaged": ScanRule(ScanVerdict.MALFORMED, "GGUF that is cut off, or whose header no reader takes"),
     }
 )
 _SHOWN: Final = 10
@@ -39,12 +40,19 @@ _OBEYED: Final = frozenset("\x1b\x9b\x90\x9d\x07\x08\u202a\u202b\u202d\u202e\u20
 
 
 def scan_gguf(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
-    """A GGUF's names, texts and chat templates."""
+    """A GGUF's names, texts and chat templates, and whether all of it is there."""
     index = gguf.parse(source, level="lenient")
     yield from _header(index, source, place, budget)
+    yield from (finding(RULES, "header/damaged", source, place, escape(f.message)) for f in _damage(index)[:1])
     for key, value in index.metadata.items():
         if key.startswith(_TEMPLATE) and isinstance(value, str):
             yield from templates.check(value, source, place, escape(key))
+
+
+def _damage(index: Index) -> list[Finding]:
+    """The errors at which llama.cpp stops reading."""
+    stops = (Stage.HEADER, Stage.DATA)
+    return [f for f in index.findings if f.severity is Severity.ERROR and gguf.RULES[f.rule].refused in stops]
 
 
 def scan_safetensors(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:

@@ -9,23 +9,32 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from weighbridge.adapters.remote import ollama
 from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.models.locate import locate, models_in
 from weighbridge.reports.inspect.report import InspectReport, inspect
-from weighbridge.reports.stores.places import DEPTH, FOLDER, HUB, StorePlace, kind_of, roots_of
+from weighbridge.reports.stores.places import DEPTH, FOLDER, HUB, StorePlace, kind_of, not_readable, roots_of
 
-#: Store, name, address, what is opened, files.
-Found = tuple[str, str, str, Path, tuple[Path, ...]]
 SCHEMA: Final = "weighbridge/ls/1"
+
+
+class Found(NamedTuple):
+    """A model of a store, before it is opened."""
+
+    store: str
+    name: str
+    address: str
+    path: Path
+    files: tuple[Path, ...]
+    trouble: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StoreEntry:
     """A model. `address`: what `wb inspect` takes; `bytes`: of its files; `used`: when one was last read or written;
-    `trouble`: why nothing more is known."""
+    `trouble`: what is wrong with it: why nothing more is known, or which part is missing."""
 
     store: str
     name: str
@@ -37,7 +46,7 @@ class StoreEntry:
     parameters: int | None
     bytes: int
     files: int
-    used: str
+    used: str | None
     trouble: str | None = None
 
 
@@ -62,75 +71,109 @@ def list_models(
     roots = roots_of(paths)
     unreadable: list[str] = []
     found = [model for place in roots for model in _models(place, unreadable)]
-    wanted = [m for m in found if not filter or any(fnmatchcase(m[1], pattern) for pattern in filter)]
-    entries = _sorted([_entry(*model) for model in wanted], sort)
-    seen = {(s.st_dev, s.st_ino): s.st_size for m in wanted for s in _stats(m[4])}
-    return StoreReport(tuple(entries), sum(seen.values()), tuple(unreadable))
+    wanted = [m for m in found if not filter or any(fnmatchcase(m.name, pattern) for pattern in filter)]
+    entries = _sorted([_entry(model) for model in wanted], sort)
+    seen = {(s.st_dev, s.st_ino): s.st_size for m in wanted for s in _stats(m.files)}
+    return StoreReport(tuple(entries), sum(seen.values()), tuple(dict.fromkeys(unreadable)))
 
 
 def _models(place: StorePlace, unreadable: list[str]) -> Iterator[Found]:
-    """Store, name, address, what is opened, files."""
+    """The models of a store. `unreadable`: gets what can't be read."""
     readers = {HUB: hub_models, "ollama": ollama_models}
+    yield from readers.get(place.store, folder_models)(place, unreadable)
+
+
+def _children(folder: Path, unreadable: list[str]) -> list[Path]:
+    """What is in a folder; nothing where there is none."""
     try:
-        yield from readers.get(place.store, folder_models)(place)
-    except PermissionError as error:
-        unreadable.append(f"{error.filename or place.root}: not readable by you")
+        return sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        unreadable.append(not_readable(error))
+        return []
 
 
-def hub_models(place: StorePlace) -> Iterator[Found]:
+def hub_models(place: StorePlace, unreadable: list[str]) -> Iterator[Found]:
     """One a revision and model of each repository of the Hub's cache."""
-    for repository in sorted(place.root.glob("models--*")):
+    for repository in _children(place.root, unreadable):
+        if not repository.name.startswith("models--"):
+            continue
         name = repository.name.removeprefix("models--").replace("--", "/", 1)
-        refs = {p.read_text().strip(): p.relative_to(repository / "refs").as_posix()
-                for p in repository.glob("refs/**/*") if p.is_file()}  # fmt: skip
-        for snapshot in sorted(p for p in repository.glob("snapshots/*") if p.is_dir()):
+        refs = dict(_refs(repository / "refs", "", unreadable))
+        for snapshot in (p for p in _children(repository / "snapshots", unreadable) if p.is_dir()):
             ref = refs.get(snapshot.name, snapshot.name)
             title = name if ref == "main" else f"{name}@{ref[:12] if ref == snapshot.name else ref}"
             address = f"hf://{name}" if ref == "main" else f"hf://{name}@{ref}"
-            yield from _in_folder(HUB, snapshot, title, address)
+            yield from _in_folder(HUB, snapshot, title, address, unreadable)
 
 
-def ollama_models(place: StorePlace) -> Iterator[Found]:
+def _refs(folder: Path, above: str, unreadable: list[str]) -> Iterator[tuple[str, str]]:
+    """Commit and name of each ref."""
+    for path in _children(folder, unreadable):
+        if path.is_dir():
+            yield from _refs(path, f"{above}{path.name}/", unreadable)
+            continue
+        try:
+            yield path.read_text().strip(), above + path.name
+        except OSError as error:
+            unreadable.append(not_readable(error))
+
+
+def ollama_models(place: StorePlace, unreadable: list[str]) -> Iterator[Found]:
     """One a manifest."""
-    for path in sorted(place.root.glob("manifests/*/*/*/*")):
+    paths = [place.root / "manifests"]
+    for _ in ollama.OllamaName._fields:
+        paths = [child for path in paths for child in _children(path, unreadable)]
+    for path in paths:
         name = ollama.OllamaName(*path.relative_to(place.root / "manifests").parts)
         try:
             layers = ollama.read_manifest(path).layers
-            weights = next(ollama.blob(place.root, x) for x in layers if x.media == ollama.MODEL)
-        except (WeighbridgeError, StopIteration):
-            yield "ollama", str(name), f"ollama://{name}", path, (path,)
+            weights = next((ollama.blob(place.root, x) for x in layers if x.media == ollama.MODEL), None)
+            trouble = None if weights else "its manifest names no weights"
+        except (OSError, WeighbridgeError) as error:
+            layers, weights, trouble = (), None, _words(error)
+        if weights is None:
+            yield Found("ollama", str(name), f"ollama://{name}", path, (path,), trouble)
             continue
         files = tuple(f for x in layers if (f := ollama.blob(place.root, x)).is_file())
-        yield "ollama", str(name), f"ollama://{name}", weights, files
+        yield Found("ollama", str(name), f"ollama://{name}", weights, files)
 
 
-def folder_models(place: StorePlace) -> Iterator[Found]:
+def folder_models(place: StorePlace, unreadable: list[str]) -> Iterator[Found]:
     """The models at and below a folder, at most three folders deep; the stores there are places of their own."""
     if place.root.is_file():
-        yield place.store, place.root.name, str(place.root), place.root, (place.root,)
+        yield Found(place.store, place.root.name, str(place.root), place.root, (place.root,))
         return
-    for folder in _folders(place.root, DEPTH):
-        title = folder.relative_to(place.root).as_posix() if folder != place.root else folder.resolve().name
+    for folder in _folders(place.root, DEPTH, unreadable):
+        title = folder.relative_to(place.root).as_posix() if folder != place.root else ""
         address = f"lmstudio://{title}" if place.store == "lmstudio" else str(folder)
-        yield from _in_folder(place.store, folder, title, address)
+        yield from _in_folder(place.store, folder, title, address, unreadable)
 
 
-def _folders(root: Path, depth: int) -> Iterator[Path]:
+def _folders(root: Path, depth: int, unreadable: list[str]) -> Iterator[Path]:
+    children = _children(root, unreadable)
     yield root
-    if depth:
-        for folder in sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")):
-            if kind_of(folder) == FOLDER:
-                yield from _folders(folder, depth - 1)
+    for folder in (p for p in children if depth and p.is_dir() and not p.name.startswith(".")):
+        if kind_of(folder) == FOLDER:
+            yield from _folders(folder, depth - 1, unreadable)
 
 
-def _in_folder(store: str, folder: Path, title: str, address: str) -> Iterator[Found]:
-    """The model of a folder; of a folder of several one a model."""
-    several = models_in(folder)
+def _in_folder(store: str, folder: Path, title: str, address: str, unreadable: list[str]) -> Iterator[Found]:
+    """The model of a folder; of a folder of several one a model. The root of a listing, which has no `title`, may be a
+    model, or only hold its file."""
+    try:
+        several, weights = models_in(folder), _weights(folder)
+        files = [p for p in sorted(folder.iterdir()) if p.is_file()]
+    except OSError:  # listed already, when it was read for folders
+        return
+    if not title and len(weights) == 1 and not (folder / "config.json").exists():
+        several = weights
     for path in several:
-        yield store, f"{title}/{path.name}", f"{address}/{path.name}", path, _weights(path)
-    if not several and (weights := _weights(folder)):
-        sidecars = tuple(p for p in sorted(folder.iterdir()) if p.is_file() and p not in weights)
-        yield store, title, address, folder, (*weights, *sidecars)
+        yield Found(store, f"{title}/{path.name}".lstrip("/"), f"{address}/{path.name}", path, _weights(path))
+    if not several and weights:
+        sidecars = tuple(p for p in files if p not in weights)
+        yield Found(store, title or folder.resolve().name, address, folder, (*weights, *sidecars))
 
 
 def _weights(path: Path) -> tuple[Path, ...]:
@@ -140,16 +183,29 @@ def _weights(path: Path) -> tuple[Path, ...]:
         return ()
 
 
-def _entry(store: str, name: str, address: str, path: Path, files: tuple[Path, ...]) -> StoreEntry:
-    stats = list(_stats(files))
-    last = max((max(s.st_atime, s.st_mtime) for s in stats), default=0.0)
-    used = datetime.fromtimestamp(int(last), UTC).isoformat()
+def _entry(found: Found) -> StoreEntry:
+    stats = list(_stats(found.files))
+    last = max((max(s.st_atime, s.st_mtime) for s in stats), default=None)
+    used = None if last is None else datetime.fromtimestamp(int(last), UTC).isoformat()
     size = sum({(s.st_dev, s.st_ino): s.st_size for s in stats}.values())
-    plain = StoreEntry(store, name, address, str(path), "unknown", None, None, None, size, len(files), used)
+    plain = StoreEntry(
+        found.store, found.name, found.address, str(found.path), "unknown", None, None, None, size, len(found.files),
+        used, found.trouble,
+    )  # fmt: skip
+    if found.trouble:
+        return plain
     try:
-        return _with_headers(plain, inspect(path, limit=0))
+        return _with_headers(plain, inspect(found.path, limit=0))
     except (OSError, WeighbridgeError) as error:
-        return replace(plain, trouble=str(error).splitlines()[0])
+        return replace(plain, trouble=_words(error))
+
+
+def _words(error: OSError | WeighbridgeError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "its file is missing"
+    if isinstance(error, OSError):
+        return "not readable by you" if isinstance(error, PermissionError) else error.strerror or str(error)
+    return error.message
 
 
 def _with_headers(entry: StoreEntry, report: InspectReport) -> StoreEntry:
@@ -158,7 +214,7 @@ def _with_headers(entry: StoreEntry, report: InspectReport) -> StoreEntry:
     kinds = max(report.dtypes, key=lambda d: d.nbytes).dtype if report.dtypes else None
     return replace(
         entry, format=report.format, quantization=words or kinds, architecture=model.architecture,
-        parameters=report.parameters,
+        parameters=report.parameters, trouble=report.damage[0].message if report.damage else None,
     )  # fmt: skip
 
 
@@ -173,7 +229,7 @@ def _stats(files: Iterable[Path]) -> Iterator[os.stat_result]:
 _KEYS: Final[Mapping[str, Callable[[StoreEntry], Any]]] = {
     "name": lambda e: e.name.lower(),
     "size": lambda e: e.bytes,
-    "used": lambda e: e.used,
+    "used": lambda e: e.used or "",
     "params": lambda e: e.parameters or 0,
     "format": lambda e: e.format,
     "store": lambda e: e.store,

@@ -106,3 +106,9 @@ def kind_of(root: Path) -> str:
     if any(name.startswith("models--") and (root / name / "snapshots").is_dir() for name in names):
         return HUB
     return "ollama" if {"manifests", "blobs"} <= names else FOLDER
+
+
+def not_readable(error: OSError) -> str:
+    """What a listing shows for a folder or file that it can't read."""
+    why = "not readable by you" if isinstance(error, PermissionError) else error.strerror or str(error)
+    return f"{error.filename}: {why}"

@@ -14,9 +14,10 @@ from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeEr
 from weighbridge.base.limits import MIB, SLAB
 from weighbridge.containers.base import Entry, Index, Severity
 from weighbridge.models.stored_tensors import StoredTensors, node_builder
-from weighbridge.packings.schema.base import METADATA, Match, companions
+from weighbridge.packings.schema.base import METADATA, Match
 from weighbridge.packings.schema.bitplanes import EVALUATED, HQQ
 from weighbridge.packings.schema.gptq import GPTQ
+from weighbridge.packings.schema.groups import companions
 from weighbridge.packings.schema.registry import SHIPPED
 from weighbridge.reports.inspect import model_info, parameter_count
 from weighbridge.reports.verify.repo import Repo

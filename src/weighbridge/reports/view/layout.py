@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -11,7 +11,7 @@ from typing import Final
 from weighbridge.base import gc_pause
 from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.base.limits import VIEW_DETAIL, VIEW_REGIONS
-from weighbridge.containers.base import Index, Region
+from weighbridge.containers.base import Entry, Index, Region
 from weighbridge.containers.format import Format
 from weighbridge.containers.opening import format_of
 from weighbridge.io.location import open_source
@@ -53,48 +53,73 @@ class RegionMove:
     shift: int | None
 
 
-def layout_map(path: str | os.PathLike[str]) -> LayoutMap:
-    """The map of one file. UsageError for a folder, and for a file of more regions than anybody can look through."""
+def layout_map(path: str | os.PathLike[str], index: Index | None = None) -> LayoutMap:
+    """The map of one file. `index`: the file's own, where it is known. UsageError for a folder, and for a file of more
+    regions than anybody can look through."""
     file, _ = tensor_path.split(path)
     if file.is_dir():
         raise UsageError(f"{file} is a folder", hint="name one file in it")
     with gc_pause.paused(), open_source(file) as source:
         form = format_of(source)
-        index = _many(source, form)
-        regions = [r for r in (_coarse(index) if index else form.regions(source)) if r.end > r.start]
-        if len(regions) > VIEW_REGIONS:
-            raise UsageError(f"{file} has {len(regions):,} regions", hint=f"at most {VIEW_REGIONS:,} can be shown")
-        numbers: dict[str, int] = {}
+        many = _many(source, form, index)
+        kinds: dict[str, int] = {}
+        start, kind, labels = [], [], []
+        for region in _coarse(many) if many else form.regions(source):
+            if region.end > region.start:
+                start.append(region.start)
+                kind.append(kinds.setdefault(region.kind, len(kinds)))
+                labels.append(region.label)
+        if len(start) > VIEW_REGIONS:
+            raise UsageError(f"{file} has {len(start):,} regions", hint=f"at most {VIEW_REGIONS:,} can be shown")
         return LayoutMap(
-            path=os.fspath(file),
-            format=form.name,
-            size=source.size,
-            start=tuple([r.start for r in regions]),
-            kind=tuple([numbers.setdefault(r.kind, len(numbers)) for r in regions]),
-            labels=tuple([r.label for r in regions]),
-            kinds=tuple(numbers),
-            detailed=index is None,
+            os.fspath(file),
+            form.name,
+            source.size,
+            tuple(kinds),
+            tuple(start),
+            tuple(kind),
+            tuple(labels),
+            many is None,
         )
 
 
-def _many(source: Source, form: Format) -> Index | None:
+def _many(source: Source, form: Format, index: Index | None) -> Index | None:
     """The index of a file whose many tensors lie one after the other behind one header; None of others."""
     with suppress(WeighbridgeError):
-        index = form.parse(source)
-        if len(index) > VIEW_DETAIL and len(index.files) == 1 and index.data_start[0]:
-            return index
+        index = index or form.parse(source)
+        return index if has_many(index) else None
     return None
+
+
+def has_many(index: Index) -> bool:
+    """Whether an index is that of one file of so many tensors that naming each byte about them takes too long."""
+    return len(index) > VIEW_DETAIL and len(index.files) == 1 and index.data_start[0] > 0
 
 
 def _coarse(index: Index) -> Iterator[Region]:
     """The regions of a file by its index: header, tensors, and what lies between them."""
-    at, size = index.data_start[0], index.files[0].size
-    yield Region(0, at, "header")
-    for entry in sorted(index.entries, key=lambda e: e.offset):
+    yield Region(0, index.data_start[0], "header")
+    yield from _tensors(index.entries, index.data_start[0], index.files[0].size)
+
+
+def _tensors(entries: Iterable[Entry], at: int, size: int) -> Iterator[Region]:
+    """Tensors, and what lies between them, from `at` to `size`."""
+    for entry in sorted(entries, key=lambda e: e.offset):
         yield _gap(at, entry.offset)
         yield Region(max(at, entry.offset), entry.offset + entry.nbytes, "tensor", entry.name)
         at = max(at, entry.offset + entry.nbytes)
     yield _gap(at, size)
+
+
+def regions_near(index: Index, lo: int, hi: int) -> Iterator[Region]:
+    """The regions that bytes [lo, hi) lie in, of a file that `has_many`, behind its header."""
+    near = [e for e in index.entries if e.offset < hi and e.offset + e.nbytes > lo]
+    at = max((e.offset + e.nbytes for e in index.entries if e.offset + e.nbytes <= lo), default=index.data_start[0])
+    size = min((e.offset for e in index.entries if e.offset >= hi), default=index.files[0].size)
+    for region in _tensors(near, max(at, index.data_start[0]), size):
+        if region.start < hi and region.end > max(lo, region.start):
+            entry = index.by_name.get(region.label)
+            yield Region(region.start, region.end, region.kind, region.label, str(entry.spec)) if entry else region
 
 
 def _gap(start: int, end: int) -> Region:

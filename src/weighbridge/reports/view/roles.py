@@ -78,9 +78,10 @@ def roles_of(model: Checkpoint, counted: Count) -> TensorRoles:
     logical = [found[e.name].name if e.name in found else e.name for e in entries]
     shapes = {name: _logical_shape(e, counted) for name, e in zip(logical, entries, strict=True)}
     family, places = _places(model, shapes)
-    known = {name: _known(family, places[name]) for name in shapes if name in places} if family else {}
-    rows = [known.get(name) or unknown_role(name) for name in logical]
-    return TensorRoles(family.name if family else None, rows)
+    made = ((_known(family, places[n]) if family and n in places else unknown_role(n)) for n in shapes)
+    distinct: dict[TensorRole, TensorRole] = {}  # the experts of a layer share one
+    rows = {name: distinct.setdefault(row, row) for name, row in zip(shapes, made, strict=True)}
+    return TensorRoles(family.name if family else None, [rows[name] for name in logical])
 
 
 def _logical_shape(entry: Entry, counted: Count) -> Shape:

@@ -3,7 +3,7 @@ can be picked. A model of 100,000 tensors has some dozens of nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -81,28 +81,44 @@ class _Numbered:
 
     def __init__(self, model: Checkpoint, counted: Count | None) -> None:
         self._counted = counted is not None
-        self._numbers: Mapping[str, int] = {e.name: number for number, e in enumerate(model.index.entries)}
-        self.nodes = self._of(build_tree(_rows(model, counted)), "")
+        forest = build_tree(_rows(model, counted))
+        shown = set(_paths(forest, ""))  # of 100,000 names some dozens
+        self._numbers = {e.name: number for number, e in enumerate(model.index.entries) if e.name in shown}
+        self.nodes = self._of(forest, "")
 
     def _of(self, nodes: list[TreeNode], above: str) -> tuple[NumberedNode, ...]:
         return tuple(self._tensor(n, above) if n.shape is not None else self._branch(n, above) for n in nodes)
 
     def _tensor(self, node: TreeNode, above: str) -> NumberedNode:
-        path = above + node.part
+        path = _path(node, above)
         parameters = node.parameters if self._counted else None
         return NumberedNode(
             node.part, path, self._numbers[path], 1, 1, parameters, node.nbytes, (node.dtype,), node.shape
         )
 
     def _branch(self, node: TreeNode, above: str) -> NumberedNode:
-        path = above + (node.part if node.repeat == 1 else _first(node.part))
+        path = _path(node, above)
         below = self._of(node.children, f"{path}.")
         if len(below) == 1 and not below[0].children and not node.part[:1].isdecimal():  # `norm.weight` is one row
             return replace(below[0], label=f"{node.part}.{below[0].label}")
         dtypes = tuple(dict.fromkeys(name for child in below for name in child.dtypes))[:_TYPES]
         parameters = node.parameters if self._counted else None
-        label = node.part.replace("-", "–") if node.repeat > 1 else node.part
+        label = node.part.replace("-", "–").replace(",", ", ") if node.repeat > 1 else node.part
         return NumberedNode(label, path, -1, node.repeat, node.tensors, parameters, node.nbytes, dtypes, None, below)
+
+
+def _paths(nodes: list[TreeNode], above: str) -> Iterator[str]:
+    """The names of the tensors that the tree shows."""
+    for node in nodes:
+        path = _path(node, above)
+        if node.shape is not None:
+            yield path
+        yield from _paths(node.children, f"{path}.")
+
+
+def _path(node: TreeNode, above: str) -> str:
+    """The names above a node and its own: of the first of those that it stands for."""
+    return above + (node.part if node.repeat == 1 else _first(node.part))
 
 
 def _first(numbers: str) -> str:

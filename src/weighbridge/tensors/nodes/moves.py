@@ -77,13 +77,15 @@ def slice_rows(node: T, start: int, shape: Sequence[int]) -> T:
 
 
 def _slice_packed(node: QuantizedTensor, start: int, spec: Spec) -> LogicalTensor:
-    if start % node.block_rows or spec.rows % node.block_rows:
-        return slice_rows(node.decode(f"rows are cut inside a block of {node.block_rows}"), start, spec.shape)
+    block, row_map = node.block_rows, node.packing.row_map
+    if start % block or spec.rows % block:
+        return slice_rows(node.decode(f"rows are cut inside a block of {block}"), start, spec.shape)
     members = {}
     for name, member in node.members.items():
-        k = node.packing.row_map[name]
-        if k:
-            member = slice_rows(_matrix(member), start // k, (spec.rows // k, _columns(member)))
+        if k := row_map[name]:
+            width = member.spec.row_atoms
+            shape = member.spec.with_shape(spec.rows // k, width * member.spec.dtype.block)
+            member = _slice(member, start // k * width, shape)
         members[name] = member
     return QuantizedTensor(spec, node.packing, members)
 

@@ -9,6 +9,7 @@ request-preconditions.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -16,7 +17,7 @@ from typing import Any, Final
 
 from weighbridge.adapters.remote.buckets.targets import MARKED, part_size, path_of
 from weighbridge.adapters.remote.extra import forget, package
-from weighbridge.base.errors import RefusedError, RemoteError
+from weighbridge.base.errors import LeftoverWarning, RefusedError, RemoteError
 from weighbridge.io.location import RemotePath
 from weighbridge.io.sink.upload import ObjectState
 from weighbridge.io.source import Source
@@ -132,14 +133,22 @@ class GcsStore:
             self.bucket.blob(name).delete(retry=self.patient)
 
     def discard(self, names: Sequence[str]) -> None:
-        """Delete parts, as far as that goes: the object is whole without it."""
+        """Delete parts, as far as that goes: the object is whole without it. A LeftoverWarning names what remains."""
 
-        def delete(name: str) -> None:
-            with suppress(RemoteError):
+        def failure(name: str) -> str | None:
+            try:
                 self.remove(name)
+            except RemoteError as error:
+                return error.message
+            return None
 
         with ThreadPoolExecutor(_AT_A_TIME) as pool:
-            list(pool.map(delete, names))
+            left = [(name, why) for name, why in zip(names, pool.map(failure, names), strict=True) if why]
+        if left:
+            folder = f"{self.title}/{left[0][0].rpartition('/')[0]}/"
+            words = f"parts of an upload couldn't be deleted, {len(left)} of {len(names)} below {folder}"
+            how = f"delete them with: gcloud storage rm --recursive '{folder}'"
+            warnings.warn(f"{words} ({left[0][1]}); they cost storage: {how}", LeftoverWarning, stacklevel=2)
 
     def changed(self) -> None:
         forget(self.title)

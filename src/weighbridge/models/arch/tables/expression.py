@@ -9,7 +9,7 @@ The grammar is a subset of Python's expressions with Python's precedence. Names 
     head_count_kv[full]                the one value that all layers of a set have in a list by layer
     layers[lo:hi:step]                 layers by number, as a slice
     layer_types == "mamba"             layers whose entry in a list is this, or one of several: `in ("a", "b")`
-    layer in moe_layers                layers whose number is in a list
+    layer in moe_layers                layers whose number is in a list; `layer + 1`: in one that counts from 1
     feed_forward_length                layers whose entry in a list is set and not zero; a single value: all or none
     tensor("blk.{l}.attn_v.weight")    whether the model has this tensor
     not full, a and b, a or b          conditions and sets combined
@@ -105,6 +105,15 @@ def constant(node: ast.AST | None) -> Any:
     return node.value if isinstance(node, ast.Constant) else None
 
 
+def first_number(node: ast.Compare) -> int | None:
+    """The number that the first layer has in a list: 0 of `layer in a`, 1 of `layer + 1 in a`; None of others."""
+    left = node.left
+    if isinstance(left, ast.BinOp) and isinstance(left.op, ast.Add) and path(left.left) == "layer":
+        first: int | None = constant(left.right)
+        return first
+    return 0 if path(left) == "layer" else None
+
+
 def elements(node: ast.expr) -> tuple[ast.expr, ...]:
     """The parts of `a, b`; of a single expression that one."""
     return tuple(node.elts) if isinstance(node, ast.Tuple) else (node,)
@@ -160,7 +169,7 @@ def _in_layers(node: ast.expr) -> Sequence[ast.expr] | None:
         for bound in filter(None, (node.slice.lower, node.slice.upper, node.slice.step)):
             check_number(ast.unparse(bound))
         return ()
-    if isinstance(node, ast.Compare) and path(node.left):
+    if isinstance(node, ast.Compare) and (path(node.left) or first_number(node) is not None):
         right = elements(node.comparators[0])
         return () if path(right[0]) or all(isinstance(e, ast.Constant) for e in right) else None
     return _in_condition(node)
@@ -182,16 +191,16 @@ def _in_condition(node: ast.expr) -> Sequence[ast.expr] | None:
 def evaluate(text: str, values: Mapping[str, Any]) -> int | None:
     """The whole number that an expression gives over a config's or a GGUF's keys (`values`, which has the sets of
     layers under `layer_sets`). None where a key is absent or null, or a set is empty."""
-    found = Evaluator(partial(_stated, values), _scalar).number(parse(text))
+    found = Evaluator(partial(stated, values), _scalar).number(parse(text))
     return None if found is None else int(found)
 
 
-def _stated(values: Mapping[str, Any], key: str) -> Any:
+def stated(values: Mapping[str, Any], key: str) -> Any:
     """The value of a key; of a dotted one that isn't there the value in the object of its first part."""
     found = values.get(key)
     first, _, rest = key.partition(".")
     if found is None and rest and isinstance(inner := values.get(first), Mapping):
-        return _stated(inner, rest)
+        return stated(inner, rest)
     return found
 
 

@@ -19,7 +19,6 @@ from weighbridge.models.arch.tables.schema import LayerSetEntry
 
 Layers = frozenset[int]
 _ALL: Final = "layers"  # the name of all layers, which slices are taken of
-_ONE: Final = "layer"  # the name of one layer's number
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +82,10 @@ class _Reader:
         return self.known[key] if key in self.known else self._entries(key, None)
 
     def _compare(self, node: ast.Compare) -> Layers | None:
-        if expression.path(node.left) == _ONE:
+        if (first := expression.first_number(node)) is not None:
             key = expression.path(node.comparators[0]) or ""
-            listed = self.values.get(key)
-            return None if listed is None else frozenset(_numbers(listed, key, self.count))
+            listed = expression.stated(self.values, key)
+            return None if listed is None else frozenset(_numbers(listed, key, self.count, first))
         return self._entries(expression.path(node.left) or "", compared(node))
 
     def _entries(self, key: str, wanted: Collection[Any] | None) -> Layers | None:
@@ -94,8 +93,9 @@ class _Reader:
         entries = self.values.get(key)
         if entries is None:
             return None
-        if not hasattr(entries, "__len__"):
-            return frozenset(range(self.count)) if entries else frozenset()
+        if isinstance(entries, str) or not hasattr(entries, "__len__"):
+            all_layers = entries if wanted is None else entries in wanted
+            return frozenset(range(self.count)) if all_layers else frozenset()
         if len(entries) < self.count:
             raise FormatError("hasn't an entry for each layer", field=key, expected=self.count, found=len(entries))
         return frozenset(i for i, e in enumerate(entries[: self.count]) if (e if wanted is None else e in wanted))
@@ -130,17 +130,20 @@ def slice_bounds(node: ast.expr) -> tuple[str | None, str | None, str | None]:
     return lo, hi, step
 
 
-def _numbers(listed: Any, key: str, count: int) -> Sequence[int]:
-    if not isinstance(listed, list | tuple) or any(type(i) is not int or not 0 <= i < count for i in listed):
-        raise FormatError("isn't a list of layers", field=key, expected=f"numbers below {count}", found=listed)
-    return listed
+def _numbers(listed: Any, key: str, count: int, first: int) -> Sequence[int]:
+    """The layers of a list in which the first layer has the number `first`."""
+    last = first + count - 1
+    if not isinstance(listed, list | tuple) or any(type(i) is not int or not first <= i <= last for i in listed):
+        raise FormatError("isn't a list of layers", field=key, expected=f"numbers from {first} to {last}", found=listed)
+    return [i - first for i in listed]
 
 
 # ---------------------------------------------------------------------- the inverse
 
 
 def as_config(sets: Mapping[str, LayerSet], known: Mapping[str, Layers], count: int) -> dict[str, Any]:
-    """The sets as a config states them, each by the first of its expressions; optional layers aren't counted."""
+    """The sets as a config states them, each by the first of its expressions, by dotted path; optional layers aren't
+    counted."""
     out: dict[str, Any] = {}
     optional = optional_layers(sets, known)
     count -= len(optional)
@@ -158,8 +161,8 @@ def _state(node: ast.expr, layers: Layers, known: Mapping[str, Layers], count: i
     elif isinstance(node, ast.Subscript):
         lo, _, step = slice_bounds(node)
         out |= _periodic(lo or "", step, layers, count) if step else {}
-    elif isinstance(node, ast.Compare) and expression.path(node.left) == _ONE:
-        out[expression.path(node.comparators[0]) or ""] = sorted(layers)
+    elif isinstance(node, ast.Compare) and (first := expression.first_number(node)) is not None:
+        out[expression.path(node.comparators[0]) or ""] = [first + i for i in sorted(layers)]
     elif isinstance(node, ast.Compare):
         listed = out.setdefault(expression.path(node.left) or "", [None] * count)
         for i in layers:

@@ -63,7 +63,7 @@ def _expressions(table: FamilyTable) -> Iterator[tuple[str, str]]:
         value = [implied.value] if isinstance(implied.value, str) else []
         yield from ((f"meta.implied.{implied.config}", text) for text in (implied.config, *value, *implied.when))
     for required in meta.requires_value:
-        texts = (required.config, *filter(None, [required.equals]), *required.when)
+        texts = (required.config, *filter(None, [required.equals, required.at_least]), *required.when)
         yield from ((f"meta.requires_value.{required.config}", text) for text in texts)
     for part, keys in (("presence", meta.presence), ("assumed", meta.assumed)):
         yield from ((f"meta.{part}", key) for key in keys)

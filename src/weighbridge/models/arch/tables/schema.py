@@ -160,6 +160,7 @@ class RoleEntry(Struct, frozen=True, forbid_unknown_fields=True):
         default_factory=list
     )
     zeros: Annotated[Words, _doc("dialects that hold zeros where it is absent")] = field(default_factory=list)
+    copies: Annotated[str | None, _doc("role of the same layer that it repeats: nothing computes with it")] = None
     as_metadata: Annotated[Words, _doc("dialects that hold it in a key of this name, a number for each index")] = field(
         default_factory=list
     )
@@ -242,6 +243,7 @@ class RequiredValueEntry(Struct, frozen=True, forbid_unknown_fields=True):
     why: Annotated[str, _doc("what the graph does with another value")]
     only: Annotated[list[Any], _doc("values with which it is the same")] = field(default_factory=list)
     equals: Annotated[str, _doc("key that must have the same value")] = ""
+    at_least: Annotated[str, _doc("key whose value it must reach, where it is set")] = ""
     nonzero: Annotated[bool, _doc("any value but 0 and null")] = False
     when: Annotated[dict[str, list[Any]], _doc("values of other keys for which it matters")] = field(
         default_factory=dict
@@ -312,6 +314,13 @@ class LayerRulesEntry(Struct, frozen=True, forbid_unknown_fields=True):
     graph_unrotated: Annotated[int, _doc("n, if llama.cpp's graph doesn't rotate every n-th layer")] = 1
 
 
+class OverruledEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[overruled]`: a key of config.json whose value transformers replaces; `wb prove` puts it back before it runs."""
+
+    value: Annotated[Any, _doc("value that the class has whatever config.json says")]
+    why: Annotated[str, _doc("what it computes otherwise then")]
+
+
 class VocabularySizeEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """`tokenizer.size`: what a vocabulary of this size means."""
 
@@ -373,9 +382,9 @@ class FamilyTable(Struct, frozen=True, forbid_unknown_fields=True):
     config_rules: Annotated[
         Words,
         _doc(
-            "rules that complete a config: `uniform(KEYS)`: one value for a list of the same; `adjusted_width`, "
-            "`indexer_types`, `layer_sparsity`, `query_groups`, `unlike_layers`: as the classes that bring these keys "
-            "compute them"
+            "rules that complete a config: `uniform(KEYS)`: one value for a list of the same; `last_layer(KEY)`: its "
+            "number for -1 and for one beyond it; `adjusted_width`, `indexer_types`, `layer_sparsity`, `query_groups`, "
+            "`unlike_layers`: as the classes that bring these keys compute them"
         ),
     ] = field(default_factory=list)
     architecture: dict[str, ArchitectureEntry] = field(default_factory=dict)
@@ -399,6 +408,9 @@ class FamilyTable(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = field(default_factory=dict)
     layer_rules: LayerRulesEntry = LayerRulesEntry()
+    overruled: Annotated[dict[str, OverruledEntry], _doc("keys of config.json that transformers overrules")] = field(
+        default_factory=dict
+    )
     mlx: MlxEntry = MlxEntry()
     tokenizer: TokenizerEntry | None = None
 

@@ -86,10 +86,16 @@ class Role:
     zeros: tuple[str, ...] = ()
     shapes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     as_metadata: tuple[str, ...] = ()
+    copies: str | None = None
 
     @property
     def optional(self) -> bool:
         return bool(self.group or self.tied or self.derived)
+
+    @property
+    def made(self) -> bool:
+        """Whether it follows from the config or from another role, and is no weight of its own."""
+        return bool(self.derived or self.copies)
 
     @cached_property
     def symbols(self) -> frozenset[str]:
@@ -219,6 +225,7 @@ def _build_role(name: str, entry: RoleEntry) -> Role:
         {dialect: layout_call(text) for dialect, text in entry.layout.items()},
         entry.when, entry.layers, entry.group, entry.tied, entry.derived, tuple(entry.unstacked), tuple(entry.stacked),
         tuple(entry.zeros), {d: dimensions(shape) for d, shape in entry.shapes.items()}, tuple(entry.as_metadata),
+        entry.copies,
     )  # fmt: skip
 
 
@@ -383,6 +390,8 @@ def _check_role(role: Role, table: FamilyTable, roles: Mapping[str, Role], layer
         _check_known(f"{place}.when", "size", expression.names(expression.parse(role.when)), table.size)
     if role.tied is not None:
         _check_known(f"{place}.tied", "role", [role.tied], roles)
+    if role.copies is not None:
+        _check_known(f"{place}.copies", "role", [role.copies], roles)
     _check_known(place, "index", role.stacked, table.index)
     if role.as_metadata and (role.shape != ("1",) or any("{" in role.names.get(d, "{") for d in role.as_metadata)):
         raise UsageError(f"{place}: `as_metadata` needs the shape 1 and a name without indices")

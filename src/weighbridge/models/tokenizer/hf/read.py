@@ -12,6 +12,7 @@ reference takes from the architecture:
     tekken.json, tokenizer.model.v3                bpe, spm    `_set_vocab_mistral`
     tiktoken ranks (tiktoken.model ...)            bpe         `_set_vocab_qwen`, `DeepseekV2Model.set_vocab`
     vocab.json and merges.txt                      bpe         `_set_vocab_gpt2`
+    rwkv_vocab_v20230424.txt                       rwkv        `_set_vocab_rwkv_world`
 
 Deliberate corrections of the reference:
   * an SPM-like tokenizer.json gets scores from its merges; the reference writes -1000 for every token, so llama.cpp
@@ -32,7 +33,7 @@ from weighbridge.models.arch.tables.schema import TokenizerEntry
 from weighbridge.models.tokenizer import pretokenizer
 from weighbridge.models.tokenizer.formats import bpe_ranks, sentencepiece
 from weighbridge.models.tokenizer.formats import merges as mergelists
-from weighbridge.models.tokenizer.hf import tekken, tiktoken, unigram, vocab_json
+from weighbridge.models.tokenizer.hf import rwkv, tekken, tiktoken, unigram, vocab_json
 from weighbridge.models.tokenizer.hf.added import added_tokens, embedded, is_control, named_tokens, spoken
 from weighbridge.models.tokenizer.hf.folder import OTHERS, AddedToken, Read, TokenizerFolder, TokenizerJson, table_of
 from weighbridge.models.tokenizer.hf.special import finish, normalizer_flags, special
@@ -41,7 +42,7 @@ from weighbridge.models.tokenizer.vocab import SPACE, Json, TokenType, Vocab, Vo
 
 READ: Final = (
     "tokenizer.json", "tokenizer.model", "spiece.model", "vocab.txt", "vocab.json with merges.txt", "tekken.json",
-    "tiktoken.model",
+    "tiktoken.model", rwkv.NAME,
 )  # fmt: skip
 MODELS: Final = (
     sentencepiece.NAME,
@@ -49,7 +50,7 @@ MODELS: Final = (
     unigram.FAIRSEQ_FILE,
 )  # SentencePiece files, in order of preference
 # Files of tokenizers that llama.cpp has and we don't read.
-UNREAD: Final = {"rwkv_vocab_v20230424.txt": "RWKV World's tokenizer", "tokenizer.jsonl": "PLaMo 2's tokenizer"}
+UNREAD: Final = {"tokenizer.jsonl": "PLaMo 2's tokenizer"}
 
 
 def from_hf(
@@ -141,6 +142,10 @@ def without_json(folder: TokenizerFolder, pre: str | None) -> Vocab:
         return finish(folder, vocab, state)
     if vocab_json.present(folder):
         return vocab_json.mend(folder, byte_level(folder, vocab_json.tokenizer(folder, pre), pre, vocab_json.MERGES))
+    if folder.read(rwkv.NAME) is not None:
+        state = special(folder, None)
+        rwkv.mend(state)
+        return rwkv.with_template(finish(folder, rwkv.vocabulary(folder), state))
     old = tekken.versioned(folder)
     for file, whose in UNREAD.items():
         if old is None and folder.read(file) is not None:

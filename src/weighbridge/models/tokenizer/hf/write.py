@@ -8,6 +8,7 @@ llama.cpp.
     tokenizer.model           SPM
     spiece.model              Unigram; with fairseq's ids sentencepiece.bpe.model
     vocab.txt                 WordPiece
+    rwkv_vocab_v20230424.txt  RWKV World, which has no tokenizer.json
 
 The tokenizer class is `PreTrainedTokenizerFast` (`TokenizersBackend` in transformers 5), which uses tokenizer.json
 unchanged; `LlamaTokenizer` and others would build their own pre-tokenizer. WordPiece keeps `BertTokenizer`, whose rules
@@ -27,7 +28,7 @@ from weighbridge.base.errors import FormatError, WeighbridgeError
 from weighbridge.models.arch.tables.schema import TokenizerEntry
 from weighbridge.models.tokenizer import pretokenizer
 from weighbridge.models.tokenizer.formats import merges, sentencepiece
-from weighbridge.models.tokenizer.hf import unigram
+from weighbridge.models.tokenizer.hf import rwkv, unigram
 from weighbridge.models.tokenizer.hf.read import from_hf
 from weighbridge.models.tokenizer.vocab import (
     BYTE_TOKEN,
@@ -56,6 +57,8 @@ CLASS: Final = "PreTrainedTokenizerFast"
 def to_hf(vocab: Vocab, rules: TokenizerEntry | None = None) -> dict[str, bytes]:
     """The tokenizer files by name; `losses` lists what they can't hold. `rules`: with which the files will be read, of
     the model's family."""
+    if vocab.kind == VocabKind.RWKV:
+        return rwkv_files(vocab)
     table = TokenTable(vocab)
     files = {"tokenizer.json": encode(tokenizer_json(vocab, table))}
     roles = {r: t for r, t in table.roles.items() if r in TOKEN_ROLES}
@@ -75,6 +78,16 @@ def to_hf(vocab: Vocab, rules: TokenizerEntry | None = None) -> dict[str, bytes]
     if types:
         files["tokenizer_config.json"] = encode({**config, "gguf_token_types": types}, indent=2)
     return files
+
+
+def rwkv_files(vocab: Vocab) -> dict[str, bytes]:
+    """The list of tokens, and the settings with the chat template."""
+    kept = [t for t in vocab.templates if not is_name(t)]
+    config: Json = {"tokenizer_class": "RwkvTokenizer"}
+    if kept:
+        named = [{"name": t.name, "template": t.text} for t in kept]
+        config["chat_template"] = kept[0].text if [t.name for t in kept] == ["default"] else named
+    return {rwkv.NAME: rwkv.vocabulary_file(vocab), "tokenizer_config.json": encode(config, indent=2)}
 
 
 def unrecorded_types(vocab: Vocab, files: Mapping[str, bytes], rules: TokenizerEntry | None) -> dict[str, int]:
@@ -111,6 +124,7 @@ def losses(vocab: Vocab) -> tuple[str, ...]:
         (bool(unset), f"special tokens without a field in tokenizer files: {', '.join(unset)}"),
         (bool(beyond), f"special tokens beyond the vocabulary of {len(vocab)}: {', '.join(beyond)}"),
         (kind == VocabKind.BPE and len(vocab.scores) > 0 and any(vocab.scores), "unused scores of a byte-level BPE"),
+        (kind == VocabKind.RWKV, "the tokenizer's code, rwkv_tokenizer.py: take it from the model's own folder"),
         (len(vocab.suppress) > 0, "the list of suppressed tokens, which belongs in generation_config.json"),
     )  # fmt: skip
     named = (f"the chat template: {t.text!r} is llama.cpp's name for one" for t in vocab.templates if is_name(t))

@@ -41,7 +41,7 @@ function partsOf(group) {
 /** The roles of one part. */
 function Box({ part, of, find }) {
   const [weights, size] = sums(part.boxes);
-  return html`<div class="box" style=${{ "--part": partColor(part.name) }}><h3>${part.name} <small>${count(weights)} weights, ${bytes(size)}, ${percent(size / Math.max(of, 1))}</small></h3>
+  return html`<div class="box" style=${{ "--part": partColor(part.name) }}><h3>${part.name} <small>${count(weights)} weights, ${bytes(size)}, ${percent(size / Math.max(of, 1)).replace(" %", "\u00a0%")}</small></h3>
     <ul>${part.boxes.map((r) => html`<li><button type="button" class="plain" onClick=${() => find(r.role)}><${Name} text=${r.role} /></button>
       <span>${r.shape ? shape(r.shape) : "of several shapes"}${r.count > 1 ? html` <b class="times">× ${r.count}</b>` : ""}</span><span class="quiet">${r.dtypes.join(", ")}</span><span class="quiet n">${bytes(r.nbytes)}</span></li>`)}</ul></div>`;
 }
@@ -50,6 +50,7 @@ function Box({ part, of, find }) {
 function Cache({ cache, reason }) {
   const kinds = useMemo(() => (cache ? kindsOf(cache.layers) : []), [cache]);
   if (!cache) return html`<${Section} title="Cache of keys and values"><p class="quiet">Not known: ${visible(reason)}.</p><//>`;
+  if (!cache.total) return html`<${Section} title="Cache of keys and values"><p class="quiet">None: the model reads its whole text at once.</p><//>`;
   return html`<${Section} title="Cache of keys and values" note=${`in ${cache.dtype}, as llama.cpp allocates it`}>
     <div class="figures tight"><div><b>${bytes(cache.nbytes)}</b><span>per token of context</span></div><div><b>${bytes(cache.total)}</b><span>for ${whole(cache.context)} tokens</span></div></div>
     ${kinds.length > 1 && html`<div class="scroll" tabindex="0" role="region" aria-label="Cache by layer"><table class="narrow"><thead><tr><th>layers</th><th class="n">per token</th><th class="n">within the window</th><th class="n">per sequence</th></tr></thead><tbody>

@@ -40,7 +40,7 @@ function Map({ data, list, place, go, lines }) {
       <${Legend} regions=${regions} />
     </div>
     <${Canvas} data=${data} starts=${starts} regions=${regions} range=${range} at=${at} setAt=${setAt} zoom=${zoom} lines=${lines} setRange=${setRange} open=${(byte) => go({ panel: "microscope", at: byte, mode: "bytes" })} />
-    ${current && html`<p class="readout" role="status"><i class="dot" style=${{ background: current.color }}></i><b>${whole(at)}</b> <span class="quiet">${hex(at)}</span> ${current.kind} <${Name} text=${current.label} />
+    ${current && html`<p class="readout" role="status"><i class="dot" style=${{ background: current.color }}></i><b>${whole(at)}</b> <span class="quiet">${hex(at)}</span> ${current.kind} ${current.label !== current.kind && html`<${Name} text=${current.label} />`}
       <span class="quiet">${current.dtype} ${whole(current.start)} – ${whole(current.end)}, ${bytes(current.end - current.start)}</span>
       <button type="button" class="small" onClick=${() => go({ panel: "microscope", at, mode: "bytes" })}>Open in the microscope</button>
       ${current.tensor !== undefined && html`<button type="button" class="small" onClick=${() => go({ panel: "tensors", tensor: current.tensor })}>Show the tensor</button>`}</p>`}
@@ -68,7 +68,7 @@ function regionsOf(data, list, starts) {
 function Legend({ regions }) {
   const others = regions.kinds.filter((k) => k !== "tensor");
   const names = [["header", "--head", others.some((k) => k !== "padding" && k !== "unknown")], ["padding", "--pad", others.includes("padding")], ["unknown", "--bad", others.includes("unknown")]];
-  return html`<span class="keyed">${regions.dtypes.map((d) => html`<span><i class="dot" style=${{ background: regions.colors.get(d) }}></i>${d}</span>`)}
+  return html`<span class="keyed">${[...regions.colors.keys()].map((d) => html`<span><i class="dot" style=${{ background: regions.colors.get(d) }}></i>${d}</span>`)}
     ${names.filter(([, , there]) => there).map(([name, color]) => html`<span><i class="dot" style=${{ background: `var(${color})` }}></i>${name}</span>`)}</span>`;
 }
 
@@ -161,7 +161,7 @@ function Twin({ regions, range, starts }) {
 function Moves({ place }) {
   return html`<${Section} title="What moved"><${Answer} name="moves" given=${{ file: Number(place.file ?? 0) }}>${(data) => html`
     <p class="quiet">${plural(data.total, "region")} at another place, of another size, or in one file only.</p>
-    ${data.rows.length > 0 && html`<div class="scroll tall" tabindex="0" role="region" aria-label="What moved"><table><thead><tr><th>what</th><th class="n">start in A</th><th class="n">bytes</th><th class="n">start in B</th><th class="n">bytes</th><th class="n">moved by</th></tr></thead><tbody>
+    ${data.rows.length > 0 && html`<div class="scroll tall" tabindex="0" role="region" aria-label="What moved"><table class="moves"><thead><tr><th>what</th><th class="n">start in A</th><th class="n">bytes</th><th class="n">start in B</th><th class="n">bytes</th><th class="n">moved by</th></tr></thead><tbody>
     ${data.rows.map((r) => html`<tr><th scope="row"><${Name} text=${r.label || r.kind} /></th>${[[r.a_start, r.a_size], [r.b_start, r.b_size]].map(([s, n]) => html`<td class="n">${s < 0 ? "–" : whole(s)}</td><td class="n">${s < 0 ? "–" : whole(n)}</td>`)}<td class="n">${r.shift === null ? "" : (r.shift > 0 ? "+" : "") + whole(r.shift)}</td></tr>`)}
     </tbody></table></div>`}`}<//><//>`;
 }

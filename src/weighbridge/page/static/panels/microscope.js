@@ -57,7 +57,7 @@ function Dump({ data, at, pick, open }) {
     <div class="meaning">${current >= 0 && html`<${Meaning} mark=${data.regions[current]} at=${at} open=${open} />`}
       <h3>Regions in sight</h3>
       <div class="scroll marks" tabindex="0" role="region" aria-label="Regions in sight"><table><thead><tr><th>bytes</th><th>what</th><th>value</th></tr></thead><tbody>
-      ${data.regions.slice(0, 200).map((m, i) => html`<tr class=${i === current ? "picked" : ""}><td class="n"><button type="button" class="plain" onClick=${() => pick(Math.max(m.start, data.offset))}>${whole(m.start)}</button></td><th scope="row">${m.kind} <${Name} text=${m.label} /></th><td><${Name} text=${short(m.value)} /></td></tr>`)}
+      ${data.regions.slice(0, 200).map((m, i) => html`<tr class=${i === current ? "picked" : ""}><td class="n"><button type="button" class="plain" onClick=${() => pick(Math.max(m.start, data.offset))}>${whole(m.start)}</button></td><th scope="row">${!m.label.startsWith(m.kind) && `${m.kind} `}<${Name} text=${m.label} /></th><td><${Name} text=${short(m.value)} /></td></tr>`)}
       </tbody></table></div></div></div>`;
 }
 
@@ -76,7 +76,7 @@ function grouped(data, length) {
 const short = (text) => (text.length > 60 ? text.slice(0, 60) + " …" : text);
 
 function Meaning({ mark, at, open }) {
-  return html`<${Facts} rows=${[["Byte", `${whole(at)} (${hex(at)})`], ["Is", mark.kind], ["Of", mark.label && html`<${Name} text=${mark.label} />`],
+  return html`<${Facts} rows=${[["Byte", `${whole(at)} (${hex(at)})`], ["Is", mark.kind], ["Of", mark.label && mark.label !== mark.kind && html`<${Name} text=${mark.label} />`],
     ["Value", mark.value && html`<${Name} text=${mark.value} />`], ["Region", `${whole(mark.start)} – ${whole(mark.end)}, ${plural(mark.end - mark.start, "byte")}`]]} />
     ${mark.atom > 0 && html`<p class="ways"><button type="button" class="small" onClick=${() => open(mark)}>Open the block of this byte</button></p>`}`;
 }
@@ -96,12 +96,18 @@ function BlockView({ data, tensor, go }) {
       <span class="quiet">${data.dtype}, ${shape(data.shape)}: elements from [${data.index.join(", ")}], ${plural(data.nbytes, "byte")}${data.offset >= 0 ? ` at ${whole(data.offset)} (${hex(data.offset)})` : ""}</span></div>
     <h3>Fields</h3>
     <div class="scroll" tabindex="0" role="region" aria-label="Fields"><table class="fields"><thead><tr><th>field</th><th>type</th><th>bytes</th><th>value</th></tr></thead><tbody>
-      ${data.fields.map((f, i) => html`<tr><th scope="row"><i class="dot" style=${{ background: `var(--c${i % 8 + 1})` }}></i><${Name} text=${f.stored ? `${f.name} (${f.stored})` : f.name} /></th><td>${f.scalar}${f.count > 1 ? ` × ${f.count}` : ""}</td>
-        <td class="mono raw">${(f.raw.match(/../g) ?? []).join(" ")}</td><td class="mono">${f.values.length <= 16 ? f.values.map((v) => number(v)).join("  ") : html`<details><summary>${plural(f.values.length, "value")}</summary>${f.values.map((v) => number(v)).join("  ")}</details>`}</td></tr>`)}
+      ${data.fields.map((f, i) => html`<tr><th scope="row"><i class="dot" style=${{ background: `var(--c${i % 8 + 1})` }}></i><${Name} text=${f.stored ? `${f.name} (${f.stored})` : f.name} /></th><td class="kind">${f.scalar}${f.count > 1 ? ` × ${f.count}` : ""}</td>
+        <td class="mono raw">${(f.raw.match(/../g) ?? []).join(" ")}</td><td class="mono">${f.values.length <= 16 ? fieldValues(f) : html`<details><summary>${plural(f.values.length, "value")}</summary>${fieldValues(f)}</details>`}</td></tr>`)}
     </tbody></table></div>
     ${data.formula && html`<h3>Formula</h3><p class="formula"><code dir="ltr">value = ${data.formula}</code></p><${Worked} data=${data} at=${at} />`}
-    <h3>Values <small>${data.values.length} elements; pick one</small></h3>
+    <h3>Values <small>${plural(data.values.length, "element")}${data.values.length > 1 ? "; pick one" : ""}</small></h3>
     <${Values} values=${data.values} at=${at} pick=${setPicked} />`;
+}
+
+/** The values of a field: patterns of bits and words of packed codes in hexadecimal, as those are no numbers. */
+function fieldValues({ name, scalar, raw, count, values }) {
+  const size = raw.length / 2 / Math.max(count, 1), words = name === "bits" || scalar === "u32";
+  return values.map((v) => (words && Number.isInteger(v) ? hex(v, size * 2) : number(v))).join("  ");
 }
 
 /** The numbers of the formula for one element. */
@@ -137,7 +143,7 @@ function Steps({ data, start, step, setStep, setMember }) {
     if (by) e.preventDefault(), to(step + by);
   };
   useEffect(() => document.querySelector(".steps .picked")?.scrollIntoView({ block: "nearest" }), [step]);
-  return html`<${Section} title="What the pickle would make Python do" note=${html`<${Stepper} label="step" value=${step} last=${last} onChange=${to} format=${(n) => (data.more ? "more" : whole(n))} />`}>
+  return html`<${Section} title="What the pickle would make Python do" note=${html`<${Stepper} label="step" value=${step} last=${last} onChange=${to} format=${(n) => (data.more ? `more than ${whole(n)}` : whole(n))} />`}>
     ${data.members.length > 1 && html`<div class="tools"><select aria-label="Pickle" value=${data.member} onChange=${(e) => setMember(e.target.value)}>${data.members.map((m) => html`<option value=${m}>${visible(m)}</option>`)}</select></div>`}
     <p class="quiet">Nothing of it is done: the steps are followed over stand-ins.</p>
     <div class="microscope halves"><div class="scroll tall steps" tabindex="0" role="region" aria-label="Steps. Arrows go forward and back." onKeyDown=${press}><table><thead><tr><th class="n">byte</th><th>opcode</th><th>in words</th></tr></thead><tbody>
@@ -146,7 +152,22 @@ function Steps({ data, start, step, setStep, setMember }) {
     <div class="meaning">${line && html`<h3>Step ${step}: <span class="mono">${line.op}</span></h3><p><${Name} text=${line.words} /></p>
       <p class="quiet">${plural(line.end - line.at, "byte")}: <span class="mono">${(line.raw.match(/../g) ?? []).join(" ")}</span></p>
       <${Pile} line=${line} />
-      <h3>Memo <small>${plural(line.memo, "place")}</small></h3>${line.remembered !== null ? html`<p>keeps <${Name} text=${short(line.remembered)} /></p>` : html`<p class="quiet">unchanged</p>`}`}</div></div><//>`;
+      <${Memo} line=${line} memo=${memoAfter(data, step - start)} />`}</div></div><//>`;
+}
+
+/** The memo after a step of this window, by key: what it held before the first, and what each step changed. */
+function memoAfter({ memo, steps }, index) {
+  const places = new Map(memo.map(({ key, words }) => [key, words]));
+  for (const { changed } of steps.slice(0, index + 1)) for (const { key, words } of changed) places.set(key, words);
+  return places;
+}
+
+function Memo({ line, memo }) {
+  const filled = new Set(line.changed.map((place) => place.key)), before = line.memo - memo.size;
+  return html`<h3>Memo after it <small>${plural(line.memo, "place")}</small></h3>${line.memo === 0 ? html`<p class="quiet">empty</p>` : html`
+    <div class="scroll short memo" tabindex="0" role="region" aria-label="Memo"><table><tbody>
+    ${[...memo].reverse().map(([key, words]) => html`<tr class=${filled.has(key) ? "picked" : ""}><th scope="row" class="n">${key}</th><td><${Name} text=${short(words)} />${filled.has(key) && html`<span class="hidden">, by this step</span>`}</td></tr>`)}
+    </tbody></table>${before > 0 && html`<p class="quiet">and ${plural(before, "place")} filled before</p>`}</div>`}`;
 }
 
 function Pile({ line }) {

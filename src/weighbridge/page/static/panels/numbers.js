@@ -25,7 +25,7 @@ function Tensor({ models, lists, model, list, place }) {
   return html`<${Section} title=${html`<${Name} text=${tensor.name} />`} note=${`${tensor.dtype}, ${count(tensor.parameters)} weights, ${bytes(tensor.nbytes)}`}>
     ${!wanted && html`<p>Every value is read for this. <button type="button" class="small" onClick=${() => setWanted(true)}>Count them</button></p>`}
     ${wanted && !state.data && html`<${Waiting} state=${state} what="Counting" />${!state.error && html`<button type="button" class="small" onClick=${() => setWanted(false)}>Stop</button>`}`}
-    ${state.data && html`<${Stats} data=${state.data} other=${other.data} />${tensor.shape.length > 1 && html`<${Channels} model=${model} tensor=${tensor.number} />`}`}<//>`;
+    ${state.data && html`<${Stats} data=${state.data} other=${other.data} models=${models} model=${model} />${tensor.shape.length > 1 && html`<${Channels} model=${model} tensor=${tensor.number} />`}`}<//>`;
 }
 
 /** The same tensor of another model: of the same name, or of the same role and layer. */
@@ -35,15 +35,19 @@ function twinOf(list, tensor) {
   return named >= 0 ? named : list.layer.findIndex((layer, i) => layer === tensor.layer && list.roles[list.role[i]] === tensor.role);
 }
 
-function Stats({ data, other }) {
+/** Of model 0 or 1: its letter, its name, and its colour in a drawing of both. */
+const sideOf = (models, model) => ({ label: "AB"[model], name: models[model].name, color: ["var(--c1)", "var(--c2)"][model] });
+
+function Stats({ data, other, models, model }) {
   const [log, setLog] = useState(true);
   const [scale, setScale] = useState("linear");
   const shown = (d) => (scale === "log" ? magnitudes(d) : d.histogram);
-  const series = useMemo(() => [{ label: "A", color: "var(--c1)", ...shown(data) }, ...(other ? [{ label: "B", color: "var(--c2)", ...shown(other) }] : [])], [data, other, scale]);
+  const series = useMemo(() => [{ ...sideOf(models, model), ...shown(data) }, ...(other ? [{ ...sideOf(models, 1 - model), ...shown(other) }] : [])], [data, other, scale]);
   const q = Object.entries(data.quantiles ?? {});
   return html`<div class="tools"><${Choice} label="Counts" options=${[[true, "Log counts"], [false, "Counts"]]} value=${log} onChange=${setLog} />
       <${Choice} label="Values" options=${[["linear", "Values"], ["log", "Powers of two"]]} value=${scale} onChange=${setScale} />
-      <span class="quiet">${data.exact ? "every value counted, exactly" : "every value counted; edges of bins and quantiles within 2⁻⁸"}${series.length > 1 ? ", as shares of each model" : ""}</span></div>
+      <span class="quiet">${data.exact ? "every value counted, exactly" : "every value counted; edges of bins and quantiles within 2⁻⁸"}${series.length > 1 ? ", as shares of each model" : ""}</span>
+      ${series.length > 1 && html`<span class="keyed">${series.map((s) => html`<span><i class="dot" style=${{ background: s.color }}></i><b>${s.label}</b> <${Name} text=${s.name} /></span>`)}</span>`}</div>
     <${Histogram} series=${series} log=${log} />
     <details><summary>The histogram as a table</summary><div class="scroll tall" tabindex="0" role="region" aria-label="Histogram"><table><thead><tr><th>from</th><th>to</th>${series.map((s) => html`<th class="n">count${series.length > 1 ? ` ${s.label}` : ""}</th>`)}</tr></thead><tbody>
       ${series[0].counts.map((n, i) => html`<tr><td>${number(series[0].edges[i])}</td><td>${number(series[0].edges[i + 1])}</td><td class="n">${whole(n)}</td>${series[1] && html`<td class="n">${whole(series[1].counts[i] ?? 0)}</td>`}</tr>`)}</tbody></table></div></details>
@@ -71,7 +75,7 @@ function Channels({ model, tensor }) {
   const { columns, median, outliers, largest } = state.data;
   return html`<h3>Columns <small>${whole(columns)}; ${outliers ? plural(outliers, "outlier") : "no outlier"}: largest magnitude over 6 times the median column’s, ${number(median)}</small></h3>
     <div class="scroll short" tabindex="0" role="region" aria-label="Largest columns"><table class="narrow"><thead><tr><th class="n">column</th><th class="n">largest</th><th class="n">ratio</th></tr></thead><tbody>
-    ${largest.map((c) => html`<tr><th scope="row" class="n">${whole(c.index)}</th><td class="n">${number(c.absmax)}</td><td class="n">${number(c.ratio, 3)} ×</td></tr>`)}</tbody></table></div>`;
+    ${largest.map((c) => html`<tr><th scope="row" class="n">${whole(c.index)}</th><td class="n">${number(c.absmax)}</td><td class="n">${c.ratio === null ? "–" : `${number(c.ratio, 3)} ×`}</td></tr>`)}</tbody></table></div>`;
 }
 
 /** Statistics that need every value of the model. */

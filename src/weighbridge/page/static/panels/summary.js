@@ -4,39 +4,42 @@ import { colorsOf, partColor } from "../colors.js";
 import { bytes, count, number, plural, visible, whole } from "../text.js";
 import { Answer, Chip, Facts, Name, Section, StackedBar, useAnswer, Waiting } from "../ui.js";
 
-export function Summary({ model }) {
-  return html`<${Answer} name="summary" given=${{ model }}>${(data) => html`<${Shown} data=${data} model=${model} />`}<//>`;
-}
-
-function Shown({ data, model }) {
-  const colors = useMemo(() => colorsOf(data.dtypes.map((d) => d.name)), [data]);
+/** The headline stands at once; what needs all tensors comes when they are counted. */
+export function Summary({ model, models }) {
+  const state = useAnswer("summary", { model }), { data } = state;
   return html`
-    <${Headline} report=${data.report} licence=${data.licence} />
+    <${Headline} info=${models[model]} data=${data} />
+    ${data ? html`<${Counted} data=${data} />` : html`<${Section}><${Waiting} state=${state} what="Counting" /><//>`}
     <div class="columns">
-      <${Shares} title="Parts of the model" rows=${data.parts.map(({ part, dtypes }) => ({ ...part, dtypes, color: partColor(part.name) }))}
-        detail=${(r) => r.dtypes.map((d) => d.name).join(", ")} />
-      <${Shares} title="Number types" rows=${data.dtypes.map((r) => ({ ...r, color: colors.get(r.name) }))} detail=${(r) => plural(r.tensors, "tensor")} />
-    </div>
-    <div class="columns">
-      <${Findings} model=${model} notes=${data.report.notes} />
-      <${Files} report=${data.report} />
+      <${Findings} model=${model} />
+      <${Files} info=${models[model]} report=${data?.report} />
     </div>
     <${Metadata} model=${model} />`;
 }
 
-function Headline({ report, licence }) {
-  const m = report.model;
+function Counted({ data }) {
+  const colors = useMemo(() => colorsOf(data.dtypes.map((d) => d.name)), [data]);
+  return html`<div class="columns">
+      <${Shares} title="Parts of the model" rows=${data.parts.map(({ part, dtypes }) => ({ ...part, dtypes, color: partColor(part.name) }))}
+        detail=${(r) => r.dtypes.map((d) => d.name).join(", ")} />
+      <${Shares} title="Number types" rows=${data.dtypes.map((r) => ({ ...r, color: colors.get(r.name) }))} detail=${(r) => plural(r.tensors, "tensor")} />
+    </div>`;
+}
+
+function Headline({ info, data }) {
+  const report = data?.report, m = report?.model ?? info.facts, bits = report?.bits_per_weight;
   const big = [
-    [count(report.parameters), "parameters"],
-    [report.bits_per_weight === null ? "–" : report.bits_per_weight.toFixed(2), "bits per weight"],
-    [bytes(report.nbytes), "on disk"],
-    [whole(report.tensor_count), "tensors"],
+    [report ? count(report.parameters) : "…", "parameters"],
+    [report ? bits?.toFixed(2) ?? "–" : "…", "bits per weight"],
+    [bytes(info.files.reduce((sum, f) => sum + f.size, 0)), "on disk"],
+    [whole(info.tensors), info.tensors === 1 ? "tensor" : "tensors"],
     m.context_length ? [whole(m.context_length), "tokens of context"] : null,
   ].filter(Boolean);
   return html`<${Section}>
     <div class="figures">${big.map(([value, what]) => html`<div><b>${value}</b><span>${what}</span></div>`)}</div>
     <${Facts} rows=${[
       ["Name", m.name && html`<${Name} text=${m.name} />`],
+      ["Family", data && (data.family ? html`<${Name} text=${data.family} />` : html`<span class="quiet">none that is known</span>`)],
       ["Architecture", m.architecture && html`<${Name} text=${m.architecture} />`],
       ["Layers", m.layers && whole(m.layers)],
       ["Hidden size", m.hidden_size && whole(m.hidden_size)],
@@ -45,8 +48,8 @@ function Headline({ report, licence }) {
       ["Vocabulary", m.vocab_size && whole(m.vocab_size)],
       ["Tokenizer", m.tokenizer && visible(m.tokenizer.words ?? m.tokenizer.kind)],
       ["Quantization", m.quantization && visible(m.quantization.words ?? m.quantization.method)],
-      ["Licence", licence && html`<${Name} text=${licence} />`],
-      ["Format", `${report.format}${report.version ? ` version ${report.version}` : ""}, aligned to ${plural(report.alignment, "byte")}`],
+      ["Licence", data?.licence && html`<${Name} text=${data.licence} />`],
+      ["Format", report ? `${report.format}${report.version ? ` version ${report.version}` : ""}, aligned to ${plural(report.alignment, "byte")}` : info.format],
     ]} /><//>`;
 }
 
@@ -74,10 +77,11 @@ function Verdict({ what, verdict, good }) {
   return html`<${Chip} kind=${kind}>${what}: ${verdict.replaceAll(/[-_]/g, " ")}<//>`;
 }
 
-function Files({ report }) {
-  return html`<${Section} title=${plural(report.files.length, "file")}>
+function Files({ info, report }) {
+  const rows = report?.files ?? info.files.map(({ name, size }) => ({ path: name, nbytes: size }));
+  return html`<${Section} title=${plural(rows.length, "file")}>
     <div class="scroll short" tabindex="0" role="region" aria-label="Files"><table><thead><tr><th>name</th><th class="n">size</th><th class="n">tensors</th></tr></thead><tbody>
-    ${report.files.map((f) => html`<tr><th scope="row"><${Name} text=${f.path} /></th><td class="n">${bytes(f.nbytes)}</td><td class="n">${whole(f.tensors)}</td></tr>`)}
+    ${rows.map((f) => html`<tr><th scope="row"><${Name} text=${f.path} /></th><td class="n">${bytes(f.nbytes)}</td><td class="n">${f.tensors === undefined ? "…" : whole(f.tensors)}</td></tr>`)}
     </tbody></table></div><//>`;
 }
 

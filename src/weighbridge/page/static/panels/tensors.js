@@ -115,7 +115,7 @@ function Row({ tensor: t, colors, row, index, current, open, picked, act }) {
   return html`<div class=${`row${picked ? " picked" : ""}${group ? " group" : ""}`} role="row" aria-rowindex=${index + 2} aria-level=${(row.depth ?? 0) + 1}
       aria-expanded=${group ? String(open) : undefined} aria-selected=${String(picked)} tabindex=${current ? 0 : -1} data-row=${index} onClick=${act}>
     <span role="gridcell" style=${indent}>${group ? html`<i class="turn">${open ? "▾" : "▸"}</i>` : html`<i class="turn"></i>`}<${Name} text=${row.label ?? t.name} />${row.repeat > 1 && html` <b class="times">× ${row.repeat}</b>`}</span>
-    <span role="gridcell">${group ? html`<span class="quiet">${t.dtypes.join(", ")}</span>` : html`<i class="dot" style=${{ background: colors.get(dtype) }}></i>${dtype}`}</span>
+    <span role="gridcell">${group ? html`<span class="quiet whole">${t.dtypes.join(", ")}</span><span class="quiet brief" title=${t.dtypes.join(", ")}>${t.dtypes[0]}${t.dtypes.length > 1 ? ` +${t.dtypes.length - 1}` : ""}</span>` : html`<i class="dot" style=${{ background: colors.get(dtype) }}></i>${dtype}`}</span>
     <span role="gridcell">${group ? html`<span class="quiet">${plural(t.tensors, "tensor")}</span>` : shape(t.shape)}</span>
     <span role="gridcell" class="n">${t.parameters === null ? "…" : count(t.parameters)}</span>
     <span role="gridcell" class="n">${bytes(t.nbytes)}</span></div>`;
@@ -127,11 +127,11 @@ function Details({ tensor, list, go }) {
   return html`<aside class="card side" aria-label="Selected tensor">
     <h2><${Name} text=${tensor.name} /><button type="button" class="small" onClick=${() => go({ tensor: undefined })} aria-label="Close">✕</button></h2>
     <${Facts} rows=${[
-      ["Type", tensor.dtype], ["Shape", shape(tensor.shape)], ["Role", html`<${Name} text=${tensor.role} />`],
+      ["Type", tensor.dtype], ["Shape", shape(tensor.shape)], ["Role", html`<${Name} text=${tensor.role} />`, true],
       ["Part", html`<i class="dot" style=${{ background: partColor(tensor.part) }}></i>${tensor.part}`], ["Layer", tensor.layer < 0 ? null : tensor.layer],
       ["Weights", whole(tensor.parameters)], ["Bytes", whole(tensor.nbytes)],
       ["Bits per weight", tensor.parameters ? (tensor.nbytes * 8 / tensor.parameters).toFixed(3) : null],
-      ["Packing", tensor.packing || null], ["File", html`<${Name} text=${tensor.fileName} />`], ["Offset", `${whole(tensor.offset)} (${hex(tensor.offset)})`],
+      ["Packing", tensor.packing || null], ["File", html`<${Name} text=${tensor.fileName} />`, true], ["Offset", `${whole(tensor.offset)} (${hex(tensor.offset)})`, true],
     ]} />
     <p class="ways">${way("layout", "Show in the file")} ${way("microscope", "Show its bytes")} ${way("numbers", "Show its numbers")} <${Copy} text=${visible(tensor.name)} label="Copy name" /></p>
   </aside>`;

@@ -1,0 +1,91 @@
+"""What a browser finds at a server's address: the models, their files, and how each client gets them. Plain HTML that
+loads nothing and runs nothing; the same as text for whoever doesn't ask for HTML."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from html import escape
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+from weighbridge.adapters.serving.replies import ServedFile
+
+_STYLE: Final = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color-scheme:light dark}"
+    "pre{overflow-x:auto;padding:.6rem 1rem;background:#8882;border-radius:4px}"
+    "td{padding:.1rem 1.5rem .1rem 0;overflow-wrap:anywhere}td+td{text-align:right;white-space:nowrap}"
+)
+_HASH: Final = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+POLICY: Final = (
+    f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_TAG: Final = "Q4_K_M"  # in the examples, where it is there
+_HOST: Final = re.compile(r"[A-Za-z0-9.:\[\]-]+")
+
+
+class IndexRow(NamedTuple):
+    """A line of a list: its text, where it leads, what stands at its end."""
+
+    text: str
+    address: str
+    note: str = ""
+
+
+class IndexPage(NamedTuple):
+    title: str
+    words: str
+    commands: tuple[str, ...]
+    rows: tuple[IndexRow, ...]
+
+    def html(self) -> str:
+        rows = "".join(
+            f'<tr><td><a href="{escape(row.address)}">{escape(row.text)}</a></td><td>{escape(row.note)}</td></tr>'
+            for row in self.rows
+        )
+        title, commands = escape(self.title), escape("\n".join(self.commands))
+        return (
+            f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
+            '<meta name="viewport" content="width=device-width,initial-scale=1">'
+            f"<style>{_STYLE}</style><h1>{title}</h1><p>{escape(self.words)}</p><pre>{commands}</pre>"
+            f"<table>{rows}</table></html>"
+        )
+
+    def text(self) -> str:
+        rows = (f"{row.address}  {row.note}".rstrip() for row in self.rows)
+        return "\n".join([self.title, "", self.words, "", *self.commands, "", *rows, ""])
+
+
+def index(repositories: Iterable[str], host: str, token: bool) -> IndexPage:
+    """The repositories. `host`: the Host header of the request."""
+    rows = tuple(IndexRow(f"local/{name}", f"/local/{quote(name)}") for name in repositories)
+    words = "Files are computed when they are read. A form that a model can't take has no files; its page says why."
+    return IndexPage(f"{len(rows):,} repositories", words, _environment(host, token), rows)
+
+
+def repository(
+    name: str, files: Mapping[str, ServedFile], missing: Mapping[str, str], host: str, token: bool
+) -> IndexPage:
+    """The files of one repository. `missing`: what isn't there, and why."""
+    rows = tuple(
+        IndexRow(path, f"/local/{quote(name)}/resolve/main/{quote(path)}", f"{file.size:,} bytes")
+        for path, file in files.items()
+    )
+    tags = [found[1] for path in files if (found := re.search(r"-([A-Z0-9_]+)\.gguf\Z", path))]
+    commands = [f"hf download local/{name}"]
+    if tags:
+        model, tag = name.removesuffix("-GGUF"), _TAG if _TAG in tags else tags[0]
+        commands += [f"llama-server -hf local/{name}:{tag}"]
+        commands += [f"ollama pull --insecure http://{_safe(host)}/local/{model}:{tag}"] * (not token)
+    words = "; ".join([f"{len(rows):,} files", *(f"no {what}: {why}" for what, why in missing.items())])
+    return IndexPage(f"local/{name}", words, (*_environment(host, token), "", *commands), rows)
+
+
+def _environment(host: str, token: bool) -> tuple[str, ...]:
+    return (f"export HF_ENDPOINT=http://{_safe(host)}", *(("export HF_TOKEN=...",) if token else ()))
+
+
+def _safe(host: str) -> str:
+    return host if _HOST.fullmatch(host) else "127.0.0.1"
