@@ -9,7 +9,6 @@ import pickle
 import subprocess
 import sys
 import threading
-from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ import weighbridge as wb
 from weighbridge.base.dtypes import BF16, F32
 from weighbridge.base.errors import UsageError
 from weighbridge.io import page_cache
+from weighbridge.io import source as source_module
 from weighbridge.io.source import FileSource
 from weighbridge.tensors import nodes, prefetch
 
@@ -235,8 +235,6 @@ def test_parts_and_windows_are_bytes_of_files(tmp_path: Path, announced: dict[st
 
 def test_announcing_goes_on_after_close_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread has a descriptor of its own, and closes it."""
-    from weighbridge.io import source as module
-
     (tmp_path / "a").write_bytes(b"x" * 100)
     go, seen = threading.Event(), []
 
@@ -244,8 +242,8 @@ def test_announcing_goes_on_after_close_and_leaves_nothing(tmp_path: Path, monke
         go.wait(60)
         seen.append((fd, os.pread(fd, 3, 0), list(ranges)))
 
-    monkeypatch.setattr(module, "_will_need", slow)
-    monkeypatch.setattr(module, "_is_cached", lambda fd, at: False)
+    monkeypatch.setattr(source_module, "_will_need", slow)
+    monkeypatch.setattr(source_module, "_is_cached", lambda *_: False)
     before = threading.enumerate()
     source = FileSource(tmp_path / "a")
     source.advise_behind([(0, 3)])
@@ -259,32 +257,45 @@ def test_announcing_goes_on_after_close_and_leaves_nothing(tmp_path: Path, monke
         os.fstat(fd)
 
 
-def test_what_is_in_memory_is_not_announced_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from weighbridge.io import source as module
-
-    (tmp_path / "a").write_bytes(bytes(100))
-    advised: Ranges = []
-    monkeypatch.setattr(module, "_will_need", lambda fd, ranges: advised.extend(ranges))
-    for cached, want in (
+@pytest.mark.parametrize(
+    ("cached", "want"),
+    [
         (range(0), [(5, 10), (15, 10), (25, 5)]),
         (range(100), []),
         (range(20), [(15, 10), (25, 5)]),  # a piece of which the end is missing
         (range(15, 100), [(5, 10)]),
-    ):
-        advised.clear()
-        monkeypatch.setattr(module, "_is_cached", lambda fd, at, cached=cached: at in cached)
-        module._fetch_then_close(os.open(tmp_path / "a", os.O_RDONLY), deque([(5, 10), (15, 10), (25, 5)]), None)
-        assert advised == want
-
-
-def test_threads_announce_each_piece_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from weighbridge.io import source as module
+    ],
+)
+def test_what_is_in_memory_is_not_announced_again(
+    cached: range, want: Ranges, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def preadv(fd: int, buffers: list[bytearray], at: int, flags: int) -> int:
+        if at not in cached:
+            raise BlockingIOError
+        return 1
 
     (tmp_path / "a").write_bytes(bytes(100))
     advised: Ranges = []
-    monkeypatch.setattr(module, "_ADVISED", 10)
-    monkeypatch.setattr(module, "_is_cached", lambda fd, at: False)
-    monkeypatch.setattr(module, "_will_need", lambda fd, ranges: advised.extend(ranges))
+    monkeypatch.setattr(source_module, "_will_need", lambda fd, ranges: advised.extend(ranges))
+    monkeypatch.setattr(source_module, "_ADVISED", 10)
+    monkeypatch.setattr(source_module.os, "preadv", preadv, raising=False)
+    monkeypatch.setattr(source_module.os, "RWF_NOWAIT", 8, raising=False)
+    before = threading.enumerate()
+    with FileSource(tmp_path / "a") as source:
+        source.advise_behind([(5, 25)])
+        begun = [t for t in threading.enumerate() if t not in before]
+    for thread in begun:
+        thread.join(60)
+    assert sorted(advised) == want
+    assert want or not begun
+
+
+def test_threads_announce_each_piece_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").write_bytes(bytes(100))
+    advised: Ranges = []
+    monkeypatch.setattr(source_module, "_ADVISED", 10)
+    monkeypatch.setattr(source_module, "_is_cached", lambda *_: False)
+    monkeypatch.setattr(source_module, "_will_need", lambda fd, ranges: advised.extend(ranges))
     before = threading.enumerate()
     source = FileSource(tmp_path / "a")
     source.advise_behind([(0, 45), (50, 10)])
@@ -321,11 +332,14 @@ def mapped_file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("private", [False, True])
-def test_pages_of_a_view_are_mapped_before_they_are_touched(private: bool, mapped_file: Path) -> None:
+def test_pages_of_a_view_are_mapped_before_they_are_touched(
+    private: bool, mapped_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = threading.enumerate()
     with FileSource(mapped_file) as source:
         view = source.map(private)
         assert resident(mapped_file) == 0
+        monkeypatch.setattr(source_module, "_is_cached", lambda *_: False)
         source.advise_behind([(5, MIB // 2)], prefetch._populating(view))
         for thread in (t for t in threading.enumerate() if t not in before):
             thread.join(60)

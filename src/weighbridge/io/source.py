@@ -160,12 +160,13 @@ class FileSource(Source):
 
     def advise_behind(self, ranges: Iterable[tuple[int, int]], fetch: Fetch | None = None) -> None:
         """As `advise`, by threads of its own, which a `close` doesn't stop: a device answers several requests at a time
-        faster than one. `fetch`: a better way to have them read, where it can."""
+        faster than one. What is in memory is left out. `fetch`: a better way to have them read, where it can."""
+        fd = self.fileno()
         ends = [(start, start + length) for start, length in ranges]
-        pieces = deque((at, min(_ADVISED, end - at)) for start, end in ends for at in range(start, end, _ADVISED))
+        whole = ((at, min(_ADVISED, end - at)) for start, end in ends for at in range(start, end, _ADVISED))
+        pieces = deque(piece for piece in whole if not _is_cached(fd, *piece))
         for _ in range(min(_ADVISERS, len(pieces))):
-            fd = os.dup(self.fileno())
-            threading.Thread(target=_fetch_then_close, args=(fd, pieces, fetch), daemon=True).start()
+            threading.Thread(target=_fetch_then_close, args=(os.dup(fd), pieces, fetch), daemon=True).start()
 
     def map(self, private: bool = False) -> memoryview:
         """The whole file as a view, which keeps the mapping alive after `close`. Read-only; a `private` view may be
@@ -201,14 +202,11 @@ _ADVISERS: Final = min(os.cpu_count() or 1, 4)
 
 
 def _fetch_then_close(fd: int, pieces: deque[tuple[int, int]], fetch: Fetch | None) -> None:
-    """Take (offset, length) pieces and have them fetched, or else announce them, but for those whose first and last
-    page are in memory: advice on these costs a look at every page. Closes the descriptor."""
+    """Take (offset, length) pieces and have them fetched, or else announce them. Closes the descriptor."""
     try:
         while pieces:
             offset, length = pieces.popleft()
-            if fetch is not None and fetch(offset, length):
-                continue
-            if not (_is_cached(fd, offset) and _is_cached(fd, offset + length - 1)):
+            if fetch is None or not fetch(offset, length):
                 _will_need(fd, [(offset, length)])
     except IndexError:  # another thread took the last one
         pass
@@ -216,10 +214,12 @@ def _fetch_then_close(fd: int, pieces: deque[tuple[int, int]], fetch: Fetch | No
         os.close(fd)
 
 
-def _is_cached(fd: int, offset: int) -> bool:
-    """Whether a byte can be read without waiting for the device; False where the system can't tell."""
+def _is_cached(fd: int, offset: int, length: int) -> bool:
+    """Whether the first and the last of these bytes can be read without waiting for the device; False where the system
+    can't tell. Fetching what is in memory would only get in the way of its reader."""
+    byte = [bytearray(1)]
     try:
-        return os.preadv(fd, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
+        return all(os.preadv(fd, byte, at, os.RWF_NOWAIT) == 1 for at in (offset, offset + length - 1))
     except (OSError, AttributeError):
         return False
 

@@ -40,7 +40,7 @@ def reports_free_memory(devices: Path = _DEVICES) -> bool:
         return False
     try:
         return any(_is_reporting(device) for device in devices.iterdir())
-    except OSError:  # no virtio, or not to be looked at
+    except OSError:  # no virtio, or none that may be read
         return False
 
 
