@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -51,9 +51,8 @@ class Engine:
     """`weights`: a provider under canonical names."""
 
     def __init__(self, weights: Provider) -> None:
-        self.weights, self.config = weights, weights.config
-        check(self.config)
-        assert self.config.rope is not None
+        check(weights.config)
+        self.weights, self.config = weights, cast("Any", weights.config)
         self.frequencies = frequencies(self.config.rope)
         self.embedding = weights.get("embed.weight", dtype="f32")
         head = "embed.weight" if self.config.tied_embeddings else "head.weight"

@@ -278,8 +278,8 @@ def test_what_is_in_memory_is_not_announced_again(
     advised: Ranges = []
     monkeypatch.setattr(source_module, "_will_need", lambda fd, ranges: advised.extend(ranges))
     monkeypatch.setattr(source_module, "_ADVISED", 10)
-    monkeypatch.setattr(source_module.os, "preadv", preadv, raising=False)
-    monkeypatch.setattr(source_module.os, "RWF_NOWAIT", 8, raising=False)
+    monkeypatch.setattr(os, "preadv", preadv, raising=False)
+    monkeypatch.setattr(os, "RWF_NOWAIT", 8, raising=False)
     before = threading.enumerate()
     with FileSource(tmp_path / "a") as source:
         source.advise_behind([(5, 25)])
