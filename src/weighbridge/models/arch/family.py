@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any, Final
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import LAYERS
 from weighbridge.base.spec import Shape
-from weighbridge.models.arch.config import DERIVED, compiled_rules, effective
+from weighbridge.models.arch.config import DERIVED, effective
+from weighbridge.models.arch.config_rules import compiled_rules
 from weighbridge.models.arch.derived import filled_in, made
 from weighbridge.models.arch.dialects import best_prefix, detect_dialect
 from weighbridge.models.arch.expand import (
