@@ -17,8 +17,9 @@ from tests.models.reference_cases import golden
 from weighbridge.base.dtypes import F32, Q8_0
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
+from weighbridge.models.arch.build import build_family
 from weighbridge.models.arch.expand import Sizes
-from weighbridge.models.arch.family import Family, build_family
+from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.mapping_report import MappingError
 from weighbridge.models.arch.registry import families, family_of_gguf, family_of_hf
 from weighbridge.models.arch.tables.documents import resolve
