@@ -34,7 +34,7 @@ def losses_of(tensors: Mapping[str, Node], allow_requantize: bool = False) -> li
     decoded = [
         Loss(f"decoded to F32: {reason}", name)
         for name, nodes in computed.items()
-        for reason in dict.fromkeys(n.reason for n in nodes if isinstance(n, Decode | DecodePacked))  # of each part once
+        for reason in dict.fromkeys(n.reason for n in nodes if isinstance(n, Decode | DecodePacked))  # once
         if reason
     ]
     return [*(Loss("quantized a second time", name) for name in again), *decoded]
