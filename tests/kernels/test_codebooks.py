@@ -107,6 +107,7 @@ def test_levels_equal_the_reference(name: str, kind: str) -> None:
 
 
 @pytest.mark.oracle
+@pytest.mark.slow  # llama.cpp takes seconds to prepare each type
 @examples(40)
 @given(
     way=st.sampled_from(WAYS), blocks=st.integers(1, 5), rows=st.integers(1, 5),
