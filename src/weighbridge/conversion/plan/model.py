@@ -112,8 +112,8 @@ class Plan(Closing):
     model: Closing | None = None
 
     def __repr__(self) -> str:
-        files = len(self.files) + len(self.texts)
-        return f"<{type(self).__name__} {self.source} -> {self.target}: {self.format}, {files:,} files, {self.size:,} bytes>"
+        what = f"{self.format}, {len(self.names):,} files, {self.size:,} bytes"
+        return f"<{type(self).__name__} {self.source} -> {self.target}: {what}>"
 
     def run(self, progress: Progress | None = None) -> Result:
         """Write what is planned, all or nothing. On an error or an interrupt nothing is left behind and the old target
