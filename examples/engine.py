@@ -11,32 +11,24 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 import weighbridge as wb
 from weighbridge.providers.base import Provider
 from weighbridge.providers.config import ModelConfig, RopeConfig
 
-Array = NDArray[np.float32]
-
-
-def rms_norm(x: Array, weight: Array, eps: float) -> Array:
-    found: Array = x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight
-    return found
+Array = Any  # NDArray[np.float32]
 
 
 def silu(x: Array) -> Array:
-    found: Array = x / (1 + np.exp(-x))
-    return found
+    return x / (1 + np.exp(-x))
 
 
 def softmax(x: Array) -> Array:
     powers = np.exp(x - x.max(-1, keepdims=True))
-    found: Array = powers / powers.sum(-1, keepdims=True)
-    return found
+    return powers / powers.sum(-1, keepdims=True)
 
 
 def frequencies(rope: RopeConfig) -> Array:
@@ -52,23 +44,21 @@ def frequencies(rope: RopeConfig) -> Array:
     low, high = rope.parameters["low_freq_factor"], rope.parameters["high_freq_factor"]
     turns = rope.original_context * plain / (2 * math.pi)
     smooth = np.clip((turns - low) / (high - low), 0, 1)
-    found: Array = ((1 - smooth) * plain / factor + smooth * plain).astype(np.float32)
-    return found
+    return ((1 - smooth) * plain / factor + smooth * plain).astype(np.float32)
 
 
 class Engine:
     """`weights`: a provider under canonical names."""
 
     def __init__(self, weights: Provider) -> None:
-        self.weights, self.config = weights, weights.config
-        check(self.config)
-        assert self.config.rope is not None
+        check(weights.config)
+        self.weights, self.config = weights, cast("Any", weights.config)
         self.frequencies = frequencies(self.config.rope)
         self.embedding = weights.get("embed.weight", dtype="f32")
         head = "embed.weight" if self.config.tied_embeddings else "head.weight"
         self.head = weights.get(head, dtype="f32")
-        self.keys: list[Array | None] = [None] * self.config.layers
-        self.values: list[Array | None] = [None] * self.config.layers
+        self.keys: list[Array] = [None] * self.config.layers
+        self.values: list[Array] = [None] * self.config.layers
         self.position = 0
 
     def forward(self, tokens: Sequence[int]) -> Array:
@@ -79,13 +69,12 @@ class Engine:
             x = x + self.attention(layer, x, np.cos(angles), np.sin(angles))
             x = x + self.mlp(layer, x)
         self.position += len(tokens)
-        x = rms_norm(x, self.weights.get("norm.weight", dtype="f32"), self.eps)
-        logits: Array = x @ self.head.T
-        return logits
+        x = self.norm(x, "norm")
+        return x @ self.head.T
 
-    @property
-    def eps(self) -> float:
-        return self.config.norm_eps or 0.0
+    def norm(self, x: Array, name: str) -> Array:
+        weight = self.weights.get(f"{name}.weight", dtype="f32")
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + (self.config.norm_eps or 0.0)) * weight
 
     def linear(self, x: Array, *names: str) -> Array:
         """x times the transpose of weights, which are fused into one matrix, and their biases where there are any."""
@@ -93,13 +82,12 @@ class Engine:
         y = x @ wb.Tensor("fused", {"fused": fused.tensor}).numpy().T
         if self.weights.has(f"{names[0]}.bias"):
             y = y + np.concatenate([self.weights.get(f"{name}.bias", dtype="f32") for name in names])
-        found: Array = y
-        return found
+        return y
 
     def attention(self, layer: int, x: Array, cos: Array, sin: Array) -> Array:
         c, name, n = self.config, f"layers.{layer}.attention", len(x)
-        heads, groups, size = int(c.heads), int(c.kv_heads), int(c.head_dim)  # type: ignore[arg-type]
-        x = rms_norm(x, self.weights.get(f"{name}.norm.weight", dtype="f32"), self.eps)
+        heads, groups, size = int(c.heads), int(c.kv_heads), int(c.head_dim)
+        x = self.norm(x, f"{name}.norm")
         qkv = self.linear(x, f"{name}.q", f"{name}.k", f"{name}.v")
         q, k, v = np.split(qkv, [heads * size, (heads + groups) * size], axis=-1)
         q, k = (rotate(part.reshape(n, -1, size), cos, sin) for part in (q, k))
@@ -115,11 +103,11 @@ class Engine:
         for kept, new in ((self.keys, k), (self.values, v)):
             before = kept[layer]
             kept[layer] = new if before is None else np.concatenate([before, new])
-        return self.keys[layer], self.values[layer]  # type: ignore[return-value]
+        return self.keys[layer], self.values[layer]
 
     def mlp(self, layer: int, x: Array) -> Array:
         name = f"layers.{layer}.mlp"
-        x = rms_norm(x, self.weights.get(f"{name}.norm.weight", dtype="f32"), self.eps)
+        x = self.norm(x, f"{name}.norm")
         gate, up = np.split(self.linear(x, f"{name}.gate", f"{name}.up"), 2, axis=-1)
         return self.linear(silu(gate) * up, f"{name}.down")
 
@@ -135,8 +123,7 @@ def rotate(x: Array, cos: Array, sin: Array) -> Array:
     half = cos.shape[-1]
     a, b, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     cos, sin = cos[:, None], sin[:, None]
-    found: Array = np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=-1).astype(np.float32)
-    return found
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=-1).astype(np.float32)
 
 
 def check(config: ModelConfig) -> None:

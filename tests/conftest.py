@@ -9,9 +9,10 @@ from collections.abc import Iterable
 
 import pytest
 from hypothesis import settings
+from tests.examples import SAMPLED
 
 settings.register_profile("untimed", settings.default, deadline=None)
-settings.register_profile("sample", settings.default, deadline=None, max_examples=25)
+settings.register_profile("sample", settings.default, deadline=None, max_examples=SAMPLED)
 settings.load_profile("untimed")
 
 #: Tests that only `make test-all` runs.

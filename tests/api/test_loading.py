@@ -145,6 +145,26 @@ def test_packed_weights_go_to_the_modules_of_transformers(scheme: str, tmp_path:
         assert torch.equal(*(model(torch.tensor([[1, 5, 7, 2]])).logits for model in (found, want)))
 
 
+@pytest.mark.parametrize("options", [{"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, {"load_in_8bit": True}])
+def test_weights_of_bitsandbytes_go_to_its_modules(options: dict[str, Any], tmp_path: Path) -> None:
+    """Every stored byte is what transformers makes of the folder itself."""
+    transformers = pytest.importorskip("transformers", reason=NOTHING)
+    pytest.importorskip("bitsandbytes", reason=NOTHING)
+    wide = {k: np.resize(v, [128 if n in (64, 96) else n for n in v.shape]) for k, v in llama_tensors().items()}
+    wb.save(wide, tmp_path / "wide")
+    config = {**CONFIG, "hidden_size": 128, "intermediate_size": 128, "head_dim": 32, "num_key_value_heads": 1}
+    (tmp_path / "wide" / "config.json").write_text(json.dumps(config))
+    kind, how = transformers.LlamaForCausalLM, transformers.BitsAndBytesConfig(**options)
+    made = kind.from_pretrained(tmp_path / "wide", quantization_config=how, device_map="cpu")
+    made.save_pretrained(tmp_path / "packed")
+    want = kind.from_pretrained(tmp_path / "packed", device_map="cpu").state_dict()
+    found = wb.from_pretrained(kind, tmp_path / "packed", packed=True).state_dict()
+    assert any(tensor.dtype in (torch.uint8, torch.int8) for tensor in want.values())
+    assert {name: (t.dtype, t.tolist()) for name, t in found.items()} == {
+        name: (t.dtype, t.tolist()) for name, t in want.items()
+    }
+
+
 def test_packed_is_refused_where_transformers_has_no_modules(folder: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason=NOTHING)
     wb.convert(folder, tmp_path / "mlx", to=wb.MlxOptions(q_bits=4, q_group_size=32))

@@ -6,8 +6,9 @@ import json
 import mmap
 import os
 import pickle
+import subprocess
+import sys
 import threading
-from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ import pytest
 from tests.api.test_provider import CONFIG
 
 import weighbridge as wb
-from weighbridge.base.dtypes import F32
+from weighbridge.base.dtypes import BF16, F32
 from weighbridge.base.errors import UsageError
 from weighbridge.io import page_cache
+from weighbridge.io import source as source_module
 from weighbridge.io.source import FileSource
 from weighbridge.tensors import nodes, prefetch
 
@@ -54,7 +56,7 @@ def announced(monkeypatch: pytest.MonkeyPatch) -> dict[str, Ranges]:
     found: dict[str, Ranges] = {"advise": [], "advise_behind": []}
     for name, ranges in found.items():
 
-        def note(source: FileSource, told: Iterable[tuple[int, int]], ranges: Ranges = ranges) -> None:
+        def note(source: FileSource, told: Iterable[tuple[int, int]], *_: Any, ranges: Ranges = ranges) -> None:
             ranges.extend(told)
 
         monkeypatch.setattr(FileSource, name, note)
@@ -233,8 +235,6 @@ def test_parts_and_windows_are_bytes_of_files(tmp_path: Path, announced: dict[st
 
 def test_announcing_goes_on_after_close_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread has a descriptor of its own, and closes it."""
-    from weighbridge.io import source as module
-
     (tmp_path / "a").write_bytes(b"x" * 100)
     go, seen = threading.Event(), []
 
@@ -242,8 +242,8 @@ def test_announcing_goes_on_after_close_and_leaves_nothing(tmp_path: Path, monke
         go.wait(60)
         seen.append((fd, os.pread(fd, 3, 0), list(ranges)))
 
-    monkeypatch.setattr(module, "_will_need", slow)
-    monkeypatch.setattr(module, "_is_cached", lambda fd, at: False)
+    monkeypatch.setattr(source_module, "_will_need", slow)
+    monkeypatch.setattr(source_module, "_is_cached", lambda *_: False)
     before = threading.enumerate()
     source = FileSource(tmp_path / "a")
     source.advise_behind([(0, 3)])
@@ -257,32 +257,45 @@ def test_announcing_goes_on_after_close_and_leaves_nothing(tmp_path: Path, monke
         os.fstat(fd)
 
 
-def test_what_is_in_memory_is_not_announced_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from weighbridge.io import source as module
-
-    (tmp_path / "a").write_bytes(bytes(100))
-    advised: Ranges = []
-    monkeypatch.setattr(module, "_will_need", lambda fd, ranges: advised.extend(ranges))
-    for cached, want in (
+@pytest.mark.parametrize(
+    ("cached", "want"),
+    [
         (range(0), [(5, 10), (15, 10), (25, 5)]),
         (range(100), []),
         (range(20), [(15, 10), (25, 5)]),  # a piece of which the end is missing
         (range(15, 100), [(5, 10)]),
-    ):
-        advised.clear()
-        monkeypatch.setattr(module, "_is_cached", lambda fd, at, cached=cached: at in cached)
-        module._will_need_then_close(os.open(tmp_path / "a", os.O_RDONLY), deque([(5, 10), (15, 10), (25, 5)]))
-        assert advised == want
-
-
-def test_threads_announce_each_piece_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from weighbridge.io import source as module
+    ],
+)
+def test_what_is_in_memory_is_not_announced_again(
+    cached: range, want: Ranges, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def preadv(fd: int, buffers: list[bytearray], at: int, flags: int) -> int:
+        if at not in cached:
+            raise BlockingIOError
+        return 1
 
     (tmp_path / "a").write_bytes(bytes(100))
     advised: Ranges = []
-    monkeypatch.setattr(module, "_ADVISED", 10)
-    monkeypatch.setattr(module, "_is_cached", lambda fd, at: False)
-    monkeypatch.setattr(module, "_will_need", lambda fd, ranges: advised.extend(ranges))
+    monkeypatch.setattr(source_module, "_will_need", lambda fd, ranges: advised.extend(ranges))
+    monkeypatch.setattr(source_module, "_ADVISED", 10)
+    monkeypatch.setattr(os, "preadv", preadv, raising=False)
+    monkeypatch.setattr(os, "RWF_NOWAIT", 8, raising=False)
+    before = threading.enumerate()
+    with FileSource(tmp_path / "a") as source:
+        source.advise_behind([(5, 25)])
+        begun = [t for t in threading.enumerate() if t not in before]
+    for thread in begun:
+        thread.join(60)
+    assert sorted(advised) == want
+    assert want or not begun
+
+
+def test_threads_announce_each_piece_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").write_bytes(bytes(100))
+    advised: Ranges = []
+    monkeypatch.setattr(source_module, "_ADVISED", 10)
+    monkeypatch.setattr(source_module, "_is_cached", lambda *_: False)
+    monkeypatch.setattr(source_module, "_will_need", lambda fd, ranges: advised.extend(ranges))
     before = threading.enumerate()
     source = FileSource(tmp_path / "a")
     source.advise_behind([(0, 45), (50, 10)])
@@ -290,3 +303,82 @@ def test_threads_announce_each_piece_once(tmp_path: Path, monkeypatch: pytest.Mo
     for thread in (t for t in threading.enumerate() if t not in before):
         thread.join(60)
     assert sorted(advised) == [(0, 10), (10, 10), (20, 10), (30, 10), (40, 5), (50, 10)]
+
+
+# ---------------------------------------------------------------------- mapped ahead
+
+
+def resident(path: Path) -> int:
+    """Bytes of the mappings of a file whose pages are in this process's page table."""
+    inside, total = False, 0
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        head = line.split()[0]
+        if "-" in head and not head.endswith(":"):
+            inside = line.endswith(str(path))
+        elif inside and head == "Rss:":
+            total += int(line.split()[1]) * 1024
+    return total
+
+
+@pytest.fixture
+def mapped_file(tmp_path: Path) -> Path:
+    """A file of 1 MiB. Skips where the system can't map pages ahead."""
+    path = tmp_path.resolve() / "a"
+    path.write_bytes(b"x" * MIB)
+    with mmap.mmap(-1, mmap.PAGESIZE) as page:
+        if not page_cache.populate(np.frombuffer(page, np.uint8).ctypes.data, mmap.PAGESIZE):
+            pytest.skip("NOTHING WAS MAPPED AHEAD: Linux does that since 5.14")
+    return path
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_pages_of_a_view_are_mapped_before_they_are_touched(
+    private: bool, mapped_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = threading.enumerate()
+    with FileSource(mapped_file) as source:
+        view = source.map(private)
+        assert resident(mapped_file) == 0
+        monkeypatch.setattr(source_module, "_is_cached", lambda *_: False)
+        source.advise_behind([(5, MIB // 2)], prefetch._populating(view))
+        for thread in (t for t in threading.enumerate() if t not in before):
+            thread.join(60)
+    assert resident(mapped_file) >= MIB // 2
+    assert view[MIB - 1] == ord("x")
+
+
+def test_mapping_ahead_ends_where_the_file_does(mapped_file: Path) -> None:
+    with FileSource(mapped_file) as source:
+        fetch = prefetch._populating(source.map())
+        assert not fetch(MIB, 1)  # beyond the mapping
+        os.truncate(mapped_file, mmap.PAGESIZE)
+        assert not fetch(0, MIB)  # and no signal
+        assert fetch(0, mmap.PAGESIZE)
+
+
+def test_a_program_may_end_while_pages_are_mapped(folder: Path) -> None:
+    """Threads that map pages are stopped with the interpreter, wherever they are."""
+    code = f"import weighbridge as wb; print(len(wb.open({str(folder)!r}).numpy()))"
+    for _ in range(3):
+        ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "12\n", "")
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch", "bf16"])
+def test_what_is_computed_is_not_mapped(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Views are mapped in the mapping that they are views of; what is decoded is read and never mapped."""
+    if kind != "numpy":
+        pytest.importorskip("torch", reason=NOTHING)
+    seen: list[tuple[bool, bool | None]] = []
+
+    def note(source: FileSource, ranges: Ranges, readonly: bool | None = None) -> None:
+        seen.append((bool(ranges), readonly))
+
+    monkeypatch.setattr(FileSource, "advise_behind", note)
+    monkeypatch.setattr(prefetch, "_populating", lambda view: view.readonly)
+    with wb.open(folder) as model:
+        if kind == "bf16":
+            prefetch.prefetch_behind([nodes.as_node(model[name].node, BF16) for name in model], private=True)
+        else:
+            getattr(model, kind)()
+    assert seen == [(True, {"numpy": True, "torch": False, "bf16": None}[kind])]

@@ -9,8 +9,9 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 import weighbridge as wb
 from weighbridge.base.dtypes import BF16, F32
@@ -188,7 +189,7 @@ def test_mlx_parts_are_one_tensor_and_fuse_as_one(tmp_path: Path) -> None:
         max_size=5,
     ),
 )
-@settings(max_examples=500)
+@examples(500)
 def test_indexing_is_numpys(shape: list[int], key: list[object]) -> None:
     """Whatever numpy says to an index of integers, slices and `...`, we say."""
     array = np.arange(int(np.prod(shape)), dtype=np.float32).reshape(shape)

@@ -148,14 +148,22 @@ def opening_parsers(path: Path) -> Faults:
         yield from _calls(path, {"open", "io.open", "os.open", "FileSource", "Path"})
 
 
+# Those of the command line, and a process of our own that answers its parent.
+PRINTS = {"cli/render.py", "cli/main.py", "page/findings.py"}
+# What is left in a bucket beside an object that is whole: no result has a place for it, and it costs money.
+WARNS = {"adapters/remote/buckets/gcs.py"}
+
+
 def printing(path: Path) -> Faults:
-    yield from _calls(path, {"print", "pprint.pprint", "warnings.warn", "logging.getLogger", "logging.warning"})
-    if house.short(path) not in ("cli/render.py", "cli/main.py"):
+    yield from _calls(path, {"print", "pprint.pprint", "logging.getLogger", "logging.warning"})
+    if house.short(path) not in WARNS:
+        yield from _calls(path, {"warnings.warn"})
+    if house.short(path) not in PRINTS:
         yield from _calls(path, {"sys.stdout.write", "sys.stderr.write", "sys.stdout.buffer.write", "click.echo"})
 
 
-# Programs of the system with fixed arguments (nvidia-smi, sysctl): what this machine's GPU is.
-ASKS_THE_SYSTEM = {"fitting/devices.py"}
+# Programs of the system with fixed arguments: what this machine's GPU is (nvidia-smi, sysctl), unmounting (fusermount).
+ASKS_THE_SYSTEM = {"fitting/devices.py", "adapters/serving/mount.py"}
 # Processes of our own: one with limits, in which a chat template is rendered; one with a runtime that may abort; one
 # that takes the memory of a check with it.
 CONFINES = {"adapters/chat_template.py", "adapters/runtimes/process.py", "page/findings.py"}

@@ -142,7 +142,9 @@ ROWS = [(name, use) for name, uses in USES.items() for use in uses]
 
 @pytest.fixture(autouse=True)
 def _served(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What serves until it is stopped prints instead what it was to serve, and how."""
+    """What serves until it is stopped prints instead what it was to serve, and how. Others' tests are offline."""
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.delenv("TRANSFORMERS_OFFLINE", raising=False)
     from weighbridge.adapters.serving import hub_server
     from weighbridge.adapters.serving import mount as mounting
     from weighbridge.page import viewing

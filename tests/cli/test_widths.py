@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tests.cli.test_matrix import elsewhere, expanded, words  # noqa: F401  # the models
+from tests.cli.test_matrix import expanded, words  # noqa: F401  # the models
 from tests.cli.test_options import sources  # noqa: F401
 
 from weighbridge.cli import render

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.containers import _ggml
 from tests.containers._gguf_models import metadata, model, render, tensors
+from tests.examples import examples
 
 from weighbridge.base import byteorder
 from weighbridge.base.dtypes import BY_NAME, TABLE
@@ -81,7 +82,7 @@ def plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, gguf.LazyArray) else value
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.dictionaries(keys, kvs, max_size=6), directories, st.sampled_from([8, 32, 64, 4096]))
 def test_what_was_written_is_read_back(pairs: dict[str, KV], slots: list[tuple[str, Spec]], alignment: int) -> None:
     layout = gguf.layout(slots, pairs, alignment=alignment)
@@ -110,7 +111,7 @@ def test_what_was_written_is_read_back(pairs: dict[str, KV], slots: list[tuple[s
 
 @needs_llama_cpp
 @pytest.mark.oracle
-@settings(max_examples=100)
+@examples(100)
 @given(st.dictionaries(keys, flat), directories, st.sampled_from([8, 32, 4096]))
 def test_llama_cpp_reads_it(pairs: dict[str, KV], slots: list[tuple[str, Spec]], alignment: int) -> None:
     layout = gguf.layout(slots, pairs, alignment=alignment)

@@ -9,9 +9,10 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.containers.safetensors_cases import CASES, GOOD, Case, entry, file, one
+from tests.examples import examples
 
 from weighbridge.base.dtypes import RANK
 from weighbridge.base.errors import FormatError
@@ -365,7 +366,7 @@ def files(draw: Any) -> bytes:
 
 
 @pytest.mark.oracle
-@settings(max_examples=600)
+@examples(600)
 @given(files())
 @example(one(entry(shape="[2,9223372036854775808,4,0]", offsets="[0,0]"), 0))
 def test_random_files_get_the_references_verdict(data: bytes) -> None:
@@ -375,7 +376,7 @@ def test_random_files_get_the_references_verdict(data: bytes) -> None:
 
 
 @pytest.mark.oracle
-@settings(max_examples=400)
+@examples(400)
 @given(st.sampled_from(CASES), st.data())
 def test_damaged_cases_get_the_references_verdict(case: Case, draw: Any) -> None:
     data = bytearray(case.data[:2000])
@@ -392,7 +393,7 @@ def test_damaged_cases_get_the_references_verdict(case: Case, draw: Any) -> None
 
 
 @pytest.mark.oracle
-@settings(max_examples=300)
+@examples(300)
 @given(junk)
 def test_json_is_judged_as_serde_judges_it(value: str) -> None:
     data = one(f'{{"dtype":"I32","shape":[2],"data_offsets":[0,8],"x":{value}}}')
@@ -404,7 +405,7 @@ def digits(text: str) -> st.SearchStrategy[str]:
 
 
 @pytest.mark.oracle
-@settings(max_examples=400)
+@examples(400)
 @given(digits(r"-?(0|[1-9][0-9]{0,24})(\.[0-9]{1,25})?([eE][+-]?[0-9]{1,3})?"))
 @example("1.7976931348623157e308")
 @example("1.7976931348623158e308")

@@ -6,8 +6,9 @@ import io
 import tarfile
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.containers.archive import tar as tars
@@ -82,7 +83,7 @@ NAMES = st.text(alphabet="ab/.é\u4e2d", min_size=1, max_size=150).filter(lambda
     ),
     st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]),
 )
-@settings(max_examples=150)
+@examples(150)
 def test_any_members_are_those_of_tarfile(drawn: list[tuple[str, bytes, bytes]], form: int) -> None:
     members = [(n, k, d if k == tarfile.REGTYPE else b"", "t" if k == tarfile.SYMTYPE else "") for n, k, d in drawn]
     data = made(members, form)
@@ -138,7 +139,7 @@ def test_a_sparse_file_is_called_one() -> None:
 
 
 @given(st.integers(0, 511), st.integers(0, 255))
-@settings(max_examples=300)
+@examples(300)
 def test_any_byte_changed_is_refused_or_read(at: int, value: int) -> None:
     data = bytearray(GOOD)
     data[at] = value

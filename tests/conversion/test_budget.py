@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.oracles import quantize_cases
 
 import weighbridge
@@ -37,7 +38,7 @@ def test_a_hull_falls_ever_slower(found: list[Offer]) -> None:
     assert all(g > 0 for g in gains)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(models, st.integers(0, 400))
 def test_an_allocation_fits_and_is_near_the_best(found: dict[str, list[Offer]], room: int) -> None:
     least = sum(min(o.nbytes for o in options) for options in found.values())

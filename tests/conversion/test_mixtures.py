@@ -23,7 +23,7 @@ from weighbridge.base.dtypes import BY_NAME, F32, DType
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.ftypes import FILE_TYPES, FileType
 from weighbridge.base.spec import Spec
-from weighbridge.conversion.quantize import ftypes
+from weighbridge.conversion.quantize import ftypes, type_conditions
 from weighbridge.conversion.quantize.ftypes import ModelFacts, TypeOptions, choose_types, ordered, parse_ftype
 
 pytestmark = pytest.mark.oracle
@@ -256,7 +256,8 @@ def test_every_word_of_the_table_is_needed(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(found) > 300
     for what, shows, bad in found:
         rows = ftypes.build_table(bad, bad["ftypes"])
-        monkeypatch.setattr(ftypes, "table", lambda rows=rows: rows)
+        for place in (ftypes, type_conditions):
+            monkeypatch.setattr(place, "table", lambda rows=rows: rows)
         if not difference(shows, order):
             survivors.append(what)
     assert survivors == []

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 import weighbridge as wb
 from weighbridge.base.dtypes import TABLE
@@ -134,7 +135,7 @@ VALUES = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(value=VALUES)
 def test_every_value_comes_back(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
     path = tmp_path_factory.mktemp("v") / "c"
@@ -355,7 +356,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(JSON)
 def test_any_json_is_a_value_or_an_error(value: Any) -> None:
     body = json.dumps({"format": "weighbridge-checkpoint", "version": 1, "state": value}).encode()

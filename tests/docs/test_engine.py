@@ -85,3 +85,7 @@ def test_it_runs_as_a_script(folder: Path) -> None:
     assert len(done.stdout.split()) == 3, done.stderr
     config = json.loads((folder / "hf" / "config.json").read_text())
     assert all(0 <= int(token) < config["vocab_size"] for token in done.stdout.split())
+
+
+def test_the_engine_is_small() -> None:
+    assert len((ROOT / "examples" / "engine.py").read_text(encoding="utf-8").splitlines()) <= 150

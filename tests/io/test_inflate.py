@@ -12,8 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import MIB
@@ -51,7 +52,7 @@ def opened(data: bytes = TEXT, level: int = 6, **change: Any) -> InflateSource:
 
 
 @given(st.lists(st.tuples(st.integers(0, len(TEXT)), st.integers(0, 4000)), max_size=12), st.sampled_from([0, 1, 9]))
-@settings(max_examples=60)
+@examples(60)
 def test_any_order_gives_the_same_bytes(reads: list[tuple[int, int]], level: int) -> None:
     source = opened(level=level)
     for at, length in reads:

@@ -11,8 +11,9 @@ import zlib
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from weighbridge.io import decompress as unpack
 from weighbridge.io.decompress import UnpackSource, codec_of
@@ -48,7 +49,7 @@ def test_the_bytes_are_those_that_were_packed(codec: str) -> None:
 
 @CODEC
 @given(st.lists(st.tuples(st.integers(0, len(DATA)), st.integers(0, 70_000)), max_size=6))
-@settings(max_examples=20)
+@examples(20)
 def test_any_place_can_be_read_in_any_order(codec: str, places: list[tuple[int, int]]) -> None:
     source = opened(codec, PACK[codec](DATA))
     for at, length in places:
@@ -117,7 +118,7 @@ def test_a_dictionary_beyond_the_limit_is_damage() -> None:
 
 
 @given(st.sampled_from(sorted(PACK)), st.binary(max_size=300), st.integers(0, 200), st.integers(0, 255))
-@settings(max_examples=300)
+@examples(300)
 def test_damage_of_any_kind_is_trouble_and_no_error(codec: str, data: bytes, at: int, value: int) -> None:
     packed = bytearray(PACK[codec](data))
     packed[at % len(packed)] = value

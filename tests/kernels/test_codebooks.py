@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.kernels import ggml
 from tests.kernels.data import LEVELS, SETS, Floats, numbers, running
 from tests.kernels.test_weighted import WEIGHTS, weights_of
@@ -106,7 +107,8 @@ def test_levels_equal_the_reference(name: str, kind: str) -> None:
 
 
 @pytest.mark.oracle
-@settings(max_examples=40)
+@pytest.mark.slow  # llama.cpp takes seconds to prepare each type
+@examples(40)
 @given(
     way=st.sampled_from(WAYS), blocks=st.integers(1, 5), rows=st.integers(1, 5),
     level=st.sampled_from(LEVELS or ("reference",)), seed=st.integers(0, 1 << 30), power=st.integers(-6, 6),

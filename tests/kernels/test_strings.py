@@ -6,8 +6,9 @@ import struct
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from weighbridge.base import native as door
 
@@ -77,7 +78,7 @@ def test_limits_of_the_count(way: str) -> None:
 
 @pytest.mark.skipif(door.native is None, reason="the extension isn't built")
 @given(st.binary(max_size=80), st.integers(0, 80), st.integers(0, 1 << 70), st.sampled_from([4, 8]), st.booleans())
-@settings(max_examples=300)
+@examples(300)
 def test_native_equals_python_on_any_bytes(data: bytes, at: int, count: int, width: int, big: bool) -> None:
     at = min(at, len(data))
     both = []

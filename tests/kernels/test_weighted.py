@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.kernels import ggml
 from tests.kernels.data import LEVELS, SETS, Floats, numbers, running
 
@@ -85,7 +86,7 @@ def test_levels_equal_the_reference(name: str, kind: str) -> None:
             assert counts == lost
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     name=st.sampled_from(WEIGHTED), blocks=st.integers(1, 40), rows=st.integers(0, 40),
     level=st.sampled_from(LEVELS or ("reference",)), seed=st.integers(0, 99),
@@ -161,7 +162,7 @@ def test_each_expert_has_weights_of_its_own() -> None:
     np.testing.assert_array_equal(tensor.read_all(), np.concatenate(want))
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(groups=st.sampled_from([1, 2, 3, 6]), cut=st.tuples(st.integers(0, 12), st.integers(0, 12)))
 def test_any_range_of_rows_can_be_read(groups: int, cut: tuple[int, int]) -> None:
     tensor, _, _ = node(12, 256, groups)

@@ -19,8 +19,9 @@ from tests.models.family_judges import judge_dialects, judge_recorded, recorded_
 from tests.models.reference_cases import CASES, golden
 
 from weighbridge.base.dtypes import F32
+from weighbridge.models.arch.build import build_family
 from weighbridge.models.arch.expand import Sizes
-from weighbridge.models.arch.family import Family, build_family
+from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.registry import families
 from weighbridge.models.arch.tables.documents import document, mixin, resolve
 from weighbridge.models.arch.write_order import as_read

@@ -14,6 +14,7 @@ from weighbridge.models.arch.tables.layers import LayerSet, as_config, layer_set
 
 SEEN: dict[str, Any] = {
     "types": ["a", "b", "c", "a"],
+    "layout": "split",
     "pattern": "M*M-",
     "heads": [0, 8, 8, 0],
     "flags": [True, False, False, True],
@@ -35,6 +36,9 @@ SEEN: dict[str, Any] = {
         ('types == "z"', set()),
         ('pattern == "M"', {0, 2}),
         ('pattern == "*"', {1}),
+        ('layout == "split"', {0, 1, 2, 3}),
+        ('not layout == "split"', set()),
+        ('layout == "joined"', set()),
         ("heads", {1, 2}),
         ("flags", {0, 3}),
         ("layer in few", {1, 3}),

@@ -9,16 +9,18 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.models.arch_judges import JUDGES, array, config_of, doc, nodes, random_hf
 from tests.models.reference_cases import golden
 
 from weighbridge.base.dtypes import F32, Q8_0
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
+from weighbridge.models.arch.build import build_family
 from weighbridge.models.arch.expand import Sizes
-from weighbridge.models.arch.family import Family, build_family
+from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.mapping_report import MappingError
 from weighbridge.models.arch.registry import families, family_of_gguf, family_of_hf
 from weighbridge.models.arch.tables.documents import resolve
@@ -97,7 +99,7 @@ def small_models(draw) -> tuple[Family, Sizes]:
     return family, family.sizes_from_hf(config)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(small_models(), st.data())
 def test_load_and_save_undo_each_other_between_any_two_dialects(model, data) -> None:
     family, sizes = model

@@ -5,8 +5,9 @@ from __future__ import annotations
 import string
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from weighbridge.base.limits import MODEL_CARD
 from weighbridge.models.arch.registry import families
@@ -27,7 +28,7 @@ _IDS = st.tuples(
 ).map("".join)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     st.one_of(_IDS, st.text(string.ascii_letters + string.digits + "-._/ ", max_size=24)),
     st.sampled_from([0, 7_000_000_000, -(10**9), 130_000, 1_500_000_000]),

@@ -15,8 +15,9 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.models._tokenizers import folder_files, reading
 from tests.oracles.vocabularies import text
 
@@ -72,7 +73,7 @@ pieces = st.lists(
 )
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(pieces, st.data())
 def test_any_model_survives(texts: list[str], data: st.DataObject) -> None:
     """Long pieces too (lengths of two bytes), which take the general path of the reader."""
@@ -344,7 +345,7 @@ def test_merges_from_scores_are_those_of_transformers() -> None:
     assert merges.from_scores(found.pieces, found.scores, skip) == generate_merges(index, normal.items())
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.lists(st.text("abc", min_size=2, max_size=5), max_size=12, unique=True))
 @example([])
 def test_scores_from_merges_give_the_merges_back(words: list[str]) -> None:
@@ -414,7 +415,7 @@ KINDS = ("spm", "spm-json", "bpe", "wordpiece", "t5", "xlmr", "tekken", "kimi")
 NAMES = ("tokenizer.json", "tokenizer_config.json", "tekken.json")
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(st.sampled_from(KINDS), st.sampled_from(NAMES), st.data(), JSON)
 def test_any_value_anywhere_is_a_vocabulary_or_a_refusal(kind: str, name: str, data: st.DataObject, value: Any) -> None:
     """No other exception, wherever a file says something else than it should; what is read can be written both ways."""

@@ -16,8 +16,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.models._tokenizers import (
     HEADS,
     NASTY,
@@ -111,7 +112,7 @@ def tiktoken_split(token: bytes, known: dict[bytes, int]) -> list[bytes]:
         parts[at : at + 2] = [parts[at] + parts[at + 1]]
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     st.lists(st.text("abc", min_size=2, max_size=6), unique=True, max_size=20), st.text("abc", max_size=100), st.data()
 )

@@ -15,8 +15,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.models._tokenizers import llamacpp_ids, reading, tokenizers_ids, trained, uncut
 from tests.oracles import tree
 
@@ -83,7 +84,7 @@ def seq(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.oracle
-@settings(max_examples=400)
+@examples(400)
 @given(
     processor=st.one_of(st.none(), one, many),
     config=st.one_of(st.none(), settings_file),
@@ -126,7 +127,7 @@ normalizer = st.recursive(
 
 
 @pytest.mark.oracle
-@settings(max_examples=150)
+@examples(150)
 @given(normalizer)
 def test_normalizer_flags_are_those_of_the_reference(item: Any) -> None:
     expected = reference().SpecialVocab.__new__(reference().SpecialVocab)

@@ -4,7 +4,7 @@ code, apart from the tables under test."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -167,6 +167,64 @@ def _deepseek(config: Config, w: Weights, ids: Any) -> Any:
     return _linear(_rms_norm(x, w["model.norm.weight"], epsilon), w, "lm_head")
 
 
+def _clamped(config: Config, w: Weights, x: Any, names: Sequence[str]) -> Any:
+    gate, up, down = names
+    limit = config["swiglu_limit"]
+    g, u = _linear(x, w, gate).clamp(max=limit), _linear(x, w, up).clamp(-limit, limit)
+    return _linear((u + 1) * g * (g * config["swiglu_alpha"]).sigmoid(), w, down)
+
+
+def _minimax_experts(config: Config, w: Weights, x: Any, at: str) -> Any:
+    import torch
+
+    scores = _linear(x, w, f"{at}.gate").sigmoid()
+    chosen = torch.topk(scores + w[f"{at}.e_score_correction_bias"], config["num_experts_per_tok"]).indices
+    shares = scores.gather(-1, chosen)
+    shares = shares / shares.sum(-1, keepdim=True) * config["routed_scaling_factor"]
+    rows = [
+        sum(
+            share * _clamped(config, w, row, [f"{at}.experts.{e}.{part}" for part in ("w1", "w3", "w2")])
+            for share, e in zip(own, which.tolist(), strict=True)
+        )
+        for row, own, which in zip(x, shares, chosen, strict=True)
+    ]
+    shared = [f"{at}.shared_experts.{part}_proj" for part in ("gate", "up", "down")]
+    return torch.stack(rows) + _clamped(config, w, x, shared)
+
+
+def _minimax_m3(config: Config, w: Weights, ids: Any) -> Any:
+    """modeling_minimax_m3_vl.py of transformers 5.23, under the published names, of a text so short that every block of
+    keys is picked."""
+    import torch
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, rotate_half
+
+    dim, turns, epsilon, count = config["head_dim"], config["rotary_dim"], config["rms_norm_eps"], len(ids)
+    settings = LlamaConfig(head_dim=turns, rope_parameters={"rope_theta": config["rope_theta"], "rope_type": "default"})
+    x = w["model.embed_tokens.weight"][ids]
+    cos, sin = (t[0] for t in LlamaRotaryEmbedding(settings)(x[None], torch.arange(count)[None]))
+
+    def rotated(t: Any) -> Any:
+        turned, rest = t[..., :turns], t[..., turns:]
+        return torch.cat([turned * cos + rotate_half(turned) * sin, rest], -1)
+
+    for i in range(config["num_hidden_layers"]):
+        at = f"model.layers.{i}"
+        normed = _rms_norm(x, 1 + w[f"{at}.input_layernorm.weight"], epsilon)
+        q, k, v = (
+            _linear(normed, w, f"{at}.self_attn.{p}_proj").reshape(count, -1, dim).transpose(0, 1) for p in "qkv"
+        )
+        norms = (1 + w[f"{at}.self_attn.{part}_norm.weight"] for part in "qk")
+        q, k = (rotated(_rms_norm(t, norm, epsilon)) for t, norm in zip((q, k), norms, strict=True))
+        x = x + _linear(_attention(q, k, v), w, f"{at}.self_attn.o_proj")
+        normed = _rms_norm(x, 1 + w[f"{at}.post_attention_layernorm.weight"], epsilon)
+        dense = [f"{at}.mlp.{p}_proj" for p in ("gate", "up", "down")]
+        sparse = f"{at}.block_sparse_moe.gate.weight" in w
+        made = _minimax_experts(config, w, normed, f"{at}.block_sparse_moe") if sparse else None
+        x = x + (_clamped(config, w, normed, dense) if made is None else made)
+    return _linear(_rms_norm(x, 1 + w["model.norm.weight"], epsilon), w, "lm_head")
+
+
 def rotate(x: Any, theta: float) -> Any:
     """The rotary embedding of [heads, tokens, width] at positions from 0, with the halves of each head apart."""
     import torch
@@ -306,6 +364,7 @@ def _smallthinker(config: Config, w: Weights, ids: Any) -> Any:
 
 MODELS: dict[str, Plain] = {
     "SmallThinkerForCausalLM": Plain(_smallthinker),
+    "MiniMaxM3SparseForCausalLM": Plain(_minimax_m3),
     "RWKV7ForCausalLM": Plain(_rwkv7),
     "BailingMoeForCausalLM": Plain(_ling),
     "LLaDAModelLM": Plain(_llada),

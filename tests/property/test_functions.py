@@ -6,8 +6,9 @@ from decimal import Decimal, localcontext
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from weighbridge.base.dtypes import BF16, F16, F32, Q8_0
 from weighbridge.base.errors import FormatError
@@ -63,7 +64,7 @@ def test_log_neg_of_any_other_number_is_the_nearest(a: float) -> None:
 
 
 @given(st.integers(0, 2**32), st.sampled_from([F32, F16, BF16]), st.data())
-@settings(max_examples=60)
+@examples(60)
 def test_an_applied_node_streams(seed: int, dtype, data: st.DataObject) -> None:
     """Any run of rows equals those rows of the whole, whatever the pieces are; the source may be of any float type."""
     rng = np.random.default_rng(seed)
@@ -78,7 +79,7 @@ def test_an_applied_node_streams(seed: int, dtype, data: st.DataObject) -> None:
 
 
 @given(st.integers(0, 2**32), st.sampled_from([F32, F16]), st.floats(-8, 8).filter(lambda x: abs(x) > 1e-30), st.data())
-@settings(max_examples=60)
+@examples(60)
 def test_a_scaled_node_has_torch_s_bits_and_streams(seed: int, dtype, by: float, data: st.DataObject) -> None:
     import torch
 
@@ -114,7 +115,7 @@ def test_a_scaled_node_of_other_types_is_f32_and_undoes_itself() -> None:
 
 
 @given(st.integers(0, 2**32), st.sampled_from([F32, F16, BF16, Q8_0]), st.sampled_from([1, 5, 5000]), st.data())
-@settings(max_examples=60)
+@examples(60)
 def test_rows_of_length_1_are_torch_s_and_stream(seed: int, dtype, width: int, data: st.DataObject) -> None:
     import torch
 

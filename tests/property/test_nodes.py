@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.property.trees import MOVED, Tree, stored, trees
 
 from weighbridge.base.dtypes import BY_NAME
@@ -16,13 +17,13 @@ from weighbridge.tensors.nodes.base import Node, Stored
 
 
 @given(trees())
-@settings(max_examples=400)
+@examples(400)
 def test_a_tree_equals_the_array_it_stands_for(tree: Tree) -> None:
     assert tree.node.read_all().tobytes() == tree.data
 
 
 @given(trees(), st.data())
-@settings(max_examples=300)
+@examples(300)
 def test_read_is_additive(tree: Tree, data: st.DataObject) -> None:
     """read(a, c) = read(a, b) ++ read(b, c), and into a buffer of any alignment."""
     rows, width = tree.node.spec.rows, tree.node.spec.row_bytes
@@ -38,7 +39,7 @@ def test_read_is_additive(tree: Tree, data: st.DataObject) -> None:
 
 
 @given(trees(), st.data())
-@settings(max_examples=300)
+@examples(300)
 def test_the_spec_equals_what_is_read(tree: Tree, data: st.DataObject) -> None:
     spec = tree.node.spec
     assert spec.rows * spec.row_bytes == spec.nbytes == len(tree.node.read_all())
@@ -47,7 +48,7 @@ def test_the_spec_equals_what_is_read(tree: Tree, data: st.DataObject) -> None:
 
 
 @given(st.lists(trees(), min_size=2, max_size=4))
-@settings(max_examples=100)
+@examples(100)
 def test_what_is_known_of_the_slabs_of_a_node_holds_for_those_that_are_alike(several: list[Tree]) -> None:
     costs = SlabCosts(1 << 20)
     for tree in several:
@@ -71,7 +72,7 @@ class _Watched(Node):
 
 
 @given(trees(), st.data())
-@settings(max_examples=300)
+@examples(300)
 def test_needs_names_all_rows_that_are_read(tree: Tree, data: st.DataObject) -> None:
     """What a node says it needs is enough: rows outside of it are never touched."""
     rows = tree.node.spec.rows
@@ -96,7 +97,7 @@ def _watch(node: Node) -> Node:
 
 
 @given(trees(), st.data())
-@settings(max_examples=200)
+@examples(200)
 def test_scratch_bounds_what_is_allocated(tree: Tree, data: st.DataObject) -> None:
     """No read allocates more than `scratch` says (and a little for index arithmetic)."""
     import tracemalloc

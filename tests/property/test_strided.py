@@ -6,8 +6,9 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from weighbridge.base.dtypes import dtype
 from weighbridge.base.spec import Spec
@@ -17,7 +18,7 @@ from weighbridge.tensors.nodes import Stored, strided
 from weighbridge.tensors.nodes import base as kinds
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.data(), st.sampled_from(["U8", "I16", "F32", "F64"]), st.sampled_from([8, 64, 1 << 17]))
 def test_every_slab_is_numpys(data: st.DataObject, name: str, band: int) -> None:
     kind = dtype(name)

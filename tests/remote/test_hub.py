@@ -329,6 +329,11 @@ def test_what_is_in_the_cache_is_read_from_there(
     run(capsys, "verify", "-q", "hf://org/model", "--values")
     assert "org/nothere" in run(capsys, "inspect", "hf://org/nothere", code=2)
     assert hub.requests == 0
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    hub.hub.url = "http://127.0.0.1:1"
+    connect(hub)
+    assert "hint: the local cache has a copy: --offline reads it" in run(capsys, "inspect", "hf://org/model", code=2)
+    run(capsys, "--offline", "inspect", "hf://org/model")
 
 
 def test_offline_reaches_for_no_network(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.reports import makers as m
 
 from weighbridge.containers import BUILT_IN
@@ -311,7 +312,7 @@ def test_zip64_directory_is_followed() -> None:
 
 
 @given(st.binary(max_size=400))
-@settings(max_examples=300)
+@examples(300)
 def test_any_bytes_give_an_identity(data: bytes) -> None:
     identity = what(data)
     assert identity.format in BUILT_IN
@@ -319,7 +320,7 @@ def test_any_bytes_give_an_identity(data: bytes) -> None:
 
 
 @given(st.sampled_from([r[1] for r in ROWS if isinstance(r[1], bytes) and r[1]]), st.data())
-@settings(max_examples=300)
+@examples(300)
 def test_any_damaged_file_gives_an_identity(good: bytes, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(good) - 1))
     patch = data.draw(st.binary(min_size=1, max_size=12))

@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.containers._gguf_models import model as llama
+from tests.examples import examples
 from tests.reports import bad_packings
 from tests.reports import makers as m
 
@@ -938,7 +939,7 @@ def seeds() -> list[bytes]:
 
 
 @given(st.data())
-@settings(max_examples=150)
+@examples(150)
 def test_any_damage_gives_a_report(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Whatever bytes lie under whatever name: findings, never an exception."""
     folder = tmp_path_factory.mktemp("m")

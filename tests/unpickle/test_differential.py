@@ -11,8 +11,9 @@ import re
 import struct
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from weighbridge.base.errors import FormatError
 from weighbridge.io.source import BytesSource
@@ -88,7 +89,7 @@ def agree(data: bytes) -> str:
     return "left over" if complaint else "taken"
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(PICKLES)
 @example(b"\x80\4N\x94N\x940.")
 @example(b"\x80\4(((N.")
@@ -99,7 +100,7 @@ def test_stack_and_memo_are_those_of_the_disassembler(data: bytes) -> None:
     agree(data)
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(PICKLES)
 def test_what_a_real_unpickler_takes_is_taken(data: bytes) -> None:
     assert not loads(data) or ours(data) is not None
@@ -128,7 +129,7 @@ def test_random_sequences_are_of_every_kind() -> None:
     """Else the laws above would hold of nothing."""
     seen: set[str] = set()
 
-    @settings(max_examples=300, database=None, derandomize=True)
+    @examples(300, database=None, derandomize=True)
     @given(PICKLES)
     def look(data: bytes) -> None:
         seen.add(agree(data))

@@ -12,8 +12,9 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import PICKLE_BLOB, PICKLE_LONG
@@ -79,7 +80,7 @@ trees = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(trees, st.sampled_from(PROTOCOLS))
 def test_plain_data_is_what_pickle_loads(value: Any, protocol: int) -> None:
     data = pickle.dumps(value, protocol)
@@ -293,7 +294,7 @@ def test_a_line_without_end_is_not_held(op: bytes) -> None:
         tracemalloc.stop()
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(trees, st.sampled_from(PROTOCOLS), st.integers(1, 40))
 def test_the_window_is_no_limit(value: Any, protocol: int, window: int) -> None:
     """The smallest windows: every argument is cut somewhere."""

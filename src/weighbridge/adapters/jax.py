@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from weighbridge.adapters.numpy import numpy_dtype, to_numpy
 from weighbridge.base.dtypes import F32, DType
 from weighbridge.tensors.filling import fill
+from weighbridge.tensors.memory import new_bytes
 from weighbridge.tensors.nodes import LogicalTensor, Node, as_node
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ def to_jax(tensor: LogicalTensor, dtype: DType | None = None) -> jax.Array:
     node = as_node(tensor, dtype)
     array = to_numpy(node) if not node.sources else None
     if array is None or array.ctypes.data % _LINE:
-        whole = np.empty(node.spec.nbytes + _LINE, np.uint8)
+        whole = new_bytes(node.spec.nbytes + _LINE)
         data = whole[-whole.ctypes.data % _LINE :][: node.spec.nbytes]
         fill(node, data)
         array = data.view(numpy_dtype(node.spec.dtype)).reshape(node.spec.shape)

@@ -52,7 +52,7 @@ def load_module(
     _check(wanted, places, absent if strict else [], unexpected if strict else [])
     nodes = {name: as_node(node, _type_in(places[name], dtype)) for name, node in wanted.items()}
     where = {name: device or _device_in(places[name]) for name in wanted}
-    prefetch_behind(node for name, node in nodes.items() if not is_cuda(where[name]))
+    prefetch_behind((node for name, node in nodes.items() if not is_cuda(where[name])), private=True)
     state = to_devices(nodes, where)
     module.load_state_dict(state, assign=True, strict=False)
     for name in wanted:

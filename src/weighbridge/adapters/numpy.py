@@ -12,7 +12,8 @@ from weighbridge.base.dtypes import F32, DType
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.tensors import nodes
 from weighbridge.tensors.filling import filled
-from weighbridge.tensors.nodes import LogicalTensor, Node, Stored
+from weighbridge.tensors.nodes import LogicalTensor, Node
+from weighbridge.tensors.prefetch import view_place
 
 
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:
@@ -44,11 +45,7 @@ def to_numpy(node: LogicalTensor, dtype: DType | None = None) -> NDArray[Any]:
 
 def mapped(node: Node, private: bool = False) -> memoryview | None:
     """The bytes of `node` in the mapping of its file; None where they must be computed or aren't aligned there."""
-    if not isinstance(node, Stored) or node.swap or not node.spec.nbytes:
-        return None
-    place, dtype = node.source.location(node.offset), node.spec.dtype
-    # A whole element, not its largest scalar: torch loads a complex128 as 16 aligned bytes, and crashes elsewhere.
-    if place is None or place[1] % (dtype.size if dtype.plain else dtype.word):
+    if (place := view_place(node)) is None:
         return None
     source, at = place
     return source.map(private)[at : at + node.spec.nbytes]

@@ -243,7 +243,7 @@ class Model(Closing, Mapping[str, Tensor]):
 
     def numpy(self) -> dict[str, NDArray[Any]]:
         """All tensors as numpy arrays."""
-        self._announce()
+        self._announce(private=False)
         return {name: self[name].numpy() for name in self}
 
     def torch(self, device: Devices = None) -> dict[str, torch.Tensor]:
@@ -254,15 +254,15 @@ class Model(Closing, Mapping[str, Tensor]):
             from weighbridge.adapters.cuda import to_devices
 
             return to_devices({name: self[name].node for name in self}, device)
-        self._announce()
+        self._announce(private=True)
         return {name: self[name].torch() for name in self}
 
-    def _announce(self) -> None:
-        """All is read now, or soon: the system may begin."""
+    def _announce(self, *, private: bool) -> None:
+        """All is read now, or soon, from this mapping of the files: the system may begin."""
         if self.share is None:  # a rank's tensors announce themselves
             from weighbridge.tensors.prefetch import prefetch_behind
 
-            prefetch_behind(self._nodes[name] for name in self)
+            prefetch_behind((self._nodes[name] for name in self), private=private)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopened, (str(self.checkpoint.place.path), self.names, self._options, self.share)

@@ -47,12 +47,14 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True)
 class CacheRow:
-    """One row of elements a cell. `window`: cells of the sliding window only. `every`: one cell for so many tokens."""
+    """One row of elements a cell. `window`: cells of the sliding window only. `every`: one cell for so many tokens.
+    `apart`: in a cache of its own, where all rows of values have this width."""
 
     width: int
     value: bool = False
     window: bool = False
     every: int = 1
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +115,14 @@ def cache_memory(model: CacheModel, settings: RunSettings) -> CacheMemory:
     cells = context if unified else padded(context // settings.parallel)
     streams = settings.parallel if model.separate or not unified else 1
     window = _window_cells(model, settings, cells)
-    widest = max((row.width for layer in model.layers for row in layer.rows if row.value), default=0)
+    rows = (row for layer in model.layers for row in layer.rows)
+    widest = max((row.width for row in rows if row.value and not row.apart), default=0)
 
     def size(row: CacheRow) -> int:
         count = window if row.window else cells if row.every == 1 else padded(cells // row.every)
         # Without flash attention values are transposed and padded to the widest layer.
-        width = widest if row.value and not settings.flash_attention else row.width
+        pads = row.value and not row.apart and not settings.flash_attention
+        width = widest if pads else row.width
         return row_bytes(settings.type_v if row.value else settings.type_k, width) * count * streams
 
     return CacheMemory(
@@ -334,8 +338,10 @@ def _indexer(at: ArchitectureKeys, slides: Sequence[bool]) -> list[LayerCache]:
 
 
 def _indexer_with_values(at: ArchitectureKeys, slides: Sequence[bool]) -> list[LayerCache]:
+    """The indexer's cache has one head, whose values, which nothing reads, are as long as the model's."""
     width, dense = at.number("attention.indexer.key_length"), at.number("leading_dense_block_count")
-    rows = (CacheRow(width), CacheRow(width, value=True)) if width else ()
+    values = at.number("attention.value_length", width)
+    rows = (CacheRow(width, apart=True), CacheRow(values, value=True, apart=True)) if width else ()
     found = enumerate(_attention(at, slides))
     return [LayerCache((*layer.rows, *(rows if i >= dense else ()))) for i, layer in found]
 

@@ -7,6 +7,9 @@ import errno
 import mmap
 import os
 import re
+import sys
+from collections.abc import Callable
+from functools import cache
 from typing import Final
 
 from weighbridge.io.source import pread_into
@@ -30,6 +33,30 @@ def resident_share(fd: int, size: int) -> float:
         failed = mincore(ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(size), pages)
         del start  # the mapping can't be closed while its address is exported
     return 1.0 if failed else sum(byte & 1 for byte in pages.raw) / len(pages)
+
+
+@cache
+def _madvise() -> Callable[..., int] | None:
+    """The system's function, where it may know `_POPULATE_READ`."""
+    if sys.platform != "linux":
+        return None
+    try:
+        found = ctypes.CDLL(None).madvise
+    except (OSError, AttributeError):
+        return None
+    found.argtypes = (ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int)
+    return found
+
+
+_POPULATE_READ: Final = 22  # MADV_POPULATE_READ of Linux 5.14
+
+
+def populate(address: int, length: int) -> bool:
+    """Read bytes of a mapping of a file, and enter their pages into the page table: touching them costs no fault then.
+    False where the system can't, or where the file has become shorter."""
+    skip = address % mmap.PAGESIZE
+    madvise = _madvise()
+    return madvise is not None and madvise(address - skip, length + skip, _POPULATE_READ) == 0
 
 
 def available_memory() -> int | None:

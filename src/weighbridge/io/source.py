@@ -12,12 +12,15 @@ import stat
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
 from weighbridge.base.closeable import Closing
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
+
+#: Has (offset, length) bytes read; False where it can't.
+Fetch = Callable[[int, int], bool]
 
 
 class Source(Closing, ABC):
@@ -155,14 +158,15 @@ class FileSource(Source):
     def advise(self, ranges: Iterable[tuple[int, int]]) -> None:
         _will_need(self.fileno(), ranges)
 
-    def advise_behind(self, ranges: Iterable[tuple[int, int]]) -> None:
+    def advise_behind(self, ranges: Iterable[tuple[int, int]], fetch: Fetch | None = None) -> None:
         """As `advise`, by threads of its own, which a `close` doesn't stop: a device answers several requests at a time
-        faster than one."""
+        faster than one. What is in memory is left out. `fetch`: a better way to have them read, where it can."""
+        fd = self.fileno()
         ends = [(start, start + length) for start, length in ranges]
-        pieces = deque((at, min(_ADVISED, end - at)) for start, end in ends for at in range(start, end, _ADVISED))
+        whole = ((at, min(_ADVISED, end - at)) for start, end in ends for at in range(start, end, _ADVISED))
+        pieces = deque(piece for piece in whole if not _is_cached(fd, *piece))
         for _ in range(min(_ADVISERS, len(pieces))):
-            fd = os.dup(self.fileno())
-            threading.Thread(target=_will_need_then_close, args=(fd, pieces), daemon=True).start()
+            threading.Thread(target=_fetch_then_close, args=(os.dup(fd), pieces, fetch), daemon=True).start()
 
     def map(self, private: bool = False) -> memoryview:
         """The whole file as a view, which keeps the mapping alive after `close`. Read-only; a `private` view may be
@@ -194,16 +198,15 @@ def _will_need(fd: int, ranges: Iterable[tuple[int, int]]) -> None:
 
 #: What is announced at a time behind a caller's back, and by how many threads.
 _ADVISED: Final = 4 << 20
-_ADVISERS: Final = 4
+_ADVISERS: Final = min(os.cpu_count() or 1, 4)
 
 
-def _will_need_then_close(fd: int, pieces: deque[tuple[int, int]]) -> None:
-    """Take (offset, length) pieces and announce them, but for those whose first and last page are in memory: advice on
-    these costs a look at every page. Closes the descriptor."""
+def _fetch_then_close(fd: int, pieces: deque[tuple[int, int]], fetch: Fetch | None) -> None:
+    """Take (offset, length) pieces and have them fetched, or else announce them. Closes the descriptor."""
     try:
         while pieces:
             offset, length = pieces.popleft()
-            if not (_is_cached(fd, offset) and _is_cached(fd, offset + length - 1)):
+            if fetch is None or not fetch(offset, length):
                 _will_need(fd, [(offset, length)])
     except IndexError:  # another thread took the last one
         pass
@@ -211,10 +214,12 @@ def _will_need_then_close(fd: int, pieces: deque[tuple[int, int]]) -> None:
         os.close(fd)
 
 
-def _is_cached(fd: int, offset: int) -> bool:
-    """Whether a byte can be read without waiting for the device; False where the system can't tell."""
+def _is_cached(fd: int, offset: int, length: int) -> bool:
+    """Whether the first and the last of these bytes can be read without waiting for the device; False where the system
+    can't tell. Fetching what is in memory would only get in the way of its reader."""
+    byte = [bytearray(1)]
     try:
-        return os.preadv(fd, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
+        return all(os.preadv(fd, byte, at, os.RWF_NOWAIT) == 1 for at in (offset, offset + length - 1))
     except (OSError, AttributeError):
         return False
 

@@ -87,7 +87,7 @@ class safe_open:
         from weighbridge.models.stored_tensors import node_builder
         from weighbridge.tensors.prefetch import prefetch_behind
 
-        prefetch_behind(map(node_builder(self._opened()), self._opened()))
+        prefetch_behind(map(node_builder(self._opened()), self._opened()), private=self._framework == "torch")
         return {name: self.get_tensor(name) for name in self.offset_keys()}
 
     def get_slice(self, name: str) -> PySafeSlice:

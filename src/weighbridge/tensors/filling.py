@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-import numpy as np
-
 from weighbridge.base.limits import MIB
+from weighbridge.tensors.memory import new_bytes
 from weighbridge.tensors.nodes.base import Bytes, Node, walk
 from weighbridge.tensors.nodes.packed import PackedMember, make
 
@@ -23,7 +22,7 @@ _WORKERS: Final = min(os.cpu_count() or 1, 8)
 
 def filled(node: Node) -> Bytes:
     """The bytes of a tensor in new memory."""
-    out = np.empty(node.spec.nbytes, np.uint8)
+    out = new_bytes(node.spec.nbytes)
     fill(node, out)
     return out
 

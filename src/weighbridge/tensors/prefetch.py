@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from weighbridge.base.limits import MIB
-from weighbridge.io.page_cache import available_memory
-from weighbridge.io.source import FileSource, Source
+from weighbridge.io.page_cache import available_memory, populate
+from weighbridge.io.source import Fetch, FileSource, Source
 from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor, RowRange, Stored
 
 #: Less isn't announced where it needn't be exact: it is one window of the system's own read-ahead.
@@ -52,14 +54,41 @@ def prefetch(tensors: Iterable[LogicalTensor]) -> None:
         source.advise(ranges)
 
 
-def prefetch_behind(tensors: Iterable[LogicalTensor]) -> None:
+def prefetch_behind(tensors: Iterable[LogicalTensor], *, private: bool = False) -> None:
     """As `prefetch`, but returns at once. Announces nothing where it is little, or more than half of the memory that
-    is available."""
-    found = _joined(_local(tensors))
-    if _WORTH <= sum(part.length for part in found) <= (available_memory() or 0) // 2:
-        for source, ranges in by_source(found):
-            if isinstance(source, FileSource):
-                source.advise_behind(ranges)
+    is available. What can be a view of its file is mapped too, in its `private` mapping or the other."""
+    views: list[LogicalTensor] = []
+    others: list[LogicalTensor] = []
+    for tensor in tensors:
+        (views if _is_view(tensor) else others).append(tensor)
+    found = [_joined(_local(some)) for some in (views, others)]
+    if _WORTH <= sum(part.length for parts in found for part in parts) <= (available_memory() or 0) // 2:
+        for parts, mapped in zip(found, (True, False), strict=True):
+            for source, ranges in by_source(parts):
+                if isinstance(source, FileSource):
+                    source.advise_behind(ranges, _populating(source.map(private)) if mapped else None)
+
+
+def _populating(view: memoryview) -> Fetch:
+    """Maps pages of a mapping, which lives until that has ended."""
+    mapping = np.frombuffer(view, np.uint8)
+    start = mapping.ctypes.data
+    return lambda offset, length: offset + length <= mapping.size and populate(start + offset, length)
+
+
+def _is_view(tensor: LogicalTensor) -> bool:
+    """Whether the values of a tensor may be those of its file."""
+    return isinstance(tensor, Node) and tensor.spec.dtype.plain and view_place(tensor) is not None
+
+
+def view_place(node: Node) -> tuple[FileSource, int] | None:
+    """The file, and the offset in it, in whose mapping the bytes of `node` lie as an array's do; None where they must
+    be computed or aren't aligned there."""
+    if not isinstance(node, Stored) or node.swap or not node.spec.nbytes:
+        return None
+    place, dtype = node.source.location(node.offset), node.spec.dtype
+    # A whole element, not its largest scalar: torch loads a complex128 as 16 aligned bytes, and crashes elsewhere.
+    return None if place is None or place[1] % (dtype.size if dtype.plain else dtype.word) else place
 
 
 def _local(tensors: Iterable[LogicalTensor]) -> Iterator[SourceRange]:

@@ -14,6 +14,17 @@ _SWASH: dict[str, Any] = GQA | BPE | theta(5000.0) | {
 # in the words of the first files, which is all that the reference reads
 _SWASH_HPARAMS: dict[str, Any] = {"no_rope_layers": [0, 1, 1, 0, 1]}
 
+_ROUTER = ((("moe.gate.weight", "mlp.gate.weight"), (0.0, 0.1)),)  # a sigmoid in front of experts must not saturate
+_NORTH: dict[str, Any] = GQA | BPE | theta(5000.0) | {
+    "rope_theta": 5000.0,
+    "num_hidden_layers": 4, "head_dim": 24, "intermediate_size": 32, "prefix_dense_intermediate_size": 96,
+    "num_experts": 6, "num_experts_per_tok": 2, "num_shared_experts": 2, "layer_norm_eps": 3e-3, "logit_scale": 0.25,
+    "sliding_window": WINDOW, "expert_selection_fn": "sigmoid",
+    "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+    "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+}  # fmt: skip
+_NO_RMS = {key: value for key, value in _NORTH.items() if key != "rms_norm_eps"}
+
 CASES: dict[str, Case] = {
     case.name: case
     for case in (
@@ -45,9 +56,35 @@ CASES: dict[str, Case] = {
             said={"head_dim": 16},
             unheld=frozenset({"head_dim"}),
         ),
+        # North: layer norms, a sigmoid in front of the experts
+        Case(
+            "cohere2moe",
+            "Cohere2MoeConfig",
+            "bpe",
+            _NO_RMS | {"tie_word_embeddings": False, "norm_topk_prob": False},
+            recorded=("hf5",),
+            spreads=_ROUTER,
+        ),
+        # ... RMS norms, a softmax over the chosen, no shared expert
+        Case(
+            "cohere2moe-softmax",
+            "Cohere2MoeConfig",
+            "bpe",
+            _NORTH | {"expert_selection_fn": "softmax", "num_shared_experts": 0, "layer_norm_eps": 1e-5},
+        ),
+        # ... over all, which llama.cpp computes otherwise
+        Case(
+            "cohere2moe-shares",
+            "Cohere2MoeConfig",
+            "none",
+            _NO_RMS | {"expert_selection_fn": "softmax", "norm_topk_prob": False},
+            told=("config.json: norm_topk_prob = False: llama.cpp's graph takes",),
+        ),
     )
 }
 UNSAID: dict[str, dict[str, Any]] = {
     "granite-swa": {"hidden_act": "gelu", "rope_bases": 2, "rope.rope_type": "longrope"},
+    "cohere2moe": {"hidden_act": "gelu", "attention_bias": True, "prefix_dense_sliding_window_pattern": 4}
+    | {"shared_expert_combination_strategy": "sum", "rope.rope_type": "yarn"},
     "granitemoe-swa": {"hidden_act": "gelu", "rope_bases": 2, "attention_bias": True, "rope.rope_type": "longrope"},
 }

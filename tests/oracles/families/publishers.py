@@ -199,6 +199,51 @@ def _mimo(name: str, layout: str, windowed: int, **more: Any) -> Case:
     )
 
 
+# more blocks of keys than the probe has: without flash attention llama.cpp's graph picks none
+_M3: dict[str, Any] = GQA | BPE | {
+    "model_type": "minimax_m3_vl_text", "num_hidden_layers": 3, "head_dim": 32, "rotary_dim": 16,
+    "intermediate_size": 32, "dense_intermediate_size": 96, "shared_intermediate_size": 96, "num_local_experts": 6,
+    "num_experts_per_tok": 2, "n_shared_experts": 3, "routed_scaling_factor": 2.5, "rope_theta": 5000.0,
+    "moe_layer_freq": [0, 1, 1], "scoring_func": "sigmoid", "use_qk_norm": True, "tie_word_embeddings": False,
+    "swiglu_alpha": 1.702, "swiglu_limit": 7.0,
+    "sparse_attention_config": {
+        "sparse_num_index_heads": 2, "sparse_index_dim": 16, "sparse_topk_blocks": 8, "sparse_block_size": 16,
+        "sparse_local_block": 1, "sparse_attention_freq": [0, 1, 1],
+    },
+}  # fmt: skip
+# which transformers' class takes away, and the reference asks for
+_M3_WORDS = {key: _M3[key] for key in ("sparse_attention_config", "moe_layer_freq", "n_shared_experts", "scoring_func")}
+# which a GGUF gives back in the words of transformers' class
+_M3_SAME = frozenset({
+    "sparse_attention_config", "moe_layer_freq", "scoring_func", "use_qk_norm",
+})  # fmt: skip
+
+
+def _m3_shapes(front: str = "model.", head: str = "lm_head.") -> Shapes:
+    out: Shapes = {f"{front}embed_tokens.weight": (_BPE, 64), f"{front}norm.weight": (64,), f"{head}weight": (_BPE, 64)}
+
+    def swiglu(at: str, wide: int, parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")) -> Shapes:
+        gate, up, down = (f"{at}.{part}.weight" for part in parts)
+        return {gate: (wide, 64), up: (wide, 64), down: (64, wide)}
+
+    for i in range(3):
+        at, moe = f"{front}layers.{i}", f"{front}layers.{i}.block_sparse_moe"
+        out |= {f"{at}.{name}_layernorm.weight": (64,) for name in ("input", "post_attention")}
+        out |= {f"{at}.self_attn.{p}_proj.weight": (rows, 64) for p, rows in zip("qkv", (128, 64, 64), strict=True)}
+        out |= {f"{at}.self_attn.o_proj.weight": (64, 128)}
+        out |= {f"{at}.self_attn.{part}_norm.weight": (32,) for part in "qk"}
+        if i == 0:
+            out |= swiglu(f"{at}.mlp", 96)
+            continue
+        out |= {f"{at}.self_attn.index_{p}_proj.weight": (rows, 64) for p, rows in (("q", 32), ("k", 16))}
+        out |= {f"{at}.self_attn.index_{part}_norm.weight": (16,) for part in "qk"}
+        out |= {f"{moe}.gate.weight": (6, 64), f"{moe}.e_score_correction_bias": (6,)}
+        out |= swiglu(f"{moe}.shared_experts", 96)
+        for e in range(6):
+            out |= swiglu(f"{moe}.experts.{e}", 32, ("w1", "w3", "w2"))
+    return out
+
+
 CASES: dict[str, Case] = {
     case.name: case
     for case in (
@@ -277,6 +322,34 @@ CASES: dict[str, Case] = {
             taken="mimo_v2_flash",
             guesses=_MIMO_GUESSES,
         ),
+        # MiniMax M3: an indexer that picks blocks of keys
+        Case(
+            "minimax-m3",
+            "MiniMaxM3SparseForCausalLM",
+            "bpe",
+            _M3,
+            shapes=_m3_shapes(),
+            hparams=_M3_WORDS,
+            words={"n_shared_experts": 1},
+            unheld=_M3_SAME,
+            spreads=((("moe.gate.weight",), (0.0, 0.1)), (("norm.weight",), (0.0, 0.25))),
+        ),
+        # ... beside the part that sees
+        Case(
+            "minimax-m3-vl",
+            "MiniMaxM3SparseForConditionalGeneration",
+            "none",
+            {"model_type": "minimax_m3_vl", "text_config": _M3 | {"vocab_size": _BPE}},
+            shapes=_m3_shapes("language_model.model.", "language_model.lm_head.")
+            | {"vision_tower.x.weight": (8,), "multi_modal_projector.x.weight": (8,), "patch_merge_mlp.x.weight": (8,)},
+            head="MiniMaxM3SparseForConditionalGeneration",
+            apart=("vision_tower.", "multi_modal_projector.", "patch_merge_mlp."),
+            beside=("model.vision_tower.x.weight", "model.multi_modal_projector.x.weight"),
+            hparams=_M3_WORDS,
+            unheld=_M3_SAME,
+            taken="minimax_m3_vl_text",
+            runs=False,
+        ),
         # Jina embeddings v2: no positions, attention that falls off with the distance
         Case(
             "jina-bert-v2",
@@ -295,6 +368,8 @@ UNSAID: dict[str, dict[str, Any]] = {
     "deci": {"hidden_act": "gelu", "attention_bias": True, "mlp_bias": True, "rope.rope_type": "yarn"},
     "deepseek-moe": {"hidden_act": "gelu", "attention_bias": True, "norm_topk_prob": True, "scoring_func": "sigmoid"}
     | {"moe_layer_freq": 2, "rope.rope_type": "yarn"},
+    "minimax-m3": {"scoring_func": "softmax", "use_qk_norm": False, "swiglu_alpha": 1.5, "swiglu_limit": 6.0}
+    | {"rope.rope_type": "longrope"},
     "mimo2-qkv": {"hidden_act": "gelu", "attention_bias": True, "n_group": 2, "norm_topk_prob": False}
     | {"scoring_func": "softmax", "topk_method": "greedy", "routed_scaling_factor": 2.0, "rope.rope_type": "yarn"}
     | {"add_full_attention_sink_bias": True, "add_swa_attention_sink_bias": False, "n_shared_experts": 1},

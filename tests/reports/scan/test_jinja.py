@@ -9,10 +9,11 @@ from typing import Any
 
 import jinja2
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import ext, nodes
 from jinja2.parser import Parser
+from tests.examples import examples
 from tests.reports.scan.other_vectors import TEMPLATES
 from tests.reports.scan.test_scanners import HONEST
 
@@ -155,13 +156,13 @@ FORMS = st.sampled_from(
 
 
 @given(FORMS, EXPRESSIONS)
-@settings(max_examples=600)
+@examples(600)
 def test_in_any_expression_the_same_is_seen(form: str, expression: str) -> None:
     agree(form.format(expression))
 
 
 @given(st.text(alphabet="{}%#'\"|.()[]~=- \n_abisx0", max_size=60))
-@settings(max_examples=600)
+@examples(600)
 def test_in_any_text_the_same_is_seen(text: str) -> None:
     if not agree(text):
         try:
@@ -174,7 +175,7 @@ def test_what_is_drawn_is_mostly_taken_by_jinja2() -> None:
     taken: list[bool] = []
 
     @given(EXPRESSIONS)
-    @settings(max_examples=100, database=None)
+    @examples(100, database=None)
     def draw(expression: str) -> None:
         taken.append(agree("{{ " + expression + " }}"))
 

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.reports.scan import vectors as v
 
 from weighbridge.base import native
@@ -63,7 +64,7 @@ def agrees(data: bytes) -> bool:
     return True
 
 
-@settings(max_examples=120)
+@examples(120)
 @given(_VALUES, st.integers(2, 5), st.binary(max_size=3))
 def test_honest_data(value: Any, protocol: int, behind: bytes) -> None:
     agrees(pickle.dumps(value, protocol) + behind)

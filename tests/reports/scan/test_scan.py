@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.reports.scan import vectors as v
 
 import weighbridge
@@ -222,14 +223,14 @@ def test_many_calls_of_one_name_are_one_finding() -> None:
 # ---- any bytes ----
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.binary(max_size=300), st.sampled_from([b"", b"\x80\x02", b"\x80\x04", b"PK\3\4", b"cos\n"]))
 def test_any_bytes_give_a_report(data: bytes, start: bytes) -> None:
     report = scan_source(BytesSource(start + data), "x")
     assert all(f.rule in RULES for f in report.findings)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.data())
 def test_a_payload_is_seen_wherever_a_pickle_has_it(data: st.DataObject) -> None:
     """Steps that leave the stack as it is, in front of the payload and behind it, change nothing."""

@@ -192,8 +192,8 @@ class HttpClient(Persistence):
         for client in clients.values():
             client.close()
 
-    def __del__(self) -> None:
-        if getattr(self, "_clients", None) and not sys.is_finalizing():
+    def __del__(self, ends: Callable[[], bool] = sys.is_finalizing) -> None:  # modules are gone when the program ends
+        if getattr(self, "_clients", None) and not ends():
             self.close()
 
     # ---------------------------------------------------------------- one file

@@ -208,7 +208,11 @@ def to_path(text: str) -> Path:
     if is_offline():
         return _cached_snapshot(uri) / uri.path
     whole = uri._replace(path="")
-    tree = same_job((whole, os.environ.get("HF_ENDPOINT"), os.environ.get("HF_TOKEN")), lambda: HubTree(whole))
+    try:
+        tree = same_job((whole, os.environ.get("HF_ENDPOINT"), os.environ.get("HF_TOKEN")), lambda: HubTree(whole))
+    except RemoteError as error:
+        error.hint = _hint_of_cache(uri) or error.hint
+        raise
     root = RemotePath.root(_key(uri), tree)
     path: Path = root / uri.path if uri.path else root
     if uri.path and not path.exists():
@@ -230,6 +234,15 @@ def _key(uri: HubUri) -> str:
 def _cache_of(hub: Any, uri: HubUri) -> Path:
     """The repository's folder in the local cache."""
     return Path(hub.constants.HF_HUB_CACHE) / f"{uri.kind}s--{uri.repository.replace('/', '--')}"
+
+
+def _hint_of_cache(uri: HubUri) -> str | None:
+    """The next step where the Hub doesn't answer but the local cache would."""
+    try:
+        _cached_snapshot(uri)
+    except RemoteError:
+        return None
+    return "the local cache has a copy: --offline reads it"
 
 
 def _cached_snapshot(uri: HubUri) -> Path:

@@ -20,13 +20,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import LAYERS
 from weighbridge.base.spec import Shape
-from weighbridge.models.arch.config import DERIVED, compiled_rules, effective
+from weighbridge.models.arch.config import effective
 from weighbridge.models.arch.derived import filled_in, made
 from weighbridge.models.arch.dialects import best_prefix, detect_dialect
 from weighbridge.models.arch.expand import (
@@ -46,10 +45,8 @@ from weighbridge.models.arch.expand import (
 from weighbridge.models.arch.fuse import LayoutMap, cut, join, layout_of
 from weighbridge.models.arch.gguf_view import ArchView
 from weighbridge.models.arch.mapping_report import MappingError, MappingReport
-from weighbridge.models.arch.tables import schema, spec
 from weighbridge.models.arch.tables.expression import evaluate
-from weighbridge.models.arch.tables.layers import LayerSet, build_layer_set, layer_sets, optional_layers
-from weighbridge.models.arch.tables.meta import check_meta
+from weighbridge.models.arch.tables.layers import LayerSet, layer_sets, optional_layers
 from weighbridge.models.arch.tables.schema import FamilyTable
 from weighbridge.models.arch.tables.spec import Architecture, Dialect, Role, Size
 from weighbridge.models.arch.tables.values import integer, sizes_by_layer
@@ -481,20 +478,3 @@ _FURTHER = 16  # layers behind the last; published models have 3 at most
 
 def _label(instance: Instance) -> str:
     return ".".join((instance[0], *map(str, instance[1])))
-
-
-def build_family(document: Mapping[str, Any]) -> Family:
-    """A family from its whole table (see `documents.resolve`). UsageError names what is wrong with it."""
-    table = schema.convert(document, FamilyTable)
-    roles = {name: spec.build_role(name, entry) for name, entry in table.role.items()}
-    dialects = {name: spec.build_dialect(name, table, roles) for name in table.dialect}
-    sizes = {symbol: spec.build_size(entry) for symbol, entry in table.size.items()}
-    sets = {name: build_layer_set(entry) for name, entry in table.layers.items()}
-    spec.check(table, roles, dialects.values(), sets)
-    check_meta(table, sets, DERIVED)
-    compiled_rules(tuple(table.config_rules))
-    architectures = {n: spec.build_architecture(n, a, table.defaults) for n, a in table.architecture.items()}
-    return Family(
-        table.name, table.gguf, MappingProxyType(roles), MappingProxyType(dialects), MappingProxyType(architectures),
-        MappingProxyType(sizes), MappingProxyType(table.index), MappingProxyType(sets), table,
-    )  # fmt: skip

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import FAMILY_TABLE
-from weighbridge.models.arch.family import Family, build_family
+from weighbridge.models.arch.build import build_family
+from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.tables import documents
 from weighbridge.models.arch.tables.documents import document, mentioning, plugged_in, resolve, shipped, wrappers
 from weighbridge.models.arch.tables.schema import DialectEntry

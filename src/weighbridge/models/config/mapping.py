@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import FormatError
 from weighbridge.containers.gguf.values import KV
-from weighbridge.models.arch.config import INVERSE_RULES, LOCAL_THETA, THETA, layer_types
+from weighbridge.models.arch.config import LOCAL_THETA, THETA, layer_types
+from weighbridge.models.arch.config_rules import INVERSE_RULES
 from weighbridge.models.arch.derived import RESTORED
 from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.tables.expression import evaluate, shared_value

@@ -39,7 +39,7 @@ _HARMLESS: Final = frozenset({
     "tokenizer_class", "torch_dtype", "torchscript", "transformers_version", "use_bfloat16", "use_cache", "vocab_size",
 })  # fmt: skip
 _HARMLESS_PARTS: Final = ("dropout", "pdrop", "_drop", "aux_loss", "jitter", "token_id", "initializer", "init_")
-#: What the rules of `models/arch/config.py` make into other keys.
+#: What the rules of `models/arch/config_rules.py` make into other keys.
 _RULED: Final = MappingProxyType({
     "adjusted_width": ("block_ff_dim", "block_ffn_dim_multiplier", "block_multiple_of", "block_auto_adjust_ff_dim"),
 })  # fmt: skip

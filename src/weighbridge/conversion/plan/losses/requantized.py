@@ -32,10 +32,10 @@ def losses_of(tensors: Mapping[str, Node], allow_requantize: bool = False) -> li
             option="--allow-requantize",
         )
     decoded = [
-        Loss(f"decoded to F32: {node.reason}", name)
+        Loss(f"decoded to F32: {reason}", name)
         for name, nodes in computed.items()
-        for node in nodes
-        if isinstance(node, Decode | DecodePacked) and node.reason
+        for reason in dict.fromkeys(n.reason for n in nodes if isinstance(n, Decode | DecodePacked))  # once
+        if reason
     ]
     return [*(Loss("quantized a second time", name) for name in again), *decoded]
 

@@ -9,6 +9,7 @@ The grammar is a subset of Python's expressions with Python's precedence. Names 
     head_count_kv[full]                the one value that all layers of a set have in a list by layer
     layers[lo:hi:step]                 layers by number, as a slice
     layer_types == "mamba"             layers whose entry in a list is this, or one of several: `in ("a", "b")`
+    layout == "split"                  all layers where the value is this word; a string of letters is a list of them
     layer in moe_layers                layers whose number is in a list; `layer + 1`: in one that counts from 1
     feed_forward_length                layers whose entry in a list is set and not zero; a single value: all or none
     tensor("blk.{l}.attn_v.weight")    whether the model has this tensor
