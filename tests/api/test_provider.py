@@ -315,3 +315,18 @@ def test_a_report_is_true_where_all_is_well(folder: Path, tmp_path: Path) -> Non
     assert bool(wb.diff(folder, folder))
     assert not wb.verify(tmp_path / "cut.gguf")
     assert repr(wb.inspect(folder)).startswith("<InspectReport ")
+
+
+def test_everything_prints_as_one_line(folder: Path, tmp_path: Path) -> None:
+    with wb.plan_convert(folder, tmp_path / "m.gguf", tokenizer=False) as plan, wb.open(folder) as model:
+        shown = [plan, plan.run(), model, *model.values()]
+    with wb.plan_quantize(folder, tmp_path / "q.gguf", "Q8_0", tokenizer=False) as quantized:
+        shown.append(quantized)
+    with wb.plan_slice(folder, tmp_path / "s", layers="0") as sliced:
+        shown.append(sliced)
+    shown += [f(folder) for f in (wb.identify, wb.inspect, wb.verify, wb.scan, wb.hash)]
+    shown += [wb.hash(folder, tensors=True), wb.diff(folder, tmp_path / "m.gguf")]
+    for thing in shown:
+        line = repr(thing).replace(str(tmp_path), "")
+        assert line.startswith(f"<{type(thing).__name__} ")
+        assert len(line) < 120, line

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tests.api.test_provider import CONFIG, llama_tensors, write
 from tests.conversion.test_build import tokenizer
+from tests.oracles.published_configs import make_folder as make_sparse_folder
 
 import weighbridge as wb
 from weighbridge.base.dtypes import F32
@@ -86,3 +87,20 @@ def test_weights_quantized_by_others_stay_refused(tmp_path: Path) -> None:
     wb.convert(folder, tmp_path / "mlx", to="mlx", q_bits=4, q_group_size=32)
     with pytest.raises(RefusedError, match="--allow-requantize"):
         wb.convert(tmp_path / "mlx", tmp_path / "m.gguf", dtype="q8_0")
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("BertModel", {"model_type": "bert", "type_vocab_size": 2, "layer_norm_eps": 1e-12}),
+        ("NeoBERT", {"model_type": "neobert", "norm_eps": 1e-5, "max_length": 64}),
+    ],
+)
+def test_an_encoder_with_labels_comes_back_without_a_head(name: str, config: dict[str, object], tmp_path: Path) -> None:
+    """BGE's config names a label, which its GGUF has too; only tensors make a classifier."""
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 2}
+    rest = {"max_position_embeddings": 64, "vocab_size": 80, "id2label": {"0": "LABEL_0"}}
+    folder = make_sparse_folder({"architectures": [name], **config, **sizes, **rest}, tmp_path / "model")
+    wb.convert(folder, tmp_path / "m.gguf", tokenizer=False)
+    wb.convert(tmp_path / "m.gguf", tmp_path / "back", to="hf")
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["architectures"] == [name]

@@ -152,6 +152,29 @@ def test_metadata_and_templates_are_differences(tmp_path: Path, capsys: pytest.C
     assert "config.json: layers: 3 | 4" in out
 
 
+def test_settings_and_tokenizers_beside_the_weights_are_differences(tmp_path: Path) -> None:
+    """Of a tokenizer's JSON its value counts, however it is written."""
+    beside: dict[str, dict[str, object]] = {
+        "generation_config.json": {"top_k": 5},
+        "tokenizer_config.json": {"a": 1},
+        "tokenizer.json": {"x": [1, 2]},
+    }
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        save_file({"x": np.ones(3, np.float32)}, tmp_path / name / "model.safetensors")
+        for file, settings in beside.items():
+            (tmp_path / name / file).write_text(json.dumps(settings, indent=2 if name == "b" else None))
+    assert [key for key, *_ in diff(tmp_path / "a", tmp_path / "b").metadata] == []
+    for file, settings in beside.items():
+        (tmp_path / "b" / file).write_text(json.dumps(dict.fromkeys(settings, 0)))
+    found = diff(tmp_path / "a", tmp_path / "b")
+    assert not found
+    keys = ["generation_config.json: top_k", "tokenizer.json", "tokenizer_config.json: a"]
+    assert [key for key, *_ in found.metadata] == keys
+    alone = diff(tmp_path / "a" / "model.safetensors", tmp_path / "b")
+    assert [key for key, *_ in alone.metadata] == []
+
+
 def test_tensors_that_only_lost_their_names(compare: Callable[..., DiffReport]) -> None:
     """By bytes, type and shape; equal ones in order; what else changed is no rename."""
     x, y, z = (normal(8, 8, seed=seed) for seed in (1, 2, 3))

@@ -139,3 +139,16 @@ def test_a_lora_tells_rank_alpha_base_and_targets(
     assert (found.rank, found.alpha, found.base, found.targets) == expected
     assert main(["inspect", str(tmp_path)]) == 0
     assert f"rank {expected[0]}" in capsys.readouterr().out
+
+
+def test_a_gguf_lora_tells_the_layers_that_it_changes(tmp_path: Path) -> None:
+    keys = {"general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora"}
+    path = tmp_path / "lora.gguf"
+    wb.save(
+        {f"blk.0.{layer}.weight.lora_{half}": np.zeros((4, 4), np.float32)
+         for layer in ("attn_q", "ffn_up") for half in "ab"},
+        path, metadata={**keys, "adapter.lora.alpha": 8.0},
+    )  # fmt: skip
+    found = wb.inspect(path).model.adapter
+    assert found is not None
+    assert (found.rank, found.alpha, found.targets) == (4, 8.0, ("attn_q", "ffn_up"))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int, str], None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """What was written. `bytes` of all `files`; `seconds` it took; `overflow`, `underflow`: how many values of which
     tensor a cast made infinite or zero; `losses`, `moves` and `notes` of the plan."""
@@ -27,3 +27,6 @@ class Result:
     losses: tuple[Loss, ...] = ()
     moves: tuple[Move, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Result {self.target}: {len(self.files):,} files, {self.bytes:,} bytes>"

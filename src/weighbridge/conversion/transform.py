@@ -57,7 +57,7 @@ class TransformReport:
     schema: str = "weighbridge/surgery/1"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TransformPlan(Plan):
     """The plan of a rename or a slice, and what it changes."""
 

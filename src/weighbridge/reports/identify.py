@@ -40,7 +40,7 @@ class FileLine:
     name_lies: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class IdentifyReport:
     """`kind` is "file" or "folder"; `format` of a folder is one of `FOLDERS`. `readable`: Weighbridge reads it."""
 
@@ -62,6 +62,10 @@ class IdentifyReport:
 
     def __bool__(self) -> bool:
         return not (self.damage or self.name_lies)
+
+    def __repr__(self) -> str:
+        words = ", ".join((self.title, *(["broken"] if self.damage else []), *(["misnamed"] if self.name_lies else [])))
+        return f"<IdentifyReport {self.path}: {words}>"
 
 
 def identify(path: str | os.PathLike[str]) -> IdentifyReport:

@@ -46,8 +46,8 @@ def diff(a: str, b: str, html: str | None, overwrite: bool, limit: int, brief: b
 
     A Hugging Face folder, a GGUF, an MLX folder: names are mapped where both families are known, and tensors that are
     byte for byte equal under other names are listed as renamed. Exit code 1 where a tensor is missing, renamed, of
-    another shape or of other values, or metadata, config or chat template differ; another number type with the same
-    values is no difference.
+    another shape or of other values, or metadata, config, tokenizer or chat template differ; another number type with
+    the same values is no difference.
     """
     from weighbridge.cli.render import Progress, emit_json
     from weighbridge.io.sink import check_target, write_file

@@ -252,7 +252,7 @@ def _spellings(name: str) -> Iterator[str]:
 # ------------------------------------------------------------------------------------------------ plan
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StripPlan(Plan):
     """The plan to write the weights, and what it removes."""
 

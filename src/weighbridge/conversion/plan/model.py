@@ -90,7 +90,7 @@ class Move:
     relative: float | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan(Closing):
     """See the module's docstring. `files` contain tensors, `texts` are small files written verbatim."""
 
@@ -110,6 +110,10 @@ class Plan(Closing):
     sources: tuple[str, ...] = ()
     #: open sources, closed with the plan
     model: Closing | None = None
+
+    def __repr__(self) -> str:
+        what = f"{self.format}, {len(self.names):,} files, {self.size:,} bytes"
+        return f"<{type(self).__name__} {self.source} -> {self.target}: {what}>"
 
     def run(self, progress: Progress | None = None) -> Result:
         """Write what is planned, all or nothing. On an error or an interrupt nothing is left behind and the old target

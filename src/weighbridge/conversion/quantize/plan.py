@@ -53,7 +53,7 @@ class QuantizeRow:
     weighted: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class QuantizePlan(Plan):
     """A plan, and how its types were chosen. `entries`: how many entries of the importance matrix are used, and their
     total. `originals`, `weights`: tensors before quantization and the importance of their columns, for reports."""

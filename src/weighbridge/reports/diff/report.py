@@ -8,6 +8,7 @@ a GGUF and an MLX folder of one model compare. Values are compared in F32, in sl
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -15,8 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import msgspec
+
 from weighbridge.base.dtypes import F32, Kind
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
+from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.open import ALONE, open_model
 from weighbridge.reports import sidecars
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "weighbridge/diff/1"
 _TEMPLATE: Final = "chat template"
+_SETTINGS: Final = ("generation_config.json", "tokenizer_config.json")
+_TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model")
 _OF_THE_FILE: Final = ("split.", "general.alignment")  # how keys begin that say nothing of the model
 Progress = Callable[[int, int, str], None]
 Names = Literal["auto", "stored", "logical", "canonical"]
@@ -342,10 +348,32 @@ def _metadata(a: Checkpoint, b: Checkpoint) -> tuple[tuple[str, str, str], ...]:
     one, other = dict(a.metadata), dict(b.metadata)
     if a.format != "gguf":
         one[_TEMPLATE], other[_TEMPLATE] = templates[1:]
-        one |= {f"config.json: {k}": v for k, v in a.config.items()}
-        other |= {f"config.json: {k}": v for k, v in b.config.items()}
+        folders = a.place.path.is_dir() and b.place.path.is_dir()
+        one |= _sidecars(a, folders)
+        other |= _sidecars(b, folders)
     keys = sorted(k for k in {*one, *other} if one.get(k) != other.get(k) and not k.startswith(_OF_THE_FILE))
     return tuple((k, _short(one.get(k)), _short(other.get(k))) for k in keys)
+
+
+def _sidecars(model: Checkpoint, folders: bool) -> dict[str, Any]:
+    """The settings beside the weights by file and key, and the content of the tokenizer's files; of two folders all
+    of them, otherwise the config's alone."""
+    found = {f"config.json: {k}": v for k, v in model.config.items()}
+    for name in _SETTINGS if folders else ():
+        settings = sidecars.json(model.place.folder / name)
+        found |= {f"{name}: {k}": v for k, v in settings.items() if k != "chat_template"}
+    for name in _TOKENIZERS if folders else ():
+        data = sidecars.read(model.place.folder / name, TOKENIZER_JSON)
+        if data is not None:
+            found[name] = _content(data)
+    return found
+
+
+def _content(data: bytes) -> str:
+    """The content of a tokenizer's file: of JSON its value, however it is written."""
+    value = sidecars.decoded(data)
+    same = data if value is None else msgspec.json.encode(value, order="sorted")
+    return f"sha256 {hashlib.sha256(same).hexdigest()[:12]}"
 
 
 def _template(model: Checkpoint) -> str:

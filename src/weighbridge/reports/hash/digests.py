@@ -101,11 +101,14 @@ class ModelDigest:
     tensors: tuple[TensorDigest, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class HashReport:
     files: tuple[FileDigest, ...] = ()
     models: tuple[ModelDigest, ...] = ()
     schema: str = "weighbridge/hash/1"
+
+    def __repr__(self) -> str:
+        return f"<HashReport {len(self.files):,} files, {len(self.models):,} models>"
 
 
 def hash(

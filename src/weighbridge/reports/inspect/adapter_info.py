@@ -31,7 +31,7 @@ class AdapterInfo:
 def of(model: Checkpoint) -> AdapterInfo | None:
     """The adapter that `model` is; None for any other model."""
     pairs = ((e, m.start()) for e in model.index.entries if (m := _PAIR.search(e.name, 1)))
-    shapes = {e.name[:end].rpartition(".")[2]: e.shape for e, end in pairs}
+    shapes = {e.name[:end].removesuffix(".weight").rpartition(".")[2]: e.shape for e, end in pairs}
     if not shapes:
         return None
     config = {} if model.format == "gguf" else sidecars.json(model.place.folder / _CONFIG)
