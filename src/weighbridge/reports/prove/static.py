@@ -116,14 +116,11 @@ def has_tokenizer(model: Checkpoint) -> bool:
     """Whether a model comes with a tokenizer."""
     if model.format == "gguf":
         return "tokenizer.ggml.tokens" in model.metadata
-    names = model.place.names()
-    return any(name in names for name in _FILES)
+    return not _FILES.isdisjoint(model.place.names())
 
 
-_FILES: Final = (
-    "tokenizer.json", "tokenizer.model", "spiece.model", "vocab.txt", "vocab.json", "tekken.json", "tiktoken.model",
-    "sentencepiece.bpe.model",
-)  # fmt: skip
+#: What a tokenizer is read from; of "vocab.json with merges.txt" the first.
+_FILES: Final = frozenset((*MODELS, *(text.partition(" ")[0] for text in READ)))
 
 
 def _vocabulary(model: Checkpoint, pre: str | None) -> Vocab:
