@@ -62,6 +62,10 @@ class Patience:
 PATIENCE = Patience()
 
 
+class DeniedError(RemoteError):
+    """The server refuses this request, and will again."""
+
+
 class Passing(Exception):
     """What may be over when it is tried again. `wait`: seconds that the server asked for."""
 
@@ -372,10 +376,12 @@ class HttpClient(Persistence):
         if status in _GONE:
             raise FileNotFoundError(ENOENT, "no such file on the server", name)
         if status in (401, 403):
-            raise RemoteError(f"{name}: {host} denies access ({status})", hint=self.advice)
+            raise DeniedError(f"{name}: {host} denies access ({status})", hint=self.advice)
         if status == 416:
             raise changed(name)
-        raise RemoteError(f"{name}: {host} answers {status}", hint="check the address")
+        raise (DeniedError if status < 500 else RemoteError)(
+            f"{name}: {host} answers {status}", hint="check the address"
+        )
 
 
 def check_whole(name: str, size: int) -> None:

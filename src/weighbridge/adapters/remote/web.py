@@ -9,8 +9,8 @@ from typing import Final
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from weighbridge.adapters.remote.extra import check_online, package, same_job
-from weighbridge.adapters.remote.http import HttpClient, HttpFile
-from weighbridge.base.errors import RemoteError, UsageError
+from weighbridge.adapters.remote.http import DeniedError, HttpClient, HttpFile
+from weighbridge.base.errors import UsageError
 from weighbridge.io.location import RemotePath
 from weighbridge.io.ranges import FIRST, RangeSource
 from weighbridge.io.source import Source
@@ -54,7 +54,7 @@ class WebTree:
             first = self.client.first(url, title, FIRST)
         except FileNotFoundError:
             return None
-        except RemoteError:
+        except DeniedError:
             if name in self.named:
                 raise
             return None  # some servers deny what isn't there
