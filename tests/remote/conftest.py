@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.oracles.buckets import bucket, s3
@@ -16,9 +18,10 @@ from weighbridge.io import location, ranges
 
 
 @pytest.fixture(autouse=True)
-def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """A cache of pages and places of its own, and little patience."""
-    monkeypatch.setattr(extra, "_kept", {})
+    kept: dict[Hashable, tuple[float, Any]] = {}
+    monkeypatch.setattr(extra, "_kept", kept)
     monkeypatch.setattr(location, "_TREES", {})
     monkeypatch.setattr(ranges, "CACHED", ranges.RangeCache())
     monkeypatch.setattr(ranges.RangeSource.__init__, "__defaults__", (ranges.CACHED,))
@@ -30,6 +33,10 @@ def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "ollama"))
+    yield
+    for _, tree in kept.values():
+        if client := getattr(tree, "client", None):
+            client.close()
 
 
 @pytest.fixture

@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
-from tests.remote.servers import Faults, FileServer
+from tests.remote.servers import Faults, FileServer, Request
+from tests.reports.makers import llama_folder
 
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import RemoteError
@@ -94,6 +95,56 @@ def test_a_missing_file_is_said_as_of_a_local_one(capsys: pytest.CaptureFixture[
     with FileServer().running() as server:
         assert main(["identify", f"{server.url}/models/none.gguf"]) == 2
     assert "no such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("status", [500, 503])
+@pytest.mark.parametrize("failing", ["model-00002-of-00002.safetensors", "config.json"])
+def test_a_server_that_fails_is_not_one_that_lacks_a_file(
+    status: int, failing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {f"/m/{p.name}": p for p in llama_folder(tmp_path / "m").iterdir()}
+
+    def answer(handler: Any, request: Request) -> bool:
+        if request.path.endswith(failing):
+            handler.reply(request, status, b"", {})
+        return request.path.endswith(failing)
+
+    with FileServer({**files}, extra=answer).running() as server:
+        assert main(["verify", f"{server.url}/m/model.safetensors.index.json"]) == 2
+    out, err = capsys.readouterr()
+    assert f"{failing}: 127.0.0.1 answers {status}" in err
+    assert "missing" not in out + err
+
+
+@pytest.mark.parametrize("status", [400, 403, 404])
+def test_a_server_that_denies_what_is_not_there(
+    status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {f"/m/{p.name}": p for p in llama_folder(tmp_path / "m").iterdir()}
+
+    def answer(handler: Any, request: Request) -> bool:
+        if request.path not in files:
+            handler.reply(request, status, b"", {})
+        return request.path not in files
+
+    with FileServer({**files}, extra=answer).running() as server:
+        assert main(["verify", f"{server.url}/m/model.safetensors.index.json"]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("lacking", [None, "x-00002-of-00003.gguf"])
+def test_verify_asks_for_the_files_of_a_set_that_no_server_lists(
+    lacking: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = llama_folder(tmp_path / "m")
+    assert main(["convert", "--quiet", str(whole), str(tmp_path / "x.gguf"), "--no-tokenizer"]) == 0
+    assert main(["split", "--quiet", str(tmp_path / "x.gguf"), str(tmp_path / "x"), "--max-tensors", "8"]) == 0
+    names = sorted(p.name for p in (tmp_path / "x").glob("*.gguf"))
+    assert len(names) == 3
+    with FileServer({f"/{name}": tmp_path / "x" / name for name in names if name != lacking}).running() as server:
+        main(["verify", f"{server.url}/{names[0]}"])
+    text = "".join(capsys.readouterr())
+    assert ("split-missing" in text) is bool(lacking)
+    assert f"{2 if lacking else 3} files" in text
 
 
 def test_a_server_without_ranges_is_not_asked_for_a_large_file(monkeypatch: pytest.MonkeyPatch) -> None:

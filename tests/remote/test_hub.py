@@ -3,7 +3,10 @@ cache; what is moved is what was asked for."""
 
 from __future__ import annotations
 
+import base64
+import gzip
 import random
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -53,6 +56,10 @@ READERS = {
     "diff": ("diff", "{}", "{folder}", "--json"),
     "plan": ("plan", "{}", "x.gguf", "--no-tokenizer", "--json"),
     "arch": ("arch", "check", "{}", "--json"),
+    "fit": ("fit", "{}", "--device", "8GB", "--json"),
+    "choose": ("choose", "{}", "--device", "8GB", "--json"),
+    "stats": ("stats", "{}", "--json"),
+    "prove": ("prove", "{}", "{folder}", "--static", "--json"),
 }
 
 
@@ -93,6 +100,51 @@ def test_a_command_writes_the_bytes_that_it_writes_of_the_folder(
         written.append({p.relative_to(out.parent): p.read_bytes() for p in files})
     assert written[0] == written[1]
     assert written[0]
+
+
+@pytest.mark.parametrize("words", [(), ("--values",)])
+def test_the_page_of_the_repository_is_that_of_the_folder(
+    words: tuple[str, ...], hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def page(place: str) -> str:
+        run(capsys, "view", place, "-o", str(tmp_path / "page.html"), "--overwrite", *words)
+        text = (tmp_path / "page.html").read_text()
+        if packed := re.search(r'id="answers" data-encoding="gzip">([^<]+)<', text):
+            text = text.replace(packed[1], gzip.decompress(base64.b64decode(packed[1])).decode())
+        return text.replace(place, "PLACE")
+
+    assert page("hf://org/model") == page(str(hub.folder))
+
+
+def test_what_runs_must_be_here(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers")
+    text = run(capsys, "prove", str(hub.folder), "hf://org/model", code=2)
+    assert "not checked: run: hf://org/model isn't on this machine: wb fetch it first" in text
+    assert "same: tensors" in text
+    run(capsys, "prove", "hf://org/model", str(hub.folder), "--no-run")
+
+
+#: Commands that need files of this machine.
+LOCAL = {
+    "ls": ("ls", "{}"),
+    "du": ("du", "{}"),
+    "dedupe": ("dedupe", "{}", "--dry-run"),
+    "serve": ("serve", "{}"),
+    "edit": ("edit", "{}/model-00001-of-00002.safetensors"),
+    "edit in place": ("edit", "{}/model-00001-of-00002.safetensors", "--set", "a=b"),
+    "ship": ("ship", "llama-server", "{}"),
+    "ship to LM Studio": ("ship", "lmstudio", "{}", "org/m", "--type", "Q8_0"),
+}
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_a_command_that_needs_a_local_model_says_how_to_get_one(
+    name: str, hub: Hub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = run(capsys, *(word.format("hf://org/model") for word in LOCAL[name]), code=2)
+    assert "hf://org/model" in text
+    assert "isn't a path on this machine" in text
+    assert "wb fetch hf://org/model" in text
 
 
 def test_wb_open(hub: Hub) -> None:

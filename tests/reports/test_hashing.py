@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.reports.makers import llama_folder
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
@@ -299,3 +300,18 @@ def test_every_form_is_needed(form: str, tmp_path: Path, monkeypatch: pytest.Mon
         checksum_files.read_manifest(path)
     monkeypatch.undo()
     assert checksum_files.read_manifest(path)[0] == form
+
+
+@pytest.mark.parametrize("tensors", [False, True])
+def test_progress_counts_every_byte_once(tensors: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weighbridge.io.digest._CHUNK", 1000)
+    folder, seen = llama_folder(tmp_path / "m"), list[tuple[int, int, str]]()
+    report = wb.hash(folder, tensors=tensors, jobs=3, progress=lambda *now: seen.append(now))
+    items = report.models[0].tensors if tensors else report.files
+    total = sum(item.bytes for item in items)
+    done = [now[0] for now in seen]
+    assert done == sorted(done)
+    assert seen[-1][:2] == (total, total)
+    assert {now[1] for now in seen} == {total}
+    assert len({now[2] for now in seen}) == len(items)
+    assert len(seen) > len(items) or tensors

@@ -293,5 +293,5 @@ def test_what_is_elsewhere_is_fetched_first(monkeypatch: pytest.MonkeyPatch, tmp
     from weighbridge.shipping import ship
 
     monkeypatch.setattr(ship, "resolve_path", lambda path: RemotePath("hf:/org/model"))
-    with pytest.raises(UsageError, match="isn't on this machine"):
+    with pytest.raises(UsageError, match="isn't a path on this machine"):
         wb.ship("vllm", "hf://org/model")

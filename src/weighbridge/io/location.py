@@ -61,6 +61,12 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
     return _SCHEME.match(os.fspath(path)) is not None
 
 
+def check_local(path: str | os.PathLike[str]) -> None:
+    """UsageError for an address, where only a path on this machine will do."""
+    if is_remote(path) or isinstance(path, RemotePath):
+        raise UsageError(f"{path} isn't a path on this machine", hint=f"fetch it first: wb fetch {path} DIR")
+
+
 def open_source(path: Path | str) -> Source:
     """The file at a path, here or elsewhere."""
     return path.open_source() if isinstance(path, RemotePath) else FileSource(path)
@@ -133,6 +139,8 @@ class RemotePath(type(Path())):  # type: ignore[misc]  # pathlib's class for thi
     def open_source(self) -> Source:
         """The file's bytes."""
         tree, name = self._tree()
+        if tree.size(name) is None and tree.children(name) is not None:
+            raise IsADirectoryError(f"{self} is a folder, not a file")
         return tree.open(name)
 
     @property

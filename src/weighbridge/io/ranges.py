@@ -350,12 +350,18 @@ class RangeSource(Source):
     def _direct(self, at: int, out: memoryview) -> int:
         """A long read: parts straight into the caller's memory, several at a time."""
         parts = [(at + i, out[i : i + REQUEST]) for i in range(0, len(out), REQUEST)]
-        futures = [_pool().submit(self.file.fetch, *part, self._is_stopped) for part in parts[1:]]
+        ended = threading.Event()
+
+        def stopped() -> bool:
+            return ended.is_set() or self._is_stopped()
+
+        futures = [_pool().submit(self.file.fetch, *part, stopped) for part in parts[1:]]
         try:
-            self.file.fetch(*parts[0], self._is_stopped)
+            self.file.fetch(*parts[0], stopped)
             for future in futures:
                 future.result()
         finally:
+            ended.set()
             for future in futures:  # none may write into `out` after this
                 future.cancel()
             for future in futures:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import UsageError
-from weighbridge.io.location import RemotePath
+from weighbridge.io.location import check_local
 from weighbridge.io.sink import check_target
 from weighbridge.shipping.plan import ShipOptions, ShipPlan, ShipReport, ShipRequest
 from weighbridge.shipping.targets import TARGETS, ShipTarget
@@ -56,8 +56,7 @@ def plan_ship(
     if name and not row.name_is:
         raise UsageError(f"NAME doesn't apply to {row.title}", hint=f"wb ship {row.name} {model}")
     path = resolve_path(model)
-    if isinstance(path, RemotePath):
-        raise UsageError(f"{path} isn't on this machine", hint=f"fetch it first: wb fetch {path} DIR")
+    check_local(path)
     for file in (output, modelfile):
         if file is not None:
             check_target(file, overwrite=overwrite, folder=False)

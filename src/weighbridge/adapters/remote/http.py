@@ -9,6 +9,7 @@ to are credentials and appear in no message.
 
 from __future__ import annotations
 
+import atexit
 import random
 import re
 import sys
@@ -42,6 +43,10 @@ _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _GONE: Final = frozenset({404, 410})
 _CONTENT_RANGE: Final = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
+_STEP: Final = 0.1  # seconds within which a wait learns that nobody needs it any more
+_ENDING: Final = threading.Event()
+# The interpreter joins the threads of pools before it calls what `atexit` knows: as `concurrent.futures` does it.
+getattr(threading, "_register_atexit", atexit.register)(_ENDING.set)
 _LEAST_WAIT: Final = 0.02  # counts for tries that bring a little each
 _SECRETS: Final = frozenset({"authorization", "cookie"})
 
@@ -60,6 +65,10 @@ class Patience:
 
 
 PATIENCE = Patience()
+
+
+class DeniedError(RemoteError):
+    """The server refuses this request, and will again."""
 
 
 class Passing(Exception):
@@ -118,8 +127,11 @@ class Persistence:
         self._left = self.patience.in_all
         self._lock = threading.Lock()
 
-    def persistent(self, name: str, act: Callable[[], _T], progress: Callable[[], int]) -> _T:
-        """Repeat `act` after what may pass. Tries that bring nothing new are counted, and all waits are bounded."""
+    def persistent(
+        self, name: str, act: Callable[[], _T], progress: Callable[[], int], stopped: Callable[[], bool] = lambda: False
+    ) -> _T:
+        """Repeat `act` after what may pass. Tries that bring nothing new are counted, and all waits are bounded;
+        CancelledError ends one when `stopped()` is true or the process ends."""
         failures, before = 0, 0
         while True:
             try:
@@ -129,9 +141,10 @@ class Persistence:
                 moved, before = progress() > before, progress()
                 if not moved:
                     failures += 1
-                self._pause(name, error, failures)
+                _rest(self._wait(name, error, failures), stopped)
 
-    def _pause(self, name: str, error: Passing, failures: int) -> None:
+    def _wait(self, name: str, error: Passing, failures: int) -> float:
+        """Seconds until the next try. RemoteError where there is none."""
         wait = error.wait
         if wait is None:
             wait = self.patience.first_wait * 2 ** (failures - 1) * random.uniform(0.7, 1.3) if failures else 0.0
@@ -145,7 +158,7 @@ class Persistence:
             raise RemoteError(f"{name}: {error}", hint="check the network and the server, and try again; "
                               "--resume goes on with what was interrupted" if spent else
                               "check the network and the server, and try again") from None  # fmt: skip
-        time.sleep(wait)
+        return wait
 
     def is_slow(self, count: int, seconds: float) -> bool:
         """Whether `count` bytes in so long a time are as good as none."""
@@ -198,10 +211,10 @@ class HttpClient(Persistence):
 
     # ---------------------------------------------------------------- one file
 
-    def first(self, url: str, name: str, length: int) -> FirstAnswer:
+    def first(self, url: str, name: str, length: int, stopped: Callable[[], bool] = lambda: False) -> FirstAnswer:
         """Size, version and the first `length` bytes of a file that nothing is known about, in one request.
         FileNotFoundError where there is none."""
-        return self.persistent(name, lambda: self._first(url, name, length), lambda: 0)
+        return self.persistent(name, lambda: self._first(url, name, length), lambda: 0, stopped)
 
     def _first(self, url: str, name: str, length: int) -> FirstAnswer:
         with self._get(url, name, {"Range": f"bytes=0-{length - 1}"}) as response:
@@ -234,7 +247,7 @@ class HttpClient(Persistence):
                 if done < len(out) and file._whole is None:
                     raise Passing("the answer ended early")
 
-        self.persistent(file.name, some, lambda: done)
+        self.persistent(file.name, some, lambda: done, stopped)
 
     def _range(self, file: HttpFile, offset: int, out: memoryview, stopped: Callable[[], bool]) -> int:
         headers = {"Range": f"bytes={offset}-{offset + len(out) - 1}"}
@@ -372,10 +385,20 @@ class HttpClient(Persistence):
         if status in _GONE:
             raise FileNotFoundError(ENOENT, "no such file on the server", name)
         if status in (401, 403):
-            raise RemoteError(f"{name}: {host} denies access ({status})", hint=self.advice)
+            raise DeniedError(f"{name}: {host} denies access ({status})", hint=self.advice)
         if status == 416:
             raise changed(name)
-        raise RemoteError(f"{name}: {host} answers {status}", hint="check the address")
+        raise (DeniedError if status < 500 else RemoteError)(
+            f"{name}: {host} answers {status}", hint="check the address"
+        )
+
+
+def _rest(seconds: float, stopped: Callable[[], bool]) -> None:
+    """Wait. CancelledError soon after `stopped()` is true, and at once when the process ends."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        if stopped() or _ENDING.wait(min(left, _STEP)):
+            raise CancelledError
 
 
 def check_whole(name: str, size: int) -> None:

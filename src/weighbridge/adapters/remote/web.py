@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from weighbridge.adapters.remote.extra import check_online, package, same_job
-from weighbridge.adapters.remote.http import HttpClient, HttpFile
-from weighbridge.base.errors import RemoteError, UsageError
+from weighbridge.adapters.remote.http import DeniedError, HttpClient, HttpFile
+from weighbridge.base.errors import UsageError
 from weighbridge.io.location import RemotePath
 from weighbridge.io.ranges import FIRST, RangeSource
 from weighbridge.io.source import Source
@@ -37,24 +37,24 @@ class WebTree:
         self._files: dict[str, tuple[HttpFile, bytes] | None] = {}
         self._lock = threading.Lock()
 
-    def _file(self, name: str) -> tuple[HttpFile, bytes] | None:
+    def _file(self, name: str, stopped: Callable[[], bool] = lambda: False) -> tuple[HttpFile, bytes] | None:
         with self._lock:
             if name in self._files:
                 return self._files[name]
-        found = self._asked(name)
+        found = self._asked(name, stopped)
         with self._lock:
             return self._files.setdefault(name, found)
 
-    def _asked(self, name: str) -> tuple[HttpFile, bytes] | None:
+    def _asked(self, name: str, stopped: Callable[[], bool]) -> tuple[HttpFile, bytes] | None:
         if not name or (self.query and name not in self.named):
             return None
         url = f"{self.title}/{quote(name)}{'?' if self.query else ''}{self.query}"
         title = f"{self.title}/{name}"
         try:
-            first = self.client.first(url, title, FIRST)
+            first = self.client.first(url, title, FIRST, stopped)
         except FileNotFoundError:
             return None
-        except RemoteError:
+        except DeniedError:
             if name in self.named:
                 raise
             return None  # some servers deny what isn't there
@@ -79,8 +79,12 @@ class WebTree:
 
     def prepare(self, names: Sequence[str]) -> None:
         """Ask for files at the same time; each answer has the file's size and its first bytes."""
+        ended = threading.Event()
         with ThreadPoolExecutor(_AT_A_TIME) as pool:
-            list(pool.map(self._file, names))
+            try:
+                list(pool.map(lambda name: self._file(name, ended.is_set), names))
+            finally:
+                ended.set()  # after an error or Ctrl-C nobody waits for the others
 
     def version(self, name: str) -> str:
         found = self._file(name)

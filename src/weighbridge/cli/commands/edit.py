@@ -80,7 +80,9 @@ def edit(file: Path, wanted: tuple[str, ...], dry_run: bool, as_json: bool, **gi
     """
     from weighbridge.conversion.edit.apply import journal_of
     from weighbridge.conversion.edit.plan import read_metadata
+    from weighbridge.io.location import check_local
 
+    check_local(file)
     writes = {f"--{name.replace('_', '-')}": given[name] for name in _HOW}
     if not any(given[name] for name in _WHAT) and given["reserve"] is None:
         if wanted:

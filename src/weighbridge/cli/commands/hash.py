@@ -14,7 +14,7 @@ from weighbridge.base.errors import UsageError
 from weighbridge.base.plain import plain
 from weighbridge.cli.options import applied, command, examples, jobs_option, json_option, option, refuse_others
 from weighbridge.cli.paths import FILE, SOURCE, is_standard_input
-from weighbridge.cli.render import clean, echo, emit_json, is_terminal, warn, write_bytes
+from weighbridge.cli.render import Progress, clean, echo, emit_json, is_terminal, warn, write_bytes
 
 if TYPE_CHECKING:
     from weighbridge.reports.hash.checksum_files import CheckReport
@@ -83,7 +83,8 @@ def _hash(
         check_target(manifest, overwrite=overwrite, folder=False)
     elif overwrite:
         raise UsageError("--overwrite replaces a manifest", hint="write one with --manifest FILE")
-    report = hash_paths(paths, algo=algo, tensors=tensors, jobs=jobs)
+    with Progress() as progress:
+        report = hash_paths(paths, algo=algo, tensors=tensors, jobs=jobs, progress=progress)
     if manifest is not None:
         import json
 

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from weighbridge.cli.options import command, examples, option
+from weighbridge.cli.paths import PATH
 from weighbridge.cli.views.forms import chosen, forms_option
 
 
@@ -19,7 +20,7 @@ from weighbridge.cli.views.forms import chosen, forms_option
         "wb serve ./models/ --host 0.0.0.0 --token s3cret",
     )
 )
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=PATH)
 @option("--host", default="127.0.0.1", help="Address to listen on [127.0.0.1]; others need a token.")
 @option("--port", type=click.IntRange(0, 65535), default=8080, help="Port; 0: any [8080].")
 @option("--token", help="What clients must bring (HF_TOKEN at huggingface_hub) [$WEIGHBRIDGE_TOKEN].")
@@ -34,7 +35,9 @@ def serve(path: Path, host: str, port: int, token: str | None, forms: tuple[str,
     from weighbridge.adapters.serving import hub_server
     from weighbridge.cli.render import clean, note
     from weighbridge.conversion.forms.shelf import Shelf
+    from weighbridge.io.location import check_local
 
+    check_local(path)
     token = token or os.environ.get("WEIGHBRIDGE_TOKEN")
     hub_server.check_access(host, token)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +33,7 @@ from weighbridge.models.open import ALONE, open_model
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
 
+Progress = Callable[[int, int, str], None]
 _CHUNK: Final = 4 * MIB
 _MOST_JOBS: Final = 8
 
@@ -117,14 +119,38 @@ def hash(
     algo: str = "sha256",
     tensors: bool = False,
     jobs: int | None = None,
+    progress: Progress | None = None,
 ) -> HashReport:
     """Digests of the files at `paths`, those in folders included; with `tensors` of each model's tensors, the same in
-    every container, and of all its weights."""
+    every container, and of all its weights. `progress(done, total, name)`: bytes, of each model by itself."""
     paths = [paths] if isinstance(paths, str | os.PathLike) else paths
     if tensors:
-        return HashReport(models=tuple(hash_model(p, algo=algo, jobs=jobs) for p in paths))
+        return HashReport(models=tuple(hash_model(p, algo=algo, jobs=jobs, progress=progress) for p in paths))
     found = [file for path in paths for file in files_of(resolve_path(path))]
-    return HashReport(files=tuple(_parallel(lambda f: hash_file(f, algo), found, jobs)))
+    tally = _Tally(sum(file.stat().st_size for file in found), progress)
+    return HashReport(files=tuple(_parallel(lambda f: hash_file(f, algo, tally.of(f.name)), found, jobs)))
+
+
+class _Tally:
+    """The bytes that all threads have read, reported to `progress` by one at a time."""
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self.total, self.progress = total, progress
+        self._done, self._lock = 0, threading.Lock()
+
+    def of(self, name: str) -> Callable[[int], None]:
+        """What is called with the bytes that have been read of one item."""
+        before = 0
+
+        def read(done: int) -> None:
+            nonlocal before
+            with self._lock:
+                self._done += done - before
+                before = done
+                if self.progress is not None:
+                    self.progress(self._done, self.total, name)
+
+        return read
 
 
 def files_of(path: Path) -> list[Path]:
@@ -152,35 +178,42 @@ def check_algorithm(algo: str, known: Iterable[str] = FILE_ALGORITHMS) -> None:
 # ------------------------------------------------------------------------------------------------ files
 
 
-def hash_file(path: str | os.PathLike[str], algo: str = "sha256") -> FileDigest:
-    """A whole file's digest, read once, 4 MiB at a time."""
+def hash_file(
+    path: str | os.PathLike[str], algo: str = "sha256", read: Callable[[int], object] | None = None
+) -> FileDigest:
+    """A whole file's digest, read once, 4 MiB at a time. `read` is called with the bytes that have been."""
     check_algorithm(algo)
     with open_source(resolve_path(path)) as source:
         made = git_hasher(source.size) if algo == GIT else ALGORITHMS[algo]()
-        update(made, source)
+        update(made, source, read)
         return FileDigest(os.fspath(path), algo, made.hexdigest(), source.size)
 
 
 # ------------------------------------------------------------------------------------------------ tensors
 
 
-def hash_model(path: str | os.PathLike[str], *, algo: str = "sha256", jobs: int | None = None) -> ModelDigest:
+def hash_model(
+    path: str | os.PathLike[str], *, algo: str = "sha256", jobs: int | None = None, progress: Progress | None = None
+) -> ModelDigest:
     """The weights at `path`: each tensor's digest and that of all of them."""
     check_algorithm(algo, ALGORITHMS)
     with open_model(path, ALONE) as model:
-        found = _parallel(lambda item: _tensor(item[0], item[1], algo), model.stored.items(), jobs)
+        tally = _Tally(sum(node.spec.nbytes for node in model.stored.values()), progress)
+        found = _parallel(lambda item: _tensor(item[0], item[1], algo, tally.of(item[0])), model.stored.items(), jobs)
     whole = ALGORITHMS[algo]()
     for tensor in sorted(found, key=lambda t: t.name):
         whole.update(f"{tensor.digest}  {tensor.name}\n".encode("utf-8", "surrogatepass"))
     return ModelDigest(os.fspath(path), algo, whole.hexdigest(), tuple(found))
 
 
-def _tensor(name: str, node: Node, algo: str) -> TensorDigest:
-    spec = node.spec
+def _tensor(name: str, node: Node, algo: str, read: Callable[[int], None]) -> TensorDigest:
+    spec, done = node.spec, 0
     made = ALGORITHMS[algo]()
     made.update(f"weighbridge/tensor/1\n{spec.dtype}[{','.join(map(str, spec.shape))}]\n".encode())
     for part in data_of(node):
         made.update(part)
+        done += memoryview(part).nbytes
+        read(done)
     return TensorDigest(name, spec.dtype.name, spec.shape, made.hexdigest(), spec.nbytes)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from weighbridge.base.errors import UnsupportedError, WeighbridgeError
-from weighbridge.io.location import open_source
+from weighbridge.io.location import RemotePath, open_source
 from weighbridge.models.config.mapping import config_losses
 from weighbridge.reports.prove import predictions
 from weighbridge.reports.prove.bounds import RunBounds
@@ -113,6 +113,8 @@ def _obstacle(model: Checkpoint) -> str:
     reader = reader_of(model)
     if absent := missing(reader):
         return f'{reader} isn\'t installed ({", ".join(absent)}): pip install "weighbridge[prove]"'
+    if isinstance(model.place.folder, RemotePath):
+        return f"{model.place.path} isn't on this machine: wb fetch it first"
     if model.place.merged:
         return f"{reader} would run {model.place.path} without its adapter: convert it first"
     if reader != "llama.cpp" and not model.config:

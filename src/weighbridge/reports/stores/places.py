@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from weighbridge.adapters.remote import lmstudio, ollama
+from weighbridge.io.location import check_local
 
 HUB: Final = "hub"
 FOLDER: Final = "folder"
@@ -71,7 +72,9 @@ def places() -> tuple[StorePlace, ...]:
 
 def roots_of(paths: Sequence[str | os.PathLike[str]]) -> tuple[StorePlace, ...]:
     """The folders that were named, and the stores in them, each with its kind by its layout; else the stores of this
-    machine. FileNotFoundError where there is none."""
+    machine. FileNotFoundError where there is none, UsageError for an address."""
+    for path in paths:
+        check_local(path)
     return tuple(place for path in paths for place in _at(Path(path))) or places()
 
 

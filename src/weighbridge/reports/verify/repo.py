@@ -6,24 +6,26 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.closeable import Closing
 from weighbridge.base.errors import FormatError, WeighbridgeError
-from weighbridge.base.limits import CONFIG_JSON, FOLDER_FILES, INDEX_JSON
+from weighbridge.base.limits import CONFIG_JSON, FOLDER_FILES, INDEX_JSON, SHARDS
 from weighbridge.containers import sharded
 from weighbridge.containers.base import Finding, Index
 from weighbridge.containers.gguf.split import parse_shard_name
+from weighbridge.containers.numbered import numbered
 from weighbridge.containers.sharded import ShardIndex
 from weighbridge.containers.sniff.detect import sniff
 from weighbridge.containers.sniff.probe import Identity
-from weighbridge.io.location import StoredPath, open_source, walk
+from weighbridge.io.location import RemotePath, StoredPath, open_source, prepare, walk
 from weighbridge.io.source import Source
 from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
 from weighbridge.models.tensor_parallel.rank_set import rank_of
@@ -106,16 +108,15 @@ class Repo(Closing):
     def names(self) -> tuple[str, ...]:
         """Names of the files, relative to the root, sorted."""
         if not self.single:
-            return tuple(sorted(islice(_walk(self.root), FOLDER_FILES)))
+            listed = set(islice(_walk(self.root), FOLDER_FILES))
+            return tuple(sorted(listed | _unlisted(self.root, listed)))
         declared = parse_shard_name(self.path.name)
         if declared is None:
             return tuple(sorted({self.path.name, *self.stored}))
-        siblings = (
-            p.name
-            for p in self.root.iterdir()
-            if (s := parse_shard_name(p.name)) and (s[0], s[2]) == (declared[0], declared[2])
-        )
-        return tuple(sorted({self.path.name, *siblings}))
+        listed = {self.path.name, *(p.name for p in self.root.iterdir())}
+        near = listed | _unlisted(self.root, listed)
+        siblings = (n for n in near if (s := parse_shard_name(n)) and (s[0], s[2]) == (declared[0], declared[2]))
+        return tuple(sorted(siblings))
 
     @cached_property
     def files(self) -> tuple[RepoFile, ...]:
@@ -225,6 +226,24 @@ def _walk(root: Path) -> Iterator[str]:
         near = sorted(f for f in folders if f != ".git" and not LEFTOVER.fullmatch(f))
         folders[:] = near if len(inner.parts) < _DEPTH else []
         yield from ((inner / file).as_posix() for file in sorted(files))
+
+
+def _unlisted(root: Path, listed: Set[str]) -> set[str]:
+    """The files that indices and the numbers in names speak of, as far as they are there: a web server lists none."""
+    if not isinstance(root, RemotePath):
+        return set()
+    names = {name for one in listed for name in _spoken_of(root, one)} - listed
+    prepare(root / name for name in names)
+    return {name for name in names if (root / name).is_file()}
+
+
+def _spoken_of(root: Path, name: str) -> Iterable[str]:
+    """The other files of the set that a file belongs to. What is wrong with it is found elsewhere."""
+    if sharded.is_index(name):
+        with suppress(OSError, FormatError), open_source(root / name) as source:
+            return [str(PurePosixPath(name).parent / file) for file in sharded.parse_index(source).files]
+    one = numbered(name)
+    return one.names() if one and one.total <= SHARDS else ()
 
 
 def _words(error: OSError, path: Path) -> str:

@@ -58,7 +58,7 @@ class BucketFile:
             if done < len(out):
                 raise Passing("the answer ended early")
 
-        self.persistence.persistent(self.name, rest, lambda: done)
+        self.persistence.persistent(self.name, rest, lambda: done, stopped)
 
     def _parts(self, offset: int, length: int) -> Iterator[memoryview]:
         """The answer as it comes, of the version that was first seen. Not every server heeds If-Match."""
