@@ -464,6 +464,28 @@ def test_a_part_keeps_its_numbers(model: Path, tmp_path: Path) -> None:
         wb.slice(model, tmp_path / "twice.safetensors", layers="1,1")
 
 
+def test_a_tensor_of_the_first_layer_alone_is_not_lost_in_silence(tmp_path: Path) -> None:
+    """RWKV 7 names the norm of its embedding after layer 0: a table tells that it stays, without one it is a loss."""
+    case, source = models.CASES["rwkv7"], tmp_path / "model"
+    models.build(case, source)
+    wb.slice(source, tmp_path / "cut", layers="1", renumber=True)
+    kept, before = (written(tmp_path / n / "model.safetensors") for n in ("cut", "model"))
+    name = "model.layers.0.pre_norm.weight"
+    assert np.array_equal(kept[name], before[name])
+    (source / "config.json").write_text(json.dumps({"model_type": "unheard_of", "num_hidden_layers": 2}))
+    told = [
+        loss
+        for loss in report_of(wb.plan_slice(source, tmp_path / "a", layers="1", renumber=True)).losses
+        if name in loss
+    ]
+    assert len(told) == 1
+    assert "no remaining layer has" in told[0]
+    assert "pre_norm.bias" in told[0]
+    assert "ffn_norm" not in told[0]
+    whole = report_of(wb.plan_slice(source, tmp_path / "b", layers="0-1", renumber=True))
+    assert not [loss for loss in whole.losses if "remaining" in loss]
+
+
 def test_tensors_by_name(model: Path, tmp_path: Path) -> None:
     wb.slice(model, tmp_path / "a.safetensors", keep=["*.w", "head"], drop=["*.1.*"])
     assert set(written(tmp_path / "a.safetensors")) == {"head", "module.layers.0.w", "module.layers.2.w"}
