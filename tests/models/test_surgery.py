@@ -55,7 +55,8 @@ CASES: dict[str, tuple[Any, tuple[int, ...], Any]] = {
         for key in ("layer_types", "mlp_layer_types", "no_rope_layers", "layers_block_type", "attention_layers",
                     "block_configs", "attn_type_list", "block_types", "activation_sparsity_pattern",
                     "intermediate_size", "num_key_value_heads", "num_attention_heads", "num_query_heads",
-                    "num_kv_heads", "ffn_multipliers", "moe_intermediate_size", "moe_topk", "num_shared_expert")
+                    "num_kv_heads", "ffn_multipliers", "moe_intermediate_size", "moe_topk", "num_shared_expert",
+                    "is_moe_layer", "hybrid_layer_pattern")
     },
     "hybrid_override_pattern": ("M-M*M-ME", KEPT, "-MM-M"),
     **{

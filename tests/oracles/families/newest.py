@@ -103,10 +103,10 @@ CASES: dict[str, Case] = {
             "ExaoneMoeConfig",
             "bpe",
             _FOUR | _EXPERTS | theta(5000.0) | {"routed_scaling_factor": 2.5, "norm_topk_prob": True},
-            said={"scoring_func": "sigmoid", "num_nextn_predict_layers": 1},
+            said={"scoring_func": "sigmoid", "num_nextn_predict_layers": 1, "is_moe_layer": [False, True, True, True]},
             further=_EXAONE_FURTHER,
-            recorded=("hf5",),
-            unheld=frozenset({"mlp_layer_types", "scoring_func"}),
+            recorded=("hf5", "mlx"),
+            unheld=frozenset({"is_moe_layer", "mlp_layer_types", "scoring_func"}),
             spreads=_ROUTER,
         ),
         # ... and as transformers writes it
