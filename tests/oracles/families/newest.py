@@ -63,6 +63,7 @@ _MIMO_SAID: dict[str, Any] = {
 _MIMO_WORDS: dict[str, Any] = {
     "hybrid_layer_pattern": [int(i > 0 and (i + 1) % 6 > 0) for i in range(48)],
     "moe_layer_freq": [0, *([1] * 47)],
+    "swa_num_key_value_heads": 8,
 }
 
 
@@ -139,7 +140,7 @@ CASES: dict[str, Case] = {
             | {"partial_rotary_factor": 8 / 24},
             further=_mimo_further(),
             unheld=frozenset({*_MIMO_SAID, "layernorm_epsilon", "mlp_layer_types"}),
-            recorded=("hf5",),
+            recorded=("hf5", "mlx"),
             spreads=_ROUTER,
             guesses=(
                 "the class is taken to be MiMoV2FlashForCausalLM: a mimo2 GGUF doesn't tell it from MiMoV2ForCausalLM",
