@@ -77,3 +77,14 @@ def test_no_number_for_the_last_layer_becomes_its_number(tmp_path: Path) -> None
     wb.convert(folder, tmp_path / "mlx", to="mlx")
     found = json.loads((tmp_path / "mlx" / "config.json").read_text())
     assert found["moe_layer_end_index"] == config["num_hidden_layers"] - 1
+
+
+def test_layers_with_experts_are_listed_as_mlx_lm_reads_them(tmp_path: Path) -> None:
+    """K-EXAONE's config as transformers writes it, which says it in words that mlx-lm doesn't know."""
+    folder = write_folder(tmp_path / "model", "exaone-moe")
+    config = json.loads((folder / "config.json").read_text())
+    published = config.pop("is_moe_layer")
+    (folder / "config.json").write_text(json.dumps(config))
+    wb.convert(folder, tmp_path / "mlx", to="mlx")
+    found = json.loads((tmp_path / "mlx" / "config.json").read_text())
+    assert found["is_moe_layer"] == published == [False, True, True, True]

@@ -11,8 +11,9 @@ from tests.models.family_judges import golden
 from tests.oracles.families import CASES
 from tests.oracles.models import respelled
 
+from weighbridge.base.errors import FormatError
 from weighbridge.models.arch.family import Family
-from weighbridge.models.arch.registry import family_of_hf
+from weighbridge.models.arch.registry import families, family_of_hf
 from weighbridge.models.config.mapping import config_losses, config_to_gguf
 
 pytestmark = pytest.mark.oracle
@@ -158,3 +159,35 @@ def _last_with_experts(stated: dict[str, Any]) -> int:
     config = transformers.Ernie4_5_MoeConfig(**stated)
     layers = [theirs.Ernie4_5_MoeDecoderLayer(config, n).mlp for n in range(config.num_hidden_layers)]
     return max(n for n, layer in enumerate(layers) if isinstance(layer, theirs.Ernie4_5_MoeSparseMoeBlock))
+
+
+def _heads(model_type: str) -> tuple[int, int] | None:
+    """Twice the class's number of heads, and how many of keys it then has by itself; None for a class without any."""
+    plain: Any = transformers.CONFIG_MAPPING[model_type]
+    own = getattr(plain(), "num_attention_heads", None)
+    if not isinstance(own, int):
+        return None
+    found = getattr(plain(num_attention_heads=2 * own), "num_key_value_heads", None)
+    return (2 * own, found) if isinstance(found, int) else None
+
+
+@pytest.mark.slow
+def test_heads_of_keys_that_a_config_does_not_count_are_as_many_as_its_class_has() -> None:
+    asked = {}
+    for each in families().values():
+        for name, architecture in each.architectures.items():
+            model_type = architecture.model_type
+            bare = {"architectures": [name], "model_type": model_type}
+            if model_type in transformers.CONFIG_MAPPING and _sized(each, bare) and (heads := _heads(model_type)):
+                filled = each.effective(bare | {"num_attention_heads": heads[0]})
+                asked[each.name, name] = filled["num_key_value_heads"], heads[1]
+    assert {key: pair for key, pair in asked.items() if pair[0] != pair[1]} == {}
+    assert len(asked) > 40
+
+
+def _sized(each: Family, config: dict[str, Any]) -> bool:
+    """Whether the class has a default for each size."""
+    try:
+        return each.architecture(config) is not None and "num_key_value_heads" in each.effective(config)
+    except FormatError:
+        return False

@@ -55,7 +55,8 @@ CASES: dict[str, tuple[Any, tuple[int, ...], Any]] = {
         for key in ("layer_types", "mlp_layer_types", "no_rope_layers", "layers_block_type", "attention_layers",
                     "block_configs", "attn_type_list", "block_types", "activation_sparsity_pattern",
                     "intermediate_size", "num_key_value_heads", "num_attention_heads", "num_query_heads",
-                    "num_kv_heads", "ffn_multipliers", "moe_intermediate_size", "moe_topk", "num_shared_expert")
+                    "num_kv_heads", "ffn_multipliers", "moe_intermediate_size", "moe_topk", "num_shared_expert",
+                    "is_moe_layer", "hybrid_layer_pattern")
     },
     "hybrid_override_pattern": ("M-M*M-ME", KEPT, "-MM-M"),
     **{
@@ -462,6 +463,28 @@ def test_a_part_keeps_its_numbers(model: Path, tmp_path: Path) -> None:
     assert [float(anew[f"module.layers.{n}.w"][0, 0]) for n in (0, 1)] == [2.0, 1.0]
     with pytest.raises(UsageError, match="needs its own number"):
         wb.slice(model, tmp_path / "twice.safetensors", layers="1,1")
+
+
+def test_a_tensor_of_the_first_layer_alone_is_not_lost_in_silence(tmp_path: Path) -> None:
+    """RWKV 7 names the norm of its embedding after layer 0: a table tells that it stays, without one it is a loss."""
+    case, source = models.CASES["rwkv7"], tmp_path / "model"
+    models.build(case, source)
+    wb.slice(source, tmp_path / "cut", layers="1", renumber=True)
+    kept, before = (written(tmp_path / n / "model.safetensors") for n in ("cut", "model"))
+    name = "model.layers.0.pre_norm.weight"
+    assert np.array_equal(kept[name], before[name])
+    (source / "config.json").write_text(json.dumps({"model_type": "unheard_of", "num_hidden_layers": 2}))
+    told = [
+        loss
+        for loss in report_of(wb.plan_slice(source, tmp_path / "a", layers="1", renumber=True)).losses
+        if name in loss
+    ]
+    assert len(told) == 1
+    assert "no remaining layer has" in told[0]
+    assert "pre_norm.bias" in told[0]
+    assert "ffn_norm" not in told[0]
+    whole = report_of(wb.plan_slice(source, tmp_path / "b", layers="0-1", renumber=True))
+    assert not [loss for loss in whole.losses if "remaining" in loss]
 
 
 def test_tensors_by_name(model: Path, tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def test_mlx_lm_runs_what_writes_of_a_qwen35(name: str, source: str, folder_of: 
         assert sorted(a) == sorted(b)
 
 
-@pytest.mark.parametrize("name", ["apertus", "gptj", "gemma4-experts"])
+@pytest.mark.parametrize("name", ["apertus", "gptj", "gemma4-experts", "exaone-moe", "mimo2"])
 def test_mlx_lm_runs_what_comes_from_a_gguf(name: str, folder_of: Maker, tmp_path: Path) -> None:
     """The numbers of Apertus' activations come out of keys, as scalars; GPT-J's pairs are neighbours again; that
     a Gemma 4 caps no logits is said."""

@@ -63,6 +63,7 @@ _MIMO_SAID: dict[str, Any] = {
 _MIMO_WORDS: dict[str, Any] = {
     "hybrid_layer_pattern": [int(i > 0 and (i + 1) % 6 > 0) for i in range(48)],
     "moe_layer_freq": [0, *([1] * 47)],
+    "swa_num_key_value_heads": 8,
 }
 
 
@@ -103,10 +104,10 @@ CASES: dict[str, Case] = {
             "ExaoneMoeConfig",
             "bpe",
             _FOUR | _EXPERTS | theta(5000.0) | {"routed_scaling_factor": 2.5, "norm_topk_prob": True},
-            said={"scoring_func": "sigmoid", "num_nextn_predict_layers": 1},
+            said={"scoring_func": "sigmoid", "num_nextn_predict_layers": 1, "is_moe_layer": [False, True, True, True]},
             further=_EXAONE_FURTHER,
-            recorded=("hf5",),
-            unheld=frozenset({"mlp_layer_types", "scoring_func"}),
+            recorded=("hf5", "mlx"),
+            unheld=frozenset({"is_moe_layer", "mlp_layer_types", "scoring_func"}),
             spreads=_ROUTER,
         ),
         # ... and as transformers writes it
@@ -139,7 +140,7 @@ CASES: dict[str, Case] = {
             | {"partial_rotary_factor": 8 / 24},
             further=_mimo_further(),
             unheld=frozenset({*_MIMO_SAID, "layernorm_epsilon", "mlp_layer_types"}),
-            recorded=("hf5",),
+            recorded=("hf5", "mlx"),
             spreads=_ROUTER,
             guesses=(
                 "the class is taken to be MiMoV2FlashForCausalLM: a mimo2 GGUF doesn't tell it from MiMoV2ForCausalLM",

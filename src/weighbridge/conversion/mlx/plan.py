@@ -25,6 +25,7 @@ from weighbridge.conversion.plan.losses.ties import drop_tied_mlx
 from weighbridge.conversion.plan.model import Loss, Move
 from weighbridge.io.location import open_source
 from weighbridge.models.arch.tables.schema import MlxEntry
+from weighbridge.models.arch.tables.values import integer
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.config.keys import lookup
 from weighbridge.packings import mlx_affine_bridge
@@ -270,6 +271,7 @@ def _config(
     return dict(sorted(config.items()))
 
 
+_LAYERS: Final = "num_hidden_layers"
 # What transformers' classes take for a key that isn't set, and mlx-lm's for a number.
 _UNSET: Final = (None, -1)
 
@@ -281,11 +283,15 @@ def _whole(config: dict[str, Any], model: Checkpoint, rules: MlxEntry) -> dict[s
         part = {key: value for key, value in config.items() if key != "architectures"}
         tokens = {key: value for key, value in config.items() if key.endswith("_token_id")}
         config = {**tokens, "architectures": [owner.name], "model_type": name, str(owner.part): part}
-    if not rules.config:
+    if not rules.config and not rules.layers:
         return config
     text, facts = config.get("text_config"), model.family.effective(config)
     stated = text if isinstance(text, Mapping) else config
     added = {key: lookup(facts, path) for key, path in rules.config.items() if stated.get(key) in _UNSET}
+    sets = dict(model.sizes.layers) if rules.layers else {}
+    count = integer(facts[_LAYERS], _LAYERS) if rules.layers else 0
+    flags = {key: [int(layer in sets[name]) for layer in range(count)] for key, name in rules.layers.items()}
+    added |= {key: listed for key, listed in flags.items() if stated.get(key) is None}
     full = {**stated, **added}
     return {**config, "text_config": full} if stated is text else full
 

@@ -130,8 +130,14 @@ def differences(a: LoaderSettings, b: LoaderSettings) -> list[SettingDifference]
     both = a.family is not b.family or "mlx-lm" in (a.reader, b.reader)
     known = [key for key in a.values if key in b.values or not both]
     folded = {key.partition("[")[0] for s in (a, b) if "llama.cpp" in (a.reader, b.reader) for key in s.family.folded}
-    found = [_difference(a, b, key) for key in known if not _same(a.values.get(key), b.values.get(key))]
+    found = [_difference(a, b, key) for key in known if not _same(_read(a.values.get(key), b, key), b.values.get(key))]
     return [d for d in found if d.setting not in folded and not _without_meaning(d, b)]
+
+
+def _read(value: Any, b: LoaderSettings, key: str) -> Any:
+    """A list by layer without the layers behind the others that predict further tokens: mlx-lm has none of these."""
+    own = b.values.get(key)
+    return value[: len(own)] if b.reader == "mlx-lm" and is_list(value) and is_list(own) and own else value
 
 
 def _difference(a: LoaderSettings, b: LoaderSettings, key: str) -> SettingDifference:

@@ -47,6 +47,12 @@ def _numbered(names: Iterable[str]) -> dict[str, set[int]]:
     return found
 
 
+def without_layer(name: str) -> str:
+    """A name with `*` for its first number, in which layers differ."""
+    match = _NUMBERED.fullmatch(name)
+    return f"{match['prefix']}*.{match['rest']}" if match else name
+
+
 def stacks(names: Iterable[str]) -> list[LayerStack]:
     """The stacks that are numbered from 0 without a gap."""
     return [LayerStack(prefix, len(ns)) for prefix, ns in _numbered(names).items() if max(ns) == len(ns) - 1]

@@ -127,7 +127,7 @@ RULES: Final[Mapping[str, KeyRule]] = MappingProxyType(
         ("layer_types", "mlp_layer_types", "no_rope_layers", "layers_block_type", "attention_layers", "block_configs",
          "attn_type_list", "hybrid_override_pattern", "block_types", "activation_sparsity_pattern", "intermediate_size",
          "num_key_value_heads", "num_attention_heads", "num_query_heads", "num_kv_heads", "ffn_multipliers",
-         "moe_intermediate_size", "moe_topk", "num_shared_expert"), _listed)
+         "moe_intermediate_size", "moe_topk", "num_shared_expert", "is_moe_layer", "hybrid_layer_pattern"), _listed)
     | dict.fromkeys(
         ("mlp_only_layers", "moe_layers", "attn_layer_indices", "full_attn_idxs", "hybrid_layer_ids",
          "global_attn_layers", "cross_attention_layers"), _numbers)

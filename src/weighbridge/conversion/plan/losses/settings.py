@@ -28,12 +28,14 @@ from weighbridge.models.config.keys import is_list
 from weighbridge.models.config.pooling import pooling_type
 from weighbridge.models.config.settings import LoaderSettings, SettingDifference
 from weighbridge.models.transform.base import KeptLayers, Transformed
+from weighbridge.models.transform.layer_stack import without_layer
 from weighbridge.tensors.nodes import Node
 
 _ARCHITECTURE: Final = "general.architecture"
 _KIND: Final = "layers "  # before the name of a kind of layers, in settings
 _COUNTS: Final = frozenset({*DERIVED, *LAYERS.config, "num_nextn_predict_layers"})  # follow from the number of layers
 _NOT_COMPARED: Final = Loss("settings by layer aren't compared with the source's: no table describes this model")
+_NAMED: Final = 4  # tensors that one loss names
 _FORMATS: Final = ("gguf", "mlx", "hf")  # the targets with a config of their own
 
 
@@ -74,12 +76,22 @@ def slice_losses(model: Checkpoint, done: Transformed) -> list[Loss]:
     try:
         before, after = _of_model(model), _of_model(done.model)
     except WeighbridgeError:
-        return [_NOT_COMPARED]
+        return [_NOT_COMPARED, *_unmatched(done)]
     asked = " ".join((LAYERS.gguf, *(change.key.rpartition(".")[2] for change in done.changed)))
     cut = {key: _of_kept(key, value, done.layers) for key, value in before.values.items()}
     found = (d for d in settings.differences(replace(before, values=cut), after) if d.setting in after.values)
     wrong = [d for d in found if d.a is not None and not _expected(d, before.values[d.setting], asked)]
     return [Loss(f"{d.source} was {_short(d.a)} for the layers that are left and becomes {_short(d.b)}") for d in wrong]
+
+
+def _unmatched(done: Transformed) -> list[Loss]:
+    """Dropped tensors that no remaining layer has: without a table, one of them may belong to the whole model."""
+    left = {without_layer(entry.name) for entry in done.model.index}
+    gone = [name for name in done.dropped if without_layer(name) not in left]
+    if not gone:
+        return []
+    more = f" and {len(gone) - _NAMED:,} more" if len(gone) > _NAMED else ""
+    return [Loss(f"no remaining layer has a tensor like {', '.join(gone[:_NAMED])}{more}: dropped with its layer")]
 
 
 def _expected(difference: SettingDifference, before: Any, asked: str) -> bool:

@@ -297,6 +297,9 @@ class MlxEntry(Struct, frozen=True, forbid_unknown_fields=True):
     config: Annotated[
         dict[str, str], _doc("key that mlx-lm needs, and the key of the effective config that has it")
     ] = field(default_factory=dict)
+    layers: Annotated[
+        dict[str, str], _doc("key that mlx-lm needs, a 0 or 1 for each layer, and the set of layers with a 1")
+    ] = field(default_factory=dict)
     period: Annotated[
         dict[str, int], _doc("key that counts the layers to one with full attention, and mlx-lm's default of it")
     ] = field(default_factory=dict)
