@@ -10,6 +10,7 @@ from weighbridge.models.config import settings
 from weighbridge.models.config.pooling import pooling_type
 from weighbridge.models.tokenizer import Vocab, from_gguf, from_hf
 from weighbridge.models.tokenizer.compare import vocab_differences
+from weighbridge.models.tokenizer.hf.read import MODELS, READ
 from weighbridge.reports.prove.model import ProveCheck
 
 if TYPE_CHECKING:
