@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 from tests.fit.test_weights import write_folder
+from tests.models.family_judges import golden
 
 import weighbridge as wb
 from weighbridge.conversion.mlx.config import with_rope_words
 from weighbridge.models.arch.config import THETA
 from weighbridge.models.arch.registry import families
+from weighbridge.models.config import mlx_view
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
 LINEAR = {"rope_type": "linear", "factor": 2.0}
@@ -88,3 +90,21 @@ def test_layers_with_experts_are_listed_as_mlx_lm_reads_them(tmp_path: Path) -> 
     wb.convert(folder, tmp_path / "mlx", to="mlx")
     found = json.loads((tmp_path / "mlx" / "config.json").read_text())
     assert found["is_moe_layer"] == published == [False, True, True, True]
+
+
+def test_a_class_that_mlx_lm_lacks_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_folder(tmp_path / "model", "seed-oss")
+    without = {kind: row for kind, row in mlx_view.fields().items() if kind != "seed_oss"}
+    assert _lacking(folder, tmp_path / "x") == []
+    monkeypatch.setattr(mlx_view, "fields", lambda: without)
+    assert _lacking(folder, tmp_path / "x") == ["mlx-lm has no class of model_type 'seed_oss' and won't load it"]
+
+
+@pytest.mark.parametrize("name", [name for name, record in golden().items() if "mlx" in record])
+def test_every_recorded_model_of_mlx_lm_has_its_class(name: str, tmp_path: Path) -> None:
+    assert _lacking(write_folder(tmp_path / "model", name), tmp_path / "x") == []
+
+
+def _lacking(folder: Path, target: Path) -> list[str]:
+    with wb.plan_convert(folder, target, to="mlx") as plan:
+        return [loss.message for loss in plan.losses if "no class" in loss.message]

@@ -28,6 +28,7 @@ from weighbridge.models.arch.tables.schema import MlxEntry
 from weighbridge.models.arch.tables.values import integer
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.config.keys import lookup
+from weighbridge.models.config.mlx_view import reading
 from weighbridge.packings import mlx_affine_bridge
 from weighbridge.packings.read.affine import Affine
 from weighbridge.packings.read.microfloat import Microscaled
@@ -85,7 +86,10 @@ def to_mlx(model: Checkpoint, options: MlxOptions) -> PlanBuilder:
             draft.tensors |= {f"{name.removesuffix('.weight')}.{part}": made for part, made in stored.items()}
         else:
             draft.tensors[name] = parts
-    _files(model, options, draft, _config(model, chosen, overall, options))
+    config = _config(model, chosen, overall, options)
+    if reading(config) is None:
+        draft.losses.append(Loss(f"mlx-lm has no class of model_type {config.get('model_type')!r} and won't load it"))
+    _files(model, options, draft, config)
     draft.index = _indexer(sum(node.spec.elements for node in named.values()), draft.tensors)
     return draft
 
