@@ -409,6 +409,16 @@ def judge_silences(family: Family, model: str) -> None:
             assert type(lookup(restored, row.restored[0])) is type(lookup(said, row.config[0])), key
 
 
+def judge_nulls(family: Family, model: str) -> None:
+    """What a config leaves out follows from the rest, where what the recorded one states is what follows."""
+    config = golden()[model]["config"]
+    shipped = families()[family.name].architecture(config)
+    for key in shipped.null if shipped else ():
+        rest = {k: value for k, value in config.items() if k != key}
+        if key in config and families()[family.name].effective(rest)[key] == config[key]:
+            assert family.effective(rest).get(key) == config[key], f"{model}: {key}"
+
+
 def judge_losses(family: Family, model: str) -> None:
     """What a config says and a GGUF can't is a loss each; what this one says is none, or those that its case names."""
     config = golden()[model]["config"]
@@ -549,6 +559,7 @@ JUDGES: tuple[Callable[[Family, str], None], ...] = (
     judge_codes,
     judge_shards,
     judge_losses,
+    judge_nulls,
     judge_silences,
     judge_return,
 )
