@@ -209,8 +209,9 @@ def _sliding(family: Family, facts: Mapping[str, Any], keys: Mapping[str, Any], 
     if isinstance(listed, list | tuple):
         return tuple(i for i, kind in enumerate(listed) if kind in _WINDOWED)
     pattern = keys.get("attention.sliding_window_pattern")
-    if isinstance(pattern, tuple):
-        return tuple(i for i, windowed in enumerate(pattern) if windowed)
+    if isinstance(pattern, tuple):  # behind the layers stand those that predict further tokens, which no config lists
+        own = pattern[: keys.get("block_count", len(pattern)) - (keys.get("nextn_predict_layers") or 0)]
+        return tuple(i for i, windowed in enumerate(own) if windowed)
     rules, window = family.document.layer_rules, keys.get("attention.sliding_window") or facts.get(_CHUNK)
     if window and rules.graph_every > 1:
         full = 0 if rules.graph_first else rules.graph_every - 1
