@@ -1,4 +1,6 @@
-"""How many examples Hypothesis tries where a test names a number: that many, and of a sample (`--sample`) a tenth."""
+"""How many examples Hypothesis tries where a test names a number: that many, and of a sample (`--sample`) a tenth.
+A test that asks what the examples were like takes Hypothesis's own `settings`, and so always all of them.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -85,14 +86,24 @@ def test_what_is_done_is_not_fetched_again(
 
     monkeypatch.setattr(journal, "_WAIT_BYTES", 1)
     fetch, name = http.HttpClient.fetch, "model-00002-of-00002.safetensors"
+    add, before = journal.Journal.add, threading.Event()
+    size = (hub.folder / "model-00001-of-00002.safetensors").stat().st_size
 
     def failing(self: http.HttpClient, file: http.HttpFile, *rest: object) -> None:
-        if file.name.endswith(name):
+        if file.name.endswith(name):  # which is read ahead, while the other one is written
+            assert before.wait(60)
             raise RemoteError("cut off", hint="later")
         fetch(self, file, *rest)  # type: ignore[arg-type]
 
+    def noted(self: journal.Journal, piece: journal.Piece, crc: int) -> bool:
+        found = add(self, piece, crc)
+        if piece.size == size:
+            before.set()
+        return found
+
     with monkeypatch.context() as patch:
         patch.setattr(http.HttpClient, "fetch", failing)
+        patch.setattr(journal.Journal, "add", noted)
         assert main(["fetch", "hf://org/model", str(tmp_path / "out"), "--jobs", "1"]) == 2
     assert "out.partial" in capsys.readouterr().err
     monkeypatch.setattr("weighbridge.io.ranges.CACHED._files", {})

@@ -11,7 +11,7 @@ import re
 import struct
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
 
@@ -129,7 +129,7 @@ def test_random_sequences_are_of_every_kind() -> None:
     """Else the laws above would hold of nothing."""
     seen: set[str] = set()
 
-    @examples(300, database=None, derandomize=True)
+    @settings(max_examples=300, database=None, derandomize=True)
     @given(PICKLES)
     def look(data: bytes) -> None:
         seen.add(agree(data))

@@ -9,7 +9,7 @@ from typing import Any
 
 import jinja2
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jinja2 import ext, nodes
 from jinja2.parser import Parser
@@ -175,7 +175,7 @@ def test_what_is_drawn_is_mostly_taken_by_jinja2() -> None:
     taken: list[bool] = []
 
     @given(EXPRESSIONS)
-    @examples(100, database=None)
+    @settings(max_examples=100, database=None)
     def draw(expression: str) -> None:
         taken.append(agree("{{ " + expression + " }}"))
 
