@@ -86,15 +86,21 @@ def test_any_ranges_in_any_order_from_a_small_cache(model: Path, tmp_path: Path)
     cache.close()
 
 
-def test_a_random_read_computes_one_slab(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    computed: list[views._Slab] = []
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[views._Slab]:
+    """The slabs in the order in which they are computed."""
+    found: list[views._Slab] = []
     compute = views._compute
 
     def counted(slab: views._Slab) -> bytes:
-        computed.append(slab)
+        found.append(slab)
         return compute(slab)
 
     monkeypatch.setattr(views, "_compute", counted)
+    return found
+
+
+def test_a_random_read_computes_one_slab(model: Path, computed: list[views._Slab]) -> None:
     with ModelForms(model, ("Q8_0",)) as forms:
         (file,) = forms.files("Q8_0").values()
         file.read(file.size // 2, 64)
@@ -103,16 +109,8 @@ def test_a_random_read_computes_one_slab(model: Path, monkeypatch: pytest.Monkey
         assert len(computed) == 1
 
 
-def test_random_reads_compute_one_slab_each(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_reads_compute_one_slab_each(model: Path, computed: list[views._Slab]) -> None:
     """Reads that lie in one slab: that one is computed, and none beside it."""
-    computed: list[views._Slab] = []
-    compute = views._compute
-
-    def counted(slab: views._Slab) -> bytes:
-        computed.append(slab)
-        return compute(slab)
-
-    monkeypatch.setattr(views, "_compute", counted)
     with ModelForms(model, ("F16",), cache := SlabCache(2, limit=1)) as forms:
         (file,) = (f for f in forms.files("F16").values() if isinstance(f, views.PlannedBytes))
         wide = [slab for slab in file._slabs if slab.end - slab.start >= 1 << 17]

@@ -137,10 +137,8 @@ class Persistence:
             try:
                 return act()
             except Passing as error:
-                failures = 0 if progress() > before else failures
-                moved, before = progress() > before, progress()
-                if not moved:
-                    failures += 1
+                now = progress()
+                failures, before = 0 if now > before else failures + 1, now
                 _rest(self._wait(name, error, failures), stopped)
 
     def _wait(self, name: str, error: Passing, failures: int) -> float:

@@ -10,7 +10,7 @@ from weighbridge.models.config import settings
 from weighbridge.models.config.pooling import pooling_type
 from weighbridge.models.tokenizer import Vocab, from_gguf, from_hf
 from weighbridge.models.tokenizer.compare import vocab_differences
-from weighbridge.models.tokenizer.hf.read import MODELS, READ
+from weighbridge.models.tokenizer.hf.read import VOCABULARY_FILES
 from weighbridge.reports.prove.model import ProveCheck
 
 if TYPE_CHECKING:
@@ -117,11 +117,7 @@ def has_tokenizer(model: Checkpoint) -> bool:
     """Whether a model comes with a tokenizer."""
     if model.format == "gguf":
         return "tokenizer.ggml.tokens" in model.metadata
-    return not _FILES.isdisjoint(model.place.names())
-
-
-#: What a tokenizer is read from; of "vocab.json with merges.txt" the first.
-_FILES: Final = frozenset((*MODELS, *(text.partition(" ")[0] for text in READ)))
+    return not VOCABULARY_FILES.isdisjoint(model.place.names())
 
 
 def _vocabulary(model: Checkpoint, pre: str | None) -> Vocab:

@@ -14,6 +14,7 @@ from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.containers.base import Index, Severity
 from weighbridge.containers.formats import POINTERS
 from weighbridge.models.jsonfile import oversized
+from weighbridge.models.tokenizer.hf.read import VOCABULARY_FILES
 from weighbridge.reports import sidecars
 from weighbridge.reports.verify import packing as verify_packing
 from weighbridge.reports.verify.repo import Repo, RepoFile
@@ -152,11 +153,10 @@ def _mapped(repo: Repo) -> Any:
 
 # ---- tokenizer ----
 
-_TOKENIZERS: Final = frozenset(
-    {"tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model",
-     "tekken.json", "tokenizer.tiktoken", "qwen.tiktoken", "tiktoken.model", "tokenizer.model.v1", "tokenizer.model.v2",
-     "tokenizer.model.v3", "tokenizer.model.v7", "merges.txt"}
-)  # fmt: skip
+_TOKENIZERS: Final = VOCABULARY_FILES | {
+    "tokenizer.tiktoken", "qwen.tiktoken", "tokenizer.model.v1", "tokenizer.model.v2", "tokenizer.model.v3",
+    "tokenizer.model.v7", "merges.txt",
+}  # fmt: skip
 
 
 def no_tokenizer(repo: Repo) -> Iterator[Flaw]:

@@ -49,6 +49,8 @@ MODELS: Final = (
     "spiece.model",
     unigram.FAIRSEQ_FILE,
 )  # SentencePiece files, in order of preference
+#: The files that hold a vocabulary; of "vocab.json with merges.txt" the first.
+VOCABULARY_FILES: Final = frozenset((*MODELS, *(text.partition(" ")[0] for text in READ)))
 # Files of tokenizers that llama.cpp has and we don't read.
 UNREAD: Final = {"tokenizer.jsonl": "PLaMo 2's tokenizer"}
 
