@@ -24,7 +24,7 @@ from weighbridge.io.ranges import REQUEST, RangeCache, RangeSource
 pytest.importorskip("httpx2")
 
 DATA = bytes(1 << 20)
-SOON = 5  # seconds; the servers' own are more
+SOON = 60  # seconds, of a loaded machine; the servers ask for more
 LONG = {"Retry-After": "115"}
 
 
@@ -112,11 +112,6 @@ ENDS = {
 @pytest.mark.parametrize("name", ENDS)
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_the_end_of_a_process_ends_the_wait(name: str) -> None:
-    """Once in three: Python drops a Ctrl-C that comes while a destructor runs."""
-    assert any(_ends(name) for _ in range(3))
-
-
-def _ends(name: str) -> bool:
     busy = Busy("/y" if "neighbour" in name else "bytes=")
     with busy.running() as url:
         code = f"""
@@ -133,8 +128,5 @@ source = open_source(path)
                 if "Ctrl-C" in name:
                     process.send_signal(signal.SIGINT)
                 process.communicate(b"\n", timeout=SOON)
-                return True
-            except subprocess.TimeoutExpired:
-                return False
             finally:
                 process.kill()
