@@ -145,6 +145,7 @@ _HEADED = {
     "minimax-m3",
     "qwen",
     "rwkv7",
+    "plamo",
     "codeshell",
     "gpt-oss",
     "falcon-h1",
