@@ -110,7 +110,57 @@ def _layers(config: Config, w: Weights, ids: Any, mixer: Any) -> Any:
     return _linear(norm(x, "model.norm"), w, head)
 
 
+def _paired(x: Any, theta: float) -> Any:
+    """The rotary embedding with neighbours paired, as the halves of what it is called with."""
+    import torch
+
+    return rotate(torch.cat((x[..., ::2], x[..., 1::2]), -1), theta)
+
+
+def plm(config: Config, w: Weights, ids: Any) -> Any:
+    """modeling_plm.py: a DeepSeek V2's attention, and a feed forward without a gate."""
+    import torch
+
+    heads, nope, theta = config["num_attention_heads"], config["qk_nope_head_dim"], config["rope_theta"]
+    rank, epsilon, count = config["kv_lora_rank"], config["rms_norm_eps"], len(ids)
+    x = w["model.embed_tokens.weight"][ids]
+    for i in range(config["num_hidden_layers"]):
+        at = f"model.layers.{i}"
+        normed = _rms_norm(x, w[f"{at}.input_layernorm.weight"], epsilon)
+        q = _linear(normed, w, f"{at}.self_attn.q_proj").reshape(count, heads, -1).transpose(0, 1)
+        low = _linear(normed, w, f"{at}.self_attn.kv_a_proj_with_mqa")
+        k_pe = _paired(low[:, rank:][None], theta).expand(heads, -1, -1)
+        kept = _rms_norm(low[:, :rank], w[f"{at}.self_attn.kv_a_layernorm.weight"], 1e-6)
+        kv = _linear(kept, w, f"{at}.self_attn.kv_b_proj").reshape(count, heads, -1).transpose(0, 1)
+        k = torch.cat((kv[..., :nope], k_pe), -1)
+        q = torch.cat((q[..., :nope], _paired(q[..., nope:], theta)), -1)
+        x = x + _linear(_attention(q, k, kv[..., nope:]), w, f"{at}.self_attn.o_proj")
+        normed = _rms_norm(x, w[f"{at}.post_attention_layernorm.weight"], epsilon)
+        x = x + _linear(torch.relu(_linear(normed, w, f"{at}.mlp.up_proj")) ** 2, w, f"{at}.mlp.down_proj")
+    return _linear(_rms_norm(x, w["model.norm.weight"], epsilon), w, "model.embed_tokens")
+
+
+def openelm(config: Config, w: Weights, ids: Any) -> Any:
+    """modeling_openelm.py."""
+    from torch.nn.functional import silu
+
+    x, theta = w["transformer.token_embeddings.weight"][ids], config["rope_freq_constant"]
+    for i, (heads, keys) in enumerate(zip(config["num_query_heads"], config["num_kv_heads"], strict=True)):
+        at = f"transformer.layers.{i}"
+        joined = _linear(_rms_norm(x, w[f"{at}.attn_norm.weight"], 1e-6), w, f"{at}.attn.qkv_proj")
+        q, k, v = joined.reshape(len(ids), heads + 2 * keys, -1).transpose(0, 1).split((heads, keys, keys))
+        q, k = (
+            rotate(_rms_norm(t, w[f"{at}.attn.{part}_norm.weight"], 1e-6), theta) for t, part in ((q, "q"), (k, "k"))
+        )
+        x = x + _linear(_attention(q, k, v), w, f"{at}.attn.out_proj")
+        gate, up = _linear(_rms_norm(x, w[f"{at}.ffn_norm.weight"], 1e-6), w, f"{at}.ffn.proj_1").chunk(2, -1)
+        x = x + _linear(silu(gate) * up, w, f"{at}.ffn.proj_2")
+    return _linear(_rms_norm(x, w["transformer.norm.weight"], 1e-6), w, "transformer.token_embeddings")
+
+
 MODELS: dict[str, Plain] = {
+    "OpenELMForCausalLM": Plain(openelm),
+    "PLMForCausalLM": Plain(plm),
     "PlamoForCausalLM": Plain(plamo),
     "Plamo2ForCausalLM": Plain(plamo2),
     "Plamo3ForCausalLM": Plain(plamo3),

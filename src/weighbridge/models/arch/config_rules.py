@@ -4,6 +4,7 @@ words that all classes share. Sources: the classes of transformers 5.23, or the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
@@ -137,6 +138,28 @@ def as_block_configs(config: Config) -> dict[str, Any]:
         for all_of_it, own, wide in zip(queries, keys, widths, strict=True)
     ]  # fmt: skip
     return {**dict.fromkeys(_BLOCKS), "num_attention_heads": heads, "block_configs": blocks}
+
+
+def scaled_widths(config: Config) -> dict[str, Any]:
+    """The width of each layer's feed forward, of a config that has multipliers of the model's: rounded to a multiple of
+    the divisor, and up where that takes more than a tenth (configuration_openelm.py, `make_divisible`)."""
+    if (listed := config.get("ffn_multipliers")) is None:
+        return {}
+    width = integer(config.get("model_dim"), "model_dim", 1)
+    divisor = integer(config.get("ffn_dim_divisor"), "ffn_dim_divisor", 1)
+    if not isinstance(listed, list) or len(listed) > LAYERS:
+        raise FormatError("isn't a list with a number for each layer", field="ffn_multipliers", found=str(listed)[:80])
+    exact = [number(scale, "ffn_multipliers") * width for scale in listed]
+    near = [max(divisor, integer(int(wide + divisor / 2), "ffn_multipliers") // divisor * divisor) for wide in exact]
+    return {"ffn_widths_by_layer": [n + divisor * (n < 0.9 * wide) for n, wide in zip(near, exact, strict=True)]}
+
+
+def as_scaled_widths(config: Config) -> dict[str, Any]:
+    """The inverse of `scaled_widths`: multipliers that give just these widths, of a divisor of all."""
+    widths = [integer(n, "feed_forward_length", 1) for n in config["ffn_widths_by_layer"]]
+    width = integer(config.get("model_dim"), "model_dim", 1)
+    scales = [n / width for n in widths]
+    return {"ffn_widths_by_layer": None, "ffn_multipliers": scales, "ffn_dim_divisor": math.gcd(*widths)}
 
 
 _SPARSE: Final = {
@@ -347,6 +370,7 @@ RULES: Final[Mapping[str, Callable[..., dict[str, Any]]]] = MappingProxyType(
         "primary_router": primary_router,
         "leading_dense": leading_dense,
         "query_groups": query_groups,
+        "scaled_widths": scaled_widths,
         "sparse_attention": sparse_attention,
         "stretched_context": stretched_context,
         "uniform": uniform,
@@ -363,6 +387,7 @@ INVERSE_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "block_configs": as_block_configs,
         "layer_rotation": as_layer_rotation,
         "primary_router": as_primary_router,
+        "scaled_widths": as_scaled_widths,
         "stretched_context": as_stretched_context,
         "window_layout": as_window_layout,
     }

@@ -1,0 +1,86 @@
+"""Small models of PLM and OpenELM. See __init__.py, and oracles/plain_plamo.py for what they compute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.oracles import vocabularies
+from tests.oracles.case import Case
+from tests.oracles.families.common import BPE, LATENT, SPM
+from tests.oracles.families.wrapped import Shapes
+
+_BPE, _SPM = vocabularies.BPE_SIZE, vocabularies.SPM_SIZE
+
+
+def _plm() -> Shapes:
+    out: Shapes = {"model.embed_tokens.weight": (_BPE, 64), "model.norm.weight": (64,)}
+    for i in range(2):
+        at = f"model.layers.{i}"
+        out |= {f"{at}.{name}_layernorm.weight": (64,) for name in ("input", "post_attention")}
+        out |= {f"{at}.mlp.up_proj.weight": (96, 64), f"{at}.mlp.down_proj.weight": (64, 96)}
+        at += ".self_attn"
+        out |= {f"{at}.q_proj.weight": (160, 64), f"{at}.kv_a_proj_with_mqa.weight": (48, 64)}
+        out |= {f"{at}.kv_a_layernorm.weight": (32,), f"{at}.kv_b_proj.weight": (192, 32)}
+        out |= {f"{at}.o_proj.weight": (64, 96)}
+    return out
+
+
+_HEADS, _KEYS, _WIDTHS = (4, 6, 8), (2, 2, 4), (64, 96, 160)
+
+
+def _openelm() -> Shapes:
+    """Three layers, each of its own sizes."""
+    out: Shapes = {"transformer.token_embeddings.weight": (_SPM, 64), "transformer.norm.weight": (64,)}
+    for i, (heads, keys, wide) in enumerate(zip(_HEADS, _KEYS, _WIDTHS, strict=True)):
+        at = f"transformer.layers.{i}"
+        out |= {f"{at}.attn.qkv_proj.weight": ((heads + 2 * keys) * 16, 64), f"{at}.attn_norm.weight": (64,)}
+        out |= {f"{at}.attn.out_proj.weight": (64, heads * 16), f"{at}.ffn_norm.weight": (64,)}
+        out |= {f"{at}.attn.{part}_norm.weight": (16,) for part in "qk"}
+        out |= {f"{at}.ffn.proj_1.weight": (2 * wide, 64), f"{at}.ffn.proj_2.weight": (64, wide)}
+    return out
+
+
+_SAID: dict[str, Any] = BPE | {
+    "model_type": "plm", "vocab_size": _BPE, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 4, "hidden_act": "relu2", "max_position_embeddings": 256,
+    "rms_norm_eps": LATENT, "rope_theta": 5000.0, "kv_lora_rank": 32, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16,
+    "v_head_dim": 24, "q_lora_rank": None, "attention_bias": False, "tie_word_embeddings": True,
+}  # fmt: skip
+_DEFAULTS: dict[str, Any] = {
+    "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 32,
+    "num_attention_heads": 16, "num_key_value_heads": 16, "hidden_act": "relu2", "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-6, "tie_word_embeddings": True, "attention_bias": False, "rope_theta": 100000.0,
+    "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "q_lora_rank": None,
+}  # fmt: skip
+_ELM: dict[str, Any] = SPM | {
+    "model_type": "openelm", "vocab_size": _SPM, "max_context_length": 256, "num_transformer_layers": 3,
+    "model_dim": 64, "head_dim": 16, "num_query_heads": [*_HEADS], "num_kv_heads": [*_KEYS], "ffn_dim_divisor": 32,
+    "ffn_multipliers": [0.8, 1.5, 2.4], "ffn_with_glu": True, "activation_fn_name": "swish", "rope_freq_constant": 5000,
+    "normalization_layer_name": "rms_norm", "normalize_qk_projections": True, "share_input_output_layers": True,
+}  # fmt: skip
+_ELM_DEFAULTS: dict[str, Any] = {
+    "vocab_size": 32000, "max_context_length": 2048, "num_transformer_layers": 12, "model_dim": 2048, "head_dim": 128,
+    "ffn_dim_divisor": 256, "ffn_with_glu": True, "activation_fn_name": "swish", "rope_freq_constant": 10000,
+    "normalization_layer_name": "rms_norm", "normalize_qk_projections": True, "share_input_output_layers": True,
+    "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+
+CASES: dict[str, Case] = {
+    case.name: case
+    for case in (
+        Case(
+            "plm", "PLMForCausalLM", "bpe", _SAID, shapes=_plm(), defaults=_DEFAULTS,
+            unheld=frozenset({"num_key_value_heads"}),
+        ),
+        Case(
+            "openelm", "OpenELMForCausalLM", "spm", _ELM, shapes=_openelm(), defaults=_ELM_DEFAULTS, recorded=("mlx",),
+            unheld=frozenset({"ffn_multipliers", "ffn_dim_divisor"}),
+        ),
+    )
+}  # fmt: skip
+UNSAID: dict[str, dict[str, Any]] = {
+    "plm": {"hidden_act": "silu", "attention_bias": True, "q_lora_rank": 32, "tie_word_embeddings": False}
+    | {"rope.rope_type": "yarn", "rms_norm_eps": 1e-5},
+    "openelm": {"ffn_with_glu": False, "activation_fn_name": "gelu", "normalization_layer_name": "layer_norm"}
+    | {"normalize_qk_projections": False, "share_input_output_layers": False},
+}
