@@ -158,7 +158,30 @@ def openelm(config: Config, w: Weights, ids: Any) -> Any:
     return _linear(_rms_norm(x, w["transformer.norm.weight"], 1e-6), w, "transformer.token_embeddings")
 
 
+def refact(config: Config, w: Weights, ids: Any) -> Any:
+    """modeling_gpt_refact.py, for a power of two of heads."""
+    import torch
+    from torch.nn.functional import silu
+
+    heads, epsilon, count = config["n_head"], config["layer_norm_epsilon"], len(ids)
+    slopes = torch.tensor([2.0 ** (-8.0 * (h + 1) / heads) for h in range(heads)])
+    places = torch.arange(count)
+    far = places[:, None] - places
+    bias = torch.where(far < 0, -torch.inf, -slopes[:, None, None] * far)
+    x = w["transformer.wte.weight"][ids]
+    for i in range(config["n_layer"]):
+        at = f"transformer.h.{i}"
+        normed = _rms_norm(x, w[f"{at}.ln_1.weight"], epsilon)
+        q = _linear(normed, w, f"{at}.attn.q").reshape(count, heads, -1).transpose(0, 1)
+        k, v = (t[None] for t in _linear(normed, w, f"{at}.attn.kv").chunk(2, -1))
+        x = x + _linear(_masked(q, k, v, bias), w, f"{at}.attn.c_proj")
+        gate, up = _linear(_rms_norm(x, w[f"{at}.ln_2.weight"], epsilon), w, f"{at}.mlp.gate_up_proj").chunk(2, -1)
+        x = x + _linear(silu(gate) * up, w, f"{at}.mlp.c_proj")
+    return _linear(_rms_norm(x, w["ln_f.weight"], epsilon), w, "lm_head")
+
+
 MODELS: dict[str, Plain] = {
+    "GPTRefactForCausalLM": Plain(refact),
     "OpenELMForCausalLM": Plain(openelm),
     "PLMForCausalLM": Plain(plm),
     "PlamoForCausalLM": Plain(plamo),

@@ -1,4 +1,4 @@
-"""Small models of PLM and OpenELM. See __init__.py, and oracles/plain_plamo.py for what they compute."""
+"""Small models of PLM, OpenELM and Refact. See __init__.py, and oracles/plain_plamo.py for what they compute."""
 
 from __future__ import annotations
 
@@ -40,6 +40,17 @@ def _openelm() -> Shapes:
     return out
 
 
+def _refact() -> Shapes:
+    """Two layers, one head of keys and values; the width of the feed forward follows from that of the model."""
+    out: Shapes = {"transformer.wte.weight": (_BPE, 64), "ln_f.weight": (64,), "lm_head.weight": (_BPE, 64)}
+    for i in range(2):
+        at = f"transformer.h.{i}"
+        out |= {f"{at}.ln_{n}.weight": (64,) for n in (1, 2)} | {f"{at}.attn.kv.weight": (32, 64)}
+        out |= {f"{at}.attn.{part}.weight": (64, 64) for part in ("q", "c_proj")}
+        out |= {f"{at}.mlp.gate_up_proj.weight": (512, 64), f"{at}.mlp.c_proj.weight": (64, 256)}
+    return out
+
+
 _SAID: dict[str, Any] = BPE | {
     "model_type": "plm", "vocab_size": _BPE, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 4, "hidden_act": "relu2", "max_position_embeddings": 256,
@@ -64,6 +75,14 @@ _ELM_DEFAULTS: dict[str, Any] = {
     "normalization_layer_name": "rms_norm", "normalize_qk_projections": True, "share_input_output_layers": True,
     "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
+_REFACT: dict[str, Any] = BPE | {
+    "model_type": "gpt_refact", "vocab_size": _BPE, "n_positions": 256, "n_embd": 64, "n_layer": 2, "n_head": 4,
+    "layer_norm_epsilon": 3e-3, "multi_query": True, "tie_word_embeddings": False,
+}  # fmt: skip
+_REFACT_DEFAULTS: dict[str, Any] = {
+    "vocab_size": 49216, "n_positions": 4096, "n_embd": 1024, "n_layer": 32, "n_head": 64, "layer_norm_epsilon": 1e-5,
+    "multi_query": True, "tie_word_embeddings": False, "bos_token_id": -1, "eos_token_id": 0,
+}  # fmt: skip
 
 CASES: dict[str, Case] = {
     case.name: case
@@ -73,12 +92,21 @@ CASES: dict[str, Case] = {
             unheld=frozenset({"num_key_value_heads"}),
         ),
         Case(
+            "refact",
+            "GPTRefactForCausalLM",
+            "bpe",
+            _REFACT,
+            shapes=_refact(),
+            defaults=_REFACT_DEFAULTS,
+        ),
+        Case(
             "openelm", "OpenELMForCausalLM", "spm", _ELM, shapes=_openelm(), defaults=_ELM_DEFAULTS, recorded=("mlx",),
             unheld=frozenset({"ffn_multipliers", "ffn_dim_divisor"}),
         ),
     )
 }  # fmt: skip
 UNSAID: dict[str, dict[str, Any]] = {
+    "refact": {"multi_query": False},
     "plm": {"hidden_act": "silu", "attention_bias": True, "q_lora_rank": 32, "tie_word_embeddings": False}
     | {"rope.rope_type": "yarn", "rms_norm_eps": 1e-5},
     "openelm": {"ffn_with_glu": False, "activation_fn_name": "gelu", "normalization_layer_name": "layer_norm"}
