@@ -74,7 +74,8 @@ def _row_faults(name: str, row: dict[str, Any]) -> Iterator[tuple[str, Fault]]:
 
 
 _WRONG = {"rope(H)": "rope(KV)", "rope(KV)": "rope(H)", "shift(1)": "shift(2)", "parted(H, KV)": "parted(KV, KV)",
-          "halves(H, K)": "rope(H)"}  # fmt: skip
+          "halves(H, K)": "rope(H)", "shift(0.2)": "shift(0.25)", "tiled(G, H)": "tiled(KV, H)",
+          "halved(layer, X)": "halved(X, layer)"}  # fmt: skip
 
 
 def _layout_faults(name: str, row: dict[str, Any]) -> Iterator[tuple[str, Fault]]:

@@ -231,6 +231,26 @@ def times(*factors: float) -> Times:
 
 
 @dataclass(frozen=True, slots=True)
+class Halved:
+    """A matrix (Hugging Face) <-> halved once more in every so many layers, as llama.cpp halves what flows between them
+    (RWKV 6). Exact, but for the smallest numbers."""
+
+    layer: int
+    every: int
+    exact: bool = False
+
+    def apply(self, node: T) -> T:
+        return scaled(node, self._by, over=True)
+
+    def undo(self, node: T) -> T:
+        return scaled(node, self._by)
+
+    @property
+    def _by(self) -> float:
+        return 2.0 ** (self.layer // self.every)
+
+
+@dataclass(frozen=True, slots=True)
 class Padded:
     """Rows for the first `rows` tokens (Hugging Face) <-> padded with zeros to the number of all tokens (ggml)."""
 
@@ -362,6 +382,7 @@ LAYOUTS: Final[Mapping[str, Callable[..., TensorLayout]]] = MappingProxyType(
         "tiled_columns": TiledColumns,
         "times": times,
         "padded": Padded,
+        "halved": Halved,
         "unit": UnitRows,
     }
 )

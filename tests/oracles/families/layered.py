@@ -1,4 +1,4 @@
-"""Small models of PLM, OpenELM and Refact. See __init__.py, and oracles/plain_plamo.py for what they compute."""
+"""Small models of PLM, OpenELM, Refact and RWKV 6. See __init__.py, and oracles/plain_later.py for what they do."""
 
 from __future__ import annotations
 
@@ -51,6 +51,23 @@ def _refact() -> Shapes:
     return out
 
 
+def _rwkv6() -> Shapes:
+    """Three layers with two heads of 64; every second layer is halved once more."""
+    rows = (vocabularies.RWKV_SIZE, 128)
+    out: Shapes = {"rwkv.embeddings.weight": rows, "head.weight": rows}
+    norms = ["rwkv.ln_out", "rwkv.blocks.0.pre_ln"]
+    for i in range(3):
+        at, ffn = f"rwkv.blocks.{i}.attention", f"rwkv.blocks.{i}.feed_forward"
+        norms += [f"rwkv.blocks.{i}.ln1", f"rwkv.blocks.{i}.ln2", f"{at}.ln_x"]
+        out |= {f"{at}.time_maa_{part}": (1, 1, 128) for part in "xwkvrg"} | {f"{at}.time_decay": (1, 1, 128)}
+        out |= {f"{at}.{part}.weight": (128, 128) for part in ("receptance", "key", "value", "gate", "output")}
+        out |= {f"{at}.time_maa_w1": (128, 160), f"{at}.time_maa_w2": (5, 32, 128), f"{at}.time_faaaa": (2, 64)}
+        out |= {f"{at}.time_decay_w1": (128, 64), f"{at}.time_decay_w2": (64, 128)}
+        out |= {f"{ffn}.time_maa_{part}": (1, 1, 128) for part in "kr"} | {f"{ffn}.receptance.weight": (128, 128)}
+        out |= {f"{ffn}.key.weight": (256, 128), f"{ffn}.value.weight": (128, 256)}
+    return out | {f"{name}.{kind}": (128,) for name in norms for kind in ("weight", "bias")}
+
+
 _SAID: dict[str, Any] = BPE | {
     "model_type": "plm", "vocab_size": _BPE, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 4, "hidden_act": "relu2", "max_position_embeddings": 256,
@@ -74,6 +91,16 @@ _ELM_DEFAULTS: dict[str, Any] = {
     "ffn_dim_divisor": 256, "ffn_with_glu": True, "activation_fn_name": "swish", "rope_freq_constant": 10000,
     "normalization_layer_name": "rms_norm", "normalize_qk_projections": True, "share_input_output_layers": True,
     "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+_RWKV6: dict[str, Any] = {
+    "model_type": "rwkv6", "vocab_size": vocabularies.RWKV_SIZE, "hidden_size": 128, "intermediate_size": 256,
+    "num_hidden_layers": 3, "attention_hidden_size": 128, "head_size": 64, "head_size_divisor": 8,
+    "layer_norm_epsilon": 1e-5, "rescale_every": 2, "bos_token_id": 0, "eos_token_id": 0, "tie_word_embeddings": False,
+}  # fmt: skip
+_RWKV6_DEFAULTS: dict[str, Any] = {
+    "vocab_size": 65536, "hidden_size": 768, "num_hidden_layers": 24, "head_size": 64, "head_size_divisor": 8,
+    "layer_norm_epsilon": 1e-5, "rescale_every": 6, "bos_token_id": 0, "eos_token_id": 0, "tie_word_embeddings": False,
+    "intermediate_size": 2688, "attention_hidden_size": 768,
 }  # fmt: skip
 _REFACT: dict[str, Any] = BPE | {
     "model_type": "gpt_refact", "vocab_size": _BPE, "n_positions": 256, "n_embd": 64, "n_layer": 2, "n_head": 4,
@@ -100,12 +127,22 @@ CASES: dict[str, Case] = {
             defaults=_REFACT_DEFAULTS,
         ),
         Case(
+            "rwkv6",
+            "Rwkv6ForCausalLM",
+            "rwkv",
+            _RWKV6,
+            shapes=_rwkv6(),
+            defaults=_RWKV6_DEFAULTS,
+            spreads=(((".time_maa_",), (0.5, 0.1)),),
+        ),
+        Case(
             "openelm", "OpenELMForCausalLM", "spm", _ELM, shapes=_openelm(), defaults=_ELM_DEFAULTS, recorded=("mlx",),
             unheld=frozenset({"ffn_multipliers", "ffn_dim_divisor"}),
         ),
     )
 }  # fmt: skip
 UNSAID: dict[str, dict[str, Any]] = {
+    "rwkv6": {"head_size_divisor": 4, "attention_hidden_size": 64},
     "refact": {"multi_query": False},
     "plm": {"hidden_act": "silu", "attention_bias": True, "q_lora_rank": 32, "tie_word_embeddings": False}
     | {"rope.rope_type": "yarn", "rms_norm_eps": 1e-5},

@@ -236,6 +236,15 @@ def as_attention_step(config: Config) -> dict[str, Any]:
     raise FormatError("the layers that attend follow no step", field="attention.head_count_kv", found=str(listed)[:80])
 
 
+_WIDE: Final = 4096  # the width from which on RWKV 6's tables of low rank are twice as large
+
+
+def mixing_ranks(config: Config) -> dict[str, Any]:
+    """The ranks of what mixes tokens and of their decay, which RWKV 6 has by its width (modeling_rwkv6.py)."""
+    times = 2 if config.get("hidden_size") == _WIDE else 1
+    return {"mixing_rank": 32 * times, "decay_rank": 64 * times}
+
+
 def stretched_context(config: Config) -> dict[str, Any]:
     """yarn, of a config that says by how much it stretches positions and from which length on
     (configuration_plamo3.py)."""
@@ -369,6 +378,7 @@ RULES: Final[Mapping[str, Callable[..., dict[str, Any]]]] = MappingProxyType(
         "layer_sparsity": layer_sparsity,
         "primary_router": primary_router,
         "leading_dense": leading_dense,
+        "mixing_ranks": mixing_ranks,
         "query_groups": query_groups,
         "scaled_widths": scaled_widths,
         "sparse_attention": sparse_attention,

@@ -21,6 +21,7 @@ from weighbridge.base.spec import Shape
 from weighbridge.models.arch.tables import expression
 from weighbridge.models.arch.tables.layers import slice_bounds
 from weighbridge.models.arch.tables.spec import (
+    LAYER,
     OUTER,
     PREFIX,
     PREFIXES,
@@ -408,12 +409,13 @@ def _plan(
     )  # fmt: skip
 
 
-def arguments(via: LayoutCall, sizes: Sizes) -> tuple[float, ...]:
-    """The numbers that a layout takes for a model of these sizes. Those of a config are none where it comes from a
-    GGUF: its tensors are multiplied already."""
+def arguments(via: LayoutCall, sizes: Sizes, layer: int = 0) -> tuple[float, ...]:
+    """The numbers that a layout takes for a model of these sizes, in this layer. Those of a config are none where it
+    comes from a GGUF: its tensors are multiplied already."""
     if via.from_config:
         return tuple(multiplier(key, sizes.facts) for key in via.symbols if sizes.facts)
-    return tuple(ast.literal_eval(s) if is_number(s) else sizes[s] for s in via.symbols)
+    known = {LAYER: layer}
+    return tuple(ast.literal_eval(s) if is_number(s) else known[s] if s in known else sizes[s] for s in via.symbols)
 
 
 def _turned(shape: Shape, swap: bool) -> Shape:

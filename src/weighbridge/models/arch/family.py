@@ -436,11 +436,11 @@ class Family:
     def _lie(self, dialect: str, sizes: Sizes) -> LayoutMap:
         """How each tensor of a role that a dialect has a name for lies there, and its own shape."""
 
-        def lies(role: str, own: Sizes) -> tuple[TensorLayout | None, Shape]:
-            return self.layout_of(dialect, role, own), shape_of(self.rows[role], own)
+        def lies(role: str, own: Sizes, layer: int = 0) -> tuple[TensorLayout | None, Shape]:
+            return self.layout_of(dialect, role, own, layer), shape_of(self.rows[role], own)
 
-        if sizes.by_layer:
-            return cache(lambda instance: lies(instance[0], sizes.at(instance[1])))
+        if sizes.by_layer or self._lies_by_layer:
+            return cache(lambda instance: lies(instance[0], sizes.at(instance[1]), *instance[1][:1]))
         templates = (t for t in self._dialect(dialect).templates if applies(self.rows[t.roles[0]], sizes))
         known = {role: lies(role, sizes) for template in templates for role in template.roles}
         return lambda instance: known[instance[0]]
@@ -467,10 +467,14 @@ class Family:
         vias = (via for row in self.rows.values() for via in row.layouts.values() if via.from_config)
         return tuple(dict.fromkeys(symbol for via in vias for symbol in via.symbols))
 
-    def layout_of(self, dialect: str, role: str, sizes: Sizes) -> TensorLayout | None:
-        """The layout change from a role's own to the dialect's, where there is one."""
+    @cached_property
+    def _lies_by_layer(self) -> bool:
+        return any(via.by_layer for row in self.rows.values() for via in row.layouts.values())
+
+    def layout_of(self, dialect: str, role: str, sizes: Sizes, layer: int = 0) -> TensorLayout | None:
+        """The layout change from a role's own to the dialect's in a layer, where there is one."""
         via = self.rows[role].layouts.get(dialect)
-        return None if via is None else layout_of(via, arguments(via, sizes))
+        return None if via is None else layout_of(via, arguments(via, sizes, layer))
 
 
 _FURTHER = 16  # layers behind the last; published models have 3 at most

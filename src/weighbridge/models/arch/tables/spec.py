@@ -29,6 +29,7 @@ from weighbridge.models.arch.tables.schema import (
 _PLACEHOLDER = re.compile(r"{(\w+)}")
 _TRANSPOSING: Final = frozenset({"transpose"})  # layouts that swap a tensor's last two axes
 _NORMALIZING: Final = frozenset({"unit"})
+LAYER: Final = "layer"  # the argument of a layout that is the number of the layer
 _FROM_CONFIG: Final = frozenset({"times"})  # layouts whose arguments are keys of the config, and no sizes
 PREFIX = "m"  # the placeholder that stands for a name prefix and is no index
 OUTER = "o"  # the same for what is in front of the `model.` of a prefix: of names beside it
@@ -37,7 +38,7 @@ PREFIXES: Final = (PREFIX, OUTER)
 
 @dataclass(frozen=True, slots=True)
 class LayoutCall:
-    """A layout by name, and its arguments: symbols of sizes, numbers, or keys of the config."""
+    """A layout by name, and its arguments: symbols of sizes, numbers, `layer`, or keys of the config."""
 
     layout: str
     symbols: tuple[str, ...]
@@ -60,7 +61,12 @@ class LayoutCall:
     @property
     def sizes(self) -> frozenset[str]:
         """The symbols of sizes that it takes."""
-        return frozenset(s for s in self.symbols if not self.from_config and not is_number(s))
+        return frozenset(s for s in self.symbols if not self.from_config and s != LAYER and not is_number(s))
+
+    @property
+    def by_layer(self) -> bool:
+        """Whether it takes the number of the layer."""
+        return LAYER in self.symbols
 
     def __str__(self) -> str:
         return f"{self.layout}({','.join(self.symbols)})"

@@ -1,10 +1,10 @@
-"""PLaMo 1 to 3, written out in torch from their publisher's code (see plain.py)."""
+"""PLaMo 1 to 3, PLM, OpenELM, Refact and RWKV 6, written out in torch from their publishers' code (see plain.py)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tests.oracles.plain import Config, Plain, Weights, _attention, _linear, _rms_norm, _swiglu, rotate
+from tests.oracles.plain import Config, Plain, Weights, _attention, _layer_norm, _linear, _rms_norm, _swiglu, rotate
 
 
 def plamo(config: Config, w: Weights, ids: Any) -> Any:
@@ -180,9 +180,51 @@ def refact(config: Config, w: Weights, ids: Any) -> Any:
     return _linear(_rms_norm(x, w["ln_f.weight"], epsilon), w, "lm_head")
 
 
+def rwkv6(config: Config, w: Weights, ids: Any) -> Any:
+    """modeling_rwkv6.py, without the halving of what flows between layers, which its norms take back."""
+    import torch
+    from torch.nn.functional import group_norm, relu, silu
+
+    width, size, epsilon = config["hidden_size"], config["head_size"], config["layer_norm_epsilon"]
+    heads, count = width // size, len(ids)
+
+    def steps(x: Any) -> Any:
+        return torch.cat((torch.zeros(1, width), x[:-1])) - x
+
+    x = _layer_norm(w["rwkv.embeddings.weight"][ids], w, "rwkv.blocks.0.pre_ln", epsilon)
+    for i in range(config["num_hidden_layers"]):
+        at = f"rwkv.blocks.{i}.attention"
+        normed = _layer_norm(x, w, f"rwkv.blocks.{i}.ln1", epsilon)
+        before = steps(normed)
+        low = torch.tanh((normed + before * w[f"{at}.time_maa_x"][0]) @ w[f"{at}.time_maa_w1"])
+        more = low.reshape(count, 5, -1).transpose(0, 1) @ w[f"{at}.time_maa_w2"]
+        mixed = {p: normed + before * (w[f"{at}.time_maa_{p}"][0] + m) for p, m in zip("wkvrg", more, strict=True)}
+        named = (("r", "receptance"), ("k", "key"), ("v", "value"))
+        r, k, v = (_linear(mixed[p], w, f"{at}.{name}").reshape(count, heads, size) for p, name in named)
+        decay = torch.tanh(mixed["w"] @ w[f"{at}.time_decay_w1"]) @ w[f"{at}.time_decay_w2"] + w[f"{at}.time_decay"][0]
+        decay = torch.exp(-torch.exp(decay)).reshape(count, heads, size)
+        state, rows = torch.zeros(heads, size, size), []
+        for t in range(count):
+            new = k[t][:, :, None] * v[t][:, None]
+            rows.append((r[t][:, None] @ (w[f"{at}.time_faaaa"][:, :, None] * new + state))[:, 0])
+            state = state * decay[t][:, :, None] + new
+        out = group_norm(
+            torch.stack(rows).reshape(count, width), heads, w[f"{at}.ln_x.weight"], w[f"{at}.ln_x.bias"], 64e-5
+        )
+        x = x + _linear(out * silu(_linear(mixed["g"], w, f"{at}.gate")), w, f"{at}.output")
+        at = f"rwkv.blocks.{i}.feed_forward"
+        normed = _layer_norm(x, w, f"rwkv.blocks.{i}.ln2", epsilon)
+        k, r = (normed + steps(normed) * w[f"{at}.time_maa_{p}"][0] for p in "kr")
+        x = x + _linear(r, w, f"{at}.receptance").sigmoid() * _linear(
+            relu(_linear(k, w, f"{at}.key")) ** 2, w, f"{at}.value"
+        )
+    return _linear(_layer_norm(x, w, "rwkv.ln_out", epsilon), w, "head")
+
+
 MODELS: dict[str, Plain] = {
     "GPTRefactForCausalLM": Plain(refact),
     "OpenELMForCausalLM": Plain(openelm),
+    "Rwkv6ForCausalLM": Plain(rwkv6),
     "PLMForCausalLM": Plain(plm),
     "PlamoForCausalLM": Plain(plamo),
     "Plamo2ForCausalLM": Plain(plamo2),
