@@ -8,49 +8,25 @@ types/model/config.go; https://docs.ollama.com.
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from weighbridge.adapters.remote import ollama as store
-from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
-from weighbridge.base.limits import MIB
+from weighbridge.base.errors import FormatError, RefusedError, UsageError
 from weighbridge.conversion.result import Progress
 from weighbridge.io.digest import digest_of
 from weighbridge.io.location import open_source
 from weighbridge.io.sink import StoreWriter, write_file
-from weighbridge.models.modelfile import Instruction, referred, write_modelfile
 from weighbridge.shipping.model import GgufParts, as_gguf
+from weighbridge.shipping.ollama_content import OllamaContent, StoreLayer, content_of, entry, manifest_file
 from weighbridge.shipping.plan import ShippedFile, ShipPlan, ShipReport, ShipRequest
-from weighbridge.shipping.turns import translate
 
-#: Part of a model -> its media type. `params` and `messages` are JSON, the others files or text.
-MEDIA: Final = {
-    part: f"application/vnd.ollama.image.{part}"
-    for part in ("model", "projector", "adapter", "template", "system", "params", "messages", "license")
-}
-CONFIG: Final = "application/vnd.docker.container.image.v1+json"
 _OWNER: Final = (
     "run it as the store's owner (sudo -u ollama wb ship ...), "
     "or ship to a folder of your own with --store DIR, and set OLLAMA_MODELS to it"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class StoreLayer:
-    """One layer: `data`, or a file. `made`: a plan makes the file first."""
-
-    part: str
-    data: bytes = b""
-    file: Path | None = None
-    size: int = 0
-    made: bool = False
-
-    @property
-    def bytes(self) -> int:
-        return self.size if self.file is not None else len(self.data)
 
 
 def prepare(request: ShipRequest) -> ShipPlan:
@@ -63,7 +39,7 @@ def prepare(request: ShipRequest) -> ShipPlan:
     root = Path(options.store).expanduser() if options.store else store.models_folder()
     staged = root / "blobs" / f"sha256-wb{hashlib.sha256(str(request.path).encode()).hexdigest()[:16]}"
     parts = as_gguf(request.path, options.type, staged)
-    content = _content(parts, request)
+    content = content_of(parts, request)
     run = (f"ollama run {name}",)
     if options.modelfile is not None:
         return _modelfile_plan(request, parts, content, name)
@@ -72,16 +48,6 @@ def prepare(request: ShipRequest) -> ShipPlan:
                         content.modelfile, notes=content.notes)  # fmt: skip
     shipment = _Shipment(root, name, parts, content, options.hard_link)
     return ShipPlan(report, shipment.run, (parts.plan,) if parts.plan else ())
-
-
-@dataclass(frozen=True)
-class OllamaContent:
-    """What the model consists of: layers, config, and the same as a Modelfile."""
-
-    layers: tuple[StoreLayer, ...]
-    config: dict[str, Any]
-    modelfile: str
-    notes: tuple[str, ...]
 
 
 def _check_store(root: Path, name: store.OllamaName, overwrite: bool) -> None:
@@ -98,168 +64,6 @@ def _check_store(root: Path, name: store.OllamaName, overwrite: bool) -> None:
         if other != tuple(name) and tuple(p.lower() for p in other) == tuple(p.lower() for p in name):
             raise RefusedError(f"{store.OllamaName(*other)} is there, a name that Ollama doesn't tell from {name}",
                                hint="use the same letters, with --overwrite")  # fmt: skip
-
-
-# ------------------------------------------------------------------------------------------------ content
-
-
-def _content(parts: GgufParts, request: ShipRequest) -> OllamaContent:
-    notes = list(parts.notes)
-    texts = _texts(parts, request, notes)
-    params = {**parts.sampling, **(parts.described.parameters if parts.described else {})}
-    if stops := _stops(parts, texts.get("template_stop", "")):
-        params.setdefault("stop", stops)
-    files = [StoreLayer("model", file=parts.file or (parts.plan.target if parts.plan else None), size=parts.size,
-                        made=parts.plan is not None), *_companions(parts, request)]  # fmt: skip
-    layers = [*files]
-    layers += [StoreLayer(part, texts[part].encode()) for part in ("template", "system") if texts.get(part)]
-    if params:
-        layers.append(StoreLayer("params", json.dumps(params, separators=(",", ":")).encode()))
-    messages = parts.described.messages if parts.described else ()
-    if messages:
-        rows = [{"role": role, "content": text} for role, text in messages]
-        layers.append(StoreLayer("messages", json.dumps(rows, ensure_ascii=False, separators=(",", ":")).encode()))
-    licences = parts.described.values("LICENSE") if parts.described else ()
-    licences = licences or tuple(parts.licences())
-    layers += [StoreLayer("license", text.encode()) for text in licences if text.strip()]
-    if not licences:
-        notes.append("no licence is known: neither a LICENSE file beside the model nor general.license")
-    config = _config(parts, [layer.part for layer in layers])
-    text = _modelfile(parts, request, files, texts, params, messages, licences, notes)
-    return OllamaContent(tuple(layers), config, text, tuple(notes))
-
-
-def _texts(parts: GgufParts, request: ShipRequest, notes: list[str]) -> dict[str, str]:
-    """The template and the system text. `template_stop`: what ends a reply, where the template was translated."""
-    described, options = parts.described, request.options
-    system = options.system or (described.last("SYSTEM") if described else None) or ""
-    texts = {"system": system}
-    own = described.last("TEMPLATE") if described else None
-    if own and options.template is None:
-        return {**texts, "template": own}
-    if options.template not in (None, "go", "none"):
-        return {**texts, "template": _template_file(Path(str(options.template)))}
-    if parts.jinja is None:
-        notes.append("the model has no chat template: Ollama passes on what is typed")
-    elif options.template == "none":
-        notes.append("without a Go template: Ollama renders the model's own one, as versions from 2026 on do")
-    else:
-        found = translate(parts.jinja, parts.special)
-        notes.extend(f"not in the Go template: {words}" for words in found.differences)
-        return {**texts, "template": found.text, "template_stop": found.turns.next_user}
-    return texts
-
-
-def _template_file(path: Path) -> str:
-    if not path.is_file():
-        raise UsageError(f"no template is called {path}", hint="--template go, none or a file with a Go template")
-    if path.stat().st_size > MIB:
-        raise UsageError(f"{path} is too large for a template", hint=f"at most {MIB} bytes")
-    return path.read_text("utf-8")
-
-
-def _stops(parts: GgufParts, following: str) -> list[str]:
-    """The special token that ends a reply, unless llama.cpp stops there by itself."""
-    tokens = parts.keys.get("tokenizer.ggml.tokens") or ()
-    kinds = parts.keys.get("tokenizer.ggml.token_type") or ()
-    special = {str(t) for t, kind in zip(tokens, kinds, strict=False) if kind in (3, 4)}
-    text = following.lstrip()
-    found = max((t for t in special if t and text.startswith(t)), key=len, default="")
-    return [found] if found and not parts.ends(found) else []
-
-
-def _companions(parts: GgufParts, request: ShipRequest) -> Iterator[StoreLayer]:
-    """The projector that was named, and the files of a Modelfile."""
-    if request.options.mmproj is not None:
-        yield _companion("projector", Path(request.options.mmproj), "mmproj")
-    described = parts.described
-    if described is None:
-        return
-    for value in described.values("FROM")[1:]:
-        yield _companion("projector", _local(described, value, request.path), "mmproj")
-    if parts.plan is None:
-        for value in described.values("ADAPTER"):
-            yield _companion("adapter", _local(described, value, request.path), "adapter")
-
-
-def _local(described: Any, value: str, path: Path) -> Path:
-    found = referred(described, value, path.parent)
-    if not isinstance(found, Path):
-        raise UnsupportedError(f"{value} isn't a file of this machine", hint="name a GGUF file")
-    return found
-
-
-def _companion(part: str, path: Path, kind: str) -> StoreLayer:
-    """A GGUF beside the model. FormatError for one of another kind."""
-    from weighbridge.models.open import open_model
-
-    with open_model(path) as model:
-        found = model.metadata.get("general.type") if model.format == "gguf" else model.format
-    if found != kind:
-        raise FormatError(f"no {part}", path=str(path), field="general.type", expected=kind, found=found)
-    return StoreLayer(part, file=path, size=path.stat().st_size)
-
-
-def _config(parts: GgufParts, layers: list[str]) -> dict[str, Any]:
-    families = [parts.architecture, *(["clip"] if "projector" in layers else [])]
-    return {
-        "model_format": "gguf", "model_family": parts.architecture, "model_families": families,
-        "model_type": human_number(parts.parameters), "file_type": parts.file_type, "architecture": "amd64",
-        "os": "linux",
-    }  # fmt: skip
-
-
-def human_number(count: int) -> str:
-    """As Ollama writes a number of parameters (format/format.go): 1.2B, 124.44M, 7B."""
-    for size, unit, digits in ((10**9, "B", 1), (10**6, "M", 2), (10**3, "K", 0)):
-        if count >= size:
-            whole = count % size == 0 or not digits
-            return f"{count / size:.0f}{unit}" if whole else f"{count / size:.{digits}f}{unit}"
-    return str(count)
-
-
-# ------------------------------------------------------------------------------------------------ Modelfile
-
-
-def _modelfile(parts: GgufParts, request: ShipRequest, files: list[StoreLayer], texts: Mapping[str, str],
-               params: Mapping[str, Any], messages: Any, licences: Any, notes: list[str]) -> str:  # fmt: skip
-    """The same model as a Modelfile. What one can't express is left out, and listed."""
-    model, *others = files
-    rows = [*_made_from(parts, request)] if model.file is None or model.made else [_from(model.file)]
-    rows += [
-        Instruction("ADAPTER" if x.part == "adapter" else "FROM", str(x.file and x.file.absolute())) for x in others
-    ]
-    rows += [Instruction(part.upper(), texts[part]) for part in ("template", "system") if texts.get(part)]
-    for name, value in params.items():
-        rows += [Instruction("PARAMETER", _parameter(v), name) for v in (value if isinstance(value, list) else [value])]
-    rows += [Instruction("MESSAGE", text, role) for role, text in messages]
-    rows += [Instruction("LICENSE", text) for text in licences]
-    written = []
-    for row in rows:
-        try:
-            written.append(write_modelfile([row]))
-        except UnsupportedError as error:
-            notes.append(f"not in the Modelfile: {row.command} ({error.message})")
-    return "".join(written)
-
-
-def _from(path: Path) -> Instruction:
-    return Instruction("FROM", str(path.absolute()))
-
-
-def _made_from(parts: GgufParts, request: ShipRequest) -> Iterator[Instruction]:
-    """What a model that isn't a GGUF yet is made of: the source, or what its Modelfile names."""
-    if parts.described is None:
-        yield _from(request.path)
-        return
-    named = [("FROM", parts.described.values("FROM")[0]), *(("ADAPTER", v) for v in parts.described.values("ADAPTER"))]
-    for command, value in named:
-        found = referred(parts.described, value, request.path.parent)
-        yield Instruction(command, str(found.absolute()) if isinstance(found, Path) else value)
-
-
-def _parameter(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _modelfile_plan(request: ShipRequest, parts: GgufParts, content: OllamaContent, name: store.OllamaName) -> ShipPlan:
@@ -308,12 +112,8 @@ class _Shipment:
         with StoreWriter(self.root) as writer:
             writer.folder(self.root / "blobs")
             layers = [self._add(writer, layer, progress, done) for layer in self.content.layers]
-            digests = [layer["digest"] for layer in layers]
-            config = {**self.content.config, "rootfs": {"type": "layers", "diff_ids": digests}}
-            described = self._add(writer, StoreLayer("config", json.dumps(config, separators=(",", ":")).encode()),
-                                  progress, done)  # fmt: skip
-            manifest = {"schemaVersion": 2, "mediaType": store.MEDIA, "config": described, "layers": layers}
-            data = json.dumps(manifest, separators=(",", ":")).encode()
+            config = StoreLayer("config", self.content.config_file(layers))
+            data = manifest_file(self._add(writer, config, progress, done), layers)
             path = self.root.joinpath("manifests", *self.name)
             writer.folder(path.parent)
             writer.add(path, data, overwrite=True, staged_in=self.root / "blobs")
@@ -329,11 +129,10 @@ class _Shipment:
             self.parts.plan.run(progress)
         digest, size = (_digest(layer.file, progress) if layer.file is not None
                         else (hashlib.sha256(layer.data).hexdigest(), len(layer.data)))  # fmt: skip
-        media = MEDIA.get(layer.part, CONFIG)
-        target = store.blob(self.root, store.Layer(media, digest, size))
+        target = store.blob(self.root, store.Layer("", digest, size))
         how = self._placed(writer, layer, target, size)
         done.append(ShippedFile(str(target), size, layer.part, how))
-        return {"mediaType": media, "digest": f"sha256:{digest}", "size": size}
+        return entry(layer.part, digest, size)
 
     def _placed(self, writer: StoreWriter, layer: StoreLayer, target: Path, size: int) -> str:
         if target.exists():
