@@ -112,8 +112,8 @@ def test_what_is_pulled_is_what_ship_writes(folder: Path, tmp_path: Path) -> Non
 
 
 def test_ship_serve_pull_verify_is_a_circle(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model in one store, served under the name that it has there, pulled into another: the same manifest, with what
-    the first store says of the model beside its weights."""
+    """A model in one store, served under the name that it has there, pulled into another: the same manifest, with all
+    layers of the first store."""
     wb.ship("ollama", folder, "me/tiny:q8", type="Q8_0", system="Be short.")
     for url in serving(resolve_path("ollama://me/tiny:q8")):
         monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "other"))

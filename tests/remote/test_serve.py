@@ -26,7 +26,7 @@ from weighbridge.conversion.forms.shelf import Shelf
 pytest.importorskip("uvicorn")
 pytest.importorskip("starlette")
 from weighbridge.adapters.serving import hub_server
-from weighbridge.shipping.ollama_pull import PullableModels
+from weighbridge.shipping.ollama.pull import PullableModels
 
 FORMS = ("Q8_0", "Q4_K_M", "safetensors")
 

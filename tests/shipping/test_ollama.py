@@ -22,7 +22,7 @@ from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError,
 from weighbridge.cli.main import cli
 from weighbridge.io.sink.store import StoreWriter
 from weighbridge.models.modelfile import COMMANDS, parse_modelfile
-from weighbridge.shipping.ollama_content import human_number
+from weighbridge.shipping.ollama.content import human_number
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ class Modelfile:
 
 
 def described_by(path: Path) -> Modelfile | None:
-    """What says of a model more than its weights: the Modelfile at `path`, or that which a store's files amount to.
+    """What describes a model beside its weights: the Modelfile at `path`, or one made of a store's files.
     None for any other path. FormatError where Ollama refuses it."""
     if isinstance(path, StoredPath) and path.parts:
         return Modelfile(str(path), tuple(_stored(path.parts)))

@@ -71,7 +71,7 @@ def in_place(model: Checkpoint) -> bool:
 @dataclass(frozen=True)
 class GgufParts:
     """A model as one GGUF. `file`: an existing one; else `plan` makes it. `keys`: its key-values. `folder`: where files
-    beside it are. `described`: the Modelfile that it was named by, or what Ollama's store says."""
+    beside it are. `described`: the Modelfile that it was named by, or one made of Ollama's store."""
 
     file: Path | None
     plan: Plan | None

@@ -36,7 +36,7 @@ def serve(path: Path, host: str, port: int, token: str | None, forms: tuple[str,
     from weighbridge.cli.render import clean, note
     from weighbridge.conversion.forms.shelf import Shelf
     from weighbridge.io.location import check_local
-    from weighbridge.shipping.ollama_pull import PullableModels
+    from weighbridge.shipping.ollama.pull import PullableModels
 
     check_local(path)
     token = token or os.environ.get("WEIGHBRIDGE_TOKEN")

@@ -45,7 +45,7 @@ class FormFile(Protocol):
 
 def title_of(path: Path) -> str:
     """What a model is called, by its path: the file or folder; in the Hub's cache the repository; in a store of blobs
-    what the store says; the folder of a file that is only called model or Modelfile."""
+    the name there; the folder of a file that is only called model or Modelfile."""
     if isinstance(path, StoredPath) and path.title:
         return path.title
     real = path.resolve()

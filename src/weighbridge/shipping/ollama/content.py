@@ -17,8 +17,8 @@ from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import MIB
 from weighbridge.models.modelfile import SETTINGS, Instruction, referred, write_modelfile
 from weighbridge.shipping.model import GgufParts
+from weighbridge.shipping.ollama.turns import translate
 from weighbridge.shipping.plan import ShipRequest
-from weighbridge.shipping.turns import translate
 
 #: Part of a model -> its media type. `params` and `messages` are JSON, the others files or text.
 MEDIA: Final = {
@@ -173,8 +173,8 @@ def _companion(part: str, path: Path, kind: str) -> StoreLayer:
 
 
 def _config(parts: GgufParts, layers: list[str]) -> dict[str, Any]:
-    said = parts.described
-    settings = {name: said.last(name.upper()) for name in SETTINGS if said and said.last(name.upper())}
+    given = parts.described
+    settings = {name: given.last(name.upper()) for name in SETTINGS if given and given.last(name.upper())}
     families = [parts.architecture, *(["clip"] if "projector" in layers else [])]
     return {
         "model_format": "gguf", "model_family": parts.architecture, "model_families": families,

@@ -16,7 +16,7 @@ from weighbridge.conversion.forms.library import FormFile
 from weighbridge.conversion.forms.shelf import Shelf, StoredFile
 from weighbridge.conversion.forms.views import TextBytes
 from weighbridge.shipping.model import GgufParts, planned_gguf, stored_gguf
-from weighbridge.shipping.ollama_content import OllamaContent, StoreLayer, content_of, entry, manifest_file
+from weighbridge.shipping.ollama.content import OllamaContent, StoreLayer, content_of, entry, manifest_file
 from weighbridge.shipping.plan import ShipOptions, ShipRequest
 
 #: What `latest` is, as Ollama would have it.

@@ -20,7 +20,7 @@ from weighbridge.io.digest import digest_of
 from weighbridge.io.location import open_source
 from weighbridge.io.sink import StoreWriter, write_file
 from weighbridge.shipping.model import GgufParts, as_gguf
-from weighbridge.shipping.ollama_content import OllamaContent, StoreLayer, content_of, entry, manifest_file
+from weighbridge.shipping.ollama.content import OllamaContent, StoreLayer, content_of, entry, manifest_file
 from weighbridge.shipping.plan import ShippedFile, ShipPlan, ShipReport, ShipRequest
 
 _OWNER: Final = (
