@@ -81,7 +81,7 @@ def test_limits_of_the_count(way: str) -> None:
 @examples(300)
 def test_native_equals_python_on_any_bytes(data: bytes, at: int, count: int, width: int, big: bool) -> None:
     at = min(at, len(data))
-    both = []
+    both: list[list[object]] = []
     for module in (door.native, None):
         saved, door.native = door.native, module
         try:
