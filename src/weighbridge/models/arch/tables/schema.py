@@ -100,7 +100,9 @@ class DialectEntry(Struct, frozen=True, forbid_unknown_fields=True):
     write_first: Annotated[Words, _doc("roles of a source in this dialect that are written before all others")] = field(
         default_factory=list
     )
+    write_by_layer: Annotated[list[Words], _doc("role groups written first, by layer")] = field(default_factory=list)
     block_dtype: Annotated[str | None, _doc("block type whose codes these names hold unchanged")] = None
+    kept_dtypes: Annotated[dict[str, str], _doc("a source's type to the one written")] = field(default_factory=dict)
     without: Annotated[Words | None, _doc("sets of layers that it doesn't hold")] = None
     mtp_prefixes: Annotated[
         dict[str, str], _doc("prefix, and what stands for it in the optional layers; `{n}` counts these from 0")
@@ -213,6 +215,7 @@ class KeyEntry(Struct, frozen=True, forbid_unknown_fields=True):
     sets: Annotated[ByKey, _doc("what else a GGUF with this list states about a config")] = field(default_factory=dict)
     token: Annotated[str | None, _doc("the number of this token")] = None
     first: Annotated[bool, _doc("written before the general keys, or before the tokenizer's")] = False
+    leading: Annotated[bool, _doc("the tokenizer's key, written before the general keys")] = False
     last: Annotated[bool, _doc("written after all of the tokenizer's keys")] = False
     replaces: Annotated[bool, _doc("stands in the place of the shared key-value of this name")] = False
 
@@ -386,9 +389,9 @@ class FamilyTable(Struct, frozen=True, forbid_unknown_fields=True):
         Words,
         _doc(
             "rules that complete a config: `uniform(KEYS)`: one value for a list of the same; `last_layer(KEY)`: its "
-            "number for -1 and for one beyond it; `adjusted_width`, `indexer_types`, `layer_sparsity`, "
-            "`primary_router`, `query_groups`, `unlike_layers`, `window_layout`: as the classes that bring these keys "
-            "compute them"
+            "number for -1 and for one beyond it; `adjusted_width`, `compressed_attention`, `indexer_types`, "
+            "`layer_sparsity`, `primary_router`, `query_groups`, `unlike_layers`, `window_layout`: as the classes that "
+            "bring these keys compute them"
         ),
     ] = field(default_factory=list)
     architecture: dict[str, ArchitectureEntry] = field(default_factory=dict)

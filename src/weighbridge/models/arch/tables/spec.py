@@ -143,6 +143,8 @@ class Dialect:
     write_first: tuple[str, ...] = ()
     block_dtype: str | None = None
     without: tuple[str, ...] = ()
+    write_by_layer: tuple[tuple[str, ...], ...] = ()
+    kept_dtypes: Mapping[str, str] = field(default_factory=dict)
 
     def prefix_for(self, wanted: str | None, plain: Sequence[str]) -> str:
         """A class's prefix among Hugging Face's (`plain`), or what stands in its place among the dialect's own; None:
@@ -266,7 +268,7 @@ def build_dialect(name: str, table: FamilyTable, roles: Mapping[str, Role]) -> D
     return Dialect(
         name, tuple(templates.values()), tuple(entry.prefixes), tuple(t for d in chain for t in table.drop.get(d, ())),
         entry.order, tuple(map(tuple, entry.write_groups)), tuple(entry.write_first), entry.block_dtype,
-        tuple(entry.without or ()),
+        tuple(entry.without or ()), tuple(map(tuple, entry.write_by_layer)), entry.kept_dtypes,
     )  # fmt: skip
 
 
