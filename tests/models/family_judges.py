@@ -146,6 +146,7 @@ _HEADED = {
     "minimax-m3",
     "qwen",
     "rwkv7",
+    "plamo",
     "codeshell",
     "gpt-oss",
     "falcon-h1",

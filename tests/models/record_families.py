@@ -164,13 +164,14 @@ def _reference(folder: Path, parent: Path, case: Any) -> dict[str, Any]:
     )
     from tests.models.record_reference import _keys
     from tests.oracles import twins
-    from tests.oracles.reference_converter import with_hparams
+    from tests.oracles.reference_converter import with_hparams, with_narrow_plamo
 
     twin = twins.STAND_INS[case.config.replace("Config", "ForCausalLM")] if case.twin else None
     if twin is not None:
         (parent / "twin").mkdir()
         twin.write(folder, parent / "twin")
         folder = parent / "twin"
+    with_narrow_plamo()
     files = {}
     for dtype, number in (("f32", 0), ("f16", 1)):
         files[dtype] = parent / f"{dtype}.gguf"

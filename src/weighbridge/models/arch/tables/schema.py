@@ -366,6 +366,10 @@ class TokenizerEntry(Struct, frozen=True, forbid_unknown_fields=True):
         default_factory=dict
     )
     special_is_control: Annotated[bool, _doc("byte fallback: `special` makes an added token a control token")] = False
+    eot: Annotated[str, _doc("text of the token that ends a turn (PLaMo)")] = ""
+    normal: Annotated[Words, _doc("tokens that are normal whatever the file says (PLaMo)")] = field(
+        default_factory=list
+    )
     tokenizer_eos: Annotated[bool, _doc("whether eos is tokenizer_config.json's, whatever config.json says")] = False
 
 

@@ -60,7 +60,7 @@ class LayoutCall:
     @property
     def sizes(self) -> frozenset[str]:
         """The symbols of sizes that it takes."""
-        return frozenset(s for s in self.symbols if not self.from_config and not s.isdigit())
+        return frozenset(s for s in self.symbols if not self.from_config and not is_number(s))
 
     def __str__(self) -> str:
         return f"{self.layout}({','.join(self.symbols)})"
@@ -237,8 +237,13 @@ def dimensions(shape: str) -> tuple[str, ...]:
     return tuple(ast.unparse(part).replace(" ", "") for part in parts)
 
 
+def is_number(argument: str) -> bool:
+    """Whether a layout's argument is a number, not a symbol."""
+    return argument[:1].isdigit()
+
+
 def layout_call(text: str) -> LayoutCall:
-    called = expression.call(expression.parse(text))
+    called = expression.call(expression.parse(text, decimals=True))
     if called is None:
         raise UsageError(f"a layout is written name(sizes), not {text!r}")
     return LayoutCall(called[0], tuple(ast.unparse(argument) for argument in called[1]))
