@@ -64,6 +64,7 @@ class ArchitectureEntry(Struct, frozen=True, forbid_unknown_fields=True):
     part_type: Annotated[
         str | None, _doc("`model_type` of that object where it has none; only a class of this family is of the table")
     ] = None
+    part_aliases: Annotated[Words, _doc("other `model_type`s of that object")] = field(default_factory=list)
     requires: Annotated[str | None, _doc("set of layers that a model of the class must have to be of this family")] = (
         None
     )
@@ -79,6 +80,7 @@ class WrapperEntry(Struct, frozen=True, forbid_unknown_fields=True):
     ]
     part_type: Annotated[str, _doc("`model_type` of the part where its config has none")]
     part: Annotated[str, _doc("object of config.json that describes the part")] = "text_config"
+    part_aliases: Annotated[Words, _doc("other `model_type`s of the part")] = field(default_factory=list)
     apart: Annotated[Words, _doc("how names of the other parts begin")] = field(default_factory=list)
 
 

@@ -181,6 +181,7 @@ class Architecture:
     requires: str | None = None
     forbids: str | None = None
     part_type: str | None = None
+    part_aliases: tuple[str, ...] = ()
 
     def merged(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         """The config with the keys of this part of the model on top, as the reference converter lays them."""
@@ -246,7 +247,7 @@ def build_architecture(name: str, entry: ArchitectureEntry, shared: Mapping[str,
     return Architecture(
         name, entry.model_type, tuple(entry.aliases), entry.prefix, None if entry.gguf is None else tuple(entry.gguf),
         {**shared, **entry.defaults}, entry.null, tuple(entry.like), tuple(entry.full_layers), entry.part,
-        entry.requires, entry.forbids, entry.part_type,
+        entry.requires, entry.forbids, entry.part_type, tuple(entry.part_aliases),
     )  # fmt: skip
 
 
