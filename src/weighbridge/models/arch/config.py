@@ -25,11 +25,10 @@ THETA: Final = ("rope_theta", "rotary_emb_base", "global_rope_theta")
 LOCAL_THETA: Final = ("rope_local_base_freq", "local_rope_theta", "swa_rope_theta", "rope_local_theta")
 #: keys of an effective config that no config states
 DERIVED: Final = (
-    "attending_layers", "classifies", "full_attention_every", "gated", "labels", "layer_count", "layer_sets", "layer_types", "layout_every",
-    "longrope_attention_factor", "ntk_alpha_base", "output_labels", "primary_router_func",
-    "rope", "rope_bases", "rope_dim", "rope_sliding",
-    "sparse_layers",
-    "unrotated_every", "unshared_kv_layers",
+    "attending_layers", "classifies", "full_attention_every", "gated", "labels", "layer_count", "layer_sets",
+    "layer_types", "layout_every", "longrope_attention_factor", "ntk_alpha_base", "output_labels",
+    "primary_router_func", "rope", "rope_bases", "rope_dim", "rope_sliding", "sparse_layers", "unrotated_every",
+    "unshared_kv_layers",
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import LAYERS
 from weighbridge.models.arch.tables import expression
 from weighbridge.models.arch.tables.expression import evaluate
-from weighbridge.models.arch.tables.schema import nearest_word
+from weighbridge.models.arch.tables.validate import nearest_word
 from weighbridge.models.arch.tables.values import integer, number
 
 Config = Mapping[str, Any]

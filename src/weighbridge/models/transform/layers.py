@@ -130,7 +130,8 @@ RULES: Final[Mapping[str, KeyRule]] = MappingProxyType(
     | dict.fromkeys(
         ("first_k_dense_replace", "max_window_layers", "moe_layer_start_index", "num_dense_layers"), _leading)
     | dict.fromkeys(
-        ("moe_layer_interval", "moe_layer_freq", "moe_every_n_layers", "global_attn_every_n_layers", "mamba_step"), _step)
+        ("moe_layer_interval", "moe_layer_freq", "moe_every_n_layers", "global_attn_every_n_layers", "mamba_step"),
+        _step)
     | {"num_kv_shared_layers": _shared, "per_layer_config": _by_number, "linear_attn_config": lists_from_1}
 )  # fmt: skip
 

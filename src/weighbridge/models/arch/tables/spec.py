@@ -23,8 +23,8 @@ from weighbridge.models.arch.tables.schema import (
     FuseEntry,
     RoleEntry,
     SizeEntry,
-    nearest_word,
 )
+from weighbridge.models.arch.tables.validate import nearest_word
 
 _PLACEHOLDER = re.compile(r"{(\w+)}")
 _TRANSPOSING: Final = frozenset({"transpose"})  # layouts that swap a tensor's last two axes
@@ -183,6 +183,7 @@ class Architecture:
     requires: str | None = None
     forbids: str | None = None
     part_type: str | None = None
+    part_aliases: tuple[str, ...] = ()
 
     def merged(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         """The config with the keys of this part of the model on top, as the reference converter lays them."""
@@ -253,7 +254,7 @@ def build_architecture(name: str, entry: ArchitectureEntry, shared: Mapping[str,
     return Architecture(
         name, entry.model_type, tuple(entry.aliases), entry.prefix, None if entry.gguf is None else tuple(entry.gguf),
         {**shared, **entry.defaults}, entry.null, tuple(entry.like), tuple(entry.full_layers), entry.part,
-        entry.requires, entry.forbids, entry.part_type,
+        entry.requires, entry.forbids, entry.part_type, tuple(entry.part_aliases),
     )  # fmt: skip
 
 
