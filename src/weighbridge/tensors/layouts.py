@@ -283,6 +283,14 @@ def interleaved_order(groups: int, *heights: int) -> NDArray[np.int64]:
     return order
 
 
+def unstacked_order(count: int, groups: int, *heights: int) -> NDArray[np.int64]:
+    """The row order that takes `count` interleaved tensors apart: the first part of each, then the second of each."""
+    inside = inverse(interleaved_order, groups, *heights).rows
+    starts = len(inside) * np.arange(count, dtype=np.int64)[:, None]
+    parts = np.split(inside, np.cumsum(heights)[:-1])
+    return np.concatenate([(starts + part).ravel() for part in parts])
+
+
 @dataclass(frozen=True, slots=True)
 class InterleaveGroups:
     """Stacked parts <-> group by group (Qwen3-Next: each key head has its query, key, values and gates)."""
@@ -296,6 +304,10 @@ class InterleaveGroups:
 
     def undo(self, node: T) -> T:
         return gather(node, inverse(interleaved_order, self.groups, *self.heights))
+
+    def undo_stack(self, node: T, count: int) -> T:
+        """The rows of `count` such tensors that follow each other: the first part of each, then the second of each."""
+        return gather(node, ordered(unstacked_order, count, self.groups, *self.heights))
 
 
 @lru_cache(maxsize=64)

@@ -14,7 +14,7 @@ from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import LAYERS
 from weighbridge.models.arch.tables import expression
 from weighbridge.models.arch.tables.expression import evaluate
-from weighbridge.models.arch.tables.schema import nearest_word
+from weighbridge.models.arch.tables.validate import nearest_word
 from weighbridge.models.arch.tables.values import integer, number
 
 Config = Mapping[str, Any]
@@ -179,6 +179,44 @@ def sparse_attention(config: Config) -> dict[str, Any]:
     kinds = ["minimax_m3_sparse" if n else "full_attention" for n in numbers] if isinstance(numbers, list) else None
     listed = {} if kinds is None or config.get("layer_types") is not None else {"layer_types": kinds}
     return {**listed, **{key: own[word] for key, word in _SPARSE.items() if word in own}}
+
+
+_RATIOS: Final = {
+    "sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_compressed_attention": 128,
+}  # fmt: skip
+_HASHED: Final = 3  # layers whose experts a table chooses, where a config doesn't say how many
+
+
+def compressed_attention(config: Config) -> dict[str, Any]:
+    """By how much each layer compresses earlier tokens, how many layers choose their experts by a table, how much of a
+    head rotates, and how: in the words of published configs, which transformers 5.23 writes in others
+    (configuration_deepseek_v4.py)."""
+    out: dict[str, Any] = {}
+    if config.get("compress_ratios") is None:
+        out["compress_ratios"] = _compress_ratios(config)
+    if config.get("num_hash_layers") is None:
+        kinds = config.get("mlp_layer_types")
+        out["num_hash_layers"] = kinds.count("hash_moe") if isinstance(kinds, list) else _HASHED
+    if config.get("qk_rope_head_dim") is None:
+        share = number(config.get("partial_rotary_factor") or 0.125, "partial_rotary_factor")
+        out["qk_rope_head_dim"] = int(share * integer(config.get("head_dim"), "head_dim"))
+    given = config.get("rope_parameters")
+    main, far = (given.get(part) for part in ("main", "compress")) if isinstance(given, Mapping) else (None, None)
+    if isinstance(main, Mapping) and isinstance(far, Mapping):
+        out["rope_parameters"] = {**far, "rope_theta": main.get("rope_theta")}
+        out["compress_rope_theta"] = far.get("rope_theta")
+    return out
+
+
+def _compress_ratios(config: Config) -> list[int]:
+    kinds, count = config.get("layer_types"), layer_count(config)
+    if kinds is None:
+        return [128] * min(count, 2) + [4 if layer % 2 else 128 for layer in range(count - 2)]
+    given = config.get("compress_rates")
+    ratios = {**_RATIOS, **(given if isinstance(given, Mapping) else {})}
+    if not isinstance(kinds, list) or not all(isinstance(kind, str) and kind in ratios for kind in kinds):
+        raise FormatError("isn't a list of known kinds", field="layer_types", found=repr(kinds)[:80])
+    return [integer(ratios[kind], f"compress_rates.{kind}") for kind in kinds]
 
 
 def leading_dense(config: Config) -> dict[str, Any]:
@@ -372,6 +410,7 @@ RULES: Final[Mapping[str, Callable[..., dict[str, Any]]]] = MappingProxyType(
         "adjusted_width": adjusted_width,
         "attention_step": attention_step,
         "block_configs": block_configs,
+        "compressed_attention": compressed_attention,
         "indexer_types": indexer_types,
         "last_layer": last_layer,
         "layer_rotation": layer_rotation,

@@ -113,7 +113,16 @@ class CompiledTemplate:
     @cached_property
     def single(self) -> bool:
         """Whether a physical tensor holds one logical tensor, in its own layout."""
-        return not self.stacked and len(self.parts) == 1 and not self.layouts and not self.interleave
+        return not self.stacked and self._plain
+
+    @cached_property
+    def stacks_one(self) -> bool:
+        """Whether a physical tensor stacks those of one role, in their own layout."""
+        return bool(self.stacked) and self._plain
+
+    @property
+    def _plain(self) -> bool:
+        return len(self.parts) == 1 and not self.layouts and not self.interleave
 
     @cached_property
     def index_of(self) -> Callable[[tuple[int, ...]], tuple[int, ...]]:

@@ -171,7 +171,7 @@ def model_type(tokenizer: TokenizerJson) -> str:
         return model.type
     if isinstance(model.vocab, list):
         return "Unigram"
-    return "BPE" if model.merges else "WordPiece"
+    return "BPE" if model.merge_rows("tokenizer.json") else "WordPiece"
 
 
 @dataclass(frozen=True)
@@ -223,8 +223,7 @@ def byte_level(
     vocab, model = table_of(tokenizer), tokenizer.model
     if model.continuing_subword_prefix or model.end_of_word_suffix:
         raise UnsupportedError("BPE with a subword prefix or suffix: llama.cpp has none")
-    pairs = mergelists.split(model.merges, path)
-    mergelists.check(pairs, vocab, path)
+    merges = mergelists.spelled(model.merges, model.merge_rows, vocab, path)
     found = base(folder, vocab, tokenizer)
     normalizers = normalizer_names(tokenizer)
     losses = found.losses
@@ -236,7 +235,7 @@ def byte_level(
         )
     if normalizers and not raw:
         losses += (f"the normalizer ({', '.join(normalizers)}): llama.cpp tokenizes the text as it is",)
-    if not pairs:
+    if not len(merges):
         raise FormatError(
             "byte-level BPE without merges, which llama.cpp can't load", path=path, field="merges",
             expected="at least one", found=0, hint="get the file from the model's publisher",
@@ -245,7 +244,7 @@ def byte_level(
     name = pre if pre is not None else recognise(tokenizer, found.known, normalizers)
     if pretokenizer.known(name).add_bos:
         state.add.setdefault("bos", False)
-    made = Vocab(VocabKind.BPE, found.tokens, found.types, merges=mergelists.joined(pairs), pre=name, losses=losses)
+    made = Vocab(VocabKind.BPE, found.tokens, found.types, merges=merges, pre=name, losses=losses)
     if folder.rules.token_types:
         made = replace(made, token_type_count=folder.type_count)
     return finish(folder, made, state)
