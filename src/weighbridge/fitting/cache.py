@@ -262,7 +262,8 @@ def _attention(at: ArchitectureKeys, slides: Sequence[bool]) -> list[LayerCache]
     heads = at.number("attention.head_count")
     kv_heads = at.by_layer("attention.head_count_kv", heads)
     head = at.number("embedding_length") // heads if heads else 0
-    width_k, width_v = (at.number(f"attention.{n}_length", head) if heads else 0 for n in ("key", "value"))
+    wide = heads or at.architecture in rules().own_widths
+    width_k, width_v = (at.number(f"attention.{n}_length", head) if wide else 0 for n in ("key", "value"))
     slide_k, slide_v = (
         at.number(f"attention.{n}_length_swa", full) for n, full in (("key", width_k), ("value", width_v))
     )

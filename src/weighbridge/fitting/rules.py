@@ -38,6 +38,7 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename
     indexer: frozenset[str]
     indexer_with_values: frozenset[str]
     compressed: frozenset[str]
+    own_widths: tuple[str, ...]
     interval: dict[str, int]
     own_layers: dict[str, int]
     sharing_key: dict[str, str]
@@ -64,6 +65,7 @@ class LlamaCppRules:
     kinds: Mapping[str, str]
     states: Mapping[str, str]
     windows: Mapping[str, SlidingWindow]
+    own_widths: tuple[str, ...]
     interval: Mapping[str, int]
     own_layers: Mapping[str, int]
     sharing_key: Mapping[str, str]
@@ -92,6 +94,7 @@ def _build(table: _Table) -> LlamaCppRules:
         kinds=kinds | dict.fromkeys(table.cache.interval, "interval"),
         states={arch: kind for kind, found in table.state.items() for arch in found},
         windows=table.window,
+        own_widths=table.cache.own_widths,
         interval=table.cache.interval,
         own_layers=table.cache.own_layers,
         sharing_key=table.cache.sharing_key,
