@@ -21,6 +21,7 @@ ENCODERS = (
     "Lfm2BidirectionalModel",
     "Lfm2Model",
     "EuroBertModel",
+    "LlamaBidirectionalModel",
 )
 
 
