@@ -376,11 +376,19 @@ class Family:
         self, dialect: str, sizes: Sizes, tensors: Mapping[str, LogicalTensor], prefix: str
     ) -> dict[Instance, LogicalTensor]:
         """`load` for tensors that `check` found to fit."""
+        from weighbridge.tensors.nodes import Node, storage_name
+
         roles: dict[Instance, LogicalTensor] = {}
         known = self._lie(dialect, sizes)
+        by_rank = {tuple(fuse.roles) for fuse in self.document.fuse.get(dialect, {}).values() if fuse.by_rank}
         for name, place in self.expansion(dialect, sizes, prefix).places.items():
             if (node := tensors.get(name)) is None:
                 continue
+            if place.roles in by_rank and not isinstance(node, Node):
+                raise UnsupportedError(
+                    f"{name} is packed ({storage_name(node)}), and such files have its rows rank by rank",
+                    hint="take a copy of the model in BF16",
+                )
             if place.plan.single and known(first := place.plan.first(place.named)) == (None, node.spec.shape):
                 roles[first] = node  # as most, of 100,000
             else:
