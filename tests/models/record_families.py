@@ -33,6 +33,7 @@ _MLX_NAMES = {"nemotron-nas": ("self_attn.linear_attn.", "self_attn.linear.")}
 _MLX_SAID: dict[str, dict[str, Any]] = {
     "mimo_v2_flash": {"add_swa_attention_sink_bias": True, "add_full_attention_sink_bias": False}
     | {"sliding_window_size": 24, "swa_rope_theta": 500.0, "n_shared_experts": None},
+    "gemma4_unified": {"hidden_size_per_layer_input": 0},
 }
 _NO_FURTHER = {"bailing_moe"}  # of which mlx-lm loads no folder that has a layer behind the others
 
@@ -164,13 +165,14 @@ def _reference(folder: Path, parent: Path, case: Any) -> dict[str, Any]:
     )
     from tests.models.record_reference import _keys
     from tests.oracles import twins
-    from tests.oracles.reference_converter import with_hparams
+    from tests.oracles.reference_converter import with_hparams, with_narrow_plamo
 
     twin = twins.STAND_INS[case.config.replace("Config", "ForCausalLM")] if case.twin else None
     if twin is not None:
         (parent / "twin").mkdir()
         twin.write(folder, parent / "twin")
         folder = parent / "twin"
+    with_narrow_plamo()
     files = {}
     for dtype, number in (("f32", 0), ("f16", 1)):
         files[dtype] = parent / f"{dtype}.gguf"
@@ -303,7 +305,7 @@ def _mlx(config: dict[str, Any], arrays: dict[str, NDArray[np.float32]]) -> dict
         kind in str(config) for kind in ("ministral3", "glm_moe_dsa", "mellum")
     )  # which wants `rope_parameters`
     config = _spelled_twice(config) if newer else respelled(config)
-    config |= _MLX_SAID.get(config["model_type"], {})
+    config.get("text_config", config).update(_MLX_SAID.get(config["model_type"], {}))
     model_class, args = utils._get_classes(config)
     model = model_class(args.from_dict(config))
     if config["model_type"] == "gpt_oss":

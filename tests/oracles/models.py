@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tests.oracles import families, mtp, twins, vocabularies
+from tests.oracles import families, mtp, plain, twins, vocabularies
 from tests.oracles.case import Case
 from tests.oracles.llamacpp import answer
 
@@ -346,7 +346,7 @@ def _respell(path: Path) -> None:
 def respelled(config: dict[str, Any]) -> dict[str, Any]:
     """A config of transformers 5 in the words of transformers 4, a younger class's in those of its first."""
     config = dict(config)
-    if config["model_type"] == "gemma4_text":
+    if config["model_type"] in ("gemma4_text", "gemma4_unified_text"):
         return _in_words(config)
     scaling = dict(config.pop("rope_parameters", None) or {})
     if scaling:
@@ -412,7 +412,7 @@ def load(folder: Path, *, embedding: bool = False, **config: Any) -> Any:
 
     torch.set_num_threads(1)  # as ggml, see llamacpp.THREADS
     if (twin := twins.of(folder)) is not None:
-        return twin.load(folder)
+        return twin.load(folder, **config) if isinstance(twin, plain.Plain) else twin.load(folder)
     settings = transformers.AutoConfig.from_pretrained(folder)
     classifier = settings.architectures[0].endswith("ForSequenceClassification")
     encoder = transformers.AutoModelForSequenceClassification if classifier else transformers.AutoModel

@@ -52,17 +52,19 @@ def for_gguf(
     about, unreadable = card.read_card(place.read("README.md"))
     modules = sentence.unheld(place.read)
     lost += [Loss(what) for what in (unreadable, *config_losses(model.config, model.family), *modules) if what]
+    generation = _generation(model, lost)
     general = general_to_gguf(
         model.family,
         directory=options.name or place.folder.resolve().name,
         config=model.config,
         shapes={name: node.spec.shape for name, node in tensors.items()},
-        generation_config=_generation(model, lost),
+        generation_config=generation,
         card={**about, "name": options.name} if options.name else about,
     )
     architecture = config_to_gguf(
-        model.config, model.family, file_type=file_type(tensors, wanted), pooling=sentence.pooling_type(place.read)
-    )
+        model.config, model.family, file_type=file_type(tensors, wanted), pooling=sentence.pooling_type(place.read),
+        generation=generation,
+    )  # fmt: skip
     keyed = {key: Leading("arr[f32]", values) for key, values in lists.items()}
     whole = assemble(general, {**keyed, **architecture}, _vocabulary(model, options, lost))
     check_vocabulary(whole, tensors)

@@ -13,7 +13,7 @@ from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import LAYERS
 from weighbridge.models.arch.tables import expression
 from weighbridge.models.arch.tables.expression import evaluate
-from weighbridge.models.arch.tables.schema import nearest_word
+from weighbridge.models.arch.tables.validate import nearest_word
 from weighbridge.models.arch.tables.values import integer, number
 
 Config = Mapping[str, Any]
@@ -235,6 +235,43 @@ def as_layer_rotation(config: Config) -> dict[str, Any]:
     return {"no_rope_layers": None, "layer_rope_theta": [config["rope_theta"] if int(flag) else 0 for flag in flags]}
 
 
+def attention_step(config: Config) -> dict[str, Any]:
+    """Which layers attend, of a config that says that the middle one of so many does; of fewer layers the last
+    (modeling_plamo.py of PLaMo 2, `is_mamba`)."""
+    count, step = layer_count(config), integer(config.get("mamba_step"), "mamba_step", 2)
+    return {"attending_layers": [count - 1] if count <= step // 2 else [*range(step // 2, count, step)]}
+
+
+def as_attention_step(config: Config) -> dict[str, Any]:
+    """The inverse of `attention_step`. FormatError where layers attend by another rule."""
+    listed = config["attending_layers"]
+    for step in range(2, 2 * layer_count(config) + 2):
+        if attention_step({**config, "mamba_step": step})["attending_layers"] == listed:
+            return {"attending_layers": None, "mamba_step": step}
+    raise FormatError("the layers that attend follow no step", field="attention.head_count_kv", found=str(listed)[:80])
+
+
+def stretched_context(config: Config) -> dict[str, Any]:
+    """yarn, of a config that says by how much it stretches positions and from which length on
+    (configuration_plamo3.py)."""
+    factor = number(config.get("rope_scaling_factor") or 1, "rope_scaling_factor")
+    if factor == 1:
+        return {}
+    own = integer(config.get("initial_context_length"), "initial_context_length", 1)
+    return {"rope_scaling": {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": own,
+                             "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}}  # fmt: skip
+
+
+def as_stretched_context(config: Config) -> dict[str, Any]:
+    """The inverse of `stretched_context`."""
+    given = config.get("rope_scaling")
+    if not isinstance(given, Mapping) or given.get("rope_type") != "yarn":
+        return {}
+    own = given["original_max_position_embeddings"]
+    return {"rope_scaling": None, "rope_parameters": None, "rope_scaling_factor": given["factor"],
+            "initial_context_length": own}  # fmt: skip
+
+
 def indexer_types(config: Config) -> dict[str, Any]:
     """Which layers have an indexer of their own, where a config has no list of it: by letters, or every so many layers
     (configuration_glm_moe_dsa.py, transformers 5.23)."""
@@ -339,6 +376,7 @@ def as_primary_router(config: Config) -> dict[str, Any]:
 RULES: Final[Mapping[str, Callable[..., dict[str, Any]]]] = MappingProxyType(
     {
         "adjusted_width": adjusted_width,
+        "attention_step": attention_step,
         "block_configs": block_configs,
         "compressed_attention": compressed_attention,
         "indexer_types": indexer_types,
@@ -349,6 +387,7 @@ RULES: Final[Mapping[str, Callable[..., dict[str, Any]]]] = MappingProxyType(
         "leading_dense": leading_dense,
         "query_groups": query_groups,
         "sparse_attention": sparse_attention,
+        "stretched_context": stretched_context,
         "uniform": uniform,
         "unlike_layers": unlike_layers,
         "window_layout": window_layout,
@@ -359,9 +398,11 @@ RULES: Final[Mapping[str, Callable[..., dict[str, Any]]]] = MappingProxyType(
 #: What states the keys of a rule as a config does, where these are the rule's own.
 INVERSE_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {
+        "attention_step": as_attention_step,
         "block_configs": as_block_configs,
         "layer_rotation": as_layer_rotation,
         "primary_router": as_primary_router,
+        "stretched_context": as_stretched_context,
         "window_layout": as_window_layout,
     }
 )

@@ -20,7 +20,7 @@ from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.containers.gguf.values import KV
 from weighbridge.models.arch.derived import f32
 from weighbridge.models.arch.registry import families_of_graph
-from weighbridge.models.arch.tables import expression, schema
+from weighbridge.models.arch.tables import expression, validate
 from weighbridge.models.arch.tables.expression import by_layer, evaluate
 from weighbridge.models.arch.tables.schema import ImpliedEntry, KeyEntry, MetaEntry, PresenceEntry, RequiredValueEntry
 from weighbridge.models.arch.tables.values import number, one_value
@@ -64,7 +64,7 @@ class Rules:
 
 def build_table(document: Mapping[str, Any]) -> KeyTable:
     """The shared key-values from their parsed TOML."""
-    return schema.convert(document, KeyTable)
+    return validate.convert(document, KeyTable)
 
 
 @cache

@@ -60,11 +60,13 @@ class HfConfig(NamedTuple):
 
 
 def config_to_gguf(
-    config: Mapping[str, Any], family: Family, *, file_type: int, pooling: int | None = None
-) -> dict[str, KV]:
+    config: Mapping[str, Any], family: Family, *, file_type: int, pooling: int | None = None,
+    generation: Mapping[str, Any] | None = None,
+) -> dict[str, KV]:  # fmt: skip
     """The architecture's key-values, from `block_count` to `token_type_count`, in order. `file_type`: a llama_ftype.
-    `pooling`: see `sentence.pooling_type`."""
-    facts = {**family.effective(config), "file_type": file_type, "pooling": pooling}
+    `pooling`: see `sentence.pooling_type`. `generation`: generation_config.json."""
+    own = {"file_type": file_type, "pooling": pooling, "generation": generation}
+    facts = {**family.effective(config), **own}
     out: dict[str, KV] = {}
     for row in rules(family).keys:
         if (kv := to_kv(row, facts)) is not None:
@@ -157,11 +159,11 @@ def gguf_to_config(
     for rule in INVERSE_RULES.keys() & {*family.document.config_rules}:
         stated = INVERSE_RULES[rule](config)
         config = {key: value for key, value in {**config, **stated}.items() if value is not None or key not in stated}
-    if architecture.full_layers and config.get("layer_types") is None:
-        config["layer_types"] = layer_types(architecture.full_layers, config)
     _implied(config, family)
     _vocabulary(config, metadata, family)
     _lessened(config, architecture, family)
+    if architecture.full_layers and config.get("layer_types") is None:
+        config["layer_types"] = layer_types(architecture.full_layers, config)
     config |= {k: v for k, v in implied(rules(family), config).items() if v is not None and "." not in k}
     config |= {"architectures": [architecture.name], "model_type": architecture.model_type}
     if torch_dtype:

@@ -30,15 +30,14 @@ def schemas() -> tuple[PackingSchema, ...]:
     return (*SHIPPED, *plugins(PACKINGS, PackingSchema).values())
 
 
-#: From so many names on it pays to look at their last parts alone ("weight", "bias"), of which there are few.
-_MANY: Final = 200
-
-
 def any_present(names: Collection[str]) -> bool:
-    """Whether a name has the ending of some schema: not so in most models."""
-    few = names if len(names) < _MANY else {name.rpartition(".")[2] for name in names}
-    joined = "\0".join((*few, ""))
-    if not any(ending in joined for ending in _last_parts(tuple(plugins(PACKINGS, PackingSchema)))):
+    """Whether a name has the ending of some schema: not so in most models. Decided, if possible, by the last parts of
+    the names ("weight", "bias"), of which there are few."""
+    parts = "\0".join((*{name.rpartition(".")[2] for name in names}, ""))
+    for ending in _last_parts(tuple(plugins(PACKINGS, PackingSchema))):
+        if ending in parts:
+            break
+    else:
         return False
     endings = tuple(schema.suffix for schema in schemas())
     return any(name.endswith(endings) for name in names)
