@@ -19,7 +19,7 @@ from tests.models.record_families import GOLDEN, HEAD, digest, read, values, wri
 from tests.oracles.families import CASES, UNSAID
 
 from weighbridge.base.dtypes import BY_NAME, F16, F32
-from weighbridge.base.errors import FormatError
+from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.spec import Spec
 from weighbridge.conversion import dtype_policy
 from weighbridge.models.arch import kv_tensors as keyed
@@ -30,7 +30,8 @@ from weighbridge.models.arch.registry import families, family_of_gguf, with_coun
 from weighbridge.models.arch.write_order import as_read
 from weighbridge.models.config.keys import lookup, rules
 from weighbridge.models.config.mapping import config_losses, config_to_gguf, facts_losses, gguf_to_config
-from weighbridge.tensors.nodes import Const, Node, as_node, const
+from weighbridge.packings.unpacking import unpack
+from weighbridge.tensors.nodes import Const, Node, QuantizedTensor, as_node, const, zeros
 
 FORCED_F32 = {
     "norm",
@@ -202,7 +203,13 @@ def judge_keys(family: Family, model: str) -> None:
     told = {key: value for key, _, value in found if key in added}
     assert told == {key: _coded(kind, added[key]) for key, kind, _ in found if key in added}, model
     assert told.keys() == added.keys(), model
-    assert all((kind == "f32") == isinstance(added[key], float) for key, kind, _ in found if key in added), model
+    assert all(kind == _kind(added[key]) for key, kind, _ in found if key in added), model
+
+
+def _kind(value: Any) -> str:
+    """The type of a key that the reference leaves out, by its value."""
+    named = {float: "f32", bool: "bool", int: "u32", str: "str"}
+    return f"arr[{named[type(value[0])]}]" if isinstance(value, list) else named[type(value)]
 
 
 def keys_of(family: Family, model: str) -> list[list[Any]]:
@@ -321,6 +328,26 @@ def judge_types(family: Family, model: str) -> None:
         spec = Spec(slot.shape, BY_NAME[stored])
         own = dtype_policy.kept_dtype(name, spec, _PACKINGS.get(stored, stored), kept)
         assert (own or dtype_policy.gguf_dtype(name, spec, F16)).name == kind, f"{model}: {name}"
+
+
+def judge_ranks(family: Family, model: str) -> None:
+    """What is packed with its rows rank by rank isn't taken for a matrix like others."""
+    sizes, held = sizes_of(family, model), _nodes(model)
+    for name in CASES[model].by_rank:
+        refusal = ""
+        try:
+            family.load("hf", sizes, {**held, name: _in_fp8(held[name].spec.shape)})
+        except UnsupportedError as error:
+            refusal = error.message
+        assert "rank by rank" in refusal, f"{model}: {name}"
+
+
+def _in_fp8(shape: tuple[int, ...]) -> QuantizedTensor:
+    grid = tuple(-(-side // 128) for side in shape)
+    stored = {"m.weight": zeros(shape, BY_NAME["F8_E4M3"]), "m.weight_scale_inv": zeros(grid, F32)}
+    found = unpack(stored, {})["m.weight"]
+    assert isinstance(found, QuantizedTensor)
+    return found
 
 
 _PACKINGS = {"F8_E4M3": "fp8", "I8": "mxfp4"}  # by the type of what is multiplied with the scales
@@ -578,6 +605,7 @@ JUDGES: tuple[Callable[[Family, str], None], ...] = (
     judge_further,
     judge_codes,
     judge_types,
+    judge_ranks,
     judge_shards,
     judge_losses,
     judge_nulls,

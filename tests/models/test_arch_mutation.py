@@ -144,6 +144,8 @@ def _joined_faults(document: Document) -> Iterator[tuple[str, Fault]]:
             if len(fuse["roles"]) > 1:
                 yield f"{name}: order", _set(("fuse", dialect, name, "roles"), fuse["roles"][::-1])
             yield f"{name}: name", _set(("fuse", dialect, name, "name"), fuse["name"] + "s")
+            if "by_rank" in fuse:
+                yield f"{name}: not by rank", _set(("fuse", dialect, name, "by_rank"), ...)
             if "interleave" in fuse:
                 yield f"{name}: not interleaved", _set(("fuse", dialect, name, "interleave"), ...)
             for i, layout in enumerate(fuse.get("layout", ())):

@@ -167,6 +167,22 @@ def _deepseek(config: Config, w: Weights, ids: Any) -> Any:
     return _linear(_rms_norm(x, w["model.norm.weight"], epsilon), w, "lm_head")
 
 
+def _llama_bidirectional(config: Config, w: Weights, ids: Any) -> Any:
+    """llama_bidirectional_model.py of llama-embed-nemotron-8b: a Llama without a causal mask, and its last states."""
+    from transformers import LlamaConfig, LlamaModel
+
+    settings = {key: value for key, value in config.items() if key not in ("architectures", "model_type")}
+    model = LlamaModel(LlamaConfig(**settings, attn_implementation="eager")).eval()
+    model.load_state_dict(w)
+    for layer in model.layers:
+        layer.self_attn.is_causal = False
+    import torch
+
+    seen = torch.zeros(1, 1, len(ids), len(ids))
+    with torch.no_grad():
+        return model(input_ids=ids[None], attention_mask=seen).last_hidden_state[0]
+
+
 def _clamped(config: Config, w: Weights, x: Any, names: Sequence[str]) -> Any:
     gate, up, down = names
     limit = config["swiglu_limit"]
@@ -371,5 +387,6 @@ MODELS: dict[str, Plain] = {
     "LLaDAMoEModelLM": Plain(_llada_moe),
     "DeepseekForCausalLM": Plain(_deepseek),
     "JinaBertModel": Plain(_jina_bert, encodes=True),
+    "LlamaBidirectionalModel": Plain(_llama_bidirectional, encodes=True),
     "DeciLMForCausalLM": Plain(_deci),
 }

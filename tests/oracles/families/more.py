@@ -92,6 +92,26 @@ _EURO: dict[str, Any] = GQA | {
     "attention_bias": False, "mlp_bias": False, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
 }  # fmt: skip
 
+_EMBED: dict[str, Any] = GQA | BPE | {
+    "model_type": "llama_bidirec", "hidden_act": "silu", "attention_bias": False, "mlp_bias": False,
+    "rope_theta": 2000.0,
+}  # fmt: skip
+_EMBED_SCALED: dict[str, Any] = {
+    "head_dim": 24,
+    "rope_scaling": {
+        "rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    },
+}  # fmt: skip
+_EMBED_ADDED = {"llama-embed.attention.causal": False, "llama-embed.pooling_type": 1}
+_WIDER = {"q_proj": (96, 64), "k_proj": (48, 64), "v_proj": (48, 64), "o_proj": (64, 96)}
+_EMBED_DEFAULTS: dict[str, Any] = {
+    "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 32, "head_dim": 128, "hidden_act": "silu",
+    "max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "bos_token_id": 1, "eos_token_id": 2,
+    "rope_theta": 10000.0, "attention_bias": False, "mlp_bias": False,
+}  # fmt: skip
+
 _NANBEIGE: dict[str, Any] = {
     "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 70000000.0, "tie_word_embeddings": False,
 }  # fmt: skip
@@ -189,6 +209,26 @@ CASES: dict[str, Case] = {
             runs=False,
             unheld=frozenset({"pad_token_id"}),
             hparams={"classifier_pooling": None},
+        ),
+        # Llama Embed Nemotron
+        Case(
+            "llama-embed",
+            "LlamaBidirectionalModel",
+            "bpe",
+            _EMBED | {"head_dim": 16},
+            shapes=decoder(front="", head=""),
+            defaults=_EMBED_DEFAULTS,
+            added=_EMBED_ADDED,
+        ),
+        # ... with scaled positions, as published, beside which transformers 5 reads no tokenizer
+        Case(
+            "llama-embed-scaled",
+            "LlamaBidirectionalModel",
+            "none",
+            _EMBED | _EMBED_SCALED,
+            shapes={n: _WIDER.get(n.split(".")[-2], s) for n, s in decoder(front="", head="").items()},
+            defaults=_EMBED_DEFAULTS,
+            added=_EMBED_ADDED,
         ),
         Case(
             "jina-v5",
@@ -294,6 +334,7 @@ UNSAID: dict[str, dict[str, Any]] = {
     "glm4moelite": {**_SILENT, "attention_bias": True, "rope_interleave": False, "rms_norm_eps": 1e-4},
     "youtu": {**_SILENT, "attention_bias": True, "rope_interleave": False, "rms_norm_eps": 1e-4},
     "solar-open": {**_SILENT, "scoring_func": "softmax", "n_group": 2, "attention_bias": True},
+    "llama-embed": {"hidden_act": "gelu", "attention_bias": True, "mlp_bias": True, "rope.rope_type": "longrope"},
     "eurobert": {**_SILENT, "attention_bias": True, "mlp_bias": True},
     "dbrx": {"ffn_config.moe_normalize_expert_weights": 2.0},
     "nanbeige": _SILENT,

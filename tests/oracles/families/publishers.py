@@ -310,6 +310,7 @@ CASES: dict[str, Case] = {
             "fused_qkv",
             2,
             unheld=_MIMO_SAME - _MIMO_OWN,
+            by_rank=tuple(f"model.layers.{i}.self_attn.qkv_proj.weight" for i in (0, 1)),
             beside=("visual.merger.mlp.0.weight", "audio_encoder.norm.weight", "speech_embeddings.0.weight"),
         ),
         # MiMo-V2.6, which a GGUF doesn't tell from the first

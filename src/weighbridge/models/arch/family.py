@@ -42,7 +42,7 @@ from weighbridge.models.arch.expand import (
     shape_of,
     started_groups,
 )
-from weighbridge.models.arch.fuse import LayoutMap, Roles, StackMember, cut, join, join_stack, layout_of
+from weighbridge.models.arch.fuse import LayoutMap, Roles, StackMember, check_unpacked, cut, join, join_stack, layout_of
 from weighbridge.models.arch.gguf_view import ArchView
 from weighbridge.models.arch.mapping_report import MappingError, MappingReport
 from weighbridge.models.arch.tables.expression import evaluate
@@ -377,9 +377,12 @@ class Family:
         """`load` for tensors that `check` found to fit."""
         roles: dict[Instance, LogicalTensor | StackMember] = {}
         known = self._lie(dialect, sizes)
+        by_rank = {tuple(fuse.roles) for fuse in self.document.fuse.get(dialect, {}).values() if fuse.by_rank}
         for name, place in self.expansion(dialect, sizes, prefix).places.items():
             if (node := tensors.get(name)) is None:
                 continue
+            if by_rank and place.roles in by_rank:
+                check_unpacked(name, node)
             if place.plan.single and known(first := place.plan.first(place.named)) == (None, node.spec.shape):
                 roles[first] = node  # as most, of 100,000
             else:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from itertools import cycle
 from typing import TYPE_CHECKING, NamedTuple
 
+from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.expand import Instance, RoleSlice, TensorSlot, height
 from weighbridge.models.arch.tables.spec import LayoutCall
@@ -129,6 +130,17 @@ def _stacks(place: TensorSlot, node: LogicalTensor, known: LayoutMap) -> Sequenc
         stacks.append(RoleStack(slice_rows(node, start, (rows, *shape[1:][-1:])), count, shape))
         start += rows
     return stacks
+
+
+def check_unpacked(name: str, node: LogicalTensor) -> None:
+    """UnsupportedError for a packed tensor whose rows lie rank by rank, each rank's blocks counted anew."""
+    from weighbridge.tensors.nodes import Node, storage_name
+
+    if not isinstance(node, Node):
+        raise UnsupportedError(
+            f"{name} is packed ({storage_name(node)}), and such files have its rows rank by rank",
+            hint="take a copy of the model in BF16",
+        )
 
 
 def join(place: TensorSlot, parts: Sequence[LogicalTensor]) -> LogicalTensor:

@@ -169,6 +169,7 @@ class FuseEntry(Struct, frozen=True, forbid_unknown_fields=True):
     name: Annotated[str, _doc("name of the tensor")]
     interleave: Annotated[str | None, _doc("size: in so many groups, each with its share of every role")] = None
     layout: Annotated[Words, _doc("layout changes of what is joined, one after another")] = field(default_factory=list)
+    by_rank: Annotated[bool, _doc("packed files have its rows rank by rank: refused")] = False
 
 
 class KeyEntry(Struct, frozen=True, forbid_unknown_fields=True):
