@@ -105,6 +105,12 @@ def a_dangling_link(folder: Path) -> None:
     (folder / "extra.gguf").symlink_to("nowhere")
 
 
+@case("file/unreadable", words="does not exist")
+def links_that_lead_in_a_circle(folder: Path) -> None:
+    (folder / "extra.gguf").symlink_to("other.gguf")
+    (folder / "other.gguf").symlink_to("extra.gguf")
+
+
 @case("file/unreadable", words="regular file")
 def a_pipe(folder: Path) -> None:
     os.mkfifo(folder / "pipe")
@@ -1041,6 +1047,7 @@ def test_what_nothing_checks_is_not_ok(
     report = verify(path)
     assert report.verdict == "not-checked"
     assert not report
+    assert not report.ok
     assert main(["verify", str(path)]) == 2
     assert "not checked" in capsys.readouterr().out
 

@@ -83,7 +83,7 @@ def _vocabulary(model: Checkpoint, options: GgufOptions, lost: list[Loss]) -> di
     and the number of tokens, which it then can't count."""
     if not options.tokenizer:
         lost.append(Loss("left out, as asked: the tokenizer (llama.cpp will take token ids and no text)"))
-        size = model.family.effective(model.config).get("vocab_size")
+        size = model.family.effective(model.config).get("vocab_size", model.sizes.get("V"))
         counted = {f"{model.family.gguf}.vocab_size": KV("u32", size)} if isinstance(size, int) else {}
         types = with_tokenizer_keys({_TOKENS: KV("arr[str]", [])}, model.config, model.family).get(_TYPE_COUNT)
         return {**counted, _MODEL: KV("str", _NO_TOKENIZER), **({_TYPE_COUNT: types} if types else {})}
