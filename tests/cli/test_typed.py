@@ -420,3 +420,15 @@ def test_the_reason_in_a_list_is_one_line(tmp_path: Path, capsys: Captured) -> N
     out = capsys.readouterr().out
     assert "is not a regular file" in out
     assert "hint" not in out
+
+
+def test_a_name_that_would_be_dropped(folder: Path, tmp_path: Path, capsys: Captured) -> None:
+    target = str(tmp_path / "m.gguf")
+    assert main(["convert", str(folder), target, "--name", "", "--no-tokenizer"]) == 2
+    assert "--name is empty" in capsys.readouterr().err
+
+
+def test_nothing_is_larger_than_nan(source: Path, capsys: Captured) -> None:
+    """As a tolerance it would make any two models equal."""
+    assert main(["diff", str(source), str(source), "--tolerance", "nan"]) == 2
+    assert "a tolerance can't be nan" in capsys.readouterr().err

@@ -468,6 +468,12 @@ def a_config_that_is_not_json(folder: Path) -> None:
     (folder / "generation_config.json").write_text('{"a": 1,}')
 
 
+@case("config/python-json", words="it has Infinity, NaN")
+def a_config_as_python_writes_it(folder: Path) -> None:
+    text = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(text.replace("{", '{"time_step_limit": [0.0, Infinity], "x": NaN, ', 1))
+
+
 @case("config/none")
 def no_config(folder: Path) -> None:
     (folder / "config.json").unlink()

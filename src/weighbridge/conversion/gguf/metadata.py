@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from weighbridge.base.dtypes import DType, Kind
 from weighbridge.base.dtypes import dtype as dtype_of
-from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.containers.gguf.container import KV
 from weighbridge.containers.gguf.values import kvs
@@ -93,6 +93,9 @@ def _vocabulary(model: Checkpoint, options: GgufOptions, lost: list[Loss]) -> di
         vocab = from_hf(lambda name: _tokenizer_file(model, name), pre=options.pre, names=names, rules=rules)
     except UnsupportedError as error:
         raise _with_way_out(error) from None
+    if options.pre not in (None, vocab.pre):
+        kind = f"{vocab.kind.value!r}" + (f" with the pre-tokenizer {vocab.pre}" if vocab.pre else "")
+        raise UsageError(f"--pre {options.pre} doesn't apply to this tokenizer ({kind})", hint="leave it out")
     lost += [Loss(what) for what in vocab.losses]
     return with_tokenizer_keys(to_gguf(vocab), model.config, model.family)
 
