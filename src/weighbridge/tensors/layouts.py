@@ -165,10 +165,11 @@ class Transposed:
 
 @dataclass(frozen=True, slots=True)
 class Shifted:
-    """A number added to each element: a norm that multiplies by 1 + w (Gemma) <-> by w (ggml). In a round trip, an
-    element below 1 keeps the bits that 1 + w has: within 2^-24 in F32; exact for weights from BF16."""
+    """A number added to each element: a norm that multiplies by 1 + w (Gemma) or 1/5 + w (PLaMo 2) <-> by w (ggml). It
+    is rounded to F32, and so is the sum, as torch does; in a round trip an element keeps the bits that the sum has.
+    That is exact of 1 and weights from BF16, else within half a step of the larger of sum and element."""
 
-    by: int
+    by: float
     exact: bool = False
 
     def apply(self, node: T) -> T:

@@ -28,6 +28,7 @@ from weighbridge.models.arch.tables.spec import (
     LayoutCall,
     NameTemplate,
     Role,
+    is_number,
     outer,
     placeholders,
 )
@@ -421,7 +422,7 @@ def arguments(via: LayoutCall, sizes: Sizes) -> tuple[float, ...]:
     GGUF: its tensors are multiplied already."""
     if via.from_config:
         return tuple(multiplier(key, sizes.facts) for key in via.symbols if sizes.facts)
-    return tuple(int(s) if s.isdigit() else sizes[s] for s in via.symbols)
+    return tuple(ast.literal_eval(s) if is_number(s) else sizes[s] for s in via.symbols)
 
 
 def _turned(shape: Shape, swap: bool) -> Shape:

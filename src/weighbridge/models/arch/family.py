@@ -122,7 +122,8 @@ class Family:
         listed = part.get("architectures")
         if isinstance(listed, list) and listed:
             return any(listed[0] in (a.name, *a.aliases) for a in own)
-        return any(part.get("model_type", architecture.part_type) == a.model_type for a in own)
+        stated = part.get("model_type", architecture.part_type)
+        return stated in architecture.part_aliases or any(stated == a.model_type for a in own)
 
     def _named(self, config: Mapping[str, Any]) -> Architecture | None:
         listed = config.get("architectures") or ()
