@@ -245,7 +245,7 @@ def _open_regular(name: str) -> tuple[int, int]:
 
 
 def _has_bytes(fd: int) -> bool:
-    """Whether there is something to read in a file whose size is said to be 0, as in Linux's /proc and /sys."""
+    """Whether there is something to read in a file that states a size of 0, as those of Linux's /proc and /sys do."""
     try:
         return bool(os.read(fd, 1))
     except OSError:  # it isn't memory or a device that can be read from its start
