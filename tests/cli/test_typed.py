@@ -22,6 +22,7 @@ from tests.conversion.test_build import tokenizer
 import weighbridge as wb
 from weighbridge.cli.habits import OPTIONS, WORDS
 from weighbridge.cli.main import BY_NAME, COMMANDS, load, main
+from weighbridge.cli.paths import NamedPath
 
 Captured = pytest.CaptureFixture[str]
 
@@ -384,3 +385,50 @@ def test_rows_fit_the_terminal(columns: int, source: Path, capsys: Captured, mon
     head, *lines = capsys.readouterr().out.splitlines()
     assert "offset" not in head
     assert max(map(len, (head, *lines))) <= columns
+
+
+EMPTY = [row.name for row in COMMANDS if any(isinstance(p.type, NamedPath) for p in load(row).params)]
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_an_unset_variable_is_not_the_current_folder(name: str, capsys: Captured) -> None:
+    """`wb hash "$MODEL"` without MODEL."""
+    required = [p for p in load(BY_NAME[name]).params if isinstance(p, click.Argument)]
+    words = ["ollama" if isinstance(p.type, click.Choice) else "" for p in required]
+    assert main([name, *words]) == 2
+    assert "the path is empty" in capsys.readouterr().err
+
+
+def test_a_suffix_in_capitals(source: Path, tmp_path: Path) -> None:
+    assert main(["convert", str(source), str(tmp_path / "OUT.SAFETENSORS")]) == 0
+    assert sorted(load_file(tmp_path / "OUT.SAFETENSORS")) == ["a.w", "b.w", "c"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="Linux's /proc")
+@pytest.mark.parametrize(("words", "code"), [(["hash"], 2), (["inspect"], 2), (["identify"], 2), (["scan"], 1)])
+def test_a_file_that_says_it_is_empty_and_is_not(words: list[str], code: int, capsys: Captured) -> None:
+    """The digest of nothing would be a false answer."""
+    assert main([*words, "/proc/self/stat"]) == code
+    out, err = capsys.readouterr()
+    assert "has no size, and yet bytes" in out + err
+
+
+def test_the_reason_in_a_list_is_one_line(tmp_path: Path, capsys: Captured) -> None:
+    save_file({"a": np.ones(3, "f4")}, tmp_path / "m.safetensors")
+    os.mkfifo(tmp_path / "pipe.gguf")
+    assert main(["identify", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert "is not a regular file" in out
+    assert "hint" not in out
+
+
+def test_a_name_that_would_be_dropped(folder: Path, tmp_path: Path, capsys: Captured) -> None:
+    target = str(tmp_path / "m.gguf")
+    assert main(["convert", str(folder), target, "--name", "", "--no-tokenizer"]) == 2
+    assert "--name is empty" in capsys.readouterr().err
+
+
+def test_nothing_is_larger_than_nan(source: Path, capsys: Captured) -> None:
+    """As a tolerance it would make any two models equal."""
+    assert main(["diff", str(source), str(source), "--tolerance", "nan"]) == 2
+    assert "a tolerance can't be nan" in capsys.readouterr().err

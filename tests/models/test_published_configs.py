@@ -27,7 +27,7 @@ def test_further_layers_that_were_left_out_are_not_counted(name: str, tmp_path: 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_published_model_is_written_as_the_reference_writes_it(name: str, tmp_path: Path) -> None:
-    made = ours(make_folder(MODELS[name]["config"], tmp_path / "model"))
+    made = ours(make_folder(MODELS[name]["config"], tmp_path / "model", MODELS[name].get("groups", ())))
     reference = MODELS[MODELS[name].get("same_as", name)]["reference"]
     same = made.digest == reference["digest"]
     assert len(made.tensors) == reference["tensors"]

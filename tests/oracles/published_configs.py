@@ -17,7 +17,7 @@ import re
 import sys
 import tempfile
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,12 +44,12 @@ def published() -> dict[str, dict[str, Any]]:
     return tomllib.loads(TABLE.read_text("utf-8"))
 
 
-def make_folder(config: Mapping[str, Any], folder: Path) -> Path:
-    """A sparse folder of a model of this config."""
+def make_folder(config: Mapping[str, Any], folder: Path, groups: Collection[str] = ()) -> Path:
+    """A sparse folder of a model of this config. `groups`: those of the family's optional tensors that it has."""
     folder.mkdir(parents=True)
     family = family_of_hf(config)
     sizes = family.sizes_from_hf(config)
-    wanted = {None} if tied(config) else {None, "only head"}
+    wanted = {None, *groups} if tied(config) else {None, "only head", *groups}
     places = [p for p in family.expansion("hf", sizes).places.values() if p.need in wanted]
     header: dict[str, Any] = {}
     at = 0
@@ -159,7 +159,7 @@ def main(arguments: Sequence[str]) -> int:
         if "same_as" in facts:
             continue
         with tempfile.TemporaryDirectory() as parent:
-            folder = make_folder(facts["config"], Path(parent) / re.sub(r"\W", "-", name))
+            folder = make_folder(facts["config"], Path(parent) / re.sub(r"\W", "-", name), facts.get("groups", ()))
             wanted = reference(folder, facts.get("hparams", {}))
             found = differences(ours(folder), wanted)
         wrong += bool(found)

@@ -105,6 +105,12 @@ def a_dangling_link(folder: Path) -> None:
     (folder / "extra.gguf").symlink_to("nowhere")
 
 
+@case("file/unreadable", words="does not exist")
+def links_that_lead_in_a_circle(folder: Path) -> None:
+    (folder / "extra.gguf").symlink_to("other.gguf")
+    (folder / "other.gguf").symlink_to("extra.gguf")
+
+
 @case("file/unreadable", words="regular file")
 def a_pipe(folder: Path) -> None:
     os.mkfifo(folder / "pipe")
@@ -460,6 +466,12 @@ def pickles_beside_safetensors(folder: Path) -> None:
 @case("config/json")
 def a_config_that_is_not_json(folder: Path) -> None:
     (folder / "generation_config.json").write_text('{"a": 1,}')
+
+
+@case("config/python-json", words="it has Infinity, NaN")
+def a_config_as_python_writes_it(folder: Path) -> None:
+    text = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(text.replace("{", '{"time_step_limit": [0.0, Infinity], "x": NaN, ', 1))
 
 
 @case("config/none")
@@ -1041,6 +1053,7 @@ def test_what_nothing_checks_is_not_ok(
     report = verify(path)
     assert report.verdict == "not-checked"
     assert not report
+    assert not report.ok
     assert main(["verify", str(path)]) == 2
     assert "not checked" in capsys.readouterr().out
 

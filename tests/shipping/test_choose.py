@@ -16,7 +16,7 @@ from tests.oracles.published_configs import make_folder, published
 
 import weighbridge as wb
 from weighbridge.base.dtypes import BY_NAME, Kind
-from weighbridge.base.errors import UsageError
+from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.cli.main import cli
 from weighbridge.conversion.quantize import ftypes
 from weighbridge.shipping.choice_table import question, table
@@ -101,6 +101,14 @@ def test_the_commands_do_it(model: Path, tmp_path: Path, monkeypatch: pytest.Mon
     for line in choice.commands:
         assert runner.invoke(cli, shlex.split(line)[1:], standalone_mode=False).exit_code == 0, line
     assert (tmp_path / "ollama/manifests/registry.ollama.ai/library/tiny-llama/latest").is_file()
+
+
+def test_no_advice_on_what_is_no_model(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("nothing to convert\n")
+    with pytest.raises(WeighbridgeError, match="text file"):
+        wb.choose(tmp_path / "notes.txt")
+    with pytest.raises(FileNotFoundError):
+        wb.choose(tmp_path / "absent.gguf")
 
 
 @pytest.mark.parametrize("wrong", [{"purpose": "fun"}, {"runtime": "tgi"}, {"loss": "much"}, {"device": "abacus"}])

@@ -18,7 +18,16 @@ _OFFERED: Final = 200  # tensor names
 _SPOOLED: Final = "weighbridge-stdin"
 
 
-class SourcePath(click.Path):
+class NamedPath(click.Path):
+    """A path that isn't empty: an unset variable in a script would be the current folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not os.fspath(value):
+            self.fail("the path is empty.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class SourcePath(NamedPath):
     """A file or folder to look into, or `-`: standard input, which is read in any order and so is kept in a temporary
     file while the command runs, unless it is redirected from a file. With `tensor`, `PATH::TENSOR` too."""
 
@@ -49,14 +58,14 @@ def is_standard_input(path: str) -> bool:
     return path == "/dev/stdin" or path.endswith(f"{os.sep}{_SPOOLED}")
 
 
-class ModelPath(click.Path):
+class ModelPath(NamedPath):
     """A file or folder: here a Path, elsewhere (hf://, https://, s3://, ...) as it was written."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return value if is_remote(value) else super().convert(value, param, ctx)
 
 
-class OutputPath(click.Path):
+class OutputPath(NamedPath):
     """What a command writes. `-` isn't a target: files are written in any order. `only_file`: nor is a folder."""
 
     def __init__(self, *, only_file: bool = False, **settings: Any) -> None:
@@ -124,7 +133,7 @@ class QuantizeWord(SourcePath):
     """A word of `wb quantize SRC [DST] TYPE`: a path, or behind the first one also a type."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return click.Path.convert(self, value, param, ctx)
+        return NamedPath.convert(self, value, param, ctx)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         words = [w for w in type_names() if incomplete and w.startswith(incomplete.lower())]

@@ -102,7 +102,8 @@ def model_suffixes() -> tuple[str, ...]:
 
 
 def target_of(suffix: str) -> str | None:
-    """The target for files with this suffix; None if no writable format has it."""
+    """The target for files with this suffix, in any case; None if no writable format has it."""
+    suffix = suffix.lower()
     for formats in _tables() if suffix else ():
         for f in formats:
             if f.target and suffix in f.suffixes:

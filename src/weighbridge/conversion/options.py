@@ -207,6 +207,8 @@ class GgufOptions(CastOptions, ShardOptions):
         super().__post_init__()
         if self.vocab_only and not self.tokenizer:
             raise UsageError("--vocab-only and --no-tokenizer contradict each other", hint="give one of them")
+        if self.name is not None and not self.name.strip():
+            raise UsageError("--name is empty", hint="leave it out for the name of the source")
 
 
 @dataclass(frozen=True, kw_only=True)

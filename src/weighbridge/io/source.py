@@ -238,7 +238,18 @@ def _open_regular(name: str) -> tuple[int, int]:
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(f"{name} is a folder, not a file")
         raise UnsupportedError(f"{name} is not a regular file", hint="copy it to a file first")
+    if not found.st_size and _has_bytes(fd):
+        os.close(fd)
+        raise UnsupportedError(f"{name} has no size, and yet bytes", hint="copy it to a file first")
     return fd, found.st_size
+
+
+def _has_bytes(fd: int) -> bool:
+    """Whether there is something to read in a file that states a size of 0, as those of Linux's /proc and /sys do."""
+    try:
+        return bool(os.read(fd, 1))
+    except OSError:  # it isn't memory or a device that can be read from its start
+        return True
 
 
 if hasattr(os, "preadv"):

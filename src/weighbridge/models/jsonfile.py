@@ -19,7 +19,8 @@ from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import CONFIG_JSON
 
 _MARK: Final = b"\xef\xbb\xbf"
-_CONSTANTS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+#: What Python writes for numbers that JSON lacks.
+CONSTANTS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 # An integer that no double holds, where a value may stand: whoever computes with it fails.
 _DIGITS: Final = 309
 _LONG: Final = re.compile(rb"(?<=[\s:,\[])-?\d{%d,}(?=[\s,\]}])" % _DIGITS)
@@ -57,7 +58,7 @@ def decode(data: bytes, name: str, kind: Any = Any, limit: int = CONFIG_JSON) ->
             if (found := _forgiven(data)) is None:
                 raise error from None
             plain, value, odd = found
-            if odd & _CONSTANTS.keys():
+            if odd & CONSTANTS.keys():
                 return msgspec.convert(value, kind)
             return msgspec.json.decode(plain, type=kind)
     except ValueError as error:  # msgspec's errors, text that isn't UTF-8, numbers beyond 4300 digits
@@ -97,7 +98,7 @@ def _forgiven(data: bytes) -> tuple[str, Any, dict[str, None]] | None:
 
     def constant(word: str) -> float:
         constants.add(word)
-        return _CONSTANTS[word]
+        return CONSTANTS[word]
 
     try:
         value = json.loads(plain, parse_constant=constant)

@@ -146,7 +146,7 @@ class Folder:
             with open_source(path) as source:
                 found, size = _identified(source), source.size
         except (UnsupportedError, OSError) as error:  # a socket or a dangling link: reported, but no reason to stop
-            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            why = error.message if isinstance(error, UnsupportedError) else error.strerror or str(error)
             return FileLine(name, 0, "unknown", "", (why,))
         self.identities[name] = found
         return FileLine(name, size, found.format, found.variant, found.damage, name_lies(name, found.format))

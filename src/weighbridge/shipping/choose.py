@@ -16,6 +16,7 @@ from typing import Final
 from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.fitting import devices
 from weighbridge.fitting.report import FitReport, fit
+from weighbridge.models.open import open_headers
 from weighbridge.shipping.choice_table import ChoiceRule, Question, table
 
 SCHEMA: Final = "weighbridge/choose/1"
@@ -54,7 +55,8 @@ def choose(
     trusted: bool = False,
 ) -> Choice:
     """The format, the type and the commands for these answers; those not given are the table's defaults. With a model,
-    the type of a GGUF is the best that fits on the device. UsageError for an answer that isn't known."""
+    the type of a GGUF is the best that fits on the device. UsageError for an answer that isn't known; the errors of
+    `wb.open` for what is no model."""
     given = {
         "purpose": purpose,
         "runtime": runtime,
@@ -62,6 +64,8 @@ def choose(
         "loss": loss,
         "trusted": "yes" if trusted else "no",
     }
+    if model is not None:
+        open_headers(model).model.close()  # no advice on what can't be opened
     answers = {q.name: _answer(q, given[q.name]) for q in table().question}
     where = devices.device(answers["device"])
     facts = {**answers, "device": where.kind}

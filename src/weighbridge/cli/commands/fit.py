@@ -9,6 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from weighbridge.cli.options import arch_file_option, command, examples, json_option, option
+from weighbridge.cli.paths import SOURCE
 from weighbridge.fitting.runtimes import RUNTIMES
 
 
@@ -44,7 +45,7 @@ class DeviceType(click.ParamType):  # type: ignore[type-arg]
         "wb fit ./my-model/ --runtime mlx --kv q8_0 --json",
     )
 )
-@click.argument("model", type=click.Path())
+@click.argument("model", type=SOURCE)
 @option(
     "--device",
     type=DeviceType(),

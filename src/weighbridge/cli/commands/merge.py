@@ -10,6 +10,7 @@ import click
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import UsageError
 from weighbridge.cli.options import command, examples, source_options, write_options
+from weighbridge.cli.paths import ModelPath
 from weighbridge.cli.views.plan import planned, write
 
 
@@ -21,7 +22,7 @@ from weighbridge.cli.views.plan import planned, write
         "wb merge ./four-ranks/ ./model/",
     )
 )
-@click.argument("paths", nargs=-1, type=click.Path(), metavar="SRC... DST")
+@click.argument("paths", nargs=-1, type=ModelPath(), metavar="SRC... DST")
 @source_options
 @write_options
 def merge(paths: tuple[str, ...], dry_run: bool, as_json: bool, **options: Any) -> int:

@@ -157,8 +157,16 @@ def _array(kind: str, values: Any) -> bytes:
     return head + struct.pack(f"<{len(values)}{SCALARS[kind]}", *values)
 
 
+_TOGETHER: Final = 1 << 14  # texts: what is made of them on the way then takes a megabyte or two
+
+
 def _strings(values: Sequence[str]) -> bytes:
-    """Texts one after the other, a vocabulary's in one go."""
+    """Texts one after the other."""
+    return b"".join(_run(values[at : at + _TOGETHER]) for at in range(0, len(values), _TOGETHER))
+
+
+def _run(values: Sequence[str]) -> bytes:
+    """Some texts, without a step of Python for each."""
     try:
         raws = list(map(str.encode, values))
     except (UnicodeEncodeError, TypeError):  # surrogate escapes, or what isn't text

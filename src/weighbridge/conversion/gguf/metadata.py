@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from weighbridge.base.dtypes import DType, Kind
 from weighbridge.base.dtypes import dtype as dtype_of
-from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.containers.gguf.container import KV
 from weighbridge.containers.gguf.values import kvs
@@ -85,7 +85,7 @@ def _vocabulary(model: Checkpoint, options: GgufOptions, lost: list[Loss]) -> di
     and the number of tokens, which it then can't count."""
     if not options.tokenizer:
         lost.append(Loss("left out, as asked: the tokenizer (llama.cpp will take token ids and no text)"))
-        size = model.family.effective(model.config).get("vocab_size")
+        size = model.family.effective(model.config).get("vocab_size", model.sizes.get("V"))
         counted = {f"{model.family.gguf}.vocab_size": KV("u32", size)} if isinstance(size, int) else {}
         types = with_tokenizer_keys({_TOKENS: KV("arr[str]", [])}, model.config, model.family).get(_TYPE_COUNT)
         return {**counted, _MODEL: KV("str", _NO_TOKENIZER), **({_TYPE_COUNT: types} if types else {})}
@@ -95,6 +95,9 @@ def _vocabulary(model: Checkpoint, options: GgufOptions, lost: list[Loss]) -> di
         vocab = from_hf(lambda name: _tokenizer_file(model, name), pre=options.pre, names=names, rules=rules)
     except UnsupportedError as error:
         raise _with_way_out(error) from None
+    if options.pre not in (None, vocab.pre):
+        kind = f"{vocab.kind.value!r}" + (f" with the pre-tokenizer {vocab.pre}" if vocab.pre else "")
+        raise UsageError(f"--pre {options.pre} doesn't apply to this tokenizer ({kind})", hint="leave it out")
     lost += [Loss(what) for what in vocab.losses]
     return with_tokenizer_keys(to_gguf(vocab), model.config, model.family)
 

@@ -127,6 +127,8 @@ def diff(
     count as equal. UsageError if one of them can't be read under `names`."""
     if names not in ("auto", "stored", "logical", "canonical"):
         raise UsageError(f"no names are called {names!r}", hint="auto, stored, logical, canonical")
+    if not tolerance >= 0:  # nothing is larger than NaN
+        raise UsageError(f"a tolerance can't be {tolerance}", hint="a number from 0 up")
     with open_model(a, ALONE) as one, open_model(b, ALONE) as other:
         found = diff_models(one, other, names=names, tolerance=tolerance, jobs=jobs, progress=progress)
         return replace(found, a=str(a), b=str(b))

@@ -19,8 +19,10 @@ def named(repo: Repo) -> dict[str, RepoFile]:
     """The blobs among the files of this machine, each once, by their real path."""
     blobs: dict[str, RepoFile] = {}
     for file in () if isinstance(repo.path, RemotePath) else repo.files:
+        if file.source is None:  # a link that leads in a circle has no real path
+            continue
         real = file.path.resolve()
-        if file.source is not None and real.parent.name == "blobs" and digest_in_name(real) is not None:
+        if real.parent.name == "blobs" and digest_in_name(real) is not None:
             blobs.setdefault(str(real), file)
     return blobs
 

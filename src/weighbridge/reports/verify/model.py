@@ -13,7 +13,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, W
 from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.containers.base import Index, Severity
 from weighbridge.containers.formats import POINTERS
-from weighbridge.models.jsonfile import oversized
+from weighbridge.models.jsonfile import CONSTANTS, oddities, oversized
 from weighbridge.models.tokenizer.hf.read import VOCABULARY_FILES
 from weighbridge.reports import sidecars
 from weighbridge.reports.verify import packing as verify_packing
@@ -41,18 +41,40 @@ _NOT_JSON: Final = POINTERS | {"html", "zeros"}
 
 
 def json_broken(repo: Repo) -> Iterator[Flaw]:
+    for file in _json_files(repo):
+        data = _small(file)
+        why = f"{file.size:,} bytes are too many" if data is None else _json_trouble(data)
+        if why and not _of_python(data):
+            yield Flaw(f"it is not valid JSON: {why}", str(file.path), hint="download it again")
+
+
+def json_of_python(repo: Repo) -> Iterator[Flaw]:
+    """Published configs have them (Mamba 2, Nemotron-H), and Python's loaders read them."""
+    for file in _json_files(repo):
+        if words := _of_python(_small(file)):
+            yield Flaw(f"it has {', '.join(words)}, which Python reads and JSON doesn't have", str(file.path))
+
+
+def _json_files(repo: Repo) -> Iterator[RepoFile]:
     for file in repo.files:
         if file.base in _JSON and file.source and file.size and file.format not in _NOT_JSON:
-            why = _json_trouble(file)
-            if why:
-                yield Flaw(f"it is not valid JSON: {why}", str(file.path), hint="download it again")
+            yield file
 
 
-def _json_trouble(file: RepoFile) -> str | None:
+def _small(file: RepoFile) -> bytes | None:
     assert file.source is not None
-    if file.size > TOKENIZER_JSON:
-        return f"{file.size:,} bytes are too many"
-    data = file.source.read(0, file.size)
+    return file.source.read(0, file.size) if file.size <= TOKENIZER_JSON else None
+
+
+def _of_python(data: bytes | None) -> list[str]:
+    """The words for numbers that JSON lacks, where nothing else is wrong."""
+    if data is None or not (b"NaN" in data or b"Infinity" in data) or oversized(data) is not None:
+        return []
+    found = oddities(data)
+    return found if CONSTANTS.keys() >= set(found) else []
+
+
+def _json_trouble(data: bytes) -> str | None:
     if (why := oversized(data)) is not None:
         return why
     try:
@@ -285,6 +307,7 @@ GGUF_SIZE: Final = "tokenizer/gguf-size"
 
 RULES: Final = (
     Check("config/json", _E, "the JSON files that loaders read are JSON", json_broken),
+    Check("config/python-json", _I, "no JSON file has NaN or Infinity", json_of_python),
     Check("config/none", _W, "a model has a config.json", no_config),
     Check("config/unknown", _I, "the architecture is one whose tensors can be checked", unknown_family),
     Check("config/size", _E, "the config states the sizes that the architecture needs", config_size),

@@ -93,7 +93,7 @@ def verify(path: str | os.PathLike[str], *, values: bool = False, progress: Prog
         return VerifyReport(
             path=os.fspath(path),
             verdict="failed" if count[Severity.ERROR] else "ok" if repo.checked else "not-checked",
-            ok=not count[Severity.ERROR],
+            ok=bool(repo.checked) and not count[Severity.ERROR],
             errors=count[Severity.ERROR],
             warnings=count[Severity.WARNING],
             infos=count[Severity.INFO],

@@ -41,7 +41,8 @@ def name(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
     text = place.members[-1] if place.members else place.name
     odd = "" if text.isprintable() else odd_letters(text)
     if odd:
-        what = unicodedata.name(odd, "a control character").lower()
+        half = unicodedata.category(odd) == "Cs"  # how Python shows a byte that is no UTF-8
+        what = "a byte that isn't UTF-8" if half else unicodedata.name(odd, "a control character").lower()
         words = f"the name {escape(text)} has {what} (U+{ord(odd):04X}) in it"
         yield finding(RULES, "file/odd-name", source, place, words)
 
