@@ -11,7 +11,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, wait
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from weighbridge.io.ranges import at_end_of_threads
@@ -64,7 +64,11 @@ def abandonable(act: Callable[[], _T], stopped: Stopped) -> _T:
         except TimeoutError:
             if future.done():
                 raise
-            check_needed(stopped)
+            try:
+                check_needed(stopped)
+            except CancelledError:
+                wait([future], STEP)  # it may end by itself, by the same sign
+                raise
 
 
 class Wire:
