@@ -59,6 +59,9 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
     daemon_threads = True
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that has gone is nothing to print."""
+
 
 @dataclass
 class FileServer:
