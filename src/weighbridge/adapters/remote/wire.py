@@ -170,9 +170,10 @@ class _Reader(io.RawIOBase):
 
 def _addresses(host: str, port: int, stopped: Stopped) -> list[tuple[Any, Any, int, str, tuple[Any, ...]]]:
     """The addresses of a host. Only a name has to be looked up, which may take long."""
+    name = host.encode() if host.isascii() else host  # else the codec of foreign names is imported, for 3 ms
 
     def look_up(flags: int) -> list[tuple[Any, Any, int, str, tuple[Any, ...]]]:
-        return [*socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)]
+        return [*socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=flags)]
 
     try:
         return look_up(socket.AI_NUMERICHOST)
