@@ -33,7 +33,7 @@ from tests.remote import servers
 LATENCY = 0.020
 RATE = 125_000_000  # bytes a second
 SHARDS = 30
-REPEATS = 5
+REPEATS = 9
 
 
 class Measured(NamedTuple):
@@ -135,7 +135,7 @@ def gguf_128k(folder: Path) -> Path:
 
 _CODE = """
 import sys, time
-import weighbridge as wb, huggingface_hub.utils, huggingface_hub.errors, httpx2, numpy
+import weighbridge as wb, huggingface_hub.constants, numpy
 from weighbridge.adapters.remote import hub
 from weighbridge.reports.inspect.report import inspect
 inspect(sys.argv[1], limit=0)
@@ -162,14 +162,62 @@ def local(path: Path, warm: Path) -> float:
     return float(done.stdout)
 
 
+_BARE = r"""
+import json, selectors, socket, sys, time
+
+def ask(sock, path, span):
+    span = f"Range: {span}\r\n" if span else ""
+    sock.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n{span}\r\n".encode())
+
+def receive(socks):
+    waiting, heads, left, part = selectors.DefaultSelector(), {}, {}, bytearray(1 << 20)
+    for sock in socks:
+        waiting.register(sock, selectors.EVENT_READ)
+    while len(waiting.get_map()):
+        for key, _ in waiting.select():
+            sock = key.fileobj
+            if sock in left:
+                left[sock] -= sock.recv_into(part)
+            else:
+                heads[sock] = heads.get(sock, b"") + sock.recv(65536)
+                head, end, body = heads[sock].partition(b"\r\n\r\n")
+                if end:
+                    left[sock] = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0]) - len(body)
+            if left.get(sock) == 0:
+                waiting.unregister(sock)
+
+first, *rest = json.loads(sys.argv[2])
+start = time.monotonic()
+socks = [socket.create_connection(("127.0.0.1", int(sys.argv[1])))]
+ask(socks[0], *first)
+receive(socks)
+socks += [socket.create_connection(("127.0.0.1", int(sys.argv[1]))) for _ in rest[1:]]
+for sock, one in zip(socks, rest):
+    ask(sock, *one)
+receive(socks)
+print(time.monotonic() - start)
+"""
+
+
+def bare(hub: servers.Hub) -> float:
+    """The requests that the server has just got, the first one and then all others at once, over bare sockets and with
+    nothing made of the answers: what this server and this machine take for them."""
+    asked = json.dumps([(one.path, one.headers.get("range")) for one in hub.hub.log])
+    words = [sys.executable, "-c", _BARE, hub.endpoint.rpartition(":")[2], asked]
+    return min(float(subprocess.run(words, capture_output=True, text=True, check=True).stdout) for _ in range(REPEATS))
+
+
 def report(title: str, hub: servers.Hub, address: str, path: Path, rounds: int) -> None:
     """`rounds`: how many requests must follow each other."""
     best = min((inspected(hub, address, path) for _ in range(REPEATS)), key=lambda m: m.seconds)
+    sockets = bare(hub)
     parse = min(local(path, path) for _ in range(3))
     bound = rounds * LATENCY + best.bytes / RATE
     print(f"{title}: {best.requests} requests, {best.bytes / 1e6:.2f} MB, {best.seconds * 1000:.0f} ms")
     print(f"  bound of {rounds} round trips and the bytes: {bound * 1000:.0f} ms, {best.seconds / bound:.2f} of it")
     print(f"  with parsing, {parse * 1000:.0f} ms for the local file: {best.seconds / (bound + parse):.2f} of it")
+    words = f"{sockets / bound:.2f} of the bound, ours {best.seconds / sockets:.2f} of that"
+    print(f"  the same requests over bare sockets: {sockets * 1000:.0f} ms, {words}")
 
 
 _NODE = """
@@ -236,7 +284,8 @@ def llama_700mb(folder: Path) -> Path:
 
 _QUANTIZE = """
 import sys, time, resource
-import weighbridge as wb, huggingface_hub, httpx2, numpy
+import weighbridge as wb, huggingface_hub.constants, numpy
+from weighbridge.adapters.remote import hub
 start = time.monotonic()
 with wb.plan_quantize(sys.argv[1], sys.argv[2], sys.argv[3], overwrite=True) as plan:
     planned = time.monotonic()
@@ -344,7 +393,7 @@ def main() -> None:
             report_peers(hub)
         if not real.exists():
             llama_700mb(real)
-        large = root / "llama-3gb"
+        large = root / "3gb" / "model"  # a folder's name is the model's, as the repository's is
         if not large.exists():
             makings.llama(large, 3.0)
         work = Path(temporary)

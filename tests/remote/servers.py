@@ -44,6 +44,9 @@ class Faults:
     changes_after: int | None = None  # answers after which file and ETag are others
     encoding: str | None = None
     drip: float = 0.0  # seconds between single bytes
+    drip_head: float = 0.0  # the same of a head that never ends
+    raw: bytes | None = None  # all that is sent, whatever was asked
+    chunked: bool = False  # Transfer-Encoding of bodies
     no_length: bool = False
     no_etag: bool = False
     redirect: Callable[[str], str | None] = lambda path: None
@@ -55,6 +58,9 @@ class _Server(ThreadingHTTPServer):
 
     request_queue_size = 128
     daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that has gone is nothing to print."""
 
 
 @dataclass
@@ -131,6 +137,12 @@ def _handler(server: FileServer) -> type[BaseHTTPRequestHandler]:
                 time.sleep(faults.latency)
             try:
                 status, times = faults.status
+                while faults.drip_head:
+                    self.connection.sendall(b"H")
+                    time.sleep(faults.drip_head)
+                if faults.raw is not None:
+                    self.wfile.write(faults.raw)
+                    raise _Cut
                 if times:
                     faults.status = (status, times - 1)
                     headers = {"Retry-After": faults.retry_after} if faults.retry_after else {}
@@ -148,7 +160,11 @@ def _handler(server: FileServer) -> type[BaseHTTPRequestHandler]:
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name, value)
-            if "Content-Length" not in headers and not server.faults.no_length:
+            if server.faults.chunked:
+                self.send_header("Transfer-Encoding", "chunked")
+                body = b"".join(b"%x\r\n%s\r\n" % (len(body[i : i + 999]), body[i : i + 999])
+                                for i in range(0, len(body), 999)) + b"0\r\n\r\n"  # fmt: skip
+            elif "Content-Length" not in headers and not server.faults.no_length:
                 self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             if self.command != "HEAD":

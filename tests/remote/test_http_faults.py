@@ -13,11 +13,15 @@ from tests.reports.makers import llama_folder
 
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import RemoteError
+from weighbridge.base.limits import MIB
 from weighbridge.cli.main import main
 from weighbridge.io.location import open_source
 
 DATA = random.Random(2).randbytes(300_000)
 NAME = "/models/a b.bin"
+
+
+HEAD = b"HTTP/1.1 206 Partial\r\nContent-Range: bytes 0-32767/300000\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 class Fault(NamedTuple):
@@ -51,6 +55,18 @@ FAULTS: dict[str, Fault] = {
     "redirect to nowhere": Fault(lambda: Faults(redirect=lambda path: "http://127.0.0.1:1/x"), "no answer from"),
     "no ETag": Fault(lambda: Faults(no_etag=True), None),
 }  # fmt: skip
+#: Heads and bodies that aren't HTTP, or are rare in it.
+SYNTAX: dict[str, Fault] = {
+    "a head that never ends": Fault(lambda: Faults(drip_head=0.05), "no answer from"),
+    "in chunks": Fault(lambda: Faults(chunked=True), None),
+    "in chunks, dropped": Fault(lambda: Faults(chunked=True, drop_after=40_000), None),
+    "no HTTP": Fault(lambda: Faults(raw=b"220 ready\r\n\r\n"), "no answer from"),
+    "no answer": Fault(lambda: Faults(raw=b""), "no answer from"),
+    "a thousand headers": Fault(lambda: Faults(raw=b"HTTP/1.1 206 \r\n" + b"a: b\r\n" * 1000), "no answer from"),
+    "a header of a megabyte": Fault(lambda: Faults(raw=b"HTTP/1.1 206 \r\na: " + bytes(MIB)), "no answer from"),
+    "chunks of negative length": Fault(lambda: Faults(raw=HEAD + b"-5\r\nabc"), "(ended early|empty|another range)"),
+    "chunks of no length": Fault(lambda: Faults(raw=HEAD + b"\r\n\r\nabc"), "(ended early|empty)"),
+}  # fmt: skip
 #: A change that nothing announces can't be seen; so those need an ETag.
 
 
@@ -60,9 +76,9 @@ def read(url: str) -> bytes:
     return b"".join(parts)
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", FAULTS | SYNTAX)
 def test_a_fault_is_an_error_or_harmless(name: str) -> None:
-    fault = FAULTS[name]
+    fault = (FAULTS | SYNTAX)[name]
     with FileServer({NAME: DATA}, fault.faults()).running() as server:
         url = f"{server.url}/models/a%20b.bin"
         if fault.error is None:

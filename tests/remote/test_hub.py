@@ -13,11 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.remote.servers import COMMIT, Faults, Hub
 from tests.reports.makers import llama_folder
 
 import weighbridge as wb
-from weighbridge.adapters.remote.hub import HubUri, parse_uri
+from weighbridge.adapters.remote.hub import HubUri, _parsed, _plain, parse_uri
 from weighbridge.base.errors import FormatError, RemoteError, UsageError
 from weighbridge.cli.main import main
 
@@ -288,6 +290,27 @@ def test_inspect_of_many_shards_is_one_request_a_shard(
 )  # fmt: skip
 def test_addresses(text: str, expected: HubUri) -> None:
     assert parse_uri(text) == expected
+
+
+_PARTS = st.sampled_from(
+    ("o", "m", "a.b", "x-y", "a--b", "a..b", "m.git", "-m", "models", "dataset", "spaces", "..", "")
+)
+_TAILS = st.sampled_from(
+    ("", "@v1", "@refs/pr/3", "@refs/x", "@a%2Fb", "@", "/", "/x.gguf", "/a/b", "/..", "//x", "?x")
+)
+
+
+@given(st.lists(_PARTS, min_size=1, max_size=4), _TAILS)
+def test_plain_addresses_mean_what_huggingface_hub_reads(parts: list[str], tail: str) -> None:
+    text = "hf://" + "/".join(parts) + tail
+    if (plain := _plain(text)) is not None:
+        parsed = _parsed(text)
+        assert plain._replace(path=plain.path.rstrip("/")) == parsed._replace(path=parsed.path.rstrip("/"))
+
+
+def test_most_addresses_are_plain() -> None:
+    for text in ("hf://o/m", "hf://Qwen/Qwen3-8B@main/model.gguf", "hf://datasets/o/d@c0ffee/x/y.bin"):
+        assert _plain(text)
 
 
 @pytest.mark.parametrize(

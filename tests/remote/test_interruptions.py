@@ -10,11 +10,13 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.remote.servers import FileServer, Request
 
+from weighbridge.adapters.remote import http
 from weighbridge.adapters.remote.http import HttpClient, HttpFile
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import RemoteError
@@ -31,7 +33,7 @@ class Busy:
 
     def __init__(self, which: str = "bytes=") -> None:
         self.which, self.asked = which, threading.Event()
-        self.server = FileServer({"/x": DATA, "/y": DATA}, extra=self.answer)
+        self.server = FileServer({"/x": bytes(9 << 20), "/y": DATA}, extra=self.answer)
 
     def answer(self, handler: Any, request: Request) -> bool:
         spec = f"{request.path} {request.headers.get('range', '')}"
@@ -115,29 +117,90 @@ with patch.object(threading.Thread, "start", interrupted):
 ENDS = {
     "without closing": "source.advise([(500_000, 1000)]); sys.stdin.readline()",
     "by Ctrl-C": "source.read(500_000, 1000)",
+    "by Ctrl-C, in parts": f"source.read(100_000, {2 * REQUEST})",
     "by Ctrl-C, a neighbour": "prepare([path.parent / 'y'])",
-    "interrupted before the pool knows its thread": BEGINS,
 }
-
-
-@pytest.mark.parametrize("name", ENDS)
-@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-def test_the_end_of_a_process_ends_the_wait(name: str) -> None:
-    busy = Busy("/y" if "neighbour" in name else "bytes=")
-    with busy.running() as url:
-        code = f"""
+#: The file at a URL, of a process whose patience is longer than the test's.
+WEB = """
 import sys
+from dataclasses import replace
+from weighbridge.adapters.remote import http
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.io.location import open_source, prepare
-path = resolve_path({url + "/x"!r})
+http.PATIENCE = replace(http.PATIENCE, between_bytes=600.0)
+path = resolve_path({url!r} + "/x")
 source = open_source(path)
-{ENDS[name]}
 """
-        with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+BUCKET = """
+import os, sys
+os.environ |= {{"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_ENDPOINT_URL": {url!r}}}
+from weighbridge.adapters.remote.buckets import reading
+from weighbridge.io.ranges import RangeSource
+source = RangeSource(reading.BucketFile(reading.open_store("s3", "b"), "x", "s3://b/x", 9 << 20, ""))
+"""
+
+
+class Mute(Busy):
+    """A server that takes a request and doesn't answer."""
+
+    def __init__(self, which: str = "bytes=") -> None:
+        super().__init__(which)
+        self.over = threading.Event()
+
+    def answer(self, handler: Any, request: Request) -> bool:
+        spec = f"{request.path} {request.headers.get('range', '')}"
+        if self.which not in spec or spec.startswith("/x bytes=0-"):
+            return False
+        self.asked.set()
+        self.over.wait(2 * SOON)
+        raise ConnectionAbortedError
+
+    @contextmanager
+    def running(self) -> Iterator[str]:
+        with super().running() as url:
             try:
-                assert busy.asked.wait(SOON)
+                yield url
+            finally:
+                self.over.set()
+
+
+def check_end(server: Busy, opened: str, name: str) -> None:
+    """A process that waits for `server` ends soon."""
+    with server.running() as url:
+        words = [sys.executable, "-c", opened.format(url=url) + ENDS[name]]
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            try:
+                assert server.asked.wait(SOON)
                 if "Ctrl-C" in name:
                     process.send_signal(signal.SIGINT)
                 process.communicate(b"\n", timeout=SOON)
+                assert process.returncode in (0, -signal.SIGINT)
             finally:
                 process.kill()
+
+
+@pytest.mark.parametrize("server", [Busy, Mute])
+@pytest.mark.parametrize("name", ENDS)
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_the_end_of_a_process_ends_the_wait(name: str, server: type[Busy]) -> None:
+    check_end(server("/y" if "neighbour" in name else "bytes="), WEB, name)
+
+
+@pytest.mark.parametrize("server", [Busy, Mute])
+@pytest.mark.parametrize("name", [name for name in ENDS if "neighbour" not in name])
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_the_end_of_a_process_ends_the_wait_for_a_bucket(name: str, server: type[Busy]) -> None:
+    pytest.importorskip("obstore")
+    check_end(server(), BUCKET, name)
+
+
+def test_a_read_that_a_mute_server_blocks_ends_with_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    mute = Mute()
+    monkeypatch.setattr(http, "PATIENCE", replace(http.PATIENCE, between_bytes=600.0))
+    with mute.running() as url, ThreadPoolExecutor(1) as pool:
+        source = open_source(resolve_path(f"{url}/x"))
+        found = pool.submit(source.read, 500_000, 1000)
+        assert mute.asked.wait(SOON)
+        source.close()
+        with pytest.raises(CancelledError):
+            found.result(SOON)

@@ -1,13 +1,15 @@
-"""Places that can't be read: exit 2 with the next step, and never a traceback."""
+"""Places that can't be read: exit 2 with the next step, and never a traceback. One row of a table is one of them."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
-from tests.remote.servers import FileServer
+from tests.remote.servers import FileServer, Hub
 
 from weighbridge.adapters.remote.schemes import SCHEMES
 from weighbridge.cli.main import main
@@ -53,3 +55,119 @@ def test_a_web_server_is_read_without_extras(monkeypatch: pytest.MonkeyPatch) ->
         FileServer({"/x": b"abc"}).running() as server,
     ):  # fmt: skip
         assert main(["hash", "-q", f"{server.url}/x"]) == 0
+
+
+class Refusal(NamedTuple):
+    address: str
+    words: str
+    hint: str
+
+
+NAMES = "write s3://BUCKET/KEY"
+#: Of a bucket `models` with `a/x.bin` and, below `b`, an object whose name leads out of it.
+BUCKET = {
+    "a bucket that isn't there": Refusal("s3://absent/x.gguf", "there is no such bucket", "check the bucket's name"),
+    "a bucket that isn't there, whole": Refusal("s3://absent", "there is no such bucket", "check the bucket's name"),
+    "an object that isn't there": Refusal("s3://models/a/y.gguf", "no such file or folder", ""),
+    "a folder that isn't there": Refusal("s3://models/c/", "no such file or folder", ""),
+    "no bucket": Refusal("s3://", "names no bucket", NAMES),
+    "no bucket but a key": Refusal("s3:///x.gguf", "names no bucket", NAMES),
+    "a bucket that can't be one": Refusal("s3://mo dels/x", "invalid", "check the bucket's name"),
+    "up and out of the bucket": Refusal("s3://models/../secrets/x", "'..'", NAMES),
+    "up within the bucket": Refusal("s3://models/a/../a/x.bin", "'..'", NAMES),
+    "a name that is empty": Refusal("s3://models/a//x.bin", "empty", NAMES),
+    "an object that leads out of its folder": Refusal("s3://models/b", "has '..'", "rename that object"),
+    "its neighbour": Refusal("s3://models/b/x.bin", "has '..'", "rename that object"),
+}
+COMMANDS = (("inspect",), ("identify",), ("verify",), ("hash",), ("get", "w"))
+
+
+def refused(address: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """What every command says of an address: the same error with its next step."""
+    shown = set()
+    for command, *more in COMMANDS:
+        assert main([command, address, *more]) == 2, command
+        shown.add(capsys.readouterr().err.strip())
+    assert len(shown) == 1, shown
+    return shown.pop()
+
+
+@pytest.mark.parametrize("name", BUCKET)
+def test_what_a_bucket_refuses(name: str, bucket: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    for key in ("a/x.bin", "b/x.bin", "b/../../up.bin"):
+        bucket.put_object(Bucket="models", Key=key, Body=b"abc")
+    address, words, hint = BUCKET[name]
+    shown = refused(address, capsys)
+    assert words in shown
+    assert f"hint: {hint}" in shown or not hint
+
+
+def test_a_bucket_that_denies_access(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("obstore")
+
+    def deny(handler: Any, request: Any) -> bool:
+        handler.reply(request, 403, b"<Error><Code>AccessDenied</Code></Error>", {})
+        return True
+
+    with FileServer(extra=deny).running() as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        shown = refused("s3://models/x.gguf", capsys)
+        assert "access is denied" in refused("S3://models/x.gguf", capsys)
+    assert "access is denied" in shown
+    assert "hint: set AWS_ACCESS_KEY_ID" in shown
+
+
+#: What the Hub refuses -> its words and the next step.
+HUB = {
+    "gated": Refusal("hf://org/model", "is gated", "log in with `hf auth login`"),
+    "private": Refusal("hf://org/model", "no such repository, or it is private", "log in with `hf auth login`"),
+    "absent": Refusal("hf://org/other", "no such repository, or it is private", "log in with `hf auth login`"),
+    "no such revision": Refusal("hf://org/model@v9", "no such revision", "see the branches"),
+    "no such file": Refusal("hf://org/model/x.gguf", "has no file", ""),
+    "up and out": Refusal("hf://org/model/../x.gguf", "leaves the repository", ""),
+    "no name": Refusal("hf://org", "", "write hf://ORG/NAME"),
+}
+
+
+@pytest.mark.parametrize("name", HUB)
+def test_what_the_hub_refuses(
+    name: str, tmp_path: Path, connect: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    closed = name in ("gated", "private")
+    with Hub(folder, token="t" if closed else None, gated=name == "gated").running() as hub:
+        connect(hub)
+        address, words, hint = HUB[name]
+        shown = refused(address, capsys)
+    assert words in shown
+    assert f"hint: {hint}" in shown or not hint
+
+
+@pytest.mark.parametrize("address", ["hf://org/model", "http://127.0.0.1:1/x.gguf", "ollama://127.0.0.1:1/me/x"])
+def test_no_network(address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    if address.startswith("hf"):
+        constants = pytest.importorskip("huggingface_hub.constants")
+        monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
+    shown = refused(address, capsys)
+    assert "no answer from 127.0.0.1:1" in shown
+    assert "hint: check the network" in shown
+
+
+@pytest.mark.parametrize("port", ["99999", "x"])
+def test_a_redirect_to_no_address(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with FileServer({"/y": b"abc"}).running() as server:
+        server.faults.redirect = lambda path: f"http://127.0.0.1:{port}/x"
+        shown = refused(f"{server.url}/x", capsys)
+    assert "no valid address" in shown
+    assert "no valid address" in refused(f"http://127.0.0.1:{port}/x.gguf", capsys)
+
+
+def test_a_proxy_that_is_none_of_http(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "socks5://127.0.0.1:1")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    shown = refused("http://models.invalid/x.gguf", capsys)
+    assert "socks5://" in shown
+    assert "hint: set HTTP_PROXY" in shown

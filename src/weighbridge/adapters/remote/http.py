@@ -168,7 +168,11 @@ class HttpClient(Persistence):
         """`advice`: the next step where access is denied. `explain`: what the origin means by a refusal, where its
         headers say more than the status."""
         super().__init__()
-        self.origin, self.headers = origin_of(origin), {"Accept-Encoding": "identity", **headers}
+        try:
+            self.origin = origin_of(origin)
+        except ValueError as error:
+            raise RemoteError(f"{origin}: no valid address: {error}", hint="check it") from None
+        self.headers = {"Accept-Encoding": "identity", **headers}
         self.advice, self.explain = advice, explain
         self._moved: dict[str, str] = {}
         self._connections = Connections(CONNECTIONS, self.patience.connect, self.patience.between_bytes)

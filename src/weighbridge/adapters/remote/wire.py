@@ -11,7 +11,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, wait
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from weighbridge.io.ranges import at_end_of_threads
@@ -64,7 +64,11 @@ def abandonable(act: Callable[[], _T], stopped: Stopped) -> _T:
         except TimeoutError:
             if future.done():
                 raise
-            check_needed(stopped)
+            try:
+                check_needed(stopped)
+            except CancelledError:
+                wait([future], STEP)  # it may end by itself, by the same sign
+                raise
 
 
 class Wire:
@@ -166,9 +170,10 @@ class _Reader(io.RawIOBase):
 
 def _addresses(host: str, port: int, stopped: Stopped) -> list[tuple[Any, Any, int, str, tuple[Any, ...]]]:
     """The addresses of a host. Only a name has to be looked up, which may take long."""
+    name = host.encode() if host.isascii() else host  # else the codec of foreign names is imported, for 3 ms
 
     def look_up(flags: int) -> list[tuple[Any, Any, int, str, tuple[Any, ...]]]:
-        return [*socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)]
+        return [*socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=flags)]
 
     try:
         return look_up(socket.AI_NUMERICHOST)

@@ -4,6 +4,7 @@ by the names that the providers' own tools use (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
@@ -14,6 +15,7 @@ from typing import Any, Final
 
 from weighbridge.adapters.remote.extra import check_online, package, same_job
 from weighbridge.adapters.remote.http import Passing, Persistence, changed
+from weighbridge.adapters.remote.wire import abandonable, check_needed, never
 from weighbridge.base.errors import RemoteError, UsageError
 from weighbridge.io.location import RemotePath
 from weighbridge.io.ranges import RangeSource
@@ -41,16 +43,17 @@ class BucketFile:
 
     def fetch(self, offset: int, out: memoryview, stopped: Callable[[], bool]) -> None:
         """Fill `out` with the bytes at `offset`, from the byte on where an answer broke off. RemoteError where the
-        object is another one now."""
-        done = 0
+        object is another one now. obstore's own waits can't be ended, so a thread that may be left alone has them; it
+        writes nothing after this."""
+        done, left_alone, lock = 0, False, threading.Lock()
 
         def rest() -> None:
             nonlocal done
             before, began = done, time.monotonic()
             for part in self._parts(offset + done, len(out) - done):
-                if stopped():
-                    raise CancelledError
-                out[done : done + len(part)] = part
+                with lock:
+                    check_needed(lambda: left_alone or stopped())
+                    out[done : done + len(part)] = part
                 done += len(part)
                 if self.persistence.is_slow(done - before, time.monotonic() - began):
                     done = before  # no progress
@@ -58,7 +61,11 @@ class BucketFile:
             if done < len(out):
                 raise Passing("the answer ended early")
 
-        self.persistence.persistent(self.name, rest, lambda: done, stopped)
+        try:
+            abandonable(lambda: self.persistence.persistent(self.name, rest, lambda: done, stopped), stopped)
+        finally:
+            with lock:
+                left_alone = True
 
     def _parts(self, offset: int, length: int) -> Iterator[memoryview]:
         """The answer as it comes, of the version that was first seen. Not every server heeds If-Match."""
@@ -94,7 +101,7 @@ class BucketTree:
         if folder not in self._listed:
             obstore = package("obstore", "reading from a bucket")
             with BucketErrors(f"{self.title}/{folder}"):
-                found = obstore.list_with_delimiter(self.store, folder or None)
+                found = abandonable(lambda: obstore.list_with_delimiter(self.store, folder or None), never)
             names: dict[str, Any] = {prefix.rstrip("/").rpartition("/")[2]: None for prefix in found["common_prefixes"]}
             names |= {o["path"].rpartition("/")[2]: o for o in found["objects"]}
             self._listed[folder] = names or None
@@ -127,6 +134,26 @@ class BucketTree:
         return RangeSource(BucketFile(self.store, name, title, found["size"], version, self.persistence))
 
 
+#: What to set, by scheme, where a store asks for credentials.
+_TO_SET: Final = MappingProxyType(
+    {
+        "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+        "gs": "set GOOGLE_APPLICATION_CREDENTIALS",
+        "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or AZURE_STORAGE_CONNECTION_STRING",
+    }
+)
+_OTHERWISE: Final = "check the bucket's name, the endpoint and the network, and try again"
+#: What an error of obstore has in its kind or words -> ours (None: obstore's), the next step (None: credentials).
+_MEANINGS: Final = (
+    *((kind, "access is denied", None) for kind in ("PermissionDeniedError", "UnauthenticatedError")),
+    *((status, "access is denied", None) for status in ("403 Forbidden", "401 Unauthorized")),
+    ("Account must be specified", None, None),
+    ("NoSuchBucket", "there is no such bucket", "check the bucket's name and the endpoint"),
+    ("ContainerNotFound", "there is no such container", "check the container's name and the account"),
+    ("illegal character sequence", "a name in it has '..' or '//'", "rename that object; such names aren't read"),
+)
+
+
 class BucketErrors:
     """Errors of obstore as errors with a next step."""
 
@@ -142,14 +169,14 @@ class BucketErrors:
         problem = type(error).__name__
         if problem == "PreconditionError":
             raise changed(self.name) from None
-        if isinstance(error, FileNotFoundError) or problem == "NotFoundError":
+        raised = f"{problem} {error}"
+        found = next((row for row in _MEANINGS if row[0] in raised), None)
+        if found is None and (isinstance(error, FileNotFoundError) or problem == "NotFoundError"):
             raise FileNotFoundError(2, "no such object", self.name) from None
-        why = next((line.strip() for line in str(error).splitlines() if line.strip()), problem)
-        denied = problem in ("PermissionDeniedError", "UnauthenticatedError")
-        unset = denied or "Account must be specified" in why
-        hint = "set AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS or AZURE_STORAGE_ACCOUNT_NAME ..." \
-            if unset else "check the bucket's name, the endpoint and the network, and try again"  # fmt: skip
-        raise RemoteError(f"{self.name}: {'access is denied' if denied else why[:300]}", hint=hint) from None
+        why = next((line.strip() for line in str(error).splitlines() if line.strip()), problem)[:300]
+        _, words, hint = found or ("", None, _OTHERWISE)
+        scheme = self.name.partition(":")[0].lower()
+        raise RemoteError(f"{self.name}: {words or why}", hint=hint or _TO_SET[_SAME.get(scheme, scheme)]) from None
 
 
 def open_store(scheme: str, bucket: str) -> Any:
@@ -220,9 +247,12 @@ def azure_endpoint() -> str | None:
 def to_path(text: str) -> RemotePath:
     """The object or folder of a bucket's address."""
     scheme, _, rest = text.partition("://")
-    bucket, _, key = rest.strip("/").partition("/")
+    bucket, _, key = rest.partition("/")
+    key = key.strip("/")
     if not bucket:
         raise UsageError(f"{text} names no bucket", hint=f"write {scheme}://BUCKET/KEY")
+    if any(part in ("", ".", "..") for part in key.split("/")) and key:
+        raise UsageError(f"{text}: a name in it is empty, '.' or '..'", hint=f"write {scheme}://BUCKET/KEY")
     check_online(text)
     title = f"{scheme}://{bucket}"
     kind = _SAME.get(scheme.lower(), scheme.lower())
