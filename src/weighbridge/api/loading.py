@@ -44,12 +44,14 @@ def from_pretrained(
     method that it has (compressed-tensors, GPTQ, AWQ, FP8 ...; their libraries must be installed). `dtype`: of the
     weights, with `packed` of those that aren't; None: the file's, F32 of quantized ones. `options`: those of
     transformers' `from_pretrained`."""
-    from weighbridge.adapters.modules import transformers_model
+    from weighbridge.adapters.engines.transformers import transformers_model
 
     with _model(path, "stored" if packed else "hf") as model:
         wanted = None if dtype is None else _dtype(dtype)
         nodes = {name: model[name].node for name in model}
-        found: Class = transformers_model(kind, model.config, nodes, wanted, options, packed=packed)
+        found: Class = transformers_model(
+            kind, model.config, nodes, wanted, options, packed=packed, metadata=model.metadata
+        )
         return found
 
 

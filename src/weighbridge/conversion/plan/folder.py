@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from weighbridge.base.dtypes import F16, Kind
 from weighbridge.base.errors import UsageError
 from weighbridge.conversion import dtype_policy
@@ -9,7 +11,7 @@ from weighbridge.conversion.gguf import metadata
 from weighbridge.conversion.options import CastOptions, HfOptions, TorchFolderOptions
 from weighbridge.conversion.plan import probe, writers
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, ignored_parts, sidecar_files
-from weighbridge.conversion.plan.model import Loss, Move
+from weighbridge.conversion.plan.model import Loss, Move, Plan
 from weighbridge.conversion.plan.plain import to_container
 from weighbridge.conversion.plan.target import FOLDER_CONTAINERS
 from weighbridge.io.location import open_source
@@ -39,6 +41,14 @@ def to_folder(model: Checkpoint, options: HfOptions | TorchFolderOptions, contai
         if name not in draft.texts:
             draft.extra_files.append(writers.raw(name, open_source(path)))
     return draft
+
+
+def plan_without_weights(model: Checkpoint, target: Path, *, tokenizer: bool) -> Plan:
+    """The config, tokenizer and other small files that a GGUF's keys stand for, as a folder of their own. Errors: as
+    those of a conversion."""
+    plain = {name: node for name, node in model.tensors.items() if isinstance(node, Node)}
+    texts, losses = metadata.for_hf(model, plain, tokenizer)
+    return Plan(str(model.place.path), target, "hf", True, (), texts, tuple(losses))
 
 
 def _unpacked(model: Checkpoint, options: CastOptions) -> PlanBuilder:
