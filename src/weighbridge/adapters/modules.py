@@ -20,14 +20,16 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class LoadReport:
     """`loaded`: the names that were assigned. `missing`: of the module, not in the file; `unexpected`: the other way
-    round. True where both are empty."""
+    round. `on_meta`: buffers that no file has (not persistent, computed as a module is built) and that are still on the
+    meta device. True where all but `loaded` are empty."""
 
     loaded: tuple[str, ...]
     missing: tuple[str, ...] = ()
     unexpected: tuple[str, ...] = ()
+    on_meta: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return not (self.missing or self.unexpected)
+        return not (self.missing or self.unexpected or self.on_meta)
 
 
 def load_module(
@@ -55,7 +57,8 @@ def load_module(
     for name in wanted:
         for other in groups[name] - wanted.keys():
             _assign(module, other, _at(module, name))
-    return LoadReport(tuple(wanted), tuple(absent), tuple(unexpected))
+    left = tuple(name for name, buffer in module.named_buffers() if buffer.is_meta and name not in places)
+    return LoadReport(tuple(wanted), tuple(absent), tuple(unexpected), left)
 
 
 def _shared(places: Mapping[str, Any]) -> dict[str, set[str]]:

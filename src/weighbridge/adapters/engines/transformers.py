@@ -69,13 +69,15 @@ def transformers_model(
 ) -> Any:
     """A model of a transformers class from lazy values under hub names. `packed`: they are the stored parts of a method
     that the config names, for the class's own modules of it; `metadata`: the file's. UsageError for a class that has no
-    config of its own (an Auto class), and with `packed` for a method that transformers doesn't have; UnsupportedError
-    for one that it can't run here, with its own reason."""
+    config of its own (an Auto class), for weights without one, and with `packed` for a method that transformers doesn't
+    have; UnsupportedError for one that it can't run here, with its own reason."""
     if getattr(kind, "config_class", None) is None:
         raise UsageError(
             f"{kind.__name__} is no class of one architecture",
             hint="pass the class itself: the first of config.json's architectures",
         )
+    if not config:
+        raise UsageError("the weights have no config to build the class by", hint="name the folder with config.json")
     method = _method(config) if packed else None
     own = kind.config_class.from_dict({k: v for k, v in config.items() if packed or k not in QUANTIZATION_KEYS})
     if packed:

@@ -75,9 +75,9 @@ def _from_gguf(model: Checkpoint, options: HfOptions | TorchFolderOptions) -> Pl
             draft.tensors[name], draft.tensors[scales] = packers.gpt_oss_members(node)
             continue
         wanted = dtype_policy.plain_dtype(options.dtype, node.spec)
-        if wanted.kind is Kind.BLOCK:
-            draft.losses.append(Loss(f"decoded from {wanted} to {F16}", name))
-            wanted = F16
+        if node.spec.dtype.kind is Kind.BLOCK:
+            wanted = F16 if wanted.kind is Kind.BLOCK else wanted
+            draft.losses.append(Loss(f"decoded from {node.spec.dtype} to {wanted}", name))
         draft.tensors[name] = cast_to(name, node, narrow.get(name, wanted), draft)
     draft.texts, lost = metadata.for_hf(model, draft.tensors, options.tokenizer, quantized=own)
     draft.losses += lost
