@@ -6,10 +6,12 @@ from __future__ import annotations
 import importlib
 import itertools
 import json
+import shutil
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -18,15 +20,29 @@ import ml_dtypes
 import numpy as np
 import pytest
 from tests.api.test_provider import CONFIG, llama_tensors
+from tests.oracles import vocabularies
 
 import weighbridge as wb
-from weighbridge.adapters import vllm as plugin
-from weighbridge.adapters.modules import QUANTIZATION_KEYS
+from weighbridge.adapters.engines import vllm as plugin
+from weighbridge.adapters.engines.transformers import QUANTIZATION_KEYS
 from weighbridge.base.errors import FormatError, UsageError
 
 NOTHING = "NOTHING HERE WAS PROVED: install requirements/oracles.txt"
 torch: Any = pytest.importorskip("torch", reason=NOTHING)
 ROOT = Path(__file__).parents[2]
+
+
+class Arguments:
+    """vLLM's `EngineArgs`: what the plug-in may change, and the config that is made of it."""
+
+    def __init__(self, model: Path, **options: Any) -> None:
+        self.model, self.model_weights, self.tokenizer = str(model), "", None
+        self.load_format = self.config_format = "auto"
+        self.skip_tokenizer_init, self.served_model_name = False, None
+        self.__dict__.update(options)
+
+    def create_engine_config(self, usage_context: Any = None, headless: bool = False) -> dict[str, Any]:
+        return {**self.__dict__, "context": usage_context, "headless": headless}
 
 
 class StandIn:
@@ -38,7 +54,15 @@ class StandIn:
         self.modules: dict[str, ModuleType] = {}
         base = type("BaseModelLoader", (), {"__init__": lambda this, config: setattr(this, "load_config", config)})
         hub = SimpleNamespace(parse=self.hub_config)
-        self.module("model_executor.model_loader", BaseModelLoader=base, register_model_loader=self.into(self.loaders))
+        self.module(
+            "model_executor.model_loader", BaseModelLoader=base,
+            register_model_loader=self.into(self.loaders), get_model_loader=self.loader_of,
+        )  # fmt: skip
+        self.warned: list[str] = []
+        self.arguments = type("EngineArgs", (Arguments,), {})
+        self.module("engine.arg_utils", EngineArgs=self.arguments)
+        self.module("config.load", LoadConfig=SimpleNamespace)
+        self.module("logger", init_logger=lambda name: SimpleNamespace(warning=self.warn))
         self.module("model_executor.layers.quantization", QUANTIZATION_METHODS=["gptq", "awq"])
         self.module("transformers_utils.config_parser_base", ConfigParserBase=type("ConfigParserBase", (), {}))
         self.module(
@@ -50,6 +74,14 @@ class StandIn:
         for part in itertools.accumulate(f"vllm.{name}".split("."), "{}.{}".format):
             self.modules.setdefault(part, ModuleType(part))
         self.modules[f"vllm.{name}"].__dict__.update(members)
+
+    def loader_of(self, config: Any) -> Any:
+        if config.load_format not in self.loaders:
+            raise ValueError(f"Load format `{config.load_format}` is not supported")
+        return self.loaders[config.load_format]
+
+    def warn(self, message: str, *parts: Any) -> None:
+        self.warned.append(message % parts)
 
     @staticmethod
     def into(registry: dict[str, Any]) -> Any:
@@ -115,7 +147,7 @@ def load(
     vllm: StandIn, path: Path, *, model: Model | None = None, quantization: str | None = None, **extra: Any
 ) -> Model:
     loader = vllm.loaders[plugin.NAME](SimpleNamespace(model_loader_extra_config=extra))
-    config = SimpleNamespace(model=str(path), dtype=torch.bfloat16, quantization=quantization)
+    config = SimpleNamespace(model=str(path), model_weights="", dtype=torch.bfloat16, quantization=quantization)
     loader.download_model(config)
     loader.load_weights(model := model or Model(), config)
     return model
@@ -179,6 +211,106 @@ def test_the_config_lacks_what_is_decoded(vllm: StandIn, forms: Mapping[str, Pat
         assert made.hidden_size == config["hidden_size"] == 64
     (tmp_path / "config.json").write_text(json.dumps({"quantization_config": {"quant_method": "hqq"}}))
     assert parser.parse(str(tmp_path), False)[0] == {}
+
+
+# ---------------------------------------------------------------------- `vllm serve FILE`
+
+
+def engine(vllm: StandIn, model: Path, **options: Any) -> dict[str, Any]:
+    config: dict[str, Any] = vllm.arguments(model, **options).create_engine_config("server", headless=True)
+    assert (config["context"], config["headless"]) == ("server", True)
+    return config
+
+
+@pytest.fixture(scope="module")
+def spoken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GGUF with a vocabulary."""
+    folder = tmp_path_factory.mktemp("spoken") / "hf"
+    rows = vocabularies.SPM_SIZE
+    wb.save({k: np.resize(v, (rows, 64)) if len(v) == 80 else v for k, v in llama_tensors().items()}, folder)
+    (folder / "config.json").write_text(json.dumps({**CONFIG, "vocab_size": rows}))
+    vocabularies.write_sentencepiece(folder)
+    wb.convert(folder, path := folder.parent / "spoken.gguf", dtype="f16")
+    return path
+
+
+def test_a_gguf_becomes_a_folder_of_its_config_and_tokenizer(vllm: StandIn, spoken: Path) -> None:
+    config = engine(vllm, spoken)
+    assert (config["load_format"], config["config_format"]) == ("weighbridge", "auto")
+    assert (config["model_weights"], config["served_model_name"]) == (str(spoken), [str(spoken)])
+    folder = Path(config["model"])
+    assert config["tokenizer"] == str(folder)
+    assert json.loads((folder / "config.json").read_text())["hidden_size"] == 64
+    with wb.open(spoken) as source:
+        tokens = source.metadata["tokenizer.ggml.tokens"]
+    words = pytest.importorskip("tokenizers", reason=NOTHING).Tokenizer.from_file(str(folder / "tokenizer.json"))
+    assert [words.id_to_token(n) for n in range(len(tokens))] == list(tokens)
+    assert vocabularies.CHAT_TEMPLATE in {file.read_text() for file in folder.glob("chat_template*")}
+    assert any("taken to be LlamaForCausalLM" in line for line in vllm.warned)
+    loader = vllm.loaders[plugin.NAME](SimpleNamespace(model_loader_extra_config={}))
+    named = {"model": str(folder), "model_weights": str(spoken), "dtype": torch.bfloat16, "quantization": None}
+    loader.load_weights(model := Model(), SimpleNamespace(**named))
+    assert set(model.given) == set(llama_tensors())
+
+
+def test_what_was_asked_for_stays(vllm: StandIn, spoken: Path, forms: Mapping[str, Path]) -> None:
+    asked = {"tokenizer": "mine", "served_model_name": ["it"], "config_format": "hf", "load_format": "weighbridge"}
+    config = engine(vllm, spoken, **asked)
+    assert {key: config[key] for key in asked} == asked
+    assert not (Path(config["model"]) / "tokenizer.json").exists()
+    for other in ("gguf", "safetensors"):  # formats of others
+        assert engine(vllm, spoken, load_format=other)["model"] == str(spoken)
+    vllm.loaders["gguf"] = object()  # another plug-in has one for GGUF
+    assert engine(vllm, spoken)["model"] == str(spoken)
+    assert engine(vllm, spoken, load_format="weighbridge")["model_weights"] == str(spoken)
+
+
+def test_a_file_takes_the_folder_that_it_lies_in(vllm: StandIn, forms: Mapping[str, Path], tmp_path: Path) -> None:
+    for form, file, config_format in (("hf", "model.safetensors", "auto"), ("mlx", "model.safetensors", "weighbridge")):
+        config = engine(vllm, forms[form] / file)
+        assert (config["model"], config["model_weights"]) == (str(forms[form]), str(forms[form] / file))
+        assert (config["load_format"], config["config_format"]) == ("weighbridge", config_format)
+    shutil.copy(forms["hf"] / "model.safetensors", alone := tmp_path / "alone.safetensors")
+    with pytest.raises(UsageError, match=r"no config\.json lies beside"):
+        engine(vllm, alone)
+
+
+def test_folders_that_vllm_loads_stay(vllm: StandIn, forms: Mapping[str, Path], tmp_path: Path) -> None:
+    for form in ("hf", "gptq", "bin"):
+        assert engine(vllm, forms[form])["load_format"] == "auto"
+    config = engine(vllm, forms["mlx"])
+    assert (config["load_format"], config["config_format"]) == ("weighbridge", "weighbridge")
+    assert (config["model"], config["model_weights"]) == (str(forms["mlx"]), "")
+    (tmp_path / "params.json").write_text("{}")
+    for model in (tmp_path, Path("org/name")):  # Mistral's own format; a repository
+        assert engine(vllm, model)["load_format"] == "auto"
+
+
+def test_a_gguf_in_a_folder_of_its_own(vllm: StandIn, spoken: Path, tmp_path: Path) -> None:
+    (folder := tmp_path / "folder").mkdir()
+    wb.convert(spoken, folder / "m.gguf", max_shard_tensors=8)
+    config = engine(vllm, folder / "m.gguf")
+    assert config["model_weights"] == str(folder / "m.gguf")
+    assert (Path(config["model"]) / "config.json").is_file()
+
+
+def test_a_second_registration_replaces_the_first(vllm: StandIn, forms: Mapping[str, Path]) -> None:
+    folders: list[str] = []
+
+    def folder_of(path: str, tokenizer: bool) -> plugin.ServedFolder:
+        folders.append(path)
+        return plugin.ServedFolder(path)
+
+    def opener(path: str, native: bool) -> Any:
+        return nullcontext()
+
+    for _ in range(2):
+        plugin.register(opener, folder_of)
+    engine(vllm, forms["q8.gguf"])
+    assert folders == [str(forms["q8.gguf"])]
+
+
+# ---------------------------------------------------------------------- faults
 
 
 def test_an_incomplete_checkpoint_is_an_error(vllm: StandIn, forms: Mapping[str, Path], tmp_path: Path) -> None:

@@ -128,59 +128,6 @@ def test_from_pretrained_takes_any_format(kind: str, folder: Path, tmp_path: Pat
         wb.from_pretrained(transformers.AutoModelForCausalLM, source)
 
 
-def _wide(folder: Path) -> Path:
-    """A Llama whose rows are wide enough for groups of 128."""
-    wb.save(
-        {k: np.resize(v, [128 if n in (64, 96) else n for n in v.shape]) for k, v in llama_tensors().items()}, folder
-    )
-    config = {**CONFIG, "hidden_size": 128, "intermediate_size": 128, "head_dim": 32, "num_key_value_heads": 1}
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
-
-
-@pytest.mark.parametrize("scheme", ["w4a16", "w8a8", "fp8_dynamic"])
-def test_packed_weights_go_to_the_modules_of_transformers(scheme: str, tmp_path: Path) -> None:
-    """Bit for bit what transformers makes of the folder itself."""
-    transformers = pytest.importorskip("transformers", reason=NOTHING)
-    pytest.importorskip("compressed_tensors", reason=NOTHING)
-    wide = _wide(tmp_path / "wide")
-    wb.convert(wide, tmp_path / "packed", to=wb.SchemeOptions(scheme=scheme))
-    want = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "packed")
-    found = wb.from_pretrained(transformers.LlamaForCausalLM, tmp_path / "packed", packed=True)
-    assert found.config.quantization_config.quant_method == "compressed-tensors"
-    with torch.no_grad():
-        assert torch.equal(*(model(torch.tensor([[1, 5, 7, 2]])).logits for model in (found, want)))
-
-
-@pytest.mark.parametrize("options", [{"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, {"load_in_8bit": True}])
-def test_weights_of_bitsandbytes_go_to_its_modules(options: dict[str, Any], tmp_path: Path) -> None:
-    """Every stored byte is what transformers makes of the folder itself."""
-    transformers = pytest.importorskip("transformers", reason=NOTHING)
-    pytest.importorskip("bitsandbytes", reason=NOTHING)
-    wide = _wide(tmp_path / "wide")
-    kind, how = transformers.LlamaForCausalLM, transformers.BitsAndBytesConfig(**options)
-    made = kind.from_pretrained(wide, quantization_config=how, device_map="cpu")
-    made.save_pretrained(tmp_path / "packed")
-    want = kind.from_pretrained(tmp_path / "packed", device_map="cpu").state_dict()
-    found = wb.from_pretrained(kind, tmp_path / "packed", packed=True).state_dict()
-    assert any(tensor.dtype in (torch.uint8, torch.int8) for tensor in want.values())
-    assert {name: (t.dtype, t.tolist()) for name, t in found.items()} == {
-        name: (t.dtype, t.tolist()) for name, t in want.items()
-    }
-
-
-def test_packed_is_refused_where_transformers_has_no_modules(folder: Path, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason=NOTHING)
-    wb.convert(folder, tmp_path / "mlx", to=wb.MlxOptions(q_bits=4, q_group_size=32))
-    for path in (folder, tmp_path / "mlx"):
-        with pytest.raises(UsageError, match="names no method"):
-            wb.from_pretrained(transformers.LlamaForCausalLM, path, packed=True)
-    config = {**CONFIG, "quantization_config": {"quant_method": "mine"}}
-    (tmp_path / "mlx" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UsageError, match="packed by mine"):
-        wb.from_pretrained(transformers.LlamaForCausalLM, tmp_path / "mlx", packed=True)
-
-
 # ---------------------------------------------------------------------- other frameworks
 
 

@@ -51,6 +51,20 @@ def types(plan: Plan) -> dict[str, str]:
 # ------------------------------------------------------------------------------------------------ targets
 
 
+@pytest.mark.parametrize(("asked", "made"), [("f32", F32), ("bf16", BF16), ("f16", F16), (None, F16), ("auto", F16)])
+def test_blocks_are_decoded_to_the_type_that_is_asked_for(
+    asked: str | None, made: Any, folder: Path, tmp_path: Path
+) -> None:
+    wb.convert(folder, tmp_path / "m.gguf", dtype="q8_0", tokenizer=False)
+    plan = wb.plan_convert(tmp_path / "m.gguf", tmp_path / "hf", dtype=asked, tokenizer=False)
+    name = "model.layers.0.self_attn.q_proj.weight"
+    assert types(plan)[name] == made.name
+    assert f"decoded from {Q8_0} to {made}" in [loss.message for loss in plan.losses if loss.tensor == name]
+    if asked is not None:
+        file = wb.plan_convert(tmp_path / "m.gguf", tmp_path / "m.safetensors", dtype=asked)
+        assert types(file)["blk.0.attn_q.weight"] == ("F32" if asked == "auto" else made.name)
+
+
 @pytest.mark.parametrize(
     ("target", "to", "format", "folder_out"),
     [

@@ -1,36 +1,35 @@
-"""Tensors into torch modules: by assignment, so that parameters share the file's pages, and into transformers' classes.
-torch and transformers are imported only when asked for."""
+"""Tensors into torch modules, by assignment: parameters share the file's pages. torch is imported when asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from weighbridge.adapters.cuda import is_cuda, to_devices
-from weighbridge.adapters.torch import BY_TORCH, to_torch, torch_dtype
-from weighbridge.base.dtypes import BY_NAME, DType
+from weighbridge.adapters.torch import BY_TORCH
+from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import UnsupportedError, UsageError
-from weighbridge.tensors.nodes import LogicalTensor, Node, as_node
+from weighbridge.tensors.nodes import LogicalTensor, as_node
 from weighbridge.tensors.prefetch import prefetch_behind
 
 if TYPE_CHECKING:
     import torch
-#: The keys under which config.json states packed weights: MLX's, the hub's.
-QUANTIZATION_KEYS: Final = ("quantization", "quantization_config")
 
 
 @dataclass(frozen=True)
 class LoadReport:
     """`loaded`: the names that were assigned. `missing`: of the module, not in the file; `unexpected`: the other way
-    round. True where both are empty."""
+    round. `on_meta`: buffers that no file has (not persistent, computed as a module is built) and that are still on the
+    meta device. True where all but `loaded` are empty."""
 
     loaded: tuple[str, ...]
     missing: tuple[str, ...] = ()
     unexpected: tuple[str, ...] = ()
+    on_meta: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return not (self.missing or self.unexpected)
+        return not (self.missing or self.unexpected or self.on_meta)
 
 
 def load_module(
@@ -58,7 +57,8 @@ def load_module(
     for name in wanted:
         for other in groups[name] - wanted.keys():
             _assign(module, other, _at(module, name))
-    return LoadReport(tuple(wanted), tuple(absent), tuple(unexpected))
+    left = tuple(name for name, buffer in module.named_buffers() if buffer.is_meta and name not in places)
+    return LoadReport(tuple(wanted), tuple(absent), tuple(unexpected), left)
 
 
 def _shared(places: Mapping[str, Any]) -> dict[str, set[str]]:
@@ -102,76 +102,3 @@ def _at(module: torch.nn.Module, name: str) -> Any:
 def _assign(module: torch.nn.Module, name: str, value: Any) -> None:
     owner, _, last = name.rpartition(".")
     setattr(module.get_submodule(owner), last, value)
-
-
-# ------------------------------------------------------------------------------------------------ transformers
-
-
-class LazyValue:
-    """A weight as transformers takes it from a state dict: read when it is indexed, and then only the part."""
-
-    def __init__(self, node: LogicalTensor, dtype: DType | None) -> None:
-        self._node, self._dtype = node, dtype
-
-    @property
-    def dtype(self) -> torch.dtype:
-        stored = self._node.spec.dtype if isinstance(self._node, Node) else None
-        return torch_dtype(self._dtype or (stored if stored is not None and stored.torch else BY_NAME["F32"]))
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self._node.spec.shape
-
-    def get_shape(self) -> list[int]:
-        """The shape, as a safetensors slice gives it."""
-        return list(self.shape)
-
-    def is_floating_point(self) -> bool:
-        """Whether values are floating point numbers."""
-        return bool(self.dtype.is_floating_point)
-
-    def __getitem__(self, key: Any) -> torch.Tensor:
-        if key is ... or key == (...,):
-            return to_torch(self._node, self._dtype)
-        from weighbridge.tensors.slicing import narrow
-
-        rows, rest = narrow(self._node, key)
-        return to_torch(rows, self._dtype)[rest]
-
-
-def transformers_model(
-    kind: Any,
-    config: Mapping[str, Any],
-    tensors: Mapping[str, LogicalTensor],
-    dtype: DType | None,
-    options: dict[str, Any],
-    *,
-    packed: bool = False,
-) -> Any:
-    """A model of a transformers class from lazy values under hub names. `packed`: they are the stored parts of a method
-    that the config names, for the class's own modules of it. UsageError for a class that has no config of its own (an
-    Auto class), and with `packed` for a method that transformers doesn't have."""
-    if getattr(kind, "config_class", None) is None:
-        raise UsageError(
-            f"{kind.__name__} is no class of one architecture",
-            hint="pass the class itself: the first of config.json's architectures",
-        )
-    if packed:
-        _check_method(config)
-    own = kind.config_class.from_dict({k: v for k, v in config.items() if packed or k not in QUANTIZATION_KEYS})
-    found = None if dtype is None else torch_dtype(dtype)
-    lazy = {name: LazyValue(node, None if packed else dtype) for name, node in tensors.items()}
-    return kind.from_pretrained(None, config=own, state_dict=lazy, dtype=found or "auto", **options)
-
-
-def _check_method(config: Mapping[str, Any]) -> None:
-    from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
-
-    mlx, hub = QUANTIZATION_KEYS
-    method = None if mlx in config else (config.get(hub) or {}).get("quant_method")
-    if not any(f"{method}{bits}" in AUTO_QUANTIZATION_CONFIG_MAPPING for bits in ("", "_4bit", "_8bit")):
-        raise UsageError(
-            f"transformers has no modules for weights packed by {method}" if method else
-            "the config names no method of packed weights that transformers has",
-            hint="leave packed out: the weights are then decoded",
-        )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weighbridge.api.keywords import Path
 from weighbridge.api.objects import Model, open
 from weighbridge.base.dtypes import dtype as _dtype
-from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.errors import FormatError, UnsupportedError
 
 if TYPE_CHECKING:
     import torch
@@ -44,13 +44,28 @@ def from_pretrained(
     method that it has (compressed-tensors, GPTQ, AWQ, FP8 ...; their libraries must be installed). `dtype`: of the
     weights, with `packed` of those that aren't; None: the file's, F32 of quantized ones. `options`: those of
     transformers' `from_pretrained`."""
-    from weighbridge.adapters.modules import transformers_model
+    from weighbridge.adapters.engines.transformers import transformers_model
 
-    with _model(path, "stored" if packed else "hf") as model:
+    with open(path, names="stored") if packed else _hub_model(path) as model:
         wanted = None if dtype is None else _dtype(dtype)
         nodes = {name: model[name].node for name in model}
-        found: Class = transformers_model(kind, model.config, nodes, wanted, options, packed=packed)
+        found: Class = transformers_model(
+            kind, model.config, nodes, wanted, options, packed=packed, metadata=model.metadata
+        )
         return found
+
+
+def _hub_model(path: Path) -> Model:
+    """The model under hub names: by its family's table, else as the file has them, if they aren't a GGUF's or MLX's.
+    transformers knows what its own older classes called their weights."""
+    try:
+        return open(path, names="hf")
+    except (UnsupportedError, FormatError):
+        model = open(path)
+        if model.format == "gguf" or model.metadata.get("format") == "mlx" or "quantization" in model.config:
+            model.close()
+            raise
+        return model
 
 
 def _model(path: Path, names: str | None) -> Model:

@@ -74,9 +74,10 @@ def gguf_wanted(name: str | None, specs: Iterable[Spec]) -> DType:
 
 
 def plain_dtype(name: str | None, spec: Spec) -> DType:
-    """The dtype of a tensor in a container of plain dtypes: floats are cast if a dtype is requested, others stay."""
+    """The dtype of a tensor in a container of plain dtypes: floats and blocks become the one that is requested, others
+    stay."""
     kept = spec.dtype
-    if name is None or name == "auto" or kept.kind is not Kind.FLOAT:
+    if name is None or name == "auto" or kept.kind not in (Kind.FLOAT, Kind.BLOCK):
         return kept
     wanted = dtype(name)
     if wanted.kind is Kind.BLOCK:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 from weighbridge.base.dtypes import BY_NAME, F16, Kind
@@ -11,7 +12,7 @@ from weighbridge.conversion.gguf import metadata
 from weighbridge.conversion.options import CastOptions, HfOptions, TorchFolderOptions
 from weighbridge.conversion.plan import probe, writers
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, ignored_parts, sidecar_files
-from weighbridge.conversion.plan.model import Loss, Move
+from weighbridge.conversion.plan.model import Loss, Move, Plan
 from weighbridge.conversion.plan.plain import to_container
 from weighbridge.conversion.plan.target import FOLDER_CONTAINERS
 from weighbridge.io.location import open_source
@@ -45,6 +46,14 @@ def to_folder(model: Checkpoint, options: HfOptions | TorchFolderOptions, contai
     return draft
 
 
+def plan_without_weights(model: Checkpoint, target: Path, *, tokenizer: bool) -> Plan:
+    """The config, tokenizer and other small files that a GGUF's keys stand for, as a folder of their own. Errors: as
+    those of a conversion."""
+    plain = {name: node for name, node in model.tensors.items() if isinstance(node, Node)}
+    texts, losses = metadata.for_hf(model, plain, tokenizer)
+    return Plan(str(model.place.path), target, "hf", True, (), texts, tuple(losses))
+
+
 def _unpacked(model: Checkpoint, options: CastOptions) -> PlanBuilder:
     """A quantized folder decoded to the requested dtype, under the names of the original model."""
     named = model.resolved.save("hf")
@@ -71,9 +80,9 @@ def _from_gguf(model: Checkpoint, options: HfOptions | TorchFolderOptions) -> Pl
         wanted = dtype_policy.plain_dtype(options.dtype, node.spec)
         if wanted.kind is Kind.INT:
             wanted = I64  # as torch counts
-        if wanted.kind is Kind.BLOCK:
-            draft.losses.append(Loss(f"decoded from {wanted} to {F16}", name))
-            wanted = F16
+        if node.spec.dtype.kind is Kind.BLOCK:
+            wanted = F16 if wanted.kind is Kind.BLOCK else wanted
+            draft.losses.append(Loss(f"decoded from {node.spec.dtype} to {wanted}", name))
         draft.tensors[name] = cast_to(name, node, narrow.get(name, wanted), draft)
     draft.texts, lost = metadata.for_hf(model, draft.tensors, options.tokenizer, quantized=own)
     draft.losses += lost

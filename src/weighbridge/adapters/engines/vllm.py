@@ -4,15 +4,23 @@ vLLM takes a checkpoint's tensors under hub names and cuts each for its own rank
 the file, of which only the part that vLLM copies is read. Weights of a quantization method that vLLM has are handed
 over as they are stored, for its own kernels; whatever else is packed (GGUF, MLX, HQQ ...) is decoded to the model's
 type, tensor by tensor.
+
+vLLM's registries of load formats and of config formats are public, but it reads the model's folder before it asks any
+of them: it parses a file as config.json while it looks for a speculator's config, and takes the tokenizer from the
+same path. So `EngineArgs.create_engine_config` is wrapped: where the model is a file, its arguments first become those
+of a folder. vLLM's own plug-in for GGUF (vllm-gguf-plugin 0.0.5) wraps `EngineArgs` for the same reason.
 """
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from weighbridge.adapters.modules import QUANTIZATION_KEYS
+from weighbridge.adapters.engines.transformers import QUANTIZATION_KEYS
 from weighbridge.adapters.torch import BY_TORCH, to_torch
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import FormatError, UsageError
@@ -25,6 +33,8 @@ if TYPE_CHECKING:
 NAME: Final = "weighbridge"
 #: The key of `model_loader_extra_config` that names the weights where they don't lie in the model's folder.
 WEIGHTS: Final = "weights"
+_AUTO: Final = "auto"
+_WRAPPED: Final = "__weighbridge_wrapped__"
 #: Parameters that every checkpoint has; others (scales of a KV cache) may keep vLLM's defaults.
 _OF_CHECKPOINTS: Final = (".weight", ".bias")
 
@@ -37,17 +47,99 @@ class ServedModel(NamedTuple):
     packed: bool
 
 
+class ServedFolder(NamedTuple):
+    """A folder with the config of weights that lie elsewhere, and what it couldn't take over from them."""
+
+    path: str
+    losses: tuple[str, ...] = ()
+
+
 #: `(path, native)`: `native` keeps weights of a method that config.json names packed.
 Opener = Callable[[str, bool], AbstractContextManager[ServedModel]]
+#: `(path, tokenizer)`: the folder of a file of weights, with its tokenizer where that is asked for.
+FolderOf = Callable[[str, bool], ServedFolder]
 
 
-def register(opener: Opener) -> None:
-    """Register both formats with vLLM. A second call replaces the first."""
+def register(opener: Opener, folder_of: FolderOf) -> None:
+    """Register both formats with vLLM, and let a file be its model. A second call replaces the first."""
+    from vllm.engine.arg_utils import EngineArgs
     from vllm.model_executor.model_loader import register_model_loader
     from vllm.transformers_utils.config import register_config_parser
 
     register_model_loader(NAME)(loader_class(opener))
     register_config_parser(NAME)(parser_class())
+    EngineArgs.create_engine_config = _with_files(EngineArgs.create_engine_config, folder_of)
+
+
+def _with_files(create: Callable[..., Any], folder_of: FolderOf) -> Callable[..., Any]:
+    """vLLM's `create_engine_config`, before which a model that is a file becomes a folder."""
+    create = getattr(create, _WRAPPED, create)
+
+    @wraps(create)
+    def create_engine_config(arguments: Any, *rest: Any, **options: Any) -> Any:
+        complete(arguments, folder_of)
+        return create(arguments, *rest, **options)
+
+    setattr(create_engine_config, _WRAPPED, create)
+    return create_engine_config
+
+
+def complete(arguments: Any, folder_of: FolderOf) -> None:
+    """Fill in, in vLLM's `EngineArgs`, what follows from a model that lies here: the formats, unless others are asked
+    for; for one without a config beside it a folder of config and tokenizer. What vLLM loads by itself stays."""
+    from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
+
+    path = arguments.model
+    if arguments.load_format not in (_AUTO, NAME) or not os.path.exists(path):
+        return
+    config = _config_of(path)
+    if config is None:
+        if arguments.load_format == _AUTO and path.endswith(".gguf") and _has_loader("gguf"):
+            return  # of another plug-in
+        _serve_from_folder(arguments, folder_of)
+        arguments.load_format, config = NAME, _config_of(arguments.model)
+    if config is not None and is_decoded(config, QUANTIZATION_METHODS):
+        arguments.load_format = NAME
+        if arguments.config_format == _AUTO:
+            arguments.config_format = NAME
+
+
+def _config_of(path: str) -> dict[str, Any] | None:
+    """config.json of a folder, {} of one in Mistral's own format. None where vLLM would find neither."""
+    if os.path.isfile(os.path.join(path, "params.json")):
+        return {}
+    try:
+        with open(os.path.join(path, "config.json"), "rb") as file:
+            found = json.load(file)
+    except OSError:
+        return None
+    except ValueError:
+        return {}  # vLLM's to refuse
+    return found if isinstance(found, dict) else {}
+
+
+def _has_loader(name: str) -> bool:
+    from vllm.config.load import LoadConfig
+    from vllm.model_executor.model_loader import get_model_loader
+
+    try:
+        return get_model_loader(LoadConfig(load_format=name)) is not None
+    except ValueError:
+        return False
+
+
+def _serve_from_folder(arguments: Any, folder_of: FolderOf) -> None:
+    """The folder in the place of the file, which keeps its name towards clients."""
+    from vllm.logger import init_logger
+
+    weights, tokenizer = arguments.model, arguments.tokenizer
+    own_tokenizer = tokenizer in (None, weights)
+    folder = folder_of(weights, own_tokenizer and not arguments.skip_tokenizer_init)
+    for loss in folder.losses:
+        init_logger("vllm.plugins.weighbridge").warning("%s: %s", weights, loss)
+    arguments.model, arguments.model_weights = folder.path, weights
+    arguments.tokenizer = folder.path if own_tokenizer else tokenizer
+    arguments.served_model_name = arguments.served_model_name or [weights]
 
 
 def loader_class(opener: Opener) -> type[Any]:
@@ -66,16 +158,19 @@ def loader_class(opener: Opener) -> type[Any]:
 
         def download_model(self, model_config: Any) -> None:
             """Nothing is downloaded; what can't be opened is an error here."""
-            with opener(self._weights or model_config.model, False):
+            with opener(self._path(model_config), False):
                 pass
 
         def load_weights(self, model: Any, model_config: Any) -> None:
             """Hand every tensor to the model. FormatError where the checkpoint lacks a weight of the model."""
-            path = self._weights or model_config.model
+            path = self._path(model_config)
             with opener(path, model_config.quantization is not None) as served:
                 loaded = model.load_weights(weights(served, model_config.dtype))
             if loaded is not None and not served.packed:
                 _check_complete(model, loaded, path)
+
+        def _path(self, model_config: Any) -> str:
+            return self._weights or model_config.model_weights or model_config.model
 
     return WeighbridgeLoader
 

@@ -1,0 +1,1 @@
+"""Models of transformers and vLLM that take our tensors for their weights."""
