@@ -19,6 +19,7 @@ from tests.shipping.test_adapters import write_adapter
 
 import weighbridge as wb
 from weighbridge.adapters.remote.schemes import resolve_path
+from weighbridge.base.errors import UnsupportedError
 
 __all__ = ["models", "quantized"]
 
@@ -140,6 +141,8 @@ def test_an_adapter_is_merged_in_forms_and_a_layer_where_the_file_is_given(folde
         (name,) = {row["id"] for row in json.loads(ask(f"{url}/api/models").body) if "-" not in row["id"]}
         for tag in ("F16", "Q8_0"):
             OllamaPull(url, name).pull(tag, tmp_path / "ollama", "tiny")
+        with pytest.raises(UnsupportedError, match="adapter"):  # a registry's is read from the store alone
+            wb.open(f"ollama://{url.removeprefix('http://')}/{name}:F16")
     own, form = (ollama_store.read(tmp_path / "ollama", "tiny", tag) for tag in ("F16", "Q8_0"))
     assert own.one("model") == (tmp_path / "m" / "base.gguf").read_bytes()
     assert own.one("adapter") == (tmp_path / "m" / "adapter.gguf").read_bytes()
