@@ -58,7 +58,8 @@ _TREES: Final[dict[str, RemoteTree]] = {}
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
     """Whether a path names a file elsewhere, by its scheme."""
-    return _SCHEME.match(os.fspath(path)) is not None
+    text = os.fspath(path)
+    return "://" in text and _SCHEME.match(text) is not None
 
 
 def check_local(path: str | os.PathLike[str]) -> None:
