@@ -20,6 +20,8 @@ from tests.shipping.test_adapters import write_adapter
 import weighbridge as wb
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import UnsupportedError
+from weighbridge.conversion.forms.shelf import Shelf
+from weighbridge.shipping.ollama.pull import PullableModels
 
 __all__ = ["models", "quantized"]
 
@@ -157,6 +159,15 @@ def test_a_template_that_cannot_be_translated_is_left_to_the_model(tmp_path: Pat
         OllamaPull(url, "local/odd").pull("Q8_0", tmp_path / "ollama", "odd")
     assert ollama_store.read(tmp_path / "ollama", "odd", "Q8_0").one("template") is None
     assert notes[0].startswith("odd:Q8_0: the chat template can't be translated")
+
+
+def test_latest_is_the_file_itself_where_its_form_is_not_served(models: Path) -> None:
+    with Shelf(models, ("Q8_0",)) as shelf:
+        pullable = PullableModels(shelf, print)
+        found = pullable.pulled("tiny", "latest")
+        assert found is not None
+        assert (models / "tiny.gguf").stat().st_size in [blob.size for blob in found.blobs.values()]
+        assert pullable.pulled("tiny", "Q4_K_M") is None
 
 
 def test_nothing_of_another_name_is_pulled(open_url: str) -> None:
