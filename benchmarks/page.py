@@ -68,6 +68,12 @@ def one_round(browser: Any, path: Path, times: Times) -> None:
             settle(page)
             page.context.close()
         times[what].append(peak(server.pid))
+    page, _ = visit(browser, f"{url}&panel=numbers", "main .card")
+    page.select_option("select[aria-label=Statistic]", "rms")
+    page.click("text=Read them")
+    page.wait_for_selector(".heat", timeout=600_000)
+    page.context.close()
+    times["memory with heat"].append(peak(server.pid))
     server.terminate()
     server.wait()
 
@@ -93,7 +99,8 @@ ROWS: dict[str, tuple[str, str, float | None]] = {
     "tensors, later": ("list of tensors, later", "ms", 1000), "empty": ("an empty page of the browser", "ms", None),
     "filter": ("filter of the list", "ms", 100), "listening": ("start of the command, until it listens", "ms", None),
     "memory": ("memory of the server, headers read", "MB", 150),
-    "memory with values": ("memory of the server, values of a tensor read", "MB", None),
+    "memory with values": ("memory of the server, values of a tensor read", "MB", 150),
+    "memory with heat": ("memory of the server, values of all tensors read for a heat map", "MB", 150),
 }  # fmt: skip
 
 

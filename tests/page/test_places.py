@@ -12,6 +12,7 @@ import pytest
 from tests.page.conftest import Visits
 from tests.page.test_browser import ROWS, SHOWN, at, settled
 from tests.remote.servers import FileServer, Hub
+from tests.remote.test_tls import context, trust
 
 from weighbridge.reports.stores.listing import list_models
 
@@ -78,9 +79,16 @@ def test_an_entry_of_a_store_is_shown(
             settled(visit(at(url, panel, tensor=1))).wait_for_selector(shown)
 
 
-def test_a_model_behind_an_address_is_shown(visit: Visits, models: Path) -> None:
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_model_behind_an_address_is_shown(
+    visit: Visits, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, secure: bool
+) -> None:
     """Only what is looked at is fetched."""
     server = FileServer({"/q4.gguf": models / "q4.gguf"})
+    if secure:
+        authority = pytest.importorskip("trustme").CA()
+        server.tls = context(authority)
+        trust(authority, tmp_path, monkeypatch)
     with server.running(), visit.served(f"{server.url}/q4.gguf") as url:
         page = visit(at(url, "tensors"))
         page.wait_for_selector(ROWS)

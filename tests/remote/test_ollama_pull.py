@@ -19,6 +19,9 @@ from tests.shipping.test_adapters import write_adapter
 
 import weighbridge as wb
 from weighbridge.adapters.remote.schemes import resolve_path
+from weighbridge.base.errors import UnsupportedError
+from weighbridge.conversion.forms.shelf import Shelf
+from weighbridge.shipping.ollama.pull import PullableModels
 
 __all__ = ["models", "quantized"]
 
@@ -140,6 +143,8 @@ def test_an_adapter_is_merged_in_forms_and_a_layer_where_the_file_is_given(folde
         (name,) = {row["id"] for row in json.loads(ask(f"{url}/api/models").body) if "-" not in row["id"]}
         for tag in ("F16", "Q8_0"):
             OllamaPull(url, name).pull(tag, tmp_path / "ollama", "tiny")
+        with pytest.raises(UnsupportedError, match="adapter"):  # a registry's is read from the store alone
+            wb.open(f"ollama://{url.removeprefix('http://')}/{name}:F16")
     own, form = (ollama_store.read(tmp_path / "ollama", "tiny", tag) for tag in ("F16", "Q8_0"))
     assert own.one("model") == (tmp_path / "m" / "base.gguf").read_bytes()
     assert own.one("adapter") == (tmp_path / "m" / "adapter.gguf").read_bytes()
@@ -154,6 +159,15 @@ def test_a_template_that_cannot_be_translated_is_left_to_the_model(tmp_path: Pat
         OllamaPull(url, "local/odd").pull("Q8_0", tmp_path / "ollama", "odd")
     assert ollama_store.read(tmp_path / "ollama", "odd", "Q8_0").one("template") is None
     assert notes[0].startswith("odd:Q8_0: the chat template can't be translated")
+
+
+def test_latest_is_the_file_itself_where_its_form_is_not_served(models: Path) -> None:
+    with Shelf(models, ("Q8_0",)) as shelf:
+        pullable = PullableModels(shelf, print)
+        found = pullable.pulled("tiny", "latest")
+        assert found is not None
+        assert (models / "tiny.gguf").stat().st_size in [blob.size for blob in found.blobs.values()]
+        assert pullable.pulled("tiny", "Q4_K_M") is None
 
 
 def test_nothing_of_another_name_is_pulled(open_url: str) -> None:

@@ -15,22 +15,15 @@ from typing import Any
 import pytest
 from tests.remote.test_stores_of_others import SHA, store
 from tests.reports.makers import llama_folder
-from tests.reports.test_stores import hub_cache, twins
+from tests.reports.test_stores import home, hub_cache, twins
 
 from weighbridge.cli.main import main
 from weighbridge.reports.stores.duplicates import usage
 from weighbridge.reports.stores.listing import list_models
 
+__all__ = ["home"]
 #: Root without the right to read everything.
 PLAIN = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME", "LLAMA_CACHE", "OLLAMA_MODELS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
 
 
 def troubles(*paths: Path) -> dict[str, str | None]:

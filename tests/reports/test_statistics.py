@@ -15,6 +15,7 @@ from tests.reports import makers as m
 from tests.reports.test_microscope import GROUPS, _random
 from tests.reports.test_view import CONFIG, DENSE, LAYER, MIXTRAL, SPARSE, folder
 
+from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.cli.main import main
 from weighbridge.models.open import open_model
@@ -27,6 +28,7 @@ from weighbridge.reports.statistics.tensor import (
     describe_tensor,
     tensor_statistics,
 )
+from weighbridge.tensors import counting
 
 KINDS: dict[str, Any] = {
     "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "F64": np.float64, "I8": np.int8,
@@ -85,6 +87,30 @@ def test_a_packed_weight_is_decoded(name: str, tmp_path: Path) -> None:
         node: Any = model.logical["m.weight"]
         check(describe_tensor(model, "m.weight", bins=16), node.decode().read_all().view(np.float32).astype(np.float64))
         assert tensor_statistics(model, "m.scales").dtype in ("F16", "BF16")
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_a_packed_weight_is_found_without_the_others(name: str, tmp_path: Path) -> None:
+    """By its own name and by those of its stored tensors, as among all groups of the model."""
+    tensors, config, _ = GROUPS[name]
+    rng = np.random.default_rng(8)
+    filled = {f"{p}.{n}": (d, s, _random(rng, d, s)) for p in ("a.m", "b.m") for n, (d, s) in tensors.items()}
+    (tmp_path / "model.safetensors").write_bytes(m.safetensors(filled))
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with open_model(tmp_path) as whole:
+        wanted = {n: g for n, g in whole.packed.items() if n.startswith("a.")}
+        assert wanted
+        for asked in ("a.m.weight", *wanted):
+            with open_model(tmp_path) as model:
+                found = model.packed_near([asked])
+                assert "packed" not in vars(model)
+                assert found.keys() == wanted.keys()
+                for stored, group in found.items():
+                    assert (group.name, group.stored) == ("a.m.weight", wanted[stored].stored)
+                    assert group.node.spec == wanted[stored].node.spec
+                    node, expected = (statistics.countable(g.node) for g in (group, wanted[stored]))
+                    assert (node.read_all() == expected.read_all()).all()
+                assert not model.packed_near(["c.m.weight"])
 
 
 def test_ggml_blocks_are_decoded(tmp_path: Path) -> None:
@@ -185,6 +211,22 @@ def test_a_heat_map_has_every_layer_and_role(statistic: str, tmp_path: Path) -> 
         "kurtosis": (((wide - wide.mean()) / wide.std()) ** 4).mean(),
     }  # fmt: skip
     assert cell(found, 1, "moe.experts.down.weight") == pytest.approx(want[statistic], 1e-5)
+
+
+def test_experts_of_a_layer_are_counted_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer may have hundreds, and counters take a megabyte."""
+    path, made = random_folder(tmp_path / "m", MIXTRAL, LAYER | SPARSE), []
+
+    class Counted(counting.ValueCounts):
+        def __init__(self, dtype: DType) -> None:
+            made.append(dtype)
+            super().__init__(dtype)
+
+    monkeypatch.setattr(counting, "ValueCounts", Counted)
+    with open_model(path) as model:
+        found = heat_map(model, "mean")
+    cells = [c for row in found.cells for c in row if c is not None]
+    assert len(made) == len(cells) < len(model.index.entries)
 
 
 def test_what_a_heat_map_leaves_out_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

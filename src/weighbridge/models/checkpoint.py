@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -27,7 +27,7 @@ from weighbridge.io.location import open_source, prepare
 from weighbridge.io.source import FileSource, Source
 from weighbridge.models.jsonfile import decode, numbers_as_text, oddities
 from weighbridge.models.locate import HEADER, Place, header_length, locate, locate_tokenizer, stands_alone
-from weighbridge.models.stored_tensors import StoredTensors
+from weighbridge.models.stored_tensors import StoredTensors, node_builder
 
 if TYPE_CHECKING:
     from weighbridge.models.arch.expand import Instance, Sizes
@@ -295,6 +295,22 @@ class Checkpoint(Closing):
 
         described = self.index.by_name if self.nodes is None else None
         return groups(self.stored, self.packing_hints, self._unreadable, described)
+
+    def packed_near(self, names: Collection[str]) -> Mapping[str, PackedGroup]:
+        """As `packed`, and of the stored tensors that may belong to one packed weight with `names` alone: a hundred
+        thousand packed weights take their time and memory. Names of packed weights count too."""
+        if "packed" in self.__dict__ or self.nodes is not None:
+            return self.packed
+        from weighbridge.packings.schema.registry import any_present
+        from weighbridge.packings.unpacking import groups, near
+
+        wanted = near(names)
+        entries = {name: entry for name, entry in self.index.by_name.items() if name in wanted}
+        if not any_present(entries):
+            return {}
+        build = node_builder(self.index)
+        tensors = {name: build(entry) for name, entry in entries.items()}
+        return groups(tensors, self.packing_hints, self._unreadable, entries)
 
     @cached_property
     def logical(self) -> Mapping[str, LogicalTensor]:

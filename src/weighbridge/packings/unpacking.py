@@ -6,7 +6,7 @@ Recognising reads nothing. What a schema declares as a probe is read here, bound
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -74,6 +74,18 @@ def groups(
             on_error(match.stored[match.schema.key], error)
     members = ((name, found[name]) for name in tensors if name in found)
     return {name: built[id(match)] for name, match in members if id(match) in built}
+
+
+def near(names: Collection[str]) -> set[str]:
+    """The names of all that may belong to a packed weight together with some stored tensors."""
+    found: set[str] = set(names)
+    for schema in schemas():
+        endings = (*schema.suffixes, schema.logical)
+        for name in names:
+            for ending in endings:
+                if name.endswith(ending):
+                    found.update(name.removesuffix(ending) + other for other in endings)
+    return found
 
 
 def build(match: Match[Any], tensors: Nodes) -> LogicalTensor:

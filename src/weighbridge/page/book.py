@@ -204,6 +204,7 @@ class Book(Closing):
         with self._turn(key, control):
             if key not in self._answers:
                 encoded = encode(found.answer(self, **values))
+                malloc.trim()
                 while len(self._answers) >= _KEPT:
                     self._answers.pop(next(iter(self._answers)))
                 self._answers[key] = encoded

@@ -28,6 +28,7 @@ _PORT: Final = 8080
 VLLM_METHODS: Final = frozenset(
     ("gptq", "gptq_marlin", "auto_gptq", "awq", "awq_marlin", "auto_awq", "compressed-tensors", "fp8", "modelopt")
 ) | {"modelopt_fp4", "modelopt_mxfp8", "quark", "torchao", "mxfp4", "gpt_oss_mxfp4", "inc", "auto-round", "fbgemm_fp8"}
+#: What the servers load, through transformers and mistral-common; Weighbridge reads others too (models/tokenizer).
 _TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "tekken.json", "tiktoken.model", "vocab.json", "vocab.txt")
 
 

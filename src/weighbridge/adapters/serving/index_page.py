@@ -14,9 +14,15 @@ from urllib.parse import quote
 from weighbridge.adapters.serving.replies import ServedFile
 
 _STYLE: Final = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color-scheme:light dark}"
-    "pre{overflow-x:auto;padding:.6rem 1rem;background:#8882;border-radius:4px}"
-    "td{padding:.1rem 1.5rem .1rem 0;overflow-wrap:anywhere}td+td{text-align:right;white-space:nowrap}"
+    ":root{color-scheme:light dark;background:light-dark(#f6f6f3,#141517);color:light-dark(#1d1f23,#e7e7e3)}"
+    "body{font:15px/1.5 system-ui,sans-serif;max-width:52rem;margin:2rem auto;padding:0 1rem}"
+    "h1{font-size:1.3rem;margin:0;overflow-wrap:anywhere}p{margin:.2rem 0 1rem;color:light-dark(#5d6168,#a0a4ab)}"
+    "pre,table{background:light-dark(#fff,#1b1d20);border:1px solid light-dark(#e2e2dc,#303338);border-radius:8px}"
+    "pre{padding:.7rem 1rem;margin:0 0 1rem;white-space:pre-wrap;overflow-wrap:anywhere}"
+    "pre,a{font:13px/1.6 ui-monospace,Menlo,Consolas,monospace}a{color:light-dark(#1f5f8b,#7fb8e0);display:block}"
+    "a{text-decoration:none}a:hover{text-decoration:underline}table{width:100%;border-spacing:0;padding:.4rem 0}"
+    "td{padding:.2rem 1rem;overflow-wrap:anywhere}td+td{text-align:right;white-space:nowrap;padding-left:0}"
+    "td+td{font-size:13px;font-variant-numeric:tabular-nums;color:light-dark(#5d6168,#a0a4ab)}td+td:empty{display:none}"
 )
 _HASH: Final = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 POLICY: Final = (
@@ -24,6 +30,11 @@ POLICY: Final = (
 )
 _TAG: Final = "Q4_K_M"  # in the examples, where it is there
 _HOST: Final = re.compile(r"[A-Za-z0-9.:\[\]-]+")
+
+
+def _broken(text: str) -> str:
+    """A name that a narrow window breaks at its dots, underscores and hyphens."""
+    return "<wbr>".join(map(escape, re.split(r"(?<=[._/-])(?=[A-Za-z]{3})", text)))
 
 
 class IndexRow(NamedTuple):
@@ -42,7 +53,7 @@ class IndexPage(NamedTuple):
 
     def html(self) -> str:
         rows = "".join(
-            f'<tr><td><a href="{escape(row.address)}">{escape(row.text)}</a></td><td>{escape(row.note)}</td></tr>'
+            f'<tr><td><a href="{escape(row.address)}">{_broken(row.text)}</a></td><td>{escape(row.note)}</td></tr>'
             for row in self.rows
         )
         title, commands = escape(self.title), escape("\n".join(self.commands))

@@ -25,6 +25,7 @@ _HOST: Final = "127.0.0.1"
 _TOKEN: Final = 24  # random bytes
 _AT_ONCE: Final = 2  # slow answers
 _TICK: Final = 0.1  # seconds between two looks at a slow answer
+_ENDED: Final = {"error": "the server has ended", "hint": None}
 #: Headers of every answer, beside the policy.
 HEADERS: Final = MappingProxyType(
     {
@@ -144,7 +145,7 @@ class _App:
         except (WeighbridgeError, OSError) as error:
             return self._json(error_words(error), 422)
         if data is None:
-            return self._json({"error": "the server has ended"}, 503)
+            return self._json(_ENDED, 503)
         return self.responses.Response(data, headers=self.headers, media_type="application/json")
 
     async def _unless_stopped(self, work: Awaitable[bytes]) -> bytes | None:
@@ -165,7 +166,10 @@ class _App:
         try:
             while not work.done():
                 await asyncio.wait({work}, timeout=_TICK)
-                if self.server.stopping or await request.is_disconnected():
+                if self.server.stopping:
+                    yield json.dumps(_ENDED).encode() + b"\n"
+                    return
+                if await request.is_disconnected():
                     return
                 self.server.last = time.monotonic()
                 if (now := (control.done, control.total)) != seen:

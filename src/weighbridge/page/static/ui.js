@@ -5,7 +5,13 @@ import { bytes, percent, visible } from "./text.js";
 
 /** A name of a file, always from left to right, with nothing hidden in it. */
 export function Name({ text, className = "" }) {
-  return html`<bdi dir="ltr" class=${"name " + className}>${visible(text)}</bdi>`;
+  return html`<bdi dir="ltr" class=${"name " + className}>${broken(visible(text))}</bdi>`;
+}
+
+/** A short text that breaks at its dots and underscores before it breaks within a word. */
+function broken(text) {
+  if (text.length > 200) return text;
+  return text.split(/(?<=[._/])(?=[A-Za-z]{3})/).flatMap((piece, i) => (i > 0 ? [html`<wbr />`, piece] : [piece]));
 }
 
 /** What is wrong, with the next step. */

@@ -95,7 +95,8 @@ def block(model: Checkpoint, tensor: str, number: int) -> BlockView:
 def _packed(model: Checkpoint, tensor: str) -> PackedGroup | None:
     """The packed weight of this name; None where it is a tensor of its own, or a member of a broken one."""
     try:
-        return {group.name: group for group in model.packed.values()}.get(tensor)
+        groups = model.packed_near([tensor]).values()
+        return next((group for group in groups if group.name == tensor), None)
     except (FormatError, UnsupportedError):
         if tensor not in model.index:
             raise

@@ -11,16 +11,21 @@ from typing import TYPE_CHECKING, Final
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.containers.base import Entry
 from weighbridge.models.checkpoint import Checkpoint
-from weighbridge.reports.statistics.tensor import Cancelled, Progress, count_values, step_of
-from weighbridge.reports.view.roles import Survey, TensorRole, survey
+from weighbridge.models.stored_tensors import node_builder
+from weighbridge.reports.statistics.tensor import Cancelled, Pool, Progress, count_values, step_of
+from weighbridge.reports.view.roles import Survey, survey
 
 if TYPE_CHECKING:
+    from weighbridge.packings.unpacking import PackedGroup
     from weighbridge.tensors.counting import ValueCounts
     from weighbridge.tensors.nodes import LogicalTensor
 
 SCHEMA: Final = "weighbridge/heat-map/1"
 
+_AT_ONCE: Final = 1024  # tensors that are unpacked at a time
+
 Cell = float | None
+Cells = dict[tuple[int, str], list[Entry]]  # by layer and role
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +138,16 @@ def heat_maps(
     if unknown := [name for name in wanted if name not in STATISTICS]:
         raise UsageError(f"no statistic is called {unknown[0]!r}", hint=", ".join(STATISTICS))
     surveyed = survey(model)
-    cells: dict[tuple[int, str], list[Entry]] = {}
+    cells: Cells = {}
     for entry, row in zip(model.index.entries, surveyed.roles.rows, strict=True):
         cells.setdefault((row.layer, row.role), []).append(entry)
     skipped: list[str] = []
     found: dict[str, dict[tuple[int, str], Cell]] = {name: {} for name in wanted}
     for name in (name for name in wanted if name in _OF_HEADERS):
         found[name] = {at: _OF_HEADERS[name](entries, surveyed) for at, entries in cells.items()}
+    del surveyed  # large with 100,000 tensors
     if of_values := [name for name in wanted if name in _OF_VALUES]:
-        for at, pool in _pools(model, surveyed.roles.rows, skipped, cancelled, progress):
+        for at, pool in _pools(model, cells, skipped, cancelled, progress):
             for name in of_values:
                 found[name][at] = _OF_VALUES[name](pool)
     return {
@@ -158,25 +164,48 @@ def _map(model: Checkpoint, statistic: str, values: Mapping[tuple[int, str], Cel
 
 
 def _pools(
-    model: Checkpoint, rows: Sequence[TensorRole], skipped: list[str], cancelled: Cancelled, progress: Progress | None
+    model: Checkpoint, cells: Cells, skipped: list[str], cancelled: Cancelled, progress: Progress | None
 ) -> Iterator[tuple[tuple[int, str], list[ValueCounts]]]:
     """The counted values of each cell, one cell after the other, so that few are in memory. Packed weights are decoded;
     complex numbers and what can't be decoded are `skipped`."""
-    cells: dict[tuple[int, str], dict[str, LogicalTensor]] = {}
-    for entry, row in zip(model.index.entries, rows, strict=True):
-        group = model.packed.get(entry.name)
-        name = entry.name if group is None else group.name
-        cells.setdefault((row.layer, row.role), {})[name] = model.stored[name] if group is None else group.node
-    total = sum(node.spec.nbytes for tensors in cells.values() for node in tensors.values())
-    done = 0
-    for at, tensors in cells.items():
-        pool = []
-        for name, node in tensors.items():
-            try:
-                pool.append(count_values(node, step_of(cancelled, None, name)))
-            except UnsupportedError:
-                skipped.append(name)
-            done += node.spec.nbytes
+    total, done = sum(e.nbytes for entries in cells.values() for e in entries), 0
+    for some in _batches(cells):
+        packed = model.packed_near([e.name for _, entries in some for e in entries])
+        for at, entries in some:
+            pool: Pool = {}
+            for name, node in _tensors(model, entries, packed).items():
+                try:
+                    count_values(node, step_of(cancelled, None, name), pool)
+                except UnsupportedError:
+                    skipped.append(name)
+            done += sum(e.nbytes for e in entries)
             if progress is not None:
-                progress(done, total, name)
-        yield at, pool
+                progress(done, total, entries[-1].name)
+            yield at, list(pool.values())
+
+
+def _batches(cells: Cells) -> Iterator[list[tuple[tuple[int, str], list[Entry]]]]:
+    """The cells, as many at a time as have some thousand tensors."""
+    some, tensors = [], 0
+    for at, entries in cells.items():
+        some.append((at, entries))
+        tensors += len(entries)
+        if tensors >= _AT_ONCE:
+            yield some
+            some, tensors = [], 0
+    yield some
+
+
+def _tensors(
+    model: Checkpoint, entries: Sequence[Entry], packed: Mapping[str, PackedGroup]
+) -> Mapping[str, LogicalTensor]:
+    """The logical tensors of some stored ones."""
+    build = node_builder(model.index)
+    found: dict[str, LogicalTensor] = {}
+    for entry in entries:
+        group = packed.get(entry.name)
+        if group is not None:
+            found[group.name] = group.node
+        else:
+            found[entry.name] = build(entry) if model.nodes is None else model.nodes[entry.name]
+    return found

@@ -166,8 +166,9 @@ def _first(node: Node) -> tuple[float, ...]:
 
 def find(model: Checkpoint, tensor: str) -> LogicalTensor:
     """The packed weight of this name, else the stored tensor."""
-    if tensor in model.logical:
-        return model.logical[tensor]
+    for group in model.packed_near([tensor]).values():
+        if group.name == tensor:
+            return group.node
     return model.stored[tensor_path.entry(model.index, tensor, model.place.path).name]
 
 
@@ -197,14 +198,22 @@ def step_of(cancelled: Cancelled, progress: Progress | None, label: str) -> Step
     return step
 
 
-def count_values(node: LogicalTensor, step: Step) -> ValueCounts:
-    """All values of a tensor, counted; a quantized one decoded. UnsupportedError for complex numbers."""
+#: Counters of the values of several tensors, by the type that is counted and whether they have `WideSums`.
+Pool = dict[tuple[DType, bool], "ValueCounts"]
+
+
+def count_values(node: LogicalTensor, step: Step, pool: Pool | None = None) -> ValueCounts:
+    """All values of a tensor, counted; a quantized one decoded. `pool`: counts them together with those of the tensors
+    before it. UnsupportedError for complex numbers, and for what can't be decoded."""
     from weighbridge.tensors import counting
 
-    source = countable(node)
-    counts = counting.ValueCounts(source.spec.dtype if counting.is_half(source.spec.dtype) else F32)
-    if _is_wide(source.spec.dtype):
-        counts.wide = counting.WideSums()
+    source, pool = countable(node), {} if pool is None else pool
+    dtype = source.spec.dtype
+    key = dtype if counting.is_half(dtype) else F32, _is_wide(dtype)
+    counts = pool.get(key)
+    if counts is None:
+        counts = pool[key] = counting.ValueCounts(key[0])
+        counts.wide = counting.WideSums() if key[1] else None
     for data in slabs(source, step):
         counts.add(data if counts.exact else floats(source, data))
         if counts.wide is not None:

@@ -66,7 +66,9 @@ class PullableModels:
             if latest and own is not None:
                 return own
             raise
-        return None if form is None else _Weights(planned_gguf(path, form.plan), form.file)
+        if form is None:
+            return own if latest else None
+        return _Weights(planned_gguf(path, form.plan), form.file)
 
     def _content(self, path: Path, parts: GgufParts, name: str) -> OllamaContent:
         """What the model consists of. A template that can't be translated is left to the model's own one."""
