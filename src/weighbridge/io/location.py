@@ -106,12 +106,17 @@ def walk(root: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
 
 
 class StoredPath(type(Path())):  # type: ignore[misc]  # pathlib's class for this system
-    """A model's weights in a store on this machine. `sidecars`: what the store has of the model in other files;
-    `files`: all of them; `adapters`: those that belong to the model."""
+    """A model's weights in a store on this machine. `title`: what the store calls the model; `parts`: its files, each
+    with its kind; `sidecars`: the kinds of those that aren't weights; `adapters`: those that belong to the model."""
 
+    title: str = ""
+    parts: tuple[tuple[str, Path], ...] = ()
     sidecars: tuple[str, ...] = ()
-    files: tuple[Path, ...] = ()
     adapters: tuple[Path, ...] = ()
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return tuple(file for _, file in self.parts)
 
 
 class RemotePath(type(Path())):  # type: ignore[misc]  # pathlib's class for this system

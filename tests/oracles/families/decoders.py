@@ -17,6 +17,32 @@ _DEEPSEEK: dict[str, Any] = GQA | BPE | {
 }  # fmt: skip
 
 
+_EXAONE: dict[str, Any] = GQA | BPE | theta(5000.0) | {
+    "model_type": "exaone4", "vocab_size": vocabularies.BPE_SIZE, "head_dim": 16, "hidden_act": "silu",
+    "sliding_window": None, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+_EXAONE_LAYER: dict[str, tuple[int, ...]] = {
+    "self_attn.q_proj.weight": (64, 64), "self_attn.k_proj.weight": (32, 64), "self_attn.v_proj.weight": (32, 64),
+    "self_attn.o_proj.weight": (64, 64), "self_attn.q_norm.weight": (16,), "self_attn.k_norm.weight": (16,),
+    "post_attention_layernorm.weight": (64,), "post_feedforward_layernorm.weight": (64,),
+    "mlp.gate_proj.weight": (96, 64), "mlp.up_proj.weight": (96, 64), "mlp.down_proj.weight": (64, 96),
+}  # fmt: skip
+_EXAONE_FURTHER: dict[str, tuple[int, ...]] = {
+    **{f"mtp.layers.0.{name}": shape for name, shape in _EXAONE_LAYER.items()},
+    "mtp.fc.weight": (64, 128),
+    **{f"mtp.{name}.weight": (64,) for name in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")},
+}
+
+
+def _exaone(front: str, layers: int) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of an EXAONE 4."""
+    rows = (vocabularies.BPE_SIZE, 64)
+    every = {f"{front}layers.{i}.{name}": shape for i in range(layers) for name, shape in _EXAONE_LAYER.items()}
+    return every | {f"{front}embed_tokens.weight": rows, f"{front}norm.weight": (64,), "lm_head.weight": rows}
+
+
 CASES: dict[str, Case] = {
     case.name: case
     for case in (
@@ -171,6 +197,34 @@ CASES: dict[str, Case] = {
             runs=False,
             unheld=frozenset({"sliding_window_pattern"}),
             told=("config.json: num_hidden_layers",),
+        ),
+        # EXAONE 4.5: the part of it that writes, and a layer that predicts a further token
+        Case(
+            "exaone4.5",
+            "Exaone4_5_ForConditionalGeneration",
+            "none",
+            {"model_type": "exaone4_5", "text_config": _EXAONE | {"num_nextn_predict_layers": 1}},
+            shapes=_exaone("model.language_model.", 2) | _EXAONE_FURTHER | {"model.visual.x.weight": (8,)},
+            further=_EXAONE_FURTHER,
+            apart=("model.visual.",),
+            head="Exaone4_5_ForConditionalGeneration",
+            taken="exaone4",
+            runs=False,
+            unheld=frozenset({"architectures", "model_type", "sliding_window_pattern"}),
+        ),
+        # ... as it was published first, without that layer
+        Case(
+            "exaone4.5-first",
+            "Exaone4_5_ForConditionalGeneration",
+            "none",
+            {"model_type": "exaone4_5", "text_config": _EXAONE | {"model_type": "exaone4_5_text"}},
+            shapes=_exaone("model.language_model.", 2) | {"model.visual.x.weight": (8,)},
+            apart=("model.visual.",),
+            part_type="exaone4",
+            head="Exaone4_5_ForConditionalGeneration",
+            taken="exaone4",
+            runs=False,
+            unheld=frozenset({"architectures", "model_type", "sliding_window_pattern"}),
         ),
         Case(
             "olmoe",

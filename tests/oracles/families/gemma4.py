@@ -33,6 +33,7 @@ _EYES: dict[str, Any] = {
     "num_key_value_heads": 2, "head_dim": 16, "patch_size": 4, "position_embedding_size": 16,
 }  # fmt: skip
 _WORDS = {"global_head_dim": 512}
+_NO_PARTS = {"vocab_size_per_layer_input": 262144, "hidden_size_per_layer_input": 0, "enable_moe_block": False}
 _SPREADS = (
     (("router.scale", "per_expert_scale", "layer_scalar"), (1.0, 0.25)),
     (("router.proj.weight",), (0.0, 0.5)),
@@ -77,6 +78,27 @@ CASES: dict[str, Case] = {
                 for name, shape in _unused("model.language_model.", layer, 2, width).items()
             },
             words=_WORDS,
+            spreads=_SPREADS,
+            gelu=True,
+            recorded=("mlx",),
+            v4=True,
+        ),
+        # 12B: what sees and hears has no encoder
+        Case(
+            "gemma4-unified",
+            "Gemma4UnifiedConfig",
+            "gemma4",
+            {
+                "text_config": {k: v for k, v in _GEMMA4.items() if k not in ("hidden_size_per_layer_input",)}
+                | {"vocab_size": vocabularies.SPM_SIZE, "final_logit_softcapping": 30.0},
+                "vision_config": {"mm_embed_dim": 64, "mm_posemb_size": 16, "patch_size": 4, "pooling_kernel_size": 1},
+                "audio_config": {"audio_embed_dim": 32},
+            },
+            head="Gemma4UnifiedForConditionalGeneration",
+            words=_WORDS | _NO_PARTS,
+            apart=("model.vision_embedder.", "model.embed_audio."),
+            taken="gemma4_text",
+            unheld=frozenset({"model_type", "vocab_size_per_layer_input"}),
             spreads=_SPREADS,
             gelu=True,
             recorded=("mlx",),

@@ -22,14 +22,13 @@ from weighbridge.models.arch.tables.values import INT_MAX, integer, number
 _LARGEST_STRETCH = 1e6  # published ones are 1000
 #: what classes call the base frequency of their rotation, and that of layers with a sliding window
 THETA: Final = ("rope_theta", "rotary_emb_base", "global_rope_theta")
-LOCAL_THETA: Final = ("rope_local_base_freq", "local_rope_theta", "swa_rope_theta")
+LOCAL_THETA: Final = ("rope_local_base_freq", "local_rope_theta", "swa_rope_theta", "rope_local_theta")
 #: keys of an effective config that no config states
 DERIVED: Final = (
-    "classifies", "full_attention_every", "gated", "labels", "layer_count", "layer_sets", "layer_types", "layout_every",
-    "longrope_attention_factor", "ntk_alpha_base", "output_labels", "primary_router_func",
-    "rope", "rope_bases", "rope_dim", "rope_sliding",
-    "sparse_layers",
-    "unrotated_every", "unshared_kv_layers",
+    "attending_layers", "classifies", "full_attention_every", "gated", "labels", "layer_count", "layer_sets",
+    "layer_types", "layout_every", "longrope_attention_factor", "ntk_alpha_base", "output_labels",
+    "primary_router_func", "rope", "rope_bases", "rope_dim", "rope_sliding", "sparse_layers", "unrotated_every",
+    "unshared_kv_layers",
 )  # fmt: skip
 
 

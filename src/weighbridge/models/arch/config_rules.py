@@ -13,7 +13,7 @@ from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import LAYERS
 from weighbridge.models.arch.tables import expression
 from weighbridge.models.arch.tables.expression import evaluate
-from weighbridge.models.arch.tables.schema import nearest_word
+from weighbridge.models.arch.tables.validate import nearest_word
 from weighbridge.models.arch.tables.values import integer, number
 
 Config = Mapping[str, Any]
@@ -158,6 +158,44 @@ def sparse_attention(config: Config) -> dict[str, Any]:
     return {**listed, **{key: own[word] for key, word in _SPARSE.items() if word in own}}
 
 
+_RATIOS: Final = {
+    "sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_compressed_attention": 128,
+}  # fmt: skip
+_HASHED: Final = 3  # layers whose experts a table chooses, where a config doesn't say how many
+
+
+def compressed_attention(config: Config) -> dict[str, Any]:
+    """By how much each layer compresses earlier tokens, how many layers choose their experts by a table, how much of a
+    head rotates, and how: in the words of published configs, which transformers 5.23 writes in others
+    (configuration_deepseek_v4.py)."""
+    out: dict[str, Any] = {}
+    if config.get("compress_ratios") is None:
+        out["compress_ratios"] = _compress_ratios(config)
+    if config.get("num_hash_layers") is None:
+        kinds = config.get("mlp_layer_types")
+        out["num_hash_layers"] = kinds.count("hash_moe") if isinstance(kinds, list) else _HASHED
+    if config.get("qk_rope_head_dim") is None:
+        share = number(config.get("partial_rotary_factor") or 0.125, "partial_rotary_factor")
+        out["qk_rope_head_dim"] = int(share * integer(config.get("head_dim"), "head_dim"))
+    given = config.get("rope_parameters")
+    main, far = (given.get(part) for part in ("main", "compress")) if isinstance(given, Mapping) else (None, None)
+    if isinstance(main, Mapping) and isinstance(far, Mapping):
+        out["rope_parameters"] = {**far, "rope_theta": main.get("rope_theta")}
+        out["compress_rope_theta"] = far.get("rope_theta")
+    return out
+
+
+def _compress_ratios(config: Config) -> list[int]:
+    kinds, count = config.get("layer_types"), layer_count(config)
+    if kinds is None:
+        return [128] * min(count, 2) + [4 if layer % 2 else 128 for layer in range(count - 2)]
+    given = config.get("compress_rates")
+    ratios = {**_RATIOS, **(given if isinstance(given, Mapping) else {})}
+    if not isinstance(kinds, list) or not all(isinstance(kind, str) and kind in ratios for kind in kinds):
+        raise FormatError("isn't a list of known kinds", field="layer_types", found=repr(kinds)[:80])
+    return [integer(ratios[kind], f"compress_rates.{kind}") for kind in kinds]
+
+
 def leading_dense(config: Config) -> dict[str, Any]:
     """Which layers have experts, of a config that says so of each in words or in numbers, or how many dense layers
     lead; and how many do (configuration_minimax_m3_vl.py, configuration_cohere2_moe.py, transformers 5.23)."""
@@ -195,6 +233,43 @@ def as_layer_rotation(config: Config) -> dict[str, Any]:
     """The inverse of `layer_rotation`."""
     flags = config.get("no_rope_layers") or [1] * layer_count(config)
     return {"no_rope_layers": None, "layer_rope_theta": [config["rope_theta"] if int(flag) else 0 for flag in flags]}
+
+
+def attention_step(config: Config) -> dict[str, Any]:
+    """Which layers attend, of a config that says that the middle one of so many does; of fewer layers the last
+    (modeling_plamo.py of PLaMo 2, `is_mamba`)."""
+    count, step = layer_count(config), integer(config.get("mamba_step"), "mamba_step", 2)
+    return {"attending_layers": [count - 1] if count <= step // 2 else [*range(step // 2, count, step)]}
+
+
+def as_attention_step(config: Config) -> dict[str, Any]:
+    """The inverse of `attention_step`. FormatError where layers attend by another rule."""
+    listed = config["attending_layers"]
+    for step in range(2, 2 * layer_count(config) + 2):
+        if attention_step({**config, "mamba_step": step})["attending_layers"] == listed:
+            return {"attending_layers": None, "mamba_step": step}
+    raise FormatError("the layers that attend follow no step", field="attention.head_count_kv", found=str(listed)[:80])
+
+
+def stretched_context(config: Config) -> dict[str, Any]:
+    """yarn, of a config that says by how much it stretches positions and from which length on
+    (configuration_plamo3.py)."""
+    factor = number(config.get("rope_scaling_factor") or 1, "rope_scaling_factor")
+    if factor == 1:
+        return {}
+    own = integer(config.get("initial_context_length"), "initial_context_length", 1)
+    return {"rope_scaling": {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": own,
+                             "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}}  # fmt: skip
+
+
+def as_stretched_context(config: Config) -> dict[str, Any]:
+    """The inverse of `stretched_context`."""
+    given = config.get("rope_scaling")
+    if not isinstance(given, Mapping) or given.get("rope_type") != "yarn":
+        return {}
+    own = given["original_max_position_embeddings"]
+    return {"rope_scaling": None, "rope_parameters": None, "rope_scaling_factor": given["factor"],
+            "initial_context_length": own}  # fmt: skip
 
 
 def indexer_types(config: Config) -> dict[str, Any]:
@@ -301,7 +376,9 @@ def as_primary_router(config: Config) -> dict[str, Any]:
 RULES: Final[Mapping[str, Callable[..., dict[str, Any]]]] = MappingProxyType(
     {
         "adjusted_width": adjusted_width,
+        "attention_step": attention_step,
         "block_configs": block_configs,
+        "compressed_attention": compressed_attention,
         "indexer_types": indexer_types,
         "last_layer": last_layer,
         "layer_rotation": layer_rotation,
@@ -310,6 +387,7 @@ RULES: Final[Mapping[str, Callable[..., dict[str, Any]]]] = MappingProxyType(
         "leading_dense": leading_dense,
         "query_groups": query_groups,
         "sparse_attention": sparse_attention,
+        "stretched_context": stretched_context,
         "uniform": uniform,
         "unlike_layers": unlike_layers,
         "window_layout": window_layout,
@@ -320,9 +398,11 @@ RULES: Final[Mapping[str, Callable[..., dict[str, Any]]]] = MappingProxyType(
 #: What states the keys of a rule as a config does, where these are the rule's own.
 INVERSE_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {
+        "attention_step": as_attention_step,
         "block_configs": as_block_configs,
         "layer_rotation": as_layer_rotation,
         "primary_router": as_primary_router,
+        "stretched_context": as_stretched_context,
         "window_layout": as_window_layout,
     }
 )

@@ -15,13 +15,13 @@ from weighbridge.packings.schema.bitsandbytes import BNB_4BIT, BNB_INT8
 from weighbridge.packings.schema.compressed import INT8, PACKED
 from weighbridge.packings.schema.ggml import GGML_NVFP4
 from weighbridge.packings.schema.gptq import GPTQ
-from weighbridge.packings.schema.microfloat import COMPRESSED_FP4, GPT_OSS, MLX_FLOATS, MODELOPT_NVFP4
+from weighbridge.packings.schema.microfloat import COMPRESSED_FP4, GPT_OSS, MLX_FLOATS, MODELOPT_NVFP4, SCALE_FP4
 from weighbridge.packings.schema.scaled import FP8, MLX_FP8
 from weighbridge.packings.schema.torchao import TORCHAO
 
 SHIPPED: Final = (
-    AFFINE, GPTQ, AWQ, GGML_NVFP4, MLX_FLOATS, *GPT_OSS, COMPRESSED_FP4, MODELOPT_NVFP4, PACKED, INT8, HQQ, BITNET,
-    *FP8, MLX_FP8, *BNB_4BIT, BNB_INT8, *TORCHAO,
+    AFFINE, GPTQ, AWQ, GGML_NVFP4, MLX_FLOATS, *GPT_OSS, COMPRESSED_FP4, SCALE_FP4, MODELOPT_NVFP4, PACKED, INT8, HQQ,
+    BITNET, *FP8, MLX_FP8, *BNB_4BIT, BNB_INT8, *TORCHAO,
 )  # fmt: skip
 
 

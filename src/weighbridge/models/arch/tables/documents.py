@@ -21,7 +21,8 @@ from typing import Any, Final
 
 from weighbridge.base.errors import UsageError
 from weighbridge.base.plugins import FAMILIES, plugins
-from weighbridge.models.arch.tables.schema import WrapperEntry, convert, nearest_word
+from weighbridge.models.arch.tables.schema import WrapperEntry
+from weighbridge.models.arch.tables.validate import convert, nearest_word
 
 INHERITED: Final = ("dialect", "size", "index", "layers", "role", "fuse", "drop", "tensor_parallel")
 _COLUMNS: Final = ("names", "layout", "shapes", "zeros", "unstacked", "as_metadata")  # of a role, by dialect
@@ -190,7 +191,7 @@ def _with_wrappers(table: dict[str, Any]) -> dict[str, Any]:
 
 def _class_of(entry: WrapperEntry, classes: Mapping[str, Any]) -> dict[str, Any]:
     """The class of a wrapper: where its config is silent it means what the part's class does."""
-    own = {key: getattr(entry, key) for key in ("model_type", "part", "part_type")}
+    own = {key: getattr(entry, key) for key in ("model_type", "part", "part_type", "part_aliases")}
     part: Mapping[str, Any] = next((c for c in classes.values() if c["model_type"] == entry.part_type), {})
     silent = {key: part[key] for key in ("defaults", "null", "full_layers") if key in part}
     return {**silent, **own, "prefix": entry.prefixes[0]}
