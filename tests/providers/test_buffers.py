@@ -67,6 +67,20 @@ def test_metadata_has_unified_keys(sources: Mapping[str, Any]) -> None:
             assert weights.config.vocab == 80
 
 
+def test_a_gguf_that_nobody_knows_has_its_own_metadata(tmp_path: Path) -> None:
+    keys = {"general.architecture": "mine", "mine.context_length": 7}
+    wb.save({"w": np.ones(32, np.float32)}, tmp_path / "m.gguf", metadata=keys)
+    with wb.provider(tmp_path / "m.gguf", names="stored") as weights:
+        assert weights.metadata("general.architecture") == "mine"
+        assert (weights.metadata("context_length"), weights.metadata("mine.context_length")) == (7, 7)
+        assert (weights.metadata("block_count"), weights.metadata("block_count", 3)) == (None, 3)
+
+
+def test_a_style_of_names_that_is_none_is_refused_at_once(sources: Mapping[str, Any]) -> None:
+    with pytest.raises(UsageError, match="no names are called 'zz'"):
+        wb.provider(sources["hf"], names="zz")
+
+
 # ---------------------------------------------------------------------- types
 
 

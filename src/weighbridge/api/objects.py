@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from weighbridge.adapters.cuda import Devices
     from weighbridge.containers.base import Entry
     from weighbridge.models.checkpoint import Checkpoint
+    from weighbridge.models.tensor_parallel.rank_view import Experts
     from weighbridge.tensors.nodes import LogicalTensor, Node
 
 Names = Literal["stored", "logical", "canonical", "hf", "gguf", "mlx", "akunu"]
@@ -172,10 +173,11 @@ class Model(Closing, Mapping[str, Tensor]):
 
     def __init__(
         self, checkpoint: Checkpoint, names: Names = "logical", options: SourceOptions | None = None,
-        share: tuple[int, int] | None = None,
+        share: tuple[int, int] | None = None, experts: Experts = "cut",
     ) -> None:  # fmt: skip
-        """`share`: the rank, of so many, that `checkpoint` is the part of."""
-        self.checkpoint, self.names, self._options, self.share = checkpoint, names, options, share
+        """`share`: the rank, of so many, that `checkpoint` is the part of; `experts`: how these have the experts."""
+        self.checkpoint, self.names, self._options = checkpoint, names, options
+        self.share, self.experts = share, experts
         self._nodes = tensors_named(checkpoint, names)
         own = self._nodes is checkpoint.stored and checkpoint.nodes is None
         self._entries = checkpoint.index.by_name if own else {}
@@ -227,16 +229,18 @@ class Model(Closing, Mapping[str, Tensor]):
         if self._cache is not None:
             self._cache.clear()
 
-    def rank(self, rank: int, *, of: int) -> Model:
+    def rank(self, rank: int, *, of: int, experts: Experts = "cut") -> Model:
         """The part of a tensor-parallel rank: this model's names, each tensor as the rank has it. Only its slices are
-        read. Quantized tensors keep their codes; UsageError names the numbers of ranks by which they can be cut."""
+        read. Quantized tensors keep their codes; UsageError names the numbers of ranks by which they can be cut.
+        `experts`: "whole" gives each rank some of them, uncut and under their numbers (expert parallelism)."""
         if self.share is not None:
             raise UsageError(f"this is rank {self.share[0]} of {self.share[1]} already")
         if self.names not in ("stored", "logical"):
             raise UsageError(f"a rank has the file's names, not {self.names}", hint="open the model without names=")
         from weighbridge.models.tensor_parallel.rank_view import rank_view
 
-        return Model(rank_view(self.checkpoint, rank, of), self.names, self._options, (rank, of))
+        part = rank_view(self.checkpoint, rank, of, experts)
+        return Model(part, self.names, self._options, (rank, of), experts)
 
     def state_dict(self, device: Devices = None) -> dict[str, torch.Tensor]:
         """As `torch()`, in the form that `load_state_dict` accepts."""
@@ -266,7 +270,7 @@ class Model(Closing, Mapping[str, Tensor]):
             prefetch_behind((self._nodes[name] for name in self), private=private)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (str(self.checkpoint.place.path), self.names, self._options, self.share)
+        return _reopened, (str(self.checkpoint.place.path), self.names, self._options, self.share, self.experts)
 
     def close(self) -> None:
         """Close the files. Arrays that are views of them stay valid."""
@@ -284,9 +288,11 @@ class Model(Closing, Mapping[str, Tensor]):
         return model_html(found.report, found.parts)
 
 
-def _reopened(path: str, names: Names, options: SourceOptions | None, share: tuple[int, int] | None) -> Model:
+def _reopened(
+    path: str, names: Names, options: SourceOptions | None, share: tuple[int, int] | None, experts: Experts
+) -> Model:
     model = Model(open_model(path, options or SourceOptions()), names, options)
-    return model if share is None else model.rank(share[0], of=share[1])
+    return model if share is None else model.rank(share[0], of=share[1], experts=experts)
 
 
 def _tensor_of(model: Model, name: str) -> Tensor:

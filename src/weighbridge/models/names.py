@@ -63,9 +63,15 @@ def tensors_named(model: Checkpoint, names: str) -> Mapping[str, LogicalTensor]:
         return {alias(names, name): node for name, node in model.resolved.canonical.items()}
     if names == "canonical":
         return model.resolved.canonical
-    family = model.family
-    if names not in family.dialects:
-        styles = ", ".join(("stored", "logical", *family.dialects, *ALIASES))
-        raise UsageError(f"no names are called {names!r}", hint=styles)
-    saved: Mapping[str, Any] = family.save(names, model.sizes, model.roles)
+    check_names(model, names)
+    saved: Mapping[str, Any] = model.family.save(names, model.sizes, model.roles)
     return saved
+
+
+def check_names(model: Checkpoint, names: str) -> None:
+    """UsageError where there is no such style. One that families have, beside "canonical", asks for the model's."""
+    if names in ("stored", "logical", "canonical", *ALIASES):
+        return
+    if names not in model.family.dialects:
+        styles = ", ".join(("stored", "logical", *model.family.dialects, *ALIASES))
+        raise UsageError(f"no names are called {names!r}", hint=styles)

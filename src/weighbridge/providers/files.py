@@ -13,7 +13,7 @@ from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.models.checkpoint import Checkpoint, SourceOptions
 from weighbridge.models.config.general import general_to_gguf
-from weighbridge.models.names import tensors_named
+from weighbridge.models.names import check_names, tensors_named
 from weighbridge.models.open import open_model
 from weighbridge.models.tokenizer import from_hf, to_gguf
 from weighbridge.providers.base import DEFAULTS, Provider, ProviderOptions
@@ -50,8 +50,19 @@ class FileProvider(Provider):
             return self._general.get(key, default)
         if key in self.model.metadata:
             return self.model.metadata[key]
+        if self.model.format == "gguf" and not self._known:
+            architecture = self.model.metadata.get("general.architecture")
+            return self.model.metadata.get(f"{architecture}.{key}", default)
         prefix = f"{self.model.family.gguf}."
         return self.config.keys.get(key.removeprefix(prefix), default)
+
+    @cached_property
+    def _known(self) -> bool:
+        """Whether there is a family for the model."""
+        try:
+            return bool(self.model.family)
+        except UnsupportedError:
+            return False
 
     @cached_property
     def _general(self) -> Mapping[str, Any]:
@@ -92,6 +103,7 @@ def open_files(
     try:
         own = quantization if quantization is not None else inferred(model)
         by = "caller" if quantization is not None else "shapes" if own else "config"
+        check_names(model, names)
         return FileProvider(_with_quantization(model, own), names, options, by)
     except BaseException:
         model.close()

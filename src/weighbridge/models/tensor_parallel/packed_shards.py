@@ -44,7 +44,15 @@ class GroupIndex:
     group: int
 
 
+@dataclass(frozen=True)
+class OneRank:
+    """One expert's tensor, that `rank` has and no other."""
+
+    rank: int
+
+
 Split = Partition | MatrixShape | GroupIndex | None
+_EXPERT: Final = "e"  # what tables call the index of an expert
 
 
 class Splitter:
@@ -70,6 +78,25 @@ class Splitter:
         if partition is None:
             return dict.fromkeys(found.stored)
         return _split_members(found, partition, {s: self.stored[s] for s in found.stored}, ranks)
+
+    def split_experts(self, name: str, ranks: int) -> Mapping[str, Split | OneRank] | None:
+        """How each stored tensor of a logical one is divided where every expert stays whole, and the first rank has the
+        first ones; None for what isn't experts'. UsageError if the ranks don't divide their number."""
+        place = self.places.get(name)
+        if place is None or _EXPERT not in place.indices:
+            return None
+        own, at = self.sizes.at(place.named), place.indices.index(_EXPERT)
+        experts, found = own["E"], self.groups.get(name)
+        if experts % ranks:
+            raise UsageError(f"{name}: {experts} experts can't be divided among {ranks} ranks")
+        stored = {s: self.stored[s] for s in (found.stored if found else (name,))}
+        if at < len(place.named):
+            return dict.fromkeys(stored, OneRank(place.named[at] * ranks // experts))
+        axis = at - len(place.named)
+        if place.shape[axis] != experts:
+            raise UnsupportedError(f"{name} doesn't stack its experts; they can't be kept whole")
+        whole = Partition(axis, (Segment(experts),))
+        return _split_members(found, whole, stored, ranks) if found else {name: whole}
 
 
 def _check_blocks(name: str, spec: Spec, partition: Partition | None, ranks: int) -> None:

@@ -4,40 +4,59 @@ which only what is asked for is read."""
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.limits import SHARDS
 from weighbridge.models.checkpoint import Checkpoint
-from weighbridge.models.tensor_parallel.packed_shards import Split, Splitter, rank_part
+from weighbridge.models.tensor_parallel.packed_shards import OneRank, Split, Splitter, rank_part
 
+if TYPE_CHECKING:
+    from weighbridge.tensors.nodes import Node
+
+#: How the ranks divide experts: each among all of them, or some whole ones to each.
+Experts = Literal["cut", "whole"]
 _TRIED: Final = 64  # the largest number of ranks that a hint suggests
 
 
-def rank_view(model: Checkpoint, rank: int, ranks: int) -> Checkpoint:
+def rank_view(model: Checkpoint, rank: int, ranks: int, experts: Experts = "cut") -> Checkpoint:
     """The checkpoint with the tensors of one rank, under their stored names. Quantized tensors keep their codes: a cut
-    through a word, a block or a group is a UsageError with the numbers of ranks that work."""
+    through a word, a block or a group is a UsageError with the numbers of ranks that work. `experts`: "whole" deals
+    them out instead of cutting each."""
+    if experts not in get_args(Experts):
+        raise UsageError(f"experts can't be {experts!r}", hint=" or ".join(get_args(Experts)))
     if not (1 <= ranks <= SHARDS and 0 <= rank < ranks):
         raise UsageError(f"rank {rank} of {ranks}", hint=f"ranks count from 0; a group has at most {SHARDS:,}")
-    splits = splits_of(model, ranks)
-    return replace(model, nodes={name: rank_part(model.stored[name], splits[name], rank, ranks) for name in splits})
+    nodes: dict[str, Node] = {}
+    for name, split in _divided(model, ranks, experts).items():
+        if not isinstance(split, OneRank):
+            nodes[name] = rank_part(model.stored[name], split, rank, ranks)
+        elif split.rank == rank:
+            nodes[name] = model.stored[name]
+    return replace(model, nodes=nodes)
 
 
 def splits_of(model: Checkpoint, ranks: int) -> dict[str, Split]:
     """How each stored tensor is split. UsageError if a tensor can't be split among `ranks`, with the numbers that
     work for it."""
+    divided = _divided(model, ranks, "cut")
+    return {name: split for name, split in divided.items() if not isinstance(split, OneRank)}
+
+
+def _divided(model: Checkpoint, ranks: int, experts: Experts) -> dict[str, Split | OneRank]:
     family = model.family
     shapes = {name: node.spec.shape for name, node in model.tensors.items()}
     report = family.check(model.dialect, model.sizes, shapes)
     if not report.ok:
         raise UnsupportedError(f"the tensors don't fit a {family.name} model: {report}", hint="wb arch check SRC")
     splitter = Splitter(family, model.dialect, model.sizes, model.stored, model.packed)
-    out: dict[str, Split] = {}
+    out: dict[str, Split | OneRank] = {}
     for name in model.logical:
         if name in report.dropped:
             continue
         try:
-            out |= splitter.split(name, ranks)
+            whole = splitter.split_experts(name, ranks) if experts == "whole" else None
+            out |= splitter.split(name, ranks) if whole is None else whole
         except UsageError as error:
             raise UsageError(error.message, hint=_hint(splitter, name)) from None
     return {name: out[name] for name in model.stored if name in out}
