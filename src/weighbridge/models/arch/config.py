@@ -27,8 +27,8 @@ LOCAL_THETA: Final = ("rope_local_base_freq", "local_rope_theta", "swa_rope_thet
 DERIVED: Final = (
     "classifies", "full_attention_every", "gated", "labels", "layer_count", "layer_sets", "layer_types", "layout_every",
     "longrope_attention_factor", "ntk_alpha_base", "output_labels", "primary_router_func",
-    "rope", "rope_bases", "rope_dim", "rope_sliding",
-    "sparse_layers",
+    "rope", "rope_bases", "rope_dim", "rope_shares", "rope_sliding",
+    "sliding_layers", "sparse_layers",
     "unrotated_every", "unshared_kv_layers",
 )  # fmt: skip
 
