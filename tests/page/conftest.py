@@ -9,8 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,25 +62,41 @@ class Complaints(list[str]):
             self.append(f"request: {url}")
 
 
-@pytest.fixture
-def visit(browser: Any) -> Iterator[Callable[..., Any]]:
-    """Opens an address in a window of its own. At the end no page may have complained."""
-    contexts, complaints = [], Complaints()
+class Visits:
+    """Opens addresses, each in a window of its own. Windows are closed before their server ends: one that outlives it
+    complains."""
 
-    def opened(url: str, *, wait: str = "nav", **settings: Any) -> Any:
-        context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **settings})
+    def __init__(self, browser: Any) -> None:
+        self.browser, self.contexts, self.complaints = browser, list[Any](), Complaints()
+
+    def __call__(self, url: str, *, wait: str = "nav", **settings: Any) -> Any:
+        context = self.browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **settings})
         context.set_default_timeout(WAIT)
-        contexts.append(context)
+        self.contexts.append(context)
         page = context.new_page()
-        complaints.watch(page, url.partition("#")[0])
+        self.complaints.watch(page, url.partition("#")[0])
         page.goto(url)
         page.wait_for_selector(wait)
         return page
 
-    yield opened
-    for context in contexts:
-        context.close()
-    assert complaints == []
+    def close(self) -> None:
+        while self.contexts:
+            self.contexts.pop().close()
+
+    @contextmanager
+    def served(self, *arguments: str | os.PathLike[str]) -> Iterator[str]:
+        """The address of `wb view` with these arguments, for windows of this block alone."""
+        with running(*arguments) as (url, _), closing(self):
+            yield url
+
+
+@pytest.fixture
+def visit(browser: Any) -> Iterator[Visits]:
+    """At the end no page may have complained."""
+    visits = Visits(browser)
+    yield visits
+    visits.close()
+    assert visits.complaints == []
 
 
 @contextmanager

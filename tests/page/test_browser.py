@@ -5,18 +5,17 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.page.conftest import serving, until
+from tests.page.conftest import Visits, serving, until
 from tests.page.samples import HOSTILE, MANY, llama, sparse
 
 import weighbridge as wb
 
-Visit = Callable[..., Any]
 PANELS = ("summary", "tensors", "layout", "microscope", "numbers", "tokenizer", "architecture")
 #: Rows of the list that are in the document.
 ROWS = ".rows [role=row]"
@@ -37,7 +36,7 @@ def settled(page: Any) -> Any:
 
 
 @pytest.mark.parametrize("panel", PANELS)
-def test_everybody_can_use_a_panel(visit: Visit, model_url: str, panel: str) -> None:
+def test_everybody_can_use_a_panel(visit: Visits, model_url: str, panel: str) -> None:
     """axe finds nothing, in light and dark; and nothing is wider than a phone."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     page = settled(visit(at(model_url, panel, tensor=4), bypass_csp=True))
@@ -49,7 +48,7 @@ def test_everybody_can_use_a_panel(visit: Visit, model_url: str, panel: str) -> 
     until(page, "document.documentElement.scrollWidth <= 390")
 
 
-def test_the_summary_is_that_of_inspect(visit: Visit, models: Path, model_url: str) -> None:
+def test_the_summary_is_that_of_inspect(visit: Visits, models: Path, model_url: str) -> None:
     page = settled(visit(model_url))
     report = wb.inspect(models / "q4.gguf")
     figures = page.locator(".figures").inner_text().split("\n")
@@ -62,7 +61,7 @@ def test_the_summary_is_that_of_inspect(visit: Visit, models: Path, model_url: s
     assert dict(zip(facts[::2], facts[1::2], strict=True))["Family"] == "llama"
 
 
-def test_the_summary_has_licence_context_tokenizer_and_findings(visit: Visit, tmp_path: Path) -> None:
+def test_the_summary_has_licence_context_tokenizer_and_findings(visit: Visits, tmp_path: Path) -> None:
     """Of a folder whose file lacks its last bytes, with a call hidden in a pickle beside it."""
     llama(tmp_path / "model")
     weights = tmp_path / "model" / "model.safetensors"
@@ -72,7 +71,7 @@ def test_the_summary_has_licence_context_tokenizer_and_findings(visit: Visit, tm
         json.dumps({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}})
     )
     (tmp_path / "model" / "extra.pkl").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
-    for url in serving(tmp_path / "model"):
+    with visit.served(tmp_path / "model") as url:
         page = settled(visit(url))
         facts = page.locator(".facts").first.inner_text().split("\n")
         named = dict(zip(facts[::2], facts[1::2], strict=True))
@@ -83,7 +82,7 @@ def test_the_summary_has_licence_context_tokenizer_and_findings(visit: Visit, tm
         assert all(words in found for words in ("the file is cut off", "os.system")), found
 
 
-def test_equal_layers_are_folded_and_opened(visit: Visit, many_url: str) -> None:
+def test_equal_layers_are_folded_and_opened(visit: Visits, many_url: str) -> None:
     page = visit(at(many_url, "tensors"))
     page.wait_for_selector(ROWS)
     assert page.locator(ROWS, has_text="0–520").locator(".times").inner_text() == "× 521"
@@ -93,7 +92,7 @@ def test_equal_layers_are_folded_and_opened(visit: Visit, many_url: str) -> None
     assert page.locator(ROWS).count() == 1
 
 
-def test_a_hundred_thousand_tensors_are_scrolled(visit: Visit, many_url: str) -> None:
+def test_a_hundred_thousand_tensors_are_scrolled(visit: Visits, many_url: str) -> None:
     page = visit(at(many_url, "tensors"))
     page.get_by_role("button", name="List").click()
     until(page, f"document.querySelector('[role=treegrid]')?.ariaRowCount === '{len(MANY) + 1}'")
@@ -107,7 +106,7 @@ def test_a_hundred_thousand_tensors_are_scrolled(visit: Visit, many_url: str) ->
     assert page.locator(ROWS).first.locator(".name").inner_text() == MANY[index - 2][0]
 
 
-def test_a_hundred_thousand_tensors_are_searched_and_filtered(visit: Visit, many_url: str) -> None:
+def test_a_hundred_thousand_tensors_are_searched_and_filtered(visit: Visits, many_url: str) -> None:
     page = visit(at(many_url, "tensors"))
     page.get_by_role("searchbox").fill("LAYERS.77. down")
     wanted = [row for row in MANY if "layers.77." in row[0] and "down" in row[0]]
@@ -121,7 +120,7 @@ def test_a_hundred_thousand_tensors_are_searched_and_filtered(visit: Visit, many
     assert page.get_by_role("status").inner_text().startswith("0 of 100,032 tensors")
 
 
-def test_the_list_is_sorted(visit: Visit, models: Path, model_url: str) -> None:
+def test_the_list_is_sorted(visit: Visits, models: Path, model_url: str) -> None:
     page = visit(at(model_url, "tensors"))
     page.get_by_role("button", name="size").click()
     page.wait_for_selector("[role=columnheader][aria-sort=descending]")
@@ -130,7 +129,7 @@ def test_the_list_is_sorted(visit: Visit, models: Path, model_url: str) -> None:
     assert page.locator(f"{ROWS} .name").all_inner_texts()[:5] == [t.name for t in largest]
 
 
-def test_the_list_is_used_from_the_keyboard(visit: Visit, model_url: str) -> None:
+def test_the_list_is_used_from_the_keyboard(visit: Visits, model_url: str) -> None:
     page = visit(at(model_url, "tensors"))
     page.get_by_role("button", name="List").click()
     page.locator(f"{ROWS}[tabindex='0']").focus()
@@ -150,7 +149,7 @@ def test_the_list_is_used_from_the_keyboard(visit: Visit, model_url: str) -> Non
     until(page, "document.activeElement.querySelector('.name').textContent.startsWith('out')")
 
 
-def test_names_of_files_do_nothing(visit: Visit, hostile_url: str) -> None:
+def test_names_of_files_do_nothing(visit: Visits, hostile_url: str) -> None:
     page = settled(visit(at(hostile_url, "summary")))
     page.get_by_role("button", name="Tensors").click()
     page.get_by_role("button", name="List").click()
@@ -166,7 +165,7 @@ def test_names_of_files_do_nothing(visit: Visit, hostile_url: str) -> None:
     assert set(styles) == {"isolate ltr"}
 
 
-def test_the_map_is_that_of_anatomy(visit: Visit, models: Path, model_url: str) -> None:
+def test_the_map_is_that_of_anatomy(visit: Visits, models: Path, model_url: str) -> None:
     page = settled(visit(at(model_url, "layout")))
     regions = wb.anatomy(models / "q4.gguf").parts
     canvas = page.locator("canvas")
@@ -183,7 +182,7 @@ def test_the_map_is_that_of_anatomy(visit: Visit, models: Path, model_url: str) 
     assert set(listed) <= {region.start for region in regions}
 
 
-def test_every_pixel_of_the_map_is_of_the_right_region(visit: Visit, model_url: str) -> None:
+def test_every_pixel_of_the_map_is_of_the_right_region(visit: Visits, model_url: str) -> None:
     """Against the plain definition: of the regions that a piece of the file meets, the one with most bytes in it."""
     page = settled(visit(at(model_url, "layout")))
     random = np.random.default_rng(5)
@@ -200,7 +199,7 @@ def test_every_pixel_of_the_map_is_of_the_right_region(visit: Visit, model_url: 
         assert inside[region] >= max(inside) - 1e-9
 
 
-def test_bytes_are_those_of_the_file(visit: Visit, models: Path, model_url: str) -> None:
+def test_bytes_are_those_of_the_file(visit: Visits, models: Path, model_url: str) -> None:
     page = settled(visit(at(model_url, "microscope", mode="bytes", at=0)))
     shown = bytes.fromhex("".join(page.locator(".hex i").all_inner_texts()))
     assert shown == (models / "q4.gguf").read_bytes()[: len(shown)]
@@ -209,7 +208,7 @@ def test_bytes_are_those_of_the_file(visit: Visit, models: Path, model_url: str)
 
 
 @pytest.mark.parametrize("tensor", ["token_embd.weight", "output_norm.weight", "output.weight"])
-def test_values_of_a_block_are_those_of_numpy(visit: Visit, models: Path, model_url: str, tensor: str) -> None:
+def test_values_of_a_block_are_those_of_numpy(visit: Visits, models: Path, model_url: str, tensor: str) -> None:
     with wb.open(models / "q4.gguf") as model:
         number = list(model).index(tensor)
         values = model[tensor].numpy("f32").reshape(-1)
@@ -220,7 +219,7 @@ def test_values_of_a_block_are_those_of_numpy(visit: Visit, models: Path, model_
     assert np.allclose([float(text.replace(",", "")) for text in shown], wanted, rtol=6e-3, atol=1e-9)
 
 
-def test_the_bits_of_a_code_stand_out(visit: Visit, models: Path, model_url: str) -> None:
+def test_the_bits_of_a_code_stand_out(visit: Visits, models: Path, model_url: str) -> None:
     """Element 32 of a block of Q4_K is the high nibble of its first code."""
     with wb.open(models / "q4.gguf") as model:
         number = list(model).index("token_embd.weight")
@@ -231,17 +230,17 @@ def test_the_bits_of_a_code_stand_out(visit: Visit, models: Path, model_url: str
     assert codes.locator("b.own").all_inner_texts() == [codes.inner_text()[:2]]
 
 
-def test_a_name_is_copied(visit: Visit, models: Path, model_url: str) -> None:
+def test_a_name_is_copied(visit: Visits, models: Path, model_url: str) -> None:
     page = visit(at(model_url, "tensors", tensor=2), permissions=["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="Copy name").click()
     page.get_by_role("button", name="Copied").wait_for()
     assert page.evaluate("navigator.clipboard.readText()") == wb.inspect(models / "q4.gguf").tensors[2].name
 
 
-def test_counting_is_stopped(visit: Visit, tmp_path: Path) -> None:
+def test_counting_is_stopped(visit: Visits, tmp_path: Path) -> None:
     """A tensor that takes long is counted when that is asked for, and no longer than that."""
     sparse(tmp_path / "model.safetensors", [("large", "F32", (1 << 20, 1 << 12))])
-    for url in serving(tmp_path / "model.safetensors"):
+    with visit.served(tmp_path / "model.safetensors") as url:
         page = visit(at(url, "numbers", tensor=0))
         page.get_by_role("button", name="Count them").click()
         page.get_by_role("button", name="Stop").click()
@@ -249,7 +248,7 @@ def test_counting_is_stopped(visit: Visit, tmp_path: Path) -> None:
         page.goto("about:blank")
 
 
-def test_it_is_dark_where_the_system_is(visit: Visit, model_url: str) -> None:
+def test_it_is_dark_where_the_system_is(visit: Visits, model_url: str) -> None:
     ground = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3).map(Number)"
     dark, light = (visit(model_url, color_scheme=scheme) for scheme in ("dark", "light"))
     assert max(dark.evaluate(ground)) < 40
@@ -258,7 +257,7 @@ def test_it_is_dark_where_the_system_is(visit: Visit, model_url: str) -> None:
     until(dark, f"Math.min(...{ground}) > 220")
 
 
-def test_the_token_leaves_the_address_and_outlives_a_reload(visit: Visit, model_url: str) -> None:
+def test_the_token_leaves_the_address_and_outlives_a_reload(visit: Visits, model_url: str) -> None:
     page = visit(at(model_url, "layout"))
     token = model_url.partition("#t=")[2]
     assert token not in page.url
@@ -267,7 +266,7 @@ def test_the_token_leaves_the_address_and_outlives_a_reload(visit: Visit, model_
     assert page.get_by_role("button", name="Layout").get_attribute("aria-current") == "page"
 
 
-def test_without_the_token_it_says_what_to_open(visit: Visit, browser: Any, model_url: str) -> None:
+def test_without_the_token_it_says_what_to_open(visit: Visits, browser: Any, model_url: str) -> None:
     context = browser.new_context()
     page = context.new_page()  # not by `visit`: the browser itself reports each answer of 403
     page.goto(model_url.partition("#")[0] + "#t=wrong")
@@ -276,7 +275,7 @@ def test_without_the_token_it_says_what_to_open(visit: Visit, browser: Any, mode
     context.close()
 
 
-def test_two_tabs_show_what_each_was_asked(visit: Visit, model_url: str) -> None:
+def test_two_tabs_show_what_each_was_asked(visit: Visits, model_url: str) -> None:
     one, two = visit(at(model_url, "layout")), visit(at(model_url, "tensors"))
     assert one.get_by_role("button", name="Layout").get_attribute("aria-current") == "page"
     assert two.get_by_role("button", name="Tensors").get_attribute("aria-current") == "page"
@@ -285,7 +284,7 @@ def test_two_tabs_show_what_each_was_asked(visit: Visit, model_url: str) -> None
     assert two.locator("[role=treegrid]").count() == 1
 
 
-def test_back_leads_to_the_panel_before(visit: Visit, model_url: str) -> None:
+def test_back_leads_to_the_panel_before(visit: Visits, model_url: str) -> None:
     page = visit(model_url)
     page.get_by_role("button", name="Layout").click()
     page.wait_for_selector("canvas")
@@ -301,19 +300,19 @@ def exported(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("panel", ["summary", "tensors", "layout", "numbers", "architecture"])
-def test_an_exported_page_works_from_disk(visit: Visit, exported: Path, panel: str) -> None:
+def test_an_exported_page_works_from_disk(visit: Visits, exported: Path, panel: str) -> None:
     page = settled(visit(f"{exported.as_uri()}#panel={panel}"))
     assert page.get_by_role("heading", level=1).inner_text() == "q4.gguf"
     assert page.locator(".problem").count() == 0
     assert page.locator(SHOWN[panel]).count() > 0
 
 
-def test_an_exported_page_says_what_it_lacks(visit: Visit, exported: Path) -> None:
+def test_an_exported_page_says_what_it_lacks(visit: Visits, exported: Path) -> None:
     page = settled(visit(f"{exported.as_uri()}#panel=microscope&mode=bytes"))
     assert "wb view" in page.locator("main").inner_text()
 
 
-def test_an_exported_page_has_the_values_that_were_asked_for(visit: Visit, models: Path, tmp_path: Path) -> None:
+def test_an_exported_page_has_the_values_that_were_asked_for(visit: Visits, models: Path, tmp_path: Path) -> None:
     wb.export_view(models / "f16.gguf", tmp_path / "page.html", models / "q4.gguf", values=True)
     url = (tmp_path / "page.html").as_uri()
     page = settled(visit(f"{url}#panel=numbers"))
@@ -326,14 +325,14 @@ def test_an_exported_page_has_the_values_that_were_asked_for(visit: Visit, model
     page.wait_for_selector(".changes")
 
 
-def test_an_exported_page_of_hostile_names(visit: Visit, models: Path, tmp_path: Path) -> None:
+def test_an_exported_page_of_hostile_names(visit: Visits, models: Path, tmp_path: Path) -> None:
     wb.export_view(models / "hostile.safetensors", tmp_path / "page.html")
     page = settled(visit(f"{(tmp_path / 'page.html').as_uri()}#panel=tensors"))
     assert page.evaluate("window.pwned") is None
     assert "</script>" in page.locator(".rows").inner_text()
 
 
-def test_a_notebook_shows_the_page(visit: Visit, models: Path, tmp_path: Path) -> None:
+def test_a_notebook_shows_the_page(visit: Visits, models: Path, tmp_path: Path) -> None:
     from weighbridge.page.book import Book
     from weighbridge.page.export import notebook_html
 
@@ -351,7 +350,7 @@ def pair_url(models: Path) -> Iterator[str]:
     yield from serving(models / "f16.gguf", models / "q4.gguf")
 
 
-def test_histograms_of_two_models_are_laid_over_each_other(visit: Visit, models: Path, pair_url: str) -> None:
+def test_histograms_of_two_models_are_laid_over_each_other(visit: Visits, models: Path, pair_url: str) -> None:
     """Both as shares of all values, on the edges of both; with a legend, and the same colours from either side."""
     name = "blk.1.ffn_down.weight"
     numbers = [[e.name for e in wb.inspect(models / f).tensors].index(name) for f in ("f16.gguf", "q4.gguf")]
@@ -376,7 +375,7 @@ def test_histograms_of_two_models_are_laid_over_each_other(visit: Visit, models:
         assert drawn > 3  # the ground, either alone, both
 
 
-def test_two_models_are_shown_one_above_the_other(visit: Visit, pair_url: str) -> None:
+def test_two_models_are_shown_one_above_the_other(visit: Visits, pair_url: str) -> None:
     page = settled(visit(at(pair_url, "layout")))
     assert page.locator("canvas").count() == 2
     moved = page.locator("section", has_text="What moved").locator("tbody tr").count()
@@ -387,10 +386,10 @@ def test_two_models_are_shown_one_above_the_other(visit: Visit, pair_url: str) -
     assert "Q4_K" in page.locator(".rows").inner_text()
 
 
-def test_steps_of_a_pickle_are_walked(visit: Visit, tmp_path: Path) -> None:
+def test_steps_of_a_pickle_are_walked(visit: Visits, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     torch.save({"weight": torch.ones(2, 3)}, tmp_path / "model.pt")
-    for url in serving(tmp_path / "model.pt"):
+    with visit.served(tmp_path / "model.pt") as url:
         page = settled(visit(at(url, "microscope")))
         assert page.locator(".steps tbody tr").count() == wb.explain(tmp_path / "model.pt").pickles[0].steps
         page.locator(".steps").focus()
@@ -399,12 +398,12 @@ def test_steps_of_a_pickle_are_walked(visit: Visit, tmp_path: Path) -> None:
         until(page, "document.querySelector('.meaning h3').textContent.startsWith('Step 3')")
 
 
-def test_stack_and_memo_are_shown_forward_and_back(visit: Visit, tmp_path: Path) -> None:
+def test_stack_and_memo_are_shown_forward_and_back(visit: Visits, tmp_path: Path) -> None:
     """After the step that fills the list, the memo shows it filled; a step back, empty again."""
     (tmp_path / "model.pkl").write_bytes(
         pickle.dumps([1, "x"], 2)
     )  # PROTO EMPTY_LIST BINPUT MARK 1 'x' BINPUT APPENDS STOP
-    for url in serving(tmp_path / "model.pkl"):
+    with visit.served(tmp_path / "model.pkl") as url:
         page = settled(visit(at(url, "microscope", mode="pickle")))
         memo = page.get_by_role("region", name="Memo").locator("tr")
         stack = page.locator(".pile li")
@@ -420,7 +419,7 @@ def test_stack_and_memo_are_shown_forward_and_back(visit: Visit, tmp_path: Path)
         assert stack.all_inner_texts() == ["'x'", "1", "— mark —", "list of 0"]
 
 
-def test_differences_are_those_of_diff(visit: Visit, models: Path, pair_url: str) -> None:
+def test_differences_are_those_of_diff(visit: Visits, models: Path, pair_url: str) -> None:
     page = settled(visit(at(pair_url, "diff")))
     report = wb.diff(models / "f16.gguf", models / "q4.gguf")
     figures = page.locator(".figures").inner_text().split("\n")
@@ -437,7 +436,7 @@ def test_differences_are_those_of_diff(visit: Visit, models: Path, pair_url: str
     assert [row.split()[0] for row in layers] == [str(row.layer) for row in report.layers]
 
 
-def test_what_else_differs_stands_side_by_side(visit: Visit, tmp_path: Path) -> None:
+def test_what_else_differs_stands_side_by_side(visit: Visits, tmp_path: Path) -> None:
     """A renamed tensor, a retyped one, both templates line by line."""
     from safetensors.numpy import save_file
 
@@ -450,7 +449,7 @@ def test_what_else_differs_stands_side_by_side(visit: Visit, tmp_path: Path) -> 
         save_file(tensors, tmp_path / side / "model.safetensors")
         (tmp_path / side / "config.json").write_text('{"model_type": "none"}')
         (tmp_path / side / "chat_template.jinja").write_text(f"{{{{ messages }}}}\n</script>{side}\nend\n")
-    for url in serving(tmp_path / "a", tmp_path / "b"):
+    with visit.served(tmp_path / "a", tmp_path / "b") as url:
         page = settled(visit(at(url, "diff")))
         rows = [
             row.locator("[role=cell]").all_inner_texts()[:2] for row in page.locator(".changes .rows [role=row]").all()
@@ -465,7 +464,7 @@ def test_what_else_differs_stands_side_by_side(visit: Visit, tmp_path: Path) -> 
         assert ["</script>a" in differ[0], "</script>b" in differ[1], len(differ)] == [True, True, 2]
 
 
-def test_the_cache_of_a_token_is_that_of_the_formula(visit: Visit, model_url: str) -> None:
+def test_the_cache_of_a_token_is_that_of_the_formula(visit: Visits, model_url: str) -> None:
     """Keys and values of 2 heads of 64 numbers in 16 bits, in each of 3 layers."""
     page = settled(visit(at(model_url, "architecture")))
     shown = page.locator("section", has_text="Cache of keys and values").locator(".figures").inner_text().split("\n")
@@ -473,7 +472,7 @@ def test_the_cache_of_a_token_is_that_of_the_formula(visit: Visit, model_url: st
     assert shown == [f"{each / 1000:.2f} kB", "per token of context", f"{each * 2048 / 1e6:.2f} MB", "for 2,048 tokens"]
 
 
-def test_bits_per_weight_by_layer_are_those_of_the_types(visit: Visit, models: Path, model_url: str) -> None:
+def test_bits_per_weight_by_layer_are_those_of_the_types(visit: Visits, models: Path, model_url: str) -> None:
     page = settled(visit(at(model_url, "numbers")))
     shown = sorted(page.locator(".heat td.n").all_inner_texts())
     tensors = wb.inspect(models / "q4.gguf").tensors
@@ -508,7 +507,7 @@ def chat_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     yield from serving(path)
 
 
-def test_a_template_is_rendered_and_one_that_eats_memory_is_stopped(visit: Visit, chat_url: str) -> None:
+def test_a_template_is_rendered_and_one_that_eats_memory_is_stopped(visit: Visits, chat_url: str) -> None:
     pytest.importorskip("jinja2")
     page = settled(visit(at(chat_url, "tokenizer")))
     page.wait_for_selector(".rendered")
@@ -518,7 +517,7 @@ def test_a_template_is_rendered_and_one_that_eats_memory_is_stopped(visit: Visit
     page.get_by_text("It took too much memory.").first.wait_for()
 
 
-def test_the_rendering_of_transformers_stands_beside_ours(visit: Visit, chat_url: str) -> None:
+def test_the_rendering_of_transformers_stands_beside_ours(visit: Visits, chat_url: str) -> None:
     pytest.importorskip("transformers")
     page = settled(visit(at(chat_url, "tokenizer")))
     page.get_by_text("the same", exact=True).wait_for()
@@ -531,7 +530,7 @@ def test_the_rendering_of_transformers_stands_beside_ours(visit: Visit, chat_url
     assert "Half of a dozen" in rows[-1]
 
 
-def test_tokens_are_found(visit: Visit, chat_url: str) -> None:
+def test_tokens_are_found(visit: Visits, chat_url: str) -> None:
     page = settled(visit(at(chat_url, "tokenizer")))
     assert page.locator("section", has_text="Special tokens").last.locator("tbody .token").all_inner_texts() == [
         "<|im|>"
@@ -541,7 +540,7 @@ def test_tokens_are_found(visit: Visit, chat_url: str) -> None:
 
 
 @pytest.mark.parametrize("tensor", ["token_embd.weight", "output_norm.weight"])
-def test_statistics_are_those_of_numpy(visit: Visit, models: Path, model_url: str, tensor: str) -> None:
+def test_statistics_are_those_of_numpy(visit: Visits, models: Path, model_url: str, tensor: str) -> None:
     with wb.open(models / "q4.gguf") as model:
         number = list(model).index(tensor)
         values = model[tensor].numpy("f32").astype(np.float64)
@@ -558,7 +557,7 @@ def test_statistics_are_those_of_numpy(visit: Visit, models: Path, model_url: st
     assert sum(int(count.replace(",", "")) for count in counts) == values.size
 
 
-def test_a_statistic_of_all_layers_is_read_when_asked(visit: Visit, models: Path, model_url: str) -> None:
+def test_a_statistic_of_all_layers_is_read_when_asked(visit: Visits, models: Path, model_url: str) -> None:
     page = settled(visit(at(model_url, "numbers")))
     page.get_by_label("Statistic").select_option("absmax")
     page.get_by_role("button", name="Read them").click()

@@ -6,19 +6,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.page.conftest import running
+from tests.page.conftest import Visits
 from tests.page.test_browser import ROWS, SHOWN, at, settled
 from tests.remote.servers import FileServer, Hub
 
 from weighbridge.reports.stores.listing import list_models
 
 COMMIT = "b" * 40
-Visit = Callable[..., Any]
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +61,7 @@ def in_hub_cache(folder: Path, model: Path) -> None:
 
 @pytest.mark.parametrize("store", ["ollama", "hub"])
 def test_an_entry_of_a_store_is_shown(
-    visit: Visit, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str
+    visit: Visits, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str
 ) -> None:
     if store == "ollama":
         in_ollama(tmp_path / "ollama", models / "q4.gguf")
@@ -73,7 +70,7 @@ def test_an_entry_of_a_store_is_shown(
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     (entry,) = list_models().entries
     assert entry.address is not None
-    with running(entry.address) as (url, _):
+    with visit.served(entry.address) as url:
         page = settled(visit(url))
         assert page.get_by_role("heading", level=1).inner_text().startswith("tiny")
         assert "verify: ok" in page.locator(".verdicts").inner_text()
@@ -81,10 +78,10 @@ def test_an_entry_of_a_store_is_shown(
             settled(visit(at(url, panel, tensor=1))).wait_for_selector(shown)
 
 
-def test_a_model_behind_an_address_is_shown(visit: Visit, models: Path) -> None:
+def test_a_model_behind_an_address_is_shown(visit: Visits, models: Path) -> None:
     """Only what is looked at is fetched."""
     server = FileServer({"/q4.gguf": models / "q4.gguf"})
-    with server.running(), running(f"{server.url}/q4.gguf") as (url, _):
+    with server.running(), visit.served(f"{server.url}/q4.gguf") as url:
         page = visit(at(url, "tensors"))
         page.wait_for_selector(ROWS)
         assert page.get_by_role("heading", level=1).inner_text() == "q4.gguf"
@@ -93,11 +90,11 @@ def test_a_model_behind_an_address_is_shown(visit: Visit, models: Path) -> None:
         assert shown == (models / "q4.gguf").read_bytes()[:512]
 
 
-def test_a_model_on_the_hub_is_shown(visit: Visit, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_on_the_hub_is_shown(visit: Visits, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("huggingface_hub")
     with Hub(models / "llama").running() as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
-        with running("hf://org/model") as (url, _):
+        with visit.served("hf://org/model") as url:
             page = settled(visit(url))
             assert page.get_by_role("heading", level=1).inner_text() == "model"
             page = settled(visit(at(url, "numbers", tensor=0)))

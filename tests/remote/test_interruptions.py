@@ -101,11 +101,24 @@ def test_a_file_that_fails_ends_the_wait_for_its_neighbours() -> None:
             found.result(SOON)
 
 
+#: Ctrl-C inside `Thread.start`: the thread runs, but the pool has not noted it and doesn't stop it at the end.
+BEGINS = """
+import threading
+from unittest.mock import patch
+start = threading.Thread.start
+def interrupted(thread):
+    start(thread)
+    raise KeyboardInterrupt
+with patch.object(threading.Thread, "start", interrupted):
+    source.read(500_000, 1000)
+"""
+
 #: What a process does while a server makes it wait, in another thread or in its own.
 ENDS = {
     "without closing": "source.advise([(500_000, 1000)]); sys.stdin.readline()",
     "by Ctrl-C": "source.read(500_000, 1000)",
     "by Ctrl-C, a neighbour": "prepare([path.parent / 'y'])",
+    "interrupted before the pool knows its thread": BEGINS,
 }
 
 

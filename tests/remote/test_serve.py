@@ -59,7 +59,7 @@ def serving(
             time.sleep(0.01)
         yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
         server.should_exit = True
-        thread.join(10)
+        thread.join(60)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def quantized(models: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def ask(url: str, **headers: str) -> SimpleNamespace:
     request = urllib.request.Request(url, headers={k.replace("_", "-"): v for k, v in headers.items()})
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return SimpleNamespace(status=answer.status, headers=answer.headers, body=answer.read())
     except urllib.error.HTTPError as error:
         with error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import shutil
@@ -61,7 +60,7 @@ def nginx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     process, port = next(filter(None, (started(folder) for _ in range(9))))
     yield f"http://127.0.0.1:{port}"
     process.terminate()
-    process.wait(30)
+    process.wait(60)
 
 
 def started(folder: Path) -> tuple[subprocess.Popen[bytes], int] | None:
@@ -71,8 +70,7 @@ def started(folder: Path) -> tuple[subprocess.Popen[bytes], int] | None:
     (folder / "conf").write_text(user + CONF.format(folder=folder, port=port))
     process = subprocess.Popen([str(NGINX), "-c", str(folder / "conf"), "-p", str(folder)], stderr=subprocess.DEVNULL)
     while process.poll() is None:
-        with contextlib.suppress(OSError):
-            socket.create_connection(("127.0.0.1", port), 0.1).close()
+        if (folder / "pid").exists():  # written once it listens
             return process, port
         time.sleep(0.05)
     return None

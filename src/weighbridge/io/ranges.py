@@ -10,6 +10,7 @@ way: at most `CONNECTIONS` requests of at most `REQUEST` bytes.
 
 from __future__ import annotations
 
+import atexit
 import mmap
 import threading
 from bisect import bisect_right, insort
@@ -195,9 +196,18 @@ class RangeCache:
 CACHED: Final = RangeCache()
 
 
+def at_end_of_threads(act: Callable[[], object]) -> None:
+    """Call `act` when the interpreter ends, before it waits for threads: earlier than what `atexit` knows, and before
+    `concurrent.futures` joins the threads of pools, which registers itself in the same way."""
+    getattr(threading, "_register_atexit", atexit.register)(act)
+
+
 @cache
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="weighbridge-remote")
+    pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="weighbridge-remote")
+    # Ctrl-C inside `submit` may leave a running thread that the pool has not noted: only `shutdown` reaches it.
+    at_end_of_threads(lambda: pool.shutdown(wait=False, cancel_futures=True))
+    return pool
 
 
 class RangeSource(Source):

@@ -9,7 +9,6 @@ to are credentials and appear in no message.
 
 from __future__ import annotations
 
-import atexit
 import random
 import re
 import sys
@@ -27,7 +26,7 @@ from urllib.request import getproxies
 
 from weighbridge.base.errors import RemoteError
 from weighbridge.base.limits import MIB
-from weighbridge.io.ranges import CONNECTIONS
+from weighbridge.io.ranges import CONNECTIONS, at_end_of_threads
 
 if TYPE_CHECKING:
     import ssl
@@ -45,8 +44,7 @@ _GONE: Final = frozenset({404, 410})
 _CONTENT_RANGE: Final = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 _STEP: Final = 0.1  # seconds within which a wait learns that nobody needs it any more
 _ENDING: Final = threading.Event()
-# The interpreter joins the threads of pools before it calls what `atexit` knows: as `concurrent.futures` does it.
-getattr(threading, "_register_atexit", atexit.register)(_ENDING.set)
+at_end_of_threads(_ENDING.set)
 _LEAST_WAIT: Final = 0.02  # counts for tries that bring a little each
 _SECRETS: Final = frozenset({"authorization", "cookie"})
 
