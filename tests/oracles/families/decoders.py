@@ -19,7 +19,7 @@ _DEEPSEEK: dict[str, Any] = GQA | BPE | {
 
 _EXAONE: dict[str, Any] = GQA | BPE | theta(5000.0) | {
     "model_type": "exaone4", "vocab_size": vocabularies.BPE_SIZE, "head_dim": 16, "hidden_act": "silu",
-    "sliding_window": None, "tie_word_embeddings": False,
+    "sliding_window": None, "layer_types": ["full_attention"] * 2, "tie_word_embeddings": False,
 }  # fmt: skip
 
 
