@@ -147,6 +147,19 @@ def mx_load(path: str) -> Callable[[], Any]:
     return lambda: touched(np.array(array, copy=False) for array in mx.load(path).values())
 
 
+def wb_mlx(path: str) -> Callable[[], Any]:
+    import numpy as np
+
+    from weighbridge import provider
+
+    def work() -> int:
+        with provider(path, device="mlx", names="stored") as weights:
+            arrays = [weights.get(name) for name in weights]
+        return touched(np.array(array, copy=False) for array in arrays)
+
+    return work
+
+
 def wb_bf16(path: str) -> Callable[[], Any]:
     from weighbridge import open as wb_open
 
@@ -247,6 +260,7 @@ TASKS: dict[str, Task] = {
     "fastsafetensors": fastsafetensors,
     "runai": runai,
     "mx-load": mx_load,
+    "wb-mlx": wb_mlx,
     "torch-load-touched": torch_load_touched,
     "wb-bf16": wb_bf16,
     "gguf-bf16": gguf_bf16,
@@ -256,11 +270,26 @@ TASKS: dict[str, Task] = {
 }
 
 
+def status(key: str) -> int:
+    """Bytes, of Linux's account of this process."""
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
+
+
+def restarted_peak() -> int | None:
+    """Forget the peak of memory so far: the bytes in memory now, pages of files too; None where there is no /proc."""
+    try:
+        with open("/proc/self/clear_refs", "w") as refs:
+            refs.write("5")
+        return status("VmRSS")
+    except OSError:
+        return None
+
+
 def peak_memory() -> int:
     """Bytes. VmHWM belongs to this program; ru_maxrss would also know the process that started it."""
     try:
-        with open("/proc/self/status") as status:
-            return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+        return status("VmHWM")
     except OSError:
         import resource
 
@@ -281,10 +310,12 @@ def main() -> None:
     work = make(path)
     if cold:
         evicted(path)
+    peak, start = peak_memory(), restarted_peak()
     times = [clocked(work)]
     while sum(times) < _ENOUGH and not cold:
         times.append(clocked(work))
-    print(json.dumps({"seconds": statistics.median(times), "memory": peak_memory()}))
+    grown = None if start is None else peak_memory() - start
+    print(json.dumps({"seconds": statistics.median(times), "memory": max(peak, peak_memory()), "grown": grown}))
 
 
 if __name__ == "__main__":

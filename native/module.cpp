@@ -3,6 +3,7 @@
 #include "calls.hpp"
 #include "dispatch.hpp"
 #include "headers.hpp"
+#include "merges.hpp"
 #include "pickles.hpp"
 #include "strings.hpp"
 
@@ -145,6 +146,10 @@ nb::tuple read_strings(Bytes buffer, u64 at, u64 count, u32 width, bool big_endi
   return nb::make_tuple(out, w.at);
 }
 
+bool distinct_strings(Bytes buffer, u64 at, u64 count, u32 width, bool big_endian) {
+  return distinct_words(walk(buffer, at, width, big_endian), count);
+}
+
 // Where a pickle of plain data and tensors ends that begins at the buffer's first byte (0 of any other), and the
 // storages that it names: key and bytes.
 nb::tuple plain_pickle_end(Bytes buffer, Bytes names) {
@@ -186,6 +191,22 @@ nb::object plain_safetensors(Bytes json, Bytes types, u64 start, u64 size, nb::t
   for (const auto& [key, value] : found.metadata) metadata[text(key)] = text(value);
   if (tensors.size() != found.tensors.size() || metadata.size() != found.metadata.size()) return nb::none();  // repeated
   return nb::make_tuple(tensors, metadata);
+}
+
+// ---------------------------------------------------------------- merges
+
+// How many merges, and their GGUF strings; None of merges that aren't plain. `tokens`: a dict with the texts as keys.
+nb::object gguf_merges(Bytes json, nb::dict tokens) {
+  TextSet known(tokens.size());
+  for (auto [key, _] : tokens) {
+    Py_ssize_t length;
+    const char* data = PyUnicode_AsUTF8AndSize(key.ptr(), &length);
+    if (!data) return PyErr_Clear(), nb::none();  // a lone surrogate
+    if (!known.add({data, size_t(length)})) return nb::none();
+  }
+  const PlainMerges found = plain_merges(view(json), known);
+  if (!found.plain) return nb::none();
+  return nb::make_tuple(found.count, nb::bytes(found.strings.data(), found.strings.size()));
 }
 
 }  // namespace
@@ -243,6 +264,10 @@ NB_MODULE(_native, m) {
         "Fill int64 positions of GGUF strings and one end; how many strings.");
   m.def("read_strings", read_strings, "buffer"_a, "at"_a, "count"_a, "width"_a, "big_endian"_a,
         "GGUF strings as a list of str, and the position behind them.");
+  m.def("distinct_strings", distinct_strings, "buffer"_a, "at"_a, "count"_a, "width"_a, "big_endian"_a,
+        "Whether GGUF strings are whole, all different, and none empty or with a NUL.");
+  m.def("gguf_merges", gguf_merges, "json"_a, "tokens"_a,
+        "How many merges a tokenizer.json has, and their GGUF strings; None of merges that aren't plain.");
   m.def("plain_pickle_end", plain_pickle_end, "buffer"_a, "names"_a,
         "Where a pickle of plain data and tensors ends (0 of any other), and its storages.");
   m.def("plain_safetensors", plain_safetensors, "json"_a, "types"_a, "start"_a, "size"_a, "dtypes"_a, "entry"_a,

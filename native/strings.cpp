@@ -1,5 +1,10 @@
 #include "strings.hpp"
 
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+#include <unordered_set>
+
 namespace weighbridge {
 
 bool StringWalk::next(const u8*& text, u64& length) {
@@ -14,6 +19,18 @@ bool StringWalk::next(const u8*& text, u64& length) {
   text = data + at + width;
   length = n;
   at += width + n;
+  return true;
+}
+
+bool distinct_words(StringWalk walk, u64 count) {
+  std::unordered_set<std::string_view> seen;
+  seen.reserve(std::min(count, walk.size / 8));
+  const u8* text;
+  u64 length;
+  for (u64 done = 0; done < count; ++done) {
+    if (!walk.next(text, length) || !length || std::memchr(text, 0, length)) return false;
+    if (!seen.emplace(reinterpret_cast<const char*>(text), length).second) return false;
+  }
   return true;
 }
 

@@ -17,4 +17,7 @@ struct StringWalk {
   bool next(const u8*& text, u64& length);
 };
 
+// Whether the next `count` strings are all whole, each other than the rest, and none empty or with a NUL in it.
+bool distinct_words(StringWalk walk, u64 count);
+
 }  // namespace weighbridge

@@ -191,6 +191,37 @@ def test_models_take_a_device_map(model: Mapping[str, np.ndarray], tmp_path: Pat
         assert found["embed.weight"].data_ptr() == source["embed.weight"].torch().data_ptr()  # still the file's pages
 
 
+class Copied(Placed):
+    """As torch copies: a tensor that is made in inference mode takes no values in a thread that isn't."""
+
+    @staticmethod
+    def _copied(source: memoryview, target: Any, at: int) -> None:
+        import torch
+
+        target[at : at + len(source)].copy_(torch.frombuffer(source, dtype=torch.uint8))
+
+
+def test_devices_are_filled_whatever_mode_the_caller_is_in(
+    model: Mapping[str, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch: Any = pytest.importorskip("torch", reason=NOTHING)
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *size, device, **how: empty(*size, device="cpu", **how))
+    with wb.open(tmp_path / "x.safetensors") as source, torch.inference_mode():
+        found = to_devices({name: source[name].node for name in source}, {"": "cuda", "none": "cpu"}, cuda=Copied)
+    for name, array in model.items():
+        assert np.array_equal(found[name].numpy(), array)
+
+
+def test_the_usual_device_of_a_caller_changes_nothing(model: Mapping[str, np.ndarray], tmp_path: Path) -> None:
+    torch: Any = pytest.importorskip("torch", reason=NOTHING)
+    with wb.open(tmp_path / "x.safetensors") as source, torch.device("meta"):
+        found = source.torch()
+        cast = source["layers.0.weight"].torch(dtype="f32")
+    assert {t.device.type for t in (*found.values(), cast)} == {"cpu"}
+    assert found["none"].shape == (0, 4)
+
+
 def test_cuda_has_the_same_values(model: Mapping[str, np.ndarray], tmp_path: Path) -> None:
     torch: Any = pytest.importorskip("torch", reason=NOTHING)
     if not torch.cuda.is_available():

@@ -67,6 +67,9 @@ class CopyStream:
 class Event:
     early = False  # a fault: it is behind nothing
 
+    def __init__(self, *, blocking: bool = False) -> None:
+        assert blocking, "a thread that waits would keep a core busy"
+
     def record(self, stream: CopyStream) -> None:
         with stream.lock:
             self.stream, self.position = stream, 0 if self.early else len(stream.queue)
@@ -115,7 +118,9 @@ class Torch:
     def empty(self, size: int, *, dtype: str, pin_memory: bool = False, device: str = "") -> Memory:
         array = np.zeros(size, np.uint8)
         if pin_memory:
+            assert device == "cpu", "a caller may have made another device the usual one"
             self.pinned.append(array)
+            device = ""
         return Memory(self, array, device)
 
     def frombuffer(self, data: memoryview, *, dtype: str) -> Memory:

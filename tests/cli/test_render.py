@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import io
 import json
+import re
 import struct
 import sys
 from collections.abc import Callable
@@ -181,6 +182,40 @@ def test_a_table_on_a_terminal_has_colours_but_not_those_of_the_file(screen: Cal
     assert "\x1b[31mb" not in shown.replace("\x1b[1;31mb", "")
     assert "\\x1b[31m" in shown
     assert "\x1b[" in shown
+
+
+MODELS: list[list[render.Cell]] = [
+    ["ollama", "hf.co/bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q8_0", "gguf", "2026-11-23"],
+    ["lmstudio", "publisher/tiny", "safetensors, damaged", "2026-11-24"],
+]
+#: Columns of the terminal -> the table's lines.
+NARROW = {
+    "100": ["store     name                                                  format                used",
+            "ollama    hf.co/bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q8_0  gguf                  2026-11-23",
+            "lmstudio  publisher/tiny                                        safetensors, damaged  2026-11-24"],
+    "80": ["store     name                                  format                used",
+           "ollama    hf.co/bartowski/Meta-Llama-3.1-8B-In  gguf                  2026-11-23",
+           "          struct-GGUF:Q8_0",
+           "lmstudio  publisher/tiny                        safetensors, damaged  2026-11-24"],
+    "60": ["name", "  store     format                used",
+           "hf.co/bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q8_0", "  ollama    gguf                  2026-11-23",
+           "publisher/tiny", "  lmstudio  safetensors, damaged  2026-11-24"],
+    "40": ["name", "  store     format            used", "hf.co/bartowski/Meta-Llama-3.1-8B-Instru", "ct-GGUF:Q8_0",
+           "  ollama    gguf              2026-11-23", "publisher/tiny", "  lmstudio  safetensors,      2026-11-24",
+           "            damaged"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("columns", NARROW)
+def test_a_narrow_terminal_breaks_one_column(
+    columns: str, screen: Callable[[], Terminal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = screen()
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("NO_COLOR", "1")
+    render.table(["store", "name", "format", "used"], MODELS)
+    lines = [line.rstrip() for line in re.sub("\x1b\\[[0-9;]*m", "", terminal.getvalue()).splitlines()]
+    assert lines == NARROW[columns]
 
 
 def test_json_on_a_terminal_is_indented_and_can_not_act(screen: Callable[[], Terminal]) -> None:

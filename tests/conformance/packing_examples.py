@@ -122,6 +122,7 @@ EXAMPLES: dict[str, list[Callable[[], Example]]] = {
         lambda: made(weight_packed=raw("U8", OUT, IN * 3 // 4),
                      weight_scale=raw("U8", OUT, IN // 32, low=110, high=140)),
     ],
+    "fp4.scale": [lambda: made(weight=raw("I8", OUT, IN // 2), scale=raw("F8_E8M0", OUT, IN // 32, low=110, high=140))],
     "modelopt-nvfp4": [lambda: made(weight=raw("U8", OUT, IN // 2),
                                     weight_scale=raw("F8_E4M3", OUT, IN // 16, high=100),
                                     weight_scale_2=floats("F32", 1), input_scale=floats("F32", 1))],

@@ -185,8 +185,8 @@ GGUF: dict[str, tuple[Callable[[gguf_file.File], object], str]] = {
         r"tokenizer\.ggml\.token_type: .*\(expected 704, found 9\)",
     ),
     "an unknown model": (
-        put("model", lambda v: "plamo2"),
-        r"'plamo2' .*no form in a model folder[\s\S]*--no-tokenizer",
+        put("model", lambda v: "hybriddna"),
+        r"'hybriddna' .*no form in a model folder[\s\S]*--no-tokenizer",
     ),
     "an unknown pre-tokenizer": (put("pre", lambda v: "own"), r"no pre-tokenizer named 'own'[\s\S]*--no-tokenizer"),
 }

@@ -384,7 +384,7 @@ def test_a_folder_without_a_tokenizer_is_refused_or_becomes_a_gguf_that_says_so(
 def test_a_gguf_whose_tokenizer_we_cannot_write_is_refused_or_goes_without(folder: Path, tmp_path: Path) -> None:
     model, odd = tmp_path / "m.gguf", tmp_path / "odd.gguf"
     wb.convert(folder, model)
-    wb.edit(model, set={"tokenizer.ggml.model": "plamo2"}, output=odd)
+    wb.edit(model, set={"tokenizer.ggml.model": "hybriddna"}, output=odd)
     with pytest.raises(UnsupportedError, match="--no-tokenizer"):
         wb.plan_convert(odd, tmp_path / "back")
     plan = wb.plan_convert(odd, tmp_path / "back", tokenizer=False)

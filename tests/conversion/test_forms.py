@@ -157,8 +157,9 @@ def test_a_shelf_knows_its_repositories_and_nothing_else(model: Path) -> None:
         assert set(shelf.files("tiny-GGUF") or {}) == {"tiny-Q8_0.gguf"}
         for name in ("..", "tiny/..", "", "nothing", "tiny-mlx-4bit", "../models/tiny"):
             assert not shelf.files(name)
-        assert shelf.gguf("tiny", "q8_0") is not None
-        assert shelf.gguf("tiny", "../q8_0") is None
+        assert [shelf.known(name) for name in ("tiny", "TINY-GGUF", "none")] == ["tiny", "tiny", None]
+        assert shelf.gguf("tiny", "Q8_0") is not None
+        assert shelf.gguf("tiny", "../Q8_0") is None
 
 
 def test_a_folder_without_models(tmp_path: Path) -> None:

@@ -81,12 +81,25 @@ def test_limits_of_the_count(way: str) -> None:
 @examples(300)
 def test_native_equals_python_on_any_bytes(data: bytes, at: int, count: int, width: int, big: bool) -> None:
     at = min(at, len(data))
-    both = []
+    both: list[list[object]] = []
     for module in (door.native, None):
         saved, door.native = door.native, module
         try:
             walks = (door.skip_strings, door.string_offsets, door.read_strings)
             both.append([walk(data, at, count, width, big) for walk in walks])
+            both[-1].append(door.distinct_strings(data[at:], count, width, big))
         finally:
             door.native = saved
     assert both[0] == both[1]
+
+
+@pytest.mark.parametrize("width", [4, 8])
+@pytest.mark.parametrize("big", [False, True])
+def test_distinct_strings(width: int, big: bool, way: str) -> None:
+    different = [b"a", b"b", b"ab", "\u0120".encode(), b"\xff"]
+    wrong: list[list[bytes]] = [[b"a", b"b", b"a"], [b"a", b""], [b"a\0b"], [b"\xff", b"a", b"\xff"]]
+    assert door.distinct_strings(pack(different, width, big), len(different), width, big)
+    assert door.distinct_strings(b"", 0, width, big)
+    assert not door.distinct_strings(pack(different, width, big)[:-1], len(different), width, big)
+    assert not door.distinct_strings(pack(different, width, big), 1 << 100, width, big)
+    assert not any(door.distinct_strings(pack(texts, width, big), len(texts), width, big) for texts in wrong)

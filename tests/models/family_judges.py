@@ -18,9 +18,10 @@ import numpy as np
 from tests.models.record_families import GOLDEN, HEAD, digest, read, values, write, writing
 from tests.oracles.families import CASES, UNSAID
 
-from weighbridge.base.dtypes import BY_NAME, F32
+from weighbridge.base.dtypes import BY_NAME, F16, F32
 from weighbridge.base.errors import FormatError
 from weighbridge.base.spec import Spec
+from weighbridge.conversion import dtype_policy
 from weighbridge.models.arch import kv_tensors as keyed
 from weighbridge.models.arch.config import LOCAL_THETA, THETA
 from weighbridge.models.arch.expand import Sizes, applies
@@ -145,6 +146,7 @@ _HEADED = {
     "minimax-m3",
     "qwen",
     "rwkv7",
+    "plamo",
     "codeshell",
     "gpt-oss",
     "falcon-h1",
@@ -315,6 +317,24 @@ def judge_codes(family: Family, model: str) -> None:
     assert family.holding_blocks(sizes, roles) is None
     one = next(i for i in coded if family.rows[i[0]].kind == "expert")
     assert family.holding_blocks(sizes, {**coded, one: roles[one]}) is None
+
+
+def judge_types(family: Family, model: str) -> None:
+    """Where the reference gives a matrix the type of its source, whatever is asked for, so do we."""
+    recorded, sizes = golden()[model].get("types"), sizes_of(family, model)
+    if recorded is None:
+        return
+    kept = family.dialects["gguf"].kept_dtypes
+    names = {i: name for name, place in family.expansion("hf", sizes).places.items() for i in place.instances}
+    for name, kind in recorded["gguf"].items():
+        slot = family.expansion("gguf", sizes).places[name]
+        stored = recorded["hf"][names[slot.instances[0]]]
+        spec = Spec(slot.shape, BY_NAME[stored])
+        own = dtype_policy.kept_dtype(name, spec, _PACKINGS.get(stored, stored), kept)
+        assert (own or dtype_policy.gguf_dtype(name, spec, F16)).name == kind, f"{model}: {name}"
+
+
+_PACKINGS = {"F8_E4M3": "fp8", "I8": "mxfp4"}  # by the type of what is multiplied with the scales
 
 
 def _in_codes(node: Any) -> Node:
@@ -568,6 +588,7 @@ JUDGES: tuple[Callable[[Family, str], None], ...] = (
     judge_numbers,
     judge_further,
     judge_codes,
+    judge_types,
     judge_shards,
     judge_losses,
     judge_nulls,

@@ -40,6 +40,8 @@ _NO_FURTHER = {"bailing_moe"}  # of which mlx-lm loads no folder that has a laye
 
 def values(name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """The numbers of a Hugging Face tensor: its name's own."""
+    if name.endswith("tid2eid"):
+        return np.random.default_rng(crc32(name.encode())).integers(0, 6, shape).astype(np.float32)
     return np.random.default_rng(crc32(name.encode())).standard_normal(shape, np.float32)
 
 
@@ -76,6 +78,7 @@ def main(names: list[str]) -> None:
 def _record(case: Any, parent: Path) -> dict[str, Any]:
     import transformers
     from tests.oracles import folded, models
+    from tests.oracles.families import CASES
 
     folder = models.build(case, parent / case.name)
     arrays = _renumber(folder)
@@ -99,6 +102,8 @@ def _record(case: Any, parent: Path) -> dict[str, Any]:
         if config["model_type"] in _NO_FURTHER:
             given = {n: a for n, a in given.items() if not n.startswith(f"model.layers.{config['num_hidden_layers']}.")}
         out["mlx"] = {n: _brief(a) for n, a in _mlx(config, given).items()}
+    if "types" in case.recorded:
+        out["types"] = _types(CASES[f"{case.name}-published"], parent)
     if "mxfp4" in case.recorded:
         out["mxfp4"] = {n: _brief(a) for n, a in _as_blocks(arrays).items()}
     defaults = model_class.config_class().to_dict() if model_class else case.defaults
@@ -160,13 +165,14 @@ def _reference(folder: Path, parent: Path, case: Any) -> dict[str, Any]:
     )
     from tests.models.record_reference import _keys
     from tests.oracles import twins
-    from tests.oracles.reference_converter import with_hparams
+    from tests.oracles.reference_converter import with_hparams, with_narrow_plamo
 
     twin = twins.STAND_INS[case.config.replace("Config", "ForCausalLM")] if case.twin else None
     if twin is not None:
         (parent / "twin").mkdir()
         twin.write(folder, parent / "twin")
         folder = parent / "twin"
+    with_narrow_plamo()
     files = {}
     for dtype, number in (("f32", 0), ("f16", 1)):
         files[dtype] = parent / f"{dtype}.gguf"
@@ -176,7 +182,7 @@ def _reference(folder: Path, parent: Path, case: Any) -> dict[str, Any]:
         model.lerp_weights = {}  # RWKV's classes keep them from one conversion to the next
         for cls in (model, getattr(model, "Ministral3Model", model)):  # Mistral3Model leaves the work to another
             cls.set_vocab = lambda self: None
-        with torch.inference_mode(), _exact_exp(), _without_recursion():
+        with torch.inference_mode(), _exact_exp(), _without_recursion(), _of_floats():
             given = {"hparams": known} if case.hparams else {}  # some classes read config.json in a way of their own
             model(folder, gguf.LlamaFileType(number), files[dtype], **given).write()
     plain, half = (gguf.GGUFReader(path) for path in files.values())
@@ -186,8 +192,27 @@ def _reference(folder: Path, parent: Path, case: Any) -> dict[str, Any]:
         if twin is None or not t.name.endswith(twin.beyond)
     ]
     named = ("general.file_type", "general.quantization_version", "general.architecture")
-    keys = [k for k in _keys(plain) if not k[0].startswith("general.") or k[0] in named]
+    keys = [k for k in _keys(plain) if not k[0].startswith(("general.", "tokenizer.chat")) or k[0] in named]
     return {"gguf": tensors, "keys": keys}
+
+
+def _types(case: Any, parent: Path) -> dict[str, Any]:
+    """The types of a model as it is published and of what the reference makes of it: f16 is asked for."""
+    import gguf
+    import torch
+    from conversion import ModelBase, ModelType, get_model_architecture, get_model_class
+    from safetensors import safe_open
+    from tests.oracles import models
+
+    folder, path = models.build(case, parent / case.name), parent / "types.gguf"
+    architecture = get_model_architecture(ModelBase.load_hparams(folder, False), ModelType.TEXT)
+    model = get_model_class(architecture)
+    model.set_vocab = lambda self: None
+    with torch.inference_mode():
+        model(folder, gguf.LlamaFileType(1), path).write()
+    with safe_open(folder / "model.safetensors", "np") as source:
+        stored = {name: source.get_slice(name).get_dtype() for name in source.keys()}  # noqa: SIM118
+    return {"hf": stored, "gguf": {t.name: t.tensor_type.name for t in gguf.GGUFReader(path).tensors}}
 
 
 @contextmanager
@@ -204,6 +229,33 @@ def _without_recursion() -> Iterator[None]:
         yield
     finally:
         BaichuanModel.modify_tensors = plain
+
+
+@contextmanager
+def _of_floats() -> Iterator[None]:
+    """b11549's DeepseekV4Model takes experts in MXFP4 alone, and gives matrices the type of their source. Here it
+    writes the experts' floats in the same places, and what it writes is in the type that is asked for."""
+    from conversion.base import LazyTorchTensor, TextModel
+    from conversion.deepseek import DeepseekV4Model  # type: ignore[import-not-found]
+
+    replaced = ("_write_mxfp4_expert_tensor", "tensor_force_quant", "prepare_tensors")
+    plain = {key: getattr(DeepseekV4Model, key) for key in replaced}
+
+    def write(self: Any, layer: int, part: str, key: Any) -> list[str]:
+        names = [f"layers.{layer}.ffn.experts.{e}.{part}.weight" for e in range(self.hparams["n_routed_experts"])]
+        experts = np.stack([LazyTorchTensor.to_eager(self.model_tensors[n]()).numpy() for n in names])
+        halves = self.ftype.name == "MOSTLY_F16"
+        self.gguf_writer.add_tensor(self.format_tensor_name(key, layer), experts.astype("f2") if halves else experts)
+        return names
+
+    DeepseekV4Model._write_mxfp4_expert_tensor = write
+    DeepseekV4Model.tensor_force_quant = lambda *_: False
+    DeepseekV4Model.prepare_tensors = TextModel.prepare_tensors  # without a file type of its own
+    try:
+        yield
+    finally:
+        for key, method in plain.items():
+            setattr(DeepseekV4Model, key, method)
 
 
 @contextmanager

@@ -159,6 +159,13 @@ def _joined_faults(document: Document) -> Iterator[tuple[str, Fault]]:
             yield f"dialect {name}: mtp prefix {old}", _set(("dialect", name, "mtp_prefixes", old), "else.")
         for i, group in enumerate(options.get("write_groups", ())):
             yield f"write_groups: order {i}", _set(("dialect", name, "write_groups", i), group[::-1])
+        for i, group in enumerate(by_layer := options.get("write_by_layer", ())):
+            rest = [*by_layer[:i], *by_layer[i + 1 :]]
+            yield f"write_by_layer: not {i}", _set(("dialect", name, "write_by_layer"), rest)
+            if len(group) > 1:
+                yield f"write_by_layer: order {i}", _set(("dialect", name, "write_by_layer", i), group[::-1])
+        for source in options.get("kept_dtypes", ()):
+            yield f"kept_dtypes: {source}", _set(("dialect", name, "kept_dtypes", source), ...)
 
 
 _COLUMNS = (

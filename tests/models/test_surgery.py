@@ -36,7 +36,7 @@ GRAPHS = {
     f.gguf: rules
     for f in families().values()
     if (rules := f.document.layer_rules).graph_every > 1 or rules.graph_unrotated > 1
-} | dict(layers._unlisted_graphs())
+}
 COUNT = 8
 KEPT = (1, 2, 4, 5, 6)
 LETTERS = list("abcdefgh")
@@ -202,7 +202,8 @@ SILENT = {
 
 def test_every_silent_pattern_is_compared() -> None:
     ruled = {name for name, f in families().items() if f.document.layer_rules.every}
-    assert ruled - {"gemmaembedding"} == {*SILENT.values()}  # which is a gemma3_text, too
+    others = {"gemmaembedding", "plamo3"}  # the one is a gemma3_text, too; transformers has no class of the other
+    assert ruled - others == {*SILENT.values()}
 
 
 @pytest.mark.oracle
@@ -279,7 +280,6 @@ def test_the_patterns_of_graphs_are_those_of_llama_cpp() -> None:
     ours = {name: (rules.graph_every, rules.graph_first) for name, rules in GRAPHS.items() if rules.graph_every > 1}
     assert ours.items() <= found.items()
     assert "n_no_rope_layer_step = 4" in (folder / "smollm3.cpp").read_text()
-    assert not layers._unlisted_graphs().keys() & {f.gguf for f in families().values()}
     assert {name for name, rules in GRAPHS.items() if rules.graph_unrotated > 1} == {"smollm3", "llama4", "afmoe"}
 
 

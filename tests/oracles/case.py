@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tests.oracles import vocabularies
@@ -93,7 +95,9 @@ class Case:
     unit: bool = False  # whether a GGUF has the rows of its output at length 1
     twin: bool = False  # the reference converts none of its class: it is asked for the model of twins.STAND_INS
     mtp: bool = False  # a layer that predicts further tokens behind the others
-    mxfp4: bool = False  # experts in MXFP4 and the rest in bfloat16, as gpt-oss is published
+    # what packs its folder as it is published: experts in MXFP4 and the rest in bfloat16, and whatever else
+    packed: Callable[[Path], None] | None = None
+    returns: bool = True  # whether a GGUF of its folder gives that back, byte for byte
     beside: tuple[str, ...] = ()  # names of other parts of the model in published files
     part_type: str = ""  # `model_type` of the part that writes where its config hasn't that of its class
     apart: tuple[str, ...] = ()  # how names of other parts among its own tensors begin
@@ -103,12 +107,12 @@ class Case:
     @property
     def stored(self) -> str:
         """torch's name of the type that its folder is in."""
-        return "bfloat16" if self.mxfp4 else "float32"
+        return "bfloat16" if self.packed else "float32"
 
     @property
     def asked(self) -> str:
         """The type that is asked for where nothing is to be rounded: what is in codes stays so."""
-        return "auto" if self.mxfp4 else "f32"
+        return "auto" if self.packed else "f32"
 
     @property
     def whole(self) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tests.oracles import families, mtp, mxfp4, twins, vocabularies
+from tests.oracles import families, mtp, plain, twins, vocabularies
 from tests.oracles.case import Case
 from tests.oracles.llamacpp import answer
 
@@ -263,6 +263,18 @@ def drawn(name: str, shape: Sequence[int], generator: Any, spreads: Spreads) -> 
     return (torch.randn(tuple(shape), generator=generator) * std + mean).bfloat16()
 
 
+ROUTES = "tid2eid"  # how the names of tables end that choose the experts of a token
+EXPERTS = 6  # of the small models that have such a table
+
+
+def routes(name: str, shape: Sequence[int], generator: Any) -> Any:
+    """Such a table: for each token different experts."""
+    import torch
+
+    first = torch.randint(0, EXPERTS, (shape[0], 1), generator=generator.manual_seed(len(name)))
+    return (first + torch.arange(shape[1])) % EXPERTS
+
+
 def build(case: Case, folder: Path, *, dtype: str = "float32") -> Path:
     """`folder` with weights, config, tokenizer and, for the embedding model, its pooling files."""
     import torch
@@ -284,8 +296,8 @@ def build(case: Case, folder: Path, *, dtype: str = "float32") -> Path:
     narrow.save_pretrained(folder, **case.save)
     if case.further:
         _add(folder / "model.safetensors", case, dtype)
-    if case.mxfp4:
-        mxfp4.pack(folder)
+    if case.packed:
+        case.packed(folder)
     if case.mtp:
         mtp.add(folder)
     if case.v4:
@@ -317,10 +329,13 @@ def _published(case: Case, folder: Path, dtype: str) -> Path:
 
     size, generator = vocabularies.SIZES[case.tokenizer], torch.Generator().manual_seed(20)
     tensors = {n: drawn(n, s, generator, case.spreads).to(getattr(torch, dtype)) for n, s in case.shapes.items()}
+    tensors |= {n: routes(n, s, torch.Generator()) for n, s in case.shapes.items() if n.endswith(ROUTES)}
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     config = {"architectures": [case.config], "vocab_size": size, "torch_dtype": dtype, **case.options, **case.said}
     (folder / "config.json").write_text(json.dumps(config, indent=2))
     vocabularies.WRITERS[case.tokenizer](folder)
+    if case.packed:
+        case.packed(folder)
     if case.pools:
         _write_pooling(folder, config["hidden_size"])
     return folder
@@ -399,7 +414,7 @@ def load(folder: Path, *, embedding: bool = False, **config: Any) -> Any:
 
     torch.set_num_threads(1)  # as ggml, see llamacpp.THREADS
     if (twin := twins.of(folder)) is not None:
-        return twin.load(folder)
+        return twin.load(folder, **config) if isinstance(twin, plain.Plain) else twin.load(folder)
     settings = transformers.AutoConfig.from_pretrained(folder)
     classifier = settings.architectures[0].endswith("ForSequenceClassification")
     encoder = transformers.AutoModelForSequenceClassification if classifier else transformers.AutoModel

@@ -22,12 +22,12 @@ class Plain:
     forward: Callable[[Config, Weights, Any], Any]
     encodes: bool = False
 
-    def load(self, folder: Path) -> Callable[..., Any]:
-        """The model with a folder's weights in f32, called as transformers' are."""
+    def load(self, folder: Path, **settings: Any) -> Callable[..., Any]:
+        """The model with a folder's weights in f32, called as transformers' are; `settings` override its config."""
         from safetensors.torch import load_file
         from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
 
-        config = json.loads((folder / "config.json").read_text())
+        config = json.loads((folder / "config.json").read_text()) | settings
         weights = {name: tensor.float() for name, tensor in load_file(folder / "model.safetensors").items()}
 
         def run(ids: Any) -> Any:

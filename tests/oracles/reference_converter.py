@@ -127,6 +127,19 @@ def with_hparams(known: dict[str, Any], hparams: dict[str, Any]) -> dict[str, An
     return {key: value for key, value in (known | own).items() if own.get(key, "") is not None}
 
 
+def with_narrow_plamo() -> None:
+    """PLaMo's class of the reference asserts the width of the one published model, 5120: its two moves of heads, for 40
+    heads of any width."""
+    from conversion.plamo import PlamoModel  # type: ignore[import-not-found]
+
+    PlamoModel.shuffle_attn_q_weight = lambda self, data: (
+        data.reshape(8, 5, -1, data.shape[1]).permute(1, 0, 2, 3).reshape(data.shape)
+    )
+    PlamoModel.shuffle_attn_output_weight = lambda self, data: (
+        data.reshape(data.shape[0], 8, 5, -1).permute(0, 2, 1, 3).reshape(data.shape)
+    )
+
+
 # --- the process itself ---------------------------------------------------------------------------------------------
 
 
@@ -135,6 +148,7 @@ def _run(tree: str, job: Job) -> str | None:
 
     original, load = TextModel.get_vocab_base_pre, ModelBase.load_hparams
     known = _with_own_mtp(ModelBase)
+    with_narrow_plamo()
     try:
         if job.pre is not None:
             TextModel.get_vocab_base_pre = lambda self, tokenizer: job.pre

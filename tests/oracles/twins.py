@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.oracles import plain
+from tests.oracles import plain, plain_plamo
 
 Config = dict[str, Any]
 Tensors = dict[str, Any]
@@ -75,7 +75,7 @@ class Twin:
 def of(folder: Path) -> Twin | plain.Plain | None:
     """The twin of a folder's class, where that is none of transformers', or what else computes it."""
     said = json.loads((folder / "config.json").read_text()).get("architectures") or [""]
-    return TWINS.get(said[0]) or plain.MODELS.get(said[0])
+    return TWINS.get(said[0]) or plain.MODELS.get(said[0]) or plain_plamo.MODELS.get(said[0])
 
 
 def _renamed(name: str, pairs: Pairs) -> str:

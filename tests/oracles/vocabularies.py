@@ -10,8 +10,9 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ UNIGRAM_PIECES, SENTINELS = 600, 4
 T5_SIZE, XLMR_SIZE, CAMEMBERT_SIZE = 608, 602, 605  # T5's embedding has more rows than its tokenizer has tokens
 RANKS = 700
 RWKV_SIZE = 352
+PLAMO_SIZE = 704
+PLAMO = ("plamo2", "plamo3")
 TEKKEN_SPECIAL, TEKKEN_SIZE, KIMI_SIZE = 20, 704, 720
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}"
 _TAIL = r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -89,6 +92,8 @@ def owner(kind: str, folder: Path) -> Encode:
         return _sentencepiece_encode
     if kind == "rwkv":
         return _longest_match
+    if kind in PLAMO:
+        return partial(_best_cut, apart=kind == "plamo3")
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -488,6 +493,60 @@ def _longest_match(text: str) -> list[int]:
     return out
 
 
+@cache
+def plamo_tokens() -> list[list[Any]]:
+    """PLaMo's own tokens, every byte, then words and their beginnings with scores; a Japanese one."""
+    from collections import Counter
+
+    own = [f"<|plamo:{name}|>" for name in ("unk", "bos", "eos", "pad", "cls", "sep", "mask", "op", "tag")]
+    kinds = {"<|plamo:unk|>": "UNKNOWN", "<|plamo:op|>": "NORMAL"}
+    words = Counter(word for line in text() for word in f" {line}".replace(" ", "\n ").split("\n"))
+    parts: Counter[str] = Counter()
+    for word, count in words.items():
+        for n in range(1, min(len(word), 9) + 1):
+            parts[word[:n]] += count
+    chosen = [part for part, _ in parts.most_common(PLAMO_SIZE - 256 - len(own) - 6)]
+    scored = enumerate(dict.fromkeys([*chosen, "漢字", "<|plamo:begin_"]))
+    return [
+        *([name, 0.0, kinds.get(name, "CONTROL")] for name in own),
+        *([f"<0x{i:02X}>", 0.0, "BYTE"] for i in range(256)),
+        *([part, -2.0 - rank / 64, "NORMAL"] for rank, part in scored),
+    ]
+
+
+def write_plamo(folder: Path, number: int) -> None:
+    """tokenizer.jsonl, with more numbers in a line than are read, and its settings; fewer tokens than the embedding has
+    rows."""
+    rows = [[*row, 1, 1.5] for row in plamo_tokens()]
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+    (folder / "tokenizer.jsonl").write_text("".join(lines), "utf-8")
+    named = {f"{role}_token": f"<|plamo:{role}|>" for role in ("bos", "eos", "pad", "unk")}
+    flags = {"add_bos_token": True, "add_eos_token": False, "clean_up_tokenization_spaces": False}
+    _json(folder / "tokenizer_config.json", {"tokenizer_class": f"Plamo{number}Tokenizer", **named, **flags})
+
+
+def _best_cut(text: str, *, apart: bool) -> list[int]:
+    """bos, and the tokens of the best sum of scores; `apart`: PLaMo 3 cuts around runs first."""
+    runs = (match[0] for match in re.finditer(r" {2,}|([^\n])\1{3,}|(?:(?! {2}|([^\n])\2{3}).|\n)+", text))
+    return [1, *(token for run in (runs if apart else [text]) for token in _cut(run))]
+
+
+def _cut(text: str) -> list[int]:
+    known = {row[0]: (round(row[1] * 1e4), i) for i, row in enumerate(plamo_tokens()) if row[2] != "BYTE"}
+    longest = max(map(len, known))
+    cost, step = [0] * (len(text) + 1), [1] * (len(text) + 1)
+    for at in range(len(text) - 1, -1, -1):
+        pieces = [text[at : at + n] for n in range(1, min(longest, len(text) - at) + 1)]
+        sums = [(cost[at + len(piece)] - known[piece][0], -len(piece)) for piece in pieces if piece in known]
+        cost[at], step[at] = min([*sums, (cost[at + 1] + 10_000_000, 0)])
+    out, at = [], 0
+    while at < len(text):
+        piece = text[at : at - step[at]]
+        out += [known[piece][1]] if piece else [9 + byte for byte in text[at].encode()]
+        at += len(piece) or 1
+    return out
+
+
 WRITERS: dict[str, Callable[[Path], None]] = {
     "none": lambda folder: None,
     "roberta": write_roberta,
@@ -506,6 +565,8 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "tekken": write_tekken,
     "kimi": write_kimi,
     "rwkv": write_rwkv,
+    "plamo2": partial(write_plamo, number=2),
+    "plamo3": partial(write_plamo, number=3),
 }
 SIZES = {
     "none": BPE_SIZE,
@@ -525,6 +586,8 @@ SIZES = {
     "tekken": TEKKEN_SIZE,
     "kimi": KIMI_SIZE,
     "rwkv": RWKV_SIZE,
+    "plamo2": PLAMO_SIZE,
+    "plamo3": PLAMO_SIZE,
 }
 PRE = {
     "none": None,
@@ -544,4 +607,6 @@ PRE = {
     "tekken": "tekken",
     "kimi": "kimi-k2",
     "rwkv": None,
+    "plamo2": "default",
+    "plamo3": "default",
 }

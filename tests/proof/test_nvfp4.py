@@ -172,7 +172,7 @@ def test_only_where_llama_cpp_multiplies_with_it() -> None:
     assert ggml.split_global_scale("llama", "token_embd.weight", scaled()) is None
     assert ggml.split_global_scale("qwen2", "blk.0.ffn_up.weight", scaled()) is None
     assert ggml.split_global_scale("llama", "blk.0.attn_q.weight", scaled(columns=48)) is None
-    near = plan._transcoded("token_embd.weight", scaled(), F16, keep=True, options=GgufOptions(inexact="near"))
+    near = plan._transcoded("token_embd.weight", scaled(), F16, GgufOptions(inexact="near"))
     assert (near.move.kind, near.tensors) == ("decoded", {})
 
 

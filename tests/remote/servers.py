@@ -50,6 +50,13 @@ class Faults:
     latency: float = 0.0
 
 
+class _Server(ThreadingHTTPServer):
+    """With room for clients that connect all at once: a connection that finds none is tried again after a second."""
+
+    request_queue_size = 128
+    daemon_threads = True
+
+
 @dataclass
 class FileServer:
     """Serves `files` (path -> bytes or a file). `check(request)` may answer with a status of its own."""
@@ -72,8 +79,7 @@ class FileServer:
 
     @contextmanager
     def running(self) -> Iterator[FileServer]:
-        server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        server.daemon_threads = True
+        server = _Server(("127.0.0.1", 0), _handler(self))
         if self.tls is not None:
             server.socket = self.tls.wrap_socket(server.socket, server_side=True)
         self.url = f"{'https' if self.tls else 'http'}://127.0.0.1:{server.server_address[1]}"

@@ -16,8 +16,6 @@ from weighbridge.base.errors import RemoteError
 from weighbridge.cli.main import main
 from weighbridge.io.location import open_source
 
-pytest.importorskip("httpx2")
-
 DATA = random.Random(2).randbytes(300_000)
 NAME = "/models/a b.bin"
 

@@ -7,7 +7,6 @@ import base64
 import gzip
 import random
 import re
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -351,17 +350,6 @@ def test_no_network(hub: Hub, capsys: pytest.CaptureFixture[str], connect: Conne
     text = run(capsys, "inspect", "hf://org/model", code=2)
     assert "127.0.0.1:1" in text
     assert "hint" in text
-
-
-def test_a_missing_extra_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, url in (("huggingface_hub", "hf://o/m"), ("httpx2", "https://h/x"), ("obstore", "s3://bucket/x")):
-        with monkeypatch.context() as patch:
-            for module in [m for m in sys.modules if m == name or m.startswith(f"{name}.")]:
-                patch.delitem(sys.modules, module)
-            patch.setitem(sys.modules, name, None)
-            assert "weighbridge[remote]" in run(capsys, "inspect", url, code=2)
 
 
 # ---------------------------------------------------------------- the cache

@@ -21,8 +21,6 @@ from weighbridge.base.errors import RemoteError
 from weighbridge.io.location import open_source, prepare
 from weighbridge.io.ranges import REQUEST, RangeCache, RangeSource
 
-pytest.importorskip("httpx2")
-
 DATA = bytes(1 << 20)
 SOON = 60  # seconds, of a loaded machine; the servers ask for more
 LONG = {"Retry-After": "115"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import signal
 import subprocess
@@ -27,6 +26,7 @@ from weighbridge.conversion.forms.shelf import Shelf
 pytest.importorskip("uvicorn")
 pytest.importorskip("starlette")
 from weighbridge.adapters.serving import hub_server
+from weighbridge.shipping.ollama.pull import PullableModels
 
 FORMS = ("Q8_0", "Q4_K_M", "safetensors")
 
@@ -37,12 +37,15 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def serving(
-    models: Path, token: str | None = None, log: list[tuple[str, str, str | None]] | None = None
+    models: Path,
+    token: str | None = None,
+    log: list[tuple[str, str, str | None]] | None = None,
+    note: Callable[[str], None] = print,
 ) -> Iterator[str]:
-    """`log`: gets method, path and range of every request."""
+    """`log`: gets method, path and range of every request; `note`: what Ollama doesn't get."""
     uvicorn = pytest.importorskip("uvicorn")
     with Shelf(models, FORMS) as shelf:
-        app = hub_server.app(shelf, token)
+        app = hub_server.app(shelf, PullableModels(shelf, note), token)
 
         async def logged(scope: Any, receive: Any, send: Any) -> None:
             if log is not None and scope["type"] == "http":
@@ -119,17 +122,6 @@ def test_our_own_commands_read_from_it(
     assert (tmp_path / "o" / "tiny-Q4_K_M.gguf").read_bytes() == quantized
     assert main(["hash", f"ollama://{url.removeprefix('http://')}/local/tiny:q4_k_m"]) == 0
     assert hashlib.sha256(quantized).hexdigest() in capsys.readouterr().out
-
-
-def test_ollama_pulls_the_manifest_then_each_blob_and_finds_its_digest(url: str, quantized: bytes) -> None:
-    manifest = json.loads(ask(f"{url}/v2/local/tiny/manifests/Q4_K_M").body)
-    assert manifest["schemaVersion"] == 2
-    for layer in (manifest["config"], *manifest["layers"]):
-        blob = ask(f"{url}/v2/local/tiny/blobs/{layer['digest']}").body
-        assert (len(blob), f"sha256:{hashlib.sha256(blob).hexdigest()}") == (layer["size"], layer["digest"])
-    assert manifest["layers"][0]["size"] == len(quantized)
-    for name in ("tiny/manifests/Q9", "none/manifests/Q4_K_M", f"tiny/blobs/sha256:{'0' * 64}"):
-        assert ask(f"{url}/v2/local/{name}").status == 404
 
 
 FILE = "local/tiny-GGUF/resolve/main/tiny-Q4_K_M.gguf"

@@ -1,8 +1,7 @@
-"""Our server, with what llama.cpp and Ollama do: llama.cpp's own download code, Ollama's requests one by one."""
+"""Our server, with what llama.cpp does: its own download code."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
@@ -32,13 +31,6 @@ def log() -> list[tuple[str, str, str | None]]:
 def url(models: Path, log: list[tuple[str, str, str | None]]) -> Iterator[str]:
     yield from serving(models, TOKEN, log)
 
-
-@pytest.fixture(scope="module")
-def open_url(models: Path) -> Iterator[str]:
-    yield from serving(models)
-
-
-# ---------------------------------------------------------------- llama.cpp
 
 #: `llama-server -hf NAME` up to the loading: common_models_handler_init, then _apply (common/arg.h).
 DOWNLOAD = """
@@ -116,70 +108,3 @@ def test_llama_cpp_s_requests_answered(url: str, quantized: bytes) -> None:
         assert answer.headers["Accept-Ranges"] == "bytes"
         assert int(answer.headers["Content-Length"]) == len(quantized)
     assert ask(url + get[1], **allowed).body == quantized
-
-
-# ---------------------------------------------------------------- Ollama
-
-
-class NoRedirects(urllib.request.HTTPRedirectHandler):
-    """As Ollama's CheckRedirect: another host's address is taken from the answer and not followed."""
-
-    def redirect_request(self, *_: object) -> None:
-        return None
-
-
-class OllamaPull:
-    """`ollama pull` (server/images.go PullModel, server/download.go), request by request.
-
-    `least`: bytes of the shortest part; 100 MB in Ollama."""
-
-    def __init__(self, url: str, repository: str, least: int = 100_000_000) -> None:
-        self.base, self.least = f"{url}/v2/{repository}", least
-        self.open = urllib.request.build_opener(NoRedirects).open
-
-    def get(self, address: str, method: str = "GET", **headers: str) -> tuple[dict[str, str], bytes]:
-        request = urllib.request.Request(address, method=method, headers={"User-Agent": "ollama/0", **headers})
-        with self.open(request, timeout=60) as answer:
-            return {k.lower(): v for k, v in answer.headers.items()}, answer.read()
-
-    def pull(self, tag: str) -> dict[str, bytes]:
-        accept = "application/vnd.docker.distribution.manifest.v2+json"
-        manifest = json.loads(self.get(f"{self.base}/manifests/{tag}", Accept=accept)[1])
-        layers = [*manifest["layers"], manifest["config"]]
-        return {layer["mediaType"]: self.blob(layer["digest"]) for layer in layers}
-
-    def blob(self, digest: str) -> bytes:
-        address = f"{self.base}/blobs/{digest}"
-        total = int(self.get(address, "HEAD")[0]["content-length"])
-        size = min(max(total // 16, self.least), 1_000_000_000)
-        direct = urllib.parse.urljoin(address, self.get(address)[0]["location"])  # "no Location header" else
-        parts = [
-            self.get(direct, Range=f"bytes={start}-{min(start + size, total) - 1}")[1]
-            for start in range(0, total, size)
-        ]
-        data = b"".join(parts)
-        assert f"sha256:{hashlib.sha256(data).hexdigest()}" == digest
-        return data
-
-
-@pytest.mark.parametrize("least", [100_000_000, 10_000])
-def test_ollama_pulls_a_form(least: int, open_url: str, quantized: bytes) -> None:
-    pulled = OllamaPull(open_url, "local/tiny", least).pull("Q4_K_M")
-    assert pulled["application/vnd.ollama.image.model"] == quantized
-    assert json.loads(pulled["application/vnd.docker.container.image.v1+json"])["file_type"] == "Q4_K_M"
-
-
-def test_ollama_shows_why_a_form_is_not_there(tmp_path: Path) -> None:
-    from tests.reports.makers import llama_folder
-
-    llama_folder(tmp_path / "models" / "untokenized", shards=1)
-    for url in serving(tmp_path / "models"):
-        with pytest.raises(urllib.error.HTTPError) as error:
-            OllamaPull(url, "local/untokenized").pull("Q4_K_M")
-        assert error.value.code == 400  # at 404 Ollama says that the file does not exist
-        assert "tokenizer" in error.value.read().decode()
-        error.value.close()
-        for page in ("local/untokenized-GGUF", "api/models/local/untokenized-GGUF"):
-            answer = ask(f"{url}/{page}")
-            assert (answer.status, answer.headers["X-Error-Code"]) == (404, "RepoNotFound")
-            assert "tokenizer" in answer.headers["X-Error-Message"]

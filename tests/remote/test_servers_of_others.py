@@ -49,7 +49,6 @@ def free_port() -> int:
 def nginx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if NGINX is None:
         pytest.skip("NOT CHECKED against nginx: install Debian's nginx-light")
-    pytest.importorskip("httpx2")
     folder = tmp_path_factory.mktemp("nginx")
     (folder / "www").mkdir()
     (folder / "www" / "model.bin").write_bytes(DATA)

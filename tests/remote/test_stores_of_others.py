@@ -106,7 +106,6 @@ def test_manifests_that_are_none(text: bytes, tmp_path: Path) -> None:
 
 
 def test_a_model_of_a_registry_is_read_by_ranges(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("httpx2")
     with FileServer({f"/blob/{SHA}": GGUF}).running() as cdn, FileServer().running() as server:
         server.files["/v2/me/tiny/manifests/latest"] = manifest()
         server.faults.redirect = lambda path: f"{cdn.url}/blob/{SHA}" if "/blobs/" in path else None

@@ -218,6 +218,14 @@ def a_download_that_stopped_in_reserved_space(folder: Path) -> Path:
     return file
 
 
+@case("file/unwritten-tail", words="stops inside a row, and 1 whole matrices")
+def a_download_that_stopped_inside_a_row(folder: Path) -> Path:
+    file = folder / "x.safetensors"
+    data = m.safetensors({"a": ("U8", (100, 1000), b"\x01" * 100_000), "b": ("U8", (100, 1000), b"\x01" * 100_000)})
+    file.write_bytes(data[: len(data) - 150_500] + bytes(150_500))
+    return file
+
+
 @case("file/hole", words="never written")
 def a_hole(folder: Path) -> Path:
     size, file = 1 << 20, folder / "x.safetensors"

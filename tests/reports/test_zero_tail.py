@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 import weighbridge as wb
+from weighbridge.base.dtypes import BF16
 from weighbridge.base.limits import MIB, ZERO_SCAN
+from weighbridge.containers.base import Entry
 from weighbridge.io.source import FileSource, Source
-from weighbridge.reports.verify.zeros import ZeroTail, zero_tail_of
+from weighbridge.reports.verify.zeros import ZeroTail, unwritten, zero_tail_of
 
 
 class Sparse(Source):
@@ -69,3 +71,43 @@ def _sparse(path: Path, format: str, size: int) -> None:
     with path.open("wb") as file:
         file.write(header)
         file.truncate(len(header) + size)
+
+
+ROW, ROWS = 4096, 64  # bytes of a row, rows of a matrix
+
+
+def matrices(*names: str) -> list[Entry]:
+    size = ROW * ROWS
+    return [Entry(name, BF16, (ROWS, ROW // 2), n * size, size) for n, name in enumerate(names)]
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize(
+    ("row", "into", "certain"),
+    [
+        (3, 2048, True),  # inside a row, with rows behind it
+        (3, 0, False),  # rows of padding begin where a row does
+        (3, ROW - 100, False),  # and columns of padding before its end
+        (ROWS - 1, 2048, False),  # the last row may end in anything
+        (ROWS, 0, False),  # whole matrices: layers that were added and never trained
+    ],
+)
+def test_zeros_that_no_model_ends_in(row: int, into: int, certain: bool, sampled: bool) -> None:
+    entries = matrices("a", "b", "c")
+    start = row * ROW + into
+    why = unwritten(Sparse(3 * ROWS * ROW, start), entries, ZeroTail(start, sampled))
+    assert (why is not None) == certain
+    assert unwritten(Sparse(ROWS * ROW, start), entries[:1], ZeroTail(start, sampled)) is None  # nothing whole
+
+
+def test_a_model_of_zeros_alone_and_one_that_was_never_trained() -> None:
+    size = 2 * ROWS * ROW
+    assert unwritten(Sparse(size, 0), matrices("a", "b"), ZeroTail(0, False)) == "all 2 matrices are zero"
+    fresh = matrices("q.lora_A.weight", "q.lora_B.weight")
+    assert unwritten(Sparse(size, size // 4 + 10), fresh, ZeroTail(size // 4 + 10, False)) is None
+
+
+def test_samples_that_are_not_zero_end_the_certainty() -> None:
+    """What looked like zeros by samples may have values between them."""
+    size, start = 3 * ROWS * ROW, 3 * ROW + 2048
+    assert unwritten(Sparse(size, size), matrices("a", "b", "c"), ZeroTail(start, True)) is None

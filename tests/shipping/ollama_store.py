@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 LAYERS = {
-    *("model", "projector", "adapter", "template", "system", "params", "messages", "license"),
+    *("model", "projector", "adapter", "draft", "template", "system", "params", "messages", "license"),
 }
 
 

@@ -21,8 +21,8 @@ import weighbridge as wb
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
 from weighbridge.cli.main import cli
 from weighbridge.io.sink.store import StoreWriter
-from weighbridge.models.modelfile import parse_modelfile
-from weighbridge.shipping.ollama import human_number
+from weighbridge.models.modelfile import COMMANDS, parse_modelfile
+from weighbridge.shipping.ollama.content import human_number
 
 
 @pytest.fixture
@@ -81,6 +81,45 @@ def test_what_the_store_has_beside_the_weights_is_listed(
     assert {"template", "system", "params"} <= set(re.findall(r"\w+", note))
     with plan(str(gguf), tmp_path) as made:
         assert not [note for note in made.notes if "Ollama" in note]
+
+
+def test_what_the_store_says_goes_on_to_the_next(gguf: Path, root: Path, tmp_path: Path) -> None:
+    file = tmp_path / "Modelfile"
+    file.write_text(
+        f'FROM {gguf}\nDRAFT {gguf}\nTEMPLATE "{{{{ .Prompt }}}}"\nSYSTEM Be kind.\nPARAMETER num_ctx 4096\n'
+        'PARAMETER stop x\nPARAMETER stop y\nPARAMETER use_mmap false\nMESSAGE user Hi\nLICENSE """MIT\n"""\n'
+        "RENDERER qwen3-coder\nPARSER qwen3-coder\nREQUIRES 0.14.0\n"
+    )
+    wb.ship("ollama", file, "tiny")
+    first = ollama_store.read(root, "tiny")
+    assert {k: first.config[k] for k in ("renderer", "parser", "requires")} == {
+        "renderer": "qwen3-coder", "parser": "qwen3-coder", "requires": "0.14.0",
+    }  # fmt: skip
+    assert {part for part, _ in first.layers} == {
+        *("model", "draft", "template", "system", "params", "messages", "license"),
+    }
+    wb.ship("ollama", "ollama://tiny", "next")
+    assert ollama_store.read(root, "next") == first
+    text = wb.plan_ship("ollama", "ollama://tiny", "again", modelfile=tmp_path / "m").report.text
+    assert {i.command for i in parse_modelfile(text).instructions} == set(COMMANDS) - {"ADAPTER"}
+    wb.ship("ollama", "ollama://tiny", "smaller", type="Q8_0")
+    stored = ollama_store.read(root, "smaller")
+    assert (stored.config["file_type"], stored.one("system")) == ("Q8_0", b"Be kind.")
+
+
+@pytest.mark.parametrize(
+    ("part", "data"),
+    [("params", b"[1]"), ("params", b"{"), ("messages", b'{"role":1}'), ("messages", b"[3]"), ("system", b"\xff")],
+)
+def test_a_store_whose_texts_are_damaged(part: str, data: bytes, gguf: Path, root: Path, tmp_path: Path) -> None:
+    file = tmp_path / "Modelfile"
+    file.write_text(f"FROM {gguf}\nSYSTEM Be kind.\nPARAMETER num_ctx 4096\nMESSAGE user Hi\n")
+    wb.ship("ollama", file, "tiny")
+    manifest = json.loads((root / "manifests/registry.ollama.ai/library/tiny/latest").read_bytes())
+    (digest,) = [layer["digest"] for layer in manifest["layers"] if layer["mediaType"].endswith(part)]
+    (root / "blobs" / digest.replace(":", "-")).write_bytes(data)
+    with pytest.raises(FormatError):
+        wb.ship("ollama", "ollama://tiny", "next")
 
 
 def test_a_sharded_gguf_is_merged(gguf: Path, root: Path, tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from tests.shipping.models import CHATML
 from weighbridge.adapters import chat_template
 from weighbridge.adapters.chat_template import Conversation, render_chats
 from weighbridge.base.errors import UnsupportedError
-from weighbridge.shipping.dates import seconds
-from weighbridge.shipping.turns import translate
+from weighbridge.shipping.ollama.dates import seconds
+from weighbridge.shipping.ollama.turns import translate
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 _LLAMA3 = (

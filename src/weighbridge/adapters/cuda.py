@@ -48,17 +48,21 @@ class CudaDevice:
     def staging(self, size: int) -> memoryview:
         with self._lock:
             kept = self._pinned.get(size, [])
-            whole = kept.pop() if kept else self.torch.empty(size + BLOCK, dtype=self.torch.uint8, pin_memory=True)
+            whole = kept.pop() if kept else self._new(size + BLOCK)
         self._taken.append((size, whole))
         start = -whole.data_ptr() % BLOCK
         found: memoryview = whole.numpy()[start : start + size].data
         return found
 
+    def _new(self, size: int) -> Any:
+        """Pinned memory, also where the caller has made another device than the CPU the usual one."""
+        return self.torch.empty(size, dtype=self.torch.uint8, device="cpu", pin_memory=True)
+
     def copy(self, source: memoryview, target: Any, at: int) -> Pending:
         staged = self.torch.frombuffer(source, dtype=self.torch.uint8)
         with self.torch.cuda.stream(self.stream):
             target[at : at + len(source)].copy_(staged, non_blocking=True)
-            event = self.torch.cuda.Event()
+            event = self.torch.cuda.Event(blocking=True)  # who waits for it leaves its core to the readers
             event.record(self.stream)
         return _Event(event)
 
@@ -119,7 +123,8 @@ def _target(tensor: LogicalTensor, device: str) -> tuple[torch.Tensor, TensorRea
     if not isinstance(tensor, Stored) or tensor.spec.dtype.torch is None or read_of(tensor, None) is None:
         return None
     kind, shape = tensor.spec.dtype, tensor.spec.shape
-    target = torch.empty(tensor.spec.nbytes, dtype=torch.uint8, device=device)
+    with torch.inference_mode(False):  # no other thread may fill a tensor that is made in that mode
+        target = torch.empty(tensor.spec.nbytes, dtype=torch.uint8, device=device)
     read = read_of(tensor, target)
     shape = (*shape[:-1], shape[-1] // kind.block) if shape else ()
     return None if read is None else (target.view(torch_dtype(kind)).reshape(shape), read)

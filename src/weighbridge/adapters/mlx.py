@@ -1,18 +1,27 @@
-"""Tensors as MLX arrays, mlx imported only when asked for. MLX copies whatever it is given from Python."""
+"""Tensors as MLX arrays, mlx imported only when asked for. MLX copies whatever array it is given from Python; what it
+loads from a file it reads into memory of its own. So a large tensor is given to it as a file."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from io import RawIOBase
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from weighbridge.adapters.numpy import to_numpy
 from weighbridge.base.dtypes import F32, DType
-from weighbridge.tensors.nodes import LogicalTensor, Node
+from weighbridge.base.limits import MIB
+from weighbridge.tensors.filling import fill
+from weighbridge.tensors.nodes import LogicalTensor, Node, as_node
 
 if TYPE_CHECKING:
     import mlx.core as mx
 
 #: Types that MLX has, by our names.
 _MLX = frozenset({"BOOL", "U8", "U16", "U32", "U64", "I8", "I16", "I32", "I64", "F16", "BF16", "F32", "C64"})
+#: Smaller tensors are copied: reading a file starts a thread of MLX's.
+_AS_FILE: Final = MIB
 
 
 def to_mlx(tensor: LogicalTensor, dtype: DType | None = None) -> mx.array:
@@ -22,4 +31,46 @@ def to_mlx(tensor: LogicalTensor, dtype: DType | None = None) -> mx.array:
 
     stored = tensor.spec.dtype if isinstance(tensor, Node) else None
     wanted = dtype or (stored if stored is not None and stored.name in _MLX else F32)
-    return mx.array(to_numpy(tensor, wanted))
+    node = as_node(tensor, wanted)
+    if node.spec.nbytes < _AS_FILE or wanted.name not in _MLX:
+        return mx.array(to_numpy(node))
+    return _TensorFile(node).loaded()
+
+
+class _TensorFile(RawIOBase):
+    """A safetensors file of one tensor, of which MLX reads the header, then the values in one call, by a thread of its
+    own. An exception in that call would end the process with the program, so it is kept and raised afterwards."""
+
+    name = "tensor.safetensors"
+
+    def __init__(self, node: Node) -> None:
+        self._node, self._at, self._error = node, 0, list[BaseException]()
+        entry = {"dtype": node.spec.dtype.safetensors, "shape": node.spec.shape, "data_offsets": [0, node.spec.nbytes]}
+        text = json.dumps({"w": entry}).encode()
+        self._header = len(text).to_bytes(8, "little") + text
+
+    def loaded(self) -> mx.array:
+        """The array. Errors: what reading the tensor raises."""
+        import mlx.core as mx
+
+        load: Any = mx.load  # its stub asks for more of a file than it does
+        found: mx.array = load(self, format="safetensors")["w"]
+        if self._error:
+            raise self._error[0]
+        return found
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset + (0, self._at, len(self._header) + self._node.spec.nbytes)[whence]
+        return self._at
+
+    def readinto(self, out: Any) -> int:
+        """Header or values: MLX asks for one or the other."""
+        try:
+            if self._at < len(self._header):
+                out[:] = self._header[self._at : self._at + len(out)]
+            else:
+                fill(self._node, np.frombuffer(out, np.uint8))
+        except BaseException as error:
+            self._error.append(error)
+        self._at += len(out)
+        return len(out)

@@ -42,7 +42,7 @@ def to_torch(node: LogicalTensor, dtype: DType | None = None, device: str | None
     *lead, last = node.spec.shape or (1,)
     shape = (*lead, last // node.spec.dtype.block) if node.spec.shape else ()
     if not node.spec.nbytes:
-        out = torch.empty(shape, dtype=kind)
+        out = torch.empty(shape, dtype=kind, device="cpu")
     else:
         view = mapped(node, private=True)
         data = filled(node).data if view is None else view

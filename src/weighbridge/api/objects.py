@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Unpack, cast
 
 from weighbridge.api.keywords import Path, SourceKeywords
 from weighbridge.base.closeable import Closing
 from weighbridge.base.dtypes import dtype as _dtype
 from weighbridge.base.errors import UsageError
+from weighbridge.models.names import tensors_named
+from weighbridge.models.open import SourceOptions, open_model
 
 if TYPE_CHECKING:
     import torch
@@ -17,10 +19,11 @@ if TYPE_CHECKING:
 
     from weighbridge.adapters.cuda import Devices
     from weighbridge.containers.base import Entry
-    from weighbridge.models.checkpoint import Checkpoint, SourceOptions
+    from weighbridge.models.checkpoint import Checkpoint
     from weighbridge.tensors.nodes import LogicalTensor, Node
 
 Names = Literal["stored", "logical", "canonical", "hf", "gguf", "mlx", "akunu"]
+_AS_USUAL: Final = SourceOptions()
 
 
 def open(path: Path, *, names: Names = "logical", **options: Unpack[SourceKeywords]) -> Model:
@@ -32,9 +35,7 @@ def open(path: Path, *, names: Names = "logical", **options: Unpack[SourceKeywor
     dialect's, "akunu" that engine's. `options`: fields of `SourceOptions`.
     Errors: FormatError, UnsupportedError, OSError.
     """
-    from weighbridge.models.open import SourceOptions, open_model
-
-    source = SourceOptions(**options)
+    source = SourceOptions(**options) if options else _AS_USUAL
     return Model(open_model(path, source), names, source)
 
 
@@ -175,7 +176,7 @@ class Model(Closing, Mapping[str, Tensor]):
     ) -> None:  # fmt: skip
         """`share`: the rank, of so many, that `checkpoint` is the part of."""
         self.checkpoint, self.names, self._options, self.share = checkpoint, names, options, share
-        self._nodes = _named_tensors(checkpoint, names)
+        self._nodes = tensors_named(checkpoint, names)
         own = self._nodes is checkpoint.stored and checkpoint.nodes is None
         self._entries = checkpoint.index.by_name if own else {}
         self._cache: dict[Any, Any] | None = None
@@ -284,20 +285,12 @@ class Model(Closing, Mapping[str, Tensor]):
 
 
 def _reopened(path: str, names: Names, options: SourceOptions | None, share: tuple[int, int] | None) -> Model:
-    from weighbridge.models.open import SourceOptions, open_model
-
     model = Model(open_model(path, options or SourceOptions()), names, options)
     return model if share is None else model.rank(share[0], of=share[1])
 
 
 def _tensor_of(model: Model, name: str) -> Tensor:
     return model[name]
-
-
-def _named_tensors(checkpoint: Checkpoint, names: str) -> Mapping[str, LogicalTensor]:
-    from weighbridge.models.names import tensors_named
-
-    return tensors_named(checkpoint, names)
 
 
 def _named(dtype: str | None) -> Any:

@@ -73,6 +73,22 @@ def plain_safetensors(
     return native.plain_safetensors(json, types, start, size, dtypes, entry) if native is not None else None
 
 
+def gguf_merges(json: Buffer, tokens: dict[str, int]) -> tuple[int, bytes] | None:
+    """How many merges an array in a tokenizer.json has, and their GGUF strings, if it is spelled as writers spell it
+    and all are of `tokens`. None of any other, and where there is no extension (or one from before this function)."""
+    walk = getattr(native, "gguf_merges", None)
+    return walk(json, tokens) if walk is not None else None
+
+
+def distinct_strings(buffer: Buffer, count: int, width: int, big_endian: bool) -> bool:
+    """Whether a buffer begins with `count` whole strings, each other than the rest, and none empty or with a NUL."""
+    if (walk := getattr(native, "distinct_strings", None)) is not None:
+        return bool(walk(buffer, 0, min(count, _MOST), width, big_endian))
+    texts = read_strings(buffer, 0, count, width, big_endian)[0]
+    different = set(texts)
+    return len(different) == count and "" not in different and "\0" not in "".join(different)
+
+
 def skip_strings(buffer: Buffer, at: int, count: int, width: int, big_endian: bool) -> tuple[int, int]:
     """Skips up to `count` strings at `at`: the position after them and their number. Fewer than `count` if one isn't
     complete in the buffer (the position is then its start): the caller may read more."""

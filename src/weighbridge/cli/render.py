@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 _RESET: Final = "\x1b[0m"
 _NEWLINE: Final = "\n"
+_GAP: Final = 2  # characters between the columns of a table
+_LEAST: Final = 24  # characters of a column that is broken; a narrower one stands on lines of its own
+_SHORTEST: Final = 8
 _WORD: Final = 1000  # characters without a space that a screen shows
 # Style names that commands use -> (ANSI codes, the same for rich).
 STYLES: Final = {
@@ -264,15 +267,46 @@ def _aligned(heads: Sequence[Column], cells: Sequence[Sequence[Styled]]) -> None
 
 
 def _drawn(heads: Sequence[Column], cells: Sequence[Sequence[Styled]]) -> None:
+    """The longest column is broken where the terminal is too narrow; where little is left for it beside the others, it
+    stands above them on lines of its own."""
+    from rich.cells import cell_len
+
+    lines = [[Styled(c.name, "head") for c in heads] if any(c.name for c in heads) else [], *cells]
+    lines = [line for line in lines if line]
+    widths = [max((cell_len(line[i].text) for line in lines), default=0) for i in range(len(heads))]
+    longest = max(range(len(heads)), key=widths.__getitem__)
+    wanted, there = widths[longest], width() - sum(widths) - _GAP * (len(heads) - 1)
+    if there >= 0:
+        _rows(heads, lines, widths)
+    elif wanted + there >= min(_LEAST, wanted):
+        _rows(heads, lines, [*widths[:longest], wanted + there, *widths[longest + 1 :]])
+    else:
+        _stacked(heads, lines, widths, longest)
+
+
+def _stacked(heads: Sequence[Column], lines: Sequence[Sequence[Styled]], widths: list[int], longest: int) -> None:
+    others = [i for i in range(len(heads)) if i != longest]
+    widths = [widths[i] for i in others]
+    while len(widths) > 1 and (over := sum(widths) + _GAP * len(widths) - width()) > 0 and max(widths) > _SHORTEST:
+        widest = max(range(len(widths)), key=widths.__getitem__)
+        widths[widest] -= min(over, max(widths[widest] - sorted(widths)[-2], 1))
+    for line in lines:
+        _rows([heads[longest]], [[line[longest]]], [width()])
+        _rows([heads[i] for i in others], [[line[i] for i in others]], widths, indent=_GAP)
+
+
+def _rows(heads: Sequence[Column], lines: Sequence[Sequence[Styled]], widths: Sequence[int], indent: int = 0) -> None:
+    """Cells that are longer than their column is wide are broken, at spaces where they have some."""
+    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
-    drawn = Table(box=None, pad_edge=False, show_header=any(c.name for c in heads), header_style="bold")
-    for head in heads:
-        drawn.add_column(head.name, justify="right" if head.right else "left", overflow="fold", no_wrap=head.right)
-    for row in cells:
-        drawn.add_row(*(Text(c.text, style=STYLES[c.style][1] if c.style else "") for c in row))
-    console().print(drawn)
+    drawn = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, show_header=False)
+    for head, chosen in zip(heads, widths, strict=True):
+        drawn.add_column(justify="right" if head.right else "left", overflow="fold", width=chosen)
+    for line in lines:
+        drawn.add_row(*(Text(c.text, style=STYLES[c.style][1] if c.style else "") for c in line))
+    console().print(Padding(drawn, (0, 0, 0, indent)))
 
 
 def pairs(items: Iterable[tuple[str, object]], indent: int = 0) -> None:

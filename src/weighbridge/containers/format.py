@@ -15,6 +15,7 @@ as an entry point of the group `weighbridge.formats`:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -169,4 +170,4 @@ class Format:
     def _functions(self) -> Functions:
         if self.module is None:
             raise UnsupportedError(f"no reader for {self.name}")
-        return cast(Functions, import_module(self.module))
+        return cast(Functions, sys.modules.get(self.module) or import_module(self.module))

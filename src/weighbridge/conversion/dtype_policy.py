@@ -3,11 +3,11 @@ decides on dtypes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, DType, Kind, dtype
+from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, I32, DType, Kind, dtype
 from weighbridge.base.errors import UsageError
 from weighbridge.base.ftypes import FILE_TYPES
 from weighbridge.base.spec import Spec
@@ -35,11 +35,23 @@ def gguf_dtype(name: str, spec: Spec, wanted: DType) -> DType:
     """The dtype of a GGUF tensor as the reference converter chooses it. If a row isn't whole blocks of the requested
     type it falls back to F16, as in the reference; the caller reports that as a loss."""
     weight = name.endswith((".weight", ".lora_a", ".lora_b"))
+    if spec.dtype.kind is Kind.INT:
+        return I32
     if len(spec.shape) <= 1 or name.endswith(("_norm.weight", *_F32_ALWAYS)) or not weight:
         return F32
-    if spec.shape[-1] % wanted.block:
-        return F16
-    return wanted
+    return _whole_blocks(spec, wanted)
+
+
+def kept_dtype(name: str, spec: Spec, source: str, kept: Mapping[str, str]) -> DType | None:
+    """The dtype that a matrix has whatever is requested, for a family whose reference goes by the source: `kept`, by
+    the dtype or packing of that. None where the usual rules count."""
+    if len(spec.shape) <= 1 or name.endswith("_norm.weight") or source not in kept:
+        return None
+    return _whole_blocks(spec, BY_NAME[kept[source]])
+
+
+def _whole_blocks(spec: Spec, wanted: DType) -> DType:
+    return F16 if spec.shape[-1] % wanted.block else wanted
 
 
 # The types in which a GGUF can store a quantized source, if its parameters fit exactly.

@@ -58,7 +58,8 @@ _TREES: Final[dict[str, RemoteTree]] = {}
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
     """Whether a path names a file elsewhere, by its scheme."""
-    return _SCHEME.match(os.fspath(path)) is not None
+    text = os.fspath(path)
+    return "://" in text and _SCHEME.match(text) is not None
 
 
 def check_local(path: str | os.PathLike[str]) -> None:
@@ -105,12 +106,17 @@ def walk(root: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
 
 
 class StoredPath(type(Path())):  # type: ignore[misc]  # pathlib's class for this system
-    """A model's weights in a store on this machine. `sidecars`: what the store has of the model in other files;
-    `files`: all of them; `adapters`: those that belong to the model."""
+    """A model's weights in a store on this machine. `title`: what the store calls the model; `parts`: its files, each
+    with its kind; `sidecars`: the kinds of those that aren't weights; `adapters`: those that belong to the model."""
 
+    title: str = ""
+    parts: tuple[tuple[str, Path], ...] = ()
     sidecars: tuple[str, ...] = ()
-    files: tuple[Path, ...] = ()
     adapters: tuple[Path, ...] = ()
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return tuple(file for _, file in self.parts)
 
 
 class RemotePath(type(Path())):  # type: ignore[misc]  # pathlib's class for this system

@@ -24,9 +24,9 @@ from weighbridge.base.limits import CONFIG_JSON, MIB
 from weighbridge.containers import opening
 from weighbridge.containers.base import Index
 from weighbridge.io.location import open_source, prepare
-from weighbridge.io.source import Source
+from weighbridge.io.source import FileSource, Source
 from weighbridge.models.jsonfile import decode, numbers_as_text, oddities
-from weighbridge.models.locate import HEADER, Place, header_length, locate, locate_tokenizer
+from weighbridge.models.locate import HEADER, Place, header_length, locate, locate_tokenizer, stands_alone
 from weighbridge.models.stored_tensors import StoredTensors
 
 if TYPE_CHECKING:
@@ -49,6 +49,22 @@ class SourceOptions:
     arch_file: str | os.PathLike[str] | None = None
     allow_expand: bool = False
     join_ranks: bool = True
+
+
+def open_alone(path: Path, options: SourceOptions) -> Checkpoint | None:
+    """The checkpoint in a file whose name says that it is a whole model: the short way to most of them. None for other
+    names and what can't be opened, of which `open_checkpoint` knows more."""
+    if not stands_alone(path):
+        return None
+    try:
+        source = FileSource(path)
+    except OSError:
+        return None
+    try:
+        return Checkpoint(Place(path, (path,), path.parent), _parsed(source, options.allow_expand), options.arch_file)
+    except BaseException:
+        source.close()
+        raise
 
 
 def open_checkpoint(path: str | Path, options: SourceOptions = SourceOptions()) -> Checkpoint:
@@ -95,7 +111,9 @@ def _shard(place: Place, weight: Path) -> Source:
 def _index(place: Place, sources: list[Source], allow_expand: bool) -> Index:
     if not sources:
         raise FormatError("the index lists no file", path=str(place.index or place.path), field="weight_map")
-    indexes = [i.whole() if allow_expand and i.capped else i for i in map(parse, sources)]
+    indexes = [_parsed(source, allow_expand) for source in sources]
+    if place.index is None and len(indexes) == 1:
+        return indexes[0]
     formats = {i.format for i in indexes}
     if len(formats) > 1:
         raise FormatError(f"the shards are of different formats: {', '.join(sorted(formats))}", path=str(place.path))
@@ -103,11 +121,14 @@ def _index(place: Place, sources: list[Source], allow_expand: bool) -> Index:
         from weighbridge.containers.gguf import container as gguf
 
         return gguf.merge(indexes)
-    if place.index is None and place.single:
-        return indexes[0]
     from weighbridge.containers import sharded
 
     return sharded.merge(indexes, place.shards)
+
+
+def _parsed(source: Source, allow_expand: bool) -> Index:
+    index = parse(source)
+    return index.whole() if allow_expand and index.capped else index
 
 
 def parse(source: Source) -> Index:

@@ -56,7 +56,10 @@ def decode(data: bytes, name: str, kind: Any = Any, limit: int = CONFIG_JSON) ->
         except ValueError as error:
             if (found := _forgiven(data)) is None:
                 raise error from None
-            return msgspec.convert(found[0], kind)
+            plain, value, odd = found
+            if odd & _CONSTANTS.keys():
+                return msgspec.convert(value, kind)
+            return msgspec.json.decode(plain, type=kind)
     except ValueError as error:  # msgspec's errors, text that isn't UTF-8, numbers beyond 4300 digits
         raise FormatError(f"no such JSON as is needed: {error}", path=name) from error
     except RecursionError as error:
@@ -72,12 +75,13 @@ def oddities(data: bytes) -> list[str]:
             found = _forgiven(data)
         except RecursionError:
             return []
-        return found[1] if found else []
+        return [*found[2]] if found else []
     return []
 
 
-def _forgiven(data: bytes) -> tuple[Any, list[str]] | None:
-    """The value of a file with oddities of the three kinds, and their names; None where it has others."""
+def _forgiven(data: bytes) -> tuple[str, Any, dict[str, None]] | None:
+    """A file with oddities of the three kinds: without the first two, its value, and the names of all; None where it
+    has others."""
     found: list[str] = []
     if data.startswith(_MARK):
         data = data.removeprefix(_MARK)
@@ -99,7 +103,7 @@ def _forgiven(data: bytes) -> tuple[Any, list[str]] | None:
         value = json.loads(plain, parse_constant=constant)
     except ValueError:
         return None
-    return value, [*found, *sorted(constants)]
+    return plain, value, dict.fromkeys([*found, *sorted(constants)])
 
 
 def _without_commas(text: str) -> str:

@@ -25,7 +25,7 @@ from weighbridge.base.limits import INDEX_JSON, MIB, SHARDS
 from weighbridge.containers import BUILT_IN, model_suffixes
 from weighbridge.containers.numbered import Numbered, numbered
 from weighbridge.io.links import check_link
-from weighbridge.io.location import RemotePath, expect, open_source
+from weighbridge.io.location import RemotePath, StoredPath, expect, open_source
 from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
 
 if TYPE_CHECKING:
@@ -95,6 +95,18 @@ class Place:
             return source.read(0, source.size)
 
 
+def stands_alone(path: Path) -> bool:
+    """Whether a path on this machine names a whole model, by its name alone, if it is a file: none of a numbered set,
+    no rank, no Modelfile."""
+    name = path.name
+    return (
+        name.endswith((".safetensors", ".gguf"))
+        and "-of-" not in name
+        and "modelfile" not in name.lower()
+        and not isinstance(path, (RemotePath, StoredPath))
+    )
+
+
 def locate(path: str | Path) -> Place:
     """The files of the model at `path`. FileNotFoundError or UsageError where there is none."""
     path = resolve_path(path)
@@ -111,9 +123,10 @@ def locate(path: str | Path) -> Place:
         return _indexed(path)
     if is_modelfile(path):
         return _described(path)
-    one = numbered(name)
-    if one and one.suffix == ".gguf":
+    if name.endswith(".gguf") and (one := numbered(name)):
         return Place(path, _siblings(path, one), path.parent)
+    if not isinstance(path, (RemotePath, StoredPath)):
+        return Place(path, (path,), path.parent)
     adapters: tuple[Path, ...] = getattr(path, "adapters", ())
     merged = (f"the adapter {adapter} of the model in Ollama is merged" for adapter in adapters)
     return Place(path, (path,), path.parent, notes=(*_left_in_store(path), *merged), adapters=adapters)

@@ -8,6 +8,7 @@ over as many lines as that takes. Nothing is escaped.
 from __future__ import annotations
 
 import codecs
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import MIB
-from weighbridge.io.location import open_source
+from weighbridge.io.location import StoredPath, open_source
 
 #: A Modelfile is written by hand; templates and licences are its longest parts.
 LIMIT: Final = 4 * MIB
@@ -38,6 +39,10 @@ PARAMETERS: Final[Mapping[str, type]] = {
 DEPRECATED: Final = frozenset(
     ("penalize_newline", "low_vram", "f16_kv", "logits_all", "vocab_only", "use_mlock", "mirostat", "mirostat_tau")
 ) | {"mirostat_eta"}
+#: Instructions whose values are settings of the model's config, as these are called there.
+SETTINGS: Final = ("renderer", "parser", "requires")
+#: Part of a model in the store that is a file -> the instruction that names one.
+_FILES: Final = {"model": "FROM", "projector": "FROM", "adapter": "ADAPTER", "draft": "DRAFT"}
 _LINE: Final = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|\Z)")
 _COMMAND: Final = re.compile(r"[ \t]*([A-Za-z]+)(?:[ \t]+|\Z)(.*)", re.DOTALL)
 _NAMED: Final = re.compile(r"([A-Za-z0-9_]+)[ \t]+(\S.*)", re.DOTALL)
@@ -98,6 +103,45 @@ class Modelfile:
         return FormatError(message, path=self.path, field=f"line {one.line}", expected=expected, found=repr(one.value))
 
 
+def described_by(path: Path) -> Modelfile | None:
+    """What describes a model beside its weights: the Modelfile at `path`, or one made of a store's files.
+    None for any other path. FormatError where Ollama refuses it."""
+    if isinstance(path, StoredPath) and path.parts:
+        return Modelfile(str(path), tuple(_stored(path.parts)))
+    return read_modelfile(path) if is_modelfile(path) else None
+
+
+def _stored(parts: Iterable[tuple[str, Path]]) -> Iterator[Instruction]:
+    """The files of a model in Ollama's store as instructions, as `ollama show --modelfile` prints them. Parameters that
+    Ollama ignores are left out."""
+    for part, file in sorted(parts, key=lambda one: one[0] != "model"):
+        if part in _FILES:
+            yield Instruction(_FILES[part], str(file))
+        elif part.upper() in COMMANDS:
+            yield Instruction(part.upper(), _read_text(file))
+        elif part == "config":
+            settings = _stored_json(file, dict)
+            yield from (Instruction(name.upper(), str(settings[name])) for name in SETTINGS if settings.get(name))
+        elif part == "params":
+            for name, value in _stored_json(file, dict).items():
+                values = value if isinstance(value, list) else [value]
+                yield from (Instruction("PARAMETER", str(v), name) for v in values if name in PARAMETERS)
+        elif part == "messages":
+            for row in _stored_json(file, list):
+                yield Instruction("MESSAGE", str(row["content"]), str(row["role"]))
+
+
+def _stored_json(file: Path, kind: type) -> Any:
+    try:
+        found = json.loads(_read_text(file))
+    except (ValueError, RecursionError) as error:
+        raise FormatError("no JSON", path=str(file), found=repr(error)) from None
+    rows = found if isinstance(found, list) else []
+    if not isinstance(found, kind) or not all(isinstance(r, dict) and {"role", "content"} <= r.keys() for r in rows):
+        raise FormatError("no part of a model in Ollama", path=str(file), expected=kind.__name__)
+    return found
+
+
 def is_modelfile(path: Path) -> bool:
     """Whether a file is named as Modelfiles are: `Modelfile`, `Modelfile.q4`, `mine.modelfile`."""
     name = path.name.lower()
@@ -106,10 +150,14 @@ def is_modelfile(path: Path) -> bool:
 
 def read_modelfile(path: Path) -> Modelfile:
     """The Modelfile at `path`. FormatError where Ollama refuses it."""
+    return parse_modelfile(_read_text(path), str(path))
+
+
+def _read_text(path: Path) -> str:
     with open_source(path) as source:
         if source.size > LIMIT:
-            raise FormatError("the Modelfile is too large", path=str(path), expected=f"at most {LIMIT} bytes")
-        return parse_modelfile(_text(source.read(0, source.size), str(path)), str(path))
+            raise FormatError("the text is too large", path=str(path), expected=f"at most {LIMIT} bytes")
+        return _text(source.read(0, source.size), str(path))
 
 
 def _text(data: bytes, where: str) -> str:
@@ -118,7 +166,7 @@ def _text(data: bytes, where: str) -> str:
     try:
         return data.decode("utf-16" if wide else "utf-8-sig")
     except UnicodeDecodeError as error:
-        raise FormatError("the Modelfile is no text", path=where, offset=error.start) from None
+        raise FormatError("the file is no text", path=where, offset=error.start) from None
 
 
 def parse_modelfile(text: str, where: str = "Modelfile") -> Modelfile:

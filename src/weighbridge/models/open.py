@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import RefusedError
-from weighbridge.models.checkpoint import Checkpoint, SourceOptions, open_checkpoint
+from weighbridge.models.checkpoint import Checkpoint, SourceOptions, open_alone, open_checkpoint
 from weighbridge.models.tensor_parallel.rank_set import RankStatus, find_ranks, rank_set_of
 
 __all__ = ["ALONE", "Headers", "SourceOptions", "open_headers", "open_model"]
@@ -33,6 +33,8 @@ def open_model(path: str | os.PathLike[str], options: SourceOptions = SourceOpti
     joined, or a Modelfile, whose adapters are merged. Reads headers only. Errors: OSError, FormatError, UsageError,
     UnsupportedError, RefusedError for an adapter to quantized weights."""
     path = resolve_path(path)
+    if (alone := open_alone(path, options)) is not None:
+        return alone
     files = find_ranks(path) if options.join_ranks else []
     if not files:
         return _with_adapters(open_checkpoint(path, options))

@@ -33,7 +33,8 @@ class StoredTensors(Mapping[str, "Node"]):
     """The stored tensors of an index by name. Builds each node on first access, so listing 100,000 names is cheap."""
 
     def __init__(self, index: Index) -> None:
-        self._index, self._entries, self._nodes = index, index.by_name, dict[str, "Node"]()
+        self._index, self._entries = index, index.by_name
+        self._nodes: dict[str, Node] = {}
 
     @cached_property
     def _build(self) -> Callable[[Entry], Node]:

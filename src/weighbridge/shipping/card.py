@@ -15,7 +15,7 @@ from weighbridge.base.errors import UnsupportedError
 from weighbridge.fitting.quality import quality
 from weighbridge.models.config.card import front_matter, read_card
 from weighbridge.shipping.measured import MeasuredQuality
-from weighbridge.shipping.turns import translate
+from weighbridge.shipping.ollama.turns import translate
 
 _LIBRARIES: Final = {"gguf": "gguf", "mlx": "mlx", "hf": "transformers"}
 _TITLES: Final = {"gguf": "GGUF", "mlx": "MLX", "hf": "safetensors"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,8 @@ from weighbridge.conversion.plan.model import Plan
 from weighbridge.io.location import open_source
 from weighbridge.io.source import FileSource, Source
 from weighbridge.models.checkpoint import Checkpoint
-from weighbridge.models.modelfile import Modelfile, is_modelfile, read_modelfile
+from weighbridge.models.locate import locate
+from weighbridge.models.modelfile import Modelfile, described_by, is_modelfile
 from weighbridge.models.open import open_headers
 
 _LICENCES: Final = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE", "NOTICE", "USE_POLICY.md")
@@ -70,7 +71,7 @@ def in_place(model: Checkpoint) -> bool:
 @dataclass(frozen=True)
 class GgufParts:
     """A model as one GGUF. `file`: an existing one; else `plan` makes it. `keys`: its key-values. `folder`: where files
-    beside it are. `described`: the Modelfile that it was named by."""
+    beside it are. `described`: the Modelfile that it was named by, or one made of Ollama's store."""
 
     file: Path | None
     plan: Plan | None
@@ -137,28 +138,36 @@ def short(value: float) -> float:
 
 def as_gguf(path: Path, type: str | None, staged: Path) -> GgufParts:
     """The model at `path` as one GGUF, made at `staged` where it isn't one yet."""
-    described = read_modelfile(path) if is_modelfile(path) else None
+    if type is None and (found := stored_gguf(path)) is not None:
+        return found
     with opened(path) as model:
-        place, one_file = model.place, model.format == "gguf" and model.place.single
-        if one_file and type is None and own_adapters(model) and in_place(model):
-            return _existing(model, described)
-        several = model.format == "gguf" and not place.single
-    plan = _made(path, type, staged, several)
-    index = gguf.parse(_PlannedBytes(plan))
-    notes = (f"converted to {plan.size:,} bytes of GGUF on the way", *plan.notes,
-             *(f"{x.tensor}: {x.message}" if x.tensor else x.message for x in plan.losses))  # fmt: skip
+        several = model.format == "gguf" and not model.place.single
+    made = planned_gguf(path, _made(path, type, staged, several))
+    notes = (f"converted to {made.size:,} bytes of GGUF on the way", *made.notes)
     if type is None and not several:
         notes = (*notes, "unquantized, as the source is; --type Q4_K_M quantizes it on the way")
-    return GgufParts(None, plan, index.metadata, plan.size, _count(index), place.folder, described, notes)
+    return replace(made, notes=notes)
 
 
-def _existing(model: Checkpoint, described: Modelfile | None) -> GgufParts:
-    file = model.place.weights[0]
-    if model.metadata.get("general.type", "model") != "model":
-        raise UnsupportedError(f"{file} is no model but {model.metadata['general.type']}", hint="name the model's file")
-    index = model.index
-    kept = {key: _plain(value) for key, value in model.metadata.items()}
-    return GgufParts(file, None, kept, index.files[0].size, _count(index), model.place.folder, described)
+def stored_gguf(path: Path) -> GgufParts | None:
+    """The model at `path` if it is one GGUF already. UnsupportedError where that is a projector or an adapter."""
+    with opened(path) as model:
+        if not (own_adapters(model) and in_place(model)):
+            return None
+        file, index = model.place.weights[0], model.index
+        if (kind := model.metadata.get("general.type", "model")) != "model":
+            raise UnsupportedError(f"{file} is no model but {kind}", hint="name the model's file")
+        kept = {key: _plain(value) for key, value in model.metadata.items()}
+        folder = model.place.folder
+        return GgufParts(file, None, kept, index.files[0].size, _count(index), folder, described_by(path))
+
+
+def planned_gguf(path: Path, plan: Plan) -> GgufParts:
+    """The model at `path` as the one GGUF of a plan."""
+    index = gguf.parse(_PlannedBytes(plan))
+    losses = (f"{x.tensor}: {x.message}" if x.tensor else x.message for x in plan.losses)
+    return GgufParts(None, plan, index.metadata, plan.size, _count(index), locate(path).folder, described_by(path),
+                     (*plan.notes, *losses))  # fmt: skip
 
 
 def _plain(value: Any) -> Any:

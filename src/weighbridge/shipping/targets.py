@@ -32,7 +32,7 @@ TARGETS: Final = MappingProxyType(
                        "the alias of the model",
                        {"gguf": "llama-server -m {path}", "embedding": "llama-server -m {path} --embedding",
                         "adapter gguf": "llama-server -m BASE.gguf --lora {path}"}),
-            ShipTarget("ollama", "Ollama", "ollama:prepare", _STORE | {"template", "system", "modelfile"},
+            ShipTarget("ollama", "Ollama", "ollama.store:prepare", _STORE | {"template", "system", "modelfile"},
                        "[NAMESPACE/]NAME[:TAG]", {"gguf": "wb ship ollama {path} NAME"}),
             ShipTarget("lmstudio", "LM Studio", "lmstudio:prepare", _STORE, "[PUBLISHER/]MODEL",
                        {"gguf": "wb ship lmstudio {path}", "mlx": "wb ship lmstudio {path}"}),

@@ -165,10 +165,11 @@ class Transposed:
 
 @dataclass(frozen=True, slots=True)
 class Shifted:
-    """A number added to each element: a norm that multiplies by 1 + w (Gemma) <-> by w (ggml). In a round trip, an
-    element below 1 keeps the bits that 1 + w has: within 2^-24 in F32; exact for weights from BF16."""
+    """A number added to each element: a norm that multiplies by 1 + w (Gemma) or 1/5 + w (PLaMo 2) <-> by w (ggml). It
+    is rounded to F32, and so is the sum, as torch does; in a round trip an element keeps the bits that the sum has.
+    That is exact of 1 and weights from BF16, else within half a step of the larger of sum and element."""
 
-    by: int
+    by: float
     exact: bool = False
 
     def apply(self, node: T) -> T:
@@ -262,6 +263,14 @@ def interleaved_order(groups: int, *heights: int) -> NDArray[np.int64]:
     return order
 
 
+def unstacked_order(count: int, groups: int, *heights: int) -> NDArray[np.int64]:
+    """The row order that takes `count` interleaved tensors apart: the first part of each, then the second of each."""
+    inside = inverse(interleaved_order, groups, *heights).rows
+    starts = len(inside) * np.arange(count, dtype=np.int64)[:, None]
+    parts = np.split(inside, np.cumsum(heights)[:-1])
+    return np.concatenate([(starts + part).ravel() for part in parts])
+
+
 @dataclass(frozen=True, slots=True)
 class InterleaveGroups:
     """Stacked parts <-> group by group (Qwen3-Next: each key head has its query, key, values and gates)."""
@@ -275,6 +284,10 @@ class InterleaveGroups:
 
     def undo(self, node: T) -> T:
         return gather(node, inverse(interleaved_order, self.groups, *self.heights))
+
+    def undo_stack(self, node: T, count: int) -> T:
+        """The rows of `count` such tensors that follow each other: the first part of each, then the second of each."""
+        return gather(node, ordered(unstacked_order, count, self.groups, *self.heights))
 
 
 @lru_cache(maxsize=64)

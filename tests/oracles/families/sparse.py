@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.oracles import vocabularies
+from tests.oracles import mxfp4, vocabularies
 from tests.oracles.case import Case
 from tests.oracles.families.common import BPE, GLM, GQA, LATENT, SPM, WINDOW, theta
 
@@ -84,7 +84,7 @@ CASES: dict[str, Case] = {
             "GptOssConfig",
             "bpe",
             _GPT_OSS,
-            mxfp4=True,
+            packed=mxfp4.pack,
             v4=True,
             settings=_ROUNDED,
             runs=False,

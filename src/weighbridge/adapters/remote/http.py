@@ -1,4 +1,4 @@
-"""Ranges of files over HTTP (RFC 9110, section 14), with httpx2, the client that huggingface_hub uses.
+"""Ranges of files over HTTP (RFC 9110, section 14): what is asked for, and what an answer means.
 
 Rules. (1) Credentials go to the origin (scheme, host, port) that they were given for and to no other, whatever a
 redirect says; a redirect from https to http is refused. (2) An answer counts only if it is the range that was asked
@@ -11,27 +11,24 @@ from __future__ import annotations
 
 import random
 import re
+import ssl
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from errno import ENOENT
+from http.client import HTTPException, InvalidURL
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
-from urllib.parse import urljoin, urlsplit
-from urllib.request import getproxies
+from typing import Final, NamedTuple, TypeVar
+from urllib.parse import quote, urljoin, urlsplit
 
+from weighbridge.adapters.remote.connections import SAFE, Answer, Connections, origin_of
+from weighbridge.adapters.remote.wire import Stopped, check_needed, never, rest
 from weighbridge.base.errors import RemoteError
 from weighbridge.base.limits import MIB
-from weighbridge.io.ranges import CONNECTIONS, at_end_of_threads
-
-if TYPE_CHECKING:
-    import ssl
-
-    import httpx2
+from weighbridge.io.ranges import CONNECTIONS
 
 _OTHERWISE: Final = "a proxy or the server is at fault: download the file by other means"
 _T = TypeVar("_T")
@@ -42,9 +39,7 @@ _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _GONE: Final = frozenset({404, 410})
 _CONTENT_RANGE: Final = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
-_STEP: Final = 0.1  # seconds within which a wait learns that nobody needs it any more
-_ENDING: Final = threading.Event()
-at_end_of_threads(_ENDING.set)
+_PART: Final = 256 << 10  # of a body, between which the rate is measured
 _LEAST_WAIT: Final = 0.02  # counts for tries that bring a little each
 _SECRETS: Final = frozenset({"authorization", "cookie"})
 
@@ -99,14 +94,14 @@ class HttpFile:
     _whole: bytes | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def fetch(self, offset: int, out: memoryview, stopped: Callable[[], bool]) -> None:
+    def fetch(self, offset: int, out: memoryview, stopped: Stopped) -> None:
         """Fill `out` with the bytes at `offset`. RemoteError, or FileNotFoundError where the file is gone."""
         if self._whole is None:
             self.client.fetch(self, offset, out, stopped)
         if self._whole is not None:  # a server without ranges
             out[:] = self._whole[offset : offset + len(out)]
 
-    def read_whole(self, response: httpx2.Response, stopped: Callable[[], bool]) -> None:
+    def read_whole(self, response: Answer, stopped: Stopped) -> None:
         """The answer of a server that ignores ranges, where it is short enough."""
         check_whole(self.name, self.size)
         with self._lock:
@@ -125,9 +120,7 @@ class Persistence:
         self._left = self.patience.in_all
         self._lock = threading.Lock()
 
-    def persistent(
-        self, name: str, act: Callable[[], _T], progress: Callable[[], int], stopped: Callable[[], bool] = lambda: False
-    ) -> _T:
+    def persistent(self, name: str, act: Callable[[], _T], progress: Callable[[], int], stopped: Stopped = never) -> _T:
         """Repeat `act` after what may pass. Tries that bring nothing new are counted, and all waits are bounded;
         CancelledError ends one when `stopped()` is true or the process ends."""
         failures, before = 0, 0
@@ -137,7 +130,7 @@ class Persistence:
             except Passing as error:
                 now = progress()
                 failures, before = 0 if now > before else failures + 1, now
-                _rest(self._wait(name, error, failures), stopped)
+                rest(self._wait(name, error, failures), stopped)
 
     def _wait(self, name: str, error: Passing, failures: int) -> float:
         """Seconds until the next try. RemoteError where there is none."""
@@ -170,66 +163,49 @@ class HttpClient(Persistence):
         headers: Mapping[str, str] = MappingProxyType({}),
         *,
         advice: str = "check the credentials",
-        explain: Callable[[httpx2.Response], Exception | None] = lambda response: None,
+        explain: Callable[[Answer], Exception | None] = lambda response: None,
     ) -> None:
         """`advice`: the next step where access is denied. `explain`: what the origin means by a refusal, where its
         headers say more than the status."""
         super().__init__()
-        self.origin, self.headers = _origin(origin), {"Accept-Encoding": "identity", **headers}
+        self.origin, self.headers = origin_of(origin), {"Accept-Encoding": "identity", **headers}
         self.advice, self.explain = advice, explain
         self._moved: dict[str, str] = {}
-        self._clients: dict[str, httpx2.Client] = {}
-
-    def _client(self, url: str) -> httpx2.Client:
-        """The connections to addresses of this scheme."""
-        scheme = urlsplit(url).scheme
-        with self._lock:
-            if scheme not in self._clients:
-                import httpx2
-
-                waits = httpx2.Timeout(self.patience.between_bytes, connect=self.patience.connect, pool=None)
-                limits = httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
-                self._clients[scheme] = httpx2.Client(
-                    verify=_trusted(scheme), follow_redirects=False, timeout=waits, limits=limits
-                )
-            return self._clients[scheme]
+        self._connections = Connections(CONNECTIONS, self.patience.connect, self.patience.between_bytes)
 
     def close(self) -> None:
-        """Close the connections; a later request opens new ones."""
-        with self._lock:
-            clients, self._clients = self._clients, {}
-        for client in clients.values():
-            client.close()
+        """Close idle connections; a later request opens new ones."""
+        self._connections.close()
 
     def __del__(self, ends: Callable[[], bool] = sys.is_finalizing) -> None:  # modules are gone when the program ends
-        if getattr(self, "_clients", None) and not ends():
+        if hasattr(self, "_connections") and not ends():
             self.close()
 
     # ---------------------------------------------------------------- one file
 
-    def first(self, url: str, name: str, length: int, stopped: Callable[[], bool] = lambda: False) -> FirstAnswer:
+    def first(self, url: str, name: str, length: int, stopped: Stopped = never) -> FirstAnswer:
         """Size, version and the first `length` bytes of a file that nothing is known about, in one request.
         FileNotFoundError where there is none."""
-        return self.persistent(name, lambda: self._first(url, name, length), lambda: 0, stopped)
+        return self.persistent(name, lambda: self._first(url, name, length, stopped), lambda: 0, stopped)
 
-    def _first(self, url: str, name: str, length: int) -> FirstAnswer:
-        with self._get(url, name, {"Range": f"bytes=0-{length - 1}"}) as response:
-            if response.status_code == 416:
+    def _first(self, url: str, name: str, length: int, stopped: Stopped) -> FirstAnswer:
+        with self._get(url, name, {"Range": f"bytes=0-{length - 1}"}, stopped) as response:
+            if response.status == 416:
                 found = _CONTENT_RANGE.fullmatch(response.headers.get("content-range", ""))
                 if found and found[3] == "0":
                     return FirstAnswer(0, _version(response), b"")
             self._check(response, name)
             total = _total(response, name, 0, length)
-            if response.status_code == 200:  # no ranges: it is all or nothing
+            if response.status == 200:  # no ranges: it is all or nothing
                 check_whole(name, total)
                 length = total
             head = bytearray(min(length, total))
-            got = self.receive(response, memoryview(head), lambda: False)
-            if got < (len(head) if response.status_code == 200 else min(len(head), 1)):
+            got = self.receive(response, memoryview(head), stopped)
+            if got < (len(head) if response.status == 200 else min(len(head), 1)):
                 raise Passing("the answer ended early")
             return FirstAnswer(total, _version(response), bytes(head[:got]))
 
-    def fetch(self, file: HttpFile, offset: int, out: memoryview, stopped: Callable[[], bool]) -> None:
+    def fetch(self, file: HttpFile, offset: int, out: memoryview, stopped: Stopped) -> None:
         """A range of a file, however many requests it takes. A server without ranges fills the file's own memory."""
         done = 0
 
@@ -245,15 +221,16 @@ class HttpClient(Persistence):
 
         self.persistent(file.name, some, lambda: done, stopped)
 
-    def _range(self, file: HttpFile, offset: int, out: memoryview, stopped: Callable[[], bool]) -> int:
+    def _range(self, file: HttpFile, offset: int, out: memoryview, stopped: Stopped) -> int:
         headers = {"Range": f"bytes={offset}-{offset + len(out) - 1}"}
         if file.pinned and file.version:
             headers["If-Range"] = file.version
-        with self._get(file.url, file.name, headers, None if file.pinned else file.version) as response:
+        linked = None if file.pinned else file.version
+        with self._get(file.url, file.name, headers, stopped, linked) as response:
             self._check(response, file.name)
             if file.pinned and file.version and _version(response) != file.version:
                 raise changed(file.name)
-            if response.status_code == 200:
+            if response.status == 200:
                 file.read_whole(response, stopped)
                 return 0
             total = _total(response, file.name, offset, len(out))
@@ -261,25 +238,18 @@ class HttpClient(Persistence):
                 raise changed(file.name)
             return self.receive(response, out, stopped)
 
-    def receive(self, response: httpx2.Response, out: memoryview, stopped: Callable[[], bool]) -> int:
+    def receive(self, response: Answer, out: memoryview, stopped: Stopped) -> int:
         """The body into `out`: the bytes got before it was full, ended or broke. Too slow a body is a broken one."""
-        import httpx2
-
         done, since, mark = 0, time.monotonic(), 0
         try:
-            for chunk in response.iter_raw():
-                if stopped():
-                    raise CancelledError
-                part = chunk[: len(out) - done]
-                out[done : done + len(part)] = part
-                done += len(part)
-                if done == len(out):
-                    break
+            while done < len(out) and (got := response.receive(out[done : done + _PART], self.patience.between_bytes)):
+                check_needed(stopped)
+                done += got
                 if (now := time.monotonic()) - since > self.patience.between_bytes:
                     if self.is_slow(done - mark, now - since):
                         raise Passing("the answer comes too slowly")
                     since, mark = now, done
-        except httpx2.TransportError:
+        except (OSError, HTTPException):
             pass  # what came counts; the rest is asked for again
         return done
 
@@ -293,16 +263,17 @@ class HttpClient(Persistence):
         """A whole small answer and its headers."""
 
         def once() -> tuple[bytes, Mapping[str, str]]:
-            with self._get(url, name, headers) as response:
+            with self._get(url, name, headers, never) as response:
                 self._check(response, name)
-                out = bytearray()
-                for chunk in response.iter_bytes():
-                    out += chunk
+                out, part = bytearray(), memoryview(bytearray(_PART))
+                while got := self.receive(response, part, never):
+                    out += part[:got]
                     if len(out) > limit:
-                        raise RemoteError(
-                            f"{name}: the answer is longer than {limit:,} bytes", hint="check the address"
-                        )
-                return bytes(out), dict(response.headers)
+                        hint = "check the address"
+                        raise RemoteError(f"{name}: the answer is longer than {limit:,} bytes", hint=hint)
+                if not response.is_whole:
+                    raise Passing("the answer ended early")
+                return bytes(out), response.headers
 
         return self.persistent(name, once, lambda: 0)
 
@@ -310,15 +281,15 @@ class HttpClient(Persistence):
 
     @contextmanager
     def _get(
-        self, url: str, name: str, headers: Mapping[str, str], linked: str | None = None
-    ) -> Iterator[httpx2.Response]:
+        self, url: str, name: str, headers: Mapping[str, str], stopped: Stopped, linked: str | None = None
+    ) -> Iterator[Answer]:
         """The answer to a GET, behind all redirects. `linked`: the version that the Hub tells beside a redirect."""
         at, renewed = self._moved.get(url, url), False
         for _ in range(HOPS + 1):
-            response = self._send(at, name, headers)
+            response = self._send(at, name, headers, stopped)
             try:
-                if response.status_code not in _REDIRECTS:
-                    moved = self._moved.pop(url, None) if response.status_code in (401, 403, 404, 410) else None
+                if response.status not in _REDIRECTS:
+                    moved = self._moved.pop(url, None) if response.status in (401, 403, 404, 410) else None
                     if moved is not None and not renewed:
                         at, renewed = url, True  # a signed address has run out: ask for a new one
                         continue
@@ -326,34 +297,30 @@ class HttpClient(Persistence):
                     return
                 at = self._redirected(response, at, name, linked)
             finally:
-                response.close()
+                self._connections.end(response)
             with self._lock:
                 self._moved[url] = at
         self._moved.pop(url, None)
         raise RemoteError(f"{name}: the server redirects in circles", hint="check the address")
 
-    def _send(self, url: str, name: str, headers: Mapping[str, str]) -> httpx2.Response:
-        import httpx2
-
-        ours = _origin(url) == self.origin
-        sent = {k: v for k, v in self.headers.items() if ours or k.lower() not in _SECRETS} | dict(headers)
+    def _send(self, url: str, name: str, headers: Mapping[str, str], stopped: Stopped) -> Answer:
         try:
-            client = self._client(url)
-            return client.send(client.build_request("GET", url, headers=sent), stream=True)
-        except httpx2.UnsupportedProtocol as error:
-            raise RemoteError(f"{name}: {error}", hint="check the address") from None
-        except httpx2.TransportError as error:
-            if "CERTIFICATE_VERIFY_FAILED" in str(error) or "certificate" in str(error).lower():
-                raise RemoteError(
-                    f"{name}: the certificate of {urlsplit(url).hostname} isn't trusted ({error})",
-                    hint="check the address; SSL_CERT_FILE names a file of further certificates to trust",
-                ) from None
-            raise Passing(_words(error, url)) from None
-        except (httpx2.InvalidURL, UnicodeError) as error:
+            ours = origin_of(url) == self.origin
+            sent = {k: v for k, v in self.headers.items() if ours or k.lower() not in _SECRETS} | dict(headers)
+            return self._connections.get(url, sent, stopped)
+        except ssl.SSLCertVerificationError as error:
+            raise RemoteError(
+                f"{name}: the certificate of {urlsplit(url).hostname} isn't trusted ({error.verify_message})",
+                hint="check the address; SSL_CERT_FILE names a file of further certificates to trust",
+            ) from None
+        except (ValueError, InvalidURL) as error:
             raise RemoteError(f"{name}: no valid address: {error}", hint="check it") from None
+        except (OSError, HTTPException) as error:
+            raise Passing(_words(error, url)) from None
 
-    def _redirected(self, response: httpx2.Response, url: str, name: str, linked: str | None) -> str:
-        target: str = urljoin(url, response.headers.get("location", ""))
+    def _redirected(self, response: Answer, url: str, name: str, linked: str | None) -> str:
+        location = quote(response.headers.get("location", "").encode("latin-1", "replace"), safe=SAFE)
+        target: str = urljoin(url, location)
         to = urlsplit(target)
         if to.scheme not in ("http", "https") or (urlsplit(url).scheme == "https" and to.scheme != "https"):
             raise RemoteError(
@@ -365,16 +332,16 @@ class HttpClient(Persistence):
             raise changed(name)
         return target
 
-    def _check(self, response: httpx2.Response, name: str) -> None:
+    def _check(self, response: Answer, name: str) -> None:
         """Raise what a status other than 200 and 206 means."""
-        status, host = response.status_code, response.url.host
+        status, host = response.status, response.origin.host
         if status in (200, 206):
             if response.headers.get("content-encoding", "identity") != "identity":
                 raise RemoteError(
                     f"{name}: {host} sends it compressed, so that ranges can't be trusted", hint=_OTHERWISE
                 )
             return
-        if _origin(str(response.url)) == self.origin and (meant := self.explain(response)) is not None:
+        if response.origin == self.origin and (meant := self.explain(response)) is not None:
             raise meant
         if status in _PASSING:
             raise Passing(f"{host} answers {status}", _retry_after(response))
@@ -387,14 +354,6 @@ class HttpClient(Persistence):
         raise (DeniedError if status < 500 else RemoteError)(
             f"{name}: {host} answers {status}", hint="check the address"
         )
-
-
-def _rest(seconds: float, stopped: Callable[[], bool]) -> None:
-    """Wait. CancelledError soon after `stopped()` is true, and at once when the process ends."""
-    end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0:
-        if stopped() or _ENDING.wait(min(left, _STEP)):
-            raise CancelledError
 
 
 def check_whole(name: str, size: int) -> None:
@@ -411,29 +370,15 @@ def changed(name: str) -> RemoteError:
     return RemoteError(f"{name} has changed on the server while it was read", hint="start anew: nothing was mixed")
 
 
-def _origin(url: str) -> tuple[str, str | None, int | None]:
-    parts = urlsplit(url)
-    port = parts.port or {"https": 443, "http": 80}.get(parts.scheme)
-    return parts.scheme, parts.hostname, port
-
-
-def _trusted(scheme: str) -> ssl.SSLContext | bool:
-    """Whom to trust: certificates take 40 ms to load, and without TLS none is needed. The empty context trusts no one,
-    so that what needs one all the same fails."""
-    import ssl
-
-    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if scheme == "http" and not getproxies() else True
-
-
-def _version(response: httpx2.Response) -> str:
+def _version(response: Answer) -> str:
     """A strong ETag, or the date of the last change."""
     etag = response.headers.get("etag", "")
     return str(etag if etag and not etag.startswith("W/") else response.headers.get("last-modified", ""))
 
 
-def _total(response: httpx2.Response, name: str, offset: int, length: int) -> int:
+def _total(response: Answer, name: str, offset: int, length: int) -> int:
     """The file's size, of an answer that is checked to be the range that was asked for (or the whole file)."""
-    if response.status_code == 200:
+    if response.status == 200:
         declared = response.headers.get("content-length", "")
         if not declared.isdigit():
             raise RemoteError(f"{name}: the server doesn't tell the file's size", hint="download the file first")
@@ -453,7 +398,7 @@ def _total(response: httpx2.Response, name: str, offset: int, length: int) -> in
     return total
 
 
-def _retry_after(response: httpx2.Response) -> float | None:
+def _retry_after(response: Answer) -> float | None:
     """Seconds that the server asks to wait, by Retry-After or by the Hub's RateLimit (`"api";r=0;t=55`)."""
     text = response.headers.get("retry-after", "")
     if text.isdigit():

@@ -4,6 +4,7 @@ bytes come by ranges. A revision is resolved to a commit once, and every file is
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple
@@ -12,6 +13,7 @@ from urllib.parse import quote
 import msgspec
 
 from weighbridge import __version__
+from weighbridge.adapters.remote.connections import Answer
 from weighbridge.adapters.remote.extra import is_offline, package, same_job
 from weighbridge.adapters.remote.http import HttpClient, HttpFile
 from weighbridge.base.errors import FormatError, RemoteError, UsageError
@@ -22,6 +24,7 @@ from weighbridge.io.source import FileSource, Source
 
 #: The longest answer about a repository.
 _LISTING: Final = 32 * MIB
+_TOKENS: Final = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_OIDC_RESOURCE")
 
 
 class HubUri(NamedTuple):
@@ -111,7 +114,7 @@ class HubTree:
     def _headers(self) -> dict[str, str]:
         """Who asks. Not huggingface_hub's own function for it: that one looks for the version of torch, 60 ms long."""
         agent = f"weighbridge/{__version__}; hf_hub/{self.hub.__version__}"
-        token = None if self.hub.constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else self.utils.get_token()
+        token = self.utils.get_token() if _may_have_token(self.hub.constants) else None
         return {"User-Agent": agent} | ({"Authorization": f"Bearer {token}"} if token else {})
 
     def _info(self) -> _Info:
@@ -124,13 +127,15 @@ class HubTree:
             hint = "check HF_ENDPOINT"
             raise RemoteError(f"{self.title}: {self.endpoint} answers unlike a Hub ({error})", hint=hint) from None
 
-    def _explained(self, response: Any) -> Exception | None:
+    def _explained(self, response: Answer) -> Exception | None:
         """A refusal by the Hub with the next step, by huggingface_hub's reading of it; None where it has no words for
         it."""
-        errors, bare = self.hub.errors, type(response)(response.status_code, request=response.request)
-        bare.headers.update({k: v for k, v in response.headers.items() if k.startswith("x-error-")})
+        errors, client = self.hub.errors, package("httpx2", "reading from the Hub")  # huggingface_hub's own
+        why = {k: v for k, v in response.headers.items() if k.startswith("x-error-")}
         try:
-            self.utils.hf_raise_for_status(bare)
+            self.utils.hf_raise_for_status(
+                client.Response(response.status, headers=why, request=client.Request("GET", response.url))
+            )
         except errors.GatedRepoError:
             return RemoteError(f"{self.title} is gated", hint=self.client.advice)
         except errors.DisabledRepoError:
@@ -183,6 +188,12 @@ class HubTree:
             return FileSource(path)
         title = f"{self.title}/{name}"
         return RangeSource(HttpFile(self.client, self.url(name), title, entry.size, self.version(name), pinned=False))
+
+
+def _may_have_token(constants: Any) -> bool:
+    """Whether there is anything that huggingface_hub may find a token in; its function takes 40 ms to import."""
+    named = any(os.environ.get(name) for name in _TOKENS) or "google.colab" in sys.modules
+    return not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN and (named or Path(constants.HF_TOKEN_PATH).exists())
 
 
 def _entry(sibling: _Sibling) -> HubEntry:

@@ -131,8 +131,10 @@ def local(name: OllamaName) -> Path | None:
     if weights is None or not all(file.is_file() for file in (weights, *adapters)):
         raise FormatError("the store has the manifest and not the weights", path=str(path), hint=f"ollama pull {name}")
     stored = StoredPath(weights)
-    stored.adapters = adapters
-    stored.sidecars, stored.files = manifest.sidecars, tuple(blob(folder, layer) for layer in manifest.layers)
+    stored.title, stored.adapters, stored.sidecars = name.model, adapters, manifest.sidecars
+    first, *layers = manifest.layers
+    parts = [("config", first), *((layer.media.removeprefix(_MEDIA), layer) for layer in layers)]
+    stored.parts = tuple((part, blob(folder, layer)) for part, layer in parts)
     return stored
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from weighbridge.adapters.remote.extra import check_online, package, same_job
+from weighbridge.adapters.remote.extra import check_online, same_job
 from weighbridge.adapters.remote.http import DeniedError, HttpClient, HttpFile
 from weighbridge.base.errors import UsageError
 from weighbridge.io.location import RemotePath
@@ -29,7 +29,6 @@ class WebTree:
     for that file alone, so none is asked for beside it."""
 
     def __init__(self, base: str, query: str) -> None:
-        package("httpx2", "reading over HTTP")
         check_online(base)
         self.title, self.query = base, query
         self.named: set[str] = set()

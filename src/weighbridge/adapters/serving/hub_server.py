@@ -15,7 +15,7 @@ from urllib.parse import parse_qs
 from weighbridge.adapters.remote.extra import package
 from weighbridge.adapters.serving import index_page
 from weighbridge.adapters.serving.ending import ended_by_signals
-from weighbridge.adapters.serving.ollama_registry import GgufLibrary, OllamaRegistry
+from weighbridge.adapters.serving.ollama_registry import OllamaModels, OllamaRegistry
 from weighbridge.adapters.serving.page_server import HEADERS
 from weighbridge.adapters.serving.replies import LOOPBACK, Replies, ServedFile
 from weighbridge.base.errors import UsageError
@@ -25,7 +25,7 @@ from weighbridge.base.limits import MIB
 _OWNER: Final = "local"
 
 
-class Library(GgufLibrary, Protocol):
+class Library(Protocol):
     """The repositories by name, and their files by theirs."""
 
     def repositories(self) -> tuple[str, ...]: ...
@@ -45,12 +45,12 @@ def check_access(host: str, token: str | None) -> None:
         )
 
 
-def app(library: Library, token: str | None = None) -> Any:
-    """The ASGI application."""
+def app(library: Library, models: OllamaModels, token: str | None = None) -> Any:
+    """The ASGI application: the repositories of `library`, and `models` for Ollama."""
     applications = package("starlette.applications", "serving", "serve")
     route = package("starlette.routing", "serving", "serve").Route
     replies = Replies(token)
-    server, registry = _HubServer(library, replies), OllamaRegistry(library, replies)
+    server, registry = _HubServer(library, replies), OllamaRegistry(models, replies)
     read = [
         ("/", server.index),
         ("/api/models", server.models),
@@ -70,7 +70,7 @@ def app(library: Library, token: str | None = None) -> Any:
     return applications.Starlette(routes=[some, *routes])
 
 
-def run(library: Library, host: str, port: int, token: str | None, started: Any = None) -> None:
+def run(library: Library, models: OllamaModels, host: str, port: int, token: str | None, started: Any = None) -> None:
     """Serve until interrupted. UsageError where the port is taken."""
     check_access(host, token)
     uvicorn = package("uvicorn", "serving", "serve")
@@ -80,7 +80,7 @@ def run(library: Library, host: str, port: int, token: str | None, started: Any 
         sock = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         raise UsageError(f"{host}:{port}: {error.strerror}", hint="choose another port with --port") from None
-    config = uvicorn.Config(app(library, token), log_level="warning", timeout_graceful_shutdown=3)
+    config = uvicorn.Config(app(library, models, token), log_level="warning", timeout_graceful_shutdown=3)
     server = uvicorn.Server(config)
     if started is not None:
         started(sock.getsockname()[1], server)

@@ -39,7 +39,9 @@ def dedupe(paths: tuple[str, ...], hard_link: bool, yes: bool, dry_run: bool, as
         if not wanted:
             return echo("nothing is stored twice")
         for duplicate in wanted:
-            echo(f"{human_bytes(duplicate.wasted)}: {clean(', '.join(duplicate.paths))}")
+            echo(human_bytes(duplicate.wasted))
+            for path in duplicate.paths:
+                echo(f"  {clean(path)}")
         click.confirm(f"share {human_bytes(sum(d.wasted for d in wanted))}?", abort=True)
     with Progress() as progress:
         report = duplicates.dedupe(paths, hard_link=hard_link, dry_run=dry_run, progress=progress)
@@ -47,7 +49,10 @@ def dedupe(paths: tuple[str, ...], hard_link: bool, yes: bool, dry_run: bool, as
         return emit_json(report)
     for row in report.shared:
         why = f" ({row.why})" if row.why else ""
-        echo(f"{row.how}{why}: {clean(row.path)} = {clean(row.same_as)}, {human_bytes(row.bytes)}")
+        echo(f"{row.how}{why}, {human_bytes(row.bytes)}")
+        echo(f"  {clean(row.path)}\n  = {clean(row.same_as)}", "dim")
     for words in report.unreadable:
         warn(f"not compared: {clean(words)}")
-    echo(f"{human_bytes(report.freed)} {'would be shared' if dry_run else 'shared'}", "head")
+    if not report.shared:
+        return echo("nothing is stored twice")
+    return echo(f"{human_bytes(report.freed)} {'would be shared' if dry_run else 'shared'}", "head")

@@ -54,11 +54,13 @@ def _show(report: UsageReport) -> None:
     if report.forms:
         echo("\nthe same architecture and number of parameters, in several forms", "head")
         for forms in report.forms:
-            each = ", ".join(f"{name} ({kind})" for name, kind in zip(forms.names, forms.types, strict=True))
-            what = f"{clean(forms.architecture)} {human_count(forms.parameters)}, {human_bytes(forms.bytes)}"
-            echo(f"  {what}: {clean(each)}")
+            echo(f"  {clean(forms.architecture)} {human_count(forms.parameters)}, {human_bytes(forms.bytes)}")
+            width = max(map(len, forms.types))
+            for name, kind in zip(forms.names, forms.types, strict=True):
+                echo(f"    {clean(kind.ljust(width))}  {clean(name)}")
             for group in forms.same:
-                echo(f"    the same tensors: {clean(', '.join(group))}", "dim")
+                same = f": {clean(', '.join(group))}" if len(group) < len(forms.names) else ""
+                echo(f"    the same tensors{same or (' in both' if len(group) == 2 else ' in all')}", "dim")
     if report.uncompared:
         echo("\nnot compared with the others", "head")
         for words in report.uncompared:

@@ -47,7 +47,7 @@ def ls(paths: tuple[str, ...], filter: tuple[str, ...], sort: str | None, long: 
 def _show(entries: tuple[StoreEntry, ...], long: bool) -> None:
     from weighbridge.cli.render import Column, clean, human_bytes, human_count, table
 
-    columns = [Column("store"), Column("name"), Column("format"), Column("type"), Column("parameters", True),
+    columns = [Column("store"), Column("name"), Column("format"), Column("type"), Column("params", True),
                Column("size", True), Column("used")]  # fmt: skip
     rows = [
         [e.store, clean(e.name), _format(e), clean(e.quantization or ""),

@@ -36,6 +36,7 @@ def serve(path: Path, host: str, port: int, token: str | None, forms: tuple[str,
     from weighbridge.cli.render import clean, note
     from weighbridge.conversion.forms.shelf import Shelf
     from weighbridge.io.location import check_local
+    from weighbridge.shipping.ollama.pull import PullableModels
 
     check_local(path)
     token = token or os.environ.get("WEIGHBRIDGE_TOKEN")
@@ -46,4 +47,5 @@ def serve(path: Path, host: str, port: int, token: str | None, forms: tuple[str,
         note(f"serving {clean(', '.join(shelf.repositories()[:6]))} ... at http://{place}:{bound}")
 
     with Shelf(path, chosen(forms)) as shelf:
-        hub_server.run(shelf, host, port, token, started)
+        pullable = PullableModels(shelf, lambda words: note(clean(words)))
+        hub_server.run(shelf, pullable, host, port, token, started)

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from weighbridge.base.limits import MIB
+from weighbridge.base.native import distinct_strings
 from weighbridge.containers.base import Finding, Index
 from weighbridge.containers.gguf.read import GgufHeader, TensorInfo, padded, walk
 from weighbridge.containers.gguf.rules import Collector
@@ -250,8 +251,7 @@ def _duplicates(tokens: object, notes: Collector) -> None:
     one by its number (llama-vocab.cpp)."""
     if not isinstance(tokens, LazyArray) or tokens.type != "str":
         return
-    different = set(tokens.tolist())
-    if len(different) == len(tokens) and "" not in different and "\0" not in "".join(different):
+    if distinct_strings(tokens.raw, len(tokens), tokens.width, tokens.order == ">"):
         return
     seen: Counter[bytes] = Counter()
     for number, raw in enumerate(tokens.raw_strings()):

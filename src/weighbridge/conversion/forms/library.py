@@ -20,6 +20,7 @@ from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.target import choose_target
 from weighbridge.conversion.quantize import plan as quantizing
 from weighbridge.conversion.quantize.inputs import QuantizeOptions
+from weighbridge.io.location import StoredPath
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.open import open_model
 
@@ -43,8 +44,10 @@ class FormFile(Protocol):
 
 
 def title_of(path: Path) -> str:
-    """What a model is called, by its path: the file or folder; in the Hub's cache the repository; the folder of a file
-    that is only called model."""
+    """What a model is called, by its path: the file or folder; in the Hub's cache the repository; in a store of blobs
+    the name there; the folder of a file that is only called model or Modelfile."""
+    if isinstance(path, StoredPath) and path.title:
+        return path.title
     real = path.resolve()
     if real.parent.name == "snapshots":
         real = real.parent.parent
@@ -52,7 +55,7 @@ def title_of(path: Path) -> str:
         return real.name.rpartition("--")[2]
     if real.is_dir():
         return real.name
-    return real.parent.name if real.stem == "model" else real.stem
+    return real.parent.name if real.stem.lower() in ("model", "modelfile") else real.stem
 
 
 class ModelForms(Closing):
@@ -81,10 +84,15 @@ class ModelForms(Closing):
                 self._files[form] = self._planned(form) if form in self.forms else {}
             return self._files[form]
 
+    def plan(self, form: str) -> Plan:
+        """The plan of a form that the model can take."""
+        self.files(form)
+        return self._plans[form]
+
     def _planned(self, form: str) -> Mapping[str, FormFile]:
         model = open_model(self.path)
         try:
-            plan = self._plan(model, form)
+            plan = self._made(model, form)
             plan.slabs  # noqa: B018  # refuses where a row needs more than the budget
             found: dict[str, FormFile] = {}
             for file in plan.files:
@@ -101,7 +109,7 @@ class ModelForms(Closing):
         self._plans[form] = plan
         return found
 
-    def _plan(self, model: Checkpoint, form: str) -> Plan:
+    def _made(self, model: Checkpoint, form: str) -> Plan:
         """The plan that `wb quantize` or `wb convert` would carry out: the same bytes."""
         if form in FOLDERS:
             to, options = FOLDERS[form]

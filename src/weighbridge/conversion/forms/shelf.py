@@ -9,13 +9,14 @@ import threading
 from collections.abc import Iterator, Mapping
 from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from weighbridge.base.closeable import Closing
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.conversion.forms.library import FOLDERS, GGUFS, FormFile, ModelForms, title_of
 from weighbridge.conversion.forms.views import SlabCache
 from weighbridge.conversion.options import WriteOptions
+from weighbridge.conversion.plan.model import Plan
 from weighbridge.io.links import is_inside, own_folders
 from weighbridge.io.source import FileSource
 from weighbridge.models.locate import locate, models_in
@@ -35,6 +36,13 @@ class StoredFile:
 
     def read(self, offset: int, length: int) -> bytes:
         return self._source.read(offset, max(min(length, self.size - offset), 0))
+
+
+class GgufForm(NamedTuple):
+    """The plan of a GGUF, and its bytes."""
+
+    plan: Plan
+    file: FormFile
 
 
 class Shelf(Closing):
@@ -94,18 +102,24 @@ class Shelf(Closing):
                 return self._of(name), forms
         return None
 
-    def gguf(self, model: str, tag: str) -> FormFile | None:
-        """One GGUF of a model, by its type in any case; `latest` is Q4_K_M, as Ollama would have it. UnsupportedError
-        where the model can't have this form."""
-        form = {"latest": "Q4_K_M"}.get(tag, tag).upper()
-        name = model.removesuffix(GGUF)
-        known = next((n for n in self._models if n.lower() == name.lower()), None)
-        if known is None or form not in self.forms or form not in GGUFS:
+    def known(self, name: str) -> str | None:
+        """A model's name, by that name in any case or by the repository of its GGUFs."""
+        model = name.lower().removesuffix(GGUF.lower())
+        return next((known for known in self._models if known.lower() == model), None)
+
+    def path(self, model: str) -> Path:
+        """Where a known model lies."""
+        return self._models[model]
+
+    def gguf(self, model: str, form: str) -> GgufForm | None:
+        """One GGUF of a known model. None where there is no such form; UnsupportedError where the model can't have
+        it."""
+        if form not in self.forms or form not in GGUFS:
             return None
-        forms = self._of(known)
+        forms = self._of(model)
         if not (files := forms.files(form)):
-            raise UnsupportedError(f"no {form} of {known}: {forms.reasons[form]}")
-        return next(iter(files.values()))
+            raise UnsupportedError(f"no {form} of {model}: {forms.reasons[form]}")
+        return GgufForm(forms.plan(form), next(iter(files.values())))
 
     def _of(self, name: str) -> ModelForms:
         with self._lock:
@@ -129,7 +143,8 @@ def _lying(model: Path, *, own: bool = True) -> Iterator[tuple[str, Path]]:
     """The files of a model as they lie, by their names in its folder; or those that are links out of it."""
     place = locate(model)
     if not model.is_dir():
-        yield from ((path.name, path) for path in place.weights if own)
+        files = (path for path in (*place.weights, *place.adapters) if path.is_file())
+        yield from ((path.name, path) for path in files if own)
         return
     inside = own_folders(str(place.folder))
     for base, folders, names in os.walk(place.folder):
@@ -152,9 +167,9 @@ def _plain(text: str) -> str:
 
 
 def _one_model(path: Path) -> tuple[Path, ...]:
-    """The model of a folder or file: the folder, or the one GGUF in it; empty where there is none."""
+    """The model of a folder or file: the file, the folder, or the one GGUF in it; empty where there is none."""
     try:
         weights = locate(path).weights
     except (OSError, WeighbridgeError):
         return ()
-    return weights if len(weights) == 1 and weights[0].suffix == ".gguf" else (path,)
+    return weights if path.is_dir() and len(weights) == 1 and weights[0].suffix == ".gguf" else (path,)

@@ -26,7 +26,7 @@ from weighbridge.models.config.general import general_to_gguf
 from weighbridge.models.config.mapping import Leading, assemble, config_losses, config_to_gguf, with_tokenizer_keys
 from weighbridge.models.jsonfile import decode
 from weighbridge.models.tokenizer import from_gguf, from_hf, losses, to_gguf, to_hf
-from weighbridge.tensors.nodes import Node
+from weighbridge.tensors.nodes import Encode, Node
 
 # The quantization settings of a config whose weights have the names of such a dialect (openai/gpt-oss-20b).
 _WHOLE: Final = ("model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head")
@@ -132,7 +132,7 @@ def file_type(tensors: Mapping[str, Node], wanted: DType) -> int:
     """`general.file_type`: the type that was asked for, or the block type that tensors came in and were kept in."""
     kept = Counter[str]()
     for node in tensors.values():
-        if node.spec.dtype.name in KEPT_FTYPES:
+        if node.spec.dtype.name in KEPT_FTYPES and not isinstance(node, Encode):
             kept[node.spec.dtype.name] += node.spec.elements
     return (
         KEPT_FTYPES[max(kept, key=lambda name: (kept[name], name))]

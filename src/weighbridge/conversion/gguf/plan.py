@@ -25,7 +25,7 @@ from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.wrapped import unwrapped
 from weighbridge.packings import mlx_affine_bridge
 from weighbridge.packings.read import ggml
-from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor, transcode
+from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor, storage_name, transcode
 
 
 def to_gguf(model: Checkpoint, options: GgufOptions) -> PlanBuilder:
@@ -93,13 +93,17 @@ def _for_gguf(
     model: Checkpoint, name: str, node: LogicalTensor, wanted: DType, options: GgufOptions, draft: PlanBuilder
 ) -> dict[str, Node]:
     """The stored tensors of a logical one: itself, and a scale where its blocks need one."""
-    chosen = dtype_policy.gguf_dtype(name, node.spec, wanted)
+    own = dtype_policy.kept_dtype(name, node.spec, storage_name(node), model.family.dialects["gguf"].kept_dtypes)
+    chosen = own or dtype_policy.gguf_dtype(name, node.spec, wanted)
     if isinstance(node, QuantizedTensor):
         # The reference keeps the codes of a family's own blocks (gpt-oss: MXFP4) for every requested type.
         native = model.family.dialects[model.dialect].block_dtype is not None
         keep = chosen is wanted and (native or options.dtype in (None, "auto"))
+        if own is not None:
+            keep = own in node.packing.blocks
         found = _with_scale(model.family.gguf, name, node) if keep else None
-        found = found or _transcoded(name, node, chosen, keep=keep, options=options)
+        why = "another type was requested" if own is None else f"{own} in a {model.family.gguf} GGUF"
+        found = found or (_transcoded(name, node, chosen, options) if keep else _decoded(name, node, chosen, why))
         draft.moves.append(found.move)
         if found.tensors:
             return found.tensors
@@ -127,11 +131,13 @@ def _with_scale(graph: str, name: str, node: QuantizedTensor) -> _MovedTensors |
     return _MovedTensors(move, {name: transcode(split.blocks, block), **scale})
 
 
-def _transcoded(name: str, node: QuantizedTensor, chosen: DType, *, keep: bool, options: GgufOptions) -> _MovedTensors:
-    """A packed tensor in a block type that holds its codes, if that is wanted (`keep`) and possible."""
+def _decoded(name: str, node: QuantizedTensor, chosen: DType, why: str) -> _MovedTensors:
+    return _MovedTensors(Move(name, node.packing.name, chosen.name, "decoded", why), {})
+
+
+def _transcoded(name: str, node: QuantizedTensor, chosen: DType, options: GgufOptions) -> _MovedTensors:
+    """A packed tensor in a block type that holds its codes, if that is possible."""
     source = node.packing.name
-    if not keep:
-        return _MovedTensors(Move(name, source, chosen.name, "decoded", "another type was requested"), {})
     symmetric = mlx_affine_bridge.as_grid(node)
     for form in (node,) if symmetric is None else (symmetric, node):
         block, why = probe.block_for(form, dtype_policy.EXACT_BLOCKS)
@@ -142,7 +148,7 @@ def _transcoded(name: str, node: QuantizedTensor, chosen: DType, *, keep: bool, 
     if options.inexact == "near" and block is not None and node.packing.parameters:
         rounded = probe.rounding(node)
         return _MovedTensors(Move(name, source, block.name, "near", why, rounded), {name: transcode(node, block)})
-    return _MovedTensors(Move(name, source, chosen.name, "decoded", why), {})
+    return _decoded(name, node, chosen, why)
 
 
 def _from_gguf(model: Checkpoint, options: GgufOptions) -> PlanBuilder:

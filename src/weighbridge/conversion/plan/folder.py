@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from weighbridge.base.dtypes import F16, Kind
+from typing import Final
+
+from weighbridge.base.dtypes import BY_NAME, F16, Kind
 from weighbridge.base.errors import UsageError
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.gguf import metadata
@@ -18,6 +20,8 @@ from weighbridge.models.wrapped import unwrapped_folder
 from weighbridge.packings.schema.microfloat import BLOCKS, SCALES
 from weighbridge.packings.write import packers
 from weighbridge.tensors.nodes import Node, QuantizedTensor
+
+I64: Final = BY_NAME["I64"]
 
 
 def to_folder(model: Checkpoint, options: HfOptions | TorchFolderOptions, container: str) -> PlanBuilder:
@@ -65,6 +69,8 @@ def _from_gguf(model: Checkpoint, options: HfOptions | TorchFolderOptions) -> Pl
             draft.tensors[name], draft.tensors[scales] = packers.gpt_oss_members(node)
             continue
         wanted = dtype_policy.plain_dtype(options.dtype, node.spec)
+        if wanted.kind is Kind.INT:
+            wanted = I64  # as torch counts
         if wanted.kind is Kind.BLOCK:
             draft.losses.append(Loss(f"decoded from {wanted} to {F16}", name))
             wanted = F16

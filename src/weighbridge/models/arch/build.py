@@ -9,7 +9,7 @@ from typing import Any
 from weighbridge.models.arch.config import DERIVED
 from weighbridge.models.arch.config_rules import compiled_rules
 from weighbridge.models.arch.family import Family
-from weighbridge.models.arch.tables import schema, spec
+from weighbridge.models.arch.tables import spec, validate
 from weighbridge.models.arch.tables.layers import build_layer_set
 from weighbridge.models.arch.tables.meta import check_meta
 from weighbridge.models.arch.tables.schema import FamilyTable
@@ -17,7 +17,7 @@ from weighbridge.models.arch.tables.schema import FamilyTable
 
 def build_family(document: Mapping[str, Any]) -> Family:
     """A family from its whole table (see `documents.resolve`). UsageError names what is wrong with it."""
-    table = schema.convert(document, FamilyTable)
+    table = validate.convert(document, FamilyTable)
     roles = {name: spec.build_role(name, entry) for name, entry in table.role.items()}
     dialects = {name: spec.build_dialect(name, table, roles) for name in table.dialect}
     sizes = {symbol: spec.build_size(entry) for symbol, entry in table.size.items()}

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError
-from weighbridge.models.arch.config_rules import Config, compiled_rules, layer_count
+from weighbridge.models.arch.config_rules import compiled_rules
+from weighbridge.models.arch.layer_lists import Config, layer_count
 from weighbridge.models.arch.size_keys import HEADS
 from weighbridge.models.arch.tables import expression
 from weighbridge.models.arch.tables.expression import evaluate
@@ -22,14 +23,13 @@ from weighbridge.models.arch.tables.values import INT_MAX, integer, number
 _LARGEST_STRETCH = 1e6  # published ones are 1000
 #: what classes call the base frequency of their rotation, and that of layers with a sliding window
 THETA: Final = ("rope_theta", "rotary_emb_base", "global_rope_theta")
-LOCAL_THETA: Final = ("rope_local_base_freq", "local_rope_theta", "swa_rope_theta")
+LOCAL_THETA: Final = ("rope_local_base_freq", "local_rope_theta", "swa_rope_theta", "rope_local_theta")
 #: keys of an effective config that no config states
 DERIVED: Final = (
-    "classifies", "full_attention_every", "gated", "labels", "layer_count", "layer_sets", "layer_types", "layout_every",
-    "longrope_attention_factor", "ntk_alpha_base", "output_labels", "primary_router_func",
-    "rope", "rope_bases", "rope_dim", "rope_shares", "rope_sliding",
-    "sliding_layers", "sparse_layers",
-    "unrotated_every", "unshared_kv_layers",
+    "attending_layers", "classifies", "full_attention_every", "gated", "labels", "layer_count", "layer_sets",
+    "layer_types", "layout_every", "longrope_attention_factor", "ntk_alpha_base", "output_labels",
+    "primary_router_func", "rope", "rope_bases", "rope_dim", "rope_shares", "rope_sliding", "sliding_layers",
+    "sparse_layers", "unrotated_every", "unshared_kv_layers",
 )  # fmt: skip
 
 

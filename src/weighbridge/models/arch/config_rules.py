@@ -4,24 +4,17 @@ words that all classes share. Sources: the classes of transformers 5.23, or the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UsageError
-from weighbridge.base.limits import LAYERS
+from weighbridge.models.arch.layer_lists import Config, as_attention_by_kind, attention_by_kind, layer_count
 from weighbridge.models.arch.tables import expression
 from weighbridge.models.arch.tables.expression import evaluate
-from weighbridge.models.arch.tables.schema import nearest_word
+from weighbridge.models.arch.tables.validate import nearest_word
 from weighbridge.models.arch.tables.values import integer, number
-
-Config = Mapping[str, Any]
-
-
-def layer_count(config: Config) -> int:
-    """How many layers there are, as many as lists are made for."""
-    return integer(evaluate("num_hidden_layers", config) or 0, "num_hidden_layers", most=LAYERS)
 
 
 def uniform(config: Config, *keys: str) -> dict[str, Any]:
@@ -158,6 +151,44 @@ def sparse_attention(config: Config) -> dict[str, Any]:
     return {**listed, **{key: own[word] for key, word in _SPARSE.items() if word in own}}
 
 
+_RATIOS: Final = {
+    "sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_compressed_attention": 128,
+}  # fmt: skip
+_HASHED: Final = 3  # layers whose experts a table chooses, where a config doesn't say how many
+
+
+def compressed_attention(config: Config) -> dict[str, Any]:
+    """By how much each layer compresses earlier tokens, how many layers choose their experts by a table, how much of a
+    head rotates, and how: in the words of published configs, which transformers 5.23 writes in others
+    (configuration_deepseek_v4.py)."""
+    out: dict[str, Any] = {}
+    if config.get("compress_ratios") is None:
+        out["compress_ratios"] = _compress_ratios(config)
+    if config.get("num_hash_layers") is None:
+        kinds = config.get("mlp_layer_types")
+        out["num_hash_layers"] = kinds.count("hash_moe") if isinstance(kinds, list) else _HASHED
+    if config.get("qk_rope_head_dim") is None:
+        share = number(config.get("partial_rotary_factor") or 0.125, "partial_rotary_factor")
+        out["qk_rope_head_dim"] = int(share * integer(config.get("head_dim"), "head_dim"))
+    given = config.get("rope_parameters")
+    main, far = (given.get(part) for part in ("main", "compress")) if isinstance(given, Mapping) else (None, None)
+    if isinstance(main, Mapping) and isinstance(far, Mapping):
+        out["rope_parameters"] = {**far, "rope_theta": main.get("rope_theta")}
+        out["compress_rope_theta"] = far.get("rope_theta")
+    return out
+
+
+def _compress_ratios(config: Config) -> list[int]:
+    kinds, count = config.get("layer_types"), layer_count(config)
+    if kinds is None:
+        return [128] * min(count, 2) + [4 if layer % 2 else 128 for layer in range(count - 2)]
+    given = config.get("compress_rates")
+    ratios = {**_RATIOS, **(given if isinstance(given, Mapping) else {})}
+    if not isinstance(kinds, list) or not all(isinstance(kind, str) and kind in ratios for kind in kinds):
+        raise FormatError("isn't a list of known kinds", field="layer_types", found=repr(kinds)[:80])
+    return [integer(ratios[kind], f"compress_rates.{kind}") for kind in kinds]
+
+
 def leading_dense(config: Config) -> dict[str, Any]:
     """Which layers have experts, of a config that says so of each in words or in numbers, or how many dense layers
     lead; and how many do (configuration_minimax_m3_vl.py, configuration_cohere2_moe.py, transformers 5.23)."""
@@ -197,114 +228,41 @@ def as_layer_rotation(config: Config) -> dict[str, Any]:
     return {"no_rope_layers": None, "layer_rope_theta": [config["rope_theta"] if int(flag) else 0 for flag in flags]}
 
 
-_KINDS: Final = ("full_attention", "sliding_attention")
-_SHARES: Final = (0.5, 1.0)  # of a head that rotates in llama.cpp's graph, by kind of layer
-_WINDOWED: Final = ("num_sliding_attention_heads", "num_sliding_attention_groups")
+def attention_step(config: Config) -> dict[str, Any]:
+    """Which layers attend, of a config that says that the middle one of so many does; of fewer layers the last
+    (modeling_plamo.py of PLaMo 2, `is_mamba`)."""
+    count, step = layer_count(config), integer(config.get("mamba_step"), "mamba_step", 2)
+    return {"attending_layers": [count - 1] if count <= step // 2 else [*range(step // 2, count, step)]}
 
 
-def _listed(config: Config, key: str, further: str, count: int, rest: Any) -> list[Any]:
-    """A list by layer, with that of the layers which predict further tokens, filled up to `count`."""
-    parts = (config.get(key) or [], config.get(further) or [])
-    if not all(isinstance(part, list | tuple) for part in parts):
-        raise FormatError("is not a list", field=key, found=repr(parts)[:80])
-    return [*parts[0], *parts[1], *[rest] * count][:count]
+def as_attention_step(config: Config) -> dict[str, Any]:
+    """The inverse of `attention_step`. FormatError where layers attend by another rule."""
+    listed = config["attending_layers"]
+    for step in range(2, 2 * layer_count(config) + 2):
+        if attention_step({**config, "mamba_step": step})["attending_layers"] == listed:
+            return {"attending_layers": None, "mamba_step": step}
+    raise FormatError("the layers that attend follow no step", field="attention.head_count_kv", found=str(listed)[:80])
 
 
-def attention_by_kind(config: Config) -> dict[str, Any]:
-    """What layers with a window have otherwise, of a config that lists base frequencies and rotating shares by layer
-    and has other numbers of heads in an object; which layers have experts, of one that has their numbers in a text.
-    Lists run over the layers that predict further tokens, too (configuration_step3p7.py, transformers 5.23)."""
-    further = integer(config.get("num_nextn_predict_layers") or 0, "num_nextn_predict_layers", most=LAYERS)
-    count = layer_count(config) + further
-    kinds = _listed(config, "layer_types", "mtp_layer_types", count, _KINDS[0])
-    groups = config.get("num_attention_groups", config.get("num_key_value_heads"))
-    other = config.get("attention_other_setting")
-    own = other if isinstance(other, Mapping) else {}
-    heads = config.get(_WINDOWED[0]) or own.get("num_attention_heads", config.get("num_attention_heads"))
-    limits = {
-        key: [0.0 if limit is None else limit for limit in _listed(config, key, "", count, 0.0)]
-        for key in ("swiglu_limits", "swiglu_limits_shared")
-        if config.get(key) is not None
-    }
-    return {
-        "layer_types": kinds,
-        "sliding_layers": [int(kind == _KINDS[1]) for kind in kinds],
-        "num_attention_groups": groups,
-        _WINDOWED[0]: heads,
-        _WINDOWED[1]: own.get("num_attention_groups", groups),
-        **limits,
-        **_experts_by_number(config, count),
-        **_rotation_by_kind(config, kinds),
-    }
+def stretched_context(config: Config) -> dict[str, Any]:
+    """yarn, of a config that says by how much it stretches positions and from which length on
+    (configuration_plamo3.py)."""
+    factor = number(config.get("rope_scaling_factor") or 1, "rope_scaling_factor")
+    if factor == 1:
+        return {}
+    own = integer(config.get("initial_context_length"), "initial_context_length", 1)
+    return {"rope_scaling": {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": own,
+                             "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}}  # fmt: skip
 
 
-def _experts_by_number(config: Config, count: int) -> dict[str, Any]:
-    """Which layers have experts: as words, or as numbers in a text; by themselves all from the fourth on."""
-    if config.get("mlp_layer_types") is not None:
-        kinds = _listed(config, "mlp_layer_types", "mtp_mlp_layer_types", count, "dense")
-    else:
-        text = config.get("moe_layers_enum")
-        listed = text.split(",") if isinstance(text, str) else text
-        try:
-            numbers = range(3, layer_count(config)) if listed is None else {int(i) for i in listed if str(i).strip()}
-        except (TypeError, ValueError):
-            raise FormatError("isn't a list of layers", field="moe_layers_enum", found=repr(text)[:80]) from None
-        kinds = ["sparse" if i in numbers else "dense" for i in range(count)]
-    led = kinds.index("sparse") if "sparse" in kinds else 0
-    return {"mlp_layer_types": kinds, "first_k_dense_replace": led}
-
-
-def _rotation_by_kind(config: Config, kinds: list[Any]) -> dict[str, Any]:
-    """Base frequencies and rotating shares of each kind of layers; `rope_bases`: how many frequencies one kind has."""
-    given = config.get("rope_parameters")
-    typed = given if isinstance(given, Mapping) and _KINDS[0] in given else {}
-    of = {kind: [i for i, one in enumerate(kinds) if one == kind] for kind in _KINDS}
-    listed = {key: config.get(key) for key in ("rope_theta", "partial_rotary_factors")}
-    found: dict[str, dict[str, list[Any]]] = {}
-    for (key, values), word in zip(listed.items(), ("rope_theta", "partial_rotary_factor"), strict=True):
-        if isinstance(values, list | tuple):
-            found[key] = {kind: sorted({number(v, key) for v in _each(values, of[kind], key)}) for kind in _KINDS}
-        else:
-            found[key] = {kind: [typed[kind][word]] for kind in _KINDS if word in typed.get(kind, {})}
-    shares = {kind: own for kind, own in found["partial_rotary_factors"].items() if own and of[kind]}
-    bases = {kind: own for kind, own in found["rope_theta"].items() if own}
-    out: dict[str, Any] = {"rope_shares": shares, "rope_bases": max(map(len, bases.values()), default=1)}
-    if typed or not isinstance(listed["rope_theta"], list | tuple):
-        return out
-    scaling = config.get("rope_scaling")
-    base = bases.get(_KINDS[0]) or [10000.0]
-    out |= {
-        "rope_theta": base[0],
-        "rope_scaling": {**(scaling if isinstance(scaling, Mapping) else {}), "rope_theta": base[0]},
-    }
-    return out | ({"local_rope_theta": bases[_KINDS[1]][0]} if _KINDS[1] in bases else {})
-
-
-def _each(values: Sequence[Any], layers: Sequence[int], key: str) -> list[Any]:
-    """The entries of layers in a list, which may end before the last ones."""
-    if layers and layers[0] >= len(values):
-        raise FormatError("hasn't an entry for each layer", field=key, found=len(values))
-    return [values[i] for i in layers if i < len(values)]
-
-
-def as_attention_by_kind(config: Config) -> dict[str, Any]:
-    """The inverse of `attention_by_kind`."""
-    kinds = config.get("layer_types") or [_KINDS[0]] * layer_count(config)
-    base = config["rope_theta"]
-    sliding = (config.get("rope_parameters") or {}).get(_KINDS[1]) or {"rope_theta": base}
-    by_kind = dict(zip(_KINDS, (base, sliding["rope_theta"]), strict=True))
-    words = ("num_attention_heads", "num_attention_groups")
-    own = {word: config[key] for word, key in zip(words, _WINDOWED, strict=True) if key in config}
-    sparse = [str(i) for i, kind in enumerate(config.get("mlp_layer_types") or ()) if kind == "sparse"]
-    return {
-        **dict.fromkeys((*_WINDOWED, "rope_parameters", "rope_local_base_freq", "mlp_layer_types")),
-        "rope_theta": [by_kind[kind] for kind in kinds],
-        "partial_rotary_factors": [dict(zip(_KINDS, _SHARES, strict=True))[kind] for kind in kinds],
-        "attention_other_setting": {"attention_type": _KINDS[1], **own, "head_dim": config["head_dim"]}
-        if own
-        else None,
-        "moe_layers_enum": ",".join(sparse),
-    }
+def as_stretched_context(config: Config) -> dict[str, Any]:
+    """The inverse of `stretched_context`."""
+    given = config.get("rope_scaling")
+    if not isinstance(given, Mapping) or given.get("rope_type") != "yarn":
+        return {}
+    own = given["original_max_position_embeddings"]
+    return {"rope_scaling": None, "rope_parameters": None, "rope_scaling_factor": given["factor"],
+            "initial_context_length": own}  # fmt: skip
 
 
 def indexer_types(config: Config) -> dict[str, Any]:
@@ -412,7 +370,9 @@ RULES: Final[Mapping[str, Callable[..., dict[str, Any]]]] = MappingProxyType(
     {
         "adjusted_width": adjusted_width,
         "attention_by_kind": attention_by_kind,
+        "attention_step": attention_step,
         "block_configs": block_configs,
+        "compressed_attention": compressed_attention,
         "indexer_types": indexer_types,
         "last_layer": last_layer,
         "layer_rotation": layer_rotation,
@@ -421,6 +381,7 @@ RULES: Final[Mapping[str, Callable[..., dict[str, Any]]]] = MappingProxyType(
         "leading_dense": leading_dense,
         "query_groups": query_groups,
         "sparse_attention": sparse_attention,
+        "stretched_context": stretched_context,
         "uniform": uniform,
         "unlike_layers": unlike_layers,
         "window_layout": window_layout,
@@ -432,9 +393,11 @@ RULES: Final[Mapping[str, Callable[..., dict[str, Any]]]] = MappingProxyType(
 INVERSE_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {
         "attention_by_kind": as_attention_by_kind,
+        "attention_step": as_attention_step,
         "block_configs": as_block_configs,
         "layer_rotation": as_layer_rotation,
         "primary_router": as_primary_router,
+        "stretched_context": as_stretched_context,
         "window_layout": as_window_layout,
     }
 )

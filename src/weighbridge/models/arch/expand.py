@@ -28,6 +28,7 @@ from weighbridge.models.arch.tables.spec import (
     LayoutCall,
     NameTemplate,
     Role,
+    is_number,
     outer,
     placeholders,
 )
@@ -111,7 +112,16 @@ class CompiledTemplate:
     @cached_property
     def single(self) -> bool:
         """Whether a physical tensor holds one logical tensor, in its own layout."""
-        return not self.stacked and len(self.parts) == 1 and not self.layouts and not self.interleave
+        return not self.stacked and self._plain
+
+    @cached_property
+    def stacks_one(self) -> bool:
+        """Whether a physical tensor stacks those of one role, in their own layout."""
+        return bool(self.stacked) and self._plain
+
+    @property
+    def _plain(self) -> bool:
+        return len(self.parts) == 1 and not self.layouts and not self.interleave
 
     @cached_property
     def index_of(self) -> Callable[[tuple[int, ...]], tuple[int, ...]]:
@@ -412,7 +422,7 @@ def arguments(via: LayoutCall, sizes: Sizes) -> tuple[float, ...]:
     GGUF: its tensors are multiplied already."""
     if via.from_config:
         return tuple(multiplier(key, sizes.facts) for key in via.symbols if sizes.facts)
-    return tuple(int(s) if s.isdigit() else sizes[s] for s in via.symbols)
+    return tuple(ast.literal_eval(s) if is_number(s) else sizes[s] for s in via.symbols)
 
 
 def _turned(shape: Shape, swap: bool) -> Shape:

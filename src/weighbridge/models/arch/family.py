@@ -42,7 +42,7 @@ from weighbridge.models.arch.expand import (
     shape_of,
     started_groups,
 )
-from weighbridge.models.arch.fuse import LayoutMap, cut, join, layout_of
+from weighbridge.models.arch.fuse import LayoutMap, Roles, StackMember, cut, join, join_stack, layout_of
 from weighbridge.models.arch.gguf_view import ArchView
 from weighbridge.models.arch.mapping_report import MappingError, MappingReport
 from weighbridge.models.arch.tables.expression import evaluate
@@ -366,18 +366,16 @@ class Family:
 
     # ------------------------------------------------------------------ tensors
 
-    def load(self, dialect: str, sizes: Sizes, tensors: Mapping[str, LogicalTensor]) -> dict[Instance, LogicalTensor]:
+    def load(self, dialect: str, sizes: Sizes, tensors: Mapping[str, LogicalTensor]) -> Roles:
         """Physical tensors -> logical ones, each in the role's own layout. MappingError unless all fit."""
         report = self.check(dialect, sizes, {name: node.spec.shape for name, node in tensors.items()})
         if not report.ok:
             raise MappingError(self.name, dialect, report)
         return self.load_checked(dialect, sizes, tensors, self.prefix_of(dialect, tensors, sizes))
 
-    def load_checked(
-        self, dialect: str, sizes: Sizes, tensors: Mapping[str, LogicalTensor], prefix: str
-    ) -> dict[Instance, LogicalTensor]:
+    def load_checked(self, dialect: str, sizes: Sizes, tensors: Mapping[str, LogicalTensor], prefix: str) -> Roles:
         """`load` for tensors that `check` found to fit."""
-        roles: dict[Instance, LogicalTensor] = {}
+        roles: dict[Instance, LogicalTensor | StackMember] = {}
         known = self._lie(dialect, sizes)
         for name, place in self.expansion(dialect, sizes, prefix).places.items():
             if (node := tensors.get(name)) is None:
@@ -386,7 +384,7 @@ class Family:
                 roles[first] = node  # as most, of 100,000
             else:
                 roles.update(cut(place, node, known))
-        return roles
+        return Roles(roles)
 
     def save(
         self, dialect: str, sizes: Sizes, roles: Mapping[Instance, LogicalTensor], *,
@@ -395,7 +393,8 @@ class Family:
         """Logical tensors -> a dialect's physical ones, without roles that it can't hold. Layer by layer; for GGUF in
         the reference converter's order, by the stored names (`source_order`, of the dialect and prefix `source`)."""
         places = self.expansion(dialect, sizes, prefix).places
-        roles = {**self._made(dialect, sizes, roles, prefix), **roles}
+        whole = roles if isinstance(roles, Roles) else Roles(roles)
+        roles = whole.behind(self._made(dialect, sizes, roles, prefix))
         present = {n: p for n, p in places.items() if any(i in roles for i in p.instances)}
         self._check_whole(dialect, sizes, present, roles, prefix)
         known = self._lie(dialect, sizes)
@@ -422,11 +421,15 @@ class Family:
         if parts or missing:
             raise MappingError(self.name, dialect, MappingReport(missing=(*missing, *parts)))
 
-    def _join(
-        self, dialect: str, known: LayoutMap, place: TensorSlot, roles: Mapping[Instance, LogicalTensor]
-    ) -> LogicalTensor:
-        parts = []
-        for instance in place.instances:
+    def _join(self, dialect: str, known: LayoutMap, place: TensorSlot, roles: Roles) -> LogicalTensor:
+        instances, parts = place.instances, []
+        if (
+            place.plan.stacks_one
+            and (stack := roles.stack_of(instances))
+            and known(instances[0]) == (None, stack.shape)
+        ):
+            return join_stack(place, stack)
+        for instance in instances:
             node, (layout, shape) = roles[instance], known(instance)
             if node.spec.shape != shape:
                 report = MappingReport(misshapen=((_label(instance), shape, node.spec.shape),))

@@ -2,15 +2,18 @@
 
 A tensor may hold several roles and, of each, one for every index that its name leaves out: expert by expert, in each
 the roles in their order. The layout of a fuse is that of what is joined for one such index, so it is undone before the
-roles are cut apart and applied when they are together.
+roles are cut apart and applied when they are together. What a file stacks is cut out of the stack when it is asked for,
+and a stack that the other dialect has as well goes there whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import cycle
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.expand import Instance, RoleSlice, TensorSlot, height
@@ -19,6 +22,60 @@ from weighbridge.models.arch.tables.spec import LayoutCall
 if TYPE_CHECKING:
     from weighbridge.tensors.layouts import TensorLayout
     from weighbridge.tensors.nodes import LogicalTensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoleStack:
+    """All logical tensors of one role in a physical one: `node` has their rows, one tensor after the other; each has
+    `shape`."""
+
+    node: LogicalTensor
+    count: int
+    shape: Shape
+
+    def __getitem__(self, number: int) -> LogicalTensor:
+        from weighbridge.tensors.nodes import slice_rows
+
+        return slice_rows(self.node, number * height(self.shape), self.shape)
+
+
+class StackMember(NamedTuple):
+    """One logical tensor of a stack."""
+
+    stack: RoleStack
+    number: int
+
+
+class Roles(Mapping[Instance, "LogicalTensor"]):
+    """The logical tensors of a model by role and index, those in stacks not yet cut apart."""
+
+    def __init__(self, entries: Mapping[Instance, LogicalTensor | StackMember]) -> None:
+        self._entries = entries
+
+    def __getitem__(self, instance: Instance) -> LogicalTensor:
+        entry = self._entries[instance]
+        return entry.stack[entry.number] if isinstance(entry, StackMember) else entry
+
+    def __contains__(self, instance: object) -> bool:
+        return instance in self._entries
+
+    def __iter__(self) -> Iterator[Instance]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def behind(self, others: Mapping[Instance, LogicalTensor]) -> Roles:
+        """These and the others, which come first, and of which these replace what has their index."""
+        return Roles({**others, **self._entries}) if others else self
+
+    def stack_of(self, instances: Sequence[Instance]) -> RoleStack | None:
+        """The stack that has exactly these in this order; None where there is none."""
+        first = self._entries.get(instances[0])
+        if not isinstance(first, StackMember) or first.stack.count != len(instances):
+            return None
+        whole = all(self._entries.get(i) == (first.stack, n) for n, i in enumerate(instances))
+        return first.stack if whole else None
 
 
 #: How a logical tensor lies in a dialect, and its own shape.
@@ -33,15 +90,45 @@ def layout_of(via: LayoutCall, arguments: tuple[float, ...]) -> TensorLayout:
     return layout(via.layout, *arguments)
 
 
-def cut(place: TensorSlot, node: LogicalTensor, known: LayoutMap) -> Iterator[tuple[Instance, LogicalTensor]]:
+def cut(
+    place: TensorSlot, node: LogicalTensor, known: LayoutMap
+) -> Iterator[tuple[Instance, LogicalTensor | StackMember]]:
     """The logical tensors in a physical one."""
     from weighbridge.tensors.nodes import reshape, slice_rows
 
+    if stacks := _stacks(place, node, known):
+        for n, instance in enumerate(place.instances):
+            number, role = divmod(n, len(stacks))
+            yield instance, StackMember(stacks[role], number)
+        return
     for block, cells in _blocks(place, node):
         for instance, start, shape in cells:
             part = block if block.spec.shape == shape else slice_rows(block, start, shape)
             layout, own = known(instance)
             yield instance, reshape(layout.undo(part) if layout else part, own)
+
+
+def _stacks(place: TensorSlot, node: LogicalTensor, known: LayoutMap) -> Sequence[RoleStack]:
+    """The stack of each role; none where a layout is undone for each tensor, and where whole runs of rows take turns,
+    which are copied one by one."""
+    from weighbridge.tensors.layouts import InterleaveGroups
+    from weighbridge.tensors.nodes import slice_rows
+
+    plan, roles = place.plan, len(place.plan.parts)
+    if not plan.stacked or plan.layouts or (roles > 1) != (place.interleave > 0):
+        return ()
+    if any(known(instance)[0] for instance in place.instances[:roles]):
+        return ()
+    node, count = _in_rows(place, node), math.prod(plan.stacked)
+    if roles == 1:
+        return (RoleStack(node, count, plan.parts[0][1]),)
+    node = InterleaveGroups(place.interleave, place.heights).undo_stack(node, count)
+    stacks, start = [], 0
+    for _, shape in plan.parts:
+        rows = count * height(shape)
+        stacks.append(RoleStack(slice_rows(node, start, (rows, *shape[1:][-1:])), count, shape))
+        start += rows
+    return stacks
 
 
 def join(place: TensorSlot, parts: Sequence[LogicalTensor]) -> LogicalTensor:
@@ -60,6 +147,13 @@ def join(place: TensorSlot, parts: Sequence[LogicalTensor]) -> LogicalTensor:
             block = layout.apply(block)
         blocks.append(block)
     return reshape(concat(blocks), place.shape)
+
+
+def join_stack(place: TensorSlot, stack: RoleStack) -> LogicalTensor:
+    """The physical tensor that stacks one role, from all that it stacks."""
+    from weighbridge.tensors.nodes import reshape
+
+    return reshape(stack.node, place.shape)
 
 
 def _layouts(place: TensorSlot) -> Sequence[TensorLayout]:

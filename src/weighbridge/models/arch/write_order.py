@@ -3,7 +3,8 @@
 conversion/base.py (llama.cpp b11549), `index_tensors`, `prepare_tensors`: the shards in the order of their file names,
 in each the tensors sorted by name (`SafetensorsLocal` sorts, whatever the header's order); made tensors (`rope_freqs`)
 come before all. conversion/llama.py `modify_tensors`: a layer's experts are held back until the last of them has come,
-then written gate, down, up (w1, w2, w3). So a tensor stands where the last tensor of its source stands.
+then written gate, down, up (w1, w2, w3). So a tensor stands where the last tensor of its source stands. What a class
+writes itself (conversion/deepseek.py `generate_extra_tensors`) comes first, in the order of the layers.
 """
 
 from __future__ import annotations
@@ -50,10 +51,15 @@ def reference_order(
             else:
                 came[role, index] = position
     early = family.dialects[dialect].write_first
+    apart = family.dialects["gguf"].write_by_layer
+    by_layer = {role: (n - len(apart), place) for n, bundle in enumerate(apart) for place, role in enumerate(bundle)}
 
-    def key(name: str) -> tuple[bool, int, int]:
+    def key(name: str) -> tuple[int, int, int]:
         instances = places[name].instances
         first = instances[0]
+        if first[0] in by_layer:
+            group, n = by_layer[first[0]]
+            return group, first[1][0], n
         if first[0] in rank:
             bundle, n = rank[first[0]]
             return first[0] not in early, last.get((bundle, first[1][:1]), -1), n

@@ -20,10 +20,10 @@ from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.containers.gguf.values import KV
 from weighbridge.models.arch.derived import f32
 from weighbridge.models.arch.registry import families_of_graph
-from weighbridge.models.arch.tables import expression, schema
+from weighbridge.models.arch.tables import expression, validate
 from weighbridge.models.arch.tables.expression import by_layer, evaluate
 from weighbridge.models.arch.tables.schema import ImpliedEntry, KeyEntry, MetaEntry, PresenceEntry, RequiredValueEntry
-from weighbridge.models.arch.tables.values import number
+from weighbridge.models.arch.tables.values import number, one_value
 
 if TYPE_CHECKING:
     from weighbridge.models.arch.family import Family
@@ -64,7 +64,7 @@ class Rules:
 
 def build_table(document: Mapping[str, Any]) -> KeyTable:
     """The shared key-values from their parsed TOML."""
-    return schema.convert(document, KeyTable)
+    return validate.convert(document, KeyTable)
 
 
 @cache
@@ -273,10 +273,16 @@ def from_value(row: KeyEntry, value: Any, config: Mapping[str, Any] = MappingPro
         declared = shortest(declared if row.times == 1.0 else f32(shortest(declared) / row.times))
         return int(declared) if row.whole and declared == int(declared) else declared
     if row.layers not in (None, "*"):
-        return by_layer(value, row.name)
+        return _shared_float(value, row) if row.type == "arr[f32]" else by_layer(value, row.name)
     if row.pad_to and len(value) == row.pad_to and not value[-1]:
         return list(value[:-1])
     return list(value) if row.type.startswith("arr") else value
+
+
+def _shared_float(value: Sequence[Any], row: KeyEntry) -> float:
+    """The one number in a list with an entry for each layer, zeros aside."""
+    listed = {shortest(number(v, row.name)) for v in value} - {0.0}
+    return one_value(listed, row.name, default=0.0)
 
 
 def _multiplied(row: KeyEntry, value: float, config: Mapping[str, Any]) -> float | int:

@@ -76,8 +76,9 @@ def config_to_gguf(
 
 def assemble(general: Mapping[str, KV], architecture: Mapping[str, KV], tokenizer: Mapping[str, KV]) -> dict[str, KV]:
     """A whole file's key-values in the reference's order: `general_to_gguf`, `config_to_gguf`, the tokenizer's."""
-    first = {"general.architecture", *(key for key, kv in architecture.items() if isinstance(kv, Leading))}
-    whole = {**general, **architecture, **tokenizer}
+    own = {**architecture, **tokenizer}
+    first = {"general.architecture", *(key for key, kv in own.items() if isinstance(kv, Leading))}
+    whole = {**general, **own}
     return {**{key: kv for key, kv in whole.items() if key in first}, **whole}
 
 
@@ -108,6 +109,9 @@ def with_tokenizer_keys(tokenizer: Mapping[str, KV], config: Mapping[str, Any], 
     ids = {token: i for i, token in enumerate(tokenizer["tokenizer.ggml.tokens"].value)} if named else {}
     out, first, last = dict(tokenizer), dict[str, KV](), dict[str, KV]()
     for row in rules(family).tokenizer:
+        if row.leading:
+            out |= {row.name: Leading(*out[row.name])} if row.name in out else {}
+            continue
         kv = KV(row.type, ids.get(row.token)) if row.token else to_kv(row, facts)
         if kv is None or kv.value is None:
             continue
@@ -149,7 +153,8 @@ def gguf_to_config(
     losses = [f"{key} is not carried over" for key in own if key not in known]
     losses += _rotary(config, metadata, family, tensors, vectors)
     for path, value in as_config(family.layer_sets, layers.sets, layers.number).items():
-        store(config, path, value)
+        if not _continues(lookup(config, path), value):
+            store(config, path, value)
     _by_presence(config, family, tensors)
     for rule in INVERSE_RULES.keys() & {*family.document.config_rules}:
         stated = INVERSE_RULES[rule](config)
@@ -166,6 +171,11 @@ def gguf_to_config(
     losses += _guess(architecture, family)
     generation = _generation(metadata, config, family) if architecture.name.endswith("ForCausalLM") else None
     return HfConfig(dict(sorted(config.items())), generation, losses)
+
+
+def _continues(restored: Any, layers: Any) -> bool:
+    """Whether a list has these entries, and after them those of layers that predict further tokens."""
+    return is_list(restored) and is_list(layers) and list(restored[: len(layers)]) == layers
 
 
 class _Layers(NamedTuple):

@@ -34,10 +34,10 @@ def fields() -> Mapping[str, MlxFields]:
     """model_type -> what mlx-lm reads."""
     import tomllib
 
-    from weighbridge.models.arch.tables import schema
+    from weighbridge.models.arch.tables import validate
 
     document = tomllib.loads((resources.files(__package__ or "") / "mlx_fields.toml").read_text(encoding="utf-8"))
-    return {name: schema.convert(row, MlxFields) for name, row in document.items()}
+    return {name: validate.convert(row, MlxFields) for name, row in document.items()}
 
 
 class MlxReading(NamedTuple):

@@ -41,6 +41,7 @@ _HARMLESS: Final = frozenset({
 _HARMLESS_PARTS: Final = ("dropout", "pdrop", "_drop", "aux_loss", "jitter", "token_id", "initializer", "init_")
 #: What the rules of `models/arch/config_rules.py` make into other keys.
 _RULED: Final = MappingProxyType({
+    "compressed_attention": ("layer_types", "compress_rates", "mlp_layer_types", "partial_rotary_factor"),
     "adjusted_width": ("block_ff_dim", "block_ffn_dim_multiplier", "block_multiple_of", "block_auto_adjust_ff_dim"),
 })  # fmt: skip
 _ROTATION: Final = frozenset({"rope", "rope_sliding"})

@@ -86,7 +86,7 @@ def rank_set_of(path: Path) -> RankSet | None:
     """The set in the folder `path`, or of the file `path`; None if there is none. Errors as `find_set`."""
     if path.is_dir():
         return find_set(path, [p.name for p in path.iterdir()])
-    match = _NAME.fullmatch(path.name)
+    match = _NAME.fullmatch(path.name) if "-rank-" in path.name else None
     if match is None or not path.exists():
         return None
     siblings = (m for p in path.parent.iterdir() if (m := _NAME.fullmatch(p.name)))

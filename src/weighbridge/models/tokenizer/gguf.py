@@ -52,7 +52,6 @@ NEEDED: Final[Mapping[VocabKind, tuple[str, ...]]] = {
     VocabKind.CHAR_BPE: ("bos", "eos"),
 }
 OTHER_MODELS: Final[Mapping[str, str]] = {  # further models of llama.cpp (llama-vocab.cpp, `load`)
-    "plamo2": "PLaMo 2's lattice", "plamo3": "PLaMo 3's lattice",
     "hybriddna": "BPE with DNA k-mers", "whitespace": "words of a Chinese BERT", "none": "no tokenizer",
     "no_vocab": "no tokenizer",
 }  # fmt: skip
@@ -113,12 +112,16 @@ def roles(vocab: Vocab, late: bool) -> Iterator[tuple[str, KV]]:
     for role, index in vocab.special.items():
         if role in ROLES and (role in vocab.late) is late:
             yield ROLES[role], KV("u32", index)
+    if not late:
+        yield from space_prefix(vocab, "ids")
     for role, flag in vocab.add.items():
         if role in ADD and (f"add_{role}" in vocab.late) is late:
             yield ADD[role], KV("bool", flag)
 
 
-_PREFIX_AT: Final = {VocabKind.UNIGRAM: "tokens", VocabKind.CHAR_BPE: "last"}
+_PREFIX_AT: Final = {
+    VocabKind.UNIGRAM: "tokens", VocabKind.CHAR_BPE: "last", VocabKind.PLAMO2: "ids", VocabKind.PLAMO3: "ids",
+}  # fmt: skip
 
 
 def space_prefix(vocab: Vocab, at: str) -> Iterator[tuple[str, KV]]:

@@ -30,6 +30,8 @@ class VocabKind(StrEnum):
     BPE = "gpt2"  # byte-level BPE: merges by rank
     UNIGRAM = "t5"
     RWKV = "rwkv"  # the longest token that fits, over bytes
+    PLAMO2 = "plamo2"  # the cut of a text with the best sum of scores
+    PLAMO3 = "plamo3"  # ... around the model's own tokens
     CHAR_BPE = "gemma4"  # BPE over characters: merges by rank, byte tokens for unknown characters
 
 
@@ -71,7 +73,7 @@ class Vocab:
     special: Mapping[str, int] = field(default_factory=dict)
     add: Mapping[str, bool] = field(default_factory=dict)
     add_space_prefix: bool | None = None
-    space_prefix_at: Literal["first", "tokens", "last"] = "first"  # where the reference converter writes its key
+    space_prefix_at: Literal["first", "tokens", "ids", "last"] = "first"  # where the reference converter writes its key
     late: frozenset[str] = frozenset()  # roles, and `add_` roles, whose keys the reference writes after the templates
     remove_extra_whitespaces: bool | None = None
     charsmap: bytes | None = None

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib import resources
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
-
-import msgspec
 
 from weighbridge.base.errors import FormatError, UsageError, WeighbridgeError
 from weighbridge.containers.gguf.values import KV, kvs
@@ -134,7 +130,8 @@ RULES: Final[Mapping[str, KeyRule]] = MappingProxyType(
     | dict.fromkeys(
         ("first_k_dense_replace", "max_window_layers", "moe_layer_start_index", "num_dense_layers"), _leading)
     | dict.fromkeys(
-        ("moe_layer_interval", "moe_layer_freq", "moe_every_n_layers", "global_attn_every_n_layers"), _step)
+        ("moe_layer_interval", "moe_layer_freq", "moe_every_n_layers", "global_attn_every_n_layers", "mamba_step"),
+        _step)
     | {"num_kv_shared_layers": _shared, "per_layer_config": _by_number, "linear_attn_config": lists_from_1}
 )  # fmt: skip
 
@@ -182,20 +179,11 @@ _SLIDING: Final = "attention.sliding_window_pattern"
 _NO_RULES: Final = LayerRulesEntry()
 
 
-@cache
-def _unlisted_graphs() -> Mapping[str, LayerRulesEntry]:
-    """Rules of llama.cpp's graphs that have no family table."""
-    import tomllib
-
-    text = (resources.files(__package__ or "") / "graphs.toml").read_text(encoding="utf-8")
-    return msgspec.convert(tomllib.loads(text), dict[str, LayerRulesEntry])
-
-
 def rules_of_graph(architecture: str) -> LayerRulesEntry:
     """Which layers of a llama.cpp graph (a GGUF's architecture) differ."""
     tables = (family.document.layer_rules for family in families_of_graph(architecture))
     known = (rules for rules in tables if rules.graph_every > 1 or rules.graph_unrotated > 1)
-    return next(known, _unlisted_graphs().get(architecture, _NO_RULES))
+    return next(known, _NO_RULES)
 
 
 # ------------------------------------------------------------------------------------------------ the operation

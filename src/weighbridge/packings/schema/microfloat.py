@@ -7,6 +7,7 @@ codes in three bytes, the first in the low bits.
     gpt-oss, original       P.blocks, P.scales
     compressed-tensors      P.weight_packed U8 [out, in / 2] (mxfp6: in * 3 / 4), P.weight_scale U8 or F8_E4M3,
                             P.weight_global_scale F32
+    DeepSeek V4             P.weight I8 [out, in / 2], P.scale F8_E8M0 [out, in / 32]
     ModelOpt NVFP4          P.weight U8 [out, in / 2], P.weight_scale F8_E4M3, P.weight_scale_2 F32
 
     value = e2m1(code) * scale            exact: 2 and at most 4 significant bits
@@ -29,6 +30,7 @@ NAME: Final = "fp4"
 BLOCKS, SCALES = "_blocks", "_scales"  # suffixes of gpt-oss's codes and scales
 E4M3: Final = BY_NAME["F8_E4M3"]
 E8M0: Final = BY_NAME["F8_E8M0"]
+I8: Final = BY_NAME["I8"]
 #: Dtype of the scales -> columns that share one.
 GROUPS: Final = MappingProxyType({E8M0: 32, E4M3: 16})
 _READER: Final = "weighbridge.packings.read.microfloat"
@@ -127,6 +129,14 @@ COMPRESSED_FP4: Final = PackingSchema(
     },
     key="codes", solve=lambda group: _with_global(group, divided=True), by_module=False, reader=_READER,
     ignored=_ACTIVATIONS,
+)  # fmt: skip
+SCALE_FP4: Final = PackingSchema(
+    "fp4.scale", NAME, "mxfp4",
+    {
+        "codes": Member(".weight", (I8, U8), "rows columns/word", selects=True),
+        "scales": Member(".scale", (E8M0, U8), "rows columns/group", selects=True),
+    },
+    key="scales", solve=lambda group: _with_global(group, divided=False), by_module=False, reader=_READER,
 )  # fmt: skip
 MODELOPT_NVFP4: Final = PackingSchema(
     "modelopt-nvfp4", NAME, "nvfp4",

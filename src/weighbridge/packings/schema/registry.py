@@ -15,13 +15,13 @@ from weighbridge.packings.schema.bitsandbytes import BNB_4BIT, BNB_INT8
 from weighbridge.packings.schema.compressed import INT8, PACKED
 from weighbridge.packings.schema.ggml import GGML_NVFP4
 from weighbridge.packings.schema.gptq import GPTQ
-from weighbridge.packings.schema.microfloat import COMPRESSED_FP4, GPT_OSS, MLX_FLOATS, MODELOPT_NVFP4
+from weighbridge.packings.schema.microfloat import COMPRESSED_FP4, GPT_OSS, MLX_FLOATS, MODELOPT_NVFP4, SCALE_FP4
 from weighbridge.packings.schema.scaled import FP8, MLX_FP8
 from weighbridge.packings.schema.torchao import TORCHAO
 
 SHIPPED: Final = (
-    AFFINE, GPTQ, AWQ, GGML_NVFP4, MLX_FLOATS, *GPT_OSS, COMPRESSED_FP4, MODELOPT_NVFP4, PACKED, INT8, HQQ, BITNET,
-    *FP8, MLX_FP8, *BNB_4BIT, BNB_INT8, *TORCHAO,
+    AFFINE, GPTQ, AWQ, GGML_NVFP4, MLX_FLOATS, *GPT_OSS, COMPRESSED_FP4, SCALE_FP4, MODELOPT_NVFP4, PACKED, INT8, HQQ,
+    BITNET, *FP8, MLX_FP8, *BNB_4BIT, BNB_INT8, *TORCHAO,
 )  # fmt: skip
 
 
@@ -30,15 +30,14 @@ def schemas() -> tuple[PackingSchema, ...]:
     return (*SHIPPED, *plugins(PACKINGS, PackingSchema).values())
 
 
-#: From so many names on it pays to look at their last parts alone ("weight", "bias"), of which there are few.
-_MANY: Final = 200
-
-
 def any_present(names: Collection[str]) -> bool:
-    """Whether a name has the ending of some schema: not so in most models."""
-    few = names if len(names) < _MANY else {name.rpartition(".")[2] for name in names}
-    joined = "\0".join((*few, ""))
-    if not any(ending in joined for ending in _last_parts(tuple(plugins(PACKINGS, PackingSchema)))):
+    """Whether a name has the ending of some schema: not so in most models. Decided, if possible, by the last parts of
+    the names ("weight", "bias"), of which there are few."""
+    parts = "\0".join((*{name.rpartition(".")[2] for name in names}, ""))
+    for ending in _last_parts(tuple(plugins(PACKINGS, PackingSchema))):
+        if ending in parts:
+            break
+    else:
         return False
     endings = tuple(schema.suffix for schema in schemas())
     return any(name.endswith(endings) for name in names)

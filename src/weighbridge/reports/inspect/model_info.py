@@ -94,6 +94,8 @@ def _gguf_tokenizer(metadata: Mapping[str, Any], tokens: Any) -> Tokenizer | Non
         "gemma4": "BPE",
         "none": "none",
         "rwkv": "RWKV",
+        "plamo2": "PLaMo 2",
+        "plamo3": "PLaMo 3",
     }
     if kind is None:
         return None

@@ -30,6 +30,7 @@ from weighbridge.io.source import Source
 from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
 from weighbridge.models.tensor_parallel.rank_set import rank_of
 from weighbridge.reports import lenient, sidecars
+from weighbridge.reports.verify.zeros import ZeroTail, zero_tail_of
 
 Progress = Callable[[int, int, str], None]
 # Folders below folders that are checked: repositories nest two deep, the cache of Hugging Face three.
@@ -71,6 +72,11 @@ class RepoFile:
         assert self.source is not None
         assert self.index is not None
         return self.source, self.index
+
+    @cached_property
+    def zeros(self) -> ZeroTail:
+        """The zeros at the end of a file of `Repo.weights`."""
+        return zero_tail_of(self.parsed[0])
 
 
 @dataclass(frozen=True)

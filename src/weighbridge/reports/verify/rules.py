@@ -23,7 +23,7 @@ from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
 from weighbridge.models.open import open_headers
 from weighbridge.reports.identify import name_lies
 from weighbridge.reports.verify.repo import LEFTOVER, Repo, RepoFile
-from weighbridge.reports.verify.zeros import zero_tail_of
+from weighbridge.reports.verify.zeros import unwritten
 
 
 class Flaw(NamedTuple):
@@ -191,17 +191,33 @@ def _our_leftovers(repo: Repo) -> Iterator[tuple[Path, str, str]]:
 
 
 def zero_tail(repo: Repo) -> Iterator[Flaw]:
-    """A download into reserved space that stopped leaves zeros up to the right size."""
+    """A download into reserved space that stopped leaves zeros up to the right size; so may a model."""
+    for flaw, why in _zero_tails(repo):
+        if why is None:
+            yield flaw
+
+
+def unwritten_tail(repo: Repo) -> Iterator[Flaw]:
+    """Zeros up to the end that no model has."""
+    for flaw, why in _zero_tails(repo):
+        if why is not None:
+            words, hint = f"{flaw.message} ({why})", "its download was interrupted: download it again"
+            yield flaw._replace(message=words, hint=hint)
+
+
+def _zero_tails(repo: Repo) -> Iterator[tuple[Flaw, str | None]]:
+    """The files that end in zeros, and why these can't be weights."""
     for file in repo.weights:
         source, index = file.parsed
-        start, sampled = zero_tail_of(source)
+        tail = file.zeros
         plain = [e for e in index if e.nbytes and not e.file]  # compressed tensors lie elsewhere in the file
-        lost = [e.name for e in plain if e.offset + e.nbytes > start]
-        whole = [e for e in plain if e.offset >= start]
-        if file.size - start >= ZERO_RUN and lost:
-            zero = "are zero, by samples" if sampled else "are zero"
-            words = f"its last {file.size - start:,} bytes {zero}: {len(whole)} whole tensors, of {len(index)}"
-            yield Flaw(words, str(file.path), lost[0], "an interrupted download? compare its checksum", start)
+        lost = [e.name for e in plain if e.offset + e.nbytes > tail.start]
+        whole = [e for e in plain if e.offset >= tail.start]
+        if file.size - tail.start >= ZERO_RUN and lost:
+            zero = "are zero, by samples" if tail.sampled else "are zero"
+            words = f"its last {file.size - tail.start:,} bytes {zero}: {len(whole)} whole tensors, of {len(index)}"
+            hint = "an interrupted download? compare its checksum"
+            yield Flaw(words, str(file.path), lost[0], hint, tail.start), unwritten(source, plain, tail)
 
 
 def hole(repo: Repo) -> Iterator[Flaw]:
@@ -342,6 +358,7 @@ RULES: Final = (
     Check("file/damaged", _E, "files of formats that aren't parsed look whole", damaged),
     Check("file/journal", _E, "no file is in the middle of an edit", journal),
     Check("file/leftover", _W, "no leftovers of unfinished downloads and writes", leftover),
+    Check("file/unwritten-tail", _E, "no file ends in zeros that can't be weights", unwritten_tail),
     Check("file/zero-tail", _W, "no file ends in a long run of zeros", zero_tail),
     Check("file/hole", _W, "no part of a file was never written", hole),
     Check("index/broken", _E, "an index is JSON with a weight_map", index_broken),

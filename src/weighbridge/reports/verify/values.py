@@ -13,6 +13,7 @@ from weighbridge.base.limits import SLAB, ZERO_RUN
 from weighbridge.containers.base import Entry, Finding, Severity
 from weighbridge.models.stored_tensors import node_builder
 from weighbridge.reports.verify.rules import Flaw
+from weighbridge.reports.verify.zeros import FRESH
 
 if TYPE_CHECKING:
     from weighbridge.reports.verify.repo import Progress, Repo, RepoFile
@@ -56,7 +57,7 @@ def inf(v: Values) -> str | None:
 
 def all_zero(v: Values) -> str | None:
     """Zero matrices happen: the B side of a fresh LoRA. Vectors of zeros (biases) are common and pass silently."""
-    fresh = v.entry.name.endswith(("lora_B.weight", "lora_up.weight"))
+    fresh = v.entry.name.endswith(FRESH)
     whole = v.zero_tail == v.entry.spec.nbytes > 0
     return "every value is zero" if whole and len(v.entry.shape) > 1 and not fresh else None
 

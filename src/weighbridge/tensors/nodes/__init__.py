@@ -36,7 +36,7 @@ from weighbridge.tensors.nodes.compute import (
     UnpackBits,
     UpgradeBlocks,
 )
-from weighbridge.tensors.nodes.elementwise import Elementwise, NormalizeRows, RescaleRows, Scaled, Shift
+from weighbridge.tensors.nodes.elementwise import Elementwise, IntCast, NormalizeRows, RescaleRows, Scaled, Shift
 from weighbridge.tensors.nodes.logical import (
     T,
     as_node,
@@ -76,7 +76,7 @@ from weighbridge.tensors.nodes.quantized import (
 
 __all__ = [
     "AbsMax", "Bitcast", "Cast", "CastReport", "Concat", "Const", "Decode", "DecodePacked", "Elementwise", "Encode",
-    "Gather", "GlobalScalePacker", "LogicalTensor", "LowRank", "Node", "NormalizeRows", "PackedMember",
+    "Gather", "GlobalScalePacker", "IntCast", "LogicalTensor", "LowRank", "Node", "NormalizeRows", "PackedMember",
     "PackedMemberWithGlobal", "PackedSource", "Packer", "Packing", "QuantizedTensor", "RescaleRows", "RowOrder",
     "RowRange", "Scaled", "Shift", "Slice", "Stored", "Strided", "T", "Transcode", "Transpose", "UnpackBits",
     "UpgradeBlocks", "abs_max", "apply_function", "as_bytes", "as_node", "bitcast", "cast", "codes", "concat", "const",

@@ -1,5 +1,5 @@
-"""Nodes that compute each element on its own (`Shift`, `Scaled`, `Elementwise`) or each row (`NormalizeRows`,
-`RescaleRows`)."""
+"""Nodes that compute each element on its own (`IntCast`, `Shift`, `Scaled`, `Elementwise`) or each row
+(`NormalizeRows`, `RescaleRows`)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from weighbridge.base.dtypes import F16
 from weighbridge.base.errors import FormatError
+from weighbridge.base.spec import Spec
 from weighbridge.tensors import functions
 from weighbridge.tensors.nodes.base import Bytes, Node, RowRange, UnaryNode, borrow
 
@@ -28,6 +29,24 @@ class Shift(UnaryNode):
 
     def _scratch(self, lo: int, hi: int) -> int:
         return 2 * (hi - lo) * self.spec.row_bytes + self.source.scratch(lo, hi)
+
+
+@dataclass(frozen=True, eq=False)
+class IntCast(UnaryNode):
+    """Signed integers in another width. FormatError for one that doesn't fit."""
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        with borrow(RowRange(self.source, lo, hi)) as (data,):
+            values, results = data.view(self._kind(self.source.spec)), out.view(self._kind(self.spec))
+            for at in range(0, values.size, functions.PIECE):
+                piece = values[at : at + functions.PIECE]
+                results[at : at + piece.size] = piece
+                if (results[at : at + piece.size] != piece).any():
+                    rows = _rows(lo, at, at + piece.size, self.spec.row_atoms)
+                    raise FormatError(f"{rows} a number is too large for {self.spec.dtype}")
+
+    def _kind(self, spec: Spec) -> np.dtype[np.signedinteger]:
+        return np.dtype(f"<i{spec.dtype.size}")
 
 
 @dataclass(frozen=True, eq=False)

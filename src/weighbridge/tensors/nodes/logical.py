@@ -12,6 +12,7 @@ from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.tensors import kernels
 from weighbridge.tensors.nodes.base import Node, walk
 from weighbridge.tensors.nodes.compute import Cast, CastReport, Decode, Encode
+from weighbridge.tensors.nodes.elementwise import IntCast
 from weighbridge.tensors.nodes.quantized import LogicalTensor, PackedSource, QuantizedTensor
 from weighbridge.tensors.reference import legacy_blocks
 
@@ -93,6 +94,8 @@ def cast(
         if spec.flat:
             raise UsageError(f"rows of {node.spec} aren't a multiple of the block size of {dtype}")
         return Encode(spec, source, report or CastReport(), importance)
+    if node.spec.dtype.kind is dtype.kind is Kind.INT:
+        return IntCast(node.spec.with_dtype(dtype), node)
     if not kernels.casts(node.spec.dtype, dtype):
         raise UnsupportedError(f"no cast from {node.spec.dtype} to {dtype}")
     return Cast(node.spec.with_dtype(dtype), node, report or CastReport())

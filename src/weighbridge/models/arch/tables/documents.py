@@ -21,7 +21,8 @@ from typing import Any, Final
 
 from weighbridge.base.errors import UsageError
 from weighbridge.base.plugins import FAMILIES, plugins
-from weighbridge.models.arch.tables.schema import WrapperEntry, convert, nearest_word
+from weighbridge.models.arch.tables.schema import WrapperEntry
+from weighbridge.models.arch.tables.validate import convert, nearest_word
 
 INHERITED: Final = ("dialect", "size", "index", "layers", "role", "fuse", "drop", "tensor_parallel")
 _COLUMNS: Final = ("names", "layout", "shapes", "zeros", "unstacked", "as_metadata")  # of a role, by dialect

@@ -4,6 +4,7 @@ The grammar is a subset of Python's expressions with Python's precedence. Names 
 (without the architecture's name), sizes, or sets of layers; which of them depends on the field.
 
     n_head * head_dim // 2             arithmetic: `+ - *`, and `//`, which rounds down
+    max(64, hidden_size // 16)         the larger of two numbers
     len(tokenizer.ggml.tokens)         length of a list
     uniform(head_count_kv)             the one value in a list by layer, zeros aside
     head_count_kv[full]                the one value that all layers of a set have in a list by layer
@@ -14,7 +15,7 @@ The grammar is a subset of Python's expressions with Python's precedence. Names 
     feed_forward_length                layers whose entry in a list is set and not zero; a single value: all or none
     tensor("blk.{l}.attn_v.weight")    whether the model has this tensor
     not full, a and b, a or b          conditions and sets combined
-    rope(H), times(a, b[2])            a layout and its arguments
+    rope(H), times(a, b[2])            a layout and its arguments; `shift(0.2)`: decimals too
 
 Every expression of a table is parsed when the table is loaded; a mistake is a UsageError that names the column.
 """
@@ -41,8 +42,9 @@ _TESTS: Final = (ast.Eq, ast.In)
 
 
 @lru_cache(maxsize=4096)
-def parse(text: str) -> Expr:
-    """The syntax tree of an expression. UsageError that names the column of a mistake."""
+def parse(text: str, decimals: bool = False) -> Expr:
+    """The syntax tree of an expression; `decimals`: numbers may have some. UsageError that names the column of a
+    mistake."""
     if len(text) > _LONGEST:
         raise UsageError(f"an expression of {len(text)} characters is too long (at most {_LONGEST})")
     try:
@@ -51,7 +53,7 @@ def parse(text: str) -> Expr:
         column = getattr(error, "offset", None) or len(text) + 1
         raise _mistake(text, column - 1, getattr(error, "msg", "invalid syntax")) from None
     for node in ast.walk(tree):
-        if (problem := _problem(node)) is not None:
+        if (problem := _problem(node, decimals)) is not None:
             raise _mistake(text, getattr(node, "col_offset", 0), problem)
     return tree
 
@@ -60,7 +62,7 @@ def _mistake(text: str, column: int, problem: str) -> UsageError:
     return UsageError(f"in {text!r}, column {column + 1}: {problem}")
 
 
-def _problem(node: ast.AST) -> str | None:
+def _problem(node: ast.AST, decimals: bool) -> str | None:
     """What the grammar of tables doesn't have, though Python's has."""
     if not isinstance(node, _NODES):
         return f"{type(node).__name__} is not part of the expression grammar"
@@ -70,7 +72,7 @@ def _problem(node: ast.AST) -> str | None:
         return "unknown operator; use `not` or `-`"
     if isinstance(node, ast.Compare) and (len(node.ops) > 1 or not isinstance(node.ops[0], _TESTS)):
         return "unknown comparison; use == or in"
-    if isinstance(node, ast.Constant) and type(node.value) not in (int, str):
+    if isinstance(node, ast.Constant) and type(node.value) not in (int, str, float if decimals else int):
         return "expected a whole number or a string"
     if isinstance(node, ast.Call) and (node.keywords or not isinstance(node.func, ast.Name)):
         return "a call is written name(arguments)"
@@ -153,13 +155,13 @@ def _in_number(sets: Collection[str], node: ast.expr) -> Sequence[ast.expr] | No
         return (node.operand,)
     if isinstance(node, ast.Subscript):
         return () if path(node.value) and path(node.slice) in sets else None
-    if (called := call(node)) is not None and len(called[1]) == 1:
+    if (called := call(node)) is not None and len(called[1]) == (2 if called[0] == "max" else 1):
         return _in_call(*called)
     return () if path(node) or type(constant(node)) is int else None
 
 
 def _in_call(function: str, arguments: Sequence[ast.expr]) -> Sequence[ast.expr] | None:
-    if function == "int":
+    if function in ("int", "max"):
         return arguments
     ok = type(constant(arguments[0])) is str if function == "tensor" else path(arguments[0]) is not None
     return () if ok and function in ("len", "uniform", "tensor") else None
@@ -231,6 +233,9 @@ class Evaluator:
         return None if (value := self.get(key)) is None else self.operand(value, key)
 
     def _call(self, function: str, arguments: tuple[ast.expr, ...]) -> float | None:
+        if function == "max":
+            both = [self.number(argument) for argument in arguments]
+            return max(n for n in both if n is not None) if None not in both else None
         if function == "int":
             number = self.number(arguments[0])
             return None if number is None else int(number)

@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterator, Mapping
 from weighbridge.base.errors import UsageError
 from weighbridge.models.arch.tables import expression
 from weighbridge.models.arch.tables.layers import LayerSet
-from weighbridge.models.arch.tables.schema import FamilyTable, KeyEntry, nearest_word
+from weighbridge.models.arch.tables.schema import FamilyTable, KeyEntry
+from weighbridge.models.arch.tables.validate import nearest_word
 
 # How much like a known key an unknown one is that must be a typo of it: one letter of a dozen. Keys may well be known
 # to no other section; the nearest two that published configs have both are `eos_token_id` and `eod_token_id` (0.917).

@@ -11,17 +11,9 @@ Words that must exist elsewhere in the table (dialects, sizes, sets) are checked
 
 from __future__ import annotations
 
-import difflib
-import types
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal
 
-import msgspec
 from msgspec import Meta, Struct, field
-
-from weighbridge.base.errors import UsageError
-
-T = TypeVar("T")
 
 
 def _doc(text: str) -> Meta:
@@ -102,7 +94,9 @@ class DialectEntry(Struct, frozen=True, forbid_unknown_fields=True):
     write_first: Annotated[Words, _doc("roles of a source in this dialect that are written before all others")] = field(
         default_factory=list
     )
+    write_by_layer: Annotated[list[Words], _doc("role groups written first, by layer")] = field(default_factory=list)
     block_dtype: Annotated[str | None, _doc("block type whose codes these names hold unchanged")] = None
+    kept_dtypes: Annotated[dict[str, str], _doc("a source's type to the one written")] = field(default_factory=dict)
     without: Annotated[Words | None, _doc("sets of layers that it doesn't hold")] = None
     mtp_prefixes: Annotated[
         dict[str, str], _doc("prefix, and what stands for it in the optional layers; `{n}` counts these from 0")
@@ -215,6 +209,7 @@ class KeyEntry(Struct, frozen=True, forbid_unknown_fields=True):
     sets: Annotated[ByKey, _doc("what else a GGUF with this list states about a config")] = field(default_factory=dict)
     token: Annotated[str | None, _doc("the number of this token")] = None
     first: Annotated[bool, _doc("written before the general keys, or before the tokenizer's")] = False
+    leading: Annotated[bool, _doc("the tokenizer's key, written before the general keys")] = False
     last: Annotated[bool, _doc("written after all of the tokenizer's keys")] = False
     replaces: Annotated[bool, _doc("stands in the place of the shared key-value of this name")] = False
 
@@ -365,6 +360,10 @@ class TokenizerEntry(Struct, frozen=True, forbid_unknown_fields=True):
         default_factory=dict
     )
     special_is_control: Annotated[bool, _doc("byte fallback: `special` makes an added token a control token")] = False
+    eot: Annotated[str, _doc("text of the token that ends a turn (PLaMo)")] = ""
+    normal: Annotated[Words, _doc("tokens that are normal whatever the file says (PLaMo)")] = field(
+        default_factory=list
+    )
     tokenizer_eos: Annotated[bool, _doc("whether eos is tokenizer_config.json's, whatever config.json says")] = False
 
 
@@ -388,9 +387,9 @@ class FamilyTable(Struct, frozen=True, forbid_unknown_fields=True):
         Words,
         _doc(
             "rules that complete a config: `uniform(KEYS)`: one value for a list of the same; `last_layer(KEY)`: its "
-            "number for -1 and for one beyond it; `adjusted_width`, `attention_by_kind`, `indexer_types`, "
-            "`layer_sparsity`, `primary_router`, `query_groups`, `unlike_layers`, `window_layout`: as the classes that "
-            "bring these keys compute them"
+            "number for -1 and for one beyond it; `adjusted_width`, `attention_by_kind`, `compressed_attention`, "
+            "`indexer_types`, `layer_sparsity`, `primary_router`, `query_groups`, `unlike_layers`, `window_layout`: as "
+            "the classes that bring these keys compute them"
         ),
     ] = field(default_factory=list)
     architecture: dict[str, ArchitectureEntry] = field(default_factory=dict)
@@ -423,75 +422,3 @@ class FamilyTable(Struct, frozen=True, forbid_unknown_fields=True):
 
 #: The structs of all sections, as they stand above: the order of the reference page.
 SECTIONS: Final = tuple(kind for name, kind in list(globals().items()) if name.endswith("Entry"))
-
-
-# ---------------------------------------------------------------------- checking
-
-
-def convert(document: Any, kind: type[T]) -> T:
-    """A struct from its TOML. UsageError that names the first wrong place and the nearest word that fits it."""
-    try:
-        return msgspec.convert(document, kind)
-    except msgspec.ValidationError as error:
-        _find(document, kind, "")
-        raise UsageError(str(error)) from None
-
-
-def _find(value: Any, kind: Any, place: str) -> None:
-    """Raises the UsageError of the first place whose value isn't of its kind."""
-    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
-    origin = get_origin(kind)
-    if isinstance(kind, type) and issubclass(kind, Struct) and isinstance(value, Mapping):
-        _find_in_struct(value, kind, place)
-    elif origin is dict and isinstance(value, Mapping):
-        for key, entry in value.items():
-            _find(entry, get_args(kind)[1], _join(place, key))
-    elif origin is list and isinstance(value, list):
-        for i, entry in enumerate(value):
-            _find(entry, get_args(kind)[0], f"{place}[{i}]")
-    elif origin in (Union, types.UnionType) and isinstance(value, Mapping | list):
-        _find(value, _branch(kind, value), place)
-    try:
-        msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"{place}: {_plain(str(error), value, kind)}") from None
-
-
-def _branch(kind: Any, value: Any) -> Any:
-    """Of a union the member that a table or a list is meant for."""
-    wanted = list if isinstance(value, list) else dict
-    return next((k for k in get_args(kind) if get_origin(k) is wanted or (wanted is dict and _is_struct(k))), Any)
-
-
-def _is_struct(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Struct)
-
-
-def _find_in_struct(value: Mapping[str, Any], kind: type[Struct], place: str) -> None:
-    hints = get_type_hints(kind, include_extras=True)
-    for key in value:
-        if key not in hints:
-            raise UsageError(f"{place or 'the table'}: unknown field {key!r}{nearest_word(key, hints)}")
-    for f in msgspec.structs.fields(kind):
-        if f.required and f.name not in value:
-            raise UsageError(f"{place or 'the table'}: the field {f.name!r} is missing")
-    for key, entry in value.items():
-        _find(entry, hints[key], _join(place, key))
-
-
-def _plain(message: str, value: Any, kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return f"{value!r} is none of {', '.join(map(str, get_args(kind)))}{nearest_word(str(value), get_args(kind))}"
-    return f"{message[:1].lower()}{message[1:]}"
-
-
-def _join(place: str, key: str) -> str:
-    return f"{place}.{key}" if place else key
-
-
-def nearest_word(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?`, or what is known where nothing is near."""
-    listed = [str(k) for k in known]
-    if near := difflib.get_close_matches(word, listed, 1, 0.5):
-        return f"; did you mean {near[0]!r}?"
-    return f"; known: {', '.join(listed)}" if listed else ""

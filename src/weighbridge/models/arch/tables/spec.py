@@ -23,8 +23,8 @@ from weighbridge.models.arch.tables.schema import (
     FuseEntry,
     RoleEntry,
     SizeEntry,
-    nearest_word,
 )
+from weighbridge.models.arch.tables.validate import nearest_word
 
 _PLACEHOLDER = re.compile(r"{(\w+)}")
 _TRANSPOSING: Final = frozenset({"transpose"})  # layouts that swap a tensor's last two axes
@@ -60,7 +60,7 @@ class LayoutCall:
     @property
     def sizes(self) -> frozenset[str]:
         """The symbols of sizes that it takes."""
-        return frozenset(s for s in self.symbols if not self.from_config and not s.isdigit())
+        return frozenset(s for s in self.symbols if not self.from_config and not is_number(s))
 
     def __str__(self) -> str:
         return f"{self.layout}({','.join(self.symbols)})"
@@ -143,6 +143,8 @@ class Dialect:
     write_first: tuple[str, ...] = ()
     block_dtype: str | None = None
     without: tuple[str, ...] = ()
+    write_by_layer: tuple[tuple[str, ...], ...] = ()
+    kept_dtypes: Mapping[str, str] = field(default_factory=dict)
 
     def prefix_for(self, wanted: str | None, plain: Sequence[str]) -> str:
         """A class's prefix among Hugging Face's (`plain`), or what stands in its place among the dialect's own; None:
@@ -236,8 +238,13 @@ def dimensions(shape: str) -> tuple[str, ...]:
     return tuple(ast.unparse(part).replace(" ", "") for part in parts)
 
 
+def is_number(argument: str) -> bool:
+    """Whether a layout's argument is a number, not a symbol."""
+    return argument[:1].isdigit()
+
+
 def layout_call(text: str) -> LayoutCall:
-    called = expression.call(expression.parse(text))
+    called = expression.call(expression.parse(text, decimals=True))
     if called is None:
         raise UsageError(f"a layout is written name(sizes), not {text!r}")
     return LayoutCall(called[0], tuple(ast.unparse(argument) for argument in called[1]))
@@ -267,7 +274,7 @@ def build_dialect(name: str, table: FamilyTable, roles: Mapping[str, Role]) -> D
     return Dialect(
         name, tuple(templates.values()), tuple(entry.prefixes), tuple(t for d in chain for t in table.drop.get(d, ())),
         entry.order, tuple(map(tuple, entry.write_groups)), tuple(entry.write_first), entry.block_dtype,
-        tuple(entry.without or ()),
+        tuple(entry.without or ()), tuple(map(tuple, entry.write_by_layer)), entry.kept_dtypes,
     )  # fmt: skip
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from weighbridge.base.errors import FormatError
 
 INT_MAX: Final = (1 << 31) - 1
+N = TypeVar("N", int, float)
 _F32_LEAST, _F32_MOST = 2.0**-126, 2.0**127
 
 
@@ -37,7 +38,7 @@ def sizes_by_layer(keys: Sequence[str], values: Mapping[str, Any], count: int) -
     return tuple(integer(size, key) for size in listed)
 
 
-def one_value(found: set[int], key: str, default: int | None = None) -> int:
+def one_value(found: set[N], key: str, default: N | None = None) -> N:
     """The only member of a set, or `default` of an empty one."""
     if len(found) > 1:
         raise FormatError("varies by layer, which this family's table doesn't describe", field=key)

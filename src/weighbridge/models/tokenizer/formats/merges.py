@@ -4,11 +4,19 @@ conversions, and the byte alphabet of byte-level BPE.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from weighbridge.base.errors import FormatError
+from weighbridge.base.native import gguf_merges
+from weighbridge.containers.gguf.values import LazyArray
+from weighbridge.io.source import BytesSource
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+MergeRow = str | tuple[str, str]
 
 ESCAPED: Final = chr(ord(" ") + 256)  # a space inside a merge's part (gguf-py/gguf/vocab.py, SpecialVocab)
 
@@ -23,8 +31,25 @@ def alphabet() -> dict[str, int]:
 BYTE_OF: Final = alphabet()
 
 
-def split(rows: Sequence[str | tuple[str, str]], path: str) -> list[tuple[str, str]]:
-    """Merges as pairs, from either form of tokenizer.json ("a b" up to transformers 4.44, ["a", "b"] since)."""
+def checked(rows: Sequence[MergeRow], vocab: Mapping[str, int], path: str) -> list[tuple[str, str]]:
+    """Merges as pairs, from either form of tokenizer.json ("a b" up to transformers 4.44, ["a", "b"] since).
+    FormatError if a part or result of one isn't a token."""
+    pairs = split(rows, path)
+    check(pairs, vocab, path)
+    return pairs
+
+
+def spelled(json: Buffer, rows: Callable[[str], Sequence[MergeRow]], vocab: dict[str, int], path: str) -> Sequence[str]:
+    """The merges of a tokenizer.json in GGUF's spelling. `rows(path)`: what `json` says, for merges that aren't plain.
+    FormatError if a part or result of one isn't a token."""
+    if (found := gguf_merges(json, vocab)) is None:
+        return joined(checked(rows(path), vocab, path))
+    count, raw = found
+    return LazyArray("str", count, BytesSource(b"", path), 0, len(raw), raw=raw)
+
+
+def split(rows: Sequence[MergeRow], path: str) -> list[tuple[str, str]]:
+    """Merges as pairs."""
     if not any(isinstance(row, str) for row in rows):
         return rows  # type: ignore[return-value]
     pairs = [tuple(row.split(" ")) if isinstance(row, str) else row for row in rows]

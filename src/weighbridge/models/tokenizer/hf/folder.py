@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import CONFIG_JSON, TOKENIZER_JSON, VOCABULARY
@@ -42,18 +42,33 @@ class AddedToken(Struct):
     single_word: bool = False
 
 
+class _Merges(Struct):
+    merges: list[str | tuple[str, str]]
+
+
+class _MergesOfModel(Struct):
+    model: _Merges
+
+
 class TokenizerModel(Struct):
-    """`model` of tokenizer.json. `type` is absent in files of tokenizers < 0.9."""
+    """`model` of tokenizer.json. `type` is absent in files of tokenizers < 0.9. `merges`: its JSON, as half a million
+    pairs cost more than all else that is decoded here."""
 
     type: str | None = None
     vocab: dict[str, Id] | list[tuple[str, float]] = {}
-    merges: list[str | tuple[str, str]] = []
+    merges: Raw = Raw(b"[]")
     unk_token: str | None = None
     unk_id: Id | None = None
     continuing_subword_prefix: str | None = None
     end_of_word_suffix: str | None = None
     byte_fallback: bool | None = None
     ignore_merges: bool | None = None
+
+    def merge_rows(self, path: str) -> list[str | tuple[str, str]]:
+        """The merges as they are spelled: "a b" up to transformers 4.44, ["a", "b"] since. `path`: their file."""
+        json = b'{"model":{"merges":%b}}' % bytes(self.merges)  # so that an error names the place in the file
+        whole: _MergesOfModel = decode(json, path, _MergesOfModel, len(json))
+        return whole.model.merges
 
 
 class TokenReference(Struct):

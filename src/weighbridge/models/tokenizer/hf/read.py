@@ -13,6 +13,7 @@ reference takes from the architecture:
     tiktoken ranks (tiktoken.model ...)            bpe         `_set_vocab_qwen`, `DeepseekV2Model.set_vocab`
     vocab.json and merges.txt                      bpe         `_set_vocab_gpt2`
     rwkv_vocab_v20230424.txt                       rwkv        `_set_vocab_rwkv_world`
+    tokenizer.jsonl                                plamo2, 3   `_set_vocab_plamo`
 
 Deliberate corrections of the reference:
   * an SPM-like tokenizer.json gets scores from its merges; the reference writes -1000 for every token, so llama.cpp
@@ -33,7 +34,7 @@ from weighbridge.models.arch.tables.schema import TokenizerEntry
 from weighbridge.models.tokenizer import pretokenizer
 from weighbridge.models.tokenizer.formats import bpe_ranks, sentencepiece
 from weighbridge.models.tokenizer.formats import merges as mergelists
-from weighbridge.models.tokenizer.hf import rwkv, tekken, tiktoken, unigram, vocab_json
+from weighbridge.models.tokenizer.hf import lattice, rwkv, tekken, tiktoken, unigram, vocab_json
 from weighbridge.models.tokenizer.hf.added import added_tokens, embedded, is_control, named_tokens, spoken
 from weighbridge.models.tokenizer.hf.folder import OTHERS, AddedToken, Read, TokenizerFolder, TokenizerJson, table_of
 from weighbridge.models.tokenizer.hf.special import finish, normalizer_flags, special
@@ -42,7 +43,7 @@ from weighbridge.models.tokenizer.vocab import SPACE, Json, TokenType, Vocab, Vo
 
 READ: Final = (
     "tokenizer.json", "tokenizer.model", "spiece.model", "vocab.txt", "vocab.json with merges.txt", "tekken.json",
-    "tiktoken.model", rwkv.NAME,
+    "tiktoken.model", rwkv.NAME, lattice.NAME,
 )  # fmt: skip
 MODELS: Final = (
     sentencepiece.NAME,
@@ -51,8 +52,6 @@ MODELS: Final = (
 )  # SentencePiece files, in order of preference
 #: The files that hold a vocabulary; of "vocab.json with merges.txt" the first.
 VOCABULARY_FILES: Final = frozenset((*MODELS, *(text.partition(" ")[0] for text in READ)))
-# Files of tokenizers that llama.cpp has and we don't read.
-UNREAD: Final = {"tokenizer.jsonl": "PLaMo 2's tokenizer"}
 
 
 def from_hf(
@@ -148,12 +147,10 @@ def without_json(folder: TokenizerFolder, pre: str | None) -> Vocab:
         state = special(folder, None)
         rwkv.mend(state)
         return rwkv.with_template(finish(folder, rwkv.vocabulary(folder), state))
+    if folder.read(lattice.NAME) is not None:
+        vocab = lattice.vocabulary(folder)
+        return finish(folder, vocab, lattice.special(folder, vocab))
     old = tekken.versioned(folder)
-    for file, whose in UNREAD.items():
-        if old is None and folder.read(file) is not None:
-            raise UnsupportedError(
-                f"{file}: {whose} isn't supported", hint="llama.cpp's convert_hf_to_gguf.py reads it"
-            )
     if old is None:
         raise UnsupportedError(
             "no supported tokenizer file",
@@ -174,7 +171,7 @@ def model_type(tokenizer: TokenizerJson) -> str:
         return model.type
     if isinstance(model.vocab, list):
         return "Unigram"
-    return "BPE" if model.merges else "WordPiece"
+    return "BPE" if model.merge_rows("tokenizer.json") else "WordPiece"
 
 
 @dataclass(frozen=True)
@@ -226,8 +223,7 @@ def byte_level(
     vocab, model = table_of(tokenizer), tokenizer.model
     if model.continuing_subword_prefix or model.end_of_word_suffix:
         raise UnsupportedError("BPE with a subword prefix or suffix: llama.cpp has none")
-    pairs = mergelists.split(model.merges, path)
-    mergelists.check(pairs, vocab, path)
+    merges = mergelists.spelled(model.merges, model.merge_rows, vocab, path)
     found = base(folder, vocab, tokenizer)
     normalizers = normalizer_names(tokenizer)
     losses = found.losses
@@ -239,7 +235,7 @@ def byte_level(
         )
     if normalizers and not raw:
         losses += (f"the normalizer ({', '.join(normalizers)}): llama.cpp tokenizes the text as it is",)
-    if not pairs:
+    if not len(merges):
         raise FormatError(
             "byte-level BPE without merges, which llama.cpp can't load", path=path, field="merges",
             expected="at least one", found=0, hint="get the file from the model's publisher",
@@ -248,7 +244,7 @@ def byte_level(
     name = pre if pre is not None else recognise(tokenizer, found.known, normalizers)
     if pretokenizer.known(name).add_bos:
         state.add.setdefault("bos", False)
-    made = Vocab(VocabKind.BPE, found.tokens, found.types, merges=mergelists.joined(pairs), pre=name, losses=losses)
+    made = Vocab(VocabKind.BPE, found.tokens, found.types, merges=merges, pre=name, losses=losses)
     if folder.rules.token_types:
         made = replace(made, token_type_count=folder.type_count)
     return finish(folder, made, state)

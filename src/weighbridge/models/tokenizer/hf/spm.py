@@ -104,8 +104,7 @@ def byte_fallback(folder: TokenizerFolder, tokenizer: TokenizerJson, scores: Sco
             "ids have gaps", path="tokenizer.json", field="model.vocab", expected=f"0..{size - 1}",
             found=max(vocab.values()), hint="AutoTokenizer.from_pretrained(...).save_pretrained(...) renumbers them",
         )  # fmt: skip
-    pairs = mergelists.split(tokenizer.model.merges, "tokenizer.json")
-    mergelists.check(pairs, vocab, "tokenizer.json")
+    pairs = mergelists.checked(tokenizer.model.merge_rows("tokenizer.json"), vocab, "tokenizer.json")
     added, lost = embedded(folder, vocab, added_tokens(folder, vocab, tokenizer))
     controls = set(named_tokens(folder, vocab | {t.content: i for i, t in added.items()}).values())
     if folder.rules.special_is_control:
@@ -145,11 +144,11 @@ def byte_fallback(folder: TokenizerFolder, tokenizer: TokenizerJson, scores: Sco
 def char_bpe(folder: TokenizerFolder, tokenizer: TokenizerJson, visible: Collection[str]) -> Vocab:
     """BPE over characters with its merges (`Gemma4Model.set_vocab`); its scores are unused. `visible`: control tokens
     that become user-defined."""
-    vocab = byte_fallback(folder, tokenizer, "reference")
-    pairs = mergelists.split(tokenizer.model.merges, "tokenizer.json")
+    vocab, model = byte_fallback(folder, tokenizer, "reference"), tokenizer.model
+    merges = mergelists.spelled(model.merges, model.merge_rows, table_of(tokenizer), "tokenizer.json")
     types = [int(TokenType.USER_DEFINED) if t in visible else k for t, k in zip(vocab.tokens, vocab.types, strict=True)]
     return replace(
-        vocab, kind=VocabKind.CHAR_BPE, pre=None, types=types, merges=mergelists.joined(pairs), add_space_prefix=False,
+        vocab, kind=VocabKind.CHAR_BPE, pre=None, types=types, merges=merges, add_space_prefix=False,
         add={**vocab.add, "bos": True}, losses=tuple(x for x in vocab.losses if x not in metaspace_losses(tokenizer)),
     )  # fmt: skip
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
+
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.models.tokenizer import pretokenizer
@@ -42,7 +44,7 @@ def tokenizer(folder: TokenizerFolder, pre: str | None) -> TokenizerJson:
     special = {text for _, text in specials(folder)}
     added = [AddedToken(t, i, special=t in special, normalized=t not in special) for t, i in rows.items()]
     return TokenizerJson(
-        TokenizerModel("BPE", vocab, [*merges(folder)]),
+        TokenizerModel("BPE", vocab, msgspec.Raw(msgspec.json.encode(merges(folder)))),
         added_tokens=added,
         normalizer={"type": rules.normalizer} if rules.normalizer else None,
         pre_tokenizer=split_rule(folder, rules.pre or pre or ""),

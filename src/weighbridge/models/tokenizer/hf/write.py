@@ -9,6 +9,7 @@ llama.cpp.
     spiece.model              Unigram; with fairseq's ids sentencepiece.bpe.model
     vocab.txt                 WordPiece
     rwkv_vocab_v20230424.txt  RWKV World, which has no tokenizer.json
+    tokenizer.jsonl           PLaMo 2 and 3, likewise
 
 The tokenizer class is `PreTrainedTokenizerFast` (`TokenizersBackend` in transformers 5), which uses tokenizer.json
 unchanged; `LlamaTokenizer` and others would build their own pre-tokenizer. WordPiece keeps `BertTokenizer`, whose rules
@@ -28,7 +29,7 @@ from weighbridge.base.errors import FormatError, WeighbridgeError
 from weighbridge.models.arch.tables.schema import TokenizerEntry
 from weighbridge.models.tokenizer import pretokenizer
 from weighbridge.models.tokenizer.formats import merges, sentencepiece
-from weighbridge.models.tokenizer.hf import rwkv, unigram
+from weighbridge.models.tokenizer.hf import lattice, rwkv, unigram
 from weighbridge.models.tokenizer.hf.read import from_hf
 from weighbridge.models.tokenizer.vocab import (
     BYTE_TOKEN,
@@ -58,7 +59,9 @@ def to_hf(vocab: Vocab, rules: TokenizerEntry | None = None) -> dict[str, bytes]
     """The tokenizer files by name; `losses` lists what they can't hold. `rules`: with which the files will be read, of
     the model's family."""
     if vocab.kind == VocabKind.RWKV:
-        return rwkv_files(vocab)
+        return with_settings(vocab, {rwkv.NAME: rwkv.vocabulary_file(vocab)}, {"tokenizer_class": "RwkvTokenizer"})
+    if vocab.kind in lattice.KINDS:
+        return lattice_files(vocab, rules)
     table = TokenTable(vocab)
     files = {"tokenizer.json": encode(tokenizer_json(vocab, table))}
     roles = {r: t for r, t in table.roles.items() if r in TOKEN_ROLES}
@@ -80,22 +83,31 @@ def to_hf(vocab: Vocab, rules: TokenizerEntry | None = None) -> dict[str, bytes]
     return files
 
 
-def rwkv_files(vocab: Vocab) -> dict[str, bytes]:
+def with_settings(vocab: Vocab, files: dict[str, bytes], config: Json) -> dict[str, bytes]:
     """The list of tokens, and the settings with the chat template."""
     kept = [t for t in vocab.templates if not is_name(t)]
-    config: Json = {"tokenizer_class": "RwkvTokenizer"}
     if kept:
         named = [{"name": t.name, "template": t.text} for t in kept]
-        config["chat_template"] = kept[0].text if [t.name for t in kept] == ["default"] else named
-    return {rwkv.NAME: rwkv.vocabulary_file(vocab), "tokenizer_config.json": encode(config, indent=2)}
+        config = {**config, "chat_template": kept[0].text if [t.name for t in kept] == ["default"] else named}
+    return {**files, "tokenizer_config.json": encode(config, indent=2)}
+
+
+def lattice_files(vocab: Vocab, rules: TokenizerEntry | None) -> dict[str, bytes]:
+    """tokenizer.jsonl, and the settings with the special tokens."""
+    roles = {f"{r}_token": vocab.token(r) for r in TOKEN_ROLES if vocab.token(r) is not None}
+    flags = {f"add_{r}_token": flag for r, flag in vocab.add.items()}
+    config: Json = {"tokenizer_class": lattice.class_name(vocab.kind), **roles, **flags}
+    files = with_settings(vocab, {lattice.NAME: lattice.vocabulary_file(vocab)}, config)
+    types = unrecorded_types(vocab, files, rules)
+    return with_settings(vocab, files, {**config, "gguf_token_types": types}) if types else files
 
 
 def unrecorded_types(vocab: Vocab, files: Mapping[str, bytes], rules: TokenizerEntry | None) -> dict[str, int]:
     """The types by id that the files don't imply, such as a special token of type "normal". Only a conversion back to
     GGUF reads them."""
     config = encode({"vocab_size": len(vocab)})
-    raw = vocab.kind == VocabKind.CHAR_BPE
-    rules = rules if raw and rules else TokenizerEntry(char_bpe=raw)
+    ruled = vocab.kind == VocabKind.CHAR_BPE or vocab.kind in lattice.KINDS
+    rules = rules if ruled and rules else TokenizerEntry(char_bpe=ruled)
     pre = vocab.pre if vocab.kind == VocabKind.BPE else None
     try:
         back = from_hf({**files, "config.json": config}.get, pre=pre, rules=rules)
@@ -125,6 +137,7 @@ def losses(vocab: Vocab) -> tuple[str, ...]:
         (bool(beyond), f"special tokens beyond the vocabulary of {len(vocab)}: {', '.join(beyond)}"),
         (kind == VocabKind.BPE and len(vocab.scores) > 0 and any(vocab.scores), "unused scores of a byte-level BPE"),
         (kind == VocabKind.RWKV, "the tokenizer's code, rwkv_tokenizer.py: take it from the model's own folder"),
+        (kind in lattice.KINDS, "the tokenizer's code, tokenization_plamo.py: take it from the model's own folder"),
         (len(vocab.suppress) > 0, "the list of suppressed tokens, which belongs in generation_config.json"),
     )  # fmt: skip
     named = (f"the chat template: {t.text!r} is llama.cpp's name for one" for t in vocab.templates if is_name(t))

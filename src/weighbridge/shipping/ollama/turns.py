@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from weighbridge.adapters.chat_template import Conversation, RenderedChat, render_chats
 from weighbridge.base.errors import UnsupportedError
-from weighbridge.shipping import dates
+from weighbridge.shipping.ollama import dates
 
 Messages = tuple[tuple[str, str], ...]
 _OTHER_WAY: Final = "--template none leaves it to the model's own template, which current versions of Ollama render"

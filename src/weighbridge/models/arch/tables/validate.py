@@ -1,0 +1,84 @@
+"""Tables of TOML as structs: the first wrong place is named, with the nearest word that fits it."""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Struct
+
+from weighbridge.base.errors import UsageError
+
+T = TypeVar("T")
+
+
+def convert(document: Any, kind: type[T]) -> T:
+    """A struct from its TOML. UsageError that names the first wrong place and the nearest word that fits it."""
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        _find(document, kind, "")
+        raise UsageError(str(error)) from None
+
+
+def _find(value: Any, kind: Any, place: str) -> None:
+    """Raises the UsageError of the first place whose value isn't of its kind."""
+    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    origin = get_origin(kind)
+    if isinstance(kind, type) and issubclass(kind, Struct) and isinstance(value, Mapping):
+        _find_in_struct(value, kind, place)
+    elif origin is dict and isinstance(value, Mapping):
+        for key, entry in value.items():
+            _find(entry, get_args(kind)[1], _join(place, key))
+    elif origin is list and isinstance(value, list):
+        for i, entry in enumerate(value):
+            _find(entry, get_args(kind)[0], f"{place}[{i}]")
+    elif origin in (Union, types.UnionType) and isinstance(value, Mapping | list):
+        _find(value, _branch(kind, value), place)
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{place}: {_plain(str(error), value, kind)}") from None
+
+
+def _branch(kind: Any, value: Any) -> Any:
+    """Of a union the member that a table or a list is meant for."""
+    wanted = list if isinstance(value, list) else dict
+    return next((k for k in get_args(kind) if get_origin(k) is wanted or (wanted is dict and _is_struct(k))), Any)
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Struct)
+
+
+def _find_in_struct(value: Mapping[str, Any], kind: type[Struct], place: str) -> None:
+    hints = get_type_hints(kind, include_extras=True)
+    for key in value:
+        if key not in hints:
+            raise UsageError(f"{place or 'the table'}: unknown field {key!r}{nearest_word(key, hints)}")
+    for f in msgspec.structs.fields(kind):
+        if f.required and f.name not in value:
+            raise UsageError(f"{place or 'the table'}: the field {f.name!r} is missing")
+    for key, entry in value.items():
+        _find(entry, hints[key], _join(place, key))
+
+
+def _plain(message: str, value: Any, kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return f"{value!r} is none of {', '.join(map(str, get_args(kind)))}{nearest_word(str(value), get_args(kind))}"
+    return f"{message[:1].lower()}{message[1:]}"
+
+
+def _join(place: str, key: str) -> str:
+    return f"{place}.{key}" if place else key
+
+
+def nearest_word(word: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?`, or what is known where nothing is near."""
+    listed = [str(k) for k in known]
+    if near := difflib.get_close_matches(word, listed, 1, 0.5):
+        return f"; did you mean {near[0]!r}?"
+    return f"; known: {', '.join(listed)}" if listed else ""
