@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from weighbridge.base.errors import FormatError
 from weighbridge.models.arch.config_rules import compiled_rules
-from weighbridge.models.arch.layer_lists import Config, layer_count
 from weighbridge.models.arch.size_keys import HEADS
 from weighbridge.models.arch.tables import expression
 from weighbridge.models.arch.tables.expression import evaluate
+from weighbridge.models.arch.tables.layer_lists import Config, layer_count
 from weighbridge.models.arch.tables.layers import slice_bounds
 from weighbridge.models.arch.tables.values import INT_MAX, integer, number
 

@@ -10,9 +10,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UsageError
-from weighbridge.models.arch.layer_lists import Config, as_attention_by_kind, attention_by_kind, layer_count
 from weighbridge.models.arch.tables import expression
 from weighbridge.models.arch.tables.expression import evaluate
+from weighbridge.models.arch.tables.layer_lists import Config, as_attention_by_kind, attention_by_kind, layer_count
 from weighbridge.models.arch.tables.validate import nearest_word
 from weighbridge.models.arch.tables.values import integer, number
 
