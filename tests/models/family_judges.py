@@ -170,10 +170,20 @@ def judge_further_layers(family: Family, model: str) -> None:
     """How many layers predict further tokens is counted by the tensors, whatever the config says."""
     config, dialect = golden()[model]["config"], family.document.dialect["hf"]
     key = families()[family.name].document.dialect["hf"].mtp_count
-    if key is not None and key in (own := writing(config)):
+    own = writing(config)
+    if key is not None and key in own:
         held = writing(dict(with_counted_layers(config, dialect, golden()[model]["hf"])))
         assert held[key] == (own[key] if CASES[model].further else CASES[model].mtp), model
         assert writing(dict(with_counted_layers(config, dialect, ())))[key] == 0, model
+    further = CASES[model].further
+    if further and any(layers.optional for layers in families()[family.name].layer_sets.values()):
+        shapes = {n: tuple(s) for n, s in golden()[model]["hf"].items() if n not in further}
+        sizes = sizes_of(family, model)
+        assert family.check("hf", sizes, shapes).missing == (), model
+        if (mlx := families()[family.name].document.dialect.get("mlx")) is not None and mlx.without:
+            behind = {f".layers.{layer}." for layer in range(own["num_hidden_layers"], sizes["L"])}
+            names = family.names("mlx", sizes)
+            assert not any("mtp." in name or any(layer in name for layer in behind) for name in names), model
 
 
 def judge_alone(family: Family, model: str) -> None:
@@ -214,7 +224,8 @@ def _kind(value: Any) -> str:
 
 def keys_of(family: Family, model: str) -> list[list[Any]]:
     mean = 1 if CASES[model].pools else None  # how the recorded folders pool
-    found = config_to_gguf(golden()[model]["config"], family, file_type=0, pooling=mean)
+    config, generation = golden()[model]["config"], CASES[model].generation
+    found = config_to_gguf(config, family, file_type=0, pooling=mean, generation=generation)
     own = ((k, kv) for k, kv in found.items() if k != "tokenizer.ggml.token_type_count")  # recorded without a tokenizer
     return [[k, kv.type, _coded(kv.type, kv.value)] for k, kv in own]
 

@@ -107,6 +107,14 @@ def test_what_sees_is_counted_and_never_a_part_of_what_writes() -> None:
     assert report.unmapped == ("language_model.model.layers.0.vision_model.weight",)
 
 
+@pytest.mark.parametrize(("model", "alpha", "factor"), [("hunyuan-ocr", 1000.0, 1.0), ("hunyuan-vl", 50.0, 1.5)])
+def test_a_hunyuan_that_sees_comes_back_with_its_base_stretched(model: str, alpha: float, factor: float) -> None:
+    family, names = families()["hunyuan-vl"], [name for name, *_ in golden()[model]["gguf"]]
+    found = gguf_to_config(metadata_of(model), family, names).config
+    assert found["rope_scaling"] == {"rope_type": "dynamic", "alpha": alpha, "factor": factor}
+    assert found["rope_theta"] == 10000.0
+
+
 def test_the_part_that_writes_of_a_kimi_may_call_itself_by_its_class_alone() -> None:
     """As published: a model_type that no class has."""
     config = golden()["kimi-k2.5"]["config"]

@@ -65,6 +65,7 @@ class Case:
     said: dict[str, Any] = field(default_factory=dict)  # what config.json says beside
     # what the reference asks of a config and transformers 5 keeps no more: given to it, else it converts none of these
     hparams: dict[str, Any] = field(default_factory=dict)
+    generation: dict[str, Any] = field(default_factory=dict)  # what generation_config.json says, where it has one
     flags: tuple[str, ...] = ()  # options that the reference converter is given
     ours: dict[str, Any] = field(
         default_factory=dict

@@ -305,6 +305,8 @@ def build(case: Case, folder: Path, *, dtype: str = "float32") -> Path:
     if case.said:
         path = folder / "config.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | case.said, indent=2))
+    if case.generation:
+        (folder / "generation_config.json").write_text(json.dumps(case.generation))
     vocabularies.WRITERS[case.tokenizer](folder)
     if case.pools:
         _write_pooling(folder, config.hidden_size)

@@ -87,11 +87,17 @@ def _swiglu(x: Any, weights: Weights, at: str) -> Any:
     return _linear(gated, weights, f"{at}.down_proj")
 
 
-def _attention(q: Any, k: Any, v: Any, *, causal: bool = True) -> Any:
-    """Attention of [heads, tokens, width], as [tokens, heads * width]; keys and values may be shared."""
+def _attention(q: Any, k: Any, v: Any, *, causal: bool = True, window: int | None = None) -> Any:
+    """Attention of [heads, tokens, width], as [tokens, heads * width]; keys and values may be shared. `window`: of how
+    many tokens, the own one included, a query sees the keys."""
+    import torch
     from torch.nn.functional import scaled_dot_product_attention
 
-    out = scaled_dot_product_attention(q[None], k[None], v[None], is_causal=causal, enable_gqa=True)[0]
+    if window is None:
+        out = scaled_dot_product_attention(q[None], k[None], v[None], is_causal=causal, enable_gqa=True)[0]
+    else:
+        seen = torch.ones(q.shape[1], q.shape[1], dtype=torch.bool).tril().triu(1 - window)
+        out = scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=seen, enable_gqa=True)[0]
     return out.transpose(0, 1).reshape(q.shape[1], -1)
 
 
@@ -378,7 +384,72 @@ def _smallthinker(config: Config, w: Weights, ids: Any) -> Any:
     return _linear(_rms_norm(x, w["model.norm.weight"], epsilon), w, "lm_head")
 
 
+def _step(config: Config, w: Weights, ids: Any) -> Any:
+    """modeling_step3p7.py of transformers 5.23, under the published names and settings."""
+    import torch
+    from torch.nn.functional import silu
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, rotate_half
+
+    dim, epsilon, count = config["head_dim"], config["rms_norm_eps"], len(ids)
+    x = w["model.embed_tokens.weight"][ids]
+
+    def rotated(t: Any, layer: int) -> Any:
+        turns = int(dim * config["partial_rotary_factors"][layer])
+        full = config["layer_types"][layer] == "full_attention"
+        scaling = (config.get("rope_scaling") if full else None) or {"rope_type": "default"}
+        settings = LlamaConfig(head_dim=turns, rope_parameters={"rope_theta": config["rope_theta"][layer], **scaling})
+        cos, sin = (u[0] for u in LlamaRotaryEmbedding(settings)(x[None], torch.arange(count)[None]))
+        turned, rest = t[..., :turns], t[..., turns:]
+        return torch.cat([turned * cos + rotate_half(turned) * sin, rest], -1)
+
+    def swiglu(t: Any, parts: Sequence[Any], limit: float | None) -> Any:
+        gate, up, down = parts
+        bound = limit or float("inf")
+        return (silu(t @ gate.T).clamp(max=bound) * (t @ up.T).clamp(-bound, bound)) @ down.T
+
+    def parts(at: str) -> list[Any]:
+        return [w[f"{at}.{part}_proj.weight"] for part in ("gate", "up", "down")]
+
+    def limit(key: str, layer: int) -> float | None:
+        return (config.get(key) or {layer: None})[layer]
+
+    def experts(t: Any, at: str, layer: int) -> Any:
+        scores = _linear(t, w, f"{at}.moe.gate").sigmoid()
+        chosen = torch.topk(scores + w[f"{at}.moe.router_bias"], config["moe_top_k"]).indices
+        shares = scores.gather(-1, chosen)
+        shares = shares / shares.sum(-1, keepdim=True) * config["moe_router_scaling_factor"]
+        all_of = parts(f"{at}.moe")
+        rows = [
+            sum(
+                s * swiglu(row, [p[e] for p in all_of], limit("swiglu_limits", layer))
+                for s, e in zip(own, which, strict=True)
+            )
+            for row, own, which in zip(t, shares, chosen.tolist(), strict=True)
+        ]
+        return torch.stack(rows) + swiglu(t, parts(f"{at}.share_expert"), limit("swiglu_limits_shared", layer))
+
+    for i in range(config["num_hidden_layers"]):
+        at = f"model.layers.{i}"
+        normed = _rms_norm(x, 1 + w[f"{at}.input_layernorm.weight"], epsilon)
+        q, k, v = (
+            _linear(normed, w, f"{at}.self_attn.{p}_proj").reshape(count, -1, dim).transpose(0, 1) for p in "qkv"
+        )
+        norms = (1 + w[f"{at}.self_attn.{part}_norm.weight"] for part in "qk")
+        q, k = (rotated(_rms_norm(t, norm, epsilon), i) for t, norm in zip((q, k), norms, strict=True))
+        gates = _linear(normed, w, f"{at}.self_attn.g_proj").sigmoid().repeat_interleave(dim, -1)
+        window = None if config["layer_types"][i] == "full_attention" else config["sliding_window"]
+        x = x + _linear(_attention(q, k, v, window=window) * gates, w, f"{at}.self_attn.o_proj")
+        normed = _rms_norm(x, 1 + w[f"{at}.post_attention_layernorm.weight"], epsilon)
+        sparse = f"{at}.moe.gate.weight" in w
+        x = x + (
+            experts(normed, at, i) if sparse else swiglu(normed, parts(f"{at}.mlp"), limit("swiglu_limits_shared", i))
+        )
+    return _linear(_rms_norm(x, 1 + w["model.norm.weight"], epsilon), w, "lm_head")
+
+
 MODELS: dict[str, Plain] = {
+    "Step3p5ForCausalLM": Plain(_step),
     "SmallThinkerForCausalLM": Plain(_smallthinker),
     "MiniMaxM3SparseForCausalLM": Plain(_minimax_m3),
     "RWKV7ForCausalLM": Plain(_rwkv7),

@@ -10,6 +10,7 @@ test session: a line of JSON in, a list of jobs, and a line out. Run as a script
 from __future__ import annotations
 
 import atexit
+import copy
 import importlib
 import json
 import os
@@ -122,7 +123,8 @@ def _environment() -> dict[str, str]:
 
 def with_hparams(known: dict[str, Any], hparams: dict[str, Any]) -> dict[str, Any]:
     """The reference's view of a config with the job's values; None removes a key that transformers adds."""
-    return {key: value for key, value in (known | hparams).items() if hparams.get(key, "") is not None}
+    own = copy.deepcopy(hparams)  # the reference writes into its view
+    return {key: value for key, value in (known | own).items() if own.get(key, "") is not None}
 
 
 def with_narrow_plamo() -> None:

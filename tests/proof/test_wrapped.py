@@ -4,7 +4,6 @@ the whole model for a text, what sees told as left out; and it comes back as a m
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -68,18 +67,6 @@ def logits(folder: Path, ids: tuple[int, ...]) -> F32:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     parent = tmp_path_factory.mktemp("seeing")
     return cache(lambda name: models.build(families.CASES[name], parent / name))
-
-
-def test_tokens_never_to_be_generated(folder: Callable[[str], Path], tmp_path: Path) -> None:
-    """generation_config.json lists them; the reference writes those of this class alone."""
-    for name, listed in (("gemma4-unified", [6, 7]), ("gemma4-seeing", None)):
-        source = shutil.copytree(folder(name), tmp_path / name)
-        (source / "generation_config.json").write_text(json.dumps({"suppress_tokens": [6, 7], "top_k": 64}))
-        pre = families.CASES[name].pre
-        found = gguf_file.read(ours.to_gguf(source, tmp_path / f"{name}.gguf", "f32", pre=pre))
-        reference = reference_converter.convert(source, tmp_path / f"{name}-theirs.gguf", "f32", pre=pre)
-        assert gguf_file.differences(found, gguf_file.read(reference)) == []
-        assert weighbridge.open(tmp_path / f"{name}.gguf").metadata.get("tokenizer.ggml.suppress_tokens") == listed
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ _DEEPSEEK: dict[str, Any] = GQA | BPE | {
 
 _EXAONE: dict[str, Any] = GQA | BPE | theta(5000.0) | {
     "model_type": "exaone4", "vocab_size": vocabularies.BPE_SIZE, "head_dim": 16, "hidden_act": "silu",
-    "sliding_window": None, "tie_word_embeddings": False,
+    "sliding_window": None, "layer_types": ["full_attention"] * 2, "tie_word_embeddings": False,
 }  # fmt: skip
 
 
@@ -217,14 +217,17 @@ CASES: dict[str, Case] = {
             "exaone4.5-first",
             "Exaone4_5_ForConditionalGeneration",
             "none",
-            {"model_type": "exaone4_5", "text_config": _EXAONE | {"model_type": "exaone4_5_text"}},
+            {
+                "model_type": "exaone4_5",
+                "text_config": _EXAONE | {"model_type": "exaone4_5_text", "num_nextn_predict_layers": 0},
+            },
             shapes=_exaone("model.language_model.", 2) | {"model.visual.x.weight": (8,)},
             apart=("model.visual.",),
             part_type="exaone4",
             head="Exaone4_5_ForConditionalGeneration",
             taken="exaone4",
             runs=False,
-            unheld=frozenset({"architectures", "model_type", "sliding_window_pattern"}),
+            unheld=frozenset({"architectures", "model_type", "num_nextn_predict_layers", "sliding_window_pattern"}),
         ),
         Case(
             "olmoe",

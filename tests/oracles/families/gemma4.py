@@ -33,6 +33,7 @@ _EYES: dict[str, Any] = {
     "num_key_value_heads": 2, "head_dim": 16, "patch_size": 4, "position_embedding_size": 16,
 }  # fmt: skip
 _WORDS = {"global_head_dim": 512}
+_GENERATION = {"suppress_tokens": [6, 7]}  # which the reference writes of the unified class alone
 _NO_PARTS = {"vocab_size_per_layer_input": 262144, "hidden_size_per_layer_input": 0, "enable_moe_block": False}
 _SPREADS = (
     (("router.scale", "per_expert_scale", "layer_scalar"), (1.0, 0.25)),
@@ -78,6 +79,7 @@ CASES: dict[str, Case] = {
                 for name, shape in _unused("model.language_model.", layer, 2, width).items()
             },
             words=_WORDS,
+            generation=_GENERATION,
             spreads=_SPREADS,
             gelu=True,
             recorded=("mlx",),
@@ -96,6 +98,7 @@ CASES: dict[str, Case] = {
             },
             head="Gemma4UnifiedForConditionalGeneration",
             words=_WORDS | _NO_PARTS,
+            generation=_GENERATION,
             apart=("model.vision_embedder.", "model.embed_audio."),
             taken="gemma4_text",
             unheld=frozenset({"model_type", "vocab_size_per_layer_input"}),

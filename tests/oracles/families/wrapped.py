@@ -416,11 +416,76 @@ _BARE = (
     ),
 )
 
-CASES: dict[str, Case] = {case.name: case for case in (*_LLAMAS, *_GRANITES, *_QWENS, *_BARE)}
+_HUNYUAN: dict[str, Any] = _TEXT | {
+    "attention_bias": False, "tie_word_embeddings": True, "max_position_embeddings": 32768, "num_experts": 1,
+    "eod_token_id": vocabularies.BPE_SIZE - 2, "rope_theta": 10000.0,
+}  # fmt: skip
+_HUNYUAN_NAMES = {"q_norm": "query_layernorm", "k_norm": "key_layernorm"}
+_HUNYUAN_UNHELD = frozenset({
+    "architectures", "model_type", "eod_token_id", "num_experts", "tie_word_embeddings", "rope", "ntk_alpha_base",
+})  # fmt: skip
+
+
+def _hunyuan(front: str) -> Shapes:
+    shapes = decoder(head_norms=True, front=front, head="")
+    for theirs, ours in _HUNYUAN_NAMES.items():
+        shapes = {name.replace(theirs, ours): shape for name, shape in shapes.items()}
+    return shapes
+
+
+_HUNYUANS = (
+    # HunyuanOCR as it is published
+    whole(
+        "hunyuan-ocr",
+        "HunYuanVLForConditionalGeneration",
+        _HUNYUAN
+        | {
+            "model_type": "hunyuan_vl",
+            "rope_scaling": {"type": "xdrope", "alpha": 1000.0, "factor": 1.0, "xdrope_section": [2, 2, 2, 2]},
+        },
+        _hunyuan("model."),
+        ("vit.",),
+        hparams=_HUNYUAN
+        | {
+            "rope_parameters": None,
+            "rope_scaling": {"type": "xdrope", "alpha": 1000.0, "factor": 1.0, "xdrope_section": [2, 2, 2, 2]},
+            "text_config": None,
+        },
+        unheld=_HUNYUAN_UNHELD,
+        taken="hunyuan_v1_dense",
+        part_type="hunyuan_vl_text",
+    ),
+    # ... and as transformers writes it
+    whole(
+        "hunyuan-vl",
+        "HunYuanVLForConditionalGeneration",
+        {
+            "model_type": "hunyuan_vl",
+            "text_config": _HUNYUAN
+            | {
+                "model_type": "hunyuan_vl_text",
+                "rope_parameters": {
+                    "rope_type": "dynamic",
+                    "factor": 1.5,
+                    "alpha": 50.0,
+                    "rope_theta": 10000.0,
+                    "mrope_section": [2, 2, 2, 2],
+                },
+            },
+        },
+        _hunyuan("model.language_model."),
+        ("model.vision_tower.",),
+        unheld=_HUNYUAN_UNHELD,
+        taken="hunyuan_v1_dense",
+    ),
+)
+
+CASES: dict[str, Case] = {case.name: case for case in (*_LLAMAS, *_GRANITES, *_QWENS, *_HUNYUANS, *_BARE)}
 
 _SCALED = {"hidden_act": "relu", "rope.rope_type": "dynamic"}
 UNSAID: dict[str, dict[str, Any]] = {
     "kormo": _SCALED,
+    "hunyuan-vl": _SCALED | {"attention_bias": True},
     "qwen3omni": _SCALED | {"attention_bias": True, "norm_topk_prob": False},
     "rnd1": _SCALED | {"norm_topk_prob": False},
     "qwen2vl": _SCALED | {"use_sliding_window": True},

@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError
-from weighbridge.models.arch.config_rules import Config, compiled_rules, layer_count
+from weighbridge.models.arch.config_rules import compiled_rules
 from weighbridge.models.arch.size_keys import HEADS
 from weighbridge.models.arch.tables import expression
 from weighbridge.models.arch.tables.expression import evaluate
+from weighbridge.models.arch.tables.layer_lists import Config, layer_count
 from weighbridge.models.arch.tables.layers import slice_bounds
 from weighbridge.models.arch.tables.values import INT_MAX, integer, number
 
@@ -27,8 +28,8 @@ LOCAL_THETA: Final = ("rope_local_base_freq", "local_rope_theta", "swa_rope_thet
 DERIVED: Final = (
     "attending_layers", "classifies", "decay_rank", "full_attention_every", "gated", "labels", "layer_count",
     "layer_sets", "layer_types", "layout_every", "longrope_attention_factor", "mixing_rank", "ntk_alpha_base",
-    "output_labels", "primary_router_func", "rope", "rope_bases", "rope_dim", "rope_sliding", "sparse_layers",
-    "unrotated_every", "unshared_kv_layers",
+    "output_labels", "primary_router_func", "rope", "rope_bases", "rope_dim", "rope_shares", "rope_sliding",
+    "sliding_layers", "sparse_layers", "unrotated_every", "unshared_kv_layers",
 )  # fmt: skip
 
 

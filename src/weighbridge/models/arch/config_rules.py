@@ -14,15 +14,9 @@ from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import LAYERS
 from weighbridge.models.arch.tables import expression
 from weighbridge.models.arch.tables.expression import evaluate
+from weighbridge.models.arch.tables.layer_lists import Config, as_attention_by_kind, attention_by_kind, layer_count
 from weighbridge.models.arch.tables.validate import nearest_word
 from weighbridge.models.arch.tables.values import integer, number
-
-Config = Mapping[str, Any]
-
-
-def layer_count(config: Config) -> int:
-    """How many layers there are, as many as lists are made for."""
-    return integer(evaluate("num_hidden_layers", config) or 0, "num_hidden_layers", most=LAYERS)
 
 
 def uniform(config: Config, *keys: str) -> dict[str, Any]:
@@ -408,6 +402,7 @@ def as_primary_router(config: Config) -> dict[str, Any]:
 RULES: Final[Mapping[str, Callable[..., dict[str, Any]]]] = MappingProxyType(
     {
         "adjusted_width": adjusted_width,
+        "attention_by_kind": attention_by_kind,
         "attention_step": attention_step,
         "block_configs": block_configs,
         "compressed_attention": compressed_attention,
@@ -432,6 +427,7 @@ RULES: Final[Mapping[str, Callable[..., dict[str, Any]]]] = MappingProxyType(
 #: What states the keys of a rule as a config does, where these are the rule's own.
 INVERSE_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {
+        "attention_by_kind": as_attention_by_kind,
         "attention_step": as_attention_step,
         "block_configs": as_block_configs,
         "layer_rotation": as_layer_rotation,

@@ -36,11 +36,16 @@ def f32(value: float) -> float:
         return math.copysign(math.inf, value)
 
 
+def _frequencies(base: float, dim: int) -> list[float]:
+    """base^(-i/dim) for each rotary pair."""
+    base = f32(base)
+    return [f32(1.0 / f32(base ** f32(i / dim))) for i in range(0, dim, 2)]
+
+
 def _wavelengths(base: float, dim: int) -> list[float]:
-    """2 pi / base^(-i/dim) for each rotary pair. A scalar over a tensor is `reciprocal() * scalar` in torch."""
-    base, turn = f32(base), f32(2 * math.pi)
-    frequencies = (f32(1.0 / f32(base ** f32(i / dim))) for i in range(0, dim, 2))
-    return [f32(f32(1.0 / f) * turn) for f in frequencies]
+    """2 pi over each frequency. A scalar over a tensor is `reciprocal() * scalar` in torch."""
+    turn = f32(2 * math.pi)
+    return [f32(f32(1.0 / f) * turn) for f in _frequencies(base, dim)]
 
 
 def llama3(base: float, dim: int, factor: float, low: float, high: float, trained: float) -> tuple[float, ...]:
@@ -61,7 +66,28 @@ def llama3(base: float, dim: int, factor: float, low: float, high: float, traine
     return tuple(values)
 
 
-def llama3_factors(config: Mapping[str, Any]) -> tuple[float, ...] | None:
+def llama3_half(base: float, dim: int, factor: float, low: float, high: float, trained: float) -> tuple[float, ...]:
+    """The same of a head of which half rotates, computed in f64 and rounded once; 1 for the other half.
+
+    conversion/step3.py `generate_extra_tensors` (llama.cpp b11549).
+    """
+    values = []
+    for frequency in _frequencies(base, dim // 2):
+        wave = 2 * math.pi / frequency
+        if wave < trained / high:
+            values.append(1.0)
+        elif wave > trained / low:
+            values.append(f32(factor))
+        else:
+            smooth = (trained / wave - low) / (high - low) if high != low else 0.0
+            values.append(f32(1.0 / ((1.0 - smooth) / factor + smooth)))
+    return (*values, *[1.0] * (dim // 2 - len(values)))
+
+
+Llama3 = Callable[[float, int, float, float, float, float], tuple[float, ...]]
+
+
+def llama3_factors(compute: Llama3, config: Mapping[str, Any]) -> tuple[float, ...] | None:
     """`rope_freqs.weight` of a config whose rope type is llama3."""
     rope = config.get("rope") or {}
     if str(rope.get("rope_type", "")).lower() != "llama3":
@@ -70,7 +96,7 @@ def llama3_factors(config: Mapping[str, Any]) -> tuple[float, ...] | None:
     keys = (("rope_theta", 10000.0), ("factor", 8.0), ("low_freq_factor", 1.0), ("high_freq_factor", 4.0))
     base, factor, low, high = (_positive(rope.get(key, default), key) for key, default in keys)
     trained = _positive(rope.get("original_max_position_embeddings", 8192), "original_max_position_embeddings")
-    return llama3(base, dim, factor, low, high, trained)
+    return compute(base, dim, factor, low, high, trained)
 
 
 _STILL: Final = 1e30  # what llama.cpp divides the frequency of a pair by that isn't to turn
@@ -114,15 +140,16 @@ def _positive(value: Any, key: str) -> float:
     return result
 
 
-def llama3_parameters(values: Sequence[float], base: float) -> dict[str, Any] | None:
+def llama3_parameters(values: Sequence[float], base: float, compute: Llama3 = llama3) -> dict[str, Any] | None:
     """The rope parameters that give exactly these factors, or None. A GGUF describes llama3 scaling by this tensor
     alone, so restoring a config means finding parameters and proving them bit by bit."""
     dim, factor = 2 * len(values), max(values, default=0.0)
     if not factor > 1 or factor == math.inf:
         return None
     want = tuple(f32(v) for v in values)
-    for low, high, trained in _candidates(want, base, factor):
-        if 0 < low <= high and trained > 0 and llama3(base, dim, factor, low, high, trained) == want:
+    turning = want[: len(want) // 2] if compute is llama3_half else want
+    for low, high, trained in _candidates(turning, base, factor):
+        if 0 < low <= high and trained > 0 and compute(base, dim, factor, low, high, trained) == want:
             found = {"rope_type": "llama3", "factor": factor, "low_freq_factor": low, "high_freq_factor": high}
             return {**found, "original_max_position_embeddings": int(trained)}
     return None
@@ -146,7 +173,8 @@ def _candidates(values: Sequence[float], base: float, factor: float) -> Iterator
 
 MAKERS: Final[Mapping[str, Callable[[Mapping[str, Any]], tuple[float, ...] | None]]] = MappingProxyType(
     {
-        "llama3_factors": llama3_factors,
+        "llama3_factors": partial(llama3_factors, llama3),
+        "llama3_half_factors": partial(llama3_factors, llama3_half),
         "proportional_factors": proportional_factors,
         "longrope_long_factors": partial(longrope_factors, "long_factor"),
         "longrope_short_factors": partial(longrope_factors, "short_factor"),
@@ -156,7 +184,11 @@ MAKERS: Final[Mapping[str, Callable[[Mapping[str, Any]], tuple[float, ...] | Non
 
 # The inverse, from `rope_freqs.weight`: the parameters, given the base frequency; None where there are none.
 RESTORED: Final[Mapping[str, Callable[[Sequence[float], float], dict[str, Any] | None]]] = MappingProxyType(
-    {"llama3_factors": llama3_parameters, "proportional_factors": proportional_parameters}
+    {
+        "llama3_factors": llama3_parameters,
+        "llama3_half_factors": partial(llama3_parameters, compute=llama3_half),
+        "proportional_factors": proportional_parameters,
+    }
 )
 
 

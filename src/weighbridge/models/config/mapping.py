@@ -234,7 +234,8 @@ def _rotary(
         return []
     theta = rope.pop("rope_theta", 10000.0)  # llama.cpp's default where the key is absent
     if metadata.get(f"{family.gguf}.rope.scaling.type") == "none":
-        rope = {}
+        stretched = {key: rope[key] for key in ("alpha", "factor") if key in rope}  # Hunyuan's base frequency
+        rope = {"rope_type": "dynamic", **stretched} if "alpha" in rope else {}
     config |= {word: theta} if sliding else {word: theta, "rope_theta": theta}
     if "rope_freqs.weight" in tensors:
         made = next((row.derived for row in family.rows.values() if row.derived in RESTORED), None) or "llama3_factors"

@@ -106,7 +106,8 @@ def of_mlx(config: Mapping[str, Any], family: Family) -> LoaderSettings | None:
     graphs = {r.config for r in table.requires_value} | {r.config for r in table.implied}  # of llama.cpp alone
     whole = _values(family.effective(read), family)
     values = {key: value for key, value in whole.items() if _stated(key, family) and key not in graphs}
-    if keys.isdisjoint(_OWN_ROTATION) and values.get(swa := f"{family.gguf}.rope.freq_base_swa"):
+    listed = any(isinstance(read.get(word), list) for word in THETA)
+    if keys.isdisjoint(_OWN_ROTATION) and not listed and values.get(swa := f"{family.gguf}.rope.freq_base_swa"):
         values[swa] = values[f"{family.gguf}.rope.freq_base"]  # all layers rotate by one base
     return LoaderSettings(values, family, "mlx-lm", keys=keys)
 

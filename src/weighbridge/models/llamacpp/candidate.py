@@ -87,8 +87,9 @@ class Candidate:
     @property
     def head(self) -> int:
         """Elements of a head where no key states them."""
-        heads = self.largest("attention.head_count")
-        return self.whole("embedding_length") // heads if heads else 0
+        heads = self.get("attention.head_count")
+        first = heads[0] if isinstance(heads, Sequence) and not isinstance(heads, str) and heads else heads
+        return self.whole("embedding_length") // first if isinstance(first, int) and first > 0 else 0
 
     @property
     def last_has_values(self) -> bool:

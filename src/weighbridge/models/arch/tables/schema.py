@@ -388,9 +388,9 @@ class FamilyTable(Struct, frozen=True, forbid_unknown_fields=True):
         Words,
         _doc(
             "rules that complete a config: `uniform(KEYS)`: one value for a list of the same; `last_layer(KEY)`: its "
-            "number for -1 and for one beyond it; `adjusted_width`, `compressed_attention`, `indexer_types`, "
-            "`layer_sparsity`, `primary_router`, `query_groups`, `unlike_layers`, `window_layout`: as the classes that "
-            "bring these keys compute them"
+            "number for -1 and for one beyond it; `adjusted_width`, `attention_by_kind`, `compressed_attention`, "
+            "`indexer_types`, `layer_sparsity`, `primary_router`, `query_groups`, `unlike_layers`, `window_layout`: as "
+            "the classes that bring these keys compute them"
         ),
     ] = field(default_factory=list)
     architecture: dict[str, ArchitectureEntry] = field(default_factory=dict)
