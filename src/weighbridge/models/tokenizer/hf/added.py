@@ -124,7 +124,7 @@ def embedded(
     """The added tokens that the model has, and words about the others: a token that was added to the tokenizer alone,
     as `<pad>` often is, has no row in the embedding."""
     size = folder.vocab_size("vocab_size")
-    if size is None or max(vocab.values()) >= size:
+    if size is None or max(vocab.values(), default=-1) >= size:
         return added, ()
     lost = [unembedded(t.content, i, size) for i, t in added.items() if i >= size]
     return {i: t for i, t in added.items() if i < size}, tuple(lost)
