@@ -301,6 +301,12 @@ class MlxEntry(Struct, frozen=True, forbid_unknown_fields=True):
     period: Annotated[
         dict[str, int], _doc("key that counts the layers to one with full attention, and mlx-lm's default of it")
     ] = field(default_factory=dict)
+    uncast: Annotated[Words, _doc("further tensors that keep their type, by the ends of their names")] = field(
+        default_factory=list
+    )
+    refused: Annotated[Words, _doc("keys that mlx-lm's class doesn't read: a model that sets one is refused")] = field(
+        default_factory=list
+    )
 
 
 class LayerRulesEntry(Struct, frozen=True, forbid_unknown_fields=True):
