@@ -6,9 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from tests.models.family_judges import golden
+from tests.models.family_judges import golden, metadata_of
 
-from weighbridge.models.arch.registry import family_of_hf
+from weighbridge.models.arch.registry import families, family_of_hf
+from weighbridge.models.config import settings
 from weighbridge.models.config.mapping import config_to_gguf
 
 _STEP = "step3.5"
@@ -39,3 +40,18 @@ def test_a_step_without_words_for_its_heads_has_those_of_its_class() -> None:
     config = {k: v for k, v in golden()[_STEP]["config"].items() if k not in ("num_attention_groups", "moe_top_k")}
     found = family_of_hf(config).effective(config)
     assert (found["num_attention_groups"], found["moe_top_k"], found["moe_num_experts"]) == (8, 8, 6)
+
+
+def test_a_plamo_of_the_reference_has_no_heads_in_layers_that_do_not_attend() -> None:
+    """Its list has 0 there, and means the same model."""
+    family, key = families()["plamo2"], "plamo2.attention.head_count"
+    ours = metadata_of("plamo2")
+    groups = ours["plamo2.attention.head_count_kv"]
+    theirs = ours | {key: [heads if some else 0 for heads, some in zip(ours[key], groups, strict=True)]}
+    assert 0 in theirs[key]
+    names = dict.fromkeys(name for name, *_ in golden()["plamo2"]["gguf"])
+    read = [settings.of_gguf(keys, family, names, lambda name: None) for keys in (ours, theirs)]
+    assert not settings.differences(*read)
+    assert not settings.differences(*reversed(read))
+    wrong = settings.of_gguf(theirs | {key: [2 * heads for heads in theirs[key]]}, family, names, lambda name: None)
+    assert settings.differences(read[0], wrong)
