@@ -207,6 +207,7 @@ class KeyEntry(Struct, frozen=True, forbid_unknown_fields=True):
         _doc("list by layer: the value in this set, 0 in others; without `config`: flags of the set"),
     ] = None
     others: Annotated[str, _doc("expression for the other layers")] = ""
+    gaps: Annotated[bool, _doc("a GGUF may have 0 for layers without it, where the family writes one number")] = False
     sets: Annotated[ByKey, _doc("what else a GGUF with this list states about a config")] = field(default_factory=dict)
     token: Annotated[str | None, _doc("the number of this token")] = None
     first: Annotated[bool, _doc("written before the general keys, or before the tokenizer's")] = False
