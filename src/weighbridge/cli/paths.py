@@ -56,7 +56,7 @@ def _standard_input(ctx: click.Context) -> str:
 
 def is_standard_input(path: str) -> bool:
     """Whether a path stands for standard input."""
-    return path in ("/dev/stdin", SCREEN.spooled)
+    return path == "/dev/stdin" or (path != "" and path == SCREEN.spooled)
 
 
 class ModelPath(NamedPath):
