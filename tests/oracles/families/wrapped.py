@@ -455,6 +455,27 @@ _HUNYUANS = (
         taken="hunyuan_v1_dense",
         part_type="hunyuan_vl_text",
     ),
+    # ... without a factor, which transformers refuses, and the reference takes for 1
+    whole(
+        "hunyuan-ocr-silent",
+        "HunYuanVLForConditionalGeneration",
+        _HUNYUAN
+        | {
+            "model_type": "hunyuan_vl",
+            "rope_scaling": {"type": "xdrope", "alpha": 1000.0, "xdrope_section": [2, 2, 2, 2]},
+        },
+        _hunyuan("model."),
+        ("vit.",),
+        hparams=_HUNYUAN
+        | {
+            "rope_parameters": None,
+            "rope_scaling": {"type": "xdrope", "alpha": 1000.0, "xdrope_section": [2, 2, 2, 2]},
+            "text_config": None,
+        },
+        unheld=_HUNYUAN_UNHELD,
+        taken="hunyuan_v1_dense",
+        part_type="hunyuan_vl_text",
+    ),
     # ... and as transformers writes it
     whole(
         "hunyuan-vl",
