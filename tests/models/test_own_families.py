@@ -182,7 +182,7 @@ def test_a_gguf_of_an_unknown_architecture_is_read_as_if_it_were_of_a_known_one(
 
 
 def test_what_is_like_nothing_is_refused(tmp_path: Path) -> None:
-    path = folder(tmp_path / "m", {"x": np.zeros(3, np.float32)}, architectures=["NewForCausalLM"])
+    path = folder(tmp_path / "m", {"x": np.zeros((3, 5, 7), np.float32)}, architectures=["NewForCausalLM"])
     with pytest.raises(UnsupportedError, match="NewForCausalLM"):
         arch.check(path)
 

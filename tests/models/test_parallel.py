@@ -149,7 +149,7 @@ SEEN = {
 # Fused queries, keys and values: tests/proof/test_parallel.py; the others are vectors or as rare as their families.
 REST = {"unused_k", "unused_v", "unused_k_full", "unused_v_full", "qkv",
         "qkv_bias", "head_bias", "next_embed", "next_head", "further_embed", "further_head", "kv_b", "only",
-        "dec_only", "q_norm", "k_norm", "q_swa"}  # fmt: skip
+        "dec_only", "q_norm", "k_norm", "q_swa", "o_swa", "attn_gate_swa"}  # fmt: skip
 NORMS = {"ssm_norm"}
 
 
@@ -175,6 +175,21 @@ def test_a_wrong_rule_shows(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(splits, role, "whole")
     with pytest.raises((AssertionError, UnsupportedError)):
         assert found(name, 2) == expected(name, 2)
+
+
+def cut_into(record: str, ranks: int) -> dict[str, Partition | None]:
+    said = json.loads((GOLDEN / f"{record}.json").read_text())
+    family = family_of_hf(said["config"])
+    return partition_tensors(family, "hf", family.sizes_from_hf(said["config"]), said["hf"], ranks)
+
+
+def test_layers_with_a_window_have_heads_of_their_own() -> None:
+    """MiMo-V2: one key/value head, two where there is a window. Step 3.5: 4 heads and 6."""
+    how = cut_into("mimo2", 4)
+    assert how["model.layers.0.self_attn.k_proj.weight"] == Partition(0, (Segment(24, 4),))
+    assert how["model.layers.1.self_attn.k_proj.weight"] == Partition(0, (Segment(48, 2),))
+    with pytest.raises(UsageError, match=r"layers\.1\.self_attn\.g_proj\.weight: 6 units"):
+        cut_into("step3.5", 4)
 
 
 def test_norms_of_several_heads_go_with_the_heads() -> None:

@@ -68,7 +68,7 @@ CASES: dict[str, tuple[Any, tuple[int, ...], Any]] = {
     "max_window_layers": (5, KEPT, 3),
     **{
         key: (2, (2, 3, 6, 7), 2)
-        for key in ("moe_layer_interval", "moe_every_n_layers", "global_attn_every_n_layers")
+        for key in ("moe_layer_interval", "moe_every_n_layers", "global_attn_every_n_layers", "mamba_step")
     },
     "num_kv_shared_layers": (3, (1, 3, 4, 5, 7), 2),
     "per_layer_config": (

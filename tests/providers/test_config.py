@@ -34,6 +34,8 @@ WORDS = {
     "embedding_scale": ("embedding_multiplier",),
     "residual_scale": ("residual_multiplier",),
 }
+# The text part of HunYuan-VL comes back as a dense Hunyuan, whose base frequency is the stretched one.
+STRETCHED = {("hunyuan-ocr", "rope")}
 # Where keys and config.json differ: layers that predict further tokens are counted, a window that nothing uses is left
 # out.
 COUNTED = frozenset(
@@ -84,7 +86,7 @@ def test_a_gguf_and_a_config_give_one_config(name: str) -> None:
         found, want = getattr(theirs, field.name), getattr(mine, field.name)
         if field.name == "keys":
             assert {k: v for k, v in want.items() if found.get(k) != v} == {}, name
-        elif not unheld & {*WORDS.get(field.name, ())}:
+        elif not unheld & {*WORDS.get(field.name, ())} and (name, field.name) not in STRETCHED:
             assert found == want, f"{name}: {field.name}"
 
 

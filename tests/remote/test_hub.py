@@ -5,8 +5,12 @@ from __future__ import annotations
 
 import base64
 import gzip
+import os
 import random
 import re
+import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -360,6 +364,24 @@ def test_who_may_not_read_is_told_how_to_log_in(
         text = run(capsys, "inspect", "hf://org/model", code=2)
         assert words in text
         assert "hf auth login" in text
+
+
+@pytest.mark.parametrize("which", ["read", "refused", "cached", "absent from the cache"])
+def test_a_process_of_its_own(which: str, hub: Hub, tmp_path: Path) -> None:
+    """Modules of huggingface_hub that other tests of this process have imported are not there by themselves."""
+    gated = which == "refused"
+    environment = {**os.environ, "HF_ENDPOINT": hub.endpoint, "HF_HUB_CACHE": str(tmp_path / "hub"), "HF_TOKEN": ""}
+    if "cache" in which:
+        environment["HF_HUB_OFFLINE"] = "1"
+    if which == "cached":
+        snapshot = tmp_path / "hub" / "models--org--model" / "snapshots" / "main"
+        shutil.copytree(tmp_path / "model", snapshot)
+    if gated:
+        hub.token, hub.gated = "hf_secret", True
+    command = [sys.executable, "-m", "weighbridge", "inspect", "hf://org/model"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    words = {"refused": "is gated", "absent from the cache": "isn't in the cache"}.get(which)
+    assert (done.returncode, words is None or words in done.stderr) == (2 if words else 0, True), done.stderr
 
 
 def test_a_busy_hub_is_waited_for(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:

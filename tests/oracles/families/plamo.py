@@ -139,7 +139,8 @@ CASES: dict[str, Case] = {
 }
 UNSAID: dict[str, dict[str, Any]] = {
     "plamo": {"rope.rope_type": "yarn", "rope.rope_theta": 5000.0, "tie_word_embeddings": True},
-    "plamo2": {"mamba_enabled": False, "rope.rope_type": "yarn", "rope_local_theta": 700.0, "rms_norm_eps": 1e-5},
+    "plamo2": {"mamba_enabled": False, "rope.rope_type": "yarn", "rope_local_theta": 700.0, "rms_norm_eps": 1e-5}
+    | {"attention_window_size": 8},
     "plamo3": {"hidden_activation": "gelu", "attention_bias": True, "scale_embedding": True}
     | {"rope.rope_type": "longrope"},
 }

@@ -126,7 +126,7 @@ class HubTree:
         self.uri, self.title = uri, uri.title
         self.hub = package("huggingface_hub", "reading from the Hub")
         self.utils = package("huggingface_hub.utils", "reading from the Hub")
-        self.endpoint: str = self.hub.constants.ENDPOINT
+        self.endpoint: str = _constants().ENDPOINT
         advice = f"log in with `hf auth login` (or set HF_TOKEN); a gated repository's conditions are accepted on \
 {self.endpoint}/{uri.repository}"
         self.client = HttpClient(self.endpoint, self._headers(), advice=advice, explain=self._explained)
@@ -140,7 +140,7 @@ class HubTree:
     def _headers(self) -> dict[str, str]:
         """Who asks. Not huggingface_hub's own function for it: that one looks for the version of torch, 60 ms long."""
         agent = f"weighbridge/{__version__}; hf_hub/{self.hub.__version__}"
-        token = self.utils.get_token() if _may_have_token(self.hub.constants) else None
+        token = self.utils.get_token() if _may_have_token(_constants()) else None
         return {"User-Agent": agent} | ({"Authorization": f"Bearer {token}"} if token else {})
 
     def _info(self) -> _Info:
@@ -156,7 +156,8 @@ class HubTree:
     def _explained(self, response: Answer) -> Exception | None:
         """A refusal by the Hub with the next step, by huggingface_hub's reading of it; None where it has no words for
         it."""
-        errors, client = self.hub.errors, package("httpx2", "reading from the Hub")  # huggingface_hub's own
+        errors = package("huggingface_hub.errors", "reading from the Hub")
+        client = package("httpx2", "reading from the Hub")  # huggingface_hub's own
         why = {k: v for k, v in response.headers.items() if k.startswith("x-error-")}
         try:
             self.utils.hf_raise_for_status(
@@ -198,7 +199,7 @@ class HubTree:
 
     def cached(self, name: str) -> Path | None:
         """The file in the local cache, where it is there at this commit and whole."""
-        if not _cache_of(self.hub, self.uri).is_dir():  # most often; and the function for it is slow to import
+        if not _cache_of(self.uri).is_dir():  # most often; and the function for it is slow to import
             return None
         found = self.hub.try_to_load_from_cache(
             self.uri.repository, name, revision=self.commit, repo_type=self.uri.kind
@@ -268,9 +269,14 @@ def _key(uri: HubUri) -> str:
     return f"hf://{'' if uri.kind == 'model' else uri.kind + 's/'}{org}{revision}/{name}"
 
 
-def _cache_of(hub: Any, uri: HubUri) -> Path:
+def _constants() -> Any:
+    """huggingface_hub's settings: a module that its package doesn't import by itself."""
+    return package("huggingface_hub.constants", "reading from the Hub")
+
+
+def _cache_of(uri: HubUri) -> Path:
     """The repository's folder in the local cache."""
-    return Path(hub.constants.HF_HUB_CACHE) / f"{uri.kind}s--{uri.repository.replace('/', '--')}"
+    return Path(_constants().HF_HUB_CACHE) / f"{uri.kind}s--{uri.repository.replace('/', '--')}"
 
 
 def _hint_of_cache(uri: HubUri) -> str | None:
@@ -284,8 +290,7 @@ def _hint_of_cache(uri: HubUri) -> str | None:
 
 def _cached_snapshot(uri: HubUri) -> Path:
     """The snapshot in the local cache. RemoteError where there is none."""
-    hub = package("huggingface_hub", "reading from the Hub's cache")
-    folder = _cache_of(hub, uri)
+    folder = _cache_of(uri)
     revision = uri.revision or "main"
     ref = folder / "refs" / revision
     commit = ref.read_text().strip() if ref.is_file() else revision

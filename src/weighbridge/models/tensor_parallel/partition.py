@@ -192,7 +192,7 @@ class RolePartitioner:
     def _units(self, row: Role, rule: SplitRule, dim: str, size: int) -> list[_Units]:
         """The runs of a role along its axis, which its shape calls `dim`."""
         if rule.unit is Unit.HEADS:
-            return [_Units(size, self.heads)]
+            return [_Units(size, self._heads(dim))]
         if rule.unit is Unit.KV_HEADS:
             return [_Units(size, self._kv_heads(row, dim), copied=True)]
         if rule.unit is Unit.KEY_HEADS:
@@ -205,10 +205,17 @@ class RolePartitioner:
             return [_Units(size, self.sizes[via.symbols[1]])]
         return self._fused_terms(row.shape[0])
 
+    def _heads(self, dim: str) -> int:
+        """The number of heads; layers with a window may have their own (HS)."""
+        return self._own(dim, "HS") or self.heads
+
     def _kv_heads(self, row: Role, dim: str) -> int:
-        """The number of key/value heads; layers of full attention may have their own (GK)."""
-        of_full_layers = self.sizes.get("GK") if "GK" in dim else None
-        return of_full_layers or self.sizes.get("KV") or (1 if row.shape[0] == "D" else self.heads)
+        """The number of key/value heads; layers of full attention (GK) or with a window (KS) may have their own."""
+        own = self._own(dim, "GK") or self._own(dim, "KS")
+        return own or self.sizes.get("KV") or (1 if row.shape[0] == "D" else self.heads)
+
+    def _own(self, dim: str, size: str) -> int | None:
+        return self.sizes.get(size) if size in dim else None
 
     def _fused_terms(self, dim: str) -> list[_Units]:
         """Concatenated queries, keys and values: `3*N`, `N+2*D`."""
