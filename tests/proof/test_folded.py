@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from tests.oracles import models
 
 import weighbridge as api
-from weighbridge.conversion.options import GgufOptions
+from weighbridge.conversion.options import GgufOptions, HfOptions
 
 pytestmark = pytest.mark.oracle
 
@@ -79,3 +79,12 @@ def test_a_product_comes_back_as_ones_and_itself(
     again = tmp_path / "again.gguf"
     api.convert(back, again, to=GgufOptions(dtype="f32"))
     assert api.diff(again, gguf).same
+
+
+def test_settings_of_a_part_go_with_its_codes(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+    """A packed Kimi K3 states its packing in `text_config`: `wb verify` reads it there, a decoded copy has none."""
+    folder, out = folder_of("kimi-k3-published"), tmp_path / "decoded"
+    assert api.verify(folder).findings == ()
+    api.convert(folder, out, to=HfOptions(dtype="bf16"))
+    before, after = (json.loads((path / "config.json").read_text())["text_config"] for path in (folder, out))
+    assert after == {key: value for key, value in before.items() if key != "quantization_config"}

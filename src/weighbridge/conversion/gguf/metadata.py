@@ -244,6 +244,8 @@ def quantized(config: Mapping[str, Any], dtype: str | None, scheme_config: Mappi
 
 def _of_type(config: Mapping[str, Any], dtype: str | None) -> dict[str, Any]:
     kept = {key: value for key, value in config.items() if key not in ("quantization", "quantization_config")}
+    if isinstance(part := kept.get("text_config"), Mapping):
+        kept["text_config"] = _of_type(part, dtype)
     if dtype in (None, "auto"):
         return kept
     return kept | {key: dtype_of(dtype).torch for key in ("torch_dtype", "dtype") if key in config}
