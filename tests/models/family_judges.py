@@ -27,7 +27,7 @@ from weighbridge.models.arch.config import LOCAL_THETA, THETA
 from weighbridge.models.arch.expand import Sizes, applies
 from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.registry import families, family_of_gguf, with_counted_layers
-from weighbridge.models.arch.write_order import as_read
+from weighbridge.models.arch.write_order import as_read, reference_order
 from weighbridge.models.config.keys import lookup, rules
 from weighbridge.models.config.mapping import config_losses, config_to_gguf, facts_losses, gguf_to_config
 from weighbridge.packings.unpacking import unpack
@@ -276,7 +276,7 @@ def judge_numbers(family: Family, model: str) -> None:
         assert back.keys() - made == said.keys(), f"{model}: {dialect}"
         again = family.save("hf", sizes, {**roles, **back}, prefix=_own_prefix(family, model))
         for name, node in again.items():
-            _same(node, _nodes(model)[name], name, model)
+            _same(node, _wanted(model, dialect, name), name, model)
 
 
 def _own_prefix(family: Family, model: str) -> str | None:
@@ -327,18 +327,23 @@ def judge_codes(family: Family, model: str) -> None:
 
 
 def judge_types(family: Family, model: str) -> None:
-    """Where the reference gives a matrix the type of its source, whatever is asked for, so do we."""
+    """Where the reference gives a matrix the type of its source, whatever is asked for, so do we; and what it writes
+    first where that is packed comes first."""
     recorded, sizes = golden()[model].get("types"), sizes_of(family, model)
     if recorded is None:
         return
     kept = family.dialects["gguf"].kept_dtypes
     names = {i: name for name, place in family.expansion("hf", sizes).places.items() for i in place.instances}
+    places, packed = family.expansion("gguf", sizes).places, set[str]()
     for name, kind in recorded["gguf"].items():
-        slot = family.expansion("gguf", sizes).places[name]
-        stored = recorded["hf"][names[slot.instances[0]]]
+        slot = places[name]
+        source = names[slot.instances[0]]
+        packed |= {*slot.roles} if f"{source}_packed" in recorded["hf"] else set()
+        stored = recorded["hf"].get(source) or recorded["hf"][f"{source}_packed"]
         spec = Spec(slot.shape, BY_NAME[stored])
         own = dtype_policy.kept_dtype(name, spec, _PACKINGS.get(stored, stored), kept)
         assert (own or dtype_policy.gguf_dtype(name, spec, F16)).name == kind, f"{model}: {name}"
+    assert not packed or reference_order(family, places, sizes, None, packed=packed) == [*recorded["gguf"]], model
 
 
 def judge_ranks(family: Family, model: str) -> None:
@@ -361,7 +366,7 @@ def _in_fp8(shape: tuple[int, ...]) -> QuantizedTensor:
     return found
 
 
-_PACKINGS = {"F8_E4M3": "fp8", "I8": "mxfp4"}  # by the type of what is multiplied with the scales
+_PACKINGS = {"F8_E4M3": "fp8", "I8": "mxfp4", "U8": "mxfp4"}  # by the type of what is multiplied with the scales
 
 
 def _in_codes(node: Any) -> Node:
@@ -382,6 +387,22 @@ def judge_shards(family: Family, model: str) -> None:
         bundle = [*names]
         at = order.index(bundle[0])
         assert order[at : at + len(bundle)] == bundle, f"{model}: {order}"
+
+
+def _wanted(model: str, dialect: str, name: str) -> Node:
+    """What comes back of a tensor: of two whose product a GGUF has, ones and the product; of one with a tail, zeros
+    there."""
+    node = _nodes(model)[name]
+    given = node.read(0, node.spec.rows).view("<f4").copy()
+    for first, second in CASES[model].products if dialect == "gguf" else ():
+        if name.endswith(first):
+            given[:] = 1
+        elif name.endswith(second):
+            given *= _nodes(model)[name.removesuffix(second) + first].read_all().view("<f4")
+    for end, count in CASES[model].tails.items():
+        if name.endswith(end):
+            given[count:] = 0
+    return const(given.reshape(node.spec.shape), F32)
 
 
 def _same(found: Any, want: Node, name: str, model: str) -> None:

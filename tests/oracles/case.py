@@ -93,6 +93,8 @@ class Case:
     taken: str = ""  # the class that its GGUF is taken for, which computes the same (its model_type)
     guesses: tuple[str, ...] = ()  # what a GGUF of it leaves to be guessed
     golden: bool = True  # whether others' tensors of it are recorded; else it is there for the proofs alone
+    products: tuple[tuple[str, str], ...] = ()  # how names of pairs end of which a GGUF has the product
+    tails: dict[str, int] = field(default_factory=dict)  # how many elements count of what ends so; zeros follow
     unit: bool = False  # whether a GGUF has the rows of its output at length 1
     twin: bool = False  # the reference converts none of its class: it is asked for the model of twins.STAND_INS
     mtp: bool = False  # a layer that predicts further tokens behind the others

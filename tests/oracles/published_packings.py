@@ -23,6 +23,46 @@ def deepseek_v4(folder: Path) -> None:
     _repack(folder, _as_deepseek_v4, DEEPSEEK_V4)
 
 
+KIMI_K3: dict[str, Any] = {
+    "config_groups": {
+        "group_0": {
+            "format": "mxfp4-pack-quantized",
+            "input_activations": None,
+            "output_activations": None,
+            "targets": ["Linear"],
+            "weights": {
+                "dynamic": False, "group_size": 32, "num_bits": 4, "scale_dtype": "torch.uint8", "strategy": "group",
+                "symmetric": True, "type": "float",
+            },
+        }
+    },
+    "format": "mxfp4-pack-quantized",
+    "ignore": [
+        "re:.*self_attn.*", "re:.*shared_experts.*", r"re:.*mlp\.(gate|up|gate_up|down)_proj.*", "re:.*lm_head.*",
+        "re:.*vision_tower.*", "re:.*mm_projector.*",
+    ],
+    "quant_method": "compressed-tensors",
+    "quantization_status": "compressed",
+}  # fmt: skip
+
+
+def kimi_k3(folder: Path) -> None:
+    """Experts in MXFP4 as compressed-tensors stores it; of the rest what stands in F32 stays so."""
+    _repack(folder, _as_kimi_k3, {})
+    config = json.loads((folder / "config.json").read_text())
+    del config["quantization_config"]
+    config["text_config"]["quantization_config"] = KIMI_K3
+    (folder / "config.json").write_text(json.dumps(config, indent=2))
+
+
+def _as_kimi_k3(name: str, tensor: Any, generator: Any) -> Tensors:
+    if ".experts." in name:
+        codes, scales = mxfp4(tensor.shape, generator)
+        return {f"{name}_packed": codes, f"{name}_scale": scales}
+    kept = name.endswith(("A_log", "dt_bias", "conv1d.weight", "o_norm.weight", "e_score_correction_bias"))
+    return {name: tensor if kept else tensor.bfloat16()}
+
+
 def _repack(folder: Path, pack: Callable[[str, Any, Any], Tensors], quantization: dict[str, Any]) -> None:
     import torch
     from safetensors.torch import load_file, save_file

@@ -243,6 +243,7 @@ QUANTIZED: list[tuple[dict[str, Any], str, float | None, int | None]] = [
     ({"quantization_config": {"quant_method": "mxfp4"}}, "mxfp4", 4, None),
     ({"quantization_config": {"quant_method": "compressed-tensors",
                               "config_groups": {"g": {"weights": {"num_bits": 4}}}}}, "compressed-tensors", 4, None),
+    ({"text_config": {"quantization_config": {"quant_method": "mxfp4"}}}, "mxfp4", 4, None),
 ]  # fmt: skip
 
 

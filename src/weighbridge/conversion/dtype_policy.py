@@ -25,7 +25,8 @@ KEPT_FTYPES: Final = MappingProxyType(
 # one-dimensional ones, norms, all whose names don't end in `.weight`, and these.
 _F32_ALWAYS: Final = (
     "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "position_embd.weight", "token_types.weight",
-    "ssm_conv1d.weight", "shortconv.conv.weight", "altup_correct_coef.weight", "altup_predict_coef.weight",
+    "ssm_conv1d.weight", "ssm_conv1d_q.weight", "ssm_conv1d_k.weight", "ssm_conv1d_v.weight",
+    "shortconv.conv.weight", "altup_correct_coef.weight", "altup_predict_coef.weight",
     "indexer.proj.weight", "time_mix_first.weight", "time_mix_w1.weight", "time_mix_w2.weight",
     "time_mix_decay_w1.weight", "time_mix_decay_w2.weight", "time_mix_lerp_fused.weight",
 )  # fmt: skip

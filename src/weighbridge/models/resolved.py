@@ -82,12 +82,14 @@ class ResolvedModel:
 
     @cached_property
     def normalized(self) -> bool:
-        """Whether a GGUF may have rows at length 1 that a folder has at others."""
-        return any(via.normalizes for row in self.family.rows.values() for via in row.layouts.values())
+        """Whether a GGUF may have rows at length 1 that a folder has at others, or a product of what that has apart."""
+        vias = (via for row in self.family.rows.values() for via in row.layouts.values())
+        return bool(self.family.products) or any(via.normalizes for via in vias)
 
     @cached_property
     def as_in_gguf(self) -> Mapping[str, LogicalTensor]:
-        """`canonical`, with what a GGUF keeps inside its weights: the config's factors, rows at length 1."""
+        """`canonical`, with what a GGUF keeps inside its weights: the config's factors, rows at length 1,
+        products."""
         plain = replace(self.sizes, facts={})
         gguf = self.family.load("gguf", plain, self.save("gguf"))
         return {**self.canonical, **self.family.save("canonical", plain, gguf)}

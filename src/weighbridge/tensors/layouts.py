@@ -17,6 +17,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError
 from weighbridge.tensors.nodes import (
     LogicalTensor,
@@ -24,11 +25,13 @@ from weighbridge.tensors.nodes import (
     RowOrder,
     T,
     apply_function,
+    cast,
     concat,
     decode,
     gather,
     is_plain,
     normalize_rows,
+    product,
     reshape,
     scaled,
     shift,
@@ -226,6 +229,23 @@ class UnitRows:
         return node
 
 
+@dataclass(frozen=True, slots=True)
+class Multiplied:
+    """Two vectors, one behind the other (Hugging Face: a norm, and a matrix of one row) <-> their product, with which
+    alone the model computes (ggml). Which factor had which share is lost: `undo` gives ones and the product, which
+    multiply to the same bits again."""
+
+    exact: bool = False
+
+    def apply(self, node: T) -> T:
+        half = node.spec.rows // 2
+        return product(slice_rows(node, 0, (half,)), slice_rows(node, half, (half,)))
+
+    def undo(self, node: T) -> T:
+        ones = shift(zeros(node.spec.shape, F32), 1.0)
+        return concat([ones, cast(node, F32)])
+
+
 def times(*factors: float) -> Times:
     return Times(factors)
 
@@ -396,6 +416,7 @@ LAYOUTS: Final[Mapping[str, Callable[..., TensorLayout]]] = MappingProxyType(
         "padded": Padded,
         "halved": Halved,
         "unit": UnitRows,
+        "multiplied": Multiplied,
     }
 )
 

@@ -25,4 +25,5 @@ REFERENCES = [
     *((name, case.asked) for name, case in CASES.items() if case.whole and case.judged),
     ("gpt-oss-mxfp4", "bf16"),  # its experts stay MXFP4 whatever is asked for
     ("gpt-oss-mxfp4", "q8_0"),
+    ("kimi-k3-published", "q8_0"),
 ]

@@ -19,6 +19,7 @@ from weighbridge.containers.gguf.values import kvs
 from weighbridge.conversion.dtype_policy import FTYPES, KEPT_FTYPES
 from weighbridge.conversion.options import GgufOptions
 from weighbridge.conversion.plan.model import Loss
+from weighbridge.models.arch.family import Family
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.config import card
 from weighbridge.models.config import pooling as sentence
@@ -62,8 +63,8 @@ def for_gguf(
         card={**about, "name": options.name} if options.name else about,
     )
     architecture = config_to_gguf(
-        model.config, model.family, file_type=file_type(tensors, wanted), pooling=sentence.pooling_type(place.read),
-        generation=generation,
+        model.config, model.family, file_type=file_type(tensors, wanted, model.family),
+        pooling=sentence.pooling_type(place.read), generation=generation,
     )  # fmt: skip
     keyed = {key: Leading("arr[f32]", values) for key, values in lists.items()}
     whole = assemble(general, {**keyed, **architecture}, _vocabulary(model, options, generation, lost))
@@ -133,7 +134,18 @@ def _with_way_out(error: UnsupportedError) -> UnsupportedError:
     return UnsupportedError(error.message, hint=f"{error.hint}; or {hint}" if error.hint else hint)
 
 
-def file_type(tensors: Mapping[str, Node], wanted: DType) -> int:
+def products(family: Family) -> list[str]:
+    """What a plan says where a GGUF has products of tensors that a folder has apart."""
+    if not family.products:
+        return []
+    names = ", ".join(name.replace("{l}", "N") for name in family.products)
+    return [
+        f"{names}: products of two tensors each; a folder made from a GGUF has ones and the product, "
+        "and computes the same"
+    ]
+
+
+def file_type(tensors: Mapping[str, Node], wanted: DType, family: Family) -> int:
     """`general.file_type`: the type that was asked for, or the block type that tensors came in and were kept in."""
     kept = Counter[str]()
     for node in tensors.values():
@@ -141,7 +153,7 @@ def file_type(tensors: Mapping[str, Node], wanted: DType) -> int:
             kept[node.spec.dtype.name] += node.spec.elements
     return (
         KEPT_FTYPES[max(kept, key=lambda name: (kept[name], name))]
-        if kept and wanted.kind is Kind.FLOAT
+        if kept and (wanted.kind is Kind.FLOAT or family.dialects["gguf"].write_packed_first)
         else FTYPES[wanted.name]
     )
 
@@ -234,6 +246,8 @@ def quantized(config: Mapping[str, Any], dtype: str | None, scheme_config: Mappi
 
 def _of_type(config: Mapping[str, Any], dtype: str | None) -> dict[str, Any]:
     kept = {key: value for key, value in config.items() if key not in ("quantization", "quantization_config")}
+    if isinstance(part := kept.get("text_config"), Mapping):
+        kept["text_config"] = _of_type(part, dtype)
     if dtype in (None, "auto"):
         return kept
     return kept | {key: dtype_of(dtype).torch for key in ("torch_dtype", "dtype") if key in config}

@@ -55,6 +55,7 @@ def to_gguf(model: Checkpoint, options: GgufOptions) -> PlanBuilder:
             f"{', '.join(multipliers)}: multiplied into the weights, since a {family.gguf} GGUF has no keys for them; "
             "a folder made from it has other weights and factors of 1, and computes the same"
         )
+    draft.notes += metadata.products(family)
     return draft
 
 

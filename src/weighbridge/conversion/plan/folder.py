@@ -86,6 +86,7 @@ def _from_gguf(model: Checkpoint, options: HfOptions | TorchFolderOptions) -> Pl
         draft.tensors[name] = cast_to(name, node, narrow.get(name, wanted), draft)
     draft.texts, lost = metadata.for_hf(model, draft.tensors, options.tokenizer, quantized=own)
     draft.losses += lost
+    draft.notes += metadata.products(model.family)
     return draft
 
 

@@ -402,7 +402,8 @@ def _plan(
     order = tuple((*named, *stacked).index(i) for i in all_indices)
     parts = tuple((row.name, _turned(shape_of(row, sizes, dialect), row.transposed(dialect))) for row in members)
     joined = (sum(shape[0] for _, shape in parts), *parts[0][1][1:]) if len(parts) > 1 else parts[0][1]
-    block = _turned(joined, sum(via.transposes for via in template.layouts) % 2 == 1)
+    made = parts[0][1] if any(via.multiplies for via in template.layouts) else joined
+    block = _turned(made, sum(via.transposes for via in template.layouts) % 2 == 1)
     layouts = tuple((via, arguments(via, sizes)) for via in template.layouts)
     need = members[0].group or (f"only {members[0].name}" if members[0].optional else None)
     runs = tuple(counts[i] for i in stacked)

@@ -404,7 +404,11 @@ class Family:
         out = {name: self._join(dialect, known, place, roles) for name, place in present.items()}
         if self.dialects[dialect].order == "table":
             return out
-        return {name: out[name] for name in reference_order(self, present, sizes, source_order, source)}
+        from weighbridge.tensors.nodes import storage_name
+
+        kept = self.dialects[dialect].kept_dtypes
+        packed = {place.roles[0] for name, place in present.items() if storage_name(out[name]) in kept}
+        return {name: out[name] for name in reference_order(self, present, sizes, source_order, source, packed)}
 
     def _check_whole(
         self,
@@ -473,6 +477,11 @@ class Family:
         """The numbers of a config that a GGUF has in its weights, and no key for."""
         vias = (via for row in self.rows.values() for via in row.layouts.values() if via.from_config)
         return tuple(dict.fromkeys(symbol for via in vias for symbol in via.symbols))
+
+    @cached_property
+    def products(self) -> Mapping[str, tuple[str, ...]]:
+        """The tensors of a GGUF that are the products of two roles, by how they are called."""
+        return {t.name: t.roles for t in self.dialects["gguf"].templates if any(via.multiplies for via in t.layouts)}
 
     @cached_property
     def _lies_by_layer(self) -> bool:

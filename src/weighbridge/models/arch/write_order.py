@@ -4,12 +4,13 @@ conversion/base.py (llama.cpp b11549), `index_tensors`, `prepare_tensors`: the s
 in each the tensors sorted by name (`SafetensorsLocal` sorts, whatever the header's order); made tensors (`rope_freqs`)
 come before all. conversion/llama.py `modify_tensors`: a layer's experts are held back until the last of them has come,
 then written gate, down, up (w1, w2, w3). So a tensor stands where the last tensor of its source stands. What a class
-writes itself (conversion/deepseek.py `generate_extra_tensors`) comes first, in the order of the layers.
+writes itself (conversion/deepseek.py, kimi_k3.py `generate_extra_tensors`) comes first, in the order of the layers: of
+a Kimi K3 packed experts alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from weighbridge.models.arch.dialects import detect_dialect
@@ -32,15 +33,18 @@ def _source(family: Family, instance: Instance) -> Instance:
 
 def reference_order(
     family: Family, places: Mapping[str, TensorSlot], sizes: Sizes, source_order: Sequence[str] | None,
-    dialect_and_prefix: tuple[str, str] | None = None,
+    dialect_and_prefix: tuple[str, str] | None = None, packed: Collection[str] = (),
 ) -> list[str]:  # fmt: skip
     """The names of `places` as the reference would write them for a source with tensors in `source_order` (see
-    `as_read`), which are of this dialect and prefix; without one, for a single file under Hugging Face's names."""
+    `as_read`), which are of this dialect and prefix; without one, for a single file under Hugging Face's names.
+    `packed`: roles that are stored in codes."""
     if source_order is None:
         source_order, dialect_and_prefix = sorted(family.expansion("hf", sizes).places), None
     dialect, prefix = dialect_and_prefix or detect_dialect(family, source_order, sizes)[1:]
     source = family.expansion(dialect, sizes, prefix).places
-    together = family.dialects["gguf"].write_groups
+    gguf = family.dialects["gguf"]
+    first = [group for group in gguf.write_groups if gguf.write_packed_first and packed and {*group} <= {*packed}]
+    together = [group for group in gguf.write_groups if group not in first]
     rank = {role: (n, place) for n, bundle in enumerate(together) for place, role in enumerate(bundle)}
     came: dict[Instance, int] = {}
     last: dict[tuple[int, tuple[int, ...]], int] = {}  # of a bundle in a layer
@@ -51,18 +55,18 @@ def reference_order(
             else:
                 came[role, index] = position
     early = family.dialects[dialect].write_first
-    apart = family.dialects["gguf"].write_by_layer
+    apart = [*gguf.write_by_layer, *first]
     by_layer = {role: (n - len(apart), place) for n, bundle in enumerate(apart) for place, role in enumerate(bundle)}
 
     def key(name: str) -> tuple[int, int, int]:
         instances = places[name].instances
-        first = instances[0]
-        if first[0] in by_layer:
-            group, n = by_layer[first[0]]
-            return group, first[1][0], n
-        if first[0] in rank:
-            bundle, n = rank[first[0]]
-            return first[0] not in early, last.get((bundle, first[1][:1]), -1), n
-        return first[0] not in early, max(came.get(_source(family, instance), -1) for instance in instances), 0
+        role, index = instances[0]
+        if role in by_layer:
+            group, n = by_layer[role]
+            return group, index[0], n
+        if role in rank:
+            bundle, n = rank[role]
+            return role not in early, last.get((bundle, index[:1]), -1), n
+        return role not in early, max(came.get(_source(family, instance), -1) for instance in instances), 0
 
     return sorted(places, key=key)  # stable: what has no source (made tensors) comes first

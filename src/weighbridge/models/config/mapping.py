@@ -37,6 +37,7 @@ from weighbridge.models.config.keys import (
 )
 
 Vectors = Callable[[str], Sequence[float] | None]
+_OF_THE_WHOLE: Final = ("architectures", "model_type", "torch_dtype")  # of the keys of a class of several parts
 
 
 class Leading(KV):
@@ -174,13 +175,26 @@ def gguf_to_config(
     _lessened(config, architecture, family)
     if architecture.full_layers and config.get("layer_types") is None:
         config["layer_types"] = layer_types(architecture.full_layers, config)
-    config |= {k: v for k, v in implied(rules(family), config).items() if v is not None and "." not in k}
+    for path, value in implied(rules(family), config).items():
+        if value is not None and ("." not in path or isinstance(config.get(path.partition(".")[0]), dict)):
+            store(config, path, value)
     config |= {"architectures": [architecture.name], "model_type": architecture.model_type}
     if torch_dtype:
         config["torch_dtype"] = torch_dtype
     losses += _guess(architecture, family)
     generation = _generation(metadata, config, family) if architecture.name.endswith("ForCausalLM") else None
-    return HfConfig(dict(sorted(config.items())), generation, losses)
+    return HfConfig(dict(sorted(_in_part(config, architecture).items())), generation, losses)
+
+
+def _in_part(config: dict[str, Any], architecture: Architecture) -> dict[str, Any]:
+    """The config of a class of several parts, with all that isn't about the whole in the object of its part."""
+    if architecture.part is None:
+        return config
+    whole = {
+        k: v for k, v in config.items() if k in _OF_THE_WHOLE or k == "tie_word_embeddings" or k.endswith("_token_id")
+    }
+    own = {k: v for k, v in config.items() if k not in _OF_THE_WHOLE}
+    return {**whole, architecture.part: dict(sorted(own.items()))}
 
 
 def _continues(restored: Any, layers: Any) -> bool:

@@ -216,16 +216,16 @@ def _views(a: Checkpoint, b: Checkpoint, names: Names) -> tuple[str, _View, _Vie
 
 def _canonical(a: Checkpoint, b: Checkpoint) -> tuple[_View, _View, tuple[str, ...]]:
     """Both models under canonical names; if one is a folder and the other a GGUF, with what the GGUF has in its weights
-    in the folder's, too: its multipliers, rows at length 1."""
+    in the folder's, too: its multipliers, rows at length 1, products."""
     if (a.format == "gguf") == (b.format == "gguf") or not (a.family.folded or a.resolved.normalized):
         return a.resolved.canonical, b.resolved.canonical, ()
     left, right = (m.resolved.canonical if m.format == "gguf" else m.resolved.as_in_gguf for m in (a, b))
-    what = "the multipliers of config.json are folded into the weights"
-    return (
-        left,
-        right,
-        (f"{what if a.family.folded else 'rows that the class takes at length 1 have it'}, as in a GGUF",),
-    )
+    what = "rows that the class takes at length 1 have it"
+    if a.family.folded:
+        what = "the multipliers of config.json are folded into the weights"
+    elif a.family.products:
+        what = "tensors of which a GGUF has the product are ones and the product"
+    return left, right, (f"{what}, as in a GGUF",)
 
 
 def _compared(a: _View, b: _View, tolerance: float, jobs: int | None, progress: Progress | None) -> list[TensorChange]:

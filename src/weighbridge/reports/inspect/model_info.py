@@ -212,14 +212,16 @@ def _template(folder: Path) -> int | None:
 
 
 def quantization(config: Mapping[str, Any]) -> Quantization | None:
-    """A config's quantization settings. MLX writes `quantization` (and a copy without `quant_method`)."""
+    """A config's quantization settings, or those of its part that writes. MLX writes `quantization` (and a copy without
+    `quant_method`)."""
     mlx = config.get("quantization")
     if isinstance(mlx, Mapping) and "bits" in mlx:
         mode = mlx.get("mode", "affine")
         return _described(f"mlx-{mode}", mlx.get("bits"), mlx.get("group_size"))
     configured = config.get("quantization_config")
     if not isinstance(configured, Mapping):
-        return None
+        part = config.get("text_config")
+        return quantization({**part, "text_config": None}) if isinstance(part, Mapping) else None
     method = str(
         configured.get("quant_method")
         or configured.get("quant_algo")

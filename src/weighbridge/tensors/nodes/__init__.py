@@ -19,6 +19,7 @@ from weighbridge.tensors.nodes.builders import (
     normalize_rows,
     pack,
     pack_with_global,
+    product,
     rescale_rows,
     scaled,
     shift,
@@ -36,7 +37,15 @@ from weighbridge.tensors.nodes.compute import (
     UnpackBits,
     UpgradeBlocks,
 )
-from weighbridge.tensors.nodes.elementwise import Elementwise, IntCast, NormalizeRows, RescaleRows, Scaled, Shift
+from weighbridge.tensors.nodes.elementwise import (
+    Elementwise,
+    IntCast,
+    NormalizeRows,
+    Product,
+    RescaleRows,
+    Scaled,
+    Shift,
+)
 from weighbridge.tensors.nodes.logical import (
     T,
     as_node,
@@ -77,10 +86,11 @@ from weighbridge.tensors.nodes.quantized import (
 __all__ = [
     "AbsMax", "Bitcast", "Cast", "CastReport", "Concat", "Const", "Decode", "DecodePacked", "Elementwise", "Encode",
     "Gather", "GlobalScalePacker", "IntCast", "LogicalTensor", "LowRank", "Node", "NormalizeRows", "PackedMember",
-    "PackedMemberWithGlobal", "PackedSource", "Packer", "Packing", "QuantizedTensor", "RescaleRows", "RowOrder",
-    "RowRange", "Scaled", "Shift", "Slice", "Stored", "Strided", "T", "Transcode", "Transpose", "UnpackBits",
-    "UpgradeBlocks", "abs_max", "apply_function", "as_bytes", "as_node", "bitcast", "cast", "codes", "concat", "const",
-    "decode", "flat_range", "gather", "is_plain", "is_stored_as", "low_rank", "needs_decoding", "normalize_rows",
-    "pack", "pack_with_global", "packed_in", "rescale_rows", "reshape", "scaled", "shift", "slice_rows", "stack",
-    "storage_name", "stored_bytes", "strided", "transcode", "transpose", "upgrade_blocks", "walk", "zeros",
+    "PackedMemberWithGlobal", "PackedSource", "Packer", "Packing", "Product", "QuantizedTensor", "RescaleRows",
+    "RowOrder", "RowRange", "Scaled", "Shift", "Slice", "Stored", "Strided", "T", "Transcode", "Transpose",
+    "UnpackBits", "UpgradeBlocks", "abs_max", "apply_function", "as_bytes", "as_node", "bitcast", "cast", "codes",
+    "concat", "const", "decode", "flat_range", "gather", "is_plain", "is_stored_as", "low_rank", "needs_decoding",
+    "normalize_rows", "pack", "pack_with_global", "packed_in", "product", "rescale_rows", "reshape", "scaled", "shift",
+    "slice_rows", "stack", "storage_name", "stored_bytes", "strided", "transcode", "transpose", "upgrade_blocks",
+    "walk", "zeros",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from weighbridge.base.spec import Spec
 from weighbridge.tensors import functions
 from weighbridge.tensors.nodes.base import Node
 from weighbridge.tensors.nodes.compute import AbsMax, CastReport, LowRank, UnpackBits, UpgradeBlocks
-from weighbridge.tensors.nodes.elementwise import Elementwise, NormalizeRows, RescaleRows, Scaled, Shift
+from weighbridge.tensors.nodes.elementwise import Elementwise, NormalizeRows, Product, RescaleRows, Scaled, Shift
 from weighbridge.tensors.nodes.logical import T, cast, decode, is_floating, needs_decoding
 from weighbridge.tensors.nodes.moves import concat, reshape, slice_rows
 from weighbridge.tensors.nodes.packed import GlobalScalePacker, PackedMember, PackedMemberWithGlobal, Packer
@@ -80,6 +80,14 @@ def scaled(node: T, by: float, *, over: bool = False) -> T:
     if is_floating(node):
         return Scaled(node.spec, node, by, over)
     return scaled(cast(node, F32, CastReport()), by, over=over)
+
+
+def product(node: LogicalTensor, other: LogicalTensor) -> Product:
+    """Every element times that of another tensor, in F32. UsageError where the shapes differ."""
+    if node.spec.shape != other.spec.shape:
+        raise UsageError(f"{node.spec} can't be multiplied by {other.spec}, element by element")
+    node, other = cast(node, F32, CastReport()), cast(other, F32, CastReport())
+    return Product(node.spec, node, other)
 
 
 def low_rank(node: LogicalTensor, a: Node, b: Node, scale: float) -> Node:

@@ -1,4 +1,4 @@
-"""Nodes that compute each element on its own (`IntCast`, `Shift`, `Scaled`, `Elementwise`) or each row
+"""Nodes that compute each element on its own (`IntCast`, `Shift`, `Scaled`, `Product`, `Elementwise`) or each row
 (`NormalizeRows`, `RescaleRows`)."""
 
 from __future__ import annotations
@@ -80,6 +80,27 @@ class Scaled(UnaryNode):
     def _scratch(self, lo: int, hi: int) -> int:
         size = (hi - lo) * self.spec.row_bytes
         return size + min(size, 4 * functions.PIECE) * 4 + self.source.scratch(lo, hi)
+
+
+@dataclass(frozen=True, eq=False)
+class Product(UnaryNode):
+    """Each element of an F32 tensor times that of `other`, which has its shape and type, rounded once."""
+
+    other: Node
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        with borrow(*self._needs(lo, hi)) as (first, second), np.errstate(over="ignore", invalid="ignore"):
+            np.multiply(first.view(np.float32), second.view(np.float32), out=out.view(np.float32))
+
+    def _needs(self, lo: int, hi: int) -> list[RowRange]:
+        return [RowRange(self.source, lo, hi), RowRange(self.other, lo, hi)]
+
+    def _scratch(self, lo: int, hi: int) -> int:
+        return super()._scratch(lo, hi) + 2 * (hi - lo) * self.spec.row_bytes + self.other.scratch(lo, hi)
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return (self.source, self.other)
 
 
 @dataclass(frozen=True, eq=False)

@@ -95,6 +95,9 @@ class DialectEntry(Struct, frozen=True, forbid_unknown_fields=True):
         default_factory=list
     )
     write_by_layer: Annotated[list[Words], _doc("role groups written first, by layer")] = field(default_factory=list)
+    write_packed_first: Annotated[
+        bool, _doc("packed `write_groups` come first, by layer, and name the file's type")
+    ] = False
     block_dtype: Annotated[str | None, _doc("block type whose codes these names hold unchanged")] = None
     kept_dtypes: Annotated[dict[str, str], _doc("a source's type to the one written")] = field(default_factory=dict)
     without: Annotated[Words | None, _doc("sets of layers that it doesn't hold")] = None

@@ -29,6 +29,7 @@ from weighbridge.models.arch.tables.validate import nearest_word
 _PLACEHOLDER = re.compile(r"{(\w+)}")
 _TRANSPOSING: Final = frozenset({"transpose"})  # layouts that swap a tensor's last two axes
 _NORMALIZING: Final = frozenset({"unit"})
+_MULTIPLYING: Final = frozenset({"multiplied"})  # layouts that make one of two joined roles
 LAYER: Final = "layer"  # the argument of a layout that is the number of the layer
 _FROM_CONFIG: Final = frozenset({"times"})  # layouts whose arguments are keys of the config, and no sizes
 PREFIX = "m"  # the placeholder that stands for a name prefix and is no index
@@ -57,6 +58,11 @@ class LayoutCall:
     def normalizes(self) -> bool:
         """Whether it brings rows to a length that the model's class brings them to when it runs."""
         return self.layout in _NORMALIZING
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether it makes their product of two joined roles of one shape."""
+        return self.layout in _MULTIPLYING
 
     @property
     def sizes(self) -> frozenset[str]:
@@ -151,6 +157,7 @@ class Dialect:
     without: tuple[str, ...] = ()
     write_by_layer: tuple[tuple[str, ...], ...] = ()
     kept_dtypes: Mapping[str, str] = field(default_factory=dict)
+    write_packed_first: bool = False
 
     def prefix_for(self, wanted: str | None, plain: Sequence[str]) -> str:
         """A class's prefix among Hugging Face's (`plain`), or what stands in its place among the dialect's own; None:
@@ -281,6 +288,7 @@ def build_dialect(name: str, table: FamilyTable, roles: Mapping[str, Role]) -> D
         name, tuple(templates.values()), tuple(entry.prefixes), tuple(t for d in chain for t in table.drop.get(d, ())),
         entry.order, tuple(map(tuple, entry.write_groups)), tuple(entry.write_first), entry.block_dtype,
         tuple(entry.without or ()), tuple(map(tuple, entry.write_by_layer)), entry.kept_dtypes,
+        entry.write_packed_first,
     )  # fmt: skip
 
 
