@@ -252,6 +252,21 @@ def test_dash_is_standard_input(verb: str, piped: bool, source: Path, tmp_path: 
         assert done.stdout.decode() == f"{hashlib.sha256(source.read_bytes()).hexdigest()}  -\n"
 
 
+@pytest.mark.parametrize(
+    "line", ["identify -", "inspect -", "verify - --json", "scan - --json", "scan - --sarif -", "diff - {}"]
+)
+def test_nothing_names_the_file_that_standard_input_is_kept_in(line: str, source: Path, tmp_path: Path) -> None:
+    (scratch := tmp_path / "scratch").mkdir()
+    command = [sys.executable, "-m", "weighbridge", *line.format(source).split()]
+    done = subprocess.run(
+        command, input=b"no model", capture_output=True, env={**os.environ, "TMPDIR": str(scratch)}, check=False
+    )
+    text = (done.stdout + done.stderr).decode()
+    assert scratch.name not in text
+    assert "weighbridge-" not in text
+    assert re.search(r"""(^|[ "])-[:" \n]""", text), text
+
+
 # ------------------------------------------------------------------------------------------------ get
 
 

@@ -167,3 +167,7 @@ def test_a_folder_without_models(tmp_path: Path) -> None:
         Shelf(tmp_path, FORMS)
     with pytest.raises(FileNotFoundError):
         Shelf(tmp_path / "none", FORMS)
+    for name, data in {"passwd": b"root:x:0:0:root:/root:/bin/bash\n", "a.json": b'{"a": 1}', "b.gguf": b""}.items():
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(UsageError, match="holds no model"):
+            Shelf(tmp_path / name, FORMS)

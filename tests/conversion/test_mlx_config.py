@@ -14,6 +14,7 @@ from tests.fit.test_weights import write_folder
 from tests.models.family_judges import golden
 
 import weighbridge as wb
+from weighbridge.base.errors import UnsupportedError
 from weighbridge.conversion.mlx.config import with_rope_words
 from weighbridge.models.arch.config import THETA
 from weighbridge.models.arch.registry import families
@@ -90,6 +91,12 @@ def test_layers_with_experts_are_listed_as_mlx_lm_reads_them(tmp_path: Path) -> 
     wb.convert(folder, tmp_path / "mlx", to="mlx")
     found = json.loads((tmp_path / "mlx" / "config.json").read_text())
     assert found["is_moe_layer"] == published == [False, True, True, True]
+
+
+def test_queries_of_low_rank_that_mlx_lm_cant_compute_are_refused(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "model", "kimi-linear-lora")
+    with pytest.raises(UnsupportedError, match="mlx-lm's kimi_linear can't compute q_lora_rank = 32"):
+        wb.plan_convert(folder, tmp_path / "x", to="mlx")
 
 
 def test_a_class_that_mlx_lm_lacks_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

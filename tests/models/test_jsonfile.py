@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weighbridge.base.errors import FormatError
-from weighbridge.models.jsonfile import decode, oddities
+from weighbridge.models.jsonfile import decode, oddities, repeated_keys
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(1 << 60), 1 << 60) | st.text(alphabet='ab\\",}] é'),
@@ -67,3 +67,18 @@ def test_commas_outside_strings_are_all_that_goes(value: Any) -> None:
     more = text.replace("]", ",]") if '"' not in text and "[]" not in text else text
     assert decode(more.encode(), "x") == value
     assert decode(("\ufeff" + text).encode(), "x") == value
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ('{"a": 1, "a": 2}', ["a"]),
+        ('{"a": {"b": 1, "c": [], "b": 1}, "d": 1, "d": {}, "d": 2}', ["b", "d"]),
+        ('[{"a": 1}, {"a": 1}]', []),
+        ('\ufeff{"a": Infinity, "\\u0061": 1,}', ["a"]),
+        ('{"a": 1, "a": ', []),
+        ("[" * 100_000, []),
+    ],
+)
+def test_keys_given_twice_are_named(text: str, keys: list[str]) -> None:
+    assert repeated_keys(text.encode()) == keys

@@ -53,6 +53,38 @@ def test_a_share_of_a_head_that_is_none() -> None:
         family_of_hf(config).sizes_from_hf(config)
 
 
+@pytest.mark.parametrize("theta", [0, -1, 0.0, "fast", True])
+@pytest.mark.parametrize("place", ["rope_theta", "rope_parameters", "rope_scaling"])
+def test_a_base_frequency_that_nothing_rotates_by(place: str, theta: Any) -> None:
+    config = {key: v for key, v in recorded("llama-bare")["config"].items() if not key.startswith("rope")}
+    config |= {place: theta if place == "rope_theta" else {"rope_theta": theta}}
+    with pytest.raises(FormatError, match="rope_theta"):
+        family_of_hf(config).sizes_from_hf(config)
+
+
+@pytest.mark.parametrize("theta", [0, -1])
+def test_a_base_frequency_of_layers_with_a_window_that_is_none(theta: int) -> None:
+    config = recorded("gemma3")["config"]
+    own = {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": theta}}
+    for odd in ({"rope_parameters": own}, {"rope_parameters": None, "rope_local_base_freq": theta}):
+        stated = {**config, **odd}
+        with pytest.raises(FormatError, match=r"sliding_attention\.rope_theta|rope_local_base_freq"):
+            family_of_hf(stated).sizes_from_hf(stated)
+
+
+@pytest.mark.parametrize("factor", [{}, {"factor": None}, {"factor": 0}, {"factor": -2.0}, {"factor": "two"}])
+@pytest.mark.parametrize("kind", ["linear", "yarn"])
+def test_a_scaling_of_positions_without_its_factor(kind: str, factor: dict[str, Any]) -> None:
+    """transformers and mlx-lm refuse it; llama.cpp's converter leaves the scaling out without a word."""
+    scaling = {"type": kind, "original_max_position_embeddings": 32}
+    config = recorded("llama-bare")["config"] | {"rope_parameters": None, "rope_theta": 1e4}
+    stated = config | {"rope_scaling": {**scaling, **factor}}
+    with pytest.raises(FormatError, match=r"rope_scaling\.factor"):
+        family_of_hf(stated).sizes_from_hf(stated)
+    whole = config | {"rope_scaling": {**scaling, "factor": 2.0}}
+    assert family_of_hf(whole).sizes_from_hf(whole).facts["rope"]["factor"] == 2.0
+
+
 def test_a_number_where_a_list_is_counted() -> None:
     found = recorded("phi-mini")
     keys = {key: value for key, kind, value in found["keys"] if kind != "f32"} | {"tokenizer.ggml.tokens": 3}

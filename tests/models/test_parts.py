@@ -12,11 +12,12 @@ from tests.models.record_families import values
 
 from weighbridge.base.dtypes import BY_NAME, F32
 from weighbridge.base.spec import Spec
+from weighbridge.containers.gguf.values import KV
 from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.mapping_report import MappingError
-from weighbridge.models.arch.registry import families
+from weighbridge.models.arch.registry import families, family_of_hf
 from weighbridge.models.arch.write_order import as_read
-from weighbridge.models.config.mapping import gguf_to_config
+from weighbridge.models.config.mapping import gguf_to_config, with_tokenizer_keys
 from weighbridge.tensors.nodes import Const, Node, const
 
 GLM, OSS, LLAMA4 = families()["glm4moe"], families()["gpt-oss"], families()["llama4"]
@@ -113,6 +114,20 @@ def test_a_hunyuan_that_sees_comes_back_with_its_base_stretched(model: str, alph
     found = gguf_to_config(metadata_of(model), family, names).config
     assert found["rope_scaling"] == {"rope_type": "dynamic", "alpha": alpha, "factor": factor}
     assert found["rope_theta"] == 10000.0
+
+
+@pytest.mark.parametrize(("ends", "turn"), [([7, 9], 7), ([7], None), (7, None), (None, None)])
+@pytest.mark.parametrize("model", ["hunyuan-dense", "hunyuan-vl", "hunyuan-ocr", "hunyuan-moe"])
+def test_the_first_of_several_ends_of_a_hunyuan_ends_a_turn(model: str, ends: Any, turn: int | None) -> None:
+    """conversion/hunyuan.py `HunYuanModel.set_vocab`: behind all other keys of the tokenizer, and of no mixture."""
+    config, template = golden()[model]["config"], "tokenizer.chat_template"
+    given = {"tokenizer.ggml.tokens": KV("arr[str]", ["a"]), template: KV("str", "x")}
+    found = with_tokenizer_keys(given, config, family_of_hf(config), {"eos_token_id": ends})
+    if turn is None or model == "hunyuan-moe":
+        assert "tokenizer.ggml.eot_token_id" not in found
+    else:
+        assert [*found][-1] == "tokenizer.ggml.eot_token_id"
+        assert found["tokenizer.ggml.eot_token_id"] == KV("u32", turn)
 
 
 def test_the_part_that_writes_of_a_kimi_may_call_itself_by_its_class_alone() -> None:

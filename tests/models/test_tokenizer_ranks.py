@@ -98,6 +98,28 @@ def gemma4_files() -> Files:
     return {**files, "config.json": {"architectures": ["Gemma4ForCausalLM"], "vocab_size": len(made)}}
 
 
+def gemma4_published() -> Files:
+    """Added tokens that the vocabulary has, marked special or not, and tokens under keys of the model's own."""
+    out = gemma4_files()
+    out |= {
+        name: json.loads(out[name])
+        for name in ("tokenizer.json", "tokenizer_config.json")
+        if isinstance(out[name], bytes)
+    }
+    rows = [t for t in out["tokenizer.json"]["model"]["vocab"] if not t.startswith("<")][-6:]
+    ids = out["tokenizer.json"]["model"]["vocab"]
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    listed = {t["content"] for t in out["tokenizer.json"]["added_tokens"]}
+    out["tokenizer.json"]["added_tokens"] += [
+        {"id": ids[t], "content": t, **flags, "special": i % 2 == 0} for i, t in enumerate(rows) if t not in listed
+    ]
+    out["tokenizer_config.json"] |= {
+        "image_token": rows[0], "soc_token": rows[1], "extra_special_tokens": [rows[2]],
+        "model_specific_special_tokens": {"image_token": rows[0], "soc_token": rows[1]},
+    }  # fmt: skip
+    return out
+
+
 # ------------------------------------------------------------------------ merges from ranks
 
 
@@ -234,6 +256,7 @@ REFERENCES: dict[str, tuple[str, Callable[[], Files], str, str]] = {
     ),
     "gpt2": ("gpt2:GPT2Model", lambda: {**slow_files(), "config.json": {}}, "", "gpt-2"),
     "gemma4": ("gemma:Gemma4Model", gemma4_files, "", "gemma4"),
+    "gemma4, added tokens": ("gemma:Gemma4Model", gemma4_published, "", "gemma4"),
     "qwen2, slow": (
         "qwen:Qwen2Model",
         lambda: {**slow_files("Qwen2Tokenizer"), "config.json": {"vocab_size": 720}},

@@ -16,7 +16,7 @@ from tests.oracles.reference_converter import Job, convert_all
 from tests.oracles.vocabularies import BERT_PRE, LLAMA3_PRE, SIZES
 
 from weighbridge.containers.gguf import container as gguf
-from weighbridge.models.tokenizer import VocabKind, from_hf, to_gguf
+from weighbridge.models.tokenizer import VocabKind, from_hf, pretokenizer, to_gguf
 
 Files = dict[str, Any]  # JSON files as values, others as bytes
 
@@ -197,12 +197,14 @@ CASES: dict[str, tuple[Callable[[], Files], str | None]] = {
 }
 
 
-def of_class(kind: str, name: str, model_type: str) -> Callable[[], Files]:
+def of_class(kind: str, name: str, model_type: str, *, space: bool = False) -> Callable[[], Files]:
     """A class that writes whether a space stands before a text, as tokenizer_config.json says."""
 
     def build() -> Files:
         out = files(kind, architectures=[name], model_type=model_type)
-        out["tokenizer_config.json"]["add_prefix_space"] = False
+        out["tokenizer_config.json"]["add_prefix_space"] = space
+        if name == "Mistral3ForConditionalGeneration":
+            out["config.json"]["text_config"] = {**out["config.json"], "model_type": "mistral"}
         return out
 
     return build
@@ -216,6 +218,11 @@ CASES |= {
     "spm, ERNIE": (of_class("spm", "Ernie4_5ForCausalLM", "ernie4_5"), None),
     "spm, ERNIE with experts": (of_class("spm", "Ernie4_5_MoeForCausalLM", "ernie4_5_moe"), None),
     "spm, Pangu": (of_class("spm", "PanguEmbeddedForCausalLM", "PanguEmbedded"), None),
+    "spm, ERNIE, a space": (of_class("spm", "Ernie4_5ForCausalLM", "ernie4_5", space=True), None),
+    "bpe, AFMoE": (of_class("bpe", "AfmoeForCausalLM", "afmoe"), LLAMA3_PRE),
+    "bpe, Ministral 3": (of_class("bpe", "Ministral3ForCausalLM", "ministral3"), LLAMA3_PRE),
+    "bpe, Mistral 3": (of_class("bpe", "Mistral3ForConditionalGeneration", "mistral3"), LLAMA3_PRE),
+    "spm-json, DeciLM": (of_class("spm-json", "DeciLMForCausalLM", "deci"), None),
 }
 
 
@@ -288,16 +295,61 @@ def granite_code() -> Files:
     return out
 
 
-def extra_pad(kind: str) -> Files:
-    """A `<pad>` that was added to the tokenizer alone: its id is the size of the vocabulary."""
+def granite3() -> Files:
+    """StarCoder's vocabulary with roles, of which the reference says the name of the model that had it first."""
+    out = granite_code()
+    out["config.json"] |= {"architectures": ["GraniteForCausalLM"], "model_type": "granite", "vocab_size": 49155}
+    texts = ("<fim_prefix>", "<reponame>", "<gh_stars>", "<commit_before>", "<|start_of_role|>", "<|tool_call|>")
+    rows = [added(text, 704 + i) for i, text in enumerate(texts)]
+    out["tokenizer.json"]["added_tokens"] += rows
+    out["tokenizer_config.json"] |= {
+        "add_prefix_space": False, "extra_special_tokens": ["<|start_of_role|>", "<|tool_call|>"],
+        "added_tokens_decoder": {str(r["id"]): {k: v for k, v in r.items() if k != "id"} for r in rows},
+    }  # fmt: skip
+    return out
+
+
+def deepseek_coder() -> Files:
+    """Letters and tokens of the chat behind the vocabulary, normalized and not special, and no list of them beside."""
+    out = files("bpe", vocab_size=720)
+    texts = {"õ": False, "÷": False, "<｜fim▁hole｜>": False, "<｜begin▁of▁sentence｜>": True, "<|User|>": False,
+             "<|EOT|>": False, "<pad>": False, "ý": False}  # fmt: skip
+    rows = [added(t, 704 + i, special=special, normalized=True) for i, (t, special) in enumerate(texts.items())]
+    ids = out["tokenizer.json"]["model"]["vocab"]
+    out["tokenizer.json"]["model"]["vocab"] = {f"Ġ{t}" if t in texts else t: i for t, i in ids.items()}
+    out["tokenizer.json"]["added_tokens"] += rows
+    out["tokenizer.json"]["pre_tokenizer"] = pretokenizer.definition("deepseek-coder")
+    out["tokenizer.json"]["normalizer"] = {"type": "Sequence", "normalizers": []}
+    named = {"bos_token": "<｜begin▁of▁sentence｜>", "eos_token": "<|EOT|>", "pad_token": "<pad>"}
+    flags = {"__type": "AddedToken", "lstrip": False, "normalized": True, "rstrip": False, "single_word": False}
+    settings = {"add_bos_token": True, "add_eos_token": False, "tokenizer_class": "LlamaTokenizerFast"}
+    out["tokenizer_config.json"] = settings | {k: {**flags, "content": v} for k, v in named.items()}
+    return out
+
+
+def of_the_model(kind: str) -> Files:
+    """Tokens that tokenizer_config.json names under keys of the model's own."""
+    out = files(kind, vocab_size=SIZES[kind] + 4)
+    texts = ("<|image>", "<|audio>", "<|video>", "<|seen>")
+    out["tokenizer.json"]["added_tokens"] += [added(t, SIZES[kind] + i, special=False) for i, t in enumerate(texts)]
+    out["tokenizer_config.json"] |= {
+        "image_token": "<|image>", "extra_special_tokens": ["<|video>"],
+        "audio_token": {"__type": "AddedToken", "content": "<|audio>", "normalized": False},
+        "model_specific_special_tokens": {"image_token": "<|image>", "seen_token": "<|seen>"},
+    }  # fmt: skip
+    return out
+
+
+def extra_pad(kind: str, text: str = "<pad>") -> Files:
+    """A padding token that was added to the tokenizer alone: its id is the size of the vocabulary."""
     out = files(kind)
-    token = added("<pad>", SIZES[kind])
+    token = added(text, SIZES[kind])
     if "tokenizer.json" in out:
         out["tokenizer.json"]["added_tokens"].append(token)
     else:
-        out["added_tokens.json"] = {"<pad>": SIZES[kind]}
+        out["added_tokens.json"] = {text: SIZES[kind]}
     out["tokenizer_config.json"] |= {
-        "pad_token": "<pad>",
+        "pad_token": text,
         "added_tokens_decoder": {str(SIZES[kind]): {k: v for k, v in token.items() if k != "id"}},
     }
     return out
@@ -305,17 +357,25 @@ def extra_pad(kind: str) -> Files:
 
 CASES |= {
     "bpe, granite-code": (granite_code, "starcoder"),
+    "bpe, Granite 3": (granite3, "refact"),
+    "bpe, DeepSeek-Coder": (deepseek_coder, "deepseek-coder"),
+    "bpe, tokens of the model": (lambda: of_the_model("bpe"), LLAMA3_PRE),
+    "spm-json, tokens of the model": (lambda: of_the_model("spm-json"), None),
     "spm, an extra <pad>": (lambda: extra_pad("spm"), None),
 }
 
 
-@pytest.mark.parametrize("kind", ["spm", "spm-json", "bpe", "wordpiece"])
+HAVE_PAD = ("t5", "xlmr", "roberta")
+
+
+@pytest.mark.parametrize("kind", ["spm", "spm-json", "bpe", "wordpiece", "gemma4", "glm", *HAVE_PAD])
 def test_a_token_without_a_row_in_the_embedding_is_left_out(kind: str) -> None:
     """Of a tokenizer.json the reference writes a token too many, which llama.cpp refuses, or ends with an error."""
-    plain, extra = (from_hf(reading(make(kind))) for make in (files, extra_pad))
+    text = "<padding>" if kind in HAVE_PAD else "<pad>"
+    plain, extra = (from_hf(reading(made)) for made in (files(kind), extra_pad(kind, text)))
     assert (extra.tokens, extra.types, extra.scores) == (plain.tokens, plain.types, plain.scores)
     assert extra.special.get("pad", 0) < len(extra.tokens)
-    assert "<pad>" in " ".join(extra.losses) or "pad token's id" in " ".join(extra.losses)
+    assert text in " ".join(extra.losses) or "pad token's id" in " ".join(extra.losses)
 
 
 def without(kind: str, *names: str, **config: Any) -> Files:

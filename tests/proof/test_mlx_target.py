@@ -42,6 +42,10 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
                                         {"q_bits": 4, "q_group_size": 32}),
     **{f"8 bits of {name}": (name, {"q_bits": 4, "q_group_size": 32}, {"q_bits": 4, "q_group_size": 32})
        for name in ("minimax-m2", "granite-hybrid", "jamba", "lfm2moe")},
+    "delta attention": ("kimi-linear", {"q_bits": 4, "q_group_size": 32, "dtype": "bfloat16"},
+                        {"q_bits": 4, "q_group_size": 32, "dtype": "bf16"}),
+    "biases of routers": ("step3.5", {"dtype": "bfloat16"}, {"dtype": "bf16"}),
+    "matrices as states": ("rwkv7", {"q_bits": 4, "q_group_size": 64}, {"q_bits": 4, "q_group_size": 64}),
     "mixed_3_6": ("llama3-v4", {"quant_predicate": "mixed_3_6", "q_group_size": 32},
                   {"recipe": "mixed_3_6", "q_group_size": 32}),
     "mixed_4_6": ("qwen3", {"quant_predicate": "mixed_4_6", "q_group_size": 32},
@@ -54,6 +58,7 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 UNCOUNTED = {
     "codes that come": 8, "experts beside the feed forward": 3 * (64 + 6 + 1), "8 bits of granite-hybrid": 24,
     "8 bits of jamba": 6528, "8 bits of minimax-m2": 12, "8 bits of lfm2moe": 12,
+    "biases of routers": 2 * 6, "delta attention": 3 * (128 + 4 + 6), "matrices as states": 2 * 10 * 128,
 }  # fmt: skip
 
 
@@ -80,13 +85,20 @@ def loaded(folder: Path) -> dict[str, Any]:
 # What ours has beside `rope_parameters` (tests/conversion/test_mlx_config.py); mlx_lm.convert fails on some without it.
 OLD_WORDS = {"rope_theta", "rope_scaling", "partial_rotary_factor", "rope_local_base_freq"}
 NEEDED = "minimax-m2"
+# A tokenizer that needs code of its own, in whose place mlx_lm.convert gets another one.
+FOREIGN = "rwkv7"
 
 
-def with_old_words(folder: Path, copy: Path) -> Path:
-    """The folder, or a copy whose config states a base frequency as mlx_lm.convert needs it."""
-    if not folder.name.startswith(NEEDED):
+def as_mlx_lm_needs_it(folder: Path, copy: Path, folder_of: Maker) -> Path:
+    """The folder, or a copy that mlx_lm.convert reads: its config states a base frequency, or its tokenizer is one of
+    transformers' own."""
+    if not folder.name.startswith((NEEDED, FOREIGN)):
         return folder
     shutil.copytree(folder, copy)
+    if folder.name.startswith(FOREIGN):
+        for path in folder_of("llama3-v4").glob("tokenizer*"):
+            shutil.copy(path, copy)
+        return copy
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps({"rope_theta": config["rope_parameters"]["rope_theta"], **config}))
     return copy
@@ -95,7 +107,7 @@ def with_old_words(folder: Path, copy: Path) -> Path:
 @pytest.mark.parametrize("call", CALLS)
 def test_the_folder_is_mlx_lms_own(call: str, folder_of: Maker, tmp_path: Path) -> None:
     name, arguments, options = CALLS[call]
-    source = with_old_words(folder_of(name), tmp_path / "source")
+    source = as_mlx_lm_needs_it(folder_of(name), tmp_path / "source", folder_of)
     want = theirs(source, tmp_path / "theirs", arguments)
     weighbridge.convert(source, tmp_path / "ours", to="mlx", **options)
     found, expected = loaded(tmp_path / "ours"), loaded(want)
@@ -105,6 +117,9 @@ def test_the_folder_is_mlx_lms_own(call: str, folder_of: Maker, tmp_path: Path) 
         found_, wanted_ = (json.loads((folder / file).read_text()) for folder in (tmp_path / "ours", want))
         if "index" in file:
             wanted_["metadata"]["total_parameters"] += UNCOUNTED.get(call, 0)
+        for chosen in (wanted_.get("quantization", {}), wanted_.get("quantization_config", {})):
+            # RWKV 7's class names the bits alone
+            chosen |= {module: {"group_size": 64} | how for module, how in chosen.items() if isinstance(how, dict)}
         assert {k: v for k, v in found_.items() if k in wanted_ or k not in OLD_WORDS} == wanted_, (
             file
         )  # of a recipe the modules may stand in another order
@@ -169,7 +184,7 @@ def test_mlx_lm_runs_what_writes_of_a_qwen35(name: str, source: str, folder_of: 
         assert sorted(a) == sorted(b)
 
 
-@pytest.mark.parametrize("name", ["apertus", "gptj", "gemma4-experts", "exaone-moe", "mimo2"])
+@pytest.mark.parametrize("name", ["apertus", "gptj", "gemma4-experts", "exaone-moe", "mimo2", "kimi-linear", "rwkv7"])
 def test_mlx_lm_runs_what_comes_from_a_gguf(name: str, folder_of: Maker, tmp_path: Path) -> None:
     """The numbers of Apertus' activations come out of keys, as scalars; GPT-J's pairs are neighbours again; that
     a Gemma 4 caps no logits is said."""
@@ -179,7 +194,7 @@ def test_mlx_lm_runs_what_comes_from_a_gguf(name: str, folder_of: Maker, tmp_pat
     folder, ids = folder_of(name), probe_of(name)
     made = ours.to_gguf(folder, tmp_path / "a.gguf", "f32", pre=CASES[name].pre)
     weighbridge.convert(made, tmp_path / "ours", to="mlx", dtype="f32")
-    model, _ = mlx_lm.load(str(tmp_path / "ours"))
+    model, _ = mlx_lm.utils.load_model(tmp_path / "ours")
     found = np.array(model(mx.array([ids]))[0].astype(mx.float32))
     want = models.logits(folder, ids)
     assert np.mean((found - want) ** 2) / np.var(want) < 1e-6

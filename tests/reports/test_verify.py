@@ -489,6 +489,17 @@ def a_config_without_layers(folder: Path) -> None:
     edit_json(folder / "config.json", lambda d: d.update(num_hidden_layers="two"))
 
 
+@case("config/setting", words="max_position_embeddings")
+def a_config_with_words_for_a_number(folder: Path) -> None:
+    edit_json(folder / "config.json", lambda d: d.update(max_position_embeddings="a lot"))
+
+
+@case("config/repeated-key", words="rms_norm_eps, vocab_size")
+def a_config_with_keys_given_twice(folder: Path) -> None:
+    text = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(text.replace("{", '{"rms_norm_eps": 1, "vocab_size": 7, ', 1))
+
+
 @case("config/missing", words="9 tensors")
 def a_config_of_more_layers(folder: Path) -> None:
     edit_json(folder / "config.json", lambda d: d.update(num_hidden_layers=3))

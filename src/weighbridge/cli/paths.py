@@ -12,10 +12,10 @@ import click
 from click.shell_completion import CompletionItem
 
 from weighbridge.base.errors import WeighbridgeError
+from weighbridge.cli.render import SCREEN
 from weighbridge.io.location import is_remote
 
 _OFFERED: Final = 200  # tensor names
-_SPOOLED: Final = "weighbridge-stdin"
 
 
 class NamedPath(click.Path):
@@ -50,12 +50,13 @@ def _standard_input(ctx: click.Context) -> str:
         return "/dev/stdin"
     from weighbridge.io.sink import spooled
 
-    return str(ctx.with_resource(spooled(sys.stdin.buffer, _SPOOLED)))
+    SCREEN.spooled = str(ctx.with_resource(spooled(sys.stdin.buffer, "-")))
+    return SCREEN.spooled
 
 
 def is_standard_input(path: str) -> bool:
     """Whether a path stands for standard input."""
-    return path == "/dev/stdin" or path.endswith(f"{os.sep}{_SPOOLED}")
+    return path == "/dev/stdin" or (path != "" and path == SCREEN.spooled)
 
 
 class ModelPath(NamedPath):

@@ -43,12 +43,14 @@ STYLES: Final = {
 
 @dataclasses.dataclass(slots=True)
 class Screen:
-    """What the user asked for about output. One per process: a process has one screen. Set by the group's options."""
+    """What the user asked for about output. One per process: a process has one screen. Set by the group's options.
+    `spooled`: the temporary file with standard input, which is shown as `-`."""
 
     color: str = "auto"
     quiet: bool = False
     verbose: int = 0
     debug: bool = False
+    spooled: str = ""
 
 
 SCREEN: Final = Screen()
@@ -94,9 +96,16 @@ def styled(text: str, style: str | None, stream: TextIO | None = None) -> str:
 def clean(text: str, keep: str = "") -> str:
     """`text` with everything that isn't printable escaped: control characters, ANSI sequences, bidirectional
     overrides, invisible characters, lone surrogates. `keep` lists characters to leave (a template's newlines)."""
+    text = renamed(text)
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in keep else _escape(ord(c)) for c in text)
+
+
+def renamed(text: str) -> str:
+    """`text` with `-` for the temporary file with standard input: nobody has named that file."""
+    path = SCREEN.spooled
+    return text.replace(f"file://{path}", "-").replace(path, "-") if path else text
 
 
 def _escape(code: int) -> str:
@@ -114,7 +123,7 @@ def shortened(text: str) -> str:
 
 def echo(text: str = "", style: str | None = None) -> None:
     """One line of an answer. The caller has cleaned what comes from a file."""
-    text = shortened(text) if is_terminal(sys.stdout) else text
+    text = shortened(renamed(text)) if is_terminal(sys.stdout) else renamed(text)
     sys.stdout.write(styled(text, style, sys.stdout) + "\n")
 
 
@@ -127,7 +136,7 @@ def write_bytes(data: bytes | memoryview) -> None:
 def note(text: str, style: str | None = None) -> None:
     """One line beside the answer, on standard error; silent with `--quiet`."""
     if not SCREEN.quiet:
-        sys.stderr.write(styled(shortened(text), style, sys.stderr) + "\n")
+        sys.stderr.write(styled(shortened(renamed(text)), style, sys.stderr) + "\n")
 
 
 def warn(text: str) -> None:
@@ -211,6 +220,15 @@ def human_time(seconds: float) -> str:
 # JSON
 
 
+def _renamed_in(data: Any) -> Any:
+    """Plain data with `renamed` texts."""
+    if isinstance(data, dict):
+        return {_renamed_in(key): _renamed_in(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_renamed_in(value) for value in data]
+    return renamed(data) if isinstance(data, str) else data
+
+
 def emit_json(value: Any) -> None:
     """The answer as one JSON document: compact when piped, indented on a terminal. What doesn't print is escaped, so
     that no text of a file acts on a terminal; all but ASCII is where the stream's encoding needs it."""
@@ -220,6 +238,7 @@ def emit_json(value: Any) -> None:
 
     style: dict[str, Any] = {"indent": 2} if is_terminal(sys.stdout) else {"separators": (",", ":")}
     data = plain(value)
+    data = _renamed_in(data) if SCREEN.spooled else data
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, **style)
     # JSON escapes C0, but not DEL, C1, bidirectional overrides and lone surrogates.
     odd = {ord(c): json.dumps(c)[1:-1] for c in set(text) if not c.isprintable() and c not in _NEWLINE}

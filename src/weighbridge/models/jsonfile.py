@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, Final
@@ -78,6 +79,23 @@ def oddities(data: bytes) -> list[str]:
             return []
         return [*found[2]] if found else []
     return []
+
+
+def repeated_keys(data: bytes) -> list[str]:
+    """The keys that an object has twice, at any depth, in file order: readers of JSON take the last and say nothing.
+    None are known of what can't be read."""
+    repeated: dict[str, None] = {}
+
+    def check(pairs: list[tuple[str, Any]]) -> None:
+        counted = Counter(key for key, _ in pairs)
+        if len(counted) != len(pairs):
+            repeated.update(dict.fromkeys(key for key, times in counted.items() if times > 1))
+
+    try:
+        json.loads(_without_commas(data.removeprefix(_MARK).decode()), object_pairs_hook=check)
+    except (ValueError, RecursionError):
+        return []
+    return [*repeated]
 
 
 def _forgiven(data: bytes) -> tuple[str, Any, dict[str, None]] | None:

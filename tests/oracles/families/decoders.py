@@ -384,6 +384,7 @@ CASES: dict[str, Case] = {
             GQA | BPE | theta(5000.0) | {"head_dim": 32, "eod_token_id": vocabularies.BPE_SIZE - 2},
             recorded=("mlx",),
             unheld=frozenset({"eod_token_id"}),
+            generation={"eos_token_id": [vocabularies.BPE_SIZE - 3, vocabularies.BPE_SIZE - 2]},
         ),
         Case("ernie4.5", "Ernie4_5Config", "spm", GQA | SPM | theta(5000.0) | {"head_dim": 32}, recorded=("mlx",)),
         Case("arcee", "ArceeConfig", "bpe", GQA | BPE | theta(5000.0)),

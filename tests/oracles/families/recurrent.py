@@ -144,6 +144,7 @@ CASES: dict[str, Case] = {
             _KIMI,
             shapes=_kimi(),
             words=_KIMI_WORDS,
+            recorded=("mlx",),
             spreads=((("gate.weight",), (0.0, 0.1)), (("o_norm.weight",), (1.0, 0.25))),
         ),
         Case(
@@ -153,6 +154,7 @@ CASES: dict[str, Case] = {
             _RWKV7,
             shapes=_rwkv7(),
             defaults=_RWKV7_DEFAULTS,
+            recorded=("mlx",),
             unheld=frozenset({"num_heads", "max_position_embeddings"}),
             spreads=(((".x_k", ".x_r", ".x_w", ".x_v", ".x_a", ".x_g", "k_k", "k_a"), (0.5, 0.25)),),
         ),

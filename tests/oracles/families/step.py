@@ -48,6 +48,7 @@ _DEFAULTS: dict[str, Any] = {
     "num_attention_heads": 64, "num_attention_groups": 8, "head_dim": 128, "max_position_embeddings": 128000,
     "rms_norm_eps": 1e-5, "pad_token_id": 1, "tie_word_embeddings": False, "moe_top_k": 8, "moe_num_experts": 288,
     "moe_intermediate_size": 1280, "share_expert_dim": 1280, "moe_router_scaling_factor": 1.0, "rope_theta": 10000.0,
+    "norm_expert_weight": True,
 }  # fmt: skip
 
 

@@ -13,11 +13,13 @@ from typing import Final, NamedTuple
 
 from weighbridge.base.closeable import Closing
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
+from weighbridge.containers.sniff.detect import sniff
 from weighbridge.conversion.forms.library import FOLDERS, GGUFS, FormFile, ModelForms, title_of
 from weighbridge.conversion.forms.views import SlabCache
 from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.io.links import is_inside, own_folders
+from weighbridge.io.location import open_source
 from weighbridge.io.source import FileSource
 from weighbridge.models.locate import locate, models_in
 
@@ -172,4 +174,12 @@ def _one_model(path: Path) -> tuple[Path, ...]:
         weights = locate(path).weights
     except (OSError, WeighbridgeError):
         return ()
-    return weights if path.is_dir() and len(weights) == 1 and weights[0].suffix == ".gguf" else (path,)
+    if path.is_dir():
+        return weights if len(weights) == 1 and weights[0].suffix == ".gguf" else (path,)
+    return (path,) if _is_readable(weights[0]) else ()
+
+
+def _is_readable(path: Path) -> bool:
+    """Whether a file is of a format that has a reader, whatever its name."""
+    with open_source(path) as source:
+        return sniff(source).readable

@@ -67,7 +67,7 @@ def for_gguf(
         pooling=sentence.pooling_type(place.read), generation=generation,
     )  # fmt: skip
     keyed = {key: Leading("arr[f32]", values) for key, values in lists.items()}
-    whole = assemble(general, {**keyed, **architecture}, _vocabulary(model, options, lost))
+    whole = assemble(general, {**keyed, **architecture}, _vocabulary(model, options, generation, lost))
     check_vocabulary(whole, tensors)
     return with_alignment(whole, options.align)
 
@@ -81,7 +81,9 @@ def _generation(model: Checkpoint, lost: list[Loss]) -> dict[str, Any] | None:
         return None
 
 
-def _vocabulary(model: Checkpoint, options: GgufOptions, lost: list[Loss]) -> dict[str, KV]:
+def _vocabulary(
+    model: Checkpoint, options: GgufOptions, generation: Mapping[str, Any] | None, lost: list[Loss]
+) -> dict[str, KV]:
     """The tokenizer's keys. Without one: "none", the word by which llama.cpp knows that there is nothing to look for,
     and the number of tokens, which it then can't count."""
     if not options.tokenizer:
@@ -100,7 +102,7 @@ def _vocabulary(model: Checkpoint, options: GgufOptions, lost: list[Loss]) -> di
         kind = f"{vocab.kind.value!r}" + (f" with the pre-tokenizer {vocab.pre}" if vocab.pre else "")
         raise UsageError(f"--pre {options.pre} doesn't apply to this tokenizer ({kind})", hint="leave it out")
     lost += [Loss(what) for what in vocab.losses]
-    return with_tokenizer_keys(to_gguf(vocab), model.config, model.family)
+    return with_tokenizer_keys(to_gguf(vocab), model.config, model.family, generation)
 
 
 def _tokenizer_file(model: Checkpoint, name: str) -> bytes | None:

@@ -41,7 +41,9 @@ from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor
 _DEFAULTS: Final = MappingProxyType({"affine": (64, 4), "mxfp4": (32, 4), "nvfp4": (16, 4), "mxfp8": (32, 8)})
 # mlx_lm.convert's recipes: (low bits, high bits).
 RECIPES: Final = MappingProxyType({"mixed_2_6": (2, 6), "mixed_3_4": (3, 4), "mixed_3_6": (3, 6), "mixed_4_6": (4, 6)})
-# `cast_predicate`: tensors that keep their type.
+# Modules without `to_quantized`, by the kind of their weights.
+_UNQUANTIZED: Final = ("conv", "norm")
+# `cast_predicate`: tensors that keep their type; a family's table has further ones.
 _UNCAST: Final = ("e_score_correction_bias", "expert_bias", "A_log")
 _CASTS: Final = MappingProxyType({"float16": F16, "bfloat16": BF16, "float32": F32})
 SHARD: Final = 5 << 30  # bytes: mlx_lm.utils.MAX_FILE_SIZE_GB
@@ -66,6 +68,8 @@ def to_mlx(model: Checkpoint, options: MlxOptions) -> PlanBuilder:
             f"the {model.family.name} family has no MLX tensor names", hint="wb convert --to hf writes a folder for "
             "other programs; wb arch list shows which families have mlx names",
         )  # fmt: skip
+    rules = model.family.document.mlx
+    _check_supported(model, rules)
     named = model.family.save("mlx", model.sizes, model.roles)
     draft = PlanBuilder({}, {"format": "mlx"}, losses=ignored_parts(model))
     for name in drop_tied_mlx(model, named, draft):
@@ -78,9 +82,9 @@ def to_mlx(model: Checkpoint, options: MlxOptions) -> PlanBuilder:
     roles = model.family.rows_of("mlx", model.sizes, named)
     chosen: dict[str, MlxQuantization] = {}
     for name, node in named.items():
-        layer = overall if roles[name].kind != "conv" else None
+        layer = overall if roles[name].kind not in _UNQUANTIZED else None
         how = _quantization(name, node, model, options, layer)
-        parts = _parts(name, node, how, wanted, draft)
+        parts = _parts(name, node, how, None if name.endswith((*_UNCAST, *rules.uncast)) else wanted, draft)
         if isinstance(parts, tuple):
             chosen[name.removesuffix(".weight")], stored = parts
             draft.tensors |= {f"{name.removesuffix('.weight')}.{part}": made for part, made in stored.items()}
@@ -92,6 +96,16 @@ def to_mlx(model: Checkpoint, options: MlxOptions) -> PlanBuilder:
     _files(model, options, draft, config)
     draft.index = _indexer(sum(node.spec.elements for node in named.values()), draft.tensors)
     return draft
+
+
+def _check_supported(model: Checkpoint, rules: MlxEntry) -> None:
+    """UnsupportedError for settings that mlx-lm's class of the model ignores."""
+    facts = model.family.effective(model.config)
+    if refused := [f"{key} = {facts[key]}" for key in rules.refused if facts.get(key) is not None]:
+        raise UnsupportedError(
+            f"mlx-lm's {model.config['model_type']} can't compute {', '.join(refused)}",
+            hint="GGUF and Hugging Face folders support it: --to gguf, --to hf",
+        )
 
 
 # ------------------------------------------------------------------------------------------------ what is wanted
@@ -236,7 +250,7 @@ def _plain(name: str, node: LogicalTensor, wanted: DType | None, draft: PlanBuil
         target = wanted or F16
         draft.moves.append(Move(name, source, target.name, "decoded", "MLX can't store it"))
         return cast_to(name, node, target, draft)
-    if wanted is None or node.spec.dtype.kind is not Kind.FLOAT or name.endswith(_UNCAST):
+    if wanted is None or node.spec.dtype.kind is not Kind.FLOAT:
         return node
     return cast_to(name, node, wanted, draft)
 

@@ -18,7 +18,7 @@ from weighbridge.models.arch.tables import expression
 from weighbridge.models.arch.tables.expression import evaluate
 from weighbridge.models.arch.tables.layer_lists import Config, layer_count
 from weighbridge.models.arch.tables.layers import slice_bounds
-from weighbridge.models.arch.tables.values import INT_MAX, integer, number
+from weighbridge.models.arch.tables.values import INT_MAX, integer, number, positive
 
 _LARGEST_STRETCH = 1e6  # published ones are 1000
 #: what classes call the base frequency of their rotation, and that of layers with a sliding window
@@ -47,7 +47,9 @@ def rope(config: Config, theta: float, share: str = "partial_rotary_factor") -> 
     transformers 5.23, modeling_rope_utils.py `convert_rope_params_to_dict` and `standardize_rope_params`: v4's
     `rope_scaling` wins over v5's `rope_parameters`, `type` is the old name of `rope_type`, and the types that scale
     from a trained length take `max_position_embeddings` where they don't say it (a top-level
-    `original_max_position_embeddings` counts for longrope alone: it is a field of Phi-3's class).
+    `original_max_position_embeddings` counts for longrope alone: it is a field of Phi-3's class). FormatError for what
+    nothing rotates by: a base frequency that isn't positive, and linear or yarn scaling without a factor, which
+    transformers and mlx-lm refuse to load, while llama.cpp's converter leaves the scaling out without a word.
     """
     given = config.get("rope_scaling") or config.get("rope_parameters") or {}
     if not isinstance(given, Mapping):
@@ -66,7 +68,18 @@ def rope(config: Config, theta: float, share: str = "partial_rotary_factor") -> 
     if out["rope_type"] in ("llama3", "yarn", "longrope"):
         own = config.get("original_max_position_embeddings") if out["rope_type"] == "longrope" else None
         out.setdefault("original_max_position_embeddings", own or config.get("max_position_embeddings"))
+    if out["rope_theta"] is not None:
+        positive(out["rope_theta"], "rope_theta")
+    if out["rope_type"] in ("linear", "yarn"):
+        _check_factor(out)
     return out
+
+
+def _check_factor(rope: Config) -> None:
+    if rope.get("factor") is None:
+        raise FormatError(f"is missing, but {rope['rope_type']} scaling needs it", field="rope_scaling.factor",
+                          hint="state it, or remove rope_scaling")  # fmt: skip
+    positive(rope["factor"], "rope_scaling.factor")
 
 
 def labels(config: Config) -> tuple[str, ...] | None:
@@ -201,6 +214,8 @@ def sliding_rope(config: Config) -> dict[str, Any] | None:
     given = config.get("rope_parameters")
     own = given.get("sliding_attention") if isinstance(given, Mapping) else None
     if isinstance(own, Mapping):
+        if own.get("rope_theta") is not None:
+            positive(own["rope_theta"], "rope_parameters.sliding_attention.rope_theta")
         return dict(own)
-    local = next((v for key in LOCAL_THETA if (v := config.get(key)) is not None), None)
-    return None if local is None else {"rope_theta": local, "rope_type": "default"}
+    word = next((key for key in LOCAL_THETA if config.get(key) is not None), None)
+    return None if word is None else {"rope_theta": positive(config[word], word), "rope_type": "default"}

@@ -103,9 +103,13 @@ def facts_losses(facts: Mapping[str, Any], family: Family) -> list[str]:
     return [*out, *(f"config.json: {row.config} = {lookup(facts, row.config)!r}: {row.why}" for row in computed)]
 
 
-def with_tokenizer_keys(tokenizer: Mapping[str, KV], config: Mapping[str, Any], family: Family) -> dict[str, KV]:
-    """The tokenizer's key-values with what the reference adds to them, or puts in their place, for a family."""
-    facts = family.effective(config)
+def with_tokenizer_keys(
+    tokenizer: Mapping[str, KV], config: Mapping[str, Any], family: Family,
+    generation: Mapping[str, Any] | None = None,
+) -> dict[str, KV]:  # fmt: skip
+    """The tokenizer's key-values with what the reference adds to them, or puts in their place, for a family.
+    `generation`: generation_config.json."""
+    facts = {**family.effective(config), "generation": generation, "first_eos": _first_eos(generation)}
     named = [row.token for row in rules(family).tokenizer if row.token]
     ids = {token: i for i, token in enumerate(tokenizer["tokenizer.ggml.tokens"].value)} if named else {}
     out, first, last = dict(tokenizer), dict[str, KV](), dict[str, KV]()
@@ -123,6 +127,12 @@ def with_tokenizer_keys(tokenizer: Mapping[str, KV], config: Mapping[str, Any], 
         else:
             out = {**out, row.name: kv} if row.name in out else _after_ids(out, row.name, kv)
     return {**first, **{key: kv for key, kv in out.items() if key not in first | last}, **last}
+
+
+def _first_eos(generation: Mapping[str, Any] | None) -> Any:
+    """The first of several tokens that end a text; None of one alone."""
+    listed = (generation or {}).get("eos_token_id")
+    return listed[0] if isinstance(listed, list | tuple) and len(listed) > 1 else None
 
 
 def _after_ids(keys: Mapping[str, KV], name: str, kv: KV) -> dict[str, KV]:

@@ -24,6 +24,7 @@ from weighbridge.base.errors import WeighbridgeError
 from weighbridge.models.arch.config import DERIVED, LOCAL_THETA, THETA
 from weighbridge.models.arch.derived import f32
 from weighbridge.models.arch.family import Family
+from weighbridge.models.arch.tables.expression import by_layer
 from weighbridge.models.config.keys import Rules, differs, implied, is_list, lookup, rules, to_kv
 from weighbridge.models.config.mapping import Vectors, gguf_to_config
 from weighbridge.models.config.mlx_view import as_mlx_reads, mlx_keys
@@ -122,7 +123,14 @@ def of_gguf(metadata: Mapping[str, Any], family: Family, names: Mapping[str, Any
     values = _values(facts, family) if facts else {}
     named = (row.key(family.gguf) for row in rules(family).keys)
     places = frozenset({*named, *own, *(key for key in values if key.startswith("layers "))})
-    return LoaderSettings(_scaled({**values, **own}, family), family, "llama.cpp", _sources(facts, family), places)
+    filled = {**values, **_without_gaps(own, family)}
+    return LoaderSettings(_scaled(filled, family), family, "llama.cpp", _sources(facts, family), places)
+
+
+def _without_gaps(values: Mapping[str, Any], family: Family) -> dict[str, Any]:
+    """With the number of the other layers where a list that may have gaps has 0."""
+    gaps = {row.key(family.gguf) for row in rules(family).keys if row.gaps}
+    return {k: [by_layer(v, k)] * len(v) if k in gaps and is_list(v) else v for k, v in values.items()}
 
 
 def differences(a: LoaderSettings, b: LoaderSettings) -> list[SettingDifference]:

@@ -13,7 +13,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, W
 from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.containers.base import Index, Severity
 from weighbridge.containers.formats import POINTERS
-from weighbridge.models.jsonfile import CONSTANTS, oddities, oversized
+from weighbridge.models.jsonfile import CONSTANTS, oddities, oversized, repeated_keys
 from weighbridge.models.tokenizer.hf.read import VOCABULARY_FILES
 from weighbridge.reports import sidecars
 from weighbridge.reports.verify import packing as verify_packing
@@ -53,6 +53,14 @@ def json_of_python(repo: Repo) -> Iterator[Flaw]:
     for file in _json_files(repo):
         if words := _of_python(_small(file)):
             yield Flaw(f"it has {', '.join(words)}, which Python reads and JSON doesn't have", str(file.path))
+
+
+def json_repeats(repo: Repo) -> Iterator[Flaw]:
+    for file in _json_files(repo):
+        data = _small(file)
+        if keys := repeated_keys(data) if data is not None and oversized(data) is None else []:
+            words = f"keys given twice, of which readers take the last value: {_some(keys)}"
+            yield Flaw(words, str(file.path), hint="keep the value that is meant")
 
 
 def _json_files(repo: Repo) -> Iterator[RepoFile]:
@@ -113,6 +121,18 @@ def config_size(repo: Repo) -> Iterator[Flaw]:
             yield Flaw(
                 str(error).splitlines()[0], str(repo.root / "config.json"), hint="the config is not this model's"
             )
+
+
+def config_setting(repo: Repo) -> Iterator[Flaw]:
+    """Of a config whose sizes are wrong, the rule on sizes speaks."""
+    family = _family(repo)
+    if family and not [*config_size(repo)]:
+        from weighbridge.models.config.settings import of_config
+
+        try:
+            of_config(repo.config, family)
+        except (FormatError, UsageError) as error:
+            yield Flaw(str(error).splitlines()[0], str(repo.root / "config.json"), hint="correct it: conversions stop")
 
 
 def missing(repo: Repo) -> Iterator[Flaw]:
@@ -308,9 +328,11 @@ GGUF_SIZE: Final = "tokenizer/gguf-size"
 RULES: Final = (
     Check("config/json", _E, "the JSON files that loaders read are JSON", json_broken),
     Check("config/python-json", _I, "no JSON file has NaN or Infinity", json_of_python),
+    Check("config/repeated-key", _W, "no JSON object has a key twice", json_repeats),
     Check("config/none", _W, "a model has a config.json", no_config),
     Check("config/unknown", _I, "the architecture is one whose tensors can be checked", unknown_family),
     Check("config/size", _E, "the config states the sizes that the architecture needs", config_size),
+    Check("config/setting", _E, "settings have values that a conversion reads", config_setting),
     Check("config/missing", _E, "every tensor that the config asks for is there", missing),
     Check("config/unmapped", _W, "every tensor is one that the config asks for", unmapped),
     Check("config/shape", _E, "tensors have the shapes that the config says", misshapen),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError
@@ -20,6 +21,11 @@ def layer_count(config: Config) -> int:
 
 _KINDS: Final = ("full_attention", "sliding_attention")
 _SHARES: Final = (0.5, 1.0)  # of a head that rotates in llama.cpp's graph, by kind of layer
+# word of published configs -> that of transformers 5 (`Step3p7TextConfig.attribute_map`), and what silence means
+_WORDS: Final = MappingProxyType({
+    "num_attention_groups": ("num_key_value_heads", 8), "moe_num_experts": ("n_routed_experts", 288),
+    "moe_top_k": ("num_experts_per_tok", 8),
+})  # fmt: skip
 _WINDOWED: Final = ("num_sliding_attention_heads", "num_sliding_attention_groups")
 
 
@@ -38,7 +44,8 @@ def attention_by_kind(config: Config) -> dict[str, Any]:
     further = integer(config.get("num_nextn_predict_layers") or 0, "num_nextn_predict_layers", most=LAYERS)
     count = layer_count(config) + further
     kinds = _listed(config, "layer_types", "mtp_layer_types", count, _KINDS[0])
-    groups = config.get("num_attention_groups", config.get("num_key_value_heads"))
+    numbers = {word: _either(config, word, *other) for word, other in _WORDS.items()}
+    groups = numbers["num_attention_groups"]
     other = config.get("attention_other_setting")
     own = other if isinstance(other, Mapping) else {}
     heads = config.get(_WINDOWED[0]) or own.get("num_attention_heads", config.get("num_attention_heads"))
@@ -50,13 +57,18 @@ def attention_by_kind(config: Config) -> dict[str, Any]:
     return {
         "layer_types": kinds,
         "sliding_layers": [int(kind == _KINDS[1]) for kind in kinds],
-        "num_attention_groups": groups,
+        **numbers,
         _WINDOWED[0]: heads,
         _WINDOWED[1]: own.get("num_attention_groups", groups),
         **limits,
         **_experts_by_number(config, count),
         **_rotation_by_kind(config, kinds),
     }
+
+
+def _either(config: Config, word: str, other: str, rest: int) -> Any:
+    """What a config states in one of two words, or `rest`."""
+    return next((v for key in (word, other) if (v := config.get(key)) is not None), rest)
 
 
 def _experts_by_number(config: Config, count: int) -> dict[str, Any]:

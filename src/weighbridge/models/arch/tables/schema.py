@@ -210,6 +210,7 @@ class KeyEntry(Struct, frozen=True, forbid_unknown_fields=True):
         _doc("list by layer: the value in this set, 0 in others; without `config`: flags of the set"),
     ] = None
     others: Annotated[str, _doc("expression for the other layers")] = ""
+    gaps: Annotated[bool, _doc("a GGUF may have 0 for layers without it, where the family writes one number")] = False
     sets: Annotated[ByKey, _doc("what else a GGUF with this list states about a config")] = field(default_factory=dict)
     token: Annotated[str | None, _doc("the number of this token")] = None
     first: Annotated[bool, _doc("written before the general keys, or before the tokenizer's")] = False
@@ -304,6 +305,12 @@ class MlxEntry(Struct, frozen=True, forbid_unknown_fields=True):
     period: Annotated[
         dict[str, int], _doc("key that counts the layers to one with full attention, and mlx-lm's default of it")
     ] = field(default_factory=dict)
+    uncast: Annotated[Words, _doc("further tensors that keep their type, by the ends of their names")] = field(
+        default_factory=list
+    )
+    refused: Annotated[Words, _doc("keys that mlx-lm's class doesn't read: a model that sets one is refused")] = field(
+        default_factory=list
+    )
 
 
 class LayerRulesEntry(Struct, frozen=True, forbid_unknown_fields=True):

@@ -28,6 +28,13 @@ def number(value: Any, key: str) -> float:
     return float(value)
 
 
+def positive(value: Any, key: str) -> float:
+    """A finite number above zero."""
+    if (found := number(value, key)) <= 0:
+        raise FormatError("is not positive", field=key, expected="a number above 0", found=value)
+    return found
+
+
 def sizes_by_layer(keys: Sequence[str], values: Mapping[str, Any], count: int) -> tuple[int, ...]:
     """The size of each layer under the first key that is there: a list, or one number for all."""
     key = next((key for key in keys if values.get(key) is not None), keys[0])

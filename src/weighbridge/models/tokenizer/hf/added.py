@@ -5,6 +5,7 @@ vocabulary, merged as in transformers. Their entries determine their types.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any, Final
 
 from msgspec import structs
@@ -24,10 +25,12 @@ CLEAN_UP: Final = (  # tokenizers, decoders/wordpiece.rs, `cleanup`
 
 
 def class_name(folder: TokenizerFolder) -> str:
-    """The tokenizer class of the folder without its "Fast"; "" if unknown."""
+    """The tokenizer class of the folder without its "Fast"; "" if unknown, and for a `LlamaTokenizer` over a byte-level
+    tokenizer.json, which transformers loads without a class (`AutoTokenizer.from_pretrained`)."""
     kind = (folder.settings or {}).get("tokenizer_class")
     if isinstance(kind, str) and kind:
-        return kind.removesuffix("Fast")
+        name = kind.removesuffix("Fast")
+        return "" if name == "LlamaTokenizer" and _is_byte_level(folder.tokenizer) else name
     if folder.tokenizer is not None:
         return ""
     if folder.read("vocab.txt") is not None:
@@ -35,9 +38,17 @@ def class_name(folder: TokenizerFolder) -> str:
     return class_of_architecture(folder.architecture)
 
 
+def _is_byte_level(tokenizer: TokenizerJson | None) -> bool:
+    if tokenizer is None:
+        return False
+    steps = chain(flat(tokenizer.pre_tokenizer, "pretokenizers"), flat(tokenizer.decoder, "decoders"))
+    return any(step.get("type") == "ByteLevel" for step in steps)
+
+
 def specials(folder: TokenizerFolder) -> Iterator[tuple[str, str]]:
-    """(role, text) of the special tokens of tokenizer_config.json and of the tokenizer class. Additional tokens
-    (`additional_special_tokens`, `extra_special_tokens` since transformers 5) have the role ""."""
+    """(role, text) of the special tokens of tokenizer_config.json and of the tokenizer class. Tokens of the model alone
+    (`image_token`) and additional ones (`additional_special_tokens`, `extra_special_tokens` since transformers 5) have
+    the role ""."""
     settings = folder.settings or {}
     # transformers ignores special_tokens_map.json if tokenizer_config.json lists its added tokens.
     other = (folder.json("special_tokens_map.json") or {}) if "added_tokens_decoder" not in settings else {}
@@ -48,6 +59,7 @@ def specials(folder: TokenizerFolder) -> Iterator[tuple[str, str]]:
         text = content(entry)
         if text:
             yield role, text
+    yield from (("", text) for text in model_tokens(folder))
     for source in (settings, other):
         for key in ("extra_special_tokens", "additional_special_tokens"):
             listed = source.get(key)
@@ -55,6 +67,21 @@ def specials(folder: TokenizerFolder) -> Iterator[tuple[str, str]]:
                 text = content(entry)
                 if text:
                     yield "", text
+
+
+def model_tokens(folder: TokenizerFolder) -> list[str]:
+    """The tokens that tokenizer_config.json names under keys of the model's own, such as `image_token`; without any,
+    those of `model_specific_special_tokens`. transformers takes them for special ones (`from_pretrained`)."""
+    settings, other = folder.settings or {}, folder.json("special_tokens_map.json") or {}
+    roles = {f"{role}_token" for role in NAMED}
+    sources = (settings, {} if "added_tokens_decoder" in settings else other)
+    found = [
+        text for s in sources for k, v in s.items() if k.endswith("_token") and k not in roles and (text := content(v))
+    ]
+    listed = settings.get("model_specific_special_tokens")
+    if found or not isinstance(listed, Mapping):
+        return found
+    return [text for entry in listed.values() if (text := content(entry))]
 
 
 def named_tokens(folder: TokenizerFolder, known: Mapping[str, int]) -> dict[str, int]:
@@ -74,7 +101,7 @@ def added_tokens(
     listed = [(t.id, t, "tokenizer.json") for t in own]
     listed += [(i, t, "tokenizer_config.json") for i, t in folder.added_decoder.items()]
     # A named token is special, also where the list that transformers reads has another flag.
-    named = {text for role, text in specials(folder) if role}
+    named = {*model_tokens(folder), *(text for role, text in specials(folder) if role)}
     first = len(own) if folder.added_decoder else 0
     texts = {i: t for t, i in vocab.items()}
     for number, (index, token, path) in enumerate(listed):
@@ -97,7 +124,7 @@ def embedded(
     """The added tokens that the model has, and words about the others: a token that was added to the tokenizer alone,
     as `<pad>` often is, has no row in the embedding."""
     size = folder.vocab_size("vocab_size")
-    if size is None or max(vocab.values()) >= size:
+    if size is None or max(vocab.values(), default=-1) >= size:
         return added, ()
     lost = [unembedded(t.content, i, size) for i, t in added.items() if i >= size]
     return {i: t for i, t in added.items() if i < size}, tuple(lost)

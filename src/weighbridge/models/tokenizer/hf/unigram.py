@@ -26,7 +26,14 @@ from typing import Any, Final, NamedTuple
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.models.tokenizer import pretokenizer
 from weighbridge.models.tokenizer.formats import sentencepiece
-from weighbridge.models.tokenizer.hf.added import added_tokens, class_name, is_control, named_tokens
+from weighbridge.models.tokenizer.hf.added import (
+    added_tokens,
+    class_name,
+    embedded,
+    is_control,
+    named_tokens,
+    unembedded,
+)
 from weighbridge.models.tokenizer.hf.folder import Id, TokenizerFolder, TokenizerJson
 from weighbridge.models.tokenizer.hf.special import SpecialTokens
 from weighbridge.models.tokenizer.hf.tables import tokenizer_class
@@ -95,7 +102,7 @@ class TextNormalization:
 def unigram(folder: TokenizerFolder, tokenizer: TokenizerJson | None, file: SpmFile | None, pre: str | None) -> Vocab:
     """The vocabulary without special ids, from at least one of the two sources."""
     rows = listed(tokenizer, file) if tokenizer is not None else pieces(folder, file)
-    place_added(folder, tokenizer, rows)
+    beyond = place_added(folder, tokenizer, rows)
     size = folder.vocab_size("vocab_size") or len(rows.tokens)
     if size < len(rows.tokens):
         raise FormatError(
@@ -112,7 +119,7 @@ def unigram(folder: TokenizerFolder, tokenizer: TokenizerJson | None, file: SpmF
         )
     made = Vocab(
         VocabKind.UNIGRAM, rows.tokens, rows.types, rows.scores, pre=pre or "default", charsmap=rules.charsmap or None,
-        add_space_prefix=rules.prefix, remove_extra_whitespaces=rules.merge, losses=tuple(lost(rules, rows)),
+        add_space_prefix=rules.prefix, remove_extra_whitespaces=rules.merge, losses=(*beyond, *lost(rules, rows)),
     )  # fmt: skip
     typed = folder.rules.token_types
     return replace(made, token_type_count=folder.type_count) if typed else made
@@ -192,20 +199,24 @@ def pieces(folder: TokenizerFolder, file: SpmFile | None) -> VocabRows:
     return rows
 
 
-def place_added(folder: TokenizerFolder, tokenizer: TokenizerJson | None, rows: VocabRows) -> None:
-    """Adds the tokens of added_tokens.json, then those of tokenizer.json, tokenizer_config.json and the class."""
+def place_added(folder: TokenizerFolder, tokenizer: TokenizerJson | None, rows: VocabRows) -> list[str]:
+    """Adds the tokens of added_tokens.json, then those of tokenizer.json, tokenizer_config.json and the class. Returns
+    words about those that the model has no row for."""
     more: Mapping[str, int] = folder.json("added_tokens.json", dict[str, Id]) or {} if tokenizer is None else {}
     size = folder.vocab_size("vocab_size")
+    beyond = [unembedded(text, i, size) for text, i in more.items() if size is not None and i >= size]
     for text, index in more.items():
         if size is None or index < size:
             rows.put(index, text, NO_SCORE, user_defined(text))
     known = {t: i for i, t in enumerate(rows.tokens)}
-    for index, token in sorted(added_tokens(folder, known, tokenizer).items()):
+    added, lost = embedded(folder, known, added_tokens(folder, known, tokenizer))
+    for index, token in sorted(added.items()):
         score = rows.scores[index] if index < len(rows.tokens) else 0.0
         control = token.special or is_control(token.content)
         kind = int(TokenType.CONTROL) if control else user_defined(token.content)
         if index >= len(rows.tokens) or rows.types[index] != TokenType.UNKNOWN:
             rows.put(index, token.content, score, kind)
+    return [*beyond, *lost]
 
 
 def normalization(tokenizer: TokenizerJson | None, file: SpmFile | None) -> TextNormalization:
