@@ -155,7 +155,7 @@ _HIDDEN, _FFN, _HEADS, _KV = 2048, 8192, 16, 4
 
 def llama(folder: Path, gigabytes: float) -> Path:
     """A Llama folder in BF16 with a real (small) SentencePiece vocabulary, of about that many gigabytes."""
-    folder.mkdir()
+    folder.mkdir(parents=True)
     vocabulary = _vocabulary(folder)
     layer: Spans = [(f"model.layers.{{}}.{name}.weight", "BF16", shape) for name, shape in _LAYER]
     layer_bytes = sum(_size(dtype, shape) for _, dtype, shape in layer)
