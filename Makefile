@@ -10,7 +10,7 @@ PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-aarch64 test-clang lint format bench fuzz fuzz-differential docs clean
+.PHONY: help setup demo test test-all test-aarch64 test-clang lint format house bench fuzz fuzz-differential docs clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -35,6 +35,9 @@ lint: $(VENV)/test.stamp  ## ruff and mypy, and whether the generated docs are u
 format: $(VENV)/test.stamp  ## let ruff put the code in shape
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
+
+house: $(VENV)/test.stamp  ## the figures of the code itself: sizes, one-use helpers, odd English, long tables
+	$(PY) -m tests.architecture.measure $(ARGS)
 
 bench: $(VENV)/test.stamp  ## measure against the other tools, interleaved in one run (minutes)
 	$(PY) benchmarks/run.py $(ARGS)
@@ -70,8 +73,9 @@ test-clang: $(CASES)  ## the kernels, built by clang for this machine, against t
 	$(VENV)/bin/cmake --build build/clang --parallel $(JOBS)
 	build/clang/driver $(CASES)
 
-docs: $(VENV)/test.stamp  ## write the generated pages again
+docs: $(VENV)/test.stamp  ## write the generated pages, and the outputs that the guides show, again
 	$(PY) docs/generate.py
+	$(PY) docs/console.py
 
 clean:  ## remove what was built; the environment stays
 	find native/editable -mindepth 1 ! -name CMakeLists.txt ! -name .gitignore -delete

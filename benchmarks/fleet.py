@@ -24,13 +24,17 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.fleets.inline import InlineRunner
+
 import weighbridge as wb
 from weighbridge.fleets import work
 from weighbridge.fleets.job import Item, Job
-from weighbridge.fleets.manifest import written
+from weighbridge.fleets.manifest import write_manifest
 from weighbridge.fleets.parts import ModelParts
 from weighbridge.fleets.run import Fleet
-from weighbridge.fleets.runners import InlineRunner, LocalRunner, RayRunner
+from weighbridge.fleets.runners import LocalRunner, RayRunner
 from weighbridge.io.sink import records_at
 
 SCAN = Job("scan", {"fail_on": "unknown-code"})
@@ -83,7 +87,7 @@ def drive(count: int) -> None:
     """The driver's part of a job of `count` items, whose tasks do nothing."""
     with tempfile.TemporaryDirectory() as folder:
         made = Fleet(SCAN, (), folder)
-        manifest = written(SCAN, records_at(Path(folder)), listed(count))
+        manifest = write_manifest(SCAN, records_at(Path(folder)), listed(count))
         for _ in InlineRunner().map(lambda task: None, made._tasks(manifest, 1, ModelParts(None))):
             pass
     sys.stdout.write(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))

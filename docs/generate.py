@@ -3,13 +3,14 @@ the tables of rules, prove-faults.md from what the tests recorded, family-schema
 block-types.md and the C++ structs of native/block_types.hpp from the table of number types.
 
 python docs/generate.py            write them
-python docs/generate.py --check    exit 1 where they are not up to date (a test and `make lint` do this)
+python docs/generate.py --check    exit 1 if they are stale (a test and `make lint` do this)
 """
 
 from __future__ import annotations
 
 import ast
 import sys
+import textwrap
 import tomllib
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,7 +37,7 @@ NOTE = "<!-- Made by docs/generate.py from the code. Don't edit: run `make docs`
 def commands() -> Iterator[str]:
     yield "# Commands\n"
     yield NOTE
-    yield "`wb` is short for `weighbridge`; `hf weighbridge` works too where the Hugging Face command is installed.\n"
+    yield "`wb` is short for `weighbridge`.\n"
     yield from table(
         ("command", "", "also"), ((f"[`{r.name}`](#wb-{r.name})", r.help, ticked(r.aliases)) for r in COMMANDS)
     )
@@ -94,7 +95,7 @@ def supported() -> Iterator[str]:
     missing = [test for test in all_tests(claims) if not exists(test)]
     if missing:
         raise SystemExit(f"docs/supported.toml names tests that don't exist: {', '.join(missing)}")
-    yield "# What is supported\n"
+    yield "# Supported formats, types and models\n"
     yield NOTE
     yield (
         "**proven**: compared with another implementation by the tests named, or a law that holds over all inputs.\n"
@@ -127,7 +128,7 @@ def types_part(claims: dict[str, Any]) -> Iterator[str]:
 
     def proof(dtype: DType, known: bool, word: str) -> str:
         if dtype.plain and not dtype.is_float:
-            return "as it is"  # integers, booleans, complex numbers: what is stored is the number
+            return "stored"  # integers, booleans, complex numbers: the stored bytes are the number
         return grade(known, claims["plain" if dtype.plain else "blocks"], word)
 
     rows = (
@@ -177,9 +178,10 @@ def rules() -> Iterator[str]:
     from weighbridge.containers.gguf.rules import RULES as GGUF
     from weighbridge.containers.numpy import npy, npz
     from weighbridge.containers.safetensors.rules import RULES as SAFETENSORS
-    from weighbridge.models.llamacpp.rules import RULES as LLAMACPP
+    from weighbridge.models.llamacpp import rules as llamacpp
+    from weighbridge.models.mlxlm import rules as mlxlm
     from weighbridge.reports import lenient
-    from weighbridge.reports.scan.rules import RULES as SCAN
+    from weighbridge.reports.scan.model import RULES as SCAN
     from weighbridge.reports.verify import packing as verify_packing
     from weighbridge.reports.verify import report as verify
     from weighbridge.reports.verify import values as verify_values
@@ -187,8 +189,8 @@ def rules() -> Iterator[str]:
     yield "# Rules\n"
     yield NOTE
     yield (
-        "What the findings of `wb verify` mean. An **error** violates the format or can't be loaded, a **warning** "
-        "loads but is likely not meant (or: is allowed, but refused by what usually loads it), **info** is an oddity.\n"
+        "The findings of `wb verify` and `wb scan`. An **error** violates the format or can't be loaded, a **warning** "
+        "loads but is probably unintended (or is allowed, but the usual loader refuses it), **info** is unusual.\n"
     )
     yield "## GGUF\n"
     yield "`llama.cpp refuses`: at which stage; reading the header, the data, or building the model.\n"
@@ -196,13 +198,21 @@ def rules() -> Iterator[str]:
     yield from table(("rule", "severity", "llama.cpp refuses", "what is wrong"), rows)
     yield "## llama.cpp\n"
     yield (
-        "Whether llama.cpp (b11549) would load a GGUF as a model: `no` where it refuses, `open` where Weighbridge "
+        "Whether llama.cpp (b11549) would load a GGUF as a model: `no` if it refuses, `open` if Weighbridge "
         "can't tell. No command writes a GGUF that breaks one of the errors here, unless its source does as well.\n"
     )
-    rows = [(f"`{name}`", str(r.severity), _loads(name), r.text) for name, r in LLAMACPP.items()]
-    yield from table(("rule", "severity", "loads", "what is wrong"), rows)
+    yield from loader_table(llamacpp)
+    yield "## mlx-lm\n"
+    yield (
+        "Whether mlx-lm (0.32) would load a folder in MLX's form: `no` if it refuses, `open` if Weighbridge "
+        "can't tell. A plan of `wb convert --to mlx` lists what breaks one of these rules as a loss.\n"
+    )
+    yield from loader_table(mlxlm)
     yield "## Safetensors\n"
-    yield "Errors are what the reference refuses; `README`: what the format's README forbids and the reference takes.\n"
+    yield (
+        "Errors: files that the reference refuses; `README`: files that the format's README forbids "
+        "and the reference takes.\n"
+    )
     rows = [
         (f"`safetensors/{name}`", str(row.severity), "forbids" if row.spec else "-", row.text)
         for name, row in SAFETENSORS.items()
@@ -214,17 +224,18 @@ def rules() -> Iterator[str]:
     others = {f"{of}/{name}": r for of, rules in tables.items() for name, r in rules.items()}
     yield from table(("rule", "severity", "what is wrong"), plain_rows(others))
     yield "## Files, folders, config, tokenizer\n"
-    yield "What must be so; `values/...` with `--values` only.\n"
+    yield "`values/...` only with `--values`.\n"
     ours = {r.id: Rule(r.severity, r.text) for r in verify.RULES}
     ours |= {r.id: Rule(r.severity, r.text) for r in (*verify_values.RULES, *verify_packing.VALUE_RULES)}
-    yield from table(("rule", "severity", "what must be so"), plain_rows(ours))
+    yield from table(("rule", "severity", "requirement"), plain_rows(ours))
     yield "## Scan\n"
     yield (
-        "What the findings of `wb scan` mean, and the verdict that each leads to; `data-only`: a note that leads to "
-        "none.\n"
+        "The findings of `wb scan`, and the verdict that each leads to (`data-only`: a note). No rule covers a text "
+        "without a pickle's suffix that only imports a module whose name isn't an identifier (`my module`): CPython "
+        "follows such an import, but prose looks the same ([coverage of a scan](scan-coverage.md)).\n"
     )
     yield from table(
-        ("rule", "verdict", "what is so"), ((f"`{name}`", r.verdict.value, r.text) for name, r in SCAN.items())
+        ("rule", "verdict", "description"), ((f"`{name}`", r.verdict.value, r.text) for name, r in SCAN.items())
     )
     yield "## Where reading ends\n"
     yield "Errors that nothing can be read beyond, as findings; FORMAT is `safetensors`, `gguf`, `npy` or `npz`.\n"
@@ -235,16 +246,30 @@ def rules() -> Iterator[str]:
 
 
 def family_schema() -> Iterator[str]:
-    from weighbridge.models.arch.tables import expression, schema
+    from weighbridge.models.arch import rules as family_rules
+    from weighbridge.models.arch.rules import common
+    from weighbridge.models.arch.tables import expression, schema, short_forms
 
     yield "# Family tables\n"
     yield NOTE
     yield (
-        "What a table of a model family may say: the sections and fields of its TOML, for the tables that come with "
+        "The contents of a family table: the sections and fields of its TOML, for the tables that come with "
         "Weighbridge, for those of plug-ins and for `--arch-file`. [Families](guide-families.md) is the guide.\n"
     )
     yield "## The table\n"
     yield from fields(schema.FamilyTable)
+    yield "## Short forms\n"
+    _, forms, note = (short_forms.__doc__ or "").split("\n\n")
+    yield "A table may use short forms, which are expanded when it is read:\n"
+    yield "```\n" + textwrap.dedent(forms) + "\n```\n"
+    yield " ".join(note.split()) + "\n"
+    yield "## Config rules\n"
+    listed = {name: rule.__doc__ for name, rule in common.RULES.items()}
+    for name in family_rules.OF_FAMILIES:
+        module = family_rules.family_rule(name)
+        listed[name] = f"{(module.__doc__ or '').partition(': ')[0]}. {module.complete.__doc__}"
+    rows = ((f"`{name}`", " ".join((text or "").split())) for name, text in listed.items())
+    yield from table(("rule", "keys that it adds to a config"), rows)
     for struct in schema.SECTIONS:
         heading, _, text = (struct.__doc__ or "").partition(": ")
         yield f"## {heading}\n"
@@ -282,10 +307,11 @@ def type_name(kind: Any) -> str:
     return {str: "text", bool: "flag", int: "number", float: "number", Any: "value"}.get(kind) or "entry"
 
 
-def _loads(rule: str) -> str:
-    from weighbridge.models.llamacpp.rules import OPEN, REFUSED
-
-    return "no" if rule in REFUSED else "open" if rule in OPEN else "yes"
+def loader_table(module: Any) -> Iterator[str]:
+    """A program's rules, and whether it loads what breaks them. `module`: RULES, REFUSED and OPEN."""
+    loads = {**dict.fromkeys(module.REFUSED, "no"), **dict.fromkeys(module.OPEN, "open")}
+    rows = [(f"`{name}`", str(r.severity), loads.get(name, "yes"), r.text) for name, r in module.RULES.items()]
+    yield from table(("rule", "severity", "loads", "what is wrong"), rows)
 
 
 def plain_rows(rules: Mapping[str, Rule]) -> Iterator[tuple[str, str, str]]:
@@ -326,7 +352,7 @@ def block_types() -> Iterator[str]:
     yield "# Block types\n"
     yield NOTE
     yield (
-        "The bytes of one block of each ggml block type. Numbers are little-endian; what the codes mean stands beside\n"
+        "The bytes of one block of each ggml block type. Numbers are little-endian. The meaning of the codes is in\n"
         "the decoders in `tensors/reference/` and `native/kernels/`.\n"
     )
     for t in BY_NAME.values():
@@ -401,7 +427,7 @@ def reference_classes() -> Iterator[str]:
     yield (
         "Every class of a model that writes that the reference converter of llama.cpp "
         f"{listed['version']} registers, and what `wb convert` does with it: {kinds.count('converts')} of {len(kinds)} "
-        f"convert whole, {kinds.count('partly')} in part (the part that writes; the plan lists what is left out), "
+        f"convert whole, {kinds.count('partly')} in part (the part that writes; the plan lists omitted parts), "
         f"{kinds.count('absent')} are absent. Equality with the reference is tested family by family; "
         "[reference-differences.md](reference-differences.md) has the exceptions.\n"
     )
@@ -411,7 +437,7 @@ def reference_classes() -> Iterator[str]:
     yield from table(("class", "state", "family"), rows)
     own = sorted((n for n in known if n not in states), key=str.lower)
     yield "## Further classes\n"
-    yield "The reference doesn't register these, or goes by the class of their part alone.\n"
+    yield "The reference doesn't register these, or converts them by the class of their text model.\n"
     yield from table(("class", "state", "family"), ((f"`{n}`", *state_of_class(*known[n])) for n in own))
 
 
@@ -461,7 +487,7 @@ def choosing() -> Iterator[str]:
         "`wb choose` asks these questions, or takes them as options, and prints the commands. The rules below are the "
         "ones that it follows: of each table the first row that holds decides.\n"
     )
-    yield "```\nwb choose\nwb choose ./my-model/ --for chat --runtime ollama --device rtx4090 --trusted\n```\n"
+    yield "```\nwb choose\nwb choose ./my-model/ --purpose chat --runtime ollama --device rtx4090 --trusted\n```\n"
     yield "## Questions\n"
     answers = ((q.flag, q.text, ", ".join(f"`{a}`" for a in q.answers) or "a name or size") for q in rules.question)
     yield from table(("option", "question", "answers"), ((f"`{flag}`", text, words) for flag, text, words in answers))
@@ -470,18 +496,16 @@ def choosing() -> Iterator[str]:
     cited = ((words, f"`{r.gives}`", r.why, source_link(r.source)) for words, r in rows(rules.format))
     yield from table(("where", "format", "why", "source"), cited)
     yield "## Types\n"
-    yield "With a model and a device, a GGUF's type is replaced by the best that fits where it doesn't.\n"
+    yield "With a model and a device, a GGUF's type is replaced by the best one that fits if it doesn't.\n"
     cited = ((words, f"`{r.gives}`" if r.gives else "-", r.why, source_link(r.source)) for words, r in rows(rules.type))
     yield from table(("where", "type", "why", "source"), cited)
-    yield "## What common tables say\n"
-    yield from table(
-        ("claim", "what is so", "source"), ((c.claim, c.so, source_link(c.source)) for c in rules.correction)
-    )
+    yield "## Errors in common tables\n"
+    yield from table(("claim", "fact", "source"), ((c.claim, c.so, source_link(c.source)) for c in rules.correction))
     yield "More of these: [claims.md](claims.md).\n"
 
 
 def source_link(source: str) -> str:
-    """A page or test of ours as a link; others as they are."""
+    """Returns a source as a link if it is one of our pages or tests; otherwise unchanged."""
     path, _, test = source.partition("::")
     if not (ROOT / path).is_file():
         return source

@@ -63,7 +63,7 @@ def save(weights: Weights, path: Path) -> Path:
 # [look]
 def look(path: Path) -> None:
     """The pickle is a program. Here is what it would make Python do; Weighbridge reads it without doing it."""
-    (pickle,) = explain(path, only_calls=True).pickles
+    (pickle,) = explain(path, calls=True).pickles
     for line in pickle.lines:
         print(f"  {line.at:4}  {line.op:10} {line.words}")
     assert {name.name for name in pickle.names} == {

@@ -151,7 +151,7 @@ void count_patterns(const char* dtype, Bytes src, MutableBytes counts) {
 
 u64 nonfinite(Bytes src) { return kernels().nonfinite(src.data, whole("src", src, 4)); }
 
-// ---------------------------------------------------------------- codes with parameters beside them
+// ---------------------------------------------------------------- codes with separate parameters
 
 void affine_decode(int bits, size_t group, const char* parameters, Bytes codes, Bytes scales, Bytes offsets, bool zeros,
                    MutableBytes out) {

@@ -1,4 +1,4 @@
-// Which level runs. Chosen once, from what the CPU and the operating system offer; tests may force another.
+// The level that runs: chosen once, by the CPU and the operating system; tests may force another.
 #pragma once
 
 #include "kernels.hpp"

@@ -125,7 +125,7 @@ constexpr Bits<64> iq3_s_points = {{
     0x0000010000010822, 0x0000000400040000, 0x0000000002000004, 0x0000000000000001,
 }};
 
-// One point a T: a byte for each coordinate, the first lowest. values[c]: what coordinate c stands for.
+// One point a T: a byte for each coordinate, the first lowest. values[c]: the value of coordinate c.
 template <class T, int base, int count, int words>
 constexpr void expand(const Bits<words>& bits, const i8 (&values)[base], T (&points)[count]) {
   int found = 0;

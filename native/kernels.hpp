@@ -19,7 +19,7 @@ struct Counts {
   static constexpr u64 NONE = ~u64(0);
 };
 
-// Statistics of a run of floats. minimum and maximum are over the finite ones (+Inf and -Inf where there are none).
+// Statistics of a run of floats. minimum and maximum are over the finite ones (+Inf and -Inf without any).
 struct Stats {
   u64 nan = 0;
   u64 inf = 0;
@@ -42,7 +42,7 @@ struct Scales {
 };
 
 // One stored number type: `block` elements in `size` bytes (an atom). n counts atoms. Null: not offered.
-// `encode_weighted` is null where the quantizer ignores weights, `encode` where it requires them.
+// `encode_weighted` is null if the quantizer ignores weights, `encode` if it requires them.
 struct Format {
   const char* name;  // as in base/dtypes.py
   u32 block;
@@ -93,7 +93,7 @@ struct MlxParts {
   size_t group;
   const u8* codes;
   const u8* scales;
-  const u8* offsets;  // biases, or zero points of u8; null where the type has neither
+  const u8* offsets;  // biases, or zero points of u8; null if the type has neither
 };
 
 // A block type whose codes and parameters MLX stores too, in another arrangement (kernels/regroup.cpp).
@@ -109,7 +109,7 @@ struct MlxRegroup {
   u32 offset;  // bytes of a joined group's offset: 2 a bias in f16, 1 a zero point, 0 none
 };
 
-// Rows of `columns`, of which each `width` share a scale; the last run of a row may be shorter.
+// Rows of `columns`; each run of `width` shares a scale, and the last run of a row may be shorter.
 struct Tiles {
   size_t rows, columns, width;
 };

@@ -22,7 +22,7 @@ u64 TextSet::hash(std::string_view text) const {
   return h;
 }
 
-// The slot of a text, or the free one where it would be: there is always one.
+// The slot of a text, or the free slot for it: one is always free.
 size_t TextSet::find(std::string_view text) const {
   const u64 h = hash(text);
   const u32 tag = u32(h);

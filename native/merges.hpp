@@ -13,7 +13,7 @@ namespace weighbridge {
 class TextSet {
  public:
   explicit TextSet(u64 count);       // how many there will be at most
-  bool add(std::string_view text);  // false where there is no room left
+  bool add(std::string_view text);  // false if it is full
   bool contains(std::string_view text) const;
 
  private:

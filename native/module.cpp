@@ -68,7 +68,7 @@ struct type_caster<Counts> {
   }
 };
 
-// (NaN, Inf, minimum, maximum); None where there is no finite number.
+// (NaN, Inf, minimum, maximum); None without a finite number.
 template <>
 struct type_caster<Stats> {
   NB_TYPE_CASTER(Stats, const_name("tuple[int, int, float | None, float | None]"))
@@ -117,7 +117,7 @@ std::pair<u64, u64> skip_strings(Bytes buffer, u64 at, u64 count, u32 width, boo
   return {w.at, done};
 }
 
-// Positions of the length fields of up to len(out) / 8 - 1 strings, and the position behind the last.
+// Positions of the length fields of up to len(out) / 8 - 1 strings, and the position after the last.
 u64 string_offsets(Bytes buffer, u64 at, u32 width, bool big_endian, MutableBytes out) {
   StringWalk w = walk(buffer, at, width, big_endian);
   const size_t slots = out.size / 8;

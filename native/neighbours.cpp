@@ -1,5 +1,5 @@
 // The rule is llama.cpp's (iq2xs_init_impl and iq3xs_init_impl in ggml-quants.c): the neighbours of a point are those of
-// the codebook at the smallest distance, at the second smallest, and so on for as many distances as the type says.
+// the codebook at the smallest distance, at the second smallest, and so on, for the type's number of distances.
 #include "neighbours.hpp"
 
 #include "grids.hpp"

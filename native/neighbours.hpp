@@ -1,4 +1,4 @@
-// The codebooks as encoders need them: what lies around each point of a codebook's lattice. One copy for all levels, made
+// The codebooks as encoders need them: the neighbours of each point of a codebook's lattice. One copy for all levels, made
 // when it is first asked for.
 #pragma once
 
@@ -12,7 +12,7 @@ struct Neighbours {
   // and its neighbours that are stand at points[at], the nearest first and of equals the first in the codebook. `count`
   // is at least one.
   const u32* places;
-  // The coordinates of neighbours, two bits each where base is 3 and three where it is 8, the first lowest. Sixteen can be
+  // The coordinates of neighbours, two bits each if base is 3 and three if it is 8, the first lowest. Sixteen can be
   // read from any place.
   const u16* points;
 

@@ -9,7 +9,7 @@ namespace {
 
 using Text = std::string_view;
 
-// What the walk knows of a value.
+// The kind of a value, as far as the walk knows it.
 enum Kind : u8 { PLAIN, NONE, FLAG, COUNT, TEXT, LIST, DICT, SET, TUPLE, NAME, ORDERED, STORAGE, TENSOR };
 
 // `value`: of TEXT its place and length; of COUNT the number; of TUPLE its place among the parts, of DICT and ORDERED
@@ -20,7 +20,7 @@ struct Cell {
   u64 value = 0;
 };
 
-// What happened to a dict.
+// Changes of a dict.
 enum Flag : u8 { FILLED = 1, SEALED = 2, BUILT = 4 };  // other keys than _metadata; it is a state; it has one
 
 constexpr u64 kHashed = 1 << 20;  // parts of keys: beyond, sharing may make them exponentially many
@@ -118,7 +118,7 @@ struct Walk {
     const u64 n = number(width);
     return skip(n) && push(PLAIN);
   }
-  // ASCII alone: the encoding of all other text is the machine's to check.
+  // ASCII only: the machine checks the encoding of other text.
   bool text(size_t width) {
     if (left() < width) return false;
     const u64 n = number(width);
@@ -160,7 +160,7 @@ struct Walk {
 
   // ---- marks, lists, dicts, sets
 
-  // Values since the last mark, which is taken away; false where there is none.
+  // Removes the last mark and counts the values above it; false without a mark.
   bool pop_mark(size_t& count) {
     if (marks.empty()) return false;
     count = above();
@@ -230,7 +230,7 @@ struct Walk {
 
   // ---- names and calls
 
-  // The row whose name it is.
+  // Pushes the row with this name.
   bool named(Text module, Text name) {
     Names rows{names};
     Row row;
@@ -313,7 +313,7 @@ struct Walk {
     return true;
   }
 
-  // One opcode; false where the machine has to decide.
+  // Runs one opcode; false if the machine has to decide.
   bool step(u8 code) {
     size_t count;
     switch (code) {

@@ -15,19 +15,19 @@ struct NamedStorage {
 };
 
 struct PlainPickle {
-  size_t end = 0;  // behind STOP; 0 of any pickle that the walk doesn't let pass
+  size_t end = 0;  // after STOP; 0 for a pickle that the walk rejects
   std::vector<NamedStorage> storages;
 };
 
 // The pickle that begins at data[0], if all of it is inside, holds numbers, text, bytes, lists, tuples, dicts, sets, empty
-// OrderedDicts that are then filled, and tensors of torch, and nothing else, and every opcode fits what it finds. Any
-// other may be as good: the abstract machine in unpickle/machine.py decides then.
+// OrderedDicts that are then filled, and tensors of torch, and nothing else, and every opcode fits its operands. Others
+// may be harmless too: the abstract machine in unpickle/machine.py decides. Opcodes: unpickle/opcodes.py.
 //
-// `names` are the names that may be imported, one row behind the other:
+// `names`: the names that may be imported, one row after the other:
 //
-//     u8 kind      what it is: 'O' OrderedDict, 'S' a class of storages, 'C' a function that makes a tensor, 'V' a value
-//     u8 width     of 'S': bytes of an element
-//     u8 n, text   of 'C': its arguments, a letter each: s storage, c count, t counts, b bool, h hooks, T tensor
+//     u8 kind      'O' OrderedDict, 'S' a storage class, 'C' a function that returns a tensor, 'V' a value
+//     u8 width     for 'S': bytes of an element
+//     u8 n, text   for 'C': its arguments, a letter each: s storage, c count, t counts, b bool, h hooks, T tensor
 //     u8 n, text   module
 //     u8 n, text   name
 PlainPickle plain_pickle(const u8* data, size_t size, std::string_view names);

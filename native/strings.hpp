@@ -8,12 +8,12 @@ namespace weighbridge {
 struct StringWalk {
   const u8* data;
   u64 size;
-  u64 at;       // where the next string begins
+  u64 at;       // the offset of the next string
   u32 width;    // bytes of a length: 4 or 8
   bool big_endian;
 
-  // The next string's bytes, and step over it. False, without a step, where it isn't wholly inside: the caller may
-  // have more bytes. A length is compared with what is left, never added to a position, so no length can wrap.
+  // Returns the next string's bytes and skips it. False, without a step, if it isn't wholly inside: the caller may
+  // have more bytes. A length is compared with the bytes left, never added to a position, so no length can wrap.
   bool next(const u8*& text, u64& length);
 };
 

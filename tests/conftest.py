@@ -1,16 +1,18 @@
-"""What holds for all tests. None is timed: a machine that is busy with other work is no fault of the code.
+"""Settings of all tests. None is timed, since the machine may be busy with other work.
 
-`make test` runs with `--sample`: some rows of every table, no mutation. `make test-all` and CI run everything.
+`make test` runs with `--sample`: of every table the rows that the last change touches and a few others (sampling.py),
+no mutation. `make test-all` and CI run everything.
 """
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable
+from datetime import date
 
 import pytest
 from hypothesis import settings
 from tests.examples import SAMPLED
+from tests.sampling import LastChange, read_last_change, sample
 
 settings.register_profile("untimed", settings.default, deadline=None)
 settings.register_profile("sample", settings.default, deadline=None, max_examples=SAMPLED)
@@ -25,8 +27,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--sample",
         type=int,
         metavar="N",
-        help=f"run at most N cases of each parametrised test, spread over its table, and no {' or '.join(EXHAUSTIVE)}",
+        help="run of each parametrised test the cases that the last change touches and at most N others,"
+        f" and no {' or '.join(EXHAUSTIVE)}",
     )
+    parser.addoption("--sample-day", metavar="DATE", help="the day whose sample to run (default: today)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -35,24 +39,37 @@ def pytest_configure(config: pytest.Config) -> None:
         number = getattr(signal, name, None)  # Windows has no SIGHUP
         if number is not None and signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
-    if config.getoption("--sample"):
-        settings.load_profile("sample")
+    if not config.getoption("--sample"):
+        return
+    settings.load_profile("sample")
+    # Workers of xdist get the options of the process that starts them, so all collect the same cases.
+    config.option.sample_day = config.option.sample_day or date.today().isoformat()
+    if not hasattr(config.option, "last_change"):
+        change = read_last_change()
+        strings = {path: sorted(found) for path, found in change.strings.items()}
+        config.option.last_change = (sorted(change.names), strings)
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    if not (count := config.getoption("--sample")):
+        return None
+    names, strings = config.option.last_change
+    return (
+        f"sample: {count} cases per test, --sample-day {config.option.sample_day}, and those of the last change: "
+        f"{len(names)} tables and data files, {len(strings)} test files"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    count = config.getoption("--sample")
-    if not count:
+    if not (count := config.getoption("--sample")):
         return
-    kept = set(_sampled((i for i in items if not any(map(i.get_closest_marker, EXHAUSTIVE))), count))
-    config.hook.pytest_deselected(items=[i for i in items if i not in kept])
-    items[:] = [i for i in items if i in kept]
-
-
-def _sampled(items: Iterable[pytest.Item], count: int) -> Iterable[pytest.Item]:
-    """At most `count` cases of each test function, evenly spread, the first one among them; the same in every run."""
+    names, strings = config.option.last_change
+    change = LastChange(frozenset(names), {path: frozenset(found) for path, found in strings.items()})
     functions: dict[str, list[pytest.Item]] = {}
     for item in items:
-        functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for cases in functions.values():
-        step = max(1, -(-len(cases) // count))
-        yield from cases[::step]
+        if not any(map(item.get_closest_marker, EXHAUSTIVE)):
+            functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    day = date.fromisoformat(config.option.sample_day)
+    kept = {item for cases in functions.values() for item in sample(cases, count, day, lambda i: i.nodeid, change)}
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]

@@ -9,10 +9,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
-from weighbridge.base.plugins import FAMILIES, FORMATS, PACKINGS, plugins
+from weighbridge.base import dtypes
+from weighbridge.base.plugins import BLOCK_TYPES, FAMILIES, FORMATS, PACKINGS, plugins
+from weighbridge.containers import format as format_door
+from weighbridge.containers import plugged
 from weighbridge.models.arch import registry as family_registry
 from weighbridge.models.arch.tables import documents
+from weighbridge.packings.schema import registry as packing_registry
+
+if TYPE_CHECKING:
+    from weighbridge.tensors.reference.codec import Codec
 
 TOYS = Path(__file__).with_name("toys")
 
@@ -32,10 +40,26 @@ def write_package(folder: Path, name: str, files: Mapping[str, str], entries: Ma
     return folder
 
 
+def toy(folder: Path, group: str, name: str, entry: str, more: str = "") -> Path:
+    """One of the toys, installed in `folder` as an entry point of `group`. `more`: further code of its module."""
+    module = entry.partition(":")[0]
+    text = (TOYS / f"{module}.py").read_text("utf-8") + more
+    return write_package(folder, module, {f"{module}.py": text}, {group: {name: entry}})
+
+
 def toy_format(folder: Path) -> Path:
     """The toy format `.tnsr`, installed in `folder`."""
-    text = (TOYS / "toy_tnsr.py").read_text("utf-8")
-    return write_package(folder, "toy_tnsr", {"toy_tnsr.py": text}, {FORMATS: {"tnsr": "toy_tnsr:FORMAT"}})
+    return toy(folder, FORMATS, "tnsr", "toy_tnsr:FORMAT")
+
+
+def toy_crate(folder: Path) -> Path:
+    """The toy format in a zip, installed in `folder`."""
+    return toy(folder, FORMATS, "crate", "toy_crate:FORMAT")
+
+
+def toy_strips(folder: Path) -> Path:
+    """The toy packing with odd axes, installed in `folder`."""
+    return toy(folder, PACKINGS, "strips", "toy_strips:STRIPS")
 
 
 def toy_family(folder: Path) -> Path:
@@ -46,26 +70,52 @@ def toy_family(folder: Path) -> Path:
 
 def toy_packing(folder: Path) -> Path:
     """The toy packing, installed in `folder`."""
-    files = {"toy_packing.py": (TOYS / "toy_packing.py").read_text("utf-8")}
-    return write_package(folder, "toy_packing", files, {PACKINGS: {"toy": "toy_packing:TOY"}})
+    return toy(folder, PACKINGS, "toy", "toy_packing:TOY")
+
+
+def toy_block_type(folder: Path) -> Path:
+    """The toy block type, installed in `folder`: importing its module registers it."""
+    more = "\n\nfrom weighbridge.tensors.reference.registry import register\n\nregister(TOY, CODEC)\n"
+    return toy(folder, BLOCK_TYPES, "q8_toy", "toy_block_type:TOY", more)
 
 
 @contextmanager
 def all_toys() -> Iterator[None]:
-    """All four toys are there inside the block: three installed packages and a registered block type."""
+    """All toys are there inside the block: installed packages and a registered block type."""
     from tests.toys.toy_block_type import CODEC, TOY
 
+    with TemporaryDirectory() as name:
+        for install in (toy_format, toy_crate, toy_packing, toy_strips, toy_family):
+            install(Path(name))
+        with registered(TOY, CODEC), installed(Path(name)):
+            yield
+
+
+@contextmanager
+def unchanged_types() -> Iterator[None]:
+    """Block types that are registered inside the block are gone after it."""
+    from weighbridge.tensors.reference import codec, registry
+
+    tables: list[dict[Any, Any]] = [dtypes._by_name, dtypes._by_ggml, registry._blocks, registry._decode,
+                                    registry._encode, registry._weighted]  # fmt: skip
+    before = [dict(table) for table in tables]
+    try:
+        yield
+    finally:
+        for table, rows in zip(tables, before, strict=True):
+            table.clear()
+            table.update(rows)
+        codec.structure.cache_clear()
+
+
+@contextmanager
+def registered(row: dtypes.DType, block_codec: Codec) -> Iterator[None]:
+    """A block type is registered inside the block."""
     from weighbridge.tensors.reference import registry
 
-    with TemporaryDirectory() as name:
-        for install in (toy_format, toy_packing, toy_family):
-            install(Path(name))
-        registry.register(TOY, CODEC)
-        try:
-            with installed(Path(name)):
-                yield
-        finally:
-            registry.unregister(TOY)
+    with unchanged_types():
+        registry.register(row, block_codec)
+        yield
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -92,6 +142,15 @@ def installed(folder: Path) -> Iterator[Path]:
 
 def _forget() -> None:
     importlib.invalidate_caches()
-    plugins.cache_clear()
-    for cached in (documents.plugged_in, documents.document, family_registry.family, family_registry.families):
+    for cached in (
+        plugins,
+        plugged,
+        format_door._function,
+        packing_registry.plugged,
+        packing_registry._last_parts,
+        documents.plugged_in,
+        documents.document,
+        family_registry.family,
+        family_registry.families,
+    ):
         cached.cache_clear()

@@ -77,7 +77,7 @@ WB_INLINE void extremes(const u8* src, size_t group, float& low, float& high) {
   for (int i = 1; i < W; ++i) low = lo[i] < low ? lo[i] : low, high = high < hi[i] ? hi[i] : high;
 }
 
-// To nearest, halves to even, of 0 <= x < 2^23: adding 2^23 leaves no bits behind the point.
+// To nearest, halves to even, of 0 <= x < 2^23: adding 2^23 leaves no fraction bits.
 WB_INLINE float nearest(float x) { return (x + 8388608.0f) - 8388608.0f; }
 
 WB_INLINE float nearest_any(float x) {
@@ -144,7 +144,7 @@ void pack(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
   }
 }
 
-// Sixteen floats of which a code chooses.
+// A table of sixteen floats, indexed by codes.
 struct Choice {
   F32 v[16 / W];
 };

@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t N = 32;  // elements of a block
 
-// Fields are drawn in docs/block-types.md. Nibbles lie in halves: byte j of qs has code j low and code j + 16 high, so that
+// Fields are drawn in docs/block-types.md. Nibbles are in halves: byte j of qs has code j low and code j + 16 high, so that
 // one AND and one shift give two vectors of consecutive codes.
 //
 //   Q8_0    x[j] = d * qs[j]
@@ -52,7 +52,7 @@ void decode_q4_1(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
   }
 }
 
-// The fifth bits of sixteen elements, where they belong.
+// The fifth bits of sixteen elements, in place.
 WB_INLINE B16 fifth(u32 bits) { return spread_bits(bits) & splat16(16); }
 
 void decode_q5_0(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
@@ -188,7 +188,7 @@ void encode_q5_1(const u8* src, Q5_1* dst, Counts& counts) {
   const F32 id = inverse(d);
   store_scales<&Q5_1::d>(d, dst, counts);
   store_scales<&Q5_1::m>(low, dst, counts);
-  I32 q[N];  // (uint8_t)(v + 0.5f), of which five bits are stored: no limit at the top
+  I32 q[N];  // (uint8_t)(v + 0.5f); five of its bits are stored, without an upper limit
   for (size_t j = 0; j < N; ++j) q[j] = truncate((x[j] - low) * id + splat(0.5f));
   store_5bit(q, dst);
 }

@@ -79,7 +79,7 @@ F32 mean_squares(const u8* rows, size_t some, size_t columns) {
   return sum / splat(float(columns));
 }
 
-// W rows at a time; what is left over of the blocks of these is padded with zeros and cut.
+// W rows at a time; their remaining blocks are padded with zeros and cut.
 template <class Block, void kernel(const WeighedBlocks&, Block*, Counts&)>
 void encode_rows(const WeightedRows& all, u8* WB_RESTRICT dst, Counts& counts) {
   const size_t columns = all.row_atoms * N;

@@ -30,7 +30,7 @@ struct SubBlock {
   static constexpr int half(int group) { return group * 2 / (size / 8); }
 };
 
-// The best cut so far: elements before `first` are -1, those from `second` on 1. `way` says how values are shifted.
+// The best cut so far: elements before `first` are -1, those from `second` on 1. `way`: how values are shifted.
 struct Cut {
   F32 scale, score;
   I32 first, second, way;
@@ -64,7 +64,7 @@ WB_INLINE void sort(SubBlock<size>& p) {
   for (int j = 0; j < size; ++j) p.rank[j] = splat(i32(0));
   for (int j = 1; j < size; ++j)
     for (int i = 0; i < j; ++i) {
-      const I32 after = p.x[i] > p.x[j];  // the earlier one stands behind
+      const I32 after = p.x[i] > p.x[j];  // the earlier element comes after
       p.rank[i] = p.rank[i] - after;
       p.rank[j] = p.rank[j] + after + splat(i32(1));
     }
@@ -138,7 +138,7 @@ WB_INLINE Cut best_cut(const SubBlock<16>& p) {
   return best;
 }
 
-// What a point's coordinate stands for.
+// The value of a point's coordinate.
 WB_INLINE F32 value(I32 point, int i, I32 down) {
   const F32 q = to_float(((point >> (S::bits * i)) & splat(S::mask)) - splat(i32(1)));
   return q + select(down, splat(-DELTA), splat(DELTA));

@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t N = 256;
 
-// Which groups of a part are sought anew for the scale that was found: all; all, if one wasn't in the codebook; or those
+// The groups of a part that are searched again for the best scale: all; all, if one wasn't in the codebook; or those
 // that weren't.
 enum class Again { all, all_if_any, outside };
 
@@ -132,7 +132,7 @@ WB_INLINE void fit(const SubBlock<T>& p, const I32* points, F32& sum_qx, F32& su
   }
 }
 
-// Scale and points of a part; `span` is what the largest coordinate stands for on the plain grid.
+// Scale and points of a part; `span`: the value of the largest coordinate on the plain grid.
 template <const Search& T>
 WB_INLINE void search(SubBlock<T>& p, F32 span, const Neighbours& near) {
   constexpr int groups = SubBlock<T>::groups;
@@ -186,7 +186,7 @@ WB_INLINE void encode_part(SubBlock<T>& p, const u8* src, const u8* weights, F32
   F32 span = most;
   if constexpr (T.again == Again::all) {
     I32 codes[T.part];
-    p.scale = search_ladder<T.part>(4, p.x, p.w, codes);
+    p.scale = search_scale<T.part>(4, p.x, p.w, codes);
     span = p.scale * splat(3.0f);
     p.some = p.some & ((span <= zero) == splat(i32(0)));
   } else {
@@ -309,7 +309,7 @@ void encode_iq3_xxs(const u8* src, const u8* weights, IQ3_XXS* dst, Counts& coun
 }
 
 // quantize_iq3_s steps over a run of zeros without stepping on in its codes' low bits and signs: those of later runs stand
-// where the empty one's should (upper bits and scales don't), and what was written reads as something else. So do ours.
+// where the empty one's should (upper bits and scales don't), and the result decodes to other values. This encoder does the same.
 WB_INLINE void close_up(Found<IQ3_S_SEARCH>& found) {
   I32 any_empty = no_lanes();
   for (const I32& empty : found.empty) any_empty = any_empty | empty;

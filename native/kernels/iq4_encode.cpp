@@ -1,8 +1,8 @@
 // Encoding IQ4_NL and IQ4_XS: bytes equal to llama.cpp's quantize_iq4_nl and quantize_iq4_xs (ggml-quants.c, b11549, built
 // for x86-64), with and without importances. One block in each lane; blocks are drawn in blocks32.cpp and iquants.cpp.
 //
-// 32 elements (a run) get a scale with a sign by a search over 16 grids: the one on which the largest element lies at -127
-// of the other sign, then fifteen around the one on which it lies at -127. A weighted least-squares fit of each decides.
+// 32 elements (a run) get a scale with a sign by a search over 16 grids: the first maps the largest element to -127
+// with the sign changed, the other fifteen are around the grid that maps it to -127. A weighted least-squares fit of each decides.
 // Then the codes are made for the scale that was found; in IQ4_XS for that scale rounded to six bits.
 #include "blocks.hpp"
 #include "codes.hpp"

@@ -35,7 +35,7 @@ constexpr Indices<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15> SIXTEEN;
 // Two bits of sixteen bytes: of part `part` of 256 codes in 64 bytes, where byte l of a half of 128 has elements l, l + 32,
 // l + 64, l + 96.
 template <size_t part>
-WB_INLINE B16 crumbs(const u8* qs) {
+WB_INLINE B16 two_bit_codes(const u8* qs) {
   return (load16(qs + 32 * (part / 8) + 16 * (part % 2)) >> int(2 * (part / 2 % 4))) & splat16(3);
 }
 
@@ -50,7 +50,7 @@ void decode_q2_k(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
     const float d = half(b.d), least = half(b.dmin);
     unrolled(SIXTEEN, [&](auto part) {
       const float scale = d * float(b.scales[part.at] & 15), low = least * float(b.scales[part.at] >> 4);
-      put_scaled_minus(crumbs<part.at>(b.qs), scale, low, dst + 64 * part.at);
+      put_scaled_minus(two_bit_codes<part.at>(b.qs), scale, low, dst + 64 * part.at);
     });
     dst += N * 4;
   }
@@ -74,7 +74,7 @@ void decode_q3_k(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
       // Without its third bit a code is four less: two's complement has these bits on top.
       const B16 bit = splat16(1 << part.at / 2), high = load16(b.hmask + 16 * (part.at % 2)) & bit;
       const B16 less = equal(high, splat16(0)) & splat16(0xFC);
-      put_scaled(crumbs<part.at>(b.qs) | less, d * float(scales[part.at]), dst + 64 * part.at);
+      put_scaled(two_bit_codes<part.at>(b.qs) | less, d * float(scales[part.at]), dst + 64 * part.at);
     });
     dst += N * 4;
   }
@@ -134,7 +134,7 @@ void decode_q6_k(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
     unrolled(SIXTEEN, [&](auto part) {
       constexpr size_t side = part.at / 8, run = part.at / 2 % 4, at = 16 * (part.at % 2);  // run: of the four 32s
       const B16 low = (load16(b.ql + 64 * side + 32 * (run % 2) + at) >> int(4 * (run / 2))) & splat16(15);
-      const B16 codes = (low | (crumbs<part.at>(b.qh) << 4)) - splat16(32);
+      const B16 codes = (low | (two_bit_codes<part.at>(b.qh) << 4)) - splat16(32);
       put_scaled(codes, d * float(b.scales[part.at]), dst + 64 * part.at);
     });
     dst += N * 4;

@@ -3,8 +3,8 @@
 // described in kquants.cpp.
 //
 // Every part of a block gets a scale and a minimum, or a scale with a sign, by a search (search.hpp). Then the parts'
-// scales and minima are rounded to few bits, with weights by a search of their own, and the codes made anew from what was
-// rounded.
+// scales and minima are rounded to few bits, with weights by a second search, and the codes are recomputed from the
+// rounded ones.
 #include "blocks.hpp"
 #include "search.hpp"
 
@@ -121,7 +121,7 @@ WB_INLINE F32 largest(const F32 (&values)[size]) {
 
 // 256 codes of two bits in 64 bytes: byte l of a half of 128 has elements l, l + 32, l + 64, l + 96.
 template <class B>
-WB_INLINE void store_crumbs(const I32* codes, B* dst) {
+WB_INLINE void store_two_bit_codes(const I32* codes, B* dst) {
   I32 bytes[64];
   for (size_t i = 0; i < 64; ++i) {
     const I32* q = codes + i / 32 * 128 + i % 32;
@@ -139,8 +139,8 @@ void encode_q2_k(const u8* src, const u8* weights, Q2_K* dst, Counts& counts) {
   I32 scale[16], minimum[16], packed[16];
   F32 d, dmin;
   if constexpr (S.bounded) {
-    d = search_ladder(most, parts.scales, parts.weights, scale);
-    dmin = search_ladder(most, parts.minima, parts.weights, minimum);
+    d = search_scale(most, parts.scales, parts.weights, scale);
+    dmin = search_scale(most, parts.minima, parts.weights, minimum);
   } else {
     const F32 top = largest(parts.scales), top_minimum = largest(parts.minima), zero = splat(0.0f);
     const I32 some = top > zero, some_minima = top_minimum > zero;
@@ -159,7 +159,7 @@ void encode_q2_k(const u8* src, const u8* weights, Q2_K* dst, Counts& counts) {
     parts.recode(src, part, d_half * to_float(packed[part] & splat(i32(15))), dmin_half * to_float(packed[part] >> 4));
   }
   store_bytes<&Q2_K::scales>(packed, dst);
-  store_crumbs(parts.codes[0], dst);
+  store_two_bit_codes(parts.codes[0], dst);
 }
 
 // Eight scales and minima in twelve bytes (unpack_scales_q4 in kquants.cpp). ORs into whole bytes, as C does it: in range
@@ -182,8 +182,8 @@ void encode_q45_k(const u8* src, const u8* weights, Block* dst, Counts& counts) 
   I32 scale[8], minimum[8], packed[12];
   F32 d, dmin;
   if constexpr (S.bounded) {
-    d = search_ladder(most, parts.scales, parts.weights, scale);
-    dmin = search_ladder(most, parts.minima, parts.weights, minimum);
+    d = search_scale(most, parts.scales, parts.weights, scale);
+    dmin = search_scale(most, parts.minima, parts.weights, minimum);
   } else {
     const F32 top = largest(parts.scales), top_minimum = largest(parts.minima), zero = splat(0.0f);
     d = top / splat(float(most)), dmin = top_minimum / splat(float(most));
@@ -340,7 +340,7 @@ void encode_q3_k(const u8* src, const u8* weights, Q3_K* dst, Counts& counts) {
     }
   }
   store_bytes<&Q3_K::hmask>(high, dst);
-  store_crumbs(codes[0], dst);
+  store_two_bit_codes(codes[0], dst);
 }
 
 // A block of nothing is zeros throughout.

@@ -38,7 +38,7 @@ void decode_q2_0(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
   }
 }
 
-// The 128 magnitudes of an E4M3 scale. `nan`: what its last code stands for; ggml reads 0 (ggml_ue4m3_to_fp32).
+// The 128 magnitudes of an E4M3 scale. `nan`: the value of its last code; ggml reads 0 (ggml_ue4m3_to_fp32).
 struct Magnitudes {
   float v[128];
 };
@@ -184,7 +184,7 @@ void encode_tq2_0(const u8* src, TQ2_0* dst, Counts& counts) {
   store_bytes<&TQ2_0::qs>(bytes, dst);
 }
 
-// Five digits `stride` apart as a fraction of 256, rounded up; a fifth that isn't there is 0. C counts in a byte.
+// Five digits at a distance of `stride` as a fraction of 256, rounded up; a missing fifth digit is 0. C counts in a byte.
 WB_INLINE I32 pack_trits(const F32* x, size_t stride, size_t digits, F32 id) {
   I32 q = splat(i32(0));
   for (size_t k = 0; k < 5; ++k) {

@@ -1,7 +1,7 @@
 // The same codes and parameters laid otherwise: ggml's blocks, which hold both, and the parts that MLX stores, codes as one
-// bit stream (streams.hpp) and beside it a scale, and a bias, for each group. Nothing is quantized again.
+// bit stream (streams.hpp) and separately a scale and a bias for each group. Nothing is quantized again.
 //
-//   type    codes of  groups of   scale           bias       (drawings of the blocks stand beside their decoders)
+//   type    codes of  groups of   scale           bias       (the decoders have drawings of the blocks)
 //   Q1_0    1 bit     128         2 d             -d
 //   Q2_0    2 bits    64          d               -d
 //   Q4_0    4         32          d               -8 d
@@ -50,8 +50,8 @@ WB_INLINE B16 nibbles_of_8(const u8* p) {
   return join(q & low, q >> 4 & low);
 }
 
-// Below, one struct a block type: the bits of a code and the elements with parameters of their own; how far its codes lie
-// from those of the stream, which are never negative. `codes`, `scales` and `biases` take a block apart, `put` fills the
+// Below, one struct per block type: the bits of a code and the elements that share parameters; the offset of its codes
+// from those of the stream, which are never negative. `codes`, `scales` and `biases` split a block, `put` fills the
 // codes of one from sixteen and sixteen more.
 
 // Of the blocks of 32, those whose value is d * (code - zero).
@@ -64,7 +64,7 @@ WB_INLINE void offset_bias(const B& b, int zero, u8* biases) {
   store(biases, 0, u16(narrow_f16(bit_cast<u32>(half(b.d) * float(-zero)))));
 }
 
-// Nibbles, with a fifth bit (qh) and a minimum (m) where the block has them.
+// Nibbles, with a fifth bit (qh) and a minimum (m) if the block has them.
 template <class B>
 struct NibbleRegroup {
   using Block = B;
@@ -140,7 +140,7 @@ struct TernaryRegroup {
   }
 };
 
-// Two runs of 32 bytes of four codes, 32 apart.
+// Two runs of 32 bytes with four codes each; a byte's codes belong to every 32nd element.
 struct TQ2_0_Regroup : TernaryRegroup<TQ2_0> {
   static void codes(const TQ2_0& b, u8* stream) {
     for (size_t run = 0; run < 64; run += 32)

@@ -41,7 +41,7 @@ constexpr size_t RUN = 1024;  // elements that are scaled while the cache still 
 
 WB_INLINE float negative_of(float x) { return bit_cast<float>(bit_cast<u32>(x) ^ 0x80000000u); }
 
-// What the rules are told of a run: its zero point, and of whole numbers how many bits they have.
+// The parameters of a run for the rules: its zero point, and the bits of integer codes.
 struct Run {
   float zero, half, top;
 };

@@ -1,4 +1,4 @@
-// What stands in a run of numbers: NaN, Inf, the smallest and the largest finite value, and how often which bits.
+// Statistics of a run of numbers: NaN, Inf, the smallest and the largest finite value, and counts of bit patterns.
 #include "floats.hpp"
 #include "lanes.hpp"
 
@@ -48,8 +48,8 @@ WB_INLINE void add(u8* out, u32 pattern, u64 low) {
   store(out, pattern, load<u64>(out, pattern) + (u64(1) << COUNT_SHIFT) + low);
 }
 
-// By the upper half of an f32. Every NaN counts as one; what is smaller than any upper half that isn't zero counts at
-// a pattern that only NaNs have, so that zeros stay apart.
+// By the upper half of an f32. Every NaN counts as one pattern. Values whose upper half is zero, other than zero, count
+// at a pattern that only NaNs have, so that zeros have their own counter.
 void f32_patterns(const u8* f32, size_t n, u8* out) {
   for (size_t i = 0; i < n; ++i) {
     const u32 bits = load<u32>(f32, i), a = bits & F32_ABS;

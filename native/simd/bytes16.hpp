@@ -1,4 +1,4 @@
-// Sixteen bytes in a register, and the sixteen floats that they are. Decoders take codes apart here and never lay them
+// Sixteen bytes in a register, and as sixteen floats. Decoders take codes apart here and never lay them
 // down in between: a vector that is read back out of smaller stores waits for all of them.
 #pragma once
 
@@ -120,7 +120,7 @@ WB_INLINE void put_scaled_plus(B16 codes, float scale, float low, u8* dst) {
   for (int k = 0; k < 16 / W; ++k) store(dst, size_t(k), to_float(q.v[k]) * splat(scale) + splat(low));
 }
 
-// scale * magnitude, and its sign changed where a byte's top bit is set: that of a NaN too.
+// scale * magnitude, negated if a byte's top bit is set, including a NaN.
 WB_INLINE void put_signed(B16 magnitudes, B16 signs, float scale, u8* dst) {
   const Sixteen q = widened(magnitudes), minus = widened(signs);
   for (int k = 0; k < 16 / W; ++k) {

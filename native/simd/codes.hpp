@@ -12,7 +12,7 @@ constexpr i8 IQ4_VALUES[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 
 // Twice the values of FP4 E2M1 (OCP MX). ggml's table is of integers: code 8 is 0 and not -0.
 constexpr i8 FP4_VALUES[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
-// Sixteen places in a table to what stands there. (The baseline has no instruction for it: see decode_nibbles.)
+// Looks up sixteen indices in a table. (The baseline has no instruction for it: see decode_nibbles.)
 #if WB_LANES > 4
 WB_INLINE B16 look_up(B16 places, const i8 (&values)[16]) {
   const B16 table = load<B16>(reinterpret_cast<const u8*>(values));

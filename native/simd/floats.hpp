@@ -12,8 +12,8 @@ constexpr u32 F32_QUIET = 0x00400000;
 constexpr u32 F32_ABS = 0x7FFFFFFF;
 
 // A small float: sign, `exponent` bits biased by `bias`, `mantissa` bits. `top` is the largest finite magnitude,
-// `over` what a finite value beyond it (and an infinity) becomes, `nan` the NaN that is written. Where `unsigned_zero`,
-// there is no -0: its pattern is the one NaN.
+// `over` the result of a finite value beyond it (and of an infinity), `nan` the NaN that is written. With `unsigned_zero`
+// there is no -0: its pattern is the only NaN.
 struct Small {
   int exponent, mantissa, bias;
   u32 top, over, nan;
@@ -32,7 +32,7 @@ constexpr Small SPEC_F8_E5M2FNUZ  = {   5,  2,  16,   0x7F,   0x80,   0x80, true
 constexpr u32 width(const Small& s) { return u32(1 + s.exponent + s.mantissa); }
 
 // f32 bits -> small float, round to nearest even.
-//  normal:   add half of the last kept place (less one where that is even), drop the rest, shift the bias;
+//  normal:   add half of the last kept place (less one if that is even), drop the rest, shift the bias;
 //  denormal: add the power of two whose last place is the smallest denormal; the hardware rounds to even.
 template <const Small& S>
 WB_INLINE u32 narrow(u32 bits) {

@@ -1,4 +1,4 @@
-// WB_LANES numbers side by side. Every lane does what the scalar algorithm does, in its order, so a result does not
+// WB_LANES numbers in parallel. Every lane does what the scalar algorithm does, in its order, so a result does not
 // depend on how many lanes there are: this is what makes the levels agree bit for bit (see README.md).
 #pragma once
 
@@ -22,7 +22,7 @@ typedef float F32 __attribute__((vector_size(4 * WB_LANES)));
 typedef i32 I32 __attribute__((vector_size(4 * WB_LANES)));
 typedef u32 U32 __attribute__((vector_size(4 * WB_LANES)));
 
-// `mask` has all bits of a lane set or none: what a comparison gives.
+// `mask` has all bits of a lane set or none, like the result of a comparison.
 template <class V>
 WB_INLINE V select(I32 mask, V yes, V no) {
   return mask ? yes : no;
@@ -115,7 +115,7 @@ WB_INLINE F32 permute(F32 x, I32 index) {
 #endif
 }
 
-// Eight numbers of which an index chooses by its lowest three bits.
+// Chooses among eight numbers by the lowest three bits of an index.
 struct Eight {
   F32 v[W > 8 ? 1 : 8 / W];
 };
@@ -164,7 +164,7 @@ WB_INLINE u32 lane_bits(I32 mask) {
 #endif
 }
 
-// Where the lowest one stands in bits that have one.
+// The position of the lowest set bit.
 WB_INLINE int lowest_bit(u32 bits) {
 #if defined(_MSC_VER) && !defined(__clang__)
   unsigned long at;

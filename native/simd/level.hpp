@@ -34,7 +34,7 @@ WB_KERNELS(WB_DECLARE)
 #undef WB_DECLARE
 
 // Encoders in another file than their type's decoder: those with and without weights, and those that need weights or whose
-// other way stands beside the decoder.
+// other way is next to the decoder.
 #define WB_WEIGHTED_ENCODER(name) void name##_encode_weighted(const WeightedRows& rows, u8* dst, Counts&);
 #define WB_ENCODERS(name)                                         \
   void name##_encode(const u8* src, u8* dst, size_t n, Counts&); \

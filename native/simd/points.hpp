@@ -25,7 +25,7 @@ struct Shape {
   static constexpr i32 mask = (1 << bits) - 1;
 };
 
-// Sums of terms, of which a point's coordinates choose, for W packed points.
+// Sums of terms that a point's coordinates choose, for W packed points.
 template <class S>
 WB_INLINE F32 sums_of(const Eight (&terms)[S::size], const u16* points) {
   const I32 packed = load_u16(reinterpret_cast<const u8*>(points));
@@ -34,7 +34,7 @@ WB_INLINE F32 sums_of(const Eight (&terms)[S::size], const u16* points) {
   return sum;
 }
 
-// Which of `count` packed points is nearest to x: the least sum of w * (point - x)^2, of equals the first; -1 where no sum
+// The index of the packed point nearest to x, of `count`: the least sum of w * (point - x)^2, of equals the first; -1 if no sum
 // is a finite number. Coordinate j is at x[j * W] (so a lane of columns can be named); `values` are those of a coordinate.
 template <class S>
 WB_INLINE i32 nearest_point(const float* x, const float* w, const Eight& values, const u16* points, i32 count) {

@@ -3,7 +3,7 @@
 //
 //     search_signed    make_qx_quants     a scale with a sign; codes around zero
 //     search_ranges    make_qkx2_quants, make_qkx3_quants    a scale and a minimum
-//     search_ladder    make_qp_quants     a scale of numbers that aren't negative: the scales and minima themselves
+//     search_scale    make_qp_quants     a scale of numbers that aren't negative: the scales and minima themselves
 //     search_steps     make_q3_quants     a scale with a sign, code by code
 //
 // A grid's codes follow from its step: only the best step is kept, and its codes are made once more at the end. While
@@ -181,7 +181,7 @@ struct Range {
   F32 low, high, sum_w, sum_x;  // low of the elements, and at most 0
   F32 scale, minimum, error;           // the best grid's
   F32 step, from;                      // of the best grid's codes: nearest(step * (x - from))
-  I32 found;                           // where it isn't the plain grid
+  I32 found;                           // for grids other than the plain one
 };
 
 // One grid: codes, the least squares of scale and minimum for them, their error.
@@ -288,7 +288,7 @@ struct Sums {
 
 // `size` numbers that are not negative and their weights: the scale, and codes up to `top` as the bytes they are kept in.
 template <int size>
-F32 search_ladder(i32 top, const F32 (&x)[size], const F32 (&w)[size], I32 (&codes)[size]) {
+F32 search_scale(i32 top, const F32 (&x)[size], const F32 (&w)[size], I32 (&codes)[size]) {
   F32 most = splat(0.0f), least = splat(0.0f);
   for (int i = 0; i < size; ++i) most = select(most > x[i], most, x[i]);
   const I32 nothing = most < splat(NOTHING), byte = splat(i32(255));

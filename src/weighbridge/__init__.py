@@ -10,6 +10,8 @@ Look. Each function gives a report, a dataclass; `bool(report)` is whether all i
     wb.anatomy(path)        every byte                     wb.explain(path)  a pickle, step by step
     wb.fit(path)            whether it fits on a device    wb.choose(path)   format, type and commands
     wb.view(path)           a page in a browser            wb.prove(a, b)    whether both are the same model
+    wb.stats(path)          statistics of the values       wb.ls()           the models of this machine
+    wb.get("FILE::TENSOR")  one tensor as an array
 
 Read. Any format, lazily: names to tensors.
 
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from weighbridge.api.editing import edit, plan_edit
     from weighbridge.api.fetching import fetch, plan_fetch
     from weighbridge.api.loading import from_pretrained, load
+    from weighbridge.api.looking import get, ls, stats
     from weighbridge.api.objects import Model, Tensor, open
     from weighbridge.api.provider import provider
     from weighbridge.api.saving import plan_save, save
@@ -76,21 +79,22 @@ if TYPE_CHECKING:
         HfOptions,
         MlxOptions,
         NumpyOptions,
+        QuantizeOptions,
         SafetensorsOptions,
         SchemeOptions,
         TorchFolderOptions,
         TorchOptions,
         WriteOptions,
     )
-    from weighbridge.conversion.plan.model import Loss, Move, Plan
+    from weighbridge.conversion.plan.model import Plan
     from weighbridge.conversion.quantize.imatrix_report import inspect_imatrix
-    from weighbridge.conversion.quantize.inputs import QuantizeOptions
-    from weighbridge.conversion.result import Result
+    from weighbridge.conversion.result import Loss, Move, Result
     from weighbridge.fitting.report import FitReport, fit
-    from weighbridge.models.checkpoint import SourceOptions
+    from weighbridge.models.model import SourceOptions
     from weighbridge.page.viewing import ServedPage, export_view, view, widget
     from weighbridge.reports.anatomy import anatomy
-    from weighbridge.reports.diff.report import DiffReport, diff
+    from weighbridge.reports.diff.model import DiffReport
+    from weighbridge.reports.diff.report import diff
     from weighbridge.reports.explain import explain
     from weighbridge.reports.hash.digests import HashReport, hash
     from weighbridge.reports.identify import identify
@@ -111,11 +115,11 @@ __all__ = [
     "QuantizeOptions", "Result", "SafetensorsOptions", "ScanReport", "SchemeOptions", "ServedPage", "ShipPlan",
     "ShipReport", "SourceOptions", "Tensor", "TorchFolderOptions", "TorchOptions", "VerifyReport", "WriteOptions",
     "__version__", "anatomy", "choose", "compare_quantized", "convert", "diff", "edit", "errors", "explain",
-    "export_view", "fetch", "fit", "from_pretrained", "hash", "identify", "inspect", "inspect_imatrix", "load",
-    "load_checkpoint", "merge", "open", "plan_convert", "plan_edit", "plan_fetch", "plan_merge", "plan_quantize",
+    "export_view", "fetch", "fit", "from_pretrained", "get", "hash", "identify", "inspect", "inspect_imatrix", "load",
+    "load_checkpoint", "ls", "merge", "open", "plan_convert", "plan_edit", "plan_fetch", "plan_merge", "plan_quantize",
     "plan_rename", "plan_save", "plan_ship", "plan_slice", "plan_split", "plan_strip", "prove", "provider",
-    "quantize", "rename", "save", "save_checkpoint", "scan", "ship", "slice", "split", "strip", "verify", "view",
-    "widget",
+    "quantize", "rename", "save", "save_checkpoint", "scan", "ship", "slice", "split", "stats", "strip", "verify",
+    "view", "widget",
 ]  # fmt: skip
 
 # Module -> the public names in it.
@@ -124,6 +128,7 @@ _MODULES: Final = {
     "api.editing": "edit plan_edit",
     "api.fetching": "fetch plan_fetch",
     "api.loading": "from_pretrained load",
+    "api.looking": "get ls stats",
     "api.objects": "Model Tensor open",
     "api.provider": "provider",
     "api.saving": "plan_save save",
@@ -132,18 +137,18 @@ _MODULES: Final = {
     "api.writing": "convert merge plan_convert plan_merge plan_quantize plan_rename plan_slice plan_split plan_strip "
     "quantize rename slice split strip",
     "conversion.options": "AdapterOptions CheckpointOptions GgufOptions HfOptions MlxOptions NumpyOptions "
-    "SafetensorsOptions SchemeOptions TorchFolderOptions TorchOptions WriteOptions",
-    "conversion.plan.model": "Loss Move Plan",
+    "QuantizeOptions SafetensorsOptions SchemeOptions TorchFolderOptions TorchOptions WriteOptions",
+    "conversion.plan.model": "Plan",
     "conversion.quantize.imatrix_report": "inspect_imatrix",
-    "conversion.quantize.inputs": "QuantizeOptions",
-    "conversion.result": "Result",
-    "models.checkpoint": "SourceOptions",
+    "conversion.result": "Loss Move Result",
+    "models.model": "SourceOptions",
     "fitting.report": "FitReport fit",
     "shipping.choose": "Choice choose",
     "shipping.plan": "ShipPlan ShipReport",
     "shipping.ship": "plan_ship ship",
     "reports.anatomy": "anatomy",
-    "reports.diff.report": "DiffReport diff",
+    "reports.diff.model": "DiffReport",
+    "reports.diff.report": "diff",
     "reports.explain": "explain",
     "reports.hash.digests": "HashReport hash",
     "reports.identify": "identify",

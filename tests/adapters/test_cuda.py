@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.adapters.memory_device import MemoryDevice
 from tests.adapters.torch_double import Torch
 
 import weighbridge as wb
 from weighbridge.adapters import cuda
 from weighbridge.adapters.cuda import CudaDevice, devices_of, to_devices
-from weighbridge.adapters.streaming import MemoryDevice, TensorRead, stream
+from weighbridge.adapters.streaming import TensorRead, stream
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.io.page_cache import BLOCK
 

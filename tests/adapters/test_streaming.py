@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.adapters import memory_device
+from tests.adapters.memory_device import MemoryDevice
 
 import weighbridge as wb
-from weighbridge.adapters import streaming
-from weighbridge.adapters.streaming import MemoryDevice, TensorRead, read_of, stream
+from weighbridge.adapters.streaming import TensorRead, read_of, stream
 from weighbridge.base.errors import FormatError
 from weighbridge.io.page_cache import BLOCK, DirectReader, resident_share
 
@@ -81,7 +82,7 @@ class Watched(MemoryDevice):
             with self.lock:
                 self.busy.discard(address)
 
-        return streaming._Done(self._engine.submit(work))
+        return memory_device._Done(self._engine.submit(work))
 
 
 def test_no_slot_is_filled_while_it_is_copied(files: list[Path]) -> None:
@@ -96,7 +97,7 @@ def test_no_slot_is_filled_while_it_is_copied(files: list[Path]) -> None:
 
 def test_a_broken_ring_is_seen(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """A ring that doesn't wait for its copies overwrites them: the test above would fail."""
-    monkeypatch.setattr(streaming._Done, "wait", lambda self: None)
+    monkeypatch.setattr(memory_device._Done, "wait", lambda self: None)
     device = Watched(0.002)
     stream(reads_of(files), device, slots=1, slot_bytes=20_000, readers=4, direct=False)
     assert device.clashes

@@ -246,7 +246,7 @@ def test_a_gguf_becomes_a_folder_of_its_config_and_tokenizer(vllm: StandIn, spok
     words = pytest.importorskip("tokenizers", reason=NOTHING).Tokenizer.from_file(str(folder / "tokenizer.json"))
     assert [words.id_to_token(n) for n in range(len(tokens))] == list(tokens)
     assert vocabularies.CHAT_TEMPLATE in {file.read_text() for file in folder.glob("chat_template*")}
-    assert any("taken to be LlamaForCausalLM" in line for line in vllm.warned)
+    assert any("assuming the class LlamaForCausalLM" in line for line in vllm.warned)
     loader = vllm.loaders[plugin.NAME](SimpleNamespace(model_loader_extra_config={}))
     named = {"model": str(folder), "model_weights": str(spoken), "dtype": torch.bfloat16, "quantization": None}
     loader.load_weights(model := Model(), SimpleNamespace(**named))
@@ -271,7 +271,7 @@ def test_a_file_takes_the_folder_that_it_lies_in(vllm: StandIn, forms: Mapping[s
         assert (config["model"], config["model_weights"]) == (str(forms[form]), str(forms[form] / file))
         assert (config["load_format"], config["config_format"]) == ("weighbridge", config_format)
     shutil.copy(forms["hf"] / "model.safetensors", alone := tmp_path / "alone.safetensors")
-    with pytest.raises(UsageError, match=r"no config\.json lies beside"):
+    with pytest.raises(UsageError, match=r"needs a config\.json next to"):
         engine(vllm, alone)
 
 
@@ -314,7 +314,7 @@ def test_a_second_registration_replaces_the_first(vllm: StandIn, forms: Mapping[
 
 
 def test_an_incomplete_checkpoint_is_an_error(vllm: StandIn, forms: Mapping[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match=r"lacks 1 weights of the model: model\.other\.weight"):
+    with pytest.raises(FormatError, match=r"lacks 1 weight of the model: model\.other\.weight"):
         load(vllm, forms["hf"], model=Model([*llama_tensors(), "model.other.weight", "attn.k_scale"]))
     with pytest.raises(UsageError, match="no loader option is called weihgts"):
         load(vllm, forms["hf"], weihgts="x")

@@ -340,7 +340,7 @@ def test_pages_of_a_view_are_mapped_before_they_are_touched(
         view = source.map(private)
         assert resident(mapped_file) == 0
         monkeypatch.setattr(source_module, "_is_cached", lambda *_: False)
-        source.advise_behind([(5, MIB // 2)], prefetch._populating(view))
+        source.advise_behind([(5, MIB // 2)], prefetch._page_loader(view))
         for thread in (t for t in threading.enumerate() if t not in before):
             thread.join(60)
     assert resident(mapped_file) >= MIB // 2
@@ -349,7 +349,7 @@ def test_pages_of_a_view_are_mapped_before_they_are_touched(
 
 def test_mapping_ahead_ends_where_the_file_does(mapped_file: Path) -> None:
     with FileSource(mapped_file) as source:
-        fetch = prefetch._populating(source.map())
+        fetch = prefetch._page_loader(source.map())
         assert not fetch(MIB, 1)  # beyond the mapping
         os.truncate(mapped_file, mmap.PAGESIZE)
         assert not fetch(0, MIB)  # and no signal
@@ -375,7 +375,7 @@ def test_what_is_computed_is_not_mapped(kind: str, folder: Path, monkeypatch: py
         seen.append((bool(ranges), readonly))
 
     monkeypatch.setattr(FileSource, "advise_behind", note)
-    monkeypatch.setattr(prefetch, "_populating", lambda view: view.readonly)
+    monkeypatch.setattr(prefetch, "_page_loader", lambda view: view.readonly)
     with wb.open(folder) as model:
         if kind == "bf16":
             prefetch.prefetch_behind([nodes.as_node(model[name].node, BF16) for name in model], private=True)

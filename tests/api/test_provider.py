@@ -255,18 +255,18 @@ def test_notebook_output_escapes_names(tmp_path: Path) -> None:
     html += wb.inspect(tmp_path / "x.safetensors")._repr_html_()
     assert "<script>" not in html
     assert "&lt;script&gt;" in html
-    assert "1 tensors" in html
-    assert repr(model).endswith("1 tensors>")
+    assert "1 tensor" in html
+    assert repr(model).endswith("1 tensor>")
 
 
 def test_a_notebook_shows_the_shares_of_the_page(tmp_path: Path) -> None:
     """Types and parts of the summary panel, the folded tree of the tensors panel."""
     from tests.page.samples import llama
 
-    from weighbridge.reports.view.summary import summary
+    from weighbridge.reports.summary import summary
 
     with wb.open(llama(tmp_path / "m")) as model:
-        html, found = model._repr_html_(), summary(model.checkpoint)
+        html, found = model._repr_html_(), summary(model.source)
     for row in (*found.dtypes, *(part.part for part in found.parts)):
         assert f"{row.name} {row.nbytes / found.report.tensor_nbytes:.1%}" in html
     assert "<code>0-2</code> <b>× 3</b>" in html

@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from tests import system
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "weighbridge"
 
@@ -93,10 +95,9 @@ def calls(path: Path) -> tuple[tuple[ast.Call, str], ...]:
 
 def tracked() -> list[Path]:
     """Files of the repository, committed or about to be; all there are in a source archive, which has no git."""
-    found = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, check=False
-    )
-    if found.returncode == 0 and found.stdout:
+    listing = ["git", "ls-files", "-co", "--exclude-standard", "-z"]
+    found = subprocess.run(listing, cwd=ROOT, capture_output=True, check=False) if system.program("git") else None
+    if found and found.returncode == 0 and found.stdout:
         return [p for name in found.stdout.decode().split("\0") if name and (p := ROOT / name).is_file()]
     skip = {".git", ".venv", "build", "dist"}
     return [p for p in ROOT.rglob("*") if p.is_file() and not skip & set(p.relative_to(ROOT).parts)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import shlex
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -14,7 +14,7 @@ import pytest
 from tests.architecture import house
 
 from weighbridge import __version__
-from weighbridge.cli.main import BY_NAME, COMMANDS, cli, load
+from weighbridge.cli.main import BY_NAME, COMMANDS, load
 
 DOCS = house.ROOT / "docs"
 PAGES = sorted([*house.ROOT.glob("*.md"), *DOCS.glob("*.md")])
@@ -53,6 +53,27 @@ def test_every_command_is_shown_in_a_guide_or_the_readme() -> None:
     assert [r.name for r in COMMANDS if f"wb {r.name}" not in pages and r.name != "completion"] == []
 
 
+def leaves() -> Iterator[tuple[str, str, click.Command]]:
+    """Section, name and command; of a group those in it."""
+    for row in COMMANDS:
+        command = load(row)
+        inner = command.commands if isinstance(command, click.Group) else {"": command}
+        yield from ((row.section, f"{row.name} {name}".strip(), one) for name, one in inner.items())
+
+
+def lacking(option: str, sections: Sequence[str]) -> list[str]:
+    return [n for section, n, one in leaves() if section in sections and all(option not in p.opts for p in one.params)]
+
+
+def test_every_command_takes_what_the_readme_says() -> None:
+    """`--json` all, `--dry-run` all that make or change a model (`wb plan` is the dry run), `--overwrite` with them."""
+    assert lacking("--json", ("Look", "Change", "Other")) == []
+    assert lacking("--dry-run", ("Change",)) == ["plan"]
+    assert lacking("--overwrite", ("Change",)) == ["dedupe"]  # which replaces nothing
+    assert "fleet convert" not in lacking("--dry-run", ("Other",))
+    assert "get" not in lacking("--dry-run", ("Look",))
+
+
 def test_aliases_are_unique() -> None:
     assert len(BY_NAME) == sum(1 + len(r.aliases) for r in COMMANDS)
 
@@ -71,32 +92,6 @@ def test_generated_pages_are_up_to_date() -> None:
     pages = generator().PAGES  # type: ignore[attr-defined]
     stale = [n for n, make in pages.items() if text(DOCS / n) != "\n".join(make()).rstrip() + "\n"]
     assert stale == [], "run `make docs`"
-
-
-def shown() -> list[tuple[str, str]]:
-    """Every `wb ...` in a code block of a page, and in the examples of the commands."""
-    found = []
-    for page in PAGES:
-        blocks = re.findall(r"^```(?:sh|bash)?\n(.*?)^```", text(page), re.DOTALL | re.MULTILINE)
-        spans = re.findall(r"`(wb [^`\n]+)`", text(page))
-        lines = [line for block in blocks for line in block.splitlines()] + spans
-        found += [(page.name, line.partition(" #")[0].strip()) for line in lines if line.startswith("wb ")]
-    for row in COMMANDS:
-        lines = (load(row).epilog or "").splitlines()
-        found += [(row.name, line.strip()) for line in lines if line.strip().startswith("wb ")]
-    placeholders = re.compile(r"COMMAND|OPTIONS|SRC DST|\.\.\.")
-    return sorted({(where, line) for where, line in found if not placeholders.search(line)})
-
-
-@pytest.mark.parametrize(("where", "line"), shown(), ids=lambda x: str(x)[:60])
-def test_command_lines_that_are_shown_are_taken(where: str, line: str) -> None:
-    words = shlex.split(re.split(r" [|>]", line)[0])[1:]
-    if words == ["--help"]:
-        return
-    assert words[0] in BY_NAME, f"{where}: {line}"
-    command = load(BY_NAME[words[0]])
-    if len(words) > 1 and words[1:] != ["--help"]:  # a bare `wb convert` in running text names the command
-        command.make_context(words[0], words[1:], parent=click.Context(cli))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

@@ -15,10 +15,11 @@ from weighbridge.models.arch.registry import families
 # Words that are also something else: `llama` of llama.cpp and of old GGML files, tokenizer models of GGUF (gpt2, bert,
 # t5, gemma4, plamo2) and pre-tokenizers, types of quantization, the heads of names by which files are guessed.
 GENERIC = frozenset({"llama", "gpt2", "bert", "t5", "gemma4", "plamo2", "plamo3", "gpt-oss", "gpt_oss", "mistral"})
-# Modules that show examples, know formats by the models that brought them, or name tokenizers.
+# Modules that hold the rules of one family each, show examples, know formats by the models that brought them, or name
+# tokenizers.
 EXAMPLES = (
     "cli/commands/arch", "cli/commands/slice", "containers/sniff/tensor_names",
-    "models/tokenizer/hf/lattice", "models/tokenizer/pretokenizer",
+    "models/arch/rules/", "models/tokenizer/hf/lattice", "models/tokenizer/pretokenizer",
     "packings/read/ggml", "reports/inspect/model_info", "reports/verify/model",
 )  # fmt: skip
 

@@ -69,6 +69,11 @@ def test_a_look_at_headers_loads_no_numpy(files: list[Path], command: str) -> No
         assert not after_command(command, str(path)) & set(HEAVY), f"wb {command} {path.name}"
 
 
+def test_a_scan_loads_the_readers_of_texts_for_texts_only(files: list[Path]) -> None:
+    for path in files:
+        assert not after_command("scan", str(path)) & {"jinja2", "yaml"}, path.name
+
+
 def test_json_loads_no_rich(files: list[Path]) -> None:
     assert "rich" not in after_command("inspect", str(files[0]), "--json")
 

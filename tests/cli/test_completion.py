@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -12,14 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from tests import system
 
 pty = pytest.importorskip("pty", reason="no terminals to drive on this system")
 
-# Shell -> how it is started, and what makes it complete `wb`.
+# Shell -> its options, and what makes it complete `wb`.
 SHELLS = {
-    "bash": (["bash", "--norc", "--noprofile", "-i"], "source <(wb completion bash)"),
-    "zsh": (["zsh", "-f", "-i"], "autoload -Uz compinit; compinit -u -d ./dump; source <(wb completion zsh)"),
-    "fish": (["fish", "--no-config", "-i"], "wb completion fish | source"),
+    "bash": (["--norc", "--noprofile", "-i"], "source <(wb completion bash)"),
+    "zsh": (["-f", "-i"], "autoload -Uz compinit; compinit -u -d ./dump; source <(wb completion zsh)"),
+    "fish": (["--no-config", "-i"], "wb completion fish | source"),
 }
 # What is typed before a tab -> what must appear.
 TYPED = {
@@ -30,6 +30,7 @@ TYPED = {
     "wb hash --manifest onl": "only.safetensors",
     "wb convert only.safetensors o.npz --dtype bf": "bf16",
     "wb quantize only.safetensors o.gguf IQ4_X": "IQ4_XS",
+    "wb fit only.safetensors --device rtx409": "rtx4090",
     "wb convert only.safetensors o --to saf": "--to safetensors",
 }
 
@@ -45,19 +46,21 @@ def read(terminal: int, until: str, seconds: float) -> str:
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_shell_completes(shell: str, tmp_path: Path) -> None:
-    argv, load = SHELLS[shell]
-    if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed: its completion isn't tested")
+    (options, load), program = SHELLS[shell], system.require(shell)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    if shutil.which("wb", path=path) is None:
-        pytest.skip("wb isn't installed beside this Python: completion isn't tested")
+    if not Path(sys.executable).with_name("wb").exists():
+        pytest.skip("NOT CHECKED: wb isn't installed beside this Python")
     save_file(
         {n: np.ones(2, np.float32) for n in ("lm_head.weight", "model.norm.weight")}, tmp_path / "only.safetensors"
     )
     child, terminal = pty.fork()
     if child == 0:
         os.chdir(tmp_path)
-        os.execvpe(argv[0], argv, {**os.environ, "TERM": "xterm", "PS1": "$ ", "PATH": path, "HOME": str(tmp_path)})
+        os.execve(
+            program,
+            [shell, *options],
+            {**os.environ, "TERM": "xterm", "PS1": "$ ", "PATH": path, "HOME": str(tmp_path)},
+        )
     try:
         os.write(terminal, f"{load}; echo rea''dy\n".encode())
         assert "ready" in read(terminal, "ready\r\n", 60)

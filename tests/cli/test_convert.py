@@ -16,7 +16,7 @@ from tests.reports.bad_packings import BAD
 
 from weighbridge.cli.main import main
 from weighbridge.cli.views import plan as plans
-from weighbridge.conversion.plan.model import Loss
+from weighbridge.conversion.result import Loss
 
 
 @pytest.fixture
@@ -98,7 +98,6 @@ def test_every_option_reaches_the_library(source: Path, monkeypatch: pytest.Monk
         dtype="q8_0",
         max_shard_size=2 * 10**9,
         max_shard_tensors=7,
-        parents=False,
         pre="qwen2",
         tokenizer=False,
         name="Tiny",
@@ -108,14 +107,12 @@ def test_every_option_reaches_the_library(source: Path, monkeypatch: pytest.Monk
         overwrite=True,
         replace_folder=True,
         jobs=3,
-        resume=False,
-        allow_expand=False,
     )
 
 
 def test_split_and_merge_are_inverse(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, back = source.with_name("shards"), source.with_name("back.safetensors")
-    assert main(["split", str(source), str(folder), "--max-tensors", "1"]) == 0
+    assert main(["split", str(source), str(folder), "--max-shard-tensors", "1"]) == 0
     assert len(list(folder.glob("*.safetensors"))) == 4
     assert (folder / "model.safetensors.index.json").exists()
     assert tensors(folder) == tensors(source)
@@ -141,7 +138,7 @@ def test_a_gguf_is_split_into_ggufs(source: Path) -> None:
     for at, piece in plan.pieces:
         data[at : at + len(piece)] = piece
     whole.write_bytes(data)
-    assert main(["split", str(whole), str(folder), "--max-tensors", "2"]) == 0
+    assert main(["split", str(whole), str(folder), "--max-shard-tensors", "2"]) == 0
     assert sorted(p.name for p in folder.iterdir()) == ["shards-00001-of-00002.gguf", "shards-00002-of-00002.gguf"]
     assert main(["merge", str(folder / "shards-00002-of-00002.gguf"), str(back)]) == 0
     assert back.read_bytes() == whole.read_bytes()

@@ -114,7 +114,7 @@ def test_a_command_returns_its_code(value: int | None, code: int, command: Calla
         (["convert", "a"], 2, "no target"),
         (["convert", "a", "b", "--max-shard-size", "5 apples"], 2, "is not a size"),
         (["convert", "a", "b", "-o", "c"], 2, "two targets"),
-        (["split", "a", "b"], 2, "--max-size"),
+        (["split", "a", "b"], 2, "--max-shard-size"),
         (["inspect", "/nonexistent/model"], 2, "/nonexistent/model"),
     ],
 )

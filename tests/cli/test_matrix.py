@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +27,7 @@ from weighbridge.cli.main import COMMANDS, common_options, load, main
 USES: Mapping[str, Sequence[str]] = {
     "identify": ["FOLDER", "GGUF"],
     "inspect": ["FOLDER", "GGUF", "ST", "ST::a", "GGUF --tensors", "GGUF --tree", "GGUF --metadata", "IMATRIX"],
-    "anatomy": ["ST", "GGUF --map", "ST::a", "ST --at 10", "GGUF --range 0:64", "ST::a --block 0"],
+    "anatomy": ["ST", "GGUF --map", "ST::a", "ST --at 10", "GGUF --end 64", "ST::a --block 0"],
     "explain": ["PT", "PT --calls", "PT --all"],
     "get": ["ST::a", "ST::a -o OUT.npy", "ST::a -o OUT.pt", "ST::a --raw -o OUT.bin", "GGUF::output.weight -o -"],
     "stats": ["FOLDER", "GGUF::output.weight", "ST::a"],
@@ -39,7 +39,7 @@ USES: Mapping[str, Sequence[str]] = {
                 "FOLDER OUT.gguf --dtype q4_0", "PT OUT.safetensors"],
     "quantize": ["FOLDER OUT.gguf Q4_0", "GGUF OUT.gguf Q4_0", "FOLDER OUT.gguf --target-bpw 6"],
     "plan": ["ST OUT.npz"],
-    "split": ["FOLDER OUT --max-tensors 5", "GGUF OUT --max-tensors 1", "FOLDER OUT --tp 2"],
+    "split": ["FOLDER OUT --max-shard-tensors 5", "GGUF OUT --max-shard-tensors 1", "FOLDER OUT --tp 2"],
     "merge": ["FOLDER OUT.safetensors", "GGUF OUT.gguf"],
     "strip": ["PT OUT.safetensors", "PT OUT.pt"],
     "rename": ["ST", "ST OUT.safetensors --add-prefix x.", "GGUF OUT.safetensors --to-names canonical"],
@@ -49,7 +49,7 @@ USES: Mapping[str, Sequence[str]] = {
     "ls": ["MODELS"],
     "du": ["MODELS"],
     "prove": ["FOLDER GGUF --no-run"],
-    "fleet scan": ["ST --to OUT", "ST --to OUT --dry-run"],
+    "fleet scan": ["ST -o OUT", "ST -o OUT --dry-run"],
     "choose": ["FOLDER --device rtx4090 --trusted", "--device rtx4090 --trusted"],
     "completion": ["bash"],
     "dedupe": ["TWINS --dry-run"],
@@ -68,11 +68,14 @@ USES: Mapping[str, Sequence[str]] = {
 # Option -> a value that makes a difference wherever it applies; flags need none.
 VALUES: Mapping[str, str] = {
     "--filter": "rank=1", "--include": "*a*|no", "--exclude": "*a*|x*", "--sort": "name:desc", "--limit": "0",
-    "--model": "FOLDER", "--at": "20", "--range": "3:9", "--kind": "tensor", "--bytes": "3", "--member": "nothing",
+    "--model": "FOLDER", "--at": "20", "--start": "20", "--end": "9", "--kind": "tensor", "--head": "3",
+    "--member": "nothing",
     "--output": "OUT.x", "--slice": "[0:1]", "--dtype": "bf16|f32|f16", "--fail-on": "info", "--names": "stored",
     "--tolerance": "9", "--html": "OUT2.html", "--sarif": "OUT2.sarif", "--algo": "md5", "--manifest": "OUT2.json",
-    "--arch-file": "TABLE", "--jobs": "1", "--max-memory": "999MB", "--to": "torch|npz", "--max-shard-size": "1",
-    "--max-shard-tensors": "1", "--max-size": "1", "--max-tensors": "2", "--inexact": "refuse", "--lora": "ADAPTER",
+    "--endian": "big", "--generic": "mine",
+    "--arch-file": "TABLE", "--config": "TABLE", "--jobs": "1", "--max-memory": "999MB", "--to": "torch|npz",
+    "--max-shard-size": "1",
+    "--max-shard-tensors": "2", "--inexact": "refuse", "--lora": "ADAPTER",
     "--base": "FOLDER", "--name": "Another", "--pre": "qwen2", "--align": "65536", "--rms-eps": "0.5",
     "--context-length": "17", "--scheme": "w8a8", "--q-bits": "8", "--q-group-size": "32", "--q-mode": "mxfp4",
     "--recipe": "mixed_2_6", "--imatrix": "IMATRIX", "--include-weights": "blk", "--exclude-weights": "blk",
@@ -82,14 +85,15 @@ VALUES: Mapping[str, str] = {
     "--add-prefix": "y.", "--to-names": "canonical", "--layers": "0", "--experts": "0", "--keep": "*norm*",
     "--drop": "*norm*", "--get": "general.architecture", "--set": "c=d", "--set-array": "e=i32:[1]",
     "--device": "rtx3060", "--context": "1k", "--parallel": "3", "--kv": "q8_0", "--runtime": "vllm", "--type": "Q8_0",
-    "--text": "TYPES", "--tokens": "7", "--runner": "ray", "--address": "auto", "--shard": "2/3", "--threads": "2",
+    "--text": "TYPES", "--tokens": "7", "--runner": "ray", "--address": "auto", "--shard": "2/3",
     "--nodes": "7", "--cores": "9", "--network": "0.001", "--node-price": "99999", "--read-price": "99999",
     "--write-price": "99999", "--egress-price": "99999", "--calibrate": "1", "--ubatch": "64", "--remove": "format",
     "--chat-template": "TABLE", "--reserve": "64k", "--node-label": "pool=large", "--task-size": "16MiB",
-    "--for": "train|keep", "--loss": "none|some", "--tensor": "a", "--block": "1", "--bins": "3", "--statistic": "bits",
-    "--form": "Q4_0|systemd", "--host": "::1", "--port": "8123", "--token": "s3cret", "--idle": "7",
+    "--purpose": "train|keep",
+    "--loss": "none|some", "--tensor": "a", "--block": "1", "--bins": "3", "--statistic": "bits",
+    "--form": "Q4_0", "--host": "::1", "--port": "8123", "--token": "s3cret", "--idle": "7",
     "--store": "OUT2.s", "--mmproj": "GGUF", "--template": "none", "--system": "Be brief.", "--modelfile": "OUT2.m",
-    "--as": "systemd", "--base-model": "me/base", "--measured": "TYPES", "--revision": "next",
+    "--launcher": "systemd", "--base-model": "me/base", "--measured": "TYPES", "--revision": "next",
 }  # fmt: skip
 # Options whose effect no answer shows -> why.
 UNSEEN: Mapping[str, str] = {
@@ -100,11 +104,14 @@ UNSEEN: Mapping[str, str] = {
     "--resume": "nothing was interrupted",
     "--parents": "no parent is missing",
     "--allow-expand": "no pickle here expands a view",
+    "--all-parts": "no training checkpoint here: tests/models/test_training_parts.py",
     "--allow-requantize": "allows, and changes nothing",
-    "--force": "allows, and changes nothing",
+    "--allow-guarded": "allows, and changes nothing",
     "--inexact": "forbids, and changes nothing that is exact",
     "--lossless": "the same",
     "--allow-unproven": "allows, and all is proven",
+    "--allow-dangerous": "allows, and all is data",
+    "--allow-library": "accepts classes of a package, and the file names none",
     "--allow-unscanned": "allows, and all is scanned",
     "--fail-on": "an exit code, and nothing is found",
     "--values": "reads more, and all is well",
@@ -115,10 +122,10 @@ UNSEEN: Mapping[str, str] = {
     "--all": "the pickle is short",
     "--runner": "who does the work",
     "--shard": "one share of one is all",
-    "--threads": "speed",
     "--replan": "nothing was planned",
     "--write-price": "a scan writes nothing",
     "--cross-region": "less than a cent leaves",
+    "--processes": "speed",
     "--yes": "nobody is there to ask",
 }
 
@@ -149,11 +156,13 @@ def _served(monkeypatch: pytest.MonkeyPatch) -> None:
     from weighbridge.adapters.serving import mount as mounting
     from weighbridge.page import viewing
 
-    def run(shelf: Any, *settings: object) -> None:
-        print(shelf.repositories(), *settings[:3])
+    def run(shelf: Any, pullable: object, host: str, port: int, token: str | None, started: Any) -> None:
+        print(host, port, token)
+        started(port, None)
 
-    def mount(files: Mapping[str, object], point: Path) -> None:
+    def mount(files: Mapping[str, object], point: Path, started: Callable[[], None]) -> None:
         print(sorted(files), point)
+        started()
 
     def view(*settings: object, **options: object) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext(SimpleNamespace(url=f"{settings} {options}", wait=lambda: None))
@@ -195,7 +204,10 @@ def expanded(command: str, words: Mapping[str, str], folder: Path) -> list[str]:
     return [word.sub(lambda m: words.get(m[0], f"{folder}/{m[0]}"), part) for part in command.split()]
 
 
-def answer(command: str, words: Mapping[str, str], folder: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> object:
+Answer = tuple[int, bytes, bytes, dict[str, bytes]]
+
+
+def answer(command: str, words: Mapping[str, str], folder: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> Answer:
     """The exit code, all that is printed, and all that is written."""
     folder.mkdir()
     if "COPY" in command:
@@ -213,18 +225,56 @@ def test_no_option_is_ignored(
     options = list(options_of(name))
     ignored = []
     usual = answer(f"{name} {use}", words, tmp_path / "usual", capfdbinary)
-    assert isinstance(usual, tuple)
     assert usual[0] in (0, 1), usual[2]
     for number, option in enumerate(options):
         flag = flag_of(option)
         if flag in use.split() or flag in UNSEEN or {*option.opts, *option.secondary_opts} & set(use.split()):
             continue
         values = [""] if option.is_flag else VALUES[flag].split("|")
-        flag = option.secondary_opts[0] if option.secondary_opts else flag
-        given = [f"{name} {use} {flag} {value}" for value in values]
+        flags = [*option.secondary_opts, flag] if option.secondary_opts else [flag]  # one of the two is the default
+        given = [f"{name} {use} {spelled} {value}" for spelled in flags for value in values]
         if all(answer(g, words, tmp_path / f"{number}-{i}", capfdbinary) == usual for i, g in enumerate(given)):
             ignored.append(flag)
     assert ignored == [], ignored
+
+
+#: Options whose value selects by names -> a value that selects nothing. Their metavars, below, are those of no other.
+PATTERNS: Mapping[str, str] = {
+    "--include": "nix*", "--exclude": "nix*", "--keep": "nix*", "--drop": "nix*", "--tensor-type": "nix=q8_0",
+    "--tensor-type-file": "NIX", "--include-weights": "nix", "--exclude-weights": "nix", "--strip-prefix": "nix.",
+    "--replace": "nix a", "--kind": "nix", "--member": "nix", "--tensor": "nix", "--layers": "77", "--experts": "77",
+    "--prune-layers": "77", "--filter": "nix*|name=nix", "--get": "nix", "--remove": "nix",
+}  # fmt: skip
+#: Command and option -> a use in which the option applies, where the first in `USES` isn't one.
+APPLIES: Mapping[tuple[str, str], str] = {
+    ("quantize", "--include-weights"): "GGUF OUT.gguf Q4_0 --imatrix IMATRIX",
+    ("quantize", "--exclude-weights"): "GGUF OUT.gguf Q4_0 --imatrix IMATRIX",
+    ("slice", "--experts"): "FOLDER OUT", ("slice", "--layers"): "FOLDER OUT", ("slice", "--keep"): "FOLDER OUT",
+    ("slice", "--drop"): "FOLDER OUT", ("rename", "--strip-prefix"): "ST OUT.safetensors",
+    ("rename", "--replace"): "ST OUT.safetensors", ("stats", "--tensor"): "ST",
+}  # fmt: skip
+PATTERN_ROWS = [(name, flag_of(option)) for name in USES for option in options_of(name) if flag_of(option) in PATTERNS]
+
+
+@pytest.mark.parametrize(("name", "flag"), PATTERN_ROWS, ids=[" ".join(row) for row in PATTERN_ROWS])
+def test_a_pattern_that_matches_nothing_is_named(
+    name: str, flag: str, words: Mapping[str, str], tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    use = APPLIES.get((name, flag), USES[name][0])
+    (tmp_path / "NIX").write_text("nix=q8_0")
+    values = PATTERNS[flag].split("|")
+    value = values[-1] if name == "inspect" else values[0]
+    line = f"{name} {use} {flag} {value}"
+    code, out, err, _ = answer(line, {**words, "NIX": str(tmp_path / "NIX")}, tmp_path / "out", capfdbinary)
+    told = (out + err).decode()
+    assert code in (1, 2) or "matches" in told, told
+    assert re.search(r"nix|77|no experts", told), told
+
+
+def test_every_option_that_selects_by_names_is_tried() -> None:
+    selecting = re.compile("GLOB|REGEX|PATTERN|PREFIX|KIND|EXPR")
+    found = {flag_of(o) for name in USES for o in options_of(name) if o.metavar and selecting.search(o.metavar)}
+    assert found - {"--add-prefix"} <= set(PATTERNS)
 
 
 def test_every_option_has_a_value() -> None:

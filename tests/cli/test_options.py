@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field
 from functools import partial
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Any, Unpack, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import click
 import numpy as np
@@ -18,62 +19,133 @@ from tests.api.test_provider import CONFIG, llama_tensors, write
 from tests.conversion.test_build import tokenizer
 
 import weighbridge as wb
-from weighbridge.api.keywords import ConvertKeywords
 from weighbridge.base.errors import UsageError
+from weighbridge.base.options import options_of
 from weighbridge.cli.main import BY_NAME, COMMANDS, common_options, load
-from weighbridge.conversion.options import TARGETS, flag, names_of
+from weighbridge.conversion.options import TARGETS, GgufOptions, WriteOptions
 from weighbridge.conversion.plan.fingerprint import key_of
+from weighbridge.models.model import SourceOptions
 
 # What a command adds to its function: how the answer is shown, or that nothing is written.
-SHOWN = {"as_json", "dry_run", "output", *(p.name for p in common_options())}
-# Command -> (function, {option: keyword, or None where the option is the command's own}).
-FUNCTIONS: Mapping[str, tuple[Callable[..., Any], Mapping[str, str | None]]] = {
-    "convert": (wb.plan_convert, {}),
-    "plan": (wb.plan_convert, {}),
-    "quantize": (wb.plan_quantize, {"patterns": None, "report": None}),  # a file of --tensor-type; compare_quantized
-    "split": (wb.plan_split, {}),
-    "merge": (wb.plan_merge, {}),
-    "strip": (wb.plan_strip, {}),
-    "rename": (wb.plan_rename, {}),
-    "slice": (wb.plan_slice, {}),
-    "edit": (wb.plan_edit, {"show_all": None, "wanted": None, "assigned": "set", "arrays": "set", "output": "output"}),
-    "fetch": (wb.plan_fetch, {}),
-    "view": (wb.view, {"overwrite": None, "values": None}),  # of export_view, which --output calls
-    "ship": (wb.plan_ship, {"output": "output"}),
-    "verify": (wb.verify, {"fail_on": None}),
-    "diff": (wb.diff, {"limit": None, "brief": None, "html": None, "overwrite": None}),
-    "inspect": (wb.inspect, {"tensors": None, "tree": None, "metadata": None, "model": None}),
+SHOWN = {"as_json", "dry_run", "output", "short_quiet", *(p.name for p in common_options())}
+# Command -> (function, options that only the command has, keywords that only the function has).
+FUNCTIONS: Mapping[str, tuple[Callable[..., Any], set[str], set[str]]] = {
+    "convert": (wb.plan_convert, set(), set()),
+    "plan": (wb.plan_convert, set(), set()),
+    "quantize": (wb.plan_quantize, {"patterns", "report"}, {"ftype"}),
+    "split": (wb.plan_split, set(), set()),
+    "merge": (wb.plan_merge, set(), set()),
+    "strip": (wb.plan_strip, set(), set()),
+    "rename": (wb.plan_rename, set(), set()),
+    "slice": (wb.plan_slice, set(), set()),
+    "fetch": (wb.plan_fetch, set(), set()),
+    "edit": (wb.plan_edit, {"list", "get", "set_array"}, {"output"}),
+    "ship": (wb.plan_ship, set(), {"name", "output"}),
+    "view": (wb.view, {"overwrite", "values"}, set()),  # of export_view, which --output calls
+    "verify": (wb.verify, {"fail_on"}, set()),
+    "scan": (wb.scan, {"fail_on", "allow_unproven", "allow_unscanned", "recursive", "sarif", "overwrite"}, set()),
+    "hash": (wb.hash, {"gguf_hash", "manifest", "check", "overwrite"}, set()),
+    "diff": (wb.diff, {"limit", "brief", "html", "overwrite"}, set()),
+    "prove": (wb.prove, set(), set()),
+    "fit": (wb.fit, {"explain"}, set()),
+    "choose": (wb.choose, set(), set()),
+    "stats": (wb.stats, set(), set()),
+    "ls": (wb.ls, {"long"}, set()),
+    "get": (wb.get, {"raw", "overwrite"}, set()),  # wb.save and wb.open(...)[name].raw()
+    "explain": (wb.explain, {"all"}, set()),
+    "inspect": (wb.inspect, {"tensors", "tree", "metadata", "model"}, set()),
 }
+#: The functions that read a model and write one.
+WRITING = (wb.convert, wb.split, wb.merge, wb.strip, wb.rename, wb.slice, wb.quantize)
+#: Options whose meaning is the command's -> why that is one meaning.
+SHARED: Mapping[str, str] = {
+    "limit": "number of rows", "sort": "a field to sort by", "include": "names to keep",
+    "exclude": "names to leave out",
+    "fail_on": "the least verdict with exit code 1", "tensors": "one row per tensor", "values": "read the values too",
+    "output": "the place to write to", "overwrite": "replace what is there", "tensor": "the name of a tensor",
+    "dry_run": "write nothing", "runtime": "the program that runs a model", "port": "a port to listen on",
+    "device": "a GPU or a size of memory", "hard_link": "several names for one file", "type": "a type of wb quantize",
+    "resume": "continue an interrupted run", "jobs": "threads", "to": "a format", "dtype": "the type of numbers",
+    "algo": "the digest",
+}  # fmt: skip
 
 
 def keywords(function: Callable[..., Any]) -> set[str]:
-    """The keywords of a function, those of an unpacked TypedDict included."""
-    found = set()
-    hints = get_type_hints(function, include_extras=True)
-    for name, param in signature(function).parameters.items():
-        if param.kind is Parameter.KEYWORD_ONLY:
-            found.add(name)
-        elif param.kind is Parameter.VAR_KEYWORD and get_origin(hints[name]) is Unpack:
-            found |= set(get_type_hints(get_args(hints[name])[0]))
-    return found - {"progress"}
+    """The keywords of a function."""
+    parameters = signature(function).parameters.values()
+    optional = {
+        p.name for p in parameters if p.kind is not Parameter.VAR_POSITIONAL and p.default is not Parameter.empty
+    }
+    return optional - {"progress", "paths", "other", "model"}
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    for row in COMMANDS:
+        command = load(row)
+        yield row.name, command
+        if isinstance(command, click.Group):
+            yield from ((f"{row.name} {name}", one) for name, one in command.commands.items())
+
+
+def spelled(option: click.Option) -> str:
+    """The keyword that a command's option stands for."""
+    long = next(name for name in (*option.opts, *option.secondary_opts) if name.startswith("--"))
+    return long[2:].replace("-", "_")
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_options_are_the_keywords_of_the_function(name: str) -> None:
-    function, special = FUNCTIONS[name]
-    options = {str(p.name) for p in load(BY_NAME[name]).params if isinstance(p, click.Option)}
-    own = {special.get(option, option) for option in options if option not in SHOWN or option in special} - {None}
-    assert own == keywords(function)
+    function, of_command, of_function = FUNCTIONS[name]
+    options = {p for p in load(BY_NAME[name]).params if isinstance(p, click.Option) and p.name not in SHOWN}
+    named = {spelled(p) for p in options} - {"lossless", "tensor_type_file"} | ({"patterns"} & of_command)
+    assert named - of_command == keywords(function) - of_function
+
+
+def test_every_spelling_has_one_meaning() -> None:
+    meanings: dict[str, set[str]] = {}
+    for _, command in commands():
+        for option in command.params:
+            if isinstance(option, click.Option) and option.name != "short_quiet":
+                every = (*option.opts, *option.secondary_opts, *getattr(option, "aliases", ()))
+                for text in every:
+                    name = str(option.name)
+                    meanings.setdefault(text, set()).add(name if name in SHARED else f"{name}: {option.help}")
+    assert {text: found for text, found in meanings.items() if len(found) > 1} == {}
+
+
+def test_an_option_is_spelled_as_its_keyword() -> None:
+    shorter = {"as_json": "json", "short_quiet": "quiet"}
+    for _, command in commands():
+        for option in command.params:
+            if isinstance(option, click.Option) and not option.hidden and option.expose_value:
+                assert spelled(option) in (shorter.get(str(option.name), option.name), "lossless", "tensor_type_file")
+
+
+def test_every_function_that_writes_accepts_the_same_options() -> None:
+    common = {field.name for kind in (SourceOptions, WriteOptions) for field, _ in options_of(kind)}
+    for function in WRITING:
+        assert common <= keywords(function), function.__name__
+    writing = {field.name for field, _ in options_of(WriteOptions)}
+    assert all(writing <= keywords(function) for function in (*WRITING, wb.save, wb.fetch))
+
+
+def test_every_command_that_reads_a_model_accepts_a_family_table() -> None:
+    """Not so: commands that look at no family."""
+    without = {"identify", "ls", "du", "anatomy", "explain", "get", "scan", "choose", "hash", "fetch", "dedupe", "edit"}
+    without |= {"fleet", "serve", "mount", "completion", "arch"}
+    have = {name for name, command in commands() if any(p.name == "arch_file" for p in command.params)}
+    assert {row.name for row in COMMANDS} - without <= have
+
+
+def test_all_parts_are_of_a_training_checkpoint(sources: Mapping[str, Path], tmp_path: Path) -> None:
+    for source in ("folder", "gguf", "safetensors", "torch"):
+        with pytest.raises(UsageError, match="all_parts=True doesn't apply"):
+            wb.plan_convert(sources[source], tmp_path / "o.npz", all_parts=True)
 
 
 def test_every_command_that_writes_is_compared() -> None:
     writing = {row.name for row in COMMANDS if any(p.name == "overwrite" for p in load(row).params)}
-    assert writing - {"get", "hash", "scan"} <= set(FUNCTIONS)
-
-
-def test_a_flag_is_spelled_as_its_keyword() -> None:
-    spelled = {opt for p in load(BY_NAME["convert"]).params if isinstance(p, click.Option) for opt in p.opts}
-    assert {flag(name) for name in ConvertKeywords.__annotations__} <= spelled
+    assert writing <= set(FUNCTIONS)
 
 
 # ------------------------------------------------------------------------------------------------ the matrix
@@ -90,29 +162,23 @@ TO: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "npz": ("o.npz", {}),
     "checkpoint": ("o", {"to": "checkpoint"}),
 }
-# A value of each option that changes what is written wherever the option applies.
-VALUES: Mapping[str, Any] = {
-    "dtype": None,
-    "max_shard_size": 1,
-    "max_shard_tensors": 1,
-    "inexact": "refuse",
-    "allow_requantize": True,
-    "align": 1 << 18,
-    "tokenizer": False,
-    "pre": "qwen2",
-    "name": "Another",
-    "rms_eps": 0.5,
-    "context_length": 17,
-    "scheme": "w8a8",
-    "vocab_only": True,
-    "quantize": True,
-    "q_bits": 8,
-    "q_group_size": 64,
-    "sym": False,
-    "q_mode": "mxfp4",
-    "recipe": "mixed_2_6",
-    "base": None,
-}
+# A value of each option that changes what is written wherever the option applies, if its type doesn't give one.
+SPECIAL: Mapping[str, Any] = {
+    "max_shard_size": 1, "max_shard_tensors": 1, "inexact": "refuse", "align": 1 << 18, "pre": "qwen2",
+    "name": "Another", "rms_eps": 0.5, "context_length": 17, "scheme": "w8a8", "q_bits": 8, "q_group_size": 64,
+    "sym": False, "q_mode": "mxfp4", "recipe": "mixed_2_6", "dtype": None, "base": None,
+}  # fmt: skip
+
+
+def value_of(field: Field[Any]) -> Any:
+    if field.name in SPECIAL:
+        return SPECIAL[field.name]
+    if field.type in ("bool", "bool | None"):
+        return not field.default
+    return get_args(get_type_hints(GgufOptions)[field.name])[-1]
+
+
+VALUES: Mapping[str, Any] = {field.name: value_of(field) for target in TARGETS for field, _ in options_of(target)}
 # Options that allow or forbid something, or state a fact, and change nothing where it makes no difference.
 POLICIES = {"inexact", "allow_requantize", "base"}
 
@@ -180,21 +246,34 @@ def test_an_option_changes_the_plan_or_is_refused(
         assert changed != usual or option in POLICIES, option
 
 
-def test_each_option_has_a_value_here() -> None:
-    wanted = frozenset[str]().union(*map(names_of, TARGETS))
-    assert wanted == set(VALUES)
+@pytest.mark.parametrize(("source", "target"), [(s, t) for s in SOURCES for t in TO])
+def test_matrices_have_the_requested_type_or_it_is_refused(
+    source: str, target: str, sources: Mapping[str, Path], tmp_path: Path
+) -> None:
+    name, to = TO[target]
+    if target == "scheme":
+        pytest.skip("codes are integers")
+    for wanted in ("f32", "f16", "bf16", "f64", "f8_e4m3", "q8_0"):
+        try:
+            plan = wb.plan_convert(sources[source], tmp_path / name, dtype=wanted, **to)
+        except wb.errors.WeighbridgeError:
+            continue
+        nodes = [node for file in plan.files for _, node in file.slots]
+        types = {n.spec.dtype.name for n in nodes if len(n.spec.shape) == 2 and not n.spec.dtype.kind.endswith("int")}
+        fallback = {"F16"} if any("using F16" in loss.message for loss in plan.losses) else set()
+        assert types <= {wanted.upper(), *fallback}
 
 
 @pytest.mark.parametrize(
     ("target", "options", "words"),
     [
-        ("m.gguf", {"q_bits": 3, "q_mode": "mxfp4"}, "--q-bits doesn't apply to a GGUF"),
-        ("m.npz", {"max_shard_size": 5}, "--max-shard-size doesn't apply to a NumPy file"),
-        ("m", {"to": "hf", "pre": "x"}, "--pre doesn't apply to a Hugging Face folder"),
-        ("m.gguf", {"rms_eps": 1e-5}, "--rms-eps doesn't apply to a model folder as the source"),
-        ("m.gguf", {"scheme": "w4a16"}, "--scheme doesn't apply to a GGUF"),
-        ("m", {"to": "mlx", "inexact": "near"}, "--inexact near doesn't apply to an MLX folder"),
-        ("m.gguf", {"base": "x"}, "--base doesn't apply to a GGUF"),
+        ("m.gguf", {"q_bits": 3, "q_mode": "mxfp4"}, "q_bits doesn't apply to a GGUF"),
+        ("m.npz", {"max_shard_size": 5}, "max_shard_size doesn't apply to a NumPy file"),
+        ("m", {"to": "hf", "pre": "x"}, "pre doesn't apply to a Hugging Face folder"),
+        ("m.gguf", {"rms_eps": 1e-5}, "rms_eps doesn't apply to a model folder as the source"),
+        ("m.gguf", {"scheme": "w4a16"}, "scheme doesn't apply to a GGUF"),
+        ("m", {"to": "mlx", "inexact": "near"}, 'inexact="near" doesn.t apply to an MLX folder'),
+        ("m.gguf", {"base": "x"}, "base doesn't apply to a GGUF"),
     ],
 )
 def test_a_refusal_names_the_option_and_the_target(
@@ -208,12 +287,12 @@ def test_a_refusal_names_the_option_and_the_target(
 def test_a_misspelled_keyword_names_the_nearest(sources: Mapping[str, Path], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="unknown option 'dytpe'") as error:
         wb.plan_convert(sources["folder"], tmp_path / "m.gguf", dytpe="f16")  # type: ignore[call-arg]
-    assert error.value.hint == "did you mean 'dtype'?"
+    assert error.value.hint == "did you mean dtype?"
 
 
 def test_options_may_be_given_as_an_object(sources: Mapping[str, Path], tmp_path: Path) -> None:
     plan = wb.plan_convert(sources["folder"], tmp_path / "m.gguf", to=wb.GgufOptions(dtype="bf16"), name="Tiny")
     same = wb.plan_convert(sources["folder"], tmp_path / "m.gguf", dtype="bf16", name="Tiny")
     assert outcome(plan) == outcome(same)
-    with pytest.raises(UsageError, match="--q-bits doesn't apply to a GGUF"):
+    with pytest.raises(UsageError, match="q_bits doesn't apply to a GGUF"):
         wb.plan_convert(sources["folder"], tmp_path / "m.gguf", to=wb.GgufOptions(), q_bits=4)

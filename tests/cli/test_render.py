@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from weighbridge.base.errors import UsageError
 from weighbridge.base.plain import plain
 from weighbridge.cli import render
-from weighbridge.cli.options import parse_size
 from weighbridge.cli.render import Column, Progress, Styled, clean, human_bytes, human_count, human_time
+from weighbridge.cli.values import parse_size
 
 SIZES = [
     ("5GB", 5 * 10**9),
@@ -289,10 +289,6 @@ def test_progress_is_quiet_when_told(screen: Callable[[], Terminal], monkeypatch
     assert terminal.getvalue() == ""
     render.print_error("an error")
     assert "an error" in terminal.getvalue()
-
-
-def test_counts_agree_with_their_nouns() -> None:
-    assert [render.plural(n, "file") for n in (0, 1, 1204)] == ["0 files", "1 file", "1,204 files"]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from weighbridge.cli.main import main
 VIEWS = (
     "inspect FOLDER", "inspect GGUF --tensors", "inspect FOLDER --tree", "inspect GGUF --metadata", "inspect ADAPTER",
     "anatomy GGUF --map", "get ST::a", "diff FOLDER ST --limit 5", "arch list", "arch show llama",
-    "convert FOLDER OUT.gguf -n", "quantize FOLDER OUT.gguf Q4_0 -n", "split FOLDER OUT --max-tensors 1 -n",
+    "convert FOLDER OUT.gguf -n", "quantize FOLDER OUT.gguf Q4_0 -n", "split FOLDER OUT --max-shard-tensors 1 -n",
     "rename ST OUT.safetensors --add-prefix x. -n", "slice FOLDER OUT --layers 0 -n", "edit GGUF",
 )  # fmt: skip
 
@@ -38,5 +38,8 @@ def test_no_line_is_wider_than_the_terminal(
     lines = capsys.readouterr().out.splitlines()
     tables = [line for line in lines if str(tmp_path.parent) not in line]
     assert max(map(len, tables)) <= columns, max(tables, key=len)
+    if view.startswith("inspect") and "--metadata" not in view:  # a row is a line
+        rows = [line for line in lines if ".weight" in line and line.strip().endswith(".weight")]
+        assert rows == [], rows
     if view.startswith(("inspect", "edit")) and columns >= 80 and "--tensors" not in view:
         assert {w for w in piped.split() if w.endswith(".weight")} <= {w for line in lines for w in line.split()}

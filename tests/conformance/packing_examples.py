@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,9 +13,11 @@ from numpy.typing import NDArray
 from tests.packings import makers
 from tests.packings.stored import of_numpy
 
-from weighbridge.base.dtypes import BY_NAME
+from weighbridge.base.dtypes import BY_NAME, BY_NUMPY
 from weighbridge.base.spec import Spec
 from weighbridge.io.source import BytesSource
+from weighbridge.packings.schema.base import PackingSchema
+from weighbridge.packings.schema.registry import plugged
 from weighbridge.tensors.nodes import Node, Stored
 
 OUT, IN = 256, 512
@@ -21,7 +25,7 @@ Arrays = dict[str, tuple[NDArray[Any], str]]
 
 
 class Example(NamedTuple):
-    """Stored tensors, and what the config says of them."""
+    """Stored tensors, and the model's config."""
 
     tensors: Mapping[str, Node]
     config: Mapping[str, Any]
@@ -50,7 +54,7 @@ def numbers(*values: int) -> tuple[NDArray[Any], str]:
 
 
 def made(config: Mapping[str, Any] | None = None, /, **members: tuple[NDArray[Any], str]) -> Example:
-    """Members by their names behind `m.`; those of experts, behind `m`."""
+    """Members by their names after `m.`; those of experts, after `m`."""
     return Example({_name(key): node(*member) for key, member in members.items()}, config or {})
 
 
@@ -168,4 +172,16 @@ EXAMPLES: dict[str, list[Callable[[], Example]]] = {
                                  _weight_scale=raw("F8_E4M3", OUT, IN // 16, high=100))],
     "torchao-fp8": [lambda: made(_weight_qdata=raw("F8_E4M3", OUT, IN, high=120), _weight_scale=floats("F32", OUT, 1))],
     "toy": [lambda: made(toy_codes=raw("U8", OUT, IN), toy_scale=floats("F32", OUT, 1))],
+    "strips": [lambda: made(strip_codes=raw("U8", IN // 2, OUT), strip_scale=floats("F16", IN // 32, OUT),
+                            strip_zero=raw("U8", 1, OUT, high=16))],
 }  # fmt: skip
+
+
+def of_plugin(schema: PackingSchema) -> Example:
+    """The example of an installed plug-in: its reader's `example()` returns stored arrays by name, of a module `m`."""
+    example = getattr(import_module(schema.reader), "example", None)
+    assert example, f"{schema.reader} has no function example(): see docs/extending.md"
+    return Example({name: of_numpy(array, BY_NUMPY[str(array.dtype)].name) for name, array in example().items()}, {})
+
+
+EXAMPLES |= {schema.name: [partial(of_plugin, schema)] for schema in plugged()}

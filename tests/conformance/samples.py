@@ -1,4 +1,4 @@
-"""Files of every format that is read: what a format writes itself, and others made here or by the library it is of."""
+"""Files of every format that is read: written by the format, by this module, or by the format's library."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def accepted(format: Format) -> dict[str, Tensors]:
 
 
 def refused_by(format: Format) -> frozenset[str]:
-    """The sets that a format says it can't write."""
+    """The sets that a format refuses to write."""
     found = set()
     for name, tensors in TENSORS.items():
         try:
@@ -90,7 +90,7 @@ def refused_by(format: Format) -> frozenset[str]:
 
 
 def own(format: Format) -> list[bytes]:
-    """What a format writes of the sets that it accepts."""
+    """The files that a format writes, one for each set that it accepts."""
     layouts = [format.layout(tensors, METADATA) for tensors in accepted(format).values()]
     return [written(layout, contents(layout)) for layout in layouts]
 
@@ -134,7 +134,7 @@ def torchscript() -> bytes:
 
 
 def llamafile(model: bytes = b"", method: int = zipfile.ZIP_STORED) -> bytes:
-    """A program with a zip behind it, whose member is a GGUF."""
+    """A program followed by a zip with a GGUF."""
     out = io.BytesIO()
     out.write(b"MZqFpD='\n" + bytes(500))
     with zipfile.ZipFile(out, "a", method) as archive:
@@ -159,7 +159,13 @@ READ_ONLY: Mapping[str, Callable[[], list[bytes]]] = {
     "torchscript": lambda: [torchscript()],
     "pickle": pickled,
     "llamafile": lambda: [llamafile()],
-    "ggml": lambda: [*(ggml_files.llama(form) for form in ggml_files.MAGICS), ggml_files.gpt2(), ggml_files.whisper()],
+    "ggml": lambda: [
+        *(ggml_files.llama(form) for form in ggml_files.MAGICS),
+        ggml_files.gpt2(),
+        ggml_files.whisper(),
+        ggml_files.parakeet(),
+        ggml_files.silero(),
+    ],
 }
 
 
@@ -167,5 +173,8 @@ def samples(format: Format) -> list[bytes]:
     """Good files of a format; of one that can't be written, those of `READ_ONLY`."""
     found = own(format) if format.target else []
     found += READ_ONLY.get(format.name, list)()
-    assert found, f"no sample of {format.name}: add one to READ_ONLY in {__file__}"
+    found += getattr(format.functions, "samples", list)()
+    assert found, (
+        f"no sample of {format.name}: add one to READ_ONLY in {__file__}, or a function samples() to a plug-in"
+    )
     return found

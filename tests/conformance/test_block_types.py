@@ -1,4 +1,4 @@
-"""Laws of every block type, a third party's among them (`tests/toys/toy_block_type.py`), and where that one appears."""
+"""Laws of every block type, including a third party's (`tests/toys/toy_block_type.py`), and the uses of that one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from tests.plugins import registered
 from tests.toys.toy_block_type import CODEC, TOY
 
 import weighbridge as wb
 from weighbridge.base import byteorder, dtypes
 from weighbridge.base.dtypes import BY_GGML, BY_NAME, F32, SCALARS, TABLE, DType
 from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.plugins import BLOCK_TYPES, plugins
 from weighbridge.base.spec import Spec
 from weighbridge.cli.main import cli
 from weighbridge.containers.gguf import container as gguf
@@ -25,16 +27,16 @@ from weighbridge.tensors.nodes import Const, cast, const, decode
 from weighbridge.tensors.reference import registry
 from weighbridge.tensors.reference.codec import pack, structure, view
 
-EVERY = [*(t for t in TABLE if t.fields), *dtypes.OLD.values(), TOY]
+#: The shipped ones, the toy, and those of plug-ins that happen to be installed.
+EVERY = [*(t for t in TABLE if t.fields), *dtypes.OLD.values(), *plugins(BLOCK_TYPES, DType).values(), TOY]
 ROOT = Path(__file__).resolve().parents[2]
 X = np.random.default_rng(3).normal(size=(6, 1024)).astype(np.float32)
 
 
 @pytest.fixture(autouse=True)
 def _toy() -> Iterator[None]:
-    registry.register(TOY, CODEC)
-    yield
-    registry.unregister(TOY)
+    with registered(TOY, CODEC):
+        yield
 
 
 def blocks_of(dtype: DType, count: int = 5) -> np.ndarray:
@@ -87,7 +89,7 @@ def test_the_codec_fits_the_row(dtype: DType) -> None:
 def test_blocks_are_ggml_s(dtype: DType) -> None:
     constants = pytest.importorskip("gguf").constants
     kinds = {kind.value: kind for kind in constants.GGMLQuantizationType}
-    if dtype.ggml not in kinds or dtype.name == "Q8_1":  # of which gguf has a size of former times
+    if dtype.ggml not in kinds or dtype.name == "Q8_1":  # gguf has its former size
         pytest.skip("this version of gguf doesn't know it")
     assert kinds[dtype.ggml].name == dtype.name
     assert constants.GGML_QUANT_SIZES[kinds[dtype.ggml]] == (dtype.block, dtype.size)
@@ -123,8 +125,6 @@ def wb_dtype(name: str) -> DType:
 def test_what_is_taken_is_refused(row: DType) -> None:
     with pytest.raises(UsageError):
         registry.register(row, CODEC)
-    with pytest.raises(UsageError):
-        registry.unregister(BY_NAME["Q4_0"])
 
 
 @pytest.mark.parametrize("fields", ["d", "d: f17", "d: f16,qs: u8", "d: f16[x]", ""])
@@ -177,13 +177,6 @@ def test_the_toy_in_the_docs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "## Q8_TOY\n" in page
     assert "| d    | qs     |" in page[page.index("## Q8_TOY") :]
     assert "`Q8_TOY`" in "\n".join(generate.types_part({"plain": ["x"], "blocks": ["x"]}))
-
-
-def test_unregistered_it_is_gone() -> None:
-    registry.unregister(TOY)
-    assert "Q8_TOY" not in BY_NAME
-    assert not kernels.decodes(TOY)
-    registry.register(TOY, CODEC)
 
 
 def test_const_of_the_toy_moves_like_any_type() -> None:

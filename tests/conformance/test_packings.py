@@ -1,5 +1,5 @@
-"""Every law and promise of a packing, for every registered schema and a plug-in's: what is recognised, counted, cut and
-decoded is one and the same matrix."""
+"""The laws of packings, for every registered schema and those of plug-ins: recognising, counting, cutting and decoding
+agree on the matrix."""
 
 from __future__ import annotations
 
@@ -21,24 +21,32 @@ from tests.architecture.house import ROOT
 from tests.conformance.packing_examples import EXAMPLES, IN, OUT, Example
 from tests.models.test_parallel_packed import by_hand, model
 from tests.packings.stored import of_numpy, values
-from tests.plugins import installed, toy_packing
+from tests.plugins import installed, toy_packing, toy_strips
+from tests.unpacked import unpack
 
 import weighbridge as wb
-from weighbridge.base.dtypes import F32
-from weighbridge.base.errors import FormatError, WeighbridgeError
+from weighbridge.base.dtypes import BY_NAME, F32
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
+from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Entry
 from weighbridge.conversion.schemes import configs
-from weighbridge.conversion.schemes import plan as schemes
+from weighbridge.conversion.schemes import table as schemes
+from weighbridge.models.parameter_count import count
 from weighbridge.packings.schema.base import COLUMNS, ROWS, AxisUse, Group, Match, Solution
 from weighbridge.packings.schema.groups import find
 from weighbridge.packings.schema.registry import SHIPPED
 from weighbridge.packings.schema.registry import schemas as registered
-from weighbridge.packings.unpacking import groups, probe, unpack
-from weighbridge.reports.inspect.parameter_count import count
+from weighbridge.packings.unpacking import groups, probe
+from weighbridge.providers.dtypes import type_of
+from weighbridge.providers.quantization import quantization_of
+from weighbridge.reports.inspect.schemes import schemes as schemes_of
+from weighbridge.reports.prove.bounds import type_of as bound_type
 from weighbridge.tensors import nodes
-from weighbridge.tensors.nodes import Node
+from weighbridge.tensors.nodes import Node, QuantizedTensor
 from weighbridge.tensors.slicing import take
 
+#: The toys, which the tests install themselves.
+TOYS = {"toy": toy_packing, "strips": toy_strips}
 CASES = [pytest.param(name, make, id=f"{name}-{i}") for name, makes in EXAMPLES.items() for i, make in enumerate(makes)]
 each_example = pytest.mark.parametrize(("name", "make"), CASES)
 
@@ -46,10 +54,12 @@ each_example = pytest.mark.parametrize(("name", "make"), CASES)
 @pytest.fixture(autouse=True)
 def toy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The plug-in of a test of its packing."""
-    if getattr(request.node, "callspec", None) is None or request.node.callspec.params.get("name") != "toy":
+    callspec = getattr(request.node, "callspec", None)
+    install = TOYS.get(callspec.params.get("name")) if callspec else None
+    if install is None:
         yield
         return
-    with installed(toy_packing(tmp_path_factory.mktemp("toy"))):
+    with installed(install(tmp_path_factory.mktemp("toy"))):
         yield
 
 
@@ -64,7 +74,7 @@ def decoded(example: Example) -> NDArray[np.float32]:
 
 
 def test_every_schema_has_an_example() -> None:
-    assert {schema.name for schema in SHIPPED} == set(EXAMPLES) - {"toy"}
+    assert {schema.name for schema in registered()} == set(EXAMPLES) - set(TOYS)
     assert len({schema.name for schema in SHIPPED}) == len(SHIPPED)
 
 
@@ -77,13 +87,13 @@ def test_a_group_is_recognised_by_its_own_schema(name: str, make: Callable[[], E
 
 
 class _Unread(dict[str, bytes]):
-    """The values of members, none of which may be read."""
+    """Values of members that must not be read."""
 
     def __getitem__(self, role: str) -> bytes:
         raise AssertionError(f"{role} was read")
 
 
-_ONCE = {schema.name for schema in SHIPPED if not schema.by_module}
+_ONCE = {"strips", *(schema.name for schema in registered() if not schema.by_module)}
 
 
 @pytest.mark.parametrize(("name", "make"), [case for case in CASES if case.values[0] in _ONCE])
@@ -92,10 +102,10 @@ def test_what_is_solved_once_for_equal_specs_depends_on_nothing_else(name: str, 
     match = matched(example)
     specs = {role: example.tensors[stored].spec for role, stored in match.stored.items()}
     found = [
-        match.schema.recognize(Group(module, specs, example.config, _Unread()), match.found.ignored)
+        match.schema.recognize(Group(module, specs, example.config, _Unread()), match.recognized.ignored)
         for module in ("a", "model.layers.7.b")
     ]
-    assert found[0] == found[1] == match.found
+    assert found[0] == found[1] == match.recognized
 
 
 def test_a_model_of_many_experts_solves_each_shape_once() -> None:
@@ -125,8 +135,38 @@ def test_inspect_counts_what_is_unpacked(name: str, make: Callable[[], Example])
             continue  # its shape is in a tensor
         counted = count(entries, example.config, read)
         assert counted.total == node.spec.elements
-        assert set(counted.found) == set(example.tensors)
+        assert set(counted.packed) == set(example.tensors)
         assert counted.schemes == {matched(example).schema.label: 1}
+
+
+@each_example
+def test_every_command_says_the_same_bits(name: str, make: Callable[[], Example]) -> None:
+    """Of a code, whatever it is stored in: `inspect`, the weight provider, `load` and the bounds of `prove`."""
+    example = make()
+    (node,) = unpack(example.tensors, example.config).values()
+    if not isinstance(node, QuantizedTensor):
+        return  # unpacked while it is read (HQQ)
+    specs = {name: node.spec for name, node in example.tensors.items()}
+    entries = [Entry(name, spec.dtype, spec.shape, 0, spec.nbytes) for name, spec in specs.items()]
+    (shown,) = schemes_of(entries, count(entries, example.config, reading(example.tensors)))
+    bits = node.packing.code_bits
+    assert shown.bits == bits
+    assert (found := quantization_of(node)) is not None
+    assert found.bits == bits
+    assert type_of(node).name.endswith(f"-{bits}")
+    assert bound_type(node).endswith(f" {bits}")
+    assert (match := matched(example)).bits in (None, bits), match
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 6, 8])
+def test_weights_that_are_only_counted_have_their_bits(bits: int) -> None:
+    """EXL3, which Weighbridge doesn't decode."""
+    shapes = {"m.trellis": ("I16", (4, 8, 16 * bits)), "m.suh": ("F16", (64,)), "m.svh": ("F16", (128,))}
+    specs = {name: Spec(shape, BY_NAME[kind]) for name, (kind, shape) in shapes.items()}
+    entries = [Entry(name, spec.dtype, spec.shape, 0, spec.nbytes) for name, spec in specs.items()]
+    counted = count(entries)
+    (shown,) = schemes_of(entries, counted)
+    assert (counted.total, shown.scheme, shown.bits) == (64 * 128, "exl3", bits)
 
 
 def reading(tensors: Mapping[str, Node]) -> Callable[[str, int], bytes]:
@@ -211,7 +251,7 @@ def test_a_cut_of_every_member_is_a_cut_of_the_matrix(name: str, make: Callable[
     step = math.lcm(*(use.each for axes in uses.values() for use in axes if use is not None and use.side == side))
     half = size // 2 // step * step
     if not half or (side == COLUMNS and not np.array_equal(np.sort(order(example)), order(example))):
-        return  # nothing to cut; groups of columns that lie anywhere
+        return  # nothing to cut, or groups of columns in any order
     cut = {tensor: cut_member(node, uses[tensor], side, half) for tensor, node in example.tensors.items()}
     if "shape" in match.stored:
         shape = [*match.shape[:-2], *(half if i == side else d for i, d in enumerate(match.shape[-2:]))]
@@ -259,7 +299,7 @@ def as_stored(parts: Mapping[str, Node]) -> dict[str, Node]:
 
 
 def hints(name: str, scheme: schemes.Scheme) -> Mapping[str, Any]:
-    settings = {"m": configs.Settings(scheme.bits, scheme.group, scheme.symmetric)}
+    settings = {"m": schemes.Settings(scheme.bits, scheme.group, scheme.symmetric)}
     return {"quantization_config": configs.config(scheme, settings, [])}
 
 
@@ -288,39 +328,89 @@ def test_what_is_unpacked_is_packed_again_to_the_same_bytes(name: str) -> None:
     }
 
 
-# ------------------------------------------------------------------------------------------------ a plug-in
+# ------------------------------------------------------------------------------------------------ plug-ins
 
 
-def test_a_plugin_is_one_file_that_every_command_knows(tmp_path: Path) -> None:
+def toy_parts(outer: int, inner: int) -> dict[str, Node]:
+    rng = np.random.default_rng(outer * inner)
+    return {"m.toy_codes": of_numpy(rng.integers(0, 256, (outer, inner), np.uint8), "U8"),
+            "m.toy_scale": of_numpy(rng.uniform(0.5, 1, (outer, 1)).astype("<f4"), "F32")}  # fmt: skip
+
+
+def strip_parts(outer: int, inner: int) -> dict[str, Node]:
+    rng = np.random.default_rng(outer * inner)
+    return {"m.strip_codes": of_numpy(rng.integers(0, 256, (inner // 2, outer), np.uint8), "U8"),
+            "m.strip_scale": of_numpy(rng.uniform(0.5, 1, (inner // 32, outer)).astype("<f2"), "F16"),
+            "m.strip_zero": of_numpy(rng.integers(0, 16, (1, outer), np.uint8), "U8")}  # fmt: skip
+
+
+def toy_values(codes: NDArray[Any], scale: NDArray[Any]) -> NDArray[Any]:
+    return (codes.astype(np.float32) - 128) * scale
+
+
+def strip_values(codes: NDArray[Any], scale: NDArray[Any], zero: NDArray[Any]) -> NDArray[Any]:
+    unpacked = np.stack([codes & 15, codes >> 4], axis=1).reshape(-1, codes.shape[1]).astype(np.float32)
+    return ((unpacked - zero) * np.repeat(scale.astype(np.float32), 32, axis=0)).T
+
+
+PLUGGED: dict[str, tuple[Callable[..., dict[str, Node]], Callable[..., NDArray[Any]], list[str]]] = {
+    "toy": (toy_parts, toy_values, ["toy_codes", "toy_scale"]),
+    "strips": (strip_parts, strip_values, ["strip_codes", "strip_scale", "strip_zero"]),
+}
+
+
+@pytest.mark.parametrize("name", PLUGGED)
+def test_a_plugin_is_one_file_that_every_command_knows(tmp_path: Path, name: str) -> None:
     """Identify names it, inspect counts it, verify finds nothing, convert decodes it, the docs list it."""
-    rng = np.random.default_rng(3)
-
-    def made(outer: int, inner: int) -> dict[str, Node]:
-        return {"m.toy_codes": of_numpy(rng.integers(0, 256, (outer, inner), np.uint8), "U8"),
-                "m.toy_scale": of_numpy(rng.uniform(0.5, 1, (outer, 1)).astype("<f4"), "F32")}  # fmt: skip
-
+    parts, decoded_by_hand, members = PLUGGED[name]
     source = model(tmp_path / "plain")
-    folder = by_hand(tmp_path / "toy", source, made, {"quant_method": "toy"})
-    with installed(toy_packing(tmp_path)):
-        assert wb.identify(folder / "model.safetensors").detail["packings"] == ["toy"]
-        report = wb.inspect(folder)
-        assert report.parameters == wb.inspect(source).parameters
-        assert {row.scheme for row in report.schemes} == {"toy", "F32"}
-        assert not [f for f in wb.verify(folder).findings if f.rule.startswith("config/")]
-        wb.convert(folder, tmp_path / "out", to="hf", dtype="f32")
-        assert toy_row() == ["| `toy` |  |"]
-    assert toy_row() == []
+    folder = by_hand(tmp_path / name, source, parts, {"quant_method": name})
+    assert wb.identify(folder / "model.safetensors").detail["packings"] == [name]
+    report = wb.inspect(folder)
+    assert report.parameters == wb.inspect(source).parameters
+    assert {row.scheme for row in report.schemes} == {name, "F32"}
+    assert not [f for f in wb.verify(folder).findings if f.rule.startswith("config/")]
+    wb.convert(folder, tmp_path / "out", to="hf", dtype="f32")
+    assert docs_rows(name) == [f"| `{name}` |  |"]
     tensors, stored = load_file(tmp_path / "out" / "model.safetensors"), load_file(folder / "model.safetensors")
-    codes, scale = (stored[f"model.layers.0.self_attn.q_proj.toy_{part}"] for part in ("codes", "scale"))
-    want = (codes.astype(np.float32) - 128) * scale
-    np.testing.assert_array_equal(tensors["model.layers.0.self_attn.q_proj.weight"], want)
+    module = "model.layers.0.self_attn.q_proj"
+    want = decoded_by_hand(*(stored[f"{module}.{member}"] for member in members))
+    np.testing.assert_array_equal(tensors[f"{module}.weight"], want)
 
 
-def toy_row() -> list[str]:
-    """Rows of the toy on the page of what is supported, as the generator of the docs writes it."""
+def test_without_its_package_a_packing_is_not_listed() -> None:
+    assert docs_rows("toy") == []
+
+
+WRONG = {
+    '"rows columns"': ('"rows colums"', "the member 'codes' has the axis 'colums', not rows, columns"),
+    '"rows -"': ('"rows/group"', "the axis 'rows/group' of a packing has a unit that solve"),
+    'key="codes"': ('key="code"', "its key 'code' is none of its members codes, scales"),
+    'Evidence("toy", "toy codes and scales")': ('Evidence("toy", "x", "none")', "names the unknown member 'none'"),
+    '".toy_codes"': ('""', "its key 'codes' has no suffix"),
+    '"toy", "toy", "toy",': ('"gptq", "toy", "toy",', "registers a packing 'gptq', which exists already"),
+    "    codes, scale = group": ("    1 / 0; codes, scale = group", "plug-in 'toy' failed: ZeroDivisionError"),
+    "    packing = IntQuant": ("    1 / 0; packing = IntQuant", "plug-in 'toy' failed: ZeroDivisionError"),
+}
+
+
+@pytest.mark.parametrize("right", WRONG)
+def test_a_wrong_packing_is_an_error_that_names_it(tmp_path: Path, right: str) -> None:
+    """A wrong declaration is refused when the plug-in is loaded, a failing function when it is called."""
+    wrong, words = WRONG[right]
+    package = toy_packing(tmp_path)
+    text = (package / "toy_packing.py").read_text()
+    assert right in text
+    (package / "toy_packing.py").write_text(text.replace(right, wrong))
+    with installed(package), pytest.raises((UnsupportedError, UsageError), match=words):
+        unpack(toy_parts(64, 64), {})
+
+
+def docs_rows(packing: str) -> list[str]:
+    """Rows of a packing on the page of supported packings, as the generator of the docs writes it."""
     spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
     assert spec is not None
     assert spec.loader is not None
     generate = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generate)
-    return [line for line in "\n".join(generate.supported()).split("\n") if "`toy`" in line]
+    return [line for line in "\n".join(generate.supported()).split("\n") if f"`{packing}`" in line]

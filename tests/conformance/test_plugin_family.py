@@ -44,7 +44,7 @@ def model(packages: Path, tmp_path: Path) -> Path:
 
 
 def run(packages: Path, *arguments: str | Path) -> str:
-    """What the command prints in a process that has the plug-in installed."""
+    """The output of a command in a process with the plug-in."""
     done = subprocess.run(
         [sys.executable, "-m", "weighbridge", *map(str, arguments)], env=environment(packages), capture_output=True,
         text=True, check=False,
@@ -62,7 +62,7 @@ def test_it_costs_one_table_and_one_entry_point(packages: Path) -> None:
 
 def test_it_is_found_and_listed(packages: Path) -> None:
     assert family_of_hf(CONFIG).name == family_of_gguf({"general.architecture": "toy"}).name == "toy"
-    assert "toy" in [line.name for line in arch.listed()]
+    assert "toy" in [line.name for line in arch.list_families()]
     assert [*registry.family("toy").rows][:5] == ["embed", "attn_norm", "q", "q_norm", "k"]
 
 

@@ -90,7 +90,7 @@ class _Broken(ArrayProvider):
     def has(self, name: str) -> bool:
         return self.fault == "names" or super().has(name)
 
-    def get(self, name: str, index: Any = ..., *, dtype: str | None = None) -> Any:
+    def get(self, name: str, index: Any = ..., *, dtype: Any = None) -> Any:
         found = super().get(name, index, dtype=dtype)
         return found[:, ::-1] + (index is ...) if self.fault == "values" else found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,31 @@ def whisper() -> bytes:
         out += struct.pack("<I", len(word)) + word
     for name, own, shape in (("encoder.conv1.weight", "F16", (2, 4, 3)), ("encoder.conv1.bias", "F32", (4, 1))):
         out += record(name, own, shape, data_of(own, 3, shape, 2), len(out), False)
+    return bytes(out)
+
+
+def named(words: Sequence[bytes]) -> bytes:
+    return struct.pack("<I", len(words)) + b"".join(struct.pack("<I", len(word)) + word for word in words)
+
+
+def parakeet() -> bytes:
+    """As whisper.cpp's convert-parakeet-to-ggml.py writes one: a window and durations between filters and tokens."""
+    out = bytearray(b"lmgg" + struct.pack("<15I", 4, 10, 8, 2, 1, 80, 1, 512, 8, 4, 3, 16, 2, 5, 10))
+    out += struct.pack("<2I", 80, 3) + np.arange(240, dtype=np.float32).tobytes()
+    out += struct.pack("<I", 6) + np.arange(6, dtype=np.float32).tobytes() + struct.pack("<5I", 0, 1, 2, 3, 4)
+    out += named((b"<unk>", b"a", b"", b"cc"))
+    for name, own, shape in (("encoder.pre_encode.out.weight", "F16", (2, 4)), ("joint.enc.bias", "F32", (4,))):
+        out += record(name, own, shape, data_of(own, 3, shape, 2), len(out), False)
+    return bytes(out)
+
+
+def silero(layers: int = 2) -> bytes:
+    """As whisper.cpp's convert-silero-vad-to-ggml.py writes one: sizes by layer, no tokens, a scalar at the end."""
+    name = b"silero-16k"
+    out = bytearray(b"lmgg" + struct.pack("<I", len(name)) + name + struct.pack("<5I", 6, 2, 0, 512, 64))
+    out += struct.pack("<I", layers) + struct.pack("<3I", 129, 128, 3) * layers + struct.pack("<4I", 128, 128, 128, 1)
+    for own, kind, shape in (("_model.stft.basis", "F16", (2, 1, 4)), ("_model.decoder.decoder.2.bias", "F32", ())):
+        out += record(own, kind, shape, data_of(kind, 3, shape, 2), len(out), False)
     return bytes(out)
 
 

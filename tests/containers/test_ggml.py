@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.containers import ggml_files
+from tests.containers.regions import check_regions
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.containers.base import check_regions
 from weighbridge.containers.ggml import container as ggml
 from weighbridge.io.source import BytesSource
 
@@ -22,7 +22,11 @@ FILES: dict[str, tuple[bytes, str]] = {
     "gpt-2 quantized": (ggml_files.gpt2("Q5_1", 2009), "gpt-2"),
     "gpt-2 quantized before": (ggml_files.gpt2("Q4_0", 1002, 2), "gpt-2"),
     "whisper": (ggml_files.whisper(), "whisper"),
+    "parakeet": (ggml_files.parakeet(), "parakeet"),
+    "silero-vad": (ggml_files.silero(), "silero-vad"),
 }
+#: What whisper.cpp loads today.
+CURRENT = ("whisper", "parakeet", "silero-vad")
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -43,6 +47,22 @@ def test_files_are_read(tmp_path: Path, name: str) -> None:
         assert all(opened[n].numpy().shape == opened[n].shape for n in opened)
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_current_files_are_not_called_old(tmp_path: Path, name: str) -> None:
+    (tmp_path / "m.bin").write_bytes(FILES[name][0])
+    found = wb.identify(tmp_path / "m.bin")
+    assert not found.damage
+    assert ("before GGUF" in " ".join(found.evidence)) != (name in CURRENT)
+    assert (found.variant in CURRENT) == (name in CURRENT)
+
+
+def test_a_model_of_whisper_cpps_tests_has_no_tensors(tmp_path: Path) -> None:
+    whole = ggml_files.whisper()
+    (tmp_path / "m.bin").write_bytes(whole[: whole.index(b"encoder.conv1.weight") - 24])
+    assert not wb.identify(tmp_path / "m.bin").damage
+    assert [f.rule for f in wb.verify(tmp_path / "m.bin").findings] == ["ggml/no-tensors"]
+
+
 def test_shapes_and_values(tmp_path: Path) -> None:
     for form in ggml_files.MAGICS:
         (tmp_path / "m.bin").write_bytes(ggml_files.llama(form, "F16", 1))
@@ -53,7 +73,7 @@ def test_shapes_and_values(tmp_path: Path) -> None:
             raw = ggml_files.data_of("F16", 1, (64, 96), seed)
             assert model["layers.0.feed_forward.w2.weight"].raw() == raw
             if form.startswith("ggjt"):
-                assert all(e.offset % 32 == 0 for e in model.checkpoint.index)
+                assert all(e.offset % 32 == 0 for e in model.source.index)
 
 
 def test_the_vocabulary() -> None:
@@ -109,6 +129,13 @@ BAD: dict[str, tuple[bytes, str]] = {
     "two counts": (changed(28, 4, ggml_files.gpt2()), "."),
     "two bands": (changed(48, 79, ggml_files.whisper()), "."),
     "too many words": (changed(4, 3, ggml_files.whisper()), "."),
+    "parakeet, two bands": (changed(64, 79, ggml_files.parakeet()), "."),
+    "parakeet, a window beyond the file": (changed(1032, 1 << 30, ggml_files.parakeet()), "."),
+    "parakeet, durations beyond the file": (changed(56, 1 << 30, ggml_files.parakeet()), "."),
+    "silero, a long name": (changed(4, 1 << 20, ggml_files.silero()), "."),
+    "silero, another name": (ggml_files.silero().replace(b"silero-16k", b"sileno-16k"), "."),
+    "silero, layers beyond the file": (changed(38, 1 << 30, ggml_files.silero()), "."),
+    "a scalar in a whisper": (ggml_files.whisper() + ggml_files.record("x", "F32", (), bytes(4), 0, False), "."),
     "no such quantization": (changed(24, 9001, ggml_files.gpt2()), "."),
 }
 

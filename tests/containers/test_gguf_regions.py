@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.containers._gguf import ARR, STR, File, Item, Tensor, good
 from tests.containers._gguf_cases import PARSED, Case
+from tests.containers.regions import check_regions
 
-from weighbridge.containers.base import Region, check_regions
+from weighbridge.containers.base import Region
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.io.source import BytesSource
 

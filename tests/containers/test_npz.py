@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.containers.regions import check_regions
 
 from weighbridge.base.dtypes import BY_NAME, dtype
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.containers.archive import zip_write
-from weighbridge.containers.base import Index, Layout, check_regions
+from weighbridge.containers.base import Index, Layout
 from weighbridge.containers.numpy import npy, npz
 from weighbridge.io.inflate import InflateSource
 from weighbridge.io.source import BytesSource
@@ -283,9 +284,9 @@ FAULTS: dict[str, tuple[bytes, str]] = {
     "cut off": (PLAIN[:-30], "no end of a zip"),
     "comment too long": (patched(END + 20, b"\1"), "no end of a zip"),
     "junk behind": (PLAIN + b"x", "no end of a zip"),
-    "junk in front": (b"x" * 64 + PLAIN, "isn't where the end record says"),
-    "directory moved": (patched(END + 16, struct.pack("<I", CENTRAL + 1)), "isn't where the end record says"),
-    "directory shorter": (patched(END + 12, struct.pack("<I", 10)), "isn't where the end record says"),
+    "junk in front": (b"x" * 64 + PLAIN, "isn't at the place in the end record"),
+    "directory moved": (patched(END + 16, struct.pack("<I", CENTRAL + 1)), "isn't at the place in the end record"),
+    "directory shorter": (patched(END + 12, struct.pack("<I", 10)), "isn't at the place in the end record"),
     "count too large": (patched(END + 8, struct.pack("<HH", 3, 3)), "count is wrong"),
     "count too small": (patched(END + 8, struct.pack("<HH", 1, 1)), "count is wrong"),
     "several volumes": (patched(END + 4, b"\1"), "several volumes"),
@@ -304,8 +305,8 @@ FAULTS: dict[str, tuple[bytes, str]] = {
     "another size": (patched(18, b"\1"), "disagree"),
     "two sizes": (patched(18, b"\1")[: CENTRAL + 20] + b"\1" + patched(18, b"\1")[CENTRAL + 21 :], "two sizes"),
     "same place": (patched(ENTRY2 + 42, struct.pack("<I", 0)), "disagree"),
-    "beyond the directory": (patched(CENTRAL + 42, struct.pack("<I", 1 << 31)), "lies outside"),
-    "data beyond the directory": (patched(CENTRAL + 20, struct.pack("<II", 1 << 20, 1 << 20)), "lies outside"),
+    "beyond the directory": (patched(CENTRAL + 42, struct.pack("<I", 1 << 31)), "a member is outside"),
+    "data beyond the directory": (patched(CENTRAL + 20, struct.pack("<II", 1 << 20, 1 << 20)), "extends outside"),
     "zip64 number missing": (patched(CENTRAL + 20, b"\xff" * 4), "zip64 number is missing"),
     "name not UTF-8": (patched(CENTRAL + 9, b"\x08")[: CENTRAL + 46] + b"\xff" + PLAIN[CENTRAL + 47 :], "not UTF-8"),
 }  # fmt: skip

@@ -11,13 +11,14 @@ from unittest.mock import patch
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.containers.regions import check_regions
 from tests.containers.safetensors_cases import CASES, GOOD, Case, entry, file, one
 from tests.examples import examples
 
 from weighbridge.base.dtypes import RANK
 from weighbridge.base.errors import FormatError
 from weighbridge.base.native import native
-from weighbridge.containers.base import Index, Severity, check_regions
+from weighbridge.containers.base import Index, Severity
 from weighbridge.containers.safetensors import container as safetensors
 from weighbridge.containers.safetensors import exact as safetensors_exact
 from weighbridge.containers.safetensors import json_scan

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.containers.regions import check_regions
 
 from weighbridge.base.dtypes import BY_NAME, BY_SAFETENSORS, RANK, DType, dtype
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.limits import SAFETENSORS_HEADER
 from weighbridge.base.spec import Spec
-from weighbridge.containers.base import Layout, check_regions
+from weighbridge.containers.base import Layout
 from weighbridge.containers.safetensors import container as safetensors
 from weighbridge.containers.safetensors import layout as safetensors_layout
 from weighbridge.io.source import BytesSource

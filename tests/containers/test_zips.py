@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.containers.regions import check_regions
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.containers.archive import zip as zips
 from weighbridge.containers.archive import zip_write
-from weighbridge.containers.base import check_regions
 from weighbridge.containers.numpy import npz
 from weighbridge.io.source import BytesSource
 
@@ -80,12 +80,12 @@ def test_the_marks_are_where_the_faults_are_set() -> None:
 
 
 FAULTS: dict[str, tuple[bytes, str]] = {
-    "64-bit end record beyond the file": (patched(LOCATOR + 8, b"\xff" * 8), "lies outside"),
-    "64-bit end record over its locator": (patched(LOCATOR + 8, struct.pack("<Q", LOCATOR - 8)), "lies outside"),
+    "64-bit end record beyond the file": (patched(LOCATOR + 8, b"\xff" * 8), "is outside the file"),
+    "64-bit end record over its locator": (patched(LOCATOR + 8, struct.pack("<Q", LOCATOR - 8)), "is outside the file"),
     "64-bit end record elsewhere": (patched(LOCATOR + 8, struct.pack("<Q", END64 - 1)), "is damaged"),
     "64-bit end record without mark": (patched(END64, b"X"), "is damaged"),
     "64-bit end record too long": (patched(END64 + 4, struct.pack("<Q", 45)), "is damaged"),
-    "no locator": (patched(LOCATOR, b"X"), "isn't where the end record says"),
+    "no locator": (patched(LOCATOR, b"X"), "isn't at the place in the end record"),
     "64-bit count of 2^63": (patched(END64 + 24, struct.pack("<QQ", 2**63, 2**63)), "count is wrong|differ"),
     "64-bit directory of 2^63 bytes": (patched(END64 + 40, struct.pack("<Q", 2**63)), "isn't where|differ"),
     "64-bit volume": (patched(END64 + 16, b"\1"), "end records differ"),
@@ -94,7 +94,7 @@ FAULTS: dict[str, tuple[bytes, str]] = {
     "extra field cut off": (patched(EXTRA + 2, b"\xff"), "extra field is cut off"),
     "64-bit numbers of another kind": (patched(EXTRA, b"\2"), "zip64 number is missing"),
     "64-bit numbers too short": (patched(EXTRA + 2, b"\x0c\0\2\0\0\0\0\0\0\0\0\0\2\0\0\0"), "missing|disagree|outside"),
-    "64-bit size of 2^64-1": (patched(EXTRA + 4, b"\xff" * 16), "lies outside"),
+    "64-bit size of 2^64-1": (patched(EXTRA + 4, b"\xff" * 16), "extends outside"),
     "64-bit sizes differ": (patched(EXTRA + 4, struct.pack("<Q", 151)), "two sizes|disagree"),
     "bytes in front that the offsets count": (archive(front=b"#!/bin/sh\n"), "doesn't begin at the first byte"),
     "other bytes in front": (archive(front=b"PK\x03\x04" + bytes(60)), "doesn't begin at the first byte"),

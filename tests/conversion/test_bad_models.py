@@ -129,25 +129,25 @@ FAULTS: dict[str, tuple[Callable[[Kind, Tensors, Config], str], tuple[str, ...],
     "a tensor of a layer is missing": (gone("{}"), ALL, _FILE),
     "an expert is missing": (gone("experts.2.up_proj"), _EXPERTS, _FILE),
     "a stack of experts is missing": (gone("experts.down_proj"), ("stacks",), _FILE),
-    "a stack of too few": (some_experts, ("stacks",), f"may be another model's, or the weights are: {_FITS}"),
-    "one tensor is narrow": (narrow, ALL, f"may be another model's, or the weights are: {_FITS}"),
+    "a stack of too few": (some_experts, ("stacks",), f"or the weights may belong to another model: {_FITS}"),
+    "one tensor is narrow": (narrow, ALL, f"or the weights may belong to another model: {_FITS}"),
     "an unknown tensor": (strange, ALL, _FITS),
     "part of a group": (part_of_a_group, ("dense",), _FILE),
     "more layers are said": (
-        said("num_hidden_layers", lambda n: n + 1), ALL, "num_hidden_layers is {}, by the tensors it would be {}"
+        said("num_hidden_layers", lambda n: n + 1), ALL, "num_hidden_layers is {}, but the tensors have {}"
     ),
     "fewer layers are said": (
-        said("num_hidden_layers", lambda n: n - 1), ALL, "num_hidden_layers is {}, by the tensors it would be {}"
+        said("num_hidden_layers", lambda n: n - 1), ALL, "num_hidden_layers is {}, but the tensors have {}"
     ),
     "another hidden size": (
-        said("hidden_size", lambda n: 128), ALL, "hidden_size is 128, by the tensors it would be 64"
+        said("hidden_size", lambda n: 128), ALL, "hidden_size is 128, but the tensors have 64"
     ),
-    "another inner width": (said("inner", lambda n: 80), ALL, "{key} is 80, by the tensors it would be {}"),
+    "another inner width": (said("inner", lambda n: 80), ALL, "{key} is 80, but the tensors have {}"),
     "more experts are said": (
         said("num_experts", lambda n: 6), ("mixture", "stacks", "hybrid"),
-        "num_experts is 6, by the tensors it would be 4",
+        "num_experts is 6, but the tensors have 4",
     ),
-    "a longer vocabulary": (said("vocab_size", lambda n: 50), ALL, "vocab_size is 50, by the tensors it would be 48"),
+    "a longer vocabulary": (said("vocab_size", lambda n: 50), ALL, "vocab_size is 50, but the tensors have 48"),
     "no heads": (said("num_attention_heads", lambda n: 0), ALL, "correct it, or get the original file"),
     "heads in words": (said("num_attention_heads", lambda n: "four"), ALL, "correct it, or get the original file"),
     "heads that don't divide": (
@@ -224,28 +224,28 @@ GGUF_FAULTS: dict[str, tuple[Callable[[gguf_file.File], None], tuple[str, ...], 
     ),
     "a stack of too few": (
         short("blk.1.ffn_up_exps.weight"), ("mixture",), r"ffn_up_exps.weight is \[3, 32, 64\], expected \[4, 32, 64\]",
-        f"the weights are: {_FITS}",
+        f"the weights may belong to another model: {_FITS}",
     ),
     "an unknown tensor": (more, (*_STATED, "encoder"), "1 without a rule: blk.0.strange.weight", _FITS),
     "one tensor is short": (
         short("blk.0.ffn_up.weight"), ("dense", "encoder", "hybrid"),
-        r"blk.0.ffn_up.weight is \[95, 64\], expected \[96, 64\]", f"the weights are: {_FITS}",
+        r"blk.0.ffn_up.weight is \[95, 64\], expected \[96, 64\]", f"the weights may belong to another model: {_FITS}",
     ),
     "more layers are said": (
         key("block_count", lambda n: n + 1), ("dense", "mixture", "encoder"), "missing: blk.2.",
-        "the GGUF's keys may be another model's: block_count is 3, by the tensors it would be 2",
+        "the GGUF's keys may belong to another model: block_count is 3, but the tensors have 2",
     ),
     "fewer layers are said": (
         key("block_count", lambda n: 1), ("dense", "mixture", "encoder"), "without a rule: blk.1.",
-        "block_count is 1, by the tensors it would be 2",
+        "block_count is 1, but the tensors have 2",
     ),
     "more experts are said": (
         key("expert_count", lambda n: 6), ("mixture",), r"is \[4, 64\], expected \[6, 64\]",
-        "expert_count is 6, by the tensors it would be 4",
+        "expert_count is 6, but the tensors have 4",
     ),
     "another inner width": (
         key("feed_forward_length", lambda n: 80), ("dense", "encoder"), r"is \[96, 64\], expected \[80, 64\]",
-        "feed_forward_length is 80, by the tensors it would be 96",
+        "feed_forward_length is 80, but the tensors have 96",
     ),
     "no heads": (
         key("attention.head_count", lambda n: 0), ("dense",), "attention.head_count",

@@ -79,7 +79,7 @@ HF: dict[str, tuple[Callable[[], Files], int, type[WeighbridgeError], str]] = {
     ),
     "the same of Unigram": (
         lambda: dict(folder_files("t5")), 600, FormatError,
-        r"config\.json, vocab_size: .*expected >= 604, found 600\)\n.*own folder",
+        r"config\.json, vocab_size: .*expected >= 604, found 600\)\n.*from the model's folder",
     ),
     "an embedding that isn't config.json's": (
         lambda: {**folder_files("bpe"), "config.json": {"vocab_size": 720}}, 704, FormatError, "embed_tokens",
@@ -122,10 +122,10 @@ HF: dict[str, tuple[Callable[[], Files], int, type[WeighbridgeError], str]] = {
             **changed("bpe", "tokenizer_config.json", lambda t: t.pop("chat_template")), "chat_template.jinja": b"\xff",
         }, 704, FormatError, r"chat_template\.jinja, byte 0",
     ),
-    "no tokenizer": (dict, 704, UnsupportedError, r"no supported tokenizer file.*\n.*--no-tokenizer"),
+    "no tokenizer": (dict, 704, UnsupportedError, r"no supported tokenizer file.*\n.*tokenizer=False"),
     "a pre-tokenizer without a name": (
         lambda: changed("bpe", "tokenizer.json", lambda t: t.update(pre_tokenizer={"type": "Whitespace"})), 704,
-        UnsupportedError, r"no pre-tokenizer with this definition[\s\S]*nearest.*--pre NAME.*--no-tokenizer",
+        UnsupportedError, r"no pre-tokenizer with this definition[\s\S]*nearest.*pre=NAME.*tokenizer=False",
     ),
 }  # fmt: skip
 
@@ -168,7 +168,7 @@ def longer(file: gguf_file.File) -> None:
 GGUF: dict[str, tuple[Callable[[gguf_file.File], object], str]] = {
     "no merges": (
         lambda f: f.fields.pop("tokenizer.ggml.merges"),
-        r"tokenizer\.ggml\.merges: .*at least one, found 0\)\n.*--no-tok",
+        r"tokenizer\.ggml\.merges: .*at least one, found 0\)\n.*tokenizer=False",
     ),
     "a merge of one part": (put("merges", lambda v: ["ab", *v[1:]]), r"tokenizer\.ggml\.merges\[0\]: .*\(found ab\)"),
     "a merge of an unknown token": (put("merges", lambda v: ["qq zz", *v[1:]]), r"tokenizer\.ggml\.merges.*found qq"),
@@ -178,7 +178,7 @@ GGUF: dict[str, tuple[Callable[[gguf_file.File], object], str]] = {
     ),
     "vocabulary longer than the embedding": (
         longer,
-        r"tokenizer\.ggml\.tokens: .*\(expected <= 704, found 706\)\n.*--no",
+        r"tokenizer\.ggml\.tokens: .*\(expected <= 704, found 706\)\n.*tokenizer=False",
     ),
     "types too short": (
         put("token_type", lambda v: v[:9]),
@@ -186,9 +186,9 @@ GGUF: dict[str, tuple[Callable[[gguf_file.File], object], str]] = {
     ),
     "an unknown model": (
         put("model", lambda v: "hybriddna"),
-        r"'hybriddna' .*no form in a model folder[\s\S]*--no-tokenizer",
+        r"'hybriddna' .*no form in a model folder[\s\S]*tokenizer=False",
     ),
-    "an unknown pre-tokenizer": (put("pre", lambda v: "own"), r"no pre-tokenizer named 'own'[\s\S]*--no-tokenizer"),
+    "an unknown pre-tokenizer": (put("pre", lambda v: "own"), r"no pre-tokenizer named 'own'[\s\S]*tokenizer=False"),
 }
 
 

@@ -203,3 +203,18 @@ def test_a_link_to_nothing_is_no_target(tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match="doesn't exist"):
         Sink(tmp_path / "to", folder=False)
     assert not (tmp_path / "nothing").exists()
+
+
+def test_a_target_that_is_a_link_is_named_with_what_it_replaces(tmp_path: Path) -> None:
+    folder = _folder(tmp_path / "model")
+    (tmp_path / "real.safetensors").write_bytes(b"mine")
+    (link := tmp_path / "link.safetensors").symlink_to("real.safetensors")
+    with pytest.raises(RefusedError, match=r"is a link to .*real\.safetensors, which exists already"):
+        wb.convert(folder, link)
+    with wb.plan_convert(folder, link, overwrite=True) as plan:
+        assert [note for note in plan.notes if "is a link" in note] == [
+            f"{link} is a link: {tmp_path / 'real.safetensors'} is replaced"
+        ]
+        plan.run()
+    assert link.is_symlink()
+    assert (tmp_path / "real.safetensors").read_bytes() != b"mine"

@@ -41,6 +41,7 @@ def test_rotation_in_the_words_of_transformers_5_reaches_mlx(tmp_path: Path) -> 
 def test_a_setting_that_would_change_stops_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """mlx-lm reads no `rope_parameters` of a Qwen 3 MoE and would rotate by its own default."""
     monkeypatch.setattr("weighbridge.conversion.mlx.plan.with_rope_words", lambda config, defaults: dict(config))
+    monkeypatch.setattr("weighbridge.conversion.mlx.config._implied", lambda found, facts, family: {})
     source = folder(tmp_path / "hf", "mixture", **NEWER, rope_scaling=None)
     with pytest.raises(UnsupportedError, match=r"rope_theta is 500000.0 in the source, and mlx-lm would read"):
         wb.plan_convert(source, tmp_path / "mlx", to="mlx")
@@ -121,7 +122,7 @@ def test_a_folder_that_says_another_number_stops_the_plan(tmp_path: Path, monkey
     wb.convert(folder(tmp_path / "hf", "mixture", rope_theta=5000.0), gguf, tokenizer=False)
     from weighbridge.models.config import mapping
 
-    rotary = mapping._rotary
+    rotary = mapping._restore_rotation
 
     def fault(config: dict[str, Any], *args: Any) -> list[str]:
         lost = rotary(config, *args)
@@ -129,7 +130,7 @@ def test_a_folder_that_says_another_number_stops_the_plan(tmp_path: Path, monkey
         return lost
 
     wb.plan_convert(gguf, tmp_path / "back", to="hf", tokenizer=False).close()
-    monkeypatch.setattr("weighbridge.models.config.mapping._rotary", fault)
+    monkeypatch.setattr("weighbridge.models.config.mapping._restore_rotation", fault)
     with pytest.raises(UnsupportedError, match=r"rope.freq_base is 5000.0 in the source|rope_theta is 5000.0"):
         wb.plan_convert(gguf, tmp_path / "back", to="hf", tokenizer=False)
 

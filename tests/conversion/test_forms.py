@@ -15,7 +15,7 @@ import weighbridge as wb
 from weighbridge.base.errors import UsageError
 from weighbridge.conversion.forms import views
 from weighbridge.conversion.forms.library import FORMS, ModelForms
-from weighbridge.conversion.forms.shelf import Shelf
+from weighbridge.conversion.forms.shelf import ModelFolder
 from weighbridge.conversion.forms.views import SlabCache
 
 CONFIG = {
@@ -126,7 +126,7 @@ def test_random_reads_compute_one_slab_each(model: Path, computed: list[views._S
 def test_a_file_that_is_only_called_model_has_its_folder_s_name(model: Path, tmp_path: Path) -> None:
     (tmp_path / "llama").mkdir()
     shutil.copy(model, tmp_path / "llama" / "model.gguf")
-    with Shelf(tmp_path / "llama", ("Q8_0",)) as shelf:
+    with ModelFolder(tmp_path / "llama", ("Q8_0",)) as shelf:
         assert shelf.repositories() == ("llama", "llama-GGUF")
         assert set(shelf.files("llama-GGUF") or {}) == {"llama-Q8_0.gguf"}
 
@@ -151,7 +151,7 @@ def test_unknown_forms_name_the_known_ones(model: Path) -> None:
 
 
 def test_a_shelf_knows_its_repositories_and_nothing_else(model: Path) -> None:
-    with Shelf(model.parent, ("Q8_0", "safetensors")) as shelf:
+    with ModelFolder(model.parent, ("Q8_0", "safetensors")) as shelf:
         assert shelf.repositories() == ("tiny", "tiny-GGUF", "tiny-safetensors")
         assert set(shelf.files("tiny") or {}) == {"tiny.gguf"}
         assert set(shelf.files("tiny-GGUF") or {}) == {"tiny-Q8_0.gguf"}
@@ -164,10 +164,10 @@ def test_a_shelf_knows_its_repositories_and_nothing_else(model: Path) -> None:
 
 def test_a_folder_without_models(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no model"):
-        Shelf(tmp_path, FORMS)
+        ModelFolder(tmp_path, FORMS)
     with pytest.raises(FileNotFoundError):
-        Shelf(tmp_path / "none", FORMS)
+        ModelFolder(tmp_path / "none", FORMS)
     for name, data in {"passwd": b"root:x:0:0:root:/root:/bin/bash\n", "a.json": b'{"a": 1}', "b.gguf": b""}.items():
         (tmp_path / name).write_bytes(data)
         with pytest.raises(UsageError, match="holds no model"):
-            Shelf(tmp_path / name, FORMS)
+            ModelFolder(tmp_path / name, FORMS)

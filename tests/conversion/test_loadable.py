@@ -90,8 +90,8 @@ def test_an_edit_that_breaks_a_model_takes_force(edits: dict[str, object], rule:
     source = small(tmp_path / "m.gguf")
     with pytest.raises(RefusedError, match=rule) as refused:
         wb.edit(source, set=edits)
-    assert refused.value.option == "--force"
-    wb.edit(source, set=edits, force=True)
+    assert refused.value.option == "--allow-guarded"
+    wb.edit(source, set=edits, allow_guarded=True)
     wb.edit(source, set={"general.name": "another"})  # what was wrong before is no matter of this edit
 
 
@@ -109,7 +109,7 @@ def test_data_that_cannot_be_mapped_is_a_note(tmp_path: Path) -> None:
     for length in range(8, 40, 8):
         with wb.plan_convert(source, tmp_path / "a.gguf", align=8, name="x" * length) as plan:
             notes += plan.notes
-    assert len([note for note in notes if "aborts where it maps the file" in note]) == 3
+    assert len([note for note in notes if "aborts if it maps the file" in note]) == 3
 
 
 def test_rows_of_another_number_than_tokens(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.fit.test_weights import write_folder
 from tests.models.family_judges import golden
@@ -17,7 +18,7 @@ import weighbridge as wb
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.conversion.mlx.config import with_rope_words
 from weighbridge.models.arch.config import THETA
-from weighbridge.models.arch.registry import families
+from weighbridge.models.arch.registry import families, family_of_hf
 from weighbridge.models.config import mlx_view
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
@@ -104,7 +105,8 @@ def test_a_class_that_mlx_lm_lacks_is_listed(tmp_path: Path, monkeypatch: pytest
     without = {kind: row for kind, row in mlx_view.fields().items() if kind != "seed_oss"}
     assert _lacking(folder, tmp_path / "x") == []
     monkeypatch.setattr(mlx_view, "fields", lambda: without)
-    assert _lacking(folder, tmp_path / "x") == ["mlx-lm has no class of model_type 'seed_oss' and won't load it"]
+    (found,) = _lacking(folder, tmp_path / "x")
+    assert found.startswith("mlx-lm won't load it: model that mlx-lm has no class for: model_type 'seed_oss'")
 
 
 @pytest.mark.parametrize("name", [name for name, record in golden().items() if "mlx" in record])
@@ -115,3 +117,29 @@ def test_every_recorded_model_of_mlx_lm_has_its_class(name: str, tmp_path: Path)
 def _lacking(folder: Path, target: Path) -> list[str]:
     with wb.plan_convert(folder, target, to="mlx") as plan:
         return [loss.message for loss in plan.losses if "no class" in loss.message]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("stated", ["dtype", "torch_dtype"])
+@pytest.mark.parametrize("model", ["qwen3next", "qwen35"])
+def test_a_norm_that_mlx_lm_shifts_keeps_the_type_of_the_weights(model: str, stated: str, tmp_path: Path) -> None:
+    """mlx-lm adds 1 in the type that the norm is stored in; it reads no `dtype`, which transformers 5 writes."""
+    mx = pytest.importorskip("mlx.core")
+    config = {k: v for k, v in golden()[model]["config"].items() if k not in ("dtype", "torch_dtype")}
+    family = family_of_hf(config)
+    places = family.expansion("hf", family.sizes_from_hf(config)).places.values()
+    shapes = {p.name: p.shape for p in places if p.need in (None, "only head")}
+    rng = np.random.default_rng(3)
+    tensors = {
+        name: mx.array(rng.standard_normal(shape, np.float32)).astype(mx.bfloat16) for name, shape in shapes.items()
+    }
+    folder = tmp_path / "model"
+    folder.mkdir()
+    mx.save_safetensors(str(folder / "model.safetensors"), tensors)
+    (folder / "config.json").write_text(json.dumps({**config, stated: "bfloat16"}))
+    wb.convert(folder, tmp_path / "mlx", to="mlx")
+    made = mx.load(str(tmp_path / "mlx" / "model.safetensors"))
+    name = next(n for n in made if n.endswith("layers.0.input_layernorm.weight"))
+    source = next(n for n in tensors if n.endswith("layers.0.input_layernorm.weight"))
+    assert made[name].dtype == mx.bfloat16
+    assert mx.array_equal(made[name], tensors[source] + 1.0)

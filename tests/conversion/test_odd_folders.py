@@ -54,12 +54,12 @@ READ: dict[str, tuple[Break, str]] = {
     "trailing comma": (rewrite(lambda text: f"{text[:-1]},}}"), "a comma before a closing bracket"),
     "numbers in quotes": (rewrite(quoted), "numbers in quotes: hidden_size"),
     "malformed generation_config": (put("generation_config.json", '{"temperature": 0.6,'), "generation_config.json"),
-    "stale index": (put("model.safetensors.index.json", STALE), "none of the files that it lists is there"),
+    "stale index": (put("model.safetensors.index.json", STALE), "none of the files that it lists exists"),
     "adapter_config beside a model": (put("adapter_config.json", ADAPTER), ""),
 }
 REFUSED: dict[str, tuple[Break, str]] = {
-    "a pooling module without its file": (put("modules.json", POOLED), "how it pools isn't known"),
-    "no config at all": (put("config.json", '{"a": '), "no such JSON"),
+    "a pooling module without its file": (put("modules.json", POOLED), "the kind of pooling is unknown"),
+    "no config at all": (put("config.json", '{"a": '), "invalid JSON"),
 }
 
 
@@ -100,10 +100,10 @@ NAMES: dict[str, tuple[dict[str, np.ndarray], str]] = {
     "PEFT": (renamed(lambda n: f"base_model.model.{n}"), "begin with base_model.model."),
     "inside another class": (renamed(lambda n: f"transformer.{n}"), "begin with transformer."),
     "bare": (renamed(lambda n: n.removeprefix("model.")), ""),
-    "caches of rotation": (llama_tensors() | CACHES, "2 tensors that carry nothing are left out"),
+    "caches of rotation": (llama_tensors() | CACHES, "left out, since they carry nothing: 2 tensors"),
     "frequencies at the top": (
         llama_tensors() | {"model.rotary_emb.inv_freq": np.zeros(8, np.float32)},
-        "1 tensors that",
+        "left out, since they carry nothing: 1 tensor",
     ),
 }
 
@@ -157,7 +157,7 @@ def test_more_rows_than_the_config_says(to: str, tmp_path: Path) -> None:
     stale = make_folder(tmp_path / "b" / "llama", CONFIG, padded(8))
     for folder in (tidy, stale):
         with wb.plan_convert(folder, folder.parent / f"m.{to}", to=to) as plan:
-            told = [note for note in plan.notes if f"by the tensors it would be {size + 8}" in note]
+            told = [note for note in plan.notes if f"but the tensors have {size + 8}" in note]
             assert len(told) == (folder == stale)
             plan.run()
     files = [p for p in (tidy.parent / f"m.{to}", *(tidy.parent / f"m.{to}").glob("*")) if p.is_file()]
@@ -170,7 +170,7 @@ def test_more_rows_than_the_config_says(to: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("rows", [-1, -3])
 def test_fewer_rows_than_the_config_says_are_refused(rows: int, tmp_path: Path) -> None:
     tensors = {n: v[:rows] if v.shape[0] == CONFIG["vocab_size"] else v for n, v in llama_tensors().items()}
-    with pytest.raises(MappingError, match="by the tensors it would be"):
+    with pytest.raises(MappingError, match="but the tensors have"):
         wb.convert(make_folder(tmp_path / "llama", CONFIG, tensors), tmp_path / "m.gguf")
 
 

@@ -85,7 +85,7 @@ def test_released_fp8_weights_can_be_quantized(fp8: Path, tmp_path: Path) -> Non
 def test_weights_quantized_by_others_stay_refused(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "llama", CONFIG, llama_tensors())
     wb.convert(folder, tmp_path / "mlx", to="mlx", q_bits=4, q_group_size=32)
-    with pytest.raises(RefusedError, match="--allow-requantize"):
+    with pytest.raises(RefusedError, match="allow_requantize=True"):
         wb.convert(tmp_path / "mlx", tmp_path / "m.gguf", dtype="q8_0")
 
 

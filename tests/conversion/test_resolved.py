@@ -49,6 +49,7 @@ ONCE = dict.fromkeys(("detect_dialect", "check", "load_checked"), 1)
 FROM_HF = {**ONCE, "family_of_hf": 1, "sizes_from_hf": 1}
 FROM_GGUF = {**ONCE, "family_of_gguf": 1, "sizes_from_gguf": 1}
 TO_GGUF = {**FROM_HF, "check": 2, "sizes_from_gguf": 1}  # the planned file is held to llama.cpp's rules
+TO_MLX = {**FROM_HF, "check": 2, "detect_dialect": 2, "sizes_from_hf": 2}  # the planned folder is held to mlx-lm's
 
 
 @pytest.mark.parametrize(("target", "options"), [("gguf", {"tokenizer": False}), ("mlx", {"q_bits": 4})])
@@ -56,7 +57,7 @@ def test_a_folder_is_resolved_once(
     folder: Path, tmp_path: Path, calls: Counter[str], target: str, options: dict[str, Any]
 ) -> None:
     wb.convert(folder, tmp_path / f"m.{target}" if target == "gguf" else tmp_path / "m", to=target, **options)
-    assert calls == (TO_GGUF if target == "gguf" else FROM_HF)
+    assert calls == (TO_GGUF if target == "gguf" else TO_MLX)
 
 
 def test_a_gguf_is_resolved_once(folder: Path, tmp_path: Path, calls: Counter[str]) -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from weighbridge.conversion.options import SchemeOptions
 from weighbridge.conversion.schemes import configs as scheme_configs
-from weighbridge.conversion.schemes import plan as schemes
-from weighbridge.conversion.schemes.configs import Settings
+from weighbridge.conversion.schemes import table as schemes
+from weighbridge.conversion.schemes.table import Settings
 
 if os.environ.get("CI") != "true":
     pytest.importorskip("compressed_tensors", reason="SCHEMES WERE NOT PROVED: install requirements/oracles.txt")
@@ -24,7 +24,7 @@ PRESETS = [name for name, scheme in schemes.SCHEMES.items() if scheme.method == 
 
 
 def told(scheme: str, **options: Any) -> dict[str, Any]:
-    how = schemes.chosen(SchemeOptions(scheme=scheme, **options))
+    how = schemes.choose_scheme(SchemeOptions(scheme=scheme, **options))
     settings = {"model.layers.0.mlp.up_proj": Settings(how.bits, how.group, how.symmetric)}
     return scheme_configs.config(how, settings, ["lm_head"])
 

@@ -13,8 +13,8 @@ from tests.oracles.ours import report_of
 import weighbridge as wb
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.cli.main import main
-from weighbridge.conversion.checkpoint import strip
-from weighbridge.conversion.checkpoint.strip import KEYS, MOMENTS, SHAPES, Extra
+from weighbridge.models import training_parts as strip
+from weighbridge.models.training_parts import KEYS, MOMENTS, SHAPES, Extra
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.oracle
@@ -66,7 +66,7 @@ def test_the_weights_are_left(tmp_path: Path, name: str, legacy: bool) -> None:
     assert report.tensors == len(WEIGHTS)
     assert report.bytes == target.stat().st_size
     assert report.saved == source.stat().st_size - target.stat().st_size
-    everything = wb.open(source).checkpoint.index
+    everything = wb.open(source, all_parts=True).source.index
     assert report.tensors + sum(d.tensors for d in report.dropped) == len(everything)
     assert bool(report.notes) == (name == "nothing to remove")
 
@@ -196,8 +196,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def parts(tmp_path: Path, value: Any) -> list[str]:
     torch.save(value, tmp_path / "row.pt")
-    with wb.open(tmp_path / "row.pt") as model:
-        judged = strip.judge(model.checkpoint.index)
+    with wb.open(tmp_path / "row.pt", all_parts=True) as model:
+        judged = strip.judge(model.source.index)
     return [judged.verdicts[name].part for name in judged.verdicts]
 
 

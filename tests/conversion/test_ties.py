@@ -80,16 +80,17 @@ def test_partial_overlaps_are_kept_or_listed(dtype: str | None, lost: list[str],
         assert again(plan) == ["b", "whole", "turned"]
 
 
-@pytest.mark.parametrize("scheme", [None, "w8a16"])
-def test_a_hugging_face_folder_has_one_copy(scheme: str | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("scheme", ["", "w8a16"])
+def test_a_hugging_face_folder_has_one_copy(scheme: str, tmp_path: Path) -> None:
     source = folder(tmp_path / "m")
-    with wb.plan_convert(source, tmp_path / "o", to="hf", scheme=scheme, q_group_size=32 if scheme else None) as plan:
+    to = wb.SchemeOptions(scheme=scheme, q_group_size=32) if scheme else "hf"
+    with wb.plan_convert(source, tmp_path / "o", to=to) as plan:
         assert again(plan) == []
         assert any(HEAD in note for note in plan.notes)
         plan.run()
     found = load_file(tmp_path / "o/model.safetensors")
     assert HEAD not in found
-    if scheme is None:
+    if not scheme:
         assert found.keys() == state().keys() - {HEAD}
 
 

@@ -15,7 +15,8 @@ from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Layout, Slot
 from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.plan import memory as planning
-from weighbridge.conversion.plan.model import Plan, PlannedFile
+from weighbridge.conversion.plan.contents import PlannedFile
+from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.run import run
 from weighbridge.io.sink.journal import Journal
 from weighbridge.io.source import BytesSource
@@ -130,7 +131,7 @@ def test_experts_that_are_alike_are_costed_once(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(
     "packer", [lambda name: AffineOf(4, 32, BF16, name), lambda name: packers.FloatOf("mxfp4", BF16, name),
-               lambda name: rounding.IntegersOf("linear", 8, 32, True, BF16, BF16, name)],
+               lambda name: rounding.RoundToIntQuant("linear", 8, 32, True, BF16, BF16, name)],
 )  # fmt: skip
 def test_what_a_packed_tensor_is_called_makes_no_unit_of_its_own(packer: Callable[[str], Any]) -> None:
     assert packer("a") == packer("b")

@@ -118,7 +118,7 @@ def test_old_blocks_are_read_as_the_numbers_that_they_were(tmp_path: Path, form:
         assert np.array_equal(tensor[3:5], true[3:5])
     upgraded(tmp_path, (tmp_path / "old.bin").read_bytes(), dtype="f32")
     with wb.open(tmp_path / "new.gguf") as model:
-        assert np.array_equal(model.checkpoint.stored["blk.0.attn_q.weight"].read_all().view(np.float32), true.ravel())
+        assert np.array_equal(model.source.stored["blk.0.attn_q.weight"].read_all().view(np.float32), true.ravel())
         assert model.metadata["general.file_type"] == 0
     wb.convert(tmp_path / "old.bin", tmp_path / "new.safetensors")
     with wb.open(tmp_path / "new.safetensors") as model:

@@ -52,7 +52,7 @@ def test_it_is_the_reference_s_vocabulary(kind: str, pre: str | None, tmp_path: 
 
 def test_a_pretokenizer_for_a_tokenizer_that_has_none(tmp_path: Path) -> None:
     folder = tokenizer_folder("spm", tmp_path / "model")
-    with pytest.raises(UsageError, match="--pre gpt-2 doesn't apply"):
+    with pytest.raises(UsageError, match="pre gpt-2 doesn't apply"):
         wb.convert(folder, tmp_path / "a.gguf", vocab_only=True, pre="gpt-2")
 
 

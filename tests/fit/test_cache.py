@@ -48,7 +48,7 @@ def test_the_cost_of_a_token_is_the_slope(name: str) -> None:
 def test_what_other_calculators_say() -> None:
     """Our column, the errors of the others, and how many models and settings are compared."""
     page = (ROOT / "docs/benchmarks.md").read_text()
-    text = page[page.index("## What other calculators say") :]
+    text = page[page.index("## Memory figures of other calculators") :]
     rows = re.findall(r"^\| (\S+) \| ([\d,]+) \| ([\d.]+) \| (.+) \|$", text, re.MULTILINE)
     assert len(rows) == 9
     for name, context, expected, others in rows:

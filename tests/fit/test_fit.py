@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -147,9 +148,9 @@ def test_a_macs_share_and_limit() -> None:
 
 
 def test_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "_ask", lambda *command: "")
+    monkeypatch.setattr(devices, "_output", lambda *command: "")
     assert device("this").kind in ("cpu", "metal")
-    monkeypatch.setattr(devices, "_ask", lambda *command: "NVIDIA GeForce RTX 4090, 24564, 23000\nbroken\n")
+    monkeypatch.setattr(devices, "_output", lambda *command: "NVIDIA GeForce RTX 4090, 24564, 23000\nbroken\n")
     found = device("this")
     assert (found.memory, found.bandwidth, found.separate) == (24564 << 20, 1008e9, True)
 
@@ -182,7 +183,7 @@ def test_caches_of_other_runtimes(runtime: str, nbytes: int) -> None:
 def test_a_type_that_the_runtime_has_not(model: Path) -> None:
     with pytest.raises(UsageError, match="no q8_0 cache"):
         wb.fit(model, device="8GB", runtime="transformers", kv="q8_0")
-    with pytest.raises(UsageError, match="--type doesn't apply"):
+    with pytest.raises(UsageError, match="type doesn't apply"):
         wb.fit(model, device="8GB", runtime="mlx", type="Q4_K_M")
 
 
@@ -229,3 +230,13 @@ def test_a_file_without_a_config(tmp_path: Path) -> None:
     (folder / "config.json").unlink()
     with pytest.raises(UnsupportedError, match=r"config\.json"):
         wb.fit(folder / "model.safetensors", device="8GB")
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("parallel", [None, 1, 4, 7])
+def test_all_that_is_told_has_the_same_number_of_sequences(runtime: str, parallel: int | None, model: Path) -> None:
+    report = wb.fit(model, device="24GB", runtime=runtime, parallel=parallel)
+    told = " ".join([*report.notes, *report.explanation, *(row.why for row in report.memory)])
+    assert set(re.findall(r"(\d+) sequences?", told)) <= {str(report.sequences)}
+    assert parallel in (None, report.sequences)
+    assert not (parallel and re.search("default|NUM_PARALLEL", told))

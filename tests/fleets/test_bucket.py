@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from tests.fleets.inline import InlineRunner
 
 from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.base.errors import RemoteError
 from weighbridge.fleets.job import Job
 from weighbridge.fleets.run import Fleet
-from weighbridge.fleets.runners import InlineRunner
 from weighbridge.fleets.sources import items
 from weighbridge.io.sink import records_at
 

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from tests.fleets.inline import InlineRunner
 
 import weighbridge as wb
 from weighbridge.adapters import ray as rays
 from weighbridge.adapters.remote import extra
 from weighbridge.fleets.job import Job
 from weighbridge.fleets.run import Fleet
-from weighbridge.fleets.runners import InlineRunner, RayRunner
+from weighbridge.fleets.runners import RayRunner
 
 ray = pytest.importorskip("ray", reason="NOT CHECKED on a cluster: ray isn't installed")
 pytestmark = pytest.mark.slow

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fleets.inline import InlineRunner
 
 from weighbridge.fleets.costs import HEADER, Load, Nodes, Prices, Terms, estimate, item_cost
 from weighbridge.fleets.job import Job
 from weighbridge.fleets.operations import OPERATIONS
 from weighbridge.fleets.run import Fleet
-from weighbridge.fleets.runners import InlineRunner
 
 PB = 10**15
 HUNDRED = Nodes(100)  # 16 cores, 25 Gbit/s, efficiency 0.7, $0.30 an hour

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from tests.fleets.inline import InlineRunner
+from tests.reports.makers import llama_folder
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, RefusedError, UsageError
@@ -22,7 +24,7 @@ from weighbridge.fleets import manifest as manifests
 from weighbridge.fleets import operations, work
 from weighbridge.fleets.job import Item, Job, batches
 from weighbridge.fleets.run import Fleet
-from weighbridge.fleets.runners import InlineRunner, LocalRunner, Runner
+from weighbridge.fleets.runners import LocalRunner, Runner
 from weighbridge.fleets.sources import items
 from weighbridge.io.sink import records_at
 
@@ -126,6 +128,20 @@ def test_tensors_that_lie_in_several_models(sources: Path, tmp_path: Path) -> No
     assert report.exit == 2
 
 
+@pytest.mark.parametrize(
+    "job", [Job("hash"), Job("hash", {"tensors": True}), Job("verify"), Job("inspect"), SCAN], ids=str
+)
+def test_every_command_takes_a_folder_as_people_keep_it(job: Job, tmp_path: Path) -> None:
+    """Models between configs, tokenizers and texts: nothing fails."""
+    for name in ("a", "b"):
+        llama_folder(tmp_path / "in" / name)
+        (tmp_path / "in" / name / "README.md").write_text("# a model")
+    report = fleet(job, tmp_path / "in", tmp_path / "out").run(InlineRunner())
+    assert (report.failed, report.exit) == (0, 0)
+    models = job.op in ("verify", "inspect") or "tensors" in job.options
+    assert report.items == (2 if models else 12)
+
+
 # ------------------------------------------------------------------------------------------------ writing
 
 
@@ -152,7 +168,7 @@ def test_outputs_are_those_of_the_single_command(tmp_path: Path) -> None:
 def test_an_output_that_was_there_before_is_refused(sources: Path, tmp_path: Path) -> None:
     job = Job("convert", {"to": "npz", "suffix": ".npz"})
     (tmp_path / "m0.npz").write_bytes(b"mine")
-    with pytest.raises(RefusedError, match="--overwrite"):
+    with pytest.raises(RefusedError, match="overwrite=True"):
         fleet(job, sources / "*.safetensors", tmp_path).run(InlineRunner())
     assert outputs(tmp_path) == {"m0.npz": b"mine"}
 
@@ -245,10 +261,10 @@ def test_two_that_plan_at_once_from_other_listings_mix_nothing(sources: Path, tm
 
     def slow() -> Iterator[Item]:
         yield from listed[:6]
-        manifests.written(SCAN, records, reversed(listed))
+        manifests.write_manifest(SCAN, records, reversed(listed))
         yield from listed[6:]
 
-    made = manifests.written(SCAN, records, slow())
+    made = manifests.write_manifest(SCAN, records, slow())
     assert [item for number in range(made.chunks) for item in made.chunk(number)] == listed[::-1]
 
 
@@ -423,7 +439,7 @@ def test_a_bad_manifest_names_the_line(text: str, tmp_path: Path) -> None:
 def test_two_items_of_one_name_are_refused(sources: Path, tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "m0.safetensors").write_bytes(b"another")
-    with pytest.raises(UsageError, match="would both be called"):
+    with pytest.raises(UsageError, match="have the same name"):
         list(items([str(sources), str(tmp_path / "models")], by_file=True))
     assert len(list(items([str(sources), str(sources / "*.txt"), str(sources)], by_file=True))) == 13
 
@@ -439,34 +455,34 @@ def test_names_stay_below_the_target(sources: Path) -> None:
 
 def test_the_command(sources: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = str(tmp_path / "out")
-    assert main(["fleet", "hash", str(sources), "--to", target, "--dry-run", "--cross-region", "--json"]) == 0
+    assert main(["fleet", "hash", str(sources), "-o", target, "--dry-run", "--cross-region", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["estimate"]["items"] == 12
     assert plan["estimate"]["egress_cost"] > 0
     assert not Path(target).exists()
-    assert main(["fleet", "hash", str(sources), "--to", target, "--dry-run", "--calibrate", "1"]) == 0
+    assert main(["fleet", "hash", str(sources), "-o", target, "--dry-run", "--calibrate", "1"]) == 0
     shown = capsys.readouterr()
     assert "egress" in shown.out
     assert "as measured here" in shown.err
-    assert main(["fleet", "hash", str(sources), "--to", target, "-j", "1"]) == 0
+    assert main(["fleet", "hash", str(sources), "-o", target, "--processes", "1"]) == 0
     assert "stored more than once" in capsys.readouterr().err
-    words = ["fleet", "convert", f"{sources}/*.safetensors", "--to", target, "--format", "npz"]
+    words = ["fleet", "convert", f"{sources}/*.safetensors", "-o", target, "--to", "npz"]
     assert main([*words, "--dry-run", "--calibrate", "0.01", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["calibrated"] > 0
     assert not list(Path(target).rglob("*.npz"))
-    assert main(["fleet", "hash", str(sources), "--to", target, "-j", "1", "--json"]) == 0
+    assert main(["fleet", "hash", str(sources), "-o", target, "--processes", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["verdicts"] == {"hashed": 12}
     for words in (
-        ["hash", str(sources / "nothing*"), "--to", target + "2"],
-        ["hash", str(sources), "--to", "hf://org/model"],
-        ["hash", str(sources), "--to", target, "--shard", "3/2"],
-        ["hash", str(sources), "--to", target, "--address", "auto"],
-        ["hash", str(sources), "--to", target, "--node-label", "zone=a"],
-        ["hash", str(sources), "--to", target, "--runner", "ray", "--node-label", "zone"],
-        ["hash", str(sources), "--to", target, "--runner", "ray", "--shard", "1/2"],
-        ["hash", str(sources), "--to", target, "--calibrate", "1"],
-        ["hash", str(sources), "--to", target, "--nodes", "2"],
-        ["hash", str(sources), "--to", target, "--egress-price", "1"],
+        ["hash", str(sources / "nothing*"), "-o", target + "2"],
+        ["hash", str(sources), "-o", "hf://org/model"],
+        ["hash", str(sources), "-o", target, "--shard", "3/2"],
+        ["hash", str(sources), "-o", target, "--address", "auto"],
+        ["hash", str(sources), "-o", target, "--node-label", "zone=a"],
+        ["hash", str(sources), "-o", target, "--runner", "ray", "--node-label", "zone"],
+        ["hash", str(sources), "-o", target, "--runner", "ray", "--shard", "1/2"],
+        ["hash", str(sources), "-o", target, "--calibrate", "1"],
+        ["hash", str(sources), "-o", target, "--nodes", "2"],
+        ["hash", str(sources), "-o", target, "--egress-price", "1"],
     ):
         assert main(["fleet", *words]) == 2, words
         capsys.readouterr()

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from tests.fleets.inline import InlineRunner
 
 import weighbridge as wb
 from weighbridge.adapters.remote import extra
@@ -23,7 +24,7 @@ from weighbridge.fleets import parts
 from weighbridge.fleets.job import Job
 from weighbridge.fleets.parts import PartTask, check_task_size
 from weighbridge.fleets.run import Fleet
-from weighbridge.fleets.runners import InlineRunner, LocalRunner
+from weighbridge.fleets.runners import LocalRunner
 from weighbridge.io.sink import ParallelUploads, parallel
 from weighbridge.io.sink.files import OutFile
 from weighbridge.io.sink.journal import FileRange
@@ -420,8 +421,8 @@ def test_a_format_of_checksums_is_made_whole_or_refused(
     job = Job("convert", {"to": "npz", "suffix": ".npz"})
     assert Target(str(tmp_path / "out"), None).fleet(source, job).run(runner).failed == 0
     assert runner.parts == []
-    for to, size, words in (("npz", "1GiB", "doesn't apply to npz"), ("gguf", "1MiB", "is less than")):
-        command = ["fleet", "convert", str(source), "--to", str(tmp_path / "x"), "--format", to, "--task-size", size]
+    for to, size, words in (("npz", "1GiB", "doesn't apply to npz"), ("gguf", "1000kB", "is less than")):
+        command = ["fleet", "convert", str(source), "-o", str(tmp_path / "x"), "--to", to, "--task-size", size]
         assert main(command) == 2
         assert words in capsys.readouterr().err
     with pytest.raises(UsageError):

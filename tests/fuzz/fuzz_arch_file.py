@@ -14,7 +14,8 @@ from tests.plugins import TOYS, all_toys
 from weighbridge.base.errors import UsageError
 from weighbridge.models.arch.registry import families, read_family
 from weighbridge.models.config.keys import table
-from weighbridge.models.config.mapping import config_losses, config_to_gguf
+from weighbridge.models.config.losses import config_losses
+from weighbridge.models.config.mapping import config_to_gguf
 
 CONFIG = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,

@@ -18,7 +18,8 @@ import msgspec
 from weighbridge.base.errors import UsageError
 from weighbridge.models.arch.registry import families, family_of_gguf, family_of_hf
 from weighbridge.models.config.keys import table
-from weighbridge.models.config.mapping import config_losses, config_to_gguf, gguf_to_config
+from weighbridge.models.config.losses import config_losses
+from weighbridge.models.config.mapping import config_to_gguf, gguf_to_config
 
 GOLDEN = Path(__file__).parents[1] / "models" / "golden" / "families"
 MODELS = ("gemma3", "falcon-h1", "t5", "deepseek-v3", "granite-moe", "modernbert", "qwen35-seeing", "phi-mini-long")

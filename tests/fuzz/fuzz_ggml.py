@@ -6,8 +6,8 @@ import sys
 
 import harness
 from tests.containers import ggml_files
+from tests.containers.regions import check_regions
 
-from weighbridge.containers.base import check_regions
 from weighbridge.containers.ggml import container as ggml
 from weighbridge.io.source import BytesSource
 
@@ -25,7 +25,15 @@ def seeds() -> list[bytes]:
     small = {"n_vocab": 5, "n_layer": 1}
     llamas = [ggml_files.llama(form, "F32", 0, **small) for form in ggml_files.MAGICS]
     old = [ggml_files.llama("ggjt1", kind, 2, **small) for kind in ("Q4_0", "Q4_3", "Q5_1")]
-    return [*llamas, *old, ggml_files.gpt2(), ggml_files.gpt2("Q4_0", 2002), ggml_files.whisper()]
+    return [
+        *llamas,
+        *old,
+        ggml_files.gpt2(),
+        ggml_files.gpt2("Q4_0", 2002),
+        ggml_files.whisper(),
+        ggml_files.parakeet(),
+        ggml_files.silero(),
+    ]
 
 
 if __name__ == "__main__":

@@ -12,11 +12,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # so that it also runs alone
 
 from tests.containers._gguf import ARR, BOOL, I16, STR, File, Item, Tensor, good
+from tests.containers.regions import check_regions
 from tests.plugins import all_toys
 from tests.toys.toy_block_type import TOY
 
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
-from weighbridge.containers.base import Index, check_regions
+from weighbridge.containers.base import Index
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.io.source import BytesSource
 

@@ -18,9 +18,9 @@ from weighbridge.base.dtypes import F32
 from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Index
 from weighbridge.io.source import BytesSource
-from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.locate import Place
 from weighbridge.models.lora import gguf, mlx, peft
+from weighbridge.models.model import OpenModel
 from weighbridge.tensors.nodes import Node, Stored
 
 NOTHING = BytesSource(b"")
@@ -40,7 +40,7 @@ def target(data: bytes) -> None:
     form = "safetensors" if isinstance(config, dict) else "gguf"
     keys |= {} if form == "safetensors" else {gguf.TYPE: "adapter"}
     texts = {peft.CONFIG: json.dumps(config).encode()} if isinstance(config, dict) else {}
-    model = Checkpoint(PLACE, Index(form, (NOTHING,), (), keys), nodes=nodes, texts=texts)
+    model = OpenModel(PLACE, Index(form, (NOTHING,), (), keys), nodes=nodes, texts=texts)
     kinds = (gguf, mlx)
     adapter = next((kind for kind in kinds if kind.is_adapter(model)), peft).read(model)
     assert math.isfinite(adapter.alpha)

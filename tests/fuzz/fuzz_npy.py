@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 
 import harness
+from tests.containers.regions import check_regions
 
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.spec import Spec
-from weighbridge.containers.base import check_regions
 from weighbridge.containers.numpy import npy
 from weighbridge.io.source import BytesSource
 

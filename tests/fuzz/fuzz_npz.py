@@ -8,11 +8,11 @@ import zipfile
 import zlib
 
 import harness
+from tests.containers.regions import check_regions
 
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.limits import MIB
 from weighbridge.base.spec import Spec
-from weighbridge.containers.base import check_regions
 from weighbridge.containers.numpy import npz
 from weighbridge.io.source import BytesSource
 

@@ -15,12 +15,13 @@ import harness
 import msgspec
 from tests.conformance.packing_examples import EXAMPLES, Example
 from tests.plugins import all_toys
+from tests.unpacked import unpack
 
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.spec import Spec
 from weighbridge.io.source import BytesSource
 from weighbridge.packings.schema.registry import schemas
-from weighbridge.packings.unpacking import groups, unpack
+from weighbridge.packings.unpacking import groups
 from weighbridge.tensors.nodes import Node, QuantizedTensor, Stored
 
 context = all_toys

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 
 import harness
+from tests.containers.regions import check_regions
 from tests.containers.safetensors_cases import CASES
 
 from weighbridge.base.dtypes import RANK, dtype
 from weighbridge.base.errors import FormatError
 from weighbridge.base.spec import Spec
-from weighbridge.containers.base import check_regions
 from weighbridge.containers.safetensors import container as safetensors
 from weighbridge.io.source import BytesSource
 

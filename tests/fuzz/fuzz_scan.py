@@ -9,8 +9,7 @@ from tests.reports.scan import vectors as v
 
 from weighbridge.io.source import BytesSource
 from weighbridge.reports.scan.engine import scan_source
-from weighbridge.reports.scan.model import ScanVerdict
-from weighbridge.reports.scan.rules import RULES
+from weighbridge.reports.scan.model import RULES, ScanVerdict
 
 _OPENING = b"\x80\x02" + v.SYSTEM
 

@@ -7,9 +7,9 @@ import zipfile
 
 import harness
 from tests.conformance import samples
+from tests.containers.regions import check_regions
 
 from weighbridge.base.limits import MIB
-from weighbridge.containers.base import check_regions
 from weighbridge.containers.torch import legacy as torch_legacy
 from weighbridge.containers.torch import zip as torch_zip
 from weighbridge.io.source import BytesSource

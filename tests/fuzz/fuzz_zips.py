@@ -103,13 +103,13 @@ def _streamed() -> bytes:
 
 def _zip64() -> bytes:
     """Two stored members as Weighbridge writes them, with the zip64 records that only large ones need."""
-    data, members = b"", []
-    for name, body in (("a", b"12345"), ("b", b"")):
-        member = zip_write.place(name, len(body), len(data), 64)
-        members.append((member, zlib.crc32(body)))
-        data += zip_write.local_header(member, zlib.crc32(body)) + body
-    directory = b"".join(zip_write.directory_entry(m, crc) for m, crc in members)
-    start, size, count = len(data), len(directory), len(members)
+    layout = zip_write.archive_layout("zip", [zip_write.NewMember("a", b"12345"), zip_write.NewMember("b")], 64)
+    assert layout.fixups
+    whole = bytearray(layout.size)
+    for at, piece in (*layout.pieces, *layout.fixups({})):
+        whole[at : at + len(piece)] = piece
+    start, end, count = whole.index(b"PK\1\2"), len(whole) - 22, 2
+    data, directory, size = bytes(whole[:start]), bytes(whole[start:end]), end - start
     wide = struct.pack("<4sQ2H2I4Q", b"PK\6\6", 44, 45, 45, 0, 0, count, count, size, start)
     locator = struct.pack("<4sIQI", b"PK\6\7", 0, start + size, 1)
     plain = struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)

@@ -210,7 +210,7 @@ def test_a_range_that_fails_counts_for_nothing(place: Place) -> None:
 
 def test_another_plan_replaces_the_target_only_where_it_may(place: Place) -> None:
     published(place.make())
-    with pytest.raises(RefusedError, match="--overwrite"):
+    with pytest.raises(RefusedError, match="overwrite=True"):
         published(place.make("other"), {name: bytes(len(data)) for name, data in FILES.items()})
     place.make("other").abort()
     assert place.seen() == FILES | SMALL

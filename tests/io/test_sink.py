@@ -36,7 +36,7 @@ def test_a_file_appears_whole_with_the_mode_of_any_file(tmp_path: Path) -> None:
 def test_an_existing_file_is_refused_and_named_option_allows_it(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"old")
     (tmp_path / "a").chmod(0o600)
-    with pytest.raises(RefusedError, match="--overwrite"):
+    with pytest.raises(RefusedError, match="overwrite=True"):
         write_file(tmp_path / "a", b"new")
     assert (tmp_path / "a").read_bytes() == b"old"
     write_file(tmp_path / "a", b"new", overwrite=True)
@@ -139,7 +139,7 @@ def test_overwriting_a_folder_replaces_only_files_that_are_written(tmp_path: Pat
     (target / stray).parent.mkdir(parents=True, exist_ok=True)
     (target / stray).write_bytes(b"mine")
     (target / "config.json").write_bytes(b"old")
-    with pytest.raises(RefusedError, match=f"would be deleted: {stray}\n.*--replace-folder"):
+    with pytest.raises(RefusedError, match=f"would be deleted: {stray}\n.*replace_folder=True"):
         Sink(target, folder=True, overwrite=True, names=["config.json"])
     with Sink(target, folder=True, overwrite=True, names=["config.json", stray]) as sink:
         sink.create("config.json", 3).write(0, b"new")

@@ -13,9 +13,9 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
-from tests.models import record_names, record_reference
+from tests.models import record_names, record_reference, silent_judges
 from tests.models.config_judges import judge_configs
-from tests.models.family_judges import judge_dialects, judge_recorded, recorded_pairs
+from tests.models.family_judges import FORCED_F32, judge_dialects, judge_recorded, recorded_pairs
 from tests.models.reference_cases import CASES, golden
 
 from weighbridge.base.dtypes import F32
@@ -23,13 +23,13 @@ from weighbridge.models.arch.build import build_family
 from weighbridge.models.arch.expand import Sizes
 from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.registry import families
-from weighbridge.models.arch.tables.documents import document, mixin, resolve
+from weighbridge.models.arch.tables.documents import TableLibrary, document, mixin, resolve
 from weighbridge.models.arch.write_order import as_read
+from weighbridge.models.config.mapping import config_to_gguf
 from weighbridge.tensors.nodes import LogicalTensor, Node, as_node, const
 
 Arrays = dict[str, np.ndarray]
 _WORD = re.compile(r"[A-Za-z_]\w*")
-FORCED_F32 = {"norm", "bias", "router", "position", "types", "factors"}  # what the reference stores as F32 always
 
 
 def doc(family: str) -> dict[str, Any]:
@@ -380,6 +380,18 @@ def judge_sizes(family: Family) -> None:
     assert family.sizes.keys() <= used, sorted(family.sizes.keys() - used)
 
 
+#: Sections of the rotation that a class takes if its config has none (modeling_*.py of transformers 5.23).
+_SECTIONS = {"qwen2vl": (16, 24, 24, 0)} | dict.fromkeys(("qwen3vl", "qwen3vlmoe", "qwen3omni"), (24, 20, 20, 0))
+
+
+def judge_sections(family: Family) -> None:
+    """A config without sections of its rotation has those of its class."""
+    if family.name in _SECTIONS:
+        bare = {"architectures": [next(iter(family.architectures))]}
+        found = config_to_gguf(bare, family, file_type=0)[f"{family.gguf}.rope.dimension_sections"]
+        assert tuple(found.value) == _SECTIONS[family.name]
+
+
 JUDGES: tuple[Callable[[Family], None], ...] = (
     judge_names,
     judge_reference,
@@ -390,6 +402,8 @@ JUDGES: tuple[Callable[[Family], None], ...] = (
     judge_silence,
     judge_heads,
     judge_sizes,
+    judge_sections,
+    *silent_judges.JUDGES,
     judge_configs,
     judge_recorded,
 )
@@ -409,13 +423,21 @@ def _judge(judge: Callable[[Family, str], None], model: str, family: Family) -> 
     judge(family, model)
 
 
-def convicts(table: Mapping[str, Any], mixins: Mapping[str, Mapping[str, Any]] | None = None) -> bool:
-    """Whether any judge raises over a family built of this document, and of these mixins in place of the shipped.
+def convicts(
+    table: Mapping[str, Any],
+    mixins: Mapping[str, Mapping[str, Any]] | None = None,
+    roles: Mapping[str, Mapping[str, Any]] | None = None,
+) -> bool:
+    """Whether any judge raises over a family built from this document, with these mixins and known roles instead of the
+    shipped ones.
 
     The judge that raised last is asked first: neighbouring faults are mostly seen by the same one."""
     changed = mixins or {}
+    library = TableLibrary(
+        mixin=lambda name: changed.get(name) or mixin(name), roles={**TableLibrary().roles, **(roles or {})}
+    )
     try:
-        family = build_family(resolve(table, included=lambda name: changed.get(name) or mixin(name)))
+        family = build_family(resolve(table, library))
     except Exception:
         return True
     trials = _trials(table["name"])

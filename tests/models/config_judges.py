@@ -16,7 +16,8 @@ from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.registry import family_of_hf
 from weighbridge.models.config.card import read_card, write_card
 from weighbridge.models.config.general import general_to_gguf
-from weighbridge.models.config.mapping import HfConfig, assemble, config_losses, config_to_gguf, gguf_to_config
+from weighbridge.models.config.losses import config_losses
+from weighbridge.models.config.mapping import HfConfig, assemble, config_to_gguf, gguf_to_config
 from weighbridge.models.config.pooling import pooling_type
 
 Shapes = dict[str, tuple[int, ...]]

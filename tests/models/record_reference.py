@@ -10,7 +10,7 @@ import json
 import struct
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -78,11 +78,12 @@ def _keys(reader: Any) -> Iterator[list[Any]]:
             yield [key, kind, struct.pack("<f", value).hex() if kind == "f32" else value]
 
 
-def main() -> None:
+def record_all(cases: Mapping[str, Case], path: Path) -> None:
     from tests.oracles import tree
 
     root = str(tree.require())
-    sys.path[:0] = [root, f"{root}/gguf-py"]
+    sys.path[:0] = [f"{root}/gguf-py"]
+    sys.path.append(root)  # last: it has a package `tests` too
     import gguf
     import torch
     from conversion import get_model_class  # type: ignore[import-not-found]
@@ -91,7 +92,7 @@ def main() -> None:
     BertModel.set_vocab = lambda self: self.gguf_writer.add_token_type_count(self.hparams.get("type_vocab_size", 1))
     types = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}
     out = {}
-    for name, case in CASES.items():
+    for name, case in cases.items():
         with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
             source, target = write(case, Path(folder)), Path(folder) / "out.gguf"
             model = get_model_class(case.config["architectures"][0])
@@ -99,9 +100,9 @@ def main() -> None:
                 model.set_vocab = lambda self: None
             model(source, gguf.LlamaFileType(types[case.outtype]), target).write()
             out[name] = record(gguf, target)
-    GOLDEN.parent.mkdir(exist_ok=True)
-    GOLDEN.write_text("{\n" + ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in out.items()) + "\n}\n")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("{\n" + ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in out.items()) + "\n}\n")
 
 
 if __name__ == "__main__":
-    main()
+    record_all(CASES, GOLDEN)

@@ -72,8 +72,8 @@ def test_a_set_is_read(source: str, layers: set[int]) -> None:
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ('nothing == "a"', "which layers are which"),
-        ('short == "a"', "entry for each layer"),
+        ('nothing == "a"', "tell the kinds of layers apart"),
+        ('short == "a"', "entry per layer"),
         ("layer in wrong", "list of layers"),
         ("layer in far", "list of layers"),
         ("layer + 1 in far", "numbers from 1 to 4"),

@@ -11,7 +11,7 @@ import pytest
 from tests.models.arch_judges import convicts, doc
 
 from weighbridge.models.arch.registry import families
-from weighbridge.models.arch.tables.documents import document, mixin
+from weighbridge.models.arch.tables.documents import TableLibrary, document, mixin
 
 pytestmark = pytest.mark.mutation
 
@@ -39,6 +39,8 @@ def _set(path: tuple[Any, ...], value: Any) -> Fault:
 def _row_faults(name: str, row: dict[str, Any]) -> Iterator[tuple[str, Fault]]:
     at = ("role", name)
     for dialect, text in row.get("names", {}).items():
+        if not text:  # none: the role is a part of a fused tensor in this dialect
+            continue
         yield f"{name}: its {dialect} name", _set((*at, "names", dialect), text.replace("weight", "wait") + "s")
         yield f"{name}: no {dialect} name", _set((*at, "names", dialect), ...)
     if "shape" in row:
@@ -244,6 +246,29 @@ def _mixin_cases() -> Iterator[Any]:
             yield pytest.param(name, fault, id=f"{name}, {label}")
 
 
+def _known_role_cases() -> Iterator[Any]:
+    """Every row of roles.toml, damaged for the families that begin a role with it."""
+    for name, row in TableLibrary().roles.items():
+        for label, fault in _row_faults(name, dict(row)):
+            yield pytest.param(name, fault, id=f"roles, {label}")
+
+
+def _heirs(role: str) -> list[str]:
+    """Families with a table that begins a role as the known one of this name."""
+    documents = {family: document(family) for family in families()}
+    rows = {family: own.get("role", {}) for family, own in documents.items()}
+    mixins = {
+        name for own in documents.values() for name in own.get("include", ()) if role in mixin(name).get("role", {})
+    }
+    return [
+        family
+        for family, named in rows.items()
+        if mixins & {*documents[family].get("include", ())}
+        or ("kind" not in named.get(role, {"kind": ""}))
+        or any(row.get("like") == role for row in named.values())
+    ]
+
+
 def test_the_undamaged_tables_pass() -> None:
     for family in families():
         assert not convicts(doc(family)), family
@@ -261,3 +286,10 @@ def test_a_fault_in_a_mixin_is_seen(name: str, fault: Fault) -> None:
     damaged = copy.deepcopy(dict(mixin(name)))
     fault(damaged)
     assert convicts(doc(_WHOLE), {name: damaged})
+
+
+@pytest.mark.parametrize(("role", "fault"), list(_known_role_cases()))
+def test_a_fault_in_a_known_role_is_seen(role: str, fault: Fault) -> None:
+    damaged = {"role": {role: copy.deepcopy(dict(TableLibrary().roles[role]))}}
+    fault(damaged)
+    assert any(convicts(doc(family), roles=damaged["role"]) for family in _heirs(role))

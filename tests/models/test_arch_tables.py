@@ -6,6 +6,7 @@ import copy
 import subprocess
 import sys
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,8 +27,8 @@ from weighbridge.models.arch.registry import families, family_of_gguf, family_of
 from weighbridge.models.arch.tables.documents import resolve
 from weighbridge.models.arch.write_order import as_read
 from weighbridge.tensors.layouts import (
-    InterleaveGroups,
     halves_order,
+    interleave,
     interleaved_order,
     inverse,
     layout,
@@ -125,7 +126,7 @@ def test_the_rope_order_is_the_reference_s_permutation_and_its_inverse_undoes_it
     assert np.array_equal(rows[order][inverse(rope_order, len(rows), heads).rows], rows)
 
 
-_ORDERS = {"rope": rope_order, "parted": parted_order, "halves": halves_order}
+_ORDERS: dict[str, Any] = {"rope": rope_order, "parted": parted_order, "halves": halves_order}
 
 
 def test_a_layout_moves_whole_quantized_rows() -> None:
@@ -174,7 +175,7 @@ def test_quantized_columns_move_as_blocks_where_heads_are_whole_blocks() -> None
 
 def test_heads_that_dont_divide_are_refused() -> None:
     with pytest.raises(FormatError, match="groups don't divide the heads"):
-        tiled_order(2, 3, 1)
+        tiled_order(3, 2, 3)
     node = const(np.zeros((4, 6), np.float32), F32)
     with pytest.raises(FormatError, match="heads don't divide the rows"):
         layout("tiled", 1, 3).apply(node)
@@ -188,12 +189,12 @@ def test_heads_that_dont_divide_are_refused() -> None:
 def test_dealt_parts_lie_group_by_group_and_come_back() -> None:
     """Two groups of parts of 4, 2 and 6 rows: in each group half of every part."""
     rows = np.arange(12, dtype=np.float32).reshape(12, 1)
-    there = InterleaveGroups(2, (4, 2, 6)).apply(const(rows, F32))
+    there = interleave(2, (4, 2, 6)).apply(const(rows, F32))
     assert array(there).ravel().tolist() == [0, 1, 4, 6, 7, 8, 2, 3, 5, 9, 10, 11]
-    assert np.array_equal(array(InterleaveGroups(2, (4, 2, 6)).undo(there)), rows)
+    assert np.array_equal(array(interleave(2, (4, 2, 6)).undo(there)), rows)
     for groups, heights in ((0, (2,)), (2, (4, 3))):
         with pytest.raises(FormatError, match="groups don't divide"):
-            interleaved_order(groups, *heights)
+            interleaved_order(sum(heights), groups, *heights)
 
 
 @given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 5))

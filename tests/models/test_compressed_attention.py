@@ -51,7 +51,7 @@ def test_rates_of_its_own_count() -> None:
     assert _facts(config)["compress_ratios"] == [0, 4, 128, 0]
     rates = {"compress_rates": {"heavily_compressed_attention": 64}}
     assert _facts(config | rates)["compress_ratios"] == [0, 4, 64, 0]
-    with pytest.raises(FormatError, match="layer_types: isn't a list of known kinds"):
+    with pytest.raises(FormatError, match="layer_types: is not a list of known kinds"):
         _facts(config | {"layer_types": [*kinds[:3], "full_attention"]})
 
 

@@ -13,7 +13,7 @@ from tests.models.record_families import values
 
 import weighbridge as wb
 from weighbridge.models.arch.registry import family_of_gguf
-from weighbridge.models.checkpoint import open_checkpoint
+from weighbridge.models.model import open_weights
 
 
 def _gguf(parent: Path, model: str) -> Path:
@@ -28,7 +28,7 @@ def _gguf(parent: Path, model: str) -> Path:
 
 @pytest.mark.parametrize(("model", "family"), [("gptj", "gptj"), ("gptj-wide", "gptj"), ("phi2", "phi2")])
 def test_each_is_known_by_its_biases(model: str, family: str, tmp_path: Path) -> None:
-    with open_checkpoint(_gguf(tmp_path, model)) as found:
+    with open_weights(_gguf(tmp_path, model)) as found:
         assert found.metadata["general.architecture"] == "phi2"
         assert found.family.name == family
 
@@ -45,7 +45,7 @@ def test_biases_of_zeros_go_and_others_are_told(tmp_path: Path) -> None:
         assert all(not np.asarray(model[f"blk.{i}.attn_output.bias"]).any() for i in (0, 1))
     assert not any("attn_output" in (loss.tensor or "") for loss in wb.plan_convert(gguf, tmp_path / "a").losses)
     data = bytearray(gguf.read_bytes())
-    with open_checkpoint(gguf) as model:
+    with open_weights(gguf) as model:
         at = model.index.by_name["blk.1.attn_output.bias"].offset
     data[at : at + 4] = np.float32(0.5).tobytes()
     (tmp_path / "other.gguf").write_bytes(data)
@@ -63,5 +63,5 @@ def test_heads_go_to_ranks_in_both_forms(tmp_path: Path) -> None:
     for source, name in ((gguf, "blk.0.attn_q.weight"), (tmp_path / "gptj", "transformer.h.0.attn.q_proj.weight")):
         wb.split(source, tmp_path / f"{source.name}-ranks", tp=2)
         rank = sorted(p for p in (tmp_path / f"{source.name}-ranks").iterdir() if "rank-1-of-2" in p.name)[0]
-        with open_checkpoint(rank) as part, open_checkpoint(source) as whole:
+        with open_weights(rank) as part, open_weights(source) as whole:
             assert part.stored[name].read(0, 32).tobytes() == whole.stored[name].read(32, 64).tobytes()

@@ -22,7 +22,7 @@ from weighbridge.models.arch.build import build_family
 from weighbridge.models.arch.kv_tensors import names, of_graph
 from weighbridge.models.arch.mapping_report import MappingError
 from weighbridge.models.arch.registry import families
-from weighbridge.models.checkpoint import open_checkpoint
+from weighbridge.models.model import open_weights
 from weighbridge.reports import arch
 
 FOUR = ("alpha_n", "alpha_p", "beta", "eps")
@@ -53,7 +53,7 @@ def edited(gguf: Path, target: Path, **keys: KV | None) -> Path:
     from weighbridge.containers.gguf.values import kvs
     from weighbridge.containers.gguf.write import layout
 
-    with open_checkpoint(gguf) as model:
+    with open_weights(gguf) as model:
         found = {**kvs(model.metadata), **{f"xielu.{k}": v for k, v in keys.items()}}
         tensors = [(e.name, e.spec) for e in model.index]
         made = layout(tensors, {k: v for k, v in found.items() if v is not None})
@@ -90,7 +90,7 @@ def test_mlx_has_scalars_and_is_told_from_a_folder_of_the_same_names(
     wb.convert(gguf, tmp_path / "mlx", to="mlx", tokenizer=False)
     held = load_file(tmp_path / "mlx" / "model.safetensors")
     assert {held[ACTIVATION.format(i, name)].shape for i in (0, 1) for name in FOUR} == {()}
-    with open_checkpoint(tmp_path / "mlx") as model:
+    with open_weights(tmp_path / "mlx") as model:
         assert model.dialect == "mlx"
     wb.convert(tmp_path / "mlx", tmp_path / "b.gguf", dtype="f32", tokenizer=False, name="x")
     with wb.open(gguf) as one, wb.open(tmp_path / "b.gguf") as other:
@@ -110,11 +110,11 @@ def test_one_number_is_that_of_every_layer(apertus: tuple[Path, Path], tmp_path:
     ("keys", "words"),
     [
         ({"alpha_p": None}, "1 missing: xielu.alpha_p"),
-        ({"alpha_p": KV("arr[f32]", [1.0])}, r"xielu.alpha_p.*hasn't a number for each layer.*2.*1"),
-        ({"eps": KV("arr[f32]", [1.0] * 3)}, r"xielu.eps.*hasn't a number for each layer.*2.*3"),
-        ({"beta": KV("arr[str]", ["a", "b"])}, r"xielu.beta.*isn't a list of numbers"),
-        ({"beta": KV("str", "ab")}, r"xielu.beta.*isn't a list of numbers"),
-        ({"beta": KV("arr[bool]", [True, False])}, r"xielu.beta.*isn't a list of numbers"),
+        ({"alpha_p": KV("arr[f32]", [1.0])}, r"xielu.alpha_p.*needs a number per layer.*2.*1"),
+        ({"eps": KV("arr[f32]", [1.0] * 3)}, r"xielu.eps.*needs a number per layer.*2.*3"),
+        ({"beta": KV("arr[str]", ["a", "b"])}, r"xielu.beta.*is not a list of numbers"),
+        ({"beta": KV("str", "ab")}, r"xielu.beta.*is not a list of numbers"),
+        ({"beta": KV("arr[bool]", [True, False])}, r"xielu.beta.*is not a list of numbers"),
     ],
 )
 def test_a_gguf_without_a_number_is_refused(

@@ -97,6 +97,22 @@ def test_every_family_is_judged_as_llama_cpp_does(name: str, judge: Judge, tmp_p
     assert wrong == []
 
 
+@pytest.mark.oracle
+@pytest.mark.parametrize("dense", [True, False])
+def test_a_size_is_needed_only_by_its_layers(dense: bool, judge: Judge, tmp_path: Path) -> None:
+    """A Cohere2Moe without dense layers needs no `feed_forward_length`."""
+    keys, slots = family_model("cohere2moe")
+    del keys["cohere2moe.feed_forward_length"]
+    if not dense:
+        keys["cohere2moe.leading_dense_block_count"] = KV("u32", 0)
+        own = [(n.replace("blk.1.", "blk.0."), s) for n, s in slots if n.startswith("blk.1.ffn")]
+        slots = [*own, *((n, s) for n, s in slots if not n.startswith("blk.0.ffn"))]
+    path = tmp_path / "m.gguf"
+    path.write_bytes(render(gguf.layout(slots, keys), lambda name, size: bytes(size)))
+    assert verdict(path) is not dense
+    assert (judge.refusal(path) is None) is not dense
+
+
 # ---------------------------------------------------------------- files as they are met
 
 
@@ -167,6 +183,17 @@ def mixtral_of_2023(keys: Metadata, slots: Tensors) -> None:
     slots += [(n.replace("_exps", f".{e}"), Spec(s.shape[1:], F32)) for n, s in single for e in range(2)]
 
 
+def tokens_called(*names: str) -> Change:
+    """The first tokens have these names."""
+
+    def change(keys: Metadata, _: Tensors) -> None:
+        tokens = keys["tokenizer.ggml.tokens"].value
+        others = [t for t in tokens if t not in names]
+        keys["tokenizer.ggml.tokens"] = KV("arr[str]", [*names, *others][: len(tokens)])
+
+    return change
+
+
 def blocks(keys: Metadata, slots: Tensors) -> None:
     slots[:] = tensors(Q4_0)
 
@@ -235,6 +262,11 @@ MET = [
         {"llamacpp/optional"}, True),
     Met("values of another length", both(renamed("gemma"), drop("output.weight"), put(
         gemma__attention__key_length=("u32", 8), gemma__attention__value_length=("u32", 4))), {"llamacpp/heads"}),
+    Met("a Phi-3 by its name", put(general__name=("str", "My Phi-3")), {"llamacpp/named-tokens"}),
+    Met("a Phi-3 with its tokens", both(put(general__name=("str", "phi3")), tokens_called(
+        "</s>", "<unk>", "<s>", "<|endoftext|>")), set(), True),
+    *(Met(f"{name} outside the vocabulary", put(**{f"tokenizer__ggml__{name}_token_id": ("u32", 99_999_999)}),
+          {"llamacpp/token-id"}, True) for name in ("bos", "eos", "padding", "mask")),
     Met("a number that is built in", both(renamed("gemma3n"), put(
         gemma3n__embedding_length_per_layer_input=("u32", 64))), {"llamacpp/number"}, whole=False),
 ]  # fmt: skip
@@ -278,7 +310,7 @@ def test_an_alignment_of_one_is_a_warning() -> None:
 def test_a_type_of_bitnet_is_named() -> None:
     data = File(tensors=[Tensor("t", [32], 36)], data=bytes(64)).bytes()
     found = [f for f in gguf.parse(BytesSource(data), level="lenient").findings if f.rule == "gguf/tensor-type"]
-    assert "I2_S of the fork bitnet.cpp" in found[0].message
+    assert "I2_S, which only the fork bitnet.cpp can read" in found[0].message
 
 
 @pytest.mark.mutation

@@ -144,7 +144,7 @@ def test_invocation_tokens_are_kept(adapter: Callable[..., Path], base: Path, tm
     ("fault", "kind", "words"),
     [
         (lambda f: f.fields.pop("adapter.type"), UnsupportedError, "type None"),
-        (lambda f: f.tensors.pop("blk.0.attn_q.weight.lora_a"), FormatError, "other half"),
+        (lambda f: f.tensors.pop("blk.0.attn_q.weight.lora_a"), FormatError, "half of an adapter"),
         (lambda f: f.tensors.update(x=f.tensors["blk.0.attn_q.weight.lora_a"]), UnsupportedError, "full tensor x"),
     ],
 )
@@ -197,7 +197,7 @@ def test_a_gguf_with_multipliers_in_its_weights_takes_no_change(adapter: Callabl
     save_file(held, folder / "model.safetensors", {"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config))
     wb.convert(folder, tmp_path / "falcon.gguf", dtype="f32", tokenizer=False)
-    changed = adapter(pair("model.layers.0.mamba.out_proj", 32, 32))
+    changed = adapter(pair("model.layers.0.mamba.out_proj", 32, 32), base_model_name_or_path=None)
     with pytest.raises(UnsupportedError, match="by an unknown factor"):
         wb.convert(tmp_path / "falcon.gguf", tmp_path / "out.gguf", lora=changed)
     with pytest.raises(UnsupportedError, match="can't be converted"):
@@ -206,7 +206,7 @@ def test_a_gguf_with_multipliers_in_its_weights_takes_no_change(adapter: Callabl
     wb.convert(
         tmp_path / "falcon.gguf",
         tmp_path / "up.gguf",
-        lora=adapter(pair("model.layers.0.feed_forward.up_proj", 64, 32)),
+        lora=adapter(pair("model.layers.0.feed_forward.up_proj", 64, 32), base_model_name_or_path=None),
     )
     front = "base_model.model.model.layers.0.mamba.out_proj"
     tensors = load_file(changed / "adapter_model.safetensors")
@@ -244,7 +244,7 @@ def test_the_command(
     [
         ({}, {"fine_tune_type": "dora"}, UnsupportedError, "trained as 'dora'"),
         ({f"{Q}.m": np.ones(32, "f4")}, {}, UnsupportedError, "isn't part of a LoRA"),
-        ({f"{Q}.lora_a": np.ones((32, 2), "f4")}, {}, FormatError, "other half"),
+        ({f"{Q}.lora_a": np.ones((32, 2), "f4")}, {}, FormatError, "half of an adapter"),
         ({f"{Q}.lora_b": np.ones((3, 32), "f4")}, {}, FormatError, "different ranks"),
         ({}, {"lora_parameters": {"scale": None}}, FormatError, "lora_parameters.scale"),
         ({}, {"lora_parameters": []}, FormatError, "lora_parameters.scale"),
@@ -402,3 +402,97 @@ def test_a_pair_of_no_stack_is_refused(stacked: Path, adapter: Any, tmp_path: Pa
     twice = wrapped(EXPERTS, 32, 48, 1) | wrapped(f"{EXPERTS}.base_layer", 32, 48, 2)
     with pytest.raises(FormatError, match="two pairs are for one tensor"):
         wb.convert(adapter(twice, base_model_name_or_path=str(stacked)), tmp_path / "a.gguf")
+
+
+def test_an_adapter_in_the_place_of_a_target_is_not_overwritten(
+    base: Path, adapter: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = adapter()
+    files = {p.name: p.read_bytes() for p in folder.iterdir()}
+    assert main(["merge", str(base), str(folder), "--overwrite", "--replace-folder"]) == 2
+    assert f"wb convert {base} DST --lora {folder}" in capsys.readouterr().err
+    assert {p.name: p.read_bytes() for p in folder.iterdir()} == files
+
+
+OF_IMAGES = "model.diffusion_model.input_blocks.0.0.weight"
+NOT_A_MODEL: dict[str, tuple[Tensors, str, str]] = {
+    "LoRA": (pair(Q, 32, 32), "a LoRA adapter, without its base model", "wb convert BASE DST --lora "),
+    "kohya": (
+        {f"lora_unet_down_blocks_0.{end}.weight": np.ones((4, 4), "f4") for end in ("lora_down", "lora_up")},
+        "a LoRA for an image model", "to .safetensors or .npz",
+    ),
+    "Stable Diffusion": ({OF_IMAGES: np.ones((4, 4), "f4")}, "a Stable Diffusion checkpoint", "to .safetensors or"),
+    "diffusers": ({"down_blocks.0.x.weight": np.ones((4, 4), "f4")}, "a part of an image model", "GGUFs"),
+    "textual inversion": ({"emb_params": np.ones((4, 4), "f4")}, "an adapter that isn't a LoRA", "trained it"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("to", ["gguf", "mlx"])
+@pytest.mark.parametrize("name", NOT_A_MODEL)
+def test_what_is_no_language_model_is_named(name: str, to: str, tmp_path: Path) -> None:
+    tensors, kind, step = NOT_A_MODEL[name]
+    save_file(tensors, tmp_path / "x.safetensors")
+    with pytest.raises(UnsupportedError, match=f"x.safetensors is {kind}") as refused:
+        wb.convert(tmp_path / "x.safetensors", tmp_path / "out", to=to)
+    assert step in str(refused.value.hint)
+    wb.convert(tmp_path / "x.safetensors", tmp_path / "cast.safetensors", dtype="f16")
+    assert load_file(tmp_path / "cast.safetensors").keys() == tensors.keys()
+
+
+OTHERS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "by its folder": lambda config: {"base_model_name_or_path": config},
+    "by its class": lambda _: {"base_model_name_or_path": None, "auto_mapping": {"base_model_class": "Qwen2Model"}},
+}
+
+
+@pytest.mark.parametrize("way", OTHERS)
+def test_an_adapter_of_another_family_is_refused(
+    way: str, base: Path, adapter: Callable[..., Path], tmp_path: Path
+) -> None:
+    (other := tmp_path / "other").mkdir()
+    (other / "config.json").write_text(json.dumps({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}))
+    with pytest.raises(UsageError, match=r"is an adapter of a qwen2 model, .* is a llama model"):
+        wb.convert(base, tmp_path / "out", lora=adapter(**OTHERS[way](str(other))))
+    with wb.plan_convert(base, tmp_path / "out", lora=adapter(base_model_name_or_path="someone/else")) as plan:
+        assert any("trained on someone/else" in note for note in plan.notes)
+
+
+EMBED = "model.embed_tokens"
+
+
+def embedding_pair(tokens: int, width: int, *, own: bool) -> Tensors:
+    """The pair of an embedding, with the base's weight (`own`) beside it as PEFT stores it."""
+    rng = np.random.default_rng(5)
+    shapes = {"lora_embedding_A": (2, tokens), "lora_embedding_B": (width, 2)}
+    shapes |= {"base_layer.weight": (tokens, width)} if own else {}
+    return {f"{FRONT}{EMBED}.{end}": rng.normal(size=shape).astype("f4") for end, shape in shapes.items()}
+
+
+def test_the_base_weight_that_an_adapter_stores_is_the_one_that_it_changes(
+    base: Path, adapter: Callable[..., Path], tmp_path: Path
+) -> None:
+    tensors = embedding_pair(40, 32, own=True)
+    wb.convert(base, tmp_path / "out", lora=adapter(tensors))
+    own, a, b = (
+        tensors[f"{FRONT}{EMBED}.{end}"] for end in ("base_layer.weight", "lora_embedding_A", "lora_embedding_B")
+    )
+    merged = load_file(tmp_path / "out" / "model.safetensors")
+    np.testing.assert_allclose(merged[f"{EMBED}.weight"], own + 2 * (b @ a).T, rtol=1e-5, atol=1e-5)
+    with wb.plan_convert(adapter(tensors), tmp_path / "a.gguf", base=base) as plan:
+        assert [loss.tensor for loss in plan.losses] == [f"{EMBED}.weight"]
+
+
+def test_a_copy_of_a_changed_embedding_is_left_out_and_listed(adapter: Callable[..., Path], tmp_path: Path) -> None:
+    config = {"architectures": ["GemmaForCausalLM"], "model_type": "gemma", "num_hidden_layers": 1, "hidden_size": 32,
+              "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+              "vocab_size": 40}  # fmt: skip
+    family, rng = families()["gemma"], np.random.default_rng(2)
+    (folder := tmp_path / "gemma").mkdir()
+    held = {n: rng.normal(size=s).astype("f4") for n, s in family.names("hf", family.sizes_from_hf(config)).items()}
+    save_file(held | {"lm_head.weight": held[f"{EMBED}.weight"].copy()}, folder / "model.safetensors", {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config))
+    for tensors, kept in ((embedding_pair(40, 32, own=False), False), (pair(Q, 32, 32), True)):
+        with wb.plan_convert(folder, tmp_path / str(kept), lora=adapter(tensors, base_model_name_or_path=None)) as plan:
+            assert any("left out: lm_head.weight, a copy" in note for note in plan.notes) is not kept
+            plan.run()
+        assert ("lm_head.weight" in load_file(tmp_path / str(kept) / "model.safetensors")) is kept

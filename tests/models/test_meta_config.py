@@ -34,9 +34,11 @@ from weighbridge.containers.gguf.values import KV
 from weighbridge.models.arch.derived import f32, llama3, llama3_parameters
 from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.registry import families, family_of_hf
+from weighbridge.models.arch.tables import validate
 from weighbridge.models.config import keys
 from weighbridge.models.config.general import general_to_gguf
-from weighbridge.models.config.mapping import HfConfig, config_losses, config_to_gguf, gguf_to_config
+from weighbridge.models.config.losses import config_losses
+from weighbridge.models.config.mapping import HfConfig, config_to_gguf, gguf_to_config
 from weighbridge.models.config.pooling import pooling_type, sentence_files
 
 BERT, FAMILY = families()["bert"], families()["llama"]
@@ -76,7 +78,7 @@ def _damaged() -> list[Any]:
 @pytest.mark.mutation
 @pytest.mark.parametrize("document", _damaged())
 def test_a_fault_in_a_row_is_seen(document, monkeypatch) -> None:
-    wrong = keys.build_table(document)
+    wrong = validate.convert(document, keys.KeyTable)
     for module in ("keys", "general", "mapping"):
         monkeypatch.setattr(f"weighbridge.models.config.{module}.table", lambda: wrong)
     with pytest.raises((AssertionError, FormatError, UsageError)):
@@ -193,8 +195,8 @@ def test_the_class_is_told_where_it_can_be_and_else_listed_as_a_guess() -> None:
     assert back("bert-dummies").config["architectures"] == ["BertForSequenceClassification"]
     assert not back("bert").losses
     assert not back("mixtral-head").losses
-    assert back("mistral").losses == [
-        "the class is taken to be LlamaForCausalLM: a llama GGUF doesn't tell it from MistralForCausalLM"
+    assert back("mistral").guesses == [
+        "assuming the class LlamaForCausalLM: a llama GGUF of MistralForCausalLM is the same"
     ]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unpacked import unpack
 
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.errors import FormatError
@@ -15,10 +16,9 @@ from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Index
 from weighbridge.io.source import BytesSource
 from weighbridge.models.arch.registry import family_of_gguf, family_of_hf
-from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.locate import Place
 from weighbridge.models.lora import gguf, mlx, peft
-from weighbridge.packings.unpacking import unpack
+from weighbridge.models.model import OpenModel
 from weighbridge.tensors.nodes import Stored
 
 GOLDEN = Path(__file__).parent / "golden" / "families"
@@ -114,7 +114,7 @@ def test_an_adapter_that_is_none(reader: Any, config: Any, keys: Any, shapes: An
     texts = {} if config is None else {peft.CONFIG: json.dumps(config).encode()}
     form = "gguf" if config is None else "safetensors"
     held = nodes({name: ("F32", shape) for name, shape in shapes.items()})
-    model = Checkpoint(Place(Path("a"), (), Path("none")), Index(form, (NOTHING,), (), keys), nodes=held, texts=texts)
+    model = OpenModel(Place(Path("a"), (), Path("none")), Index(form, (NOTHING,), (), keys), nodes=held, texts=texts)
     with pytest.raises(FormatError, match=words):
         reader.read(model)
 

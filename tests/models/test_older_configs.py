@@ -14,7 +14,8 @@ from tests.oracles.models import respelled
 from weighbridge.base.errors import FormatError
 from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.registry import families, family_of_hf
-from weighbridge.models.config.mapping import config_losses, config_to_gguf
+from weighbridge.models.config.losses import config_losses
+from weighbridge.models.config.mapping import config_to_gguf
 
 pytestmark = pytest.mark.oracle
 transformers = pytest.importorskip("transformers")
@@ -85,7 +86,8 @@ def _said(family: Family, config: dict[str, Any], model: str) -> Any:
     sizes = family.sizes_from_hf(config)
     keys = config_to_gguf(config, family, file_type=0, pooling=1 if CASES[model].bert else None)
     names = {dialect: family.names(dialect, sizes) for dialect in family.dialects}
-    return keys, names, config_losses(config, family)
+    losses = [loss.replace("rope_parameters.rope_theta", "rope_theta") for loss in config_losses(config, family)]
+    return keys, names, losses  # a loss names the key as the config spells it
 
 
 @pytest.mark.parametrize("model", _MODELS)

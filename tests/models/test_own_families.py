@@ -30,7 +30,8 @@ CONFIG: dict[str, Any] = {
     "max_position_embeddings": 256,
     "vocab_size": 128,
     "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0,
+    "rope_theta": 50000.0,
+    "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
     "tie_word_embeddings": False,
 }
 # Acme's names and shapes, said apart from the table; `qkv` is q, k and v of a Llama, one under the other.
@@ -84,10 +85,13 @@ def acme(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """The table of the guide."""
-    (text,) = re.findall(r"```toml\n(.*?)```", GUIDE.read_text(), re.S)
-    path = tmp_path / "acme.toml"
-    path.write_text(text)
+    """The guide's table with names of its own."""
+    return write_guide_table(tmp_path, -1)
+
+
+def write_guide_table(folder: Path, n: int) -> Path:
+    path = folder / "acme.toml"
+    path.write_text(re.findall(r"```toml\n(.*?)```", GUIDE.read_text(), re.S)[n])
     return path
 
 
@@ -112,6 +116,17 @@ def test_the_guide_s_example_converts_there_and_back(acme: Path, table: Path, tm
     back, first = (load_file(path / "model.safetensors") for path in (tmp_path / "back", acme))
     assert back.keys() == first.keys()
     assert all(np.array_equal(back[name], first[name]) for name in first)
+
+
+def test_the_guide_s_shortest_table_writes_what_a_llama_writes(acme: Path, tmp_path: Path) -> None:
+    table = write_guide_table(tmp_path, 0)
+    assert len(table.read_text().splitlines()) <= 12
+    tensors = load_file(tmp_path / "llama" / "model.safetensors")
+    own = folder(tmp_path / "own", tensors, architectures=["AcmeForCausalLM"], model_type="acme")
+    settings: dict[str, Any] = {"dtype": "f32", "tokenizer": False, "name": "same"}
+    api.convert(own, tmp_path / "own.gguf", arch_file=table, **settings)
+    api.convert(tmp_path / "llama", tmp_path / "llama.gguf", **settings)
+    assert (tmp_path / "own.gguf").read_bytes() == (tmp_path / "llama.gguf").read_bytes()
 
 
 def test_the_guide_shows_what_the_command_prints(acme: Path, table: Path) -> None:
@@ -205,7 +220,16 @@ def test_a_table_is_shown_row_by_row(name: str) -> None:
     for row in found["rows"]:
         assert all(template in text for template in row["names"].values())
     with pytest.raises(UsageError, match="unknown family 'nonsense'"):
-        arch.shown("nonsense")
+        arch.family_table("nonsense")
+
+
+def test_a_name_shows_the_family_of_that_name() -> None:
+    """A family's own name goes before classes, and these before names in a GGUF, which several families share."""
+    for family in families().values():
+        assert arch.family_table(family.name).family.name == family.name
+        shown = {name: arch.family_table(name).family for name in family.architectures}
+        assert all(name in found.classes for name, found in shown.items())
+        assert arch.family_table(family.gguf).family.gguf == family.gguf or family.gguf in families()
 
 
 def test_a_row_of_some_layers_says_of_which() -> None:
@@ -235,15 +259,15 @@ def test_keys_that_no_other_section_names_are_fine(table: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "error", "words"),
     [
-        (lambda t: t + "[", FormatError, "no TOML"),
-        (lambda t: t.replace('gguf = "llama" ', 'other = "x" '), UsageError, "unknown field 'other'"),
+        (lambda t: t + "[", FormatError, "not TOML"),
+        (lambda t: 'other = "x"\n' + t, UsageError, "unknown field 'other'"),
         (lambda t: t.replace('name = "acme"', ""), UsageError, "the field 'name' is missing"),
         (lambda t: t.replace('like = "llama"', 'like = "lama"'), UsageError, "unknown family 'lama'; did you mean"),
         (lambda t: t.replace('like = "llama"', 'include = ["x"]'), UsageError, "unknown mixin 'x'"),
         (lambda t: t.replace("[role]", "[role]\nx = 3"), UsageError, "role.x: expected `object`"),
         (lambda t: t.replace("[role]", "[roles]"), UsageError, "the table: unknown field 'roles'; did"),
-        (lambda t: t.replace("embed.names.hf", "embd.names.hf"), UsageError, "role.embd: the field 'kind' is missing"),
-        (lambda t: t.replace("o.names.hf", "o.names.fh"), UsageError, "role.o: unknown dialect 'fh'; did you mean"),
+        (lambda t: t.replace("embed  ", "embd  "), UsageError, "role.embd: the field 'kind' is missing"),
+        (lambda t: t.replace("\no   ", "\no.names.fh   "), UsageError, "role.o: unknown dialect 'fh'; did you mean"),
         (lambda t: t + '[role.x]\nkind="linea"\nshape="N"', UsageError, "'linea' is none of .*you mean 'linear'"),
         (lambda t: t + '[role.x]\nkind="norm"\nshape="Z"', UsageError, "role.x.shape: unknown size 'Z'"),
         (lambda t: t + '[role.x]\nkind="norm"\nshape="N*"', UsageError, "in 'N[*]', column 3: invalid syntax"),
@@ -252,12 +276,12 @@ def test_keys_that_no_other_section_names_are_fine(table: Path) -> None:
         (lambda t: t + '[role.x]\nkind="norm"\nshape="N"\nlayers="al"', UsageError, "unknown set of layers 'al'"),
         (lambda t: t + '[role.x]\nkind="norm"\nshape="N"\nvia={}', UsageError, "role.x: unknown field 'via'"),
         (lambda t: t + '[size.Z]\nhf=["a +"]', UsageError, "in 'a [+]', column 4"),
-        (lambda t: t + '[size.Z]\nhf=["length(a)"]', UsageError, "length.a. is no part of a number"),
+        (lambda t: t + '[size.Z]\nhf=["length(a)"]', UsageError, "length.a. is not part of a number"),
         (lambda t: t.replace("{l}.norm_1", "{q}.norm_1"), UsageError, "unknown index 'q'"),
         (lambda t: "x" * (1 << 21), FormatError, "larger"),
         (lambda t: t + "\n[index]\nl = 'Q'\n", UsageError, "first index"),
-        (lambda t: t + '\n[dialect]\nhf = { base = "mlx" }\n', UsageError, "no other dialect"),
-        (lambda t: t + '\n[dialect]\nhf = { base = "none" }\n', UsageError, "no other dialect"),
+        (lambda t: t + '\n[dialect]\nhf = { base = "mlx" }\n', UsageError, "not another dialect"),
+        (lambda t: t + '\n[dialect]\nhf = { base = "none" }\n', UsageError, "not another dialect"),
         (lambda t: t + "\n[drop]\nhf = ['a.{q}']\n", UsageError, "drop.hf: unknown index 'q'"),
         (lambda t: t + _key("config=['hiden_size']"), UsageError, "meta.key.x: unknown key 'hiden_size'"),
         (lambda t: t + _key("config=['a']\nsubtract='hiden_size'"), UsageError, "unknown key 'hiden_size'"),
@@ -269,9 +293,10 @@ def test_keys_that_no_other_section_names_are_fine(table: Path) -> None:
         (lambda t: t + "\n[[meta.implied]]\nconfig='a'\nvalue='hiden_size'", UsageError, "meta.implied.a: unknown key"),
         (lambda t: t + "\n[[meta.requires_value]]\nconfig='a'\nwhy=''\nequals='hiden_size'", UsageError,
          "meta.requires_value.a: unknown key"),
-        (lambda t: t.replace("[defaults]", 'config_rules = ["unifrm(a)"]\n[defaults]'), UsageError,
+        (lambda t: t.replace("arch", 'config_rules = ["unifrm(a)"]\narch', 1), UsageError,
          "config_rules: unknown rule 'unifrm'.*'uniform'"),
-        (lambda t: t.replace("[defaults]", 'exclude = ["role.q_nrom"]\n[defaults]'), UsageError, "no 'role.q_nrom'"),
+        (lambda t: t.replace("arch", 'exclude = ["role.q_nrom"]\narch', 1), UsageError,
+         "no 'role.q_nrom'"),
     ],
 )  # fmt: skip
 def test_a_mistake_in_a_table_names_its_place(damage: Any, error: type[Exception], words: str, table: Path) -> None:

@@ -228,6 +228,10 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
+def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    return {n: t.shape for n, t in load_file(folder / "model.safetensors").items()}
+
+
 def test_the_files_tell_how_they_were_cut(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["split", str(model), str(tmp_path / "four"), "--tp", "4", "--dry-run"]) == 0
     assert not (tmp_path / "four").exists()
@@ -240,6 +244,10 @@ def test_the_files_tell_how_they_were_cut(model: Path, tmp_path: Path, capsys: p
     split = json.loads(said["tensor_parallel.split"])
     assert split["model.layers.0.self_attn.o_proj.weight"] == {"axis": 1, "parts": [[64, 1]]}
     assert split["model.norm.weight"] is None
+    capsys.readouterr()
+    assert main(["inspect", str(tmp_path / "four"), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)  # one model, whole
+    assert {t["name"]: tuple(t["shape"]) for t in shown["tensors"]} == _shapes(model)
     assert main(["merge", str(tmp_path / "four"), str(tmp_path / "one.safetensors")]) == 0
     assert main(["merge", str(tmp_path / "four" / names[1]), str(tmp_path / "two.safetensors")]) == 0
     whole, one = load_file(model / "model.safetensors"), load_file(tmp_path / "one.safetensors")
@@ -424,7 +432,7 @@ def test_inspect_and_verify_say_what_it_is(model: Path, tmp_path: Path, capsys: 
 
 # What verify says of a set that is wrong; the other faults are those of FAULTS.
 STRANGE: dict[str, tuple[Any, str]] = {
-    "the same rank twice": (FAULTS["the same rank twice"][0], "metadata declare rank 0 of 2"),
+    "the same rank twice": (FAULTS["the same rank twice"][0], "metadata declares rank 0 of 2"),
     "another split": (FAULTS["another split"][0], "its split differs from that of model-rank-0-of-2"),
     "another name": (FAULTS["another name"][0], "unknown to the set|missing tensor"),
     "another shape": (FAULTS["another shape"][0], r"it is F16\[64, 30\], but the set's split .* 32 entries on axis 1"),

@@ -19,7 +19,7 @@ import weighbridge as wb
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.models.arch.registry import families
-from weighbridge.models.checkpoint import Checkpoint, open_checkpoint
+from weighbridge.models.model import OpenModel, open_weights
 from weighbridge.models.tensor_parallel.partition import partition_tensors
 from weighbridge.packings.schema import gptq
 from weighbridge.packings.schema.base import Match, Shared
@@ -60,7 +60,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return cache(lambda kind: model(root / kind, **(MIXTURE if kind == "mixture" else {})))
 
 
-def values(opened: Checkpoint) -> Iterator[tuple[str, F32]]:
+def values(opened: OpenModel) -> Iterator[tuple[str, F32]]:
     for name, node in opened.logical.items():
         wide = nodes.cast(nodes.decode(node), BY_NAME["F32"])
         yield name, wide.read_all().view(np.float32).reshape(node.spec.shape)
@@ -82,12 +82,12 @@ def shared_out(folder: Path, out: Path, ranks: int = 2) -> None:
     names = [p.name for p in sorted(again.iterdir()) if p.suffix == ".safetensors"] if again.is_dir() else [""]
     for name in names:
         assert (again / name).read_bytes() == (back / name).read_bytes() if name else again.read_bytes()
-    with open_checkpoint(folder) as opened:
+    with open_weights(folder) as opened:
         how = partition_tensors(opened.family, opened.dialect, opened.sizes, dict.fromkeys(opened.logical), ranks)
         whole = dict(values(opened))
     assert any(share is not None and share.axis == whole[name].ndim - 1 for name, share in how.items())
     for rank in range(ranks):
-        with open_checkpoint(next(split.glob(f"model-rank-{rank}-of-*"))) as opened:
+        with open_weights(next(split.glob(f"model-rank-{rank}-of-*"))) as opened:
             found = dict(values(opened))
         assert found.keys() == whole.keys()
         for name, value in found.items():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from weighbridge.base.dtypes import F16, F32, DType
 from weighbridge.base.errors import FormatError, UsageError
-from weighbridge.models.arch.config_rules import INVERSE_RULES, RULES
+from weighbridge.models.arch.rules import openelm, plamo2, plamo3, rwkv6
 from weighbridge.models.arch.tables import expression
 from weighbridge.models.arch.tables.spec import layout_call
 from weighbridge.tensors.layouts import layout
@@ -20,7 +20,7 @@ from weighbridge.tensors.nodes import const
 
 
 def attending(count: int, step: int) -> Any:
-    return RULES["attention_step"]({"num_hidden_layers": count, "mamba_step": step})["attending_layers"]
+    return plamo2.complete({"num_hidden_layers": count, "mamba_step": step})["attending_layers"]
 
 
 @given(st.integers(1, 40), st.integers(2, 50))
@@ -29,38 +29,38 @@ def test_every_so_many_layers_one_attends(count: int, step: int) -> None:
     few = count <= step // 2
     alone = [i for i in range(count) if (i == count - 1 if few else i % step == step // 2)]
     assert attending(count, step) == alone
-    back = INVERSE_RULES["attention_step"]({"num_hidden_layers": count, "attending_layers": alone})
+    back = plamo2.restore({"num_hidden_layers": count, "attending_layers": alone})
     assert attending(count, back["mamba_step"]) == alone
 
 
 def test_layers_that_attend_by_no_step_are_refused() -> None:
     with pytest.raises(FormatError, match="follow no step"):
-        INVERSE_RULES["attention_step"]({"num_hidden_layers": 4, "attending_layers": [0, 3]})
+        plamo2.restore({"num_hidden_layers": 4, "attending_layers": [0, 3]})
 
 
 # apple/OpenELM-270M's first and last multipliers, and one that is rounded up since down takes more than a tenth
 @pytest.mark.parametrize(("scale", "width"), [(0.5, 768), (0.73, 1024), (4.0, 5120), (0.3, 512), (0.01, 256)])
 def test_widths_are_rounded_to_a_multiple(scale: float, width: int) -> None:
     config = {"model_dim": 1280, "ffn_dim_divisor": 256, "ffn_multipliers": [scale]}
-    assert RULES["scaled_widths"](config)["ffn_widths_by_layer"] == [width]
+    assert openelm.complete(config)["ffn_widths_by_layer"] == [width]
 
 
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=40), st.integers(1, 5000))
 def test_widths_give_multipliers_that_give_them(parts: list[int], width: int) -> None:
     widths = [8 * part for part in parts]
-    back = INVERSE_RULES["scaled_widths"]({"model_dim": width, "ffn_widths_by_layer": widths})
+    back = openelm.restore({"model_dim": width, "ffn_widths_by_layer": widths})
     assert back["ffn_dim_divisor"] == math.gcd(*widths)
-    assert RULES["scaled_widths"]({**back, "model_dim": width})["ffn_widths_by_layer"] == widths
+    assert openelm.complete({**back, "model_dim": width})["ffn_widths_by_layer"] == widths
 
 
 @pytest.mark.parametrize("listed", [3, "x", ["x"], [None], [math.inf], [1.0] * 100_000])
 def test_other_multipliers_are_refused(listed: Any) -> None:
     with pytest.raises(FormatError, match="ffn_multipliers"):
-        RULES["scaled_widths"]({"model_dim": 64, "ffn_dim_divisor": 8, "ffn_multipliers": listed})
+        openelm.complete({"model_dim": 64, "ffn_dim_divisor": 8, "ffn_multipliers": listed})
 
 
 def test_stretched_positions() -> None:
-    rule, inverse = RULES["stretched_context"], INVERSE_RULES["stretched_context"]
+    rule, inverse = plamo3.complete, plamo3.restore
     assert rule({"rope_scaling_factor": 1}) == {} == rule({})
     said = {"rope_scaling_factor": 4.0, "initial_context_length": 64}
     made = rule(said)["rope_scaling"]
@@ -72,7 +72,7 @@ def test_stretched_positions() -> None:
 
 @pytest.mark.parametrize(("width", "ranks"), [(2048, (32, 64)), (4096, (64, 128)), (5120, (32, 64))])
 def test_ranks_follow_from_the_width(width: int, ranks: tuple[int, int]) -> None:
-    assert tuple(RULES["mixing_ranks"]({"hidden_size": width}).values()) == ranks
+    assert tuple(rwkv6.complete({"hidden_size": width}).values()) == ranks
 
 
 def test_the_larger_of_two_numbers() -> None:

@@ -8,7 +8,7 @@ import pytest
 from weighbridge.base.dtypes import BF16
 from weighbridge.base.spec import Spec
 from weighbridge.models.arch.fuse import Roles, RoleStack, StackMember
-from weighbridge.tensors.layouts import InterleaveGroups
+from weighbridge.tensors.layouts import interleave, separate_stack
 from weighbridge.tensors.nodes import Const, Node
 
 COUNT, HEIGHT, WIDTH = 3, 4, 5
@@ -58,9 +58,9 @@ def test_a_replaced_member_ends_the_stack() -> None:
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_interleaved_stacks_are_taken_apart_as_each_is_by_itself(groups: int) -> None:
-    layout = InterleaveGroups(groups, (4, 8))
+    layout = interleave(groups, (4, 8))
     whole = node(COUNT * 12, WIDTH)
-    found = layout.undo_stack(whole, COUNT).read_all().reshape(COUNT * 12, -1)
+    found = separate_stack(whole, COUNT, groups, (4, 8)).read_all().reshape(COUNT * 12, -1)
     rows = whole.read_all().reshape(COUNT, 12, -1)
     each = []
     for one in rows:

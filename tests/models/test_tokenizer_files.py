@@ -232,7 +232,7 @@ UNSUPPORTED: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "word level": (lambda: {"tokenizer.json": {"model": {"type": "WordLevel", "vocab": {"a": 0}}}}, "WordLevel"),
     "word model": (
         lambda: {"tokenizer.model": dump(SentencePieceModel(["<unk>", "a"], [0, 0], [2, 1], model_type=3))},
-        "neither BPE nor Unigram",
+        "other than BPE and Unigram",
     ),
     "plamo": (lambda: {"tokenizer.jsonl": b'["<unk>", 0.0, "UNKNOWN"]\n'}, "tokenizer class None"),
     "suffix": (lambda: bpe(put("model", "end_of_word_suffix", value="</w>")), "suffix"),
@@ -242,7 +242,7 @@ UNSUPPORTED: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
         }}},
         "@@",
     ),
-    "lowercase": (lambda: bpe(put("normalizer", value={"type": "Lowercase"})), "--pre"),
+    "lowercase": (lambda: bpe(put("normalizer", value={"type": "Lowercase"})), "pre=NAME"),
 }  # fmt: skip
 
 

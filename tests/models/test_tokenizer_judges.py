@@ -238,7 +238,7 @@ def test_a_vocab_txt_alone(tmp_path: Path) -> None:
 
 
 def test_losses_are_told() -> None:
-    assert any("every piece" in line for line in losses(trained("spm")))
+    assert any("every text segment" in line for line in losses(trained("spm")))
     assert any("clean_text" in line for line in losses(trained("wordpiece")))
     assert any("fim_pre" in line for line in losses(replace(uncut(), special={"fim_pre": 3})))
     assert any("suppressed" in line for line in losses(replace(uncut(), suppress=[1])))

@@ -272,7 +272,7 @@ STRANGE = (
 
 @pytest.mark.parametrize("definition", STRANGE, ids=str)
 def test_an_unknown_definition_names_the_nearest(definition: Any) -> None:
-    with pytest.raises(UnsupportedError, match=r"nearest is '.+'; use --pre"):
+    with pytest.raises(UnsupportedError, match=r"nearest is '.+'; use pre"):
         pretokenizer.recognise(pretokenizer.canonical(definition), [])
 
 
@@ -294,7 +294,7 @@ def test_nesting_without_end_is_a_format_error() -> None:
 
 def test_a_name_without_definition_says_so() -> None:
     assert [c.names for c in TABLE.classes if not c.steps and not c.raw] == [("whitespace",)]
-    with pytest.raises(UnsupportedError, match="definition is known"):
+    with pytest.raises(UnsupportedError, match="no known definition"):
         to_hf(with_pre("whitespace"))
 
 

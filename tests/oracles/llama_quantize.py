@@ -11,7 +11,6 @@ import ctypes as c
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -32,10 +31,11 @@ _MAIN = "_Z14llama_quantizeiPPc"  # int llama_quantize(int, char **)
 def library() -> Path:
     """The compiled tool, kept beside the tree; without a compiler or the tree the calling test is skipped, or fails
     where CI=true."""
+    from tests import system
     from tests.oracles import tree
 
     source = tree.require()
-    compiler = shutil.which("g++") or shutil.which("c++")
+    compiler = system.find("g++") or system.program("c++")
     if compiler is None or sys.platform != "linux":
         import pytest
 

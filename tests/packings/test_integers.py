@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from tests.packings import makers
 from tests.packings.stored import of_numpy, values
+from tests.unpacked import unpack
 
 from weighbridge.base.dtypes import F16, Q4_0, Q8_0
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.packings import mlx_affine_bridge
 from weighbridge.packings.ggml_blocks import Q5_0
-from weighbridge.packings.unpacking import unpack
 from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes import Node, QuantizedTensor
 

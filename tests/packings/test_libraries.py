@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from tests.packings.stored import members, of_numpy, of_torch, values
+from tests.unpacked import unpack
 
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.packings import mlx_affine_bridge
-from weighbridge.packings.unpacking import unpack
 from weighbridge.packings.write import packers
 from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor, pack, transcode

@@ -8,12 +8,12 @@ import pytest
 from numpy.typing import NDArray
 from tests.kernels.data import numbers
 from tests.packings.stored import values
+from tests.unpacked import unpack
 
 from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, DType
 from weighbridge.base.errors import RefusedError, UnsupportedError
 from weighbridge.base.spec import Spec
 from weighbridge.packings import mlx_affine_bridge
-from weighbridge.packings.unpacking import unpack
 from weighbridge.packings.write import packers
 from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes import Node, QuantizedTensor
@@ -65,7 +65,7 @@ def test_values_that_are_none_are_refused(mode: str, value: float) -> None:
     """MLX quantizes them without a word: what shares their scale is lost, or a NaN is a number like any other."""
     x = weights("normal", F32)
     x[3, 5] = value
-    group, bits = (64, 4) if mode == "affine" else packers.MODES[mode][:2]
+    group, bits = (64, 4) if mode == "affine" else (packers.MODES[mode].group, packers.MODES[mode].bits)
     how = {"group_size": group, "bits": bits, "mode": mode}
     with mx.stream(mx.cpu):
         theirs = np.array(mx.dequantize(*mx.quantize(mx.array(x), **how), **how).astype(mx.float32))[3, :group]
@@ -130,14 +130,14 @@ def test_symmetric_codes_are_blocks_without_a_minimum_again(name: str) -> None:
     told = {"quantization": {"bits": packer.bits, "group_size": packer.group}}
     node = unpack(parts, told)["m.weight"]
     assert isinstance(node, QuantizedTensor)
-    grid = mlx_affine_bridge.as_grid(node)
-    assert grid is not None
-    assert dtype in grid.packing.blocks
-    assert grid.packing.inexact(grid.members, dtype) == ""
-    np.testing.assert_array_equal(nodes.transcode(grid, dtype).read_all(), blocks.read_all())
-    np.testing.assert_array_equal(values(grid), values(node))
+    int_quant = mlx_affine_bridge.as_int_quant(node)
+    assert int_quant is not None
+    assert dtype in int_quant.packing.blocks
+    assert int_quant.packing.inexact(int_quant.members, dtype) == ""
+    np.testing.assert_array_equal(nodes.transcode(int_quant, dtype).read_all(), blocks.read_all())
+    np.testing.assert_array_equal(values(int_quant), values(node))
     other = parts["m.biases"].read_all()
     other[-2] ^= 1
     node = unpack({**parts, "m.biases": nodes.Const(parts["m.biases"].spec, other.tobytes())}, told)["m.weight"]
     assert isinstance(node, QuantizedTensor)
-    assert mlx_affine_bridge.as_grid(node) is None
+    assert mlx_affine_bridge.as_int_quant(node) is None

@@ -16,17 +16,17 @@ from tests.packings import test_rounding as rounds
 from tests.packings import test_scaled as scaled
 from tests.packings import test_ternary as ternary
 from tests.packings.stored import of_numpy, values
+from tests.unpacked import unpack
 
-from weighbridge.base.dtypes import BY_NAME, F32, Q4_0, Q4_1
+from weighbridge.base.dtypes import BY_NAME, F32, FOUR_BITS, Q4_0, Q4_1
 from weighbridge.packings import ggml_blocks
 from weighbridge.packings.read import awq as awq_reader
 from weighbridge.packings.read import bitplanes as planes
-from weighbridge.packings.read import microfloat
+from weighbridge.packings.read import microscaled
 from weighbridge.packings.schema import bitplanes as planes_schema
 from weighbridge.packings.schema import gptq
-from weighbridge.packings.schema import microfloat as fp4_schema
-from weighbridge.packings.schema import scaled as fp8
-from weighbridge.packings.unpacking import unpack
+from weighbridge.packings.schema import microscaled as fp4_schema
+from weighbridge.packings.schema import scaled_float as fp8
 from weighbridge.packings.write import packers, rounding
 from weighbridge.tensors import bits, nodes
 from weighbridge.tensors.reference import registry as codecs
@@ -118,7 +118,7 @@ def _with(table: Any, **changes: Any) -> Any:
 
 
 _Q4_0, _Q4_1, _Q5_0 = (ggml_blocks.CODE_RANGES[BY_NAME[name]] for name in ("Q4_0", "Q4_1", "Q5_0"))
-_SWAPPED = microfloat.VALUES[[0, 1, 3, 2, *range(4, 16)]]
+_SWAPPED = microscaled.VALUES[[0, 1, 3, 2, *range(4, 16)]]
 
 # what is changed: (where, its name, the wrong value, the check that sees it)
 FAULTS: dict[str, tuple[Any, str, Any, Check]] = {
@@ -132,13 +132,14 @@ FAULTS: dict[str, tuple[Any, str, Any, Check]] = {
                     lambda: integers.test_awq_reads_as_the_formula_says(True)),
     "AWQ's zero": (awq_reader, "BITS", 3, lambda: integers.test_awq_reads_as_the_formula_says(False)),
     "bits that are planar": (gptq, "_PLANAR", (), unlabelled),
-    "E2M1 of MXFP4": (microfloat, "VALUES", microfloat.VALUES[::-1].copy(), lambda: fp4("U8")),
-    "E2M1 of NVFP4": (microfloat, "VALUES", microfloat.VALUES[::-1].copy(), lambda: fp4("F8_E4M3")),
-    "group of NVFP4": (fp4_schema, "GROUPS", MappingProxyType(dict.fromkeys(fp4_schema.GROUPS, 32)),
+    "E2M1 of MXFP4": (microscaled, "VALUES", microscaled.VALUES[::-1].copy(), lambda: fp4("U8")),
+    "E2M1 of NVFP4": (microscaled, "VALUES", microscaled.VALUES[::-1].copy(), lambda: fp4("F8_E4M3")),
+    "group of NVFP4": (fp4_schema, "FOUR_BITS", {
+                           scale: row._replace(group=32) for scale, row in FOUR_BITS.items()},
                        lambda: fp4("F8_E4M3")),
     "E2M1 of MLX": (reference_rounding, "E2M1", reference_rounding.E2M1 + np.float32(0.26),
                     in_numpy(lambda: fp4_made("mxfp4"))),
-    "ties of MLX": (packers, "MODES", _with(packers.MODES, mxfp4=packers.MODES["mxfp4"]._replace(rule="e2m1")),
+    "ties of MLX": (packers, "_RULES", {4: "e2m1", 8: "e4m3"},
                     lambda: made.test_float_modes_equal_mlx("mxfp4", F32, "halves")),
     "largest of a mode": (packers, "MODES", _with(packers.MODES, nvfp4=packers.MODES["nvfp4"]._replace(largest=4.0)),
                           lambda: fp4_made("nvfp4")),
@@ -168,8 +169,8 @@ def same(case: str, dtype: str = "bf16") -> Check:
     return lambda: rounds.test_compressed_tensors_makes_the_same(case, dtype)
 
 
-def _micro(bits: int, **changes: Any) -> Any:
-    return {**rounding._MICRO, bits: rounding._MICRO[bits]._replace(**changes)}
+def _element(bits: int, **changes: Any) -> Any:
+    return {**rounding._ELEMENTS, bits: rounding._ELEMENTS[bits]._replace(**changes)}
 
 
 # The constants of rounding to nearest: each against the library that it is taken from.
@@ -180,13 +181,13 @@ FAULTS |= {
     "largest E4M3": (rounding, "_LARGEST", np.float32(240), same("fp8_dynamic")),
     **{f"mantissa of {d}": (rounding, "_MANTISSA", {**rounding._MANTISSA, d: rounding._MANTISSA[d] - 1},
                             same("mxfp4a16", str(d).lower())) for d in rounding._MANTISSA},
-    **{f"exponent of {b} bits": (rounding, "_MICRO", _micro(b, exponent=rounding._MICRO[b].exponent + 1),
+    **{f"exponent of {b} bits": (rounding, "_ELEMENTS", _element(b, exponent=rounding._ELEMENTS[b].exponent + 1),
                                  same(f"mxfp{b}a16")) for b in (4, 6, 8)},
-    **{f"mantissa of {b} bits": (rounding, "_MICRO", _micro(b, mantissa=4 - rounding._MICRO[b].mantissa),
+    **{f"mantissa of {b} bits": (rounding, "_ELEMENTS", _element(b, mantissa=4 - rounding._ELEMENTS[b].mantissa),
                                  same(f"mxfp{b}a16", "f32")) for b in (4, 6, 8)},
     "largest of E2M1": (rounding, "_E2M1_LARGEST", np.float32(3), same("nvfp4a16")),
-    "the rule of MXFP4": (rounding, "_MICRO", {**rounding._MICRO, 4: rounding._MICRO[8]}, same("mxfp4a16")),
-    "the rule of MXFP6": (rounding, "_MICRO", {**rounding._MICRO, 6: rounding._MICRO[8]}, same("mxfp6a16")),
+    "the rule of MXFP4": (rounding, "_ELEMENTS", {**rounding._ELEMENTS, 4: rounding._ELEMENTS[8]}, same("mxfp4a16")),
+    "the rule of MXFP6": (rounding, "_ELEMENTS", {**rounding._ELEMENTS, 6: rounding._ELEMENTS[8]}, same("mxfp6a16")),
     "values of E2M1": (reference_rounding, "E2M1", reference_rounding.E2M1 + np.float32(0.5),
                        in_numpy(same("mxfp4a16"))),
     "values of E2M3": (reference_rounding, "E2M3", reference_rounding.E2M3[::-1], in_numpy(same("mxfp6a16"))),
@@ -198,7 +199,7 @@ FAULTS |= {
         _with(reference_rounding.RULES, **{rule: reference_rounding.RULES[rule]._replace(codes=_in_f32(rule))}),
         in_numpy(same(case)),
     ) for rule, case in (("int", "w8a16 asymmetric"),)},
-    "E2M3 read": (microfloat, "_SIX", microfloat._SIX[::-1].copy(), same("mxfp6a16")),
+    "E2M3 read": (microscaled, "_SIX", microscaled._SIX[::-1].copy(), same("mxfp6a16")),
     "AWQ's order written": (bits, "_ORDERS", {**bits._ORDERS, "awq": (0, 1, 2, 3, 4, 5, 6, 7)},
                             lambda: rounds.test_gptq_and_awq_round_as_gptqmodel_does(4, False)),
     "the rule of GPTQ": (rounding, "RULES", {**rounding.RULES, "gptq": rounding.RULES["compressed-tensors"]},

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from tests.packings import rounded
 from tests.packings.stored import of_torch, values
+from tests.unpacked import unpack
 
 from weighbridge.base.dtypes import F16, F32
 from weighbridge.base.errors import RefusedError
 from weighbridge.conversion.options import SchemeOptions
 from weighbridge.conversion.schemes import plan as schemes
-from weighbridge.packings.canonical import MXTensor
-from weighbridge.packings.unpacking import unpack
+from weighbridge.conversion.schemes.table import choose_scheme
+from weighbridge.packings.canonical import MicroscaledMatrix
 from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes import Node, walk
 from weighbridge.tensors.nodes.compute import AbsMax
@@ -77,7 +78,7 @@ def weights(dtype: Any, seed: int = 1, rows: int = 130, columns: int = 192) -> T
 
 def made(scheme: str, options: dict[str, Any], weight: Tensor) -> dict[str, Node]:
     """The stored tensors of one module, as the conversion makes them, by their names behind the module's."""
-    how = schemes.chosen(SchemeOptions(scheme=scheme, **options))
+    how = choose_scheme(SchemeOptions(scheme=scheme, **options))
     node = of_torch(weight)
     form = how.round("m", nodes.cast(node, F32), how, node.spec.dtype, nodes.abs_max([node]))
     return {suffix.removeprefix("."): node for suffix, node in how.write(form, how.symmetric).items()}
@@ -233,11 +234,13 @@ def test_a_plan_asks_a_peak_for_little() -> None:
     assert found.over == (wide,)
     assert found.scratch(0, 1) == found.scratch(0, 1) == 2 << 20
     assert len(asked) == 1
-    how = schemes.chosen(SchemeOptions(scheme="nvfp4a16"))
+    how = choose_scheme(SchemeOptions(scheme="nvfp4a16"))
     members = {f"l.{name}_proj.weight": nodes.const(np.ones((4, 64), np.float32), F32) for name in "qkvo"}
     work = SimpleNamespace(floats=members, scheme=how, draft=SimpleNamespace(notes=[]))
-    forms = schemes._rounded(work, list(members))  # type: ignore[arg-type]
-    overall = [form.overall for form in forms.values() if isinstance(form, MXTensor) and form.overall is not None]
+    forms = schemes.round_layers(work, list(members))  # type: ignore[arg-type]
+    overall = [
+        form.overall for form in forms.values() if isinstance(form, MicroscaledMatrix) and form.overall is not None
+    ]
     q, k, v, o = (next(x for x in walk(node) if isinstance(x, AbsMax)) for node in overall)
     assert q is k is v is not o
     assert (len(q.over), len(o.over)) == (3, 1)

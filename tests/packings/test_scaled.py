@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.packings.stored import of_numpy, values
+from tests.unpacked import unpack
 
 from weighbridge.base.dtypes import U8, U32
 from weighbridge.base.errors import FormatError
 from weighbridge.base.spec import Spec
 from weighbridge.io.source import BytesSource
-from weighbridge.packings.unpacking import unpack
 from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor, Stored
 

@@ -10,6 +10,7 @@ import pytest
 from tests.kernels import ggml
 from tests.packings import makers as packed
 from tests.packings.stored import of_numpy, values
+from tests.unpacked import unpack
 
 from weighbridge.base.dtypes import BY_NAME, F32
 from weighbridge.conversion import dtype_policy
@@ -17,7 +18,6 @@ from weighbridge.conversion.plan import probe
 from weighbridge.packings import ggml_blocks, mlx_affine_bridge
 from weighbridge.packings.int_quant import IntQuant
 from weighbridge.packings.read.affine import Affine
-from weighbridge.packings.unpacking import unpack
 from weighbridge.packings.write import packers
 from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes import Node, QuantizedTensor
@@ -95,10 +95,10 @@ def numbers(groups: int = 4) -> np.ndarray:
 @pytest.mark.parametrize("group", [64, 128])
 def test_mlx_of_two_bits_around_one_is_q2_0(group: int, kind: str) -> None:
     node = affine(2, group, numbers(), -numbers(), kind)
-    grid = mlx_affine_bridge.as_grid(node)
-    assert grid is not None
-    assert probe.block_for(grid, dtype_policy.EXACT_BLOCKS) == (ggml_blocks.Q2_0, "")
-    np.testing.assert_array_equal(ggml_values(grid, ggml_blocks.Q2_0), values(node))
+    int_quant = mlx_affine_bridge.as_int_quant(node)
+    assert int_quant is not None
+    assert probe.block_for(int_quant, dtype_policy.EXACT_BLOCKS) == (ggml_blocks.Q2_0, "")
+    np.testing.assert_array_equal(ggml_values(int_quant, ggml_blocks.Q2_0), values(node))
 
 
 @pytest.mark.parametrize("kind", ["F16", "BF16", "F32"])
@@ -123,11 +123,11 @@ WRONG: dict[str, tuple[int, int, np.ndarray, np.ndarray, str, str]] = {
 def test_others_take_a_type_that_holds_them(case: str) -> None:
     bits, group, scales, biases, kind, block = WRONG[case]
     node = affine(bits, group, scales, biases, kind)
-    grid = mlx_affine_bridge.as_grid(node)
-    found, why = probe.block_for(grid or node, dtype_policy.EXACT_BLOCKS)
+    int_quant = mlx_affine_bridge.as_int_quant(node)
+    found, why = probe.block_for(int_quant or node, dtype_policy.EXACT_BLOCKS)
     assert (found.name if found and not why else "") == block
     if found and not why:
-        np.testing.assert_array_equal(ggml_values(grid or node, found), values(node))
+        np.testing.assert_array_equal(ggml_values(int_quant or node, found), values(node))
     assert ggml_blocks.Q1_0 not in node.packing.blocks or node.packing.inexact(node.members, ggml_blocks.Q1_0)
 
 
@@ -143,7 +143,7 @@ def test_ternary_blocks_are_q2_0_by_way_of_mlx(name: str) -> None:
     assert isinstance(node, QuantizedTensor)
     assert node.packing == Affine(2, 128, BY_NAME["F16"])
     np.testing.assert_array_equal(values(node), ggml.dequantize(dtype, source.read_all()).reshape(x.shape))
-    grid = mlx_affine_bridge.as_grid(node)
-    assert grid is not None
-    assert isinstance(grid.packing, IntQuant)
-    np.testing.assert_array_equal(ggml_values(grid, ggml_blocks.Q2_0), values(node))
+    int_quant = mlx_affine_bridge.as_int_quant(node)
+    assert int_quant is not None
+    assert isinstance(int_quant.packing, IntQuant)
+    np.testing.assert_array_equal(ggml_values(int_quant, ggml_blocks.Q2_0), values(node))

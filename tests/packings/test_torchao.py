@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from tests.packings.stored import of_torch, values
+from tests.unpacked import unpack
 
 import weighbridge
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.packings.schema import registry, torchao
-from weighbridge.packings.unpacking import unpack
 from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes import Node
 
@@ -157,7 +157,7 @@ def test_parts_that_do_not_fit_are_named() -> None:
     made = changed()
     with pytest.raises(FormatError, match="without scales"):
         unpack({"m._weight_qdata": made["tensors"]["m._weight_qdata"]}, {})
-    with pytest.raises(FormatError, match="no JSON"):
+    with pytest.raises(FormatError, match="isn't JSON"):
         unpack(made["tensors"], {"__metadata__": {"m.weight": "{"}})
     short = made["tensors"] | {"m._weight_scale": of_torch(torch.ones(63, 4))}
     with pytest.raises(FormatError, match="belong together"):

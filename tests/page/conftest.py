@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,12 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from tests import system
 from tests.oracles.sharing import made_once
 from tests.page.samples import HOSTILE, MANY, llama, sparse
 
 import weighbridge as wb
 
-CHROMIUM = shutil.which("chromium")
 WAIT = 60_000  # milliseconds: a limit for a broken page, not for a slow machine
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
@@ -33,10 +32,9 @@ FLAGS = (
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed: the page is NOT CHECKED in a browser")
+    chromium = system.require("chromium")
     with playwright.sync_playwright() as running:
-        found = running.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        found = running.chromium.launch(executable_path=chromium, args=list(FLAGS))
         yield found
         found.close()
 

@@ -21,7 +21,8 @@ from tests.page.samples import SEVEN_B, sparse
 import weighbridge as wb
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.page import assemble
-from weighbridge.page.book import Book, encode, exact, front_coded
+from weighbridge.page.data import PageData, encode
+from weighbridge.page.endpoints import exact, front_coded
 from weighbridge.page.export import export, key
 
 
@@ -94,9 +95,9 @@ def answers_of(html: str) -> dict[str, Any]:
 
 
 def test_an_exported_page_holds_the_names_of_files_as_they_are(models: Path) -> None:
-    with Book(models / "hostile.safetensors") as book_:
-        html = export(book_, findings=False)
-        names = [e.name for e in book_.models[0].index.entries]
+    with PageData(models / "hostile.safetensors") as data:
+        html = export(data, findings=False)
+        names = [e.name for e in data.models[0].index.entries]
     assert "window.pwned" in html
     assert "</script><script>window" not in html
     assert "\u2028" not in html
@@ -108,15 +109,15 @@ def test_an_exported_page_holds_the_names_of_files_as_they_are(models: Path) -> 
 
 def test_what_cant_be_answered_says_so_in_an_exported_page(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from weighbridge.base.errors import UnsupportedError
-    from weighbridge.page import book, endpoints
+    from weighbridge.page import endpoints
 
     def fails(*_: object, **given: object) -> None:
         raise UnsupportedError("not this one", hint="another")
 
-    table = {**endpoints.ENDPOINTS, "summary": book.Endpoint(fails, ("model",))}
+    table = {**endpoints.ENDPOINTS, "summary": endpoints.Endpoint(fails, ("model",))}
     monkeypatch.setattr(endpoints, "ENDPOINTS", table)
-    with Book(models / "f16.gguf") as book_:
-        found = answers_of(export(book_, findings=False))
+    with PageData(models / "f16.gguf") as data:
+        found = answers_of(export(data, findings=False))
     assert found["summary?model=0"] == {"error": "not this one", "hint": "another"}
 
 
@@ -133,14 +134,14 @@ def test_the_page_of_a_model_of_7_billion_is_under_a_megabyte(tmp_path: Path) ->
 
 def test_values_are_exported_where_they_are_asked_for(models: Path) -> None:
     seen: list[tuple[int, int]] = []
-    with Book(models / "f16.gguf", models / "q4.gguf") as book_:
-        found = answers_of(export(book_, findings=False, values=True, progress=lambda d, t, _: seen.append((d, t))))
-        assert not any(name.startswith("statistics") for name in answers_of(export(book_, findings=False)))
+    with PageData(models / "f16.gguf", models / "q4.gguf") as data:
+        found = answers_of(export(data, findings=False, values=True, progress=lambda d, t, _: seen.append((d, t))))
+        assert not any(name.startswith("statistics") for name in answers_of(export(data, findings=False)))
         for question in ("statistics?model=1&tensor=2", "channels?model=0&tensor=0", "heat?model=0", "diff?"):
             name, _, given = question.partition("?")
-            want = book_.answer(name, dict(part.split("=") for part in given.split("&") if part))
+            want = data.answer(name, dict(part.split("=") for part in given.split("&") if part))
             assert found[question]["answer"] == json.loads(want)
-        assert sum(name.startswith("statistics") for name in found) == sum(len(m.index) for m in book_.models)
+        assert sum(name.startswith("statistics") for name in found) == sum(len(m.index) for m in data.models)
     assert seen == sorted(seen)
     assert seen[-1][0] == seen[-1][1]
 
@@ -152,10 +153,10 @@ def test_values_of_too_many_tensors_are_refused(models: Path, tmp_path: Path) ->
 
 
 def test_many_answers_are_compressed_and_few_are_not(models: Path) -> None:
-    with Book(models / "hostile.safetensors") as book_:
-        assert 'data-encoding="gzip"' not in export(book_, findings=False)
-    with Book(models / "q4.gguf", models / "f16.gguf") as book_:
-        html = export(book_, findings=False)
+    with PageData(models / "hostile.safetensors") as data:
+        assert 'data-encoding="gzip"' not in export(data, findings=False)
+    with PageData(models / "q4.gguf", models / "f16.gguf") as data:
+        html = export(data, findings=False)
     assert ('data-encoding="gzip"' in html) == (len(json.dumps(answers_of(html), separators=(",", ":"))) > 64 << 10)
 
 

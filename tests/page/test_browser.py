@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import json
 import pickle
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.page.conftest import Visits, serving, until
+from tests.page.conftest import Visits, running, serving, until
 from tests.page.samples import HOSTILE, MANY, llama, sparse
 
 import weighbridge as wb
@@ -46,6 +47,21 @@ def test_everybody_can_use_a_panel(visit: Visits, model_url: str, panel: str) ->
         assert [(v["id"], [n["html"][:200] for n in v["nodes"][:3]]) for v in found] == [], scheme
     page.set_viewport_size({"width": 390, "height": 844})
     until(page, "document.documentElement.scrollWidth <= 390")
+
+
+def test_a_plain_file_of_tensors_has_no_tokenizer_and_no_cache(visit: Visits, tmp_path: Path, model_url: str) -> None:
+    """And what is a model has both."""
+    np.savez(tmp_path / "x.npz", a=np.ones((4, 8)), b=np.ones(3))
+    (tmp_path / "x.pkl").write_bytes(pickle.dumps({"a": np.ones(3), "step": 3}))
+    for file in ("x.npz", "x.pkl"):
+        with running(tmp_path / file) as (url, _):
+            for panel in ("architecture", "tokenizer"):
+                told = settled(visit(at(url, panel))).locator("body").inner_text()
+                assert "Tensors" in told
+                assert "Tokenizer" not in told
+                assert "Cache of keys" not in told
+    assert "Tokenizer" in settled(visit(at(model_url, "architecture"))).locator("body").inner_text()
+    assert "Cache of keys" in settled(visit(at(model_url, "architecture"))).locator("body").inner_text()
 
 
 def test_the_summary_is_that_of_inspect(visit: Visits, models: Path, model_url: str) -> None:
@@ -333,11 +349,11 @@ def test_an_exported_page_of_hostile_names(visit: Visits, models: Path, tmp_path
 
 
 def test_a_notebook_shows_the_page(visit: Visits, models: Path, tmp_path: Path) -> None:
-    from weighbridge.page.book import Book
+    from weighbridge.page.data import PageData
     from weighbridge.page.export import notebook_html
 
-    with Book(models / "q4.gguf") as book:
-        text = notebook_html(book)
+    with PageData(models / "q4.gguf") as data:
+        text = notebook_html(data)
     (tmp_path / "notebook.html").write_text(f"<!doctype html><meta charset=utf-8>{text}", "utf-8")
     page = visit((tmp_path / "notebook.html").as_uri(), wait="iframe")
     frame = page.frame_locator("iframe")
@@ -567,3 +583,41 @@ def test_a_statistic_of_all_layers_is_read_when_asked(visit: Visits, models: Pat
         largest = max(float(np.abs(model[name].numpy("f32")).max()) for name in model)
     shown = [float(text) for text in page.locator(".heat td.n").all_inner_texts()]
     assert np.isclose(max(shown), largest, rtol=1e-2)
+
+
+@pytest.mark.parametrize("panel", ["tensors", "layout", "microscope"])
+def test_the_token_stays_out_of_the_address(visit: Visits, model_url: str, panel: str) -> None:
+    """At the start, after each click, and when the address with it is opened in a tab that is there already."""
+    token = model_url.partition("#t=")[2]
+    page = settled(visit(model_url))
+    assert token not in page.url
+    for name in (panel.capitalize(), "Summary", panel.capitalize()):
+        page.get_by_role("navigation").get_by_role("button", name=name).click()
+        settled(page)
+        assert token not in page.url
+    page.goto(model_url)
+    settled(page)
+    until(page, "!location.hash.includes('t=')")
+    page.go_back()
+    assert token not in page.url
+
+
+def test_a_server_that_has_ended_is_named(browser: Any, models: Path) -> None:
+    """What a browser says of it ("Failed to fetch") helps nobody. The console of such a page isn't empty."""
+    with running(models / "q4.gguf") as (url, process):
+        page = browser.new_page()
+        page.goto(url)
+        settled(page)
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+        page.get_by_role("navigation").get_by_role("button", name="Architecture").click()
+        page.get_by_text("the server has ended").first.wait_for()
+        assert page.get_by_text("wb view again").count()
+        assert not page.get_by_text("Failed to fetch").count()
+        page.close()
+
+
+def test_each_stepper_has_a_label(visit: Visits, model_url: str) -> None:
+    page = settled(visit(at(model_url, "microscope", tensor=4)))
+    labels = [text.split() for text in page.locator(".stepper").all_inner_texts()]
+    assert [next(word for word in words if word.isalpha()) for words in labels] == ["tensor", "block"]

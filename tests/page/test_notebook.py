@@ -16,17 +16,17 @@ import weighbridge as wb
 from weighbridge.adapters.serving.notebook import MessageDesk
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.page.assemble import widget_script
-from weighbridge.page.book import Book
+from weighbridge.page.data import PageData
 
 Sent = queue.Queue[dict[str, Any]]
 
 
 @pytest.fixture
-def desk(models: Path) -> Iterator[tuple[MessageDesk, Sent, Book]]:
+def desk(models: Path) -> Iterator[tuple[MessageDesk, Sent, PageData]]:
     sent: Sent = queue.Queue()
-    book = Book(models / "q4.gguf")
-    made = MessageDesk(book, sent.put, book.close)
-    yield made, sent, book
+    data = PageData(models / "q4.gguf")
+    made = MessageDesk(data, sent.put, data.close)
+    yield made, sent, data
     made.close()
 
 
@@ -42,13 +42,13 @@ def answered(sent: Sent, number: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "question", ["start?", "summary?model=0", "statistics?model=0&tensor=1", "tokens?model=0&text="]
 )
-def test_answers_are_those_of_the_server(desk: tuple[MessageDesk, Sent, Book], question: str) -> None:
-    made, sent, book = desk
+def test_answers_are_those_of_the_server(desk: tuple[MessageDesk, Sent, PageData], question: str) -> None:
+    made, sent, data = desk
     made.receive({"id": "a", "question": question})
     found = answered(sent, "a")
     name, _, given = question.partition("?")
     try:
-        want = {"answer": json.loads(book.answer(name, dict(p.split("=") for p in given.split("&") if p)))}
+        want = {"answer": json.loads(data.answer(name, dict(p.split("=") for p in given.split("&") if p)))}
     except wb.errors.WeighbridgeError as error:
         want = {"error": error.message, "hint": error.hint}
     assert found == {"id": "a", **want}
@@ -58,14 +58,14 @@ def test_answers_are_those_of_the_server(desk: tuple[MessageDesk, Sent, Book], q
     "message", [None, "x", {}, {"id": 1, "question": "start?"}, {"id": "a"}, {"cancel": "none"}, {"cancel": 3},
                 {"id": "a", "question": "start?" + "x" * 5000}],
 )  # fmt: skip
-def test_what_is_no_message_is_ignored(desk: tuple[MessageDesk, Sent, Book], message: object) -> None:
+def test_what_is_no_message_is_ignored(desk: tuple[MessageDesk, Sent, PageData], message: object) -> None:
     made, sent, _ = desk
     made.receive(message)
     made.receive({"id": "after", "question": "start?"})
     assert answered(sent, "after")["answer"]
 
 
-def test_no_question_names_a_file(desk: tuple[MessageDesk, Sent, Book]) -> None:
+def test_no_question_names_a_file(desk: tuple[MessageDesk, Sent, PageData]) -> None:
     made, sent, _ = desk
     for question in ("summary?model=../x", "nothing?", "summary?path=/etc/passwd", "layout?model=0&file=9"):
         made.receive({"id": question, "question": question})
@@ -78,7 +78,7 @@ def test_a_question_is_cancelled(models: Path) -> None:
 
     begun, ended = threading.Event(), threading.Event()
 
-    class Slow(Book):
+    class Slow(PageData):
         def answer(self, name: str, given: Any, control: Any = None) -> bytes:
             if name == "start":
                 return b"1"
@@ -89,8 +89,8 @@ def test_a_question_is_cancelled(models: Path) -> None:
             return b"2"
 
     sent: Sent = queue.Queue()
-    with Slow(models / "q4.gguf") as book:
-        desk = MessageDesk(book, sent.put, lambda: None)
+    with Slow(models / "q4.gguf") as data:
+        desk = MessageDesk(data, sent.put, lambda: None)
         desk.receive({"id": "slow", "question": "diff?"})
         assert begun.wait(60)
         assert sent.get(timeout=60) == {"id": "slow", "progress": [1, 2]}

@@ -159,7 +159,7 @@ def test_who_waits_when_the_server_ends_is_let_go(
 ) -> None:
     """However long the answer takes, the server ends at once and complains about nothing."""
     from weighbridge.page import endpoints
-    from weighbridge.page.book import Endpoint
+    from weighbridge.page.endpoints import Endpoint
 
     begun, go_on = threading.Event(), threading.Event()
 
@@ -236,12 +236,13 @@ def test_answers_have_limits(view: ServedPage, question: str) -> None:
 
 def test_a_slow_answer_is_made_once_for_all_who_wait(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from weighbridge.page import endpoints
-    from weighbridge.page.book import Book, Endpoint
+    from weighbridge.page.data import PageData
+    from weighbridge.page.endpoints import Endpoint
 
     begun, made = threading.Event(), []
     go_on = threading.Event()
 
-    def slow(book: Book, model: int, tensor: int, control: object) -> int:
+    def slow(data: PageData, model: int, tensor: int, control: object) -> int:
         begun.set()
         assert go_on.wait(60)
         made.append(tensor)
@@ -250,9 +251,9 @@ def test_a_slow_answer_is_made_once_for_all_who_wait(models: Path, monkeypatch: 
     table = {**endpoints.ENDPOINTS, "statistics": Endpoint(slow, ("model", "tensor"), slow=True)}
     monkeypatch.setattr(endpoints, "ENDPOINTS", table)
     found: list[bytes] = []
-    with Book(models / "f16.gguf") as book:
+    with PageData(models / "f16.gguf") as data:
         given = {"model": "0", "tensor": "3"}
-        waiting = [threading.Thread(target=lambda: found.append(book.answer("statistics", given))) for _ in range(4)]
+        waiting = [threading.Thread(target=lambda: found.append(data.answer("statistics", given))) for _ in range(4)]
         for thread in waiting:
             thread.start()
         assert begun.wait(60)
@@ -264,10 +265,10 @@ def test_a_slow_answer_is_made_once_for_all_who_wait(models: Path, monkeypatch: 
 
 def test_only_the_files_of_the_command_are_read(view: ServedPage, models: Path) -> None:
     """No parameter is a path: a name that looks like one is a search text, or a member of the file itself."""
-    from weighbridge.page.book import _WORDS
+    from weighbridge.page.data import _TEXTS
     from weighbridge.page.endpoints import ENDPOINTS
 
-    words = {name: set(endpoint.params) & _WORDS for name, endpoint in ENDPOINTS.items()}
+    words = {name: set(endpoint.params) & _TEXTS for name, endpoint in ENDPOINTS.items()}
     assert {name: found for name, found in words.items() if found} == {
         "tokens": {"text"}, "rendered": {"template", "conversation"}, "reference": {"template", "conversation"},
         "pickle": {"member"},
@@ -283,10 +284,10 @@ def test_only_the_files_of_the_command_are_read(view: ServedPage, models: Path) 
 
 def test_a_page_is_asked_for_values_alone_when_wanted(view: ServedPage) -> None:
     """What the page asks by itself reads headers: those questions are quick and kept."""
-    from weighbridge.page.book import _FIRST
+    from weighbridge.page.data import _FIRST
     from weighbridge.page.endpoints import ENDPOINTS
 
-    assert all(ENDPOINTS[name].kept and not ENDPOINTS[name].slow for name, _ in _FIRST)
+    assert all(ENDPOINTS[name].cached and not ENDPOINTS[name].slow for name, _ in _FIRST)
 
 
 def test_two_models_need_two(models: Path, view: ServedPage) -> None:

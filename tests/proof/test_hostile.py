@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests import system
 
 import weighbridge as api
 from weighbridge.base.errors import FormatError
@@ -118,19 +119,20 @@ def test_a_disk_that_fills_up_midway(source: Path, target: Path, call: str, monk
     assert_unharmed(target)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="A FULL DISK WAS NOT TRIED FOR REAL: mounting one needs root")
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT CHECKED: a disk that is really full: mounting one needs root")
 def test_a_real_full_disk(source: Path, tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", small], capture_output=True).returncode:
-        pytest.skip("A FULL DISK WAS NOT TRIED FOR REAL: this system lets us mount none")
+    mount, unmount = system.require("mount"), system.require("umount")
+    if subprocess.run([mount, "-t", "tmpfs", "-o", "size=8m", "tmpfs", small], capture_output=True).returncode:
+        pytest.skip("NOT CHECKED: a disk that is really full: this system lets us mount none")
     try:
         (small / "old.safetensors").write_bytes(OLD)
         done = run_wb("convert", source, small / "old.safetensors", "--dtype", "f16", "--overwrite")
         assert_trouble(done, "space")
         assert_unharmed(small / "old.safetensors")
     finally:
-        subprocess.run(["umount", small], check=True)
+        subprocess.run([unmount, small], check=True)
 
 
 # --- the target ------------------------------------------------------------------------------------------------------

@@ -127,10 +127,11 @@ def stored_scale(shape: tuple[int, ...]) -> Any:
 
 
 def test_a_scale_that_does_not_belong_is_named() -> None:
+    from tests.unpacked import unpack
+
     from weighbridge.base.dtypes import BY_NAME
     from weighbridge.base.errors import FormatError
     from weighbridge.base.spec import Spec
-    from weighbridge.packings.unpacking import unpack
     from weighbridge.tensors import nodes
 
     weight = nodes.Const(Spec((4, 64), BY_NAME["NVFP4"]), bytes(4 * 36))
@@ -143,8 +144,7 @@ def test_a_scale_that_does_not_belong_is_named() -> None:
 def scaled(columns: int = 64) -> Any:
     """A matrix in compressed-tensors' form with a global scale of 3."""
     from tests.packings.stored import of_numpy
-
-    from weighbridge.packings.unpacking import unpack
+    from tests.unpacked import unpack
 
     rng = np.random.default_rng(1)
     found = unpack(

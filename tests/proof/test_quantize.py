@@ -29,6 +29,7 @@ from weighbridge.containers.gguf.container import KV
 from weighbridge.conversion.gguf import metadata as meta
 from weighbridge.conversion.quantize import ftypes, inputs, type_hints
 from weighbridge.conversion.quantize import keys as keys_
+from weighbridge.conversion.quantize import plan as planning
 from weighbridge.conversion.quantize import prune_layers as layers
 from weighbridge.io.source import BytesSource
 from weighbridge.tensors import kernels
@@ -214,7 +215,7 @@ K = keys_
 FAULTS: Mapping[str, tuple[Patch, str]] = {
     "version 1": (_put(K, "_VERSION", KV("u32", 1)), "Q4_0-dense"),
     "version of another type": (_put(K, "_VERSION", KV("i32", 2)), "Q4_0-dense"),
-    "split keys kept": (_put(meta, "_OF_THE_FILE", ("split.no",)), "keyed"),
+    "split keys kept": (_put(meta, "_FILE_KEYS", ("split.no",)), "keyed"),
     "a key that is set stays in its place": (_put(K, "_set", lambda keys, new: {**keys, **new}), "keyed"),
     "imatrix keys reversed": (_wrap(K, "imatrix_keys", _reversed), "keyed"),
     "no imatrix file": (_wrap(K, "imatrix_keys", _without("quantize.imatrix.file")), "keyed"),
@@ -240,13 +241,13 @@ FAULTS: Mapping[str, tuple[Patch, str]] = {
         _wrap(layers, "prune", lambda found: found._replace(names={n: n for n in found.names})), "prune",
     ),
     "order of the file": (lambda m: m.setattr(ftypes, "ordered", list), "Q4_0-dense"),
-    "leading dimensions kept": (lambda m: m.setattr(inputs, "_without_leading_ones", lambda node: node), "Q4_0-odd"),
+    "leading dimensions kept": (lambda m: m.setattr(inputs, "without_leading_ones", lambda shape: shape), "Q4_0-odd"),
     "weights forgotten": (
         lambda m: m.setattr(inputs.QuantizeInputs, "weights", lambda self, name: None), "Q4_0-dense-imatrix",
     ),
     "a guess without its mark": (_put(inputs, "GUESSED", 0), "copy-guess"),
     "a pattern's order": (
-        _wrap(inputs.QuantizeOptions, "types", lambda o: ftypes.TypeOptions(tensor_types=o.tensor_types[1:])),
+        _wrap(planning, "type_options", lambda o: ftypes.TypeOptions(tensor_types=o.tensor_types[1:])),
         "tensor-type",
     ),
 }  # fmt: skip

@@ -252,7 +252,7 @@ def test_what_does_not_fit_is_told_rounded_or_refused(folder_of: Maker, tmp_path
         ({"scheme": "awq", "sym": True}, "a fixed symmetric"),
         ({"scheme": "gptq", "q_bits": 5}, "don't support 5 bits"),
         ({"scheme": "w4a16", "q_group_size": 4}, "invalid group size 4"),
-        ({"scheme": "w4a16", "q_mode": "mxfp4"}, "--q-mode doesn.t apply"),
+        ({"scheme": "w4a16", "q_mode": "mxfp4"}, "q_mode doesn.t apply"),
         ({"scheme": "w4a16", "to": "gguf"}, "Hugging Face folder"),
     ],
 )

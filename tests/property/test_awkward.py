@@ -26,8 +26,9 @@ from weighbridge.base.errors import RefusedError
 from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Layout, Slot
 from weighbridge.conversion.options import WriteOptions
+from weighbridge.conversion.plan.contents import PlannedFile
 from weighbridge.conversion.plan.losses.requantized import losses_of
-from weighbridge.conversion.plan.model import Plan, PlannedFile
+from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.run import run
 from weighbridge.io.source import BytesSource
 from weighbridge.packings.base import NoBlockForm
@@ -53,6 +54,7 @@ class _Packing(NoBlockForm):
 
     row_map: Mapping[str, int]
     name: str = field(default="test", init=False)
+    code_bits: int = field(default=4, init=False)
 
 
 @dataclass(frozen=True)
@@ -240,7 +242,7 @@ def test_a_transpose_tells_its_passes_and_more_memory_makes_fewer(tmp_path: Path
 
 def test_a_budget_below_one_row_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     node, _ = conv1d(np.random.default_rng(5))
-    with pytest.raises(RefusedError, match="--max-memory"):
+    with pytest.raises(RefusedError, match="max_memory"):
         run(plan_of(node, tmp_path / "out", 1000))
     assert list(tmp_path.iterdir()) == []
 

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.examples import examples
+from tests.unpacked import unpack
 
 from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, Q4_0, Q4_1, Q8_0, U32, DType
 from weighbridge.base.errors import FormatError
@@ -22,7 +23,6 @@ from weighbridge.base.spec import Spec
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.plan.losses.requantized import losses_of
 from weighbridge.conversion.plan.probe import block_for
-from weighbridge.packings.unpacking import unpack
 from weighbridge.tensors import kernels, nodes
 from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor
 from weighbridge.tensors.reference import affine
@@ -166,7 +166,7 @@ def test_joining_other_parameters_decodes_and_says_why(bits: int, group: int) ->
 def test_bits_follow_from_shapes_where_the_config_is_wrong_or_silent() -> None:
     """128 columns of 3 bits in groups of 32: no other bits and group fit 12 words in 4 groups."""
     node: Any = unpack(packed(values(1, 2, 128), 3, 32), config(4, 64))["m.weight"]
-    assert (node.packing.bits, node.packing.group) == (3, 32)
+    assert (node.packing.code_bits, node.packing.group) == (3, 32)
 
 
 def test_a_config_settles_what_shapes_leave_open() -> None:

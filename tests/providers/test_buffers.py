@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests import jax_process
 from tests.api.test_provider import llama_tensors, write
 from tests.conformance.test_providers import make_sources
 
@@ -16,6 +17,7 @@ import weighbridge as wb
 from weighbridge.adapters.numpy import to_numpy
 from weighbridge.base.dtypes import BF16, F32, dtype
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
+from weighbridge.containers.base import Severity
 from weighbridge.models.names import ALIASES, alias
 from weighbridge.packings.read.affine import Affine
 from weighbridge.packings.write.packers import AffineOf
@@ -77,7 +79,7 @@ def test_a_gguf_that_nobody_knows_has_its_own_metadata(tmp_path: Path) -> None:
 
 
 def test_a_style_of_names_that_is_none_is_refused_at_once(sources: Mapping[str, Any]) -> None:
-    with pytest.raises(UsageError, match="no names are called 'zz'"):
+    with pytest.raises(UsageError, match="unknown names 'zz'"):
         wb.provider(sources["hf"], names="zz")
 
 
@@ -105,7 +107,8 @@ def test_quantization_names_bits_group_and_mode(sources: Mapping[str, Any]) -> N
 
 
 def test_bits_and_group_follow_from_shapes(sources: Mapping[str, Any], tmp_path: Path) -> None:
-    """Without a word in config.json, where shapes alone leave three pairs open; and overridden, to other numbers."""
+    """Without a word in config.json, where the family's table settles what shapes leave open, for every command; and
+    overridden, to other numbers."""
     copy = tmp_path / "mlx"
     copy.mkdir()
     for path in Path(sources["mlx"]).iterdir():
@@ -114,8 +117,11 @@ def test_bits_and_group_follow_from_shapes(sources: Mapping[str, Any], tmp_path:
     for key in ("quantization", "quantization_config"):
         config.pop(key, None)
     (copy / "config.json").write_text(json.dumps(config))
-    with pytest.raises(FormatError, match="are ambiguous"):
-        wb.open(copy, names="canonical")[Q].numpy()
+    with wb.open(copy, names="canonical") as settled, wb.open(sources["mlx"], names="canonical") as known:
+        assert np.array_equal(settled[Q].numpy(), known[Q].numpy())
+    wrong = {f.rule for f in wb.verify(copy).findings if f.severity is Severity.ERROR}
+    assert wrong == {"mlx/quantized"}
+    assert [s.bits for s in wb.inspect(copy).schemes] == [s.bits for s in wb.inspect(sources["mlx"]).schemes]
     with wb.provider(copy) as weights, wb.provider(sources["mlx"]) as stated:
         assert weights.quantized_by == "shapes"  # type: ignore[attr-defined]
         assert stated.quantized_by == "config"  # type: ignore[attr-defined]
@@ -125,9 +131,11 @@ def test_bits_and_group_follow_from_shapes(sources: Mapping[str, Any], tmp_path:
         name = "model.layers.0.self_attn.q_proj.weight"
         assert other.shape(name) == (64, 128)
         assert other.quantization(name) == (2, 64, "mlx-affine")
-    (copy / "config.json").unlink()  # no family: MLX's own default group
-    with wb.provider(copy, names="logical") as bare:
-        assert bare.quantization() == (2, 64, "mlx-affine")
+    (copy / "config.json").unlink()  # no family, no table
+    with pytest.raises(FormatError, match="are ambiguous"), wb.open(copy, names="logical") as opened:
+        opened["model.layers.0.self_attn.q_proj.weight"].numpy()
+    with pytest.raises(FormatError, match="are ambiguous"), wb.provider(copy, names="logical") as bare:
+        bare.quantization()
 
 
 # ---------------------------------------------------------------------- fusion
@@ -271,7 +279,7 @@ def test_a_layout_that_does_not_hold_the_codes_says_why(sources: Mapping[str, An
             mlx.buffer(Q, layout="ggml", dtype="q4_0")
         with pytest.raises(UnsupportedError, match="doesn't have integer codes"):
             plain.buffer(Q, layout="gptq")
-        with pytest.raises(UsageError, match="no plain type"):
+        with pytest.raises(UsageError, match="isn't a plain type"):
             plain.buffer(Q, layout="plain", dtype="q8_0")
         with pytest.raises(UsageError, match="no section"):
             plain.buffer(Q).part("scales")
@@ -304,8 +312,12 @@ def test_the_cache_is_bounded_and_counts(sources: Mapping[str, Any]) -> None:
         assert stats.bytes <= 40_000
         weights.cache.clear()
         assert weights.cache.stats.bytes == 0
-    with wb.provider(sources["q8_0"]) as weights:
+    with wb.provider(sources["q8_0"], cache=0) as weights:
         assert weights.get(Q) is not weights.get(Q)
+    with wb.provider(sources["q8_0"]) as weights:  # one is there by default, and what is shared can't be written to
+        assert weights.get(Q) is weights.get(Q)
+        with pytest.raises(ValueError, match="read-only"):
+            weights.get(Q)[0] = 1
     with pytest.raises(UsageError, match="cache"):
         wb.provider(sources["q8_0"], cache=-1)
 
@@ -331,3 +343,56 @@ def test_devices_and_types(sources: Mapping[str, Any]) -> None:
     mx = pytest.importorskip("mlx.core", reason="NOTHING HERE WAS PROVED: install requirements/oracles.txt")
     with wb.provider(sources["hf"], device="mlx") as weights:
         assert weights.get(Q).dtype == mx.bfloat16
+
+
+PLACED = [("gptq", None), ("mlx", "mlx"), ("q8_0", "ggml"), ("hf", "plain")]
+
+
+@pytest.mark.parametrize("kind", ["gptq", "mlx"])
+def test_parts_are_what_the_file_stores(kind: str, sources: Mapping[str, Any]) -> None:
+    with wb.provider(sources[kind]) as weights, wb.open(sources[kind], names="stored") as file:
+        made, front = weights.buffer(K, layout="parts"), "model.layers.0.self_attn.k_proj"
+        stored = {name.removeprefix(f"{front}."): file[name] for name in file if name.startswith(f"{front}.")}
+        assert set(made.sections) == set(stored)
+        for name, tensor in stored.items():
+            assert made.part(name).tobytes() == tensor.raw(), name
+            assert made.part(name).shape == tensor.shape
+        with pytest.raises(UnsupportedError, match="fused"):
+            weights.buffer(Q, K, layout="parts")
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("device", ["numpy", "torch", "torch:cpu", "mlx"])
+@pytest.mark.parametrize(("kind", "layout"), PLACED)
+def test_buffers_on_a_device(kind: str, layout: str | None, device: str, sources: Mapping[str, Any]) -> None:
+    framework = pytest.importorskip({"mlx": "mlx.core"}.get(device, device.partition(":")[0]), reason="not installed")
+    with wb.provider(sources[kind]) as weights:
+        here = weights.buffer(K, layout=layout)
+        there = here.to(device)
+        assert (there.sections, there.layout, there.nbytes) == (here.sections, here.layout, here.nbytes)
+        assert np.array_equal(np.asarray(there.data), here.data)
+        for name in here.sections:
+            part = there.part(name)
+            assert tuple(part.shape) == here.part(name).shape
+            assert np.asarray(part.view(framework.uint8)).tobytes() == here.part(name).tobytes(), name
+        with pytest.raises(UsageError, match="no section"):
+            there.part("nothing")
+
+
+JAX = """
+with wb.provider(sys.argv[1]) as weights:
+    layout = sys.argv[3] if len(sys.argv) > 3 else None
+    here = weights.buffer(sys.argv[2], layout=layout)
+    there = here.to("jax")
+    assert isinstance(there.data, jax.Array) and np.asarray(there.data).tobytes() == here.data.tobytes()
+    for name in here.sections:
+        part = np.asarray(there.part(name))
+        assert (part.shape, part.tobytes()) == (here.part(name).shape, here.part(name).tobytes()), name
+print("equal")
+"""
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(("kind", "layout"), PLACED)
+def test_buffers_in_jax(kind: str, layout: str | None, sources: Mapping[str, Any]) -> None:
+    assert jax_process.run(JAX, str(sources[kind]), K, *([layout] if layout else [])) == "equal\n"

@@ -4,14 +4,19 @@ and its numbers are those that config.json states."""
 from __future__ import annotations
 
 import dataclasses
+import json
 from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 from tests.models import family_judges as judges
 from tests.oracles.families import CASES
 
+import weighbridge as wb
 from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.registry import family_of_gguf, family_of_hf
 from weighbridge.models.config.mapping import gguf_to_config
@@ -121,3 +126,29 @@ def test_a_wrong_row_is_seen(field: str, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(module, "_KEYS", MappingProxyType({**module._KEYS, field: ("no.such.key",)}))
     with pytest.raises((AssertionError, TypeError)):
         assert {name: getattr(own(name), field) for name in before} == before
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_tied_output_is_the_same_in_every_file(tied: bool, tmp_path: Path) -> None:
+    """A torch file has both names of one matrix, a Safetensors file one, a GGUF none of the output's."""
+    config = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 96,
+        "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 128,
+        "rms_norm_eps": 1e-5, "max_position_embeddings": 64, "tie_word_embeddings": tied,
+    }  # fmt: skip
+    family = family_of_hf(config)
+    places = family.expansion("hf", family.sizes_from_hf(config)).places.values()
+    shapes = {p.name: p.shape for p in places if p.need in (None, "only head")}
+    tensors = {name: torch.zeros(shape) for name, shape in shapes.items()}
+    if tied:
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
+    for kind in ("bin", "safetensors"):
+        (tmp_path / kind).mkdir()
+        (tmp_path / kind / "config.json").write_text(json.dumps(config))
+    torch.save(tensors, tmp_path / "bin" / "pytorch_model.bin")
+    kept = {name: tensor for name, tensor in tensors.items() if not (tied and name == "lm_head.weight")}
+    save_file(kept, tmp_path / "safetensors" / "model.safetensors")
+    wb.convert(tmp_path / "safetensors", tmp_path / "m.gguf", tokenizer=False)
+    for source in ("bin", "safetensors", "m.gguf"):
+        with wb.provider(tmp_path / source) as weights:
+            assert weights.config.tied_embeddings is tied, source

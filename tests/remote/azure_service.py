@@ -1,5 +1,6 @@
 """Azure's Blob service on loopback, by its documented requests (learn.microsoft.com/rest/api/storageservices): blobs,
-blocks, lists of both, ranges, If-None-Match. Azurite is the judge where it is installed; this one needs nothing."""
+blocks, lists of both, ranges, If-None-Match, If-Match. A list has ETags without quotes (list-blobs), the header of an
+answer has them with quotes (get-blob). Azurite is the judge where it is installed; this one needs nothing."""
 
 from __future__ import annotations
 
@@ -96,7 +97,8 @@ def _handler(service: BlobService) -> type[BaseHTTPRequestHandler]:
                 if delimiter and delimiter in name[len(prefix) :]:
                     folders.add(prefix + name[len(prefix) :].partition(delimiter)[0] + delimiter)
                     continue
-                about = f"<Content-Length>{len(data)}</Content-Length><Etag>{_etag(data)}</Etag>{ALWAYS}"
+                etag = _etag(data).strip('"')  # as documented: only headers have quotes
+                about = f"<Content-Length>{len(data)}</Content-Length><Etag>{etag}</Etag>{ALWAYS}"
                 blobs += f"<Blob><Name>{escape(name)}</Name><Properties>{about}</Properties></Blob>"
             blobs += "".join(f"<BlobPrefix><Name>{escape(f)}</Name></BlobPrefix>" for f in sorted(folders))
             body = f"<?xml version='1.0' encoding='utf-8'?><EnumerationResults><Blobs>{blobs}</Blobs><NextMarker/>\
@@ -152,6 +154,9 @@ def _handler(service: BlobService) -> type[BaseHTTPRequestHandler]:
                 self._fail(404, "BlobNotFound")
                 return
             data, metadata = service.blobs[key]
+            if self.headers.get("if-match", _etag(data)) not in (_etag(data), "*"):
+                self._fail(412, "ConditionNotMet")
+                return
             headers = {f"x-ms-meta-{name}": value for name, value in metadata.items()}
             headers |= {"etag": _etag(data), "last-modified": "Sun, 22 Nov 2026 00:00:00 GMT",
                         "x-ms-blob-type": "BlockBlob"}  # fmt: skip

@@ -13,20 +13,23 @@ from tests.oracles.buckets import bucket, s3
 from tests.remote.servers import Hub
 from tests.remote.uploads import expected, source
 
-from weighbridge.adapters.remote import extra, http
+from weighbridge.adapters.remote import credentials, extra, http
 from weighbridge.io import location, ranges
 
 
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """A cache of pages and places of its own, and little patience."""
+    """A separate cache of pages and places, and short retries."""
     kept: dict[Hashable, tuple[float, Any]] = {}
     monkeypatch.setattr(extra, "_kept", kept)
     monkeypatch.setattr(location, "_TREES", {})
+    monkeypatch.setattr(credentials, "_given", {})
     monkeypatch.setattr(ranges, "CACHED", ranges.RangeCache())
     monkeypatch.setattr(ranges.RangeSource.__init__, "__defaults__", (ranges.CACHED,))
-    monkeypatch.setattr(http, "PATIENCE", replace(http.Patience(), connect=2.0, between_bytes=0.4, first_wait=0.01))
-    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "SSL_CERT_FILE"):
+    monkeypatch.setattr(
+        http, "RETRY_POLICY", replace(http.RetryPolicy(), connect=2.0, between_bytes=0.4, first_wait=0.01)
+    )
+    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "SSL_CERT_FILE", "NETRC"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
     if constants := sys.modules.get("huggingface_hub.constants"):  # read at import, and others' tests are offline

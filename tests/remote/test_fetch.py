@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.remote.servers import FileServer, Hub
+from tests.remote.servers import FileServer, Hub, Request
 from tests.reports.makers import llama_folder
 
 import weighbridge as wb
+from weighbridge.adapters.remote import extra
 from weighbridge.base.errors import RemoteError, UsageError
 from weighbridge.cli.main import main
 
@@ -73,7 +75,7 @@ def test_bytes_that_differ_from_the_digest_are_refused(lfs: bool, hub: Hub, tmp_
     found = server.files[path]
     data = found.read_bytes() if isinstance(found, Path) else found
     server.files[path] = data[:-1] + b"?"
-    with pytest.raises(RemoteError, match="is another one"):
+    with pytest.raises(RemoteError, match=r"its \w+ differs"):
         wb.fetch("hf://org/model", tmp_path / "out")
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
 
@@ -119,6 +121,84 @@ def test_what_has_no_digest_is_said(tmp_path: Path, capsys: pytest.CaptureFixtur
         assert main(["fetch", f"{server.url}/m/x.bin", str(tmp_path / "out")]) == 0
     assert "no digest" in capsys.readouterr().err
     assert contents(tmp_path / "out") == {"x.bin": bytes(100)}
+
+
+@pytest.mark.parametrize("scheme", ["hf", "http"])
+def test_an_index_brings_its_set(scheme: str, hub: Hub, tmp_path: Path) -> None:
+    names = {"config.json", "generation_config.json", "model.safetensors.index.json",
+             *(f"model-0000{n}-of-00002.safetensors" for n in (1, 2))}  # fmt: skip
+    with FileServer({f"/m/{name}": hub.folder / name for name in names}).running() as server:
+        root = "hf://org/model" if scheme == "hf" else f"{server.url}/m"
+        wb.fetch(f"{root}/model.safetensors.index.json", tmp_path / "out")
+        assert contents(tmp_path / "out") == {name: (hub.folder / name).read_bytes() for name in names}
+        wb.fetch(f"{root}/model.safetensors.index.json", tmp_path / "two", include=["*-00002-*"])
+        assert contents(tmp_path / "two").keys() == {"model-00002-of-00002.safetensors"}
+
+
+def test_a_part_of_a_split_gguf_brings_the_others(tmp_path: Path) -> None:
+    parts = {f"/m/t-0000{n}-of-00003.gguf": b"GGUF%d" % n for n in (1, 2, 3)}
+    with FileServer(dict(parts)).running() as server:
+        wb.fetch(f"{server.url}/m/t-00002-of-00003.gguf", tmp_path / "out")
+    assert contents(tmp_path / "out") == {name.rpartition("/")[2]: data for name, data in parts.items()}
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("f1.gguf", {"f1.gguf"}),
+        ("f1", {"f1/x.gguf"}),
+        ("there.gguf", {"there.gguf/x.gguf"}),  # a folder that is there
+        ("f1.v2", {"f1.v2/x.gguf"}),
+    ],
+)
+def test_where_a_single_file_goes(target: str, expected: set[str], tmp_path: Path) -> None:
+    (tmp_path / "there.gguf").mkdir()
+    with FileServer({"/m/x.gguf": b"GGUF"}).running() as server:
+        assert main(["fetch", f"{server.url}/m/x.gguf", str(tmp_path / target)]) == 0
+        assert contents(tmp_path) == dict.fromkeys(expected, b"GGUF")
+        assert main(["fetch", f"{server.url}/m/x.gguf", str(tmp_path / target)]) == 2  # it is there
+
+
+def test_a_file_that_changes_midway_is_not_resumed(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    from weighbridge.io.sink import journal
+
+    served = tmp_path_factory.mktemp("served")
+    monkeypatch.setattr(journal, "_WAIT_BYTES", 1)
+    old, new = served / "old", served / "new"
+    old.write_bytes(bytes(24 << 20))
+    new.write_bytes(b"\1" * (24 << 20))
+
+    def replace(handler: Any, request: Request) -> bool:
+        """The second half comes once the first one is in the journal, and is of another file."""
+        if int(request.headers["range"][6:].partition("-")[0]) < 12 << 20:
+            return False
+        if journaled.is_set():
+            server.files["/m/x.gguf"] = new
+            return False
+        handler.reply(request, 503, b"", {"Retry-After": "1"})
+        return True
+
+    def noted(self: journal.Journal, piece: journal.Piece, crc: int) -> bool:
+        found = add(self, piece, crc)
+        journaled.set()
+        return found
+
+    journaled, add = threading.Event(), journal.Journal.add
+    monkeypatch.setattr(journal.Journal, "add", noted)
+    monkeypatch.setattr("weighbridge.conversion.plan.run._COPY", 2 << 20)
+    with FileServer({"/m/x.gguf": old}, extra=replace).running() as server:
+        assert main(["fetch", f"{server.url}/m/x.gguf", str(tmp_path / "out"), "--jobs", "1"]) == 2
+        shown = capsys.readouterr().err
+        assert "has changed on the server" in shown
+        assert "run it again" in shown
+        assert "--resume" not in shown
+        assert not list(tmp_path.iterdir())
+        extra._kept.clear()  # as a new process
+        assert main(["fetch", f"{server.url}/m/x.gguf", str(tmp_path / "out")]) == 0
+        assert contents(tmp_path / "out") == {"x.gguf": new.read_bytes()}
 
 
 def test_what_is_here_is_not_fetched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -151,7 +151,7 @@ def test_verify_asks_for_the_files_of_a_set_that_no_server_lists(
 ) -> None:
     whole = llama_folder(tmp_path / "m")
     assert main(["convert", "--quiet", str(whole), str(tmp_path / "x.gguf"), "--no-tokenizer"]) == 0
-    assert main(["split", "--quiet", str(tmp_path / "x.gguf"), str(tmp_path / "x"), "--max-tensors", "8"]) == 0
+    assert main(["split", "--quiet", str(tmp_path / "x.gguf"), str(tmp_path / "x"), "--max-shard-tensors", "8"]) == 0
     names = sorted(p.name for p in (tmp_path / "x").glob("*.gguf"))
     assert len(names) == 3
     with FileServer({f"/{name}": tmp_path / "x" / name for name in names if name != lacking}).running() as server:

@@ -120,14 +120,14 @@ ENDS = {
     "by Ctrl-C, in parts": f"source.read(100_000, {2 * REQUEST})",
     "by Ctrl-C, a neighbour": "prepare([path.parent / 'y'])",
 }
-#: The file at a URL, of a process whose patience is longer than the test's.
+#: The file at a URL, of a process whose retries last longer than the test.
 WEB = """
 import sys
 from dataclasses import replace
 from weighbridge.adapters.remote import http
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.io.location import open_source, prepare
-http.PATIENCE = replace(http.PATIENCE, between_bytes=600.0)
+http.RETRY_POLICY = replace(http.RETRY_POLICY, between_bytes=600.0)
 path = resolve_path({url!r} + "/x")
 source = open_source(path)
 """
@@ -196,7 +196,7 @@ def test_the_end_of_a_process_ends_the_wait_for_a_bucket(name: str, server: type
 
 def test_a_read_that_a_mute_server_blocks_ends_with_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
     mute = Mute()
-    monkeypatch.setattr(http, "PATIENCE", replace(http.PATIENCE, between_bytes=600.0))
+    monkeypatch.setattr(http, "RETRY_POLICY", replace(http.RETRY_POLICY, between_bytes=600.0))
     with mute.running() as url, ThreadPoolExecutor(1) as pool:
         source = open_source(resolve_path(f"{url}/x"))
         found = pool.submit(source.read, 500_000, 1000)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,14 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests import system
 from tests.conversion.test_forms import gguf
 
 import weighbridge as wb
 from weighbridge.cli.main import main
 
-FUSE = os.access("/dev/fuse", os.R_OK | os.W_OK) and shutil.which("fusermount3")
-pytest.importorskip("mfusepy", reason="NOT CHECKED: mounting needs the package mfusepy", exc_type=ImportError)
-pytestmark = pytest.mark.skipif(not FUSE, reason="NOT CHECKED: mounting needs /dev/fuse and Debian's fuse3")
+system.require_package("mfusepy")
+UNMOUNT = (system.require("libfuse"), "-u")
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +37,7 @@ def mounted(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
             break
         time.sleep(0.05)
     yield point
-    subprocess.run(["fusermount3", "-u", str(point)], check=True)
+    subprocess.run([*UNMOUNT, str(point)], check=True)
     assert process.wait(60) == 0
 
 
@@ -85,7 +84,7 @@ def test_a_signal_ends_it_and_leaves_nothing_mounted(number: signal.Signals, mod
         assert not os.path.ismount(tmp_path)
     finally:
         process.kill()
-        subprocess.run(["fusermount3", "-u", "-z", str(tmp_path)], check=False, capture_output=True)
+        subprocess.run([*UNMOUNT, "-z", str(tmp_path)], check=False, capture_output=True)
     assert process.stderr is not None
     assert "Traceback" not in process.stderr.read()
     process.stderr.close()
@@ -104,12 +103,3 @@ def test_where_nothing_can_be_mounted(
         point = mounted
     assert main(["mount", str(model), str(point)]) == 2
     assert "hint" in capsys.readouterr().err
-
-
-def test_no_fuse(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    access = os.access
-    monkeypatch.setattr(os, "access", lambda path, *rest, **more: path != "/dev/fuse" and access(path, *rest, **more))
-    assert main(["mount", str(model), str(tmp_path)]) == 2
-    assert "wb serve" in capsys.readouterr().err

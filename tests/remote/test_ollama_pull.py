@@ -20,7 +20,7 @@ from tests.shipping.test_adapters import write_adapter
 import weighbridge as wb
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import UnsupportedError
-from weighbridge.conversion.forms.shelf import Shelf
+from weighbridge.conversion.forms.shelf import ModelFolder
 from weighbridge.shipping.ollama.pull import PullableModels
 
 __all__ = ["models", "quantized"]
@@ -162,7 +162,7 @@ def test_a_template_that_cannot_be_translated_is_left_to_the_model(tmp_path: Pat
 
 
 def test_latest_is_the_file_itself_where_its_form_is_not_served(models: Path) -> None:
-    with Shelf(models, ("Q8_0",)) as shelf:
+    with ModelFolder(models, ("Q8_0",)) as shelf:
         pullable = PullableModels(shelf, print)
         found = pullable.pulled("tiny", "latest")
         assert found is not None

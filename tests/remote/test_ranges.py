@@ -6,11 +6,15 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.remote.servers import FileServer
 
+import weighbridge as wb
 from weighbridge.base.errors import FormatError
 from weighbridge.io import ranges
 from weighbridge.io.ranges import FIRST, REQUEST, WINDOW, RangeCache, RangeSource, _Piece
@@ -228,3 +232,21 @@ def test_what_lies_beyond_the_end_is_never_asked_for() -> None:
 
 def test_bounds_are_those_that_the_docs_tell() -> None:
     assert (ranges.CACHE, ranges.CONNECTIONS, ranges.REQUEST) == (64 << 20, 32, 4 << 20)
+
+
+@pytest.mark.parametrize(("tokens", "most"), [(3000, 0.6), (40_000, 7.0)])
+def test_of_a_gguf_little_more_than_its_header_is_read(tokens: int, most: float, tmp_path: Path) -> None:
+    """189 kB of a small vocabulary aren't followed by megabytes of weights. A large one is read ahead of."""
+    gguf = pytest.importorskip("gguf")
+    path = tmp_path / "m.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_token_list([f"token {i:06}" for i in range(tokens)])
+    writer.add_token_merges([f"token {i:06} merged {i:06}" for i in range(tokens)])
+    writer.add_tensor("token_embd.weight", np.zeros((3 << 10, 1 << 10), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with FileServer({"/m.gguf": path}).running() as server:
+        assert wb.inspect(f"{server.url}/m.gguf").tensor_count == 1
+        assert server.sent < most * 1e6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -48,6 +49,18 @@ def test_every_scheme_has_its_row() -> None:
     assert set(EXTRAS) | BARE == set(SCHEMES)
 
 
+def test_mount_asks_for_its_extra_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_, **__: True)
+    (tmp_path / "point").mkdir()
+    with without("mfusepy", monkeypatch):
+        assert main(["mount", str(tmp_path / "model.gguf"), str(tmp_path / "point")]) == 2
+    shown = capsys.readouterr().err
+    assert 'hint: pip install "weighbridge[mount]"' in shown
+    assert "files at" not in shown
+
+
 @pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="there the system's trust needs truststore")
 def test_a_web_server_is_read_without_extras(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
@@ -66,8 +79,8 @@ class Refusal(NamedTuple):
 NAMES = "write s3://BUCKET/KEY"
 #: Of a bucket `models` with `a/x.bin` and, below `b`, an object whose name leads out of it.
 BUCKET = {
-    "a bucket that isn't there": Refusal("s3://absent/x.gguf", "there is no such bucket", "check the bucket's name"),
-    "a bucket that isn't there, whole": Refusal("s3://absent", "there is no such bucket", "check the bucket's name"),
+    "a bucket that isn't there": Refusal("s3://absent/x.gguf", "the bucket doesn't exist", "check the bucket's name"),
+    "a bucket that isn't there, whole": Refusal("s3://absent", "the bucket doesn't exist", "check the bucket's name"),
     "an object that isn't there": Refusal("s3://models/a/y.gguf", "no such file or folder", ""),
     "a folder that isn't there": Refusal("s3://models/c/", "no such file or folder", ""),
     "no bucket": Refusal("s3://", "names no bucket", NAMES),
@@ -120,9 +133,13 @@ def test_a_bucket_that_denies_access(monkeypatch: pytest.MonkeyPatch, capsys: py
 #: What the Hub refuses -> its words and the next step.
 HUB = {
     "gated": Refusal("hf://org/model", "is gated", "log in with `hf auth login`"),
-    "private": Refusal("hf://org/model", "no such repository, or it is private", "log in with `hf auth login`"),
-    "absent": Refusal("hf://org/other", "no such repository, or it is private", "log in with `hf auth login`"),
-    "no such revision": Refusal("hf://org/model@v9", "no such revision", "see the branches"),
+    "private": Refusal(
+        "hf://org/model", "the repository doesn't exist, or it is private", "log in with `hf auth login`"
+    ),
+    "absent": Refusal(
+        "hf://org/other", "the repository doesn't exist, or it is private", "log in with `hf auth login`"
+    ),
+    "no such revision": Refusal("hf://org/model@v9", "the revision doesn't exist", "see the branches"),
     "no such file": Refusal("hf://org/model/x.gguf", "has no file", ""),
     "up and out": Refusal("hf://org/model/../x.gguf", "leaves the repository", ""),
     "no name": Refusal("hf://org", "", "write hf://ORG/NAME"),

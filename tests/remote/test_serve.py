@@ -21,7 +21,7 @@ from tests.conversion.test_forms import gguf
 
 import weighbridge as wb
 from weighbridge.cli.main import main
-from weighbridge.conversion.forms.shelf import Shelf
+from weighbridge.conversion.forms.shelf import ModelFolder
 
 pytest.importorskip("uvicorn")
 pytest.importorskip("starlette")
@@ -44,7 +44,7 @@ def serving(
 ) -> Iterator[str]:
     """`log`: gets method, path and range of every request; `note`: what Ollama doesn't get."""
     uvicorn = pytest.importorskip("uvicorn")
-    with Shelf(models, FORMS) as shelf:
+    with ModelFolder(models, FORMS) as shelf:
         app = hub_server.app(shelf, PullableModels(shelf, note), token)
 
         async def logged(scope: Any, receive: Any, send: Any) -> None:

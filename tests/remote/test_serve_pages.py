@@ -13,8 +13,11 @@ import pytest
 from tests.remote.test_serve import ask, models, serving
 from tests.reports.makers import llama_folder
 
+import weighbridge as wb
+from weighbridge.adapters.remote.schemes import local_path
 from weighbridge.adapters.serving import index_page
-from weighbridge.conversion.forms.shelf import Shelf
+from weighbridge.cli.main import main
+from weighbridge.conversion.forms.shelf import ModelFolder
 
 __all__ = ["models"]
 
@@ -83,7 +86,7 @@ def test_models_of_one_name_are_all_served(tmp_path: Path) -> None:
     for cached in tmp_path.glob("models--*"):
         (cached / "refs").mkdir()
         (cached / "refs" / "main").write_text(commit)
-    with Shelf(tmp_path, ("Q8_0",)) as shelf:
+    with ModelFolder(tmp_path, ("Q8_0",)) as shelf:
         assert set(shelf.repositories()) >= {"m", "models-org-m", "models-other-m", "models-org-m-GGUF"}
         assert all("model.safetensors" in (shelf.files(n) or {}) for n in ("m", "models-org-m", "models-other-m"))
 
@@ -92,7 +95,7 @@ def test_a_repository_of_the_hub_s_cache_has_its_name(tmp_path: Path) -> None:
     llama_folder(tmp_path / "models--org--m" / "snapshots" / ("a" * 40), shards=1)
     (tmp_path / "models--org--m" / "refs").mkdir()
     (tmp_path / "models--org--m" / "refs" / "main").write_text("a" * 40)
-    with Shelf(tmp_path, ()) as shelf:
+    with ModelFolder(tmp_path, ()) as shelf:
         assert shelf.repositories() == ("m",)
 
 
@@ -110,7 +113,7 @@ def test_a_repository_of_the_hub_s_cache_has_its_name(tmp_path: Path) -> None:
 def test_names_are_what_clients_take(folder: str, expected: str, tmp_path: Path) -> None:
     utils = pytest.importorskip("huggingface_hub.utils")
     llama_folder(tmp_path / folder, shards=1)
-    with Shelf(tmp_path, ("mlx-4bit",)) as shelf:
+    with ModelFolder(tmp_path, ("mlx-4bit",)) as shelf:
         assert shelf.repositories() == (expected, f"{expected}-mlx-4bit")
         for name in shelf.repositories():
             utils.validate_repo_id(f"local/{name}")
@@ -119,7 +122,7 @@ def test_names_are_what_clients_take(folder: str, expected: str, tmp_path: Path)
 def test_a_form_s_name_never_hides_a_model(tmp_path: Path) -> None:
     for folder in ("m-GGUF", "m"):
         llama_folder(tmp_path / folder, shards=1)
-    with Shelf(tmp_path, ("Q8_0",)) as shelf:
+    with ModelFolder(tmp_path, ("Q8_0",)) as shelf:
         names = shelf.repositories()
         assert len(names) == len(set(names)) == 4
 
@@ -143,3 +146,62 @@ def test_files_in_subfolders_are_served_and_links_elsewhere_are_not(tmp_path: Pa
         assert info.size == (folder / "config.json").stat().st_size
         assert ask(f"{url}/api/models/local/m/tree/main/none").status == 404
         assert ask(f"{url}/api/models/org/m").status == 404
+
+
+#: A link out of the served folder -> what it stands for. In `{here}/models`, next to an honest model.
+LINKS = {
+    "the weights of a model": "models/m/model.safetensors",
+    "a GGUF": "models/x.gguf",
+    "a whole model": "models/linked",
+}
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_nothing_is_computed_through_a_link_that_leaves_the_folder(name: str, tmp_path: Path) -> None:
+    outside = llama_folder(tmp_path / "outside", shards=1)
+    llama_folder(tmp_path / "models" / "honest", shards=1)
+    wb.convert(outside, tmp_path / "x.gguf", tokenizer=False)
+    link = tmp_path / LINKS[name]
+    if name == "the weights of a model":
+        llama_folder(link.parent, shards=1)
+        link.unlink()
+        link.symlink_to(outside / "model.safetensors")
+    else:
+        link.symlink_to(tmp_path / "x.gguf" if name == "a GGUF" else outside)
+    with ModelFolder(tmp_path / "models", ("safetensors",)) as shelf:
+        made = {r: sorted(shelf.files(r) or {}) for r in shelf.repositories() if r.endswith("-safetensors")}
+        assert "model.safetensors" in made.pop("honest-safetensors")
+        if name == "the weights of a model":
+            assert made == {"m-safetensors": []}
+            assert "link out of the folder" in shelf.reasons("m-safetensors")["safetensors"]
+        else:
+            assert made == {}
+            assert shelf.outside == [link.name]
+
+
+def test_a_link_that_is_named_is_served(tmp_path: Path) -> None:
+    wb.convert(llama_folder(tmp_path / "outside", shards=1), tmp_path / "x.gguf", tokenizer=False)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "l.gguf").symlink_to(tmp_path / "x.gguf")
+    with ModelFolder(tmp_path / "elsewhere" / "l.gguf", ("Q8_0",)) as shelf:
+        assert [file for r in shelf.repositories() for file in shelf.files(r) or {}]
+
+
+def test_the_cache_of_the_hub_is_served_by_its_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    folder = tmp_path / "hub" / "models--org--m"
+    for place in ("snapshots/abc", "blobs", "refs"):
+        (folder / place).mkdir(parents=True)
+    (folder / "refs" / "main").write_text("abc")
+    for number, file in enumerate(sorted(llama_folder(tmp_path / "m", shards=1).iterdir())):
+        file.rename(folder / "blobs" / f"{number:040x}")
+        (folder / "snapshots" / "abc" / file.name).symlink_to(f"../../blobs/{number:040x}")
+    with ModelFolder(local_path("hf://org/m"), ("safetensors",)) as shelf:
+        assert shelf.repositories() == ("m", "m-safetensors")
+        for repository in shelf.repositories():
+            assert "model.safetensors" in (shelf.files(repository) or {})
+    assert main(["serve", "hf://org/other"]) == 2
+    assert "wb fetch hf://org/other DIR" in capsys.readouterr().err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import socket
 import subprocess
 import time
@@ -12,15 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests import system
 from tests.remote.servers import FileServer
 
+import weighbridge as wb
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import RemoteError
 from weighbridge.cli.main import main
 from weighbridge.io.location import open_source
 
 DATA = random.Random(3).randbytes(3_000_000)
-NGINX = shutil.which("nginx") or ("/usr/sbin/nginx" if Path("/usr/sbin/nginx").exists() else None)
 CONF = """
 daemon off; worker_processes 1; pid {folder}/pid; error_log {folder}/error.log;
 events {{ worker_connections 64; }}
@@ -47,8 +47,7 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def nginx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if NGINX is None:
-        pytest.skip("NOT CHECKED against nginx: install Debian's nginx-light")
+    nginx = system.require("nginx")
     folder = tmp_path_factory.mktemp("nginx")
     (folder / "www").mkdir()
     (folder / "www" / "model.bin").write_bytes(DATA)
@@ -56,18 +55,18 @@ def nginx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     for above in folder.parents:
         if above.name.startswith("pytest"):
             above.chmod(0o755)
-    process, port = next(filter(None, (started(folder) for _ in range(9))))
+    process, port = next(filter(None, (started(nginx, folder) for _ in range(9))))
     yield f"http://127.0.0.1:{port}"
     process.terminate()
     process.wait(60)
 
 
-def started(folder: Path) -> tuple[subprocess.Popen[bytes], int] | None:
+def started(nginx: str, folder: Path) -> tuple[subprocess.Popen[bytes], int] | None:
     """nginx and its port; None where another process took the port meanwhile."""
     port = free_port()
     user = "user root;" if os.getuid() == 0 else ""
     (folder / "conf").write_text(user + CONF.format(folder=folder, port=port))
-    process = subprocess.Popen([str(NGINX), "-c", str(folder / "conf"), "-p", str(folder)], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([nginx, "-c", str(folder / "conf"), "-p", str(folder)], stderr=subprocess.DEVNULL)
     while process.poll() is None:
         if (folder / "pid").exists():  # written once it listens
             return process, port
@@ -138,6 +137,15 @@ def test_a_model_in_a_bucket(scheme: str, bucket: object, tmp_path: Path, capsys
     for path in folder.iterdir():
         bucket.put_object(Bucket="models", Key=f"org/m/{path.name}", ACL="public-read", Body=path.read_bytes())  # type: ignore[attr-defined]
     assert main(["diff", f"{scheme}://models/org/m", str(folder)]) == 0
+    (entry,) = wb.ls([f"{scheme}://models/org"]).entries
+    here = wb.ls([folder]).entries[0]
+    assert (entry.name, entry.address) == ("m", f"{scheme}://models/org/m")
+    assert (entry.bytes, entry.files, entry.quantization, entry.trouble) == (
+        here.bytes,
+        here.files,
+        here.quantization,
+        None,
+    )
     assert main(["verify", "-q", f"{scheme}://models/org/m", "--values"]) == 0
     assert main(["hash", f"{scheme}://models/org/m/config.json"]) == 0
     assert main(["inspect", f"{scheme}://models/org/none"]) == 2

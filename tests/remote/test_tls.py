@@ -124,5 +124,30 @@ def test_a_proxy_that_refuses(
         assert main(["inspect", "https://models.invalid/x.gguf"]) == 2
         shown = capsys.readouterr().err
         assert refusal[:3] in shown
-        assert "hint" in shown
+        assert f"the proxy {address.removeprefix('http://')}" in shown
+        assert "HTTPS_PROXY" in shown
         assert lines[0] == "CONNECT models.invalid:443 HTTP/1.1"
+        assert len(lines) == 1 or refusal.startswith("5")
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_proxy_that_is_not_there(
+    scheme: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(f"{scheme.upper()}_PROXY", "http://me:s3cret@127.0.0.1:1")
+    assert main(["inspect", f"{scheme}://models.invalid/x.gguf"]) == 2
+    shown = capsys.readouterr().err
+    assert "no answer from the proxy 127.0.0.1:1" in shown
+    assert "hint: check HTTP_PROXY" in shown
+    assert "s3cret" not in shown
+
+
+def test_a_proxy_that_asks_for_a_password(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with FileServer().running() as server:
+        server.faults.status = (407, -1)
+        monkeypatch.setenv("HTTP_PROXY", server.url)
+        assert main(["inspect", "http://models.invalid/x.gguf"]) == 2
+    shown = capsys.readouterr().err
+    assert f"the proxy {server.url.removeprefix('http://')} denies access (407)" in shown
+    assert "hint: check HTTP_PROXY" in shown
+    assert len(server.log) == 1

@@ -61,7 +61,7 @@ def test_a_file_in_a_repository_that_is_there(hub: WritableHub, source: Path, tm
     wb.convert(source, tmp_path / "m.gguf", dtype="f16", tokenizer=False)
     wb.convert(source, "hf://org/model/gguf/m.gguf", dtype="f16", tokenizer=False)
     assert hub.files == {"README.md": b"mine", "gguf/m.gguf": (tmp_path / "m.gguf").read_bytes()}
-    with pytest.raises(RefusedError, match="--overwrite"):
+    with pytest.raises(RefusedError, match="overwrite=True"):
         wb.convert(source, "hf://org/model/gguf/m.gguf", dtype="f32", tokenizer=False)
     wb.convert(source, "hf://org/model/gguf/m.gguf", dtype="f32", tokenizer=False, overwrite=True)
     assert hub.files["gguf/m.gguf"] != (tmp_path / "m.gguf").read_bytes()
@@ -101,7 +101,7 @@ def test_a_commit_of_others_is_not_overwritten(hub: WritableHub, source: Path, m
 
 
 def test_what_stands_in_the_way(hub: WritableHub, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UsageError, match="--replace-folder"):
+    with pytest.raises(UsageError, match="replace_folder=True"):
         wb.convert(source, "hf://org/model", to="hf", replace_folder=True)
     assert main(["convert", str(source), "hf://org/model", "--to", "gguf", "--no-tokenizer"]) == 2
     assert "name the file" in capsys.readouterr().err

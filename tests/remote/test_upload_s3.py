@@ -41,7 +41,7 @@ def test_a_target_in_a_bucket_has_the_bytes_of_a_local_run(
 ) -> None:
     run(name, source, "s3://models")
     assert objects(bucket) == expected(name)
-    with pytest.raises(RefusedError, match=r"--overwrite|--replace-folder"):
+    with pytest.raises(RefusedError, match=r"overwrite=True|replace_folder=True"):
         run(name, source, "s3://models")
     run(name, source, "s3://models", overwrite=True)
     assert objects(bucket) == expected(name)

@@ -143,7 +143,7 @@ BAD: dict[str, Bad] = {
     "groups that the config has wrong": Bad(
         lambda: mlx(8, 128), _with(MLX, bits=8), {"config/bits"}, "8 bits in groups of 128"),
     "an override that is wrong": Bad(
-        lambda: mlx(5), {"quantization": {"bits": 5, "group_size": 64, P: {"bits": 3}}}, {"config/bits"}, "says 3"),
+        lambda: mlx(5), {"quantization": {"bits": 5, "group_size": 64, P: {"bits": 3}}}, {"config/bits"}, "sets 3"),
     "bits that the shapes leave open and the config has wrong": Bad(
         lambda: mlx(8), MLX, {"config/packing"}, "bits and group size are ambiguous"),
     "groups of GPTQ that the config has wrong": Bad(
@@ -173,7 +173,7 @@ BAD: dict[str, Bad] = {
     "words that are no whole codes": Bad(
         lambda: changed(gptq(), "qweight", lambda a: a[:31].copy()), GPTQ, {"config/packing"}, "fill"),
     "MLX words without scales": Bad(
-        lambda: without(mlx(), "scales"), MLX, {"config/packing-incomplete"}, "up_proj.scales beside"),
+        lambda: without(mlx(), "scales"), MLX, {"config/packing-incomplete"}, "up_proj.scales"),
     "MLX words without biases": Bad(lambda: without(mlx(), "biases"), MLX, {"config/packing"}, "without biases"),
     "GPTQ words without scales": Bad(
         lambda: without(gptq(), "scales"), GPTQ, {"config/packing-incomplete"}, "qweight has no"),
@@ -185,8 +185,8 @@ BAD: dict[str, Bad] = {
     "AWQ for one kernel": Bad(awq, _with(AWQ, version="gemv"), {"config/packing-unread"}, "GEMM files"),
     "Python in HQQ": Bad(
         lambda: hqq(b"__import__('os').system('true')"), HQQ, {"config/hqq-code"}, "__import__('os')"),
-    "NaN in scales": Bad(lambda: changed(mlx(), "scales", put(np.nan)), MLX, {"values/nan"}, "1 values are NaN"),
-    "Inf in scales": Bad(lambda: changed(gptq(), "scales", put(np.inf)), GPTQ, {"values/inf"}, "1 values are inf"),
+    "NaN in scales": Bad(lambda: changed(mlx(), "scales", put(np.nan)), MLX, {"values/nan"}, "1 value is NaN"),
+    "Inf in scales": Bad(lambda: changed(gptq(), "scales", put(np.inf)), GPTQ, {"values/inf"}, "1 value is infinite"),
     "NaN in powers of two": Bad(
         lambda: changed(nvfp4(), "scales", put(255)), GOOD["mxfp4"][1], {"values/scale-nan"}, "1 of its 64 scales"),
     "NaN in E4M3": Bad(
@@ -194,7 +194,7 @@ BAD: dict[str, Bad] = {
     "negative E4M3": Bad(
         lambda: changed(nvfp4("nvfp4"), "scales", put(0xB8)), GOOD["nvfp4"][1], {"values/scale-negative"}, "drop the"),
     "negative scales of GPTQ": Bad(
-        lambda: changed(gptq(), "scales", put(-1)), GPTQ, {"values/scale-negative"}, "1 of its 384 scales are neg"),
-    "a scale of zero": Bad(lambda: changed(awq(), "scales", put(0)), AWQ, {"values/scale-zero"}, "are zero"),
-    "codes beyond their bits": Bad(lambda: int8(9), _ct(4), {"values/code-range"}, "are not of 4 bits"),
+        lambda: changed(gptq(), "scales", put(-1)), GPTQ, {"values/scale-negative"}, "1 of its 384 scales is neg"),
+    "a scale of zero": Bad(lambda: changed(awq(), "scales", put(0)), AWQ, {"values/scale-zero"}, "is zero"),
+    "codes beyond their bits": Bad(lambda: int8(9), _ct(4), {"values/code-range"}, "exceed 4 bits"),
 }  # fmt: skip

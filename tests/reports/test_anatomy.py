@@ -43,7 +43,7 @@ def test_every_byte_has_one_part(file: Path) -> None:
 
 
 def test_a_byte_of_a_tensor_is_told_to_the_element(file: Path) -> None:
-    (part,) = anatomy(f"{file}::w", kinds=["tensor"]).parts
+    (part,) = anatomy(f"{file}::w", kind=["tensor"]).parts
     found = anatomy(file, at=part.start + 2 * 13 + 1).place
     assert found is not None
     assert (found.tensor, found.element, found.index, found.byte) == ("w", 13, (2, 3), 1)
@@ -66,7 +66,7 @@ def test_places_are_numpys(dtype: str, shape: tuple[int, ...]) -> None:
 
 def test_selection(file: Path) -> None:
     size = file.stat().st_size
-    assert {p.kind for p in anatomy(file, kinds=["tensor"]).parts} == {"tensor"}
+    assert {p.kind for p in anatomy(file, kind=["tensor"]).parts} == {"tensor"}
     assert all(p.start < 40 and p.end > 8 for p in anatomy(file, start=8, end=40).parts)
     assert len(anatomy(file, limit=2).parts) == 2
     assert anatomy(file, start=size, end=size).parts == ()

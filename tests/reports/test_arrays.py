@@ -97,7 +97,7 @@ def test_every_byte_is_named(npz: Path, npy: Path) -> None:
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_byte_is_told_to_the_element_where_it_is_one(npz: Path, name: str) -> None:
-    (part,) = anatomy(f"{npz}::{name}", kinds=["tensor"]).parts
+    (part,) = anatomy(f"{npz}::{name}", kind=["tensor"]).parts
     array, size = ARRAYS[name], ARRAYS[name].itemsize
     at = part.start + (array.size - 1) * size
     found = anatomy(npz, at=min(at, part.end - 1)).place

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import system
 from tests.remote.test_stores_of_others import SHA, store
 from tests.reports.makers import llama_folder
 from tests.reports.test_stores import home, hub_cache, twins
@@ -23,7 +24,7 @@ from weighbridge.reports.stores.listing import list_models
 
 __all__ = ["home"]
 #: Root without the right to read everything.
-PLAIN = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
+PLAIN = "--bounding-set=-dac_override,-dac_read_search"
 
 
 def troubles(*paths: Path) -> dict[str, str | None]:
@@ -45,6 +46,16 @@ def test_a_blob_that_a_snapshot_leads_to_is_missing(home: Path) -> None:
     (link,) = (repository / "snapshots").rglob("*.safetensors")
     link.resolve().unlink()
     assert troubles() == {"org/model": "its file is missing"}
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_any_link_to_a_missing_file_is_named(name: str, home: Path) -> None:
+    """An interrupted download: the weights are there."""
+    repository = hub_cache(home / ".cache" / "huggingface" / "hub")
+    (snapshot,) = (repository / "snapshots").iterdir()
+    (snapshot / name).unlink(missing_ok=True)
+    (snapshot / name).symlink_to("../../blobs/absent")
+    assert troubles() == {"org/model": f"links to missing files: {name}"}
 
 
 @pytest.mark.parametrize(
@@ -94,8 +105,8 @@ def test_a_folder_that_is_a_model_has_its_name(tmp_path: Path) -> None:
 @pytest.fixture
 def locked(tmp_path: Path) -> Iterator[Path]:
     """Folders and files that can't be read between others that can."""
-    if os.geteuid() == 0 and shutil.which("setpriv") is None:
-        pytest.skip("NOT CHECKED: root reads every folder, and setpriv (util-linux) isn't there")
+    if os.geteuid() == 0:
+        system.require("setpriv")
     folder = tmp_path / "models"
     for name in ("a", "locked", "z"):
         llama_folder(folder / name, shards=1)
@@ -111,7 +122,7 @@ def locked(tmp_path: Path) -> Iterator[Path]:
 
 
 def run(*words: str) -> tuple[int, Any, str]:
-    prefix = PLAIN if os.geteuid() == 0 else ()
+    prefix = (system.require("setpriv"), PLAIN) if os.geteuid() == 0 else ()
     done = subprocess.run([*prefix, sys.executable, "-m", "weighbridge", *words], capture_output=True, text=True)
     return done.returncode, json.loads(done.stdout), done.stderr
 
@@ -122,7 +133,7 @@ def test_what_cannot_be_read_is_named_and_hides_nothing_else(locked: Path) -> No
         0,
         {"a", "z", "twins/a.bin", "twins/b.bin", "twins/c.bin"},
     )
-    assert [words.partition(": ")[2] for words in listed["unreadable"]] == ["not readable by you"] * 2
+    assert [words.partition(": ")[2] for words in listed["unreadable"]] == ["permission denied"] * 2
     code, used, _ = run("du", str(locked), "--json")
     assert code == 0
     unreadable = " ".join(used["unreadable"])

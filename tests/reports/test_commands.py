@@ -35,7 +35,7 @@ COMMANDS = [
     ("identify",), ("identify", "-v"), ("inspect",), ("inspect", "--tensors"), ("inspect", "--tree"),
     ("inspect", "--metadata"),
     ("inspect", "--sort", "size:desc", "--limit", "1"), ("anatomy",), ("anatomy", "--map"), ("anatomy", "--at", "0x10"),
-    ("anatomy", "--range", "8:64"), ("verify",), ("verify", "--values"),
+    ("anatomy", "--start", "8", "--end", "64"), ("verify",), ("verify", "--values"),
 ]  # fmt: skip
 
 
@@ -133,7 +133,7 @@ def test_many_findings_are_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str
         ("inspect", "--filter", "nonsense"),
         ("inspect", "--sort", "colour"),
         ("anatomy", "--at", "99999999"),
-        ("anatomy", "--range", "x:y"),
+        ("anatomy", "--start", "x"),
         ("get", "--slice", "[a]"),
         ("get", "--dtype", "q9"),
     ],

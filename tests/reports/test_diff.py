@@ -16,7 +16,8 @@ from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.cli.main import main
 from weighbridge.reports.diff import errors, renames
 from weighbridge.reports.diff import report as reports
-from weighbridge.reports.diff.report import DiffReport, diff
+from weighbridge.reports.diff.model import DiffReport, decibels
+from weighbridge.reports.diff.report import diff
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -130,7 +131,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "&lt;b&gt;x&lt;/b&gt;" in html
     assert "<b>x</b>" not in html
     assert main(["diff", a, b]) == 1
-    assert "1 values" in capsys.readouterr().out
+    assert "1 value" in capsys.readouterr().out
 
 
 def test_metadata_and_templates_are_differences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,7 +149,7 @@ def test_metadata_and_templates_are_differences(tmp_path: Path, capsys: pytest.C
     capsys.readouterr()
     assert main(["diff", str(tmp_path / "a"), str(tmp_path / "b")]) == 1
     out = capsys.readouterr().out
-    assert "chat template: not there | {{ messages }}" in out
+    assert "chat template: missing | {{ messages }}" in out
     assert "config.json: layers: 3 | 4" in out
 
 
@@ -193,7 +194,7 @@ def test_only_tensors_that_could_be_renamed_are_read() -> None:
 
     read: list[str] = []
     nodes = {name: const(normal(*shape), F32) for name, shape in {"a": (2, 2), "b": (3,), "c": (2, 2)}.items()}
-    assert renames.renamed(nodes, nodes, ["a", "b"], ["c"], read.append) == {"a": "c"}
+    assert renames.find_renamed(nodes, nodes, ["a", "b"], ["c"], read.append) == {"a": "c"}
     assert sorted(read) == ["a", "c"]
 
 
@@ -243,5 +244,5 @@ def test_each_cell_of_the_error_map(compare: Callable[..., DiffReport], statisti
 
 
 def test_ratios_without_signal_or_noise_have_no_decibels() -> None:
-    assert [errors.decibels(x) for x in (None, 0.0, float("inf"), float("nan"))] == [None] * 4
-    assert errors.decibels(0.01) == pytest.approx(20)
+    assert [decibels(x) for x in (None, 0.0, float("inf"), float("nan"))] == [None] * 4
+    assert decibels(0.01) == pytest.approx(20)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests import system
 from tests.reports.makers import llama_folder
 
 import weighbridge as wb
@@ -131,7 +132,7 @@ def test_what_is_not_installed_is_said(npz: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "blake3", None)
     with pytest.raises(UnsupportedError, match=r"weighbridge\[hash\]"):
         wb.hash(npz, algo="blake3")
-    with pytest.raises(UsageError, match="no digest is called"):
+    with pytest.raises(UsageError, match="unknown digest"):
         wb.hash(npz, algo="crc")
 
 
@@ -185,13 +186,14 @@ def status(report: checksum_files.CheckReport) -> list[tuple[str, str]]:
 def test_sha256sum_reads_what_is_printed_and_we_what_it_prints(
     tmp_path: Path, npz: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    sha256sum = system.require("sha256sum")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.txt").write_text("x")
     assert main(["hash", "m.npz", "x.txt"]) == 0
     (tmp_path / "SHA256SUMS").write_text(capsys.readouterr().out)
-    judged = subprocess.run(["sha256sum", "-c", "SHA256SUMS"], capture_output=True, text=True)
+    judged = subprocess.run([sha256sum, "-c", "SHA256SUMS"], capture_output=True, text=True)
     assert judged.stdout == "m.npz: OK\nx.txt: OK\n"
-    theirs = subprocess.run(["sha256sum", "--tag", "m.npz", "x.txt"], capture_output=True, text=True).stdout
+    theirs = subprocess.run([sha256sum, "--tag", "m.npz", "x.txt"], capture_output=True, text=True).stdout
     (tmp_path / "tagged").write_text(theirs)
     for manifest in ("SHA256SUMS", "tagged"):
         assert main(["hash", "--check", manifest]) == 0
@@ -225,7 +227,7 @@ def test_a_list_of_llama_gguf_hash(gguf: Path, tmp_path: Path) -> None:
     report = checksum_files.check(manifest)
     assert (report.form, report.ok, len(report.results)) == ("llama-gguf-hash", 13, 13)
     with wb.open(gguf) as model:
-        at = model.checkpoint.index["q.weight"].offset
+        at = model.source.index["q.weight"].offset
     data = bytearray(gguf.read_bytes())
     data[at] ^= 1
     gguf.write_bytes(data)
@@ -262,8 +264,8 @@ def test_what_stores_call_files(tmp_path: Path) -> None:
     (tmp_path / "local" / "w.bin").write_bytes(b"data")
     (local / "w.bin.metadata").write_text(f"{'a' * 40}\n{digest}\n1700000000.0\n")
     assert checksum_files.check(local / "w.bin.metadata").ok == 1
-    with pytest.raises(UsageError, match="no name here is a digest"):
-        checksum_files.named([tmp_path / "real"])
+    with pytest.raises(UsageError, match="no file name contains a digest"):
+        checksum_files.digests_in_names([tmp_path / "real"])
 
 
 @pytest.mark.parametrize(

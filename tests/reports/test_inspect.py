@@ -20,7 +20,8 @@ from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.ftypes import BY_NUMBER
 from weighbridge.containers.base import Entry
-from weighbridge.reports.inspect import model_info, parameter_count, schemes
+from weighbridge.models import parameter_count
+from weighbridge.reports.inspect import model_info, schemes
 from weighbridge.reports.inspect.report import InspectedTensor, inspect, short
 from weighbridge.reports.inspect.tree import TreeNode, build_tree, lines
 from weighbridge.reports.select import FIELDS, Selection, select
@@ -102,7 +103,7 @@ def test_packed_weights_count_as_what_they_stand_for(scheme: str, group: Group, 
         found = parameter_count.count(order, config)
         assert found.schemes == {scheme: 1}
         assert found.total == OUT * IN + 7 + 5
-        assert set(found.found) == set(layer)
+        assert set(found.packed) == set(layer)
 
 
 def test_mxfp4_of_gpt_oss() -> None:
@@ -415,7 +416,7 @@ def test_the_roles_of_weights_are_their_names_without_numbers(names: list[str]) 
         numbers = [int(part) for part in name.split(".") if part.isdecimal()]
         role = ".".join("*" if part.isdecimal() else part for part in name.split("."))
         roles.setdefault(role, set()).update(numbers[:1])
-    assert {where.role: where.layers for where in schemes._where(names)} == {
+    assert {where.role: where.layers for where in schemes._layers(names)} == {
         role: schemes._ranges(numbers) for role, numbers in roles.items()
     }
 
@@ -447,13 +448,13 @@ def test_a_limit_makes_no_rows_beyond_it(tmp_path: Path, monkeypatch: pytest.Mon
     file = tmp_path / "x.safetensors"
     file.write_bytes(m.safetensors({f"t{i:02}": ("F32", (1,)) for i in range(30)}))
     made: list[str] = []
-    row = reports._row
+    row = reports.InspectedTensor
 
-    def counted(entry: Any, *rest: Any) -> Any:
-        made.append(entry.name)
-        return row(entry, *rest)
+    def counted(name: str, *rest: Any) -> Any:
+        made.append(name)
+        return row(name, *rest)
 
-    monkeypatch.setattr(reports, "_row", counted)
+    monkeypatch.setattr(reports, "InspectedTensor", counted)
     report = inspect(file, limit=3)
     assert made == [t.name for t in report.tensors] == ["t00", "t01", "t02"]
     assert report.selected == 30

@@ -17,11 +17,11 @@ from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.limits import VIEW_BYTES
 from weighbridge.containers.base import Index
 from weighbridge.models.open import open_model
+from weighbridge.page import file_view, layout
+from weighbridge.page import pickle_trace as pickle_traces
+from weighbridge.page.file_view import ByteView, FileView
+from weighbridge.page.pickle_trace import PickleTrace, pickle_trace
 from weighbridge.reports.anatomy import anatomy
-from weighbridge.reports.microscope import pickles, places
-from weighbridge.reports.microscope.pickles import PickleTrace, pickle_trace
-from weighbridge.reports.microscope.places import ByteView, FileLens
-from weighbridge.reports.view import layout
 
 TENSORS = {"a": ("F32", (2, 3)), "b": ("F16", (5,))}
 FILES = {
@@ -37,7 +37,7 @@ def test_every_byte_has_its_region(name: str, tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(FILES[name])
     parts = [p for p in anatomy(path).parts if p.length]
-    with FileLens(path) as lens:
+    with FileView(path) as lens:
         for offset in range(0, lens.size, 5):
             view = lens.bytes(offset, 9)
             assert bytes.fromhex(view.data) == FILES[name][offset : offset + 9]
@@ -50,11 +50,11 @@ def test_every_byte_has_its_region(name: str, tmp_path: Path) -> None:
 def test_regions_of_many_tensors_are_the_same(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are found where somebody looks, behind the header from the index alone."""
     (tmp_path / "x").write_bytes(FILES[name])
-    with FileLens(tmp_path / "x") as all_at_once:
+    with FileView(tmp_path / "x") as all_at_once:
         want = [[all_at_once.bytes(at, n) for at in range(0, all_at_once.size, 3)] for n in (1, 20, 500)]
     monkeypatch.setattr(layout, "VIEW_DETAIL", 1)
-    monkeypatch.setattr(places, "VIEW_BYTES", 500)
-    with FileLens(tmp_path / "x", form_index(tmp_path / "x")) as lens:
+    monkeypatch.setattr(file_view, "VIEW_BYTES", 500)
+    with FileView(tmp_path / "x", form_index(tmp_path / "x")) as lens:
         for views in want:
             for view in views:
                 found = lens.bytes(view.offset, len(view.data) // 2)
@@ -73,8 +73,8 @@ def _named(view: ByteView) -> list[tuple[object, ...]]:
 
 def test_the_bytes_of_a_tensor_have_an_element(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(FILES["safetensors"])
-    start = anatomy(f"{tmp_path / 'x'}::a", kinds=["tensor"]).parts[0].start
-    with FileLens(tmp_path / "x") as lens:
+    start = anatomy(f"{tmp_path / 'x'}::a", kind=["tensor"]).parts[0].start
+    with FileView(tmp_path / "x") as lens:
         (region,) = lens.bytes(start + 17, 3).regions
     assert region.first is not None
     assert (region.first.index, region.first.byte, region.atom) == ((1, 1), 1, 4)
@@ -83,8 +83,8 @@ def test_the_bytes_of_a_tensor_have_an_element(tmp_path: Path) -> None:
 def test_what_a_lens_refuses(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(FILES["gguf"])
     with pytest.raises(UsageError, match="folder"):
-        FileLens(tmp_path)
-    with FileLens(tmp_path / "x") as lens:
+        FileView(tmp_path)
+    with FileView(tmp_path / "x") as lens:
         for offset, size in ((-1, 1), (lens.size + 1, 1), (0, -1), (0, VIEW_BYTES + 1)):
             with pytest.raises(UsageError):
                 lens.bytes(offset, size)
@@ -187,7 +187,7 @@ def test_a_place_of_the_memo_is_filled_again(tmp_path: Path) -> None:
 
 
 def test_no_more_of_the_memo_is_given_than_can_be_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pickles, "VIEW_MEMO", 5)
+    monkeypatch.setattr(pickle_traces, "VIEW_MEMO", 5)
     (tmp_path / "x.pkl").write_bytes(pickle.dumps(VALUES[1]))
     found = traced(tmp_path / "x.pkl", start=100)
     count = traced(tmp_path / "x.pkl", start=99, count=1).steps[0].memo

@@ -193,7 +193,7 @@ def test_a_packing_without_groups_of_its_own(tmp_path: Path) -> None:
     members["m.g_idx"] = ("I32", (IN,), ordered.tobytes())
     (tmp_path / "model.safetensors").write_bytes(m.safetensors(members))
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with open_model(tmp_path) as model, pytest.raises(UnsupportedError, match="decode by themselves"):
+    with open_model(tmp_path) as model, pytest.raises(UnsupportedError, match="decoded separately"):
         block(model, "m.weight", 0)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests import system
 from tests.reports.test_stores import twins
 
 from weighbridge.cli.main import main
@@ -22,21 +23,20 @@ IMAGE = 400 << 20  # sparse; XFS takes no less than 300 MB
 @pytest.fixture(scope="module", params=MAKE)
 def mounted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     kind = str(request.param)
-    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
     folder = tmp_path_factory.mktemp(kind)
+    maker, *options = MAKE[kind]
+    make, mount, unmount = map(system.require, (maker, "mount", "umount"))
     image, point = folder / "image", folder / "mounted"
     point.mkdir()
     with image.open("wb") as file:
         file.truncate(IMAGE)
     try:
-        maker, *options = MAKE[kind]
-        for words in ([shutil.which(maker, path=path) or maker, *options, str(image)],
-                      ["mount", "-o", "loop", str(image), str(point)]):  # fmt: skip
-            subprocess.run(words, check=True, capture_output=True, env={**os.environ, "PATH": path})
+        for words in ([make, *options, str(image)], [mount, "-o", "loop", str(image), str(point)]):
+            subprocess.run(words, check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"NOT CHECKED: no {kind} can be made and mounted here (Debian: btrfs-progs, xfsprogs): {error}")
+        pytest.skip(f"NOT CHECKED: no {kind} can be made and mounted here: {error}")
     yield point
-    subprocess.run(["umount", "-l", str(point)], check=True)
+    subprocess.run([unmount, "-l", str(point)], check=True)
 
 
 @pytest.fixture

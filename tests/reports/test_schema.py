@@ -14,9 +14,10 @@ from tests.reports import makers as m
 from weighbridge.base.plain import plain
 from weighbridge.cli.main import main
 from weighbridge.containers.base import Finding
-from weighbridge.conversion import transform as surgery
+from weighbridge.conversion import transform
 from weighbridge.conversion.checkpoint import strip
 from weighbridge.conversion.quantize import imatrix_report as importance_report
+from weighbridge.models import training_parts
 from weighbridge.models.open import open_model
 from weighbridge.models.tensor_parallel import rank_set as ranks
 from weighbridge.models.transform import base as operations
@@ -73,11 +74,11 @@ CLASSES: dict[tuple[str, str], type] = {
     ("scan", "scan finding"): scan.ScanFinding,
     ("scan", "skipped part"): scan.Skipped,
     ("strip", ""): strip.StripReport,
-    ("strip", "dropped part"): strip.Dropped,
-    ("surgery", ""): surgery.TransformReport,
-    ("surgery", "renamed tensor"): operations.RenamedTensor,
-    ("surgery", "cut tensor"): operations.ResizedTensor,
-    ("surgery", "changed key"): operations.KeyChange,
+    ("strip", "dropped part"): training_parts.Dropped,
+    ("transform", ""): transform.TransformReport,
+    ("transform", "renamed tensor"): operations.RenamedTensor,
+    ("transform", "cut tensor"): operations.ResizedTensor,
+    ("transform", "changed key"): operations.KeyChange,
     ("suggestions", ""): rename.Suggestions,
     ("suggestions", "suggestion"): rename.Suggestion,
     ("hash", ""): digests.HashReport,
@@ -233,7 +234,7 @@ def test_what_rename_and_slice_print_has_the_documented_types(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The little file under other names is none that llama.cpp loads.
-    monkeypatch.setattr("weighbridge.conversion.plan.build.check_loadable", lambda files, source: [])
+    monkeypatch.setattr("weighbridge.conversion.plan.build.check_loadable", lambda files, source, **options: [])
     keys = {
         "general.architecture": ("str", "llama"), "tokenizer.ggml.tokens": ("arr[str]", ["a"] * 40),
         "llama.expert_count": ("u32", 4), "llama.block_count": ("u32", 1), "llama.attention.head_count": ("u32", 1),
@@ -243,10 +244,10 @@ def test_what_rename_and_slice_print_has_the_documented_types(
     file, target = tmp_path / "x.gguf", tmp_path / "y.gguf"
     file.write_bytes(m.gguf(keys, shapes))
     documented(capsys, "suggestions", {}, "rename", file)
-    documented(capsys, "surgery", {"renamed": "renamed tensor"}, "rename", file, target, "--add-prefix", "module.")
+    documented(capsys, "transform", {"renamed": "renamed tensor"}, "rename", file, target, "--add-prefix", "module.")
     documented(capsys, "suggestions", {"suggestions": "suggestion"}, "rename", target)
     parts = {"cut": "cut tensor", "changed": "changed key"}
-    documented(capsys, "surgery", parts, "slice", file, target, "--experts", "0-1", "--overwrite")
+    documented(capsys, "transform", parts, "slice", file, target, "--experts", "0-1", "--overwrite")
 
 
 def test_what_strip_and_hash_print_has_the_documented_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

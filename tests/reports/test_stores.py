@@ -111,11 +111,11 @@ def test_orders(sort: str, tmp_path: Path) -> None:
 def test_filters_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     llama_folder(tmp_path / "models" / "wanted")
     llama_folder(tmp_path / "models" / "other")
-    assert main(["ls", str(tmp_path / "models"), "--filter", "want*", "--json"]) == 0
+    assert main(["ls", str(tmp_path / "models"), "--include", "want*", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [e["name"] for e in found["entries"]] == ["wanted"]
     assert found["entries"][0]["bytes"] == found["bytes"]
-    assert main(["ls", str(tmp_path / "models"), "--filter", "none"]) == 1
+    assert main(["ls", str(tmp_path / "models"), "--include", "none"]) == 1
     assert main(["ls", str(tmp_path / "models"), "--sort", "colour"]) == 2
     assert main(["ls", str(tmp_path / "nothing")]) == 2
 

@@ -13,16 +13,18 @@ import pytest
 from tests.reports import makers as m
 
 from weighbridge.base.errors import UsageError
+from weighbridge.models import tensor_roles
 from weighbridge.models.arch.registry import families
 from weighbridge.models.open import open_model
+from weighbridge.page import layout
+from weighbridge.page.architecture import architecture
+from weighbridge.page.layout import layout_map, moves
+from weighbridge.page.tensor_columns import TensorColumns, tensor_columns
+from weighbridge.page.tree import NumberedNode, TensorTree, tensor_tree
 from weighbridge.reports.anatomy import anatomy
 from weighbridge.reports.inspect.report import inspect
-from weighbridge.reports.view import layout, roles
-from weighbridge.reports.view.architecture import architecture
-from weighbridge.reports.view.layout import layout_map, moves
-from weighbridge.reports.view.summary import summary
-from weighbridge.reports.view.tensors import TensorColumns, tensor_columns
-from weighbridge.reports.view.tree import NumberedNode, TensorTree, tensor_tree
+from weighbridge.reports.summary import summary
+from weighbridge.reports.survey import roles_by_name, survey
 
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 96,
@@ -123,8 +125,8 @@ def test_an_unknown_family_has_its_names(tmp_path: Path) -> None:
 def test_every_part_has_roles_of_a_table() -> None:
     canonical = {t.name for f in families().values() for t in f.dialects["canonical"].templates}
     words = {word for name in canonical for word in name.split(".")}
-    assert words >= set(roles._PARTS)
-    assert set(roles._PARTS.values()) | {"other"} == set(roles.PARTS)
+    assert words >= set(tensor_roles._PARTS)
+    assert set(tensor_roles._PARTS.values()) | {"other"} == set(tensor_roles.PARTS)
 
 
 def test_summary_divides_all_bytes(tmp_path: Path) -> None:
@@ -210,13 +212,15 @@ def test_layers_that_differ_are_groups_of_their_own(tmp_path: Path) -> None:
     with open_model(tmp_path / "x.safetensors") as model:
         found = architecture(model)
     assert [g.layers for g in found.groups] == [(0, 3), (1,), (2,)]
-    assert found.groups[0].boxes[0].dtypes == ("F32", "F16")
+    (box,) = found.groups[0].boxes
+    assert (box.dtypes, box.nbytes, box.total_nbytes, box.alike) == (("F32", "F16"), 12, 24, False)
+    assert all(box.alike for group in found.groups[1:] for box in group.boxes)
     assert (found.family, found.sizes, found.before.boxes) == (None, {}, ())
 
 
 def tree_of(path: Path, counted: bool = True) -> TensorTree:
     with open_model(path) as model:
-        return tensor_tree(model, roles.survey(model).counted if counted else None)
+        return tensor_tree(model, survey(model).counted if counted else None)
 
 
 def leaves(nodes: tuple[NumberedNode, ...]) -> list[NumberedNode]:
@@ -279,13 +283,13 @@ def test_a_name_that_is_a_branch_too_and_a_deep_one(tmp_path: Path) -> None:
 
 
 def test_canonical_names_have_roles() -> None:
-    assert roles.canonical_role("layers.3.attention.q.weight") == ("attention.q.weight", 3, "attention")
-    assert roles.canonical_role("layers.0.moe.experts.7.up.weight") == ("moe.experts.*.up.weight", 0, "experts")
-    assert roles.canonical_role("embed.weight") == ("embed.weight", -1, "embedding")
+    assert tensor_roles.canonical_role("layers.3.attention.q.weight") == ("attention.q.weight", 3, "attention")
+    assert tensor_roles.canonical_role("layers.0.moe.experts.7.up.weight") == ("moe.experts.*.up.weight", 0, "experts")
+    assert tensor_roles.canonical_role("embed.weight") == ("embed.weight", -1, "embedding")
 
 
 def test_roles_by_name_are_those_of_the_columns(tmp_path: Path) -> None:
     path = folder(tmp_path / "m", CONFIG, LAYER | DENSE)
     with open_model(path) as model:
-        named = roles.named_roles(model)
+        named = roles_by_name(model)
     assert {name: tuple(row) for name, row in named.items()} == rows(columns(path))

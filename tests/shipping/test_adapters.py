@@ -178,5 +178,5 @@ def test_llama_server_gets_the_adapter(quantized: Path, file: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("target", ["vllm", "mlx", "lmstudio", "hub"])
 def test_programs_that_read_no_modelfile(target: str, file: Path) -> None:
-    with pytest.raises(UsageError, match="takes no Modelfile"):
+    with pytest.raises(UsageError, match="read Modelfiles"):
         wb.plan_ship(target, file, "" if target in ("vllm", "mlx") else "org/model")

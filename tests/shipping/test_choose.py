@@ -113,7 +113,7 @@ def test_no_advice_on_what_is_no_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [{"purpose": "fun"}, {"runtime": "tgi"}, {"loss": "much"}, {"device": "abacus"}])
 def test_unknown_answers(wrong: dict[str, str]) -> None:
-    with pytest.raises(UsageError, match=r"known|called"):
+    with pytest.raises(UsageError, match=r"known"):
         wb.choose(**wrong)  # type: ignore[arg-type]
 
 

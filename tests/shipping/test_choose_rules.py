@@ -14,19 +14,19 @@ from weighbridge.shipping.choose import _first
 
 DEVICES = {"cuda": "rtx4090", "rocm": "rx7900xtx", "gpu": "24GB", "metal": "m3-max-36gb"}
 FORMATS = {"G": "gguf", "M": "mlx", "H": "hf", "S": "scheme"}
-# Runtime: to chat; to share or for embeddings; to serve. Each on CUDA, ROCm, a size, a Mac. S: packed weights, or the
-# folder as it is where no value may change.
+# Runtime: to chat; for embeddings; to serve; to share. Each on CUDA, ROCm, a size, a Mac. S: packed weights, or the
+# folder as it is if no value may change.
 MATRIX = {
-    "any": ("GGGM", "GGGG", "SSSG"),
-    "ollama": ("GGGG", "GGGG", "GGGG"),
-    "lmstudio": ("GGGM", "GGGG", "GGGG"),
-    "llama.cpp": ("GGGG", "GGGG", "GGGG"),
-    "mlx": ("MMMM", "MMMM", "MMMM"),
-    "vllm": ("SSSS", "SSSS", "SSSS"),
-    "sglang": ("SSSS", "SSSS", "SSSS"),
-    "transformers": ("HHHH", "HHHH", "HHHH"),
+    "any": ("GGGM", "GGGG", "SSSG", "HHHH"),
+    "ollama": ("GGGG", "GGGG", "GGGG", "GGGG"),
+    "lmstudio": ("GGGM", "GGGG", "GGGG", "GGGG"),
+    "llama.cpp": ("GGGG", "GGGG", "GGGG", "GGGG"),
+    "mlx": ("MMMM", "MMMM", "MMMM", "MMMM"),
+    "vllm": ("SSSS", "SSSS", "SSSS", "SSSS"),
+    "sglang": ("SSSS", "SSSS", "SSSS", "SSSS"),
+    "transformers": ("HHHH", "HHHH", "HHHH", "HHHH"),
 }
-COLUMN = {"chat": 0, "share": 1, "embed": 1, "serve": 2}  # to train and to keep: the folder
+COLUMN = {"chat": 0, "embed": 1, "serve": 2, "share": 3}  # to train and to keep: the folder
 TYPES = {
     "gguf": {"little": "Q6_K", "some": "Q4_K_M"},
     "mlx": {"little": "8", "some": "4"},
@@ -44,8 +44,9 @@ def cases() -> Iterator[tuple[Facts, str, str]]:
     for runtime, purpose, loss, (at, device) in itertools.product(MATRIX, purposes, losses, enumerate(DEVICES)):
         letter = MATRIX[runtime][COLUMN[purpose]][at] if purpose in COLUMN else "H"
         form = FORMATS["H" if letter == "S" and loss == "none" else letter]
+        kind = "Q8_0" if (form, purpose) == ("gguf", "embed") and loss != "none" else TYPES[form].get(loss, "")
         facts = {"runtime": runtime, "purpose": purpose, "loss": loss, "device": device}
-        yield facts, form, TYPES[form].get(loss, "")
+        yield facts, form, kind
 
 
 CASES = tuple(cases())

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.remote.hub_repository import WritableHub
+from tests.reports.makers import llama_folder
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, RefusedError, RemoteError, UsageError
@@ -88,8 +89,8 @@ def test_what_was_measured_is_in_the_card(folder: Path, tmp_path: Path) -> None:
         ({"dst": "other.gguf"}, UsageError, "which isn't shipped"),
         ({"verdict": "different"}, RefusedError, "another model"),
         ({"checks": []}, UsageError, "no predictions"),
-        ({"schema": "weighbridge/diff/1"}, FormatError, "no report"),
-        ({"checks": 3}, FormatError, "no report"),
+        ({"schema": "weighbridge/diff/1"}, FormatError, "not a report"),
+        ({"checks": 3}, FormatError, "not a report"),
     ],
 )
 def test_reports_that_say_nothing_of_the_file(
@@ -143,6 +144,36 @@ def test_an_upload_is_one_commit(folder: Path, hub: WritableHub) -> None:
     assert hub.commits[-1] in report.files[-1].path
 
 
+PICKLES = {
+    "runs os.system": (b"cposix\nsystem\n(S'true'\ntR.", "dangerous"),
+    "breaks": (b"\x80\x02}q\x00(X\x01\x00\x00\x00a", "malformed"),
+    "names a class": (b"\x80\x02cown_package\nThing\n)\x81.", "unknown-code"),
+    "data": (b"\x80\x02N.", ""),
+}
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "extra/rng_state.pth", "notes"])
+@pytest.mark.parametrize("what", PICKLES)
+def test_what_is_uploaded_is_scanned_first(folder: Path, hub: WritableHub, what: str, name: str) -> None:
+    data, verdict = PICKLES[what]
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_bytes(data)
+    if verdict in ("dangerous", "malformed"):
+        for ship in (wb.ship, wb.plan_ship):
+            with pytest.raises(RefusedError, match=f"{name}: {verdict}") as refused:
+                ship("hub", folder, "org/model")
+            assert refused.value.option == "--allow-dangerous"
+        assert name not in hub.files
+    report = wb.ship("hub", folder, "org/model", allow_dangerous=verdict in ("dangerous", "malformed"))
+    assert hub.files[name] == data
+    assert any(note.startswith(f"{name}: {verdict}") for note in report.notes) is bool(verdict)
+
+
+def test_a_card_alone_needs_no_scan(folder: Path, tmp_path: Path) -> None:
+    (folder / "optimizer.pt").write_bytes(PICKLES["runs os.system"][0])
+    assert wb.ship("hub", folder, "me/x", output=tmp_path / "README.md").files
+
+
 def test_a_file_that_is_there_stays(folder: Path, hub: WritableHub) -> None:
     hub.commits.append("a" * 40)
     hub.files["README.md"] = b"old"
@@ -177,3 +208,12 @@ def test_names_that_the_hub_refuses(folder: Path, name: str) -> None:
 def test_the_hubs_own_check_refuses_them_too(name: str) -> None:
     with pytest.raises(hub_package.errors.HFValidationError):
         hub_package.utils.validate_repo_id(name)
+
+
+def test_the_card_of_a_sharded_folder_is_of_all_shards(tmp_path: Path, hub: WritableHub) -> None:
+    folder = llama_folder(tmp_path / "m", shards=2)
+    wb.ship("hub", folder, "me/x", output=tmp_path / "README.md")
+    (row,) = (line for line in (tmp_path / "README.md").read_text().splitlines() if line.startswith("| model-"))
+    name, kind, *_ = (cell.strip() for cell in row.strip("|").split("|"))
+    assert name == "model-00001-of-00002.safetensors to model-00002-of-00002.safetensors"
+    assert kind == wb.inspect(folder).type_words

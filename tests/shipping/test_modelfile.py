@@ -115,10 +115,10 @@ def test_a_modelfile_opens_the_model_it_is_from(gguf: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("FROM ./missing.gguf\n", "isn't there"),
+        ("FROM ./missing.gguf\n", "missing file"),
         ("FROM {}\nPARAMETER bogus 1\n", "bogus"),
-        ("FROM {}\nADAPTER ./no.gguf\n", "there"),
-        ("FROM {}\nFROM s3://bucket/x y\n", "no name"),
+        ("FROM {}\nADAPTER ./no.gguf\n", "missing file"),
+        ("FROM {}\nFROM s3://bucket/x y\n", "valid Ollama model name"),
     ],
 )
 def test_verify_reports_what_ollama_would(gguf: Path, tmp_path: Path, text: str, words: str) -> None:

@@ -44,7 +44,7 @@ def awkward(gguf: Path, tmp_path: Path) -> Path:
 
 
 def test_the_unit_quotes_what_systemd_reads(awkward: Path, tmp_path: Path) -> None:
-    report = wb.ship("llama-server", awkward, device="8GB", form="systemd", output=tmp_path / "x.service")
+    report = wb.ship("llama-server", awkward, device="8GB", launcher="systemd", output=tmp_path / "x.service")
     unit = configparser.RawConfigParser(strict=False)
     unit.optionxform = str  # type: ignore[assignment]
     unit.read_string((tmp_path / "x.service").read_text())
@@ -62,7 +62,7 @@ def _systemd_words(line: str) -> list[str]:
 
 
 def test_the_compose_file_is_one(awkward: Path) -> None:
-    report = wb.ship("llama-server", awkward, "tiny", device="rtx4090", form="compose")
+    report = wb.ship("llama-server", awkward, "tiny", device="rtx4090", launcher="compose")
     service = yaml.safe_load(report.text)["services"]["llama-server"]
     inside = service["command"][service["command"].index("-m") + 1].replace("$$", "$")
     assert inside == f"/models/{AWKWARD}"
@@ -172,11 +172,10 @@ def test_names_that_lm_studio_refuses(gguf: Path, tmp_path: Path, name: str) -> 
 
 
 def test_every_target_says_which_options_apply() -> None:
-    from dataclasses import fields
-
+    from weighbridge.base.options import options_of
     from weighbridge.shipping.plan import ShipOptions
 
-    known = {f.name for f in fields(ShipOptions)}
+    known = {field.name for field, _ in options_of(ShipOptions)}
     assert set().union(*(row.options for row in TARGETS.values())) == known
 
 

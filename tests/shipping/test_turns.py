@@ -119,10 +119,10 @@ def test_the_system_message_goes_into_the_last_user_message() -> None:
 
 REFUSED = {
     "date": ("{{ strftime_now('%d/%m/%y') }}" + CHATML, "date"),
-    "tools": ("{% for tool in tools %}{{ tool }}{% endfor %}" + CHATML, "with tools alone"),
+    "tools": ("{% for tool in tools %}{{ tool }}{% endfor %}" + CHATML, "needs tools"),
     "last": ("{% for m in messages %}{% if m.role == 'user' and loop.last %}{{ messages[0].content }}|{% endif %}"
-             "{{ m.role + m.content }}{% endfor %}", "turn by turn|one after"),
-    "upper": ("{% for m in messages %}{{ m.content | upper }}{% endfor %}", "one after"),
+             "{{ m.role + m.content }}{% endfor %}", "turn by turn|in order"),
+    "upper": ("{% for m in messages %}{{ m.content | upper }}{% endfor %}", "in order"),
     "syntax": ("{% for m in %}", "can't be rendered"),
     "class": ("{{ ''.__class__.__mro__ }}{% for m in messages %}{{ m.content }}{% endfor %}", "can't be rendered"),
     "memory": ("{% set ns = namespace(x='aaaaaaaa') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
@@ -135,7 +135,7 @@ def test_others_are_refused_with_the_reason_and_the_other_way(name: str) -> None
     template, reason = REFUSED[name]
     with pytest.raises(UnsupportedError, match=reason) as caught:
         translate(template, SPECIAL)
-    assert name == "memory" or "--template none" in str(caught.value)
+    assert name == "memory" or 'template="none"' in str(caught.value)
 
 
 def test_a_template_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,8 +194,8 @@ def test_published_templates_with_a_date(name: str) -> None:
 REFUSED_PUBLISHED = {
     "CohereForAI-c4ai-command-r-plus-tool_use": "can't be rendered",
     "IFM-K2-Horizon": "missing a thinking field",
-    "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use": "with tools alone",
-    "NousResearch-Hermes-3-Llama-3.1-8B-tool_use": "with tools alone",
+    "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use": "needs tools",
+    "NousResearch-Hermes-3-Llama-3.1-8B-tool_use": "needs tools",
     "fireworks-ai-llama-3-firefunction-v2": "'functions' is undefined",
     "google-translategemma-4b-it": "must provide `content` as an iterable",
 }

@@ -14,8 +14,11 @@ from weighbridge.containers.format import Format, Magic
 from weighbridge.io.cursor import Cursor
 from weighbridge.io.source import Source
 
-FORMAT = Format("tnsr", "Toy tensors", (".tnsr",), magics=(Magic(0, b"TNSR"),), module=__name__, target="tnsr")
-START = 12  # of the header: behind the magic and the header's length
+FORMAT = Format(
+    "tnsr", "Toy tensors", (".tnsr",), magics=(Magic(0, b"TNSR"),), module=__name__, target="tnsr",
+    dtypes=frozenset({"F64", "F32", "F16", "BF16", "I64", "I8", "U8"}),
+)  # fmt: skip
+START = 12  # of the header, after the magic and the header's length
 
 
 def parse(source: Source) -> Index:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.containers.regions import check_regions
 
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.cli.main import main
-from weighbridge.containers.base import check_regions
 from weighbridge.containers.torch import bare_pickle as pickles
 from weighbridge.io.source import BytesSource
 from weighbridge.reports.explain import ACTS, explain
@@ -45,9 +45,9 @@ def test_each_opcode_is_a_step(tmp_path: Path, protocol: int) -> None:
     assert [(s.at, s.op) for s in got] == theirs
     assert [s.end for s in got] == [*(at for at, _ in theirs[1:]), len(data)]
     assert not (tmp_path / "made").exists()
-    (call,) = [s for s in got if s.op == "REDUCE" and "mkdir" in s.words]
-    assert call.words.startswith(f"calls {os.mkdir.__module__}.mkdir with ('{str(tmp_path)[:40]}")
-    assert any(s.words == f"asks Python to import {os.mkdir.__module__}.mkdir" for s in got)
+    (call,) = [s for s in got if s.op == "REDUCE" and "mkdir" in s.effect]
+    assert call.effect.startswith(f"calls {os.mkdir.__module__}.mkdir with ('{str(tmp_path)[:40]}")
+    assert any(s.effect == f"asks Python to import {os.mkdir.__module__}.mkdir" for s in got)
 
 
 WORDS = {
@@ -68,19 +68,19 @@ WORDS = {
                      "ends: the result is m.C(...)"],
     b"K\x012\x860.": ["pushes 1", "pushes 1 once more", "makes a tuple of 1 and 1", "drops tuple of 2",
                      "broken here: the stack is empty"],
-    b"U\1xQ.": ["pushes 'x'", "asks the loader for what lies outside under the id 'x'",
+    b"U\1xQ.": ["pushes 'x'", "asks the loader for the outside object with the id 'x'",
                 "ends: the result is persistent"],
-    b"K\1q\7h\x07.": ["pushes 1", "remembers 1", "pushes what it remembers: 1", "ends: the result is 1"],
+    b"K\1q\7h\x07.": ["pushes 1", "memoizes 1", "pushes from the memo: 1", "ends: the result is 1"],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("data", WORDS, ids=repr)
 def test_words(data: bytes) -> None:
-    assert [s.words for s in steps(data)] == WORDS[data]
+    assert [s.effect for s in steps(data)] == WORDS[data]
 
 
 def test_every_opcode_has_words_or_pushes_something() -> None:
-    pushes = {op.name for op in TABLE.values()} - set(module._WORDS)
+    pushes = {op.name for op in TABLE.values()} - set(module._EFFECTS)
     assert {name for name in pushes if not name.startswith(("NEW", "NONE"))} == {
         "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "STRING", "BINSTRING",
         "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES",
@@ -92,7 +92,7 @@ def test_every_opcode_has_words_or_pushes_something() -> None:
 @pytest.mark.parametrize("data", [b"", b"\xff", b"K", b"cos\nsystem\n(", b"X\xff\0\0\0a", b"\x80\x09N."])
 def test_a_broken_pickle_ends_with_why(data: bytes) -> None:
     assert steps(data)[-1].broken
-    assert "broken here" in steps(data)[-1].words
+    assert "broken here" in steps(data)[-1].effect
 
 
 def test_an_anatomy_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def test_a_report_names_what_is_asked_for(tmp_path: Path, new: bool) -> None:
     assert named[f"{os.mkdir.__module__}.mkdir"] == (1, False)
     data = path.read_bytes()[main_pickle.start :]
     assert main_pickle.steps == sum(1 for _ in pickletools.genops(data)) == len(main_pickle.lines)
-    assert {line.op for line in explain(path, only_calls=True).pickles[-2 if not new else 0].lines} <= ACTS
+    assert {line.op for line in explain(path, calls=True).pickles[-2 if not new else 0].lines} <= ACTS
     assert sum(len(p.lines) for p in explain(path, limit=1).pickles) == len(report.pickles)
     assert not (tmp_path / "made").exists()
 
@@ -148,3 +148,37 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     (tmp_path / "y.json").write_text("{}")
     with pytest.raises(UnsupportedError):
         explain(tmp_path / "y.json")
+
+
+@pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.parametrize("depth", [1, 3])
+def test_pickles_inside_pickles_are_explained(protocol: int, depth: int, tmp_path: Path) -> None:
+    """In bytes that torch loads, as every protocol writes bytes; in zips and bare."""
+    torch = pytest.importorskip("torch")
+
+    class Loads:
+        def __init__(self, data: bytes) -> None:
+            self.data = data
+
+        def __reduce__(self) -> Any:
+            return torch.storage._load_from_bytes, (self.data,)
+
+    out = io.BytesIO()
+    torch.save({"a": Evil(tmp_path / "made")}, out)
+    data = out.getvalue()
+    for _ in range(depth):
+        data = pickle.dumps({"w": Loads(data)}, protocol)
+    path = tmp_path / "model.pkl"
+    path.write_bytes(data)
+    found = explain(path).pickles
+    assert len(found) == depth + 1
+    assert found[-1].name.count("!bytes at ") == depth
+    assert [n.name for n in found[-1].names if n.called] == [f"{os.mkdir.__module__}.mkdir"]
+    assert not (tmp_path / "made").exists()
+
+
+def test_pickles_without_end_inside_a_pickle_are_few(tmp_path: Path) -> None:
+    inner = b"\x80\x02N."
+    loads = b"ctorch.storage\n_load_from_bytes\nC" + bytes([len(inner)]) + inner + b"\x85R0"
+    (tmp_path / "m.pkl").write_bytes(b"\x80\x03" + loads * 500 + b"N.")
+    assert len(explain(tmp_path / "m.pkl").pickles) == 65

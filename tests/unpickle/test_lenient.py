@@ -44,11 +44,11 @@ def test_what_readers_take_differently_is_recorded_and_read_on(data: bytes, valu
 
 
 STOPS = {
-    "no integer": (b"Ihello\n.", "no integer"),
-    "no float": (b"Fhello\n.", "no float"),
-    "arguments that can't be any": (b"cos\nsystem\nK\x01R.", "no tuple"),
+    "no integer": (b"Ihello\n.", "not an integer"),
+    "no float": (b"Fhello\n.", "not a float"),
+    "arguments that can't be any": (b"cos\nsystem\nK\x01R.", "a tuple"),
     "a name that is a number": (b"K\x01K\x02\x93.", "must be strings"),
-    "no opcode": (b"N\xff.", "no opcode"),
+    "no opcode": (b"N\xff.", "not an opcode"),
 }
 
 

@@ -137,7 +137,7 @@ def test_objects_of_classes_are_records() -> None:
     data = pickle.dumps(collections.OrderedDict(a=1), 2)
     made = run(data)
     assert (made.callee.path, made.pairs) == (("collections", "OrderedDict"), [("a", 1)])
-    assert run(b"(icollections\nOrderedDict\n.").how == "INST"
+    assert run(b"(icollections\nOrderedDict\n.").op == "INST"
     assert run(b"(ccollections\nOrderedDict\nI1\no.").args == (1,)
     assert run(b"\x80\x04cbuiltins\nx\n)}\x92.").kwargs.pairs == []
 
@@ -182,22 +182,22 @@ def frame(body: bytes, size: int | None = None) -> bytes:
 BROKEN = {
     "nothing": (b"", "too early"),
     "no stop": (b"K\x01", "too early"),
-    "no opcode": (b"\xff.", "no opcode"),
+    "no opcode": (b"\xff.", "not an opcode"),
     "cut number": (b"J\x01\x02", "too early"),
     "text past the end": (b"X\xff\xff\xff\x7fabc.", "inside a value"),
     "bytes past the end": (b"\x8e" + b"\xff" * 7 + b"\x7fabc.", "inside a value"),
     "negative length": (b"T\xff\xff\xff\xffabc.", "inside a value"),
     "line without end": (b"I12", "no end"),
-    "hex integer": (b"I0x1\n.", "no decimal"),
-    "octal integer": (b"I0o7\n.", "no decimal"),
-    "leading zero": (b"I007\n.", "no decimal"),
-    "underscore": (b"I1_0\n.", "no decimal"),
-    "plus": (b"I+1\n.", "no decimal"),
-    "NUL in an integer": (b"I1\0zz\n.", "no decimal"),
-    "NUL in a long": (b"L1\0L\n.", "no decimal"),
+    "hex integer": (b"I0x1\n.", "not a decimal"),
+    "octal integer": (b"I0o7\n.", "not a decimal"),
+    "leading zero": (b"I007\n.", "not a decimal"),
+    "underscore": (b"I1_0\n.", "not a decimal"),
+    "plus": (b"I+1\n.", "not a decimal"),
+    "NUL in an integer": (b"I1\0zz\n.", "not a decimal"),
+    "NUL in a long": (b"L1\0L\n.", "not a decimal"),
     "many digits": (b"I" + b"1" * 5000 + b"\n.", "digits"),
     "long of many bytes": (b"\x8b" + struct.pack("<i", PICKLE_LONG + 1) + bytes(PICKLE_LONG + 1) + b".", "longer"),
-    "no float": (b"F1_0\n.", "no float"),
+    "no float": (b"F1_0\n.", "not a float"),
     "string without quotes": (b"Sabc\n.", "quotes"),
     "string of one quote": (b"S'\n.", "quotes"),
     "string's escapes": (b"S'\\x1'\n.", "escapes"),
@@ -212,7 +212,7 @@ BROKEN = {
     "odd pairs": (b"(K\x01d.", "without a value"),
     "call of data": (b"K\x01)R.", "plain data"),
     "call of a dict": (b"})R.", "plain data"),
-    "arguments no tuple": (b"cm\nn\n]R.", "no tuple"),
+    "arguments no tuple": (b"cm\nn\n]R.", "a tuple"),
     "name of numbers": (b"K\x01K\x02\x93.", "strings"),
     "object of nothing": (b"(o.", "no class"),
     "extension zero": (b"\x82\0.", "not positive"),
@@ -233,6 +233,8 @@ def test_broken_and_ambiguous_pickles_are_refused(data: bytes, why: str) -> None
 def test_unknown_protocols_are_unsupported() -> None:
     with pytest.raises(UnsupportedError, match="protocol 6"):
         run(b"\x80\x06N.")
+    with pytest.raises(FormatError, match="unknown protocol"):  # none goes on, so that a lenient machine stops as well
+        Machine(BytesSource(b"\x80\x06N."), strict=False).run()
 
 
 def test_what_came_before_an_error_is_kept() -> None:

@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.containers.regions import check_regions
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import PICKLE_BLOB
-from weighbridge.containers.base import Index, check_regions
+from weighbridge.containers.base import Index
 from weighbridge.containers.torch import bare_pickle as pickles
 from weighbridge.containers.torch import tar as torch_tar
 from weighbridge.containers.torch import zip as torch_zip
@@ -32,7 +33,7 @@ PROTOCOLS = range(6)
 
 def values(path: Path) -> dict[str, Any]:
     with wb.open(path) as model:
-        return {name: np.array(model[name].numpy()) for name in model.checkpoint.index.by_name}
+        return {name: np.array(model[name].numpy()) for name in model.source.index.by_name}
 
 
 def same(path: Path, expected: dict[str, Any]) -> None:
@@ -88,7 +89,7 @@ def test_numbers_of_numpy_are_plain(tmp_path: Path) -> None:
     for protocol in PROTOCOLS:
         with wb.open(dumped(tmp_path, numbers, protocol)) as model:
             assert dict(model.metadata) == {"f": 1.5, "h": 0.5, "i": -3, "b": True, "u": 9}
-            assert model.checkpoint.index.findings == ()
+            assert model.source.index.findings == ()
 
 
 def test_arrays_of_objects_are_their_objects(tmp_path: Path) -> None:
@@ -106,7 +107,7 @@ def test_arrays_of_other_types_are_left_out(tmp_path: Path, what: Any) -> None:
     path = dumped(tmp_path, {"bad": np.zeros(2, what), "good": np.ones(2)})
     same(path, {"good": np.ones(2)})
     with wb.open(path) as model:
-        (finding,) = model.checkpoint.index.findings
+        (finding,) = model.source.index.findings
     assert (finding.rule, finding.tensor) == ("pickle.left-out", "bad")
 
 
@@ -119,7 +120,7 @@ def test_arrays_in_checkpoints_and_random_states(tmp_path: Path) -> None:
     same(path, {"numpy.1": state[1], "torch": torch.get_rng_state()})  # type: ignore[index]
     with wb.open(path) as model:
         assert (model.metadata["numpy.0"], model.metadata["lr"]) == ("MT19937", 0.5)
-        assert model.checkpoint.index.findings == ()
+        assert model.source.index.findings == ()
 
 
 STATE = pickle.dumps(np.arange(3, dtype="<f4"), 4)
@@ -231,8 +232,8 @@ def test_programs_give_their_tensors(tmp_path: Path, frozen: bool) -> None:
     else:
         assert {name: v.tolist() for name, v in got.items()} == {name: v.tolist() for name, v in wanted.items()}
     with wb.open(path) as model:
-        assert "pickle.program" in rules(model.checkpoint.index)
-        assert not {"pickle.unknown-call"} & set(rules(model.checkpoint.index))
+        assert "pickle.program" in rules(model.source.index)
+        assert not {"pickle.unknown-call"} & set(rules(model.source.index))
     check_regions(torch_zip.regions(BytesSource(path.read_bytes())), path.stat().st_size)
 
 
@@ -296,7 +297,7 @@ def test_tars_of_torch_0_1(tmp_path: Path) -> None:
     same(path, {"a": theirs["a"], "nested.0": theirs["nested"][0], "nested.1": theirs["nested"][1], "tie": theirs["a"]})
     assert theirs["nested"][1].tolist() == [[4, 6, 8], [5, 7, 9]]
     with wb.open(path) as model:
-        assert (model.metadata["epoch"], model.checkpoint.index.findings) == (7, ())
+        assert (model.metadata["epoch"], model.source.index.findings) == (7, ())
     check_regions(torch_tar.regions(BytesSource(tarred())), len(tarred()))
 
 
@@ -413,7 +414,7 @@ def test_stored_types(tmp_path: Path, name: str) -> None:
     with wb.open(path) as model:
         assert torch.equal(model["x"].torch(), wanted)
         assert torch.equal(model["t"].torch(), wanted.transpose(0, 1))
-        assert model.checkpoint.index.findings == ()
+        assert model.source.index.findings == ()
 
 
 def test_a_save_without_data_is_told(tmp_path: Path) -> None:

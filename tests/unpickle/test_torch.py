@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.containers.regions import check_regions
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.cli.main import main
-from weighbridge.containers.base import check_regions
 from weighbridge.containers.sniff.detect import sniff
 from weighbridge.containers.torch import entries as torch_entries
 from weighbridge.containers.torch import legacy as torch_legacy
@@ -53,7 +53,7 @@ def saved(value: Any, new: bool = True, **options: Any) -> bytes:
 def opened(tmp_path: Path, data: bytes) -> wb.api.Model:
     path = tmp_path / "x.pt"
     path.write_bytes(data)
-    return wb.open(path)
+    return wb.open(path, all_parts=True)
 
 
 def raw(tensor: Any) -> bytes:
@@ -68,8 +68,8 @@ def same(model: wb.api.Model, expected: dict[str, Any]) -> None:
         got = model[name]
         assert (got.shape, got.raw()) == (tuple(tensor.shape), raw(tensor)), name
         assert raw(got.torch()) == raw(tensor), name
-    for entry in model.checkpoint.index:
-        model.checkpoint.index.files[entry.file].check(entry.offset, entry.nbytes)
+    for entry in model.source.index:
+        model.source.index.files[entry.file].check(entry.offset, entry.nbytes)
 
 
 @NEW
@@ -83,7 +83,7 @@ def test_every_type(tmp_path: Path, name: str, new: bool) -> None:
     # torch can't read the newer types back from its own older files.
     same(model, torch.load(io.BytesIO(data), weights_only=True) if new or name in TYPES[:12] else value)
     assert model["w"].dtype == model["t"].dtype
-    assert model.checkpoint.index.findings == ()
+    assert model.source.index.findings == ()
 
 
 BASE = torch.arange(60.0).reshape(3, 4, 5)
@@ -113,7 +113,7 @@ def test_every_view(tmp_path: Path, view: str, new: bool) -> None:
 @NEW
 def test_ties_are_two_names_of_one_storage(tmp_path: Path, new: bool) -> None:
     model = opened(tmp_path, saved({"a": BASE, "b": BASE, "c": BASE[1:]}, new))
-    a, b, c = model.checkpoint.index
+    a, b, c = model.source.index
     assert (a.offset, a.nbytes) == (b.offset, b.nbytes)
     assert c.offset == a.offset + 80
 
@@ -140,7 +140,7 @@ def test_nested_checkpoints(tmp_path: Path, options: dict[str, Any]) -> None:
         "optimizer.param_groups.0.params": [0, 1], "epoch": 3, "name": "run", "best": 1.5, "done": True,
         "size": [1, 2], "device": "cuda:1", "dtype": "torch.bfloat16", "set": [1],
     }  # fmt: skip
-    assert model.checkpoint.index.findings == ()
+    assert model.source.index.findings == ()
 
 
 @NEW
@@ -148,7 +148,7 @@ def test_a_module_saved_whole_has_the_names_of_its_state(tmp_path: Path, new: bo
     net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Sequential(torch.nn.BatchNorm1d(4)))
     model = opened(tmp_path, saved(net, new))
     same(model, dict(net.state_dict()))
-    classes = {f.message.split()[3] for f in model.checkpoint.index.findings if f.rule == "pickle.unknown-class"}
+    classes = {f.message.split()[0] for f in model.source.index.findings if f.rule == "pickle.unknown-class"}
     assert "torch.nn.modules.linear.Linear" in classes
 
 
@@ -161,7 +161,7 @@ def test_one_tensor_alone_and_none(tmp_path: Path, new: bool) -> None:
 def test_names_that_meet_are_both_kept(tmp_path: Path) -> None:
     model = opened(tmp_path, saved({"a.b": BASE, "a": {"b": BASE[0]}, 1: BASE[1], "1": BASE[2]}))
     same(model, {"a.b": BASE, "a.b#2": BASE[0], "1": BASE[1], "1#2": BASE[2]})
-    assert [f.rule for f in model.checkpoint.index.findings] == ["pickle.name-twice"] * 2
+    assert [f.rule for f in model.source.index.findings] == ["pickle.name-twice"] * 2
 
 
 def test_subclasses_and_attributes(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_quantized_and_sparse_tensors_are_their_parts(tmp_path: Path, new: bool)
 def test_what_cannot_be_had_is_told_and_the_rest_is_there(tmp_path: Path) -> None:
     model = opened(tmp_path, saved({"bad": torch.ones(2, device="meta"), "good": BASE}))
     same(model, {"good": BASE})
-    (finding,) = [f for f in model.checkpoint.index.findings if f.rule == "pickle.left-out"]
+    (finding,) = [f for f in model.source.index.findings if f.rule == "pickle.left-out"]
     assert finding.tensor == "bad"
 
 
@@ -199,7 +199,7 @@ def test_what_cannot_be_had_is_told_and_the_rest_is_there(tmp_path: Path) -> Non
 
 
 def capped(model: wb.api.Model) -> list[str | None]:
-    return [f.tensor for f in model.checkpoint.index.findings if f.rule == "pickle.expanded"]
+    return [f.tensor for f in model.source.index.findings if f.rule == "pickle.expanded"]
 
 
 @NEW
@@ -209,7 +209,7 @@ def test_what_would_become_far_larger_is_left_out_unless_asked_for(tmp_path: Pat
     model = opened(tmp_path, data)
     same(model, {"good": BASE})
     assert capped(model) == ["tera"]
-    assert "1 bytes are expanded to 1099511627776" in model.checkpoint.index.findings[0].message
+    assert "1 bytes are expanded to 1099511627776" in model.source.index.findings[0].message
     with wb.open(tmp_path / "x.pt", allow_expand=True) as whole:
         assert (set(whole), capped(whole)) == ({"tera", "good"}, [])
         assert whole["tera"].shape == (1 << 20, 1 << 20)
@@ -382,13 +382,13 @@ HOSTILE: dict[str, tuple[bytes, str, str]] = {
     "NEWOBJ": (checkpoint(b"", b"cevil\nThing\n)\x81"), "unknown-class", "evil.Thing"),
     "BUILD": (checkpoint(b"", b"cevil\nThing\n)\x81}b"), "unknown-class", "evil.Thing"),
     "a call of a call": (checkpoint(b"", b"cm\nf\n)R)R"), "unknown-call", "m.f"),
-    "an extension": (checkpoint(b"", b"\x82\1"), "extension", "does not hold"),
+    "an extension": (checkpoint(b"", b"\x82\1"), "extension", "file doesn't contain"),
     "sys.modules": (checkpoint(b"ccollections\n_sys.modules\n0"), "unknown-name", "_sys.modules"),
     "an item of a tensor": (checkpoint(b"", TENSOR + b"K\1K\2s"), "left-out", "changed"),
     "a storage's class": (checkpoint(b"", b"(X\7\0\0\0storagecos\nFakeStorage\nX\1\0\0\x000X\3\0\0\0cpuK<tQ"),
                           "unknown-name", "os.FakeStorage"),
     "more pickles": (pickled(b"\x80\x02}X\1\0\0\0a" + TENSOR + b"s.cos\nsystem\n."), "trailing-bytes", "follow"),
-    "leftover": (checkpoint(b"N"), "leftover", "not used"),
+    "leftover": (checkpoint(b"N"), "leftover", "unused value"),
 }  # fmt: skip
 
 
@@ -396,7 +396,7 @@ HOSTILE: dict[str, tuple[bytes, str, str]] = {
 def test_hostile_checkpoints_are_disarmed(tmp_path: Path, data: bytes, rule: str, words: str) -> None:
     model = opened(tmp_path, data)
     assert model["a"].numpy().tolist() == BASE.tolist()
-    found = [f for f in model.checkpoint.index.findings if f.rule == f"pickle.{rule}"]
+    found = [f for f in model.source.index.findings if f.rule == f"pickle.{rule}"]
     assert found
     assert any(words in f.message for f in found)
     model.close()
@@ -443,7 +443,7 @@ WRONG = {
 def test_wrong_tensors_are_left_out(tmp_path: Path, value: bytes) -> None:
     model = opened(tmp_path, checkpoint(b"", value))
     same(model, {"a": BASE})
-    assert "b" in {f.tensor for f in model.checkpoint.index.findings if f.rule == "pickle.left-out"}
+    assert "b" in {f.tensor for f in model.source.index.findings if f.rule == "pickle.left-out"}
 
 
 def test_laughs_and_cycles_end() -> None:

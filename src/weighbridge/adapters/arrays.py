@@ -1,6 +1,6 @@
-"""Arrays of numpy, torch, MLX or JAX as nodes: their own memory where it lies in C order, else a copy in it.
+"""Arrays of numpy, torch, MLX or JAX as nodes: over their own memory if it is in C order, else over a copy.
 
-Frameworks are recognised by the module of an array's type, and none is imported that isn't loaded.
+Frameworks are recognized by the module of an array's type; none is imported unless it is loaded already.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from weighbridge.tensors.nodes import Const, LogicalTensor, Node, QuantizedTenso
 
 
 def nodes_of(arrays: Mapping[str, Any]) -> dict[str, LogicalTensor]:
-    """A node of each array. UsageError names what is no array, UnsupportedError a type that no format has."""
+    """Returns a node for each array. Raises UsageError for other objects, UnsupportedError for a type that no format
+    has."""
     out: dict[str, LogicalTensor] = {}
     for name, value in arrays.items():
         if not isinstance(name, str):
@@ -29,7 +30,7 @@ def nodes_of(arrays: Mapping[str, Any]) -> dict[str, LogicalTensor]:
 
 
 def node_of(value: Any, name: str = "an array") -> LogicalTensor:
-    """One array as a node; nodes, and the tensors of `wb.open`, as they are."""
+    """Returns an array as a node; returns nodes, and tensors from `wb.open`, unchanged."""
     if isinstance(value, Node | QuantizedTensor):
         return value
     if isinstance(node := getattr(value, "node", None), Node | QuantizedTensor):
@@ -37,7 +38,9 @@ def node_of(value: Any, name: str = "an array") -> LogicalTensor:
     framework = type(value).__module__.partition(".")[0]
     made = _OF.get(framework, _of_numpy if hasattr(value, "__array__") else None)
     if made is None:
-        raise UsageError(f"{name}: a {type(value).__name__} is no array", hint="numpy, torch, MLX and JAX arrays are")
+        raise UsageError(
+            f"{name}: a {type(value).__name__} isn't an array", hint="numpy, torch, MLX and JAX arrays are"
+        )
     return made(value, name)
 
 

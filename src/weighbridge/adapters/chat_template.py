@@ -1,5 +1,5 @@
-"""Chat templates rendered by Jinja2, in a process of its own with limits on memory, time and output. A template is
-untrusted: Jinja2's sandbox keeps it from Python's objects, but not from using up the machine."""
+"""Chat templates rendered by Jinja2 in a separate process with limits on memory, time and output. A template is
+untrusted: Jinja2's sandbox protects Python's objects, but not the machine's resources."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ Engine = Literal["jinja2", "transformers"]
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """`text`: up to where it ended. `error`: the template's own, or Jinja2's. `stopped`: the limit that it broke."""
+    """`text`: the output up to the end or the error. `error`: the error of the template or of Jinja2. `stopped`: the
+    limit that was exceeded."""
 
     text: str
     error: str | None = None
@@ -55,7 +56,7 @@ def _render_each(
     extra: str,
     engine: Engine = "jinja2",
 ) -> list[Rendering]:
-    """What the template makes of each case, in one process: a limit that one of them breaks ends all."""
+    """Renders the template for each case in one process. A case that exceeds a limit ends all."""
     _check_version(extra)
     request = {
         "template": template, "cases": cases, "now": now, "path": sys.path, "memory": TEMPLATE_MEMORY,
@@ -76,7 +77,7 @@ def _render_each(
 
 
 def _ended(code: int, trouble: bytes) -> Rendering:
-    """What it means that the process ended without an answer."""
+    """Explains why the process ended without an answer."""
     if b"MemoryError" in trouble:
         return Rendering("", stopped="memory")
     if code < 0:  # the system ended it; SIGSEGV and SIGABRT come where memory is short
@@ -108,7 +109,7 @@ class Conversation:
 
 @dataclass(frozen=True)
 class RenderedChat:
-    """The prompt, up to where the assistant goes on; None with the reason in `error`."""
+    """The prompt, up to the assistant's reply; None with the reason in `error`."""
 
     text: str | None
     error: str = ""

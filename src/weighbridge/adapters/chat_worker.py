@@ -1,14 +1,14 @@
-"""The process in which a chat template is rendered: a template is a program, which may loop or grow without end.
+"""The process that renders a chat template: a template is a program, which may loop or grow without bound.
 
-Run by `adapters/chat_template.py` as a script, with nothing of Weighbridge imported. Reads one JSON object from
-standard input: {"template", "cases" (its variables), "now" (seconds since 1970, or null: the clock's), "path", "memory"
-in bytes and "seconds" of the processor beside what the process takes without a template, "output" in characters,
-"engine"}. Gives up what a template could do harm with, renders, and writes a JSON list with {"text", "error",
-"stopped"} for each case.
+`adapters/chat_template.py` runs it as a script; it imports nothing from Weighbridge. It reads one JSON object from
+standard input: {"template", "cases" (its variables), "now" (seconds since 1970, or null: the clock's), "path",
+"memory" in bytes and "seconds" of CPU time on top of the process's use without a template, "output" in characters,
+"engine"}. It drops everything that a template could abuse, renders, and writes a JSON list of {"text", "error",
+"stopped"}, one for each case.
 
-The engine "transformers" is that library's own code. The environment of the other is like it
-(utils/chat_template_utils.py, `_compile_jinja_template`): an immutable sandbox, trim_blocks, lstrip_blocks, break and
-continue, `{% generation %}`, `tojson`, `raise_exception`, `strftime_now`.
+The engine "transformers" is that library's own code. The other engine's environment matches it
+(utils/chat_template_utils.py, `_compile_jinja_template`): an immutable sandbox, trim_blocks, lstrip_blocks, break
+and continue, `{% generation %}`, `tojson`, `raise_exception`, `strftime_now`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import Any
 
 
 def confine(memory: int, seconds: int) -> None:
-    """Limits that hold for the rest of the process, where the system has them (not Windows). They come on top of what
-    the process has used so far: another library's import takes more than any template."""
+    """Sets limits for the rest of the process, if the system has them (Windows doesn't). They are added to the
+    process's use so far: importing another library takes more than any template."""
     with suppress(ImportError):
         import resource
 
@@ -48,7 +48,7 @@ def environment(now: float | None) -> Any:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """`{% generation %}` marks what the assistant says; it renders as its body."""
+        """`{% generation %}` marks the assistant's text; it renders as its body."""
 
         tags = {"generation"}  # noqa: RUF012
 
@@ -78,7 +78,7 @@ Engine = Callable[[str, dict[str, Any]], Iterable[str]]
 
 
 def engine_of(name: str, now: float | None) -> Engine:
-    """The one of this name, with all that it imports."""
+    """Returns the engine with this name and imports everything that it needs."""
     if name == "transformers":
         from transformers.utils.chat_template_utils import render_jinja_template
 

@@ -1,5 +1,5 @@
-"""Tensors on the devices of torch. What lies in files as it is comes to a CUDA device through a ring of pinned buffers,
-each copied on while others are read; several devices are filled at the same time. torch is imported when asked for."""
+"""Tensors on the devices of torch. Unconverted bytes of files reach a CUDA device through a ring of pinned buffers:
+some are copied while others are read; several devices are filled concurrently. torch is imported on first use."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from weighbridge.adapters.remote.extra import package
 from weighbridge.adapters.streaming import CopyDevice, Pending, TensorRead, read_of, stream
 from weighbridge.adapters.torch import to_torch, torch_dtype
 from weighbridge.base.dtypes import DType
@@ -55,7 +56,7 @@ class CudaDevice:
         return found
 
     def _new(self, size: int) -> Any:
-        """Pinned memory, also where the caller has made another device than the CPU the usual one."""
+        """Returns pinned memory, even if the caller changed torch's default device."""
         return self.torch.empty(size, dtype=self.torch.uint8, device="cpu", pin_memory=True)
 
     def copy(self, source: memoryview, target: Any, at: int) -> Pending:
@@ -78,8 +79,8 @@ def to_devices(
     tensors: Mapping[str, LogicalTensor], devices: Devices, dtype: DType | None = None,
     cuda: Callable[[str], CopyDevice] = CudaDevice,
 ) -> dict[str, torch.Tensor]:  # fmt: skip
-    """Each tensor on its device, in the order given; as `to_torch` where it isn't a CUDA one or the bytes have to be
-    computed. UsageError for a name that `devices` has no beginning of."""
+    """Yields each tensor on its device, in the given order; uses `to_torch` for other devices and for computed
+    bytes. Raises UsageError for a name that no prefix in `devices` matches."""
     places = devices_of(tensors, devices)
     out: dict[str, torch.Tensor] = {}
     reads: dict[str, list[TensorRead]] = {}
@@ -112,12 +113,12 @@ def _device_of(name: str, devices: Mapping[str, str]) -> str:
     for count in range(len(parts), -1, -1):
         if (found := devices.get(".".join(parts[:count]))) is not None:
             return found
-    raise UsageError(f"no device is given for {name}", hint='"" stands for all other names')
+    raise UsageError(f"no device is given for {name}", hint='"" matches all other names')
 
 
 def _target(tensor: LogicalTensor, device: str) -> tuple[torch.Tensor, TensorRead] | None:
-    """New memory on a device and the read that fills it; None where the bytes don't lie in a file as torch takes
-    them."""
+    """Returns new memory on a device and the read that fills it; None if torch can't use the file's bytes unchanged."""
+    package("torch", "a tensor on a GPU", "torch")
     import torch
 
     if not isinstance(tensor, Stored) or tensor.spec.dtype.torch is None or read_of(tensor, None) is None:

@@ -1,5 +1,5 @@
-"""Tensors as MLX arrays, mlx imported only when asked for. MLX copies whatever array it is given from Python; what it
-loads from a file it reads into memory of its own. So a large tensor is given to it as a file."""
+"""Tensors as MLX arrays; mlx is imported on first use. MLX copies any array passed from Python, but reads a file
+directly into its own memory. Large tensors are therefore passed as a file."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from weighbridge.adapters.numpy import to_numpy
+from weighbridge.adapters.numpy import numpy_dtype, to_numpy
+from weighbridge.adapters.remote.extra import package
 from weighbridge.base.dtypes import F32, DType
+from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.limits import MIB
 from weighbridge.tensors.filling import fill
 from weighbridge.tensors.nodes import LogicalTensor, Node, as_node
@@ -24,9 +26,19 @@ _MLX = frozenset({"BOOL", "U8", "U16", "U32", "U64", "I8", "I16", "I32", "I64", 
 _AS_FILE: Final = MIB
 
 
+def mlx_dtype(dtype: DType) -> mx.Dtype:
+    """MLX's dtype of a row of the type table. UnsupportedError if MLX has none."""
+    import mlx.core as mx
+
+    if dtype.name not in _MLX:
+        raise UnsupportedError(f"MLX has no {dtype}", hint="ask for f32: values are then decoded")
+    return mx.array(np.empty(0, numpy_dtype(dtype))).dtype
+
+
 def to_mlx(tensor: LogicalTensor, dtype: DType | None = None) -> mx.array:
     """The values as an MLX array. Quantized tensors, and types that MLX lacks (FP8, F64), come as F32 unless another
     type is asked for; `parts()` of a tensor are its codes and scales."""
+    package("mlx.core", "an MLX array", "mlx")
     import mlx.core as mx
 
     stored = tensor.spec.dtype if isinstance(tensor, Node) else None
@@ -38,8 +50,8 @@ def to_mlx(tensor: LogicalTensor, dtype: DType | None = None) -> mx.array:
 
 
 class _TensorFile(RawIOBase):
-    """A safetensors file of one tensor, of which MLX reads the header, then the values in one call, by a thread of its
-    own. An exception in that call would end the process with the program, so it is kept and raised afterwards."""
+    """A safetensors file of one tensor. MLX reads the header, then the values in one call from a thread of its own.
+    An exception in that call would kill the process, so it is kept and raised afterwards."""
 
     name = "tensor.safetensors"
 

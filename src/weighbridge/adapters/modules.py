@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class LoadReport:
     """`loaded`: the names that were assigned. `missing`: of the module, not in the file; `unexpected`: the other way
-    round. `on_meta`: buffers that no file has (not persistent, computed as a module is built) and that are still on the
-    meta device. True where all but `loaded` are empty."""
+    round. `idle`: buffers in the file that the module computes itself. `on_meta`: buffers that no file has (not
+    persistent, computed as a module is built) and that are still on the meta device. True if nothing is missing,
+    unexpected or on the meta device."""
 
     loaded: tuple[str, ...]
     missing: tuple[str, ...] = ()
     unexpected: tuple[str, ...] = ()
+    idle: tuple[str, ...] = ()
     on_meta: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
@@ -39,15 +41,18 @@ def load_module(
     dtype: DType | None,
     device: str | None,
     strict: bool,
+    idle: Collection[str] = (),
 ) -> LoadReport:
-    """Assign `tensors` to the parameters and buffers of their names, of modules on the meta device too. Values come in
-    the module's own types unless `dtype` names another (what is no floating point number stays). Parameters that the
-    module shares stay shared. UsageError where names differ (`strict`) or shapes do."""
+    """Assigns `tensors` to the parameters and buffers with their names, also in modules on the meta device. Values
+    get the module's types unless `dtype` is given, which applies only to floating-point values. Shared parameters
+    stay shared. `idle`: names of buffers that the module may lack. Raises UsageError if names (`strict`) or shapes
+    differ."""
     places = module.state_dict(keep_vars=True)
     groups = _shared(places)
     wanted = {name: tensors[name] for name in places if name in tensors}
     absent = [n for n in places if n not in wanted and not groups[n] & wanted.keys()]
-    unexpected = [n for n in tensors if n not in places]
+    others = [n for n in tensors if n not in places]
+    unexpected = [n for n in others if n not in idle]
     _check(wanted, places, absent if strict else [], unexpected if strict else [])
     nodes = {name: as_node(node, _type_in(places[name], dtype)) for name, node in wanted.items()}
     where = {name: device or _device_in(places[name]) for name in wanted}
@@ -58,7 +63,8 @@ def load_module(
         for other in groups[name] - wanted.keys():
             _assign(module, other, _at(module, name))
     left = tuple(name for name, buffer in module.named_buffers() if buffer.is_meta and name not in places)
-    return LoadReport(tuple(wanted), tuple(absent), tuple(unexpected), left)
+    unused = tuple(n for n in others if n in idle)
+    return LoadReport(tuple(wanted), tuple(absent), tuple(unexpected), unused, left)
 
 
 def _shared(places: Mapping[str, Any]) -> dict[str, set[str]]:

@@ -1,5 +1,5 @@
-"""Tensors as numpy arrays: a read-only view of the file's mapping where the bytes lie there as they are needed, else a
-fresh array. Types that numpy lacks are ml_dtypes' (bfloat16, float8); what neither has is handed over decoded."""
+"""Tensors as numpy arrays: a read-only view of the file's mapping if its bytes can be used unchanged, else a new
+array. ml_dtypes provides types that numpy lacks (bfloat16, float8); values of any other type are decoded."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
 
 
 def to_numpy(node: LogicalTensor, dtype: DType | None = None) -> NDArray[Any]:
-    """The values of `node`, as `dtype` if given; quantized tensors are decoded to F32 by default.
+    """Returns the values of `node`, as `dtype` if given; quantized tensors are decoded to F32 by default.
 
-    The array is read-only where it is a view of the file (no copy), and the caller's own otherwise.
+    The array is read-only if it is a view of the file (no copy); otherwise it belongs to the caller.
     """
     if dtype is None and (not isinstance(node, Node) or node.spec.dtype.numpy is None):
         dtype = F32
@@ -44,7 +44,7 @@ def to_numpy(node: LogicalTensor, dtype: DType | None = None) -> NDArray[Any]:
 
 
 def mapped(node: Node, private: bool = False) -> memoryview | None:
-    """The bytes of `node` in the mapping of its file; None where they must be computed or aren't aligned there."""
+    """Returns the bytes of `node` in the mapping of its file; None if they must be computed or aren't aligned."""
     if (place := view_place(node)) is None:
         return None
     source, at = place

@@ -12,7 +12,7 @@ from weighbridge.io.location import open_source
 
 
 def read_rows(path: str) -> Iterator[Mapping[str, Any]]:
-    """The rows of a file here or elsewhere, by groups of rows. FormatError where it is damaged."""
+    """Yields the rows of a local or remote file, reading by row groups. Raises FormatError if the file is damaged."""
     arrow = package("pyarrow", "reading Parquet", "fleet")
     parquet = package("pyarrow.parquet", "reading Parquet", "fleet")
     with open_source(resolve_path(path)) as source:

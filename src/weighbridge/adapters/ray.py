@@ -1,5 +1,5 @@
-"""Tasks on a Ray cluster, through Ray Core alone. Functions and results are small: bytes of models go from the store to
-the worker and back, never through Ray's own. A window of pending tasks keeps the driver's memory flat."""
+"""Tasks on a Ray cluster, through Ray Core only. Functions and results are small: model bytes go from the store to
+the worker and back, never through Ray's object store. A window of pending tasks bounds the driver's memory."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 def mapped(
     function: Callable[[T], R], tasks: Iterable[T], *, address: str | None = None, labels: Mapping[str, str] = _NONE
 ) -> Iterator[tuple[T, R | None]]:
-    """Each task and what the function made of it, in any order; None where its worker died every time. An error of the
-    function itself is raised. `address`: of a cluster; None: the one that is connected, or one of this machine.
-    `labels`: of the nodes that may work; the tasks wait for one."""
+    """Yields each task and the function's result, in any order; None if its worker died in every attempt. Raises the
+    function's own errors. `address`: a cluster's; None: the connected one, or a new one on this machine. `labels`:
+    restrict the nodes; tasks wait for a matching one."""
     ray = package("ray", "running on a cluster", "ray")
     if not ray.is_initialized():
         ray.init(address=address, include_dashboard=None if address else False, log_to_driver=False)

@@ -25,7 +25,7 @@ def storage_size(tensor: torch.Tensor) -> int:
 
 
 def _end_ptr(tensor: torch.Tensor) -> int:
-    """The address behind a tensor's last element."""
+    """Returns the address after a tensor's last element."""
     last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else -1
     return int(tensor.data_ptr() + (last + 1) * tensor.element_size())
 
@@ -37,7 +37,7 @@ def _is_complete(tensor: torch.Tensor) -> bool:
 
 
 def _find_shared_tensors(state_dict: State) -> list[set[str]]:
-    """The names of tensors in groups of those that overlap; a tensor that overlaps no other is a group of its own."""
+    """Groups the names of tensors that overlap; a tensor without overlap forms a group."""
     storages: dict[tuple[Any, ...], set[str]] = {}
     for name, tensor in state_dict.items():
         if not tensor.is_meta and storage_ptr(tensor) and storage_size(tensor):
@@ -63,8 +63,8 @@ def _overlapping(names: set[str], state_dict: State) -> list[set[str]]:
 def _remove_duplicate_names(
     state_dict: State, *, preferred_names: Collection[str] | None = None, discard_names: Collection[str] | None = None
 ) -> dict[str, list[str]]:
-    """For each group of tensors that share memory, the name to keep and the others. RuntimeError where none covers the
-    memory."""
+    """Returns, for each group of tensors that share memory, the name to keep and the others. Raises RuntimeError if
+    none covers the memory."""
     found: dict[str, list[str]] = {}
     for shared in _find_shared_tensors(state_dict):
         whole = {name for name in shared if _is_complete(state_dict[name])}
@@ -81,7 +81,7 @@ def _remove_duplicate_names(
 
 
 def check_savable(tensors: Any) -> None:
-    """ValueError for what is no dict of dense tensors, RuntimeError for tensors that share memory."""
+    """Raises ValueError unless `tensors` is a dict of dense tensors, RuntimeError for tensors that share memory."""
     import torch
 
     if not isinstance(tensors, dict):
@@ -101,7 +101,7 @@ def check_savable(tensors: Any) -> None:
 
 
 def on_cpu(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor on the CPU. ValueError where it doesn't lie in C order."""
+    """Returns the tensor on the CPU. Raises ValueError if it isn't in C order."""
     if not tensor.is_contiguous():
         raise ValueError(
             f"You are trying to save a non contiguous tensor: `{name}` which is not allowed. "

@@ -1,5 +1,5 @@
-"""Live training objects to plain data and back: torch tensors and numpy arrays become `Ref`s, and what shared a storage
-shares one again. torch is imported only where a torch tensor comes or goes."""
+"""Converts live training objects to plain data and back: torch tensors and numpy arrays become `Ref`s, and shared
+storages stay shared. torch is imported only if a torch tensor is converted."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from weighbridge.adapters.remote.extra import package
 from weighbridge.adapters.torch import BY_TORCH
 from weighbridge.base.dtypes import BY_NAME, BY_NUMPY, U8, DType
 from weighbridge.base.errors import UnsupportedError, UsageError
-from weighbridge.base.spec import Spec
+from weighbridge.base.spec import Spec, c_strides
 from weighbridge.base.state import Kind, Ordered, Ref, extent, path_of, too_deep
 from weighbridge.tensors.nodes import Const, Node
 
@@ -30,8 +31,8 @@ class Captured:
 
 
 def capture(parts: Mapping[str, Any], file_of: Callable[[Any], str]) -> Captured:
-    """Everything in `parts` as data. What has a `state_dict()` is asked for it. UsageError names what is no data.
-    Tensors of other devices are copied to the CPU; those of the CPU are not copied."""
+    """Returns everything in `parts` as data; calls `state_dict()` on objects that have it. Raises UsageError for
+    other objects. Tensors on other devices are copied to the CPU; those on the CPU are not copied."""
     found = _Capture(file_of)
     value = {key: found.taken(part, key, key, 0) for key, part in parts.items()}
     return Captured(_resolved(value, found), found.storages())
@@ -39,7 +40,7 @@ def capture(parts: Mapping[str, Any], file_of: Callable[[Any], str]) -> Captured
 
 @dataclass
 class _Kept:
-    """A tensor of any kind: its memory, and what it is there. `strides` and `offset` in elements."""
+    """A tensor of any kind: its memory, and its position there. `strides` and `offset` in elements."""
 
     name: str
     memory: Any  # a flat array of bytes, or of the array's own base
@@ -82,7 +83,9 @@ class _Capture:
             return [self.taken(v, path_of(path, i), top, depth + 1) for i, v in enumerate(value)]
         if type(value) is tuple or type(value).__name__ == "Size":
             return tuple(self.taken(v, path_of(path, i), top, depth + 1) for i, v in enumerate(value))
-        raise UsageError(f"{path}: a {type(value).__name__} is no data", hint="save its state, or leave it out")
+        raise UsageError(
+            f"{path}: a {type(value).__name__} can't be saved as data", hint="save its state, or leave it out"
+        )
 
     def key(self, key: Any, path: str) -> Any:
         parts = key if type(key) is tuple else (key,)
@@ -106,7 +109,7 @@ def _resolved(value: Any, found: _Capture) -> Any:
         group = found.groups[value.key]
         first = min(extent(h.shape, h.strides, h.offset).first for h in group.kept) if len(group.kept) > 1 else 0
         alone = len(group.kept) == 1
-        strides = _c_strides(value.shape) if alone else value.strides
+        strides = c_strides(value.shape) if alone else value.strides
         offset = 0 if alone else max(value.offset - first, 0)
         return Ref(group.kept[0].name, value.dtype.name, value.shape, strides, offset, value.kind)
     if isinstance(value, dict):
@@ -117,7 +120,7 @@ def _resolved(value: Any, found: _Capture) -> Any:
 
 
 def _storage(group: _Group) -> Node:
-    """The bytes of a group: a tensor that is alone in C order and in its shape, several as the run that they lie in."""
+    """Returns the bytes of a group: a single tensor in C order with its shape, several as one run of bytes."""
     one = group.kept[0]
     if len(group.kept) == 1:
         array = np.lib.stride_tricks.as_strided(
@@ -127,7 +130,7 @@ def _storage(group: _Group) -> Node:
         return _const(np.ascontiguousarray(array), one.dtype, one.shape)
     spans = [extent(h.shape, h.strides, h.offset) for h in group.kept]
     low, high = min(s.first for s in spans), max(s.last for s in spans)
-    whole = one.strides == _c_strides(one.shape) and spans[0] == (low, high) and one.dtype.block == 1
+    whole = one.strides == c_strides(one.shape) and spans[0] == (low, high) and one.dtype.block == 1
     return _const(one.memory[low : high + 1], one.dtype, one.shape if whole else (high + 1 - low,))
 
 
@@ -140,14 +143,6 @@ def _const(array: np.ndarray[Any, Any], dtype: DType, shape: tuple[int, ...]) ->
     data = array.reshape(-1).view(np.uint8)
     spec = Spec(shape, dtype) if dtype.safetensors else Spec((data.size,), U8)
     return Const(spec, data.data)  # the tensor's own memory
-
-
-def _c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    strides, step = [], 1
-    for n in reversed(shape):
-        strides.append(step)
-        step *= max(n, 1)
-    return tuple(reversed(strides))
 
 
 # ---- one tensor -----------------------------------------------------------------------------------------------
@@ -196,11 +191,11 @@ def _of_numpy(array: Any) -> _Kept:
     memory = flat.reshape(-1).view(_unit(dtype.size))
     same = isinstance(array, np.ndarray) and array.flags.c_contiguous and array.size
     key = ("numpy", array.__array_interface__["data"][0], shape, name) if same else ("alone", id(array))
-    return _Kept("", memory, key, dtype, shape, _c_strides(shape), 0, kind)
+    return _Kept("", memory, key, dtype, shape, c_strides(shape), 0, kind)
 
 
 def _unit(size: int) -> np.dtype[Any]:
-    """A type of so many bytes whose values nobody reads."""
+    """Returns an opaque type of `size` bytes."""
     return np.dtype(f"V{size}")
 
 
@@ -244,6 +239,7 @@ class _Restore:
         return self.read[storage]
 
     def of_torch(self, ref: Ref) -> Any:
+        package("torch", "a saved torch tensor (numpy=True loads arrays)", "torch")
         import torch
 
         from weighbridge.adapters.torch import torch_dtype
@@ -269,7 +265,7 @@ def _numpy_dtype(dtype: DType) -> np.dtype[Any]:
 
 
 def random_states() -> dict[str, Any]:
-    """The states of Python's, numpy's and (where it is loaded) torch's random numbers."""
+    """Returns the states of Python's, numpy's and (if loaded) torch's random number generators."""
     import random
 
     name, keys, *rest = np.random.get_state(legacy=True)

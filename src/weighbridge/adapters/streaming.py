@@ -1,23 +1,20 @@
-"""Bytes of files into the memory of a device: reader threads fill a ring of staging buffers, and each buffer is copied
-on while others are read.
+"""Copies bytes of files into the memory of a device: reader threads fill a ring of staging buffers, each of which is
+copied to the device while others are read.
 
-A slot is refilled only once the copy that used it has finished, so nothing is overwritten, and the staging memory
-bounds what is in flight. With slots of s bytes, a reader that takes r seconds for one and a copy that takes c,
-throughput is s / max(r, c). `MemoryDevice` copies with a thread and stands for a GPU in tests; that of CUDA is in
-`adapters/cuda.py`.
+A slot is refilled only once its copy has finished, so nothing is overwritten, and the staging memory bounds the data
+in flight. With slots of s bytes, r seconds to read one and c seconds to copy it, the throughput is s / max(r, c).
+`adapters/cuda.py` has the CUDA device.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, Final, NamedTuple, Protocol
-
-import numpy as np
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import MIB
@@ -73,7 +70,7 @@ class _Slot:
 
 @dataclass
 class _Ring:
-    """What the reader threads share."""
+    """The state shared by the reader threads."""
 
     device: CopyDevice
     files: dict[str, DirectReader]
@@ -87,7 +84,7 @@ class _Ring:
             return None if self.stopped else next(self.chunks, None)
 
     def work(self) -> None:
-        """One reader: until there is no chunk left, or another reader failed."""
+        """Runs one reader until no chunk is left or another reader fails."""
         while (chunk := self.next()) is not None:
             slot = self.free.get()
             try:
@@ -113,9 +110,9 @@ def stream(
     reads: Sequence[TensorRead], device: CopyDevice, *, slots: int = SLOTS, slot_bytes: int = SLOT_BYTES,
     readers: int = SLOTS, direct: bool | None = None,
 ) -> None:  # fmt: skip
-    """Copy `reads` to the device, in the order of files and offsets. `slots` staging buffers of `slot_bytes` are all
-    the memory it takes; `direct`: read around the page cache (None: where most of a file isn't in it). Errors:
-    FormatError where a file ends too early, OSError; nothing is running any more when it raises."""
+    """Copies `reads` to the device, in the order of files and offsets. It uses no memory beyond `slots` staging
+    buffers of `slot_bytes`. `direct`: bypass the page cache (None: if it doesn't contain most of a file). Raises
+    FormatError if a file ends too early, or OSError, after all threads have stopped."""
     with ExitStack() as opened:
         opened.callback(device.finish)
         files: dict[str, DirectReader] = {}
@@ -141,40 +138,8 @@ def _chunks(reads: Sequence[TensorRead], size: int) -> Iterator[_Chunk]:
 
 
 def read_of(tensor: LogicalTensor, target: Any) -> TensorRead | None:
-    """The read that fills `target` with a tensor; None for one whose bytes don't lie in a file as they are."""
+    """Returns the read that fills `target` with a tensor; None if its bytes aren't in a file unchanged."""
     if not isinstance(tensor, Stored) or tensor.swap or not tensor.spec.nbytes:
         return None
     place = tensor.source.location(tensor.offset)
     return None if place is None else TensorRead(place[0].name, place[1], tensor.spec.nbytes, target)
-
-
-# ------------------------------------------------------------------------------------------------ devices
-
-
-@dataclass
-class _Done:
-    future: Future[None]
-
-    def wait(self) -> None:
-        self.future.result()
-
-
-class MemoryDevice:
-    """Memory of the process, as numpy arrays of U8, copied to by one thread: a GPU's copy engine in small."""
-
-    def __init__(self) -> None:
-        self._engine = ThreadPoolExecutor(1)
-
-    def staging(self, size: int) -> memoryview:
-        whole = np.empty(size + BLOCK, np.uint8)
-        return whole[-whole.ctypes.data % BLOCK :][:size].data
-
-    def copy(self, source: memoryview, target: Any, at: int) -> Pending:
-        return _Done(self._engine.submit(self._copied, source, target, at))
-
-    @staticmethod
-    def _copied(source: memoryview, target: Any, at: int) -> None:
-        target[at : at + len(source)] = np.frombuffer(source, np.uint8)
-
-    def finish(self) -> None:
-        self._engine.shutdown(wait=True)

@@ -1,11 +1,12 @@
-"""Tensors as torch tensors, torch imported only when asked for. Zero-copy over a private mapping of the file where the
-bytes lie there as torch needs them: such a tensor may be written to; the file is not changed by it."""
+"""Tensors as torch tensors; torch is imported on first use. If torch can use the file's bytes unchanged, a tensor is
+a private mapping of the file: it may be written to, and the file doesn't change."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from weighbridge.adapters.numpy import mapped
+from weighbridge.adapters.remote.extra import package
 from weighbridge.base.dtypes import BY_NAME, F32, DType
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.tensors import nodes
@@ -33,6 +34,7 @@ def torch_dtype(dtype: DType) -> torch.dtype:
 def to_torch(node: LogicalTensor, dtype: DType | None = None, device: str | None = None) -> torch.Tensor:
     """The values of `node` on `device` (default: the CPU); quantized tensors are decoded to F32 unless `dtype` is
     given. F4 keeps torch's packed shape: two values a byte on the last axis."""
+    package("torch", "a torch tensor", "torch")
     import torch
 
     if dtype is None and (not isinstance(node, Node) or node.spec.dtype.torch is None):

@@ -1,124 +1,123 @@
-"""The keywords of the writing functions, each spelled as the command's option: `--q-bits 4` is `q_bits=4`.
+"""The options of the functions that write: one class per function, composed of the classes that declare the options.
 
-What they mean stands at `SourceOptions` (models/checkpoint.py), `WriteOptions` and the options of each target
-(conversion/options.py). An option that doesn't apply to the target is a UsageError.
+Python spells an option as the command line does: `--q-bits 4` is `q_bits=4`. Each function accepts the fields of its
+class as keywords (`base/options.py`); an option that doesn't apply to the target raises UsageError.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from difflib import get_close_matches
-from typing import Any, Literal, NamedTuple, TypedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 
-from weighbridge.base.errors import UsageError
-from weighbridge.conversion.options import WriteOptions
-from weighbridge.models.checkpoint import SourceOptions
+from weighbridge.base.options import option
+from weighbridge.conversion.options import (
+    TARGETS,
+    AdapterOptions,
+    DTypeOptions,
+    GenericGgufOptions,
+    GgufOptions,
+    MlxOptions,
+    Path,
+    QuantizeOptions,
+    RankOptions,
+    SchemeOptions,
+    ShardOptions,
+    SliceOptions,
+    TargetOptions,
+    TorchFolderOptions,
+    WriteOptions,
+    names_of,
+)
+from weighbridge.conversion.result import Progress
+from weighbridge.models.model import SourceOptions
+from weighbridge.models.transform.rename import RenameRules
 
-Path = str | os.PathLike[str]
-
-
-class SourceKeywords(TypedDict, total=False):
-    """How any function opens its source."""
-
-    arch_file: Path | None
-    allow_expand: bool
-
-
-class WriteKeywords(SourceKeywords, total=False):
-    """How any function writes."""
-
-    overwrite: bool
-    replace_folder: bool
-    resume: bool
-    parents: bool
-    jobs: int | None
-    max_memory: int | None
-
-
-class SaveKeywords(TypedDict, total=False):
-    """How arrays in memory are written."""
-
-    overwrite: bool
-    replace_folder: bool
-    parents: bool
-    jobs: int | None
-    max_memory: int | None
+_TO: Final = "Format of the target [from DST's extension]."
+_OF_TARGETS: Final = frozenset[str]().union(
+    *map(names_of, (*TARGETS, GenericGgufOptions, QuantizeOptions, RankOptions))
+)
 
 
-class ShardKeywords(WriteKeywords, total=False):
-    max_shard_size: int | None
-    max_shard_tensors: int | None
+@dataclass(frozen=True, kw_only=True)
+class SourceKeywords(SourceOptions):
+    """How a function opens its source, and the names of the options that were given. The others have their defaults."""
+
+    given: tuple[str, ...] = field(init=False, default=(), repr=False)
+
+    @property
+    def target_options(self) -> dict[str, Any]:
+        """The given options of the target, by name; its class checks them."""
+        return {name: getattr(self, name) for name in self.given if name in _OF_TARGETS}
 
 
-class TransformKeywords(ShardKeywords, total=False):
-    dtype: str | None
+@dataclass(frozen=True, kw_only=True)
+class WriteKeywords(SourceKeywords, WriteOptions):
+    """The options of every function that writes a model."""
+
+    def __post_init__(self) -> None:  # the target's class checks its options
+        SourceOptions.__post_init__(self)
+        WriteOptions.__post_init__(self)
 
 
-class ConvertKeywords(TransformKeywords, total=False):
-    inexact: Literal["float", "near", "refuse"]
-    allow_requantize: bool
-    align: int | None
-    tokenizer: bool
-    vocab_only: bool
-    pre: str | None
-    name: str | None
-    rms_eps: float | None
-    context_length: int | None
-    scheme: str | None
-    quantize: bool
-    q_bits: int | None
-    q_group_size: int | None
-    sym: bool | None
-    q_mode: str | None
-    recipe: str | None
-    base: Path | None
-
-
-class QuantizeTypes(SourceKeywords, total=False):
-    """The options that affect the content that `quantize` writes, not how it is written."""
-
-    imatrix: Path | None
-    include_weights: Sequence[str]
-    exclude_weights: Sequence[str]
-    pure: bool
-    leave_output_tensor: bool
-    output_tensor_type: str | None
-    token_embedding_type: str | None
-    tensor_type: Sequence[str]
-    prune_layers: Sequence[int]
-    override_kv: Sequence[str]
-    keep_split: bool
-    target_bpw: float | None
-    target_size: int | None
-    allow_requantize: bool
-    pre: str | None
-    tokenizer: bool
-    name: str | None
-    align: int | None
-
-
-class QuantizeKeywords(QuantizeTypes, WriteKeywords, total=False):
+@dataclass(frozen=True, kw_only=True)
+class SplitKeywords(WriteKeywords, RankOptions):
     pass
 
 
-class SortedKeywords(NamedTuple):
-    """Keywords by purpose. `target`: the given options of the target."""
-
-    source: SourceOptions
-    write: WriteOptions
-    target: dict[str, Any]
+@dataclass(frozen=True, kw_only=True)
+class TransformKeywords(WriteKeywords, DTypeOptions, ShardOptions):
+    to: str | TargetOptions | None = option(_TO, kind="format", section="Target")
 
 
-def sort_keywords(given: Mapping[str, Any]) -> SortedKeywords:
-    """Splits the keywords of a call. None counts as not given. UsageError for an unknown keyword."""
-    known = ConvertKeywords.__annotations__ | QuantizeKeywords.__annotations__
-    for name in given.keys() - known.keys():
-        near = get_close_matches(name, known, 1)
-        raise UsageError(f"unknown option {name!r}", hint=f"did you mean {near[0]!r}?" if near else None)
-    left = {name: value for name, value in given.items() if value is not None}
-    source, write = (
-        {f.name: left.pop(f.name) for f in fields(kind) if f.name in left} for kind in (SourceOptions, WriteOptions)
+@dataclass(frozen=True, kw_only=True)
+class LoraOptions:
+    lora: Path | None = option(
+        "Merge this LoRA adapter into the weights first.", metavar="ADAPTER", kind="path", section="Target"
     )
-    return SortedKeywords(SourceOptions(**source), WriteOptions(**write), left)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertKeywords(
+    TransformKeywords, LoraOptions, GgufOptions, GenericGgufOptions, TorchFolderOptions, SchemeOptions, MlxOptions,
+    AdapterOptions,
+):  # fmt: skip
+    to: str | TargetOptions | None = option(_TO, kind="format or checkpoint", section="Target")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizeKeywords(WriteKeywords, LoraOptions, QuantizeOptions):
+    #: A type of llama-quantize, such as Q4_K_M; "" with `target_bpw` or `target_size`.
+    ftype: str = field(default="", kw_only=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareKeywords(SourceKeywords, LoraOptions, QuantizeOptions):
+    jobs: int | None = None
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        SourceOptions.__post_init__(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SaveKeywords(DTypeOptions, ShardOptions, WriteOptions):
+    """`metadata`: texts of a safetensors header, or key-values of a GGUF."""
+
+    metadata: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StripKeywords(TransformKeywords):
+    keep_ema: bool = option("Keep averaged (EMA) weights next to the others.", False)
+    ema_as_weights: bool = option("Write averaged (EMA) weights in place of the others.", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RenameKeywords(TransformKeywords, RenameRules):
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class SliceKeywords(TransformKeywords, SliceOptions):
+    pass

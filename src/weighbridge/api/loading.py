@@ -1,13 +1,14 @@
-"""`load` and `from_pretrained`: models of torch and transformers filled from any format."""
+"""`load` and `from_pretrained` fill models of torch and transformers from any format."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from weighbridge.api.keywords import Path
 from weighbridge.api.objects import Model, open
-from weighbridge.base.dtypes import dtype as _dtype
+from weighbridge.base.dtypes import DTypeLike, requested_dtype
 from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.conversion.options import Path
+from weighbridge.models.open import SourceOptions
 
 if TYPE_CHECKING:
     import torch
@@ -18,58 +19,67 @@ Class = TypeVar("Class")
 
 
 def load(
-    path: Path, *, into: torch.nn.Module, dtype: str | None = None, device: str | None = None, strict: bool = True,
-    names: str | None = None,
+    path: Path, *, into: torch.nn.Module, dtype: DTypeLike | None = None, device: str | None = None,
+    strict: bool = True, names: str | None = None,
 ) -> LoadReport:  # fmt: skip
-    """Fill a torch module from a file or folder of any format, by assignment: on the CPU its parameters share the
-    file's pages where types agree.
+    """Fills a torch module from a file or folder of any format. On the CPU its parameters share the file's pages if the
+    types agree.
 
-    `into`: a module, also one on the meta device. `dtype`: of floating point values; None keeps the module's types.
-    `names`: of which style the module's names are; None: the file's own, of a GGUF those of Hugging Face. `strict`: a
-    UsageError where names differ. The report lists what was missing and unexpected.
+    `into`: a module, which may be on the meta device. `dtype`: of floating point values; None keeps the module's types.
+    `names`: the style of the module's names; None: the file's names, or Hugging Face's for a GGUF. `strict`: raise
+    UsageError if names differ. The report lists missing and unexpected names.
     """
+    from weighbridge.adapters.engines.transformers import module_names
     from weighbridge.adapters.modules import load_module
 
-    with _model(path, names) as model:
-        kind = None if dtype is None else _dtype(dtype)
-        return load_module(into, {n: model[n].node for n in model}, dtype=kind, device=device, strict=strict)
+    with _open_for_module(path, names) as model:
+        renamed = module_names(into, model)
+        nodes = {renamed.get(name, name): model[name].node for name in model}
+        # buffers that older classes saved and newer ones compute
+        dropped = model.source.resolved.report.dropped if model.source.described else ()
+        idle = frozenset(renamed.get(name, name) for name in dropped)
+        return load_module(into, nodes, dtype=requested_dtype(dtype), device=device, strict=strict, idle=idle)
 
 
 def from_pretrained(
-    kind: type[Class], path: Path, *, dtype: str | None = None, packed: bool = False, **options: Any
+    kind: type[Class], path: Path, *, dtype: DTypeLike | None = None, packed: bool = False, strict: bool = True,
+    **options: Any,
 ) -> Class:  # fmt: skip
-    """A model of a transformers class (`LlamaForCausalLM`, no Auto class) from a file or folder of any format that has
-    its config: a GGUF, an MLX folder, a quantized or a plain one. Values are read as transformers asks for them, and
-    packed ones are decoded. `packed`: keep them as they are in transformers' own modules, where config.json names a
-    method that it has (compressed-tensors, GPTQ, AWQ, FP8 ...; their libraries must be installed). `dtype`: of the
-    weights, with `packed` of those that aren't; None: the file's, F32 of quantized ones. `options`: those of
-    transformers' `from_pretrained`."""
+    """Loads a model of a transformers class (`LlamaForCausalLM`, not an Auto class) from a file or folder of any format
+    with a config: a GGUF, an MLX folder, a quantized or a plain one. Values are read on demand, and packed ones are
+    decoded. `packed`: keep packed weights in transformers' modules if it supports the method in config.json
+    (compressed-tensors, GPTQ, AWQ, FP8 ...; their libraries must be installed). `dtype`: of the weights, or with
+    `packed` of the unpacked ones; None: the file's type, F32 for quantized ones. `strict`: raise FormatError if the
+    file lacks weights of the class, which transformers would initialize randomly. `options`: passed to transformers'
+    `from_pretrained`."""
     from weighbridge.adapters.engines.transformers import transformers_model
 
     with open(path, names="stored") if packed else _hub_model(path) as model:
-        wanted = None if dtype is None else _dtype(dtype)
         nodes = {name: model[name].node for name in model}
-        found: Class = transformers_model(
-            kind, model.config, nodes, wanted, options, packed=packed, metadata=model.metadata
-        )
-        return found
+        loaded: Class = transformers_model(
+            kind, model.config, nodes, requested_dtype(dtype), options, packed=packed, strict=strict,
+            metadata=model.metadata,
+        )  # fmt: skip
+        return loaded
 
 
 def _hub_model(path: Path) -> Model:
-    """The model under hub names: by its family's table, else as the file has them, if they aren't a GGUF's or MLX's.
-    transformers knows what its own older classes called their weights."""
+    """Opens a model under hub names. transformers accepts all spellings of these; the family's table renames a GGUF or
+    an MLX model. Without a table, the names are the hub's unless MLX wrote the file."""
+    model = open(path)
     try:
-        return open(path, names="hf")
-    except (UnsupportedError, FormatError):
-        model = open(path)
-        if model.format == "gguf" or model.metadata.get("format") == "mlx" or "quantization" in model.config:
-            model.close()
-            raise
-        return model
+        try:
+            hub = model.source.dialect.startswith("hf")
+        except (UnsupportedError, FormatError):
+            hub = model.metadata.get("format") != "mlx" and "quantization" not in model.config
+        return model if hub and model.format != "gguf" else Model(model.source, "hf", SourceOptions())
+    except BaseException:
+        model.close()
+        raise
 
 
-def _model(path: Path, names: str | None) -> Model:
-    """The model under the names of modules: hub names where the file has others."""
+def _open_for_module(path: Path, names: str | None) -> Model:
+    """Opens a model under `names`, or by default a GGUF under hub names and others under the file's names."""
     if names is not None:
         return open(path, names=names)  # type: ignore[arg-type]
     model = open(path)

@@ -17,9 +17,9 @@ def save_checkpoint(
 ) -> Result:
     """Saves a training run's state as a folder of safetensors and JSON, all or nothing: `model=model, optimizer=opt,
     epoch=3, loss=0.1, rng=True, ...`. A part with a `state_dict()` is saved by it; nested dicts, lists, tuples,
-    numbers, texts, bytes, tensors and arrays are kept as they are, shared storages shared. `rng=True` saves the random
-    states of Python, numpy and torch. `replace_folder` replaces a folder that holds other files too. UsageError names a
-    part that isn't data."""
+    numbers, texts, bytes, tensors and arrays are kept; shared storages stay shared. `rng=True` saves the random
+    states of Python, numpy and torch. `replace_folder` replaces a folder that holds other files too. Raises UsageError
+    for a part that isn't data."""
     from weighbridge.adapters.state import capture, random_states
     from weighbridge.conversion.checkpoint.training import folder_plan
     from weighbridge.conversion.options import WriteOptions
@@ -33,19 +33,25 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: Path, *, numpy: bool = False, rng: bool = False, **into: Any) -> dict[str, Any]:
-    """The parts that `save_checkpoint` saved, tensors as torch's (`numpy=True`: as arrays). Parts named here are loaded
-    into the given objects (`model=model, optimizer=opt` calls their `load_state_dict`); `rng=True` sets the random
-    states. Nothing is unpickled. FormatError where the folder isn't as it was written."""
+    """Loads the parts that `save_checkpoint` saved, with torch tensors (`numpy=True`: arrays). Also loads parts into
+    the given objects (`model=model, optimizer=opt` calls their `load_state_dict`); `rng=True` sets the random states.
+    Nothing is unpickled. Raises UsageError for another kind of folder, FormatError for a changed one."""
     from weighbridge.adapters.state import restore, set_random_states
-    from weighbridge.models.training_state import read_state
+    from weighbridge.models.training_state import FILE, read_state
 
+    hint = "wb.load(PATH, into=module) loads a model's weights; wb convert training.ckpt FOLDER --to checkpoint"
+    if not isinstance(path, str | os.PathLike):
+        hint = "wb.load_checkpoint(FOLDER, model=model)"
+        raise UsageError(f"a checkpoint is loaded from a folder, not from a {type(path).__name__}", hint=hint)
+    if not (FilePath(path) / FILE).is_file():
+        raise UsageError(f"{path} isn't a checkpoint that save_checkpoint wrote: it has no {FILE}", hint=hint)
     with read_state(FilePath(path)) as state:
-        found: dict[str, Any] = restore(state.value, state.storages, numpy=numpy)
-    missing = [name for name in (*into, *(["rng"] if rng else [])) if name not in found]
+        parts: dict[str, Any] = restore(state.value, state.storages, numpy=numpy)
+    missing = [name for name in (*into, *(["rng"] if rng else [])) if name not in parts]
     if missing:
-        raise UsageError(f"the checkpoint has no {', '.join(missing)}", hint=f"it has {', '.join(map(str, found))}")
+        raise UsageError(f"the checkpoint has no {', '.join(missing)}", hint=f"it has {', '.join(map(str, parts))}")
     for name, target in into.items():
-        target.load_state_dict(found[name])
+        target.load_state_dict(parts[name])
     if rng:
-        set_random_states(found["rng"])
-    return found
+        set_random_states(parts["rng"])
+    return parts

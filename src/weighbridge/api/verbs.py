@@ -1,40 +1,41 @@
-"""A verb from its plan."""
+"""Makes a verb of its plan: `convert` of `plan_convert`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
 from inspect import signature
-from typing import ParamSpec, Protocol
+from typing import ParamSpec, Protocol, TypeVar
 
 from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.base.closeable import Closing
-from weighbridge.conversion.result import Progress, Result
 from weighbridge.io.sink import check_target
 
-
-class Runnable(Protocol):
-    """A plan that can be carried out."""
-
-    def run(self, progress: Progress | None = None) -> Result: ...
-
-
 Keywords = ParamSpec("Keywords")
+Report = TypeVar("Report", covariant=True)
 
 
-def planned_and_run(plan: Callable[Keywords, Runnable], doc: str) -> Callable[Keywords, Result]:
-    """The verb of a `plan_<verb>`: the same arguments, planned and written at once. A target that can't be written is
-    an error before the source is read."""
+class Runnable(Protocol[Report]):
+    """A plan."""
 
+    def run(self) -> Report: ...
+
+
+def planned_and_run(plan: Callable[Keywords, Runnable[Report]], doc: str) -> Callable[Keywords, Report]:
+    """Returns a function that accepts the arguments of a `plan_<verb>`, plans and writes. A target that can't be
+    written raises its error before the source is read."""
     parameters = signature(plan)
 
     @wraps(plan)
-    def verb(*args: Keywords.args, **keywords: Keywords.kwargs) -> Result:
-        if "dst" in parameters.parameters:
-            dst, options = parameters.bind(*args, **keywords).arguments["dst"], keywords
-            overwrite = any(options.get(name) for name in ("overwrite", "replace_folder"))
-            parents, resume = bool(options.get("parents")), bool(options.get("resume"))
-            check_target(resolve_target(dst), overwrite=overwrite, parents=parents, resume=resume)
+    def verb(*args: Keywords.args, **keywords: Keywords.kwargs) -> Report:
+        if "dst" in parameters.parameters and not keywords.keys() - parameters.parameters.keys():
+            given = parameters.bind(*args, **keywords).arguments
+            check_target(
+                resolve_target(given["dst"]),
+                overwrite=bool(given.get("overwrite") or given.get("replace_folder")),
+                parents=bool(given.get("parents")),
+                resume=bool(given.get("resume")),
+            )
         planned = plan(*args, **keywords)
         try:
             return planned.run()

@@ -13,11 +13,10 @@ from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
     from weighbridge.adapters.engines.vllm import ServedFolder, ServedModel
-    from weighbridge.models.checkpoint import Checkpoint
 
 
 def register() -> None:
-    """Register both formats. vLLM calls it in each of its processes, where this package is installed."""
+    """Registers both formats. vLLM calls this in each of its processes if the package is installed."""
     from weighbridge.adapters.engines import vllm
 
     vllm.register(served_model, served_folder)
@@ -25,8 +24,8 @@ def register() -> None:
 
 @contextmanager
 def served_model(path: str, native: bool) -> Iterator[ServedModel]:
-    """The checkpoint at `path` as vLLM takes it; with `native` the stored parts of packed weights that config.json
-    names the method of. Errors: as `wb.open`."""
+    """The model at `path` for vLLM. `native`: return the stored parts of packed weights if config.json names their
+    method. Errors: as `wb.open`."""
     from weighbridge.adapters.engines.transformers import QUANTIZATION_KEYS
     from weighbridge.adapters.engines.vllm import ServedModel
     from weighbridge.models.names import tensors_named
@@ -35,15 +34,18 @@ def served_model(path: str, native: bool) -> Iterator[ServedModel]:
     mlx, hub = QUANTIZATION_KEYS
     with open_model(path) as model:
         packed = native and model.format != "gguf" and mlx not in model.config and hub in model.config
-        names = "stored" if packed else "hf" if model.format == "gguf" or _dialect(model) == "mlx" else "logical"
+        try:
+            mlx_names = model.family.dialect_and_prefix([*model.logical], model.sizes)[0] == "mlx"
+        except (UnsupportedError, FormatError):  # no table knows the model: its names are the hub's
+            mlx_names = False
+        names = "stored" if packed else "hf" if model.format == "gguf" or mlx_names else "logical"
         yield ServedModel(tensors_named(model, names), packed)
 
 
 def served_folder(path: str, tokenizer: bool) -> ServedFolder:
-    """The folder of the file, set or folder of weights at `path`: the one it lies in if that has a config.json; for a
-    GGUF a temporary one of the config and, with `tokenizer`, the tokenizer that its keys stand for, which is removed as
-    the process ends. UsageError where there is neither. Errors: as `wb.open`; UnsupportedError for a tokenizer that has
-    no form of its own there."""
+    """The folder of the weights at `path` if it has a config.json. For a GGUF, a temporary folder with the config and,
+    if `tokenizer`, the tokenizer from its keys; it is removed when the process ends. Raises UsageError without a
+    config, UnsupportedError for a tokenizer that can't be converted. Other errors: as `wb.open`."""
     from weighbridge.adapters.engines.vllm import ServedFolder
     from weighbridge.conversion.plan.folder import plan_without_weights
     from weighbridge.models.open import open_model
@@ -52,7 +54,7 @@ def served_folder(path: str, tokenizer: bool) -> ServedFolder:
         if model.format != "gguf":
             if model.json("config.json") is None:
                 raise UsageError(
-                    f"no config.json lies beside {path}, which vLLM needs",
+                    f"vLLM needs a config.json next to {path}",
                     hint='name the folder that has one, and the file in --model-loader-extra-config as "weights"',
                 )
             return ServedFolder(str(model.place.folder))
@@ -61,11 +63,3 @@ def served_folder(path: str, tokenizer: bool) -> ServedFolder:
         plan = plan_without_weights(model, Path(folder.name) / "model", tokenizer=tokenizer)
         plan.run()
         return ServedFolder(str(plan.target), tuple(loss.message for loss in plan.losses))
-
-
-def _dialect(model: Checkpoint) -> str:
-    """The dialect of the file's names; "" where no table knows the model, whose names are then the hub's own."""
-    try:
-        return model.family.dialect_and_prefix([*model.logical], model.sizes)[0]
-    except (UnsupportedError, FormatError):
-        return ""

@@ -1,5 +1,5 @@
-"""Byte order of tensor data. A big-endian GGUF swaps the scalars inside every block too, so a swap is a fixed
-permutation of the bytes of one atom, and is its own inverse.
+"""Byte order of tensor data. A big-endian GGUF also swaps the scalars inside every block. So a swap is a fixed
+permutation of the bytes of one atom, and swapping twice restores them.
 
 (gguf-py 0.19 writes big-endian files in which bf16 and block data stays little-endian. Such a file can't be
 recognised.)
@@ -12,7 +12,7 @@ from weighbridge.base.errors import UnsupportedError
 
 
 def swap_plan(dtype: DType) -> tuple[int, ...]:
-    """For each byte of a swapped atom its place in the original. UnsupportedError where that is undefined."""
+    """For each byte of a swapped atom its place in the original. UnsupportedError if the order is undefined."""
     if any(f.scalar == "mixed" for f in dtype.fields) or not (dtype.plain or dtype.fields):
         raise UnsupportedError(f"the byte order of {dtype} data can't be changed", hint="get a little-endian file")
     plain = ((dtype.word, dtype.size // dtype.word),)

@@ -18,9 +18,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple, TypeAlias
 
-from weighbridge.base.errors import UsageError
+from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.nearest import suggest
+from weighbridge.base.plugins import BLOCK_TYPES, plugins
 
 
 class Kind(StrEnum):
@@ -34,7 +36,7 @@ class Kind(StrEnum):
     BLOCK = "block"  # a ggml block: several elements that share scales
 
 
-# What a quantizer does with an importance matrix: ignores it, uses it if given, or requires it
+# A quantizer ignores an importance matrix, uses it if there is one, or requires it
 # (ggml_quantize_requires_imatrix).
 Importance = Literal["ignored", "used", "required"]
 
@@ -85,8 +87,8 @@ def parse_fields(text: str) -> tuple[Field, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """One number type: `block` elements are stored in `size` bytes (one atom). There is one object of each type, so
-    types compare by identity."""
+    """One number type: `block` elements are stored in `size` bytes (one atom). Each type is a single object, so types
+    compare by identity."""
 
     name: str
     kind: Kind
@@ -97,7 +99,7 @@ class DType:
     numpy: str | None = None  # numpy or ml_dtypes name of one element; None if numpy has no such type
     torch: str | None = None  # attribute of torch
     word: int = 1  # bytes of the largest scalar inside
-    importance: Importance = "ignored"  # what its quantizer does with an importance matrix
+    importance: Importance = "ignored"
     fields: tuple[Field, ...] = ()  # block types only
 
     @property
@@ -121,12 +123,12 @@ class DType:
         return f"<{self.name}>"
 
     def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
-        return _known, (self.name,)
+        return unpickled, (self.name,)
 
 
-def _known(name: str) -> DType:
-    """The type of this name: what a pickle of one is."""
-    return _by_name.get(name) or OLD[name]
+def unpickled(name: str) -> DType:
+    """The single object of a type."""
+    return OLD.get(name) or dtype(name)
 
 
 def _plain(name: str, kind: Kind, size: int, **names: str | int | None) -> DType:
@@ -198,9 +200,9 @@ TABLE: Final = (
     block_type("Q2_0", 42, 64, "d: f16, qs: u8[16]"),
 )
 
-# Blocks of files before GGUF (llama.cpp, March to May 2023), under ids that mean other types now: scales of 32 bits,
-# nibbles of neighbours (V1) in one byte. They are read and converted to today's types, never written; no table above
-# lists them.
+# Blocks of files before GGUF (llama.cpp, March to May 2023), whose ids mean other types now: scales of 32 bits, nibbles
+# of neighbours (V1) in one byte. They are read and converted to today's types, never written; no table above lists
+# them.
 OLD: Final = MappingProxyType(
     {
         t.name: t
@@ -225,6 +227,8 @@ BY_NAME: Final = MappingProxyType(_by_name)
 BY_GGML: Final = MappingProxyType(_by_ggml)
 BY_SAFETENSORS: Final = MappingProxyType({t.safetensors: t for t in TABLE if t.safetensors})
 BY_NUMPY: Final = MappingProxyType({t.numpy: t for t in TABLE if t.numpy})
+#: Types of numpy itself: those of ml_dtypes lose their names in numpy's own files.
+NUMPY_OWN: Final = frozenset(t.name for t in TABLE if t.numpy and not t.numpy.startswith(("bfloat", "float8")))
 # Position in the reference's enum, by which its writer sorts (larger first).
 RANK: Final = MappingProxyType({t.name: i for i, t in enumerate(TABLE) if t.safetensors})
 
@@ -239,35 +243,67 @@ _ALIASES: Final = MappingProxyType(
 
 
 def register(row: DType) -> None:
-    """Add a block type that isn't shipped (`block_type` makes its row). Use `tensors.reference.registry.register`,
-    which also adds the codec. UsageError where the name or the ggml id is taken."""
+    """Adds a block type that isn't shipped (`block_type` makes its row). Use `tensors.reference.registry.register`,
+    which also adds the codec. UsageError if the name or the ggml id is taken."""
     if row.kind is not Kind.BLOCK or not row.fields:
         raise UsageError(f"{row} has no block fields", hint="make the row with base.dtypes.block_type")
     if row.name.upper() in (*_by_name, *_ALIASES) or row.ggml in _by_ggml:
         raise UsageError(f"a number type {row} or with the ggml id {row.ggml} exists already")
+    if row.name != row.name.upper():
+        raise UsageError(f"the name of the number type {row} isn't in upper case")
     _by_name[row.name] = row
     if row.ggml is not None:
         _by_ggml[row.ggml] = row
 
 
-def unregister(row: DType) -> None:
-    """Undo `register`. UsageError for a shipped type."""
-    if row in TABLE:
-        raise UsageError(f"{row} is part of Weighbridge")
-    _by_name.pop(row.name, None)
-    if row.ggml is not None:
-        _by_ggml.pop(row.ggml, None)
+def by_name(name: str) -> DType | None:
+    """The type of this name, shipped or of a plug-in."""
+    return _by_name.get(name) or (_by_name.get(name) if _load_plugged() else None)
 
 
-def dtype(name: str | DType) -> DType:
-    """The row for a type's name in any common spelling (any case, `fp16`, `torch.bfloat16`). UsageError if none."""
-    if isinstance(name, DType):
-        return name
-    key = name.upper().removeprefix("TORCH.")
-    found = BY_NAME.get(_ALIASES.get(key, key)) or BY_NUMPY.get(name.lower())
-    if found is None:
-        raise UsageError(f"no number type is called {name!r}", hint=f"known: {', '.join(BY_NAME)}")
-    return found
+def by_ggml(number: int) -> DType | None:
+    """The type of this ggml id, shipped or of a plug-in."""
+    return _by_ggml.get(number) or (_by_ggml.get(number) if _load_plugged() else None)
+
+
+def _load_plugged() -> bool:
+    """Imports the block types of installed packages, which register themselves. Whether there are any."""
+    types = plugins(BLOCK_TYPES, DType)
+    for name, row in types.items():
+        if _by_name.get(row.name) is not row:
+            raise UnsupportedError(f"the plug-in {name!r} of {BLOCK_TYPES} can't be used: its module doesn't register "
+                                   f"{row}", hint="call weighbridge.tensors.reference.registry.register")  # fmt: skip
+    return bool(types)
+
+
+#: A number type: a name in any common spelling, or a dtype or scalar type of torch, numpy, ml_dtypes, JAX or MLX. These
+#: have no common base class.
+DTypeLike: TypeAlias = object
+
+
+def dtype(named: DTypeLike) -> DType:
+    """The row of a number type: by name in any common spelling (any case, `fp16`, `torch.bfloat16`), or by a dtype or
+    scalar type of a framework. UsageError if there is none."""
+    if isinstance(named, DType):
+        return named
+    if isinstance(named, str):
+        name = named
+    elif isinstance(named, type):  # Python's numbers are ambiguous: float is F64 to numpy and F32 to torch
+        name = named.__name__ if named.__module__ != "builtins" else str(named)
+    else:
+        attribute = getattr(named, "name", None)
+        name = attribute if isinstance(attribute, str) else str(named)
+    key = name.rpartition(".")[2]
+    row = BY_NUMPY.get(key.lower()) or by_name(_ALIASES.get(key.upper(), key.upper()))
+    if row is None:
+        hint = suggest(key.upper(), BY_NAME, f"known: {', '.join(BY_NAME)}")
+        raise UsageError(f"no number type is called {name!r}", hint=hint)
+    return row
+
+
+def requested_dtype(named: DTypeLike | None) -> DType | None:
+    """The type that a `dtype=` argument asks for; None if it keeps the type of the values (None, "auto")."""
+    return None if named is None or (isinstance(named, str) and named.lower() == "auto") else dtype(named)
 
 
 F32: Final = BY_NAME["F32"]
@@ -280,3 +316,48 @@ I32: Final = BY_NAME["I32"]
 Q8_0: Final = BY_NAME["Q8_0"]
 Q4_0: Final = BY_NAME["Q4_0"]
 Q4_1: Final = BY_NAME["Q4_1"]
+
+# ------------------------------------------------------------------------------------------------ microscaled types
+
+E8M0: Final = BY_NAME["F8_E8M0"]
+E4M3: Final = BY_NAME["F8_E4M3"]
+
+
+class MicroscaledType(NamedTuple):
+    """Small floats that share a scale per `group` of columns: value = element * scale. Elements of 4 bits are E2M1, of
+    6 bits E2M3, of 8 bits E4M3; a scale is a power of two (E8M0) or an E4M3.
+
+    bits      of an element
+    largest   the largest element
+    mlx       whether MLX has a mode of this name
+    block     the ggml block type with the same codes and scales
+
+    Sources: OCP MX 1.0; NVFP4 as TensorRT Model Optimizer writes it."""
+
+    name: str
+    group: int
+    bits: int
+    largest: float
+    scale: DType
+    mlx: bool = True
+    block: DType | None = None
+
+
+MICROSCALED: Final = MappingProxyType(
+    {
+        row.name: row
+        for row in (
+            MicroscaledType("mxfp4", 32, 4, 6.0, E8M0, block=BY_NAME["MXFP4"]),
+            MicroscaledType("mxfp6", 32, 6, 7.5, E8M0, mlx=False),
+            MicroscaledType("mxfp8", 32, 8, 448.0, E8M0),
+            MicroscaledType("nvfp4", 16, 4, 6.0, E4M3, block=BY_NAME["NVFP4"]),
+        )
+    }
+)
+MXFP4: Final = MICROSCALED["mxfp4"]
+MXFP6: Final = MICROSCALED["mxfp6"]
+MXFP8: Final = MICROSCALED["mxfp8"]
+NVFP4: Final = MICROSCALED["nvfp4"]
+#: The 4-bit types by the type of their scales, and those that ggml has by its block type.
+FOUR_BITS: Final = MappingProxyType({row.scale: row for row in (MXFP4, NVFP4)})
+BY_BLOCK: Final = MappingProxyType({row.block: row for row in MICROSCALED.values() if row.block})

@@ -2,13 +2,14 @@
 
     WeighbridgeError
     +- FormatError       the file is wrong: path, offset, field, expected, found
-    +- UnsupportedError  the file may be right, we can't: what, and what would work
+    +- UnsupportedError  the file may be right, but this version can't handle it: what would work
+    |  +- PluginError    a plug-in raised an unexpected exception: its name and package
     +- RefusedError      policy (would overwrite, would requantize): names the option that allows it
     +- UsageError        the caller is wrong
-    +- RemoteError       the network, or the server at its other end, failed: what was asked, the next step
+    +- RemoteError       the network or a server failed: the request, the next step
 
-`OSError` passes through untouched: the operating system's own words are the best ones. A `LeftoverWarning` is about
-work that succeeded.
+`OSError` passes through unchanged: the operating system's message is the best one. A `LeftoverWarning` is about work
+that succeeded.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from typing import Any
 
 
 class WeighbridgeError(Exception):
-    """Base of every error that Weighbridge raises deliberately. `hint` is the next step for the user."""
+    """Base of every error that Weighbridge raises deliberately. `hint` is the next step for the user.
+
+    `message` and `hint` name options as the command line does, `str(error)` as Python does.
+    """
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -25,7 +29,9 @@ class WeighbridgeError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return self.message if self.hint is None else f"{self.message}\n  hint: {self.hint}"
+        from weighbridge.base.spelling import in_python
+
+        return in_python(self.message if self.hint is None else f"{self.message}\n  hint: {self.hint}")
 
 
 class FormatError(WeighbridgeError):
@@ -43,10 +49,10 @@ class FormatError(WeighbridgeError):
         found: Any = None,
         hint: str | None = None,
     ) -> None:
-        where = [] if path is None else [path]
-        where += [] if offset is None else [f"byte {offset}"]
-        where += [] if field is None else [field]
-        text = f"{', '.join(where)}: {message}" if where else message
+        place = [] if path is None else [path]
+        place += [] if offset is None else [f"byte {offset}"]
+        place += [] if field is None else [field]
+        text = f"{', '.join(place)}: {message}" if place else message
         if expected is not None:
             text += f" (expected {expected}, found {found})"
         elif found is not None:
@@ -58,7 +64,11 @@ class FormatError(WeighbridgeError):
 
 
 class UnsupportedError(WeighbridgeError):
-    """The input may be valid, but this version can't handle it; the message says what would work."""
+    """The input may be valid, but this version can't handle it; the message names something that works."""
+
+
+class PluginError(UnsupportedError):
+    """A plug-in raised an unexpected exception, or returned something invalid: a bug of its package."""
 
 
 class RefusedError(WeighbridgeError):
@@ -74,8 +84,12 @@ class UsageError(WeighbridgeError):
 
 
 class RemoteError(WeighbridgeError):
-    """A server or the way to it failed: not there, not allowed, cut off, changed under way."""
+    """A server or the connection to it failed: not found, not allowed, interrupted."""
+
+
+class ChangedError(RemoteError):
+    """A remote file changed while it was read: the result can't be completed."""
 
 
 class LeftoverWarning(UserWarning):
-    """The result is whole, but something beside it couldn't be deleted: what, and how to delete it."""
+    """The result is complete, but a temporary file couldn't be deleted: which one, and how to delete it."""

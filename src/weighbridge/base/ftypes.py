@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from weighbridge.base.dtypes import BY_NAME, DType
 
-#: Added to the number where the type was guessed from the tensors (LLAMA_FTYPE_GUESSED).
+#: Added to the number if the type was guessed from the tensors (LLAMA_FTYPE_GUESSED).
 GUESSED: Final = 1024
 
 

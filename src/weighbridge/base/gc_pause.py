@@ -1,4 +1,4 @@
-"""Building 100,000 small objects makes Python's collector walk all of them again and again: two thirds of the time."""
+"""Pauses the garbage collector, which takes two thirds of the time of building 100,000 small objects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Pauses garbage collection, for work that makes many objects and no cycles; restores its state afterwards."""
+    """Pauses garbage collection for work that creates many objects and no cycles; restores its state afterwards."""
     enabled = gc.isenabled()
     gc.disable()
     try:

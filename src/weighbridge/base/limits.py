@@ -6,6 +6,8 @@ from typing import Final
 
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
+# Bytes of arrays and buffers that a provider keeps by default: some decoded matrices of a large model.
+PROVIDER_CACHE: Final = 256 * MIB
 
 # The Rust reference refuses a longer safetensors header (`MAX_HEADER_SIZE`, decimal); the writer must keep to it too.
 SAFETENSORS_HEADER: Final = 100_000_000
@@ -42,12 +44,12 @@ VOCABULARY: Final = 1 << 21
 RANK_BYTES: Final = 1024  # bytes of one token in a rank file: the longest published ones are rows of 512 spaces
 # Tensor names generated from a config's sizes. The largest models known (384 experts, 61 layers) need some 200,000.
 MAPPED_TENSORS: Final = 2_000_000
-# Layers of a model, of which lists are made. The deepest known models have some 200; llama.cpp supports 512.
+# Layers of a model: lists have one item per layer. The deepest known models have some 200; llama.cpp supports 512.
 LAYERS: Final = 1 << 16
 # The front matter of a model card (README.md). Real ones stay below 100 kB; YAML is parsed at some 100 kB/s.
 MODEL_CARD: Final = 256 << 10
-# The first look at a file (`sniff`): what every recogniser may read of it, and how long a structure may be that is
-# decoded to be recognised. Headers, config files and zip directories of real models stay below 8 MiB.
+# Recognising a file (`sniff`): the bytes that every recogniser may read, and the longest structure that is decoded.
+# Headers, config files and zip directories of real models stay below 8 MiB.
 SNIFF_HEAD: Final = 64 << 10
 SNIFF_WHOLE: Final = 8 * MIB
 # Steps of recognisers: opcodes, protobuf fields, GGUF keys, zip and tar members. The first few identify a format.
@@ -73,13 +75,13 @@ ZERO_RUN: Final = 64 << 10
 # Where zeros begin: bytes at the end that are read whole (a second of a slow disk), and a sample before them: a page.
 ZERO_SCAN: Final = 16 * MIB
 ZERO_SAMPLE: Final = 4 << 10
-# What the values of one pickle may take, by the machine's own account, which is no less than what they do take. A
-# checkpoint of a million tensors stays below the second, which holds where a file is opened to be read; whoever only
-# looks into files (a scan of a folder) must stay below 200 MB whatever comes, with the first.
+# Memory of the values of one pickle, as the machine counts it, which is never less than the actual memory. The second
+# is for opening a file: a checkpoint of a million tensors stays below it. The first is for scans, which must stay below
+# 200 MB for any file.
 PICKLE_MEMORY: Final = 128 * MIB
 PICKLE_READING: Final = 2 * GIB
-# The machine's window of the file. Opcodes are charged in bursts of a window, so that the account may be overdrawn by
-# memory of this many opcodes
+# The machine's window of the file. Opcodes are charged once per window, so memory may exceed its limit by that of this
+# many opcodes.
 PICKLE_WINDOW: Final = 16 << 10
 # Byte strings longer than this stay in the file (arrays and tensors pickled in full).
 PICKLE_BLOB: Final = 64 << 10
@@ -108,30 +110,38 @@ PICKLE_PLAIN: Final = 10_000
 EXPANDED: Final = GIB
 # An entry of a legacy importance matrix is named after a tensor, which has 63 bytes at most in ggml.
 IMATRIX_NAME: Final = 256
-# What `wb inspect` shows unasked: tensors that the tree is made of (more than the largest models have), and its lines.
+# Tensors in the tree of `wb inspect` by default (more than the largest models have), and its lines.
 TREE_TENSORS: Final = 300_000
 TREE_LINES: Final = 1000
-# A family's table by a user: the largest shipped one has 10 kB.
+# A user's table of a family: the largest shipped one has 10 kB.
 FAMILY_TABLE: Final = MIB
-# A scan of one file, with all that is nested in it: bytes unpacked or interpreted (a storage is not), members, levels
-# of archives in archives (a `.nemo` is a tar.gz with a zip: 3), and how many findings are listed.
+# A scan of one file and everything nested in it: bytes unpacked or interpreted (except storages), members, levels of
+# archives in archives (a `.nemo` is a tar.gz with a zip: 3), and listed findings.
 SCAN_BYTES: Final = GIB
 SCAN_MEMBERS: Final = 200_000
 SCAN_DEPTH: Final = 8
+# The bounds of one file in proportion to its bytes, and to those unpacked from it: an archive whose members share their
+# bytes, and are such archives too, may have any number of members. A zip's directory has 46 bytes per member; a byte of
+# a benign file is interpreted a few times for each level of archives.
+SCAN_LEAST_BYTES: Final = 16 * MIB
+SCAN_LEAST_MEMBERS: Final = 1024
+SCAN_PASSES: Final = 32
+SCAN_MEMBER_BYTES: Final = 16
 SCAN_FINDINGS: Final = 1000
 # Text of a file in a finding: longer names and arguments are cut.
 SCAN_SHOWN: Final = 160
 # Files whose reports a scan of a folder keeps: beyond that, only those with findings.
 SCAN_FILES: Final = 20_000
-# What a first walk in the extension may read of a pickle: so little that whatever it lets pass is far below the
-# machine's account of memory (a byte makes 208 at most).
+# Bytes of a pickle that the extension's first walk reads: so few that its values stay far below the machine's limit of
+# memory (a byte takes 208 at most).
 SCAN_PLAIN: Final = 256 << 10
-# A file that a scan reads whole before it looks: a thousand small reads take longer than one of so much.
+# A file that a scan reads at once: a thousand small reads take longer than a single one of this size.
 SCAN_IN_MEMORY: Final = MIB
-# A chat template: the longest in public are some 30 kB, and their expressions nest below 20. A level is some Python
-# calls.
-JINJA_SIZE: Final = MIB
-JINJA_DEPTH: Final = 40
+# A text that is read as YAML: PyYAML takes up to 4 s for a MiB; the largest configs have some 100 kB.
+YAML_SIZE: Final = 2 * MIB
+# A chat template, and all those of one file: the longest in public are some 30 kB.
+JINJA_SIZE: Final = 256 << 10
+JINJA_TOTAL: Final = 4 * JINJA_SIZE
 # Regions of a file in a map of its layout: the header of a GGUF of 200,000 tensors has some 1,600,000.
 VIEW_REGIONS: Final = 2_000_000
 # Tensors of a file up to which such a map divides the header too, which takes some 50 us a tensor.
@@ -142,8 +152,8 @@ VIEW_BYTES: Final = 64 << 10
 VIEW_STEPS: Final = 10_000
 # Places of its memo that are shown with them: a step changes one of them, mostly.
 VIEW_MEMO: Final = 1000
-# A chat template that is rendered: memory and seconds of the processor beside what its process takes without it,
-# seconds of the clock, characters of its output. Real ones take a millisecond for a few kB.
+# Rendering a chat template: memory and CPU seconds in addition to those of its process, wall-clock seconds, characters
+# of the output. Real templates take a millisecond for a few kB.
 TEMPLATE_MEMORY: Final = 512 * MIB
 TEMPLATE_SECONDS: Final = 2
 TEMPLATE_WAIT: Final = 20.0

@@ -1,8 +1,8 @@
 """The interface to the compiled extension, and the fallbacks without it.
 
-`native` is the module `weighbridge._native`, or None; then `reason` says why. Numbers fall back to
-`tensors/reference/` (see `tensors/kernels.py`); the walk over GGUF strings falls back to the functions here, since
-parsers must not load numpy, that over pickles to the abstract machine. Both ways give the same results.
+`native` is the module `weighbridge._native`, or None with the `reason`. Numbers fall back to `tensors/reference/` (see
+`tensors/kernels.py`), the walk over GGUF strings to the functions here, since parsers must not load numpy, and the walk
+over pickles to the abstract machine. Both ways return the same results.
 
 `WEIGHBRIDGE_SIMD` chooses an instruction-set level (baseline, avx2, avx512) or `none` for no extension at all.
 """
@@ -57,36 +57,39 @@ _MOST: Final = (1 << 63) - 1  # more strings than any buffer contains: a count f
 
 
 def plain_pickle_end(data: Buffer, names: Buffer) -> tuple[int, list[tuple[str, int]]]:
-    """Where the pickle ends that `data` begins with, if it is whole, plain data and tensors alone, and read alike by
-    all; and the storages that it names, with their bytes. 0 of any other, and where there is no extension: the abstract
-    machine (`unpickle/machine.py`) says what it is. `names`: the table in native/pickles.hpp."""
+    """The end of the pickle at the beginning of `data`, and the storages that it names, with their bytes.
+
+    Returns 0 if the pickle isn't complete, if it has anything except plain data and tensors, if loaders may read it
+    differently, or without the extension; the abstract machine (`unpickle/machine.py`) then decides. `names`: the table
+    in native/pickles.hpp."""
     return native.plain_pickle_end(data, names) if native is not None else (0, [])
 
 
 def plain_safetensors(
     json: Buffer, types: Buffer, start: int, size: int, dtypes: tuple[Any, ...], entry: Callable[..., Value]
 ) -> tuple[dict[str, Value], dict[str, str]] | None:
-    """`entry(name, dtype, shape, offset, bytes)` of each tensor by name, in the order of their bytes, and the metadata,
-    of a safetensors header that is spelled as writers spell it and with which nothing is wrong or odd: data from byte
-    `start` on, `size` bytes of it. None of any other, and where there is no extension. `types`: the table in
-    native/headers.hpp; `dtypes`: the objects of its rows."""
+    """`entry(name, dtype, shape, offset, bytes)` of each tensor by name, in the order of their bytes, and the metadata
+    of a safetensors header. The file's data is `size` bytes from byte `start` on.
+
+    Returns None unless the header has the usual spelling and no problem or oddity, and without the extension. `types`:
+    the table in native/headers.hpp; `dtypes`: the objects of its rows."""
     return native.plain_safetensors(json, types, start, size, dtypes, entry) if native is not None else None
 
 
 def gguf_merges(json: Buffer, tokens: dict[str, int]) -> tuple[int, bytes] | None:
-    """How many merges an array in a tokenizer.json has, and their GGUF strings, if it is spelled as writers spell it
-    and all are of `tokens`. None of any other, and where there is no extension (or one from before this function)."""
+    """The number of merges in an array of a tokenizer.json, and their GGUF strings. None unless the array has the usual
+    spelling and all parts are `tokens`, and without the extension (or with an older one)."""
     walk = getattr(native, "gguf_merges", None)
     return walk(json, tokens) if walk is not None else None
 
 
 def distinct_strings(buffer: Buffer, count: int, width: int, big_endian: bool) -> bool:
-    """Whether a buffer begins with `count` whole strings, each other than the rest, and none empty or with a NUL."""
+    """Whether a buffer begins with `count` complete strings that all differ, and none is empty or has a NUL."""
     if (walk := getattr(native, "distinct_strings", None)) is not None:
         return bool(walk(buffer, 0, min(count, _MOST), width, big_endian))
     texts = read_strings(buffer, 0, count, width, big_endian)[0]
-    different = set(texts)
-    return len(different) == count and "" not in different and "\0" not in "".join(different)
+    distinct = set(texts)
+    return len(distinct) == count and "" not in distinct and "\0" not in "".join(distinct)
 
 
 def skip_strings(buffer: Buffer, at: int, count: int, width: int, big_endian: bool) -> tuple[int, int]:

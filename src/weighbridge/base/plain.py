@@ -1,4 +1,4 @@
-"""Values as JSON can hold them."""
+"""Values as JSON data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON can say it: dataclasses, structs and mappings become objects, other iterables arrays, enums their
+    """`value` as JSON data: dataclasses, structs and mappings become objects, other iterables arrays, enums their
     value, bytes hexadecimal, numbers that JSON lacks the strings `NaN`, `Infinity`, `-Infinity`."""
     if value is None or (isinstance(value, (bool, int, str)) and not isinstance(value, Enum)):
         return value

@@ -1,7 +1,7 @@
 """Plug-ins: objects that installed packages register under an entry-point group (`weighbridge.formats` ...).
 
-Nothing is searched or imported before `plugins` is called: call it only when the built-in tables have no answer.
-`importlib.metadata` takes some 30 ms, so it is imported only if a package that is installed may register something.
+Nothing is searched or imported before `plugins` is called. `importlib.metadata` takes some 30 ms, so it is imported
+only if an installed package may register something: that takes 2 ms to find out.
 """
 
 from __future__ import annotations
@@ -9,26 +9,63 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import ContextDecorator
 from functools import cache
-from types import MappingProxyType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.errors import PluginError, UnsupportedError, WeighbridgeError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 FORMATS: Final = "weighbridge.formats"
 PACKINGS: Final = "weighbridge.packings"
+BLOCK_TYPES: Final = "weighbridge.block_types"
 FAMILIES: Final = "weighbridge.families"
 PROVIDERS: Final = "weighbridge.providers"
+
+
+class guard(ContextDecorator):
+    """Runs code of `name` in `module`: in a `with`, or as a decorator of a function.
+
+    An unexpected exception of a plug-in becomes a PluginError that names it. Weighbridge's own modules aren't guarded:
+    there it is a bug of Weighbridge.
+    """
+
+    def __init__(self, name: str, module: str) -> None:
+        self.name, self.module = name, module
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        expected = error is None or isinstance(error, (WeighbridgeError, OSError, MemoryError))
+        if expected or not isinstance(error, Exception) or is_own(self.module):
+            return
+        raise failed(self.name, self.module, f"{type(error).__name__}: {error}") from error
+
+
+def is_own(module: str) -> bool:
+    """Whether a module is part of Weighbridge."""
+    return module.partition(".")[0] == "weighbridge"
+
+
+def failed(name: str, module: str, reason: str) -> PluginError:
+    package = module.partition(".")[0]
+    hint = f"update or uninstall the package that has the module {package}"
+    return PluginError(f"the plug-in {name!r} failed: {reason}", hint=hint)
 
 
 @cache
 def plugins(group: str, kind: type = object) -> Mapping[str, Any]:
     """The objects registered under `group`, by entry-point name, in the order of the names; each is a `kind`.
-    UnsupportedError names the plug-in that can't be loaded, that is something else, or that two packages register."""
-    if not _registered(group.encode()):
+
+    Raises UnsupportedError if a plug-in can't be loaded or isn't a `kind`, or if two packages register one name.
+    """
+    if not _may_register(group.encode()):
         return MappingProxyType({})
     from importlib.metadata import entry_points
 
@@ -36,51 +73,47 @@ def plugins(group: str, kind: type = object) -> Mapping[str, Any]:
     for entry in sorted(set(entry_points(group=group)), key=lambda entry: entry.name):
         if entry.name in loaded:
             raise _broken(entry, group, "two packages register this name")
-        loaded[entry.name] = _load(entry, group, kind)
+        try:
+            plugin = entry.load()
+        except Exception as error:  # foreign modules may raise anything on import
+            raise _broken(entry, group, f"{type(error).__name__}: {error}") from error
+        if not isinstance(plugin, kind):
+            raise _broken(entry, group, f"{entry.value} is a {type(plugin).__name__}, not a {kind.__name__}")
+        loaded[entry.name] = plugin
     return MappingProxyType(loaded)
 
 
 _INFO: Final = (".dist-info", "egg-info")  # `name.egg-info`, and `EGG-INFO` of a folder that is an egg
 
 
-def _registered(group: bytes) -> bool:
-    """Whether an installed package may register something under `group`: one names it, or lies where only
-    `importlib.metadata` can look, in an archive or behind an import hook."""
-    own = (finder for finder in sys.meta_path if hasattr(finder, "find_distributions"))
-    return any(getattr(finder, "__name__", "") != "PathFinder" for finder in own) or any(
-        _names(folder or ".", group) for folder in sys.path
+def _may_register(group: bytes) -> bool:
+    """Whether an installed package may register something under `group`: one mentions it, or can only be searched by
+    `importlib.metadata` (in an archive, or through an import hook)."""
+    finders = [finder for finder in sys.meta_path if hasattr(finder, "find_distributions")]
+    return any(getattr(finder, "__name__", "") != "PathFinder" for finder in finders) or any(
+        _mentions(folder or ".", group) for folder in sys.path
     )
 
 
-def _names(folder: str, group: bytes) -> bool:
+def _mentions(folder: str, group: bytes) -> bool:
+    """Whether the entry points of a package in `folder` mention `group`; also true for an archive."""
     try:
         packages = [entry.path for entry in os.scandir(folder) if entry.name.lower().endswith(_INFO)]
     except FileNotFoundError:
         return False
     except OSError:  # an archive
         return True
-    return any(group in _read(f"{package}/entry_points.txt") for package in packages)
+    for package in packages:
+        try:
+            with open(f"{package}/entry_points.txt", "rb") as file:
+                if group in file.read():
+                    return True
+        except OSError:
+            continue
+    return False
 
 
-def _read(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:
-        return b""
-
-
-def _load(entry: EntryPoint, group: str, kind: type) -> Any:
-    try:
-        loaded = entry.load()
-    except Exception as error:  # foreign modules may raise anything on import
-        raise _broken(entry, group, f"{type(error).__name__}: {error}") from error
-    if not isinstance(loaded, kind):
-        raise _broken(entry, group, f"{entry.value} is a {type(loaded).__name__}, not a {kind.__name__}")
-    return loaded
-
-
-def _broken(entry: EntryPoint, group: str, why: str) -> UnsupportedError:
+def _broken(entry: EntryPoint, group: str, reason: str) -> UnsupportedError:
     package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
     hint = f"update or uninstall the package {entry.dist.name}" if entry.dist else None
-    return UnsupportedError(f"plug-in {entry.name!r} of {group} ({package}) can't be used: {why}", hint=hint)
+    return UnsupportedError(f"plug-in {entry.name!r} of {group} ({package}) can't be used: {reason}", hint=hint)

@@ -1,4 +1,4 @@
-"""A tensor's shape and type without its data, and what follows from them: rows, atoms, bytes.
+"""A tensor's shape and type without its data, and the numbers derived from them: rows, atoms, bytes.
 
 A *row* is the last axis. A tensor of rank 0 or 1 has one atom a row. A tensor whose rows aren't whole atoms is *flat*:
 it is read by ranges of atoms (one a row, like rank 1) and can't take part in row moves. So rows * row_bytes == nbytes.
@@ -17,6 +17,21 @@ from weighbridge.base.errors import FormatError
 Shape = tuple[int, ...]
 
 
+def c_strides(shape: Shape) -> tuple[int, ...]:
+    """Strides of C order in elements. As in torch, an empty axis steps like one of length 1."""
+    strides, step = [], 1
+    for n in reversed(shape):
+        strides.append(step)
+        step *= max(n, 1)
+    return tuple(reversed(strides))
+
+
+def in_c_order(shape: Shape, strides: tuple[int, ...]) -> bool:
+    """Whether elements are in C order without gaps. The stride of an axis of length 1 doesn't matter."""
+    contiguous = zip(shape, strides, c_strides(shape), strict=True)
+    return 0 in shape or all(n == 1 or stride == c for n, stride, c in contiguous)
+
+
 def without_leading_ones(shape: Shape) -> Shape:
     """A shape as ggml compares it: leading dimensions of 1 don't count, the last one always does."""
     first = next((i for i, n in enumerate(shape[:-1]) if n != 1), max(len(shape) - 1, 0))
@@ -26,7 +41,7 @@ def without_leading_ones(shape: Shape) -> Shape:
 class Spec(msgspec.Struct, frozen=True, dict=True):
     """Logical `shape` (C order, as in safetensors and numpy; a GGUF's dims reversed) and `dtype`.
 
-    A Struct, with what follows from it kept in its dict: a large model has hundreds of thousands.
+    A Struct whose dict caches derived numbers: a large model has hundreds of thousands of specs.
     """
 
     shape: Shape
@@ -81,5 +96,5 @@ class Spec(msgspec.Struct, frozen=True, dict=True):
 
 @lru_cache(maxsize=1024)
 def spec_of(shape: Shape, dtype: DType) -> Spec:
-    """The spec that tensors of one shape and type share: a model of 100,000 tensors has a few dozen of them."""
+    """A spec that all tensors of one shape and type share: a model of 100,000 tensors has a few dozen."""
     return Spec(shape, dtype)

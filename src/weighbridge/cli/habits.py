@@ -1,18 +1,20 @@
-"""What people type out of habit from other tools, where it is no word of ours: the command that does what they mean."""
+"""Options and commands of other tools that people type out of habit, and the command line that does the same."""
 
 from __future__ import annotations
 
 import errno
+import os
 import re
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
 import click
 
-#: Command ("" for any) and option of another tool -> the command line that does it.
+#: Command ("" for any) and option of another tool -> the equivalent command line.
 OPTIONS: Final = MappingProxyType(
     {
-        ("convert", "--hf-path"): "wb convert SRC DST --to mlx -q",  # mlx_lm.convert
+        ("convert", "--hf-path"): "wb convert SRC DST --to mlx --q-bits 4",  # mlx_lm.convert
         ("convert", "--type"): "wb convert SRC DST.gguf --dtype q8_0, or wb quantize SRC DST.gguf Q4_K_M",
         ("convert", "--quantization"): "wb quantize SRC DST.gguf Q4_K_M",
         ("convert", "--remote"): "wb convert hf://ORG/NAME DST.gguf",  # convert_hf_to_gguf.py
@@ -24,20 +26,23 @@ OPTIONS: Final = MappingProxyType(
         ("quantize", "--quant"): "wb quantize SRC DST.gguf Q4_K_M",
         ("quantize", "--outtype"): "wb quantize SRC DST.gguf Q4_K_M",
         ("quantize", "--bits"): "wb quantize SRC DST.gguf --target-bpw 4.5",
-        ("fit", "--ngl"): "wb fit SRC --device 8GB, which says how many layers fit",
-        ("fit", "--n-gpu-layers"): "wb fit SRC --device 8GB, which says how many layers fit",
-        ("split", "--split"): "wb split SRC DST --max-size 4GB",  # llama-gguf-split
+        ("fit", "-c"): "wb fit SRC --context 32k",
+        ("fit", "--ngl"): "wb fit SRC --device 8GB shows how many layers fit",
+        ("fit", "--n-gpu-layers"): "wb fit SRC --device 8GB shows how many layers fit",
+        ("split", "--split"): "wb split SRC DST --max-shard-size 4GB",  # llama-gguf-split
         ("merge", "--merge"): "wb merge SRC DST",
         ("fetch", "--local-dir"): "wb fetch hf://ORG/NAME DIR",  # hf download
         ("", "--format"): "--json prints the answer as JSON",
         ("", "--output-format"): "--json prints the answer as JSON",
+        ("", "-y"): "--overwrite replaces an existing target",
+        ("", "--yes"): "--overwrite replaces an existing target",
         ("", "--no-color"): "--color never",
-        ("", "--trust-remote-code"): "leave it out: nothing in a model is ever run",
+        ("", "--trust-remote-code"): "leave it out: code of a model is never run",
         ("", "--token"): "set HF_TOKEN, or run hf auth login",
         ("", "--cache-dir"): "set HF_HUB_CACHE",
     }
 )
-#: A word that is no command -> the command line that does it.
+#: Unknown command -> the equivalent command line.
 WORDS: Final = MappingProxyType(
     {
         "run": "wb ship llama-server MODEL prints the command that runs it",
@@ -48,7 +53,7 @@ WORDS: Final = MappingProxyType(
         "import": "wb ship lmstudio MODEL",
         "export": "wb convert SRC DST --to gguf",
         "to-gguf": "wb convert SRC DST.gguf",
-        "gguf-split": "wb split SRC DST --max-size 4GB, or wb merge SRC DST",
+        "gguf-split": "wb split SRC DST --max-shard-size 4GB, or wb merge SRC DST",
         "dequantize": "wb convert SRC DST --dtype f16",
         "tensors": "wb inspect FILE --tensors",
         "header": "wb inspect FILE --metadata",
@@ -57,7 +62,7 @@ WORDS: Final = MappingProxyType(
         "tokenizer": "wb convert SRC DST.gguf --vocab-only",
         "lora": "wb convert BASE DST --lora ADAPTER",
         "clean": "wb du FOLDER, then wb dedupe FOLDER",
-        "rm": "wb du FOLDER shows what takes space; nothing here deletes models",
+        "rm": "wb du FOLDER shows disk usage; no command deletes models",
         "upgrade": "wb convert OLD.bin NEW.gguf",
     }
 )
@@ -66,7 +71,7 @@ _EXTRA_TYPE: Final = re.compile(r"\(((?:i?q|tq)\d\w*|f16|f32|bf16|mxfp4\w*)\)", 
 
 
 def advice(error: click.UsageError) -> str | None:
-    """The command line that does what a refused one means, if it is known."""
+    """Returns the command line equivalent to a refused one, if it is known."""
     command = error.ctx.command.name if error.ctx is not None else None
     if isinstance(error, click.NoSuchOption):
         name = error.option_name
@@ -76,8 +81,21 @@ def advice(error: click.UsageError) -> str | None:
     return None
 
 
+def explain_word(word: str, commands: Mapping[str, str]) -> str:
+    """Returns the error for an unknown command, which may be a file or a typo. `commands`: name or alias -> name."""
+    if os.path.exists(word) or "/" in word or "." in word:
+        return f"no command is called {word!r}. To look into that file: wb inspect {word}"
+    if word in WORDS:
+        return f"no command is called {word!r}: {WORDS[word]}"
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, commands, 1)
+    advice = f"Did you mean {commands[near[0]]!r}?" if near else "See wb --help."
+    return f"no command is called {word!r}. {advice}"
+
+
 def next_step(error: OSError) -> str | None:
-    """The address that a missing path probably means: a repository of the Hub."""
+    """Returns the hub address that a missing path probably means."""
     path = error.filename if isinstance(error.filename, str) else ""
     repository = _REPOSITORY.fullmatch(path)
     return f"a repository on the Hub is hf://{repository[1]}" if error.errno == errno.ENOENT and repository else None

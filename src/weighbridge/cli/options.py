@@ -1,22 +1,30 @@
-"""What several commands share: options and their sections in the help, the spelling of sizes, the form of examples."""
+"""Makes the options of the commands from the fields that declare them (`base/options.py`), with their sections in the
+help. Options that only commands have are declared here or in the command."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import Field
+from types import UnionType
+from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import click
 
+from weighbridge.base import options as declarations
 from weighbridge.base.errors import UsageError
-from weighbridge.cli.paths import PATH
-from weighbridge.cli.targets import TargetType
+from weighbridge.cli.values import KINDS
+from weighbridge.conversion.options import WriteOptions
+from weighbridge.models.model import SourceOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+# Sections that every help ends with.
+_LAST: Final = {"Source": 1, "Writing": 2, "Output": 3, "Global options": 4}
+
+
 class Option(click.Option):
-    """An option with a `section` in the help, and `aliases`: other tools' names for it, which the help doesn't show."""
+    """An option with a `section` in the help, and `aliases`: other tools' names, which the help doesn't show."""
 
     def __init__(self, *args: Any, section: str = "", aliases: tuple[str, ...] = (), **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -46,7 +54,7 @@ class Command(click.Command):
             if record is not None:
                 title = param.section if isinstance(param, Option) else "Global options"
                 sections.setdefault(title or "Options", []).append(record)
-        for title, records in sections.items():
+        for title, records in sorted(sections.items(), key=lambda row: _LAST.get(row[0], 0)):
             with formatter.section(title):
                 formatter.write_dl(records)
 
@@ -68,29 +76,47 @@ def applied(options: Iterable[Callable[[Any], Any]]) -> Callable[[Any], Any]:
     return decorate
 
 
-# Decimal unless an `i` says otherwise, as the reference tools read them: llama-gguf-split takes `5G` for 5 * 10^9,
-# transformers takes `5GB` for 5 * 10^9 and `5GiB` for 5 * 2^30.
-_UNITS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
-_SIZE: Final = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([kmgtp]?)(i?)(b?)\s*", re.IGNORECASE)
+def declared(kind: type, *names: str, **changed: Mapping[str, Any]) -> Callable[[Any], Any]:
+    """The options that a dataclass declares, or those of `names`. `changed`: settings of click by option.
+
+    None of them has a default, so that a command can tell which were given.
+    """
+    hints = get_type_hints(kind)
+    rows = {field.name: (field, row) for field, row in declarations.options_of(kind)}
+    return applied(
+        option(*_names(*rows[name]), **{**_settings(*rows[name], hints[name]), **changed.get(name, {})})
+        for name in names or rows
+    )
 
 
-def parse_size(text: str) -> int:
-    """A number of bytes as people write it: `5GB`, `5G` (5 * 10^9), `5GiB` (5 * 2^30), `1.5 MB`, `4096`."""
-    match = _SIZE.fullmatch(text)
-    number, unit, binary, _ = match.groups() if match else ("", "", "", "")
-    if not number or (binary and not unit):
-        raise UsageError(f"{text!r} is not a size", hint="write it like 5GB, 500M, 4GiB or 4096")
-    base = 1024 if binary else 1000
-    whole, _, part = number.partition(".")
-    # Exact in integers: 0.1 of a unit is not a binary fraction.
-    scale: int = base ** _UNITS[unit.lower()]
-    fraction: int = int(part or 0) * scale // 10 ** len(part)
-    return int(whole or 0) * scale + fraction
+def _names(field: Field[Any], row: declarations.Declaration) -> list[str]:
+    """How the command line spells an option: `--tokenizer/--no-tokenizer`."""
+    long = declarations.flag(field.name)
+    if field.type in ("bool", "bool | None") and field.default is not False:
+        long += f"/{declarations.flag(row.off or f'no_{field.name}')}"
+    return [*([f"-{row.letter}"] if row.letter else []), long, field.name]
 
 
-def size_option(*names: str, help: str, **settings: Any) -> Callable[[Any], Any]:
-    """An option whose value is a size."""
-    return option(*names, type=parse_size, metavar="SIZE", help=help, **settings)
+def _settings(field: Field[Any], row: declarations.Declaration, hint: Any) -> dict[str, Any]:
+    """The settings of click for a field."""
+    aliases = tuple(f"-{word}" if len(word) == 1 else declarations.flag(word) for word in row.aliases.split())
+    settings = {"help": row.help, "section": row.section, "aliases": aliases, "metavar": row.metavar, "default": None}
+    union = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    several = next((kind for kind in union if get_origin(kind) is Sequence), None)
+    kind = get_args(several)[0] if several else union[0]
+    bounds: dict[str, Any] = {"min": row.least, "max": row.most}
+    if kind is bool:
+        return settings | ({"is_flag": True} if field.default is False else {})
+    if row.kind:
+        value: Any = KINDS[row.kind]
+        settings["metavar"] = "SIZE" if row.kind == "size" else row.metavar
+    elif choices := row.choices or (get_args(kind) if get_origin(kind) is Literal else ()):
+        value = click.Choice(choices)
+    elif kind in (int, float) and (row.least is not None or row.most is not None):
+        value = click.IntRange(**bounds) if kind is int else click.FloatRange(**bounds, min_open=row.least == 0)
+    else:
+        value = get_args(kind) or kind
+    return settings | {"type": value, "multiple": several is not None and row.kind != "layers"}
 
 
 #: `--json`: the answer as JSON on standard output. The parameter is called `as_json`.
@@ -99,86 +125,23 @@ json_option: Final = option("--json", "as_json", is_flag=True, help="Print the a
 dry_run_option: Final = option(
     "--dry-run", is_flag=True, aliases=("-n",), help="Print the plan and write nothing.", section="Writing"
 )
-
-#: `-j N`: number of threads. None where not given: the library's own choice.
-jobs_option: Final = option(
-    "-j", "--jobs", type=click.IntRange(1, 1024), metavar="N", aliases=("-t", "--threads", "--nthread"),
-    help="Threads [all cores].", section="Writing",
-)  # fmt: skip
-
-overwrite_option: Final = option(
-    "--overwrite", is_flag=True, aliases=("-f", "--force", "-y", "--yes"), help="Replace an existing target.",
-    section="Writing",
-)  # fmt: skip
-
-replace_folder_option: Final = option(
-    "--replace-folder", is_flag=True, section="Writing",
-    help="Replace an existing folder even if it holds files that aren't written again; these are deleted.",
-)  # fmt: skip
-
-arch_file_option: Final = option(
-    "--arch-file", type=PATH, metavar="FILE.toml", section="Source",
-    help="Family table of your own for the model (docs/guide-families.md).",
-)  # fmt: skip
-
-#: How a source is opened: the fields of SourceOptions.
-source_options: Final = applied(
-    (
-        arch_file_option,
-        option(
-            "--allow-expand", is_flag=True, section="Source",
-            help="Also write a pickle's expanded views (stride 0), however large they become.",
-        ),
-    )
-)  # fmt: skip
-
-#: How anything is written: the fields of WriteOptions, and --dry-run.
-write_options: Final = applied(
-    (
-        overwrite_option,
-        replace_folder_option,
-        option(
-            "--resume", is_flag=True, section="Writing",
-            help="Keep finished work as DST.partial when interrupted; the next run with --resume continues from it.",
-        ),
-        option(
-            "--parents", is_flag=True, section="Writing",
-            help="Create missing parent folders of the target, more than one level deep.",
-        ),
-        jobs_option,
-        size_option("--max-memory", help="Memory limit, excluding the interpreter.", section="Writing"),
-        dry_run_option,
-        json_option,
-    )
-)  # fmt: skip
+arch_file_option: Final = declared(SourceOptions, "arch_file")
+jobs_option: Final = declared(WriteOptions, "jobs")
+overwrite_option: Final = declared(WriteOptions, "overwrite", overwrite={"default": False})
 
 
-def to_option(*others: str) -> Callable[[Any], Any]:
-    """`--to`: the target's format. `others`: words besides the formats that hold models."""
-    return option("--to", type=TargetType(*others), help="Format of the target [from DST's extension].",
-                  section="Target")  # fmt: skip
+def write_command(kind: type, **changed: Mapping[str, Any]) -> Callable[[Any], Any]:
+    """The options of a command that writes: those that a dataclass declares, --dry-run and --json."""
+    return applied((declared(kind, **changed), dry_run_option, json_option))
 
 
-def shard_options(
-    size: tuple[str, ...] = ("--max-shard-size",), tensors: tuple[str, ...] = ("--max-shard-tensors",)
-) -> Callable[[Any], Any]:
-    """Bounds on one file of the target, under the names that a command gives them."""
-    return applied(
-        (
-            size_option(
-                *size, "max_shard_size", aliases=("--split-max-size",), section="Target",
-                help="Maximum size of one file, such as 5GB.",
-            ),
-            option(
-                *tensors, "max_shard_tensors", type=click.IntRange(1), metavar="N", aliases=("--split-max-tensors",),
-                section="Target", help="Maximum number of tensors in one file.",
-            ),
-        )
-    )  # fmt: skip
+def given_only(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that were given. The others are None or empty."""
+    return {name: value for name, value in options.items() if value is not None and value != ()}
 
 
 def refuse_others(mode: str, given: Mapping[str, Any], hint: str | None = None) -> None:
-    """UsageError for the first of the options `given` (by flag) that has a value: none of them applies to `mode`."""
+    """Raises UsageError for the first of the options `given` (by flag) that has a value: none applies to `mode`."""
     for flag, value in given.items():
         if value:
             raise UsageError(f"{flag} doesn't apply to {mode}", hint=hint)

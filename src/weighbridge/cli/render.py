@@ -1,10 +1,10 @@
-"""The only file that knows a screen: text, tables, JSON, colours, progress. Everything that a command says goes through
-here; libraries never print.
+"""The output of commands: text, tables, JSON, colours, progress. Only this module writes to the terminal;
+libraries never print.
 
-Rules. (1) Answers go to standard output, everything else (notes, warnings, errors, progress) to standard error.
-(2) What is piped is plain: no colour, no truncation, no boxes. (3) Text from files is untrusted: it passes `clean`, so
-that a tensor's name can't move the cursor, recolour the terminal or reorder a line. (4) rich is imported only when a
-table is drawn on a terminal; so is json when JSON is asked for.
+Rules. (1) Answers go to standard output; notes, warnings, errors and progress go to standard error. (2) Piped output is
+plain: no colour, no truncation, no boxes. (3) Text from files is untrusted: it passes `clean`, so that a tensor's name
+can't move the cursor, recolour the terminal or reorder a line. (4) rich is imported only to draw a table on a terminal,
+and json only to print JSON.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 _RESET: Final = "\x1b[0m"
 _NEWLINE: Final = "\n"
 _GAP: Final = 2  # characters between the columns of a table
-_LEAST: Final = 24  # characters of a column that is broken; a narrower one stands on lines of its own
+_LEAST: Final = 24  # characters of a column with broken lines; a narrower column gets separate lines
 _SHORTEST: Final = 8
-_WORD: Final = 1000  # characters without a space that a screen shows
+_WORD: Final = 1000  # characters without a space that a terminal shows
 # Style names that commands use -> (ANSI codes, the same for rich).
 STYLES: Final = {
     "error": ("1;31", "bold red"),
@@ -43,8 +43,8 @@ STYLES: Final = {
 
 @dataclasses.dataclass(slots=True)
 class Screen:
-    """What the user asked for about output. One per process: a process has one screen. Set by the group's options.
-    `spooled`: the temporary file with standard input, which is shown as `-`."""
+    """The user's settings for output, one per process. The group's options set them. `spooled`: the temporary copy of
+    standard input, shown as `-`."""
 
     color: str = "auto"
     quiet: bool = False
@@ -57,12 +57,12 @@ SCREEN: Final = Screen()
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether a person reads `stream`."""
+    """Whether `stream` is a terminal that a person reads."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def colored(stream: TextIO) -> bool:
-    """Whether `stream` gets colours: `--color`, then NO_COLOR, then FORCE_COLOR / CLICOLOR_FORCE, then the terminal."""
+    """Whether to colour `stream`: `--color`, then NO_COLOR, then FORCE_COLOR / CLICOLOR_FORCE, then the terminal."""
     if SCREEN.color != "auto":
         return SCREEN.color == "always"
     if os.environ.get("NO_COLOR"):
@@ -80,79 +80,81 @@ class Styled(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A table's column; `right` for numbers."""
+    """A table's column; `right` for numbers. `drop`: the order in which columns are dropped if the terminal is too
+    narrow, 1 first; 0 is never dropped."""
 
     name: str
     right: bool = False
+    drop: int = 0
 
 
 def styled(text: str, style: str | None, stream: TextIO | None = None) -> str:
-    """`text` in a style, where the stream shows colours. The text must be clean already."""
+    """`text` in a style, if the stream shows colours. The text must be clean already."""
     if style is None or not text or not colored(stream or sys.stdout):
         return text
     return f"\x1b[{STYLES[style][0]}m{text}{_RESET}"
 
 
 def clean(text: str, keep: str = "") -> str:
-    """`text` with everything that isn't printable escaped: control characters, ANSI sequences, bidirectional
-    overrides, invisible characters, lone surrogates. `keep` lists characters to leave (a template's newlines)."""
+    """Escapes unprintable characters: control characters, ANSI sequences, bidirectional overrides, invisible
+    characters, lone surrogates. `keep` lists characters to leave (a template's newlines)."""
     text = renamed(text)
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or c in keep else _escape(ord(c)) for c in text)
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
 
 
 def renamed(text: str) -> str:
-    """`text` with `-` for the temporary file with standard input: nobody has named that file."""
+    """`text` with `-` for the temporary copy of standard input, which the user never named."""
     path = SCREEN.spooled
     return text.replace(f"file://{path}", "-").replace(path, "-") if path else text
 
 
-def _escape(code: int) -> str:
-    if code < 0x100:
-        return {9: "\\t", 10: "\\n", 13: "\\r"}.get(code, f"\\x{code:02x}")
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
 def shortened(text: str) -> str:
-    """`text` with words that no screen has room for cut, and their length: a name may have megabytes."""
+    """Cuts words that are too long for a terminal and adds their length: a name may have megabytes."""
     if len(text) <= _WORD:
         return text
-    return re.sub(rf"\S{{{_WORD},}}", lambda m: f"{m[0][: _WORD // 2]}... ({len(m[0]):,} characters)", text)
+    from weighbridge.base.words import plural  # late: --help starts without it
+
+    return re.sub(rf"\S{{{_WORD},}}", lambda m: f"{m[0][: _WORD // 2]}... ({plural(len(m[0]), 'character')})", text)
 
 
 def echo(text: str = "", style: str | None = None) -> None:
-    """One line of an answer. The caller has cleaned what comes from a file."""
+    """Prints a line of the answer. The caller has cleaned text from files."""
     text = shortened(renamed(text)) if is_terminal(sys.stdout) else renamed(text)
     sys.stdout.write(styled(text, style, sys.stdout) + "\n")
 
 
 def write_bytes(data: bytes | memoryview) -> None:
-    """Raw bytes of an answer (`wb get` into a pipe)."""
+    """Writes raw bytes of the answer (`wb get` into a pipe)."""
     sys.stdout.flush()
     sys.stdout.buffer.write(data)
 
 
 def note(text: str, style: str | None = None) -> None:
-    """One line beside the answer, on standard error; silent with `--quiet`."""
+    """Prints a line to standard error, unless `--quiet` is set."""
     if not SCREEN.quiet:
         sys.stderr.write(styled(shortened(renamed(text)), style, sys.stderr) + "\n")
 
 
 def warn(text: str) -> None:
-    """A warning, on standard error; silent with `--quiet`."""
+    """Prints a warning to standard error, unless `--quiet` is set."""
     note(f"{styled('warning:', 'warning', sys.stderr)} {text}")
 
 
+_SECRET: Final = re.compile(r"(?<=://)[^/\s@]*:[^/\s@]*@")
+
+
 def print_error(text: str, hint: str | None = None) -> None:
-    """An error and the next step. Shown with `--quiet` too."""
-    for label, style, words in (("error:", "error", text), ("  hint:", "info", hint)):
-        if words:
-            sys.stderr.write(f"{styled(label, style, sys.stderr)} {shortened(clean(words, keep=_NEWLINE))}\n")
+    """Prints an error and the next step, also with `--quiet`. Masks passwords in URLs."""
+    for label, style, line in (("error:", "error", text), ("  hint:", "info", hint)):
+        if line:
+            safe = clean(_SECRET.sub("***@", line), keep=_NEWLINE)
+            sys.stderr.write(f"{styled(label, style, sys.stderr)} {shortened(safe)}\n")
 
 
 def os_words(error: OSError) -> str:
-    """The operating system's own words, but for the commonest: what isn't there."""
+    """The operating system's message, except for a missing file."""
     return "no such file or folder" if error.errno == errno.ENOENT else error.strerror or str(error) or "OSError"
 
 
@@ -182,19 +184,14 @@ def human_count(n: int) -> str:
     return f"{n}" if not unit else f"{value:.3g}{unit}" if abs(value) < 999.5 else f"{value:.0f}{unit}"
 
 
-def plural(n: int, noun: str) -> str:
-    """`1 file`, `1,204 files`."""
-    return f"{n:,} {noun}" + ("" if n == 1 else "s")
-
-
 def shorten(names: Sequence[str], most: int = 3) -> str:
-    """`a, b, c and 4 more`; all of them with --verbose."""
+    """`a, b, c and 4 more`; lists all with --verbose."""
     shown = names if SCREEN.verbose else names[:most]
     return ", ".join(shown) + (f" and {len(names) - len(shown):,} more" if len(shown) < len(names) else "")
 
 
 def short_float(value: float) -> str:
-    """The fewest digits that mean the same number: of a value that came from an f32, those that an f32 needs."""
+    """The fewest digits that give the same number; for a value that is an f32, the same f32."""
     import struct
 
     try:
@@ -202,7 +199,7 @@ def short_float(value: float) -> str:
             texts = (f"{value:.{digits}g}" for digits in range(6, 10))
             short = next(t for t in texts if struct.pack("f", float(t)) == struct.pack("f", value))
             return min(repr(float(short)), repr(value), key=len)
-    except (OverflowError, StopIteration):  # a rounded text may lie beyond the largest f32
+    except (OverflowError, StopIteration):  # the rounded text may be larger than the largest f32
         pass
     return repr(value)
 
@@ -230,8 +227,9 @@ def _renamed_in(data: Any) -> Any:
 
 
 def emit_json(value: Any) -> None:
-    """The answer as one JSON document: compact when piped, indented on a terminal. What doesn't print is escaped, so
-    that no text of a file acts on a terminal; all but ASCII is where the stream's encoding needs it."""
+    """Prints the answer as one JSON document: compact when piped, indented on a terminal. Escapes unprintable
+    characters, so that no text from a file controls the terminal, and all but ASCII if the stream's encoding lacks
+    characters."""
     import json
 
     from weighbridge.base.plain import plain
@@ -262,20 +260,14 @@ def _cell(value: object) -> Styled:
 
 
 def table(columns: Sequence[str | Column], rows: Iterable[Sequence[Cell]], title: str | None = None) -> None:
-    """Rows under their columns. Cells are cleaned here. Plain aligned text when piped, drawn by rich on a terminal."""
+    """Prints rows under their columns; cleans the cells. Aligned plain text when piped, drawn by rich on a terminal."""
     heads = [c if isinstance(c, Column) else Column(c) for c in columns]
-    cells = [[_cell(v) for v in row] for row in rows]
+    lines = [[Styled(c.name, "head") for c in heads], *([_cell(v) for v in row] for row in rows)]
+    lines = lines if any(c.name for c in heads) else lines[1:]
     if title:
         echo(clean(title), "head")
     if is_terminal(sys.stdout):
-        _drawn(heads, cells)
-    else:
-        _aligned(heads, cells)
-
-
-def _aligned(heads: Sequence[Column], cells: Sequence[Sequence[Styled]]) -> None:
-    lines = [[Styled(c.name, "head") for c in heads] if any(c.name for c in heads) else [], *cells]
-    lines = [line for line in lines if line]
+        return _draw(heads, lines)
     widths = [max((len(line[i].text) for line in lines), default=0) for i in range(len(heads))]
     for line in lines:
         padded = (
@@ -283,39 +275,41 @@ def _aligned(heads: Sequence[Column], cells: Sequence[Sequence[Styled]]) -> None
             for c, w, h in zip(line, widths, heads, strict=True)
         )
         echo("  ".join(styled(text, style or None) for text, style in padded).rstrip())
+    return None
 
 
-def _drawn(heads: Sequence[Column], cells: Sequence[Sequence[Styled]]) -> None:
-    """The longest column is broken where the terminal is too narrow; where little is left for it beside the others, it
-    stands above them on lines of its own."""
+def _draw(heads: list[Column], lines: list[list[Styled]]) -> None:
+    """Draws a table. If the terminal is too narrow, drops columns that allow it, then breaks the lines of the widest
+    column. If little room is left for that one, its cells get separate lines above the other columns."""
     from rich.cells import cell_len
 
-    lines = [[Styled(c.name, "head") for c in heads] if any(c.name for c in heads) else [], *cells]
-    lines = [line for line in lines if line]
     widths = [max((cell_len(line[i].text) for line in lines), default=0) for i in range(len(heads))]
-    longest = max(range(len(heads)), key=widths.__getitem__)
-    wanted, there = widths[longest], width() - sum(widths) - _GAP * (len(heads) - 1)
-    if there >= 0:
-        _rows(heads, lines, widths)
-    elif wanted + there >= min(_LEAST, wanted):
-        _rows(heads, lines, [*widths[:longest], wanted + there, *widths[longest + 1 :]])
-    else:
-        _stacked(heads, lines, widths, longest)
-
-
-def _stacked(heads: Sequence[Column], lines: Sequence[Sequence[Styled]], widths: list[int], longest: int) -> None:
-    others = [i for i in range(len(heads)) if i != longest]
-    widths = [widths[i] for i in others]
+    kept = list(range(len(heads)))
+    for i in sorted((i for i, head in enumerate(heads) if head.drop), key=lambda i: heads[i].drop):
+        if sum(widths[k] for k in kept) + _GAP * (len(kept) - 1) <= width():
+            break
+        kept.remove(i)
+    heads, widths = [heads[i] for i in kept], [widths[i] for i in kept]
+    lines = [[line[i] for i in kept] for line in lines]
+    widest = max(range(len(heads)), key=widths.__getitem__)
+    spare = width() - sum(widths) - _GAP * (len(heads) - 1)
+    if spare >= 0:
+        return _rows(heads, lines, widths)
+    if widths[widest] + spare >= min(_LEAST, widths[widest]):
+        return _rows(heads, lines, [*widths[:widest], widths[widest] + spare, *widths[widest + 1 :]])
+    narrow = [i for i in range(len(heads)) if i != widest]
+    widths = [widths[i] for i in narrow]
     while len(widths) > 1 and (over := sum(widths) + _GAP * len(widths) - width()) > 0 and max(widths) > _SHORTEST:
-        widest = max(range(len(widths)), key=widths.__getitem__)
-        widths[widest] -= min(over, max(widths[widest] - sorted(widths)[-2], 1))
+        largest = max(range(len(widths)), key=widths.__getitem__)
+        widths[largest] -= min(over, max(widths[largest] - sorted(widths)[-2], 1))
     for line in lines:
-        _rows([heads[longest]], [[line[longest]]], [width()])
-        _rows([heads[i] for i in others], [[line[i] for i in others]], widths, indent=_GAP)
+        _rows([heads[widest]], [[line[widest]]], [width()])
+        _rows([heads[i] for i in narrow], [[line[i] for i in narrow]], widths, indent=_GAP)
+    return None
 
 
 def _rows(heads: Sequence[Column], lines: Sequence[Sequence[Styled]], widths: Sequence[int], indent: int = 0) -> None:
-    """Cells that are longer than their column is wide are broken, at spaces where they have some."""
+    """Breaks cells that are longer than their column, at spaces if possible."""
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
@@ -329,28 +323,25 @@ def _rows(heads: Sequence[Column], lines: Sequence[Sequence[Styled]], widths: Se
 
 
 def pairs(items: Iterable[tuple[str, object]], indent: int = 0) -> None:
-    """`label  value` lines, labels in one column. Pairs whose value is None are left out."""
+    """Prints `label  value` lines with the labels in one column, without the pairs whose value is None. On a terminal,
+    long values are wrapped."""
     shown = [(label, _cell(v)) for label, v in items if v is not None]
-    width = max((len(label) for label, _ in shown), default=0)
+    labels = max((len(label) for label, _ in shown), default=0)
+    used = indent + labels + 2
     for label, cell in shown:
-        name = styled(clean(label).ljust(width), "dim")
-        first, *more = _folded(cell.text, indent + width + 2)
-        echo(f"{' ' * indent}{name}  {styled(first, cell.style or None)}".rstrip())
-        for line in more:
-            echo(f"{' ' * (indent + width + 2)}{styled(line, cell.style or None)}")
+        lines = [cell.text]
+        if is_terminal(sys.stdout):
+            import textwrap
 
-
-def _folded(text: str, used: int) -> list[str]:
-    """The lines of a value on a terminal, beside the `used` columns of its label; one line where it is piped."""
-    if not is_terminal(sys.stdout):
-        return [text]
-    import textwrap
-
-    return textwrap.wrap(text, max(width() - used, 16), drop_whitespace=True) or [""]
+            lines = textwrap.wrap(cell.text, max(width() - used, 16), drop_whitespace=True) or [""]
+        name = styled(clean(label).ljust(labels), "dim")
+        echo(f"{' ' * indent}{name}  {styled(lines[0], cell.style or None)}".rstrip())
+        for line in lines[1:]:
+            echo(f"{' ' * used}{styled(line, cell.style or None)}")
 
 
 def console() -> Console:
-    """A rich console on standard output that obeys `--color`. Feed it `Text`, never markup made of a file's names."""
+    """A rich console on standard output that obeys `--color`. Pass it `Text`, never markup with names from a file."""
     from rich.console import Console
 
     color = colored(sys.stdout)
@@ -369,13 +360,14 @@ def width(default: int = 100) -> int:
 
 
 class Progress:
-    """A line with bar, rate and time left on standard error, while it lasts; nothing unless a person watches.
+    """A line with bar, rate and time left on standard error, if that is a terminal.
 
-    Hand it to the library as `progress(done, total, label)` (bytes). Use it in a `with`: the line is removed at the
-    end, also when an error ends the work."""
+    Pass it to the library as `progress(done, total, label)` (bytes). Use it in a `with`, which removes the line at the
+    end, also after an error."""
 
-    PERIOD: Final = 0.1  # seconds between two drawings
-    WINDOW: Final = 5.0  # seconds of which the rate is the mean
+    PERIOD: Final = 0.1  # seconds between two updates
+    WINDOW: Final = 5.0  # seconds over which the rate is averaged
+    CELLS: Final = 24  # width of the bar
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self.stream = stream or sys.stderr
@@ -391,31 +383,30 @@ class Progress:
             return
         self.drawn = now
         self.samples = [s for s in self.samples if now - s[0] <= self.WINDOW and s[1] <= done] + [(now, done)]
-        self._draw(self._line(done, total, label))
+        share = done / total if total else 1.0
+        full, empty = ("█", "░") if "utf" in (self.stream.encoding or "").lower() else ("#", ".")
+        filled = round(share * self.CELLS)
+        (t0, d0), (t1, d1) = self.samples[0], self.samples[-1]
+        rate = (d1 - d0) / (t1 - t0) if t1 > t0 else 0.0
+        parts = [full * filled + empty * (self.CELLS - filled), f"{share:4.0%}"]
+        parts += [f"{human_bytes(done)} of {human_bytes(total)}"]
+        parts += [f"{human_bytes(int(rate))}/s", f"{human_time((total - done) / rate)} left"] if rate else []
+        self._draw("  ".join([*parts, clean(label)]))
 
     def count(self, done: int, noun: str, label: str = "") -> None:
-        """Where the end is not known: how many there have been."""
+        """Shows the count of work without a known end."""
         now = time.monotonic()
         if self.active and now - self.drawn >= self.PERIOD:
             self.drawn = now
+            from weighbridge.base.words import plural
+
             self._draw(f"{plural(done, noun)}  {clean(label)}")
 
     def clear(self) -> None:
-        """Take the line away before something else is printed."""
+        """Removes the line before something else is printed."""
         if self.active and self.drawn:
             self.stream.write("\r\x1b[K")
             self.stream.flush()
-
-    def _rate(self) -> float:
-        (t0, d0), (t1, d1) = self.samples[0], self.samples[-1]
-        return (d1 - d0) / (t1 - t0) if t1 > t0 else 0.0
-
-    def _line(self, done: int, total: int, label: str) -> str:
-        share, rate = done / total if total else 1.0, self._rate()
-        left = f"{human_time((total - done) / rate)} left" if rate else ""
-        speed = f"{human_bytes(int(rate))}/s" if rate else ""
-        parts = [_bar(share, self.stream), f"{share:4.0%}", f"{human_bytes(done)} of {human_bytes(total)}", speed, left]
-        return "  ".join([p for p in parts if p] + [clean(label)])
 
     def _draw(self, line: str) -> None:
         columns = shutil.get_terminal_size((80, 24)).columns
@@ -427,9 +418,3 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         self.clear()
-
-
-def _bar(share: float, stream: TextIO, cells: int = 24) -> str:
-    full, empty = ("█", "░") if "utf" in (stream.encoding or "").lower() else ("#", ".")
-    filled = round(share * cells)
-    return full * filled + empty * (cells - filled)

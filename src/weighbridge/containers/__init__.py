@@ -5,13 +5,14 @@ recognises a file. The modules that read formats are imported on first use.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Final
 
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.plugins import FORMATS as GROUP
-from weighbridge.base.plugins import plugins
-from weighbridge.containers.format import Format
+from weighbridge.base.plugins import failed, plugins
+from weighbridge.containers.format import Format, Rank
 from weighbridge.containers.formats import READ, RECOGNISED
 
 __all__ = [
@@ -25,25 +26,29 @@ BUILT_IN: Final[Mapping[str, Format]] = MappingProxyType({f.name: f for f in (*R
 PICKLED: Final = frozenset(f.name for f in READ if f.pickles)
 
 
-def _by_suffix(formats: Iterable[Format]) -> dict[str, frozenset[str]]:
-    found: dict[str, set[str]] = {}
-    for f in formats:
-        for suffix in (*f.suffixes, *f.met_as):
-            found.setdefault(suffix, set()).add(f.name)
-    return {suffix: frozenset(names) for suffix, names in found.items()}
-
-
+_SUFFIXES: Final = dict.fromkeys(suffix for f in BUILT_IN.values() for suffix in (*f.suffixes, *f.met_as))
 #: Suffix -> the formats that files with it may have; other suffixes imply nothing.
-MISNAMED_UNLESS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(_by_suffix(BUILT_IN.values()))
+MISNAMED_UNLESS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
+    {s: frozenset(f.name for f in BUILT_IN.values() if s in (*f.suffixes, *f.met_as)) for s in _SUFFIXES}
+)
 
 
+@cache
 def plugged() -> Mapping[str, Format]:
     """The formats of plug-ins, by name. UnsupportedError names a plug-in that can't be used."""
-    formats = {f.name: f for f in plugins(GROUP, Format).values()}
-    for name in formats:
-        if name in BUILT_IN:
-            raise UnsupportedError(f"a plug-in registers a format {name!r}, which is built in", hint="uninstall it")
-    return formats
+    formats: dict[str, Format] = {}
+    taken = {word for f in BUILT_IN.values() for word in (f.name, f.target, *f.aliases)} - {""}
+    for format in plugins(GROUP, Format).values():
+        names = {format.name, format.target, *format.aliases} - {""}
+        if clash := sorted(names & taken):
+            raise UnsupportedError(f"a plug-in registers a format {clash[0]!r}, which exists already",
+                                   hint=f"uninstall the package that has the module {format.module}")  # fmt: skip
+        if any(recogniser.rank is Rank.FIRST for recogniser in format.recognisers):
+            raise failed(format.name, str(format.module), "only built-in formats have recognisers of rank FIRST")
+        format.check_functions()
+        formats[format.name] = format
+        taken |= names
+    return MappingProxyType(formats)
 
 
 def _tables() -> Iterator[Iterable[Format]]:
@@ -64,17 +69,17 @@ def find(name: str) -> Format | None:
 
 def titled(name: str) -> str:
     """The title of a format in messages; the name itself if it is unknown."""
-    found = find(name)
-    return found.title if found else name
+    format = find(name)
+    return format.title if format else name
 
 
 def reader(name: str) -> Format:
     """The format of this name, if it can be read. UnsupportedError otherwise."""
-    found = find(name)
-    if found is None or not found.readable:
-        known = ", ".join(f.name for f in every() if f.readable)
-        raise UnsupportedError(f"no reader for {name}", hint=f"formats that can be read: {known}")
-    return found
+    format = find(name)
+    if format is None or not format.readable:
+        readable = ", ".join(f.name for f in every() if f.readable)
+        raise UnsupportedError(f"no reader for {name}", hint=f"formats that can be read: {readable}")
+    return format
 
 
 def by_magic(head: bytes) -> Format | None:
@@ -85,9 +90,8 @@ def by_magic(head: bytes) -> Format | None:
 def by_suffix(suffix: str) -> Format | None:
     """The one readable format with this suffix among its own; None if there are several or none."""
     for formats in _tables() if suffix else ():
-        found = [f for f in formats if f.readable and suffix.lower() in f.suffixes]
-        if found:
-            return found[0] if len(found) == 1 else None
+        if candidates := [f for f in formats if f.readable and suffix.lower() in f.suffixes]:
+            return candidates[0] if len(candidates) == 1 else None
     return None
 
 
@@ -103,19 +107,12 @@ def model_suffixes() -> tuple[str, ...]:
 
 def target_of(suffix: str) -> str | None:
     """The target for files with this suffix, in any case; None if no writable format has it."""
-    suffix = suffix.lower()
-    for formats in _tables() if suffix else ():
-        for f in formats:
-            if f.target and suffix in f.suffixes:
-                return f.target
-    return None
+    tables = _tables() if suffix else ()
+    return next((f.target for formats in tables for f in formats if f.target and suffix.lower() in f.suffixes), None)
 
 
 def by_target(word: str) -> Format | None:
     """The format that `--to WORD` writes. WORD is its target or an alias, in any case."""
     word = word.lower().removeprefix(".")
-    for formats in _tables():
-        for f in formats:
-            if f.target and word in (f.target, *f.aliases):
-                return f
-    return None
+    every_format = (f for formats in _tables() for f in formats)
+    return next((f for f in every_format if f.target and word in (f.target, *f.aliases)), None)

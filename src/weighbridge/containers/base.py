@@ -1,16 +1,11 @@
-"""What the module of a format takes and returns. Containers never see tensors: they turn bytes into an `Index` and
-entries into a `Layout`, as pure functions over untrusted bytes.
-
-    parse(source)            -> Index        headers only; FormatError or an index, in time linear in the header
-    regions(source)          -> [Region]     every byte of the file, named: no gap, no overlap
-    layout(slots, metadata)  -> Layout       header bytes and the place of every tensor; nothing is written here
-
-A format is a row of `formats.py`.
+"""Arguments and results of the functions of formats (`format.py` lists the functions). Containers never see tensors:
+they turn bytes into an `Index` and entries into a `Layout`, as pure functions over untrusted bytes. A parser returns an
+index or raises a FormatError, in time linear in the header.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -19,7 +14,6 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from weighbridge.base.dtypes import DType
-from weighbridge.base.errors import FormatError
 from weighbridge.base.spec import Shape, Spec, spec_of
 from weighbridge.io.source import Source
 
@@ -45,10 +39,10 @@ class Stage(StrEnum):
 class Rule(NamedTuple):
     """A row of a format's table of rules. A finding's id is the format and the row's name: `npz/checksum`.
 
-    text      what is wrong with a file that breaks it
+    text      the problem of a file that breaks it
     hint      the next step
-    refused   GGUF: where llama.cpp refuses such a file
-    spec      safetensors: the README forbids what the reference accepts"""
+    refused   GGUF: the stage at which llama.cpp refuses such a file
+    spec      safetensors: the README forbids it, the reference accepts it"""
 
     severity: Severity
     text: str
@@ -72,10 +66,11 @@ class Finding:
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
     """One stored tensor: bytes [offset, offset + nbytes) of `files[file]` of its index, in C order, little-endian
-    unless the index says otherwise. (A Struct is made eight times faster than a dataclass; files have 100,000.)
+    unless the index has another byte order. (A Struct is created eight times faster than a dataclass; files have
+    100,000.)
 
-    With `strides` (in elements, none negative) it is a view that does not lie in C order: element (i, j ...) is the
-    i*strides[0] + j*strides[1] ... th of those bytes, which may be fewer or more than the tensor's own."""
+    With `strides` (in elements, not negative) it is a view in another order: element (i, j ...) is element
+    i*strides[0] + j*strides[1] ... of those bytes, which may be fewer or more than the tensor's size."""
 
     name: str
     dtype: DType
@@ -96,10 +91,10 @@ CAPPED: Final = "pickle.expanded"
 
 @dataclass(frozen=True)
 class Index:
-    """What a parser read: tensors in file order, metadata, the sources that hold the bytes.
+    """The result of a parser: tensors in file order, metadata, the sources of the bytes.
 
     `metadata` maps keys to Python values. GGUF arrays are lazy (`Sequence` objects that decode on access).
-    `findings` are oddities a parser met that do not stop it (duplicate names, non-zero padding ...).
+    `findings` are oddities that don't stop the parser (duplicate names, non-zero padding ...).
     """
 
     format: str
@@ -115,8 +110,8 @@ class Index:
 
     def whole(self) -> Index:
         """The same index, with the oversized views replaced."""
-        others = tuple(f for f in self.findings if f.rule != CAPPED)
-        return replace(self, entries=(*self.entries, *self.capped), capped=(), findings=others)
+        findings = tuple(f for f in self.findings if f.rule != CAPPED)
+        return replace(self, entries=(*self.entries, *self.capped), capped=(), findings=findings)
 
     @cached_property
     def by_name(self) -> Mapping[str, Entry]:
@@ -146,7 +141,7 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Bytes [start, end) of a file and what they mean. `kind` is a word of a small vocabulary (magic, version, count,
+    """Bytes [start, end) of a file and their meaning. `kind` is a word of a small vocabulary (magic, version, count,
     key, type, length, value, name, dims, offset, header, json, padding, tensor, checksum, unknown); `label` names the
     thing; `value` is its decoded content, short."""
 
@@ -168,9 +163,9 @@ class Slot:
 
 @dataclass(frozen=True)
 class Layout:
-    """A file to be written: fixed `pieces` (offset, bytes: headers, padding that isn't zero, trailers), tensor `slots`,
-    total `size`. Bytes in neither are zero. `fixups`, where a format stores checksums, gets `{slot name: crc32}` after
-    the data is written and returns more pieces."""
+    """A file to be written: fixed `pieces` (offset, bytes: headers, non-zero padding, trailers), tensor `slots`, total
+    `size`. All other bytes are zero. If the format stores checksums, `fixups` is called with `{slot name: crc32}` after
+    the data is written and returns further pieces."""
 
     format: str
     pieces: tuple[tuple[int, bytes], ...]
@@ -178,16 +173,3 @@ class Layout:
     size: int
     notes: tuple[str, ...] = ()  # notes for the caller (how many tensors are page-aligned ...)
     fixups: Callable[[Mapping[str, int]], Sequence[tuple[int, bytes]]] | None = None
-
-
-def check_regions(regions: Iterable[Region], size: int) -> list[Region]:
-    """The regions, if they cover [0, size) without gap or overlap; FormatError otherwise."""
-    out, at = [], 0
-    for r in regions:
-        if r.start != at or r.end < r.start:
-            raise FormatError("regions leave a gap or overlap", offset=at, expected=at, found=f"{r.start}..{r.end}")
-        out.append(r)
-        at = r.end
-    if at != size:
-        raise FormatError("regions don't cover the file", offset=at, expected=size, found=at)
-    return out

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from weighbridge.base.dtypes import NUMPY_OWN, TABLE
 from weighbridge.containers.archive.zip_records import STARTS
-from weighbridge.containers.format import Format, Magic, Promises
+from weighbridge.containers.format import Format, Magic, Rank, Recogniser
 
 #: The first bytes of a GGUF.
 GGUF_MAGIC: Final = b"GGUF"
@@ -19,77 +20,107 @@ _RETRY: Final = (
 )
 _EXTRACT: Final = "unpack it first"
 
+_GGML_TYPES: Final = frozenset(t.name for t in TABLE if t.ggml is not None)
+_SAFETENSORS_TYPES: Final = frozenset(t.name for t in TABLE if t.safetensors)
+_TORCH_TYPES: Final = frozenset(t.name for t in TABLE if t.torch)
+
+
+def _recogniser(function: str, rank: Rank, *, any_start: bool = False) -> Recogniser:
+    return Recogniser(f"weighbridge.containers.{function}", rank, any_start)
+
+
+# The recognisers, in the order in which they are asked. Several formats share one.
+_EMPTY: Final = (_recogniser("sniff.detect:empty", Rank.FIRST),)
+_GGUF: Final = (_recogniser("gguf.recognise:recognise", Rank.FIRST),)
+_GGML: Final = (_recogniser("ggml.recognise:recognise", Rank.FIRST),)
+_ZIP: Final = (_recogniser("sniff.archive:zip_members", Rank.MEMBERS),)
+_HDF5: Final = (_recogniser("sniff.detect:hdf5", Rank.MAGIC),)
+_COMPRESSED: Final = (_recogniser("sniff.detect:compressed", Rank.MAGIC),)
+_SAFETENSORS: Final = (_recogniser("sniff.detect:safetensors", Rank.HEADER),)
+_PROGRAM: Final = (_recogniser("sniff.archive:executable", Rank.PROGRAM),)
+_TAR: Final = (_recogniser("sniff.archive:tar", Rank.CHECKSUM),)
+_TEXT: Final = (_recogniser("sniff.text:text", Rank.TEXT),)
+_JSON: Final = (_recogniser("sniff.text:json", Rank.TEXT),)
+_PICKLE: Final = (_recogniser("sniff.binary:pickled", Rank.OPCODES),)
+_ANY_TEXT: Final = (_recogniser("sniff.text:plain", Rank.ANY_TEXT),)
+_PROTOBUF: Final = (_recogniser("sniff.binary:protobuf", Rank.FIELDS),)
+_IMATRIX: Final = (_recogniser("sniff.detect:imatrix_dat", Rank.LAST),)
+_LATE_ZIP: Final = (_recogniser("sniff.archive:prefixed_zip", Rank.LAST, any_start=True),)
+
 READ: Final = (
     Format("safetensors", "Safetensors", (".safetensors",), module="weighbridge.containers.safetensors.container",
-           target="safetensors", aliases=("st",), hub_name="model.safetensors", promises=Promises(ordered=False),
-           dense_end=True),
+           target="safetensors", aliases=("st",), dtypes=_SAFETENSORS_TYPES, hub_name="model.safetensors",
+           dense_end=True, recognisers=_SAFETENSORS),
     Format("gguf", "GGUF", (".gguf",), magics=(Magic(0, GGUF_MAGIC, "GGUF magic"),),
-           module="weighbridge.containers.gguf.container", target="gguf", promises=Promises(alignment=32),
-           dense_end=True, parsed_to_identify=True),
+           module="weighbridge.containers.gguf.container", target="gguf", dtypes=_GGML_TYPES, dense_end=True,
+           parsed_to_identify=True, recognisers=_GGUF),
     Format("npz", "NumPy archive", (".npz",), (".zip",), module="weighbridge.containers.numpy.npz", target="npz",
-           aliases=("numpy",), promises=Promises(alignment=64, sequential=False)),
+           aliases=("numpy",), dtypes=NUMPY_OWN, recognisers=_ZIP),
     Format("npy", "NumPy array", (".npy",), magics=(Magic(0, b"\x93NUMPY", "NUMPY magic"),),
-           module="weighbridge.containers.numpy.npy", target="npy", promises=Promises(alignment=64), dense_end=True,
-           parsed_to_identify=True),
+           module="weighbridge.containers.numpy.npy", target="npy", dtypes=NUMPY_OWN,
+           dense_end=True, parsed_to_identify=True),
     Format("torch-zip", "PyTorch checkpoint", _TORCH, (".zip",), module="weighbridge.containers.torch.zip",
-           target="torch", aliases=("pytorch", "pt", "pth", "bin"), hub_name=_TORCH_FILE, pickles=True,
-           promises=Promises(alignment=64, sequential=False), dense_end=True),
+           target="torch", aliases=("pytorch", "pt", "pth", "bin"), dtypes=_TORCH_TYPES, hub_name=_TORCH_FILE,
+           pickles=True, dense_end=True, recognisers=_ZIP),
     Format("torch-legacy", "PyTorch checkpoint (before 1.6)", _TORCH, (".pkl",),
            module="weighbridge.containers.torch.legacy", rewritten_as="torch", hub_name=_TORCH_FILE, pickles=True,
-           parsed_to_identify=True),
+           parsed_to_identify=True, recognisers=_PICKLE),
     Format("torch-tar", "PyTorch checkpoint (0.1, tar)", _TORCH, (".tar",),
-           module="weighbridge.containers.torch.tar", pickles=True, parsed_to_identify=True),
+           module="weighbridge.containers.torch.tar", pickles=True, parsed_to_identify=True, recognisers=_TAR),
     Format("torchscript", "TorchScript program", _TORCH, (".zip",), module="weighbridge.containers.torch.zip",
-           pickles=True),
+           pickles=True, recognisers=_ZIP),
     Format("pickle", "Python pickle", (".pkl", ".pickle"), _TORCH, module="weighbridge.containers.torch.bare_pickle",
-           pickles=True),
-    Format("ggml", "GGML-family file (before GGUF)", (), (".bin",), module="weighbridge.containers.ggml.container",
+           pickles=True, recognisers=_PICKLE),
+    Format("ggml", "ggml file", (), (".bin",), (Magic(2, b"gg"),), module="weighbridge.containers.ggml.container",
            parsed_to_identify=True,
-           advice="a llama: wb convert FILE new.gguf; others: wb convert FILE new.safetensors"),
+           advice="a llama: wb convert FILE new.gguf; others: wb convert FILE new.safetensors; "
+           "whisper.cpp's models run there unchanged", recognisers=_GGML),
     Format("llamafile", "llamafile", (".llamafile",), (".exe",), module="weighbridge.containers.gguf.llamafile",
-           rewritten_as="gguf"),
+           rewritten_as="gguf", recognisers=_PROGRAM),
 )  # fmt: skip
 
 _POINTER_FORMATS: Final = (
-    Format("git-lfs-pointer", "Git LFS pointer", advice=_FETCH),
-    Format("git-annex-pointer", "git-annex pointer", advice=_ANNEX),
-    Format("xet-pointer", "Xet pointer", advice=_XET),
+    Format("git-lfs-pointer", "Git LFS pointer", advice=_FETCH, recognisers=_TEXT),
+    Format("git-annex-pointer", "git-annex pointer", advice=_ANNEX, recognisers=_TEXT),
+    Format("xet-pointer", "Xet pointer", advice=_XET, recognisers=_TEXT),
 )
-#: Text that stands for a file which is stored elsewhere.
+#: Small texts in place of a file that is stored elsewhere.
 POINTERS: Final = frozenset(row.name for row in _POINTER_FORMATS)
 
 RECOGNISED: Final = (
-    Format("torchserve", "TorchServe archive"),
+    Format("torchserve", "TorchServe archive", recognisers=_ZIP),
     Format("imatrix-dat", "importance matrix (legacy .dat)",
-           advice="wb inspect FILE shows it, wb quantize --imatrix FILE uses it"),
-    Format("onnx", "ONNX model", (".onnx",), (".bin",)),
-    Format("hdf5", "HDF5 file", (".h5", ".hdf5"), (".keras",), (Magic(0, b"\x89HDF\r\n\x1a\n", "HDF5 signature"),)),
-    Format("keras", "Keras model", (".keras",), (".zip",)),
-    Format("tf-savedmodel", "TensorFlow SavedModel", (), (".ckpt",)),
-    Format("tf-hub", "TensorFlow Hub archive", (), (".tar",)),
+           advice="wb inspect FILE shows it, wb quantize --imatrix FILE uses it", recognisers=_IMATRIX),
+    Format("onnx", "ONNX model", (".onnx",), (".bin",), recognisers=_PROTOBUF),
+    Format("hdf5", "HDF5 file", (".h5", ".hdf5"), (".keras",), (Magic(0, b"\x89HDF\r\n\x1a\n", "HDF5 signature"),),
+           recognisers=_HDF5),
+    Format("keras", "Keras model", (".keras",), (".zip",), recognisers=_ZIP),
+    Format("tf-savedmodel", "TensorFlow SavedModel", (), (".ckpt",), recognisers=_PROTOBUF),
+    Format("tf-hub", "TensorFlow Hub archive", (), (".tar",), recognisers=_TAR),
     Format("tflite", "TensorFlow Lite model", (".tflite",), (),
            (Magic(4, b"TFL3", "TFL3 at byte 4 (FlatBuffers file identifier of TensorFlow Lite)"),)),
     Format("executorch", "ExecuTorch program", (".pte",), (),
            (Magic(4, b"ET12", "ET12 at byte 4 (FlatBuffers file identifier of ExecuTorch)"),)),
-    Format("coreml", "Core ML model", (".mlmodel",)),
-    Format("nemo", "NeMo archive", (".nemo",), (".gz", ".tar")),
-    Format("sentencepiece", "SentencePiece model", (".model",)),
-    Format("tiktoken", "tiktoken vocabulary", (), (".model",)),
+    Format("coreml", "Core ML model", (".mlmodel",), recognisers=(*_ZIP, *_PROTOBUF)),
+    Format("nemo", "NeMo archive", (".nemo",), (".gz", ".tar"), recognisers=(*_ZIP, *_TAR, *_COMPRESSED)),
+    Format("sentencepiece", "SentencePiece model", (".model",), recognisers=_PROTOBUF),
+    Format("tiktoken", "tiktoken vocabulary", (), (".model",), recognisers=_TEXT),
     *_POINTER_FORMATS,
-    Format("html", "HTML page", advice=_RETRY),
-    Format("error-text", "error message of a server", advice=_RETRY),
-    Format("json", "JSON file", (".json",), (".model",)),
-    Format("xml", "XML document"),
-    Format("modelfile", "Ollama Modelfile"),
-    Format("text", "text file", (), (".bin",)),
-    Format("executable", "executable program"),
-    Format("zip", "zip archive", (".zip",), magics=tuple(Magic(0, sign, "zip signature") for sign in STARTS)),
-    Format("tar", "tar archive", (".tar",), (".nemo",), advice=_EXTRACT),
+    Format("html", "HTML page", advice=_RETRY, recognisers=_TEXT),
+    Format("error-text", "error message of a server", advice=_RETRY, recognisers=_TEXT),
+    Format("json", "JSON file", (".json",), (".model",), recognisers=_JSON),
+    Format("xml", "XML document", recognisers=_TEXT),
+    Format("modelfile", "Ollama Modelfile", recognisers=_TEXT),
+    Format("text", "text file", (), (".bin",), recognisers=_ANY_TEXT),
+    Format("executable", "executable program", recognisers=_PROGRAM),
+    Format("zip", "zip archive", (".zip",), magics=tuple(Magic(0, sign, "zip signature") for sign in STARTS),
+           recognisers=(*_ZIP, *_LATE_ZIP)),
+    Format("tar", "tar archive", (".tar",), (".nemo",), advice=_EXTRACT, recognisers=_TAR),
     Format("7z", "7-Zip archive", (".7z",), (), (Magic(0, b"7z\xbc\xaf\x27\x1c", "7z signature"),), advice=_EXTRACT),
     Format("rar", "RAR archive", (), (), (Magic(0, b"Rar!\x1a\x07", "RAR signature"),), advice=_EXTRACT),
-    Format("gzip", "gzip stream", (".gz",), (".pkl",), advice=_EXTRACT),
-    Format("xz", "xz stream", (), (".pkl",), advice=_EXTRACT),
-    Format("bz2", "bzip2 stream", (), (".pkl",), advice=_EXTRACT),
+    Format("gzip", "gzip stream", (".gz",), (".pkl",), advice=_EXTRACT, recognisers=_COMPRESSED),
+    Format("xz", "xz stream", (), (".pkl",), advice=_EXTRACT, recognisers=_COMPRESSED),
+    Format("bz2", "bzip2 stream", (), (".pkl",), advice=_EXTRACT, recognisers=_COMPRESSED),
     Format("zstd", "Zstandard stream", (), (), (Magic(0, b"\x28\xb5\x2f\xfd", "zstd signature"),), advice=_EXTRACT),
     Format("lz4", "LZ4 stream", (), (".pkl",), (Magic(0, b"\x04\x22\x4d\x18", "lz4 signature"),), advice=_EXTRACT),
     Format("sqlite", "SQLite database", magics=(Magic(0, b"SQLite format 3\0", "SQLite magic"),)),
@@ -98,8 +129,9 @@ RECOGNISED: Final = (
     Format("pdf", "PDF document", magics=(Magic(0, b"%PDF-", "PDF magic"),)),
     Format("image", "image", magics=(Magic(0, b"\x89PNG\r\n\x1a\n", "PNG signature", "png"),
                                      Magic(0, b"\xff\xd8\xff", "JPEG signature", "jpeg"))),
-    Format("empty", "empty file", advice="nothing was written: download it again"),
+    Format("empty", "empty file", advice="nothing was written: download it again", recognisers=_EMPTY),
     Format("zeros", "file of zero bytes",
-           advice="space was reserved but nothing written: the download never started or was interrupted"),
+           advice="space was reserved but nothing written: the download never started or was interrupted",
+           recognisers=_EMPTY),
     Format("unknown", "unknown file", (), (".bin", ".ckpt", ".pkl")),
 )  # fmt: skip

@@ -1,5 +1,5 @@
-"""Names of the files of a numbered set: `model-00002-of-00003.safetensors`. (`gguf_split` has llama.cpp's own, stricter
-form of it.)"""
+"""Names of the files of a numbered set: `model-00002-of-00003.safetensors`. (llama.cpp's stricter form is in
+`gguf/split.py`.)"""
 
 from __future__ import annotations
 
@@ -46,6 +46,6 @@ def numbered(name: str) -> Numbered | None:
 def sets(names: Iterable[str]) -> dict[str, list[Numbered]]:
     """The numbered files among `names`, by their set."""
     out: dict[str, list[Numbered]] = {}
-    for one in filter(None, map(numbered, names)):
-        out.setdefault(one.set, []).append(one)
+    for name in filter(None, map(numbered, names)):
+        out.setdefault(name.set, []).append(name)
     return out

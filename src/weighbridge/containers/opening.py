@@ -1,4 +1,4 @@
-"""Which format reads a file."""
+"""Chooses the format that reads a file."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ def format_of(source: Source) -> Format:
         return BUILT_IN["safetensors"]
     from weighbridge.containers.sniff.detect import sniff
 
-    found = sniff(source)
-    named = by_suffix(f".{source.name.rpartition('.')[2]}") if found.format == "unknown" else None
+    identity = sniff(source)
+    named = by_suffix(f".{source.name.rpartition('.')[2]}") if identity.format == "unknown" else None
     if named:
         return named  # its parser reports the place of the problem
-    if not found.readable:
-        raise UnsupportedError(f"{source.name}: {found.title}, which this version doesn't read", hint=found.advice)
-    return reader(found.format)
+    if not identity.readable:
+        raise UnsupportedError(f"{source.name}: {identity.title}, which this version doesn't read",
+                               hint=identity.advice)  # fmt: skip
+    return reader(identity.format)
 
 
 def parse(source: Source) -> Index:

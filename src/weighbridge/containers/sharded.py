@@ -2,10 +2,10 @@
 
     {"metadata": {"total_size": 16060522496}, "weight_map": {"lm_head.weight": "model-00004-of-00004.safetensors", ...}}
 
-Nothing is opened here: callers give the shards' indexes, and the names that lie in the folder. A shard's name comes
-from an untrusted file and becomes a path, so it must be a plain file name. `check` gives everything that is wrong with
-a set at once; `merge` makes one index of several and raises where a tensor would be missing or ambiguous. Index
-files are written as huggingface_hub writes them, and shards are cut by its greedy rule.
+Nothing is opened here: callers pass the shards' indexes, and the names of all files in the folder. A shard's name comes
+from an untrusted file and becomes a path, so it must be a plain file name. `check` returns all problems of a set at
+once; `merge` joins several indexes and raises if a tensor is missing or ambiguous. Index files are written as
+huggingface_hub writes them, and shards are cut by its greedy rule.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -26,10 +26,11 @@ import msgspec
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import INDEX_JSON, SHARDS
 from weighbridge.base.spec import Spec
+from weighbridge.base.words import plural
 from weighbridge.containers.base import Entry, Finding, Index, Rule, Severity
 from weighbridge.containers.numbered import numbered, sets
 from weighbridge.containers.safetensors import container as safetensors
-from weighbridge.containers.safetensors.json_scan import JsonObject, Scanner, Value, kind
+from weighbridge.containers.safetensors.json_scan import JsonObject, Scanner, kind
 from weighbridge.io.source import Source
 
 INDEX_SUFFIX: Final = ".index.json"
@@ -40,19 +41,19 @@ _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
 RULES: Final = MappingProxyType(
     {
         "repeated-name": Rule(_W, "tensor listed twice in the index; the last one counts"),
-        "missing-shard": Rule(_E, "shard that the index names isn't there"),
+        "missing-shard": Rule(_E, "shard in the index doesn't exist"),
         "missing-tensor": Rule(_E, "tensor that the index lists is in no shard"),
-        "misplaced-tensor": Rule(_E, "tensor in another shard than the index says"),
+        "misplaced-tensor": Rule(_E, "tensor in another shard than the one in the index"),
         "ambiguous-tensor": Rule(_E, "tensor in several shards, and the index lists none"),
-        "repeated-tensor": Rule(_W, "tensor in several shards; the index says which counts"),
+        "repeated-tensor": Rule(_W, "tensor in several shards; the index decides which counts"),
         "unlisted-tensor": Rule(_W, "tensor that the index doesn't list"),
         "alias": Rule(_I, "listed tensor that is stored once, under another name"),
         "numbering": Rule(_W, "the shards' numbers have gaps or exceed their count"),
         "mixed-sets": Rule(_W, "the index names shards of several sets"),
         "stray-shard": Rule(_W, "file named like a shard of the set, which the index doesn't name"),
-        "stray-file": Rule(_W, "second copy of the weights beside the shards"),
-        "total-size": Rule(_W, "total_size is the sum of nothing in the set"),
-        "other-total": Rule(_I, "total_size counts something else than the tensors' bytes"),
+        "stray-file": Rule(_W, "second copy of the weights next to the shards"),
+        "total-size": Rule(_W, "total_size matches no sum of the set"),
+        "other-total": Rule(_I, "total_size isn't the sum of the tensors' bytes"),
         "no-total-size": Rule(_I, "index without total_size"),
     }
 )
@@ -93,23 +94,21 @@ def parse_index(source: Source) -> ShardIndex:
     except UnicodeDecodeError as error:
         raise FormatError("not UTF-8", path=source.name, offset=error.start) from None
     top = Scanner(raw, path=source.name).document()
-    outer = _object(top, "the index", source.name)
-    metadata = outer.get("metadata")
-    weights = outer.get("weight_map")
-    pairs = weights if isinstance(weights, JsonObject) else None
-    if pairs is None:
-        what = "nothing" if weights is None else kind(weights)
-        raise FormatError("no weight_map", path=source.name, field="weight_map", expected="an object", found=what)
+    if not isinstance(top, JsonObject):
+        raise FormatError("the index is not a JSON object", path=source.name, expected="an object", found=kind(top))
+    metadata, pairs = top.last().get("metadata"), top.last().get("weight_map")
+    if not isinstance(pairs, JsonObject):
+        raise FormatError("no weight_map", path=source.name, field="weight_map", expected="an object",
+                          found="nothing" if pairs is None else kind(pairs))  # fmt: skip
     weight_map = {p.key: shard_name(p.value, p.key, source.name) for p in pairs}
     if len(set(weight_map.values())) > SHARDS:
         raise FormatError("too many shards", path=source.name, expected=f"<= {SHARDS}")
     counts = Counter(p.key for p in pairs) if len(weight_map) != len(pairs) else {}
-    repeated = [name for name, count in counts.items() if count > 1]
     finder = _Finder(source.name)
-    for name in repeated:
+    for name in (name for name, count in counts.items() if count > 1):
         finder.add("repeated-name", "the index lists this tensor more than once; the last one counts", name)
     plain = _plain(metadata) if isinstance(metadata, JsonObject) else {}
-    return ShardIndex(source.name, MappingProxyType(weight_map), MappingProxyType(plain), tuple(finder.found))
+    return ShardIndex(source.name, MappingProxyType(weight_map), MappingProxyType(plain), tuple(finder.findings))
 
 
 class _PlainIndex(msgspec.Struct):
@@ -123,8 +122,8 @@ _PLAIN_INDEX: Final = msgspec.json.Decoder(_PlainIndex)
 
 
 def _parse_plain(raw: bytes, path: str) -> ShardIndex | None:
-    """An index as every writer makes it, 20 times as fast; None for others, also where a name is listed twice: each key
-    then has one `":`, unless a text has escapes."""
+    """An index in the usual spelling, 20 times as fast; None for others, and if a name is listed twice: every key has
+    one `":`, unless a text has escapes."""
     try:
         index = _PLAIN_INDEX.decode(raw)
     except ValueError:  # msgspec's errors, and bad UTF-8
@@ -140,12 +139,6 @@ def _is_plain_name(name: str) -> bool:
     return name not in ("", ".", "..") and not _UNSAFE.search(name) and name.isprintable()
 
 
-def _object(value: Value, what: str, path: str) -> dict[str, Value]:
-    if not isinstance(value, JsonObject):
-        raise FormatError(f"{what} is not a JSON object", path=path, expected="an object", found=kind(value))
-    return value.last()
-
-
 def _plain(value: JsonObject) -> dict[str, Any]:
     """As dicts and lists all the way down (the scanner bounds the depth)."""
 
@@ -159,15 +152,12 @@ def _plain(value: JsonObject) -> dict[str, Any]:
 
 def shard_name(value: object, tensor: str, path: str) -> str:
     """`value` if it is a plain file name, which can't leave its folder on any system. FormatError otherwise."""
+    field = f"weight_map[{tensor!r}]"
     if not isinstance(value, str):
-        raise FormatError(
-            "a shard's name is not a string", path=path, field=f"weight_map[{tensor!r}]", found=repr(value)
-        )
+        raise FormatError("a shard's name is not a string", path=path, field=field, found=repr(value))
     if not _is_plain_name(value):
-        raise FormatError(
-            "a shard's name is not a plain file name", path=path, field=f"weight_map[{tensor!r}]", found=repr(value),
-            hint="shards must be in the folder of their index",
-        )  # fmt: skip
+        raise FormatError("a shard's name is not a plain file name", path=path, field=field, found=repr(value),
+                          hint="shards must be in the folder of their index")  # fmt: skip
     return value
 
 
@@ -175,9 +165,9 @@ def shard_name(value: object, tensor: str, path: str) -> str:
 
 
 def merge(indexes: Sequence[Index], index: ShardIndex | None = None) -> Index:
-    """Several files' indexes as one: entries in file order with their file's number, and all metadata (the first
-    file with a key wins). FormatError if the set lacks a tensor that `index` lists, or if a tensor is in several
-    files and `index` doesn't decide between them."""
+    """Joins several files' indexes: entries in file order with their file's number, and all metadata (the first file
+    with a key wins). FormatError if the set lacks a tensor that `index` lists, or if a tensor is in several files and
+    `index` doesn't decide between them."""
     if not indexes:
         raise UsageError("a set of no files")
     shards = {_basename(i): i for i in indexes}
@@ -186,37 +176,26 @@ def merge(indexes: Sequence[Index], index: ShardIndex | None = None) -> Index:
     raise_first(findings)
     entries: list[Entry] = []
     files: list[Source] = []
-    for one in indexes:
-        at = len(files)
-        counting = one.entries if index is None or agrees else _counting(one, index)
+    for shard in indexes:
+        at, counting = len(files), shard.entries
+        if index is not None and not agrees:  # leave out tensors whose copy in another file counts
+            name = _basename(shard)
+            counting = tuple(e for e in counting if index.weight_map.get(e.name, name) == name)
         entries += [Entry(e.name, e.dtype, e.shape, e.offset, e.nbytes, at + e.file, e.strides) for e in counting]
-        files += one.files
-    if not agrees:
-        _check_unique(entries, files)
+        files += shard.files
+    if not agrees and len({e.name for e in entries}) != len(entries):
+        first = {e.name: e for e in reversed(entries)}
+        twice = next(e for e in entries if first[e.name] is not e)
+        raise FormatError(f"tensor {twice.name!r} is in two files, and no index decides between them",
+                          path=files[twice.file].name)  # fmt: skip
     return replace(
         indexes[0],
         files=tuple(files),
         entries=tuple(entries),
-        metadata=MappingProxyType({k: v for one in reversed(indexes) for k, v in one.metadata.items()}),
-        data_start=tuple(start for one in indexes for start in one.data_start),
-        findings=(*(f for one in indexes for f in one.findings), *findings),
+        metadata=MappingProxyType({k: v for shard in reversed(indexes) for k, v in shard.metadata.items()}),
+        data_start=tuple(start for shard in indexes for start in shard.data_start),
+        findings=(*(f for shard in indexes for f in shard.findings), *findings),
     )
-
-
-def _counting(one: Index, index: ShardIndex) -> Iterable[Entry]:
-    """The tensors of a file but those of which the index says that another file's copy counts."""
-    name, where = _basename(one), index.weight_map.get
-    return [e for e in one.entries if where(e.name, name) == name]
-
-
-def _check_unique(entries: Sequence[Entry], files: Sequence[Source]) -> None:
-    """FormatError for a tensor that is there twice."""
-    if len({e.name for e in entries}) == len(entries):
-        return
-    first = {e.name: e for e in reversed(entries)}
-    twice = next(e for e in entries if first[e.name] is not e)
-    words = f"tensor {twice.name!r} is in two files, and no index says which counts"
-    raise FormatError(words, path=files[twice.file].name)
 
 
 def _basename(index: Index) -> str:
@@ -237,15 +216,15 @@ def raise_first(findings: Iterable[Finding]) -> None:
 class _Finder:
     def __init__(self, path: str) -> None:
         self.path = path
-        self.found: list[Finding] = []
+        self.findings: list[Finding] = []
 
     def add(self, rule: str, message: str, tensor: str | None = None, hint: str | None = None) -> None:
-        self.found.append(Finding(f"sharded/{rule}", RULES[rule].severity, message, self.path, None, tensor, hint))
+        self.findings.append(Finding(f"sharded/{rule}", RULES[rule].severity, message, self.path, None, tensor, hint))
 
 
 def check(index: ShardIndex, shards: Mapping[str, Index], names: Collection[str] = ()) -> tuple[Finding, ...]:
-    """Everything in which the index and its shards differ. `shards`: by file name, those that could be read; `names`:
-    all files of the folder, where known."""
+    """All differences between the index and its shards. `shards`: those that could be read, by file name; `names`: all
+    files of the folder, if known."""
     return _differences(index, shards, names, _agrees(index, shards))
 
 
@@ -253,12 +232,12 @@ def _differences(
     index: ShardIndex, shards: Mapping[str, Index], names: Collection[str], agrees: bool
 ) -> tuple[Finding, ...]:
     finder = _Finder(index.path)
-    finder.found += index.findings
+    finder.findings += index.findings
     present, listed = {*names, *shards}, Counter(index.weight_map.values())
     for name in index.files:
         if name not in present:
-            words = f"shard {name!r} is missing, and with it {listed[name]} tensors"
-            finder.add("missing-shard", words, hint="download it")
+            message = f"shard {name!r} is missing, and with it {plural(listed[name], 'tensor')}"
+            finder.add("missing-shard", message, hint="download it")
     if not agrees:
         _check_listed(index, shards, finder)
         _check_unlisted(index, shards, finder)
@@ -266,15 +245,15 @@ def _differences(
     _check_strays(index, names, finder)
     if all(name in shards for name in index.files):
         _check_total(index, [shards[name] for name in index.files], finder)
-    return tuple(finder.found)
+    return tuple(finder.findings)
 
 
 def _agrees(index: ShardIndex, shards: Mapping[str, Index]) -> bool:
-    """Whether every tensor is in the shard that the index says, and in no other, as in nearly every set."""
-    where, count = index.weight_map.get, 0
+    """Whether every tensor is in the shard that the index lists, and only there, as in nearly every set."""
+    count = 0
     for file, shard in shards.items():
         names = {e.name for e in shard.entries}
-        if len(names) != len(shard.entries) or [*map(where, names)].count(file) != len(names):
+        if len(names) != len(shard.entries) or [*map(index.weight_map.get, names)].count(file) != len(names):
             return False
         count += len(names)
     return count == len(index.weight_map)
@@ -282,25 +261,20 @@ def _agrees(index: ShardIndex, shards: Mapping[str, Index]) -> bool:
 
 def _check_listed(index: ShardIndex, shards: Mapping[str, Index], finder: _Finder) -> None:
     holders = _holders(shards)
-    aliases = _aliases(shards.values())
+    # safetensors' save_model omits shared tensors and notes `name: kept name` in the metadata. (Plain values of a
+    # pickle aren't such notes.)
+    noted = (shard.metadata for shard in shards.values() if shard.format == safetensors.NAME)
+    aliases = {name: kept for metadata in noted for name, kept in metadata.items()}
     for tensor, file in index.weight_map.items():
         if file not in shards or tensor in shards[file]:
             continue
-        elsewhere = holders.get(tensor)
-        if elsewhere:
-            words = f"the index says {file!r}, but it is in {', '.join(map(repr, elsewhere))}"
-            finder.add("misplaced-tensor", words, tensor)
+        if elsewhere := holders.get(tensor):
+            message = f"the index lists it in {file!r}, but it is in {', '.join(map(repr, elsewhere))}"
+            finder.add("misplaced-tensor", message, tensor)
         elif aliases.get(tensor) in holders:
             finder.add("alias", f"stored once, as {aliases[tensor]!r}", tensor)
         else:
-            finder.add("missing-tensor", f"the index says it is in {file!r}, but no shard has it", tensor)
-
-
-def _aliases(shards: Iterable[Index]) -> dict[str, str]:
-    """safetensors' save_model omits shared tensors and notes `name: kept name` in the metadata. (Plain values of a
-    pickle aren't such notes.)"""
-    noted = (shard.metadata for shard in shards if shard.format == safetensors.NAME)
-    return {name: kept for metadata in noted for name, kept in metadata.items()}
+            finder.add("missing-tensor", f"the index lists it in {file!r}, but no shard has it", tensor)
 
 
 def _holders(shards: Mapping[str, Index]) -> dict[str, list[str]]:
@@ -314,40 +288,38 @@ def _holders(shards: Mapping[str, Index]) -> dict[str, list[str]]:
 def _check_unlisted(index: ShardIndex, shards: Mapping[str, Index], finder: _Finder) -> None:
     for tensor, files in _holders({f: s for f, s in shards.items() if f in index.files}).items():
         if tensor not in index.weight_map:
-            words = f"{files[0]!r} has it, but the index does not list it; some loaders skip it"
-            finder.add("unlisted-tensor", words, tensor)
+            message = f"{files[0]!r} has it, but the index does not list it; some loaders skip it"
+            finder.add("unlisted-tensor", message, tensor)
             if len(files) > 1:
-                finder.add("ambiguous-tensor", f"in {len(files)} shards, and the index lists none", tensor)
+                finder.add("ambiguous-tensor", f"in {plural(len(files), 'shard')}, and the index lists none", tensor)
         elif len(files) > 1:
-            words = f"in {len(files)} shards ({', '.join(files)}); the index says {index.weight_map[tensor]!r}"
-            finder.add("repeated-tensor", words, tensor, "loaders that read all files may take the other one")
+            message = f"in {plural(len(files), 'shard')} ({', '.join(files)}); {index.weight_map[tensor]!r} counts"
+            finder.add("repeated-tensor", message, tensor, "loaders that read all files may take the other one")
 
 
 def _check_numbers(files: Iterable[str], finder: _Finder) -> None:
-    found = sets(files)
-    for name, members in found.items():
+    by_set = sets(files)
+    for name, members in by_set.items():
         numbers, count = {m.number for m in members}, members[0].total
-        wanted = range(1, min(count, SHARDS) + 1)
-        gaps = [*islice((n for n in wanted if n not in numbers), 5)]
-        if gaps:
-            words = f"the names speak of {count} files {name}; the index lists {len(numbers)} of them"
-            finder.add("numbering", f"{words}, not number {', '.join(map(str, gaps))}")
+        if gaps := [*islice((n for n in range(1, min(count, SHARDS) + 1) if n not in numbers), 5)]:
+            message = f"the set {name} has {plural(count, 'file')}; the index lists {len(numbers)} of them"
+            finder.add("numbering", f"{message}, not number {', '.join(map(str, gaps))}")
         if extra := sorted(n for n in numbers if not 1 <= n <= count):
             finder.add("numbering", f"number {extra[0]} of {count} can't be: {name}")
-    if len(found) > 1:
-        finder.add("mixed-sets", f"the index lists files of {len(found)} sets: {', '.join(sorted(found))}")
+    if len(by_set) > 1:
+        finder.add("mixed-sets", f"the index lists files of {plural(len(by_set), 'set')}: {', '.join(sorted(by_set))}")
 
 
 def _check_strays(index: ShardIndex, names: Collection[str], finder: _Finder) -> None:
     whole = PurePath(index.path).name.removesuffix(INDEX_SUFFIX)
-    stems = {one.stem for one in filter(None, map(numbered, index.files))}
+    stems = {shard.stem for shard in filter(None, map(numbered, index.files))}
     for name in sorted(set(names) - set(index.files)):
-        one = numbered(name)
-        if one and one.stem in stems and name.endswith(PurePath(whole).suffix):
+        shard = numbered(name)
+        if shard and shard.stem in stems and name.endswith(PurePath(whole).suffix):
             finder.add("stray-shard", f"{name!r} looks like a shard of this set, but the index does not name it")
         elif name == whole or (name.startswith("consolidated") and name.endswith(safetensors.SUFFIX)):
-            words = f"{name!r} lies beside the shards: perhaps a second copy of the weights"
-            finder.add("stray-file", words, hint="loaders that read every file would load it, too")
+            message = f"{name!r} is in the folder of the shards: perhaps a second copy of the weights"
+            finder.add("stray-file", message, hint="loaders that read every file would load it, too")
 
 
 def _check_total(index: ShardIndex, shards: Sequence[Index], finder: _Finder) -> None:
@@ -360,29 +332,24 @@ def _check_total(index: ShardIndex, shards: Sequence[Index], finder: _Finder) ->
     nbytes = sum(shard.nbytes for shard in shards)
     if stated == nbytes:
         return
-    meant = next((words for words, total in _totals(index, shards) if total == stated), None)
-    if meant is not None:
-        finder.add("other-total", f"total_size {stated} is {meant}, not {_BYTES} ({nbytes})")
-        return
-    finder.add("total-size", f"total_size is {stated}, but {_BYTES} is {nbytes}", hint="a stale index?")
-
-
-_BYTES: Final = "the sum of the tensors' bytes"
-
-
-def _totals(index: ShardIndex, shards: Sequence[Index]) -> Iterator[tuple[str, int]]:
-    """What some writers state instead, in words and as a number."""
-    listed = [e for s in shards for e in s.entries if e.name in index.weight_map]
-    yield "the sum of the listed tensors' bytes", sum(e.nbytes for e in listed)
-    yield "the sum of the files' sizes", sum(source.size for s in shards for source in s.files)
-    yield "the number of parameters", sum(e.spec.elements for s in shards for e in s.entries)
+    entries = [e for shard in shards for e in shard.entries]
+    totals = {  # of some writers
+        sum(e.spec.elements for e in entries): "the number of parameters",
+        sum(source.size for shard in shards for source in shard.files): "the sum of the files' sizes",
+        sum(e.nbytes for e in entries if e.name in index.weight_map): "the sum of the listed tensors' bytes",
+    }
+    actual = f"the sum of the tensors' bytes is {nbytes}"
+    if isinstance(stated, int | float) and stated in totals:
+        finder.add("other-total", f"total_size {stated} is {totals[int(stated)]}, but {actual}")
+    else:
+        finder.add("total-size", f"total_size is {stated}, but {actual}", hint="a stale index?")
 
 
 # ---- writing --------------------------------------------------------------------------------------------------
 
 
 def shard_names(count: int, prefix: str = "model", suffix: str = safetensors.SUFFIX) -> list[str]:
-    """The names of a set of `count` files; a single file carries no number."""
+    """The names of a set of `count` files; a single file has no number."""
     if not 1 <= count <= SHARDS:
         raise UsageError(f"a set has 1 to {SHARDS} files, not {count}", hint="allow larger shards")
     if count == 1:
@@ -400,7 +367,7 @@ def partition(
     specs: Iterable[tuple[str, Spec]], max_bytes: int | None = None, max_tensors: int | None = None
 ) -> list[list[str]]:
     """Names by shard: huggingface_hub's greedy rule, in the given order (`split_state_dict_into_shards_factory`). A
-    tensor larger than `max_bytes` gets a shard of its own, which comes before the one being filled."""
+    tensor larger than `max_bytes` gets a separate shard, before the one that is being filled."""
     if (max_bytes is not None and max_bytes < 1) or (max_tensors is not None and max_tensors < 1):
         raise UsageError("the shard size must be positive", hint="--max-shard-size 5GB")
     shards: list[list[str]] = []

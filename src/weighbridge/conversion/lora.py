@@ -1,13 +1,12 @@
 """Converts LoRA adapters to other formats.
 
 PEFT, MLX -> GGUF     names, order and layout by the base model's table, as the reference's convert_lora_to_gguf.py
-GGUF, MLX -> PEFT     the same backwards; the base model says what the adapter's GGUF doesn't
+GGUF, MLX -> PEFT     the reverse; facts that the adapter's GGUF lacks come from the base model
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -16,20 +15,20 @@ from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.containers.gguf.values import KV
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.options import AdapterOptions
-from weighbridge.conversion.plan.builder import PlanBuilder, cast_to
-from weighbridge.conversion.plan.model import Loss
+from weighbridge.conversion.plan.builder import PlanBuilder, cast_for_gguf, cast_to
+from weighbridge.conversion.result import Loss
 from weighbridge.io.location import open_source
 from weighbridge.models.arch.expand import Sizes
 from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.registry import family_of_hf, read_family
 from weighbridge.models.arch.write_order import reference_order
-from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.config import card
 from weighbridge.models.config.general import general_to_gguf
 from weighbridge.models.jsonfile import decode
 from weighbridge.models.lora import gguf, pairs, peft
 from weighbridge.models.lora.forms import adapter_form, is_table, resolved
 from weighbridge.models.lora.peft import LoraAdapter
+from weighbridge.models.model import OpenModel
 from weighbridge.models.open import SourceOptions, open_model
 from weighbridge.tensors.nodes import Node
 
@@ -38,24 +37,26 @@ _MERGE: Final = "merge the adapter into the model: wb convert BASE DST --lora AD
 _BASE: Final = "name the model it is for: --base FOLDER (its config.json is enough) or --base MODEL.gguf"
 
 
-def converts_adapter(model: Checkpoint, kind: str) -> bool:
+def converts_adapter(model: OpenModel, kind: str) -> bool:
     """Whether a conversion is from one adapter format to another."""
     form = adapter_form(model)
     return form is not None and kind in form.targets
 
 
-def plan_adapter(model: Checkpoint, kind: str, options: AdapterOptions) -> PlanBuilder:
-    """An adapter in another format."""
+def plan_adapter(model: OpenModel, options: AdapterOptions, kind: str) -> PlanBuilder:
+    """Plans an adapter in another format. Raises UnsupportedError if the target can't express it."""
     form = adapter_form(model)
     if form is None:
         raise UsageError(f"{model.place.path} isn't a LoRA adapter")
     adapter = form.read(model)
     base = _base(model, adapter, options)
     adapter, roles = resolved(adapter, form.dialect, base.family, base.sizes)
-    _check_lengths(adapter)
-    if kind == "gguf":
-        return _to_gguf(model, adapter, roles, base, options)
-    return _to_peft(adapter, roles, base, options)
+    if name := next((name for name, pair in adapter.pairs.items() if pair.lengths is not None), None):
+        raise UnsupportedError(
+            f"{name}: DoRA sets the length of each row of the changed weight. That isn't B @ A, and an adapter "
+            "of this format can't store it", hint=_MERGE,
+        )  # fmt: skip
+    return _to_gguf(model, adapter, roles, base, options) if kind == "gguf" else _to_peft(adapter, roles, base, options)
 
 
 class _Base(NamedTuple):
@@ -66,8 +67,8 @@ class _Base(NamedTuple):
     tied: bool
 
 
-def _base(model: Checkpoint, adapter: LoraAdapter, options: AdapterOptions) -> _Base:
-    """The facts known about an adapter's base model."""
+def _base(model: OpenModel, adapter: LoraAdapter, options: AdapterOptions) -> _Base:
+    """Reads the facts about an adapter's base model."""
     declared = options.base or adapter.base
     if declared is None:
         raise UsageError(f"{model.place.path} doesn't name its base model", hint=_BASE)
@@ -89,37 +90,42 @@ def _base(model: Checkpoint, adapter: LoraAdapter, options: AdapterOptions) -> _
 
 
 def _to_gguf(
-    model: Checkpoint, adapter: LoraAdapter, roles: pairs.Roles, base: _Base, options: AdapterOptions
+    model: OpenModel, adapter: LoraAdapter, roles: pairs.Roles, base: _Base, options: AdapterOptions
 ) -> PlanBuilder:
-    out, (family, sizes, tied) = PlanBuilder({}), base
+    draft, (family, sizes, tied) = PlanBuilder({}), base
     named = pairs.save(family, "gguf", sizes, roles)
-    if tied and (found := next((n for n in ("output.weight", gguf.EMBEDDING) if n in named), None)):
+    if tied and (changed := next((n for n in ("output.weight", gguf.EMBEDDING) if n in named), None)):
         raise UnsupportedError(
-            f"the adapter changes {found}; this model's embedding and head are tied, and llama.cpp supports "
+            f"the adapter changes {changed}; this model's embedding and head are tied, and llama.cpp supports "
             "adapters for neither", hint=_MERGE,
         )  # fmt: skip
-    whole = _norms(adapter, family, sizes, out)
+    norms = _norms(adapter, family, sizes, draft)
+    draft.losses += [Loss("left out: a weight of the base model", name) for name in adapter.base_weights]
     places = family.expansion("gguf", sizes).places
     order = reference_order(family, {n: places[n] for n in named}, sizes, list(adapter.pairs))
-    tensors = gguf.tensors({name: named[name] for name in order}, whole)
-    asked = dtype_policy.gguf_wanted(options.dtype or "f32", (n.spec for n in model.stored.values()))
-    for name, node in tensors.items():
-        out.tensors[name] = cast_to(name, node, dtype_policy.gguf_dtype(name, node.spec, asked), out)
-    out.metadata = _keys(model, adapter, family, {n: p.shape for n, p in named.items()}, options)
-    return out
+    dtype = dtype_policy.requested_gguf_dtype(options.dtype or "f32", (n.spec for n in model.stored.values()))
+    for name, node in gguf.tensors({name: named[name] for name in order}, norms).items():
+        draft.tensors[name] = cast_for_gguf(name, node, dtype_policy.gguf_dtype(name, node.spec, dtype), dtype, draft)
+
+    # the adapter's key-values, in the reference's order
+    readme, _ = card.read_card(model.place.read("README.md"))
+    folder = options.name or model.place.title
+    readme = {**readme, "name": options.name} if options.name else readme
+    shapes = {name: pair.shape for name, pair in named.items()}
+    general = general_to_gguf(family, directory=folder, config={}, shapes=shapes, card=readme, kind="adapter")
+    first = {key: general.pop(key) for key in ("general.architecture", gguf.TYPE)}
+    keys = {**first, gguf.KIND: KV("str", "lora"), **general, gguf.ALPHA: KV("f32", adapter.alpha)}
+    if adapter.tokens:
+        keys[gguf.TOKENS] = KV("arr[u32]", list(adapter.tokens))
+    draft.metadata = {**keys, "general.quantization_version": KV("u32", 2)}
+    return draft
 
 
-def _check_lengths(adapter: LoraAdapter) -> None:
-    """UnsupportedError for a DoRA if the target can't express it."""
-    if found := next((name for name, pair in adapter.pairs.items() if pair.lengths is not None), None):
-        raise UnsupportedError(
-            f"{found}: DoRA sets the length of each row of the changed weight. That isn't B @ A, and an adapter "
-            "of this format can't store it", hint=_MERGE,
-        )  # fmt: skip
+def _norms(adapter: LoraAdapter, family: Family, sizes: Sizes, draft: PlanBuilder) -> dict[str, Node]:
+    """Fully trained norms, which the reference writes and llama.cpp ignores.
 
-
-def _norms(adapter: LoraAdapter, family: Family, sizes: Sizes, out: PlanBuilder) -> dict[str, Node]:
-    """Fully trained norms, which the reference writes and llama.cpp ignores; other full tensors can't be stored."""
+    Raises UnsupportedError for other full tensors, which a GGUF adapter can't store.
+    """
     if not adapter.whole:
         return {}
     places = family.expansion("hf", sizes, family.prefix_of("hf", adapter.whole, sizes)).places
@@ -129,30 +135,11 @@ def _norms(adapter: LoraAdapter, family: Family, sizes: Sizes, out: PlanBuilder)
                 f"the adapter has the full tensor {name} (modules_to_save, a bias), which a GGUF adapter can't store",
                 hint=_MERGE,
             )
-        out.losses.append(Loss("fully trained: llama.cpp ignores it in an adapter", name))
+        draft.losses.append(Loss("fully trained: llama.cpp ignores it in an adapter", name))
     holder = {places[name].instances[0]: node for name, node in adapter.whole.items()}
     names = {place.instances[0]: n for n, place in family.expansion("gguf", sizes).places.items()}
     layouts = {i: family.layout_of("gguf", i[0], sizes) for i in holder}
     return {names[i]: layout.apply(node) if (layout := layouts[i]) else node for i, node in holder.items()}
-
-
-def _keys(
-    model: Checkpoint,
-    adapter: LoraAdapter,
-    family: Family,
-    shapes: Mapping[str, tuple[int, ...]],
-    options: AdapterOptions,
-) -> dict[str, KV]:
-    """The adapter's key-values, in the reference's order."""
-    about, _ = card.read_card(model.place.read("README.md"))
-    folder = options.name or model.place.folder.resolve().name
-    about = {**about, "name": options.name} if options.name else about
-    general = general_to_gguf(family, directory=folder, config={}, shapes=shapes, card=about, kind="adapter")
-    front = {key: general.pop(key) for key in ("general.architecture", gguf.TYPE)}
-    out = {**front, gguf.KIND: KV("str", "lora"), **general, gguf.ALPHA: KV("f32", adapter.alpha)}
-    if adapter.tokens:
-        out[gguf.TOKENS] = KV("arr[u32]", list(adapter.tokens))
-    return {**out, "general.quantization_version": KV("u32", 2)}
 
 
 # ------------------------------------------------------------------------------------------------ to PEFT
@@ -168,8 +155,8 @@ def _to_peft(adapter: LoraAdapter, roles: pairs.Roles, base: _Base, options: Ada
     declared = str(options.base) if options.base else adapter.base
     conv = any(family.rows[places[name].roles[0]].transposed("hf") for name in named)
     tensors, config = peft.write(replace(adapter, pairs=named, base=declared), tables, conv=conv)
-    out = PlanBuilder({}, {"format": "pt"})
+    draft = PlanBuilder({}, {"format": "pt"})
     for name, node in tensors.items():
-        out.tensors[name] = cast_to(name, node, dtype_policy.plain_dtype(options.dtype, node.spec), out)
-    out.texts[peft.CONFIG] = (json.dumps(config, indent=2) + "\n").encode()
-    return out
+        draft.tensors[name] = cast_to(name, node, dtype_policy.plain_dtype(options.dtype, node.spec), draft)
+    draft.texts[peft.CONFIG] = (json.dumps(config, indent=2) + "\n").encode()
+    return draft

@@ -1,53 +1,59 @@
-"""The options of everything that writes a model: `WriteOptions` for all of it, and one class per target.
+"""The options for writing a model. `WriteOptions` apply to every target; each kind of target adds a class.
 
-An option belongs to the classes that have it as a field; `resolve` refuses it for every other target and says where it
-applies. The classes are also what a caller hands over in Python: `wb.convert(src, dst, to=wb.GgufOptions(align=64))`.
+A field is the only declaration of its option (`base/options.py`). An option applies to the targets whose class has the
+field; `resolve` refuses it for others and lists the targets that it applies to. Callers can also pass an instance:
+`wb.convert(src, dst, to=wb.GgufOptions(align=64))`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Literal, TypeVar
+from typing import Any, ClassVar, Final, Literal, TypeVar, get_args
 
+from weighbridge.base.dtypes import DTypeLike, requested_dtype
 from weighbridge.base.errors import UsageError
 from weighbridge.base.limits import MEMORY
+from weighbridge.base.options import flag, option, options_of
+from weighbridge.conversion.quantize import type_hints
 
-# More threads than this gain nothing: a conversion is bound by the disk, and each thread holds slabs.
+# More threads gain nothing: the disk bounds a conversion, and each thread holds slabs.
 _MAX_JOBS: Final = 8
+_TARGET, _WRITING, _GGUF, _SCHEME, _MLX = "Target", "Writing", "GGUF", "Quantized Hugging Face folder", "MLX folder"
+_MLX_OR_SCHEME: Final = f"{_MLX}, and --scheme"
+_IMATRIX: Final = "Importance matrix"
+_TYPES: Final = "Types"
 
 Path = str | os.PathLike[str]
 Options = TypeVar("Options", bound="TargetOptions")
 
 
-def _check_positive(options: Any, *names: str) -> None:
-    for name in names:
-        value = getattr(options, name, None)
-        if value is not None and value < 1:
-            raise UsageError(f"{flag(name)} must be at least 1", hint=f"not {value}")
-
-
 @dataclass(frozen=True, kw_only=True)
 class WriteOptions:
-    """How any command writes.
+    """How any function writes. With `resume` the unfinished part stays next to the target; the same call continues."""
 
-    `overwrite`: replace an existing target, of a folder the files that are written; one with others is refused unless
-    `replace_folder`, which deletes them. `resume`: keep the finished part of an interrupted run beside the target and
-    continue from it. `parents`: create missing parent folders of the target, more than one level deep. `jobs`: threads.
-    `max_memory`: bytes that all slabs together may take.
-    """
-
-    overwrite: bool = False
-    replace_folder: bool = False
-    resume: bool = False
-    parents: bool = False
-    jobs: int | None = None
-    max_memory: int | None = None
+    overwrite: bool = option("Replace an existing target.", False, section=_WRITING, aliases="f force")
+    replace_folder: bool = option(
+        "Replace an existing folder and delete the files in it that aren't rewritten.", False, section=_WRITING
+    )
+    resume: bool = option(
+        "Keep finished work as DST.partial when interrupted; the next run with --resume continues from it.", False,
+        section=_WRITING,
+    )  # fmt: skip
+    parents: bool = option(
+        "Create missing parent folders of the target, more than one level deep.", False, section=_WRITING
+    )
+    jobs: int | None = option(
+        "Threads [all cores].", metavar="N", least=1, most=1024, section=_WRITING, letter="j",
+        aliases="t threads nthread",
+    )  # fmt: skip
+    max_memory: int | None = option("Memory limit, excluding the interpreter.", kind="size", least=1, section=_WRITING)
 
     def __post_init__(self) -> None:
-        _check_positive(self, "jobs", "max_memory")
+        _check_bounds(self)
 
     @property
     def workers(self) -> int:
@@ -58,41 +64,118 @@ class WriteOptions:
         return self.max_memory or MEMORY
 
 
-def only_from(*sources: str, default: Any = None) -> Any:
-    """A field that applies to these kinds of source only."""
-    return field(default=default, metadata={"sources": sources})
+def _check_bounds(options: Any) -> None:
+    """Raises UsageError if a number is below its least value."""
+    for one, declared in options_of(type(options)):
+        value = getattr(options, one.name)
+        if declared.least == 1 and value is not None and value < 1:
+            raise UsageError(f"{flag(one.name)} must be at least 1", hint=f"not {value}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TargetOptions:
-    """The options of one kind of target, which `title` names in messages."""
+    """The options of one kind of target. Messages call it `title`."""
 
     title: ClassVar[str] = "this target"
 
     def __post_init__(self) -> None:
-        _check_positive(self, "max_shard_size", "max_shard_tensors", "align", "context_length")
+        _check_bounds(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DTypeOptions(TargetOptions):
+    """None keeps the source's type; for a GGUF "auto" is the type that most of the source has. The field of an
+    instance holds the type's name, whatever it was given as."""
+
+    dtype: DTypeLike | None = option(
+        "Type of the weights: f32, f16, bf16, q8_0, auto; GGUF: wb quantize's types, too.", metavar="TYPE", kind="type",
+        section=_TARGET, aliases="outtype quant",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dtype is None:
+            return
+        try:
+            chosen = requested_dtype(self.dtype)
+        except UsageError as error:
+            raise (type_hints.refusal(self.dtype) if isinstance(self.dtype, str) else None) or error from None
+        object.__setattr__(self, "dtype", "auto" if chosen is None else chosen.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardOptions(TargetOptions):
+    """With either bound the target is a sharded set."""
+
+    max_shard_size: int | None = option(
+        "Maximum size of one file, such as 5GB.", kind="size", least=1, section=_TARGET, aliases="split-max-size"
+    )
+    max_shard_tensors: int | None = option(
+        "Maximum number of tensors in one file.", metavar="N", least=1, section=_TARGET,
+        aliases="split-max-tensors",
+    )  # fmt: skip
+
+    @property
+    def sharded(self) -> bool:
+        return self.max_shard_size is not None or self.max_shard_tensors is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequantizeOptions(TargetOptions):
+    allow_requantize: bool = option("Quantize tensors that are quantized already (loses more).", False, section=_TARGET)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NameOptions(TargetOptions):
+    name: str | None = option("Model name [from the source].", metavar="NAME", section=_GGUF, aliases="model-name")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignOptions(TargetOptions):
+    align: int | None = option(
+        "Alignment of the tensors in bytes (safetensors: of the data section [4096]).", metavar="N", least=1,
+        section=_GGUF,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeOptions(TargetOptions):
+    q_bits: int | None = option(
+        "Bits per weight [4].", metavar="N", least=2, most=8, section=_MLX_OR_SCHEME, aliases="bits"
+    )
+    q_group_size: int | None = option(
+        "Weights per scale. MLX: 32, 64 [default] or 128; integer schemes: any [128], -1 for a whole row.", metavar="N",
+        section=_MLX_OR_SCHEME, aliases="group-size",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerOptions(TargetOptions):
+    tokenizer: bool = option(
+        "GGUF from a folder, or a folder from a GGUF: convert the tokenizer too [yes].", True, section=_TARGET,
+        sources=("model",),
+    )  # fmt: skip
+    pre: str | None = option(
+        "Pre-tokenizer, if the source's isn't recognized.", metavar="NAME", section=_GGUF, sources=("model",)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointOptions(TargetOptions):
-    """A training checkpoint, as a folder or a PyTorch file: its structure and types are kept, nothing can be chosen."""
+    """A training checkpoint, as a folder or a PyTorch file. It keeps structure and types, so it has no options."""
 
     title: ClassVar[str] = "a training checkpoint"
 
 
 @dataclass(frozen=True, kw_only=True)
-class CastOptions(TargetOptions):
-    """What every target of tensors takes.
+class CastOptions(DTypeOptions, RequantizeOptions):
+    """The options of every target of tensors. `inexact` applies to quantized tensors that no type of the target holds
+    exactly; "near" stores the same codes with rounded scales."""
 
-    `dtype`: the dtype of the weights; None keeps the source's, `auto` is for a GGUF the type that most of the source is
-    in. `inexact`: what to do with a quantized tensor that no type of the target holds exactly: store floats, store the
-    nearest type (same codes, rounded scales; GGUF and schemes), or refuse. `allow_requantize`: quantize tensors that
-    are quantized already.
-    """
-
-    dtype: str | None = None
-    inexact: Literal["float", "near", "refuse"] = "float"
-    allow_requantize: bool = False
+    inexact: Literal["float", "near", "refuse"] = option(
+        "Quantized tensors that fit no type exactly: floats [default], rounded scales, or an error.", "float",
+        section=_TARGET,
+    )  # fmt: skip
     rounds_scales: ClassVar[bool] = False  # whether `near` applies
 
     def __post_init__(self) -> None:
@@ -102,132 +185,196 @@ class CastOptions(TargetOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShardOptions(TargetOptions):
-    """Bounds on one file of the target: `max_shard_size` in bytes, `max_shard_tensors`. With either one the target is a
-    sharded set."""
-
-    max_shard_size: int | None = None
-    max_shard_tensors: int | None = None
-
-    @property
-    def sharded(self) -> bool:
-        return self.max_shard_size is not None or self.max_shard_tensors is not None
-
-
-@dataclass(frozen=True, kw_only=True)
 class NumpyOptions(CastOptions):
-    """A .npz or .npy file."""
-
     title: ClassVar[str] = "a NumPy file"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TorchOptions(CastOptions, ShardOptions):
-    """A PyTorch state dict."""
-
     title: ClassVar[str] = "a PyTorch file"
 
 
 @dataclass(frozen=True, kw_only=True)
 class FolderOptions(TargetOptions):
-    """A model folder with config and tokenizer beside the weights. `tokenizer=False` leaves out the tokenizer files
-    that a GGUF's keys would become."""
+    """A model folder with config and tokenizer next to the weights."""
 
-    tokenizer: bool = only_from("gguf", default=True)
+    tokenizer: bool = option(
+        next(d for one, d in options_of(TokenizerOptions) if one.name == "tokenizer").help, True, section=_TARGET,
+        sources=("gguf",),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class TorchFolderOptions(TorchOptions, FolderOptions):
-    """A model folder with pytorch_model.bin."""
-
     title: ClassVar[str] = "a PyTorch model folder"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SafetensorsOptions(CastOptions, ShardOptions):
-    """A safetensors file. `align`: bytes at a multiple of which the data section begins [4096]."""
-
+class SafetensorsOptions(CastOptions, ShardOptions, AlignOptions):
     title: ClassVar[str] = "a safetensors file"
-    align: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class HfOptions(SafetensorsOptions, FolderOptions):
-    """A Hugging Face folder."""
-
     title: ClassVar[str] = "a Hugging Face folder"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SchemeOptions(HfOptions):
-    """A quantized Hugging Face folder. `scheme`: a name in conversion/schemes; `q_bits`, `q_group_size` and `sym`
-    (symmetric: no zero points) where the scheme leaves a choice."""
-
+class SchemeOptions(HfOptions, CodeOptions):
     title: ClassVar[str] = "a quantized Hugging Face folder (--scheme)"
     rounds_scales: ClassVar[bool] = True
-    scheme: str = ""
-    q_bits: int | None = None
-    q_group_size: int | None = None
-    sym: bool | None = None
+    scheme: str = option(
+        "gptq, awq, fp8, w4a16 (w2 to w8), w8a8, fp8_dynamic, fp8_block, nvfp4a16, mxfp{4,6,8}a16.", "", metavar="NAME",
+        section=_SCHEME,
+    )  # fmt: skip
+    sym: bool | None = option("Without or with zero points (integer schemes).", section=_SCHEME, off="asym")
 
 
 @dataclass(frozen=True, kw_only=True)
-class MlxOptions(HfOptions):
-    """An MLX folder; `quantize`, any of the `q_` options or a `recipe` quantizes it, under the names of
-    mlx_lm.convert."""
+class MlxOptions(HfOptions, CodeOptions):
+    """`quantize`, a `recipe` or any of the `q_` options quantizes. The names are those of mlx_lm.convert."""
 
     title: ClassVar[str] = "an MLX folder"
-    quantize: bool = False
-    q_bits: int | None = None
-    q_group_size: int | None = None
-    q_mode: str | None = None
-    recipe: str | None = None
+    quantize: bool = option("Quantize: 4 bits in groups of 64, if nothing else is given.", False, section=_MLX)
+    q_mode: str | None = option("Codes.", section=_MLX, choices=("affine", "mxfp4", "mxfp8", "nvfp4"))
+    recipe: str | None = option(
+        "mixed_2_6, mixed_3_4, mixed_3_6 or mixed_4_6.", metavar="NAME", section=_MLX, aliases="quant-predicate"
+    )
+
+
+Endian = Literal["little", "big"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class GgufOptions(CastOptions, ShardOptions):
-    """A GGUF.
+class GgufFileOptions(CastOptions, ShardOptions, NameOptions, AlignOptions):
+    """The options of every GGUF. Big-endian files are for machines such as IBM Z."""
 
-    `pre`: pre-tokenizer to write where the source's isn't recognized. `tokenizer=False` writes a GGUF that takes token
-    ids only, `vocab_only` one with keys and tokenizer and without tensors. `name`: general.name. `align`: alignment of
-    the tensors in bytes. `rms_eps`, `context_length`: what a LLaMA file from before GGUF doesn't state.
-    """
+    rounds_scales: ClassVar[bool] = True
+    endian: Endian = option("Byte order of the file [little].", "little", section=_GGUF)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.name is not None and not self.name.strip():
+            raise UsageError("--name is empty", hint="leave it out for the name of the source")
+        if self.endian not in get_args(Endian):
+            raise UsageError(f"no byte order is called {self.endian!r}", hint=", ".join(get_args(Endian)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GgufOptions(GgufFileOptions, TokenizerOptions):
+    """`tokenizer=False` writes a GGUF that accepts only token ids, `vocab_only` one without tensors."""
 
     title: ClassVar[str] = "a GGUF"
-    rounds_scales: ClassVar[bool] = True
-    pre: str | None = only_from("model")
-    tokenizer: bool = only_from("model", default=True)
-    vocab_only: bool = only_from("model", default=False)
-    name: str | None = None
-    align: int | None = None
-    rms_eps: float | None = only_from("ggml")
-    context_length: int | None = only_from("ggml")
+    vocab_only: bool = option("Write keys and tokenizer, and no tensors.", False, section=_GGUF, sources=("model",))
+    rerank: bool | None = option(
+        "Write a Qwen 3 as a reranker [if its README or name has Qwen3-Reranker].", section=_GGUF, sources=("model",)
+    )
+    rms_eps: float | None = option(
+        "Epsilon of a LLaMA file from before GGUF.", metavar="X", section=_GGUF, sources=("ggml",)
+    )
+    context_length: int | None = option(
+        "Context of such a file [2048].", metavar="N", least=1, section=_GGUF, sources=("ggml",)
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.vocab_only and not self.tokenizer:
             raise UsageError("--vocab-only and --no-tokenizer contradict each other", hint="give one of them")
-        if self.name is not None and not self.name.strip():
-            raise UsageError("--name is empty", hint="leave it out for the name of the source")
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdapterOptions(TargetOptions):
-    """A LoRA adapter in another form. `base`: the model that it is for; None: the one that it names. `name`:
-    general.name of a GGUF adapter."""
+class GenericGgufOptions(GgufFileOptions):
+    """A GGUF without config and tokenizer, for programs that build their own graph."""
+
+    title: ClassVar[str] = "a generic GGUF"
+    generic: str = option(
+        "Write the tensors under their own names, as architecture ARCH, without a family's table.", "", metavar="ARCH",
+        section=_GGUF, sources=("model",),
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not re.fullmatch(r"[a-z0-9]+([-_.][a-z0-9]+)*", self.generic):
+            hint = "lower-case letters, digits, - and _: --generic my-model"
+            raise UsageError(f"{self.generic!r} is not the name of an architecture", hint=hint)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizeOptions(RequantizeOptions, TokenizerOptions, NameOptions, AlignOptions):
+    """llama-quantize's options under its names, and those of the conversion to GGUF before it."""
+
+    title: ClassVar[str] = "a quantized GGUF"
+    imatrix: Path | None = option("Importance matrix (GGUF or .dat).", metavar="FILE", kind="path", section=_IMATRIX)
+    include_weights: Sequence[str] = option(
+        "Use only its entries whose name contains NAME.", (), metavar="NAME", section=_IMATRIX
+    )
+    exclude_weights: Sequence[str] = option(
+        "Ignore its entries whose name contains NAME.", (), metavar="NAME", section=_IMATRIX
+    )
+    target_size: int | None = option(
+        "Choose types so that the file is at most this large.", kind="size", section=_TYPES
+    )
+    target_bpw: float | None = option(
+        "Choose types for this many bits per weight.", metavar="BITS", least=0, most=32, section=_TYPES
+    )
+    pure: bool = option("Give all tensors the same type, no mixture.", False, section=_TYPES)
+    leave_output_tensor: bool = option("Don't quantize output.weight.", False, section=_TYPES)
+    output_tensor_type: str | None = option("Type of output.weight.", metavar="TYPE", section=_TYPES)
+    token_embedding_type: str | None = option("Type of the token embeddings.", metavar="TYPE", section=_TYPES)
+    tensor_type: Sequence[str] = option(
+        "Type of the tensors whose name matches REGEX; the first match counts.", (), metavar="REGEX=TYPE",
+        section=_TYPES,
+    )  # fmt: skip
+    prune_layers: Sequence[int] = option("Leave these layers out.", (), metavar="L0,L1", kind="layers", section=_TARGET)
+    override_kv: Sequence[str] = option(
+        "Set a key (int, float, bool, str).", (), metavar="KEY=TYPE:VALUE", section=_GGUF
+    )
+    keep_split: bool = option("Write the shards of the source, into the folder DST.", False, section=_TARGET)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for one in fields(self):
+            if isinstance(value := getattr(self, one.name), list):
+                object.__setattr__(self, one.name, tuple(value))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterOptions(DTypeOptions, NameOptions):
+    """A LoRA adapter in another form. `name` is the general.name of a GGUF adapter."""
 
     title: ClassVar[str] = "a LoRA adapter"
-    base: Path | None = None
-    dtype: str | None = None
-    name: str | None = None
+    base: Path | None = option(
+        "If SRC is a LoRA adapter: its base model [the one it names].", metavar="MODEL", kind="path", section=_TARGET
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankOptions(ShardOptions):
-    """A folder with one file or sharded set per rank of a tensor-parallel group. `tp`: number of ranks."""
+    """A folder with one file or sharded set per rank of a tensor-parallel group."""
 
     title: ClassVar[str] = "tensor-parallel ranks"
-    tp: int = 2
+    tp: int = option("Split each tensor among N tensor-parallel ranks.", 2, metavar="N", least=2, section=_TARGET)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchOptions(WriteOptions):
+    include: Sequence[str] = option("Only files whose path matches.", (), metavar="GLOB")
+    exclude: Sequence[str] = option("Not those whose path matches.", (), metavar="GLOB")
+    resume: bool = option("Keep finished work when interrupted, and continue from it [yes].", True, section=_WRITING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SliceOptions:
+    """The part of a model to keep. Globs apply last. Layers keep their numbers unless `renumber` is set."""
+
+    layers: str | Sequence[str] | None = option(
+        "Layers to keep, in this order: 0-15, or 0,2,4-7, or 8-; of two stacks encoder:0-3, decoder:0-1.",
+        metavar="NUMBERS",
+    )
+    renumber: bool = option("Number the layers from 0, and cut the config to them.", False)
+    experts: str | None = option("Experts to keep in every layer; routers are cut with them.", metavar="NUMBERS")
+    keep: Sequence[str] = option("Keep only tensors whose name matches.", (), metavar="GLOB")
+    drop: Sequence[str] = option("Leave out tensors whose name matches.", (), metavar="GLOB")
 
 
 #: Format of a target -> its options.
@@ -246,15 +393,10 @@ FORMATS: Final[Mapping[str, type[TargetOptions]]] = MappingProxyType(
 )
 #: The classes that `wb convert` chooses from.
 TARGETS: Final[tuple[type[TargetOptions], ...]] = (*dict.fromkeys(FORMATS.values()), SchemeOptions, AdapterOptions)
-# Kind of source -> what messages call it.
+# Kind of source -> its name in messages.
 _SOURCES: Final = MappingProxyType(
     {"gguf": "a GGUF", "ggml": "a LLaMA file from before GGUF", "model": "a model folder"}
 )
-
-
-def flag(name: str) -> str:
-    """The command-line option of a keyword: `q_bits` -> `--q-bits`."""
-    return "--" + name.replace("_", "-")
 
 
 def names_of(options: type[TargetOptions]) -> frozenset[str]:
@@ -263,24 +405,20 @@ def names_of(options: type[TargetOptions]) -> frozenset[str]:
 
 
 def resolve(options: type[Options], source: str, given: Mapping[str, Any], base: Options | None = None) -> Options:
-    """`options` with the values of `given`, on top of `base`. UsageError for an option that doesn't apply to this
-    target, or to a source of this kind (`gguf`, `ggml`, `model` or another format), and says to which it applies."""
-    known = {f.name: f for f in fields(options)}
+    """Returns `options` with the values of `given`, on top of `base`. `source`: its kind (`gguf`, `ggml`, `model` or
+    another format). Raises UsageError for an option that doesn't apply to this target or this source; the hint lists
+    where it applies."""
+    declared = {one.name: row for one, row in options_of(options)}
     for name in given:
-        if name not in known:
-            raise _inapplicable(name, options)
-        allowed = known[name].metadata.get("sources", ())
+        if name not in declared:
+            takers = [target.title for target in TARGETS if name in names_of(target)]
+            hint = f"it applies to {', '.join(takers)}" if takers else None
+            raise UsageError(f"{flag(name)} doesn't apply to {options.title}", hint=hint)
+        allowed = declared[name].sources
         if allowed and source not in allowed:
-            wanted = " or ".join(_SOURCES[s] for s in allowed)
             raise UsageError(
                 f"{flag(name)} doesn't apply to {_SOURCES.get(source, f'a {source} file')} as the source",
-                hint=f"it applies when {options.title} is written from {wanted}",
+                hint=f"it applies when {options.title} is written from {' or '.join(_SOURCES[s] for s in allowed)}",
             )
-    own = {name: getattr(base, name) for name in known} if base is not None else {}
-    return options(**{**own, **given})
-
-
-def _inapplicable(name: str, options: type[TargetOptions]) -> UsageError:
-    takers = [o.title for o in TARGETS if name in names_of(o)]
-    hint = f"it applies to {', '.join(takers)}" if takers else None
-    return UsageError(f"{flag(name)} doesn't apply to {options.title}", hint=hint)
+    values = {name: getattr(base, name) for name in declared} if base is not None else {}
+    return options(**{**values, **given})

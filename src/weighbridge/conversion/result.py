@@ -1,22 +1,58 @@
-"""What a run reports, while it writes and afterwards. Free of numpy, as `wb edit` is."""
+"""Progress, losses and results of a conversion. Free of numpy, because `wb edit` is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Literal
 
-if TYPE_CHECKING:
-    from weighbridge.conversion.plan.model import Loss, Move
+from weighbridge.base.words import plural
 
-#: (bytes done, bytes in all, what is being done)
+#: (bytes done, total bytes, the current step)
 Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Something that the target can't store or that changes on the way, for one tensor or for the whole model.
+
+    `effect`: "results" if the target computes other results for the same tokens, "tokens" if some texts are tokenized
+    differently, otherwise "metadata".
+    """
+
+    message: str
+    tensor: str | None = None
+    effect: Literal["results", "tokens", "metadata"] = "metadata"
+
+
+def results_first(losses: Iterable[Loss]) -> list[Loss]:
+    """Sorts losses by effect, the gravest first."""
+    return sorted(losses, key=lambda loss: ("results", "tokens", "metadata").index(loss.effect))
+
+
+@dataclass(frozen=True)
+class Move:
+    """The move of a quantized tensor from a scheme to a type of the target.
+
+    `kind`: "exact" (the same values), "near" (the same codes, scales rounded by at most `relative`) or "decoded" (the
+    values as floats). `why`: the reason if the move isn't exact.
+    """
+
+    tensor: str
+    source: str
+    target: str
+    kind: Literal["exact", "near", "decoded"]
+    why: str = ""
+    relative: float | None = None
 
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """What was written. `bytes` of all `files`; `seconds` it took; `overflow`, `underflow`: how many values of which
-    tensor a cast made infinite or zero; `losses`, `moves` and `notes` of the plan."""
+    """The outcome of a run.
+
+    `bytes`: total size of `files`. `seconds`: duration. `overflow`, `underflow`: the number of values that a cast made
+    infinite or zero, by tensor. `losses`, `moves`, `notes`: those of the plan.
+    """
 
     target: str
     files: tuple[str, ...]
@@ -29,4 +65,4 @@ class Result:
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        return f"<Result {self.target}: {len(self.files):,} files, {self.bytes:,} bytes>"
+        return f"<Result {self.target}: {plural(len(self.files), 'file')}, {self.bytes:,} bytes>"

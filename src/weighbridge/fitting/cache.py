@@ -1,10 +1,10 @@
-"""What llama.cpp keeps per layer for a context: keys, values, states. Exact, by the rules of llama.cpp b11549.
+"""The cache that llama.cpp allocates for a context: keys, values and states per layer, exact for llama.cpp b11549.
 
-    model = cache_of(keys)                            from a GGUF's key-values
+    model = cache_of(keys)                            from the metadata of a GGUF
     cache_memory(model, RunSettings(context=8192))    bytes by layer
 
 Sources: src/llama-kv-cache.cpp, llama-kv-cache-iswa.cpp, llama-memory-recurrent.cpp, llama-model.cpp (`create_memory`).
-Bytes are those of the backend's buffers, without the alignment of each buffer.
+Sizes are those of the backend's buffers, without the alignment of each buffer.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any, Final
 from weighbridge.base.dtypes import BY_NAME, F16, DType
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import LAYERS
-from weighbridge.fitting.rules import SlidingWindow, rules
+from weighbridge.fitting.rules import rules
 
 #: Cells are allocated in multiples of this (`llama_kv_cache::get_padding`).
 PADDING: Final = 256
-_STATE_BYTES: Final = 4  # states are f32 whatever the types of K and V
+_STATE_BYTES: Final = 4  # states are always f32
 
 #: The types of `--cache-type-k` and `--cache-type-v` (common/arg.cpp, kv_cache_types).
 CACHE_TYPES: Final = tuple(
@@ -30,7 +30,7 @@ CACHE_TYPES: Final = tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """llama.cpp's settings that memory depends on. `context`: tokens, of all sequences together. `unified`: sequences
+    """The settings of llama.cpp that affect memory. `context`: tokens of all sequences together. `unified`: sequences
     share one pool of cells (`--kv-unified`). `outputs`: tokens of a batch whose logits are kept."""
 
     context: int
@@ -47,8 +47,8 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True)
 class CacheRow:
-    """One row of elements a cell. `window`: cells of the sliding window only. `every`: one cell for so many tokens.
-    `apart`: in a cache of its own, where all rows of values have this width."""
+    """A row of elements in each cell. `window`: only in the cells of the sliding window. `every`: the number of tokens
+    per cell. `apart`: in a separate cache, in which all rows of values have this width."""
 
     width: int
     value: bool = False
@@ -59,7 +59,7 @@ class CacheRow:
 
 @dataclass(frozen=True, slots=True)
 class LayerCache:
-    """What one layer keeps. `state`: f32 elements a sequence."""
+    """The cache of one layer. `state`: f32 elements per sequence."""
 
     rows: tuple[CacheRow, ...] = ()
     state: int = 0
@@ -67,8 +67,8 @@ class LayerCache:
 
 @dataclass(frozen=True, slots=True)
 class CacheModel:
-    """All layers of a model. `window`: tokens; 0 without sliding layers. `latent`: MLA, one latent vector for keys and
-    values. `separate`: sequences never share a pool of cells. `heads`: the widths of keys and values of one head."""
+    """The caches of all layers. `window`: tokens, 0 without sliding layers. `latent`: MLA, one latent vector for keys
+    and values. `separate`: sequences never share a pool of cells. `heads`: the widths of a head's keys and values."""
 
     architecture: str
     layers: tuple[LayerCache, ...]
@@ -80,7 +80,7 @@ class CacheModel:
 
 @dataclass(frozen=True, slots=True)
 class CacheMemory:
-    """Bytes of keys and values, and of states, by layer. `cells`: of a full layer; `window_cells`: of a sliding one."""
+    """Bytes of keys and values, and of states, by layer. `cells`: of a full layer. `window_cells`: of a sliding one."""
 
     kv: tuple[int, ...]
     states: tuple[int, ...]
@@ -94,12 +94,12 @@ class CacheMemory:
 
 
 def padded(count: int, multiple: int = PADDING) -> int:
-    """`count` rounded up to a multiple."""
+    """Rounds `count` up to a multiple."""
     return -(-count // multiple) * multiple
 
 
 def row_bytes(dtype: DType, elements: int) -> int:
-    """Bytes of a row. UsageError unless it is whole blocks."""
+    """Returns the bytes of a row. Raises UsageError unless it consists of whole blocks."""
     if elements % dtype.block:
         raise UsageError(
             f"rows of {elements} elements aren't whole blocks of {dtype}", hint="choose f16 for this cache: --kv f16"
@@ -108,19 +108,21 @@ def row_bytes(dtype: DType, elements: int) -> int:
 
 
 def cache_memory(model: CacheModel, settings: RunSettings) -> CacheMemory:
-    """The memory of a context. UsageError for settings that llama.cpp refuses for this model."""
+    """Returns the memory of a context. Raises UsageError for settings that llama.cpp rejects for this model."""
     _check(model, settings)
-    context = padded(settings.context)
     unified = settings.unified
-    cells = context if unified else padded(context // settings.parallel)
+    cells = padded(settings.context) if unified else padded(padded(settings.context) // settings.parallel)
     streams = settings.parallel if model.separate or not unified else 1
-    window = _window_cells(model, settings, cells)
+    window = cells
+    if model.window and not settings.swa_full:
+        ubatch = min(settings.ubatch, settings.batch, settings.context)
+        window = padded(min(cells, model.window * (settings.parallel // streams) + ubatch))
     rows = (row for layer in model.layers for row in layer.rows)
     widest = max((row.width for row in rows if row.value and not row.apart), default=0)
 
     def size(row: CacheRow) -> int:
         count = window if row.window else cells if row.every == 1 else padded(cells // row.every)
-        # Without flash attention values are transposed and padded to the widest layer.
+        # Without flash attention, values are transposed and padded to the widest layer.
         pads = row.value and not row.apart and not settings.flash_attention
         width = widest if pads else row.width
         return row_bytes(settings.type_v if row.value else settings.type_k, width) * count * streams
@@ -132,17 +134,9 @@ def cache_memory(model: CacheModel, settings: RunSettings) -> CacheMemory:
     )  # fmt: skip
 
 
-def _window_cells(model: CacheModel, settings: RunSettings, cells: int) -> int:
-    if settings.swa_full or not model.window:
-        return cells
-    ubatch = min(settings.ubatch, settings.batch, settings.context)
-    shared = settings.parallel if settings.unified and not model.separate else 1
-    return padded(min(cells, model.window * shared + ubatch))
-
-
 def _check(model: CacheModel, settings: RunSettings) -> None:
     if settings.context < 1 or settings.parallel < 1:
-        raise UsageError("the context and the number of sequences are at least 1")
+        raise UsageError("the context and the number of sequences must be at least 1")
     if settings.type_v.block > 1 and not settings.flash_attention:
         raise UsageError("llama.cpp quantizes the V cache only with flash attention", hint="omit --no-flash-attention")
     for length, dtype in zip(model.heads, (settings.type_k, settings.type_v), strict=False):
@@ -151,14 +145,14 @@ def _check(model: CacheModel, settings: RunSettings) -> None:
                 f"a head of {length} elements isn't whole blocks of {dtype}", hint="choose f16 for this cache: --kv f16"
             )
     if (model.latent or model.separate) and settings.type_k is not settings.type_v:
-        raise UsageError(f"llama.cpp takes one type for both caches of {model.architecture}", hint="--kv TYPE")
+        raise UsageError(f"llama.cpp uses one type for both caches of {model.architecture}", hint="--kv TYPE")
 
 
-# -- from a GGUF's keys ----------------------------------------------------------------------------------------------
+# -- from the metadata of a GGUF -------------------------------------------------------------------------------------
 
 
 class ArchitectureKeys:
-    """The key-values of a GGUF without the architecture's prefix; numbers and flags may be one for all layers."""
+    """The metadata of a GGUF by key without the architecture's prefix. Numbers and flags may be lists by layer."""
 
     def __init__(self, keys: Mapping[str, Any]) -> None:
         architecture = keys.get("general.architecture")
@@ -166,18 +160,18 @@ class ArchitectureKeys:
             raise FormatError("the architecture is missing", field="general.architecture", found=architecture)
         self.architecture, self._keys = architecture, keys
         total = self.number("block_count", required=True)
-        #: How often the layers run; each time has a cache of its own.
+        #: How often the layers run, each time with a separate cache.
         self.loops = max(self.number("num_loops", 1), 1)
         if total * self.loops > LAYERS:
             raise FormatError("too many layers", field=f"{architecture}.block_count", expected=LAYERS, found=total)
-        #: Layers that predict further tokens have no cache in the main context.
+        #: Without next-token prediction layers, which have no cache in the main context.
         self.layers = max(total - self.number("nextn_predict_layers"), 0)
 
     def get(self, key: str) -> Any:
         return self._keys.get(f"{self.architecture}.{key}")
 
     def number(self, key: str, default: int = 0, *, required: bool = False) -> int:
-        """A count; of one that differs by layer, the first."""
+        """Returns a count, or the first of a list. Raises FormatError for any other value."""
         value = self.get(key)
         if _is_list(value):
             value = value[0] if len(value) else None
@@ -190,7 +184,7 @@ class ArchitectureKeys:
         return value
 
     def by_layer(self, key: str, default: int = 0) -> list[int]:
-        """A number for each layer. Lists longer or shorter than the model: FormatError."""
+        """Returns a number for each layer. Raises FormatError for a list that is too short or has other values."""
         value = self.get(key)
         if not _is_list(value):
             return [self.number(key, default)] * self.layers
@@ -200,8 +194,10 @@ class ArchitectureKeys:
             )
         return [int(n) for n in value[: self.layers]]
 
-    def has(self, key: str) -> bool:
-        return self.get(key) is not None
+    def flags(self, key: str) -> list[bool] | None:
+        """Returns a flag for each layer, or None unless the value is a list with at least that many."""
+        value = self.get(key)
+        return [bool(flag) for flag in value[: self.layers]] if _is_list(value) and len(value) >= self.layers else None
 
 
 def _is_list(value: Any) -> bool:
@@ -209,12 +205,11 @@ def _is_list(value: Any) -> bool:
 
 
 def cache_of(keys: Mapping[str, Any]) -> CacheModel:
-    """The layers' caches by a GGUF's key-values. FormatError, with the key's name, for one that is missing or no
-    number."""
+    """Returns the layers' caches. Raises FormatError, with the key's name, for a missing or invalid number."""
     at = ArchitectureKeys(keys)
     kind = rules().cache_kind(at.architecture)
-    window = _window(at)
-    layers = _KINDS[kind](at, _slides(at, window))
+    window, slides = _sliding(at)
+    layers = _KINDS[kind](at, slides)
     return CacheModel(
         at.architecture,
         tuple(layers) * at.loops,
@@ -229,97 +224,73 @@ def _latent(at: ArchitectureKeys) -> bool:
     return at.number("attention.key_length_mla") > 0 and at.number("attention.value_length_mla") > 0
 
 
-def _window(at: ArchitectureKeys) -> int:
-    """The sliding window in tokens, 0 for none."""
-    rule = rules().windows.get(at.architecture)
+def _sliding(at: ArchitectureKeys) -> tuple[int, list[bool]]:
+    """Returns the sliding window in tokens, 0 for none, and whether each layer slides."""
+    rule = rules().window.get(at.architecture)
     if rule is None or (rule.layers and at.number("block_count") != rule.layers):
-        return 0
-    size = at.number("attention.sliding_window", rule.size)
-    return rule.always if rule.always and (size or not at.has("attention.sliding_window")) else size
-
-
-def _slides(at: ArchitectureKeys, window: int) -> list[bool]:
-    """Which layers have a sliding window."""
-    rule = rules().windows.get(at.architecture)
-    if rule is None or not window:
-        return [False] * at.layers
+        return 0, [False] * at.layers
+    window = at.number("attention.sliding_window", rule.size)
+    if rule.always and (window or at.get("attention.sliding_window") is None):
+        window = rule.always
+    if not window:
+        return 0, [False] * at.layers
+    if (flags := at.flags("attention.sliding_window_pattern")) is not None:
+        return window, flags
     pattern = at.get("attention.sliding_window_pattern")
-    if _is_list(pattern) and len(pattern) >= at.layers:
-        return [bool(flag) for flag in pattern[: at.layers]]
     period = pattern if isinstance(pattern, int) and not isinstance(pattern, bool) else rule.period
-    return [_slides_at(i, period, rule) for i in range(at.layers)]
-
-
-def _slides_at(layer: int, period: int | None, rule: SlidingWindow) -> bool:
-    if not period:  # 0: all layers; the array that such a model needs is missing: none
-        return period == 0
-    return layer % period != 0 if rule.first else layer % period < period - 1
+    if not period:  # 0: all layers slide. None: the model needs the list, but lacks it.
+        return window, [period == 0] * at.layers
+    return window, [n % period != 0 if rule.first else n % period < period - 1 for n in range(at.layers)]
 
 
 def _attention(at: ArchitectureKeys, slides: Sequence[bool]) -> list[LayerCache]:
-    """Keys and values of all layers, 0 wide where a layer has no KV heads. Such values count: without flash attention
-    those of all layers are padded to the widest (llama-kv-cache.cpp, `n_embd_v_gqa_max`)."""
+    """Returns keys and values of all layers, with width 0 in a layer without KV heads: such values count, since without
+    flash attention those of all layers are padded to the widest (llama-kv-cache.cpp, `n_embd_v_gqa_max`)."""
     heads = at.number("attention.head_count")
     kv_heads = at.by_layer("attention.head_count_kv", heads)
     head = at.number("embedding_length") // heads if heads else 0
-    wide = heads or at.architecture in rules().own_widths
-    width_k, width_v = (at.number(f"attention.{n}_length", head) if wide else 0 for n in ("key", "value"))
-    slide_k, slide_v = (
-        at.number(f"attention.{n}_length_swa", full) for n, full in (("key", width_k), ("value", width_v))
-    )
+    counted = heads or at.architecture in rules().cache.own_widths
+    full = [at.number(f"attention.{n}_length", head) if counted else 0 for n in ("key", "value")]
+    sliding = [at.number(f"attention.{n}_length_swa", width) for n, width in zip(("key", "value"), full, strict=True)]
     latent = _latent(at)
-
-    def layer(count: int, slides: bool) -> LayerCache:
-        k, v = (slide_k, slide_v) if slides else (width_k, width_v)
-        keys, values = CacheRow(k * count, window=slides), CacheRow(v * count, value=True, window=slides)
-        return LayerCache((*((keys,) if keys.width else ()), *(() if latent else (values,))))
-
-    return [layer(count, flag) for count, flag in zip(kv_heads, slides, strict=True)]
+    layers = []
+    for count, slide in zip(kv_heads, slides, strict=True):
+        key, value = (width * count for width in (sliding if slide else full))
+        keys = (CacheRow(key, window=slide),) if key else ()
+        layers.append(LayerCache((*keys, *(() if latent else (CacheRow(value, value=True, window=slide),)))))
+    return layers
 
 
 def _shared(at: ArchitectureKeys, slides: Sequence[bool]) -> list[LayerCache]:
-    """Attention in all layers, of which the last may use the cache of earlier ones."""
-    own = rules().own_layers.get(at.architecture, at.layers)
-    if key := rules().sharing_key.get(at.architecture):
-        own = at.layers - at.number(key)
-    return [layer if i < own else LayerCache() for i, layer in enumerate(_attention(at, slides))]
+    """Returns attention in all layers; the last layers may use the cache of earlier ones."""
+    unshared = rules().cache.own_layers.get(at.architecture, at.layers)
+    if key := rules().cache.sharing_key.get(at.architecture):
+        unshared = at.layers - at.number(key)
+    return [layer if i < unshared else LayerCache() for i, layer in enumerate(_attention(at, slides))]
 
 
 def _with_states(
-    at: ArchitectureKeys, slides: Sequence[bool], state: Iterable[bool], attention: Iterable[bool]
+    at: ArchitectureKeys, slides: Sequence[bool], states: Iterable[bool], attention: Iterable[bool] | None = None
 ) -> list[LayerCache]:
-    size = _state(at)
-    rows = (layer.rows for layer in _attention(at, slides))
+    """Returns states in the layers of `states`, and attention in the layers of `attention`, by default the rest."""
+    size, states = _state(at), list(states)
+    attention = [not flag for flag in states] if attention is None else attention
     return [
-        LayerCache(found if attends else (), size if has else 0)
-        for found, has, attends in zip(rows, state, attention, strict=True)
+        LayerCache(layer.rows if attends else (), size if state else 0)
+        for layer, state, attends in zip(_attention(at, slides), states, attention, strict=True)
     ]
 
 
-def _none(at: ArchitectureKeys, slides: Sequence[bool]) -> list[LayerCache]:
-    return [LayerCache()] * at.layers
-
-
-def _recurrent(at: ArchitectureKeys, slides: Sequence[bool]) -> list[LayerCache]:
-    return [LayerCache(state=_state(at))] * at.layers
-
-
 def _by_kv_heads(at: ArchitectureKeys, slides: Sequence[bool]) -> list[LayerCache]:
-    state = [not n for n in at.by_layer("attention.head_count_kv", at.number("attention.head_count"))]
-    return _with_states(at, slides, state, [not has for has in state])
+    kv_heads = at.by_layer("attention.head_count_kv", at.number("attention.head_count"))
+    return _with_states(at, slides, [not n for n in kv_heads])
 
 
 def _interval(at: ArchitectureKeys, slides: Sequence[bool]) -> list[LayerCache]:
-    listed = at.get("attention.recurrent_layers")
-    period = at.number("full_attention_interval", rules().interval[at.architecture]) or 1
-    state = [bool((i + 1) % period) for i in range(at.layers)]
-    if _is_list(listed) and len(listed) >= at.layers:
-        state = [bool(flag) for flag in listed[: at.layers]]
-    return _with_states(at, slides, state, [not has for has in state])
-
-
-def _both(at: ArchitectureKeys, slides: Sequence[bool]) -> list[LayerCache]:
-    return _with_states(at, slides, [True] * at.layers, [True] * at.layers)
+    period = at.number("full_attention_interval", rules().cache.interval[at.architecture]) or 1
+    by_period = [bool((i + 1) % period) for i in range(at.layers)]
+    flags = at.flags("attention.recurrent_layers")
+    return _with_states(at, slides, by_period if flags is None else flags)
 
 
 def _by_feed_forward(at: ArchitectureKeys, slides: Sequence[bool]) -> list[LayerCache]:
@@ -329,22 +300,19 @@ def _by_feed_forward(at: ArchitectureKeys, slides: Sequence[bool]) -> list[Layer
 
 
 def _indexer(at: ArchitectureKeys, slides: Sequence[bool]) -> list[LayerCache]:
-    width, kinds = at.number("attention.indexer.key_length"), at.get("attention.indexer.types")
-    whole = [True] * at.layers
-    if _is_list(kinds) and len(kinds) >= at.layers:
-        whole = [bool(kind) for kind in kinds[: at.layers]]
+    width, flags = at.number("attention.indexer.key_length"), at.flags("attention.indexer.types")
     rows = (CacheRow(width),) if width else ()
-    found = zip(_attention(at, slides), whole, strict=True)
-    return [LayerCache((*layer.rows, *(rows if own else ()))) for layer, own in found]
+    layers = _attention(at, slides)
+    return [LayerCache((*layer.rows, *(rows if flags is None or flags[i] else ()))) for i, layer in enumerate(layers)]
 
 
 def _indexer_with_values(at: ArchitectureKeys, slides: Sequence[bool]) -> list[LayerCache]:
-    """The indexer's cache has one head, whose values, which nothing reads, are as long as the model's."""
+    """The indexer's cache has one head, with values as long as the model's, which nothing reads."""
     width, dense = at.number("attention.indexer.key_length"), at.number("leading_dense_block_count")
     values = at.number("attention.value_length", width)
     rows = (CacheRow(width, apart=True), CacheRow(values, value=True, apart=True)) if width else ()
-    found = enumerate(_attention(at, slides))
-    return [LayerCache((*layer.rows, *(rows if i >= dense else ()))) for i, layer in found]
+    layers = enumerate(_attention(at, slides))
+    return [LayerCache((*layer.rows, *(rows if i >= dense else ()))) for i, layer in layers]
 
 
 def _compressed(at: ArchitectureKeys, slides: Sequence[bool]) -> list[LayerCache]:
@@ -358,17 +326,17 @@ def _compressed(at: ArchitectureKeys, slides: Sequence[bool]) -> list[LayerCache
     }
     ratios = at.by_layer("attention.compress_ratios")
     if unknown := set(ratios) - kinds.keys():
-        raise FormatError("an unknown compression ratio", field="attention.compress_ratios", found=min(unknown))
+        raise FormatError("unknown compression ratio", field="attention.compress_ratios", found=min(unknown))
     return [kinds[ratio] for ratio in ratios]
 
 
 _KINDS: Final[Mapping[str, Callable[[ArchitectureKeys, Sequence[bool]], list[LayerCache]]]] = {
     "attention": _shared,
-    "none": _none,
-    "recurrent": _recurrent,
+    "none": lambda at, _: [LayerCache()] * at.layers,
+    "recurrent": lambda at, _: [LayerCache(state=_state(at))] * at.layers,
     "by-kv-heads": _by_kv_heads,
     "interval": _interval,
-    "both": _both,
+    "both": lambda at, slides: _with_states(at, slides, [True] * at.layers, [True] * at.layers),
     "by-feed-forward": _by_feed_forward,
     "indexer": _indexer,
     "indexer-with-values": _indexer_with_values,
@@ -380,38 +348,18 @@ _KINDS: Final[Mapping[str, Callable[[ArchitectureKeys, Sequence[bool]], list[Lay
 
 
 def _state(at: ArchitectureKeys) -> int:
-    """The state of a recurrent layer, elements a sequence."""
-    return _STATES[rules().state_kind(at.architecture)](at)
-
-
-def _convolution(at: ArchitectureKeys) -> int:
-    inner, groups = at.number("ssm.inner_size"), at.number("ssm.group_count") * at.number("ssm.state_size")
-    return max(at.number("ssm.conv_kernel") - 1, 0) * (inner + 2 * groups)
-
-
-def _ssm(at: ArchitectureKeys) -> int:
-    return _convolution(at) + at.number("ssm.state_size") * at.number("ssm.inner_size")
-
-
-def _wkv(at: ArchitectureKeys) -> int:
-    width = at.number("embedding_length")
-    return at.number("token_shift_count", 2) * width + width * at.number("wkv.head_size")
-
-
-def _shortconv(at: ArchitectureKeys) -> int:
-    return at.number("embedding_length") * max(at.number("shortconv.l_cache") - 1, 0)
-
-
-def _kda(at: ArchitectureKeys) -> int:
-    head, heads = at.number("kda.head_dim"), at.number("attention.head_count")
-    return 3 * max(at.number("ssm.conv_kernel") - 1, 0) * heads * head + head * head * heads
-
-
-def _linear(at: ArchitectureKeys) -> int:
-    head = at.number("attention.key_length")
-    return _convolution(at) + head * head * at.number("attention.head_count")
-
-
-_STATES: Final[Mapping[str, Callable[[ArchitectureKeys], int]]] = {
-    "ssm": _ssm, "wkv": _wkv, "shortconv": _shortconv, "kda": _kda, "linear": _linear,
-}  # fmt: skip
+    """Returns the elements of a recurrent layer's state per sequence."""
+    kind = rules().state_kind(at.architecture)
+    if kind == "wkv":
+        return at.number("embedding_length") * (at.number("token_shift_count", 2) + at.number("wkv.head_size"))
+    if kind == "shortconv":
+        return at.number("embedding_length") * max(at.number("shortconv.l_cache") - 1, 0)
+    kernel = max(at.number("ssm.conv_kernel") - 1, 0)
+    if kind == "kda":
+        head = at.number("kda.head_dim")
+        return (3 * kernel + head) * head * at.number("attention.head_count")
+    inner, size = at.number("ssm.inner_size"), at.number("ssm.state_size")
+    convolution = kernel * (inner + 2 * at.number("ssm.group_count") * size)
+    if kind == "linear":
+        return convolution + at.number("attention.key_length") ** 2 * at.number("attention.head_count")
+    return convolution + size * inner

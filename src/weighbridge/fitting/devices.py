@@ -1,4 +1,4 @@
-"""Devices: how much memory a model may use there, and how fast that is.
+"""Devices: their memory, the share that a model may use, and their bandwidth.
 
 device("rtx4090"), device("m3-max-36gb"), device("8GB"), device("this")
 """
@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Final
@@ -22,13 +22,13 @@ from weighbridge.base.errors import UsageError
 from weighbridge.base.limits import GIB, MIB
 from weighbridge.io.page_cache import available_memory
 
-#: What the driver and the runtime take beside the buffers (Ollama's `MinimumMemory`), and what `--fit-target` leaves.
+#: Memory of the driver and the runtime (Ollama's `MinimumMemory`), and the memory that `--fit-target` leaves free.
 RESERVED: Final = 512 * MIB
 COMFORTABLE: Final = GIB
 
 
 class DeviceRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A row of devices.toml. `memory`: GiB, the first is meant without a size; `bandwidth`, `cut`: GB/s."""
+    """A row of devices.toml. `memory`: sizes in GiB, the default first. `bandwidth`, `cut`: GB/s."""
 
     name: str
     kind: str
@@ -52,8 +52,8 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """`memory`: bytes in all; `usable`: of these for a model. `bandwidth`: bytes a second, None where it isn't known.
-    `separate`: whether the device has memory of its own beside the host's. `notes`: where the numbers come from."""
+    """`memory`: total bytes. `usable`: bytes for a model. `bandwidth`: bytes per second, None if unknown. `separate`:
+    whether the device has memory separate from the host's. `notes`: the origin of the numbers."""
 
     name: str
     kind: str
@@ -71,44 +71,29 @@ def _table() -> _Table:
 
 
 def device_names() -> tuple[str, ...]:
-    """The names in the table, as `--device` takes them."""
+    """Returns the names in the table in the spelling of `--device`."""
     return tuple(row.name.lower().replace(" ", "-") for row in _table().device)
 
 
 def device(text: str) -> Device:
-    """The device of this name. UsageError, with the nearest names, for one that isn't known or has no such memory."""
+    """Returns the device of this name. Raises UsageError, with the nearest names, for an unknown one, and for a memory
+    size that it isn't sold with."""
     if text == "this":
         return this_device()
-    if (size := _gib(text)) is not None:
-        return Device(f"{text} of memory", "gpu", size * GIB, size * GIB - RESERVED, notes=("1 GB of a GPU is 1 GiB",))
-    name, size = _split(text)
+    if size_only := re.fullmatch(r"(\d{1,6})\s*(?:gb|gib|g)", text.strip(), re.IGNORECASE):
+        size = int(size_only[1]) * GIB
+        return Device(f"{text} of memory", "gpu", size, size - RESERVED, notes=("1 GB of a GPU is 1 GiB",))
+    sized = re.fullmatch(r"(.+?)[\s_-]*(\d{1,4})\s*gi?b", text.strip(), re.IGNORECASE)  # `m3-max-36gb`
+    name, gib = (_plain(sized[1]), int(sized[2])) if sized else (_plain(text), None)
     rows = {_plain(row.name): row for row in _table().device}
     if (row := rows.get(name)) is None:
         near = difflib.get_close_matches(name, rows, n=4, cutoff=0.4)
-        known = ", ".join(rows[n].name.lower().replace(" ", "-") for n in near) or ", ".join(device_names()[:8])
-        raise UsageError(f"no device is called {text!r}", hint=f"try {known}, a size such as 24GB, or this")
-    if size is not None and size not in row.memory:
+        names = ", ".join(rows[n].name.lower().replace(" ", "-") for n in near) or ", ".join(device_names()[:8])
+        raise UsageError(f"unknown device {text!r}", hint=f"try {names}, a size such as 24GB, or this")
+    if gib is not None and gib not in row.memory:
         sizes = ", ".join(f"{n}GB" for n in sorted(row.memory))
-        raise UsageError(f"{row.name} isn't sold with {size} GB", hint=f"sizes: {sizes}")
-    return _of_row(row, size or row.memory[0])
-
-
-def _gib(text: str) -> int | None:
-    found = re.fullmatch(r"(\d{1,6})\s*(?:gb|gib|g)", text.strip(), re.IGNORECASE)
-    return int(found[1]) if found else None
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"[\s_-]", "", text).lower().removeprefix("nvidia").removeprefix("geforce").removeprefix("apple")
-
-
-def _split(text: str) -> tuple[str, int | None]:
-    """`m3-max-36gb` -> m3max, 36."""
-    found = re.fullmatch(r"(.*?)[\s_-]*(\d{1,4})\s*gi?b", text.strip(), re.IGNORECASE)
-    return (_plain(found[1]), int(found[2])) if found and found[1] else (_plain(text), None)
-
-
-def _of_row(row: DeviceRow, gib: int) -> Device:
+        raise UsageError(f"{row.name} isn't sold with {gib} GB", hint=f"sizes: {sizes}")
+    gib = gib or row.memory[0]
     memory, bandwidth = gib * GIB, row.bandwidth * 1e9
     notes = () if len(row.memory) == 1 else (f"{row.name} with {gib} GB",)
     if row.kind == "metal":
@@ -119,73 +104,66 @@ def _of_row(row: DeviceRow, gib: int) -> Device:
     return Device(row.name, row.kind, memory, memory - RESERVED, bandwidth, True, notes)
 
 
+def _plain(text: str) -> str:
+    return re.sub(r"[\s_-]", "", text).lower().removeprefix("nvidia").removeprefix("geforce").removeprefix("apple")
+
+
 def metal(
     name: str, memory: int, bandwidth: float | None, *, limit: int | None = None, notes: Sequence[str] = ()
 ) -> Device:
-    """A Mac: its GPU may use a share of the memory, or `limit` where `iogpu.wired_limit_mb` is set."""
+    """Returns a Mac, whose GPU may use a share of the memory, or `limit` if `iogpu.wired_limit_mb` is set."""
     if limit:
-        raised = f"iogpu.wired_limit_mb is {limit // MIB}"
-        return Device(name, "metal", memory, min(limit, memory) - RESERVED, bandwidth, False, (*notes, raised))
+        notes = (*notes, f"iogpu.wired_limit_mb is {limit // MIB}")
+        return Device(name, "metal", memory, min(limit, memory) - RESERVED, bandwidth, False, notes)
     row = max((r for r in _table().working_set if r.memory * GIB <= memory), key=lambda r: r.memory, default=None)
     row = row or _table().working_set[0]
-    words = [f"its GPU may use {row.share:.0%} of the memory"]
-    if row.newer:
-        words.append(f"{row.newer:.0%} was seen on macOS 15 and later")
-    words.append("sudo sysctl iogpu.wired_limit_mb=N raises it")
-    return Device(name, "metal", memory, int(memory * row.share) - RESERVED, bandwidth, False, (*notes, *words))
+    newer = (f"{row.newer:.0%} was seen on macOS 15 and later",) if row.newer else ()
+    notes = (*notes, f"its GPU may use {row.share:.0%} of the memory", *newer)
+    notes = (*notes, "sudo sysctl iogpu.wired_limit_mb=N raises it")
+    return Device(name, "metal", memory, int(memory * row.share) - RESERVED, bandwidth, False, notes)
 
 
 # -- this machine ----------------------------------------------------------------------------------------------------
 
 
 def this_device() -> Device:
-    """The first NVIDIA GPU, a Mac's GPU, or the memory of this machine."""
-    return _nvidia() or (_mac() if sys.platform == "darwin" else None) or _host()
-
-
-def _ask(*command: str) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
-
-
-def _nvidia() -> Device | None:
-    lines = _ask(
-        "nvidia-smi", "--query-gpu=name,memory.total,memory.free", "--format=csv,noheader,nounits"
-    ).splitlines()
-    found = [parsed for line in lines if (parsed := _nvidia_line(line))]
-    if not found:
-        return None
-    more = (f"the first of {len(found)} GPUs",) if len(found) > 1 else ()
-    return replace(found[0], notes=(*found[0].notes, *more))
-
-
-def _nvidia_line(line: str) -> Device | None:
-    """`NVIDIA GeForce RTX 4090, 24564, 23000`, MiB."""
-    fields = [field.strip() for field in line.split(",")]
-    if len(fields) != 3 or not all(field.isdecimal() for field in fields[1:]):
-        return None
-    total, free = int(fields[1]) * MIB, int(fields[2]) * MIB
-    rows = sorted((row for row in _table().device if _plain(row.name) in _plain(fields[0])), key=lambda r: -len(r.name))
-    bandwidth = rows[0].bandwidth * 1e9 if rows else None
-    return Device(fields[0], "cuda", total, free - RESERVED, bandwidth, True, (f"{free // MIB:,} MiB are free now",))
-
-
-def _mac() -> Device | None:
-    memory = _ask("sysctl", "-n", "hw.memsize")
-    if not memory.isdecimal():
-        return None
-    name = _ask("sysctl", "-n", "machdep.cpu.brand_string") or "Mac"
-    limit = _ask("sysctl", "-n", "iogpu.wired_limit_mb")
-    rows = [row for row in _table().device if _plain(row.name) == _plain(name)]
-    bandwidth = rows[0].bandwidth * 1e9 if rows else None
-    return metal(name, int(memory), bandwidth, limit=int(limit) * MIB if limit.isdecimal() else None)
-
-
-def _host() -> Device:
+    """Returns the first NVIDIA GPU, a Mac's GPU, or the memory of this machine."""
+    if gpu := _nvidia() or (_mac() if sys.platform == "darwin" else None):
+        return gpu
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
     free = available_memory() or total
     notes = (f"no GPU was found; {free // MIB:,} MiB of memory are available now",)
     return Device("this machine's CPU", "cpu", total, max(free - RESERVED, 0), None, False, notes)
+
+
+def _output(*command: str) -> str:
+    """Returns the output of a command; empty if it is missing or fails."""
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return result.stdout.strip() if result.returncode == 0 else ""
+
+
+def _nvidia() -> Device | None:
+    """Parses lines such as `NVIDIA GeForce RTX 4090, 24564, 23000`: name, total and free MiB."""
+    lines = _output("nvidia-smi", "--query-gpu=name,memory.total,memory.free", "--format=csv,noheader,nounits")
+    rows = ([field.strip() for field in line.split(",")] for line in lines.splitlines())
+    gpus = [row for row in rows if len(row) == 3 and row[1].isdecimal() and row[2].isdecimal()]
+    if not gpus:
+        return None
+    name, total, free = gpus[0][0], int(gpus[0][1]) * MIB, int(gpus[0][2]) * MIB
+    rows_of_gpu = [row for row in _table().device if _plain(row.name) in _plain(name)]
+    bandwidth = max(rows_of_gpu, key=lambda row: len(row.name)).bandwidth * 1e9 if rows_of_gpu else None
+    notes = (f"{free // MIB:,} MiB are free now", *([f"the first of {len(gpus)} GPUs"] if len(gpus) > 1 else []))
+    return Device(name, "cuda", total, free - RESERVED, bandwidth, True, notes)
+
+
+def _mac() -> Device | None:
+    memory = _output("sysctl", "-n", "hw.memsize")
+    if not memory.isdecimal():
+        return None
+    name = _output("sysctl", "-n", "machdep.cpu.brand_string") or "Mac"
+    limit = _output("sysctl", "-n", "iogpu.wired_limit_mb")
+    bandwidth = next((row.bandwidth * 1e9 for row in _table().device if _plain(row.name) == _plain(name)), None)
+    return metal(name, int(memory), bandwidth, limit=int(limit) * MIB if limit.isdecimal() else None)

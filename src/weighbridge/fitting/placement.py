@@ -1,8 +1,9 @@
-"""Where a model's memory lies for a number of offloaded layers, as llama.cpp places it (src/llama-model.cpp, b11549).
+"""Places a model's memory on device and host for a number of offloaded layers, as llama.cpp does (src/llama-model.cpp,
+b11549).
 
-Input tensors always stay on the host. `-ngl 1` offloads the output layer alone, `-ngl N` the output layer and the last
-N - 1 layers, N > the number of layers all. Caches and states lie where their layer does. Where input and output share
-one tensor, the output's device gets a copy of it.
+Input tensors always stay on the host. `-ngl 1` offloads only the output layer, `-ngl N` the output layer and the last
+N - 1 layers; N above the number of layers offloads all. Caches and states are placed with their layer. If input and
+output share a tensor, the output's device gets a copy.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _TABLE = "token_embd.weight"
 
 @dataclass(frozen=True, slots=True)
 class WeightBytes:
-    """Bytes of the weights. `layers`: of each layer; `output`: with a copy of the embedding where they share it."""
+    """Bytes of the weights. `layers`: of each layer. `output`: with a copy of the embedding if they share it."""
 
     input: int
     layers: tuple[int, ...]
@@ -33,19 +34,19 @@ class WeightBytes:
 
     @property
     def total(self) -> int:
-        """On one device."""
+        """Bytes of all weights on one device."""
         return self.input + sum(self.layers) + self.output - self.shared
 
 
 @lru_cache(maxsize=1 << 14)
 def _layer(name: str) -> int | None:
-    found = _BLOCK.match(name)
-    return int(found[1]) if found else None
+    match = _BLOCK.match(name)
+    return int(match[1]) if match else None
 
 
 def weight_bytes(tensors: Mapping[str, Spec], used_layers: int, architecture: str = "") -> WeightBytes:
-    """The weights of a GGUF by place. Those of layers behind `used_layers`, which predict further tokens, are skipped,
-    as llama.cpp skips them without a draft."""
+    """Returns the weights of a GGUF by place. Layers after `used_layers`, which predict further tokens, are skipped,
+    like in llama.cpp without a draft."""
     layers: dict[int, int] = defaultdict(int)
     start = output = 0
     for name, spec in tensors.items():
@@ -58,7 +59,7 @@ def weight_bytes(tensors: Mapping[str, Spec], used_layers: int, architecture: st
             output += spec.nbytes
     table = tensors.get(_TABLE)
     shared = table.nbytes if table is not None and "output.weight" not in tensors else 0
-    if shared and architecture in rules().embedding_twice:
+    if shared and architecture in rules().weights.embedding_twice:
         start += shared
     count = max(layers, default=-1) + 1
     return WeightBytes(start, tuple(layers[i] for i in range(count)), output + shared, shared)
@@ -66,7 +67,7 @@ def weight_bytes(tensors: Mapping[str, Spec], used_layers: int, architecture: st
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Bytes on the device and on the host with `offloaded` layers, of `layers` with the output layer."""
+    """Bytes on the device and on the host with `offloaded` of `layers` layers, including the output layer."""
 
     offloaded: int
     layers: int
@@ -75,7 +76,7 @@ class Placement:
 
 
 def place(weights: WeightBytes, memory: CacheMemory, compute: int, offloaded: int) -> Placement:
-    """The placement for `-ngl offloaded`."""
+    """Returns the placement for `-ngl offloaded`."""
     layers = len(weights.layers) + 1
     offloaded = min(offloaded, layers)
     everything = weights.total + memory.total + compute
@@ -88,6 +89,6 @@ def place(weights: WeightBytes, memory: CacheMemory, compute: int, offloaded: in
 
 
 def most_layers(weights: WeightBytes, memory: CacheMemory, compute: int, usable: int) -> Placement:
-    """The placement with as many layers on the device as fit into `usable` bytes."""
-    tried = (place(weights, memory, compute, n) for n in range(len(weights.layers) + 1, 0, -1))
-    return next((p for p in tried if p.device <= usable), place(weights, memory, compute, 0))
+    """Returns the placement with as many layers on the device as fit in `usable` bytes."""
+    placements = (place(weights, memory, compute, n) for n in range(len(weights.layers) + 1, 0, -1))
+    return next((p for p in placements if p.device <= usable), place(weights, memory, compute, 0))

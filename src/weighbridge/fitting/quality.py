@@ -1,4 +1,4 @@
-"""What each file type costs in quality, as published and as measured here (quality.toml)."""
+"""The quality loss of each file type, as published and as measured by this project (quality.toml)."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ import msgspec
 
 
 class PublishedLoss(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`ppl`: rise of the perplexity; `kld`: mean divergence of the next token's distribution, nats."""
+    """`ppl`: increase of the perplexity. `kld`: mean divergence of the next token's distribution, in nats."""
 
     ppl: float
     kld: float
     imatrix: bool = False
 
 
-class PublishedQuality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """By the name of the file type. `dominated`: another type is smaller and better. `own`: our own divergences."""
+class QualityTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Losses by the name of the file type. `dominated`: types for which a smaller and better one exists. `measured`:
+    divergences that this project measured."""
 
     source: str
     dominated: frozenset[str]
     type: dict[str, PublishedLoss]
-    own: dict[str, float]
+    measured: dict[str, float]
 
 
 @cache
-def quality() -> PublishedQuality:
-    """The parsed table."""
+def quality() -> QualityTable:
+    """Returns the parsed table."""
     text = (resources.files(__package__ or "") / "quality.toml").read_text(encoding="utf-8")
-    return msgspec.toml.decode(text, type=PublishedQuality)
+    return msgspec.toml.decode(text, type=QualityTable)

@@ -1,2 +1,2 @@
-"""One command over many models: a manifest of pure descriptors, work that is a function of a descriptor, a journal in
-the target's place, and runners. What runs where is no part of the result."""
+"""Runs one command over many models: a manifest of items, tasks that depend only on their items, a journal at the
+target, and runners. Results don't depend on where tasks run."""

@@ -1,10 +1,10 @@
-"""What a fleet's job takes, before it begins: requests, seconds and money for N nodes.
+"""Estimates the requests, time and money that a fleet's job takes on N nodes.
 
     T = max(B / (N * e * min(b, c * h)), R / (5,500 * prefixes))        R = B / q + 2 for each item
     cost = N * T / 3600 * p + R / 1000 * g + W / 1000 * w + egress
 
 B bytes read, b bytes/s of a node's network, c its cores, h bytes/s of a core, e efficiency, q bytes of a request, W
-requests that write. S3 takes at least 5,500 reads and 3,500 writes a second for each prefix."""
+write requests. S3 accepts at least 5,500 reads and 3,500 writes per second for each prefix."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import Final, NamedTuple
 
 from weighbridge.base.limits import MIB
 
-#: Bytes of a request that reads, and of a part that is written.
+#: Bytes per read request, and per part of an upload.
 REQUEST: Final = 16 * MIB
 PART: Final = 64 * MIB
-#: Bytes read of a file whose header alone is needed.
+#: Bytes read if only the header of a file is needed.
 HEADER: Final = 128 << 10
 READS_A_SECOND: Final = 5500.0
 WRITES_A_SECOND: Final = 3500.0
@@ -25,8 +25,8 @@ WRITES_A_SECOND: Final = 3500.0
 
 @dataclass(frozen=True)
 class Nodes:
-    """The machines. `network`: bytes/s of one; `efficiency`: share of the slower of network and cores that is reached;
-    `price`: of a node for an hour."""
+    """The machines. `network`: bytes/s of each. `efficiency`: the share of the slower of network and cores that is
+    reached. `price`: USD per node and hour."""
 
     count: int = 1
     cores: int = 16
@@ -37,7 +37,7 @@ class Nodes:
 
 @dataclass(frozen=True)
 class Prices:
-    """Of 1,000 requests that read and that write, and of a GB (10^9 bytes) that leaves its region."""
+    """USD per 1,000 read and write requests, and per GB (10^9 bytes) that leaves its region."""
 
     reads: float = 0.0004
     writes: float = 0.005
@@ -46,7 +46,7 @@ class Prices:
 
 @dataclass(frozen=True)
 class Terms:
-    """What a job runs on and what that costs. `cross_region`: its sources lie in another region."""
+    """The machines of a job and their prices. `cross_region`: its sources are in another region."""
 
     nodes: Nodes = Nodes()
     prices: Prices = Prices()
@@ -57,7 +57,7 @@ DEFAULT_TERMS: Final = Terms()
 
 
 class Load(NamedTuple):
-    """What a job moves. `rate`: bytes/s of a core; `prefixes`: of the sources in buckets."""
+    """The data that a job moves. `rate`: bytes/s of a core. `prefixes`: of the sources in buckets."""
 
     items: int
     read: int
@@ -68,7 +68,7 @@ class Load(NamedTuple):
 
 @dataclass(frozen=True)
 class Estimate:
-    """`bound`: what the time follows from: network, cores or requests."""
+    """`bound`: the bottleneck: network, cores or requests."""
 
     items: int
     bytes_read: int
@@ -87,41 +87,33 @@ class Estimate:
 
 
 def estimate(load: Load, terms: Terms = DEFAULT_TERMS) -> Estimate:
-    """The formula above."""
+    """Estimates a job by the formula above."""
     nodes = terms.nodes
-    reads, writes = _requests(load)
-    slower, rate = _slower(load, nodes)
-    seconds = {slower: load.read / (nodes.count * rate)}
+    bottleneck, rate = _bottleneck(load, nodes)
+    reads, writes, request_cost, egress_cost = _requests(load, terms)
+    seconds = {bottleneck: load.read / (nodes.count * rate)}
     seconds["requests"] = max(reads / READS_A_SECOND, writes / WRITES_A_SECOND) / max(load.prefixes, 1)
     bound = max(seconds, key=lambda name: seconds[name])
     return Estimate(
         load.items, load.read, load.written, reads, writes, seconds[bound], bound,
-        node_cost=nodes.count * seconds[bound] / 3600 * nodes.price,
-        request_cost=_request_cost(reads, writes, terms.prices), egress_cost=_egress_cost(load, terms),
+        node_cost=nodes.count * seconds[bound] / 3600 * nodes.price, request_cost=request_cost, egress_cost=egress_cost,
     )  # fmt: skip
 
 
 def item_cost(load: Load, terms: Terms) -> float:
-    """What one item costs that moved these bytes: its share of the machines, its requests, its egress."""
-    _, rate = _slower(load, terms.nodes)
-    machines = load.read / rate / 3600 * terms.nodes.price
-    return machines + _request_cost(*_requests(load), terms.prices) + _egress_cost(load, terms)
+    """Returns the cost of one item with this load: its share of the machines, its requests and egress."""
+    _, _, request_cost, egress_cost = _requests(load, terms)
+    return load.read / _bottleneck(load, terms.nodes)[1] / 3600 * terms.nodes.price + request_cost + egress_cost
 
 
-def _requests(load: Load) -> tuple[int, int]:
-    """Requests that read and that write."""
-    return math.ceil(load.read / REQUEST) + 2 * load.items, math.ceil(load.written / PART)
+def _bottleneck(load: Load, nodes: Nodes) -> tuple[str, float]:
+    """Returns the bottleneck of a node, and its bytes/s."""
+    name, rate = min(("network", nodes.network), ("cores", nodes.cores * load.rate), key=lambda row: row[1])
+    return name, nodes.efficiency * rate
 
 
-def _slower(load: Load, nodes: Nodes) -> tuple[str, float]:
-    """What bounds a node, and the bytes/s that it then takes."""
-    found = min(("network", nodes.network), ("cores", nodes.cores * load.rate), key=lambda row: row[1])
-    return found[0], nodes.efficiency * found[1]
-
-
-def _request_cost(reads: int, writes: int, prices: Prices) -> float:
-    return reads / 1000 * prices.reads + writes / 1000 * prices.writes
-
-
-def _egress_cost(load: Load, terms: Terms) -> float:
-    return load.read / 1e9 * terms.prices.egress if terms.cross_region else 0.0
+def _requests(load: Load, terms: Terms) -> tuple[int, int, float, float]:
+    """Returns the read and write requests, their cost, and the cost of egress."""
+    reads, writes = math.ceil(load.read / REQUEST) + 2 * load.items, math.ceil(load.written / PART)
+    cost = reads / 1000 * terms.prices.reads + writes / 1000 * terms.prices.writes
+    return reads, writes, cost, load.read / 1e9 * terms.prices.egress if terms.cross_region else 0.0

@@ -1,4 +1,4 @@
-"""What a fleet's work is, as plain data: a job, its items, and the batches that one task takes."""
+"""The work of a fleet as plain data: a job, its items, and the batches of its tasks."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ import msgspec
 from weighbridge import __version__
 from weighbridge.base.limits import MIB
 
-#: A batch ends at so many items or bytes: small files share a task and a record, a large one has its own.
+#: The limits of a batch: small files share a task and a record, a large file has separate ones.
 BATCH_ITEMS: Final = 256
 BATCH_BYTES: Final = 256 * MIB
 
 
 def canonical(value: Any) -> bytes:
-    """Plain data in the one form that is hashed and written."""
+    """Encodes plain data in the canonical form for hashes and records."""
     try:
         return msgspec.json.encode(value, order="sorted")
-    except UnicodeEncodeError:  # a file's name that isn't text
+    except UnicodeEncodeError:  # a file name that isn't valid Unicode
         text = json.dumps(msgspec.to_builtins(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return text.encode("utf-8", "surrogatepass")
 
 
-def parsed(line: bytes) -> Any:
-    """The plain data of a line. ValueError where it is none."""
+def parse(line: bytes) -> Any:
+    """Decodes a line. Raises ValueError if it isn't valid."""
     try:
         return msgspec.json.decode(line)
     except msgspec.DecodeError:
@@ -37,13 +37,13 @@ def parsed(line: bytes) -> Any:
 
 
 def digest(value: Any) -> str:
-    """A short id of plain data."""
+    """Returns a short digest of plain data."""
     return blake2b(canonical(value), digest_size=16).hexdigest()
 
 
 class Item(msgspec.Struct, frozen=True, gc=False):
-    """One file or model. `name`: what its output is called, unique in the fleet; `pin`: its version when it was listed;
-    `passed`: why it isn't opened, and the rule that is a finding."""
+    """One file or model. `name`: of its output, unique in the fleet. `pin`: its version when it was listed. `passed`:
+    for an item that isn't opened, the reason, and the rule of a finding if it is one."""
 
     source: str
     name: str
@@ -53,12 +53,12 @@ class Item(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def parse(cls, line: bytes) -> Item:
-        """The item of a line of the manifest. ValueError where it is none."""
+        """Parses a line of the manifest. Raises ValueError if it isn't an item."""
         try:
             return _decoder().decode(line)
         except msgspec.DecodeError:
             try:
-                return msgspec.convert(parsed(line), cls)
+                return msgspec.convert(parse(line), cls)
             except msgspec.ValidationError as error:
                 raise ValueError(str(error)) from None
 
@@ -70,7 +70,7 @@ def _decoder() -> msgspec.json.Decoder[Item]:
 
 @dataclass(frozen=True)
 class Job:
-    """What is done to each item. `options`: keywords of the single command's function."""
+    """The operation for each item. `options`: keywords of the single command's function."""
 
     op: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Job:
 
 @dataclass(frozen=True)
 class ItemBatch:
-    """Items of one chunk of the manifest that one task takes."""
+    """Items of one chunk of the manifest, for one task."""
 
     job: Job
     chunk: int
@@ -95,7 +95,7 @@ class ItemBatch:
 
     @property
     def record(self) -> str:
-        """The name of its record, below the journal's folder."""
+        """The name of its record in the journal's folder."""
         return f"{self.chunk:05d}/{self.id}.jsonl"
 
     @property
@@ -104,14 +104,14 @@ class ItemBatch:
 
 
 def batches(job: Job, chunk: int, items: Iterable[Item]) -> Iterator[ItemBatch]:
-    """The items of a chunk, in their order, as batches: the same ones in every process."""
-    waiting: list[Item] = []
+    """Yields the items of a chunk in order, as batches that are the same in every process."""
+    batch: list[Item] = []
     size = 0
     for item in items:
-        if waiting and (len(waiting) >= BATCH_ITEMS or size + item.size > BATCH_BYTES):
-            yield ItemBatch(job, chunk, tuple(waiting))
-            waiting, size = [], 0
-        waiting.append(item)
+        if batch and (len(batch) >= BATCH_ITEMS or size + item.size > BATCH_BYTES):
+            yield ItemBatch(job, chunk, tuple(batch))
+            batch, size = [], 0
+        batch.append(item)
         size += item.size
-    if waiting:
-        yield ItemBatch(job, chunk, tuple(waiting))
+    if batch:
+        yield ItemBatch(job, chunk, tuple(batch))

@@ -1,34 +1,35 @@
-"""The report on a job: each item's verdict in the order of the manifest, and what lies in the fleet more than once. It
-is the same, byte for byte, whatever ran the tasks."""
+"""The report on a job: each item's verdict in the order of the manifest, and the data that is stored more than once. It
+is the same, byte for byte, wherever the tasks ran."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Final
 
 from weighbridge.adapters import parquet
 from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.words import plural
 from weighbridge.fleets.costs import DEFAULT_TERMS, Load, Terms, item_cost
-from weighbridge.fleets.job import Job, canonical, parsed
+from weighbridge.fleets.job import canonical, parse
 from weighbridge.fleets.manifest import FleetManifest
 from weighbridge.fleets.operations import FINDING, FINE, OPERATIONS, UNCHECKED, bytes_read
 
-#: Column -> Arrow's type, of the rows of report/CHUNK.parquet.
+#: The columns of report/CHUNK.parquet and their Arrow types.
 COLUMNS: Final[Mapping[str, str]] = {
     "source": "string", "name": "string", "bytes": "int64", "op": "string", "verdict": "string", "exit": "int64",
     "digest": "string", "output": "string", "written": "int64", "error": "string", "details": "string",
     "cost": "float64",
 }  # fmt: skip
 _SHOWN: Final = 2000  # rows of the page; more would freeze it
-_TWICE: Final = 200
+_DUPLICATES: Final = 200
 
 
 @dataclass
 class Copies:
-    """Bytes that lie in the fleet more than once. `sources`: the first few of their items."""
+    """Data that is stored more than once. `sources`: the first few of its items."""
 
     digest: str
     bytes: int
@@ -38,9 +39,8 @@ class Copies:
 
 @dataclass
 class FleetReport:
-    """`verdicts`: items by verdict; `failed`: items whose work ended with an error; `missing`: items of batches that
-    nothing is known of yet. `cost`: USD of the others, by the plan's formula and the bytes that were moved. `exit`:
-    what a single run over all of them would have returned."""
+    """`verdicts`: items by verdict. `failed`: items with an error. `missing`: items of open batches. `cost`: USD of the
+    finished items, by the plan's formula and the bytes moved. `exit`: the exit code of a single run over all items."""
 
     job: str
     op: str
@@ -57,88 +57,69 @@ class FleetReport:
     notes: tuple[str, ...] = ()
 
 
-def lines_of(manifest: FleetManifest, chunk: int) -> Iterator[bytes]:
-    """What is known of the items of a chunk, in their order; items of an open batch have neither verdict nor error."""
-    for batch in manifest.batches(chunk):
-        lines = manifest.lines(batch)
-        if lines is None:
-            yield from (canonical({"source": i.source, "name": i.name, "bytes": i.size}) for i in batch.items)
-        else:
-            yield from lines
-
-
 def write_report(manifest: FleetManifest, terms: Terms = DEFAULT_TERMS) -> FleetReport:
-    """Read the records of a job, chunk by chunk, and write the report beside them: JSON lines and Parquet for each
-    chunk, one page, and the list of dead letters."""
+    """Reads the records of a job, chunk by chunk, and writes the report next to them: JSON lines and Parquet for each
+    chunk, an HTML page, and the list of dead letters."""
     report = FleetReport(manifest.job.id, manifest.job.op)
-    seen: dict[str, Copies] = {}
+    copies: dict[str, Copies] = {}
     shown: list[dict[str, Any]] = []
     dead: list[dict[str, Any]] = []
     for chunk in range(manifest.chunks):
-        lines = list(lines_of(manifest, chunk))
-        rows = [parsed(line) for line in lines]
+        lines: list[bytes] = []
+        for batch in manifest.batches(chunk):  # items of an open batch have neither verdict nor error
+            recorded = manifest.lines(batch)
+            unknown = (canonical({"source": i.source, "name": i.name, "bytes": i.size}) for i in batch.items)
+            lines += unknown if recorded is None else recorded
+        rows = [parse(line) for line in lines]
         for row in rows:
             if "verdict" in row:
-                row["cost"] = _cost(manifest.job, row, terms)
-            _count(report, row, seen)
+                read = bytes_read(manifest.job, 1, row["bytes"])
+                row["cost"] = item_cost(Load(1, read, row["written"], OPERATIONS[manifest.job.op].rate), terms)
+            _count(report, row, copies)
         dead += [row for row in rows if "error" in row]
         shown += rows[: _SHOWN - len(shown)]
         _write_chunk(manifest, chunk, lines, rows, report)
-    twice = sorted((d for d in seen.values() if d.copies > 1), key=lambda d: (-(d.copies - 1) * d.bytes, d.digest))
-    report.duplicates = twice[:_TWICE]
-    report.duplicate_bytes = sum((d.copies - 1) * d.bytes for d in twice)
+    duplicates = sorted(
+        (d for d in copies.values() if d.copies > 1), key=lambda d: (-(d.copies - 1) * d.bytes, d.digest)
+    )
+    report.duplicates = duplicates[:_DUPLICATES]
+    report.duplicate_bytes = sum((d.copies - 1) * d.bytes for d in duplicates)
     if report.failed and report.exit == FINE:
         report.exit = UNCHECKED
-    manifest.records.put(manifest.name("dead-letters.jsonl"), b"".join(_line(row) for row in dead))
+    manifest.records.put(manifest.name("dead-letters.jsonl"), b"".join(canonical(row) + b"\n" for row in dead))
     manifest.records.put(manifest.name("report.html"), page(report, shown).encode())
     return report
 
 
-def _line(row: Mapping[str, Any]) -> bytes:
-    return canonical(row) + b"\n"
-
-
-def _without_trace(row: Mapping[str, Any]) -> bytes:
-    return _line({name: value for name, value in row.items() if name != "traceback"})
-
-
-def _count(report: FleetReport, row: Mapping[str, Any], seen: dict[str, Copies]) -> None:
+def _count(report: FleetReport, row: Mapping[str, Any], copies: dict[str, Copies]) -> None:
+    """Adds a row to the report, and its data to the copies."""
     report.items += 1
     report.bytes += row["bytes"]
     if "error" in row:
         report.failed += 1
-    elif "verdict" not in row:
-        report.missing += 1
-    else:
-        report.written += row["written"]
-        report.cost += row["cost"]
-        report.verdicts[row["verdict"]] += 1
-        report.exit = FINDING if FINDING in (report.exit, row["exit"]) else max(report.exit, row["exit"])
-        parts = row["tensors"] or ([(row["digest"], row["bytes"])] if row["digest"] else [])
-        for digest, nbytes in parts:
-            _count_copy(seen, digest, nbytes, row["source"])
-
-
-def _cost(job: Job, row: Mapping[str, Any], terms: Terms) -> float:
-    """What an item cost, in USD."""
-    load = Load(1, bytes_read(job, 1, row["bytes"]), row["written"], OPERATIONS[job.op].rate)
-    return item_cost(load, terms)
-
-
-def _count_copy(seen: dict[str, Copies], digest: str, nbytes: int, source: str) -> None:
-    if (found := seen.get(digest)) is None:
-        seen[digest] = Copies(digest, nbytes, sources=(source,))
         return
-    found.copies += 1
-    if len(found.sources) < 3 and source not in found.sources:
-        found.sources += (source,)
+    if "verdict" not in row:
+        report.missing += 1
+        return
+    report.written += row["written"]
+    report.cost += row["cost"]
+    report.verdicts[row["verdict"]] += 1
+    report.exit = FINDING if FINDING in (report.exit, row["exit"]) else max(report.exit, row["exit"])
+    for digest, nbytes in row["tensors"] or ([(row["digest"], row["bytes"])] if row["digest"] else []):
+        entry = copies.setdefault(digest, Copies(digest, nbytes, copies=0))
+        entry.copies += 1
+        if len(entry.sources) < 3 and row["source"] not in entry.sources:
+            entry.sources += (row["source"],)
 
 
 def _write_chunk(
     manifest: FleetManifest, chunk: int, lines: list[bytes], rows: list[dict[str, Any]], report: FleetReport
 ) -> None:
-    text = b"".join(_without_trace(row) if "error" in row else line + b"\n"
-                    for line, row in zip(lines, rows, strict=True))  # fmt: skip
+    public = (
+        canonical({name: value for name, value in row.items() if name != "traceback"}) if "error" in row else line
+        for line, row in zip(lines, rows, strict=True)
+    )
+    text = b"".join(line + b"\n" for line in public)
     manifest.records.put(manifest.name("report", f"{chunk:05d}.jsonl"), text)
     flat = [{**row, "details": canonical(row.get("details")).decode("utf-8", "replace")} for row in rows]
     try:
@@ -156,36 +137,30 @@ _STYLE: Final = (
 
 
 def page(report: FleetReport, rows: list[dict[str, Any]]) -> str:
-    """The report as one HTML page without scripts; every name is escaped."""
+    """Returns the report as an HTML page without scripts, in which every name is escaped."""
     counts = ", ".join(f"{n:,} {escape(word)}" for word, n in sorted(report.verdicts.items()))
     more = f"<p>and {report.items - len(rows):,} more: report/*.jsonl</p>" if report.items > len(rows) else ""
     head = "<tr><th>item<th>verdict<th>bytes<th>cost<th>digest<th>output"
-    body = "".join(map(_row, rows))
-    return (
-        f'<!doctype html><meta charset="utf-8"><title>wb fleet {escape(report.op)}</title><style>{_STYLE}</style>'
-        f"<h1>wb fleet {escape(report.op)}</h1><p>{report.items:,} items, {report.bytes:,} bytes: "
-        f"{counts or 'nothing'}; {report.failed:,} failed, {report.missing:,} open; "
-        f"{report.written:,} bytes written; ${report.cost:,.2f} by the plan's formula</p>"
-        f"<table>{head}{body}</table>{more}{_duplicates(report)}"
-    )
-
-
-def _row(row: Mapping[str, Any]) -> str:
-    verdict = f"failed: {row['error']}" if "error" in row else row.get("verdict", "open")
-    cost = f"{row['cost']:.6f}" if "cost" in row else ""
-    texts = (row.get("digest") or "", row.get("output") or "")
-    name, size = escape(row["source"]), f"{row['bytes']:,}"
-    head = f"<tr><td><code>{name}</code><td>{escape(verdict)}<td class=n>{size}<td class=n>{cost}"
-    return head + "".join(f"<td><code>{escape(text)}</code>" for text in texts)
-
-
-def _duplicates(report: FleetReport) -> str:
-    if not report.duplicates:
-        return ""
-    rows = "".join(
+    body = ""
+    for row in rows:
+        verdict = f"failed: {row['error']}" if "error" in row else row.get("verdict", "open")
+        cost = f"{row['cost']:.6f}" if "cost" in row else ""
+        body += f"<tr><td><code>{escape(row['source'])}</code><td>{escape(verdict)}"
+        body += f"<td class=n>{row['bytes']:,}<td class=n>{cost}"
+        body += "".join(f"<td><code>{escape(row.get(name) or '')}</code>" for name in ("digest", "output"))
+    duplicates = "".join(
         f"<tr><td><code>{escape(d.digest)}</code><td class=n>{d.copies:,}<td class=n>{d.bytes:,}"
         f"<td>{escape(', '.join(d.sources))}"
         for d in report.duplicates
     )
-    head = "<tr><th>digest<th>copies<th>bytes<th>in"
-    return f"<h2>Stored more than once</h2><p>{report.duplicate_bytes:,} bytes</p><table>{head}{rows}</table>"
+    if duplicates:
+        columns = "<tr><th>digest<th>copies<th>bytes<th>in"
+        size = f"<h2>Stored more than once</h2><p>{report.duplicate_bytes:,} bytes</p>"
+        duplicates = f"{size}<table>{columns}{duplicates}</table>"
+    return (
+        f'<!doctype html><meta charset="utf-8"><title>wb fleet {escape(report.op)}</title><style>{_STYLE}</style>'
+        f"<h1>wb fleet {escape(report.op)}</h1><p>{plural(report.items, 'item')}, {report.bytes:,} bytes: "
+        f"{counts or 'nothing'}; {report.failed:,} failed, {report.missing:,} open; "
+        f"{report.written:,} bytes written; ${report.cost:,.2f} by the plan's formula</p>"
+        f"<table>{head}{body}</table>{more}{duplicates}"
+    )

@@ -1,5 +1,5 @@
-"""From what a user names to items: globs, folders, buckets, organisations of the Hub, manifests. The order is that of
-the names, the same on every machine."""
+"""Lists the items of sources: globs, folders, buckets, organisations of the Hub, manifests. The order is that of the
+names, the same on every machine."""
 
 from __future__ import annotations
 
@@ -20,66 +20,72 @@ from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.containers import model_suffixes
 from weighbridge.containers.numbered import numbered
 from weighbridge.fleets.job import Item, digest
-from weighbridge.io.location import RemotePath, is_remote, open_source, walk
+from weighbridge.io.location import RemotePath, is_remote, open_source, split_credentials, walk
 from weighbridge.reports.scan import walk as scan_walk
 
 _MANIFESTS: Final = (".jsonl", ".ndjson", ".parquet")
-_MAGIC: Final = re.compile(r"[*?\[]")
-_ADDRESS: Final = re.compile(r"^[A-Za-z0-9+.-]+://|@[0-9a-f]{40}(?=/|$)")  # what is no part of a name
+_WILDCARD: Final = re.compile(r"[*?\[]")
+_WEB: Final = re.compile(r"https?://", re.IGNORECASE)  # servers have no listings, and `?` starts a query
+_ADDRESS: Final = re.compile(r"^[A-Za-z0-9+.-]+://|@[0-9a-f]{40}(?=/|$)")  # parts that aren't part of a name
 _CONFIG: Final = "config.json"
 _GIT: Final = ".git"
 
 
 def items(sources: Iterable[str], *, by_file: bool) -> Iterator[Item]:
-    """The items that sources name, each once. `by_file`: every file, else every model. UsageError where a source names
-    nothing, or two items would have one name."""
-    seen: dict[int, int] = {}  # hashes, as a fleet may have millions of names
+    """Yields the items of sources, each once. `by_file`: every file, otherwise every model. Raises UsageError if a
+    source has no items, or if two items have the same name."""
+    seen: dict[int, int] = {}  # hashes, since a fleet may have millions of names
     for source in sources:
-        found = False
-        for item in _expanded(source, by_file):
-            found = True
+        empty = True
+        _check_public(source)
+        for item in _expand(source, by_file):
+            empty = False
+            _check_public(item.source)
             name, origin = hash(item.name), hash(item.source)
             if (first := seen.get(name)) is None:
                 seen[name] = origin
                 yield item
             elif first != origin:
-                words = f"{item.source} and another source would both be called {item.name}"
-                raise UsageError(words, hint="name a folder above both, or a manifest with a name for each")
-        if not found:
-            raise UsageError(f"{source} names no {'file' if by_file else 'model'}", hint="see what is there: wb ls")
+                raise UsageError(
+                    f"{item.source} and another source have the same name {item.name}",
+                    hint="name a folder above both, or a manifest with a name for each",
+                )
+        if empty:
+            raise UsageError(f"{source} has no {'files' if by_file else 'models'}", hint="list models with wb ls")
 
 
-def _expanded(source: str, by_file: bool) -> Iterator[Item]:
+def _expand(source: str, by_file: bool) -> Iterator[Item]:
+    """Yields the items of a manifest, a glob, an organisation or a path."""
     if source.endswith(_MANIFESTS):
-        yield from _listed(source, by_file)
+        yield from _manifest_items(source, by_file)
         return
-    glob = _MAGIC.search(source)
-    root = source[: glob.start()].rpartition("/")[0] if glob else _root(source)
-    for path in _paths(source):
+    wildcard = None if _WEB.match(source) else _WILDCARD.search(source)
+    root = _root(source) if wildcard is None else source[: wildcard.start()].rpartition("/")[0]
+    paths: Iterable[str] = [source]
+    if (owner := hub_models.owner_of(source)) is not None:
+        paths = hub_models.models_of(owner)
+    elif wildcard is not None:
+        if is_remote(source):
+            remote = (str(base / name) for base, _, names in walk(resolve_path(root)) for name in names)
+            paths = (path for path in remote if fnmatchcase(path, source))
+        else:
+            paths = sorted(iglob(source, recursive=True))
+    for path in paths:
         yield from _below(path, by_file, root)
 
 
-def _paths(source: str) -> Iterator[str]:
-    """The files and folders that a glob, an organisation or a plain path stands for."""
-    if (owner := hub_models.owner_of(source)) is not None:
-        yield from hub_models.models_of(owner)
-    elif not _MAGIC.search(source):
-        yield source
-    elif is_remote(source):
-        yield from _remote_glob(source)
-    else:
-        yield from sorted(iglob(source, recursive=True))
+def _check_public(source: str) -> None:
+    """Raises UsageError for an address with a password, which the job's manifest would store."""
+    address, secret = split_credentials(source)
+    if secret is not None:
+        raise UsageError(
+            f"{address} contains a password, which the records of the fleet would store",
+            hint="put the user and the password in ~/.netrc",
+        )
 
 
-def _remote_glob(source: str) -> Iterator[str]:
-    """The files below the part of an address before its first wildcard that match it."""
-    above = source[: _MAGIC.search(source).start()].rpartition("/")[0]  # type: ignore[union-attr]  # it has one
-    for base, _, names in walk(resolve_path(above)):
-        yield from (text for name in names if fnmatchcase(text := str(base / name), source))
-
-
-def _listed(path: str, by_file: bool) -> Iterator[Item]:
-    """The items of a manifest: rows with `source`, and perhaps `name`, `size`, `pin`."""
+def _manifest_items(path: str, by_file: bool) -> Iterator[Item]:
+    """Yields the items of a manifest: rows with `source`, and optionally `name`, `size`, `pin`."""
     for number, row in enumerate(_rows(path)):
         source = row.get("source")
         if not isinstance(source, str) or not source:
@@ -87,9 +93,9 @@ def _listed(path: str, by_file: bool) -> Iterator[Item]:
                 "a row without a source", path=path, field=f"row {number + 1}", expected='{"source": ...}'
             )
         if isinstance(row.get("name"), str):
-            pinned = row.get("pin") if isinstance(row.get("pin"), str) else None
+            pin = row.get("pin") if isinstance(row.get("pin"), str) else None
             size = row["size"] if isinstance(row.get("size"), int) else None
-            yield _item(source, row["name"], pin=pinned, size=size)
+            yield _item(source, row["name"], pin=pin, size=size)
         else:
             yield from _below(source, by_file, _root(source))
 
@@ -110,32 +116,31 @@ def _rows(path: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _below(source: str, by_file: bool, root: str) -> Iterator[Item]:
-    """The files, or the models, at and below a path, with names below `root`."""
+    """Yields the files, or the models, at and below a path, with names relative to `root`."""
     if by_file:
-        for met in scan_walk.files([source]):
-            if met.why == scan_walk.GIT_HISTORY:
-                continue
-            passed = (met.why, met.rule) if met.why is not None else None
-            yield _item(met.path, _name(met.path, root), passed=passed)
+        for file in scan_walk.files([source]):
+            if file.reason != scan_walk.GIT_HISTORY:
+                passed = (file.reason, file.rule) if file.reason is not None else None
+                yield _item(file.path, _name(file.path, root), passed=passed)
     else:
         for path in _models(resolve_path(source)):
             yield _item(str(path), _name(str(path), root))
 
 
 def _root(source: str) -> str:
-    """What names are relative to: the folder above a source, of an address its scheme."""
+    """Returns the folder that names are relative to: the parent of a local source, the scheme of an address."""
     return "" if is_remote(source) else source.rstrip("/").rpartition("/")[0]
 
 
 def _name(path: str, root: str) -> str:
-    """A name below the target: without the folders above the source, a scheme, or parts that lead elsewhere."""
+    """Returns a safe name below the target: without the root, the scheme, and `.` and `..`."""
     short = path[len(root) :] if root and path.startswith(root + "/") else path
     parts = _ADDRESS.sub("", short).replace(os.sep, "/").split("/")
     return "/".join(part for part in parts if part not in ("", ".", ".."))
 
 
 def _models(path: Path) -> Iterator[Path]:
-    """The models at and below a path: a folder with a config is one, else each file of weights, or set of files."""
+    """Yields the models at and below a path: folders with a config, otherwise each file or set of weights."""
     if not path.is_dir():
         yield path
         return
@@ -145,7 +150,7 @@ def _models(path: Path) -> Iterator[Path]:
         if _CONFIG in names and any(not n.endswith(".gguf") for n in weights):
             yield base
             continue
-        yield from (base / n for n in weights if (one := numbered(n)) is None or one.number == 1)
+        yield from (base / n for n in weights if (part := numbered(n)) is None or part.number == 1)
 
 
 def _item(
@@ -157,19 +162,19 @@ def _item(
     if pin is not None and size is not None:
         return Item(source, name, size, pin)
     try:
-        found_size, found = state_of(source)
-    except OSError as error:  # it isn't there, or may not be read: the task says so
+        actual_size, actual_pin = state_of(source)
+    except OSError as error:  # missing or unreadable, which the task reports
         return Item(source, name, 0, f"unreadable: {error.strerror or error}")
-    return Item(source, name, found_size if size is None else size, found if pin is None else pin)
+    return Item(source, name, actual_size if size is None else size, actual_pin if pin is None else pin)
 
 
 def state_of(source: str) -> tuple[int, str]:
-    """A source's bytes, and what changes when they do: size and time, an ETag, a commit; of a folder those of its
-    files."""
+    """Returns the size of a source, and a pin that changes with its contents: size and time, an ETag, a commit, or for
+    a folder a digest of those of its files."""
     if not is_remote(source):
-        found = os.stat(source)
-        if not stat.S_ISDIR(found.st_mode):
-            return _local_state(found)
+        status = os.stat(source)
+        if not stat.S_ISDIR(status.st_mode):
+            return _local_state(status)
     path = resolve_path(source)
     if not path.is_dir():
         return _file_state(path)
@@ -186,5 +191,5 @@ def _file_state(path: Path) -> tuple[int, str]:
     return _local_state(path.stat())
 
 
-def _local_state(found: os.stat_result) -> tuple[int, str]:
-    return found.st_size, f"{found.st_size}-{found.st_mtime_ns}"
+def _local_state(status: os.stat_result) -> tuple[int, str]:
+    return status.st_size, f"{status.st_size}-{status.st_mtime_ns}"

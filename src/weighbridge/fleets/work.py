@@ -1,5 +1,5 @@
-"""One task: the items of a batch, one after the other, and their record. It runs in any process on any machine that
-reaches the sources and the target; what it returns is small."""
+"""One task: processes the items of a batch in order, and writes their record. It runs in any process that can access
+the sources and the target, and returns a small summary."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.base.errors import RemoteError, WeighbridgeError
 from weighbridge.fleets.job import Item, ItemBatch, canonical
 from weighbridge.fleets.manifest import FOLDER
-from weighbridge.fleets.operations import OPERATIONS, How, Outcome
+from weighbridge.fleets.operations import OPERATIONS, Outcome, RunOptions
 from weighbridge.fleets.sources import state_of
 from weighbridge.io.sink import records_at
 
 T = TypeVar("T")
-#: Tries of an item whose error may pass.
+#: Tries of an item with a transient error.
 TRIES: Final = 3
-_PASSING: Final = (OSError, RemoteError, MemoryError)
+_TRANSIENT: Final = (OSError, RemoteError, MemoryError)
 
 
 class BatchTask(NamedTuple):
-    """A batch, where its record goes, how many threads it may use, and whether it may replace others' outputs."""
+    """A batch, its target, its number of threads, and whether it replaces outputs of other jobs."""
 
     batch: ItemBatch
     target: str
@@ -32,12 +32,12 @@ class BatchTask(NamedTuple):
     overwrite: bool = False
 
     @property
-    def how(self) -> How:
-        return How(self.jobs, self.overwrite)
+    def options(self) -> RunOptions:
+        return RunOptions(self.jobs, self.overwrite)
 
 
 class Summary(NamedTuple):
-    """What a task says to the driver: no bytes of models, nothing that grows with a file."""
+    """The result of a task for the driver, whose size doesn't depend on the models."""
 
     batch: str
     items: int
@@ -47,7 +47,7 @@ class Summary(NamedTuple):
 
 
 class ItemLine(NamedTuple):
-    """What became of an item: its line of the record, whether it failed, and the bytes that it wrote."""
+    """The result of an item: its line of the record, whether it failed, and the bytes written."""
 
     data: bytes
     failed: bool
@@ -55,60 +55,59 @@ class ItemLine(NamedTuple):
 
 
 def run_batch(task: BatchTask) -> Summary:
-    """Do the work of every item, then write the record."""
+    """Processes every item, then writes the record."""
     return settle(task, [item_line(task, item) for item in task.batch.items])
 
 
 def run_item(task: BatchTask) -> ItemLine:
-    """The line of a batch of one item, without a record: for an item that may kill its process."""
+    """Processes a batch of one item, which may kill its process, without writing a record."""
     return item_line(task, task.batch.items[0])
 
 
 def item_line(task: BatchTask, item: Item) -> ItemLine:
-    """What became of an item. An error is one, too."""
+    """Processes an item. Returns the line of its outcome or its error."""
     try:
-        return line_of(task, item, tried(lambda: _done(task, item)))
-    except Exception as error:  # whatever it is, the other items go on
+        return outcome_line(task, item, retry(lambda: _process(task, item)))
+    except Exception as error:  # of any kind: the other items continue
         return dead_line(item, error)
 
 
-def line_of(task: BatchTask, item: Item, found: Outcome) -> ItemLine:
-    """The line of an item's outcome."""
-    row = {"source": item.source, "name": item.name, "bytes": item.size, "op": task.batch.job.op, **asdict(found)}
-    return ItemLine(canonical(row) + b"\n", False, found.written)
+def outcome_line(task: BatchTask, item: Item, outcome: Outcome) -> ItemLine:
+    row = {"source": item.source, "name": item.name, "bytes": item.size, "op": task.batch.job.op, **asdict(outcome)}
+    return ItemLine(canonical(row) + b"\n", False, outcome.written)
 
 
-def tried(work: Callable[[], T]) -> T:
-    """Do what may fail for reasons that pass."""
+def retry(work: Callable[[], T]) -> T:
+    """Repeats work after transient errors."""
     for _ in range(TRIES - 1):
         try:
             return work()
-        except _PASSING:
+        except _TRANSIENT:
             continue
     return work()
 
 
-def _done(task: BatchTask, item: Item) -> Outcome:
-    """The outcome; an error where the source isn't the one that was listed, which must be known before it is written
-    to a target."""
-    job = task.batch.job
-    op = OPERATIONS[job.op]
+def _process(task: BatchTask, item: Item) -> Outcome:
+    """Returns the outcome. Raises WeighbridgeError if the source changed since it was listed; operations that write
+    check this before they start, too."""
+    op = OPERATIONS[task.batch.job.op]
     if op.plan is not None:
         check_pin(item)
-    found = op.run(item, job.options, task.target, task.how)
+    outcome = op.run(item, task.batch.job.options, task.target, task.options)
     check_pin(item)
-    return found
+    return outcome
 
 
 def check_pin(item: Item) -> None:
-    """WeighbridgeError where the source isn't the one that was listed."""
-    if item.passed is None and (found := state_of(item.source)[1]) != item.pin:
-        words = f"{item.source} has changed since it was listed"
-        raise WeighbridgeError(words, hint=f"plan again with --replan ({item.pin}, now {found})")
+    """Raises WeighbridgeError if the source changed since it was listed."""
+    if item.passed is None and (pin := state_of(item.source)[1]) != item.pin:
+        raise WeighbridgeError(
+            f"{item.source} has changed since it was listed", hint=f"plan again with --replan ({item.pin}, now {pin})"
+        )
 
 
 def dead_line(item: Item, error: BaseException | str) -> ItemLine:
-    """The line of an item that failed: the error, and its traceback."""
+    """Returns the line of a failed item: the error, with its traceback."""
     text = error if isinstance(error, str) else f"{type(error).__name__}: {getattr(error, 'message', error)}"
     trace = "" if isinstance(error, str) else "".join(traceback.format_exception(error))
     row = {"source": item.source, "name": item.name, "bytes": item.size, "error": text, "traceback": trace}
@@ -116,12 +115,12 @@ def dead_line(item: Item, error: BaseException | str) -> ItemLine:
 
 
 def record_of(task: BatchTask) -> bytes | None:
-    """The record of a batch that is finished; None where there is none."""
+    """Returns the record of a finished batch, else None."""
     return records_at(resolve_target(task.target)).read(f"{FOLDER}/{task.batch.job.id}/journal/{task.batch.record}")
 
 
 def settle(task: BatchTask, lines: Sequence[ItemLine]) -> Summary:
-    """Write a batch's record: once to the journal where all went well, else to the dead letters."""
+    """Writes a batch's record: to the journal if all items succeeded, else to the dead letters."""
     batch, failed = task.batch, sum(line.failed for line in lines)
     records = records_at(resolve_target(task.target))
     name = f"{FOLDER}/{batch.job.id}/{'dead' if failed else 'journal'}/{batch.record}"

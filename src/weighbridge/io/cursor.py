@@ -62,7 +62,7 @@ class Cursor:
         return 0
 
     def recall(self, start: int, end: int) -> bytes | None:
-        """Bytes [start, end) of the source if they still lie in `buffer`."""
+        """Bytes [start, end) of the source if `buffer` still contains them."""
         if self.start <= start and end <= self.start + self.filled:
             return bytes(self.buffer[start - self.start : end - self.start])
         return None

@@ -1,9 +1,9 @@
-"""A compressed stream (gzip, zlib, bzip2, xz, lzma) as a source: unpacked as it is read, forwards; going back behind
-the window means starting over.
+"""A compressed stream (gzip, zlib, bzip2, xz, lzma) as a source, decompressed while it is read forwards. Reading before
+the window starts over.
 
-Loaders read such a stream until something is wrong with it, so that is what counts here: what can be unpacked before
-the damage is the source's bytes, and `trouble` says what the damage is. Memory is a window, whatever the stream claims;
-`charge` is called before bytes are unpacked and may refuse: once for all, and again each time that it starts over.
+Loaders read such a stream up to its first error, so the source's bytes are those before the damage, and `trouble`
+describes the damage. Memory is bounded by the window, regardless of the sizes in the stream. `charge` is called before
+bytes are decompressed, once for all of them and again at each restart, and may refuse.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from weighbridge.io.source import Source
 
 _CHUNK: Final = 1 << 16
 _WINDOW: Final = 4 * MIB
-#: What the decoders raise for a stream that is damaged, or (MemoryError) that asks for more than its limit.
+#: Errors of the decoders: the stream is damaged, or (MemoryError) needs more than its limit.
 BROKEN: Final = (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError, MemoryError)
 
 
@@ -48,7 +48,7 @@ class _Inflate:
 
 
 class StreamCodec(NamedTuple):
-    """How a stream begins (all that is known of it in two bytes or more), and a new decoder of it."""
+    """The first bytes of a stream (two or more suffice), and a function that returns a new decoder."""
 
     starts: Callable[[bytes], bool]
     decoder: Callable[[], Any]
@@ -83,9 +83,9 @@ def codec_of(head: bytes) -> str | None:
 
 
 class UnpackSource(Source):
-    """The bytes that the `codec` stream at the start of `parent` unpacks to, and those of the streams of the same kind
-    right behind it. `trouble`: why it ends before the parent does, None where it doesn't. `trailing`: where in the
-    parent bytes begin that are no stream, its size where there are none. Opening it unpacks all of it once."""
+    """The decompressed bytes of the `codec` stream at the start of `parent` and of any adjacent streams of the same
+    kind. `trouble`: the error that ends them before the parent's end, or None. `trailing`: the parent's offset at which
+    other bytes follow; its size if none do. Opening decompresses everything once."""
 
     sequential = True
 

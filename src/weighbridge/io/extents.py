@@ -15,7 +15,7 @@ _EXTENT: Final = struct.Struct("=QQQQQIIII")
 _AT_ONCE: Final = 512
 _MOST: Final = 1 << 16  # extents of one file; a file in more pieces isn't compared
 _LAST: Final = 0x1
-# Extents whose place isn't known yet or isn't theirs alone: unknown, delayed, encoded, inline, packed tail.
+# Extents without a known, exclusive place: unknown, delayed, encoded, inline, packed tail.
 _NO_PLACE: Final = 0x2 | 0x4 | 0x8 | 0x200 | 0x400
 
 
@@ -28,8 +28,8 @@ class FileExtent(NamedTuple):
 
 
 def extents(path: Path) -> tuple[FileExtent, ...] | None:
-    """Where a file's bytes are, neighbours joined; None where the system doesn't say. OSError where it can't be
-    opened."""
+    """Returns a file's extents on the disk, adjacent ones joined; None if the system can't list them. Raises OSError if
+    the file can't be opened."""
     if sys.platform != "linux":
         return None
     import fcntl

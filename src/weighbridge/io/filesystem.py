@@ -1,4 +1,4 @@
-"""Limits of the file system at a path, as far as they are known without writing."""
+"""Limits of the file system at a path that can be determined without writing."""
 
 from __future__ import annotations
 

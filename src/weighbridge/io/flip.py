@@ -1,4 +1,4 @@
-"""The bytes of another source with some bits flipped on reading: for tensors saved negated or conjugated."""
+"""A source with some bits of its parent flipped on reading, for tensors saved negated or conjugated."""
 
 from __future__ import annotations
 

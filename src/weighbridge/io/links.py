@@ -1,4 +1,4 @@
-"""Links that lead out of a model's folder: what they name is another file on every machine."""
+"""Links to targets outside a model's folder, which name a different file on every machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 from weighbridge.base.errors import RefusedError
 
-# In the cache of huggingface_hub a snapshot's files are links to the blobs beside all snapshots.
+# In huggingface_hub's cache a snapshot's files are links to a folder of blobs next to the snapshots.
 _SNAPSHOT: Final = re.compile(r"(.+)[/\\]snapshots(?:[/\\].*)?")
 
 
@@ -20,8 +20,15 @@ def own_folders(root: str) -> tuple[str, ...]:
     return (real, os.path.join(cached[1], "blobs")) if cached else (real,)
 
 
+def cached_repository(folder: str | os.PathLike[str]) -> str | None:
+    """Returns the Hub repository (org/name) of the cached snapshot that contains a folder."""
+    cached = _SNAPSHOT.fullmatch(os.path.realpath(folder))
+    name = os.path.basename(cached[1]) if cached else ""
+    return name.removeprefix("models--").replace("--", "/", 1) if name.startswith("models--") else None
+
+
 def is_inside(path: str, own: tuple[str, ...]) -> bool:
-    """Whether a path, its links followed, lies in one of the folders."""
+    """Whether the target of a path is inside one of the folders."""
     real = os.path.realpath(path)
     return any(real == folder or real.startswith(os.path.join(folder, "")) for folder in own)
 

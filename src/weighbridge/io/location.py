@@ -1,5 +1,5 @@
-"""Paths to files that lie elsewhere. A `RemotePath` answers what a folder's or a file's path is asked; `open_source`
-opens any path. What a scheme means is decided in `adapters/remote`, by which every path of a user goes."""
+"""Paths to remote files. A `RemotePath` supports the operations of a folder's or a file's path; `open_source` opens any
+path. `adapters/remote`, which handles every path from a user, interprets the schemes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
+from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from weighbridge.base.errors import UsageError
 from weighbridge.io.source import FileSource, Source
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_IPV6: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://[^/\[]*\[[^/\]]*\]")
+_WEB: Final = frozenset({"http", "https"})
 
 
 class RemoteTree(Protocol):
@@ -24,19 +27,19 @@ class RemoteTree(Protocol):
     title: str
 
     def size(self, name: str) -> int | None:
-        """A file's bytes; None where there is no such file."""
+        """Returns a file's bytes; None if the file is missing."""
 
     def children(self, folder: str) -> Mapping[str, bool] | None:
-        """The names in a folder and whether each is a folder; None where there is no such folder."""
+        """Returns the names in a folder and whether each is a folder; None if the folder is missing."""
 
     def version(self, name: str) -> str:
         """What changes when the file's bytes do."""
 
     def digest(self, name: str) -> tuple[str, str] | None:
-        """A file's digest as the place lists it: "sha256" or "git", and hex; None where it lists none."""
+        """Returns the digest that the store lists for a file: "sha256" or "git", and hex; None without one."""
 
     def open(self, name: str) -> Source:
-        """A file of the tree. FileNotFoundError where there is none."""
+        """Opens a file of the tree. Raises FileNotFoundError if it is missing."""
 
 
 class TargetTree(RemoteTree, Protocol):
@@ -46,7 +49,7 @@ class TargetTree(RemoteTree, Protocol):
         """Checks for obstacles to a write under a name, before any work. RefusedError where something is there."""
 
     def sink(self, name: str, **how: Any) -> Any:
-        """What is written under a name, with the interface of `weighbridge.io.sink.Sink`."""
+        """Returns a sink for a name, with the interface of `weighbridge.io.sink.Sink`."""
 
     def staged(self, size: int, late: int) -> int:
         """Bytes of this machine's disk that a write of `size` bytes takes, `late` of them in files whose first bytes
@@ -62,10 +65,51 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
     return "://" in text and _SCHEME.match(text) is not None
 
 
+def parse_address(text: str) -> SplitResult:
+    """The parts of an address. Raises UsageError if it is invalid."""
+    try:
+        return urlsplit(text)
+    except ValueError as error:
+        shown, hint = text.rpartition("@")[2], "write SCHEME://HOST/PATH, and an IPv6 address as [::1]"
+        raise UsageError(f"{shown}: no valid address: {error}", hint=hint) from None
+
+
+def split_tensor(text: str) -> tuple[str, str, str]:
+    """Parts `PATH::TENSOR` as `str.partition` does, but not within the brackets of an IPv6 address."""
+    host = _IPV6.match(text)
+    cut = host.end() if host else 0
+    path, colons, name = text[cut:].partition("::")
+    return text[:cut] + path, colons, name
+
+
+def split_credentials(text: str) -> tuple[str, str | None]:
+    """Splits a web server's URL into the URL without `USER:PASSWORD@` and these; returns any other text unchanged."""
+    if "@" not in text or not is_remote(text):
+        return text, None
+    parts = parse_address(text)
+    if parts.scheme not in _WEB:
+        return text, None
+    user, at, host = parts.netloc.rpartition("@")
+    if at:
+        return urlunsplit(parts._replace(netloc=host)), user
+    try:
+        _ = parts.port
+    except ValueError:  # nothing of the text is shown: it has what may be a password
+        hint = "percent-encode special characters in user and password: %23 is #, %2F is /, %3F is ?"
+        raise UsageError("an address with @ has no valid port", hint=hint) from None
+    return text, None
+
+
+def path_text(path: str | os.PathLike[str]) -> str:
+    """Returns a path for reports: unchanged, without a password."""
+    return split_credentials(os.fspath(path))[0]
+
+
 def check_local(path: str | os.PathLike[str]) -> None:
     """UsageError for an address, where only a path on this machine will do."""
     if is_remote(path) or isinstance(path, RemotePath):
-        raise UsageError(f"{path} isn't a path on this machine", hint=f"fetch it first: wb fetch {path} DIR")
+        shown = path_text(path)
+        raise UsageError(f"{shown} isn't a path on this machine", hint=f"fetch it first: wb fetch {shown} DIR")
 
 
 def open_source(path: Path | str) -> Source:
@@ -74,8 +118,8 @@ def open_source(path: Path | str) -> Source:
 
 
 def expect(paths: Iterable[Path], length: int) -> None:
-    """Begin to read the first `length` bytes of files elsewhere, of all at the same time. What is under way survives
-    its source: it is kept for the next one. Of a file here, nothing."""
+    """Begins to read the first `length` bytes of all remote files concurrently. Pending reads outlive their source and
+    serve the next one. Local files aren't read."""
     far = [path for path in paths if isinstance(path, RemotePath)]
     prepare(far)
     for path in far:
@@ -84,7 +128,7 @@ def expect(paths: Iterable[Path], length: int) -> None:
 
 
 def prepare(paths: Iterable[Path]) -> None:
-    """Learn at the same time what opening these files takes, where a place must be asked about each."""
+    """Fetches concurrently the metadata for opening these files, from stores with one request per file."""
     names: dict[RemoteTree, list[str]] = {}
     for tree, name in (path._tree() for path in paths if isinstance(path, RemotePath)):
         names.setdefault(tree, []).append(name)
@@ -106,8 +150,8 @@ def walk(root: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
 
 
 class StoredPath(type(Path())):  # type: ignore[misc]  # pathlib's class for this system
-    """A model's weights in a store on this machine. `title`: what the store calls the model; `parts`: its files, each
-    with its kind; `sidecars`: the kinds of those that aren't weights; `adapters`: those that belong to the model."""
+    """A model's weights in a store on this machine. `title`: the model's name in the store; `parts`: its files, each
+    with its kind; `sidecars`: the kinds of files without weights; `adapters`: the adapters that belong to the model."""
 
     title: str = ""
     parts: tuple[tuple[str, Path], ...] = ()
@@ -159,7 +203,7 @@ class RemotePath(type(Path())):  # type: ignore[misc]  # pathlib's class for thi
 
     @property
     def sidecars(self) -> tuple[str, ...]:
-        """What the place has of the model in files that aren't in the tree."""
+        """The kinds of the model's files that the store keeps outside the tree."""
         found = self._found()
         sidecars: tuple[str, ...] = getattr(found[0], "sidecars", ()) if found else ()
         return sidecars

@@ -19,12 +19,12 @@ BLOCK: Final = 4096
 _DIRECT: Final = getattr(os, "O_DIRECT", 0)
 
 
-# A byte of mincore's -> 1 where the page is in memory; its other bits are reserved.
+# A byte of mincore's -> 1 if the page is in memory; its other bits are reserved.
 _RESIDENT: Final = bytes(byte & 1 for byte in range(256))
 
 
 def resident_share(fd: int, size: int) -> float:
-    """The share of a file's pages that are in memory; 1.0 where the system can't tell."""
+    """Returns the share of a file's pages that are in memory; 1.0 if the system can't determine it."""
     try:
         mincore = ctypes.CDLL(None, use_errno=True).mincore
     except (OSError, AttributeError, TypeError):
@@ -41,7 +41,7 @@ def resident_share(fd: int, size: int) -> float:
 
 @cache
 def _madvise() -> Callable[..., int] | None:
-    """The system's function, where it may know `_POPULATE_READ`."""
+    """Returns the system's `madvise` if it may support `_POPULATE_READ`."""
     if sys.platform != "linux":
         return None
     try:
@@ -56,8 +56,8 @@ _POPULATE_READ: Final = 22  # MADV_POPULATE_READ of Linux 5.14
 
 
 def populate(address: int, length: int) -> bool:
-    """Read bytes of a mapping of a file, and enter their pages into the page table: touching them costs no fault then.
-    False where the system can't, or where the file has become shorter."""
+    """Reads bytes of a file mapping and maps their pages, so touching them doesn't fault. Returns False if the system
+    doesn't support it or the file became shorter."""
     skip = address % mmap.PAGESIZE
     madvise = _madvise()
     return madvise is not None and madvise(address - skip, length + skip, _POPULATE_READ) == 0
@@ -78,7 +78,7 @@ class DirectReader:
     and the file system allows that, else through it."""
 
     def __init__(self, name: str, direct: bool | None = None) -> None:
-        """`direct`: None decides by what is resident."""
+        """`direct`: None decides by the share of resident pages."""
         self.name = name
         self._buffered = os.open(name, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         self.size = os.fstat(self._buffered).st_size
@@ -96,8 +96,8 @@ class DirectReader:
             return -1
 
     def read(self, offset: int, size: int, out: memoryview) -> int:
-        """Read `size` bytes at `offset` into `out`, which begins at a multiple of `BLOCK` and has room for two blocks
-        more. Where in `out` they begin. EOFError where the file ends before."""
+        """Reads `size` bytes at `offset` into `out`, which is aligned to `BLOCK` and has room for two more blocks.
+        Returns their offset in `out`. Raises EOFError if the file ends earlier."""
         skip = offset % BLOCK if self.direct else 0
         first, need = offset - skip, skip + size
         length = -(-need // BLOCK) * BLOCK if self.direct else need

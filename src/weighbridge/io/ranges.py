@@ -1,11 +1,11 @@
-"""A file that is read by ranges from elsewhere: over HTTP, from a bucket. Parsers and plans read it like a local one.
+"""A remote file that is read by ranges, over HTTP or from a bucket. Parsers and plans read it like a local file.
 
-`RangeSource` keeps what was read in one page cache for the process, reads ahead where bytes are read in their order,
-and reads long ranges in parallel. How a range comes here is the business of a `RemoteFile` (adapters/remote).
+`RangeSource` keeps read bytes in one page cache per process, reads ahead of sequential readers, and reads long ranges
+in parallel. A `RemoteFile` (adapters/remote) fetches the ranges.
 
-What is in memory: at most `CACHE` bytes read ahead or kept, in buffers that are used again, beside those of the
-callers; a short read (64 KiB) for which there is no room takes its own beside, for each reading thread. What is on its
-way: at most `CONNECTIONS` requests of at most `REQUEST` bytes.
+Memory: at most `CACHE` bytes read ahead or kept, in reused buffers, in addition to the callers' buffers. If there is no
+room, a short read (64 KiB) allocates its own buffer, one per reading thread. Requests: at most `CONNECTIONS` at a time,
+each of at most `REQUEST` bytes.
 """
 
 from __future__ import annotations
@@ -22,28 +22,30 @@ from typing import Final, Protocol
 
 from weighbridge.base.limits import MIB
 from weighbridge.io.source import Source
+from weighbridge.io.workers import is_abandoned
 
 CACHE: Final = 64 * MIB
 CONNECTIONS: Final = 32
 #: A longer read is cut into requests of this size, which run at the same time.
 REQUEST: Final = 4 * MIB
-#: The first read of a stream, and what it grows to, four times as long each time.
+#: The first read of a stream, and its largest; each read is four times as long as the one before.
 FIRST: Final = 32 << 10
 WINDOW: Final = MIB
-#: How far a stream is read ahead: at least so far, then a quarter of what it has come to, at most so far. The least is
-#: what 20 ms of 1 Gbit/s take; it is read in vain behind each header.
+#: Bounds of a stream's read-ahead, which is a quarter of the bytes read so far. The least is 20 ms at 1 Gbit/s; after
+#: each header it is wasted.
 LEAST_AHEAD: Final = 3 * MIB
 MOST_AHEAD: Final = 16 * MIB
-#: A short read at an unforeseen place brings this much, as headers of archives follow each other.
+#: A short read at an unexpected offset fetches this much, since headers of archives follow each other.
 NEAR: Final = 16 << 10
-#: Announced ranges with less than this between them are one request: it is what a round trip costs at 25 Mbit/s.
+#: Announced ranges with a smaller gap are one request: the gap takes one round trip at 25 Mbit/s.
 GAP: Final = 64 << 10
-#: From here on a piece's memory comes from the system, and is used again for another one.
+_STEP: Final = 0.1  # seconds between a waiting thread's checks whether it is still needed
+#: Pieces of at least this size use memory from the system, which is reused.
 _FRAME: Final = 64 << 10
 
 
 class RemoteFile(Protocol):
-    """A file elsewhere, of one version. `version`: what changes when its bytes do (an ETag, a digest)."""
+    """One version of a remote file. `version`: an ETag or a digest, which changes whenever the bytes do."""
 
     name: str
     size: int
@@ -54,8 +56,8 @@ class RemoteFile(Protocol):
 
 
 class _Piece:
-    """Bytes [start, end) of a file: here, or on their way. `left`: how many of them are still expected to be read;
-    `readers`: threads that wait for it or copy from it."""
+    """Bytes [start, end) of a file, in memory or requested. `left`: the number of bytes that are still expected to be
+    read; `readers`: threads that wait for the piece or copy from it."""
 
     __slots__ = ("data", "end", "future", "left", "readers", "start", "used")
 
@@ -84,8 +86,8 @@ class _Piece:
 
 
 class Frames:
-    """Memory of dropped pieces, used again: fresh pages cost more than what is copied into them, and what each thread
-    frees its allocator keeps."""
+    """Reused memory of dropped pieces: fresh pages cost more than the copy into them, and allocators keep the memory
+    that each thread frees."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -110,14 +112,14 @@ class Frames:
             self.bytes += len(data.obj)
 
     def trim(self, most: int) -> None:
-        """Give back to the system what is more than `most` bytes."""
+        """Returns memory beyond `most` bytes to the system."""
         while self._free and self.bytes > max(most, 0):
             self.bytes -= len(self._free.pop(0))
 
 
 class RangeCache:
-    """The pieces of all files, by file and version. Those that were read whole go first, then those that were used
-    longest ago. `bytes`: the memory of all pieces."""
+    """The pieces of all files, by file and version. Evicts completely read pieces first, then the least recently used.
+    `bytes`: the memory of all pieces."""
 
     def __init__(self, limit: int = CACHE) -> None:
         self.limit, self.bytes = limit, 0
@@ -127,7 +129,7 @@ class RangeCache:
         self._frames = Frames()
 
     def at(self, key: tuple[str, str], offset: int) -> tuple[_Piece | None, int | None]:
-        """The piece with the byte at `offset`, and where the next one begins."""
+        """Returns the piece with the byte at `offset`, and the start of the next one."""
         pieces = self._files.get(key, [])
         i = bisect_right(pieces, offset, key=lambda piece: piece.start)
         found = pieces[i - 1] if i and pieces[i - 1].end > offset else None
@@ -135,12 +137,12 @@ class RangeCache:
 
     @property
     def request(self) -> int:
-        """The length of a request: an eighth of the room, so that several are under way."""
+        """The length of a request: an eighth of the limit, so that several can run at a time."""
         return max(min(REQUEST, self.limit // 8), _FRAME)
 
     def add(self, key: tuple[str, str], piece: _Piece, *, ahead: bool) -> bool:
-        """Make room for a piece, and give it memory; False where there is no room. A short one that isn't read ahead
-        is taken all the same."""
+        """Makes room for a piece and allocates its memory; returns False if there is no room. A short piece that isn't
+        read ahead is always accepted."""
         self._evict(piece.cost, lambda old: old.left <= 0)
         if not ahead:
             self._evict(piece.cost, lambda old: old.used)
@@ -179,13 +181,13 @@ class RangeCache:
             self._order.move_to_end(piece)
 
     def settle(self, key: tuple[str, str] | None = None) -> None:
-        """Expect no more reads of what is here, of one file or of all."""
+        """Marks the cached bytes of one file, or of all, as no longer expected to be read."""
         for piece, owner in self._order.items():
             if key in (None, owner):
                 piece.left = 0
 
     def restrict(self, limit: int) -> None:
-        """Another limit, from here on; what is here for other work than what begins now goes first."""
+        """Sets a new limit, and marks the present pieces as the first to evict."""
         with self.lock:
             self.limit = limit
             self.settle()
@@ -197,8 +199,8 @@ CACHED: Final = RangeCache()
 
 
 def at_end_of_threads(act: Callable[[], object]) -> None:
-    """Call `act` when the interpreter ends, before it waits for threads: earlier than what `atexit` knows, and before
-    `concurrent.futures` joins the threads of pools, which registers itself in the same way."""
+    """Calls `act` when the interpreter ends, before it waits for threads. That is before `atexit` runs and before
+    `concurrent.futures`, which registers itself in the same way, joins the threads of pools."""
     getattr(threading, "_register_atexit", atexit.register)(act)
 
 
@@ -211,7 +213,7 @@ def _pool() -> ThreadPoolExecutor:
 
 
 class RangeSource(Source):
-    """A `RemoteFile` as a source. Closing it ends what it has under way; what it read stays in the cache."""
+    """A `RemoteFile` as a source. Closing it cancels its requests; the bytes read so far stay in the cache."""
 
     remote = True
 
@@ -220,17 +222,17 @@ class RangeSource(Source):
         self._cache, self._key = cache, (file.name, file.version)
         self._stopped = threading.Event()
         self._running: set[_Piece] = set()
-        # The stream: up to where it was asked for, the length of its next window, whether it goes on by itself.
+        # The stream: the end of its requests, the length of its next window, whether it reads ahead.
         self._tail, self._window, self._flows = 0, FIRST, False
 
     @property
     def version(self) -> str:
-        """What changes when the file's bytes do."""
+        """A text that changes whenever the file's bytes do."""
         return self.file.version
 
     def advise(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Begin to read (offset, length) ranges that will be asked for, as far as there is room. Neighbours travel
-        together, in requests of equal length. Who announces needs no stream, so that one ends."""
+        """Begins to read (offset, length) ranges that will be needed, as far as there is room. Adjacent ranges share
+        requests of equal length. Announced ranges replace the stream, which ends."""
         with self._cache.lock:
             self._flows = False
             for start, end, wanted in _coalesced(ranges, self.size):
@@ -289,9 +291,11 @@ class RangeSource(Source):
         count = min(len(out), piece.end - at)
         try:
             if piece.future is not None:
-                piece.future.result()
+                _wait(piece.future)
             out[:count] = memoryview(piece.data)[at - piece.start : at - piece.start + count]
         except CancelledError:
+            if is_abandoned():
+                raise
             self.file.fetch(at, out[:count], self._is_stopped)
         except BaseException:
             with self._cache.lock:
@@ -315,7 +319,7 @@ class RangeSource(Source):
         return self._start(at, stop, ahead=False)
 
     def _ahead(self, reached: int) -> None:
-        """Go on with the stream where its end comes near: of a long one early, of what may be just a header late."""
+        """Extends the stream when readers come near its end: early for a long one, late if it may be just a header."""
         long = self._window == WINDOW
         near = min(max(LEAST_AHEAD, reached // 4), MOST_AHEAD) if long else self._window // 4
         while self._flows and reached <= self._tail < self.size and self._tail - reached < near:
@@ -389,9 +393,20 @@ class RangeSource(Source):
                     self._cache.drop(piece)
 
 
+def _wait(future: Future[None]) -> None:
+    """Waits for a piece. Raises CancelledError soon after this thread's pool is abandoned."""
+    while True:
+        try:
+            return future.result(_STEP)
+        except TimeoutError:
+            if future.done():
+                raise
+            if is_abandoned():
+                raise CancelledError from None
+
+
 def _coalesced(ranges: Iterable[tuple[int, int]], size: int) -> list[tuple[int, int, list[tuple[int, int]]]]:
-    """Sorted [start, end) ranges inside the file, with those that they are made of: such as lie close together are
-    one."""
+    """Returns sorted [start, end) ranges inside the file, close ones merged, each with the ranges it consists of."""
     merged: list[tuple[int, int, list[tuple[int, int]]]] = []
     for start, length in sorted(ranges):
         end = min(start + length, size)

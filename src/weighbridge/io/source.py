@@ -19,26 +19,26 @@ from typing import Final
 from weighbridge.base.closeable import Closing
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 
-#: Has (offset, length) bytes read; False where it can't.
+#: Reads (offset, length) bytes ahead; returns False if it can't.
 Fetch = Callable[[int, int], bool]
 
 
 class Source(Closing, ABC):
-    """`size` bytes that can be read in any order. `name` is for messages only."""
+    """`size` bytes that can be read in any order. `name` is used only in messages."""
 
     name: str
     size: int
-    #: True where reading backwards costs a re-read from the start (a deflated zip member).
+    #: True if reading backwards starts over (a deflated zip member).
     sequential: bool = False
-    #: True where each read may be a round trip, so that reads are announced (`advise`).
+    #: True if each read may be a round trip, so reads should be announced (`advise`).
     remote: bool = False
 
     @abstractmethod
     def _readinto(self, offset: int, out: memoryview) -> int:
-        """Fill `out` from `offset`, as far as bytes go; the number of bytes got. Bounds are already checked."""
+        """Fills `out` from `offset` and returns the number of bytes read. Bounds are already checked."""
 
     def check(self, offset: int, length: int) -> None:
-        """FormatError unless the source has `length` bytes at `offset`."""
+        """Raises FormatError unless the source has `length` bytes at `offset`."""
         if offset < 0 or length < 0 or offset + length > self.size:
             raise FormatError(
                 "the file ends too early", path=self.name, offset=offset, expected=f"{length} bytes",
@@ -46,7 +46,7 @@ class Source(Closing, ABC):
             )  # fmt: skip
 
     def readinto(self, offset: int, out: memoryview) -> None:
-        """Fill `out` with the bytes at `offset`. FormatError where the source ends before."""
+        """Fills `out` with the bytes at `offset`. Raises FormatError if the source ends earlier."""
         self.check(offset, len(out))
         got = self._readinto(offset, out)
         if got != len(out):
@@ -56,7 +56,7 @@ class Source(Closing, ABC):
             )  # fmt: skip
 
     def read(self, offset: int, length: int) -> bytes:
-        """`length` bytes at `offset`; a length that the source doesn't have is never allocated."""
+        """Returns `length` bytes at `offset`; a length beyond the source's end is never allocated."""
         self.check(offset, length)
         out = bytearray(length)
         self.readinto(offset, memoryview(out))
@@ -97,12 +97,12 @@ class BytesSource(Source):
 
 
 class Window(Source):
-    """`size` bytes of another source from `offset` on. Closing it leaves the other open."""
+    """`size` bytes of a parent source from `offset` on. Closing it leaves the parent open."""
 
     def __init__(self, parent: Source, offset: int, size: int, name: str | None = None) -> None:
         if offset < 0 or size < 0 or offset + size > parent.size:
             raise FormatError(
-                "a part lies outside its file", path=parent.name, offset=offset,
+                "a part extends beyond the end of its file", path=parent.name, offset=offset,
                 expected=f"at most {parent.size} bytes", found=f"end at {offset + size}",
             )  # fmt: skip
         self.parent, self.offset, self.size = parent, offset, size
@@ -159,8 +159,8 @@ class FileSource(Source):
         _will_need(self.fileno(), ranges)
 
     def advise_behind(self, ranges: Iterable[tuple[int, int]], fetch: Fetch | None = None) -> None:
-        """As `advise`, by threads of its own, which a `close` doesn't stop: a device answers several requests at a time
-        faster than one. What is in memory is left out. `fetch`: a better way to have them read, where it can."""
+        """As `advise`, in background threads that `close` doesn't stop, since a device answers concurrent requests
+        faster. Cached bytes are skipped. `fetch`: a faster way to read ahead, tried first."""
         fd = self.fileno()
         ends = [(start, start + length) for start, length in ranges]
         whole = ((at, min(_ADVISED, end - at)) for start, end in ends for at in range(start, end, _ADVISED))
@@ -190,19 +190,19 @@ class FileSource(Source):
 
 
 def _will_need(fd: int, ranges: Iterable[tuple[int, int]]) -> None:
-    """Ask the system to read ranges of a file into the page cache, where it takes such advice."""
+    """Asks the system to read ranges of a file into the page cache, if it supports that."""
     if hasattr(os, "posix_fadvise"):
         for offset, length in ranges:
             os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
 
 
-#: What is announced at a time behind a caller's back, and by how many threads.
+#: Bytes per background read-ahead, and the number of threads.
 _ADVISED: Final = 4 << 20
 _ADVISERS: Final = min(os.cpu_count() or 1, 4)
 
 
 def _fetch_then_close(fd: int, pieces: deque[tuple[int, int]], fetch: Fetch | None) -> None:
-    """Take (offset, length) pieces and have them fetched, or else announce them. Closes the descriptor."""
+    """Fetches (offset, length) pieces, or announces them to the system. Closes the descriptor."""
     try:
         while pieces:
             offset, length = pieces.popleft()
@@ -215,8 +215,8 @@ def _fetch_then_close(fd: int, pieces: deque[tuple[int, int]], fetch: Fetch | No
 
 
 def _is_cached(fd: int, offset: int, length: int) -> bool:
-    """Whether the first and the last of these bytes can be read without waiting for the device; False where the system
-    can't tell. Fetching what is in memory would only get in the way of its reader."""
+    """Whether the first and the last of these bytes can be read without waiting for the device; False if unknown.
+    Fetching cached bytes would only slow down their reader."""
     byte = [bytearray(1)]
     try:
         return all(os.preadv(fd, byte, at, os.RWF_NOWAIT) == 1 for at in (offset, offset + length - 1))

@@ -1,8 +1,7 @@
-"""The tensors of a checkpoint under the names that a caller asks for: stored, logical, those of a dialect or an alias
-table.
+"""The tensors of a model under the names of a style: stored, logical, those of a dialect or of an alias table.
 
-An alias table renames canonical names, template by template, and changes no layout; names without a row stay as they
-are. `akunu`: the names of that engine's book, chapter "The Weight Provider Abstraction".
+An alias table renames canonical names by templates and changes no layout. Names without a row stay the same. `akunu`
+has the names of that engine's book, chapter "The Weight Provider Abstraction".
 """
 
 from __future__ import annotations
@@ -10,68 +9,75 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from weighbridge.base.errors import UsageError
-from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.models.model import OpenModel
+from weighbridge.models.wrapped import unwrapped
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import LogicalTensor
 
-#: How an alias table calls canonical names; `{n}` is a layer.
+#: Canonical names -> names of the alias table; `{n}` is a layer. Each row covers a weight and a bias.
 ALIASES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType({
     "akunu": MappingProxyType({
         "embed.weight": "token_embedding.weight",
-        "norm.weight": "output_norm.weight",
-        "norm.bias": "output_norm.bias",
-        "head.weight": "output.weight",
-        "head.bias": "output.bias",
-        "layers.{n}.attention.o.weight": "layers.{n}.attention.output.weight",
-        "layers.{n}.attention.o.bias": "layers.{n}.attention.output.bias",
-        "layers.{n}.attention.norm.weight": "layers.{n}.attention_norm.weight",
-        "layers.{n}.attention.norm.bias": "layers.{n}.attention_norm.bias",
-        "layers.{n}.mlp.gate.weight": "layers.{n}.ffn.gate.weight",
-        "layers.{n}.mlp.gate.bias": "layers.{n}.ffn.gate.bias",
-        "layers.{n}.mlp.up.weight": "layers.{n}.ffn.up.weight",
-        "layers.{n}.mlp.up.bias": "layers.{n}.ffn.up.bias",
-        "layers.{n}.mlp.down.weight": "layers.{n}.ffn.down.weight",
-        "layers.{n}.mlp.down.bias": "layers.{n}.ffn.down.bias",
-        "layers.{n}.mlp.norm.weight": "layers.{n}.ffn_norm.weight",
-        "layers.{n}.mlp.norm.bias": "layers.{n}.ffn_norm.bias",
+        **{
+            f"{canonical}.{kind}": f"{name}.{kind}"
+            for canonical, name in {
+                "norm": "output_norm",
+                "head": "output",
+                "layers.{n}.attention.o": "layers.{n}.attention.output",
+                "layers.{n}.attention.norm": "layers.{n}.attention_norm",
+                "layers.{n}.mlp.gate": "layers.{n}.ffn.gate",
+                "layers.{n}.mlp.up": "layers.{n}.ffn.up",
+                "layers.{n}.mlp.down": "layers.{n}.ffn.down",
+                "layers.{n}.mlp.norm": "layers.{n}.ffn_norm",
+            }.items()
+            for kind in ("weight", "bias")
+        },
     }),
 })  # fmt: skip
 _LAYER: Final = re.compile(r"layers\.(\d+)\.")
 
 
 def alias(style: str, canonical: str) -> str:
-    """What the alias table `style` calls a canonical name."""
+    """Returns the name that the alias table `style` has for a canonical name."""
     layer = _LAYER.match(canonical)
     if layer is None:
         return ALIASES[style].get(canonical, canonical)
-    found = ALIASES[style].get(f"layers.{{n}}.{canonical[layer.end() :]}")
-    return canonical if found is None else found.replace("{n}", layer[1])
+    template = ALIASES[style].get(f"layers.{{n}}.{canonical[layer.end() :]}")
+    return canonical if template is None else template.replace("{n}", layer[1])
 
 
-def tensors_named(model: Checkpoint, names: str) -> Mapping[str, LogicalTensor]:
-    """The tensors of `model` under the names of a style. UsageError where there is no such style, UnsupportedError
-    where a style needs the family's table and none knows the model."""
+def tensors_named(model: OpenModel, names: str) -> Mapping[str, LogicalTensor]:
+    """Returns the tensors of `model` under the names of a style; tensors that the family's table doesn't name keep
+    theirs. Raises UsageError for an unknown style, and UnsupportedError if a style needs the family's table and none
+    describes the model."""
     if names == "stored":
         return model.stored
     if names == "logical":
         return model.logical
-    if names in ALIASES:
-        return {alias(names, name): node for name, node in model.resolved.canonical.items()}
-    if names == "canonical":
-        return model.resolved.canonical
+    model, _ = unwrapped(model)
     check_names(model, names)
-    saved: Mapping[str, Any] = model.family.save(names, model.sizes, model.roles)
-    return saved
+    resolved = model.resolved
+    if names in ALIASES:
+        renamed = {alias(names, name): node for name, node in resolved.canonical.items()}
+        return {**renamed, **resolved.others}
+    return resolved.save_all(names)
 
 
-def check_names(model: Checkpoint, names: str) -> None:
-    """UsageError where there is no such style. One that families have, beside "canonical", asks for the model's."""
+def unnamed(model: OpenModel, names: str) -> list[str]:
+    """Returns the stored names of the tensors that a style has no name for."""
+    if names in ("stored", "logical"):
+        return []
+    return model.resolved.unnamed("canonical" if names in ALIASES else names)
+
+
+def check_names(model: OpenModel, names: str) -> None:
+    """Raises UsageError for an unknown style. A family's dialect is a style only for its models."""
     if names in ("stored", "logical", "canonical", *ALIASES):
         return
     if names not in model.family.dialects:
         styles = ", ".join(("stored", "logical", *model.family.dialects, *ALIASES))
-        raise UsageError(f"no names are called {names!r}", hint=styles)
+        raise UsageError(f"unknown names {names!r}", hint=styles)

@@ -1,71 +1,116 @@
-"""Opens a model from a path: the one entry point of every command and function that reads one.
+"""Opens a model from a path, for every command and function that reads one. The model of a training checkpoint is its
+weights, under the model's names; `ALONE` and `WHOLE` open every part under its stored name.
 
-open_model(path, options)      the model, a tensor-parallel set put together; its tensors can be read
-open_headers(path, options)    names, shapes and metadata, also of a set with missing ranks; no tensor data, no adapter
-"""
+open_model(path, options)      the model, with the ranks of a tensor-parallel set joined; its tensors can be read
+open_headers(path, options)    names, shapes and metadata, also of a set with missing ranks; no data, no adapter"""
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import reduce
-from typing import Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from weighbridge.adapters.remote.schemes import resolve_path
-from weighbridge.base.errors import RefusedError
-from weighbridge.models.checkpoint import Checkpoint, SourceOptions, open_alone, open_checkpoint
+from weighbridge.base.errors import RefusedError, UsageError
+from weighbridge.base.limits import CONFIG_JSON
+from weighbridge.io.location import open_source
+from weighbridge.models.jsonfile import decode
+from weighbridge.models.model import OpenModel, SourceOptions, open_single_file, open_weights
 from weighbridge.models.tensor_parallel.rank_set import RankStatus, find_ranks, rank_set_of
 
-__all__ = ["ALONE", "Headers", "SourceOptions", "open_headers", "open_model"]
+__all__ = ["ALONE", "WHOLE", "Headers", "SourceOptions", "open_headers", "open_model"]
 
-#: A rank's file is opened by itself.
-ALONE: Final = SourceOptions(join_ranks=False)
+
+class _OneFile(SourceOptions):
+    """Doesn't join the ranks of a tensor-parallel set."""
+
+    join_ranks: ClassVar[bool] = False
+
+
+#: One file: a rank without the others of its set, every part of a training checkpoint.
+ALONE: Final = _OneFile(all_parts=True)
+#: The same with the ranks of a set joined.
+WHOLE: Final = SourceOptions(all_parts=True)
+_NEVER_NESTED: Final = frozenset({"safetensors", "gguf"})  # formats without nested training checkpoints
+_CONFIG: Final = "config.json"
 
 
 class Headers(NamedTuple):
-    """A model known by its headers. `ranks`: which ranks of a tensor-parallel set are there; None for other models."""
+    """The model that headers describe. `ranks`: the ranks of a tensor-parallel set that exist; None for other
+    models."""
 
-    model: Checkpoint
+    model: OpenModel
     ranks: RankStatus | None
 
 
-def open_model(path: str | os.PathLike[str], options: SourceOptions = SourceOptions()) -> Checkpoint:
-    """The model at `path`: a file, a folder, an index, one file of a numbered set or of a tensor-parallel set, which is
-    joined, or a Modelfile, whose adapters are merged. Reads headers only. Errors: OSError, FormatError, UsageError,
-    UnsupportedError, RefusedError for an adapter to quantized weights."""
+def open_model(path: str | os.PathLike[str], options: SourceOptions = SourceOptions()) -> OpenModel:
+    """Opens the model at `path`: a file, a folder, an index, one file of a numbered set or of a tensor-parallel set,
+    which is joined, or a Modelfile, whose adapters are merged. Reads only headers. Raises OSError, FormatError,
+    UsageError, UnsupportedError, and RefusedError for an adapter to quantized weights."""
     path = resolve_path(path)
-    if (alone := open_alone(path, options)) is not None:
-        return alone
+    if (single := open_single_file(path, options)) is not None:
+        return _select(single, options)
     files = find_ranks(path) if options.join_ranks else []
-    if not files:
-        return _with_adapters(open_checkpoint(path, options))
-    from weighbridge.models.tensor_parallel.rank_files import gather_ranks  # late: inspect starts without it
+    if files:
+        from weighbridge.models.tensor_parallel.rank_files import gather_ranks  # late: inspect starts without it
 
-    return gather_ranks(path, files, options)
+        return gather_ranks(path, files, options)
+    model = open_weights(path, options)
+    if adapters := model.place.adapters:
+        from weighbridge.models.lora.merge import merge_adapter  # late: inspect starts without it
+
+        try:
+            model = reduce(merge_adapter, adapters, model)
+        except BaseException as error:
+            model.close()
+            if isinstance(error, RefusedError):
+                keep = f"wb convert {model.place.weights[0]} DST, and llama-server -m DST --lora {adapters[0]}"
+                raise RefusedError(error.message, hint=f"{error.hint}; or keep the adapter separate: {keep}") from None
+            raise
+    return _select(model, options)
 
 
-def _with_adapters(model: Checkpoint) -> Checkpoint:
-    """The model with the adapters of its Modelfile, or its store. RefusedError where its weights are quantized."""
-    if not model.place.adapters:
-        return model
-    from weighbridge.models.lora.merge import merge_adapter  # late: inspect starts without it
-
+def _select(model: OpenModel, options: SourceOptions) -> OpenModel:
+    """Applies the config of `options`, and reduces a training checkpoint to the model's weights."""
     try:
-        return reduce(merge_adapter, model.place.adapters, model)
-    except RefusedError as error:
-        model.close()
-        (first, *_), (weights, *_) = model.place.adapters, model.place.weights
-        keep = f"keep it beside: wb convert {weights} DST, and llama-server -m DST --lora {first}"
-        raise RefusedError(error.message, hint=f"{error.hint}; or {keep}") from None
+        if options.config is not None:
+            model = _with_config(model, options.config)
+        if options.all_parts or (model.format in _NEVER_NESTED and not options.ema):
+            return model
+        from weighbridge.models.training_parts import model_parts  # late: most commands start without unpickling
+
+        return model_parts(model, ema=options.ema)
     except BaseException:
         model.close()
         raise
 
 
+def _with_config(model: OpenModel, config: str | os.PathLike[str] | Mapping[str, Any]) -> OpenModel:
+    """Returns the model with the config.json of a file, a folder or a dict; a folder's tokenizer is used too."""
+    if model.format == "gguf":
+        raise UsageError(f"{model.place.path} is a GGUF, which contains its config", hint="wb edit changes its keys")
+    if isinstance(config, Mapping):
+        return replace(model, texts={**model.texts, _CONFIG: json.dumps(config).encode()})
+    path = resolve_path(config)
+    if path.is_dir():
+        if not (path / _CONFIG).is_file():
+            raise UsageError(f"{path} has no {_CONFIG}", hint="name the file or the folder of a model's config")
+        return replace(model, place=replace(model.place, folder=path))
+    with open_source(path) as source:
+        data = source.read(0, min(source.size, CONFIG_JSON + 1))
+    decode(data, str(path), dict[str, Any], CONFIG_JSON)
+    return replace(model, texts={**model.texts, _CONFIG: data})
+
+
 def open_headers(path: str | os.PathLike[str], options: SourceOptions = SourceOptions()) -> Headers:
-    """What the headers at `path` declare. A folder of ranks gives the whole model's tensors, a rank's file its own."""
+    """Returns the contents of the headers at `path`. A folder of ranks has the whole model's tensors, a rank's file
+    only the rank's."""
     path = resolve_path(path)
     if rank_set_of(path) is None:
-        return Headers(open_checkpoint(path, options), None)
+        return Headers(_select(open_weights(path, options), options), None)
     from weighbridge.models.tensor_parallel.rank_files import open_ranks
 
     return Headers(*open_ranks(path, options))

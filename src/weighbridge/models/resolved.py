@@ -1,4 +1,4 @@
-"""A model seen through its family's table: whose names its tensors have, and which role each of them plays."""
+"""A model seen through its family's table: the dialect of its tensor names, and each tensor's role."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.expand import Instance, Sizes
 from weighbridge.models.arch.family import Family
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ResolvedModel:
-    """`tensors`: those that the table covers, by the names of `dialect`, which begin with `prefix`. `format` and `path`
-    are the source's. What follows is computed once, on first access."""
+    """`tensors`: those that the table covers, under the names of `dialect`, which begin with `prefix`. `format` and
+    `path` are the source's. Properties are computed once, on first access."""
 
     family: Family
     sizes: Sizes
@@ -32,7 +33,7 @@ class ResolvedModel:
 
     @cached_property
     def _nodes(self) -> dict[str, LogicalTensor]:
-        """`tensors`, all of them built."""
+        """`tensors`, all built."""
         return self.tensors if isinstance(self.tensors, dict) else dict(self.tensors)
 
     @property
@@ -41,54 +42,88 @@ class ResolvedModel:
 
     @cached_property
     def report(self) -> MappingReport:
-        """How names and shapes fit the family's table."""
+        """How names and shapes match the family's table."""
         return self.family.check(self.dialect, self.sizes, self._shapes, self.prefix)
 
     @cached_property
     def roles(self) -> Mapping[Instance, LogicalTensor]:
-        """(role, index) -> tensor in the role's own layout. MappingError, with the file and advice, unless all fit."""
-        if not self.report.ok:
+        """(role, index) -> tensor in the role's layout. Raises MappingError, with the file and advice, unless every
+        tensor matches."""
+        if self.report.unmapped:
+            raise self._mapping_error()
+        return self.known_roles
+
+    @cached_property
+    def known_roles(self) -> Mapping[Instance, LogicalTensor]:
+        """`roles` for a model that may also have tensors that the table doesn't know."""
+        if self.report.missing or self.report.misshapen:
             raise self._mapping_error()
         return self.family.load_checked(self.dialect, self.sizes, self._nodes, self.prefix)
 
+    @cached_property
+    def others(self) -> Mapping[str, LogicalTensor]:
+        """The tensors without a role, under their stored names: those of other parts of the model (a vision tower, a
+        classifier's head), buffers that are computed when a model is built, and unknown ones. The constants of a GGUF
+        follow from its keys and are left out."""
+        names = (*self.report.apart, *self.report.unmapped, *(() if self.format == "gguf" else self.report.dropped))
+        return {name: self._nodes[name] for name in names}
+
     @property
     def mismatches(self) -> Sequence[SizeMismatch]:
-        """The sizes that tensors contradict, where all names fit and only shapes don't."""
+        """The sizes that tensors contradict, if all names match and only shapes don't."""
         from weighbridge.models.arch.diagnose import mismatches
 
         report = self.report
         if report.missing or report.unmapped or not report.misshapen:
             return ()
-        how = self.family, self.dialect, self.sizes, self._shapes, report
-        found = mismatches(*how, gguf=self.format == "gguf")
-        return tuple(found) if found.total() == len(report.misshapen) else ()
+        source = self.family, self.dialect, self.sizes, self._shapes, report
+        sizes = mismatches(*source, gguf=self.format == "gguf")
+        return tuple(sizes) if sizes.total() == len(report.misshapen) else ()
 
     def _mapping_error(self) -> MappingError:
         from weighbridge.models.arch.diagnose import advice
 
-        how = self.family, self.dialect, self.sizes, self._shapes, self.report, self.path
-        hint = advice(*how, gguf=self.format == "gguf")
+        source = self.family, self.dialect, self.sizes, self._shapes, self.report, self.path
+        hint = advice(*source, gguf=self.format == "gguf")
         return MappingError(self.family.name, self.dialect, self.report, path=self.path, hint=hint)
 
     def save(self, dialect: str, **options: Any) -> dict[str, LogicalTensor]:
-        """The tensors under the names, and in the layouts, of another dialect (`Family.save`)."""
+        """Returns the tensors in another dialect's names and layouts (`Family.save`)."""
         source = self.dialect, self.prefix
         return self.family.save(dialect, self.sizes, self.roles, source=source, **options)
 
+    def save_all(self, dialect: str) -> dict[str, LogicalTensor]:
+        """Returns `save`, and the tensors that the table doesn't name (`others`) under their stored names. Raises
+        UnsupportedError if two would have the same name."""
+        named = self.save(dialect)
+        if clash := [name for name in self.others if name in named]:
+            raise UnsupportedError(
+                f"two tensors would be called {clash[0]} under {dialect} names: the file has a tensor of this name",
+                hint="rename it first: wb rename --replace",
+            )
+        return {**named, **self.others}
+
+    def unnamed(self, dialect: str) -> list[str]:
+        """Returns the source's tensors that `save_all` omits: those that the dialect has no name for, and a GGUF's
+        constants."""
+        lost = self.family.unmapped_roles(dialect, self.sizes, self.roles)
+        names = self.family.holding(self.dialect, self.sizes, self._nodes, lost)
+        return [*names, *(name for name in self.report.dropped if name not in self.others)]
+
     @cached_property
     def canonical(self) -> Mapping[str, LogicalTensor]:
-        """The tensors by names that are the same for every file format: `layers.0.attention.q.weight`."""
+        """The tensors under names that are the same for every file format: `layers.0.attention.q.weight`."""
         return self.save("canonical")
 
     @cached_property
     def normalized(self) -> bool:
-        """Whether a GGUF may have rows at length 1 that a folder has at others, or a product of what that has apart."""
+        """Whether a GGUF may have rows normalized to length 1, or products of tensors that a folder has separately."""
         vias = (via for row in self.family.rows.values() for via in row.layouts.values())
         return bool(self.family.products) or any(via.normalizes for via in vias)
 
     @cached_property
     def as_in_gguf(self) -> Mapping[str, LogicalTensor]:
-        """`canonical`, with what a GGUF keeps inside its weights: the config's factors, rows at length 1,
+        """`canonical` with the changes that a GGUF makes to weights: the config's factors, rows of length 1,
         products."""
         plain = replace(self.sizes, facts={})
         gguf = self.family.load("gguf", plain, self.save("gguf"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from weighbridge.base.spec import Spec
@@ -14,7 +13,8 @@ if TYPE_CHECKING:
 
 
 def node_builder(index: Index) -> Callable[[Entry], Node]:
-    """A function from an entry of `index` to its node: its bytes in C order, or a strided view of them."""
+    """Returns a function that builds the node of an entry of `index`: its bytes in C order, or a strided view of
+    them."""
     from weighbridge.tensors.nodes import Stored, strided
 
     files, swap = index.files, index.byte_order == ">"
@@ -30,21 +30,19 @@ def node_builder(index: Index) -> Callable[[Entry], Node]:
 
 
 class StoredTensors(Mapping[str, "Node"]):
-    """The stored tensors of an index by name. Builds each node on first access, so listing 100,000 names is cheap."""
+    """The stored tensors of an index by name. Each node is built on first access, so listing 100,000 names is cheap."""
 
     def __init__(self, index: Index) -> None:
         self._index, self._entries = index, index.by_name
+        self._build: Callable[[Entry], Node] | None = None  # built late: names are listed without numpy
         self._nodes: dict[str, Node] = {}
-
-    @cached_property
-    def _build(self) -> Callable[[Entry], Node]:
-        return node_builder(self._index)
 
     def __getitem__(self, name: str) -> Node:
         node = self._nodes.get(name)
         if node is None:
+            self._build = self._build or node_builder(self._index)
             entry = self._entries[name]
-            node = self._nodes[entry.name] = self._build(entry)  # not `name`: equal strings would be there twice
+            node = self._nodes[entry.name] = self._build(entry)  # not `name`: an equal string would be kept as well
         return node
 
     def __iter__(self) -> Iterator[str]:

@@ -1,12 +1,12 @@
 """A training checkpoint without pickles: a folder with one safetensors file for each part, and checkpoint.json.
 
-    checkpoint.json          the structure: dicts, lists, tuples, numbers, texts; where each tensor is
-    model.safetensors        tensors of the part `model`, by the names of its state dict: any tool loads it
+    checkpoint.json          the structure: dicts, lists, tuples, numbers, texts; the place of each tensor
+    model.safetensors        tensors of the part `model`, under the names of its state dict: any tool loads it
     optimizer.safetensors    tensors of the part `optimizer` ...
 
-A folder and not one file, so that the weights are a file by themselves, which need not be read past for the rest, or
-carry it along. JSON holds null, booleans, texts, lists, finite floats (as the shortest digits that give them back),
-integers of 64 bits and dicts of texts as they are; all else is an object with one key that begins with `$`:
+A folder rather than one file, so that the weights are a separate file that tools can load or copy without the rest.
+JSON holds null, booleans, texts, lists, finite floats (as the shortest digits that restore them), integers of 64 bits
+and dicts with text keys directly. Everything else is an object with one key that begins with `$`:
 
     {"$float": "nan"}  {"$int": "0x..."}  {"$bytes": "base64"}  {"$tuple": [...]}  {"$dict": [[key, value], ...]}
     {"$ordered": [[key, value], ...]}  {"$tensor": "file/name", "dtype": "F32", "shape": [...], "strides": [...] ...}
@@ -19,7 +19,7 @@ import binascii
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -51,13 +51,17 @@ _HEX: Final = re.compile(r"-?0x[0-9a-f]{1,5000}\Z")
 
 
 def encode(value: Any) -> bytes:
-    """checkpoint.json's bytes. UsageError names what is no data."""
+    """Returns checkpoint.json's bytes. Raises a UsageError that names a value that isn't data."""
     body = {"format": _FORMAT, "version": _VERSION, "state": _encoded(value, "", 0)}
     return json.dumps(body, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode()
 
 
 def _encoded(value: Any, path: str, depth: int) -> Any:
     too_deep(path, depth)
+
+    def items(values: Iterable[Any]) -> list[Any]:
+        return [_encoded(v, path_of(path, i), depth + 1) for i, v in enumerate(values)]
+
     match value:
         case None | bool() | str():
             return value
@@ -68,40 +72,31 @@ def _encoded(value: Any, path: str, depth: int) -> Any:
         case bytes():
             return {"$bytes": base64.b64encode(value).decode()}
         case Ref():
-            return _tensor(value)
+            declared = {"$tensor": value.storage, "dtype": value.dtype, "shape": value.shape, "kind": value.kind}
+            return {**declared, "strides": value.strides, "offset": value.offset}
         case list():
-            return [_encoded(v, path_of(path, i), depth + 1) for i, v in enumerate(value)]
+            return items(value)
         case tuple():
-            return {"$tuple": [_encoded(v, path_of(path, i), depth + 1) for i, v in enumerate(value)]}
+            return {"$tuple": items(value)}
         case dict():
-            return _dict(value, path, depth)
-    raise UsageError(f"{path}: a {type(value).__name__} is no data", hint="save its state_dict(), or leave it out")
+            inner = [(k, _encoded(v, path_of(path, k), depth + 1)) for k, v in value.items()]
+            if type(value) is dict and all(isinstance(k, str) and not k.startswith("$") for k in value):
+                return dict(inner)
+            pairs = [[_encoded(k, path, depth + 1), v] for k, v in inner]
+            return {"$ordered" if isinstance(value, Ordered) else "$dict": pairs}
+    raise UsageError(
+        f"{path}: a {type(value).__name__} can't be saved as data", hint="save its state_dict(), or leave it out"
+    )
 
 
-def _dict(value: dict[Any, Any], path: str, depth: int) -> Any:
-    if type(value) is dict and all(isinstance(k, str) and not k.startswith("$") for k in value):
-        return {k: _encoded(v, path_of(path, k), depth + 1) for k, v in value.items()}
-    word = "$ordered" if isinstance(value, Ordered) else "$dict"
-    return {
-        word: [
-            [_encoded(k, path, depth + 1), _encoded(v, path_of(path, k), depth + 1)] for k, v in value.items()
-        ]
-    }  # fmt: skip
-
-
-def _tensor(ref: Ref) -> dict[str, Any]:
-    declared: dict[str, Any] = {"$tensor": ref.storage, "dtype": ref.dtype, "shape": ref.shape, "kind": ref.kind}
-    return {**declared, "strides": ref.strides, "offset": ref.offset}
-
-
-# ------------------------------------------------------------------------------------------------ and back
+# ------------------------------------------------------------------------------------------------ JSON to values
 
 
 def decode(data: bytes, path: str) -> Any:
-    """The value that a checkpoint.json holds. FormatError where it isn't one."""
+    """Returns the value of a checkpoint.json. Raises FormatError if it is invalid."""
     body = decode_json(data, path, dict[str, Any], TOKENIZER_JSON)
     if body.get("format") != _FORMAT:
-        raise FormatError("no checkpoint", path=path, field="format", expected=_FORMAT, found=body.get("format"))
+        raise FormatError("not a checkpoint", path=path, field="format", expected=_FORMAT, found=body.get("format"))
     if body.get("version") != _VERSION:
         raise UnsupportedError(f"{path}: a checkpoint of version {body.get('version')}", hint="use a newer Weighbridge")
     return _Decoder(path).value(body.get("state"), 0)
@@ -111,8 +106,8 @@ class _Decoder:
     def __init__(self, path: str) -> None:
         self.path = path
 
-    def bad(self, what: str, found: Any) -> FormatError:
-        return FormatError(what, path=self.path, found=repr(found)[:80])
+    def bad(self, message: str, value: Any) -> FormatError:
+        return FormatError(message, path=self.path, found=repr(value)[:80])
 
     def value(self, value: Any, depth: int) -> Any:
         if depth > 2 * DEPTH:
@@ -125,49 +120,49 @@ class _Decoder:
         if tag is None:
             return {k: self.value(v, depth + 1) for k, v in value.items()}
         if tag not in _TAGS or (len(value) > 1 and tag != "$tensor"):
-            raise self.bad("an object of no known kind", tag)
+            raise self.bad("an object of an unknown kind", tag)
         return _TAGS[tag](self, value if tag == "$tensor" else value[tag], depth + 1)
 
     def items(self, value: Any, depth: int) -> list[Any]:
         if not isinstance(value, list):
-            raise self.bad("no list", value)
+            raise self.bad("not a list", value)
         return [self.value(v, depth) for v in value]
 
     def pairs(self, value: Any, depth: int) -> dict[Any, Any]:
         if not isinstance(value, list) or not all(isinstance(p, list) and len(p) == 2 for p in value):
-            raise self.bad("no pairs", value)
+            raise self.bad("not pairs", value)
         keys = [self.value(p[0], depth) for p in value]
         if not all(_hashable(k) for k in keys):
-            raise self.bad("a key that no dict can have", keys)
+            raise self.bad("not a key of a dict", keys)
         return dict(zip(keys, (self.value(p[1], depth) for p in value), strict=True))
 
     def number(self, value: Any, depth: int) -> float:
         if not isinstance(value, str) or value not in _FLOATS:
-            raise self.bad("no float", value)
+            raise self.bad("not a float", value)
         return _FLOATS[value]
 
     def integer(self, value: Any, depth: int) -> int:
         if not isinstance(value, str) or not _HEX.match(value):
-            raise self.bad("no integer", value)
+            raise self.bad("not an integer", value)
         return int(value, 16)
 
     def raw(self, value: Any, depth: int) -> bytes:
         try:
             return base64.b64decode(value, validate=True)
         except (binascii.Error, TypeError, ValueError):
-            raise self.bad("no base64", value) from None
+            raise self.bad("not base64", value) from None
 
     def tensor(self, value: dict[str, Any], depth: int) -> Ref:
         storage, dtype, kind, offset = (value.get(k) for k in ("$tensor", "dtype", "kind", "offset"))
         shape, strides = (self.counts(value.get(k)) for k in ("shape", "strides"))
         good = isinstance(storage, str) and "/" in storage and isinstance(dtype, str) and dtype in BY_NAME
         if not good or kind not in KINDS or not _count(offset) or len(shape) != len(strides):
-            raise self.bad("no tensor", value)
+            raise self.bad("not a tensor", value)
         return Ref(str(storage), str(dtype), shape, strides, int(offset or 0), kind)
 
     def counts(self, value: Any) -> tuple[int, ...]:
         if not isinstance(value, list) or len(value) > DIMS or not all(map(_count, value)):
-            raise self.bad("no shape", value)
+            raise self.bad("not a shape", value)
         return tuple(value)
 
 
@@ -199,7 +194,7 @@ _TAGS: Final[Mapping[str, Callable[[_Decoder, Any, int], Any]]] = MappingProxyTy
 
 @dataclass(frozen=True)
 class State(Closing):
-    """A nested value whose tensors are `Ref`s to `storages` ("file/name" -> node)."""
+    """A nested value with `Ref`s to `storages` ("file/name" -> node) in place of tensors."""
 
     value: Any
     storages: Mapping[str, Node]
@@ -215,30 +210,44 @@ def is_checkpoint(folder: Path) -> bool:
 
 
 def read_state(folder: Path) -> State:
-    """The checkpoint in a folder: its structure, and nodes of its tensors. FormatError names what doesn't fit."""
+    """Reads the checkpoint in a folder: its structure, and nodes of its tensors. Raises a FormatError that names the
+    invalid part."""
+    path = str(folder / FILE)
     with open_source(folder / FILE) as source:
         if source.size > TOKENIZER_JSON:
             raise FormatError("the file is too large", path=source.name, expected=f"at most {TOKENIZER_JSON} bytes")
         value = decode(source.read(0, source.size), source.name)
     refs: list[Ref] = []
     _collect(value, refs)
-
     indexes: dict[str, Index] = {}
     storages: dict[str, Node] = {}
     try:
         for name in dict.fromkeys(r.storage.partition("/")[0] for r in refs):
             if not _FILE_NAME.match(name):
-                raise FormatError("no plain file name", path=str(folder / FILE), found=name[:80])
+                raise FormatError("not a plain file name", path=path, found=name[:80])
             indexes[name] = safetensors.parse(open_source(folder / f"{name}.safetensors"))
             build = node_builder(indexes[name])
             storages |= {f"{name}/{e.name}": build(e) for e in indexes[name]}
         for ref in refs:
-            _check(ref, storages, str(folder / FILE))
+            _check(ref, storages, path)
     except BaseException:
         for index in indexes.values():
             index.close()
         raise
     return State(value, storages, tuple(indexes.values()))
+
+
+def _check(ref: Ref, storages: Mapping[str, Node], path: str) -> None:
+    """Raises FormatError unless a view is inside its storage."""
+    found = ref.storage[:100]
+    if ref.storage not in storages:
+        raise FormatError("a tensor that is in no file", path=path, found=found)
+    dtype, stored = BY_NAME[ref.dtype], storages[ref.storage].spec.nbytes
+    if dtype.block > 1 and (Spec(ref.shape, dtype).nbytes != stored or ref.offset):
+        raise FormatError(f"a view of {dtype}", path=path, found=found)
+    end = (extent(ref.shape, ref.strides, ref.offset).last + 1) * dtype.size
+    if stored % dtype.size or (dtype.block == 1 and end > stored):
+        raise FormatError(f"a tensor beyond {stored} bytes", path=path, found=found)
 
 
 def _collect(value: Any, refs: list[Ref]) -> None:
@@ -249,19 +258,6 @@ def _collect(value: Any, refs: list[Ref]) -> None:
             _collect(part, refs)
 
 
-def _check(ref: Ref, storages: Mapping[str, Node], path: str) -> None:
-    """Whether a view lies in its storage."""
-    if ref.storage not in storages:
-        raise FormatError("a tensor that no file holds", path=path, found=ref.storage[:100])
-    dtype, kept = BY_NAME[ref.dtype], storages[ref.storage].spec
-    spec = Spec(ref.shape, dtype)
-    if dtype.block > 1 and (spec.nbytes != kept.nbytes or ref.offset):
-        raise FormatError(f"a view of {dtype}", path=path, found=ref.storage[:100])
-    end = (extent(ref.shape, ref.strides, ref.offset).last + 1) * dtype.size
-    if kept.nbytes % dtype.size or (dtype.block == 1 and end > kept.nbytes):
-        raise FormatError(f"a tensor beyond {kept.nbytes} bytes", path=path, found=ref.storage[:100])
-
-
 def file_of(top: Any) -> str:
-    """The safetensors file, without its suffix, for tensors of the part `top`."""
+    """Returns the name, without suffix, of the safetensors file for the part `top`."""
     return top if isinstance(top, str) and _FILE_NAME.match(top) else "state"

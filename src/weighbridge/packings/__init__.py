@@ -1,6 +1,6 @@
-"""Packings: how several stored tensors make one logical one, and back.
+"""Packings: conversion between several stored tensors and one logical tensor.
 
-schema/      what a packed weight is in a file, and how it is recognised; free of numpy
+schema/      the form of packed weights in a file, and how they are recognised; free of numpy
 read/        packed weights as tensors that can be read, moved and decoded
 write/       logical tensors as the stored ones of a scheme
 canonical    the matrices between schemes

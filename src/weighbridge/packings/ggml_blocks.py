@@ -1,4 +1,5 @@
-"""The codes that ggml's simple blocks can store: the targets of every exact move from another integer scheme.
+"""Codes that ggml's simple blocks can store: the targets of every exact conversion from another integer scheme.
+
 Source: ggml/src/ggml-common.h, ggml-quants.c (b11549).
 """
 
@@ -11,6 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from weighbridge.base.dtypes import BY_NAME, F16, Q4_0, Q4_1, Q8_0, DType
+from weighbridge.packings.base import row_ranges
 from weighbridge.tensors import kernels
 from weighbridge.tensors.nodes import cast
 from weighbridge.tensors.nodes.base import Bytes, Node
@@ -43,7 +45,7 @@ CODE_RANGES: Final[Mapping[DType, CodeRange]] = MappingProxyType(
 
 
 def types_that_fit(low: int, high: int, minimum: bool, group: int) -> tuple[DType, ...]:
-    """The types for codes from `low` to `high` whose blocks fill groups of `group`."""
+    """The types for codes from `low` to `high` whose blocks divide groups of `group`."""
     return tuple(
         d
         for d, r in CODE_RANGES.items()
@@ -52,7 +54,7 @@ def types_that_fit(low: int, high: int, minimum: bool, group: int) -> tuple[DTyp
 
 
 def of_stream(dtype: DType, d: Bytes, group: int, codes: Bytes, out: Bytes) -> None:
-    """Blocks of Q1_0 or Q2_0, whose codes are a bit stream already: an f16 d per `group`, and 16 bytes of codes."""
+    """Fills blocks of Q1_0 or Q2_0 from a bit stream of codes: an f16 d per `group` and 16 bytes of codes."""
     rows = out.reshape(-1, dtype.size)
     rows[:, :2] = np.repeat(d.reshape(-1, 2), group // dtype.block, axis=0)
     rows[:, 2:] = codes.reshape(len(rows), -1)
@@ -62,9 +64,9 @@ def to_f16_bytes(dtype: DType, part: Bytes) -> Bytes:
     """Parameters as the bytes of f16."""
     if dtype is F16:
         return part
-    found = np.empty(len(part) // dtype.size * 2, np.uint8)
-    kernels.cast(dtype, F16, part, found)
-    return found
+    out = np.empty(len(part) // dtype.size * 2, np.uint8)
+    kernels.cast(dtype, F16, part, out)
+    return out
 
 
 def fits_f16(node: Node) -> bool:
@@ -72,9 +74,4 @@ def fits_f16(node: Node) -> bool:
     if node.spec.dtype is F16:
         return True
     there_and_back = cast(cast(node, F16), node.spec.dtype)
-    step = max(1, (8 << 20) // max(node.spec.row_bytes, 1))
-    return all(
-        np.array_equal(node.read(lo, hi), there_and_back.read(lo, hi))
-        for lo in range(0, node.spec.rows, step)
-        for hi in (min(lo + step, node.spec.rows),)
-    )
+    return all(np.array_equal(node.read(lo, hi), there_and_back.read(lo, hi)) for lo, hi in row_ranges(node))

@@ -1,7 +1,7 @@
 """Integer codes with an integer zero point: value = (code - zero) * scale, scale and zero shared by a group of columns.
 
-GPTQ, AWQ, compressed-tensors and the int8 schemes store this, once their words are unpacked and arranged in rows of
-outputs. (code - zero) is exact in f32, so a value has one rounding; the libraries compute in f16 or bf16.
+GPTQ, AWQ, compressed-tensors and the int8 schemes have this form once their words are unpacked and arranged in rows of
+outputs. (code - zero) is exact in F32, so a value is rounded once; the libraries compute in F16 or BF16.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from weighbridge.tensors.nodes.base import Bytes, Node
 class IntQuant:
     """The parameters of one tensor. Members:
 
-        codes    the row's codes, a little-endian stream of `bits` bits each (8: a byte each, any type of one byte)
+        codes    the row's codes, a little-endian stream of `storage_bits` each (8: any type of one byte)
         scales   [rows, groups] of `scale_dtype`
-        zeros    U8 [rows, groups], where `zero` is None; `shift` is added to them, modulo 2 ** `width`
-        g_idx    I32 [columns], where `ordered`: the group of each column
+        zeros    U8 [rows, groups], if `zero` is None; `shift` is added to them, modulo 2 ** `code_bits`
+        g_idx    I32 [columns], if `ordered`: the group of each column
 
-    `width`: bits that the codes have, whatever they are stored in. `signed`: bytes are two's complement; `zero` is
-    meant for them with 128 added.
+    `code_bits`: bits of a code, however many it is stored in. `signed`: bytes are two's complement; `zero` is relative
+    to them plus 128.
     """
 
     name: str
-    bits: int
-    width: int
+    storage_bits: int
+    code_bits: int
     group: int
     scale_dtype: DType
     zero: int | None
@@ -45,16 +45,18 @@ class IntQuant:
 
     @property
     def row_map(self) -> Mapping[str, int]:
-        own = {"codes": 1, "scales": 1} | ({"zeros": 1} if self.zero is None else {})
-        return MappingProxyType(own | ({"g_idx": 0} if self.ordered else {}))
+        zeros = {"zeros": 1} if self.zero is None else {}
+        return MappingProxyType({"codes": 1, "scales": 1, **zeros, **({"g_idx": 0} if self.ordered else {})})
 
     def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: NDArray[np.float32]) -> None:
         codes, zeros = self.codes(parts), self.zeros(parts)
         if not self.ordered:
-            kernels.affine_decode(self.bits, self.group, self.scale_dtype, codes, parts["scales"], zeros, True, out)
+            kernels.affine_decode(
+                self.storage_bits, self.group, self.scale_dtype, codes, parts["scales"], zeros, True, out
+            )
             return
-        if self.bits != 8:
-            codes = kernels.unpack_codes(self.bits, codes)
+        if self.storage_bits != 8:
+            codes = kernels.unpack_codes(self.storage_bits, codes)
         scales = kernels.widened(self.scale_dtype, parts["scales"])
         kernels.ordered_decode(codes, scales, zeros, parts["g_idx"].view(np.int32), out)
 
@@ -68,7 +70,7 @@ class IntQuant:
             return np.full(parts["scales"].nbytes // self.scale_dtype.size, self.zero, np.uint8)
         if not self.shift:
             return parts["zeros"]
-        return (parts["zeros"] + np.uint8(self.shift)) & np.uint8((1 << self.width) - 1)
+        return (parts["zeros"] + np.uint8(self.shift)) & np.uint8((1 << self.code_bits) - 1)
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -76,10 +78,10 @@ class IntQuant:
 
     @property
     def blocks(self) -> tuple[DType, ...]:
-        """By the range of code - zero: with its own zero point, a group may need almost twice the codes."""
+        """By the range of code - zero: a group with its own zero point may need almost twice the codes."""
         if self.ordered:
             return ()
-        top = (1 << self.width) - 1
+        top = (1 << self.code_bits) - 1
         if self.zero is None:
             return ggml_blocks.types_that_fit(-top, top, False, self.group)
         return ggml_blocks.types_that_fit(-self.zero, top - self.zero, False, self.group)
@@ -90,16 +92,16 @@ class IntQuant:
     def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:
         scales = ggml_blocks.to_f16_bytes(self.scale_dtype, parts["scales"])
         if dtype is ggml_blocks.Q2_0:
-            ggml_blocks.of_stream(dtype, scales, self.group, self._around_one(parts), out)
+            ggml_blocks.of_stream(dtype, scales, self.group, self._codes_around_one(parts), out)
             return
-        zeros = self.zeros(parts) ^ np.uint8(128 * self.signed)  # and codes as they are: differences are modulo 256
-        kernels.join_blocks(dtype, self.bits, self.group, parts["codes"], scales, zeros, out)
+        zeros = self.zeros(parts) ^ np.uint8(128 * self.signed)  # codes stay unchanged: differences are modulo 256
+        kernels.join_blocks(dtype, self.storage_bits, self.group, parts["codes"], scales, zeros, out)
 
-    def _around_one(self, parts: Mapping[str, Bytes]) -> Bytes:
-        """Codes of two bits of which 1 means zero, as a stream."""
+    def _codes_around_one(self, parts: Mapping[str, Bytes]) -> Bytes:
+        """A stream of 2-bit codes in which 1 means zero."""
         codes = self.codes(parts)
-        if (self.bits, self.zero) == (2, 1):
+        if (self.storage_bits, self.zero) == (2, 1):
             return codes
-        if self.bits != 8:
-            codes = kernels.unpack_codes(self.bits, codes)
+        if self.storage_bits != 8:
+            codes = kernels.unpack_codes(self.storage_bits, codes)
         return kernels.pack_codes(2, codes + np.uint8(1) - np.repeat(self.zeros(parts), self.group))

@@ -1,17 +1,17 @@
-"""Stored tensors as logical ones: every group that a schema recognises becomes one tensor. Plain dtypes and ggml blocks
-need no schema: one stored tensor has all their atoms.
+"""Turns stored tensors into logical ones: every group that a schema recognises becomes one tensor. Plain dtypes and
+ggml blocks need no schema, because one stored tensor has all their atoms.
 
-Recognising reads nothing. What a schema declares as a probe is read here, bounded, and handed in.
+Recognising reads nothing, except the probes that a schema declares. This module reads them, with a limit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from functools import cache
+from collections.abc import Collection, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
 from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.plugins import guard
 from weighbridge.packings.schema.base import Config, Described, Match
 from weighbridge.packings.schema.groups import OnError, find
 from weighbridge.packings.schema.registry import schemas
@@ -36,20 +36,14 @@ class PackedGroup(NamedTuple):
         return frozenset(self.match.tensors)
 
 
-def unpack(tensors: Nodes, config: Config, on_error: OnError | None = None) -> Mapping[str, LogicalTensor]:
-    """The same tensors with every group replaced by one tensor, at the position of its first member. Without groups,
-    the mapping itself. `on_error`: see `schema.groups.find`."""
-    return replaced(tensors, groups(tensors, config, on_error))
-
-
-def replaced(tensors: Nodes, found: Mapping[str, PackedGroup]) -> Mapping[str, LogicalTensor]:
+def replaced(tensors: Nodes, groups: Mapping[str, PackedGroup]) -> Mapping[str, LogicalTensor]:
     """The tensors, with every group replaced by its tensor."""
-    if not found:
+    if not groups:
         return tensors
     out: dict[str, LogicalTensor] = {}
     for name in tensors:
-        group = found.get(name)
-        # not `group.name` where it equals `name`: 100,000 strings would be there twice
+        group = groups.get(name)
+        # `name` rather than an equal `group.name`: 100,000 strings would exist twice
         out[name if group is None or group.name == name else group.name] = group.node if group else tensors[name]
     return out
 
@@ -64,40 +58,37 @@ def groups(
         return probe(name, tensors[name], limit)
 
     built: dict[int, PackedGroup] = {}  # by the identity of the match
-    found = find(schemas(), tensors if described is None else described, config, read, on_error)
-    for match in {id(m): m for m in found.values()}.values():
+    matches = find(schemas(), tensors if described is None else described, config, read, on_error)
+    for match in {id(m): m for m in matches.values()}.values():
         try:
             built[id(match)] = PackedGroup(match, build(match, tensors))
         except (FormatError, UnsupportedError) as error:
             if on_error is None:
                 raise
             on_error(match.stored[match.schema.key], error)
-    members = ((name, found[name]) for name in tensors if name in found)
+    members = ((name, matches[name]) for name in tensors if name in matches)
     return {name: built[id(match)] for name, match in members if id(match) in built}
 
 
 def near(names: Collection[str]) -> set[str]:
-    """The names of all that may belong to a packed weight together with some stored tensors."""
-    found: set[str] = set(names)
+    """The names of tensors that may form packed weights with some stored tensors, and their own."""
+    companions: set[str] = set(names)
     for schema in schemas():
         endings = (*schema.suffixes, schema.logical)
         for name in names:
             for ending in endings:
                 if name.endswith(ending):
-                    found.update(name.removesuffix(ending) + other for other in endings)
-    return found
+                    companions.update(name.removesuffix(ending) + suffix for suffix in endings)
+    return companions
 
 
 def build(match: Match[Any], tensors: Nodes) -> LogicalTensor:
     """The logical tensor of a match."""
     members = {role: tensors[name] for role, name in match.stored.items()}
-    return _reader(match.schema.reader)(match, members)
-
-
-@cache
-def _reader(module: str) -> Callable[[Match[Any], Nodes], LogicalTensor]:
-    found: Callable[[Match[Any], Nodes], LogicalTensor] = import_module(module).build
-    return found
+    schema = match.schema
+    with guard(schema.name, schema.reader):
+        tensor: LogicalTensor = import_module(schema.reader).build(match, members)
+        return tensor
 
 
 def probe(name: str, node: Node, limit: int) -> bytes:

@@ -1,1 +1,1 @@
-"""A page on a model, or on what differs between two, for browsers and notebooks."""
+"""A page about a model, or the differences between two, for browsers and notebooks."""

@@ -1,9 +1,9 @@
-"""The questions that the page asks, and the reports that answer them."""
+"""The page's endpoints: one function per question, which returns data that can be encoded as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -11,17 +11,30 @@ from typing import TYPE_CHECKING, Any, Final
 from weighbridge import __version__
 from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.base.plain import plain
-from weighbridge.page.book import Book, Control, Endpoint, exact, front_coded
+from weighbridge.page.control import Control
+from weighbridge.page.models import PageModels
 
 if TYPE_CHECKING:
-    from weighbridge.reports.chat.template import RenderedTemplate
+    from weighbridge.page.chat.template import RenderedTemplate
 
-_SHOWN: Final = 200  # findings of a report
+_SHOWN: Final = 200  # moved regions
 _LONG: Final = 20_000  # characters of a metadata value
+_EXACT: Final = 1 << 53  # JavaScript's numbers are exact below
 
 
-def start(book: Book) -> dict[str, Any]:
-    """What the page is about, and how the models describe themselves: enough for a first look."""
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """`answer`: the function, with the names of its `params`. `slow`: it reads tensor data, takes a `control`, and its
+    answers are cached. `cached`: it reads headers only, its answers are cached, and one is computed at a time."""
+
+    answer: Callable[..., Any]
+    params: tuple[str, ...] = ()
+    slow: bool = False
+    cached: bool = False
+
+
+def start(data: PageModels) -> dict[str, Any]:
+    """The models and their descriptions, enough for a first look."""
     from weighbridge.reports.inspect.report import model_facts
 
     models = [
@@ -34,205 +47,222 @@ def start(book: Book) -> dict[str, Any]:
             "damage": {"error": damage.message, "hint": damage.hint} if damage else None,
             "facts": model_facts(model),
         }
-        for path, model, damage in zip(book.paths, book.models, book.damage, strict=True)
+        for path, model, damage in zip(data.paths, data.models, data.damage, strict=True)
     ]
     return {"version": __version__, "models": models}
 
 
-def summary(book: Book, model: int) -> Any:
-    from weighbridge.reports.view.summary import summary
+def summary(data: PageModels, model: int) -> Any:
+    from weighbridge.reports.summary import summary
 
-    return summary(book.models[model], book.surveyed(model))
-
-
-def tree(book: Book, model: int, counted: int) -> Any:
-    """The names of the tensors, equal layers folded: some dozens of nodes. Without parameters it is there at once."""
-    from weighbridge.reports.view.tree import tensor_tree
-
-    return tensor_tree(book.models[model], book.surveyed(model).counted if counted else None)
+    return summary(data.models[model], data.survey(model))
 
 
-def architecture(book: Book, model: int) -> Any:
-    """The drawing of the model, and what a token of context costs; or why that isn't known."""
+def tree(data: PageModels, model: int, counted: int) -> Any:
+    """The tensor names as a folded tree of a few dozen nodes. It is much faster without parameter counts."""
+    from weighbridge.page.tree import tensor_tree
+
+    return tensor_tree(data.models[model], data.survey(model).counted if counted else None)
+
+
+def architecture(data: PageModels, model: int) -> Any:
+    """The drawing of the model, and its cache size per token or the reason why that is unknown."""
     from weighbridge.fitting.per_token import cache_per_token
-    from weighbridge.reports.view.architecture import architecture
+    from weighbridge.page.architecture import architecture
 
-    opened = book.models[model]
-    drawn = architecture(opened, book.surveyed(model))
+    drawing = architecture(data.models[model], data.survey(model))
     try:
-        return {"drawing": drawn, "cache": cache_per_token(opened)}
+        return {"drawing": drawing, "cache": cache_per_token(data.models[model])}
     except WeighbridgeError as error:
-        return {"drawing": drawn, "cache": None, "reason": error.message}
+        return {"drawing": drawing, "cache": None, "reason": error.message}
 
 
-def findings(book: Book, model: int, control: Control) -> Any:
-    """What verify and scan say."""
+def findings(data: PageModels, model: int, control: Control) -> Any:
+    """The findings of verify and scan."""
     from weighbridge.page.findings import findings
 
-    return findings(book.paths[model], len(book.models[model].index), control)
+    return findings(data.paths[model], len(data.models[model].index), control)
 
 
-def tensors(book: Book, model: int) -> Any:
-    """The columns of the list, names front-coded."""
-    from weighbridge.reports.view.tensors import tensor_columns
+def tensors(data: PageModels, model: int) -> Any:
+    """The columns of the tensor list, with front-coded names."""
+    from weighbridge.page.tensor_columns import tensor_columns
 
-    columns = tensor_columns(book.models[model], book.surveyed(model))
-    found = {f.name: getattr(columns, f.name) for f in fields(columns)}
-    wide = {name: exact(found[name]) for name in ("offset", "nbytes", "parameters")}
-    return {**found, **wide, "names": front_coded(columns.names)}
+    columns = tensor_columns(data.models[model], data.survey(model))
+    values = {f.name: getattr(columns, f.name) for f in fields(columns)}
+    wide = {name: exact(values[name]) for name in ("offset", "nbytes", "parameters")}
+    return {**values, **wide, "names": front_coded(columns.names)}
 
 
-def metadata(book: Book, model: int) -> Any:
-    """The file's own keys, arrays by length and first elements, long texts cut."""
+def metadata(data: PageModels, model: int) -> Any:
+    """The metadata of the file. Long arrays and texts are shortened."""
     from weighbridge.reports.inspect.report import short
 
-    found = book.models[model].metadata
-    return {key: _cut(short(value)) for key, value in found.items()}
+    values = {key: plain(short(value)) for key, value in data.models[model].metadata.items()}
+    return {key: value[:_LONG] if isinstance(value, str) else value for key, value in values.items()}
 
 
-def _cut(value: Any) -> Any:
-    value = plain(value)
-    return value[:_LONG] if isinstance(value, str) else value
-
-
-def layout(book: Book, model: int, file: int) -> Any:
-    """The regions of a file as columns; the label of a tensor's region is its number."""
-    found = book.layout(model, file)
-    numbers = {e.name: i for i, e in enumerate(book.models[model].index.entries) if e.file == file}
-    kinds = tuple(found.kinds)
+def layout(data: PageModels, model: int, file: int) -> Any:
+    """The regions of a file as columns. The label of a tensor's region is the tensor's number."""
+    regions = data.layout(model, file)
+    numbers = {e.name: i for i, e in enumerate(data.models[model].index.entries) if e.file == file}
+    kinds = tuple(regions.kinds)
     labels = [
         numbers.get(label, label) if kinds[kind] == "tensor" else label
-        for label, kind in zip(found.labels, found.kind, strict=True)
+        for label, kind in zip(regions.labels, regions.kind, strict=True)
     ]
-    return {"size": found.size, "format": found.format, "kinds": kinds, "kind": found.kind,
-            "start": exact(found.start), "labels": labels}  # fmt: skip
+    return {"size": regions.size, "format": regions.format, "kinds": kinds, "kind": regions.kind,
+            "start": exact(regions.start), "labels": labels}  # fmt: skip
 
 
-def vocabulary(book: Book, model: int) -> Any:
-    """The special tokens and templates of a model, and the example conversations; or why there is no tokenizer."""
-    from weighbridge.reports.chat.conversations import CONVERSATIONS
-    from weighbridge.reports.chat.tokens import vocabulary
+def vocabulary(data: PageModels, model: int) -> Any:
+    """The special tokens and templates of a model with the example conversations, or the reason why it has none."""
+    from weighbridge.page.chat.conversations import CONVERSATIONS
+    from weighbridge.page.chat.tokens import vocabulary
 
     try:
-        return {"vocabulary": vocabulary(book.vocab(model)), "conversations": tuple(CONVERSATIONS)}
+        return {"vocabulary": vocabulary(data.vocab(model)), "conversations": tuple(CONVERSATIONS)}
     except WeighbridgeError as error:
         return {"vocabulary": None, "reason": error.message}
 
 
-def tokens(book: Book, model: int, text: str) -> Any:
-    """The tokens that a search finds."""
-    from weighbridge.reports.chat.tokens import search
+def tokens(data: PageModels, model: int, text: str) -> Any:
+    """The tokens that match a search."""
+    from weighbridge.page.chat.tokens import search
 
-    return search(book.vocab(model), text)
-
-
-def rendered(book: Book, model: int, template: str, conversation: str, prompt: int, control: Control) -> Any:
-    """A template's rendering in pieces: texts, and special tokens with their numbers."""
-    from weighbridge.reports.chat.template import render
-
-    return _pieces(render(book.vocab(model), conversation, template=template, add_generation_prompt=bool(prompt)))
+    return search(data.vocab(model), text)
 
 
-def _pieces(found: RenderedTemplate) -> dict[str, Any]:
-    pieces, at = [], 0
-    for span in found.spans:
-        pieces += [(found.text[at : span.start], None), (found.text[span.start : span.end], span.id)]
+def rendered(data: PageModels, model: int, template: str, conversation: str, prompt: int, control: Control) -> Any:
+    """A rendered template in pieces."""
+    from weighbridge.page.chat.template import render
+
+    return _pieces(render(data.vocab(model), conversation, template=template, add_generation_prompt=bool(prompt)))
+
+
+def _pieces(rendering: RenderedTemplate) -> dict[str, Any]:
+    """Splits a rendering into texts, and special tokens with their ids."""
+    pieces, at, text = [], 0, rendering.text
+    for span in rendering.spans:
+        pieces += [(text[at : span.start], None), (text[span.start : span.end], span.id)]
         at = span.end
-    shown = [(text, token) for text, token in (*pieces, (found.text[at:], None)) if text]
-    return {"pieces": shown, "error": found.error, "stopped": found.stopped}
+    nonempty = [(piece, token) for piece, token in (*pieces, (text[at:], None)) if piece]
+    return {"pieces": nonempty, "error": rendering.error, "stopped": rendering.stopped}
 
 
-def reference(book: Book, model: int, template: str, conversation: str, prompt: int, control: Control) -> Any:
-    """What transformers makes of the same, and where that differs from ours."""
-    from weighbridge.reports.chat.template import render_both
+def reference(data: PageModels, model: int, template: str, conversation: str, prompt: int, control: Control) -> Any:
+    """The same template rendered by transformers, and its differences from ours."""
+    from weighbridge.page.chat.template import render_both
 
-    found = render_both(book.vocab(model), conversation, template=template, add_generation_prompt=bool(prompt))
-    if found.reference is None:
-        return {"rendered": None, "reason": found.reason}
-    return {"rendered": _pieces(found.reference), "same": found.same, "lines": found.lines}
+    both = render_both(data.vocab(model), conversation, template=template, add_generation_prompt=bool(prompt))
+    if both.reference is None:
+        return {"rendered": None, "reason": both.reason}
+    return {"rendered": _pieces(both.reference), "same": both.same, "lines": both.lines}
 
 
-def statistics(book: Book, model: int, tensor: int, control: Control) -> Any:
+def statistics(data: PageModels, model: int, tensor: int, control: Control) -> Any:
     """The statistics of all values of a tensor."""
     from weighbridge.reports.statistics.tensor import tensor_statistics
 
-    name = book.tensor(model, tensor)
-    return tensor_statistics(book.models[model], name, cancelled=control.cancelled, progress=control.progress)
+    name = data.tensor(model, tensor)
+    return tensor_statistics(data.models[model], name, cancelled=control.cancelled, progress=control.progress)
 
 
-def channels(book: Book, model: int, tensor: int, control: Control) -> Any:
+def channels(data: PageModels, model: int, tensor: int, control: Control) -> Any:
     """The outlier columns of a matrix."""
     from weighbridge.reports.statistics.tensor import channel_report
 
-    name = book.tensor(model, tensor)
-    return channel_report(book.models[model], name, cancelled=control.cancelled, progress=control.progress)
+    name = data.tensor(model, tensor)
+    return channel_report(data.models[model], name, cancelled=control.cancelled, progress=control.progress)
 
 
-def heat(book: Book, model: int, control: Control) -> Any:
-    """The statistics of values of every role of every layer, by name."""
+def heat(data: PageModels, model: int, control: Control) -> Any:
+    """The heat map of each statistic by name."""
     from weighbridge.reports.statistics.heat import heat_maps
 
-    return heat_maps(book.models[model], cancelled=control.cancelled, progress=control.progress)
+    return heat_maps(data.models[model], cancelled=control.cancelled, progress=control.progress)
 
 
-def diff(book: Book, control: Control) -> Any:
-    """What differs between two models, values included; the errors by layer and role; templates side by side."""
+def diff(data: PageModels, control: Control) -> Any:
+    """The differences between two models, values included: the report, errors by layer and role, templates."""
+    from weighbridge.page.side_by_side import side_by_side
     from weighbridge.reports.diff.errors import ERRORS, error_map
     from weighbridge.reports.diff.report import diff_models
-    from weighbridge.reports.side_by_side import side_by_side
 
-    if len(book.models) < 2:
-        raise UsageError("there is one model only")
-    found = diff_models(*book.models, progress=control.progress)
+    report = diff_models(*_both(data), progress=control.progress)
     return {
-        "report": found,
-        "errors": {name: error_map(found, name) for name in ERRORS},
-        "template": side_by_side(*found.templates) if found.templates else None,
+        "report": report,
+        "errors": {name: error_map(report, name) for name in ERRORS},
+        "template": side_by_side(*report.templates) if report.templates else None,
     }
 
 
-def bytes_of(book: Book, model: int, file: int, offset: int, length: int) -> Any:
-    """Bytes of a file with their meaning."""
-    return book.lens(model, file).bytes(offset, length)
+def _both(data: PageModels) -> list[Any]:
+    if len(data.models) < 2:
+        raise UsageError("there is only one model")
+    return data.models
 
 
-def block(book: Book, model: int, tensor: int, number: int) -> Any:
+def bytes_of(data: PageModels, model: int, file: int, offset: int, length: int) -> Any:
+    """Bytes of a file and the regions that contain them."""
+    return data.file_view(model, file).bytes(offset, length)
+
+
+def block(data: PageModels, model: int, tensor: int, number: int) -> Any:
     """One block of a tensor, with its formula."""
     from weighbridge.reports.microscope.blocks import block
 
-    return block(book.models[model], book.tensor(model, tensor), number)
+    return block(data.models[model], data.tensor(model, tensor), number)
 
 
-def pickle(book: Book, model: int, file: int, member: str, start: int) -> Any:
-    """Steps of a pickle; the first one of the file where `member` is empty."""
-    from weighbridge.reports.microscope.pickles import pickle_trace
+def pickle(data: PageModels, model: int, file: int, member: str, start: int) -> Any:
+    """Steps of a pickle, by default of the file's first one."""
+    from weighbridge.page.pickle_trace import pickle_trace
 
-    return pickle_trace(book.source(model, file).name, member=member or None, start=start)
-
-
-def moves(book: Book, file: int) -> Any:
-    """What lies elsewhere in the same file of two models."""
-    from weighbridge.reports.view.layout import moves
-
-    if len(book.models) < 2:
-        raise UsageError("there is one model only")
-    found = moves(*[book.layout(model, file) for model in (0, 1)])
-    return {"total": len(found), "rows": found[:_SHOWN]}
+    return pickle_trace(data.source(model, file).name, member=member or None, start=start)
 
 
-#: What the page can ask, by name.
+def moves(data: PageModels, file: int) -> Any:
+    """The regions at other places in the same file of two models."""
+    from weighbridge.page.layout import moves
+
+    rows = moves(*[data.layout(model, file) for model, _ in enumerate(_both(data))])
+    return {"total": len(rows), "rows": rows[:_SHOWN]}
+
+
+def exact(column: tuple[int, ...]) -> tuple[int, ...] | tuple[str, ...]:
+    """Returns integers that JavaScript reads exactly: as text if one of them is too large for its numbers."""
+    return column if max(column, default=0) < _EXACT else tuple(map(str, column))
+
+
+def front_coded(names: tuple[str, ...]) -> dict[str, list[int] | list[str]]:
+    """Returns the names as two columns: `common`, the length in UTF-16 units of the prefix shared with the previous
+    name, and `rest`, the remainder. A surrogate pair is never split."""
+    common, rest, previous = [], [], ""
+    for name in names:
+        low, high = 0, min(len(previous), len(name))
+        while low < high:  # bisects, since most of a long name is shared
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if previous[:middle] == name[:middle] else (low, middle - 1)
+        common.append(low + (0 if name.isascii() else sum(c > "\uffff" for c in name[:low])))
+        rest.append(name[low:])
+        previous = name
+    return {"common": common, "rest": rest}
+
+
+#: Endpoints by name.
 ENDPOINTS: Final[Mapping[str, Endpoint]] = MappingProxyType(
     {
-        "start": Endpoint(start, kept=True),
-        "summary": Endpoint(summary, ("model",), kept=True),
+        "start": Endpoint(start, cached=True),
+        "summary": Endpoint(summary, ("model",), cached=True),
         "findings": Endpoint(findings, ("model",), slow=True),
-        "tree": Endpoint(tree, ("model", "counted"), kept=True),
-        "architecture": Endpoint(architecture, ("model",), kept=True),
-        "tensors": Endpoint(tensors, ("model",), kept=True),
+        "tree": Endpoint(tree, ("model", "counted"), cached=True),
+        "architecture": Endpoint(architecture, ("model",), cached=True),
+        "tensors": Endpoint(tensors, ("model",), cached=True),
         "metadata": Endpoint(metadata, ("model",)),
-        "layout": Endpoint(layout, ("model", "file"), kept=True),
+        "layout": Endpoint(layout, ("model", "file"), cached=True),
         "moves": Endpoint(moves, ("file",)),
-        "vocabulary": Endpoint(vocabulary, ("model",), kept=True),
+        "vocabulary": Endpoint(vocabulary, ("model",), cached=True),
         "tokens": Endpoint(tokens, ("model", "text")),
         "rendered": Endpoint(rendered, ("model", "template", "conversation", "prompt"), slow=True),
         "reference": Endpoint(reference, ("model", "template", "conversation", "prompt"), slow=True),

@@ -1,5 +1,5 @@
-"""The page as one file that needs no server: the same document, with the answers to what it would ask. The values of
-tensors are read for it only if that is asked for."""
+"""The page as a single file that needs no server: the same document, with the answers to its questions embedded.
+Tensor values are read only if requested."""
 
 from __future__ import annotations
 
@@ -12,53 +12,59 @@ from typing import Final
 from urllib.parse import urlencode
 
 from weighbridge.base.errors import UsageError, WeighbridgeError
+from weighbridge.base.words import plural
 from weighbridge.page.assemble import page
-from weighbridge.page.book import Book, Control
+from weighbridge.page.control import Control
+from weighbridge.page.data import PageData
 from weighbridge.reports.statistics.tensor import Progress
 
 _PLAIN: Final = 64 << 10  # bytes of answers that stay readable; more are compressed
-#: Characters that could end the element, begin another, or end a line of JavaScript.
+#: Characters that could close the element, open another, or end a line of JavaScript.
 _ESCAPED: Final = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
-_TENSORS: Final = 4096  # of a model whose values are exported: each takes some 2 kB of the page
-_OF_A_MODEL: Final = ("summary", "tensors", "architecture", "metadata", "vocabulary", "findings")
+_TENSORS: Final = 4096  # whose values can be exported: each takes about 2 kB of the page
+_PER_MODEL: Final = ("summary", "tensors", "architecture", "metadata", "vocabulary", "findings")
 
 Question = tuple[str, Mapping[str, int | str]]
 
 
-def export(book: Book, *, findings: bool = True, values: bool = False, progress: Progress | None = None) -> str:
-    """The document for `book`. `values`: with what the panels of numbers and differences show of tensor data, which is
-    read for it up to four times; UsageError for models of so many tensors that nobody could open the page."""
-    questions = list(_questions(book, findings))
-    if values:
-        questions += _of_values(book)
-    return page(book.title, _element(dict(_answers(book, questions, progress)))).html
+def export(data: PageData, *, findings: bool = True, values: bool = False, progress: Progress | None = None) -> str:
+    """Returns the document. `values`: includes statistics and differences of tensor data, which is read up to four
+    times; raises UsageError for models with more than 4,096 tensors, since browsers couldn't open the page."""
+    questions = [*_header_questions(data, findings), *(_value_questions(data) if values else ())]
+    text = json.dumps(dict(_answers(data, questions, progress)), separators=(",", ":"))
+    if len(text) <= _PLAIN:
+        element = f'<script type="application/json" id="answers">{text.translate(_ESCAPED)}</script>\n'
+    else:
+        packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+        element = f'<script type="text/plain" id="answers" data-encoding="gzip">{packed}</script>\n'
+    return page(data.title, element).html
 
 
-def framed(book: Book) -> str:
-    """The document for a frame of a notebook that answers it by messages."""
-    return page(book.title, '<script type="application/json" id="framed"></script>\n').html
+def framed(data: PageData) -> str:
+    """Returns the document for a frame in a notebook, which answers it by messages."""
+    return page(data.title, '<script type="application/json" id="framed"></script>\n').html
 
 
-def notebook_html(book: Book, height: int = 640) -> str:
-    """The page in a frame of a notebook, where it can reach nothing."""
-    text = escape(export(book, findings=False))
+def notebook_html(data: PageData, height: int = 640) -> str:
+    """Returns the page in a sandboxed frame of a notebook."""
+    text = escape(export(data, findings=False))
     return (
-        f'<iframe sandbox="allow-scripts" srcdoc="{text}" title="{escape(book.title)}" '
+        f'<iframe sandbox="allow-scripts" srcdoc="{text}" title="{escape(data.title)}" '
         f'style="width:100%;height:{height}px;border:1px solid #8884;border-radius:8px"></iframe>'
     )
 
 
 def key(question: Question) -> str:
-    """A question as one text: `layout?file=0&model=0`."""
-    name, given = question
-    return f"{name}?{urlencode(sorted((k, str(v)) for k, v in given.items()))}"
+    """Returns a question as text, for example `layout?file=0&model=0`."""
+    name, params = question
+    return f"{name}?{urlencode(sorted((k, str(v)) for k, v in params.items()))}"
 
 
-def _questions(book: Book, findings: bool) -> Iterator[Question]:
+def _header_questions(data: PageData, findings: bool) -> Iterator[Question]:
     yield "start", {}
-    for number, model in enumerate(book.models):
-        for name in _OF_A_MODEL:
+    for number, model in enumerate(data.models):
+        for name in _PER_MODEL:
             if findings or name != "findings":
                 yield name, {"model": number}
         yield "tree", {"model": number, "counted": 1}
@@ -66,12 +72,11 @@ def _questions(book: Book, findings: bool) -> Iterator[Question]:
             yield "layout", {"model": number, "file": file}
 
 
-def _of_values(book: Book) -> Iterator[Question]:
-    """The questions that read tensor data."""
-    for number, model in enumerate(book.models):
+def _value_questions(data: PageData) -> Iterator[Question]:
+    for number, model in enumerate(data.models):
         if len(model.index) > _TENSORS:
             raise UsageError(
-                f"{book.paths[number]} has {len(model.index):,} tensors: their statistics make too large a page",
+                f"{data.paths[number]} has {plural(len(model.index), 'tensor')}, too many for a page with statistics",
                 hint=f"leave out --values, which takes at most {_TENSORS:,} tensors",
             )
         yield "heat", {"model": number}
@@ -79,49 +84,41 @@ def _of_values(book: Book) -> Iterator[Question]:
             yield "statistics", {"model": number, "tensor": tensor}
             if len(entry.shape) > 1:
                 yield "channels", {"model": number, "tensor": tensor}
-    if len(book.models) > 1:
+    if len(data.models) > 1:
         yield "diff", {}
 
 
-def _weight(book: Book, question: Question) -> int:
-    """About how many bytes of tensors a question reads."""
-    name, given = question
+def _weight(data: PageData, question: Question) -> int:
+    """Returns approximately how many bytes of tensor data a question reads."""
+    name, params = question
     if name == "diff":
-        return sum(model.index.nbytes for model in book.models)
+        return sum(model.index.nbytes for model in data.models)
     if name not in ("heat", "statistics", "channels"):
         return 0
-    index = book.models[int(given["model"])].index
-    return index.entries[int(given["tensor"])].nbytes if "tensor" in given else index.nbytes
+    index = data.models[int(params["model"])].index
+    return index.entries[int(params["tensor"])].nbytes if "tensor" in params else index.nbytes
 
 
-def _answers(book: Book, questions: Sequence[Question], progress: Progress | None) -> Iterator[tuple[str, object]]:
-    """Answers by question; what can't be answered is an error there, as a server would say it."""
-    weights = [_weight(book, question) for question in questions]
+def _answers(data: PageData, questions: Sequence[Question], progress: Progress | None) -> Iterator[tuple[str, object]]:
+    """Yields each question with its answer, or with the error that a server would send."""
+    weights = [_weight(data, question) for question in questions]
     before, total = 0, sum(weights)
     for question, weight in zip(questions, weights, strict=True):
-        yield key(question), _answer(book, question, _control(before, weight, total, progress))
+        name, params = question
+        answer: dict[str, object]
+        try:
+            encoded = data.answer(
+                name, {k: str(v) for k, v in params.items()}, _control(before, weight, total, progress)
+            )
+            answer = {"answer": json.loads(encoded)}
+        except WeighbridgeError as error:
+            answer = {"error": error.message, "hint": error.hint}
+        yield key(question), answer
         before += weight
 
 
 def _control(before: int, weight: int, total: int, progress: Progress | None) -> Control:
-    """Reports the progress of one answer as a part of that of all."""
+    """Returns a control that reports the progress of one answer as a part of the total."""
     if progress is None or not weight:
         return Control()
     return Control(report=lambda done, of, label: progress(before + done * weight // max(of, 1), total, label))
-
-
-def _answer(book: Book, question: Question, control: Control) -> dict[str, object]:
-    name, given = question
-    try:
-        return {"answer": json.loads(book.answer(name, {k: str(v) for k, v in given.items()}, control))}
-    except WeighbridgeError as error:
-        return {"error": error.message, "hint": error.hint}
-
-
-def _element(answers: Mapping[str, object]) -> str:
-    """The answers as an element that is no script: JSON, or gzip in base64 where that is long."""
-    text = json.dumps(answers, separators=(",", ":"))
-    if len(text) <= _PLAIN:
-        return f'<script type="application/json" id="answers">{text.translate(_ESCAPED)}</script>\n'
-    packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
-    return f'<script type="text/plain" id="answers" data-encoding="gzip">{packed}</script>\n'

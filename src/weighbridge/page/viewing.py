@@ -1,44 +1,44 @@
-"""A page on a model, or on the difference of two."""
+"""Shows a page about a model, or about the differences between two: served, as a notebook widget, or exported."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from weighbridge.api.keywords import Path
 from weighbridge.base.closeable import Closing
-from weighbridge.models.checkpoint import SourceOptions
+from weighbridge.conversion.options import Path
+from weighbridge.models.model import SourceOptions
 
 if TYPE_CHECKING:
     from weighbridge.adapters.serving.page_server import PageServer
-    from weighbridge.page.book import Book
+    from weighbridge.page.data import PageData
     from weighbridge.reports.statistics.tensor import Progress
 
 
 class ServedPage(Closing):
-    """A page that is being served at `url` until `stop()`. A notebook shows it in a frame."""
+    """A page served at `url` until `stop()`. Notebooks display it in a frame."""
 
-    def __init__(self, book: Book, server: PageServer) -> None:
-        self._book, self._server = book, server
+    def __init__(self, data: PageData, server: PageServer) -> None:
+        self._data, self._server = data, server
         self.url = server.url
 
     def wait(self) -> None:
-        """Returns when the server has ended: after `stop()`, or when nobody has had the page open for long enough."""
+        """Returns when the server has ended: after `stop()`, or after the idle timeout."""
         self._server.wait()
 
     def stop(self) -> None:
-        """End the server and close the files."""
+        """Stops the server and closes the files."""
         self._server.stop()
-        self._book.close()
+        self._data.close()
 
     close = stop
 
     def __repr__(self) -> str:
-        return f"<ServedPage {self._book.title} at {self.url.partition('#')[0]}>"
+        return f"<ServedPage {self._data.title} at {self.url.partition('#')[0]}>"
 
     def _repr_html_(self) -> str:
         from weighbridge.page.export import notebook_html
 
-        return notebook_html(self._book)
+        return notebook_html(self._data)
 
 
 def view(
@@ -50,44 +50,44 @@ def view(
     idle: float = 30,
     arch_file: Path | None = None,
 ) -> ServedPage:
-    """Serve a page on the model at `path`, and on what differs from `other`, to this machine alone.
+    """Serves a page about the model at `path`, and its differences from `other`, to this machine only.
 
-    `port`: 0 for any. `browser`: open the page in one. `idle`: minutes without an open page after which `wait` ends the
-    server; 0 for never. `arch_file`: a family table of your own. Errors: as `open`'s; UsageError for a taken port;
-    UnsupportedError without the extra `view`.
+    `port`: 0 chooses a free one. `browser`: opens the page. `idle`: minutes without an open page after which `wait`
+    returns; 0 for never. `arch_file`: a custom family table. Raises the errors of `open`, UsageError if the port is
+    taken, and UnsupportedError without the extra `view`.
     """
     from weighbridge.adapters.serving.page_server import PageServer
     from weighbridge.page.assemble import page
 
-    book = _book(path, other, SourceOptions(arch_file=arch_file))
+    data = _page_data(path, other, arch_file)
     try:
-        book.prepare()
-        made = page("Weighbridge")
-        server = PageServer(book, made.html, made.policy, port=port, idle=idle * 60)
+        data.prepare()
+        document = page("Weighbridge")
+        server = PageServer(data, document.html, document.policy, port=port, idle=idle * 60)
     except BaseException:
-        book.close()
+        data.close()
         raise
     if browser:
         import webbrowser
 
         webbrowser.open(server.url)
-    return ServedPage(book, server)
+    return ServedPage(data, server)
 
 
 def widget(path: Path, other: Path | None = None, *, height: int = 640, arch_file: Path | None = None) -> Any:
-    """The page of `view` as a widget of a notebook (anywidget), which needs no server: the kernel answers it. `height`:
-    in CSS pixels. Closing the widget closes the files. Errors: as `open`'s; UnsupportedError without the extra
-    `notebook`."""
+    """Returns the page of `view` as a notebook widget (anywidget), which the kernel answers without a server.
+    `height`: in CSS pixels. Closing the widget closes the files. Raises the errors of `open`, and UnsupportedError
+    without the extra `notebook`."""
     from weighbridge.adapters.serving import notebook
     from weighbridge.page.assemble import widget_script
     from weighbridge.page.export import framed
 
-    book = _book(path, other, SourceOptions(arch_file=arch_file))
+    data = _page_data(path, other, arch_file)
     try:
-        book.prepare()
-        return notebook.widget(book, framed(book), widget_script(), book.title, height, book.close)
+        data.prepare()
+        return notebook.widget(data, framed(data), widget_script(), data.title, height, data.close)
     except BaseException:
-        book.close()
+        data.close()
         raise
 
 
@@ -101,18 +101,18 @@ def export_view(
     arch_file: Path | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Write the page on `path` (and `other`) to the file `output`, which needs no server: what can be known without
-    reading tensor data, and with `values` the statistics of every tensor, heat maps and differences, too. Errors: as
-    `open`'s; RefusedError where `output` exists; UsageError for `values` of more than 4,096 tensors."""
+    """Writes the page about `path` (and `other`) to the file `output`, which needs no server. It reads headers only;
+    `values` adds the statistics of every tensor, heat maps and differences. Raises the errors of `open`, RefusedError
+    if `output` exists, and UsageError for `values` of more than 4,096 tensors."""
     from weighbridge.io.sink import check_target, write_file
     from weighbridge.page.export import export
 
     check_target(output, overwrite=overwrite, folder=False)
-    with _book(path, other, SourceOptions(arch_file=arch_file)) as book:
-        write_file(output, export(book, values=values, progress=progress).encode(), overwrite=overwrite)
+    with _page_data(path, other, arch_file) as data:
+        write_file(output, export(data, values=values, progress=progress).encode(), overwrite=overwrite)
 
 
-def _book(path: Path, other: Path | None, options: SourceOptions) -> Book:
-    from weighbridge.page.book import Book
+def _page_data(path: Path, other: Path | None, arch_file: Path | None) -> PageData:
+    from weighbridge.page.data import PageData
 
-    return Book(path, *([] if other is None else [other]), options=options)
+    return PageData(path, *([] if other is None else [other]), options=SourceOptions(arch_file=arch_file))

@@ -7,10 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+
 from weighbridge.adapters.placing import place
 from weighbridge.base.closeable import Closing
-from weighbridge.base.dtypes import DType
+from weighbridge.base.dtypes import DType, DTypeLike, requested_dtype
 from weighbridge.base.errors import UsageError
+from weighbridge.base.limits import PROVIDER_CACHE
+from weighbridge.base.nearest import UnknownNameError
 from weighbridge.base.spec import Shape
 from weighbridge.providers.cache import ByteCache
 from weighbridge.providers.config import ModelConfig
@@ -18,18 +22,19 @@ from weighbridge.providers.dtypes import WeightType, type_of
 from weighbridge.providers.fusion import FusedWeight, Mixed, fuse
 from weighbridge.providers.layouts import LayoutOptions, WeightBuffer, buffer_of
 from weighbridge.providers.quantization import WeightQuantization, most_common, quantization_of
-from weighbridge.tensors.nodes import LogicalTensor, stored_bytes
+from weighbridge.tensors.nodes import LogicalTensor, Node, stored_bytes
 from weighbridge.tensors.slicing import narrow
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProviderOptions:
     """`device`: what `get` hands out, see `adapters/placing.py`. `dtype`: the type of its values; None keeps plain ones
-    and decodes quantized ones to F32. `cache`: bytes that are kept at most; 0 keeps nothing, None everything."""
+    and decodes quantized ones to F32. `cache`: bytes that are kept at most; 0 keeps nothing, None everything. Arrays
+    of numpy that are kept are read-only."""
 
     device: str = "numpy"
     dtype: DType | None = None
-    cache: int | None = 0
+    cache: int | None = PROVIDER_CACHE
 
     def __post_init__(self) -> None:
         if self.cache is not None and self.cache < 0:
@@ -47,7 +52,7 @@ class Provider(Closing, ABC):
         self.options = options
         self.cache = ByteCache(options.cache)
 
-    # ---------------------------------------------------------------- what a backend gives
+    # ---------------------------------------------------------------- implemented by a backend
 
     @property
     @abstractmethod
@@ -57,12 +62,17 @@ class Provider(Closing, ABC):
     @property
     @abstractmethod
     def config(self) -> ModelConfig:
-        """The model's hyperparameters. UnsupportedError where the backend doesn't know the model."""
+        """The model's hyperparameters. Raises UnsupportedError if the backend doesn't know the model."""
 
     @abstractmethod
     def metadata(self, key: str, default: Any = None) -> Any:
-        """A value by GGUF's key, with or without the architecture in front (`context_length`, `general.name`,
-        `tokenizer.ggml.tokens`), whatever the format; `default` where there is none."""
+        """Returns a value by its GGUF key, with or without the architecture prefix (`context_length`,
+        `general.name`, `tokenizer.ggml.tokens`), for every format; `default` if it is missing."""
+
+    def stored(self, name: str) -> Mapping[str, Node]:
+        """Returns the stored tensors of a packed weight, by the suffixes of their names (`qweight`, `scales`), if
+        the file contains the weight unchanged; otherwise {}, for example if its rows are reordered."""
+        return {}
 
     # ---------------------------------------------------------------- weights
 
@@ -79,27 +89,38 @@ class Provider(Closing, ABC):
     __contains__ = has
 
     def tensor(self, name: str) -> LogicalTensor:
-        """How a weight is read. KeyError where there is none of this name."""
-        return self.tensors[name]
+        """How a weight is read. KeyError, with similar names, if there is none of this name."""
+        found = self.tensors.get(name)
+        if found is None:
+            raise UnknownNameError(name, "weight", self.tensors)
+        return found
 
     def shape(self, name: str) -> Shape:
         """The logical shape; codes and scales of a packed weight don't show in it."""
-        return self.tensors[name].spec.shape
+        return self.tensor(name).spec.shape
 
     def dtype(self, name: str) -> WeightType:
         """How a weight is stored, by name and by code."""
-        return type_of(self.tensors[name])
+        return type_of(self.tensor(name))
 
     def nbytes(self, name: str) -> int:
         """Bytes in which a weight is stored."""
-        return stored_bytes(self.tensors[name])
+        return stored_bytes(self.tensor(name))
 
-    def get(self, name: str, index: Any = ..., *, dtype: str | None = None) -> Any:
+    def get(self, name: str, index: Any = ..., *, dtype: DTypeLike | None = None) -> Any:
         """The values of a weight, or the part that `index` (integers, slices, `...`) names, as an array of the
         provider's device. Only the rows that the leading indices name are read. `dtype`: instead of the provider's."""
-        wanted = self.options.dtype if dtype is None else _dtype(dtype)
+        wanted = self.options.dtype if dtype is None else requested_dtype(dtype)
         key = ("get", name, repr(index), wanted)
-        return self.cache.get(key, lambda: self._placed(self.tensors[name], index, wanted), _size)
+        return self.cache.get(key, lambda: self._kept(self._placed(self.tensor(name), index, wanted)), _size)
+
+    def _kept(self, array: Any) -> Any:
+        """An array as the cache keeps it: several callers share it."""
+        if self.options.cache == 0 or not isinstance(array, np.ndarray):
+            return array
+        view = array.view()
+        view.flags.writeable = False
+        return view
 
     def _placed(self, tensor: LogicalTensor, index: Any, dtype: DType | None) -> Any:
         if index is ...:
@@ -109,48 +130,50 @@ class Provider(Closing, ABC):
         return found[rest] if rest else found
 
     def quantization(self, name: str | None = None) -> WeightQuantization | None:
-        """Bits, group size and mode of a weight; without a name of most of the model. None where it isn't quantized."""
-        return most_common(self.tensors.values()) if name is None else quantization_of(self.tensors[name])
+        """Returns bits, group size and mode of a weight, or of most of the model without a name. None if it isn't
+        quantized."""
+        return most_common(self.tensors.values()) if name is None else quantization_of(self.tensor(name))
 
     def fuse(
-        self, *names: str, axis: int | None = None, mixed: Mixed = "parts", dtype: str | None = None
+        self, *names: str, axis: int | None = None, mixed: Mixed = "parts", dtype: DTypeLike | None = None
     ) -> FusedWeight:
-        """Weights as one, on the axis of their outputs unless `axis` names another: q|k|v, gate|up, of experts too.
+        """Joins weights on the axis of their outputs, or on `axis`: q|k|v, gate|up, also of experts.
 
-        Weights of one type keep it. Of several types they come apart, with the reason; with `mixed="decode"` as F32,
-        and with `dtype` as that type whatever they are. UsageError where the shapes don't fit.
+        Weights of one type keep it. Weights of several types are returned separately, with the reason;
+        `mixed="decode"` joins them as F32, and `dtype` as that type. Raises UsageError if the shapes don't fit.
         """
-        wanted = None if dtype is None else _dtype(dtype)
-        return fuse(names, [self.tensors[n] for n in names], axis=axis, mixed=mixed, dtype=wanted)
+        wanted = requested_dtype(dtype)
+        return fuse(names, [self.tensor(n) for n in names], axis=axis, mixed=mixed, dtype=wanted)
 
     def buffer(
-        self, *names: str, layout: str | None = None, axis: int | None = None, dtype: str | None = None,
-        bits: int | None = None, group: int | None = None, scales: str | None = None,
+        self, *names: str, layout: str | None = None, axis: int | None = None, dtype: DTypeLike | None = None,
+        bits: int | None = None, group: int | None = None, scales: DTypeLike | None = None,
     ) -> WeightBuffer:  # fmt: skip
         """A weight, or several fused, as one block in a layout (`providers/layouts.py`), which starts at a multiple of
-        64 bytes. UsageError, with the reason, for weights of several types; UnsupportedError for a layout that doesn't
-        hold a weight's codes."""
-        options = LayoutOptions(dtype and _dtype(dtype), bits, group, scales and _dtype(scales))  # type: ignore[arg-type]
+        64 bytes; `.to("cuda:0")` copies it to a device. UsageError, with the reason, for weights of several types;
+        UnsupportedError for a layout that doesn't hold a weight's codes."""
+        options = LayoutOptions(requested_dtype(dtype), bits, group, requested_dtype(scales))
         key = ("buffer", names, layout, axis, options)
-        return self.cache.get(key, lambda: buffer_of(self._one(names, axis), layout, options), _size)  # type: ignore[no-any-return]
+        return self.cache.get(key, lambda: self._buffer(names, layout, axis, options), _size)  # type: ignore[no-any-return]
+
+    def _buffer(
+        self, names: Sequence[str], layout: str | None, axis: int | None, options: LayoutOptions
+    ) -> WeightBuffer:
+        stored = self.stored(names[0]) if len(names) == 1 else {}
+        return buffer_of(self._one(names, axis), layout, options, stored)
 
     def _one(self, names: Sequence[str], axis: int | None) -> LogicalTensor:
-        return self.tensors[names[0]] if len(names) == 1 else self.fuse(*names, axis=axis).tensor
+        return self.tensor(names[0]) if len(names) == 1 else self.fuse(*names, axis=axis).tensor
 
     def close(self) -> None:
-        """Free what is kept, and the files."""
+        """Frees the cache and closes the files."""
         self.cache.clear()
-
-
-def _dtype(name: str) -> DType:
-    from weighbridge.base.dtypes import dtype
-
-    return dtype(name)
 
 
 def _size(value: Any) -> int:
     """Bytes of memory that an array keeps; 0 for a view of the file."""
     shared = getattr(value, "shared", None)
-    if shared is None and hasattr(value, "flags") and hasattr(value.flags, "writeable"):
-        shared = not value.flags.writeable and not value.flags.owndata
+    if shared is None and isinstance(value, np.ndarray):
+        base: object = value.base
+        shared = not (base.flags.writeable if isinstance(base, np.ndarray) else value.flags.writeable)
     return 0 if shared else int(value.nbytes)

@@ -36,7 +36,7 @@ class ByteCache:
     _evictions: int = field(default=0, init=False)
 
     def get(self, key: Hashable, make: Callable[[], Any], size: Callable[[Any], int]) -> Any:
-        """The value of `key`, made where it isn't kept. `size`: its bytes."""
+        """Returns the value of `key`, calling `make` if it isn't cached. `size`: its bytes."""
         with self._lock:
             if key in self._kept:
                 self._hits += 1

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from weighbridge.models.arch.derived import f32
 from weighbridge.models.arch.family import Family
-from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.config.keys import shortest
 from weighbridge.models.config.mapping import config_to_gguf
+from weighbridge.models.model import OpenModel
 
 PerLayer = int | tuple[int, ...]
 
@@ -25,9 +25,9 @@ PerLayer = int | tuple[int, ...]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RopeConfig:
     """Rotary embeddings. `dim`: elements of a head that rotate. `type`: "default", "linear", "dynamic", "yarn",
-    "longrope", "llama3"; `parameters` has what belongs to it (`factor`, `low_freq_factor`, `beta_fast` ...), under
-    transformers' names. `sections`: how the pairs of a head are shared between time, height and width. `sliding`: the
-    rotation of layers with a sliding window, where they have their own."""
+    "longrope", "llama3"; `parameters` has the type's parameters (`factor`, `low_freq_factor`, `beta_fast` ...),
+    under transformers' names. `sections`: the shares of time, height and width in a head's pairs. `sliding`: the
+    rotation of layers with a sliding window, if different."""
 
     theta: float
     dim: int
@@ -40,12 +40,12 @@ class RopeConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
-    """The hyperparameters of one model; None where the model has none.
+    """The hyperparameters of one model; None for those that it lacks.
 
-    `hidden`, `heads`, `kv_heads`: one number, or one for each layer where they differ. `norm`: "rms" or "layer".
-    `sliding_layers`: the layers whose attention has the window; () with a `sliding_window` means all.
-    `layer_sets`: the family's other kinds of layers (linear attention, state space ...). `dense_layers`: leading ones
-    without experts. `keys`: everything known, by GGUF's names without the architecture's.
+    `hidden`, `heads`, `kv_heads`: one number, or one per layer if layers differ. `norm`: "rms" or "layer".
+    `sliding_layers`: the layers whose attention has the window; () with a `sliding_window` means all. `layer_sets`:
+    the family's other kinds of layers (linear attention, state space ...). `dense_layers`: the leading layers
+    without experts. `keys`: every known setting, by its GGUF key without the architecture prefix.
     """
 
     architecture: str
@@ -107,7 +107,7 @@ _HEAD_KEYS: Final = ("attention.key_length_mla", "attention.key_length")
 _VALUE_KEYS: Final = ("attention.value_length_mla", "attention.value_length")
 _NORMS: Final = MappingProxyType({"attention.layer_norm_rms_epsilon": "rms", "attention.layer_norm_epsilon": "layer"})
 _ACTIVATIONS: Final = ("hidden_act", "hidden_activation", "activation_function", "activation", "feed_forward_proj")
-#: What of a rotation stands in fields of its own, or follows from them.
+#: The keys of a rotation that other fields contain or determine.
 _ROPE_FIELDS: Final = frozenset({
     "rope_theta", "rope_type", "type", "partial_rotary_factor", "original_max_position_embeddings", "alpha",
     "mrope_section", "mrope_interleaved",
@@ -117,8 +117,8 @@ _CHUNK: Final = "attention_chunk_size"
 _STRETCHED: Final = "ntk_alpha"  # a base that is stretched once for all, which GGUF states as such
 
 
-def config_of(model: Checkpoint) -> ModelConfig:
-    """The hyperparameters of a checkpoint. UnsupportedError where no family's table knows the model."""
+def config_of(model: OpenModel) -> ModelConfig:
+    """Returns a model's hyperparameters. Raises UnsupportedError if no family's table knows the model."""
     family = model.family
     own = model.metadata if model.format == "gguf" else {}
     keys = unified_keys(family, model.config, own)
@@ -154,14 +154,17 @@ def build_config(
     )  # fmt: skip
 
 
-def _tied(model: Checkpoint) -> bool:
-    """Whether the output matrix is the embedding: no tensor of its own, or the config says so."""
+def _tied(model: OpenModel) -> bool:
+    """Whether the output matrix is the embedding: it has no separate tensor, or the config declares it. A torch file
+    stores both names of one matrix."""
     family, resolved = model.family, model.resolved
     heads = {
         r.name for r in family.rows.values() if r.kind == "head" and r.tied and family.rows[r.tied].kind == "embedding"
     }
     if not heads:
         return False
+    if model.format != "gguf" and model.sizes.facts.get("tie_word_embeddings") is True:
+        return True
     places = family.expansion(resolved.dialect, resolved.sizes, resolved.prefix).places
     return not any(name in resolved.tensors for name, place in places.items() if heads & set(place.roles))
 
@@ -171,12 +174,12 @@ def _first(keys: Mapping[str, Any], names: Sequence[str]) -> Any:
 
 
 def _positive(value: Any, otherwise: Any) -> Any:
-    """The number, or numbers, where there is one."""
+    """Returns the number, or numbers, if positive."""
     return otherwise if value is None or value == 0 else value
 
 
 def _share(dim: Any, heads: Any) -> int | None:
-    """The width of a head where nothing states it."""
+    """Returns the width of a head if no setting states it."""
     most = max(heads, default=0) if isinstance(heads, tuple) else heads
     return dim // most if dim and most else None
 
@@ -194,7 +197,7 @@ def _rope(facts: Mapping[str, Any], keys: Mapping[str, Any], head: int | None) -
 
 def _rotation(rope: Mapping[str, Any], theta: float | None, dim: int, sliding: RopeConfig | None) -> RopeConfig:
     kind = rope.get("rope_type", "default")
-    kind = "default" if kind in (_STRETCHED, "mrope") else kind  # `sections` says what mrope says
+    kind = "default" if kind in (_STRETCHED, "mrope") else kind  # `sections` has the content of mrope
     own = {key: _plain(v) for key, v in sorted(rope.items()) if key not in _ROPE_FIELDS and v is not None}
     return RopeConfig(
         theta=_plain(float(theta if theta is not None else rope["rope_theta"])), dim=dim, type=kind,
@@ -209,7 +212,7 @@ def _sliding(family: Family, facts: Mapping[str, Any], keys: Mapping[str, Any], 
     if isinstance(listed, list | tuple):
         return tuple(i for i, kind in enumerate(listed) if kind in _WINDOWED)
     pattern = keys.get("attention.sliding_window_pattern")
-    if isinstance(pattern, tuple):  # behind the layers stand those that predict further tokens, which no config lists
+    if isinstance(pattern, tuple):  # followed by the layers for multi-token prediction, which no config lists
         own = pattern[: keys.get("block_count", len(pattern)) - (keys.get("nextn_predict_layers") or 0)]
         return tuple(i for i, windowed in enumerate(own) if windowed)
     rules, window = family.document.layer_rules, keys.get("attention.sliding_window") or facts.get(_CHUNK)

@@ -22,12 +22,12 @@ _ABSENT: Final = "no.weight.has.this.name"
 
 
 def faults(provider: Provider) -> list[str]:
-    """Every way in which a provider over numpy breaks a law, with the law's name; [] where it keeps all."""
+    """Returns every violation of a law by a provider over numpy, with the law's name; [] if there is none."""
     return [f"{law}: {fault}" for law, check in LAWS.items() for fault in check(provider)]
 
 
 def _names(provider: Provider) -> Faults:
-    """`has`, iteration and `len` speak of the same names; an absent one is a KeyError."""
+    """`has`, iteration and `len` agree on the names; an absent name raises KeyError."""
     names = list(provider)
     if len(names) != len(provider) or len(set(names)) != len(names):
         yield "len and iteration differ"
@@ -36,7 +36,7 @@ def _names(provider: Provider) -> Faults:
         yield "has is true of any name"
     for call in (provider.get, provider.shape, provider.dtype, provider.quantization, provider.buffer):
         if not _raises(KeyError, call, _ABSENT):
-            yield f"{call.__name__} of an absent name is no KeyError"
+            yield f"{call.__name__} of an absent name doesn't raise KeyError"
 
 
 def _values(provider: Provider) -> Faults:
@@ -44,7 +44,7 @@ def _values(provider: Provider) -> Faults:
     for name in provider:
         whole = np.asarray(provider.get(name))
         if whole.shape != provider.shape(name):
-            yield f"{name}: get gives {whole.shape}, shape says {provider.shape(name)}"
+            yield f"{name}: get returns {whole.shape}, shape is {provider.shape(name)}"
             continue
         if whole.tobytes() != np.asarray(provider.get(name)).tobytes():
             yield f"{name}: a second get gives other values"
@@ -55,7 +55,7 @@ def _values(provider: Provider) -> Faults:
 
 
 def _types(provider: Provider) -> Faults:
-    """A type has a name; a weight is quantized by `quantization` exactly where its type says so."""
+    """A type has a name; `quantization` returns a value exactly for the quantized types."""
     for name in provider:
         kind, scheme = provider.dtype(name), provider.quantization(name)
         if not kind.name or (kind.code is not None and kind.code < 0):

@@ -1,8 +1,8 @@
 """Names and numeric codes of weight types, for engines that switch on a number.
 
-Codes below 64 are ggml's (`enum ggml_type`). MLX affine has 96 to 102, of which 99 to 102 (3, 4, 8 and 6 bits) are
-those of the Akunu engine. 200 and up are plain types that ggml has no number for, 300 and up other packings.
-Codes never change their meaning.
+Codes below 64 are ggml's (`enum ggml_type`). MLX affine has 96 to 102; 99 to 102 (3, 4, 8 and 6 bits) equal those of
+the Akunu engine. 200 and up are plain types without a ggml number, 300 and up other packings. Codes never change
+their meaning.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class WeightType(NamedTuple):
 
 
 def type_of(tensor: LogicalTensor) -> WeightType:
-    """The type of a weight as it is stored."""
+    """Returns the stored type of a weight."""
     if isinstance(tensor, QuantizedTensor):
-        return packed_type(tensor.packing.name, getattr(tensor.packing, "bits", 0))
+        return packed_type(tensor.packing.name, tensor.packing.code_bits)
     return WeightType(tensor.spec.dtype.name, code_of(tensor.spec.dtype))
 
 

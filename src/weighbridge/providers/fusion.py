@@ -1,8 +1,8 @@
-"""Several weights as one: q|k|v, gate|up, of experts too, stacked ones and in every packing.
+"""Several weights as one: q|k|v, gate|up, also of experts, stacked experts, and in every packing.
 
-Parts of one type stay in it: blocks lie one after the other, and of a packing each member is joined on its own
-([Wq|Wk|Wv|Sq|Sk|Sv|Bq|Bk|Bv]). Parts of several types are no single buffer; a `FusedWeight` then has them apart with
-the reason, or their values where `mixed="decode"` asks for these.
+Parts of one type keep it: blocks follow one another, and each member of a packing is joined separately
+([Wq|Wk|Wv|Sq|Sk|Sv|Bq|Bk|Bv]). Parts of several types can't form a single buffer; a `FusedWeight` then lists them
+with the reason, or has their joined values with `mixed="decode"`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class FusedPart:
 
 @dataclass(frozen=True)
 class FusedWeight:
-    """`parts` in the order asked for; one where all are of one type. `reason`: why there are several, or why a single
-    one is decoded; empty where the weights keep their type in one buffer."""
+    """`parts` in the requested order; a single part if all have one type. `reason`: why there are several parts, or
+    why a single one is decoded; empty if the weights keep their type in one buffer."""
 
     names: tuple[str, ...]
     axis: int
@@ -45,7 +45,7 @@ class FusedWeight:
 
     @property
     def tensor(self) -> LogicalTensor:
-        """The one tensor. UsageError, with the reason, where the weights are of several types."""
+        """The joined tensor. Raises UsageError, with the reason, if the weights have several types."""
         if not self.single:
             raise UsageError(
                 f"{', '.join(self.names)} can't be one buffer: {self.reason}",
@@ -76,7 +76,7 @@ def fuse(
 
 
 def _axis(tensors: Sequence[LogicalTensor], axis: int | None) -> int:
-    """The axis of outputs where none is asked for: the last but one of matrices and of stacks of them."""
+    """Returns the default axis, that of the outputs: the last but one of matrices and stacks of matrices."""
     if not tensors:
         raise UsageError("no weights to fuse")
     rank = len(tensors[0].spec.shape)
@@ -93,7 +93,7 @@ def _decoded(names: Sequence[str], nodes: Sequence[Node], axis: int, reason: str
 
 
 def _mixture(names: Sequence[str], tensors: Sequence[LogicalTensor]) -> str:
-    """Why the weights are of several types; empty where they are of one."""
+    """Explains that the weights have several types; empty if they have one."""
     kinds = [type_of(t).name for t in tensors]
     if len(set(kinds)) == 1:
         return ""
@@ -112,7 +112,7 @@ def _alone(name: str, tensor: LogicalTensor) -> FusedPart:
 
 
 def _runs(names: Sequence[str], tensors: Sequence[LogicalTensor], axis: int) -> tuple[FusedPart, ...]:
-    """Neighbours of one type, joined where they can be."""
+    """Joins adjacent parts of one type, if possible."""
     runs: list[FusedPart] = []
     for name, tensor in zip(names, tensors, strict=True):
         last = runs[-1] if runs else None

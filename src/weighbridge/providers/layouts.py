@@ -1,20 +1,22 @@
-"""A weight as one contiguous block in the layout that an engine wants.
+"""A weight as one contiguous block in the layout of an engine.
 
     plain   the values, rows of one plain type
-    ggml    blocks of a ggml type, as a GGUF has them; plain types too
+    ggml    blocks of a ggml type, as in a GGUF; plain types too
     mlx     [W | S | B]: words U32, then scales, then biases, without a gap
-    gptq    [qweight | qzeros | scales | g_idx], format 1 or 2 as vLLM and transformers take it
+    gptq    [qweight | qzeros | scales | g_idx], format 1 or 2 as in vLLM and transformers
     awq     [qweight | qzeros | scales], GEMM
-    parts   the members as they are, one after the other
+    codes   a packed weight's codes, scales and zero points, in this order: kept by moves and fusion
+    parts   the stored tensors, unchanged, one after another
 
-A quantized weight changes its layout only where that keeps its codes, and keeps or rounds its scales as `rounded` says;
-else UnsupportedError gives the reason. A plain weight is quantized where `dtype`, or `bits` and `group`, ask for it.
+A quantized weight changes its layout only if its codes stay and its scales stay or are rounded (listed in
+`rounded`); otherwise UnsupportedError states the reason. A plain weight is quantized if `dtype`, or `bits` and
+`group`, request it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -22,7 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.adapters.numpy import mapped, numpy_dtype
-from weighbridge.base.dtypes import F32, U32, DType, Kind
+from weighbridge.adapters.placing import place, reinterpret
+from weighbridge.base.dtypes import F32, U8, U32, DType, Kind
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Shape
 from weighbridge.packings import canonical, ggml_blocks
@@ -50,18 +53,20 @@ class Section(NamedTuple):
 @dataclass(frozen=True)
 class LayoutOptions:
     """`dtype`: of the values (plain), or the block type (ggml). `bits`, `group`: to quantize a plain weight to (mlx).
-    `scales`: the type of scales and biases (mlx); None keeps theirs."""
+    `scales`: the type of scales and biases (mlx); None keeps theirs. `stored`: a packed weight's stored tensors
+    (parts)."""
 
     dtype: DType | None = None
     bits: int | None = None
     group: int | None = None
     scales: DType | None = None
+    stored: Mapping[str, Node] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, eq=False)
 class WeightBuffer:
-    """One block of bytes, U8, that starts at a multiple of 64. `shape`: of the logical weight. `sections`: what lies
-    where in it. `rounded`: sections whose values aren't exactly the source's. `shared`: it is a read-only view of the
+    """One block of bytes, U8, aligned to 64 bytes. `shape`: of the logical weight. `sections`: its parts and their
+    offsets. `rounded`: sections whose values aren't exactly the source's. `shared`: it is a read-only view of the
     file."""
 
     layout: str
@@ -83,13 +88,16 @@ class WeightBuffer:
 
     def part(self, name: str) -> NDArray[Any]:
         """A section as an array, without a copy; blocks and types that numpy lacks as U8 [rows, bytes]."""
-        if name not in self.sections:
-            raise UsageError(f"no section {name!r}", hint=", ".join(self.sections))
-        at, size, dtype, shape = self.sections[name]
+        at, size, dtype, shape = _section(self.sections, name)
         raw = self.data[at : at + size]
         if dtype.numpy is None:
             return raw.reshape(-1, shape[-1] // dtype.block * dtype.size) if size and shape else raw
         return raw.view(numpy_dtype(dtype)).reshape(shape)
+
+    def to(self, device: str) -> DeviceBuffer:
+        """The buffer's bytes as an array of a framework on a device (`adapters/placing.py`)."""
+        data = place(n.const(self.data, U8), device)
+        return DeviceBuffer(self.layout, self.type, self.shape, device, data, self.sections, self.rounded)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return np.array(self.data, dtype=dtype, copy=copy)
@@ -101,18 +109,54 @@ class WeightBuffer:
         return self.data.__dlpack_device__()
 
 
-def buffer_of(tensor: LogicalTensor, layout: str | None, options: LayoutOptions = LayoutOptions()) -> WeightBuffer:
-    """A weight in a layout of `LAYOUTS`; None: blocks and plain types as they are, packed ones as their parts."""
-    layout = layout or ("parts" if isinstance(tensor, QuantizedTensor) else "ggml" if _blocks(tensor) else "plain")
+@dataclass(frozen=True, eq=False)
+class DeviceBuffer:
+    """A `WeightBuffer` whose bytes are an array of U8 (`data`) of the framework of `device`, on that device."""
+
+    layout: str
+    type: WeightType
+    shape: Shape
+    device: str
+    data: Any
+    sections: Mapping[str, Section]
+    rounded: tuple[str, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.data.nbytes)
+
+    def part(self, name: str) -> Any:
+        """Returns a section as an array on the device; blocks as U8 [rows, bytes]. Raises UsageError for an unknown
+        section, UnsupportedError if the framework lacks the section's type."""
+        at, size, dtype, shape = _section(self.sections, name)
+        raw = self.data[at : at + size]
+        if dtype.kind is Kind.BLOCK:
+            return raw.reshape((-1, shape[-1] // dtype.block * dtype.size))
+        return reinterpret(raw, self.device, dtype, shape)
+
+
+def _section(sections: Mapping[str, Section], name: str) -> Section:
+    if name not in sections:
+        raise UsageError(f"no section {name!r}", hint=", ".join(sections))
+    return sections[name]
+
+
+def buffer_of(
+    tensor: LogicalTensor, layout: str | None, options: LayoutOptions = LayoutOptions(),
+    stored: Mapping[str, Node] = MappingProxyType({}),
+) -> WeightBuffer:  # fmt: skip
+    """Returns a weight in a layout of `LAYOUTS`; None: blocks and plain types unchanged, packed weights as their
+    codes. `stored`: the stored tensors of a packed weight, by the suffixes of their names."""
+    layout = layout or ("codes" if isinstance(tensor, QuantizedTensor) else "ggml" if _blocks(tensor) else "plain")
     if layout not in LAYOUTS:
         raise UsageError(f"no layout is called {layout!r}", hint=f"known: {', '.join(LAYOUTS)}")
-    found = LAYOUTS[layout](tensor, options)
+    found = LAYOUTS[layout](tensor, replace(options, stored=stored))
     kind = type_of(tensor) if found.type is None else found.type
     return _filled(layout, kind, tensor.spec.shape, found)
 
 
 class _Members(NamedTuple):
-    """What a layout makes of a weight. `type`: None keeps the weight's."""
+    """The sections of a weight in a layout. `type`: None keeps the weight's."""
 
     nodes: Mapping[str, Node]
     type: WeightType | None = None
@@ -133,7 +177,7 @@ def _filled(layout: str, kind: WeightType, shape: Shape, found: _Members) -> Wei
 
 
 def _view(node: Node) -> Bytes | None:
-    """The bytes in the mapping of the file, where they lie aligned."""
+    """Returns the bytes in the mapping of the file, if they are aligned."""
     bytes_ = mapped(node)
     found = None if bytes_ is None else np.frombuffer(bytes_, np.uint8)
     return found if found is not None and found.ctypes.data % ALIGNMENT == 0 else None
@@ -156,7 +200,7 @@ def _blocks(tensor: LogicalTensor) -> bool:
 def _plain(tensor: LogicalTensor, options: LayoutOptions) -> _Members:
     wanted = options.dtype or (F32 if isinstance(tensor, QuantizedTensor) or _blocks(tensor) else None)
     if wanted is not None and not wanted.plain:
-        raise UsageError(f"{wanted} is no plain type", hint='layout="ggml" has blocks')
+        raise UsageError(f"{wanted} isn't a plain type", hint='layout="ggml" has blocks')
     node = n.as_node(tensor, wanted)
     return _Members({"weight": node}, type_of(node))
 
@@ -179,10 +223,10 @@ def _as_blocks(tensor: QuantizedTensor, wanted: DType | None) -> tuple[Node, tup
     packing = tensor.packing
     fitting = packing.blocks if wanted is None else tuple(d for d in packing.blocks if d is wanted)
     if not fitting:
-        known = ", ".join(d.name for d in packing.blocks) or "none"
-        raise UnsupportedError(
-            f"{wanted or 'no ggml type'} doesn't hold the codes of {packing.name}", hint=f"types that do: {known}"
-        )
+        known = ", ".join(d.name for d in packing.blocks)
+        holds = f"{wanted} doesn't hold" if wanted is not None else "no ggml type holds"
+        hint = f"types that do: {known}" if known else "ask for a dtype (f32, f16), which decodes it, or layout='parts'"
+        raise UnsupportedError(f"{holds} the codes of {packing.name}", hint=hint)
     members = {
         m: n.reshape(x, (x.spec.rows, x.spec.elements // max(x.spec.rows, 1))) for m, x in tensor.members.items()
     }
@@ -212,10 +256,10 @@ def _affine(tensor: LogicalTensor, options: LayoutOptions) -> dict[str, Node]:
     if isinstance(tensor, QuantizedTensor):
         if tensor.packing.name == AFFINE_NAME:
             return {m: tensor.members[m] for m in packers.PARTS}
-        if set(tensor.members) == {"codes", "scales"} and not isinstance(found := canonical.micro(tensor), str):
+        if set(tensor.members) == {"codes", "scales"} and not isinstance(found := canonical.microscaled(tensor), str):
             words = n.bitcast(found.codes, U32, found.codes.spec.shape[-1] // 4)
             return {"weight": words, "scales": found.scales}
-        raise UnsupportedError(f"{tensor.packing.name} has no form in MLX", hint='layout="parts" has it as it is')
+        raise UnsupportedError(f"{tensor.packing.name} has no form in MLX", hint='layout="codes" keeps it unchanged')
     if _blocks(tensor):
         if tensor.spec.dtype not in packers.EXACT:
             known = ", ".join(d.name for d in packers.EXACT)
@@ -229,13 +273,13 @@ def _affine(tensor: LogicalTensor, options: LayoutOptions) -> dict[str, Node]:
     return dict(n.pack(n.cast(tensor, F32), packer))
 
 
-def _scheme(name: str, make: Callable[[canonical.IntQuantTensor, bool], schemes.Stored], bits: tuple[int, ...]) -> Any:
+def _scheme(name: str, make: Callable[[canonical.IntQuantMatrix, bool], schemes.Stored], bits: tuple[int, ...]) -> Any:
     """A layout of an integer scheme."""
 
     def members(tensor: LogicalTensor, options: LayoutOptions) -> _Members:
-        form = canonical.integers(tensor)
+        form = canonical.int_quant(tensor)
         if isinstance(form, str):
-            raise UnsupportedError(f"the weight can't be laid out so: {form}", hint='layout="parts" has it as it is')
+            raise UnsupportedError(f"the weight can't be laid out so: {form}", hint='layout="codes" keeps it unchanged')
         if form.bits not in bits:
             raise UnsupportedError(f"its codes have {form.bits} bits", hint=f"the layout has {bits}")
         rounded = () if ggml_blocks.fits_f16(form.scales) else (f"scales: {form.scales.spec.dtype} as F16",)
@@ -245,13 +289,20 @@ def _scheme(name: str, make: Callable[[canonical.IntQuantTensor, bool], schemes.
     return members
 
 
-def _parts(tensor: LogicalTensor, options: LayoutOptions) -> _Members:
+def _codes(tensor: LogicalTensor, options: LayoutOptions) -> _Members:
     return _Members(tensor.members if isinstance(tensor, QuantizedTensor) else {"weight": tensor})
+
+
+def _parts(tensor: LogicalTensor, options: LayoutOptions) -> _Members:
+    if isinstance(tensor, QuantizedTensor) and not options.stored:
+        reason = "the weight differs from the stored tensors: its rows are reordered, or several weights are fused"
+        raise UnsupportedError(reason, hint='layout="codes" has its codes and scales')
+    return _Members(options.stored) if isinstance(tensor, QuantizedTensor) else _Members({"weight": tensor})
 
 
 Arrange = Callable[[LogicalTensor, LayoutOptions], _Members]
 #: Every named layout.
 LAYOUTS: Final[Mapping[str, Arrange]] = MappingProxyType({
-    "plain": _plain, "ggml": _ggml, "mlx": _mlx, "parts": _parts,
+    "plain": _plain, "ggml": _ggml, "mlx": _mlx, "codes": _codes, "parts": _parts,
     "gptq": _scheme("gptq", schemes.gptq, (2, 3, 4, 8)), "awq": _scheme("awq", schemes.awq, (4,)),
 })  # fmt: skip

@@ -1,8 +1,8 @@
-"""Which provider serves a source: this package's over files, one over arrays, or that of another package.
+"""Selects the provider for a source: this package's over files or arrays, or one from another package.
 
 A package adds a backend under the entry point group `weighbridge.providers`: a callable `(source, names, options,
-quantization) -> Provider`. It is chosen by name (`backend="name"`), or by its name before a colon where no file has
-that path (`name:rest`).
+quantization) -> Provider`. Select it by name (`backend="name"`), or by a prefix with a colon if no file has that
+path (`name:rest`).
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ Opener = Callable[[Any, str, ProviderOptions, Mapping[str, Any] | None], Provide
 
 
 def open_provider(
-    source: Any, names: str, options: ProviderOptions, quantization: Mapping[str, Any] | None, backend: str | None
-) -> Provider:
-    """The provider of a source. UsageError where no backend has this name."""
+    source: Any, names: str, options: ProviderOptions, quantization: Mapping[str, Any] | None, backend: str | None,
+    rank: tuple[int, int] | None = None,
+) -> Provider:  # fmt: skip
+    """The provider of a source. UsageError if no backend has this name, or for a rank of anything but files."""
+    backend = "arrays" if isinstance(source, Mapping) else backend or _prefix(source) or FILES
+    if rank is not None and backend != FILES:
+        raise UsageError(f"rank doesn't apply to {backend}", hint="it applies to files and folders")
     if isinstance(source, Mapping):
         return _of_arrays(source, names, options)
-    backend = backend or _prefix(source) or FILES
     if backend == FILES:
-        return open_files(source, names, options, quantization)
+        return open_files(source, names, options, quantization, rank=rank)
     known: Mapping[str, Opener] = plugins(PROVIDERS)
     if backend not in known:
         raise UsageError(f"no provider is called {backend!r}", hint=f"known: {', '.join((FILES, *known))}")
@@ -41,7 +44,7 @@ def open_provider(
 
 
 def _prefix(source: Any) -> str | None:
-    """The backend that a source names before a colon, where no file is called so."""
+    """Returns the backend that a source names before a colon, if no file has that name."""
     text = os.fspath(source)
     name, colon, _ = text.partition(":")
     return name if colon and len(name) > 1 and not os.path.exists(text) and name in plugins(PROVIDERS) else None

@@ -1,8 +1,8 @@
-"""What each byte of a file means: the regions that a container names, with their first bytes; what lies at one offset,
-down to the element of a tensor; and how the file divides among kinds of bytes.
+"""Describes each byte of a file: the regions that a container declares with their first bytes, the tensor element at an
+offset, and the kinds of bytes over the file.
 
-    anatomy(path, at=0x1234)            -> AnatomyReport with the one region there, and the place inside it
-    anatomy(path, start=0, end=4096)    -> AnatomyReport with the regions that meet the range
+    anatomy(path, at=0x1234)            -> AnatomyReport with the one region there, and the position inside it
+    anatomy(path, start=0, end=4096)    -> AnatomyReport with the regions that overlap the range
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from weighbridge.reports import lenient, tensor_path
 
 SCHEMA: Final = "weighbridge/anatomy/1"
 
-#: Bytes of a region that a report includes: a hexdump of a whole tensor helps nobody.
+#: The first bytes of a region, which a report includes.
 HEAD: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class RegionRow:
-    """A region: bytes [start, end), their meaning, and the first of them in hexadecimal."""
+    """A region: bytes [start, end), their meaning, and the first bytes in hexadecimal."""
 
     start: int
     end: int
@@ -42,7 +42,7 @@ class RegionRow:
 
 @dataclass(frozen=True, slots=True)
 class TensorPosition:
-    """The inside of a tensor at one byte: which element (or block of a packed type), its index, which byte of it."""
+    """A byte inside a tensor: the element (or block of a packed type), its index, and the byte of the element."""
 
     tensor: str
     dtype: str
@@ -64,7 +64,7 @@ class KindTotal:
 
 @dataclass(frozen=True, slots=True)
 class AnatomyReport:
-    """`parts` are the requested regions, `shares` covers the whole file. `at` and `place`: the answer to `at=`."""
+    """`parts`: the requested regions. `shares`: of the whole file. `at` and `place`: the result for `at=`."""
 
     path: str
     format: str
@@ -84,33 +84,48 @@ def anatomy(
     at: int | None = None,
     start: int = 0,
     end: int | None = None,
-    kinds: Sequence[str] = (),
+    kind: Sequence[str] = (),
     limit: int | None = None,
     head: int = HEAD,
     cells: int = 64,
 ) -> AnatomyReport:
-    """The regions of the file at `path` (`PATH::tensor`: of that tensor). `cells`: the resolution of `strip`, the
-    prevailing kind of bytes in each of that many equal pieces of the file."""
+    """Returns the regions of the file at `path` (`PATH::tensor`: of that tensor). `cells`: the resolution of `strip`,
+    the prevailing kind of bytes in each of that many equal pieces of the file."""
     file, name = tensor_path.split(path)
     if file.is_dir():
-        raise UsageError(f"{file} is a folder", hint="name one file in it")
+        raise UsageError(f"{file} is a folder", hint="name one of its files")
     with open_source(file) as source:
         form = format_of(source)
-        start, end = _range(source, at, start, end)
+        if at is not None:
+            start, end = at, at + 1
+        end = source.size if end is None else end
+        if not 0 <= start <= end or start > source.size or (at is not None and at >= source.size):
+            raise UsageError(f"{source.name} has no bytes {start} to {end}", hint=f"its size is {source.size:,} bytes")
         sums, band = _Sums(), _Strip(source.size, cells)
-        each = band.over(sums.over(form.each_region(source)))
-        wanted = (r for r in _meeting(each, start, end) if _wanted(r, name, kinds))
-        first = next(wanted, None)
-        chosen = [] if first is None else list(islice(chain((first,), wanted), limit))
-        collections.deque(each, 0)  # the rest of the file
+        regions = band.count(sums.count(form.regions(source)))
+        selected = (
+            r
+            for r in regions
+            if r.start < end and r.end > start and (name is None or r.label == name) and (not kind or r.kind in kind)
+        )
+        first = next(selected, None)
+        chosen = [] if first is None else list(islice(chain((first,), selected), limit))
+        collections.deque(regions, 0)  # counts the rest of the file
         if name is not None and first is None:
             tensor_path.entry(form.parse(source), name, file)  # reports similar names
+        if unknown := next((name for name in kind if name not in sums.kinds), None):
+            hint = f"it has {', '.join(sorted(sums.kinds))}"
+            raise UsageError(f"{file} has no region of the kind {unknown!r}", hint=hint)
+        parts = []
+        for r in chosen:
+            data = source.read(r.start, min(r.end - r.start, head))
+            parts.append(RegionRow(r.start, r.end, r.end - r.start, r.kind, r.label, r.value, data.hex()))
         return AnatomyReport(
             path=os.fspath(file),
             format=form.name,
             nbytes=source.size,
-            region_count=sums.count,
-            parts=tuple(_part(source, r, head) for r in chosen),
+            region_count=sums.regions,
+            parts=tuple(parts),
             shares=sums.shares(source.size),
             strip=tuple(band.kinds()),
             at=at,
@@ -118,38 +133,16 @@ def anatomy(
         )
 
 
-def _range(source: Source, at: int | None, start: int, end: int | None) -> tuple[int, int]:
-    if at is not None:
-        start, end = at, at + 1
-    end = source.size if end is None else end
-    if not 0 <= start <= end or start > source.size or (at is not None and at >= source.size):
-        raise UsageError(f"no bytes {start} to {end} in {source.name}", hint=f"it has {source.size:,} bytes")
-    return start, end
-
-
-def _meeting(regions: Iterable[Region], start: int, end: int) -> Iterator[Region]:
-    return (r for r in regions if r.start < end and r.end > start)
-
-
-def _wanted(region: Region, name: str | None, kinds: Sequence[str]) -> bool:
-    return (name is None or region.label == name) and (not kinds or region.kind in kinds)
-
-
-def _part(source: Source, r: Region, head: int) -> RegionRow:
-    data = source.read(r.start, min(r.end - r.start, head))
-    return RegionRow(r.start, r.end, r.end - r.start, r.kind, r.label, r.value, data.hex())
-
-
 class _Sums:
-    """How many regions of each kind there are, and how many bytes they take."""
+    """Counts the regions and bytes of each kind."""
 
     def __init__(self) -> None:
-        self.count, self.kinds = 0, dict[str, list[int]]()
+        self.regions, self.kinds = 0, dict[str, list[int]]()
 
-    def over(self, regions: Iterable[Region]) -> Iterator[Region]:
-        """The regions, each of which is added."""
+    def count(self, regions: Iterable[Region]) -> Iterator[Region]:
+        """Yields the regions, and counts each."""
         for r in regions:
-            self.count += 1
+            self.regions += 1
             row = self.kinds.setdefault(r.kind, [0, 0])
             row[0] += 1
             row[1] += r.end - r.start
@@ -163,42 +156,42 @@ class _Sums:
 
 
 class _Strip:
-    """How many bytes of each kind each of `cells` equal pieces of a file has."""
+    """Counts the bytes of each kind in each of `cells` equal pieces of a file."""
 
     def __init__(self, size: int, cells: int) -> None:
-        self.size, self.count = size, min(cells, size)
-        self.sums: list[dict[str, int]] = [{} for _ in range(self.count)]
+        self.size, self.cells = size, min(cells, size)
+        self.sums: list[dict[str, int]] = [{} for _ in range(self.cells)]
 
-    def over(self, regions: Iterable[Region]) -> Iterator[Region]:
-        """The regions, in the order of their bytes, each of which is added."""
-        cell = 0
+    def count(self, regions: Iterable[Region]) -> Iterator[Region]:
+        """Yields the regions, which are in order, and counts each."""
+        first = 0
         for r in regions:
-            while cell < self.count and self._end(cell) <= r.start:
+            while first < self.cells and self._end(first) <= r.start:
+                first += 1
+            cell = first
+            while cell < self.cells and self._end(cell - 1) < r.end:
+                nbytes = min(r.end, self._end(cell)) - max(r.start, self._end(cell - 1))
+                self.sums[cell][r.kind] = self.sums[cell].get(r.kind, 0) + nbytes
                 cell += 1
-            within = cell
-            while within < self.count and self._end(within - 1) < r.end:
-                part = min(r.end, self._end(within)) - max(r.start, self._end(within - 1))
-                self.sums[within][r.kind] = self.sums[within].get(r.kind, 0) + part
-                within += 1
             yield r
 
     def _end(self, cell: int) -> int:
-        return self.size * (cell + 1) // self.count
+        return self.size * (cell + 1) // self.cells
 
     def kinds(self) -> Iterator[str]:
-        """The kind that most of each piece consists of."""
+        """Yields the prevailing kind of each piece."""
         return (max(sums, key=lambda kind: sums[kind]) if sums else "unknown" for sums in self.sums)
 
 
 def strip(regions: Iterable[Region], size: int, cells: int) -> Iterator[str]:
-    """The kind that most of each of `cells` equal pieces of the file consists of."""
+    """Yields the prevailing kind of bytes in each of `cells` equal pieces of the file."""
     band = _Strip(size, cells)
-    collections.deque(band.over(regions), 0)
+    collections.deque(band.count(regions), 0)
     return band.kinds()
 
 
 def _place(source: Source, form: str, region: Region, at: int) -> TensorPosition | None:
-    """The place of `at` in the tensor of `region`."""
+    """Returns the position of `at` in the tensor of `region`."""
     if region.kind != "tensor":
         return None
     index, _ = lenient.lenient(source, form)
@@ -210,24 +203,26 @@ def _place(source: Source, form: str, region: Region, at: int) -> TensorPosition
 
 
 def place(entry: Entry, at: int) -> TensorPosition:
-    """Which element of a tensor the byte at `at` belongs to."""
-    atom, byte = divmod(at - entry.offset, entry.dtype.size)
-    element = atom * entry.dtype.block
-    indices: list[int] = []
-    rest = element
-    for n in reversed(entry.shape):
-        rest, i = divmod(rest, n)
-        indices.insert(0, i)
-    where = ", ".join(map(str, indices))
+    """Returns the position of the byte `at` in a tensor."""
     size, block = entry.dtype.size, entry.dtype.block
-    what = f"element [{where}]" if block == 1 else f"the block of {block} elements that begins at [{where}]"
-    return TensorPosition(
-        entry.name, entry.dtype.name, element, tuple(indices), byte, f"byte {byte} of {size} of {what}"
-    )
+    atom, byte = divmod(at - entry.offset, size)
+    indices = coordinates(entry.shape, atom * block)
+    text = ", ".join(map(str, indices))
+    part = f"element [{text}]" if block == 1 else f"the block of {block} elements that begins at [{text}]"
+    return TensorPosition(entry.name, entry.dtype.name, atom * block, indices, byte, f"byte {byte} of {size} of {part}")
+
+
+def coordinates(shape: Sequence[int], element: int) -> tuple[int, ...]:
+    """Returns the coordinates of an element, numbered in C order."""
+    indices: list[int] = []
+    for n in reversed(shape):
+        element, i = divmod(element, n)
+        indices.insert(0, i)
+    return tuple(indices)
 
 
 def hexdump(head: str, start: int, width: int = 16) -> Iterator[tuple[int, str, str]]:
-    """Lines of (offset, hexadecimal, text) of the bytes that a part carries."""
+    """Yields lines of (offset, hexadecimal, text) of a region's first bytes."""
     data = bytes.fromhex(head)
     for i in range(0, len(data), width):
         row = data[i : i + width]

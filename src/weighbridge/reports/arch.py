@@ -1,9 +1,9 @@
-"""Facts about model families as rows, and how a model's tensors match a family. Reads headers and tables only."""
+"""Lists model families, and checks a model's tensors against its family. Reads headers and tables only."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,14 @@ from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.registry import families, read_family
-from weighbridge.models.arch.suggest import Fit, fit, nearest
-from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.models.arch.suggest import fit, nearest
+from weighbridge.models.config.losses import config_losses
 from weighbridge.models.open import SourceOptions, open_model
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyLine:
-    """A family: its table's name, its GGUF name, the table it extends, its transformers classes, its dialects, and
+    """A family: the name of its table, its GGUF name, the table it extends, its transformers classes, its dialects, and
     the number of roles (logical tensors of a layer or of the model)."""
 
     name: str
@@ -32,8 +32,8 @@ class FamilyLine:
 
 @dataclass(frozen=True, slots=True)
 class RoleLine:
-    """A row: the role, its shape as symbols, when and in which layers it exists, whether it may be absent, and its name
-    and layout in each dialect."""
+    """A row: the role, its shape as symbols, the condition and the layers in which it exists, whether it may be absent,
+    and its name and layout in each dialect."""
 
     role: str
     kind: str
@@ -47,7 +47,7 @@ class RoleLine:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A family's whole table. `sizes`: symbol -> its source in a config and in a GGUF."""
+    """A family's table. `sizes`: the keys of each symbol in a config and in a GGUF."""
 
     family: FamilyLine
     sizes: dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
@@ -65,9 +65,10 @@ class Misshapen:
 
 @dataclass(frozen=True, slots=True)
 class FamilyCheck:
-    """How a model's tensors match a family. `known`: the model names one of its classes; otherwise it is the nearest
-    family. `stated`: the model's own name for its class. `dropped`: constants without information. `apart`: the
-    number of ignored tensors of other parts of the model, by name prefix."""
+    """The result of checking a model's tensors against a family. `known`: the model names one of its classes; otherwise
+    it is the nearest family. `stated`: the class that the model names. `dropped`: constants without information.
+    `apart`: ignored tensors of other parts of the model, by name prefix. `settings`: those of config.json that a GGUF
+    can't hold or that the table doesn't read."""
 
     path: str
     stated: str | None
@@ -82,33 +83,35 @@ class FamilyCheck:
     misshapen: tuple[Misshapen, ...]
     dropped: tuple[str, ...]
     apart: dict[str, int]
+    settings: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
         return self.known and not (self.missing or self.unmapped or self.misshapen)
 
 
-def listed() -> tuple[FamilyLine, ...]:
-    """Every family, by name."""
+def list_families() -> tuple[FamilyLine, ...]:
+    """Returns every family, by name."""
     return tuple(_line(family) for family in families().values())
 
 
 def _line(family: Family) -> FamilyLine:
     classes, dialects = tuple(family.architectures), tuple(family.dialects)
-    return FamilyLine(family.name, family.gguf, family.document.like, classes, dialects, len(family.rows))
+    return FamilyLine(family.name, family.gguf, family.document.parent, classes, dialects, len(family.rows))
 
 
-def shown(name: str, arch_file: str | os.PathLike[str] | None = None) -> Table:
-    """The table of a family, by its name, GGUF's name of it or the name of one of its classes."""
-    own = (read_family(Path(arch_file)),) if arch_file else ()
-    for family in (*own, *families().values()):
-        if name in (family.name, family.gguf, *family.architectures):
-            sizes = {symbol: (size.hf, size.gguf) for symbol, size in family.sizes.items()}
-            return Table(_line(family), sizes, tuple(_roles(family)))
-    raise UsageError(f"unknown family {name!r}", hint="wb arch list shows them")
-
-
-def _roles(family: Family) -> Iterable[RoleLine]:
+def family_table(name: str, arch_file: str | os.PathLike[str] | None = None) -> Table:
+    """Returns the table of a family, by its name, a class or its GGUF name. `arch_file`: a table to search first."""
+    candidates = (*((read_family(Path(arch_file)),) if arch_file else ()), *families().values())
+    matches = (
+        *(family for family in candidates if name == family.name),
+        *(family for family in candidates if name in family.architectures),
+        *(family for family in candidates if name == family.gguf),
+    )
+    if not matches:
+        raise UsageError(f"unknown family {name!r}", hint="wb arch list shows them")
+    family = matches[0]
+    sizes = {symbol: (size.hf, size.gguf) for symbol, size in family.sizes.items()}
     names: dict[str, dict[str, str]] = {role: {} for role in family.rows}
     layouts = {row.name: {d: str(via) for d, via in row.layouts.items()} for row in family.rows.values()}
     for dialect in family.dialects.values():
@@ -117,52 +120,48 @@ def _roles(family: Family) -> Iterable[RoleLine]:
                 names[role][dialect.name] = template.name
                 if template.layouts:
                     layouts[role][dialect.name] = ", ".join(map(str, template.layouts))
-    for row in family.rows.values():
-        yield RoleLine(
-            row.name, row.kind, row.shape, row.when, row.layers, row.optional, names[row.name], layouts[row.name]
-        )
+    rows = (
+        RoleLine(r.name, r.kind, r.shape, r.when, r.layers, r.optional, names[r.name], layouts[r.name])
+        for r in family.rows.values()
+    )
+    return Table(_line(family), sizes, tuple(rows))
 
 
 def check(path: str | os.PathLike[str], arch_file: str | os.PathLike[str] | None = None) -> FamilyCheck:
-    """How the model at `path` matches its family, or the nearest one if its class is unknown. `arch_file`: a table
-    to try first. UnsupportedError if no family is similar."""
+    """Checks the model at `path` against its family, or the nearest one if its class is unknown. `arch_file`: a table
+    to try first. Raises UnsupportedError if no family is similar."""
     with open_model(path, SourceOptions(arch_file=arch_file)) as model:
         shapes = _shapes(model.logical)
         try:
-            known, found = True, fit(model.family, model.sizes, _shapes(model.tensors))
+            in_table, match = True, fit(model.family, model.sizes, _shapes(model.tensors))
         except UnsupportedError:
-            known, near = False, nearest({} if model.format == "gguf" else model.config, model.metadata, shapes)
+            in_table, near = False, nearest({} if model.format == "gguf" else model.config, model.metadata, shapes)
             if near is None:
                 raise
-            found = near
-        return _check(model, found, known, len(shapes))
+            match = near
+        if model.format == "gguf":
+            stated = model.metadata.get("general.architecture")
+        else:
+            classes = model.config.get("architectures")
+            stated = classes[0] if isinstance(classes, list) and classes else None
+        report = match.report
+        return FamilyCheck(
+            path=os.fspath(model.place.path),
+            stated=stated if isinstance(stated, str) else None,
+            known=in_table,
+            family=match.family.name,
+            architecture=match.architecture,
+            dialect=match.dialect,
+            tensors=len(shapes),
+            sizes=dict(match.sizes.values),
+            missing=report.missing,
+            unmapped=report.unmapped,
+            misshapen=tuple(Misshapen(*row) for row in report.misshapen),
+            dropped=report.dropped,
+            apart=match.family.parted(report.apart, match.sizes),
+            settings=tuple(config_losses(model.config, match.family)) if in_table and model.format != "gguf" else (),
+        )
 
 
 def _shapes(tensors: Mapping[str, Any]) -> dict[str, Shape]:
     return {name: tuple(node.spec.shape) for name, node in tensors.items()}
-
-
-def _first(config: Mapping[str, Any]) -> Any:
-    """The first of a config's architectures."""
-    listed = config.get("architectures")
-    return listed[0] if isinstance(listed, list) and listed else None
-
-
-def _check(model: Checkpoint, found: Fit, known: bool, tensors: int) -> FamilyCheck:
-    stated = model.metadata.get("general.architecture") if model.format == "gguf" else _first(model.config)
-    report = found.report
-    return FamilyCheck(
-        path=os.fspath(model.place.path),
-        stated=stated if isinstance(stated, str) else None,
-        known=known,
-        family=found.family.name,
-        architecture=found.architecture,
-        dialect=found.dialect,
-        tensors=tensors,
-        sizes=dict(found.sizes.values),
-        missing=report.missing,
-        unmapped=report.unmapped,
-        misshapen=tuple(Misshapen(*wrong) for wrong in report.misshapen),
-        dropped=report.dropped,
-        apart=found.family.parted(report.apart, found.sizes),
-    )

@@ -1,9 +1,9 @@
-"""Identifies a file or folder by its content; names are only checked for contradicting it.
+"""Identifies a file or folder by its content; names are only checked for contradictions.
 
-    identify(path) -> IdentifyReport     JSON-able; a folder's report has a line for each file in it
+    identify(path) -> IdentifyReport     can be encoded as JSON; a folder's report has a line for each file
 
-A file is identified by its bytes (`containers/sniff/`), a folder by its files: one table of folder
-kinds, tried in order, each with the evidence it saw.
+A file is identified by its bytes (`containers/sniff/`), a folder by its files: a table of folder kinds, tried in order,
+each with its evidence.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, Final
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.limits import FOLDER_FILES, FOLDER_SNIFFED
+from weighbridge.base.words import plural
 from weighbridge.containers import MISNAMED_UNLESS, PICKLED, find, titled
 from weighbridge.containers.sniff.detect import sniff
 from weighbridge.containers.sniff.probe import Identity
@@ -30,7 +31,7 @@ SCHEMA: Final = "weighbridge/identify/1"
 
 @dataclass(frozen=True, slots=True)
 class FileLine:
-    """One file of a folder, shortly."""
+    """A summary of one file of a folder."""
 
     name: str
     bytes: int
@@ -42,7 +43,7 @@ class FileLine:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class IdentifyReport:
-    """`kind` is "file" or "folder"; `format` of a folder is one of `FOLDERS`. `readable`: Weighbridge reads it."""
+    """`kind`: "file" or "folder". `format`: of a folder, one of `FOLDERS`. `readable`: Weighbridge reads it."""
 
     path: str
     kind: str
@@ -64,61 +65,59 @@ class IdentifyReport:
         return not (self.damage or self.name_lies)
 
     def __repr__(self) -> str:
-        words = ", ".join((self.title, *(["broken"] if self.damage else []), *(["misnamed"] if self.name_lies else [])))
-        return f"<IdentifyReport {self.path}: {words}>"
+        facts = (self.title, *(["broken"] if self.damage else []), *(["misnamed"] if self.name_lies else []))
+        return f"<IdentifyReport {self.path}: {', '.join(facts)}>"
 
 
 def identify(path: str | os.PathLike[str]) -> IdentifyReport:
-    """The identity of `path`. OSError if it can't be read; nothing else is an error."""
+    """Identifies `path`. Raises OSError if it can't be read, and no other error."""
     path = resolve_path(path)
-    return _folder(path) if path.is_dir() else _file(path)
-
-
-def _file(path: Path) -> IdentifyReport:
+    if path.is_dir():
+        return _folder(path)
     with open_source(path) as source:
-        found, size = _identified(source), source.size
+        file, size = _identify_bytes(source), source.size
     return IdentifyReport(
-        str(path), "file", found.format, found.variant, found.title, found.confidence, found.evidence, found.readable,
-        size, found.detail, found.damage, name_lies(path.name, found.format), found.advice,
+        str(path), "file", file.format, file.variant, file.title, file.confidence, file.evidence, file.readable,
+        size, file.detail, file.damage, name_lies(path.name, file.format), file.advice,
     )  # fmt: skip
 
 
-def _identified(source: Source) -> Identity:
-    """The identity of the bytes, with damage that only a parser notices."""
-    found = sniff(source)
-    format = find(found.format)
-    if found.damage or format is None or not format.parsed_to_identify or found.variant == "imatrix":
-        return found
+def _identify_bytes(source: Source) -> Identity:
+    """Identifies the bytes, including damage that only a parser detects."""
+    identity = sniff(source)
+    format = find(identity.format)
+    if identity.damage or format is None or not format.parsed_to_identify or identity.variant == "imatrix":
+        return identity
     try:
         format.parse(source)
     except FormatError as error:
-        return replace(found, damage=(f"it can't be read: {error.reason}",))
+        return replace(identity, damage=(f"it can't be read: {error.reason}",))
     except (UnsupportedError, RefusedError):
-        pass  # possibly valid, so no damage
-    return found
+        pass  # possibly valid
+    return identity
 
 
-def name_lies(name: str, found: str) -> str | None:
-    """A message if a file's suffix contradicts its format; None otherwise."""
+def name_lies(name: str, actual: str) -> str | None:
+    """Returns a message if a file's suffix contradicts its actual format, else None."""
     suffix = Path(name).suffix.lower()
     promised = MISNAMED_UNLESS.get(suffix)
-    if promised is None or found in promised:
+    if promised is None or actual in promised:
         return None
-    return f"the name ends in {suffix}, but by its content it is: {titled(found)}"
+    return f"the name ends in {suffix}, but the content is: {titled(actual)}"
 
 
 # ---- folders ----
 
 
 class Folder:
-    """The properties of a folder that the table of kinds tests: its files by name, their identities, its JSON files."""
+    """The properties of a folder for the table of kinds: its files by name, their identities, its JSON files."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @cached_property
     def names(self) -> list[str]:
-        """Relative names of the files, two levels deep, sorted."""
+        """The relative names of the files, two levels deep, sorted."""
         out: list[str] = []
         for base, folders, files in walk(self.path):
             inner = base.relative_to(self.path)
@@ -137,23 +136,23 @@ class Folder:
         return frozenset(n.partition("/")[0] for n in self.names if "/" in n)
 
     @cached_property
-    def lines(self) -> tuple[FileLine, ...]:
-        return tuple(line for name in self.names[:FOLDER_SNIFFED] if (line := self._line(name)))
-
-    def _line(self, name: str) -> FileLine | None:
-        path = self.path / name
-        try:
-            with open_source(path) as source:
-                found, size = _identified(source), source.size
-        except (UnsupportedError, OSError) as error:  # a socket or a dangling link: reported, but no reason to stop
-            why = error.message if isinstance(error, UnsupportedError) else error.strerror or str(error)
-            return FileLine(name, 0, "unknown", "", (why,))
-        self.identities[name] = found
-        return FileLine(name, size, found.format, found.variant, found.damage, name_lies(name, found.format))
+    def identities(self) -> dict[str, Identity]:
+        """The identities of the files in `lines`, except unreadable ones."""
+        return {}
 
     @cached_property
-    def identities(self) -> dict[str, Identity]:
-        return {}
+    def lines(self) -> tuple[FileLine, ...]:
+        return tuple(map(self._line, self.names[:FOLDER_SNIFFED]))
+
+    def _line(self, name: str) -> FileLine:
+        try:
+            with open_source(self.path / name) as source:
+                file, size = _identify_bytes(source), source.size
+        except (UnsupportedError, OSError) as error:  # a socket or a dangling link is reported, and skipped
+            reason = error.message if isinstance(error, UnsupportedError) else error.strerror or str(error)
+            return FileLine(name, 0, "unknown", "", (reason,))
+        self.identities[name] = file
+        return FileLine(name, size, file.format, file.variant, file.damage, name_lies(name, file.format))
 
     def of(self, *formats: str, top: bool = True) -> list[FileLine]:
         return [line for line in self.lines if line.format in formats and (not top or line.name in self.top)]
@@ -168,7 +167,7 @@ FolderTest = Callable[[Folder], FolderMatch | None]
 
 
 def _cache_repository(folder: Folder) -> FolderMatch | None:
-    """models--org--name of the Hugging Face cache: refs, snapshots of links into blobs."""
+    """Matches models--org--name in the Hugging Face cache: refs, blobs, and snapshots of links to them."""
     if not {"blobs", "snapshots", "refs"} <= {p.name for p in folder.path.iterdir()}:
         return None
     revisions = sorted(p.name for p in (folder.path / "snapshots").iterdir() if p.is_dir())
@@ -179,7 +178,7 @@ def _cache_repository(folder: Folder) -> FolderMatch | None:
     detail = {"repository": name, "revision": chosen, "revisions": len(revisions)}
     if chosen:
         detail["snapshot"] = str(folder.path / "snapshots" / chosen)
-    return "", (f"folders blobs, refs and snapshots ({len(revisions)} revisions)",), detail
+    return "", (f"folders blobs, refs and snapshots ({plural(len(revisions), 'revision')})",), detail
 
 
 def _pipeline(folder: Folder) -> FolderMatch | None:
@@ -198,11 +197,8 @@ def _peft(folder: Folder) -> FolderMatch | None:
         return None
     base = config.get("base_model_name_or_path")
     detail = {"peft_type": config["peft_type"], "base_model": base, "rank": config.get("r")}
-    return (
-        str(config["peft_type"]).lower(),
-        (f"adapter_config.json of a {config['peft_type']} adapter", *weights),
-        detail,
-    )
+    evidence = (f"adapter_config.json of a {config['peft_type']} adapter", *weights)
+    return str(config["peft_type"]).lower(), evidence, detail
 
 
 def _sentence_transformer(folder: Folder) -> FolderMatch | None:
@@ -214,15 +210,14 @@ def _sentence_transformer(folder: Folder) -> FolderMatch | None:
 def _mlx(folder: Folder) -> FolderMatch | None:
     weights = folder.of("safetensors")
     quantization = folder.config.get("quantization")
-    made = [line.name for line in weights if folder.identities[line.name].detail.get("metadata_format") == "mlx"]
-    if not weights or not (made or (isinstance(quantization, dict) and "bits" in quantization)):
+    by_mlx = [line for line in weights if folder.identities[line.name].detail.get("metadata_format") == "mlx"]
+    if not weights or not (by_mlx or (isinstance(quantization, dict) and "bits" in quantization)):
         return None
-    evidence: tuple[str, ...] = (f'{len(made)} of {len(weights)} safetensors say format "mlx"',) if made else ()
+    evidence = [f'{len(by_mlx)} of {plural(len(weights), "file")} with format "mlx"'] if by_mlx else []
     if isinstance(quantization, dict):
-        evidence += (
-            f"config.json: quantization of {quantization.get('bits')} bits, groups of {quantization.get('group_size')}",
-        )
-    return "quantized" if isinstance(quantization, dict) else "", evidence, _model_detail(folder)
+        bits, group = quantization.get("bits"), quantization.get("group_size")
+        evidence.append(f"config.json: quantization of {bits} bits, groups of {group}")
+    return "quantized" if isinstance(quantization, dict) else "", tuple(evidence), _model_detail(folder)
 
 
 def _transformers(folder: Folder) -> FolderMatch | None:
@@ -252,16 +247,16 @@ def _mistral(folder: Folder) -> FolderMatch | None:
     return "", ("params.json and consolidated weights (Meta or Mistral native)",), _model_detail(folder)
 
 
-def _has_files(*names: str, words: str) -> FolderTest:
-    """A kind recognised by files that must all be there (`*name`: a suffix)."""
+def _files_test(*names: str, evidence: str) -> FolderTest:
+    """Returns the test for a kind with these files (`*name`: a suffix)."""
 
-    def look(folder: Folder) -> FolderMatch | None:
+    def test(folder: Folder) -> FolderMatch | None:
         for name in names:
             if not any(n.endswith(name[1:]) if name[0] == "*" else n == name for n in folder.names):
                 return None
-        return "", (words,), {}
+        return "", (evidence,), {}
 
-    return look
+    return test
 
 
 def _weights(folder: Folder) -> FolderMatch | None:
@@ -280,23 +275,23 @@ def _model_detail(folder: Folder) -> dict[str, Any]:
     from weighbridge.reports.inspect import model_info  # imports the packings' schemas
 
     model = model_info.of_folder(folder.path, folder.config or None)
-    found = {"architecture": model.architecture, "family": model.family}
+    detail = {"architecture": model.architecture, "family": model.family}
     if model.quantization:
-        found["quantization"] = model.quantization.words
-    return {key: value for key, value in found.items() if value}
+        detail["quantization"] = model.quantization.words
+    return {key: value for key, value in detail.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
 class FolderKind:
-    """`readable`: whether Weighbridge opens such a folder as a model."""
+    """`test`: returns a match or None. `readable`: whether Weighbridge opens such a folder as a model."""
 
     format: str
     title: str
-    look: FolderTest
+    test: FolderTest
     readable: bool
 
 
-#: Kinds of folders, the more special first: the first that fits is the answer.
+#: Kinds of folders, the most specific first; the first match counts.
 FOLDERS: Final = (
     FolderKind("hf-cache", "Hugging Face cache of one repository", _cache_repository, False),
     FolderKind("diffusers", "diffusers pipeline", _pipeline, False),
@@ -307,13 +302,13 @@ FOLDERS: Final = (
     FolderKind("native-model", "Meta or Mistral native model", _mistral, False),
     FolderKind("gguf-folder", "folder of GGUF files", _gguf, True),
     FolderKind("tf-savedmodel", "TensorFlow SavedModel",
-               _has_files("saved_model.pb", words="saved_model.pb (TensorFlow)"), False),
+               _files_test("saved_model.pb", evidence="saved_model.pb (TensorFlow)"), False),
     FolderKind("torch-distributed", "PyTorch distributed checkpoint",
-               _has_files(".metadata", "*.distcp", words=".metadata and .distcp files"), False),
+               _files_test(".metadata", "*.distcp", evidence=".metadata and .distcp files"), False),
     FolderKind("deepspeed", "DeepSpeed checkpoint",
-               _has_files("*_model_states.pt", words="mp_rank_*_model_states.pt files"), False),
+               _files_test("*_model_states.pt", evidence="mp_rank_*_model_states.pt files"), False),
     FolderKind("coreml-package", "Core ML package",
-               _has_files("Manifest.json", "*.mlmodel", words="Manifest.json and a .mlmodel"), False),
+               _files_test("Manifest.json", "*.mlmodel", evidence="Manifest.json and a .mlmodel"), False),
     FolderKind("weights", "folder of weights", _weights, True),
 )  # fmt: skip
 
@@ -322,33 +317,29 @@ def _folder(path: Path) -> IdentifyReport:
     folder = Folder(path)
     for kind in FOLDERS:
         try:
-            seen = kind.look(folder)
+            match = kind.test(folder)
         except WeighbridgeError as error:
             raise UsageError(f"{path}: {error.message}") from error
-        if seen is not None:
-            return _folder_report(folder, kind, *seen)
-    return _folder_report(folder, _OTHER, "", _contents(folder), {})
-
-
-_OTHER: Final = FolderKind("folder", "folder without weights", _weights, False)
-
-
-def _contents(folder: Folder) -> tuple[str, ...]:
-    """The evidence for a folder that isn't a model: where below it there are weights, or what else it contains."""
+        if match is not None:
+            return _folder_report(folder, kind, *match)
     weights = folder.of("safetensors", "gguf", "npz", *PICKLED, top=False)
+    evidence = f"it contains {', '.join(folder.names[:4]) or 'nothing'}"
     if weights:
-        return (f"weights are below it, in {', '.join(sorted({os.path.dirname(line.name) for line in weights})[:4])}",)
-    return (f"it holds {', '.join(folder.names[:4]) or 'nothing'}",)
+        evidence = f"weights are below it, in {', '.join(sorted({os.path.dirname(w.name) for w in weights})[:4])}"
+    return _folder_report(folder, _NO_WEIGHTS, "", (evidence,), {})
+
+
+_NO_WEIGHTS: Final = FolderKind("folder", "folder without weights", _weights, False)
 
 
 def _folder_report(
     folder: Folder, kind: FolderKind, variant: str, evidence: tuple[str, ...], detail: Mapping[str, Any]
 ) -> IdentifyReport:
-    damage = tuple(f"{line.name}: {words}" for line in folder.lines for words in line.damage)
-    lies = [f"{line.name}: {line.name_lies}" for line in folder.lines if line.name_lies]
+    damage = tuple(f"{line.name}: {damage}" for line in folder.lines for damage in line.damage)
+    misnamed = [f"{line.name}: {line.name_lies}" for line in folder.lines if line.name_lies]
     size = sum(line.bytes for line in folder.lines)
-    confidence = "guess" if kind.format in ("folder", "weights") else "likely" if damage or lies else "certain"
+    confidence = "guess" if kind.format in ("folder", "weights") else "likely" if damage or misnamed else "certain"
     return IdentifyReport(
         str(folder.path), "folder", kind.format, variant, kind.title, confidence, evidence, kind.readable, size, detail,
-        damage, "; ".join(lies) or None, "run `wb verify` on it" if damage or lies else None, folder.lines,
+        damage, "; ".join(misnamed) or None, "run `wb verify` on it" if damage or misnamed else None, folder.lines,
     )  # fmt: skip

@@ -1,19 +1,16 @@
-"""Models and tensors in notebooks: plain HTML without scripts, with every name from a file escaped. It shows what the
-page's first panels show, of the same reports."""
+"""Models and tensors in notebooks: HTML without scripts, in which every text from a file is escaped. It shows the same
+reports as the first panels of the page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from weighbridge.reports.inspect.tree import TreeNode, build_tree, chained
+from weighbridge.base.words import plural
+from weighbridge.reports.inspect.tree import Leaf, TreeNode, build_tree, chained
 
-if TYPE_CHECKING:
-    from weighbridge.reports.inspect.report import InspectReport
-    from weighbridge.reports.view.summary import PartTypes
-
-_SHOWN: Final = 500  # rows of a level of the tree
+_SHOWN: Final = 500  # rows per level of the tree
 _WIDTH: Final = 640  # of a bar, in pixels
 
 _Share = tuple[str, int]  # name, bytes
@@ -23,23 +20,14 @@ def tensor_html(name: str, dtype: str, shape: tuple[int, ...], nbytes: int) -> s
     return f"<code>{escape(name)}</code> {escape(dtype)} {list(shape)}, {nbytes:,} bytes"
 
 
-def model_html(report: InspectReport, parts: Sequence[PartTypes] = ()) -> str:
-    """What it is, bars of the bytes by number type and by part of the model, and the tree of tensors with equal layers
+def model_html(
+    path: str, figures: Iterable[str], types: Sequence[_Share], parts: Sequence[_Share], tensors: Iterable[Leaf]
+) -> str:
+    """Returns the model's figures, bars of its bytes by number type and part, and the tree of tensors with equal layers
     folded."""
-    types = _bar("Number types", [(row.dtype, row.nbytes) for row in report.dtypes])
-    shares = _bar("Parts of the model", [(row.part.name, row.part.nbytes) for row in parts])
-    tree = "".join(_nodes(build_tree(report.tensors)))
-    return f"<div><b>{escape(report.path)}</b> {escape(_figures(report))}{types}{shares}{tree}</div>"
-
-
-def _figures(report: InspectReport) -> str:
-    found = [report.model.architecture, report.format, f"{report.tensor_count:,} tensors", f"{report.nbytes:,} bytes",
-             f"{report.parameters:,} parameters"]  # fmt: skip
-    if report.bits_per_weight is not None:
-        found.append(f"{report.bits_per_weight:.2f} bits per weight")
-    if report.model.context_length:
-        found.append(f"{report.model.context_length:,} tokens of context")
-    return ", ".join(filter(None, found))
+    bars = _bar("Number types", types) + _bar("Parts of the model", parts)
+    tree = "".join(_nodes(build_tree(tensors)))
+    return f"<div><b>{escape(path)}</b> {escape(', '.join(figures))}{bars}{tree}</div>"
 
 
 def _nodes(nodes: Sequence[TreeNode]) -> Iterable[str]:
@@ -49,7 +37,7 @@ def _nodes(nodes: Sequence[TreeNode]) -> Iterable[str]:
         if last.shape is not None:
             yield f"<div>{name} {escape(last.dtype)} {list(last.shape)}, {node.nbytes:,} bytes</div>"
         else:
-            sums = f"{node.tensors:,} tensors, {node.nbytes:,} bytes"
+            sums = f"{plural(node.tensors, 'tensor')}, {node.nbytes:,} bytes"
             inner = "".join(_nodes(last.children))
             yield f'<details style="margin-left:1em"><summary>{name} {sums}</summary>{inner}</details>'
     if len(nodes) > _SHOWN:
@@ -57,21 +45,17 @@ def _nodes(nodes: Sequence[TreeNode]) -> Iterable[str]:
 
 
 def _bar(title: str, shares: Sequence[_Share]) -> str:
-    """One strip, each share as wide as its bytes, and what is what."""
+    """Returns a bar divided by the bytes of each share, with a legend."""
     total = sum(nbytes for _, nbytes in shares)
     if not total:
         return ""
     legend = ", ".join(f"{escape(name)} {nbytes / total:.1%}" for name, nbytes in shares)
-    strip = f'<svg width="{_WIDTH}" height="14" role="img">{"".join(_pieces(shares, total))}</svg>'
-    return f"<div>{title}: {legend}</div>{strip}"
-
-
-def _pieces(shares: Sequence[_Share], total: int) -> Iterable[str]:
-    at = 0.0
+    pieces, x = [], 0.0
     for number, (name, nbytes) in enumerate(shares):
         width = nbytes / total * _WIDTH
-        yield (
-            f'<rect x="{at:.1f}" width="{width:.1f}" height="14" fill="hsl({number * 47 % 360} 45% 55%)">'
+        pieces.append(
+            f'<rect x="{x:.1f}" width="{width:.1f}" height="14" fill="hsl({number * 47 % 360} 45% 55%)">'
             f"<title>{escape(name)}</title></rect>"
         )
-        at += width
+        x += width
+    return f'<div>{title}: {legend}</div><svg width="{_WIDTH}" height="14" role="img">{"".join(pieces)}</svg>'

@@ -1,9 +1,11 @@
-"""Small files next to the weights (config, tokenizer, templates), read within limits and leniently: a report covers
+"""Reads small files next to the weights (config, tokenizer, templates), with limits and without errors: a report covers
 the rest of a folder even if one of these files is broken. `verify` reports their problems.
 """
 
 from __future__ import annotations
 
+import json as python_json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from weighbridge.models.jsonfile import oversized
 
 
 def read(path: Path, limit: int = CONFIG_JSON) -> bytes | None:
-    """A file's bytes; None if it is missing, unreadable or implausibly large."""
+    """Returns a file's bytes; None if it is missing, unreadable or too large."""
     try:
         with open_source(path) as source:
             return source.read(0, source.size) if source.size <= limit else None
@@ -25,27 +27,32 @@ def read(path: Path, limit: int = CONFIG_JSON) -> bytes | None:
 
 
 def json(path: Path, limit: int = CONFIG_JSON) -> dict[str, Any]:
-    """A JSON object; {} if there is none."""
-    value = decoded(read(path, limit))
+    """Returns a JSON object; {} if there is none."""
+    value = decode(read(path, limit))
     return value if isinstance(value, dict) else {}
 
 
-def decoded(data: bytes | None) -> Any:
-    """The JSON value of some bytes; None if they aren't valid, or hold an integer too long to compute with."""
-    try:
-        return msgspec.json.decode(data) if data and oversized(data) is None else None
-    except (ValueError, RecursionError):
+def decode(data: bytes | None) -> Any:
+    """Decodes JSON with Python's NaN and Infinity. Returns None if it is invalid, or contains an integer too long to
+    compute with."""
+    if not data or oversized(data) is not None:
         return None
+    with suppress(ValueError, RecursionError):
+        return msgspec.json.decode(data)
+    if b"NaN" in data or b"Infinity" in data:
+        with suppress(ValueError, RecursionError):
+            return python_json.loads(data)
+    return None
 
 
 def chat_template(folder: Path) -> str | None:
-    """The chat template: its own file (since transformers 4.44), else inside tokenizer_config.json."""
+    """Returns the chat template: a separate file (since transformers 4.44), else that in tokenizer_config.json."""
     data = read(folder / "chat_template.jinja")
     if data is not None:
         return data.decode("utf-8", "replace")
     for name in ("tokenizer_config.json", "chat_template.json"):
         template = json(folder / name).get("chat_template")
-        if isinstance(template, list):  # several named ones
+        if isinstance(template, list):  # several named templates
             template = "".join(str(t.get("template", "")) for t in template if isinstance(t, dict))
         if isinstance(template, str):
             return template
@@ -53,6 +60,6 @@ def chat_template(folder: Path) -> str | None:
 
 
 def text_of(config: dict[str, Any]) -> dict[str, Any]:
-    """The part of a config that speaks of the language model: itself, or `text_config` of a multimodal one over it."""
+    """Returns the settings of the language model: the config, updated with `text_config` of a multimodal model."""
     inner = config.get("text_config") or config.get("llm_config") or config.get("language_config")
     return config | inner if isinstance(inner, dict) else config

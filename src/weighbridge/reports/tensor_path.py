@@ -1,22 +1,22 @@
-"""The argument of several commands: a path, or `PATH::tensor`."""
+"""Parses `PATH` and `PATH::tensor`, the argument of several commands."""
 
 from __future__ import annotations
 
 import os
-from difflib import get_close_matches
 from pathlib import Path
 
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import UsageError
+from weighbridge.base.nearest import suggest
 from weighbridge.containers.base import Entry, Index
-from weighbridge.io.location import is_remote
+from weighbridge.io.location import is_remote, path_text, split_tensor
 
 
 def split(path: str | os.PathLike[str]) -> tuple[Path, str | None]:
-    """The path and the tensor's name. If a file with `::` in its name exists, it is that file."""
+    """Splits an argument into the path and the tensor's name. An existing file whose name contains `::` isn't split."""
     text = os.fspath(path)
     if is_remote(text):
-        place, _, name = text.partition("::")
+        place, _, name = split_tensor(text)
         return resolve_path(place), name or None
     if "::" not in text or os.path.lexists(text):
         return Path(text), None
@@ -26,10 +26,14 @@ def split(path: str | os.PathLike[str]) -> tuple[Path, str | None]:
     return Path("::".join(parts[:cut])), "::".join(parts[cut:])
 
 
+def names_tensor(path: str) -> bool:
+    """Returns whether an argument has the form `PATH::tensor`."""
+    return bool(split_tensor(path)[1])
+
+
 def entry(index: Index, name: str, path: str | os.PathLike[str]) -> Entry:
-    """The tensor with that name. UsageError suggests similar names."""
+    """Returns the tensor with this name. Raises UsageError, with similar names, if there is none."""
     if name in index:
         return index[name]
-    near = get_close_matches(name, list(index.by_name)[:20_000], 3, 0.5)
-    hint = f"did you mean {', '.join(near)}?" if near else "`wb inspect PATH --tensors` lists them"
-    raise UsageError(f"{os.fspath(path)} has no tensor {name!r}", hint=hint)
+    hint = suggest(name, index.by_name, "`wb inspect PATH --tensors` lists them")
+    raise UsageError(f"{path_text(path)} has no tensor {name!r}", hint=hint)

@@ -22,7 +22,7 @@ _TYPES: Final = MappingProxyType({name: t for t in BY_SAFETENSORS.values() for n
 
 
 class SafetensorError(Exception):
-    """Whatever is wrong with a file, or with what is asked of it."""
+    """A problem of a file or of a request."""
 
 
 SafetensorError.__module__ = "safetensors"
@@ -33,16 +33,16 @@ class TensorSpec:
     counts pairs for 4-bit floats, as torch does."""
 
     def __init__(self, *, dtype: str, shape: Sequence[int], data_ptr: int, data_len: int) -> None:
-        found = _TYPES.get(dtype)
-        if found is None:
+        row = _TYPES.get(dtype)
+        if row is None:
             raise SafetensorError(f'Unknown dtype "{dtype}". Supported dtypes: {", ".join(_TYPES)}')
         *lead, last = shape or (1,)
-        logical = (*lead, last * found.block) if len(shape) else ()
-        self.spec, self.dtype, self.shape = Spec(tuple(logical), found), found.safetensors, list(logical)
+        logical = (*lead, last * row.block) if len(shape) else ()
+        self.spec, self.dtype, self.shape = Spec(tuple(logical), row), row.safetensors, list(logical)
         self.data_ptr, self.data_len = data_ptr, data_len
 
     def view(self) -> memoryview:
-        """Its bytes, not copied. SafetensorError where they are not as many as dtype and shape need."""
+        """Its bytes, not copied. SafetensorError if their number doesn't match dtype and shape."""
         if self.data_len != self.spec.nbytes:
             raise SafetensorError(f"{self.data_len} bytes for a tensor of {self.spec}")
         return memoryview((ctypes.c_ubyte * self.data_len).from_address(self.data_ptr)).cast("B")
@@ -52,7 +52,7 @@ Tensors = Mapping[str, TensorSpec]
 
 
 def serialize(tensor_dict: Tensors, metadata: Mapping[str, str] | None = None) -> bytes:
-    """The bytes of a file. TypeError for what is no TensorSpec, SafetensorError for what a file can't hold."""
+    """The bytes of a file. TypeError for values other than TensorSpec, SafetensorError if a file can't store them."""
     layout = _layout(tensor_dict, metadata)
     out = bytearray(layout.size)
 
@@ -66,7 +66,7 @@ def serialize(tensor_dict: Tensors, metadata: Mapping[str, str] | None = None) -
 def serialize_file(
     tensor_dict: Tensors, filename: str | os.PathLike[str], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write a file, which appears whole or not at all; one that is there is replaced. Errors: as `serialize`."""
+    """Writes a file atomically; replaces an existing one. Errors: as `serialize`."""
     layout = _layout(tensor_dict, metadata)
     with Sink(filename, folder=False, size=layout.size, overwrite=True) as sink:
         out = sink.create("", layout.size)
@@ -74,7 +74,7 @@ def serialize_file(
 
 
 def deserialize(bytes: bytes) -> list[tuple[str, dict[str, Any]]]:
-    """Name, and shape, dtype and data, of each tensor of a file in memory. SafetensorError where it is none."""
+    """Name and {shape, dtype, data} of each tensor of a file in memory. SafetensorError if it isn't a valid file."""
     with translated("Error while deserializing"):
         index = safetensors.parse(BytesSource(bytes))
     data = memoryview(bytes)
@@ -101,9 +101,9 @@ def _write(layout: Layout, tensors: Tensors, write: Callable[[int, bytes | memor
 
 
 @contextmanager
-def translated(what: str) -> Iterator[None]:
-    """Our errors as the one that callers of the reference catch."""
+def translated(action: str) -> Iterator[None]:
+    """Raises Weighbridge's errors as the SafetensorError that callers of the reference catch."""
     try:
         yield
     except WeighbridgeError as error:
-        raise SafetensorError(f"{what}: {error}") from None
+        raise SafetensorError(f"{action}: {error}") from None

@@ -2,38 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
-from weighbridge.adapters.arrays import nodes_of
 from weighbridge.adapters.mlx import to_mlx
-from weighbridge.adapters.numpy import to_numpy
-from weighbridge.safetensors import numpy
-from weighbridge.safetensors.reading import safe_open
+from weighbridge.safetensors.arrays import ArrayFunctions
 
-if TYPE_CHECKING:
-    import mlx.core as mx
-
-
-def save(tensors: Mapping[str, mx.array], metadata: Mapping[str, str] | None = None) -> bytes:
-    """The bytes of a file of arrays."""
-    return numpy.save({name: to_numpy(node) for name, node in nodes_of(tensors).items()}, metadata)
-
-
-def save_file(
-    tensors: Mapping[str, mx.array], filename: str | os.PathLike[str], metadata: Mapping[str, str] | None = None
-) -> None:
-    """Write arrays to a file."""
-    numpy.save_file({name: to_numpy(node) for name, node in nodes_of(tensors).items()}, filename, metadata)
-
-
-def load(data: bytes) -> dict[str, mx.array]:
-    """The arrays of a file in memory."""
-    return {name: to_mlx(node) for name, node in nodes_of(numpy.load(data)).items()}
-
-
-def load_file(filename: str | os.PathLike[str], *, backend: str = "mmap") -> dict[str, mx.array]:
-    """The arrays of a file."""
-    with safe_open(filename, framework="mlx", backend=backend) as file:
-        return file.get_tensors()
+_FUNCTIONS = ArrayFunctions("mlx", to_mlx)
+save, save_file = _FUNCTIONS.save, _FUNCTIONS.save_file
+load, load_file = _FUNCTIONS.load, _FUNCTIONS.load_file

@@ -1,5 +1,5 @@
-"""The drop-in's functions for numpy arrays. Arrays that are loaded belong to the caller and may be written to. Beyond
-the reference, bfloat16 and float8 come as ml_dtypes' arrays and are saved from them."""
+"""The drop-in's functions for numpy arrays. Loaded arrays are writable copies. Unlike the reference, it loads and saves
+bfloat16 and float8 as arrays of ml_dtypes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def save(tensor_dict: Arrays, metadata: Mapping[str, str] | None = None) -> bytes:
-    """The bytes of a file of C-contiguous arrays, as the reference's writer gives them."""
+    """The bytes that the reference writes for C-contiguous arrays."""
     kept: list[Any] = []
     return serialize(_specs(tensor_dict, kept), metadata)
 
 
 def save_file(tensor_dict: Arrays, filename: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
-    """Write arrays to a file."""
+    """Writes arrays to a file."""
     kept: list[Any] = []
     serialize_file(_specs(tensor_dict, kept), filename, metadata)
 
@@ -46,7 +46,7 @@ def load_file(filename: str | os.PathLike[str], *, backend: str = "mmap") -> dic
 
 
 def _specs(arrays: Arrays, kept: list[Any]) -> dict[str, TensorSpec]:
-    """Specs of the arrays' own memory. `kept`: copies, which must live until they are written."""
+    """Specs of the arrays' memory. `kept`: copies, which must live until they are written."""
     out = {}
     for name, array in arrays.items():
         little = array.astype(array.dtype.newbyteorder("<"), copy=False)

@@ -1,4 +1,4 @@
-"""`safe_open`: a file whose tensors are read when they are asked for."""
+"""`safe_open`: a file whose tensors are read on access."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weighbridge.containers.safetensors import container as safetensors
 from weighbridge.io.source import FileSource
 from weighbridge.safetensors.core import SafetensorError
 
-#: The names of a framework -> the one by which it is known here.
+#: The reference's names of frameworks -> Weighbridge's.
 _FRAMEWORKS: Final[Mapping[str, str]] = MappingProxyType({
     **dict.fromkeys(("pt", "torch", "pytorch"), "torch"), **dict.fromkeys(("np", "numpy"), "numpy"),
     "mlx": "mlx", **dict.fromkeys(("jax", "flax"), "jax"),
@@ -24,7 +24,7 @@ class safe_open:
     """A safetensors file. `framework`: "pt", "np", "mlx" or "flax", as the reference spells them; `device`: of torch's
     tensors. `backend` is checked and has no effect: torch's tensors share the file's pages, others are copied.
 
-    FileNotFoundError, and SafetensorError for a file that is none. Safe to share between threads."""
+    Raises FileNotFoundError, and SafetensorError for an invalid file. Threads may share it."""
 
     def __init__(
         self, filename: str | os.PathLike[str], framework: str, device: Any = "cpu", *, backend: str = "mmap"
@@ -66,11 +66,11 @@ class safe_open:
         return [e.name for e in sorted(self._opened(), key=lambda e: e.offset)]
 
     def metadata(self) -> dict[str, str] | None:
-        """The texts of `__metadata__`; None where there is none."""
+        """The texts of `__metadata__`; None without any."""
         return dict(self._opened().metadata) or None
 
     def get_tensor(self, name: str) -> Any:
-        """One tensor. SafetensorError where there is none of this name."""
+        """One tensor. SafetensorError for an unknown name."""
         entry = self._entry(name)
         from weighbridge.adapters.placing import place
         from weighbridge.models.stored_tensors import node_builder
@@ -80,7 +80,12 @@ class safe_open:
             from weighbridge.adapters.torch import to_torch
 
             return to_torch(node, device=None if self._device in ("cpu", None) else self._device)
-        return _own(node) if self._framework == "numpy" else place(node, self._framework)
+        if self._framework != "numpy":
+            return place(node, self._framework)
+        from weighbridge.adapters.numpy import to_numpy
+
+        array = to_numpy(node)
+        return array if array.flags.writeable else array.copy()
 
     def get_tensors(self) -> dict[str, Any]:
         """All tensors by name, in the order of the file."""
@@ -91,16 +96,8 @@ class safe_open:
         return {name: self.get_tensor(name) for name in self.offset_keys()}
 
     def get_slice(self, name: str) -> PySafeSlice:
-        """A tensor of which only what is indexed is read."""
+        """A tensor that reads only the indexed part."""
         return PySafeSlice(self, self._entry(name))
-
-
-def _own(node: Any) -> Any:
-    """A numpy array that the caller may write to."""
-    from weighbridge.adapters.numpy import to_numpy
-
-    array = to_numpy(node)
-    return array if array.flags.writeable else array.copy()
 
 
 def _parsed(filename: str | os.PathLike[str]) -> Index:
@@ -149,19 +146,19 @@ class PySafeSlice:
         from weighbridge.tensors.nodes import const
         from weighbridge.tensors.slicing import narrow
 
-        node, rest = narrow(node_builder(self._file._opened())(self._entry), key)
-        array = to_numpy(node)[rest].copy()
+        node, index = narrow(node_builder(self._file._opened())(self._entry), key)
+        array = to_numpy(node)[index].copy()
         if self._file._framework == "numpy":
             return array
         device = self._file._device
-        where = "torch" if device in ("cpu", None) else f"torch:{device}"
-        return place(
-            const(array, self._entry.dtype), where if self._file._framework == "torch" else self._file._framework
-        )
+        target = self._file._framework
+        if target == "torch" and device not in ("cpu", None):
+            target = f"torch:{device}"
+        return place(const(array, self._entry.dtype), target)
 
 
 def _check_bounds(key: tuple[Any, ...], shape: list[int]) -> None:
-    """SafetensorError for what the reference refuses and numpy clips: a stop beyond the dimension."""
+    """SafetensorError for a stop beyond the dimension, which the reference refuses and numpy clips."""
     if any(isinstance(k, EllipsisType) for k in key):
         return
     for at, (k, size) in enumerate(zip(key, shape, strict=False)):
@@ -170,8 +167,8 @@ def _check_bounds(key: tuple[Any, ...], shape: list[int]) -> None:
         last = k if isinstance(k, int) else -1 if k.stop is None else k.stop - 1
         if last >= size:
             shown = ", ".join(str(s) if isinstance(s, int) else f"{_shown(s.start)}:{_shown(s.stop)}" for s in key)
-            words = f"index {last} out of bounds for tensor dimension #{at} of size {size}"
-            raise SafetensorError(f"Error during slicing [{shown}] with shape {shape}: {words}")
+            raise SafetensorError(f"Error during slicing [{shown}] with shape {shape}: index {last} out of bounds for "
+                                  f"tensor dimension #{at} of size {size}")  # fmt: skip
 
 
 def _shown(bound: int | None) -> str:

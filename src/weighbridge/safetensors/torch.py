@@ -1,5 +1,5 @@
-"""The drop-in's functions for torch tensors and modules. Tensors of the CPU that are loaded share the file's pages.
-They may be written to, and the file doesn't change."""
+"""The drop-in's functions for torch tensors and modules. Loaded CPU tensors share the file's pages; writing to them
+doesn't change the file."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ __all__ = [
 
 
 def save(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
-    """The bytes of a file of contiguous tensors that share no memory, as the reference's writer gives them. ValueError
-    and RuntimeError for others."""
+    """The bytes that the reference writes for contiguous tensors without shared memory. ValueError and RuntimeError for
+    other tensors."""
     kept: list[Any] = []
     return serialize(_specs(tensors, kept), metadata)
 
@@ -39,7 +39,7 @@ def save(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None
 def save_file(
     tensors: Mapping[str, torch.Tensor], filename: str | os.PathLike[str], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write tensors to a file. Errors: as `save`."""
+    """Writes tensors to a file. Errors: as `save`."""
     kept: list[Any] = []
     serialize_file(_specs(tensors, kept), filename, metadata)
 
@@ -64,8 +64,8 @@ def save_model(
     model: torch.nn.Module, filename: str | os.PathLike[str], metadata: dict[str, str] | None = None,
     force_contiguous: bool = True,
 ) -> None:  # fmt: skip
-    """Write a module. Of tensors that share memory one is written; the metadata has the others' names and that of the
-    one that is kept. `force_contiguous`: copy those that don't lie in C order."""
+    """Writes a module. One of the tensors that share memory is written; the metadata maps the others' names to its
+    name. `force_contiguous`: copy tensors that aren't in C order."""
     state = dict(model.state_dict())
     metadata = dict(metadata or {})
     for kept, dropped in _remove_duplicate_names(state).items():
@@ -84,30 +84,25 @@ def load_model(
     model: torch.nn.Module, filename: str | os.PathLike[str], strict: bool = True, device: str | int = "cpu", *,
     backend: str = "mmap",
 ) -> tuple[set[str], list[str]]:  # fmt: skip
-    """Load a file into a module; the names that the file lacks, and those that the module lacks. RuntimeError where
-    there are any and `strict`."""
+    """Loads a file into a module. Returns the names that the file lacks, and those that the module lacks; if `strict`,
+    these are a RuntimeError."""
     state = load_file(filename, device=device, backend=backend)
     duplicates = _remove_duplicate_names(dict(model.state_dict()), preferred_names=list(state))
-    found = model.load_state_dict(state, strict=False)
-    missing, unexpected = set(found.missing_keys), list(found.unexpected_keys)
+    keys = model.load_state_dict(state, strict=False)
+    missing, unexpected = set(keys.missing_keys), list(keys.unexpected_keys)
     for name in (name for group in duplicates.values() for name in group):
         if name in missing:
             missing.remove(name)
         else:
             unexpected.append(name)
     if strict and (missing or unexpected):
-        raise RuntimeError(_mismatch(type(model).__name__, missing, unexpected))
+        lines = [f"Error(s) in loading state_dict for {type(model).__name__}:"]
+        for word, names in (("Missing", sorted(missing)), ("Unexpected", sorted(unexpected))):
+            if names:
+                quoted = ", ".join(f'"{name}"' for name in names)
+                lines.append(f"    {word} key(s) in state_dict: {quoted}")
+        raise RuntimeError("\n".join(lines))
     return missing, unexpected
-
-
-def _mismatch(model: str, missing: set[str], unexpected: list[str]) -> str:
-    parts = {"Missing": sorted(missing), "Unexpected": sorted(unexpected)}
-    lines = [f"Error(s) in loading state_dict for {model}:"]
-    for word, names in parts.items():
-        if names:
-            quoted = ", ".join(f'"{name}"' for name in names)
-            lines.append(f"    {word} key(s) in state_dict: {quoted}")
-    return "\n".join(lines)
 
 
 def _specs(tensors: Mapping[str, torch.Tensor], kept: list[Any]) -> dict[str, TensorSpec]:

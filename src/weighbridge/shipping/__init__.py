@@ -1,1 +1,1 @@
-"""Models handed over to what runs them: stores, servers, the Hub."""
+"""Ships models to the programs that run them: stores, servers, the Hub."""

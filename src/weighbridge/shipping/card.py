@@ -1,6 +1,6 @@
-"""The model card of what is shipped to the Hub: metadata that the Hub reads, and what people look for in the text.
+"""Writes the model card for the Hub: its metadata, and a text with files, measurements, commands and prompt format.
 
-Keys: https://huggingface.co/docs/hub/model-cards. What an existing card says is kept.
+Metadata: https://huggingface.co/docs/hub/model-cards. The contents of an existing card are kept.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 from weighbridge import __version__
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.fitting.quality import quality
-from weighbridge.models.config.card import front_matter, read_card
+from weighbridge.models.config.card import front_matter, read_card_as_written
 from weighbridge.shipping.measured import MeasuredQuality
 from weighbridge.shipping.ollama.turns import translate
 
@@ -25,7 +25,7 @@ _BODY: Final = re.compile(rb"\A---\n.*?\n---\n", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class CardFile:
-    """A file with weights. `type`: its file type, "" where it has none; `bits`: per weight."""
+    """A file with weights. `type`: its file type, empty if it has none. `bits`: per weight."""
 
     name: str
     type: str
@@ -35,8 +35,8 @@ class CardFile:
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What a card is made of. `kind`: gguf, mlx or hf. `keys`: those of a GGUF, as config_to_gguf has them for others;
-    `jinja`: the chat template; `quantized`: whether weights are."""
+    """The facts of a card. `kind`: gguf, mlx or hf. `keys`: the metadata of a GGUF, or the same keys derived from other
+    models. `jinja`: the chat template. `quantized`: whether the weights are quantized."""
 
     repository: str
     kind: str
@@ -50,23 +50,29 @@ class CardFacts:
 
 
 def card(facts: CardFacts, existing: bytes | None = None) -> tuple[str, tuple[str, ...]]:
-    """The card's text, and what should be added by hand."""
-    old, trouble = read_card(existing)
+    """Returns the card's text, and notes on facts to add manually."""
+    old, trouble = read_card_as_written(existing)
     fields = {**_fields(facts), **old}
     notes = [trouble] if trouble else []
     if "base_model" not in fields:
         notes.append("the card names no base model: --base-model ORG/NAME")
     if "license" not in fields:
-        notes.append("the card names no licence, and the model's keys don't either")
+        notes.append("the card names no licence, and neither does the model's metadata")
     body = _BODY.sub(b"", existing or b"").decode("utf-8", "replace").strip()
     return front_matter(fields) + "\n" + (body or "\n".join(_body(facts, fields))).strip() + "\n", tuple(notes)
 
 
 def _fields(facts: CardFacts) -> dict[str, Any]:
-    """The metadata, without what isn't known."""
+    """Returns the known metadata. The base model has the Hub's spelling."""
     keys = facts.keys
-    base = facts.base_model or _base_model(keys)
-    licence = keys.get("general.license")
+    url = keys.get("general.base_model.0.repo_url") or keys.get("general.source.repo_url")
+    repository = _HUB.fullmatch(url) if isinstance(url, str) else None
+    base = facts.base_model or (repository[1] if repository else None)
+    licence, architecture = keys.get("general.license"), keys.get("general.architecture")
+    pipeline = "feature-extraction" if f"{architecture}.pooling_type" in keys else "text-generation"
+    tags = [facts.kind] if facts.kind != "hf" else []
+    tags += ["imatrix"] if any(key.startswith("quantize.imatrix.") for key in keys) else []
+    tags += ["conversational"] if facts.jinja else []
     fields: dict[str, Any] = {
         "base_model": base,
         "base_model_relation": "quantized" if base and (facts.quantized or facts.kind != "hf") else None,
@@ -74,35 +80,12 @@ def _fields(facts: CardFacts) -> dict[str, Any]:
         "license_name": keys.get("general.license.name") if licence == "other" else None,
         "license_link": keys.get("general.license.link") if licence == "other" else None,
         "library_name": _LIBRARIES[facts.kind],
-        "pipeline_tag": _pipeline(keys),
+        "pipeline_tag": None if architecture is None else pipeline,
         "language": list(keys.get("general.languages") or ()) or None,
         "quantized_by": facts.repository.partition("/")[0] if facts.quantized else None,
-        "tags": list(_tags(facts)) or None,
+        "tags": tags or None,
     }
     return {name: value for name, value in fields.items() if value}
-
-
-def _base_model(keys: Mapping[str, Any]) -> str | None:
-    """The base model by a GGUF's keys, as the Hub spells it."""
-    named = keys.get("general.base_model.0.repo_url") or keys.get("general.source.repo_url")
-    found = _HUB.fullmatch(named) if isinstance(named, str) else None
-    return found[1] if found else None
-
-
-def _pipeline(keys: Mapping[str, Any]) -> str | None:
-    architecture = keys.get("general.architecture")
-    if architecture is None:
-        return None
-    return "feature-extraction" if f"{architecture}.pooling_type" in keys else "text-generation"
-
-
-def _tags(facts: CardFacts) -> Iterator[str]:
-    if facts.kind != "hf":
-        yield facts.kind
-    if any(key.startswith("quantize.imatrix.") for key in facts.keys):
-        yield "imatrix"
-    if facts.jinja:
-        yield "conversational"
 
 
 def _body(facts: CardFacts, fields: Mapping[str, Any]) -> Iterator[str]:
@@ -111,28 +94,27 @@ def _body(facts: CardFacts, fields: Mapping[str, Any]) -> Iterator[str]:
     base = fields.get("base_model")
     if isinstance(base, str):
         yield f"[{base}](https://huggingface.co/{base}) as {_TITLES[facts.kind]}.\n"
-    yield from _table(facts.files)
-    yield from _measured(facts.measured)
+    yield from _file_table(facts.files)
+    yield from _measurements(facts.measured)
     yield "## Run it\n"
     yield "```"
     yield from commands(facts)
     yield "```\n"
-    if facts.jinja:
-        yield from _prompt(facts)
+    yield from _prompt_format(facts)
     yield f"Made with Weighbridge {__version__}."
 
 
-def _table(files: Sequence[CardFile]) -> Iterator[str]:
-    """The files; of quantized GGUFs with what their types lose, as it was published."""
-    known = quality().type
-    rated = any(file.type in known for file in files)
+def _file_table(files: Sequence[CardFile]) -> Iterator[str]:
+    """Yields a table of the files; quantized GGUFs get the published losses of their types."""
+    losses = quality().type
+    rated = any(file.type in losses for file in files)
     heads = ["file", "type", "size", "bits per weight", *(["perplexity", "divergence"] if rated else [])]
     yield "| " + " | ".join(heads) + " |"
     yield "|" + "---|" * 2 + "--:|" * (len(heads) - 2)
     for file in files:
         cells = [file.name, file.type or "-", f"{file.bytes / 1e9:.2f} GB", f"{file.bits:.2f}"]
         if rated:
-            loss = known.get(file.type)
+            loss = losses.get(file.type)
             cells += [f"+{loss.ppl:g}", f"{loss.kld:g}"] if loss else ["-", "-"]
         yield "| " + " | ".join(cells) + " |"
     yield ""
@@ -140,36 +122,37 @@ def _table(files: Sequence[CardFile]) -> Iterator[str]:
         yield f"Perplexity and divergence are of another model, for orientation: {quality().source}.\n"
 
 
-def _measured(found: Mapping[str, MeasuredQuality]) -> Iterator[str]:
-    """What was measured of these files themselves."""
-    if not found:
+def _measurements(measurements: Mapping[str, MeasuredQuality]) -> Iterator[str]:
+    """Yields a table of the measurements of these files."""
+    if not measurements:
         return
     yield "| file | compared with | divergence | same token | perplexity | of the source |"
     yield "|---|---|--:|--:|--:|--:|"
-    for name, one in found.items():
-        texts = [f"{value:.4g}" for value in one.perplexity] if one.perplexity else ["-", "-"]
-        cells = [name, one.source, f"{one.divergence:.2g}", f"{one.agreement:.1%}", *texts]
+    for name, row in measurements.items():
+        texts = [f"{value:.4g}" for value in row.perplexity] if row.perplexity else ["-", "-"]
+        cells = [name, row.source, f"{row.divergence:.2g}", f"{row.agreement:.1%}", *texts]
         yield "| " + " | ".join(cells) + " |"
     yield "\nMeasured with `wb prove`: divergence is the mean Kullback-Leibler divergence of the next token, in nats.\n"
 
 
 def commands(facts: CardFacts) -> tuple[str, ...]:
-    """How the repository is used, from the Hub itself."""
-    where = facts.repository
+    """Returns the commands that run the repository from the Hub."""
+    repository = facts.repository
     if facts.kind == "mlx":
-        return (f"mlx_lm.chat --model {where}",)
+        return (f"mlx_lm.chat --model {repository}",)
     if facts.kind == "hf":
-        return (f"vllm serve {where}",)
+        return (f"vllm serve {repository}",)
     tag = next((f":{f.type}" for f in facts.files if f.type), "")
-    return (f"llama-server -hf {where}{tag}", f"ollama run hf.co/{where}{tag}")
+    return (f"llama-server -hf {repository}{tag}", f"ollama run hf.co/{repository}{tag}")
 
 
-def _prompt(facts: CardFacts) -> Iterator[str]:
-    """The prompt format, where it is written turn by turn."""
+def _prompt_format(facts: CardFacts) -> Iterator[str]:
+    """Yields the prompt format if the chat template writes turn by turn."""
     try:
-        turns = translate(facts.jinja or "", facts.special).turns
+        turns = translate(facts.jinja, facts.special).turns if facts.jinja else None
     except UnsupportedError:
-        return
-    chat = ((("system", "{system}"),) if turns.system is not None else ()) + (("user", "{prompt}"),)
-    yield "## Prompt format\n"
-    yield f"```\n{turns.render(chat).rstrip()}\n```\n"
+        turns = None
+    if turns is not None:
+        chat = ((("system", "{system}"),) if turns.system is not None else ()) + (("user", "{prompt}"),)
+        yield "## Prompt format\n"
+        yield f"```\n{turns.render(chat).rstrip()}\n```\n"

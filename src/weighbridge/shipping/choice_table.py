@@ -1,4 +1,4 @@
-"""The questions and rules of `wb choose` (choose.toml), of which docs/choosing.md is made too."""
+"""The questions and rules of `wb choose` (choose.toml), from which docs/choosing.md is generated too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 
 class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`answers`: each with what it means; none where any text is one."""
+    """`answers`: each with its meaning; empty if any text is an answer."""
 
     name: str
     flag: str
@@ -20,7 +20,7 @@ class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ChoiceRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Holds where every key of `when` has one of its values; then the answer is `gives`."""
+    """Applies if every key of `when` has one of its values; the result is `gives`."""
 
     id: str
     when: dict[str, tuple[str, ...]]
@@ -33,7 +33,7 @@ class ChoiceRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Correction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A common statement that is wrong, and what is so."""
+    """A common wrong statement, and the correct one."""
 
     claim: str
     so: str
@@ -49,18 +49,18 @@ class ChoiceTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def table() -> ChoiceTable:
-    """The parsed table."""
+    """Returns the parsed table."""
     text = (resources.files(__package__ or "") / "choose.toml").read_text(encoding="utf-8")
     return msgspec.toml.decode(text, type=ChoiceTable)
 
 
 def question(name: str) -> Question:
-    """The question of this name."""
+    """Returns the question with this name."""
     return next(q for q in table().question if q.name == name)
 
 
 def rows(rules: tuple[ChoiceRule, ...]) -> Iterator[tuple[str, ChoiceRule]]:
-    """Each rule behind its conditions in words."""
+    """Yields each rule after its conditions as text."""
     for rule in rules:
-        words = "; ".join(f"{name}: {', '.join(values)}" for name, values in rule.when.items())
-        yield words or "else", rule
+        conditions = "; ".join(f"{name}: {', '.join(values)}" for name, values in rule.when.items())
+        yield conditions or "else", rule

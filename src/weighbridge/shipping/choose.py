@@ -1,30 +1,36 @@
-"""Which format and type for which purpose, and the exact commands. The rules are a table (choose.toml), of which
-docs/choosing.md is made too.
+"""Recommends a format and type for a purpose, with the exact commands. The rules are in a table (choose.toml), from
+which docs/choosing.md is generated too.
 
     choose("./my-model/", purpose="chat", runtime="ollama", loss="little")
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePath
 from typing import Final
 
-from weighbridge.base.errors import UsageError, WeighbridgeError
+from weighbridge.base.dtypes import Kind
+from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.fitting import devices
-from weighbridge.fitting.report import FitReport, fit
+from weighbridge.fitting.report import fit
+from weighbridge.io.location import is_remote
 from weighbridge.models.open import open_headers
-from weighbridge.shipping.choice_table import ChoiceRule, Question, table
+from weighbridge.shipping.choice_table import ChoiceRule, table
+from weighbridge.shipping.servers import method_of
 
 SCHEMA: Final = "weighbridge/choose/1"
+#: The forms of a source that need no conversion, by the recommended form.
+_UNCHANGED: Final = {"mlx": ("mlx",), "hf": ("hf", "scheme"), "scheme": ("scheme", "hf")}
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenRule:
-    """A rule that decided something."""
+    """A rule that applied."""
 
     id: str
     why: str
@@ -33,8 +39,8 @@ class ChosenRule:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`format`: gguf, mlx, hf (a folder of safetensors), scheme (one with packed weights). `type`: "" where values
-    stay. `commands`: in their order, with MODEL where none was named. `answers`: those that it is for."""
+    """`answers`: those that it is based on. `format`: gguf, mlx, hf (a folder of safetensors), scheme (one with packed
+    weights). `type`: empty if values don't change. `commands`: in order, with MODEL if no model was named."""
 
     answers: Mapping[str, str]
     format: str
@@ -54,36 +60,29 @@ def choose(
     loss: str | None = None,
     trusted: bool = False,
 ) -> Choice:
-    """The format, the type and the commands for these answers; those not given are the table's defaults. With a model,
-    the type of a GGUF is the best that fits on the device. UsageError for an answer that isn't known; the errors of
-    `wb.open` for what is no model."""
-    given = {
-        "purpose": purpose,
-        "runtime": runtime,
-        "device": device,
-        "loss": loss,
-        "trusted": "yes" if trusted else "no",
-    }
-    if model is not None:
-        open_headers(model).model.close()  # no advice on what can't be opened
-    answers = {q.name: _answer(q, given[q.name]) for q in table().question}
-    where = devices.device(answers["device"])
-    facts = {**answers, "device": where.kind}
+    """Returns the format, the type and the commands for these answers; the table has defaults for missing ones. With a
+    model, the type of a GGUF is the best one that fits on the device, and the commands start from the model's form.
+
+    Raises UsageError for an unknown answer, UnsupportedError for weights that no program runs, and the errors of
+    `wb.open`."""
+    options = dict(purpose=purpose, runtime=runtime, device=device, loss=loss, trusted="yes" if trusted else "no")
+    answers = {q.name: options[q.name] or q.default for q in table().question}
+    for question in table().question:
+        if question.answers and (answer := answers[question.name]) not in question.answers:
+            hint = f"choose one of {', '.join(question.answers)}"
+            raise UsageError(f"unknown {question.flag} {answer}", hint=hint)
+    source = ChoiceSource() if model is None else _source(model, answers["purpose"])
+    facts = {**answers, "device": devices.device(answers["device"]).kind}
     form = _first(table().format, facts)
-    kind = _first(table().type, {**facts, "format": form.gives})
-    type, notes = kind.gives, tuple[str, ...]()
+    type_rule = _first(table().type, {**facts, "format": form.gives})
+    type, notes = type_rule.gives, tuple[str, ...]()
     if form.gives == "gguf" and type and model is not None:
         type, notes = _fitting(model, answers["device"], type)
-    commands = tuple(_commands(str(model or "MODEL"), form.gives, type, answers))
-    cited = tuple(ChosenRule(rule.id, rule.why, rule.source) for rule in (form, kind))
+    if source.packed and type:
+        type, notes = "", ("its weights are quantized already, and kept as exactly as the format can",)
+    commands = tuple(_commands(source, form.gives, type, answers))
+    cited = tuple(ChosenRule(rule.id, rule.why, rule.source) for rule in (form, type_rule))
     return Choice(answers, form.gives, type, commands, cited, notes)
-
-
-def _answer(question: Question, given: str | None) -> str:
-    answer = given or question.default
-    if question.answers and answer not in question.answers:
-        raise UsageError(f"{question.flag} {answer} isn't known", hint=f"known: {', '.join(question.answers)}")
-    return answer
 
 
 def _first(rules: tuple[ChoiceRule, ...], facts: Mapping[str, str]) -> ChoiceRule:
@@ -91,66 +90,103 @@ def _first(rules: tuple[ChoiceRule, ...], facts: Mapping[str, str]) -> ChoiceRul
 
 
 def _fitting(model: str | os.PathLike[str], device: str, type: str) -> tuple[str, tuple[str, ...]]:
-    """The type if it fits on the device, else the one that `wb fit` recommends; and why."""
+    """Returns the type if it fits on the device, else the one that `wb fit` recommends, and the reason."""
     try:
         report = fit(model, device=device)
     except WeighbridgeError as error:
         return type, (f"wb fit can't judge the model: {error.message}",)
-    if report.recommended is None:  # quantized already
-        return "", (f"the file has its type already: {report.verdict} on {report.device.name}",)
-    return _of_report(report, type)
-
-
-def _of_report(report: FitReport, type: str) -> tuple[str, tuple[str, ...]]:
+    name = report.device.name
+    if report.recommended is None:
+        return "", (f"the file is quantized already: {report.verdict} on {name}",)
     row = next((row for row in report.types if row.type == type), None)
     if row is not None and row.verdict in ("fits", "tight"):
-        return type, (f"{type} {row.verdict} on {report.device.name}: {row.needs:,} bytes",)
-    return report.recommended or type, (f"{type} doesn't fit on {report.device.name}; {report.reason}",)
+        return type, (f"{type} {row.verdict} on {name}: {row.needs:,} bytes",)
+    return report.recommended or type, (f"{type} doesn't fit on {name}; {report.reason}",)
 
 
 # ------------------------------------------------------------------------------------------------ commands
 
 
-def _commands(model: str, form: str, type: str, answers: Mapping[str, str]) -> Iterator[str]:
-    """What to type, from the check of the source to the running model."""
-    source = shlex.quote(model) if model != "MODEL" else model
-    name = Path(model).name.split(".gguf")[0] or "model"
+@dataclass(frozen=True, slots=True)
+class ChoiceSource:
+    """The model to recommend for. `form`: its current form, one of the table's, or "pickle". `packed`: the weights are
+    quantized; quantizing them again would add to the loss."""
+
+    path: str = "MODEL"
+    form: str = "hf"
+    packed: bool = False
+
+    @property
+    def name(self) -> str:
+        return PurePath(self.path).name.split(".gguf")[0] if self.path != "MODEL" else "model"
+
+
+def _source(path: str | os.PathLike[str], purpose: str) -> ChoiceSource:
+    """Reads the headers. Raises UnsupportedError for weights without a config, which no program runs."""
+    with open_headers(path).model as model:
+        if model.format == "gguf":
+            packed = any(entry.spec.dtype.kind is Kind.BLOCK for entry in model.index.entries)
+            return ChoiceSource(os.fspath(path), "gguf", packed)
+        if model.json("config.json") is None and purpose != "keep":
+            raise UnsupportedError(f"no program runs {path}: config.json is missing",
+                                   hint="put the model's config.json and tokenizer next to the weights")  # fmt: skip
+        method = method_of(model)
+        form = "mlx" if method == "MLX" else "scheme" if method else "hf"
+        form = form if model.format == "safetensors" else "pickle"
+        return ChoiceSource(os.fspath(path), form, method is not None)
+
+
+def _commands(source: ChoiceSource, form: str, type: str, answers: Mapping[str, str]) -> Iterator[str]:
+    """Yields the commands, from the check of the source to the running model."""
+    path = shlex.quote(source.path)
     if answers["trusted"] == "no":
-        yield f"wb scan {source}"
-    yield f"wb verify {source}"
+        yield f"wb scan {path}"
+    yield f"wb verify {path}"
     purpose, runtime = answers["purpose"], answers["runtime"]
     if purpose == "keep":
-        yield f"wb hash {source} --manifest {shlex.quote(f'{name}.json')}"
+        yield f"wb hash {path} --manifest {shlex.quote(f'{source.name}.json')}"
         return
-    if form == "gguf":
-        yield from _gguf(source, name, type, purpose, runtime)
+    # `wb ship` converts on the fly for these stores.
+    stores = form == "gguf" and runtime in ("ollama", "lmstudio") and purpose != "share"
+    target, conversion = _conversion(source, form, type)
+    if (stores or conversion is None) and is_remote(source.path):
+        yield f"wb fetch {path} {shlex.quote(source.name)}"
+        path = shlex.quote(source.name)
+    if stores:
+        label = f" --type {type}" if type else ""
+        yield f"wb ship {runtime} {path} {shlex.quote(source.name.lower())}{label}"
         return
-    made = shlex.quote(f"{name}-{type or form}")
-    way = {"mlx": f"--to mlx --q-bits {type}" if type else "--to mlx", "scheme": f"--to hf --scheme {type}"}.get(form)
-    if way is not None:
-        yield f"wb convert {source} {made} {way}"
-    yield from _use(made if way else source, name, form, purpose, runtime)
-
-
-def _gguf(source: str, name: str, type: str, purpose: str, runtime: str) -> Iterator[str]:
-    label = f" --type {type}" if type else ""
-    if runtime in ("ollama", "lmstudio") and purpose != "share":
-        yield f"wb ship {runtime} {source} {shlex.quote(name.lower())}{label}"
-        return
-    made = shlex.quote(f"{name}-{type}.gguf" if type else f"{name}.gguf")
-    yield f"wb quantize {source} {made} {type}" if type else f"wb convert {source} {made}"
-    yield from _use(made, name, "gguf", purpose, runtime)
-
-
-def _use(made: str, name: str, form: str, purpose: str, runtime: str) -> Iterator[str]:
-    """How the result is used."""
+    if conversion is not None:
+        yield f"wb {conversion[0]} {path} {target}{conversion[1]}"
+        path = target
     if purpose == "share":
-        yield f"wb ship hub {made} ORG/{name}{'-GGUF' if form == 'gguf' else ''} --dry-run"
+        yield f"wb ship hub {path} ORG/{shlex.quote(source.name)}{'-GGUF' if form == 'gguf' else ''} --dry-run"
     elif purpose == "train" or runtime == "transformers":
-        yield f"python -c 'import weighbridge as wb; model = wb.from_pretrained(\"{made}\")'"
+        kind = "AutoModel" if purpose == "embed" else "AutoModelForCausalLM"
+        code = f"from transformers import {kind}; model = {kind}.from_pretrained({json.dumps(shlex.split(path)[0])})"
+        yield f"python -c {shlex.quote(code)}"
     elif form == "gguf":
-        yield f"wb ship llama-server {made}"
-    elif runtime == "lmstudio":
-        yield f"wb ship lmstudio {made}"
+        yield f"wb ship llama-server {path}"
+    elif form == "mlx":
+        yield f"wb ship {'lmstudio' if runtime == 'lmstudio' else 'mlx'} {path}"
+    elif runtime == "sglang":
+        yield f"python -m sglang.launch_server --model-path {path}"
     else:
-        yield f"wb ship {'mlx' if form == 'mlx' else 'vllm'} {made}"
+        yield f"wb ship vllm {path}"
+
+
+def _conversion(source: ChoiceSource, form: str, type: str) -> tuple[str, tuple[str, str] | None]:
+    """Returns the converted model, and the command and options that write it; None without a conversion."""
+    if form == "gguf":
+        target = shlex.quote(f"{source.name}-{type}.gguf" if type else f"{source.name}.gguf")
+        if type:
+            return target, ("quantize", f" {type}")
+        return target, None if source.form == "gguf" else ("convert", "")
+    label = {"mlx": f"mlx-{type}bit" if type else "mlx", "scheme": type or form}.get(form, form)
+    target = shlex.quote(f"{source.name}-{label}")
+    if source.form in _UNCHANGED[form] and not (type and source.form == "hf"):
+        return target, None
+    options = {"mlx": f" --q-bits {type}", "scheme": f" --scheme {type}"}[form] if type else ""
+    if source.form == "mlx":  # only mlx-lm loads its packing
+        options = " --dtype bf16"
+    return target, ("convert", f" --to {'mlx' if form == 'mlx' else 'hf'}{options}")

@@ -1,43 +1,53 @@
-"""How what a conversion made is run: the command of the first target that takes it."""
+"""Finds the command that runs a converted model: that of the first target that accepts it."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 from weighbridge.base.limits import CONFIG_JSON
+from weighbridge.containers.gguf import container as gguf
+from weighbridge.conversion.gguf.loadable import LayoutSource
 from weighbridge.conversion.plan.model import Plan
+from weighbridge.io.location import RemotePath
+from weighbridge.models.clients import mlx_verdict
+from weighbridge.models.llamacpp.verdict import accepts, all_findings
 from weighbridge.shipping.model import planned_keys
+from weighbridge.shipping.servers import quantization_method, vllm_loads
 from weighbridge.shipping.targets import run_line
 
 _CONFIG: Final = "config.json"
 
 
 def how_to_run(plan: Plan) -> str | None:
-    """The command for the files that `plan` writes; None where no runtime takes them as they are."""
-    kind = _kind(plan)
-    path = plan.target / plan.files[0].name if plan.folder and plan.format == "gguf" else plan.target
-    return run_line(kind, str(path)) if kind else None
-
-
-def _kind(plan: Plan) -> str | None:
-    """gguf, embedding, adapter gguf, mlx, hf."""
-    if not plan.files or not plan.files[0].layout.slots:
+    """Returns the command for the files that `plan` writes; None if no runtime loads them in place."""
+    if isinstance(plan.target, RemotePath) or not plan.files or not plan.files[0].layout.slots:
         return None
     if plan.format == "gguf":
-        return _gguf_kind(planned_keys(plan) or {})
-    if plan.format in ("mlx", "hf"):
-        return plan.format if _generates(plan.texts.get(_CONFIG) or _copied(plan)) else None
-    return None
+        kind, path = _gguf_kind(planned_keys(plan) or {}), plan.target
+        if kind is None or (kind != "adapter gguf" and not _llama_cpp_loads(plan)):
+            return None
+        return run_line(kind, str(path / plan.files[0].name if plan.folder else path))
+    if plan.format not in ("mlx", "hf"):
+        return None
+    config = _config(plan)
+    classes = config.get("architectures")
+    architecture = str(classes[0]) if isinstance(classes, list) and classes else ""
+    if not architecture.endswith(("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")):  # generates no text
+        return None
+    if plan.format == "hf":
+        loads = vllm_loads(quantization_method(config))
+    else:
+        weights = (file for file in plan.files if file.name.endswith(".safetensors"))
+        shapes = {slot.name: slot.spec.shape for file in weights for slot in file.layout.slots}
+        loads = mlx_verdict(config, shapes).accepts is True
+    return run_line(plan.format, str(plan.target)) if loads else None
 
 
-def _copied(plan: Plan) -> bytes | None:
-    """The source's config.json where it is copied as it is."""
-    file = next((f for f in plan.files if f.name == _CONFIG and f.layout.size <= CONFIG_JSON), None)
-    return b"".join(bytes(node.read(0, node.spec.rows)) for node in file.nodes) if file else None
-
-
-def _gguf_kind(keys: Any) -> str | None:
+def _gguf_kind(keys: Mapping[str, Any]) -> str | None:
+    """Returns the kind of a GGUF (gguf, embedding, adapter gguf), or None if no program runs it. The base model of an
+    adapter is unknown."""
     architecture, kind = keys.get("general.architecture"), keys.get("general.type", "model")
     if kind == "adapter":
         return "adapter gguf"
@@ -46,10 +56,19 @@ def _gguf_kind(keys: Any) -> str | None:
     return "embedding" if f"{architecture}.pooling_type" in keys else "gguf"
 
 
-def _generates(config: bytes | None) -> bool:
-    """Whether a config is of a class that generates text."""
+def _llama_cpp_loads(plan: Plan) -> bool:
+    indexes = [gguf.parse(LayoutSource(file.name, file.layout), level="lenient") for file in plan.files]
+    return accepts(all_findings(indexes)) is True
+
+
+def _config(plan: Plan) -> dict[str, Any]:
+    """Returns the planned config.json, written or copied from the source; {} if there is none that can be read."""
+    text: str | bytes | None = plan.texts.get(_CONFIG)
+    if not text:
+        copied = next((f for f in plan.files if f.name == _CONFIG and f.layout.size <= CONFIG_JSON), None)
+        text = b"".join(bytes(node.read(0, node.spec.rows)) for node in copied.nodes) if copied else b"{}"
     try:
-        named = json.loads(config or b"{}").get("architectures") or [""]
-        return str(named[0]).endswith(("ForCausalLM", "ForConditionalGeneration", "LMHeadModel"))
-    except (ValueError, AttributeError, LookupError, TypeError, RecursionError):
-        return False
+        config = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return config if isinstance(config, dict) else {}

@@ -1,4 +1,5 @@
-"""Servers that read a model where it lies: the command with the settings that `wb fit` computes, or what they miss.
+"""Servers that read a model in place: llama-server with the settings that `wb fit` computes, vLLM and mlx-lm with
+checks of their requirements.
 
 Sources: llama.cpp b11549 (common/arg.cpp); vLLM 0.33.0 (model_executor/model_loader/default_loader.py,
 model_executor/layers/quantization); mlx-lm d78bf58 (utils.py).
@@ -14,13 +15,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
-from weighbridge.conversion.result import Progress
+from weighbridge.base.words import plural
 from weighbridge.fitting.report import FitReport, fit
-from weighbridge.io.sink import write_file
-from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.models.clients import ClientVerdict, in_mlx_lm, loads
+from weighbridge.models.model import OpenModel
 from weighbridge.models.modelfile import is_modelfile
-from weighbridge.shipping.model import in_place, opened, own_adapters, refuse_modelfile
-from weighbridge.shipping.plan import ShipCheck, ShippedFile, ShipPlan, ShipReport, ShipRequest
+from weighbridge.models.open import open_headers
+from weighbridge.shipping.model import in_place, is_gguf_with_adapters, refuse_modelfile
+from weighbridge.shipping.plan import ShipCheck, ShipPlan, ShipReport, ShipRequest, text_plan
 
 FORMS: Final = ("command", "systemd", "compose")
 _PORT: Final = 8080
@@ -28,7 +30,8 @@ _PORT: Final = 8080
 VLLM_METHODS: Final = frozenset(
     ("gptq", "gptq_marlin", "auto_gptq", "awq", "awq_marlin", "auto_awq", "compressed-tensors", "fp8", "modelopt")
 ) | {"modelopt_fp4", "modelopt_mxfp8", "quark", "torchao", "mxfp4", "gpt_oss_mxfp4", "inc", "auto-round", "fbgemm_fp8"}
-#: What the servers load, through transformers and mistral-common; Weighbridge reads others too (models/tokenizer).
+_MLX_METHODS: Final = frozenset(("mlx", "awq", "gptq", "compressed-tensors", "mxfp4", "bitnet", "fp8"))
+#: Tokenizers that the servers load through transformers and mistral-common; Weighbridge reads more (models/tokenizer).
 _TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "tekken.json", "tiktoken.model", "vocab.json", "vocab.txt")
 
 
@@ -36,57 +39,54 @@ _TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "tekken.json", "tikto
 
 
 def llama_server(request: ShipRequest) -> ShipPlan:
-    """llama-server's command line, or the same as a systemd unit or a compose file."""
+    """Plans llama-server's command line, a systemd unit or a compose file."""
     options = request.options
-    form = options.form or "command"
+    form = options.launcher or "command"
     if form not in FORMS:
-        raise UsageError(f"no form is called {form!r}", hint=", ".join(FORMS))
-    with opened(request.path) as model:
+        raise UsageError(f"unknown launcher {form!r}", hint=", ".join(FORMS))
+    convert = f"wb convert {request.path} model.gguf"
+    with open_headers(request.path, request.source).model as model:
         if model.format != "gguf":
-            raise UnsupportedError("llama-server reads GGUF only", hint=f"wb convert {request.path} model.gguf")
+            raise UnsupportedError("llama-server reads GGUF only", hint=convert)
         if not in_place(model):
-            words = "the GGUF is a part of a llamafile"
-            raise UnsupportedError(words, hint=f"run {request.path} itself, or wb convert {request.path} model.gguf")
-        weights, keys = model.place.weights[0].absolute(), dict(model.metadata)
-        if not own_adapters(model):
-            words = "llama-server reads adapters that are GGUFs"
-            raise UnsupportedError(words, hint=f"merge it: wb convert {request.path} model.gguf")
-        adapters = [path.absolute() for path in model.place.adapters]
-        projectors = [] if is_modelfile(request.path) else _projectors(weights)
+            raise UnsupportedError("the GGUF is part of a llamafile", hint=f"run {request.path}, or {convert}")
+        if not is_gguf_with_adapters(model):
+            raise UnsupportedError("llama-server reads only adapters that are GGUFs", hint=f"merge it: {convert}")
+        weights, keys = model.place.weights[0].absolute(), model.metadata
+        embeds = f"{keys.get('general.architecture')}.pooling_type" in keys
+        extra = [("--lora", path.absolute()) for path in model.place.adapters]
+        check = _loads_check(loads(model))
+    projectors = [p for p in weights.parent.glob("*mmproj*.gguf") if p != weights]
     if options.mmproj is not None:
-        projectors = [Path(options.mmproj).absolute()]
-    report, notes = _fitted(request)
-    extra = [*(("--mmproj", path) for path in projectors), *(("--lora", path) for path in adapters)]
-    arguments = _arguments(weights, keys, extra, report, request)
+        extra.insert(0, ("--mmproj", Path(options.mmproj).absolute()))
+    elif len(projectors) == 1 and not is_modelfile(request.path):
+        extra.insert(0, ("--mmproj", projectors[0]))
+    fitted, notes = _fit(request)
+    arguments = _arguments(weights, embeds, extra, fitted, request)
     command = shlex.join(arguments)
-    text = {"command": lambda: command + "\n", "systemd": lambda: systemd(arguments, weights),
-            "compose": lambda: compose(arguments, weights, report)}[form]()  # fmt: skip
+    place = str(options.output or {"systemd": "llama-server.service", "compose": "compose.yaml"}.get(form, ""))
+    run: tuple[str, ...]
+    if form == "systemd":
+        text, unit = systemd(arguments, weights), Path(place).name
+        run = (f"sudo cp {shlex.quote(place)} /etc/systemd/system/", f"sudo systemctl enable --now {unit}")
+    elif form == "compose":
+        text, run = compose(arguments, weights, fitted), (f"docker compose -f {shlex.quote(place)} up -d",)
+    else:
+        text, run = command + "\n", (f"sh {shlex.quote(place)}" if place else command,)
     name = request.name or weights.stem
-    run = _start(form, command, options.output)
-    return _written(request, ShipReport("llama-server", str(request.path), name, (), run, text, notes=notes))
+    report = ShipReport("llama-server", str(request.path), name, (), run, text, (check,), notes)
+    if options.output is None:
+        return ShipPlan(report)
+    return text_plan(report, options.output, options.launcher or "text", options.overwrite)
 
 
-def _start(form: str, command: str, output: str | Path | None) -> tuple[str, ...]:
-    place = str(output) if output else {"systemd": "llama-server.service", "compose": "compose.yaml"}.get(form, "")
-    unit = Path(place).name
-    return {
-        "command": (f"sh {shlex.quote(place)}",) if output else (command,),
-        "systemd": (f"sudo cp {shlex.quote(place)} /etc/systemd/system/", f"sudo systemctl enable --now {unit}"),
-        "compose": (f"docker compose -f {shlex.quote(place)} up -d",),
-    }[form]
-
-
-def _projectors(weights: Path) -> list[Path]:
-    """A projector beside the model; none where several are there."""
-    found = [p for p in weights.parent.glob("*mmproj*.gguf") if p != weights]
-    return found if len(found) == 1 else []
-
-
-def _fitted(request: ShipRequest) -> tuple[FitReport | None, tuple[str, ...]]:
-    """The report of `wb fit` on the file, and its text; None where it has no rule for the model."""
+def _fit(request: ShipRequest) -> tuple[FitReport | None, tuple[str, ...]]:
+    """Returns the report of `wb fit` and its notes; None if it has no rule for the model."""
     o = request.options
     try:
-        report = fit(request.path, device=o.device or "this", context=o.context, parallel=o.parallel, kv=o.kv or "f16")
+        report = fit(
+            request.path, device=o.device, context=o.context, parallel=o.parallel, kv=o.kv, arch_file=o.arch_file
+        )
     except (UnsupportedError, FormatError) as error:
         return None, (f"no settings by wb fit: {error.message}",)
     return report, (_verdict(report), *report.notes)
@@ -98,45 +98,41 @@ def _verdict(report: FitReport) -> str:
 
 
 def _arguments(
-    weights: Path, keys: Mapping[str, Any], extra: Sequence[tuple[str, Path]], report: FitReport | None,
-    request: ShipRequest,
-) -> list[str]:  # fmt: skip
-    """The arguments, in the order of llama-server's own help. `extra`: further files, each with its option."""
+    weights: Path, embeds: bool, extra: Sequence[tuple[str, Path]], fitted: FitReport | None, request: ShipRequest
+) -> list[str]:
+    """Returns the arguments in the order of llama-server's help. `extra`: further files, each with its option."""
     o = request.options
-    given = ["llama-server", "-m", str(weights)]
-    given += [part for option, path in extra for part in (option, str(path))]
-    if context := (report.context if report else o.context):
-        given += ["-c", str(context)]
+    arguments = ["llama-server", "-m", str(weights)]
+    arguments += [part for option, path in extra for part in (option, str(path))]
+    if context := (fitted.context if fitted else o.context):
+        arguments += ["-c", str(context)]
     if o.parallel:
-        given += ["-np", str(o.parallel)]
-    if report is not None and report.device.separate:
-        given += ["-ngl", str(report.placement.offloaded)]
+        arguments += ["-np", str(o.parallel)]
+    if fitted is not None and fitted.device.separate:
+        arguments += ["-ngl", str(fitted.placement.offloaded)]
     if o.kv and o.kv.lower() != "f16":
-        given += ["-ctk", o.kv.lower(), "-ctv", o.kv.lower(), "-fa", "on"]
-    if f"{keys.get('general.architecture')}.pooling_type" in keys:
-        given += ["--embedding"]
+        arguments += ["-ctk", o.kv.lower(), "-ctv", o.kv.lower(), "-fa", "on"]
+    if embeds:
+        arguments += ["--embedding"]
     if request.name:
-        given += ["--alias", request.name]
-    return [*given, "--port", str(_PORT)]
+        arguments += ["--alias", request.name]
+    return [*arguments, "--port", str(_PORT)]
 
 
 def systemd(arguments: Sequence[str], weights: Path) -> str:
-    """A unit (systemd.service(5)); every argument is quoted, and `%` and `$` stand for themselves."""
+    """Returns a unit (systemd.service(5)). Every argument is quoted, with `%` and `$` escaped."""
     command, *rest = arguments
     line = " ".join([f"/usr/local/bin/{command}", *map(_unit_quoted, rest)])
+    name = re.sub(r"[\x00-\x1f\x7f]", "?", weights.name).replace("%", "%%")
     return (
         "[Unit]\n"
-        f"Description=llama-server with {_one_line(weights.name)}\n"
+        f"Description=llama-server with {name}\n"
         "After=network-online.target\nWants=network-online.target\n\n"
         "[Service]\n"
         f"ExecStart={line}\n"
         "Restart=on-failure\nDynamicUser=yes\nProtectSystem=strict\nNoNewPrivileges=yes\n\n"
         "[Install]\nWantedBy=multi-user.target\n"
     )
-
-
-def _one_line(text: str) -> str:
-    return re.sub(r"[\x00-\x1f\x7f]", "?", text).replace("%", "%%")
 
 
 def _unit_quoted(text: str) -> str:
@@ -147,16 +143,16 @@ def _unit_quoted(text: str) -> str:
 
 
 def compose(arguments: Sequence[str], weights: Path, report: FitReport | None) -> str:
-    """A compose file, in JSON's spelling of YAML's strings; `$` stands for itself."""
+    """Returns a compose file with JSON-quoted strings and `$` escaped."""
     cuda = report is not None and report.device.kind == "cuda"
     image = f"ghcr.io/ggml-org/llama.cpp:server{'-cuda' if cuda else ''}"
-    inside = [_inside(part, weights) for part in arguments[1:]]
+    container_arguments = [_container_path(part, weights) for part in arguments[1:]]
     lines = [
         "services:", "  llama-server:", f"    image: {image}", "    restart: unless-stopped",
         "    ports:", f'      - "127.0.0.1:{_PORT}:{_PORT}"', "    volumes:",
         "      - type: bind", f"        source: {_yaml(str(weights.parent))}", "        target: /models",
         "        read_only: true", "    command:",
-        *(f"      - {_yaml(part)}" for part in (*inside, "--host", "0.0.0.0")),
+        *(f"      - {_yaml(part)}" for part in (*container_arguments, "--host", "0.0.0.0")),
     ]  # fmt: skip
     if cuda:
         lines.append(
@@ -165,47 +161,28 @@ def compose(arguments: Sequence[str], weights: Path, report: FitReport | None) -
     return "\n".join(lines) + "\n"
 
 
-def _inside(part: str, weights: Path) -> str:
-    """A path below the model's folder as the container sees it."""
-    path = Path(part)
-    if path.is_absolute() and path.parent == weights.parent:
+def _container_path(argument: str, weights: Path) -> str:
+    """Returns an argument with the path of a file in the model's folder as in the container."""
+    path = Path(argument)
+    if not path.is_absolute():
+        return argument
+    if path.parent == weights.parent:
         return f"/models/{path.name}"
-    if path.is_absolute():
-        raise UnsupportedError(f"{path} isn't beside the model, which is all that the container sees",
-                               hint="put both files into one folder")  # fmt: skip
-    return part
+    raise UnsupportedError(f"{path} isn't next to the model, so the container doesn't see it",
+                           hint="put both files in one folder")  # fmt: skip
 
 
 def _yaml(text: str) -> str:
     return json.dumps(text.replace("$", "$$"), ensure_ascii=False)
 
 
-def _written(request: ShipRequest, report: ShipReport) -> ShipPlan:
-    """The plan of writing the report's text where --output says so."""
-    output = request.options.output
-    if output is None:
-        return ShipPlan(report)
-    target, data = Path(output), report.text.encode()
-    file = ShippedFile(str(target), len(data), request.options.form or "text", "written")
-
-    def act(progress: Progress | None) -> tuple[ShippedFile, ...]:
-        write_file(target, data, overwrite=request.options.overwrite)
-        return (file,)
-
-    return ShipPlan(ShipReport(**{**_fields(report), "files": (file,)}), act)
-
-
-def _fields(report: ShipReport) -> dict[str, Any]:
-    return {name: getattr(report, name) for name in report.__slots__}
-
-
 # ------------------------------------------------------------------------------------------------ vLLM, MLX
 
 
 def vllm(request: ShipRequest) -> ShipPlan:
-    """What vLLM needs, and the command."""
+    """Checks vLLM's requirements, and plans the command."""
     refuse_modelfile(request.path, "vLLM")
-    with opened(request.path) as model:
+    with open_headers(request.path, request.source).model as model:
         checks = tuple(_vllm_checks(model))
     folder = request.path if request.path.is_dir() else request.path.parent
     command = ["vllm", "serve", str(folder)]
@@ -218,80 +195,76 @@ def vllm(request: ShipRequest) -> ShipPlan:
                                notes=notes))  # fmt: skip
 
 
-def _vllm_checks(model: Checkpoint) -> Iterator[ShipCheck]:
-    if model.format != "safetensors":
-        words = f"the weights are {model.format}; vLLM 0.33 reads safetensors"
-        way = (
-            "pip install vllm-gguf-plugin, or convert the original" if model.format == "gguf" else "wb convert --to hf"
-        )
-        yield ShipCheck("weights", False, f"{words}: {way}")
-    else:
-        yield ShipCheck("weights", True, f"{len(model.index.entries):,} tensors in {len(model.place.weights)} files")
+def _vllm_checks(model: OpenModel) -> Iterator[ShipCheck]:
+    ok = model.format == "safetensors"
+    size = f"{plural(len(model.index.entries), 'tensor')} in {plural(len(model.place.weights), 'file')}"
+    wrong = f"the weights are {model.format}, but vLLM 0.33 reads safetensors: wb convert SRC DST --to hf"
+    yield ShipCheck("weights", ok, size if ok else wrong)
     yield from _folder_checks(model)
     names = {p.name for p in model.place.folder.iterdir()}
-    mixed = any(n.startswith("consolidated") and n.endswith(".safetensors") for n in names)
-    if mixed and "config.json" in names:
-        yield ShipCheck(
-            "one format", False, "consolidated*.safetensors beside the others: vLLM would read those instead"
-        )
-    yield _method_check(_quantization(model))
+    if "config.json" in names and any(n.startswith("consolidated") and n.endswith(".safetensors") for n in names):
+        yield ShipCheck("one format", False, "consolidated*.safetensors: vLLM would read them instead of the others")
+    method = method_of(model)
+    wrong = f"vLLM 0.33 doesn't load {method}: wb convert SRC DST --to hf --dtype bf16 unpacks it"
+    yield ShipCheck("quantization", vllm_loads(method), str(method or "none") if vllm_loads(method) else wrong)
 
 
-def _quantization(model: Checkpoint) -> Any:
-    """The method by config.json, as vLLM looks for it; "MLX" for mlx-lm's own."""
-    config = model.json("config.json") or {}
-    inner = config.get("text_config")
-    found = config.get("quantization_config") or (inner if isinstance(inner, dict) else {}).get("quantization_config")
-    found = found or config.get("compression_config") or (model.json("hf_quant_config.json") or {}).get("quantization")
+def quantization_method(config: Mapping[str, Any], quant_config: Mapping[str, Any] | None = None) -> Any:
+    """Returns the method in config.json, searched like in vLLM; "MLX" for mlx-lm's packing. `quant_config`:
+    hf_quant_config.json."""
+    text = config.get("text_config")
     if "quantization" in config and "quant_method" not in (config.get("quantization_config") or {}):
         return "MLX"
-    method = found.get("quant_method") or found.get("quant_algo") if isinstance(found, dict) else None
-    return "modelopt" if isinstance(found, dict) and method is not None and "quant_method" not in found else method
+    settings = config.get("quantization_config") or (text if isinstance(text, dict) else {}).get("quantization_config")
+    settings = settings or config.get("compression_config") or (quant_config or {}).get("quantization")
+    if not isinstance(settings, dict):
+        return None
+    method = settings.get("quant_method") or settings.get("quant_algo")
+    return "modelopt" if method is not None and "quant_method" not in settings else method
 
 
-def _method_check(method: Any) -> ShipCheck:
-    if method is None:
-        return ShipCheck("quantization", True, "none")
-    if str(method).lower() in VLLM_METHODS:
-        return ShipCheck("quantization", True, str(method))
-    hint = "wb convert SRC DST --scheme w4a16 (or fp8) makes one that it loads"
-    return ShipCheck("quantization", False, f"vLLM 0.33 doesn't load {method}: {hint}")
+def method_of(model: OpenModel) -> Any:
+    """Returns the quantization method in the JSON files of a folder."""
+    return quantization_method(model.json("config.json") or {}, model.json("hf_quant_config.json"))
 
 
-def _folder_checks(model: Checkpoint) -> Iterator[ShipCheck]:
-    """config.json, tokenizer, chat template, and every shard that the index lists."""
+def vllm_loads(method: Any) -> bool:
+    """Returns whether vLLM loads weights with this method. None: unquantized."""
+    return method is None or str(method).lower() in VLLM_METHODS
+
+
+def _folder_checks(model: OpenModel) -> Iterator[ShipCheck]:
+    """Checks config.json, tokenizer and chat template, and reports shards that the index doesn't list."""
     folder = model.place.folder
     config = model.json("config.json") or {}
-    named = config.get("architectures")
-    yield ShipCheck("config.json", bool(config), str(named[0]) if isinstance(named, list) and named else
+    classes = config.get("architectures")
+    yield ShipCheck("config.json", bool(config), str(classes[0]) if isinstance(classes, list) and classes else
                     ("there" if config else "config.json is missing"))  # fmt: skip
     tokenizer = next((n for n in _TOKENIZERS if (folder / n).is_file()), None)
-    yield ShipCheck("tokenizer", tokenizer is not None, tokenizer or f"none of {', '.join(_TOKENIZERS)} is there")
+    yield ShipCheck("tokenizer", tokenizer is not None, tokenizer or f"none of {', '.join(_TOKENIZERS)} exists")
     settings = model.json("tokenizer_config.json") or {}
     chat = (folder / "chat_template.jinja").is_file() or bool(settings.get("chat_template"))
     yield ShipCheck("chat template", True, "there" if chat else "none: completions work, chats don't")
     listed = {p.name for p in model.place.weights}
-    extra = sorted(p.name for p in folder.glob("*.safetensors") if p.name not in listed)
-    if extra:
+    if extra := sorted(p.name for p in folder.glob("*.safetensors") if p.name not in listed):
         yield ShipCheck("shards", True, f"not in the index, and not read: {', '.join(extra[:3])}")
 
 
 def _device_notes(request: ShipRequest, runtime: str) -> tuple[str, ...]:
-    """Whether it fits, where a device was named."""
+    """Returns whether the model fits on the requested device."""
     o = request.options
     if o.device is None:
         return ()
-    report = fit(request.path, device=o.device, context=o.context, runtime=runtime)
-    return (_verdict(report),)
+    return (_verdict(fit(request.path, device=o.device, context=o.context, runtime=runtime, arch_file=o.arch_file)),)
 
 
 def mlx(request: ShipRequest) -> ShipPlan:
-    """What mlx-lm needs, and the commands."""
+    """Checks mlx-lm's requirements, and plans the commands."""
     if request.options.context is not None and request.options.device is None:
-        raise UsageError("mlx-lm has no limit of tokens: --context says what is to fit on --device",
-                         hint="name the --device")  # fmt: skip
+        raise UsageError("mlx-lm has no token limit: --context is the length to fit on --device",
+                         hint="add --device")  # fmt: skip
     refuse_modelfile(request.path, "mlx-lm")
-    with opened(request.path) as model:
+    with open_headers(request.path, request.source).model as model:
         checks = tuple(_mlx_checks(model))
     place = shlex.quote(str(request.path if request.path.is_dir() else request.path.parent))
     run = (f"mlx_lm.chat --model {place}", f"mlx_lm.server --model {place}")
@@ -299,21 +272,21 @@ def mlx(request: ShipRequest) -> ShipPlan:
     return ShipPlan(ShipReport("mlx", str(request.path), request.name, (), run, checks=checks, notes=notes))
 
 
-def _mlx_checks(model: Checkpoint) -> Iterator[ShipCheck]:
+def _mlx_checks(model: OpenModel) -> Iterator[ShipCheck]:
     names = {p.name for p in model.place.weights}
     ok = model.format == "safetensors" and all(n.startswith("model") for n in names)
-    words = f"{len(names)} files" if ok else "mlx-lm reads model*.safetensors: wb convert SRC DST --to mlx"
-    yield ShipCheck("weights", ok, words)
+    wrong = "mlx-lm reads model*.safetensors: wb convert SRC DST --to mlx"
+    yield ShipCheck("weights", ok, plural(len(names), "file") if ok else wrong)
     yield from _folder_checks(model)
-    method = _quantization(model)
-    loads = method is None or str(method).lower() in (
-        "mlx",
-        "awq",
-        "gptq",
-        "compressed-tensors",
-        "mxfp4",
-        "bitnet",
-        "fp8",
-    )
+    method = method_of(model)
+    loads = method is None or str(method).lower() in _MLX_METHODS
     yield ShipCheck("quantization", loads, str(method or "none") if loads else
-                    f"mlx-lm doesn't load {method}: wb convert SRC DST --to mlx -q")  # fmt: skip
+                    f"mlx-lm doesn't load {method}: wb convert SRC DST --to mlx --q-bits 4")  # fmt: skip
+    if ok:
+        yield _loads_check(in_mlx_lm(model))
+
+
+def _loads_check(verdict: ClientVerdict) -> ShipCheck:
+    unknown = f"not checked: Weighbridge has no table of this model in {verdict.client}"
+    message = verdict.why or (unknown if verdict.accepts is None else f"{verdict.client} loads it")
+    return ShipCheck("model", verdict.accepts is not False, message)

@@ -1,4 +1,4 @@
-"""Where models are shipped to, one row each: what a target takes, which options apply, and how what it reads is run."""
+"""The targets of `wb ship`, one row each: the options that apply, and the commands that run models there."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class ShipTarget:
-    """`prepare`: module and function that plan it. `options`: those of `ShipOptions` that apply. `runs`: kind of what
-    `wb convert` makes -> the command that uses it there, for `{path}`. `name`: what NAME is."""
+    """`prepare`: the module and function that plan it. `options`: those of `ShipOptions` that apply. `name_is`: the
+    meaning of NAME. `runs`: the command that runs `{path}`, by the kind of the converted model."""
 
     name: str
     title: str
@@ -22,13 +22,14 @@ class ShipTarget:
     runs: Mapping[str, str] = field(default_factory=dict)
 
 
-_STORE: Final = frozenset({"type", "store", "mmproj", "hard_link", "overwrite"})
+_STORE: Final = frozenset({"type", "store", "mmproj", "hard_link", "overwrite", "arch_file"})
 TARGETS: Final = MappingProxyType(
     {
         row.name: row
         for row in (
             ShipTarget("llama-server", "llama.cpp's server", "servers:llama_server",
-                       frozenset({"device", "context", "parallel", "kv", "form", "output", "mmproj", "overwrite"}),
+                       frozenset({"device", "context", "parallel", "kv", "launcher", "output", "mmproj", "overwrite",
+                                  "arch_file"}),
                        "the alias of the model",
                        {"gguf": "llama-server -m {path}", "embedding": "llama-server -m {path} --embedding",
                         "adapter gguf": "llama-server -m BASE.gguf --lora {path}"}),
@@ -36,12 +37,13 @@ TARGETS: Final = MappingProxyType(
                        "[NAMESPACE/]NAME[:TAG]", {"gguf": "wb ship ollama {path} NAME"}),
             ShipTarget("lmstudio", "LM Studio", "lmstudio:prepare", _STORE, "[PUBLISHER/]MODEL",
                        {"gguf": "wb ship lmstudio {path}", "mlx": "wb ship lmstudio {path}"}),
-            ShipTarget("mlx", "mlx-lm", "servers:mlx", frozenset({"device", "context"}), "",
+            ShipTarget("mlx", "mlx-lm", "servers:mlx", frozenset({"device", "context", "arch_file"}), "",
                        {"mlx": "mlx_lm.chat --model {path}"}),
-            ShipTarget("vllm", "vLLM", "servers:vllm", frozenset({"device", "context"}), "the served name",
+            ShipTarget("vllm", "vLLM", "servers:vllm", frozenset({"device", "context", "arch_file"}), "the served name",
                        {"hf": "vllm serve {path}"}),
             ShipTarget("hub", "Hugging Face Hub", "hub:prepare",
-                       frozenset({"base_model", "measured", "private", "create_pr", "revision", "output", "overwrite"}),
+                       frozenset({"base_model", "measured", "private", "create_pr", "revision", "output", "overwrite",
+                                  "allow_dangerous"}),
                        "ORG/NAME"),
         )
     }
@@ -49,7 +51,7 @@ TARGETS: Final = MappingProxyType(
 
 
 def run_line(kind: str, path: str) -> str | None:
-    """The command that runs what a conversion made, of the first target that takes it; None where none does."""
+    """Returns the command that runs a converted model in the first target that accepts it, or None."""
     order = sorted(TARGETS.values(), key=lambda row: row.name == "lmstudio")
-    found = next((row.runs[kind] for row in order if kind in row.runs), None)
-    return found.format(path=shlex.quote(path)) if found else None
+    command = next((row.runs[kind] for row in order if kind in row.runs), None)
+    return command.format(path=shlex.quote(path)) if command else None

@@ -1,13 +1,13 @@
-"""All values of a tensor, counted by bit pattern: one pass, then every statistic is arithmetic on 65,536 numbers.
+"""Counts all values of a tensor by bit pattern: one pass, then every statistic is arithmetic on 65,536 numbers.
 
 counts = ValueCounts("BF16")
 for slab in slabs: counts.add(slab)
 counts.moments(), counts.quantiles([0.5]), counts.histogram(edges)
 
-F16 and BF16 count exactly. Other types are decoded, and count as f32 by the upper half of the bits, and the sum of each
-pattern's lower halves is kept: count, sum, mean and extremes are exact then, and what depends on more (quantiles, a
-bin's edge) is off by at most 2^-8 of a value. Plain types of 32 and 64 bits have `WideSums` too, so that nothing about
-their moments and extremes depends on the counters.
+F16 and BF16 are counted exactly. Other types are decoded and counted as F32 by the upper half of the bits, with the sum
+of each pattern's lower halves: so count, sum, mean and extremes are exact, and other statistics (quantiles, a bin's
+edge) are off by at most 2^-8 of a value. Plain types of 32 and 64 bits also have `WideSums`, so that their moments and
+extremes don't depend on the counters.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ F64 = NDArray[np.float64]
 
 
 class Moments(NamedTuple):
-    """Of the finite values; None where there are none. `std` is that of the whole tensor (no n - 1), `kurtosis` the
-    fourth central moment over the square of the second (3 for a normal distribution; None for a constant)."""
+    """Moments of the finite values; None without any. `std` divides by n, not n - 1. `kurtosis` is the fourth central
+    moment over the square of the second (3 for a normal distribution; None for a constant)."""
 
     mean: float | None
     std: float | None
@@ -43,8 +43,7 @@ class Moments(NamedTuple):
 
 
 class WideSums:
-    """What f64 tells of values, slab by slab; mean and squared deviation are merged (Chan et al.), so that they stay
-    precise."""
+    """Statistics in F64, slab by slab. Mean and squared deviation are merged precisely (Chan et al.)."""
 
     def __init__(self) -> None:
         self.nan = self.inf = self.zeros = self.finite = 0
@@ -61,13 +60,11 @@ class WideSums:
             mean = float(good.mean())
             with ignore_fp_warnings():  # squares may overflow
                 centred = good - mean
-                self._merge(good.size, mean, float(centred @ centred))
-
-    def _merge(self, count: int, mean: float, deviation: float) -> None:
-        total, delta = self.finite + count, mean - self.mean
-        self.mean += delta * count / total
-        self.deviation += deviation + delta * delta * self.finite * count / total
-        self.finite = total
+                deviation = float(centred @ centred)
+            total, delta = self.finite + good.size, mean - self.mean
+            self.mean += delta * good.size / total
+            self.deviation += deviation + delta * delta * self.finite * good.size / total
+            self.finite = total
 
     def moments(self, kurtosis: float | None) -> Moments:
         if not self.finite:
@@ -77,38 +74,36 @@ class WideSums:
 
 
 class ValueCounts:
-    """Counters of the values of stored bytes of one type: F16, BF16, F32. UsageError for another."""
+    """Counters of values of one type: F16, BF16 or F32. UsageError for other types."""
 
     def __init__(self, dtype: DType) -> None:
         if dtype not in (F16, BF16, F32):
             raise UsageError(f"{dtype} values are counted as F32")
         self.dtype = dtype
         self.exact = is_half(dtype)
-        self.wide: WideSums | None = None  # where the values are of a plain type of 32 or 64 bits
+        self.wide: WideSums | None = None  # for values of a plain type of 32 or 64 bits
         self._own_counts = np.zeros(patterns.PATTERNS, np.uint64)
         self._own_low = np.zeros(patterns.PATTERNS, np.uint64)
         self._pending = 0  # values in the counters
         self._counters = np.zeros(patterns.PATTERNS, np.uint64)
-        self._seen: list[float] = []
+        self._extremes: list[float] = []  # of each piece
 
     def add(self, data: Bytes) -> None:
-        """Count stored bytes, whole values."""
+        """Counts the values in stored bytes."""
         step = patterns.MOST * self.dtype.size
         for at in range(0, data.nbytes, step):
-            self._add(data[at : at + step])
-
-    def _add(self, data: Bytes) -> None:
-        count = data.nbytes // self.dtype.size
-        if self._pending + count > patterns.MOST:
-            self._flush()
-        kernels.count_patterns(self.dtype, data, self._counters)
-        self._pending += count
-        if not self.exact:
-            seen = kernels.stats(self.dtype, data)
-            self._seen += [x for x in (seen.minimum, seen.maximum) if x is not None]
+            piece = data[at : at + step]
+            count = piece.nbytes // self.dtype.size
+            if self._pending + count > patterns.MOST:
+                self._flush()
+            kernels.count_patterns(self.dtype, piece, self._counters)
+            self._pending += count
+            if not self.exact:
+                stats = kernels.stats(self.dtype, piece)
+                self._extremes += [x for x in (stats.minimum, stats.maximum) if x is not None]
 
     def _flush(self) -> None:
-        """Empty the counters before one of them is full."""
+        """Empties the counters before one of them is full."""
         self._own_counts += self._counters >> _SHIFT
         self._own_low += self._counters & _LOW
         self._counters[:] = 0
@@ -158,19 +153,19 @@ class ValueCounts:
 
     @property
     def subnormals(self) -> int:
-        """Of the type that is counted: F16, BF16 or f32."""
+        """Subnormals of the counted type: F16, BF16 or F32."""
         bits = np.arange(patterns.PATTERNS) & 0x7FFF
         exponent = 0x7C00 if self.dtype.name == "F16" else patterns.INFINITY
         tiny = 0 if self.exact else self._at(patterns.TINY)
         return int(self._counts[(bits & exponent == 0) & (bits != 0)].sum()) + tiny
 
     def _at(self, pattern: int) -> int:
-        """How many there are of a pattern, with either sign."""
+        """The count of a pattern with either sign."""
         return int(self._counts[pattern] + self._counts[pattern | _SIGN])
 
     @cached_property
     def _bases(self) -> F64:
-        """The value of each pattern; of an f32 the one whose lower half is zero."""
+        """The value of each pattern; for F32 the value whose lower half is zero."""
         bits = np.arange(patterns.PATTERNS, dtype=np.uint16)
         name = self.dtype.name if self.exact else "BF16"
         with ignore_fp_warnings():  # of NaNs
@@ -178,44 +173,45 @@ class ValueCounts:
 
     @property
     def finite(self) -> tuple[F64, NDArray[np.int64]]:
-        """(values, counts) of the finite values, ascending; an f32's pattern counts at the mean of its values."""
+        """(values, counts) of the finite values, ascending. An F32 pattern counts at the mean of its values."""
         if self._pending:
             self._flush()
         return self._finite
 
     @cached_property
     def _finite(self) -> tuple[F64, NDArray[np.int64]]:
-        found = np.flatnonzero(self._counts)
+        used = np.flatnonzero(self._counts)
         with ignore_fp_warnings():
-            values = self._bases[found] if self.exact else self._centres(found)
+            values = self._bases[used] if self.exact else self._centres(used)
         kept = np.isfinite(values)
         order = np.argsort(values[kept], kind="stable")
-        return values[kept][order], self._counts[found][kept][order].astype(np.int64)
+        return values[kept][order], self._counts[used][kept][order].astype(np.int64)
 
-    def _centres(self, found: NDArray[np.intp]) -> F64:
-        """The mean of the values of each pattern: they are equally spaced, by the pattern's exponent."""
-        bases = found.astype(np.uint32) << 16
-        tiny = (found & 0x7FFF) == patterns.TINY
+    def _centres(self, used: NDArray[np.intp]) -> F64:
+        """The mean of the values of each used pattern: they are equally spaced, by the pattern's exponent."""
+        bases = used.astype(np.uint32) << 16
+        tiny = (used & 0x7FFF) == patterns.TINY
         bases[tiny] &= np.uint32(_SIGN << 16)
-        low = self._low[found] / self._counts[found]
+        low = self._low[used] / self._counts[used]
         steps = (bases | np.uint32(1)).view(np.float32).astype(np.float64) - bases.view(np.float32)
         values: F64 = bases.view(np.float32).astype(np.float64) + steps * low
         return values
 
     def moments(self) -> Moments:
-        found = moments([self])
-        return found if self.wide is None else self.wide.moments(found.kurtosis)
+        counted = moments([self])
+        return counted if self.wide is None else self.wide.moments(counted.kurtosis)
 
     @property
     def extremes(self) -> tuple[float, float] | None:
         """Smallest and largest finite value; None without any."""
         if self.wide is not None:
             return (self.wide.low + 0.0, self.wide.high + 0.0) if self.wide.finite else None
-        found = self.finite[0] if self.exact else self._seen
-        return (float(min(found)) + 0.0, float(max(found)) + 0.0) if len(found) else None
+        values = self.finite[0] if self.exact else self._extremes
+        return (float(min(values)) + 0.0, float(max(values)) + 0.0) if len(values) else None
 
     def quantiles(self, shares: Sequence[float]) -> tuple[float, ...]:
-        """The smallest value that so large a share isn't above (numpy's method `inverted_cdf`); () without any."""
+        """For each share, the smallest value with at least that share of values at or below it (numpy's method
+        `inverted_cdf`); () without any."""
         values, counts = self.finite
         if not values.size:
             return ()
@@ -226,7 +222,7 @@ class ValueCounts:
     def histogram(self, edges: F64) -> NDArray[np.int64]:
         """How many finite values are in each bin [edges[i], edges[i + 1]), the last one closed."""
         values, counts = self.finite
-        if self.wide is not None and values.size:  # rounded to f32, one may lie beyond the extremes
+        if self.wide is not None and values.size:  # a value rounded to F32 may be beyond the extremes
             values = values.clip(self.wide.low, self.wide.high)
         return np.histogram(values, edges, weights=counts)[0].astype(np.int64)
 

@@ -1,21 +1,21 @@
-"""Whole tensors into memory: slab by slab, so that what is computed on the way stays in the cache, and by several
-threads where it is worth it (kernels and reads release the interpreter)."""
+"""Reads whole tensors into memory: slab by slab, so that intermediate results stay in the cache, and with several
+threads for large tensors (kernels and reads release the interpreter)."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from weighbridge.base.limits import MIB
+from weighbridge.io.workers import Workers
 from weighbridge.tensors.memory import new_bytes
 from weighbridge.tensors.nodes.base import Bytes, Node, walk
 from weighbridge.tensors.nodes.packed import PackedMember, make
 
-#: Bytes of a result that are made at a time.
+#: Bytes of a result that are computed at a time.
 SLAB: Final = MIB
-#: Results from here on are made by several threads: starting these takes about 0.1 ms.
+#: Results of at least this size use several threads, which take about 0.1 ms to start.
 THREADED: Final = 8 * MIB
 _WORKERS: Final = min(os.cpu_count() or 1, 8)
 
@@ -28,7 +28,7 @@ def filled(node: Node) -> Bytes:
 
 
 def fill(node: Node, out: Bytes) -> None:
-    """All rows of a tensor into `out`, U8 [nbytes] of any alignment."""
+    """Reads all rows of a tensor into `out`, U8 [nbytes] of any alignment."""
     rows, width = node.spec.rows, node.spec.row_bytes
     step = max(1, SLAB // max(width, 1))
     if step >= rows or any(below.stripes for below in walk(node)):
@@ -44,13 +44,13 @@ def fill(node: Node, out: Bytes) -> None:
         for lo in starts:
             slab(lo)
         return
-    with ThreadPoolExecutor(_WORKERS) as pool:
+    with Workers(_WORKERS, "fill") as pool:
         for _ in pool.map(slab, starts):
             pass
 
 
 def fill_all(nodes: Sequence[Node], outs: Sequence[Bytes]) -> None:
-    """Several tensors. The parts that one packer makes of one source are filled together: it is read once."""
+    """Reads several tensors. Parts that one packer computes from one source are filled together, so it is read once."""
     groups: dict[tuple[int, ...], list[tuple[Node, Bytes]]] = {}
     for i, (node, out) in enumerate(zip(nodes, outs, strict=True)):
         packed = isinstance(node, PackedMember) and not node.tall
@@ -61,13 +61,8 @@ def fill_all(nodes: Sequence[Node], outs: Sequence[Bytes]) -> None:
         if len(group) == 1 or len(parts) < len(group):
             fill(*group[0])
         else:
-            _fill_parts(parts, [out for _, out in group])
-
-
-def _fill_parts(parts: Sequence[PackedMember], outs: Sequence[Bytes]) -> None:
-    rows = parts[0].spec.rows
-    step = max(1, SLAB // max(parts[0].source.spec.row_bytes, 1))
-    for lo in range(0, rows, step):
-        hi = min(lo + step, rows)
-        widths = [p.spec.row_bytes for p in parts]
-        make(parts, lo, hi, [out[lo * w : hi * w] for out, w in zip(outs, widths, strict=True)])
+            rows = parts[0].spec.rows
+            step = max(1, SLAB // max(parts[0].source.spec.row_bytes, 1))
+            for lo in range(0, rows, step):
+                hi = min(lo + step, rows)
+                make(parts, lo, hi, [out[lo * node.spec.row_bytes : hi * node.spec.row_bytes] for node, out in group])

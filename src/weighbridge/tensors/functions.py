@@ -1,8 +1,8 @@
 """Elementwise functions used by layouts, each with its inverse. Pure, over F32 arrays.
 
 A state-space layer decays by A = -exp(A_log): Hugging Face stores A_log, ggml A. Both directions are computed in F64
-and rounded once. (torch's exp, with which the reference converter computes A, isn't the nearest F32 for about 1 of 100
-values, and which function it calls depends on the machine: it has no bits of its own to follow.)
+and rounded once. (The reference converter computes A with torch's exp. That isn't the nearest F32 for about 1 of 100
+values, and depends on the machine, so it can't be reproduced.)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _STEPS: Final = range(7, -30, -1)  # powers of two: above any logarithm of an F3
 
 
 def neg_exp(values: F32s) -> F32s:
-    """-exp(x). FloatingPointError where the result isn't a finite F32."""
+    """-exp(x). FloatingPointError if a result isn't a finite F32."""
     with np.errstate(over="raise", under="ignore"):
         return _neg_exp(values)
 
@@ -33,24 +33,23 @@ def _neg_exp(values: F32s) -> F32s:
 
 
 def log_neg(values: F32s) -> F32s:
-    """log(-a): among the numbers whose `neg_exp` is `a`, the one with the shortest binary fraction; the nearest
-    where there is none. BF16 numbers (at least 2^-16 in magnitude, or 0) and F16 numbers (at least 2^-13) thus
-    survive the round trip bit by bit; others come back as a neighbour with the same A. FloatingPointError where `a`
-    isn't negative or finite."""
+    """log(-a): among the numbers whose `neg_exp` is `a`, the one with the shortest binary fraction, or else the nearest
+    number. So BF16 numbers (at least 2^-16 in magnitude, or 0) and F16 numbers (at least 2^-13) survive the round trip
+    bit by bit; others become a neighbour with the same A. FloatingPointError if an `a` isn't negative or finite."""
     size = -values
     if not ((size > 0) & np.isfinite(size)).all():
         raise FloatingPointError("no number has this negative exponential")
     exact = size.astype(np.float64)
     low, high = (np.log((exact + np.nextafter(size, np.float32(end))) / 2) for end in (0, np.finfo(np.float32).max))
-    round_, found = np.zeros_like(exact), (low < 0) & (high > 0)
+    short, done = np.zeros_like(exact), (low < 0) & (high > 0)
     for step in (2.0**k for k in _STEPS):
         first = (np.floor(low / step) + 1) * step
-        fits = ~found & (first < high)
-        round_[fits] = first[fits]
-        found |= fits
-    chosen, nearest = round_.astype(np.float32), np.log(exact).astype(np.float32)
+        fits = ~done & (first < high)
+        short[fits] = first[fits]
+        done |= fits
+    chosen, nearest = short.astype(np.float32), np.log(exact).astype(np.float32)
     with np.errstate(over="ignore", under="ignore"):
-        return np.where(found & (_neg_exp(chosen) == values), chosen, nearest)
+        return np.where(done & (_neg_exp(chosen) == values), chosen, nearest)
 
 
 # name -> the function and the name of its inverse

@@ -1,5 +1,5 @@
-"""Loops over numbers: native kernels where the extension has them for a type, numpy otherwise. Both give the same
-bytes.
+"""Loops over numbers: native kernels if the extension has them for a type, numpy otherwise. Both return the same
+bytes. Arrays are flat unless a shape is given.
 
 A type is offered if it has a codec in `reference/registry.py`; the native table only makes it fast.
 """
@@ -21,15 +21,15 @@ from weighbridge.tensors.reference.floats import Array, Bytes, Floats
 
 
 class CastCounts(NamedTuple):
-    """Values that a narrowing lost. overflow: finite values that became Inf or NaN. underflow: non-zero values that
-    became zero. For a block type both count its f16 scales."""
+    """Losses of a narrowing. overflow: finite values that became Inf or NaN. underflow: non-zero values that became
+    zero. For a block type both count its F16 scales."""
 
     overflow: int
     underflow: int
 
 
 class RefusedBlock(RefusedError):
-    """Values at which llama.cpp's quantizer aborts; `block` is the index of the block within the given ones."""
+    """Values at which llama.cpp's quantizer aborts. `block`: the index of the first such block."""
 
     reason = "has values whose weighted squares f32 can't hold (llama.cpp's quantizer stops there)"
 
@@ -74,7 +74,7 @@ def casts(source: DType, target: DType) -> bool:
 
 
 def decode(dtype: DType, src: Bytes, out: Floats) -> None:
-    """Decodes stored bytes to f32."""
+    """Decodes stored bytes to F32."""
     _need(decodes(dtype), f"{dtype} can't be decoded by this version")
     _sizes(src, dtype.size, out, dtype.block * 4)
     if _is_native("decode", dtype.name):
@@ -84,22 +84,25 @@ def decode(dtype: DType, src: Bytes, out: Floats) -> None:
 
 
 def encode(dtype: DType, src: Floats, out: Bytes, importance: Floats | None = None) -> CastCounts:
-    """Encodes f32 to stored bytes, and counts what that lost. `importance`: one weight per column (llama.cpp's
-    quant_weights); `src` must then be whole rows of that length. IQ1_S, IQ2_XXS and IQ2_XS require it (UsageError);
-    types without a use for it, such as Q8_0, ignore it (`DType.importance`). RefusedBlock where llama.cpp would
-    abort."""
+    """Encodes F32 to stored bytes and counts losses. `importance`: F32 [columns], one weight per column (llama.cpp's
+    quant_weights); `src` must then be whole rows. IQ1_S, IQ2_XXS and IQ2_XS require it (UsageError); types without a
+    use for it, such as Q8_0, ignore it (`DType.importance`). RefusedBlock for values at which llama.cpp aborts."""
     _need(encodes(dtype), f"{dtype} can't be written by this version")
     _sizes(src, dtype.block * 4, out, dtype.size)
     if importance is not None:
-        _rows(dtype, src, importance)
+        if not importance.size or importance.size % dtype.block or src.size % importance.size:
+            raise UsageError(f"{src.size} elements of {dtype} aren't whole rows of {importance.size} weighted columns")
         if dtype.name in codecs.WEIGHTED:
-            return _encode_weighted(dtype, src, out, importance)
+            if _is_native("weighted", dtype.name):
+                return _counts(dtype, native.encode_weighted(dtype.name, src, importance, out))
+            rows = np.require(src, np.float32, "A").reshape(-1, importance.size)
+            out[:], lost = codecs.WEIGHTED[dtype.name](rows, np.require(importance, np.float32, "A"))
+            return _counts(dtype, lost)
     elif dtype.name not in codecs.ENCODE:
         raise UsageError(f"{dtype} can't be written without an importance matrix")
     if _is_native("encode", dtype.name):
         return _counts(dtype, native.encode(dtype.name, src, out))
-    data, lost = codecs.ENCODE[dtype.name](np.require(src, np.float32, "A"))
-    out[:] = data
+    out[:], lost = codecs.ENCODE[dtype.name](np.require(src, np.float32, "A"))
     return _counts(dtype, lost)
 
 
@@ -111,24 +114,14 @@ def _counts(dtype: DType, lost: tuple[int, ...]) -> CastCounts:
     return CastCounts(overflow, underflow)
 
 
-def _encode_weighted(dtype: DType, src: Floats, out: Bytes, importance: Floats) -> CastCounts:
-    if _is_native("weighted", dtype.name):
-        return _counts(dtype, native.encode_weighted(dtype.name, src, importance, out))
-    rows = np.require(src, np.float32, "A").reshape(-1, importance.size)
-    data, lost = codecs.WEIGHTED[dtype.name](rows, np.require(importance, np.float32, "A"))
-    out[:] = data
-    return _counts(dtype, lost)
-
-
 def cast(source: DType, target: DType, src: Bytes, out: Bytes) -> CastCounts:
-    """Casts float bytes to another float type, rounding each value once to nearest even, and counts what that lost.
-    Values beyond the range become Inf, or NaN if the type has no Inf (F8_E4M3, FNUZ, E8M0); nothing saturates."""
+    """Casts bytes of one float type to another, rounding each value once to nearest even, and counts losses. Values
+    beyond the range become Inf, or NaN if the type has no Inf (F8_E4M3, FNUZ, E8M0); nothing saturates."""
     _need(casts(source, target), f"no cast from {source} to {target}")
     _sizes(src, source.size, out, target.size)
     if _is_native("decode", source.name, target.name):
         return CastCounts(*native.cast(source.name, target.name, src, out))
-    data, lost = floats.cast(source.name, target.name, src)
-    out[:] = data
+    out[:], lost = floats.cast(source.name, target.name, src)
     return CastCounts(*lost)
 
 
@@ -138,23 +131,23 @@ def nonfinite(src: Floats) -> int:
 
 
 def widened(dtype: DType, src: Bytes) -> Floats:
-    """Floats of a plain type as a new f32 array."""
+    """Floats of a plain type as a new F32 array."""
     out = np.empty(_whole(src, dtype.size), np.float32)
     cast(dtype, F32, src, _bytes(out))
     return out
 
 
 def stats(dtype: DType, src: Bytes) -> ValueStats:
-    """NaN, Inf and extremes of plain floats, or of a block type's scales."""
+    """Counts NaN and Inf and finds the extremes of plain floats, or of a block type's scales."""
     _need(decodes(dtype), f"{dtype} can't be analysed by this version")
     _whole(src, dtype.size)
-    found = native.stats(dtype.name, src) if _is_native("decode", dtype.name) else codecs.stats(dtype.name, src)
-    return ValueStats(*found)
+    function = native.stats if _is_native("decode", dtype.name) else codecs.stats
+    return ValueStats(*function(dtype.name, src))
 
 
 def count_patterns(dtype: DType, src: Bytes, counters: NDArray[np.uint64]) -> None:
-    """Adds the values of stored bytes to 65,536 counters by bit pattern (`reference/patterns.py`); at most
-    `patterns.MOST` elements, into counters that are zero."""
+    """Counts the values of stored bytes by bit pattern (`reference/patterns.py`): at most `patterns.MOST` elements, in
+    `counters`, U64 [65,536] of zeros."""
     _need(decodes(dtype), f"{dtype} can't be decoded by this version")
     count = _whole(src, dtype.size) * dtype.block
     if count > patterns.MOST or counters.shape != (patterns.PATTERNS,):
@@ -168,8 +161,8 @@ def count_patterns(dtype: DType, src: Bytes, counters: NDArray[np.uint64]) -> No
 def affine_decode(
     bits: int, group: int, scale_dtype: DType, codes: Bytes, scales: Bytes, offsets: Bytes, zeros: bool, out: Floats
 ) -> None:
-    """Decodes a little-endian bit stream of codes to f32, in whole groups: code * scale + bias, or with `zeros`
-    (code - zero) * scale with U8 zero points. Computed in f32. A group has a multiple of 32 codes; with 8 bits any
+    """Decodes a little-endian bit stream of codes to F32, in whole groups: code * scale + bias, or with `zeros`
+    (code - zero) * scale with U8 zero points. Computed in F32. A group has a multiple of 32 codes; with 8 bits any
     number."""
     _need(
         1 <= bits <= 8 and (bits == 8 or not group % 32) and group > 0,
@@ -177,20 +170,20 @@ def affine_decode(
     )
     _need(casts(scale_dtype, scale_dtype), f"scales can't be {scale_dtype}")
     groups = _whole(scales, scale_dtype.size)
-    found = (codes.nbytes, offsets.nbytes, out.nbytes)
-    if found != (groups * group * bits // 8, groups if zeros else scales.nbytes, groups * group * 4):
-        raise UsageError(f"parts of {found} bytes don't fit {groups} groups of {group} elements of {bits} bits")
+    sizes = (codes.nbytes, offsets.nbytes, out.nbytes)
+    if sizes != (groups * group * bits // 8, groups if zeros else scales.nbytes, groups * group * 4):
+        raise UsageError(f"parts of {sizes} bytes don't fit {groups} groups of {group} elements of {bits} bits")
     if _is_native("decode", scale_dtype.name):
         native.affine_decode(bits, group, scale_dtype.name, codes, scales, offsets, zeros, out)
     else:
-        part = affine.affine_decode(bits, group, scale_dtype.name, codes, scales, offsets, zeros)
-        _bytes(out)[:] = part.view(np.uint8)
+        values = affine.affine_decode(bits, group, scale_dtype.name, codes, scales, offsets, zeros)
+        _bytes(out)[:] = values.view(np.uint8)
 
 
 def ordered_decode(codes: Bytes, scales: Floats, zeros: Bytes, index: NDArray[np.int32], out: Floats) -> None:
-    """(code - zero) * scale with columns in any order: column i belongs to group index[i]. Codes [rows, columns] are
-    one byte each (rows may be padded); scales and zero points [rows, groups]. UsageError if the index names an
-    unknown group, or if the parts don't match."""
+    """(code - zero) * scale with columns in any order: column i belongs to group index[i]. Codes are U8 [rows, columns]
+    (rows may be padded), scales F32 and zero points U8 [rows, groups]. UsageError for an unknown group in the index, or
+    parts that don't match."""
     rows = out.size // max(index.size, 1)
     groups = scales.size // max(rows, 1)
     fits = rows * index.size == out.size and scales.size == zeros.size == rows * groups > 0
@@ -205,8 +198,8 @@ def ordered_decode(codes: Bytes, scales: Floats, zeros: Bytes, index: NDArray[np
 
 
 def table_decode(table: Floats, group: int, codes: Bytes, scales: Floats, out: Floats, *, high_first: bool) -> None:
-    """table[code] * scale for four-bit codes, two per byte, with one f32 scale per `group` of them (a multiple of
-    16). `high_first`: the high nibble comes first."""
+    """table[code] * scale for 4-bit codes, two per byte, with one F32 scale per `group` of codes (a multiple of 16).
+    `table`: F32 [16]. `high_first`: the first code is the high nibble."""
     _need(group > 0 and group % 16 == 0 and table.size == 16, f"no groups of {group} codes in a table of {table.size}")
     if (codes.nbytes, out.size) != (scales.size * group // 2, scales.size * group):
         raise UsageError(f"{codes.nbytes} bytes of codes don't fit {scales.size} groups of {group}")
@@ -219,8 +212,8 @@ def table_decode(table: Floats, group: int, codes: Bytes, scales: Floats, out: F
 def affine_encode(
     bits: int, group: int, scale_dtype: DType, src: Floats, codes_too: bool = True
 ) -> tuple[Bytes, Bytes, Bytes]:
-    """Encodes f32 to (codes, scales, biases), byte for byte as MLX's CPU kernel (0.32) does; without `codes_too` the
-    codes are empty, which is much faster."""
+    """Encodes F32 to (codes, scales, biases) with the bytes of MLX's CPU kernel (0.32). Without `codes_too` the codes
+    are empty, which is much faster."""
     _need(
         bits in affine.AFFINE_BITS and group in affine.AFFINE_GROUPS,
         f"unsupported: {bits}-bit codes in groups of {group}",
@@ -235,7 +228,7 @@ def affine_encode(
 
 
 def scaled_decode(dtype: DType, src: Bytes, scales: Floats, columns: int, width: int, out: Floats) -> None:
-    """Stored floats as f32, times one f32 scale per `width` columns of a row; the last run of a row may be shorter."""
+    """Stored floats as F32, times one F32 scale per `width` columns of a row; the last run of a row may be shorter."""
     _need(casts(dtype, dtype), f"{dtype} isn't a plain float type")
     _tiles(out, scales, columns, width)
     _sizes(src, dtype.size, out, 4)
@@ -246,7 +239,7 @@ def scaled_decode(dtype: DType, src: Bytes, scales: Floats, columns: int, width:
 
 
 def extremes(src: Floats, columns: int, width: int) -> tuple[Floats, Floats]:
-    """The smallest and the largest of each `width` f32 of a row; NaN if one of them is NaN."""
+    """The smallest and the largest of each `width` F32 values of a row; NaN if one of them is NaN."""
     count = _whole(src, columns * 4) * -(-columns // width)
     if not native:
         return rounding.extremes(src, columns, width)
@@ -267,13 +260,13 @@ def round_codes(
     bits: int = 8,
     multiplied: bool = False,
 ) -> Bytes:
-    """Encodes rows of `columns` f32 to codes by a rule of `rounding.RULES`, with one f32 scale (and zero point) per
-    `width` columns: x / scale, or x * scale if `multiplied`, each step rounded to `dtype`. `bits`: for integer
+    """Encodes rows of `columns` F32 values to codes by a rule of `rounding.RULES`, with one F32 scale (and zero point)
+    per `width` columns: x / scale, or x * scale if `multiplied`, each step rounded to `dtype`. `bits`: for integer
     rules. Codes of fewer than 8 bits form a stream, and `width` must then be a multiple of 16."""
-    how = rounding.RULES[rule]
-    _need(dtype.name in (("F32",) if multiplied else how.steps) and (how.multiplied or not multiplied),
+    rounded = rounding.RULES[rule]
+    _need(dtype.name in (("F32",) if multiplied else rounded.steps) and (rounded.multiplied or not multiplied),
           f"unknown rule {rule} in steps of {dtype}")  # fmt: skip
-    _need(1 <= bits <= 8 and (how.bits == 8 or not (width % 16 or columns % width)), "codes don't fill their bytes")
+    _need(1 <= bits <= 8 and (rounded.bits == 8 or not (width % 16 or columns % width)), "codes don't fill their bytes")
     _tiles(src, scales, columns, width)
     if zeros is not None and zeros.size != scales.size:
         raise UsageError(f"{zeros.size} zero points don't fit {scales.size} scales")
@@ -281,7 +274,7 @@ def round_codes(
         return rounding.round_codes(
             rule, src, scales, zeros, columns, width, dtype.name, bits, multiplied
         )  # fmt: skip
-    out = np.empty(src.size * how.bits // 8, np.uint8)
+    out = np.empty(src.size * rounded.bits // 8, np.uint8)
     offsets = np.empty(0, np.float32) if zeros is None else np.ascontiguousarray(zeros)
     native.round_codes(
         rule, dtype.name, multiplied, bits, columns, width, src, np.ascontiguousarray(scales), offsets, out
@@ -291,9 +284,9 @@ def round_codes(
 
 def _tiles(values: Floats, scales: Floats, columns: int, width: int) -> None:
     """Checks that each `width` columns of each row have a scale."""
-    wanted = _whole(values, columns * 4) * -(-columns // width)
-    if scales.size != wanted:
-        raise UsageError(f"{scales.size} scales don't fit {wanted} runs of {width} of rows of {columns}")
+    runs = _whole(values, columns * 4) * -(-columns // width)
+    if scales.size != runs:
+        raise UsageError(f"{scales.size} scales don't fit {runs} runs of {width} of rows of {columns}")
 
 
 def unpack_codes(bits: int, src: Bytes) -> Bytes:
@@ -317,12 +310,12 @@ def pack_codes(bits: int, codes: Bytes) -> Bytes:
 
 
 def split_blocks(dtype: DType, src: Bytes, codes: Bytes, scales: Bytes, biases: Bytes) -> None:
-    """Splits blocks into the parts that MLX stores (`regroup.FORMS`), as far as they aren't empty. The values stay
-    the same: code * scale + bias, or code * scale for FP4. Parameters out of their type's range become Inf."""
+    """Splits blocks into the parts that MLX stores (`regroup.FORMS`); empty arrays are skipped. The values stay the
+    same: code * scale + bias, or code * scale for FP4. Parameters beyond their type's range become Inf."""
     form, blocks = _form(dtype), _whole(src, dtype.size)
     parameters = blocks * (form.elements // form.group) * BY_NAME[form.parameter].size
-    wanted = (blocks * form.elements // 8 * form.bits, parameters, parameters)
-    for part, size in zip((codes, scales, biases), wanted, strict=True):
+    sizes = (blocks * form.elements // 8 * form.bits, parameters, parameters)
+    for part, size in zip((codes, scales, biases), sizes, strict=True):
         if part.nbytes not in (0, size):
             raise UsageError(f"{part.nbytes} bytes are not the {size} that {blocks} blocks of {dtype} become")
     if not blocks:
@@ -336,17 +329,19 @@ def split_blocks(dtype: DType, src: Bytes, codes: Bytes, scales: Bytes, biases: 
 
 
 def join_blocks(dtype: DType, bits: int, group: int, codes: Bytes, scales: Bytes, offsets: Bytes, out: Bytes) -> None:
-    """Joins a little-endian bit stream of codes and the parameters of their groups to blocks. `scales`: f16, for FP4
-    as stored. `offsets`: f16 minima for types with a minimum; U8 zero points for others; empty for FP4."""
+    """Joins a little-endian bit stream of codes and the parameters of their groups to blocks. `scales`: F16; in the
+    stored type for FP4. `offsets`: F16 minima for types with a minimum, else U8 zero points; empty for FP4."""
     form, blocks = _form(dtype), _whole(out, dtype.size)
-    simple, own = form.parameter == "F16", (form.bits, form.group)
-    fits = 1 <= bits <= 8 and group > 0 and group % form.group == 0 if simple else (bits, group) == own
+    simple = form.parameter == "F16"
+    fits = (
+        1 <= bits <= 8 and group > 0 and group % form.group == 0 if simple else (bits, group) == (form.bits, form.group)
+    )
     _need(form.stored is not None and fits, f"no {dtype} of {bits}-bit codes in groups of {group}")
-    groups, each = blocks * form.elements // group, 0 if not simple else 2 if form.minimum else 1
-    sizes = (groups * group * bits // 8, groups * BY_NAME[form.parameter].size, groups * each)
-    found = (codes.nbytes, scales.nbytes, offsets.nbytes)
-    if found != sizes or groups * group != blocks * form.elements:
-        raise UsageError(f"parts of {found} bytes don't fit {blocks} blocks of {dtype}: {sizes}")
+    groups, offset_size = blocks * form.elements // group, 0 if not simple else 2 if form.minimum else 1
+    sizes = (groups * group * bits // 8, groups * BY_NAME[form.parameter].size, groups * offset_size)
+    actual = (codes.nbytes, scales.nbytes, offsets.nbytes)
+    if actual != sizes or groups * group != blocks * form.elements:
+        raise UsageError(f"parts of {actual} bytes don't fit {blocks} blocks of {dtype}: {sizes}")
     if native:
         native.join(dtype.name, bits, group, codes, scales, offsets, out)
     else:
@@ -369,12 +364,12 @@ def byteswap(dtype: DType, data: Bytes) -> None:
     elif native:
         native.byteswap(dtype.word, data, data)
     else:
-        words = data.reshape(-1, dtype.word)
-        words[:] = words[:, ::-1].copy()
+        scalars = data.reshape(-1, dtype.word)
+        scalars[:] = scalars[:, ::-1].copy()
 
 
 def gather_rows(src: Bytes, index: NDArray[np.integer], row_bytes: int, out: Bytes) -> None:
-    """The rows of `row_bytes` bytes of `src` in the order of `index`. UsageError for a row out of range."""
+    """Copies the rows of `row_bytes` bytes of `src` to `out` in the order of `index`. UsageError for unknown rows."""
     rows, order = _whole(src, row_bytes), np.ascontiguousarray(index, np.int64)
     if out.nbytes != order.size * row_bytes:
         raise UsageError(f"{order.size} rows of {row_bytes} bytes don't fit {out.nbytes} bytes")
@@ -396,12 +391,6 @@ def _whole(data: Array, unit: int) -> int:
     if data.nbytes % unit:
         raise UsageError(f"{data.nbytes} bytes aren't a multiple of {unit}")
     return data.nbytes // unit
-
-
-def _rows(dtype: DType, src: Floats, importance: Floats) -> None:
-    """Checks that rows are as long as there are weights, and whole blocks."""
-    if not importance.size or importance.size % dtype.block or src.size % importance.size:
-        raise UsageError(f"{src.size} elements of {dtype} aren't whole rows of {importance.size} weighted columns")
 
 
 def _sizes(src: Array, unit: int, out: Array, out_unit: int) -> None:

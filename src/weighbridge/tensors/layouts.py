@@ -1,24 +1,25 @@
 """Named layout changes: how a tensor's rows are arranged in one dialect and in another.
 
-A layout is two-way (`undo(apply(t))` is `t`), says whether it is `exact`, and is named by architecture tables as
-`name(arguments)`, the arguments being sizes of the model (`rope(H)`). A row move never looks inside a row, so it serves
-plain and block-quantized tensors alike. The arithmetic is in pure functions that give an order of rows.
+A layout is two-way (`undo(apply(t))` is `t`) and declares whether it is `exact`. Family tables call it as
+`name(arguments)`, the arguments being sizes of the model (`rope(H)`); `layout_table.py` has a row for each name. A row
+move never looks inside a row, so it serves plain and block-quantized tensors alike. Its arithmetic is a pure function
+that returns an order of rows: `order_of(rows, *arguments)` is I64 [rows], and row i is row `order[i]` of the source.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError
+from weighbridge.tensors.layout_table import LAYOUTS
 from weighbridge.tensors.nodes import (
     LogicalTensor,
     QuantizedTensor,
@@ -40,6 +41,9 @@ from weighbridge.tensors.nodes import (
     zeros,
 )
 
+#: (rows, *arguments) -> I64 [rows]
+OrderOf = Callable[..., NDArray[np.int64]]
+
 
 class TensorLayout(Protocol):
     """A two-way layout change. `exact`: `undo(apply(t))` restores every bit; if not, the plan lists it as a loss."""
@@ -52,30 +56,29 @@ class TensorLayout(Protocol):
     def undo(self, node: T) -> T: ...
 
 
-@lru_cache(maxsize=64)
 def rope_order(rows: int, heads: int) -> NDArray[np.int64]:
-    """The order of ggml's rows: row i of the interleaved tensor is row `order[i]` of the one with halves.
+    """The order that turns the rotary halves of each head (Hugging Face) into adjacent pairs (ggml).
 
     Hugging Face rotates the pairs (j, j + d/2) of a head of d rows, ggml's NORM rope the pairs (2j, 2j + 1).
     llama.cpp `LlamaModel.permute`: reshape(heads, 2, d/2, ...), swap axes 1 and 2.
     """
     if heads <= 0 or rows % (2 * heads):
         raise FormatError("rotary heads don't divide the rows", expected=f"a multiple of {2 * heads}", found=rows)
-    order = np.arange(rows, dtype=np.int64).reshape(heads, 2, rows // heads // 2).swapaxes(1, 2).ravel()
+    return np.arange(rows, dtype=np.int64).reshape(heads, 2, rows // heads // 2).swapaxes(1, 2).ravel()
+
+
+@lru_cache(maxsize=64)
+def ordered(order_of: OrderOf, rows: int, *arguments: int) -> RowOrder:
+    """The order `order_of(rows, *arguments)`, checked once for all tensors that have it."""
+    order = order_of(rows, *arguments)
     order.setflags(write=False)
-    return order
+    return RowOrder(order)
 
 
 @lru_cache(maxsize=64)
-def ordered(order_of: Callable[..., NDArray[np.int64]], *arguments: int) -> RowOrder:
-    """The order `order_of(*arguments)`, checked once for all tensors that have it."""
-    return RowOrder(order_of(*arguments))
-
-
-@lru_cache(maxsize=64)
-def inverse(order_of: Callable[..., NDArray[np.int64]], *arguments: int) -> RowOrder:
-    """The inverse of the order `order_of(*arguments)`."""
-    order = order_of(*arguments)
+def inverse(order_of: OrderOf, rows: int, *arguments: int) -> RowOrder:
+    """The inverse of the order `order_of(rows, *arguments)`."""
+    order = order_of(rows, *arguments)
     back = np.empty_like(order)
     back[order] = np.arange(order.size, dtype=np.int64)
     back.setflags(write=False)
@@ -83,74 +86,120 @@ def inverse(order_of: Callable[..., NDArray[np.int64]], *arguments: int) -> RowO
 
 
 @dataclass(frozen=True, slots=True)
-class Rope:
-    """Rotary halves of each head (Hugging Face) <-> adjacent pairs (ggml)."""
+class RowMove:
+    """Rows in the order `order_of(rows, *arguments)`."""
 
-    heads: int
+    order_of: OrderOf
+    arguments: tuple[int, ...]
     exact: bool = True
 
     def apply(self, node: T) -> T:
-        return gather(node, ordered(rope_order, node.spec.rows, self.heads))
+        return gather(node, ordered(self.order_of, node.spec.rows, *self.arguments))
 
     def undo(self, node: T) -> T:
-        return gather(node, inverse(rope_order, node.spec.rows, self.heads))
+        return gather(node, inverse(self.order_of, node.spec.rows, *self.arguments))
 
 
-@lru_cache(maxsize=64)
 def halves_order(rows: int, heads: int, rotated: int) -> NDArray[np.int64]:
-    """The row order that turns the adjacent pairs (2j, 2j + 1) in the first `rotated` rows of each head into halves
-    (j, j + rotated/2): GPT-J's rotation as GPT-NeoX's, which ggml calls NEOX."""
+    """The order that turns the adjacent pairs (2j, 2j + 1) in the first `rotated` rows of each head (Hugging Face's
+    GPT-J) into halves (j, j + rotated/2): the rotation of GPT-NeoX, which ggml calls NEOX."""
     if heads <= 0 or rows % heads or rotated % 2 or not 0 < rotated <= rows // heads:
         raise FormatError(
             "the rotated rows aren't pairs within a head", expected=f"an even part of {rows}", found=rotated
         )
     table = np.arange(rows, dtype=np.int64).reshape(heads, rows // heads)
-    order = np.concatenate([table[:, :rotated:2], table[:, 1:rotated:2], table[:, rotated:]], axis=1).ravel()
-    order.setflags(write=False)
-    return order
+    return np.concatenate([table[:, :rotated:2], table[:, 1:rotated:2], table[:, rotated:]], axis=1).ravel()
 
 
-@dataclass(frozen=True, slots=True)
-class NeoxPairs:
-    """Adjacent pairs in the rotated part of each head (Hugging Face's GPT-J) <-> halves (ggml's NEOX)."""
-
-    heads: int
-    rotated: int
-    exact: bool = True
-
-    def apply(self, node: T) -> T:
-        return gather(node, ordered(halves_order, node.spec.rows, self.heads, self.rotated))
-
-    def undo(self, node: T) -> T:
-        return gather(node, inverse(halves_order, node.spec.rows, self.heads, self.rotated))
-
-
-@lru_cache(maxsize=64)
 def parted_order(rows: int, heads: int, groups: int) -> NDArray[np.int64]:
-    """The row order that gathers all queries, then all keys, then all values, from groups that each store their
-    queries, key and value together (GPT-NeoX, BLOOM: one group per head; Falcon: several heads per group)."""
+    """The order that gathers all queries, then all keys, then all values (ggml), from groups that each store their
+    queries, key and value together (Hugging Face's GPT-NeoX and BLOOM: one group per head; Falcon: several heads per
+    group)."""
     if groups <= 0 or heads <= 0 or heads % groups or rows % (heads + 2 * groups):
         raise FormatError("heads don't divide the rows", expected=f"a multiple of {heads + 2 * groups}", found=rows)
-    each, width = heads // groups, rows // (heads + 2 * groups)
-    table = np.arange(rows, dtype=np.int64).reshape(groups, each + 2, width)
-    order = np.concatenate([table[:, :each].ravel(), table[:, each].ravel(), table[:, each + 1].ravel()])
-    order.setflags(write=False)
-    return order
+    queries, width = heads // groups, rows // (heads + 2 * groups)
+    table = np.arange(rows, dtype=np.int64).reshape(groups, queries + 2, width)
+    return np.concatenate([table[:, :queries].ravel(), table[:, queries].ravel(), table[:, queries + 1].ravel()])
+
+
+def interleaved_order(rows: int, groups: int, *heights: int) -> NDArray[np.int64]:
+    """The order that interleaves stacked parts of these heights: each group gets its share of every part (Qwen3-Next:
+    each key head has its query, key, values and gates)."""
+    if groups <= 0 or any(h % groups for h in heights):
+        raise FormatError("groups don't divide the rows", expected=f"multiples of {groups}", found=heights)
+    starts = np.concatenate([[0], np.cumsum(heights)[:-1]])
+    parts = [start + np.arange(h, dtype=np.int64).reshape(groups, -1) for start, h in zip(starts, heights, strict=True)]
+    return np.concatenate(parts, axis=1).ravel()
+
+
+def interleave(groups: int, heights: tuple[int, ...]) -> RowMove:
+    """Stacked parts of these heights <-> group by group."""
+    return RowMove(interleaved_order, (groups, *heights))
+
+
+def _separated_order(rows: int, count: int, groups: int, *heights: int) -> NDArray[np.int64]:
+    """The order that separates the parts of `count` interleaved tensors that follow each other: the first part of
+    each tensor, then the second of each."""
+    within = inverse(interleaved_order, rows // count, groups, *heights).rows
+    starts = len(within) * np.arange(count, dtype=np.int64)[:, None]
+    return np.concatenate([(starts + part).ravel() for part in np.split(within, np.cumsum(heights)[:-1])])
+
+
+def separate_stack(node: T, count: int, groups: int, heights: tuple[int, ...]) -> T:
+    """The rows of `count` interleaved tensors that follow each other: the first part of each, then the second."""
+    return gather(node, ordered(_separated_order, node.spec.rows, count, groups, *heights))
+
+
+def tiled_order(rows: int, groups: int, heads: int) -> NDArray[np.int64]:
+    """The order in which the heads of all groups take turns: the first of each group, then the second of each.
+    Value heads, grouped by key head (Hugging Face) <-> one of each key head, then the next of each (ggml, which repeats
+    key heads as a whole: Qwen 3.5).
+
+    llama.cpp b11549, conversion/qwen.py `_reorder_v_heads`: reshape(groups, heads/groups, width), swap axes 0 and 1.
+    """
+    if heads <= 0 or rows % heads:
+        raise FormatError("heads don't divide the rows", expected=f"a multiple of {heads}", found=rows)
+    return _take_turns(1, groups, heads, rows // heads)
+
+
+def _tiled_heads_order(rows: int, groups: int, heads: int) -> NDArray[np.int64]:
+    """As `tiled_order`, for `rows / heads` stacked parts with one row per head."""
+    return _take_turns(rows // heads, groups, heads, 1)
+
+
+def _take_turns(times: int, groups: int, heads: int, width: int) -> NDArray[np.int64]:
+    if groups <= 0 or heads % groups:
+        raise FormatError("groups don't divide the heads", expected=f"a multiple of {groups}", found=heads)
+    order = np.arange(times * heads * width, dtype=np.int64)
+    return order.reshape(times, groups, heads // groups, width).swapaxes(1, 2).ravel()
 
 
 @dataclass(frozen=True, slots=True)
-class SplitQkv:
-    """Queries, key and value group by group (Hugging Face) <-> all queries, all keys, all values (ggml)."""
+class TiledColumns:
+    """As `tiled_order`, for the columns of a matrix whose inputs are the heads. Each row is split into its heads; a
+    quantized matrix with blocks across heads is decoded first."""
 
-    heads: int
     groups: int
+    heads: int
     exact: bool = True
 
     def apply(self, node: T) -> T:
-        return gather(node, ordered(parted_order, node.spec.rows, self.heads, self.groups))
+        return self._move(node, ordered)
 
     def undo(self, node: T) -> T:
-        return gather(node, inverse(parted_order, node.spec.rows, self.heads, self.groups))
+        return self._move(node, inverse)
+
+    def _move(self, node: T, order: Callable[..., RowOrder]) -> T:
+        *lead, columns = node.spec.shape
+        if self.heads <= 0 or columns % self.heads:
+            raise FormatError("heads don't divide the columns", expected=f"a multiple of {self.heads}", found=columns)
+        if self.groups in (1, self.heads):
+            return node
+        rows, width = math.prod(lead) * self.heads, columns // self.heads
+        if _cuts_blocks(node, width):
+            node = decode(node, "its columns are moved")
+        heads = gather(reshape(node, (rows, width)), order(_tiled_heads_order, rows, self.groups, self.heads))
+        return reshape(heads, (*lead, columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +217,9 @@ class Transposed:
 
 @dataclass(frozen=True, slots=True)
 class Shifted:
-    """A number added to each element: a norm that multiplies by 1 + w (Gemma) or 1/5 + w (PLaMo 2) <-> by w (ggml). It
-    is rounded to F32, and so is the sum, as torch does; in a round trip an element keeps the bits that the sum has.
-    That is exact of 1 and weights from BF16, else within half a step of the larger of sum and element."""
+    """A number added to each element: a norm that multiplies by 1 + w (Gemma) or 1/5 + w (PLaMo 2) <-> by w (ggml).
+    The number and the sum are rounded to F32, as in torch; in a round trip an element keeps the bits that the sum has.
+    That is exact for 1 and weights that were BF16, else within half a step of the larger of sum and element."""
 
     by: float
     exact: bool = False
@@ -231,9 +280,9 @@ class UnitRows:
 
 @dataclass(frozen=True, slots=True)
 class Multiplied:
-    """Two vectors, one behind the other (Hugging Face: a norm, and a matrix of one row) <-> their product, with which
-    alone the model computes (ggml). Which factor had which share is lost: `undo` gives ones and the product, which
-    multiply to the same bits again."""
+    """Two vectors, one after the other (Hugging Face: a norm, and a matrix of one row) <-> their product, which is all
+    that the model needs (ggml). The factors are lost: `undo` returns ones and the product, which multiply to the same
+    bits."""
 
     exact: bool = False
 
@@ -252,27 +301,23 @@ def times(*factors: float) -> Times:
 
 @dataclass(frozen=True, slots=True)
 class Halved:
-    """A matrix (Hugging Face) <-> halved once more in every so many layers, as llama.cpp halves what flows between them
-    (RWKV 6). Exact, but for the smallest numbers."""
+    """A matrix (Hugging Face) <-> halved once more after each `every` layers, as llama.cpp halves the activations
+    between them (RWKV 6). Exact except for the smallest numbers."""
 
     layer: int
     every: int
     exact: bool = False
 
     def apply(self, node: T) -> T:
-        return scaled(node, self._by, over=True)
+        return scaled(node, 2.0 ** (self.layer // self.every), over=True)
 
     def undo(self, node: T) -> T:
-        return scaled(node, self._by)
-
-    @property
-    def _by(self) -> float:
-        return 2.0 ** (self.layer // self.every)
+        return scaled(node, 2.0 ** (self.layer // self.every))
 
 
 @dataclass(frozen=True, slots=True)
 class Padded:
-    """Rows for the first `rows` tokens (Hugging Face) <-> padded with zeros to the number of all tokens (ggml)."""
+    """Rows of the first `rows` tokens (Hugging Face) <-> padded with zeros to the rows of `all` tokens (ggml)."""
 
     rows: int
     all: int
@@ -291,136 +336,13 @@ class Padded:
         return slice_rows(node, 0, (self.rows, *node.spec.shape[1:]))
 
 
-@lru_cache(maxsize=64)
-def interleaved_order(groups: int, *heights: int) -> NDArray[np.int64]:
-    """The row order that interleaves stacked parts of these heights: each group gets its share of every part."""
-    if groups <= 0 or any(h % groups for h in heights):
-        raise FormatError("groups don't divide the rows", expected=f"multiples of {groups}", found=heights)
-    starts = np.concatenate([[0], np.cumsum(heights)[:-1]])
-    parts = [start + np.arange(h, dtype=np.int64).reshape(groups, -1) for start, h in zip(starts, heights, strict=True)]
-    order = np.concatenate(parts, axis=1).ravel()
-    order.setflags(write=False)
-    return order
-
-
-def unstacked_order(count: int, groups: int, *heights: int) -> NDArray[np.int64]:
-    """The row order that takes `count` interleaved tensors apart: the first part of each, then the second of each."""
-    inside = inverse(interleaved_order, groups, *heights).rows
-    starts = len(inside) * np.arange(count, dtype=np.int64)[:, None]
-    parts = np.split(inside, np.cumsum(heights)[:-1])
-    return np.concatenate([(starts + part).ravel() for part in parts])
-
-
-@dataclass(frozen=True, slots=True)
-class InterleaveGroups:
-    """Stacked parts <-> group by group (Qwen3-Next: each key head has its query, key, values and gates)."""
-
-    groups: int
-    heights: tuple[int, ...]
-    exact: bool = True
-
-    def apply(self, node: T) -> T:
-        return gather(node, ordered(interleaved_order, self.groups, *self.heights))
-
-    def undo(self, node: T) -> T:
-        return gather(node, inverse(interleaved_order, self.groups, *self.heights))
-
-    def undo_stack(self, node: T, count: int) -> T:
-        """The rows of `count` such tensors that follow each other: the first part of each, then the second of each."""
-        return gather(node, ordered(unstacked_order, count, self.groups, *self.heights))
-
-
-@lru_cache(maxsize=64)
-def tiled_order(groups: int, heads: int, width: int, times: int = 1) -> NDArray[np.int64]:
-    """The row order in which the heads (`width` rows each) of all groups take turns: the first of each group, then the
-    second of each. `times`: repeat for that many stacked parts.
-
-    llama.cpp b11549, conversion/qwen.py `_reorder_v_heads`: reshape(groups, heads/groups, width), swap axes 0 and 1.
-    """
-    if groups <= 0 or heads <= 0 or heads % groups:
-        raise FormatError("groups don't divide the heads", expected=f"a multiple of {groups}", found=heads)
-    order = np.arange(times * heads * width, dtype=np.int64)
-    order = order.reshape(times, groups, heads // groups, width).swapaxes(1, 2).ravel()
-    order.setflags(write=False)
-    return order
-
-
-@dataclass(frozen=True, slots=True)
-class Tiled:
-    """Rows of value heads, grouped by key head (Hugging Face) <-> one of each key head, then the next of each (ggml,
-    which repeats key heads as a whole: Qwen 3.5)."""
-
-    groups: int
-    heads: int
-    exact: bool = True
-
-    def apply(self, node: T) -> T:
-        return gather(node, self._order(self.groups, node))
-
-    def undo(self, node: T) -> T:
-        return gather(node, self._order(self.heads // self.groups if self.groups else 0, node))
-
-    def _order(self, groups: int, node: LogicalTensor) -> RowOrder:
-        """The inverse of tiling is tiling with as many groups as a group has heads."""
-        if self.heads <= 0 or node.spec.rows % self.heads:
-            raise FormatError(
-                "heads don't divide the rows", expected=f"a multiple of {self.heads}", found=node.spec.rows
-            )
-        return ordered(tiled_order, groups, self.heads, node.spec.rows // self.heads)
-
-
-@dataclass(frozen=True, slots=True)
-class TiledColumns:
-    """As `tiled_heads`, for the columns of a matrix, whose inputs are the heads. Each row is split into its heads; a
-    quantized matrix with blocks across heads is decoded first."""
-
-    groups: int
-    heads: int
-    exact: bool = True
-
-    def apply(self, node: T) -> T:
-        return self._moved(self.groups, node)
-
-    def undo(self, node: T) -> T:
-        return self._moved(self.heads // self.groups if self.groups else 0, node)
-
-    def _moved(self, groups: int, node: T) -> T:
-        *lead, columns = node.spec.shape
-        if self.heads <= 0 or columns % self.heads:
-            raise FormatError("heads don't divide the columns", expected=f"a multiple of {self.heads}", found=columns)
-        if groups == 1 or groups == self.heads:
-            return node
-        times, width = math.prod(lead), columns // self.heads
-        if _cuts_blocks(node, width):
-            node = decode(node, "its columns are moved")
-        heads = gather(reshape(node, (times * self.heads, width)), ordered(tiled_order, groups, self.heads, 1, times))
-        return reshape(heads, (*lead, columns))
-
-
 def _cuts_blocks(node: LogicalTensor, width: int) -> bool:
     return isinstance(node, QuantizedTensor) or width % node.spec.dtype.block != 0
 
 
-# name -> its constructor, which takes the sizes (or numbers, or the config's at these keys) named in brackets
-LAYOUTS: Final[Mapping[str, Callable[..., TensorLayout]]] = MappingProxyType(
-    {
-        "rope": Rope,
-        "halves": NeoxPairs,
-        "parted": SplitQkv,
-        "transpose": Transposed,
-        "shift": Shifted,
-        "neg_exp": NegExp,
-        "tiled": Tiled,
-        "tiled_columns": TiledColumns,
-        "times": times,
-        "padded": Padded,
-        "halved": Halved,
-        "unit": UnitRows,
-        "multiplied": Multiplied,
-    }
-)
-
-
 def layout(name: str, *arguments: float) -> TensorLayout:
     """The layout that a table calls `name(arguments)`."""
-    return LAYOUTS[name](*arguments)
+    row = LAYOUTS[name]
+    implementation: Callable[..., Any] = globals()[row.order or row.change]
+    made: TensorLayout = RowMove(implementation, arguments) if row.order else implementation(*arguments)  # type: ignore[arg-type]
+    return made

@@ -1,7 +1,7 @@
-"""Which bytes of files tensors are made of, announced before they are read.
+"""Announces the bytes of files that tensors consist of before they are read.
 
-The system then has them under way when a page of a mapping is touched, and fetches nothing beside them: a fault in a
-page that isn't there reads a window around it, which for one rank's slice is mostly other ranks' bytes.
+The system then reads exactly these bytes ahead. Without it, a page fault in a mapping reads a window around the page,
+which for one rank's slice is mostly other ranks' bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from weighbridge.io.page_cache import available_memory, populate
 from weighbridge.io.source import Fetch, FileSource, Source
 from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor, RowRange, Stored
 
-#: Less isn't announced where it needn't be exact: it is one window of the system's own read-ahead.
+#: Fewer bytes aren't announced by `prefetch_behind`: they are one window of the system's read-ahead.
 _WORTH: Final = 8 * MIB
 
 
@@ -29,7 +29,7 @@ class SourceRange(NamedTuple):
 
 
 def source_ranges(node: Node, lo: int, hi: int) -> Iterator[SourceRange]:
-    """The bytes of sources that rows lo..hi come from."""
+    """The bytes of sources that rows lo..hi depend on."""
     todo = [RowRange(node, lo, hi)]
     while todo:
         node, lo, hi = todo.pop()
@@ -40,50 +40,46 @@ def source_ranges(node: Node, lo: int, hi: int) -> Iterator[SourceRange]:
             todo += node.needs(lo, hi)
 
 
-def by_source(found: Iterable[SourceRange]) -> Iterator[tuple[Source, list[tuple[int, int]]]]:
+def by_source(parts: Iterable[SourceRange]) -> Iterator[tuple[Source, list[tuple[int, int]]]]:
     """Each source with its (offset, length) ranges."""
     ranges: dict[int, tuple[Source, list[tuple[int, int]]]] = {}
-    for source, offset, length in found:
+    for source, offset, length in parts:
         ranges.setdefault(id(source), (source, []))[1].append((offset, length))
     yield from ranges.values()
 
 
 def prefetch(tensors: Iterable[LogicalTensor]) -> None:
-    """Have exactly the bytes of local files read that tensors are made of; returns when all are under way."""
-    for source, ranges in by_source(_joined(_local(tensors))):
+    """Starts reading exactly the bytes of local files that tensors consist of; returns when all reads have started."""
+    for source, ranges in by_source(_merge(_local_ranges(tensors))):
         source.advise(ranges)
 
 
 def prefetch_behind(tensors: Iterable[LogicalTensor], *, private: bool = False) -> None:
-    """As `prefetch`, but returns at once. Announces nothing where it is little, or more than half of the memory that
-    is available. What can be a view of its file is mapped too, in its `private` mapping or the other."""
+    """As `prefetch`, but returns at once. Does nothing for few bytes, or for more than half of the available memory.
+    Tensors that can be views of their file are also mapped, in its `private` mapping or the shared one."""
     views: list[LogicalTensor] = []
-    others: list[LogicalTensor] = []
+    copies: list[LogicalTensor] = []
     for tensor in tensors:
-        (views if _is_view(tensor) else others).append(tensor)
-    found = [_joined(_local(some)) for some in (views, others)]
-    if _WORTH <= sum(part.length for parts in found for part in parts) <= (available_memory() or 0) // 2:
-        for parts, mapped in zip(found, (True, False), strict=True):
+        is_view = isinstance(tensor, Node) and tensor.spec.dtype.plain and view_place(tensor) is not None
+        (views if is_view else copies).append(tensor)
+    batches = [_merge(_local_ranges(batch)) for batch in (views, copies)]
+    if _WORTH <= sum(part.length for parts in batches for part in parts) <= (available_memory() or 0) // 2:
+        for parts, mapped in zip(batches, (True, False), strict=True):
             for source, ranges in by_source(parts):
                 if isinstance(source, FileSource):
-                    source.advise_behind(ranges, _populating(source.map(private)) if mapped else None)
+                    source.advise_behind(ranges, _page_loader(source.map(private)) if mapped else None)
 
 
-def _populating(view: memoryview) -> Fetch:
-    """Maps pages of a mapping, which lives until that has ended."""
+def _page_loader(view: memoryview) -> Fetch:
+    """A function that loads pages of a mapping and keeps the mapping alive."""
     mapping = np.frombuffer(view, np.uint8)
     start = mapping.ctypes.data
     return lambda offset, length: offset + length <= mapping.size and populate(start + offset, length)
 
 
-def _is_view(tensor: LogicalTensor) -> bool:
-    """Whether the values of a tensor may be those of its file."""
-    return isinstance(tensor, Node) and tensor.spec.dtype.plain and view_place(tensor) is not None
-
-
 def view_place(node: Node) -> tuple[FileSource, int] | None:
-    """The file, and the offset in it, in whose mapping the bytes of `node` lie as an array's do; None where they must
-    be computed or aren't aligned there."""
+    """The file and the offset at which a mapping has the bytes of `node` as an aligned array; None if they must be
+    computed or aren't aligned."""
     if not isinstance(node, Stored) or node.swap or not node.spec.nbytes:
         return None
     place, dtype = node.source.location(node.offset), node.spec.dtype
@@ -91,8 +87,8 @@ def view_place(node: Node) -> tuple[FileSource, int] | None:
     return None if place is None or place[1] % (dtype.size if dtype.plain else dtype.word) else place
 
 
-def _local(tensors: Iterable[LogicalTensor]) -> Iterator[SourceRange]:
-    """In terms of files, of which a source may be a window."""
+def _local_ranges(tensors: Iterable[LogicalTensor]) -> Iterator[SourceRange]:
+    """The bytes of tensors as ranges of local files."""
     for tensor in tensors:
         for node in tensor.members.values() if isinstance(tensor, QuantizedTensor) else (tensor,):
             for source, offset, length in source_ranges(node, 0, node.spec.rows):
@@ -100,10 +96,10 @@ def _local(tensors: Iterable[LogicalTensor]) -> Iterator[SourceRange]:
                     yield SourceRange(*place, length)
 
 
-def _joined(found: Iterable[SourceRange]) -> list[SourceRange]:
-    """File by file in the order of offsets, neighbours as one."""
+def _merge(parts: Iterable[SourceRange]) -> list[SourceRange]:
+    """Ranges sorted by file and offset; adjacent ones become one."""
     out: list[SourceRange] = []
-    for part in sorted(found, key=lambda part: (part.source.name, part.offset)):
+    for part in sorted(parts, key=lambda part: (part.source.name, part.offset)):
         last = out[-1] if out else None
         if last is not None and last.source is part.source and last.offset + last.length >= part.offset:
             end = max(last.offset + last.length, part.offset + part.length)

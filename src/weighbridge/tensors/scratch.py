@@ -1,4 +1,4 @@
-"""Per-thread scratch memory that is reused: fresh pages from the system cost more than reading into them."""
+"""Reused scratch memory per thread: fresh pages from the system cost more than reading into them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from weighbridge.base.limits import MIB
 
 Bytes = NDArray[np.uint8]
 
-#: The most that a thread keeps; beyond it, memory is allocated and freed as usual.
+#: The most bytes that a thread keeps. Beyond it, memory is allocated and freed as usual.
 _KEPT: Final = 16 * MIB
 _LINE: Final = 64  # bytes: buffers begin at a cache line
 
 
 class _Stack(threading.local):
-    """The first `used` bytes of `data` are borrowed; `wanted` is the most that was ever needed."""
+    """The first `used` bytes of `data` are borrowed. `peak`: the most bytes ever borrowed at once."""
 
     def __init__(self) -> None:
         self.data: Bytes = np.empty(0, np.uint8)
-        self.used = self.wanted = 0
+        self.used = self.peak = 0
 
 
 _stack = _Stack()
@@ -41,11 +41,11 @@ def scratch_buffers(*sizes: int) -> Iterator[tuple[Bytes, ...]]:
 
 
 def _take(size: int) -> Bytes:
-    if not _stack.used and len(_stack.data) < min(_stack.wanted, _KEPT):
-        _stack.data = _aligned(min(_stack.wanted, _KEPT))
+    if not _stack.used and len(_stack.data) < min(_stack.peak, _KEPT):
+        _stack.data = _aligned(min(_stack.peak, _KEPT))
     at = _stack.used
     _stack.used += -(-size // _LINE) * _LINE
-    _stack.wanted = max(_stack.wanted, _stack.used)
+    _stack.peak = max(_stack.peak, _stack.used)
     return _stack.data[at : at + size] if at + size <= len(_stack.data) else np.empty(size, np.uint8)
 
 

@@ -16,29 +16,29 @@ Index = int | slice | EllipsisType
 
 
 def narrow(node: T, key: Any) -> tuple[T, tuple[Index, ...]]:
-    """A node of the rows that `key` needs, and the index that is left to apply to its array.
+    """A node of the rows that `key` needs, and the remaining index to apply to its array.
 
-    Integers on leading axes and then one slice narrow what is read; what follows is applied to the rows read.
-    UsageError for indices numpy would refuse, and for arrays and None, which this doesn't do.
+    Integers on leading axes and then one slice limit the rows read; the remaining indices apply to these rows.
+    UsageError for indices that numpy would refuse, and for arrays and None, which are unsupported.
     """
     shape: tuple[int, ...] = node.spec.shape
-    rest: list[Index] = list(_full(key, shape))
+    remaining: list[Index] = list(_full(key, shape))
     if node.spec.flat or not shape:
-        return node, tuple(rest)
-    while len(shape) > 2 and isinstance(rest[0], int):  # one of a stack
+        return node, tuple(remaining)
+    while len(shape) > 2 and isinstance(remaining[0], int):  # one of a stack
         step = math.prod(shape[1:-1])
-        at = _wrap(rest.pop(0), shape[0]) * step  # type: ignore[arg-type]
+        at = _wrap(remaining.pop(0), shape[0]) * step  # type: ignore[arg-type]
         node = slice_rows(node, at, shape[1:])
         shape = shape[1:]
-    first = rest[0]
+    first = remaining[0]
     if len(shape) > 1 and isinstance(first, int):  # one row; numpy removes its axis
-        return _rows(node, first, first + 1), (0, *rest[1:])
+        return _rows(node, first, first + 1), (0, *remaining[1:])
     if isinstance(first, slice) and (len(shape) > 1 or node.spec.dtype.plain):
         picked = range(shape[0])[first]
         lo, hi = (min(picked), max(picked) + 1) if picked else (0, 0)
         node = _rows(node, lo, hi)
-        rest[0] = _shifted(picked, lo)
-    return node, tuple(rest)
+        remaining[0] = _shifted(picked, lo)
+    return node, tuple(remaining)
 
 
 def part(node: T, lo: int, hi: int) -> T:
@@ -66,19 +66,16 @@ def _shifted(picked: range, lo: int) -> slice:
 def _full(key: Any, shape: tuple[int, ...]) -> tuple[Index, ...]:
     """One index per axis."""
     keys = key if isinstance(key, tuple) else (key,)
-    keys = tuple(k if isinstance(k, slice | EllipsisType) else _integer(k) for k in keys)
+    for k in keys:
+        if not isinstance(k, slice | EllipsisType) and (isinstance(k, bool) or not hasattr(k, "__index__")):
+            raise UsageError(f"a tensor is indexed by integers, slices and ..., not {k!r}")
+    keys = tuple(k if isinstance(k, slice | EllipsisType) else int(k.__index__()) for k in keys)
     if keys.count(...) > 1 or len(keys) - keys.count(...) > len(shape):
         raise UsageError(f"{len(keys)} indices for {len(shape)} axes")
     at = keys.index(...) if ... in keys else len(keys)
     missing = len(shape) - (len(keys) - keys.count(...))
     full = (*keys[:at], *[slice(None)] * missing, *keys[at + 1 :])
     return tuple(_wrap(k, n) if isinstance(k, int) else k for k, n in zip(full, shape, strict=True))
-
-
-def _integer(key: Any) -> int:
-    if isinstance(key, bool) or not hasattr(key, "__index__"):
-        raise UsageError(f"a tensor is indexed by integers, slices and ..., not {key!r}")
-    return int(key.__index__())
 
 
 def _wrap(at: int, count: int) -> int:
@@ -88,8 +85,8 @@ def _wrap(at: int, count: int) -> int:
 
 
 def take(node: T, axis: int, runs: Sequence[tuple[int, int]]) -> T:
-    """Entries lo..hi of one axis for each of `runs`, concatenated. The first axis can be cut in packed tensors too;
-    other axes in plain types and, between blocks, in stored block types. UnsupportedError otherwise."""
+    """Entries lo..hi of one axis for each of `runs`, concatenated. The first axis can be cut in packed tensors too, the
+    others in plain types and, between blocks, in stored block types. UnsupportedError otherwise."""
     joined: list[tuple[int, int]] = []
     for lo, hi in runs:  # adjacent runs become one
         if joined and joined[-1][1] == lo:
@@ -111,7 +108,13 @@ def _run(node: T, axis: int, lo: int, hi: int) -> T:
         lead: tuple[int, ...] = shape[:axis]
         rows = reshape(node, shape[axis:])
         return reshape(_rows(rows, lo, hi), (*lead, hi - lo, *shape[axis + 1 :]))
-    if isinstance(node, Stored) and node.spec.dtype.kind is Kind.BLOCK and _between(node, axis, lo, hi):
+    between_blocks = axis < len(shape) - 1 or not (lo % block or hi % block)
+    if (
+        isinstance(node, Stored)
+        and node.spec.dtype.kind is Kind.BLOCK
+        and between_blocks
+        and not (node.swap or node.spec.flat)
+    ):
         return _run_of_blocks(node, axis, lo, hi)
     if not is_plain(node):
         raise UnsupportedError(
@@ -122,20 +125,14 @@ def _run(node: T, axis: int, lo: int, hi: int) -> T:
     return reshape(cut, (*shape[:axis], hi - lo, *shape[axis + 1 :]))
 
 
-def _between(node: Stored, axis: int, lo: int, hi: int) -> bool:
-    """Whether a run begins and ends between blocks."""
-    block = node.spec.dtype.block
-    return not node.swap and not node.spec.flat and (axis < len(node.spec.shape) - 1 or not (lo % block or hi % block))
-
-
 def _run_of_blocks(node: Stored, axis: int, lo: int, hi: int) -> Node:
-    """As `cut`, for stored blocks as bytes: whole blocks on the last axis, whole rows of blocks on others."""
+    """As `_run`, for stored blocks as bytes: whole blocks on the last axis, whole rows of blocks on others."""
     shape, dtype = node.spec.shape, node.spec.dtype
-    each = dtype.block if axis == len(shape) - 1 else 1  # entries that are `inner` bytes of each run
-    inner = dtype.size if each > 1 else math.prod(shape[axis + 1 : -1]) * node.spec.row_bytes
+    entries = dtype.block if axis == len(shape) - 1 else 1  # entries that take `inner` bytes
+    inner = dtype.size if entries > 1 else math.prod(shape[axis + 1 : -1]) * node.spec.row_bytes
     line = reshape(as_bytes(node), (node.spec.nbytes,))
-    width = (hi - lo) // each * inner
-    cut = strided(line, lo // each * inner, (math.prod(shape[:axis]), width), (shape[axis] // each * inner, 1))
+    width = (hi - lo) // entries * inner
+    cut = strided(line, lo // entries * inner, (math.prod(shape[:axis]), width), (shape[axis] // entries * inner, 1))
     after = (*shape[:axis], hi - lo, *shape[axis + 1 :])
     rows = reshape(cut, (math.prod(after[:-1]), after[-1] // dtype.block * dtype.size))
     return reshape(bitcast(rows, dtype, after[-1]), after)

@@ -1,19 +1,21 @@
-"""An abstract pickle machine: it runs the opcodes of any protocol over inert values. It imports nothing, calls nothing
-and hashes nothing that the pickle says, so no input can make it run code; what a real unpickler would do is recorded.
+"""An abstract pickle machine: it runs the opcodes of any protocol over inert values. It imports, calls and hashes
+nothing from the pickle, so no input can make it run code. It records the actions of a real unpickler instead.
 
     machine = Machine(source)
-    value = machine.run()        FormatError where the pickle is broken; `machine.events` has what came before
-    machine.end                  where the pickle ends: others may follow
+    value = machine.run()        FormatError if the pickle is broken; `machine.events` has the actions before that
+    machine.end                  the offset after the pickle: others may follow
     for step in Machine(source).trace():    one opcode at a time, with the stack in between
 
-CPython's unpicklers, its disassembler and torch's differ in what they make of some bytes: an integer in hex, a number
-with a NUL in it, an opcode across the end of its frame, PROTO in the middle. A strict machine refuses them. A lenient
-one (`strict=False`) records a `disputed` event and goes on as the most permissive unpickler would, so that where it
-raises FormatError every unpickler has stopped too. UnsupportedError is a limit of ours: an unpickler may go on.
-Memory is bounded by an account of every opcode's cost (`limits.PICKLE_MEMORY`), time by the number of bytes.
+CPython's unpicklers, its disassembler and torch's read some bytes differently: an integer in hex, a number with a NUL
+in it, an opcode across the end of its frame, PROTO in the middle. A strict machine refuses them. A lenient one
+(`strict=False`) records a `disputed` event and continues like the most permissive unpickler. When it raises
+FormatError, every unpickler has stopped too. UnsupportedError marks a limit of this machine: an unpickler may continue.
 
-Opcodes are run in bursts over a window of the source, which begins at offset `base`. An opcode whose argument isn't
-whole in the window raises before it has changed anything, and is run again in a longer one.
+Every opcode has a cost (`opcodes.Opcode`). Their sum bounds memory (`limits.PICKLE_MEMORY`), and the number of bytes
+bounds time.
+
+Opcodes run in bursts over a window of the source that begins at offset `base`. An opcode whose argument isn't complete
+in the window raises before it changes anything, and runs again in a longer window.
 
 Reference: CPython Lib/pickle.py (`_Unpickler`), Lib/pickletools.py.
 """
@@ -21,7 +23,7 @@ Reference: CPython Lib/pickle.py (`_Unpickler`), Lib/pickletools.py.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, NoReturn
 
 from weighbridge.base import gc_pause
@@ -32,21 +34,23 @@ from weighbridge.unpickle.opcodes import COSTS, MARK, TABLE, WIDTHS, Opcode
 from weighbridge.unpickle.steps import STEPS, Short
 from weighbridge.unpickle.values import Blob, Dict, Done, External, Global, Object, Persistent, Set, weight
 
-_EVENT: Final = 152  # bytes that an Event and its place take
-_MEMO: Final = 96  # a number and its place in a dict that grows, beyond a list's
-_PLACES: Final = 1 << 20  # places of the memo that any pickle may take
-_RETAINED: Final = 4  # bytes in memory for each of a long line: the window, what it is read into, the line, its text
+_EVENT: Final = 152  # bytes of an Event and its slot
+_MEMO: Final = 96  # bytes of a number and its slot in a growing dict, beyond a list's
+_SLOTS: Final = 1 << 20  # memo slots that any pickle may use
+_COPIES: Final = 4  # of a long line in memory: the window, its read buffer, the line, its text
 _MAYBE_TEXT: Final = (str, Blob, Object, Persistent, External)
-_ITERABLE: Final = (list, str, bytes, Blob, Dict, Set)  # what Python's unpickler takes as arguments
-_HASHED: Final = 1 << 28  # parts of all keys, each time that they are hashed: some seconds
+_ITERABLE: Final = (list, str, bytes, Blob, Dict, Set)  # accepted as arguments by Python's unpickler
+_HASHED: Final = 1 << 28  # parts of all hashed keys, counted at each hash: some seconds
 _FRAME: Final = "an opcode reaches across the end of its frame"
 
 
 class Event(NamedTuple):
-    """Something that a real unpickler would do beyond making plain data. `kind`: import, call, build, persistent,
-    extension, buffer, computed-name, odd (done to a value that has no such thing), bomb (a key that takes too long to
-    hash, a place of the memo far behind all others), or disputed (`what`: the reason, as text). `what` is otherwise the
-    record, key or place it is about."""
+    """An action of a real unpickler beyond creating plain data.
+
+    kind     import, call, build, persistent, extension, buffer, computed-name, odd (an operation that the value
+             doesn't have), bomb (a key that takes too long to hash, a memo slot far above the others) or disputed
+    what     the record, key or slot; for disputed, the reason as text
+    """
 
     kind: str
     at: int
@@ -55,82 +59,95 @@ class Event(NamedTuple):
 
 
 class Machine:
-    """One pickle of `source`, from `offset` on. `budget` bounds the memory of its values."""
+    """One pickle of `source`, from `offset` on. `budget` bounds the memory of its values. `watch` receives each call
+    and each BUILD when it happens, because the values in it may change later."""
 
-    def __init__(self, source: Source, offset: int = 0, budget: int = PICKLE_MEMORY, *, strict: bool = True) -> None:
+    def __init__(
+        self,
+        source: Source,
+        offset: int = 0,
+        budget: int = PICKLE_MEMORY,
+        *,
+        strict: bool = True,
+        watch: Callable[[Event], None] | None = None,
+    ) -> None:
         self.source, self.budget, self.start, self.strict = source, budget, offset, strict
+        self.watch = watch
         self.protocol = 0
         self.steps = 0
-        self.leftover = 0  # values on the stack when it stopped, besides the result
+        self.leftover = 0  # values on the stack at STOP, besides the result
         self.done = self.disputes = False
-        self.reframed = False  # frames overlap: CPython's C unpickler goes on with other bytes
+        self.reframed = False  # frames overlap: CPython's C unpickler continues with other bytes
         self.spent = 0
         self.stack: list[Any] = []  # since the last mark
         self.marks: list[list[Any]] = []  # the stacks below the marks
-        self.memo: list[Any] | dict[int, Any] = []  # a list as long as its places are taken in order
-        self.base = offset  # where the window begins
+        self.memo: list[Any] | dict[int, Any] = []  # a list while slots are filled in order
+        self.base = offset  # the offset of the window
         self._data = b""
-        self._here = self._next = 0  # in the window: the opcode at work, the next one
-        self._stop = 0  # in the window: where a burst ends
+        self._here = self._next = 0  # positions in the window: the current opcode, the next one
+        self._stop = 0  # the position in the window at which a burst ends
         self._frame_end: int | None = None
         self._hashed = 0  # parts of keys
-        self._weights: dict[int, tuple[Any, int]] = {}  # tuples of keys, with their parts
+        self._weights: dict[int, tuple[Any, int]] = {}  # tuples in keys, with their numbers of parts
         self._log: list[Done | Event] = []
 
     @property
     def at(self) -> int:
-        """The offset of the opcode at work."""
+        """The offset of the current opcode."""
         return self.base + self._here
 
     @property
     def opcode(self) -> str:
-        """The name of the opcode at work."""
+        """The name of the current opcode."""
         return TABLE[self._data[self._here]].name
 
     @property
     def end(self) -> int:
-        """The offset behind what was run."""
+        """The offset after the last opcode."""
         return self.base + self._next
 
     @property
     def events(self) -> Iterator[Event]:
-        """What a real unpickler would do, in its order."""
-        for made in self._log:
-            yield made if isinstance(made, Event) else Event(made.kind, made.at, made.how, made)
+        """The actions of a real unpickler, in order."""
+        for entry in self._log:
+            yield entry if isinstance(entry, Event) else Event(entry.kind, entry.at, entry.op, entry)
 
     def run(self) -> Any:
-        """The value of the pickle."""
+        """Runs the pickle and returns its value."""
         with gc_pause.paused():
             while not self.done:
                 self._ready()
                 self._burst()
-        return self._finish()
+        value = self.stack[-1]
+        self.stack, self.marks, self.memo = [], [], []
+        self.base, self._data, self._here, self._next = self.end, b"", 0, 0
+        return value
 
     def trace(self) -> Iterator[Opcode | None]:
-        """Run one opcode at a time. Each is given before it is run (None where it is none): its place is `end`, and
-        `stack` is what it finds."""
+        """Runs one opcode at a time. Yields each before running it (None for an unknown code): its offset is `end`, and
+        `stack` is its input."""
         while not self.done:
             self._ready()
             yield TABLE.get(self._data[self._next])
             steps = self.steps
-            while self.steps == steps:  # again in a longer window where its argument isn't whole
+            while self.steps == steps:  # again in a longer window if its argument is incomplete
                 self._ready()
                 self._stop = self._next + 1
                 self._burst()
 
     def _burst(self) -> None:
-        """Run opcodes while they begin before `stop`."""
+        """Runs the opcodes that begin before `_stop`."""
         data, run, costs = self._data, STEPS, COSTS
         count = spent = 0
-        here = self._next
+        at = self._next
         try:
-            while here < self._stop:
-                self._here = here
-                code = data[here]
+            while at < self._stop:
+                self._here = at
+                code = data[at]
                 spent += costs[code]
-                here = run[code](self, data, here + 1)
+                at = run[code](self, data, at + 1)
                 count += 1
-            self._next = here
+            self._next = at
         except Short as short:
             self._again(short.need)
         except (IndexError, struct.error):  # of the window, or of the stack
@@ -142,9 +159,9 @@ class Machine:
     # ---- bytes
 
     def _ready(self) -> None:
-        """Have an opcode in the window, and know where a burst has to stop."""
+        """Makes sure that the window has an opcode, and sets the end of the burst."""
         if self._frame_end is not None and self.end >= self._frame_end:
-            # CPython's C unpickler read on across a frame's end (#154848) where its Python one refuses.
+            # CPython's C unpickler reads on across a frame's end (#154848); its Python one refuses.
             if self.end > self._frame_end:
                 self.dispute(_FRAME, f"end at {self._frame_end}", self.end)
                 self.reframed = True
@@ -152,11 +169,11 @@ class Machine:
         if self._next >= len(self._data):
             self._load(PICKLE_WINDOW)
         self.spend(0)
-        inside = len(self._data) if self._frame_end is None else self._frame_end - self.base
-        self._stop = min(len(self._data), inside)
+        frame_end = len(self._data) if self._frame_end is None else self._frame_end - self.base
+        self._stop = min(len(self._data), frame_end)
 
     def _load(self, size: int) -> None:
-        """A window of at most `size` bytes from the next opcode on."""
+        """Loads a window of at most `size` bytes from the next opcode on."""
         at = self.end
         left = self.source.size - at
         if left <= 0:
@@ -165,7 +182,7 @@ class Machine:
         self._data, self.base, self._here, self._next = self.source.read(at, min(size, left)), at, 0, 0
 
     def _again(self, need: int) -> None:
-        """Run the opcode at work again with `need` bytes from it on in the window, of which it lacked some."""
+        """Rewinds to the current opcode and extends the window to `need` bytes from there, because it was too short."""
         self._next = self._here
         kept = len(self._data) - self._here
         if need <= kept:
@@ -174,92 +191,96 @@ class Machine:
         if kept >= left:
             self.fail("the pickle ends too early", f"{need - 1} bytes", f"{left - 1} left")
         if need > PICKLE_WINDOW:
-            self.spend(_RETAINED * need)
-            self.spent -= _RETAINED * need
+            self.spend(_COPIES * need)
+            self.spent -= _COPIES * need
         self._load(max(need, PICKLE_WINDOW))
 
-    def fail(self, words: str, expected: Any = None, found: Any = None) -> NoReturn:
+    def fail(self, reason: str, expected: Any = None, found: Any = None) -> NoReturn:
         op = TABLE.get(self._data[self._here]) if self._here < len(self._data) else None
-        raise FormatError(words, path=self.source.name, offset=self.at, field=op and op.name, expected=expected,
+        raise FormatError(reason, path=self.source.name, offset=self.at, field=op and op.name, expected=expected,
                           found=found)  # fmt: skip
 
-    def dispute(self, words: str, expected: Any = None, found: Any = None) -> None:
-        """Unpicklers differ here: refused by a strict machine, recorded by a lenient one."""
+    def dispute(self, reason: str, expected: Any = None, found: Any = None) -> None:
+        """Handles bytes that unpicklers read differently: a strict machine refuses them, a lenient one records them."""
         if self.strict:
-            self.fail(words, expected, found)
+            self.fail(reason, expected, found)
         self.disputes = True
-        self.note("disputed", f"{words} ({found!r})" if isinstance(found, str | bytes) else words)
+        self.note("disputed", f"{reason} ({found!r})" if isinstance(found, str | bytes) else reason)
 
-    def over_limit(self, words: str) -> NoReturn:
-        """A limit of ours, beyond which an unpickler may go on."""
+    def over_limit(self, reason: str) -> NoReturn:
+        """Raises an error for a limit of this machine, beyond which an unpickler may continue."""
         if self.strict:
-            self.fail(words)
-        raise UnsupportedError(f"{self.source.name}, byte {self.at}: {words}")
+            self.fail(reason)
+        raise UnsupportedError(f"{self.source.name}, byte {self.at}: {reason}")
 
     def spend(self, count: int) -> None:
         self.spent += count
         if self.spent > self.budget:
             raise UnsupportedError(
                 f"{self.source.name}, byte {self.at}: the pickle's values take more than {self.budget} bytes",
-                hint="checkpoints stay far below; what does this file hold?",
+                hint="checkpoints stay far below this limit: check the contents of the file",
             )
 
-    def line(self, here: int) -> int:
-        """Where the line that begins at `here` ends; a newline follows."""
-        end = self._data.find(b"\n", here)
+    def line(self, at: int) -> int:
+        """The end of the line that begins at `at`, before its newline."""
+        end = self._data.find(b"\n", at)
         if end < 0:
             kept = len(self._data) - self._here
             if kept < self.source.size - self.at:
                 raise Short(2 * kept)
             self.dispute("a line has no end")
-            end = max(here, len(self._data) - 1)  # as Python's readline()[:-1] takes it
-        self.spent += end - here
+            end = max(at, len(self._data) - 1)  # like Python's readline()[:-1]
+        self.spent += end - at
         self._cross(end)
         return end
 
     def _cross(self, end: int) -> None:
-        """An argument reaches to `end`, in the window."""
+        """Notes that an argument reaches to position `end` of the window."""
         if self._frame_end is not None and self.base + end > self._frame_end:
             self.reframed = True
 
-    def counted(self, size: int, here: int) -> bytes | Blob:
-        """`size` bytes from `here` on: a long run of them stays in the source."""
-        end = here + size
+    def counted(self, size: int, at: int) -> bytes | Blob:
+        """`size` bytes from `at` on. A long run stays in the source, as a `Blob`."""
+        end = at + size
         if end > len(self._data) or size < 0:
-            left = self.source.size - self.base - here
-            if not 0 <= size <= left:
-                self.fail("the pickle ends inside a value", f"{size} bytes", f"{left} left")
+            self.need(size, at)
         self._cross(end)
         if size > PICKLE_BLOB:
-            return Blob(self.at, self.source, self.base + here, size)
+            return Blob(self.at, self.source, self.base + at, size)
         if end > len(self._data):
             raise Short(end - self._here)
         self.spent += size
-        return self._data[here:end]
+        return self._data[at:end]
 
-    def enter_frame(self, size: int, here: int) -> None:
+    def need(self, size: int, at: int) -> None:
+        """Raises FormatError unless the source has `size` bytes from `at` on."""
+        left = self.source.size - self.base - at
+        if not 0 <= size <= left:
+            self.fail("the pickle ends inside a value", f"{size} bytes", f"{left} left")
+
+    def enter_frame(self, size: int, at: int) -> None:
         if self._frame_end is not None:
             self.dispute("a frame begins inside a frame")
             self.reframed = True
-        at = self.base + here
-        if size > self.source.size - at:
-            self.dispute("the pickle ends inside a frame", f"{size} bytes", f"{self.source.size - at} left")
+        start = self.base + at
+        if size > self.source.size - start:
+            self.dispute("the pickle ends inside a frame", f"{size} bytes", f"{self.source.size - start} left")
         if size:
-            self._frame_end = at + size
-            self._stop = min(self._stop, here + size)
+            self._frame_end = start + size
+            self._stop = min(self._stop, at + size)
 
     # ---- stack and memo
 
     def pop_mark(self) -> list[Any]:
-        """What was pushed since the last mark."""
+        """Removes the last mark and returns the values above it."""
         if not self.marks:
             self.fail("no MARK on the stack")
         items, self.stack = self.stack, self.marks.pop()
-        self.spent -= COSTS[MARK]  # the mark's own list is gone, or is a value that has its own cost
+        self.spent -= COSTS[MARK]  # the mark's list is gone, or becomes a value with its own cost
         return items
 
     def put(self, key: int) -> None:
-        """Remember the value on top. Places that are taken in their order cost least."""
+        """Stores the value on top in a memo slot. Slots that are filled in order cost least."""
         memo, top = self.memo, self.stack[-1]
         if isinstance(memo, list):
             if key == len(memo):
@@ -270,46 +291,43 @@ class Machine:
                 memo = self.memo = dict(enumerate(memo))
         if isinstance(memo, dict) and key not in memo:
             self.spend(_MEMO)
-            if key > max(self.at - self.start, _PLACES):  # CPython's memo is an array
+            if key > max(self.at - self.start, _SLOTS):  # CPython's memo is an array
                 self.note("bomb", key)
         memo[key] = top
 
     def get(self, key: int) -> None:
-        """Push what is remembered."""
+        """Pushes the value of a memo slot."""
         try:
             self.stack.append(self.memo[key])
         except LookupError:
             self.fail("the memo has no such entry", found=key)
 
-    def halt(self, here: int) -> None:
-        """STOP: the value on top is the pickle's."""
+    def halt(self, at: int) -> None:
+        """Handles STOP: the value on top is the pickle's."""
         if not self.stack:
             self.fail("the stack is empty")
-        if self._frame_end is not None and self.base + here < self._frame_end:
-            self.dispute("STOP inside a frame", f"end at {self._frame_end}", self.base + here)
+        if self._frame_end is not None and self.base + at < self._frame_end:
+            self.dispute("STOP inside a frame", f"end at {self._frame_end}", self.base + at)
         self.leftover = len(self.stack) - 1 + sum(map(len, self.marks))
         self.done, self._stop = True, 0
-
-    def _finish(self) -> Any:
-        value = self.stack[-1]
-        self.stack, self.marks, self.memo = [], [], []
-        self.base, self._data, self._here, self._next = self.end, b"", 0, 0
-        return value
 
     # ---- records
 
     def log(self, record: Done) -> None:
-        """Push a record of something that a real unpickler would do."""
+        """Pushes a record of an action of a real unpickler."""
         self._log.append(record)
         self.stack.append(record)
 
-    def note(self, kind: str, what: Any) -> None:
-        """Remember what is done to a value."""
+    def note(self, kind: str, subject: Any) -> None:
+        """Records an operation on a value."""
         self.spend(_EVENT)
-        self._log.append(Event(kind, self.at, self.opcode, what))
+        event = Event(kind, self.at, self.opcode, subject)
+        self._log.append(event)
+        if self.watch is not None and kind == "build":
+            self.watch(event)
 
     def name(self, module: Any, name: Any) -> Global | External:
-        if not self.strict:  # a string of Python 2 that is no UTF-8: readers with encoding="latin1" take it
+        if not self.strict:  # a Python 2 string that isn't UTF-8: readers with encoding="latin1" accept it
             module, name = (v.decode("latin-1") if isinstance(v, bytes) else v for v in (module, name))
         if not isinstance(module, str) or not isinstance(name, str):
             if self.strict or not all(isinstance(v, _MAYBE_TEXT) for v in (module, name)):
@@ -317,31 +335,33 @@ class Machine:
             computed = External(self.at, self.opcode, "computed-name")
             self._log.append(computed)
             return computed
-        found = Global(self.at, module, name, self.opcode)
-        self._log.append(found)
-        return found
+        named = Global(self.at, module, name, self.opcode)
+        self._log.append(named)
+        return named
 
-    def call(self, callee: Any, args: Any, how: str, kwargs: Any = None) -> None:
-        """Push what calling would give. Plain data can't be called, and arguments are a tuple."""
+    def call(self, callee: Any, args: Any, op: str, kwargs: Any = None) -> None:
+        """Pushes a record of a call's result. Plain data can't be called, and arguments are a tuple."""
         if not isinstance(callee, Global | Object | Persistent | External):
-            self.fail("what is called is plain data")
+            self.fail("plain data is called")
         if not isinstance(args, tuple | Object | Persistent | External):
             if self.strict or not isinstance(args, _ITERABLE):
-                self.fail("the arguments are no tuple")
-            self.dispute("the arguments are no tuple")
-        made = Object(self.base + self._here, how, callee, args, kwargs)
-        self._log.append(made)
-        self.stack.append(made)
+                self.fail("the arguments aren't a tuple")
+            self.dispute("the arguments aren't a tuple")
+        result = Object(self.base + self._here, op, callee, args, kwargs)
+        self._log.append(result)
+        self.stack.append(result)
+        if self.watch is not None:
+            self.watch(Event("call", result.at, op, result))
 
     def _weigh(self, keys: list[Any]) -> None:
-        """Note a key whose hash takes exponential time (tuples of tuples, shared), or many that together take long."""
+        """Notes a key whose hash takes exponential time (shared tuples of tuples), or keys that together take long."""
         if tuple not in set(map(type, keys)):
             return
         for key in keys:
             if type(key) is tuple:
-                known = len(self._weights)
+                before = len(self._weights)
                 parts = weight(key, self._weights)
-                self.spend(_MEMO * (len(self._weights) - known))
+                self.spend(_MEMO * (len(self._weights) - before))
                 self._hashed += parts
                 if parts > PICKLE_STEPS or self._hashed > _HASHED:
                     self.note("bomb", key)

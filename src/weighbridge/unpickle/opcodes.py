@@ -1,12 +1,12 @@
 """Every opcode of pickle protocols 0 to 5: one row each, with the form of its argument and the first protocol that has
-it (CPython Lib/pickletools.py).
+it (CPython Lib/pickletools.py). A test compares the codes and widths in `native/pickles.cpp` with this table.
 
     form        argument
     ""          none
     "I" "H" ..  one number of that struct code, little-endian (BINFLOAT's is big-endian)
     "line"      text up to a newline
     "lines"     two of them
-    "*B" ..     a length of that struct code (lower case: signed), then so many bytes
+    "*B" ..     a length of that struct code (lower case: signed), then bytes of that number
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 
 class Opcode(NamedTuple):
-    """`cost`: bytes of memory that it may take, besides its argument's (CPython's sizes, rounded up)."""
+    """`cost`: the bytes of memory that it may take in addition to its argument's (CPython's sizes, rounded up)."""
 
     code: int
     name: str
@@ -26,10 +26,10 @@ class Opcode(NamedTuple):
     cost: int
 
 
-_SLOT: Final = 9  # a place in a list that grows by an eighth
+_SLOT: Final = 9  # a slot in a list that grows by an eighth
 _INT: Final = 48 + _SLOT
 _TEXT: Final = 80 + _SLOT
-_LIST: Final = 88 + _SLOT  # with its first four places
+_LIST: Final = 88 + _SLOT  # with its first four slots
 _TUPLE: Final = 64 + _SLOT  # with one item or two
 _DICT: Final = 168 + _SLOT  # a record with a list
 _NAME: Final = 240  # a record with two strings, in the log
@@ -114,13 +114,12 @@ _ROWS: Final = (
 )  # fmt: skip
 
 
-def _width(form: str) -> int:
-    return 0 if form in ("", "line", "lines") else struct.calcsize(f"<{form.lstrip('*')}")
-
-
 TABLE: Final = MappingProxyType({ord(row[0]): Opcode(ord(row[0]), *row[1:]) for row in _ROWS})
 
-#: By code: what each may cost, and how many bytes of argument have a fixed place behind it.
+#: By code: the cost, and the bytes of a number that follows the opcode (0 for none).
 COSTS: Final = tuple(TABLE[code].cost if code in TABLE else 0 for code in range(256))
-WIDTHS: Final = tuple(_width(TABLE[code].form) if code in TABLE else 0 for code in range(256))
+WIDTHS: Final = tuple(
+    struct.calcsize("<" + TABLE[code].form.lstrip("*")) if code in TABLE and "line" not in TABLE[code].form else 0
+    for code in range(256)
+)
 MARK: Final = ord("(")

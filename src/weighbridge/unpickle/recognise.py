@@ -15,9 +15,9 @@ _NAMES: Final = 16
 
 
 class Prefix(NamedTuple):
-    """The `opcodes` at the beginning of some data, up to byte `end`. `declared`: the protocol of PROTO. `names`: what
-    they import. `stopped`: STOP was reached, with `value`. `broken`: why every unpickler stops there, where that is not
-    the end of the data."""
+    """The `opcodes` at the beginning of some data, up to byte `end`. `declared`: the protocol of PROTO. `names`: their
+    imports. `stopped`: STOP was reached, with `value`. `broken`: why every unpickler stops there, unless the data just
+    ends."""
 
     declared: int | None
     opcodes: tuple[Opcode, ...]
@@ -34,7 +34,7 @@ class Prefix(NamedTuple):
 
 
 def prefix(data: bytes, most: int) -> Prefix:
-    """The first opcodes in `data`, at most `most` of them."""
+    """The first opcodes in `data`, at most `most`."""
     machine = JoblibMachine(BytesSource(data), budget=_BUDGET, strict=False)
     opcodes: list[Opcode] = []
     broken = None

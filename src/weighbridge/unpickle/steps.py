@@ -1,7 +1,9 @@
-"""What each opcode does to the machine: one step an opcode, by name. A step gets the machine, its window and the place
-behind the opcode, and gives the place of the next opcode. It reads its argument before it changes anything: where the
-window ends too early it raises (IndexError, struct.error, Short), and is run again in a longer one; an IndexError of an
-empty stack is an error of the machine."""
+"""The effect of each opcode on the machine: one step per opcode, by name.
+
+A step receives the machine, its window and the position after the opcode, and returns the position of the next opcode.
+It reads its argument before it changes anything. If the window ends too early it raises (IndexError, struct.error,
+Short) and runs again in a longer window; the machine turns an IndexError of an empty stack into an error.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ Step: TypeAlias = Callable[["Machine", bytes, int], int]
 
 
 class Short(Exception):
-    """The window ends inside an argument; `need`: bytes from the opcode's first on that would do."""
+    """The window ends inside an argument. `need`: the bytes needed, counted from the opcode."""
 
     def __init__(self, need: int) -> None:
         self.need = need
@@ -40,13 +42,14 @@ class Short(Exception):
 def _binary_long(form: str) -> Step:
     head = struct.Struct(f"<{form}")
 
-    def step(m: Machine, data: bytes, here: int) -> int:
-        (size,) = head.unpack_from(data, here)
+    def step(m: Machine, data: bytes, at: int) -> int:
+        (size,) = head.unpack_from(data, at)
         if size > PICKLE_LONG:
+            m.need(size, at + head.size)
             m.over_limit(f"an integer is longer than {PICKLE_LONG} bytes")
-        raw = m.counted(size, here + head.size)
-        m.stack.append(int.from_bytes(raw, "little", signed=True))  # type: ignore[arg-type]  # no blob: it is short
-        return int(here + head.size + size)
+        raw = m.counted(size, at + head.size)
+        m.stack.append(int.from_bytes(raw, "little", signed=True))  # type: ignore[arg-type]  # too short for a Blob
+        return int(at + head.size + size)
 
     return step
 
@@ -55,7 +58,7 @@ def _binary_long(form: str) -> Step:
 
 
 def _old_text(m: Machine, raw: bytes) -> Any:
-    """A string of Python 2: text where it is UTF-8 (as torch.load reads it), else bytes."""
+    """A Python 2 string: text if it is UTF-8 (like torch.load), else bytes."""
     m.spent += 3 * len(raw)
     try:
         return raw.decode()
@@ -63,7 +66,7 @@ def _old_text(m: Machine, raw: bytes) -> Any:
         return raw
 
 
-def _quoted(m: Machine, line: bytes) -> Any:
+def _unquote(m: Machine, line: bytes) -> Any:
     if len(line) < 2 or line[:1] != line[-1:] or line[:1] not in (b'"', b"'"):
         m.fail("a string is not in quotes", found=line[:40])
     try:
@@ -88,30 +91,30 @@ def _raw_unicode(m: Machine, line: bytes) -> str:
 
 
 def _counted(form: str, make: Callable[[Machine, bytes], Any], codec: str) -> Step:
-    """An argument behind its length; a long one stays in the source."""
+    """An argument after its length. A long one stays in the source."""
     head = struct.Struct(f"<{form}")
     width = head.size
 
-    def step(m: Machine, data: bytes, here: int) -> int:
-        (size,) = head.unpack_from(data, here)
-        raw = m.counted(size, here + width)
+    def step(m: Machine, data: bytes, at: int) -> int:
+        (size,) = head.unpack_from(data, at)
+        raw = m.counted(size, at + width)
         if isinstance(raw, Blob):
             raw.codec = codec
             m.stack.append(raw)
         else:
             m.stack.append(make(m, raw))
-        return int(here + width + size)
+        return int(at + width + size)
 
     return step
 
 
-def _short_text(m: Machine, data: bytes, here: int) -> int:
-    """SHORT_BINUNICODE, of which there are many."""
-    end = here + 1 + data[here]
-    raw = data[here + 1 : end]
+def _short_text(m: Machine, data: bytes, at: int) -> int:
+    """SHORT_BINUNICODE, the most frequent opcode of protocol 4."""
+    end = at + 1 + data[at]
+    raw = data[at + 1 : end]
     if end > len(data):
-        m.counted(data[here], here + 1)
-    m.spent += end - here
+        m.counted(data[at], at + 1)
+    m.spent += end - at
     m.stack.append(_text(m, raw))
     return end
 
@@ -120,9 +123,9 @@ def _short_text(m: Machine, data: bytes, here: int) -> int:
 
 
 def _push(value: Any) -> Step:
-    def step(m: Machine, data: bytes, here: int) -> int:
+    def step(m: Machine, data: bytes, at: int) -> int:
         m.stack.append(value)
-        return here
+        return at
 
     return step
 
@@ -130,46 +133,46 @@ def _push(value: Any) -> Step:
 def _number(form: str) -> Step:
     codec = struct.Struct(form)
 
-    def step(m: Machine, data: bytes, here: int) -> int:
-        m.stack += codec.unpack_from(data, here)
-        return here + codec.size
+    def step(m: Machine, data: bytes, at: int) -> int:
+        m.stack += codec.unpack_from(data, at)
+        return at + codec.size
 
     return step
 
 
-def _byte(m: Machine, data: bytes, here: int) -> int:
-    m.stack.append(data[here])
-    return here + 1
+def _byte(m: Machine, data: bytes, at: int) -> int:
+    m.stack.append(data[at])
+    return at + 1
 
 
 def _line(make: Callable[[Machine, bytes], Any]) -> Step:
-    """Pushes what a line gives."""
+    """Pushes the value parsed from a line."""
 
-    def step(m: Machine, data: bytes, here: int) -> int:
-        end = m.line(here)
-        m.stack.append(make(m, data[here:end]))
+    def step(m: Machine, data: bytes, at: int) -> int:
+        end = m.line(at)
+        m.stack.append(make(m, data[at:end]))
         return end + 1
 
     return step
 
 
 def _plain(do: Callable[[Machine], Any]) -> Step:
-    """No argument."""
+    """A step without an argument."""
 
-    def step(m: Machine, data: bytes, here: int) -> int:
+    def step(m: Machine, data: bytes, at: int) -> int:
         do(m)
-        return here
+        return at
 
     return step
 
 
-def _with(form: str, do: Callable[[Machine, Any], Any]) -> Step:
-    """One number."""
+def _with_number(form: str, do: Callable[[Machine, Any], Any]) -> Step:
+    """A step with one number as its argument."""
     codec = struct.Struct(f"<{form}")
 
-    def step(m: Machine, data: bytes, here: int) -> int:
-        do(m, codec.unpack_from(data, here)[0])
-        return here + codec.size
+    def step(m: Machine, data: bytes, at: int) -> int:
+        do(m, codec.unpack_from(data, at)[0])
+        return at + codec.size
 
     return step
 
@@ -177,49 +180,48 @@ def _with(form: str, do: Callable[[Machine, Any], Any]) -> Step:
 # ---- the memo -------------------------------------------------------------------------------------------------
 
 
-def _get(m: Machine, data: bytes, here: int) -> int:
-    m.get(data[here])
-    return here + 1
+def _get(m: Machine, data: bytes, at: int) -> int:
+    m.get(data[at])
+    return at + 1
 
 
-def _long_get(m: Machine, data: bytes, here: int) -> int:
-    m.get(_INDEX.unpack_from(data, here)[0])
-    return here + 4
+def _long_get(m: Machine, data: bytes, at: int) -> int:
+    m.get(_INDEX.unpack_from(data, at)[0])
+    return at + 4
 
 
-def _put(m: Machine, data: bytes, here: int) -> int:
-    m.put(data[here])
-    return here + 1
+def _put(m: Machine, data: bytes, at: int) -> int:
+    m.put(data[at])
+    return at + 1
 
 
-def _long_put(m: Machine, data: bytes, here: int) -> int:
-    m.put(_INDEX.unpack_from(data, here)[0])
-    return here + 4
+def _long_put(m: Machine, data: bytes, at: int) -> int:
+    m.put(_INDEX.unpack_from(data, at)[0])
+    return at + 4
 
 
-def _get_line(m: Machine, data: bytes, here: int) -> int:
-    end = m.line(here)
-    m.get(text_numbers.index(m, data[here:end]))
-    return end + 1
+def _slot_line(do: Callable[[Machine, int], None]) -> Step:
+    """A step with a memo slot written as a line."""
 
+    def step(m: Machine, data: bytes, at: int) -> int:
+        end = m.line(at)
+        do(m, text_numbers.index(m, data[at:end]))
+        return end + 1
 
-def _put_line(m: Machine, data: bytes, here: int) -> int:
-    end = m.line(here)
-    m.put(text_numbers.index(m, data[here:end]))
-    return end + 1
+    return step
 
 
 # ---- names, calls, objects ------------------------------------------------------------------------------------
 
 
-def _names(m: Machine, data: bytes, here: int) -> tuple[str, str, int]:
-    middle = m.line(here)
+def _names(m: Machine, data: bytes, at: int) -> tuple[str, str, int]:
+    middle = m.line(at)
     end = m.line(middle + 1)
-    return _text(m, data[here:middle]), _text(m, data[middle + 1 : end]), end + 1
+    return _text(m, data[at:middle]), _text(m, data[middle + 1 : end]), end + 1
 
 
-def _global(m: Machine, data: bytes, here: int) -> int:
-    module, name, end = _names(m, data, here)
+def _global(m: Machine, data: bytes, at: int) -> int:
+    module, name, end = _names(m, data, at)
     m.stack.append(m.name(module, name))
     return end
 
@@ -229,18 +231,18 @@ def _stack_global(m: Machine) -> None:
     m.stack.append(m.name(module, name))
 
 
-def _call(how: str) -> Step:
-    def step(m: Machine, data: bytes, here: int) -> int:
+def _call(op: str) -> Step:
+    def step(m: Machine, data: bytes, at: int) -> int:
         args = m.stack.pop()
-        m.call(m.stack.pop(), args, how)
-        return here
+        m.call(m.stack.pop(), args, op)
+        return at
 
     return step
 
 
-def _instance(m: Machine, data: bytes, here: int) -> int:
-    module, name, end = _names(m, data, here)
-    named = m.name(module, name)  # before the mark is missed, as Python's unpickler does
+def _instance(m: Machine, data: bytes, at: int) -> int:
+    module, name, end = _names(m, data, at)
+    named = m.name(module, name)  # before looking for the mark, like Python's unpickler
     items = tuple(m.pop_mark())
     m.spent += 8 * len(items)
     m.call(named, items, "INST")
@@ -269,9 +271,9 @@ def _build(m: Machine) -> None:
         m.note("odd", target)
 
 
-def _line_persistent(m: Machine, data: bytes, here: int) -> int:
-    end = m.line(here)
-    m.log(Persistent(m.at, _text(m, data[here:end]), "PERSID"))
+def _line_persistent(m: Machine, data: bytes, at: int) -> int:
+    end = m.line(at)
+    m.log(Persistent(m.at, _text(m, data[at:end]), "PERSID"))
     return end + 1
 
 
@@ -284,64 +286,66 @@ def _extension(m: Machine, code: int) -> None:
 def _protocol(m: Machine, number: int) -> None:
     if m.at != m.start:
         m.dispute("PROTO is not the first opcode")
+    if number > HIGHEST and not m.strict:
+        m.fail("PROTO of an unknown protocol", found=number)
     if number > HIGHEST:
-        raise UnsupportedError(f"{m.source.name}: pickle protocol {number} is not known", hint="is it a pickle at all?")
+        raise UnsupportedError(f"{m.source.name}: unknown pickle protocol {number}", hint="is it a pickle at all?")
     m.protocol = number
 
 
-def _frame(m: Machine, data: bytes, here: int) -> int:
-    (size,) = _FRAME.unpack_from(data, here)
-    m.enter_frame(size, here + 8)
-    return here + 8
+def _frame(m: Machine, data: bytes, at: int) -> int:
+    (size,) = _FRAME.unpack_from(data, at)
+    m.enter_frame(size, at + 8)
+    return at + 8
 
 
 # ---- lists, tuples, dicts, sets -------------------------------------------------------------------------------
 
 
-def _mark(m: Machine, data: bytes, here: int) -> int:
+def _mark(m: Machine, data: bytes, at: int) -> int:
     m.marks.append(m.stack)
     m.stack = []
-    return here
+    return at
 
 
 def _marked(m: Machine) -> list[Any]:
-    """What was pushed since the last mark, as a value's own."""
+    """Removes the last mark and returns the values above it, which become part of a new value."""
     items = m.pop_mark()
     m.spent += 8 * len(items)
     return items
 
 
-def _tuple(m: Machine, data: bytes, here: int) -> int:
+def _tuple(m: Machine, data: bytes, at: int) -> int:
     items = tuple(_marked(m))
     m.stack.append(items)
-    return here
+    return at
 
 
-def _tuple1(m: Machine, data: bytes, here: int) -> int:
+def _tuple1(m: Machine, data: bytes, at: int) -> int:
     m.stack[-1] = (m.stack[-1],)
-    return here
+    return at
 
 
-def _tuple2(m: Machine, data: bytes, here: int) -> int:
+def _tuple2(m: Machine, data: bytes, at: int) -> int:
     last = m.stack.pop()
     m.stack[-1] = (m.stack[-1], last)
-    return here
+    return at
 
 
-def _tuple3(m: Machine, data: bytes, here: int) -> int:
+def _tuple3(m: Machine, data: bytes, at: int) -> int:
     third, second = m.stack.pop(), m.stack.pop()
     m.stack[-1] = (m.stack[-1], second, third)
-    return here
+    return at
 
 
 def _list(m: Machine) -> None:
-    items = _marked(m)  # before `m.stack` is looked up: it is another one then
+    items = _marked(m)  # replaces `m.stack`
     m.stack.append(items)
 
 
 def _frozen(m: Machine) -> None:
-    made = Set(m.at, _marked(m), frozen=True)
-    m.stack.append(made)
+    frozen = Set(m.at, _marked(m), frozen=True)
+    m.stack.append(frozen)
 
 
 def _dict(m: Machine) -> None:
@@ -357,20 +361,20 @@ def _pair(m: Machine) -> None:
 
 
 def _drop(m: Machine) -> None:
-    """POP: the value on top, or an empty mark."""
+    """Removes the value on top, or the mark if nothing is above it."""
     if m.stack:
         m.stack.pop()
     else:
         m.pop_mark()
 
 
-def _stop(m: Machine, data: bytes, here: int) -> int:
-    m.halt(here)
-    return here
+def _stop(m: Machine, data: bytes, at: int) -> int:
+    m.halt(at)
+    return at
 
 
-def _unknown(m: Machine, data: bytes, here: int) -> int:
-    m.fail("no opcode of a pickle", found=f"{data[here - 1]:#04x}")
+def _unknown(m: Machine, data: bytes, at: int) -> int:
+    m.fail("not an opcode of a pickle", found=f"{data[at - 1]:#04x}")
 
 
 DO: Final[Mapping[str, Step]] = MappingProxyType(
@@ -387,7 +391,7 @@ DO: Final[Mapping[str, Step]] = MappingProxyType(
         "NONE": _push(None),
         "NEWTRUE": _push(True),
         "NEWFALSE": _push(False),
-        "STRING": _line(_quoted),
+        "STRING": _line(_unquote),
         "BINSTRING": _counted("i", _old_text, "python 2"),
         "SHORT_BINSTRING": _counted("B", _old_text, "python 2"),
         "UNICODE": _line(_raw_unicode),
@@ -420,10 +424,10 @@ DO: Final[Mapping[str, Step]] = MappingProxyType(
         "POP": _plain(_drop),
         "POP_MARK": _plain(lambda m: m.pop_mark()),
         "DUP": _plain(lambda m: m.stack.append(m.stack[-1])),
-        "GET": _get_line,
+        "GET": _slot_line(lambda m, slot: m.get(slot)),
         "BINGET": _get,
         "LONG_BINGET": _long_get,
-        "PUT": _put_line,
+        "PUT": _slot_line(lambda m, slot: m.put(slot)),
         "BINPUT": _put,
         "LONG_BINPUT": _long_put,
         "MEMOIZE": _plain(lambda m: m.put(len(m.memo))),  # the memo's size, not a count of puts
@@ -435,12 +439,12 @@ DO: Final[Mapping[str, Step]] = MappingProxyType(
         "NEWOBJ": _call("NEWOBJ"),
         "NEWOBJ_EX": _plain(_new_object_ex),
         "BUILD": _plain(_build),
-        "EXT1": _with("B", _extension),
-        "EXT2": _with("H", _extension),
-        "EXT4": _with("i", _extension),
+        "EXT1": _with_number("B", _extension),
+        "EXT2": _with_number("H", _extension),
+        "EXT4": _with_number("i", _extension),
         "PERSID": _line_persistent,
         "BINPERSID": _plain(lambda m: m.log(Persistent(m.at, m.stack.pop()))),
-        "PROTO": _with("B", _protocol),
+        "PROTO": _with_number("B", _protocol),
         "FRAME": _frame,
         "STOP": _stop,
     }

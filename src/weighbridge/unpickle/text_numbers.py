@@ -1,8 +1,9 @@
-"""Numbers that a pickle writes as lines of text, as each unpickler reads them."""
+"""Parses numbers that a pickle writes as lines of text, like each unpickler does."""
 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.limits import PICKLE_DIGITS
@@ -10,35 +11,33 @@ from weighbridge.base.limits import PICKLE_DIGITS
 if TYPE_CHECKING:
     from weighbridge.unpickle.machine import Machine
 
-# As pickle writes them. Readers differ on the rest: C and Python read 0x1f and 0o7, the disassembler does not, and C
+# The form that pickle writes. Readers differ on others: C and Python read 0x1f and 0o7, the disassembler doesn't, and C
 # stops at a NUL (CPython #126992, #126996).
 _INTEGER: Final = re.compile(rb"-?(0|[1-9][0-9]*)\Z")
 _OCTAL: Final = re.compile(rb"\s*[-+]?0[0-7]+\s*\Z")
+# The characters of numbers in any base.
+_NUMERIC: Final = re.compile(rb"[\s\w.+-]{%d}[\s\w.+-]*\Z" % PICKLE_DIGITS)
 _FLOAT: Final = re.compile(rb"[-+]?([0-9]+\.?[0-9]*([eE][-+]?[0-9]+)?|\.[0-9]+([eE][-+]?[0-9]+)?|inf|nan)\Z")
 
 
+def _is_long(line: bytes) -> bool:
+    """Whether a line is a number beyond the limit. Text that isn't a number is rejected by every reader."""
+    return len(line) > PICKLE_DIGITS and _NUMERIC.match(line.partition(b"\0")[0]) is not None
+
+
 def _parse(m: Machine, digits: bytes, base: int) -> int:
-    """`base`: that of the `int()` by which unpicklers read it, 0 or 10."""
-    if len(digits) > PICKLE_DIGITS:
+    """Parses an integer. `base`: the base that unpicklers pass to `int()`, 0 or 10."""
+    if _is_long(digits):
         m.over_limit(f"an integer has more than {PICKLE_DIGITS} digits")
     if _INTEGER.match(digits):
         return int(digits)
-    m.dispute("no decimal integer, or one that readers take differently", found=digits[:40])
+    m.dispute("not a decimal integer, or one that readers parse differently", found=digits[:40])
     for text in (digits, digits.partition(b"\0")[0]):
-        value = _parsed(text, base)
-        if value is not None:
-            return value
-    m.fail("no integer", found=digits[:40])
-
-
-def _parsed(digits: bytes, base: int) -> int | None:
-    """As C's strtol or Python's int() reads digits; None where neither does."""
-    if base == 0 and not digits.strip():
-        return 0  # strtol without digits
-    try:
-        return int(digits, 8 if base == 0 and _OCTAL.match(digits) else base)
-    except ValueError:
-        return None
+        if base == 0 and not text.strip():
+            return 0  # C's strtol without digits
+        with suppress(ValueError):
+            return int(text, 8 if base == 0 and _OCTAL.match(text) else base)
+    m.fail("not an integer", found=digits[:40])
 
 
 def integer(m: Machine, line: bytes) -> Any:
@@ -50,18 +49,18 @@ def long(m: Machine, line: bytes) -> int:
 
 
 def real(m: Machine, line: bytes) -> float:
-    if len(line) > PICKLE_DIGITS:
+    if _is_long(line):
         m.over_limit(f"a float has more than {PICKLE_DIGITS} digits")
     if not _FLOAT.match(line):
-        m.dispute("no float", found=line[:40])
+        m.dispute("not a float", found=line[:40])
     try:
         return float(line.partition(b"\0")[0])
     except ValueError:
-        m.fail("no float", found=line[:40])
+        m.fail("not a float", found=line[:40])
 
 
 def index(m: Machine, line: bytes) -> int:
-    index = _parse(m, line, 10)
-    if index < 0:
-        m.fail("a place in the memo is negative", found=index)
-    return index
+    slot = _parse(m, line, 10)
+    if slot < 0:
+        m.fail("a memo slot is negative", found=slot)
+    return slot

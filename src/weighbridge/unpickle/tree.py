@@ -1,13 +1,12 @@
-"""What a pickle says as nested plain values: dicts with their keys, lists, tuples, numbers, texts, tensors. For those
-who need the structure that `torch.read` flattens into names; the tensors have the same names here.
+"""A pickle's value as nested plain values: dicts with their keys, lists, tuples, numbers, text, tensors. It keeps the
+structure that `torch.read` flattens into names; tensors have the same names here.
 
-What is no data (a class that isn't known, a call that isn't understood) is a `Gap`. Shared parts are shared in the
-result. Depth and size are bounded as there.
+Anything that isn't data (an unknown class or call) becomes a `Gap`. Shared parts are shared in the result. Depth and
+size have the limits of `torch.read`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import UnsupportedError
@@ -27,23 +26,23 @@ class TensorLeaf(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Something at `name` that is no data, in words."""
+    """A description of something at `name` that isn't data."""
 
     name: str
-    words: str
+    reason: str
 
 
 def tree(machine: Machine, value: Any) -> Any:
-    """The nested value. UnsupportedError where it is nested too deeply or repeats itself without end."""
-    return _Tree(8 * machine.steps + 1024).made("", value, 0)
+    """The nested value. UnsupportedError if it is nested too deeply or repeats its own parts endlessly."""
+    return _Tree(8 * machine.steps + 1024).plain("", value, 0)
 
 
 class _Tree:
     def __init__(self, budget: int) -> None:
         self.budget = budget
-        self.above: set[int] = set()
+        self.above: set[int] = set()  # ids of the values around the current one
 
-    def made(self, name: str, value: Any, depth: int) -> Any:
+    def plain(self, name: str, value: Any, depth: int) -> Any:
         """Recursive: no deeper than `PICKLE_DEPTH`."""
         self.budget -= 1
         if self.budget < 0 or depth > PICKLE_DEPTH:
@@ -63,28 +62,20 @@ class _Tree:
             return Gap(name, "a part of itself")
         self.above.add(id(value))
         try:
-            return self.parts(name, value, depth + 1)
+            return self._parts(name, value, depth + 1)
         finally:
             self.above.discard(id(value))
 
-    def parts(self, name: str, value: Any, depth: int) -> Any:
+    def _parts(self, name: str, value: Any, depth: int) -> Any:
         if isinstance(value, Dict):
-            pairs = _last_of(value)
-            return {key: self.made(_path(name, key), part, depth) for key, part in pairs}
+            # Each plain key once, with its last value. Python treats 1 and True as the same key.
+            last = {(type(key), key): (key, part) for key, part in value.pairs if isinstance(key, _KEYS)}
+            return {key: self.plain(_path(name, key), part, depth) for key, part in last.values()}
         items = value.items if isinstance(value, Set) else value
-        inner = [self.made(_path(name, i), part, depth) for i, part in enumerate(items)]
+        inner = [self.plain(_path(name, i), part, depth) for i, part in enumerate(items)]
         return tuple(inner) if isinstance(value, tuple) else inner
 
 
 def _path(name: str, key: Any) -> str:
     text = key if isinstance(key, str) else key.decode("utf-8", "replace") if isinstance(key, bytes) else preview(key)
     return f"{name}.{text}" if name else text
-
-
-def _last_of(value: Dict) -> Iterator[tuple[Any, Any]]:
-    """Pairs with plain keys, each key once, with its last value. Python holds 1 and True for the same key."""
-    kept: dict[Any, tuple[Any, Any]] = {}
-    for key, part in value.pairs:
-        if isinstance(key, _KEYS):
-            kept[type(key), key] = (key, part)
-    return iter(kept.values())

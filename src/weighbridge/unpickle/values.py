@@ -1,9 +1,9 @@
-"""What an abstract pickle machine computes: plain values, and inert records where Python would have objects.
+"""The values of an abstract pickle machine: plain values, and inert records in place of Python's objects.
 
-Plain are None, bool, int, float, str, bytes, list and tuple. All else is a record: nothing is looked up, called or
-hashed. A dict is a list of pairs, as keys that an attacker chooses must not be hashed or compared (equal hashes, nested
-tuples); records are equal to themselves alone. The graph is shared as in the pickle and may have cycles: walk it with
-a set of what was seen, never recursively, and never print it whole.
+None, bool, int, float, str, bytes, list and tuple are plain. Anything else is a record: nothing is looked up, called or
+hashed. A dict is a list of pairs, because keys that an attacker chooses must not be hashed or compared (equal hashes,
+nested tuples). Records compare by identity. The graph is shared as in the pickle and may have cycles: walk it with a
+set of visited ids, never recursively, and never print it whole.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from weighbridge.io.source import Source
 
 
 class UnexpectedOpcode(Exception):
-    """A known call with arguments that its library would not write, or with a result that can't be had."""
+    """A known call with arguments that its library would not write, or with an unavailable result."""
 
 
 class Record:
-    """Base of the records. `at` is the offset in the source of the opcode that made it."""
+    """Base of the records. `at`: the offset in the source of the opcode that created it."""
 
     __slots__ = ("at",)
 
@@ -32,7 +32,7 @@ def _pairs(flat: Sequence[Any]) -> list[tuple[Any, Any]]:
 
 
 class Dict(Record):
-    """A dict: `flat` has each key, then its value, as they were set. Where a key comes twice, the last one counts."""
+    """A dict. `flat`: each key followed by its value, in the order of assignment; the last of equal keys counts."""
 
     __slots__ = ("flat",)
 
@@ -48,7 +48,7 @@ class Dict(Record):
 
 
 class Set(Record):
-    """A set or frozenset: its items as they were added."""
+    """A set or frozenset: its items in the order of addition."""
 
     __slots__ = ("frozen", "items")
 
@@ -60,7 +60,7 @@ class Set(Record):
 
 
 class Blob(Record):
-    """Bytes or text too long to keep: they stay in `source`, at `start`. `codec`: of a text, else empty."""
+    """Bytes or text too long for memory: they stay in `source`, at `start`. `codec`: of text; empty for bytes."""
 
     __slots__ = ("codec", "size", "source", "start")
 
@@ -69,13 +69,13 @@ class Blob(Record):
 
 
 class Global(Record):
-    """A name that Python would import, as written, by the opcode `how`."""
+    """A name that Python would import, as written, by the opcode `op`."""
 
-    __slots__ = ("how", "module", "name")
+    __slots__ = ("module", "name", "op")
     kind = "import"
 
-    def __init__(self, at: int, module: str, name: str, how: str = "GLOBAL") -> None:
-        self.at, self.module, self.name, self.how = at, module, name, how
+    def __init__(self, at: int, module: str, name: str, op: str = "GLOBAL") -> None:
+        self.at, self.module, self.name, self.op = at, module, name, op
 
     @property
     def path(self) -> tuple[str, str]:
@@ -86,69 +86,69 @@ class Global(Record):
 
 
 class Object(Record):
-    """What a call would give: `callee` with `args` (`kwargs`), by the opcode `how`; and what was then done to it: each
-    BUILD's state, items appended or added, pairs set (`flat`, as a dict's). `args` is a tuple, or a record where a call
-    would make one."""
+    """The result of a call: `callee` with `args` (`kwargs`), by the opcode `op`. It keeps its later changes: `states`
+    of BUILD, `items` appended or added, pairs set (`flat`, as in `Dict`). `args` is a tuple, or a record if a call
+    would create the tuple."""
 
-    __slots__ = ("args", "callee", "flat", "how", "items", "kwargs", "meaning", "states")
+    __slots__ = ("args", "callee", "flat", "items", "kwargs", "meaning", "op", "states")
     kind = "call"
 
-    def __init__(self, at: int, how: str, callee: Any, args: Any, kwargs: Any = None) -> None:
-        self.at, self.how, self.callee, self.args, self.kwargs = at, how, callee, args, kwargs
-        # Nothing is done to most objects, and there are many.
+    def __init__(self, at: int, op: str, callee: Any, args: Any, kwargs: Any = None) -> None:
+        self.at, self.op, self.callee, self.args, self.kwargs = at, op, callee, args, kwargs
+        # Most objects are never changed, and there are many.
         self.states: Sequence[Any] = ()
         self.items: Sequence[Any] = ()
         self.flat: Sequence[Any] = ()
-        self.meaning: Any = None  # what an interpreter has found it to be
+        self.meaning: Any = None  # its interpretation, once known
 
     @property
     def pairs(self) -> list[tuple[Any, Any]]:
         return _pairs(self.flat)
 
     def build(self, state: Any) -> None:
-        self.states = _grown(self.states, [state])
+        self.states = _extend(self.states, [state])
 
     def add(self, items: list[Any]) -> None:
-        self.items = _grown(self.items, items)
+        self.items = _extend(self.items, items)
 
     def set(self, flat: list[Any]) -> None:
-        self.flat = _grown(self.flat, flat)
+        self.flat = _extend(self.flat, flat)
 
 
-def _grown(kept: Sequence[Any], more: list[Any]) -> Sequence[Any]:
-    if isinstance(kept, list):
-        kept += more
-        return kept
-    return [*kept, *more]
+def _extend(values: Sequence[Any], more: list[Any]) -> Sequence[Any]:
+    if isinstance(values, list):
+        values += more
+        return values
+    return [*values, *more]
 
 
 class Persistent(Record):
-    """An object that lies outside the pickle, by its id."""
+    """An object outside the pickle, by its id."""
 
-    __slots__ = ("how", "id")
+    __slots__ = ("id", "op")
     kind = "persistent"
 
-    def __init__(self, at: int, id: Any, how: str = "BINPERSID") -> None:
-        self.at, self.id, self.how = at, id, how
+    def __init__(self, at: int, id: Any, op: str = "BINPERSID") -> None:
+        self.at, self.id, self.op = at, id, op
 
 
 class External(Record):
-    """A value that the pickle alone doesn't determine. `kind`: an "extension" of the registry with its `code`, a
-    "buffer" out of band, or a "computed-name": a name that a call returned."""
+    """A value that the pickle doesn't determine. `kind`: an "extension" of the registry with its `code`, an
+    out-of-band "buffer", or a "computed-name": a name that a call returned."""
 
-    __slots__ = ("code", "how", "kind")
+    __slots__ = ("code", "kind", "op")
 
-    def __init__(self, at: int, how: str, kind: str, code: int | None = None) -> None:
-        self.at, self.how, self.kind, self.code = at, how, kind, code
+    def __init__(self, at: int, op: str, kind: str, code: int | None = None) -> None:
+        self.at, self.op, self.kind, self.code = at, op, kind, code
 
 
-#: What a real unpickler would do something for; `kind` is what the machine's log calls it.
+#: Records of actions of a real unpickler; `kind` is their name in the machine's log.
 Done: TypeAlias = Global | Object | Persistent | External
 
 
 def weight(value: Any, weights: dict[int, tuple[Any, int]]) -> int:
-    """Parts of a tuple of tuples, each counted as often as it is reached: what hashing it visits. `weights` keeps those
-    of all tuples in it, by identity: each is walked through once."""
+    """The number of parts that hashing a tuple of tuples visits; a shared part counts each time. `weights` caches the
+    numbers of all tuples in it by identity, so each is walked once."""
     stack = [value]
     while stack:
         node = stack[-1]
@@ -163,7 +163,7 @@ def weight(value: Any, weights: dict[int, tuple[Any, int]]) -> int:
 
 
 def preview(value: Any, limit: int = 60) -> str:
-    """A few words on a value; never walks into it."""
+    """Describes a value in a few words, without walking into it."""
     match value:
         case str() | bytes():
             return repr(value[:limit]) + ("..." if len(value) > limit else "")

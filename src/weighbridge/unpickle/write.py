@@ -1,8 +1,7 @@
-"""Pickles written: plain values, and three records for what a pickle says beyond them. Nothing is looked up or called.
+"""Writes pickles of plain values and three records: names, calls and persistent ids. Nothing is looked up or called.
 
-Protocol 2, opcode by opcode and memo slot by memo slot as CPython's own pickler writes it (`Modules/_pickle.c`), so
-that a state dict's `data.pkl` has the bytes that torch.save gives it. Texts are remembered by value, all else by
-identity.
+Protocol 2, opcode by opcode and memo slot by memo slot like CPython's own pickler (`Modules/_pickle.c`), so that a
+state dict's `data.pkl` has the bytes of torch.save. Text is memoized by value, everything else by identity.
 """
 
 from __future__ import annotations
@@ -10,18 +9,18 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import UsageError
 
-_BATCH: Final = 1000  # items that one SETITEMS or APPENDS takes
+_BATCH: Final = 1000  # items per SETITEMS or APPENDS
 _SMALL_TUPLES: Final = (b")", b"\x85", b"\x86", b"\x87")
 _CONSTANTS: Final = {None: b"N", True: b"\x88", False: b"\x89"}
 
 
 @dataclass(frozen=True)
 class Name:
-    """What a loader imports."""
+    """A name that a loader imports."""
 
     module: str
     name: str
@@ -29,7 +28,7 @@ class Name:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """What a loader calls, with what; then each pair is set in the result."""
+    """A call by a loader, after which each pair is set in its result."""
 
     callee: Name
     args: tuple[Any, ...]
@@ -38,30 +37,28 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class PersistentId:
-    """What lies outside the pickle, by its id."""
+    """An object outside the pickle, by its id."""
 
     id: tuple[Any, ...]
 
 
-class _Put:
-    """To be done after what came before it: the top of the stack gets the memo's next slot."""
+class _Put(NamedTuple):
+    """Gives the value on top of the stack the memo's next slot."""
 
-    def __init__(self, key: Any) -> None:
-        self.key = key
+    value: Any
 
 
-class _Op:
-    """An opcode to be written as it is."""
+class _Op(NamedTuple):
+    """A raw opcode with its argument."""
 
-    def __init__(self, code: bytes) -> None:
-        self.code = code
+    code: bytes
 
 
 _MARK: Final = _Op(b"(")
 
 
 def dumps(value: Any) -> bytes:
-    """`value` as a pickle. UsageError for what is neither plain nor one of the records."""
+    """Pickles `value`. UsageError for anything that is neither plain nor one of the records."""
     return _Writer().run(value)
 
 
@@ -69,31 +66,28 @@ class _Writer:
     def __init__(self) -> None:
         self.out = [b"\x80\x02"]
         self.memo: dict[Any, int] = {}
-        self.kept: list[Any] = []  # a remembered id is an object's own only while the object lives
+        self.kept: list[Any] = []  # memoized objects stay alive, so that their ids stay unique
 
     def run(self, root: Any) -> bytes:
-        """Iterative: depth is the data's, and data may come from a stranger."""
+        """Iterative, because untrusted data may be nested deeply."""
         todo: list[Any] = [root]
         while todo:
             item = todo.pop()
             if isinstance(item, _Op):
                 self.out.append(item.code)
             elif isinstance(item, _Put):
-                self.put(item.key)
+                new = self.memo[_key(item.value)] = len(self.memo)
+                self.kept.append(item.value)
+                self.out.append(_slot(b"q", b"r", new))
             elif (slot := self.memo.get(_key(item))) is not None:
                 self.out.append(_slot(b"h", b"j", slot))
             else:
                 todo += reversed([*_steps(item)])
         return b"".join((*self.out, b"."))
 
-    def put(self, value: Any) -> None:
-        slot = self.memo[_key(value)] = len(self.memo)
-        self.kept.append(value)
-        self.out.append(_slot(b"q", b"r", slot))
-
 
 def _steps(value: Any) -> Iterator[Any]:
-    """What writes `value`: opcodes, values inside it, memo slots, in their order."""
+    """The opcodes, inner values and memo slots that write `value`, in order."""
     match value:
         case None | bool():
             yield _Op(_CONSTANTS[value])
@@ -104,7 +98,7 @@ def _steps(value: Any) -> Iterator[Any]:
         case str():
             raw = value.encode("utf-8", "surrogatepass")
             yield from (_Op(struct.pack("<cI", b"X", len(raw)) + raw), _Put(value))
-        case bytes():  # protocol 2 has none: text, and the call that makes bytes of it
+        case bytes():  # protocol 2 has no bytes: text and a call that encodes it
             yield from _call(value, Name("_codecs", "encode"), (value.decode("latin-1"), "latin1"))
         case tuple():
             yield from _tuple(value)
@@ -153,7 +147,7 @@ def _tuple(value: tuple[Any, ...]) -> Iterator[Any]:
         yield from (*value, _Op(_SMALL_TUPLES[len(value)]))
     else:
         yield from (_MARK, *value, _Op(b"t"))
-    if value:  # the empty one is never remembered
+    if value:  # the empty tuple is never memoized
         yield _Put(value)
 
 
@@ -166,12 +160,12 @@ def _items(items: Sequence[Any]) -> Iterator[Any]:
 
 
 def _pairs(pairs: Sequence[tuple[Any, Any]], *, dict_: bool) -> Iterator[Any]:
-    """Of a dict one pair alone is set by itself, and whole batches are followed by an empty one; of other things (an
-    OrderedDict) one that remains at the end is set by itself."""
+    """Sets pairs in batches. A dict's single pair uses SETITEM, and full batches are followed by an empty one. For
+    other objects (an OrderedDict) SETITEM also writes a single pair that remains at the end."""
     for at in range(0, len(pairs), _BATCH):
         batch = pairs[at : at + _BATCH]
         flat = [part for pair in batch for part in pair]
-        alone = len(batch) == 1 and not (dict_ and at)
-        yield from (*flat, _Op(b"s")) if alone else (_MARK, *flat, _Op(b"u"))
+        single = len(batch) == 1 and not (dict_ and at)
+        yield from (*flat, _Op(b"s")) if single else (_MARK, *flat, _Op(b"u"))
     if dict_ and pairs and len(pairs) % _BATCH == 0:
         yield from (_MARK, _Op(b"u"))

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.fuzz.differential import containers, hdf5, texts
+from tests.fuzz.differential import containers, hdf5, policy, templates, texts
 from tests.fuzz.differential.pickles import Grammar
 from tests.reports.scan import vectors
 
@@ -31,7 +31,7 @@ from weighbridge.io.decompress import CODECS
 from weighbridge.io.source import BytesSource
 from weighbridge.reports.scan.engine import scan_source
 from weighbridge.reports.scan.model import ScanVerdict
-from weighbridge.reports.scan.pickle import scanner as pickles
+from weighbridge.reports.scan.pickle import probe
 from weighbridge.reports.scan.pickle.allowlist import CALLS, VALUES
 
 WORKER: Final = Path(__file__).with_name("loaders.py")
@@ -59,8 +59,10 @@ SOURCES: Final[dict[str, Callable[[random.Random], Iterator[Made]]]] = {
     "zip": lambda rng: containers.zips(rng, _SEEDS),
     "tar": lambda rng: containers.tars(rng, _SEEDS),
     "yaml": texts.yamls,
-    "jinja": texts.templates,
+    "jinja": templates.templates,
     "hdf5": hdf5.files,
+    "policy": policy.programs,
+    "offsets": policy.offsets,
 }
 #: Inputs a batch; fewer where a load takes long.
 BATCH: Final = {loader: 400 for loader in SOURCES} | {"torch": 100, "joblib": 25, "jinja": 50}
@@ -125,7 +127,7 @@ def _is_prose(data: bytes, name: str, did: str) -> bool:
     read as such, and it takes a file of that name on the search path to run anything."""
     kind, _, asked = did.partition(" ")
     package = asked.rpartition(" ")[0].partition(".")[0]
-    prose = pickles.may_be_text(name) and pickles.is_text(BytesSource(data))
+    prose = probe.may_be_text(name) and probe.is_text(BytesSource(data))
     return kind == "name" and not package.isidentifier() and prose
 
 
@@ -161,10 +163,10 @@ def run(loader: str, pythons: Sequence[str], seconds: float, seed: int, count: i
 
 
 #: Loaders that damage sends into endless loops of their own code, which only a child's limit ends.
-ENDLESS: Final = ("hdf5",)
+ENDLESS: Final = ("hdf5", "offsets")
 #: How often each loader runs an input.
-RUNS: Final = {"pickle": 3, "pickle-stub": 4, "torch": 3, "joblib": 1, "numpy": 2, "zip": 1, "tar": 2, "yaml": 3,
-               "jinja": 1, "hdf5": 1}  # fmt: skip
+RUNS: Final = {"pickle": 3, "pickle-stub": 4, "torch": 3, "joblib": 1, "numpy": 2, "zip": 1, "tar": 2, "yaml": 6,
+               "jinja": 1, "hdf5": 1, "policy": 2, "offsets": 5}  # fmt: skip
 
 
 def main() -> int:

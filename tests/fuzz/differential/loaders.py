@@ -50,10 +50,13 @@ LIBRARIES = {
     "zip": ("zipfile", "bz2", "lzma"),
     "tar": ("tarfile", "bz2", "lzma", "gzip"),
     "yaml": ("yaml",),
-    "jinja": ("jinja2", "canaries"),
+    "jinja": ("jinja2", "canaries", "html", "pprint", "urllib.parse"),
     "hdf5": ("h5py",),
+    "policy": ("torch.utils.serialization", "torch._subclasses.schema_check_mode", "numpy", "joblib"),
+    "offsets": ("h5py", "zipfile", "tarfile", "bz2", "lzma", "gzip"),
 }
 CODECS = (
+    "cp437",
     "latin-1",
     "latin1",
     "iso8859-1",
@@ -258,6 +261,39 @@ def of_yaml(data):
     yield lambda: yaml.unsafe_load(data)
     yield lambda: yaml.full_load(data)
     yield lambda: list(yaml.load_all(data, yaml.UnsafeLoader))
+    yield lambda: _instantiate(list(yaml.load_all(data, yaml.SafeLoader)))
+    yield lambda: list(yaml.load_all(data, _hyper(yaml)))
+    yield lambda: _instantiate(json.loads(data))
+
+
+HARM = re.compile(r"(os|posix)\.system\Z|subprocess\.(Popen|run)\Z|builtins\.eval\Z")
+
+
+def _instantiate(value):
+    """Hydra's way: every mapping with `_target_` is a call."""
+    stack, seen = [value], set()
+    while stack:
+        node = stack.pop()
+        if isinstance(node, dict) and isinstance(node.get("_target_"), str) and HARM.search(node["_target_"].strip()):
+            State.say("call target " + node["_target_"])
+        if isinstance(node, (dict, list)) and id(node) not in seen:
+            seen.add(id(node))
+            stack += list(node.values()) if isinstance(node, dict) else node
+
+
+def _hyper(yaml):
+    """A loader with hyperpyyaml's tags."""
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    def called(loader, suffix, node):
+        if HARM.search(suffix):
+            State.say("call tag " + suffix)
+
+    for word in ("new", "apply", "name", "applyref"):
+        Loader.add_multi_constructor("!" + word + ":", called)
+    return Loader
 
 
 def of_jinja(data):
@@ -305,9 +341,56 @@ def _has_lambda(config):
     return config["config"]["layers"][0]["class_name"] == "Lambda"
 
 
+class _Storing:
+    """An unpickler with real storages for torch's ids."""
+
+    def persistent_load(self, pid):
+        import torch
+
+        kinds = {"FloatStorage": torch.float32, "LongStorage": torch.int64, "QInt8Storage": torch.qint8}
+        dtype = kinds.get(getattr(pid[1], "__name__", ""), torch.uint8)
+        storage = torch.UntypedStorage(min(max(int(pid[4]), 0), 1 << 10) * 8)
+        return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+
+
+class _CStoring(_Storing, _CAsking):
+    pass
+
+
+class _PythonStoring(_Storing, _PythonAsking):
+    pass
+
+
+def of_policy(data):
+    yield lambda: _touch(_CStoring(io.BytesIO(data)).load())
+    yield lambda: _touch(_PythonStoring(io.BytesIO(data)).load())
+
+
+def _touch(value):
+    """Read what was made: memory that isn't its own shows then."""
+    import numpy
+    import torch
+
+    if isinstance(value, numpy.ndarray):
+        value.tobytes()
+    elif isinstance(value, torch.Tensor):
+        value.detach().clone()
+    elif isinstance(value, (list, tuple)):
+        for part in value[:8]:
+            _touch(part)
+
+
+def of_offsets(data):
+    yield from of_zip(data)
+    yield from of_tar(data)
+    yield from of_hdf5(data)
+    yield lambda: _CAsking(io.BytesIO(data)).load()
+
+
 LOADERS = {
     "pickle": of_pickle, "pickle-stub": of_pickle_stub, "torch": of_torch, "joblib": of_joblib, "numpy": of_numpy,
     "zip": of_zip, "tar": of_tar, "yaml": of_yaml, "jinja": of_jinja, "hdf5": of_hdf5,
+    "policy": of_policy, "offsets": of_offsets,
 }  # fmt: skip
 
 

@@ -58,7 +58,7 @@ _BAICHUAN_DEFAULTS: dict[str, Any] = {
     "eos_token_id": 2, "tie_word_embeddings": False,
 }  # fmt: skip
 
-_A_LLAMA = ("the class is taken to be LlamaForCausalLM: a llama GGUF doesn't tell it from MistralForCausalLM",)
+_A_LLAMA = ("assuming the class LlamaForCausalLM: a llama GGUF of MistralForCausalLM is the same",)
 _INTERNLM3_UNHELD = frozenset({"model_type", "architectures", "qkv_bias", "bias", "pad_token_id"})
 
 _KIMI: dict[str, Any] = SMALL | BPE | {
@@ -119,6 +119,7 @@ CASES: dict[str, Case] = {
             further=_XIELU,
             spreads=_XIELU_SPREADS,
             recorded=("mlx",),
+            told=("config.json: rope_theta",),  # the class's own rope_parameters win, to the reference too
         ),
         Case(
             "apertus-long",

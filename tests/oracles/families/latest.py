@@ -78,7 +78,7 @@ CASES: dict[str, Case] = {
             "Cohere2MoeConfig",
             "none",
             _NO_RMS | {"expert_selection_fn": "softmax", "norm_topk_prob": False},
-            told=("config.json: norm_topk_prob = False: llama.cpp's graph takes",),
+            told=("config.json: norm_topk_prob = False: llama.cpp takes",),
         ),
     )
 }

@@ -291,6 +291,7 @@ CASES: dict[str, Case] = {
                 "ffn_config": {"ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2},
             },
             unheld=frozenset({"num_key_value_heads", "attn_config", "ffn_config"}),
+            told=("config.json: rope_parameters.rope_theta",),  # which transformers 5 rotates by
         ),
         Case(
             "nanbeige",

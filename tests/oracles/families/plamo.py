@@ -84,7 +84,7 @@ _DEFAULTS2: dict[str, Any] = _DEFAULTS23 | {
 }  # fmt: skip
 _DEFAULTS1: dict[str, Any] = _DEFAULTS | {"n_shared_head": 8, "rope_theta": 10000.0}
 _DEFAULTS1 |= {"tie_word_embeddings": False}
-_WIDER = ("config.json: window_size = 24: a window of llama.cpp's graph has the token itself in it",)
+_WIDER = ("config.json: window_size = 24: llama.cpp's window includes the token itself",)
 
 CASES: dict[str, Case] = {
     case.name: case
@@ -110,7 +110,7 @@ CASES: dict[str, Case] = {
             shapes={k: v for i in range(4) for k, v in _mixed(i, _PLAMO3).items()} | _ends(_ROWS, 64, tied=False),
             defaults=_DEFAULTS3,
             words={"rope_local_theta": 10000},
-            told=(*_WIDER, "config.json: rope.truncate = False: llama.cpp rounds the bounds"),
+            told=(*_WIDER, "config.json: rope.truncate = False: llama.cpp always rounds the bounds"),
         ),
         Case(
             "plamo2",

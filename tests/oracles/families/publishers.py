@@ -155,9 +155,7 @@ _MIMO_OWN = frozenset({
     "attention_projection_layout", "hybrid_layer_pattern", "moe_layer_freq", "n_group", "topk_group",
     "add_swa_attention_sink_bias", "layernorm_epsilon",
 })  # fmt: skip
-_MIMO_GUESSES = (
-    "the class is taken to be MiMoV2FlashForCausalLM: a mimo2 GGUF doesn't tell it from MiMoV2ForCausalLM",
-)
+_MIMO_GUESSES = ("assuming the class MiMoV2FlashForCausalLM: a mimo2 GGUF of MiMoV2ForCausalLM is the same",)
 
 
 def _mimo_shapes(fused: bool, windowed: int) -> Shapes:

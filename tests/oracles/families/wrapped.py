@@ -60,7 +60,7 @@ def whole(name: str, cls: str, config: dict[str, Any], shapes: Shapes, apart: tu
 
 _A_LLAMA: dict[str, Any] = {
     "taken": "llama",
-    "guesses": ("the class is taken to be LlamaForCausalLM: a llama GGUF doesn't tell it from MistralForCausalLM",),
+    "guesses": ("assuming the class LlamaForCausalLM: a llama GGUF of MistralForCausalLM is the same",),
     "unheld": frozenset({"architectures", "model_type", "sliding_window"}),
 }
 _TOWER = ("vision_tower.", "multi_modal_projector.")
@@ -302,7 +302,13 @@ _QWENS = (
     whole(
         "qwen3-asr",
         "Qwen3ASRForConditionalGeneration",
-        {"model_type": "qwen3_asr", "thinker_config": {"text_config": QWEN3 | _INTERLEAVED}},
+        {
+            "model_type": "qwen3_asr",
+            "thinker_config": {
+                "model_type": "qwen3_asr",
+                "text_config": QWEN3 | _INTERLEAVED | {"model_type": "qwen3_asr_text"},
+            },
+        },
         decoder(head_norms=True, front="thinker.model.", head="thinker.lm_head."),
         ("thinker.audio_tower.",),
         unheld=_QWEN_UNHELD,

@@ -189,6 +189,7 @@ NESTED: Final = (
     Vector("listed.npy", npy("'f4,O'", PAYLOAD), D, "pickle/dangerous-call"),
     Vector("objects.npz", zipped({"a.npy": npy("'|O'", PAYLOAD)}), D, "pickle/dangerous-call"),
     Vector("array.joblib", joblib_array(PAYLOAD[:-1] + b"0"), D, "pickle/array-opcodes"),
+    Vector("array.joblib", joblib_array(b"\x8b\1\0\1\0" + bytes((64 << 10) + 2)), "unproven", "pickle/array-limit"),
     Vector("device.tar", tarred({"a": b"1"}, {"b": ""}), M, "tar/special-member"),
     Vector("outside.tar", tarred({"../../x": b"1"}), D, "tar/outside"),
     Vector("link.tar", tarred({"a": b"1"}, {"b/c": "../../x"}), D, "tar/outside"),
@@ -245,7 +246,11 @@ FOLDER: Final = (
            D, "index/outside"),
     Vector("model.yaml", b"a: !!python/object/apply:os.system ['true']\n", D, "yaml/python-tag"),
     Vector("spelled.yaml", b"a: !<tag:yaml.org,2002:python/object/apply:os.system> ['true']\n", D, "yaml/python-tag"),
-    Vector("alias.yaml", b"%TAG !x! tag:yaml.org,2002:py\n---\na: !x!thon/name:os.system\n", M, "yaml/tag-alias"),
+    Vector("alias.yaml", b"%TAG !x! tag:yaml.org,2002:py\n---\na: !x!thon/name:os.system\n", D, "yaml/python-tag"),
+    Vector("handle.yaml", b"%TAG !x! tag:example.org,2024:\n---\na: !x!thing 1\n", M, "yaml/tag-alias"),
+    Vector("tab.yaml", b"a:\n\tb: !unheard 1\n", "unproven", "yaml/unproven"),
+    Vector("deep.yaml", b"! " + b"[" * 1000 + b"]" * 1000, "unproven", "yaml/unproven"),
+    Vector("notes.txt", b"a: 'x\n  # _target_: os.system\n\tb: [", "unproven", "yaml/unproven"),
     Vector("targets.yaml", b"model:\n  _target_: subprocess.run\n", D, "config/dangerous-target"),
     Vector("escaped.yaml", b'model: {"\\x5ftarget_": builtins.eval}\n', D, "config/dangerous-target"),
     Vector("other.yaml", b"model:\n  _target_: my.Thing\n", U, "config/target"),
@@ -260,6 +265,59 @@ FOLDER: Final = (
 )  # fmt: skip
 
 _INIT: Final = "{{ ''.__class__.__mro__[1].__subclasses__() }}"
+
+
+def _spelled(*ways: tuple[str, str]) -> tuple[tuple[str, str, str], ...]:
+    """Statements that put the name of an attribute into `a`, and its use."""
+    rules = {D: "template/underscored", U: "template/built-name"}
+    return tuple((statements + "{{ namespace[a] }}", verdict, rules[verdict]) for statements, verdict in ways)
+
+
+# The name of an attribute through every statement that can carry a text.
+_WAYS_TO_NAMES: Final = _spelled(
+    ("{% set a | trim %}__init__{% endset %}", D),
+    ("{% set a | trim | lower %} __INIT__ {% endset %}", D),
+    ("{% set a %}{% raw %}__init__{% endraw %}{% endset %}", D),
+    ("{% set a %}__in{# c #}it__{% endset %}", D),
+    ("{% set a %}{% if messages %}__init__{% endif %}{% endset %}", U),
+    ("{% set a %}{% filter lower %}__INIT__{% endfilter %}{% endset %}", U),
+    ("{% set n = namespace(k='__init__') %}{% set a = n['k'] %}", D),
+    ("{% set n = namespace({'k': '__init__'}) %}{% set a = n.k %}", D),
+    ("{% set n = namespace(k='init') %}{% set m = n %}{% set m.k = '__' ~ n['k'] ~ '__' %}{% set a = n.k %}", D),
+    ("{% for x in ['_'] recursive %}{% set a = x %}{{ loop([a ~ '_']) }}{{ namespace[a] }}{% endfor %}", D),
+    ("{% macro dict(x) %}{{ namespace[x] }}{% endmacro %}{{ dict('__init__') }}", D),
+    ("{% macro f(x) %}{{ caller(x ~ '__') }}{% endmacro %}{% call(y) f('__init') %}{{ namespace[y] }}{% endcall %}", D),
+    ("{% macro f(x) %}{{ namespace[x] }}{% endmacro %}{{ f(*['__init__']) }}", D),
+    ("{% macro f(x) %}{{ namespace[x] }}{% endmacro %}{{ f(**{'x': '__init__'}) }}", D),
+    ("{% macro f(x='__init__') %}{{ namespace[x] }}{% endmacro %}{{ f() }}", D),
+    ("{% macro f() %}{{ namespace[kwargs.x] }}{% endmacro %}{{ f(x='__init__') }}", D),
+    ("{% macro __init__() %}{% endmacro %}{% set a = __init__.name %}", U),
+    ("{% set b = (range|string)[1] ~ (range|string)[2] %}{% set a = b %}", U),
+    ("{% set b = (messages[0]|list)[0] ~ (messages[0]|list)[1] %}{% set a = b %}", U),
+    ("{% set l = ['ss__', '__cla'] %}{% set _ = l.reverse() %}{% set a = l|join %}", U),
+    ("{% set _ = messages[0].update({'k': '__init__'}) %}{% set a = messages[0].k %}", D),
+    ("{% if false %}{% set a = 'x' %}{% endif %}", U),
+    ("{% for i in [1] %}{% set a = 'x' %}{% endfor %}", U),
+    ("{% with a = 'x' %}{% endwith %}", U),
+    ("{% set (x, (y, a)) = (1, (2, '__init__')) %}", D),
+    ("{% set a = ({'__init__': 1}.keys() - [])|first %}", D),
+    ("{% set a = ['__init__']|groupby(0)|map(attribute=1)|first|first %}", D),
+    ("{% set a = '__CLASS__'|title %}", U),
+    ("{% set a = 'm.r.o'[::2] %}", D),
+    ("{% set a = 1|replace('1', 'mro') %}", D),
+    ("{% set a = 'xmro'|replace(new='', old='x') %}", U),
+    ("{% set a = loop.cycle('__init__') %}", U),
+    ("{% for i in [1] %}{% set a = loop.cycle('__init__') %}{{ namespace[a] }}{% endfor %}", D),
+    ("{% set d = {'strip': 'x'.join} %}{% set a = d.strip('mro') %}", U),
+    ("{% block b %}{% set a = '__init__' %}{{ namespace[a] }}{% endblock %}", D),
+    ("{% autoescape false %}{% set a = '__init__' %}{{ namespace[a] }}{% endautoescape %}", D),
+    ("{% generation %}{% set a = '__init__' %}{{ namespace[a] }}{% endgeneration %}", D),
+    ("{% set a = [x, '__init__']|max %}", D),
+    ("{% set a = [[['__init__']]]|first|first|first %}", D),
+    ("{% set a = ('a', '__init__')[x] %}", D),
+    ("{% set a = dict([['__init__', 1]])|first %}", D),
+    ("{% set a = 'x'.join %}{% set a = messages[0].items()|list|string %}", U),
+)
 
 #: Chat templates, as the text of a tokenizer_config.json.
 TEMPLATES: Final = (
@@ -328,13 +386,13 @@ TEMPLATES: Final = (
     ("{% macro f() %}{{ x[varargs[0]] }}{% endmacro %}{{ f('mro') }}", D, "template/underscored"),
     ("{{ [x]|map(**{'attribute': 'mro'})|list }}", D, "template/underscored"),
     ("{{ x[(['mro']|tojson)[2:-2]] }}", U, "template/built-name"),
-    ("{{ x[['Qmro']|map('replace', 'Q', '')|first] }}", U, "template/built-name"),
+    ("{{ x[['Qmro']|map('replace', 'Q', '')|first] }}", D, "template/underscored"),
     ("{{ '{0._x}'['format'](x) }}", D, "template/underscored"),
     ("{% set f = '{0._x}'.format %}{{ f(x) }}", D, "template/underscored"),
     ("{{ x[[['mro']]|sum(start=[])|first] }}", D, "template/underscored"),
     ("{{ x['a'|int('mro')] }}", D, "template/underscored"),
     ("{{ x[({'k': 'mro'}|dictsort)[0][1]] }}", D, "template/underscored"),
-    ("{% for c in ['mro', 'b'] %}{{ x[loop.previtem] }}{% endfor %}", U, "template/built-name"),
+    ("{% for c in ['mro', 'b'] %}{{ x[loop.previtem] }}{% endfor %}", D, "template/underscored"),
     ("{{ lipsum(5) }}", U, "template/foreign-global"),
     ("{{ url_for('x') }}", U, "template/foreign-global"),
     ("{% for i in range(1000000000) %}x{% endfor %}", M, "template/bomb"),
@@ -347,6 +405,23 @@ TEMPLATES: Final = (
     ("{{ 'x' * 999999 * 999999 }}", M, "template/bomb"),
     ("{{ '%99999999d'|format(1) }}", M, "template/bomb"),
     ("{{ x|center(9999999999) }}", M, "template/bomb"),
+    *_WAYS_TO_NAMES,
+    *(
+        (text, "unproven", "template/unproven")
+        for text in (
+            "{{ x() }}",
+            "{{ messages[0].content.unheard() }}",
+            "{{ x|unheard }}",
+            "{{ x is unheard }}",
+            "{{ [x]|map(messages[0].role)|list }}",
+            "{% set f = messages.append %}{{ f(1) }}",
+            "{% set ns = namespace(f=raise_exception) %}{{ ns.f(1) }}",
+        )
+    ),
+    ("{{ [x]|sort(attribute='a,__class__')|list }}", D, "template/underscored"),
+    ("{{ messages[0][messages[0].role][messages[1].role] }}", "unproven", "template/unproven-name"),
+    ("{{ namespace[messages[0].content] }}", "unproven", "template/unproven-name"),
+    ("{{ messages[0].content.format(messages) }}", "unproven", "template/unproven-name"),
     ("{{ messages[ }}", M, "template/unreadable"),
     ("{% nonsense %}", M, "template/unreadable"),
 )
@@ -357,6 +432,7 @@ CHAT: Final = tuple(
     for name, make in (
         ("tokenizer_config.json", template),
         ("chat_template.jinja", str.encode),
+        ("chat_template.txt", str.encode),
         ("chat_template.json", lambda t: json.dumps({"chat_template": t}).encode()),
         ("tokenizer_config.json", lambda t: json.dumps({"chat_template": [{"name": "a", "template": t}]}).encode()),
         ("model.gguf", lambda t: gguf({"tokenizer.chat_template": t})),
@@ -468,6 +544,12 @@ DISGUISED: Final = (
         D,
         "pickle/computed-name",
     ),
+    Vector(
+        "state.pkl",
+        b"\x80\x02cnumpy\ndtype\n(X\2\0\0\0f8\x89\x88tR(K\3X\1\0\0\0<NNNK@K\x08K\0tb.",
+        M,
+        "pickle/odd-state",
+    ),
     Vector("encoded.pkl", b"\x80\x02c_codecs\nencode\n(U\1xU\4eviltR.", M, "pickle/odd-arguments"),
     Vector(
         "list.pkl",
@@ -479,7 +561,7 @@ DISGUISED: Final = (
         "m.joblib",
         _joblib(_WRAPPER + b")\x81", b"K\1", _dtype(b"S4", b"K<K\1"), b"0" * 4 + b"CN" + b"x" * 54 + b"0" + PAYLOAD),
         D,
-        "pickle/odd-arguments",
+        "pickle/odd-state",
     ),
     Vector(
         "m.joblib",
@@ -578,7 +660,17 @@ NAMED: Final = (
     Vector("p.yaml", b"components:\n  a:\n    init_parameters: {}\n    type: evil.Retriever\n", U, "config/target"),
     Vector("model.yaml", b"module: evil.loader\ncontext:\n  bentoml_version: 1.2.0\n", U, "config/target"),
     Vector("MLmodel", b"flavors:\n  python_function:\n    model_code_path: chain.py\n", U, "config/own-code"),
-    Vector("c.yaml", b"custom_imports:\n  imports: [evil]\n", U, "config/named-class"),
+    Vector("c.yaml", b"custom_imports:\n  imports: [evil]\n", U, "config/target"),
+    Vector("p.yaml", b"components:\n  a:\n    type: evil.Retriever\n", U, "config/target"),
+    Vector("config.yaml", b"preprocessors:\n  audio:\n    name: evil.Reader\n", U, "config/target"),
+    Vector("config.yaml", b"auto_map:\n  AutoModel: modeling_x.Model\n", U, "config/own-code"),
+    Vector("config.yaml", b"chat_template: \"{{ ''['__class__'] }}\"\n", D, "template/underscored"),
+    Vector("config.json", _json({"m": {"_target_": "transformers.utils.hub.os.system"}}), D, "config/dangerous-target"),
+    Vector("config.json", _json({"m": {"_target_": "transformers.utils.hub.thing"}}), U, "config/target"),
+    Vector("hyperparams.yaml", b"x: !apply:torch.serialization.os.system ['true']\n", D, "config/dangerous-target"),
+    Vector("hyperparams.yaml", b"x: !name:transformers.utils.hub.thing\n", U, "yaml/hyper-tag"),
+    Vector("modules.json", _json([{"type": "sentence_transformers.util.os.system"}]), D, "config/dangerous-target"),
+    Vector("modules.json", _json([{"type": "sentence_transformers.util.thing"}]), U, "config/named-class"),
     Vector("c.yaml", b"_base_: ./evil.py\n", U, "config/own-code"),
     Vector("c.json", _json({"custom_imports": {"imports": ["evil"]}}), U, "config/target"),
     Vector("c.json", _json({"custom_imports": {"imports": ["os"]}}), D, "config/dangerous-target"),

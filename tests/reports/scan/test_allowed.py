@@ -24,6 +24,7 @@ from weighbridge.reports.scan.pickle import scanner as pickles
 from weighbridge.reports.scan.pickle.allowlist import CALLS, VALUES, Allowed
 from weighbridge.reports.scan.pickle.indices import INDEXED
 from weighbridge.unpickle.libraries.joblib import WRAPPER
+from weighbridge.unpickle.libraries.torch_types import DENSE
 
 torch = pytest.importorskip("torch")
 Path = tuple[str, str]
@@ -77,9 +78,15 @@ SAMPLES: dict[str, tuple[bytes, bytes | None]] = {
     "metadata": (b"}" + v.s("_metadata") + v.HOOKS + b"s", b"}" + v.s("keys") + b"Ns"),
     "pairs": (b"}", b"K\x01"),
     "items": (b"]", b"K\x01"),
-    "name": (v.g("collections", "OrderedDict"), b"K\x01"),
-    "tensor-class": (v.g("torch", "Tensor"), b"K\x01"),
+    "numbers": (b"]K\x01a", b"K\x01"),
+    "factory": (v.g("builtins", "list"), v.g("torch", "Tensor")),
+    "class": (v.g("torch", "Tensor"), b"K\x01"),
+    "text-or-none": (v.s("1"), b"K\x01"),
+    "tensor-class": (v.g("torch", "Tensor"), v.g("numpy", "memmap")),
+    "tensor-attributes": (b"}" + v.s("note") + b"K\x05s", b"}" + v.s("data") + b"Ns"),
+    "wrapper-state": (b"}" + v.s("order") + v.s("C") + b"s", b"}" + v.s("subclass") + v.g("pathlib", "Path") + b"s"),
     "ndarray": (v.g("numpy", "ndarray"), v.g("numpy", "dtype")),
+    "array-letter": (v.s("b"), v.s("1")),
     "numpy-code": (v.s("i8"), v.s("i8,evil")),
     "numpy-dtype": (numpy_dtype(), v.s("i8")),
     "array-state": (b"(K\x01K\x01\x85" + numpy_dtype() + b"\x89" + _BYTES + b"t", b"K\x01\x85"),
@@ -122,7 +129,7 @@ ARGUMENTS: dict[Path, tuple[bytes, ...]] = {
     ),
     **{(m, n): (v.g(_T, "_rebuild_tensor_v2"), v.g("torch", "Tensor"), _V2, b"}")
        for m in ("torch._tensor", "torch.tensor") for n in ("_rebuild_from_type_v2", "_rebuild_from_type")},
-    **{(m, "_reconstructor"): (v.g("collections", "Counter"), v.g("builtins", "dict"), b"}")
+    **{(m, "_reconstructor"): (v.g("argparse", "Namespace"), v.g("builtins", "object"), b"N")
        for m in ("copyreg", "copy_reg")},
     ("torch", "device"): (v.s("cpu"), b"K\0"),
     **{(f"{m}.multiarray", "_reconstruct"): (v.g("numpy", "ndarray"), b"K\0\x85", v.s("b")) for m in shapes.NUMPY_CORE},
@@ -184,11 +191,11 @@ class Loader(pickle.Unpickler):
 
 # Not here: names of other versions, of other systems, and what needs a GPU.
 _ELSEWHERE = {
-    *(("torch.cuda", f"{n}Tensor") for n in allowed._DENSE),
+    *(("torch.cuda", f"{n}Tensor") for n in DENSE),
     *((m, n) for m, n in CALLS if m == "torch.tensor" or m == "pathlib._local" or n.startswith("Windows")),
     ("torch._tensor", "_rebuild_from_type"),
     ("torch.storage", "_load_from_bytes"),
-    *(("torch", f"{n}Tensor") for n in allowed._DENSE if n != "Float"),  # each of a storage of its own
+    *(("torch", f"{n}Tensor") for n in DENSE if n != "Float"),  # each of a storage of its own
     ("torch._utils", "_rebuild_xla_tensor"),
     ("torch._utils", "_rebuild_wrapper_subclass"),  # of a class that isn't torch's
     ("torch._utils", "_rebuild_nested_tensor"),  # it reads its sizes from a storage (`test_honest` has one)
@@ -280,6 +287,27 @@ def test_everything_that_torch_takes_with_weights_only_is_in_the_table() -> None
     assert names - set(CALLS) - VALUES == set()
 
 
+@pytest.mark.oracle
+def test_the_names_of_weights_only_are_torchs() -> None:
+    from torch import _weights_only_unpickler as unpickler
+
+    assert {tuple(name.rpartition(".")[::2]) for name in unpickler._get_allowed_globals()} == allowed.WEIGHTS_ONLY
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ["argparse.Namespace", "own_package.Thing", "os.getpid", "torch.hub.load"])
+def test_what_torch_load_refuses_is_reported(name: str) -> None:
+    """Torch's own loader, which refuses a name before it looks it up."""
+    module, _, last = name.rpartition(".")
+    data = v.p(v.g(module, last) + b")R")
+    saved = io.BytesIO(v.plain_zip(("x/data.pkl", data), ("x/version", b"3\n"), ("x/byteorder", b"little")))
+    with pytest.raises(pickle.UnpicklingError, match=name):
+        torch.load(saved, weights_only=True)
+    notes = [f.message for f in scan(saved.getvalue()).findings if f.rule == "pickle/torch-load"]
+    assert len(notes) == (name != "argparse.Namespace")  # the scan takes it for data
+    assert all(f"refuses the file: {name} is not on its list" in note for note in notes)
+
+
 # Names of reports on scanners: each must be known to be dangerous, in whatever version.
 GADGETS = """
 os.system posix.system nt.system subprocess.Popen subprocess.check_output commands.getoutput popen2.popen3 pty.spawn
@@ -324,3 +352,19 @@ def test_the_verdict_never_rests_on_the_table_of_dangers(monkeypatch: pytest.Mon
     for gadget in GADGETS.split():
         module, _, name = gadget.rpartition(".")
         assert scan(v.p(v.call(module, name, v.CMD))).verdict is not ScanVerdict.DATA_ONLY
+
+
+@pytest.mark.oracle
+def test_the_table_of_storages_is_torchs() -> None:
+    """One table for the reader, the writer and the scan: every class that torch has, each with its width."""
+    from weighbridge.unpickle.libraries.torch_types import ALL_WIDTHS, CLASS_OF, SMALL_STORAGES, STORAGES
+
+    for kind in torch._storage_classes:
+        path = (kind.__module__, kind.__name__)
+        assert path in ALL_WIDTHS
+        if path not in SMALL_STORAGES and not path[1].startswith(("Untyped", "Typed")):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                assert ALL_WIDTHS[path] == torch.empty((), dtype=kind.dtype).element_size()
+    assert set(STORAGES) < set(ALL_WIDTHS)
+    assert {("torch", name) for name in CLASS_OF.values()} < set(STORAGES)

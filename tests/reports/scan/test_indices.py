@@ -289,7 +289,7 @@ def _broken() -> Iterator[bytes]:
 
 
 @pytest.mark.mutation
-@pytest.mark.parametrize("rule", storages.RULES)
+@pytest.mark.parametrize("rule", ["pickle/indices", "pickle/index-outside", "pickle/storage-length"])
 def test_without_a_rule_some_file_would_pass_for_milder(rule: str) -> None:
     milder = []
     for data in _broken():

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import struct
+import sys
 import time
+import tracemalloc
 from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
 
 import pytest
 from tests.reports.scan import vectors as v
+from tests.reports.scan.other_vectors import tarred
 
 from weighbridge.io.source import BytesSource
 from weighbridge.reports.scan.engine import scan_source
+from weighbridge.reports.scan.model import FileReport, ScanVerdict
 
 
 def _repeated(n: int) -> bytes:
@@ -46,3 +54,73 @@ def _seconds(name: str, data: bytes) -> float:
 def test_four_times_the_input_takes_no_more_than_its_share(name: str, size: int, make: Callable[[int], bytes]) -> None:
     small, large = (_seconds(name, make(n)) for n in (size, 4 * size))
     assert large < 6 * small + 0.1
+
+
+# ---- archives whose members share their bytes
+
+
+def _shared(count: int, depth: int = 3) -> bytes:
+    """A zip of `count` members that are one local header's; their content is such a zip."""
+    data = v.GOOD
+    for _ in range(depth):
+        size, name = len(data), b"%05d"
+        body = b"PK\3\4" + struct.pack("<5H3I2H", 20, 0, 0, 0, 0, 0, size, size, 1, 0) + b"a" + data
+        entry = b"PK\1\2" + struct.pack("<6H3I5H2I", 20, 20, 0, 0, 0, 0, 0, size, size, 5, 0, 0, 0, 0, 0, 0)
+        directory = b"".join(entry + name % i for i in range(count))
+        end = struct.pack("<4H2IH", 0, 0, count, count, len(directory), len(body), 0)
+        data = body + directory + b"PK\5\6" + end
+    return data
+
+
+def _gap(count: int) -> bytes:
+    """A zip with `count` local headers between its member and its directory, whose names are the 64 KiB behind them."""
+    data = v.plain_zip(("a", b"1"))
+    end = data.rindex(b"PK\5\6")
+    start = int.from_bytes(data[end + 16 : end + 20], "little")
+    header = b"PK\3\4" + struct.pack("<5H3I2H", 20, 0, 0, 0, 0, 0, 0, 0, 65535, 0)
+    gap = header * count + bytes(1 << 16)
+    moved = struct.pack("<I", start + len(gap))
+    return data[:start] + gap + data[start : end + 16] + moved + data[end + 20 :]
+
+
+def _calls(make: Callable[[], bytes], name: str) -> tuple[int, int, FileReport]:
+    """How many functions a scan calls, its peak of memory, and the report."""
+    data, calls = make(), 0
+
+    def count(frame: Any, event: str, arg: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    tracemalloc.start()
+    sys.setprofile(count)
+    try:
+        report = scan_source(BytesSource(data), name)
+    finally:
+        sys.setprofile(None)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    return calls, peak, report
+
+
+@pytest.mark.parametrize("make", [_shared, _gap], ids=["members that share a header", "headers in each other's names"])
+def test_what_shares_bytes_costs_no_more_than_its_own(make: Callable[[int], bytes]) -> None:
+    """Calls and memory, over inputs that double. Whatever isn't scanned is reported."""
+    costs = [_calls(lambda n=n: make(n), "x.zip") for n in (60, 120, 240)]  # type: ignore[misc]
+    for (calls, peak, _), (more_calls, more_peak, report) in pairwise(costs):
+        assert more_calls < 2.5 * calls + 20_000
+        assert more_peak < 2.5 * peak + (1 << 20)
+        assert report.verdict is ScanVerdict.MALFORMED
+        assert not report.complete
+    assert costs[-1][0] < 1_000_000
+
+
+def test_what_is_honestly_packed_is_unpacked() -> None:
+    """Bytes that are unpacked count as the file's own, in each form of compression."""
+    numbers = v.p(b"(" + b"K\1" * (9 << 20) + b"l")
+    packed = (gzip.compress(numbers, 1, mtime=0), v.plain_zip(("x/data.pkl", numbers), method=8))
+    for data in packed:
+        report = scan_source(BytesSource(data), "x")
+        assert (report.verdict, report.complete) == (ScanVerdict.DATA_ONLY, True)
+    small = {f"m{i}.pkl": v.GOOD for i in range(1500)}
+    for data in (tarred(small), gzip.compress(tarred(small), mtime=0), v.plain_zip(*small.items())):
+        assert scan_source(BytesSource(data), "x").verdict is ScanVerdict.DATA_ONLY

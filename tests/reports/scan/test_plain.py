@@ -24,7 +24,7 @@ from weighbridge.base import native
 from weighbridge.base.native import plain_pickle_end
 from weighbridge.io.source import BytesSource, FileSource
 from weighbridge.reports.scan.engine import scan_file, scan_source
-from weighbridge.reports.scan.model import Budget, MemberPath
+from weighbridge.reports.scan.model import MemberPath, Part
 from weighbridge.reports.scan.pickle import scanner as pickles
 from weighbridge.reports.scan.pickle import storages, whole_file
 from weighbridge.reports.scan.pickle.plain import PLAIN_NAMES
@@ -56,8 +56,8 @@ def agrees(data: bytes) -> bool:
     assert (machine.end, machine.leftover) == (end, 0)
     assert {e.kind for e in machine.events} <= {"import", "call", "build", "persistent"}
     assert named == list(storages.named(machine.events))
-    reading = pickles._Reading(BytesSource(data[:end]), MemberPath("x"), Budget(), False)
-    done = reading._pickle(0)
+    reading = pickles._Reading(Part(BytesSource(data[:end]), MemberPath("x")), False)
+    done = reading._read_pickle(0)
     assert done is not None
     assert not done.is_magic
     assert [*reading.policy.findings(), *reading.pieces, *reading.policy.indexed, *reading.policy.loaded] == []

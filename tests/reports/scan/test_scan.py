@@ -23,8 +23,7 @@ from weighbridge.cli.main import main
 from weighbridge.io.source import BytesSource, Source
 from weighbridge.reports.scan import engine, model
 from weighbridge.reports.scan.engine import fold, reports, scan_source
-from weighbridge.reports.scan.model import Budget, MemberPath, ScanVerdict, Use, escape
-from weighbridge.reports.scan.rules import RULES
+from weighbridge.reports.scan.model import RULES, Budget, MemberPath, ScanVerdict, Use, escape
 from weighbridge.reports.scan.sarif import sarif
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -69,7 +68,8 @@ def test_verdicts_of_files_and_the_folder(folder: Path) -> None:
 
 def test_a_finding_names_its_place_in_every_archive_and_in_the_file(folder: Path) -> None:
     (file,) = weighbridge.scan(folder / "b" / "evil.pt").files
-    (finding,) = file.findings
+    finding, note = file.findings
+    assert (note.rule, note.members) == ("pickle/torch-load", finding.members)
     assert finding.members == ("x/a.zip", "y")
     assert (finding.opcode, finding.name, finding.use, finding.arguments) == (
         "REDUCE",
@@ -173,7 +173,7 @@ def test_of_too_many_findings_the_worst_is_kept(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Budget.__init__, "__defaults__", (MIB, 100, 3))
     names = b"".join(v.g("m", f"n{i}") + b"0" for i in range(10))
     report = scan_source(BytesSource(v.p(names + v.SYSTEM)), "x")
-    assert (len(report.findings), report.more, report.verdict) == (3, 8, ScanVerdict.DANGEROUS)
+    assert (len(report.findings), report.more, report.verdict) == (3, 9, ScanVerdict.DANGEROUS)
 
 
 class Counting(Source):
@@ -216,8 +216,9 @@ def test_numbers_are_not_taken_for_pickles() -> None:
 
 def test_many_calls_of_one_name_are_one_finding() -> None:
     report = scan_source(BytesSource(v.p(v.SYSTEM + (b"0" + v.SYSTEM) * 99)), "x")
-    (finding,) = report.findings
+    finding, note = report.findings
     assert finding.message == "os.system is called, 100 times"
+    assert "refuses the file: os.system is not on its list" in note.message
 
 
 # ---- any bytes ----

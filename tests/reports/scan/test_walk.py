@@ -132,7 +132,7 @@ def test_the_command_tells_of_it(root: Path, capsys: pytest.CaptureFixture[str])
 def test_a_folder_without_files_is_not_ok(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert not weighbridge.scan(tmp_path).complete
     assert main(["scan", str(tmp_path)]) == 1
-    assert "no file is there" in capsys.readouterr().out
+    assert "no files" in capsys.readouterr().out
     assert main(["scan", str(tmp_path), "--allow-unscanned"]) == 0
 
 

@@ -190,7 +190,19 @@ PICKLES = [
         "pickle/dangerous-import",
         "pickle/computed-call",
     ),
-    case("default factory", p(call("collections", "defaultdict", g("os", "getlogin"))), _D, "pickle/dangerous-import"),
+    case(
+        "a list that grows behind its call",
+        p(g("builtins", "bytes") + b"]q\0\x85R0h\0K\x01a"),
+        _M,
+        "pickle/changed-argument",
+    ),
+    case(
+        "default factory",
+        p(call("collections", "defaultdict", g("os", "getlogin"))),
+        _D,
+        "pickle/dangerous-import",
+        "pickle/odd-arguments",
+    ),
     case(
         "payload in a persistent id",
         p(b"(" + s("storage") + SYSTEM + s("0") + s("cpu") + b"K\x01tQ"),
@@ -278,13 +290,13 @@ PICKLES = [
             + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
         ),
         _M,
-        "pickle/odd-arguments",
+        "pickle/odd-state",
     ),
     case(
         "a number of another size",
         p(call("numpy", "dtype", s("f8"), b"\x89", b"\x88") + b"(K\x03" + s("<") + b"NNNK\x40K\x08K\x00tb"),
         _M,
-        "pickle/odd-arguments",
+        "pickle/odd-state",
     ),
     case(
         "an array of objects in fields",
@@ -302,6 +314,7 @@ PICKLES = [
         ),
         _M,
         "pickle/odd-arguments",
+        "pickle/odd-state",
     ),
     case("BUILD on a list", p(b"]}b"), _M, "pickle/odd"),
     case("SETITEM on a tuple", p(b")K\x00K\x01s"), _M, "pickle/odd"),
@@ -405,6 +418,7 @@ PICKLES = [
         "loaded from bytes that a call makes",
         p(call("torch.storage", "_load_from_bytes", call("builtins", "bytes", call("builtins", "list", b"]")))),
         _D,
+        "pickle/odd-arguments",
         "pickle/unresolved-bytes",
     ),
     case(

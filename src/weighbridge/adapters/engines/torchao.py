@@ -21,8 +21,8 @@ _PLAIN: Final = "Tensor"
 
 
 class ComposedValue:
-    """A tensor of torchao as transformers takes it from a state dict: read and put together when it is indexed.
-    `parts`: by the name of each in the file. `described`: of the file's metadata, what the tensor `name` is."""
+    """A torchao tensor in a state dict for transformers, read and composed when it is indexed. `parts`: the tensors
+    in the file, by name. `described`: the file's metadata entry for the tensor `name`."""
 
     def __init__(self, name: str, parts: Mapping[str, Any], described: str) -> None:
         self._name, self._parts, self._described = name, parts, described

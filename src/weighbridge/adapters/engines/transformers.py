@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +21,7 @@ QUANTIZATION_KEYS: Final = ("quantization", "quantization_config")
 #: Methods that transformers 5.23 has a name for and reads no packed weights of: it would go on with random ones.
 _UNREAD: Final[Mapping[str, str]] = MappingProxyType({
     "quanto": "it packs plain weights as it loads them, and reads no packed ones",
-    "hqq": "it says that HQQ is not available yet",
+    "hqq": "its HQQ support is not available yet",
 })  # fmt: skip
 _DECODED: Final = "leave packed out: the weights are then decoded"
 
@@ -65,19 +66,25 @@ def transformers_model(
     options: dict[str, Any],
     *,
     packed: bool = False,
+    strict: bool = True,
     metadata: Mapping[str, Any] = MappingProxyType({}),
 ) -> Any:
-    """A model of a transformers class from lazy values under hub names. `packed`: they are the stored parts of a method
-    that the config names, for the class's own modules of it; `metadata`: the file's. UsageError for a class that has no
-    config of its own (an Auto class), for weights without one, and with `packed` for a method that transformers doesn't
-    have; UnsupportedError for one that it can't run here, with its own reason."""
+    """Builds a model of a transformers class from lazy values under hub names. `packed`: the values are the stored
+    parts of the config's quantization method, for the class's own modules; `metadata`: the file's. Raises UsageError
+    for a class without a config of its own (an Auto class), for weights without a config, and with `packed` for a
+    method that transformers lacks; UnsupportedError, with transformers' reason, for a method that can't run here.
+    `strict`: raises FormatError if the file lacks weights of the class; otherwise these keep transformers' random
+    initial values."""
     if getattr(kind, "config_class", None) is None:
         raise UsageError(
-            f"{kind.__name__} is no class of one architecture",
+            f"{kind.__name__} isn't a concrete model class",
             hint="pass the class itself: the first of config.json's architectures",
         )
     if not config:
         raise UsageError("the weights have no config to build the class by", hint="name the folder with config.json")
+    config = _part_of(kind, config)
+    if strict:
+        _check_kind(kind, config)
     method = _method(config) if packed else None
     own = kind.config_class.from_dict({k: v for k, v in config.items() if packed or k not in QUANTIZATION_KEYS})
     if packed:
@@ -87,16 +94,51 @@ def transformers_model(
     if method == "torchao":
         lazy = composed(lazy, metadata)
     options = {**options, "config": own, "state_dict": lazy, "dtype": found or "auto"}
-    return _packed_model(kind, options) if packed else kind.from_pretrained(None, **options)
+    return _whole_model(kind, options) if strict else kind.from_pretrained(None, **options)
 
 
-def _packed_model(kind: Any, options: dict[str, Any]) -> Any:
-    """The model, where every weight was found: transformers fills others at random. FormatError names them."""
+def _part_of(kind: Any, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of a config that is a class's own, as transformers takes it (the text model of a multimodal one)."""
+    part = config.get(getattr(kind.config_class, "base_config_key", "") or "")
+    return part if isinstance(part, Mapping) else config
+
+
+def _check_kind(kind: Any, config: Mapping[str, Any]) -> None:
+    """Raises UsageError if the config is for a different kind of model; transformers would use default sizes for it."""
+    stated, wanted = config.get("model_type"), getattr(kind.config_class, "model_type", None)
+    if stated and wanted and stated != wanted:
+        raise UsageError(
+            f"the model is of type {stated}, {kind.__name__} is for {wanted}",
+            hint="name a class of this type; strict=False loads what fits",
+        )
+
+
+def _whole_model(kind: Any, options: dict[str, Any]) -> Any:
+    """The model, if every weight was found: transformers fills others at random. FormatError names them."""
     wanted = options.pop("output_loading_info", False)
     model, info = kind.from_pretrained(None, output_loading_info=True, **options)
     if absent := sorted(info["missing_keys"]):
-        raise FormatError(f"the packed weights lack {len(absent)} of the model's: {', '.join(absent[:4])}")
+        more = f" and {len(absent) - 4:,} more" if len(absent) > 4 else ""
+        raise FormatError(
+            f"the file lacks {len(absent):,} of {kind.__name__}'s weights: {', '.join(absent[:4])}{more}",
+            hint="name the class that the file was saved from; strict=False fills them with random values",
+        )
     return (model, info) if wanted else model
+
+
+def module_names(module: Any, names: Iterable[str]) -> dict[str, str]:
+    """The names of a file's tensors -> those of a module: transformers keeps the names of older versions in files, and
+    calls its modules otherwise. Empty for a module that isn't one of transformers'."""
+    library = sys.modules.get("transformers")
+    if library is None or not isinstance(module, library.PreTrainedModel):
+        return {}
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightRenaming, rename_source_key
+
+    renamings = [r for r in get_model_conversion_mapping(module) if isinstance(r, WeightRenaming)]
+    places = module.state_dict(keep_vars=True)
+    prefix = module.base_model_prefix
+    return {name: rename_source_key(name, renamings, [], prefix, places)[0] for name in names}
 
 
 def _method(config: Mapping[str, Any]) -> str:

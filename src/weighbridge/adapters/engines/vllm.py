@@ -1,14 +1,14 @@
-"""Weighbridge as a load format and a config format of vLLM, which is imported only when it asks for its plug-ins.
+"""Weighbridge as a load format and a config format of vLLM, which is imported only after it has loaded its plug-ins.
 
-vLLM takes a checkpoint's tensors under hub names and cuts each for its own rank. Plain ones are handed over as views of
-the file, of which only the part that vLLM copies is read. Weights of a quantization method that vLLM has are handed
-over as they are stored, for its own kernels; whatever else is packed (GGUF, MLX, HQQ ...) is decoded to the model's
-type, tensor by tensor.
+vLLM takes a checkpoint's tensors under hub names and cuts each for its own rank. Plain tensors are passed as views
+of the file, and only the part that vLLM copies is read. Weights in a quantization method that vLLM supports are
+passed unchanged, for its own kernels; other packed weights (GGUF, MLX, HQQ ...) are decoded to the model's type,
+tensor by tensor.
 
-vLLM's registries of load formats and of config formats are public, but it reads the model's folder before it asks any
-of them: it parses a file as config.json while it looks for a speculator's config, and takes the tokenizer from the
-same path. So `EngineArgs.create_engine_config` is wrapped: where the model is a file, its arguments first become those
-of a folder. vLLM's own plug-in for GGUF (vllm-gguf-plugin 0.0.5) wraps `EngineArgs` for the same reason.
+vLLM's registries of load formats and config formats are public, but vLLM reads the model's folder before it consults
+them: it parses a file as config.json to find a speculator's config, and takes the tokenizer from the same path. So
+`EngineArgs.create_engine_config` is wrapped: if the model is a file, its arguments are first changed to those of a
+folder. vLLM's own plug-in for GGUF (vllm-gguf-plugin 0.0.5) wraps `EngineArgs` for the same reason.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from weighbridge.adapters.engines.transformers import QUANTIZATION_KEYS
 from weighbridge.adapters.torch import BY_TORCH, to_torch
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import FormatError, UsageError
+from weighbridge.base.words import plural
 from weighbridge.tensors.nodes import LogicalTensor, Node
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 #: The value of vLLM's `load_format` and `config_format`.
 NAME: Final = "weighbridge"
-#: The key of `model_loader_extra_config` that names the weights where they don't lie in the model's folder.
+#: The key of `model_loader_extra_config` that names the weights if they aren't in the model's folder.
 WEIGHTS: Final = "weights"
 _AUTO: Final = "auto"
 _WRAPPED: Final = "__weighbridge_wrapped__"
@@ -48,7 +49,7 @@ class ServedModel(NamedTuple):
 
 
 class ServedFolder(NamedTuple):
-    """A folder with the config of weights that lie elsewhere, and what it couldn't take over from them."""
+    """A folder with the config for weights in a different place, and the settings that it couldn't take from them."""
 
     path: str
     losses: tuple[str, ...] = ()
@@ -56,7 +57,7 @@ class ServedFolder(NamedTuple):
 
 #: `(path, native)`: `native` keeps weights of a method that config.json names packed.
 Opener = Callable[[str, bool], AbstractContextManager[ServedModel]]
-#: `(path, tokenizer)`: the folder of a file of weights, with its tokenizer where that is asked for.
+#: `(path, tokenizer)`: the folder of a file of weights, with its tokenizer if requested.
 FolderOf = Callable[[str, bool], ServedFolder]
 
 
@@ -85,8 +86,9 @@ def _with_files(create: Callable[..., Any], folder_of: FolderOf) -> Callable[...
 
 
 def complete(arguments: Any, folder_of: FolderOf) -> None:
-    """Fill in, in vLLM's `EngineArgs`, what follows from a model that lies here: the formats, unless others are asked
-    for; for one without a config beside it a folder of config and tokenizer. What vLLM loads by itself stays."""
+    """Sets the arguments in vLLM's `EngineArgs` that follow from a local model: the formats, unless others are
+    given, and, for a model without a config, a folder of config and tokenizer. Models that vLLM loads by itself are
+    left unchanged."""
     from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
 
     path = arguments.model
@@ -95,7 +97,7 @@ def complete(arguments: Any, folder_of: FolderOf) -> None:
     config = _config_of(path)
     if config is None:
         if arguments.load_format == _AUTO and path.endswith(".gguf") and _has_loader("gguf"):
-            return  # of another plug-in
+            return  # belongs to a different plug-in
         _serve_from_folder(arguments, folder_of)
         arguments.load_format, config = NAME, _config_of(arguments.model)
     if config is not None and is_decoded(config, QUANTIZATION_METHODS):
@@ -157,12 +159,12 @@ def loader_class(opener: Opener) -> type[Any]:
                 raise UsageError(f"no loader option is called {', '.join(options)}", hint=f"known: {WEIGHTS}")
 
         def download_model(self, model_config: Any) -> None:
-            """Nothing is downloaded; what can't be opened is an error here."""
+            """Downloads nothing; raises an error if the model can't be opened."""
             with opener(self._path(model_config), False):
                 pass
 
         def load_weights(self, model: Any, model_config: Any) -> None:
-            """Hand every tensor to the model. FormatError where the checkpoint lacks a weight of the model."""
+            """Passes every tensor to the model. Raises FormatError if the checkpoint lacks a weight of the model."""
             path = self._path(model_config)
             with opener(path, model_config.quantization is not None) as served:
                 loaded = model.load_weights(weights(served, model_config.dtype))
@@ -225,4 +227,4 @@ def _check_complete(model: Any, loaded: set[str], path: str) -> None:
     absent = [n for n, _ in model.named_parameters() if n not in loaded and n.endswith(_OF_CHECKPOINTS)]
     if absent:
         shown = ", ".join(absent[:4]) + " ..." * (len(absent) > 4)
-        raise FormatError(f"the checkpoint lacks {len(absent)} weights of the model: {shown}", path=path)
+        raise FormatError(f"the checkpoint lacks {plural(len(absent), 'weight')} of the model: {shown}", path=path)

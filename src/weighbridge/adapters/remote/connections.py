@@ -1,5 +1,5 @@
-"""HTTP/1.1 over connections that are used again, with `http.client` of the standard library: proxies, whom to trust in
-TLS, and answers whose bodies go straight to where they belong. What an answer means is the business of `http`."""
+"""HTTP/1.1 over kept-alive connections, with the standard library's `http.client`: proxies, trusted certificates,
+and answers whose bodies are read directly into their destination. `http` interprets the answers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from weighbridge.adapters.remote.extra import package
-from weighbridge.adapters.remote.wire import STEP, Stopped, Wire, check_needed
+from weighbridge.adapters.remote.wire import STEP, HttpSocket, Stopped, Wire, check_needed
 from weighbridge.base.errors import RemoteError
 
 _PORTS: Final = {"http": 80, "https": 443}
-#: What an address keeps as it is; anything else is quoted.
+_PROXY_DENIES: Final = 407
+#: Characters that a URL keeps; all others are percent-encoded.
 SAFE: Final = "%/:?#[]@!$&'()*+,;=~"
 _REST: Final = 16 << 10  # bytes of an answer that nobody wants: so few are read, so that the connection can be kept
 #: How a connection ends that the server has closed.
@@ -34,6 +35,11 @@ _TRUSTED: Final = (
 )
 
 
+def authority(host: str) -> str:
+    """A host as an address has it."""
+    return f"[{host}]" if ":" in host else host.encode("idna").decode()
+
+
 class WebOrigin(NamedTuple):
     """Where requests go: what credentials are given for."""
 
@@ -43,7 +49,7 @@ class WebOrigin(NamedTuple):
 
 
 def origin_of(url: str) -> WebOrigin:
-    """ValueError where an address has no scheme of HTTP, no host or no valid port."""
+    """Returns a URL's origin. Raises ValueError if it has no HTTP scheme, no host or an invalid port."""
     parts = urlsplit(url)
     if parts.scheme not in _PORTS or not parts.hostname:
         raise ValueError(f"{parts.scheme or 'nothing'}:// names no server of HTTP")
@@ -51,7 +57,7 @@ def origin_of(url: str) -> WebOrigin:
 
 
 def trusted() -> ssl.SSLContext:
-    """Whom to trust: SSL_CERT_FILE, SSL_CERT_DIR, else the system."""
+    """Returns the trusted certificates: SSL_CERT_FILE, SSL_CERT_DIR, else the system's."""
     named = os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR")
     if sys.platform in ("win32", "darwin") and not named:
         system: ssl.SSLContext = package("truststore", "reading over HTTPS").SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -64,7 +70,7 @@ def trusted() -> ssl.SSLContext:
 
 
 class Answer:
-    """The answer to one request. Its names of headers are in lower case."""
+    """The answer to one request. Header names are in lower case."""
 
     def __init__(self, url: str, origin: WebOrigin, wire: Wire, response: http.client.HTTPResponse) -> None:
         self.url, self.origin, self.status = url, origin, response.status
@@ -72,28 +78,28 @@ class Answer:
         self._wire, self._response = wire, response
 
     def receive(self, out: memoryview, seconds: float) -> int:
-        """Bytes of the body into `out` as they come: how many, 0 at the end. OSError or HTTPException where the
-        connection broke, or nothing came for so long."""
+        """Reads bytes of the body into `out` as they arrive; returns their number, 0 at the end. Raises OSError or
+        HTTPException if the connection broke, or nothing arrived for `seconds`."""
         self._wire.limit = time.monotonic() + seconds
         response = self._response
         if response.chunked or response.length is None or response.fp is None:
             part = response.read1(len(out))[: len(out)]
             out[: len(part)] = part
             return len(part)
-        # As its read1, without memory in between.
+        # Like read1, without an intermediate buffer.
         got = response.fp.readinto1(out[: response.length]) if response.length else 0
         response.length -= got
         return got
 
     @property
     def is_whole(self) -> bool:
-        """Whether the body has come to its end, as far as the server has said where that is."""
+        """Whether the body is complete, if the server announced its length."""
         response = self._response
         return response.isclosed() if response.chunked or response.length is None else response.length == 0
 
     def end(self) -> bool:
-        """The answer isn't needed any more: whether the connection can be used again."""
-        response, self._wire.limit = self._response, time.monotonic()  # what isn't here yet isn't waited for
+        """Ends the use of the answer; returns whether the connection can be reused."""
+        response, self._wire.limit = self._response, time.monotonic()  # don't wait for more bytes
         with suppress(OSError, http.client.HTTPException, CancelledError):
             if response.chunked:
                 response.read1(1)  # the end of the body
@@ -104,9 +110,21 @@ class Answer:
         return kept
 
 
+class ProxyError(Exception):
+    """A proxy that doesn't answer or refuses. `lasting`: whether it will again."""
+
+    def __init__(self, why: str, *, lasting: bool = False) -> None:
+        super().__init__(why)
+        self.lasting = lasting
+
+
 class _Proxy(NamedTuple):
     origin: WebOrigin
     headers: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        return f"the proxy {authority(self.origin.host)}:{self.origin.port}"
 
 
 class Connections:
@@ -122,22 +140,22 @@ class Connections:
         self._context: ssl.SSLContext | None = None
 
     def get(self, url: str, headers: Mapping[str, str], stopped: Stopped) -> Answer:
-        """The answer to a GET, which must be given to `end`. OSError or HTTPException where there is none, ValueError
-        where the address is none."""
+        """Sends a GET and returns the answer, which must be passed to `end`. Raises OSError or HTTPException without
+        an answer, ValueError for an invalid URL."""
         origin = origin_of(url)
         while not self._room.acquire(timeout=STEP):
             check_needed(stopped)
         try:
-            while (wire := self._kept(origin)) is not None:
-                with suppress(*_ENDED):  # while it was idle: the next one
-                    return self._asked(wire, url, origin, headers, stopped)
-            return self._asked(self._opened(origin, stopped), url, origin, headers, stopped)
+            while (wire := self._take_idle(origin)) is not None:
+                with suppress(*_ENDED):  # closed while idle: try the next one
+                    return self._send(wire, url, origin, headers, stopped)
+            return self._send(self._open(origin, stopped), url, origin, headers, stopped)
         except BaseException:
             self._room.release()
             raise
 
     def end(self, answer: Answer) -> None:
-        """An answer isn't needed any more. Its connection is kept where nothing is left of the answer."""
+        """Ends the use of an answer. Keeps its connection if the answer was read completely."""
         kept = False
         try:
             kept = answer.end()
@@ -147,53 +165,62 @@ class Connections:
                 if kept:
                     self._idle.setdefault(answer.origin, []).append(answer._wire)
             if not kept:
-                answer._wire.end()
+                answer._wire.close()
 
     def close(self) -> None:
-        """Close what is idle."""
+        """Closes idle connections."""
         with self._lock:
             idle, self._idle = self._idle, {}
         for wire in (wire for wires in idle.values() for wire in wires):
-            wire.end()
+            wire.close()
 
-    def _kept(self, origin: WebOrigin) -> Wire | None:
-        """A connection that is there already."""
+    def _take_idle(self, origin: WebOrigin) -> Wire | None:
+        """Returns an idle connection, if there is one."""
         while True:
             with self._lock:
                 wires = self._idle.get(origin)
                 wire = wires.pop() if wires else None
             if wire is None or not wire.is_stale:
                 return wire
-            wire.end()
+            wire.close()
 
-    def _asked(self, wire: Wire, url: str, origin: WebOrigin, headers: Mapping[str, str], stopped: Stopped) -> Answer:
+    def _send(self, wire: Wire, url: str, origin: WebOrigin, headers: Mapping[str, str], stopped: Stopped) -> Answer:
         try:
             wire.stopped, wire.limit = stopped, time.monotonic() + self._between_bytes
             connection = http.client.HTTPConnection(origin.host, origin.port)
-            connection.default_port, connection.sock = _PORTS[origin.scheme], wire
+            connection.default_port, connection.sock = _PORTS[origin.scheme], HttpSocket(wire)
             target, more = self._target(urlsplit(url), origin)
             connection.request("GET", target, headers={**headers, **more})
-            return Answer(url, origin, wire, connection.getresponse())
+            answer = Answer(url, origin, wire, connection.getresponse())
+            proxy = self._proxies[origin]
+            if proxy is not None and answer.status == _PROXY_DENIES:
+                raise ProxyError(f"{proxy.name} denies access ({answer.status})", lasting=True)
+            return answer
         except BaseException:
-            wire.end()
+            wire.close()
             raise
 
     def _target(self, url: SplitResult, origin: WebOrigin) -> tuple[str, Mapping[str, str]]:
-        """What a request asks for, and headers for the proxy, which is given the whole address."""
+        """Returns a request's target, and headers for the proxy, which gets the full URL."""
         path = quote(url.path or "/", safe=SAFE) + (f"?{quote(url.query, safe=SAFE)}" if url.query else "")
         proxy = self._proxies[origin]
         if proxy is None or origin.scheme == "https":
             return path, {}
         return f"http://{url.netloc.rpartition('@')[2]}{path}", proxy.headers
 
-    def _opened(self, origin: WebOrigin, stopped: Stopped) -> Wire:
-        """A new connection."""
+    def _open(self, origin: WebOrigin, stopped: Stopped) -> Wire:
+        """Returns a new connection."""
         with self._lock:
             if origin not in self._proxies:
                 self._proxies[origin] = _proxy_for(origin)
             proxy = self._proxies[origin]
         to = proxy.origin if proxy else origin
-        wire = Wire(to.host, to.port, self._connect, stopped)
+        try:
+            wire = Wire(to.host, to.port, self._connect, stopped)
+        except OSError as error:
+            if proxy:
+                raise ProxyError(f"no answer from {proxy.name} ({type(error).__name__}: {error})") from None
+            raise
         try:
             if proxy and origin.scheme == "https":
                 _tunnel(wire, origin, proxy)
@@ -201,7 +228,7 @@ class Connections:
                 wire.secure(self._trusted(), origin.host, self._connect)
             return wire
         except BaseException:
-            wire.end()
+            wire.close()
             raise
 
     def _trusted(self) -> ssl.SSLContext:
@@ -228,13 +255,16 @@ def _proxy_for(origin: WebOrigin) -> _Proxy | None:
 
 
 def _tunnel(wire: Wire, origin: WebOrigin, proxy: _Proxy) -> None:
-    """Have the proxy connect to an origin (RFC 9110, section 9.3.6). OSError where it refuses."""
-    host = f"[{origin.host}]" if ":" in origin.host else origin.host.encode("idna").decode()
+    """Asks the proxy to connect to an origin (RFC 9110, section 9.3.6). Raises ProxyError if it refuses."""
+    host = authority(origin.host)
     lines = {"Host": f"{host}:{origin.port}", **proxy.headers}
     head = f"CONNECT {host}:{origin.port} HTTP/1.1\r\n" + "".join(f"{name}: {lines[name]}\r\n" for name in lines)
     wire.sendall(f"{head}\r\n".encode("ascii"))
-    answer = http.client.HTTPResponse(wire, method="CONNECT")  # type: ignore[arg-type]
+    answer = http.client.HTTPResponse(HttpSocket(wire), method="CONNECT")  # type: ignore[arg-type]
     answer.begin()
     answer.close()
+    if answer.status == _PROXY_DENIES:
+        raise ProxyError(f"{proxy.name} denies access ({answer.status})", lasting=True)
     if answer.status != 200:
-        raise OSError(f"the proxy refuses: {answer.status} {answer.reason}")
+        words = f"{proxy.name} doesn't reach {host}:{origin.port} ({answer.status} {answer.reason})"
+        raise ProxyError(words, lasting=answer.status < 500)

@@ -11,13 +11,13 @@ from typing import Any, Final, TypeVar
 from weighbridge.base.errors import RemoteError, UnsupportedError
 
 _T = TypeVar("_T")
-#: A place that is named again within so many seconds is the same one, of the same version: one job reads one version.
+#: Seconds for which a place keeps its version when it is named again: one job reads one version.
 _SAME_JOB: Final = 300.0
 _OFFLINE: Final = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 
 def package(name: str, purpose: str, extra: str = "remote") -> Any:
-    """A package of an extra. UnsupportedError says what to install where it isn't there."""
+    """Imports a package of an extra. Raises UnsupportedError with the extra to install if it is missing."""
     try:
         return import_module(name)
     except ImportError as error:
@@ -33,7 +33,7 @@ def is_offline() -> bool:
 
 
 def check_online(what: str) -> None:
-    """RemoteError where no connection may be made."""
+    """Raises RemoteError in offline mode."""
     if is_offline():
         raise RemoteError(f"{what} isn't on this machine, and --offline (HF_HUB_OFFLINE) forbids the network",
                           hint="fetch it first, or go online")  # fmt: skip

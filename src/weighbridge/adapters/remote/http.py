@@ -1,10 +1,10 @@
-"""Ranges of files over HTTP (RFC 9110, section 14): what is asked for, and what an answer means.
+"""Ranges of files over HTTP (RFC 9110, section 14): requests, and the interpretation of answers.
 
-Rules. (1) Credentials go to the origin (scheme, host, port) that they were given for and to no other, whatever a
-redirect says; a redirect from https to http is refused. (2) An answer counts only if it is the range that was asked
-for, of the version that was first seen. (3) A request is repeated after what may pass (a dropped connection, 429, 5xx),
-from the byte it had come to; waits are bounded for each request and for the process. (4) Addresses that a redirect led
-to are credentials and appear in no message.
+Rules. (1) Credentials are sent only to the origin (scheme, host, port) that they belong to, regardless of redirects;
+a redirect from https to http is refused. (2) An answer is accepted only if it is the requested range of the version
+that was first seen. (3) After a transient error (a dropped connection, 429, 5xx) the request is repeated from the
+last byte received; waits are bounded per request and per process. (4) URLs reached by a redirect are credentials and
+appear in no message.
 """
 
 from __future__ import annotations
@@ -24,15 +24,19 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 from urllib.parse import quote, urljoin, urlsplit
 
-from weighbridge.adapters.remote.connections import SAFE, Answer, Connections, origin_of
+from weighbridge.adapters.remote.connections import SAFE, Answer, Connections, ProxyError, origin_of
 from weighbridge.adapters.remote.wire import Stopped, check_needed, never, rest
-from weighbridge.base.errors import RemoteError
+from weighbridge.base.errors import ChangedError, RemoteError
 from weighbridge.base.limits import MIB
 from weighbridge.io.ranges import CONNECTIONS
 
+_TRY_AGAIN: Final = "check the network and the server, and try again"
+_PROXY: Final = (
+    "check HTTP_PROXY and HTTPS_PROXY (http://USER:PASSWORD@HOST:PORT); NO_PROXY names servers to ask directly"
+)
 _OTHERWISE: Final = "a proxy or the server is at fault: download the file by other means"
 _T = TypeVar("_T")
-#: A file of a server that knows no ranges is read whole up to this size, and refused beyond.
+#: Without range requests a file is read whole up to this size; larger ones are refused.
 WHOLE: Final = 64 * MIB
 HOPS: Final = 5
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
@@ -40,36 +44,37 @@ _PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _GONE: Final = frozenset({404, 410})
 _CONTENT_RANGE: Final = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 _PART: Final = 256 << 10  # of a body, between which the rate is measured
-_LEAST_WAIT: Final = 0.02  # counts for tries that bring a little each
+_LEAST_WAIT: Final = 0.02  # counts for attempts that bring a few bytes each
 _SECRETS: Final = frozenset({"authorization", "cookie"})
 
 
 @dataclass(frozen=True)
-class Patience:
-    """How long a server is waited for. Seconds, bytes a second, numbers of tries."""
+class RetryPolicy:
+    """Limits of retries and waits: seconds, bytes per second, numbers of attempts."""
 
     connect: float = 10.0
     between_bytes: float = 20.0
-    least_rate: int = 1024  # over `between_bytes`: slower is as good as stuck
-    tries: int = 5  # in a row without a single new byte
-    first_wait: float = 0.5  # doubles with each try
+    least_rate: int = 1024  # over `between_bytes`: a slower connection counts as stuck
+    tries: int = 5  # consecutive, without a new byte
+    first_wait: float = 0.5  # doubles with each attempt
     longest_wait: float = 120.0  # that a server may ask for (Retry-After)
-    in_all: float = 600.0  # of waiting, in one client
+    in_all: float = 600.0  # of waiting per client
 
 
-PATIENCE = Patience()
+RETRY_POLICY = RetryPolicy()
 
 
 class DeniedError(RemoteError):
-    """The server refuses this request, and will again."""
+    """The server refuses this request permanently."""
 
 
-class Passing(Exception):
-    """What may be over when it is tried again. `wait`: seconds that the server asked for."""
+class TransientError(Exception):
+    """An error that a retry may resolve. `wait`: seconds that the server asked for; `hint`: the next step if it
+    persists."""
 
-    def __init__(self, why: str, wait: float | None = None) -> None:
+    def __init__(self, why: str, wait: float | None = None, hint: str = _TRY_AGAIN) -> None:
         super().__init__(why)
-        self.wait = wait
+        self.wait, self.hint = wait, hint
 
 
 class FirstAnswer(NamedTuple):
@@ -82,8 +87,8 @@ class FirstAnswer(NamedTuple):
 
 @dataclass
 class HttpFile:
-    """A file at a URL. `version`: a strong ETag or a date of change ("" where the server gives neither), or what the
-    place that listed it calls its version. `pinned`: whether every answer must have it as its ETag."""
+    """A file at a URL. `version`: a strong ETag or a modification date ("" if the server sends neither), or the
+    version given by the listing. `pinned`: whether every answer must have it as its ETag."""
 
     client: HttpClient
     url: str
@@ -95,67 +100,67 @@ class HttpFile:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def fetch(self, offset: int, out: memoryview, stopped: Stopped) -> None:
-        """Fill `out` with the bytes at `offset`. RemoteError, or FileNotFoundError where the file is gone."""
+        """Fills `out` with the bytes at `offset`. Raises RemoteError, or FileNotFoundError if the file is gone."""
         if self._whole is None:
             self.client.fetch(self, offset, out, stopped)
         if self._whole is not None:  # a server without ranges
             out[:] = self._whole[offset : offset + len(out)]
 
     def read_whole(self, response: Answer, stopped: Stopped) -> None:
-        """The answer of a server that ignores ranges, where it is short enough."""
+        """Reads the answer of a server that ignores ranges, if it is short enough."""
         check_whole(self.name, self.size)
         with self._lock:
             data = bytearray(self.size)
             filled = self.client.receive(response, memoryview(data), stopped)
             if filled != self.size:
-                raise Passing("the answer ended early")
+                raise TransientError("the answer ended early")
             self._whole = bytes(data)
 
 
-class Persistence:
-    """What is done again after what may pass, within the patience for one place."""
+class Retrier:
+    """Repeats requests to one server after transient errors, within its `policy`."""
 
     def __init__(self) -> None:
-        self.patience = PATIENCE
-        self._left = self.patience.in_all
+        self.policy = RETRY_POLICY
+        self._left = self.policy.in_all
         self._lock = threading.Lock()
 
-    def persistent(self, name: str, act: Callable[[], _T], progress: Callable[[], int], stopped: Stopped = never) -> _T:
-        """Repeat `act` after what may pass. Tries that bring nothing new are counted, and all waits are bounded;
-        CancelledError ends one when `stopped()` is true or the process ends."""
+    def retry(self, name: str, act: Callable[[], _T], progress: Callable[[], int], stopped: Stopped = never) -> _T:
+        """Calls `act` until it succeeds, after each transient error again. Bounds the attempts without progress and all
+        waits. Raises RemoteError when they are spent, CancelledError once `stopped()` is true or the process ends."""
         failures, before = 0, 0
         while True:
             try:
                 return act()
-            except Passing as error:
+            except TransientError as error:
                 now = progress()
                 failures, before = 0 if now > before else failures + 1, now
                 rest(self._wait(name, error, failures), stopped)
 
-    def _wait(self, name: str, error: Passing, failures: int) -> float:
-        """Seconds until the next try. RemoteError where there is none."""
+    def _wait(self, name: str, error: TransientError, failures: int) -> float:
+        """Returns the seconds until the next attempt. Raises RemoteError if there is none."""
         wait = error.wait
         if wait is None:
-            wait = self.patience.first_wait * 2 ** (failures - 1) * random.uniform(0.7, 1.3) if failures else 0.0
+            wait = self.policy.first_wait * 2 ** (failures - 1) * random.uniform(0.7, 1.3) if failures else 0.0
         wait = max(wait, _LEAST_WAIT)
-        if wait > self.patience.longest_wait:
+        if wait > self.policy.longest_wait:
             raise RemoteError(f"{name}: {error}", hint=f"the server asks to wait {wait:.0f} s: try again then")
         with self._lock:
             self._left -= wait
             spent = self._left < 0
-        if failures >= self.patience.tries or spent:
-            raise RemoteError(f"{name}: {error}", hint="check the network and the server, and try again; "
-                              "--resume goes on with what was interrupted" if spent else
-                              "check the network and the server, and try again") from None  # fmt: skip
+        if failures >= self.policy.tries or spent:
+            more = "; --resume continues an interrupted run" if spent else ""
+            raise RemoteError(f"{name}: {error}", hint=f"{error.hint}{more}") from None
         return wait
 
     def is_slow(self, count: int, seconds: float) -> bool:
-        """Whether `count` bytes in so long a time are as good as none."""
-        return seconds > self.patience.between_bytes and count < self.patience.least_rate * seconds
+        """Whether `count` bytes in `seconds` are too few to continue."""
+        return seconds > self.policy.between_bytes and count < self.policy.least_rate * seconds
 
 
-class HttpClient(Persistence):
-    """Connections to one origin and to where it redirects. `headers` may hold credentials, for the origin alone."""
+class HttpClient(Retrier):
+    """Connections to one origin and to its redirect targets. `headers` may contain credentials, which only the
+    origin gets."""
 
     def __init__(
         self,
@@ -165,8 +170,8 @@ class HttpClient(Persistence):
         advice: str = "check the credentials",
         explain: Callable[[Answer], Exception | None] = lambda response: None,
     ) -> None:
-        """`advice`: the next step where access is denied. `explain`: what the origin means by a refusal, where its
-        headers say more than the status."""
+        """`advice`: the next step if access is denied. `explain`: the origin's reason for a refusal, if its headers
+        contain more than the status."""
         super().__init__()
         try:
             self.origin = origin_of(origin)
@@ -175,7 +180,7 @@ class HttpClient(Persistence):
         self.headers = {"Accept-Encoding": "identity", **headers}
         self.advice, self.explain = advice, explain
         self._moved: dict[str, str] = {}
-        self._connections = Connections(CONNECTIONS, self.patience.connect, self.patience.between_bytes)
+        self._connections = Connections(CONNECTIONS, self.policy.connect, self.policy.between_bytes)
 
     def close(self) -> None:
         """Close idle connections; a later request opens new ones."""
@@ -188,9 +193,9 @@ class HttpClient(Persistence):
     # ---------------------------------------------------------------- one file
 
     def first(self, url: str, name: str, length: int, stopped: Stopped = never) -> FirstAnswer:
-        """Size, version and the first `length` bytes of a file that nothing is known about, in one request.
-        FileNotFoundError where there is none."""
-        return self.persistent(name, lambda: self._first(url, name, length, stopped), lambda: 0, stopped)
+        """Returns size, version and the first `length` bytes of an unknown file, in one request. Raises
+        FileNotFoundError if it is missing."""
+        return self.retry(name, lambda: self._first(url, name, length, stopped), lambda: 0, stopped)
 
     def _first(self, url: str, name: str, length: int, stopped: Stopped) -> FirstAnswer:
         with self._get(url, name, {"Range": f"bytes=0-{length - 1}"}, stopped) as response:
@@ -206,7 +211,7 @@ class HttpClient(Persistence):
             head = bytearray(min(length, total))
             got = self.receive(response, memoryview(head), stopped)
             if got < (len(head) if response.status == 200 else min(len(head), 1)):
-                raise Passing("the answer ended early")
+                raise TransientError("the answer ended early")
             return FirstAnswer(total, _version(response), bytes(head[:got]))
 
     def fetch(self, file: HttpFile, offset: int, out: memoryview, stopped: Stopped) -> None:
@@ -219,11 +224,11 @@ class HttpClient(Persistence):
                 got = self._range(file, offset + done, out[done:], stopped)
                 done += got
                 if got == 0 and file._whole is None:
-                    raise Passing("the answer was empty")
+                    raise TransientError("the answer was empty")
                 if done < len(out) and file._whole is None:
-                    raise Passing("the answer ended early")
+                    raise TransientError("the answer ended early")
 
-        self.persistent(file.name, some, lambda: done, stopped)
+        self.retry(file.name, some, lambda: done, stopped)
 
     def _range(self, file: HttpFile, offset: int, out: memoryview, stopped: Stopped) -> int:
         headers = {"Range": f"bytes={offset}-{offset + len(out) - 1}"}
@@ -246,12 +251,12 @@ class HttpClient(Persistence):
         """The body into `out`: the bytes got before it was full, ended or broke. Too slow a body is a broken one."""
         done, since, mark = 0, time.monotonic(), 0
         try:
-            while done < len(out) and (got := response.receive(out[done : done + _PART], self.patience.between_bytes)):
+            while done < len(out) and (got := response.receive(out[done : done + _PART], self.policy.between_bytes)):
                 check_needed(stopped)
                 done += got
-                if (now := time.monotonic()) - since > self.patience.between_bytes:
+                if (now := time.monotonic()) - since > self.policy.between_bytes:
                     if self.is_slow(done - mark, now - since):
-                        raise Passing("the answer comes too slowly")
+                        raise TransientError("the answer comes too slowly")
                     since, mark = now, done
         except (OSError, HTTPException):
             pass  # what came counts; the rest is asked for again
@@ -276,10 +281,10 @@ class HttpClient(Persistence):
                         hint = "check the address"
                         raise RemoteError(f"{name}: the answer is longer than {limit:,} bytes", hint=hint)
                 if not response.is_whole:
-                    raise Passing("the answer ended early")
+                    raise TransientError("the answer ended early")
                 return bytes(out), response.headers
 
-        return self.persistent(name, once, lambda: 0)
+        return self.retry(name, once, lambda: 0)
 
     # ---------------------------------------------------------------- one request
 
@@ -287,7 +292,8 @@ class HttpClient(Persistence):
     def _get(
         self, url: str, name: str, headers: Mapping[str, str], stopped: Stopped, linked: str | None = None
     ) -> Iterator[Answer]:
-        """The answer to a GET, behind all redirects. `linked`: the version that the Hub tells beside a redirect."""
+        """Yields the final answer to a GET, after all redirects. `linked`: the version that the Hub sends with a
+        redirect."""
         at, renewed = self._moved.get(url, url), False
         for _ in range(HOPS + 1):
             response = self._send(at, name, headers, stopped)
@@ -317,10 +323,14 @@ class HttpClient(Persistence):
                 f"{name}: the certificate of {urlsplit(url).hostname} isn't trusted ({error.verify_message})",
                 hint="check the address; SSL_CERT_FILE names a file of further certificates to trust",
             ) from None
+        except ProxyError as error:
+            if error.lasting:
+                raise DeniedError(f"{name}: {error}", hint=_PROXY) from None
+            raise TransientError(str(error), hint=_PROXY) from None
         except (ValueError, InvalidURL) as error:
             raise RemoteError(f"{name}: no valid address: {error}", hint="check it") from None
         except (OSError, HTTPException) as error:
-            raise Passing(_words(error, url)) from None
+            raise TransientError(_words(error, url)) from None
 
     def _redirected(self, response: Answer, url: str, name: str, linked: str | None) -> str:
         location = quote(response.headers.get("location", "").encode("latin-1", "replace"), safe=SAFE)
@@ -331,13 +341,13 @@ class HttpClient(Persistence):
                 f"{name}: the server redirects to {to.scheme or 'nowhere'}://, which isn't followed",
                 hint="check the address",
             )
-        etag = response.headers.get("x-linked-etag", "").removeprefix("W/").strip('"')
+        etag = bare_etag(response.headers.get("x-linked-etag"))
         if linked and etag and etag != linked:
             raise changed(name)
         return target
 
     def _check(self, response: Answer, name: str) -> None:
-        """Raise what a status other than 200 and 206 means."""
+        """Raises the error for any status except 200 and 206."""
         status, host = response.status, response.origin.host
         if status in (200, 206):
             if response.headers.get("content-encoding", "identity") != "identity":
@@ -348,7 +358,7 @@ class HttpClient(Persistence):
         if response.origin == self.origin and (meant := self.explain(response)) is not None:
             raise meant
         if status in _PASSING:
-            raise Passing(f"{host} answers {status}", _retry_after(response))
+            raise TransientError(f"{host} answers {status}", _retry_after(response))
         if status in _GONE:
             raise FileNotFoundError(ENOENT, "no such file on the server", name)
         if status in (401, 403):
@@ -361,7 +371,7 @@ class HttpClient(Persistence):
 
 
 def check_whole(name: str, size: int) -> None:
-    """RemoteError where a file is too long to be read whole."""
+    """Raises RemoteError if a file is too large to be read whole."""
     if size > WHOLE:
         raise RemoteError(
             f"{name}: the server gives whole files only, and this one has {size:,} bytes",
@@ -369,9 +379,15 @@ def check_whole(name: str, size: int) -> None:
         )
 
 
-def changed(name: str) -> RemoteError:
-    """The error of a file that is another one than at the start."""
-    return RemoteError(f"{name} has changed on the server while it was read", hint="start anew: nothing was mixed")
+def changed(name: str) -> ChangedError:
+    """Returns the error for a file that was replaced since the start."""
+    return ChangedError(f"{name} has changed on the server while it was read", hint="run it again: nothing was mixed")
+
+
+def bare_etag(text: str | None) -> str:
+    """An ETag without its quotes and its mark of weakness, "" for none: Azure lists it without quotes and answers with
+    them, the Hub's may be weak."""
+    return (text or "").removeprefix("W/").strip('"')
 
 
 def _version(response: Answer) -> str:
@@ -385,7 +401,7 @@ def _total(response: Answer, name: str, offset: int, length: int) -> int:
     if response.status == 200:
         declared = response.headers.get("content-length", "")
         if not declared.isdigit():
-            raise RemoteError(f"{name}: the server doesn't tell the file's size", hint="download the file first")
+            raise RemoteError(f"{name}: the server doesn't send the file's size", hint="download the file first")
         return int(declared)
     text = response.headers.get("content-range", "")
     found = _CONTENT_RANGE.fullmatch(text)

@@ -19,6 +19,7 @@ from weighbridge.adapters.remote.extra import is_offline, package, same_job
 from weighbridge.adapters.remote.http import HttpClient, HttpFile
 from weighbridge.base.errors import FormatError, RemoteError, UsageError
 from weighbridge.base.limits import MIB
+from weighbridge.base.nearest import suggest
 from weighbridge.io.location import RemotePath
 from weighbridge.io.ranges import RangeSource
 from weighbridge.io.source import FileSource, Source
@@ -29,7 +30,7 @@ _NAME: Final = r"([A-Za-z0-9](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9])?)"
 _PLAIN: Final = re.compile(
     rf"hf://(?:(models|datasets|spaces)/)?{_NAME}/{_NAME}(?:@([A-Za-z0-9._-]+))?((?:/[A-Za-z0-9._-]+)*/?)"
 )
-#: What stands for a type at the begin of an address, so that no owner of a plain one has such a name.
+#: The prefixes of repository types in a URL; no owner of a model has such a name.
 _KINDS: Final = frozenset(
     f"{kind}{plural}" for kind in ("model", "dataset", "space", "kernel", "bucket") for plural in ("", "s")
 )
@@ -51,7 +52,8 @@ class HubUri(NamedTuple):
 
 
 class HubEntry(NamedTuple):
-    """A file as the Hub lists it. `sha256` of its bytes where it is stored by LFS, else `git`, their git blob id."""
+    """A file in the Hub's listing. `sha256`: the digest of an LFS file's bytes; `git`: the git blob id of other
+    files."""
 
     name: str
     size: int
@@ -64,7 +66,7 @@ class HubEntry(NamedTuple):
 
 
 def parse_uri(text: str) -> HubUri:
-    """The parts of an `hf://` path or of a Hub URL. UsageError where it is none."""
+    """Parses an `hf://` path or a Hub URL. Raises UsageError if it is invalid."""
     uri = _plain(text) or _parsed(text)
     _check_name(uri.path.rstrip("/"), text)
     return uri._replace(path=uri.path.strip("/"))
@@ -138,7 +140,8 @@ class HubTree:
         self._folders = _folders(self.entries)
 
     def _headers(self) -> dict[str, str]:
-        """Who asks. Not huggingface_hub's own function for it: that one looks for the version of torch, 60 ms long."""
+        """Returns the request headers. huggingface_hub's own function takes 60 ms, since it looks up torch's
+        version."""
         agent = f"weighbridge/{__version__}; hf_hub/{self.hub.__version__}"
         token = self.utils.get_token() if _may_have_token(_constants()) else None
         return {"User-Agent": agent} | ({"Authorization": f"Bearer {token}"} if token else {})
@@ -154,8 +157,8 @@ class HubTree:
             raise RemoteError(f"{self.title}: {self.endpoint} answers unlike a Hub ({error})", hint=hint) from None
 
     def _explained(self, response: Answer) -> Exception | None:
-        """A refusal by the Hub with the next step, by huggingface_hub's reading of it; None where it has no words for
-        it."""
+        """Returns a refusal by the Hub as an error with the next step, as huggingface_hub interprets it; None if it
+        doesn't recognize it."""
         errors = package("huggingface_hub.errors", "reading from the Hub")
         client = package("httpx2", "reading from the Hub")  # huggingface_hub's own
         why = {k: v for k, v in response.headers.items() if k.startswith("x-error-")}
@@ -170,10 +173,10 @@ class HubTree:
                 f"{self.title}: the Hub has disabled it", hint=f"see {self.endpoint}/{self.uri.repository}"
             )
         except errors.RepositoryNotFoundError:
-            return RemoteError(f"{self.title}: there is no such repository, or it is private", hint=self.client.advice)
+            return RemoteError(f"{self.title}: the repository doesn't exist, or it is private", hint=self.client.advice)
         except errors.RevisionNotFoundError:
             branches = f"see the branches of {self.endpoint}/{self.uri.repository}"
-            return UsageError(f"{self.title}: there is no such revision", hint=branches)
+            return UsageError(f"{self.title}: the revision doesn't exist", hint=branches)
         except errors.HfHubHTTPError:
             return None
         return None
@@ -198,7 +201,7 @@ class HubTree:
         return f"{self.endpoint}/{kind}{self.uri.repository}/resolve/{self.commit}/{quote(name)}"
 
     def cached(self, name: str) -> Path | None:
-        """The file in the local cache, where it is there at this commit and whole."""
+        """Returns the file in the local cache, if it is complete and from this commit."""
         if not _cache_of(self.uri).is_dir():  # most often; and the function for it is slow to import
             return None
         found = self.hub.try_to_load_from_cache(
@@ -254,10 +257,7 @@ def to_path(text: str) -> Path:
     root = RemotePath.root(_key(uri), tree)
     path: Path = root / uri.path if uri.path else root
     if uri.path and not path.exists():
-        from difflib import get_close_matches
-
-        near = get_close_matches(uri.path, tree.entries, 3, 0.4)
-        hint = f"did you mean {', '.join(near)}?" if near else f"`wb inspect {uri.title}` shows what is there"
+        hint = suggest(uri.path, tree.entries, f"`wb inspect {uri.title}` lists the files")
         raise UsageError(f"{uri.title} has no file {uri.path!r}", hint=hint)
     return path
 
@@ -279,17 +279,22 @@ def _cache_of(uri: HubUri) -> Path:
     return Path(_constants().HF_HUB_CACHE) / f"{uri.kind}s--{uri.repository.replace('/', '--')}"
 
 
-def _hint_of_cache(uri: HubUri) -> str | None:
-    """The next step where the Hub doesn't answer but the local cache would."""
+def stored_path(text: str) -> Path | None:
+    """Returns the path of an `hf://` file or folder in the local cache; None if it isn't there."""
+    uri = parse_uri(text)
     try:
-        _cached_snapshot(uri)
+        return _cached_snapshot(uri) / uri.path
     except RemoteError:
         return None
-    return "the local cache has a copy: --offline reads it"
+
+
+def _hint_of_cache(uri: HubUri) -> str | None:
+    """Returns the next step if the Hub doesn't answer but the local cache has the file."""
+    return "the local cache has a copy: --offline reads it" if stored_path(uri.title) else None
 
 
 def _cached_snapshot(uri: HubUri) -> Path:
-    """The snapshot in the local cache. RemoteError where there is none."""
+    """Returns the snapshot in the local cache. Raises RemoteError if it is missing."""
     folder = _cache_of(uri)
     revision = uri.revision or "main"
     ref = folder / "refs" / revision

@@ -20,7 +20,7 @@ def owner_of(source: str) -> str | None:
 
 
 def models_of(owner: str) -> Iterator[str]:
-    """The addresses `hf://ORG/NAME@COMMIT`, by name. RemoteError where they can't be listed."""
+    """Yields the URLs `hf://ORG/NAME@COMMIT`, sorted by name. Raises RemoteError if they can't be listed."""
     check_online(f"hf://{owner}")
     hub = package("huggingface_hub", "listing models of the Hub")
     api = hub.HfApi(library_name="weighbridge", library_version=__version__)

@@ -36,7 +36,7 @@ class HubRepository:
         self.api = self.hub.HfApi(library_name="weighbridge", library_version=__version__)
 
     def _info(self) -> Any:
-        """The repository at its present commit; None where there is none."""
+        """Returns the repository at its current commit; None if it is missing."""
         uri = self.uri
         try:
             return self.api.repo_info(uri.repository, repo_type=uri.kind, revision=uri.revision)
@@ -49,7 +49,7 @@ class HubRepository:
         errors = self.hub.errors
         status = getattr(getattr(error, "response", None), "status_code", 0)
         if isinstance(error, errors.RevisionNotFoundError):
-            return UsageError(f"{self.title}: there is no such revision", hint="make the branch on the Hub first")
+            return UsageError(f"{self.title}: the revision doesn't exist", hint="make the branch on the Hub first")
         if status == 412:
             return RefusedError(f"{self.title} has got another commit meanwhile", hint="run it again")
         if status in (401, 403):
@@ -70,7 +70,7 @@ with write access), or set HF_TOKEN",
         return sorted(there.intersection(names))
 
     def check(self, names: Collection[str]) -> None:
-        """RefusedError where one of the names is taken."""
+        """Raises RefusedError if one of the names is taken."""
         if found := self.taken(names):
             raise RefusedError(f"{self.title} has {listed(found)} already", option="--overwrite")
 
@@ -107,7 +107,7 @@ class HubTarget:
         return None
 
     def children(self, folder: str) -> Mapping[str, bool] | None:
-        return None  # a commit leaves the other files of a repository alone
+        return None  # a commit doesn't touch a repository's other files
 
     def version(self, name: str) -> str:
         return ""
@@ -127,7 +127,7 @@ class HubTarget:
         self, name: str, *, folder: bool, size: int, overwrite: bool, replace_folder: bool, names: Collection[str],
         key: Mapping[str, str] | None, memory: int,
     ) -> CommitSink:  # fmt: skip
-        """What is written under a name; `memory` isn't used, as it waits on the disk."""
+        """Returns a sink for a name; `memory` isn't used, since files are staged on the disk."""
         if replace_folder:
             raise UsageError(f"--replace-folder doesn't apply to {self.title}", hint="delete files on the Hub itself")
         if not folder and not name:

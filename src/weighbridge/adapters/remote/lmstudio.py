@@ -32,7 +32,8 @@ def _home() -> Path:
 
 
 def to_path(text: str) -> Path:
-    """The folder or file of `lmstudio://...`. A model's name alone is found under whichever publisher has it."""
+    """Returns the folder or file of `lmstudio://...`. A model's name without a publisher is looked up under all
+    publishers."""
     name, root = text.partition("://")[2].strip("/"), models_folder()
     parts = name.split("/")
     if not name or any(part in ("", ".", "..") or "\\" in part for part in parts):
@@ -45,4 +46,4 @@ def to_path(text: str) -> Path:
         return found[0]
     several = ", ".join(p.relative_to(root).as_posix() for p in found)
     raise UsageError(f"{root} has {'several models' if found else 'no model'} called {name!r}",
-                     hint=f"name one of {several}" if found else "`wb ls` shows what is there")  # fmt: skip
+                     hint=f"name one of {several}" if found else "`wb ls` lists the models")  # fmt: skip

@@ -1,7 +1,7 @@
 """Ollama's names, its store on this machine, and its registry: `ollama://[host/][namespace/]model[:tag]`.
 
-A name is a manifest; its layers are files called by their sha256. The store on this machine is used where it has the
-model; else the manifest and the weights come from the registry, by ranges.
+A name identifies a manifest; its layers are files named by their sha256. If the local store has the model, it is
+used; otherwise manifest and weights come from the registry, by ranges.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Manifest:
 
 
 def parse_name(text: str) -> OllamaName:
-    """The parts of a name, with Ollama's defaults (types/model/name.go). UsageError where it is none."""
+    """Parses a name, with Ollama's defaults (types/model/name.go). Raises UsageError if it is invalid."""
     name = re.sub(r"^https?://", "", text)
     rest, colon, tag = name.rpartition(":")
     if not colon or "/" in tag:
@@ -81,12 +81,12 @@ def parse_name(text: str) -> OllamaName:
     host, namespace, model = [*(_HOST, _NAMESPACE)[: 3 - len(parts)], *parts][:3] if len(parts) < 4 else ("",) * 3
     valid = _HOST_PART.fullmatch(host) and _PART.fullmatch(namespace) and "." not in namespace
     if not (valid and _PART.fullmatch(model) and _PART.fullmatch(tag)):
-        raise UsageError(f"{text!r} is no name of a model in Ollama", hint=_GRAMMAR)
+        raise UsageError(f"{text!r} isn't a valid Ollama model name", hint=_GRAMMAR)
     return OllamaName(host, namespace, model, tag)
 
 
 def parse_manifest(raw: bytes, where: str) -> Manifest:
-    """FormatError where it is none."""
+    """Parses a manifest. Raises FormatError if it is invalid."""
     try:
         data = json.loads(raw)
         layers = [data["config"], *data["layers"]]
@@ -120,7 +120,7 @@ def blob(folder: Path, layer: Layer) -> Path:
 
 
 def local(name: OllamaName) -> Path | None:
-    """The weights of a model on this machine; None where it isn't here."""
+    """Returns the path of a model's weights on this machine; None if it isn't here."""
     folder = models_folder()
     path = folder.joinpath("manifests", *name)
     if not path.is_file():
@@ -139,7 +139,7 @@ def local(name: OllamaName) -> Path | None:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """A manifest of the store. FormatError where it is none."""
+    """Reads a manifest of the store. Raises FormatError if it is invalid."""
     if path.stat().st_size > MANIFEST:
         raise FormatError("the manifest is too large", path=str(path), expected=f"at most {MANIFEST} bytes")
     return parse_manifest(path.read_bytes(), str(path))
@@ -165,7 +165,7 @@ class RegistryTree:
             raise FormatError("the model has no weights in one file", path=self.title)
         if any(layer.media == ADAPTER for layer in manifest.layers):
             raise UnsupportedError(
-                f"{name} is a model with an adapter, which is read from Ollama's store alone",
+                f"{name} is a model with an adapter, which can be read only from Ollama's store",
                 hint=f"ollama pull {name}",
             )
         self.layer, self.sidecars = manifest.model, manifest.sidecars
@@ -191,9 +191,21 @@ class RegistryTree:
         )
 
 
+def _named(text: str) -> OllamaName:
+    """The model of an address, which may also be that of its one file, as reports print it: ollama://NAME:TAG/model.gguf."""
+    name = text.partition("://")[2]
+    above, _, last = name.rpartition("/")
+    return parse_name(above if last == RegistryTree.file and ":" in above.rpartition("/")[2] else name)
+
+
+def stored_path(text: str) -> Path | None:
+    """The weights of `ollama://NAME` in the store on this machine; None if they aren't there."""
+    return local(_named(text))
+
+
 def to_path(text: str) -> Path:
     """The weights of `ollama://NAME`: here, or in the registry."""
-    name = parse_name(text.partition("://")[2])
+    name = _named(text)
     if (found := local(name)) is not None:
         return found
     check_online(f"ollama://{name}")

@@ -1,4 +1,4 @@
-"""What a path's scheme means: the one table, and `resolve_path`, by which every path of a user goes."""
+"""The meaning of path schemes: one table, and `resolve_path`, which handles every path from a user."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
-from urllib.parse import urlsplit
 
+from weighbridge.adapters.remote.credentials import without_credentials
 from weighbridge.base.errors import UsageError
-from weighbridge.io.location import RemotePath, StoredPath, is_remote
+from weighbridge.io.location import RemotePath, StoredPath, check_local, is_remote, parse_address
 
 _HERE: Final = "weighbridge.adapters.remote"
 #: Scheme -> the module whose `to_path` reads such an address.
@@ -38,8 +38,24 @@ def resolve_path(path: str | os.PathLike[str]) -> Path:
         return path
     text = os.fspath(path)
     if is_remote(text):
-        return _reader(text)(text)
+        address = without_credentials(text)
+        return _reader(address)(address)
     return path if isinstance(path, Path) else Path(text)
+
+
+def local_path(path: str | os.PathLike[str]) -> Path:
+    """Returns the local path for a user's path; for a URL, its copy in a local cache or store. Raises UsageError if
+    there is none."""
+    text = os.fspath(path)
+    scheme = text.partition("://")[0].lower() if is_remote(text) else ""
+    if scheme in ("hf", "ollama"):
+        found: Path | None = import_module(f"{_HERE}.{SCHEMES[scheme]}").stored_path(text)
+    else:
+        found = resolve_path(path) if scheme in ("", "lmstudio") else None
+    if found is None or isinstance(found, RemotePath):
+        check_local(text)
+        raise AssertionError  # it has raised
+    return found
 
 
 def resolve_target(path: str | os.PathLike[str]) -> Path:
@@ -60,7 +76,7 @@ def resolve_target(path: str | os.PathLike[str]) -> Path:
 
 def _reader(text: str) -> Callable[[str], Path]:
     scheme = text.partition("://")[0].lower()
-    if scheme in ("http", "https") and urlsplit(text).hostname in _HUB:
+    if scheme in ("http", "https") and parse_address(text).hostname in _HUB:
         scheme = "hf"
     if scheme not in SCHEMES:
         known = ", ".join(f"{name}://" for name in SCHEMES)

@@ -15,6 +15,7 @@ from concurrent.futures import CancelledError, Future, wait
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from weighbridge.io.ranges import at_end_of_threads
+from weighbridge.io.workers import is_abandoned
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -28,13 +29,13 @@ at_end_of_threads(_ENDING.set)
 
 
 def never() -> bool:
-    """The answer where nothing ends a wait but the process."""
+    """Returns False: only the end of the process ends the wait."""
     return False
 
 
 def check_needed(stopped: Stopped) -> None:
-    """CancelledError where `stopped()` is true or the process ends."""
-    if stopped() or _ENDING.is_set():
+    """Raises CancelledError if `stopped()` is true, the pool of this thread is abandoned, or the process ends."""
+    if stopped() or is_abandoned() or _ENDING.is_set():
         raise CancelledError
 
 
@@ -47,8 +48,8 @@ def rest(seconds: float, stopped: Stopped) -> None:
 
 
 def abandonable(act: Callable[[], _T], stopped: Stopped) -> _T:
-    """What `act` returns, which knows no way to stop it (a name being looked up, a handshake): it runs in a thread that
-    is left alone, with what it will return, where `stopped()` is true or the process ends: CancelledError then."""
+    """Runs an uninterruptible call (a name lookup, a handshake) in a thread and returns its result. If `stopped()`
+    becomes true or the process ends, abandons the thread and raises CancelledError."""
     future: Future[_T] = Future()
 
     def run() -> None:
@@ -67,20 +68,21 @@ def abandonable(act: Callable[[], _T], stopped: Stopped) -> _T:
             try:
                 check_needed(stopped)
             except CancelledError:
-                wait([future], STEP)  # it may end by itself, by the same sign
+                wait([future], STEP)  # it may end by itself for the same reason
                 raise
 
 
 class Wire:
-    """A connected socket, as `http.client` uses one. `seconds`: the limit for connecting. Set for each request:
-    `stopped`, whether nobody needs it any more; `limit`, when a wait ends in a TimeoutError (time.monotonic)."""
+    """A connected socket with interruptible waits. `seconds`: the limit for connecting. Set for each request:
+    `stopped`, which returns True once nobody needs the answer, and `limit`, the time at which waits raise TimeoutError
+    (time.monotonic)."""
 
     def __init__(self, host: str, port: int, seconds: float, stopped: Stopped) -> None:
         self.stopped, self.limit = stopped, time.monotonic() + seconds
-        self._socket = self._connected(host, port)
+        self._socket = self._connect(host, port)
 
-    def _connected(self, host: str, port: int) -> socket.socket:
-        """A socket that doesn't block, at the first of the host's addresses that answers."""
+    def _connect(self, host: str, port: int) -> socket.socket:
+        """Returns a non-blocking socket, connected to the first of the host's addresses that answers."""
         failure: OSError = OSError(f"{host} has no address")
         for family, kind, protocol, _, address in _addresses(host, port, self.stopped):
             made = socket.socket(family, kind, protocol)
@@ -101,14 +103,14 @@ class Wire:
         raise failure
 
     def secure(self, context: ssl.SSLContext, host: str, seconds: float) -> None:
-        """Begin TLS with `host`."""
+        """Starts TLS with `host`."""
         plain = self._socket
         plain.settimeout(seconds)
         self._socket = abandonable(lambda: context.wrap_socket(plain, server_hostname=host), self.stopped)
         self._socket.setblocking(False)
 
     def receive(self, out: WriteableBuffer) -> int:
-        """Bytes into `out` as they come: how many, 0 at the end."""
+        """Reads bytes into `out` as they arrive; returns their number, 0 at the end."""
         while True:
             try:
                 return self._socket.recv_into(out)
@@ -118,7 +120,7 @@ class Wire:
                 self._wait(self._socket, write=True)
 
     def sendall(self, data: ReadableBuffer) -> None:
-        """Send all of `data`."""
+        """Sends all of `data`."""
         left = memoryview(data)
         while left:
             try:
@@ -129,7 +131,7 @@ class Wire:
                 self._wait(self._socket, write=False)
 
     def _wait(self, on: socket.socket, *, write: bool) -> None:
-        """Until the socket can be read from or written to."""
+        """Waits until the socket is readable or writable."""
         while True:
             check_needed(self.stopped)
             left = self.limit - time.monotonic()
@@ -140,23 +142,31 @@ class Wire:
 
     @property
     def is_stale(self) -> bool:
-        """Whether an idle connection has ended, or brings what nobody asked for."""
+        """Whether an idle connection has ended, or received unexpected bytes."""
         return _is_ready(self._socket, 0, write=False)
 
-    def makefile(self, mode: str) -> io.BufferedReader:
-        """For `http.client`, which reads the answer from it."""
-        return io.BufferedReader(_Reader(self), 1 << 16)
-
     def close(self) -> None:
-        """For `http.client`, which closes what it thinks its own: the connection goes on to the next request."""
-
-    def end(self) -> None:
-        """Close the connection."""
+        """Closes the connection."""
         self._socket.close()
 
 
+class HttpSocket:
+    """A wire in place of the socket of an `http.client.HTTPConnection`, for one request. `http.client` closes it after
+    some answers; the wire stays open for further requests."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire, self.sendall = wire, wire.sendall
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        """Returns a reader of the answer."""
+        return io.BufferedReader(_Reader(self._wire), 1 << 16)
+
+    def close(self) -> None:
+        """Leaves the wire open."""
+
+
 class _Reader(io.RawIOBase):
-    """What a wire brings."""
+    """The bytes received by a wire."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -169,8 +179,8 @@ class _Reader(io.RawIOBase):
 
 
 def _addresses(host: str, port: int, stopped: Stopped) -> list[tuple[Any, Any, int, str, tuple[Any, ...]]]:
-    """The addresses of a host. Only a name has to be looked up, which may take long."""
-    name = host.encode() if host.isascii() else host  # else the codec of foreign names is imported, for 3 ms
+    """Returns the addresses of a host. Only names need a lookup, which may take long."""
+    name = host.encode() if host.isascii() else host  # otherwise Python imports the IDNA codec, which takes 3 ms
 
     def look_up(flags: int) -> list[tuple[Any, Any, int, str, tuple[Any, ...]]]:
         return [*socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=flags)]
@@ -182,11 +192,11 @@ def _addresses(host: str, port: int, stopped: Stopped) -> list[tuple[Any, Any, i
 
 
 def _is_ready(on: socket.socket, seconds: float, *, write: bool) -> bool:
-    """Whether the socket can be read from (or written to) within so many seconds."""
+    """Whether the socket becomes readable (or writable) within `seconds`."""
     if hasattr(select, "poll"):
         poll = select.poll()
         poll.register(on, select.POLLOUT if write else select.POLLIN)
         return bool(poll.poll(seconds * 1000))
     asked = [on]
-    found = select.select([] if write else asked, asked if write else [], asked, seconds)  # there is no poll on Windows
+    found = select.select([] if write else asked, asked if write else [], asked, seconds)  # Windows has no poll
     return any(found)

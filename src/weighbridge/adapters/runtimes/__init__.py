@@ -1,1 +1,1 @@
-"""The programs that run models: transformers, llama.cpp, mlx-lm. Each is imported in a process of its own."""
+"""The programs that run models: transformers, llama.cpp, mlx-lm. Each is imported in a separate process."""

@@ -53,7 +53,7 @@ class LlamaCppRuntime:
             return np.stack([np.ctypeslib.as_array(row, (self._tokens,)).copy() for row in rows])
 
     def embedding(self, ids: Sequence[int]) -> NDArray[np.float32]:
-        """The pooled embedding, [hidden], or what a classifier gives, [labels]."""
+        """Returns the pooled embedding, [hidden], or a classifier's scores, [labels]."""
         width, pooling = int(self._lib.llama_model_n_embd(self._model)), api.POOLING_UNSPECIFIED
         if self._labels:
             width, pooling = int(self._lib.llama_model_n_cls_out(self._model)), api.POOLING_RANK

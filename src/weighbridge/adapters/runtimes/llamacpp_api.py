@@ -24,7 +24,7 @@ messages: list[str] = []
 
 @LogFunction  # type: ignore[untyped-decorator]
 def _collect(level: int, text: bytes, _user: int) -> None:
-    """Keep what llama.cpp says (ggml levels: 3 warn, 4 error) for the message of our own exception; print nothing."""
+    """Keeps llama.cpp's messages (ggml levels: 3 warn, 4 error) for our exceptions; prints nothing."""
     if level >= 3 and text:
         messages.append(text.decode("utf-8", "replace"))
 

@@ -1,7 +1,7 @@
-"""A runtime in a process of its own: llama.cpp aborts on some files, and two frameworks in one process can collide.
+"""A runtime in a separate process: llama.cpp aborts on some files, and two frameworks in one process can conflict.
 
-Run as a module, this file is that process. A request is a line of JSON on its stdin: [method, arguments]. An answer is
-a line of JSON on its stdout: {"value": ...}, {"error": ...}, or {"shape": ...} followed by that many F32 numbers.
+Run as a module, this file is that process. A request is a line of JSON on its stdin: [method, arguments]. An answer
+is a line of JSON on its stdout: {"value": ...}, {"error": ...}, or {"shape": ...} followed by that many F32 numbers.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _QUIET: Final = {
     "TRANSFORMERS_VERBOSITY": "error", "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1", "TOKENIZERS_PARALLELISM": "false",
 }  # fmt: skip
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
-_LAST: Final = 600  # bytes of what a process wrote before its end
+_LAST: Final = 600  # bytes of a process's last output that an error quotes
 
 
 def missing(runtime: str) -> list[str]:

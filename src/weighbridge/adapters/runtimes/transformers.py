@@ -80,7 +80,7 @@ class TransformersRuntime(FolderTokenizer):
         return out
 
     def embedding(self, ids: Sequence[int]) -> NDArray[np.float32]:
-        """The pooled embedding, [hidden], or what a classifier gives, [labels]."""
+        """Returns the pooled embedding, [hidden], or a classifier's scores, [labels]."""
         found = self._run(ids, ())
         if getattr(found, "logits", None) is not None:
             return np.asarray(found.logits[0].float().numpy()).reshape(-1)
@@ -94,7 +94,7 @@ class TransformersRuntime(FolderTokenizer):
             return self._model(torch.tensor([list(ids)]), **more)
 
     def _pooled(self, states: Any) -> Any:
-        """Pooled as sentence-transformers does, by the mean where the folder doesn't say."""
+        """Pools as sentence-transformers does; by the mean if the folder doesn't configure it."""
         file = Path(self._path) / "1_Pooling" / "config.json"
         modes = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
         mode = next((m for m in _POOLINGS if modes.get(m)), "pooling_mode_mean_tokens")

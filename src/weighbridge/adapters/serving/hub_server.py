@@ -1,5 +1,5 @@
-"""An HTTP server of models: the Hub's read API (huggingface_hub, transformers, llama.cpp's -hf) and Ollama's registry
-API, over files that may be computed where they are read. Starlette and uvicorn do HTTP.
+"""An HTTP server of models: the Hub's read API (huggingface_hub, transformers, llama.cpp's -hf) and Ollama's
+registry API, over files that may be computed on the fly. Starlette and uvicorn implement HTTP.
 
 A request names a repository and a file; both are looked up in tables and never joined to a path.
 """
@@ -71,7 +71,7 @@ def app(library: Library, models: OllamaModels, token: str | None = None) -> Any
 
 
 def run(library: Library, models: OllamaModels, host: str, port: int, token: str | None, started: Any = None) -> None:
-    """Serve until interrupted. UsageError where the port is taken."""
+    """Serves until interrupted. Raises UsageError if the port is taken."""
     check_access(host, token)
     uvicorn = package("uvicorn", "serving", "serve")
     import socket
@@ -208,5 +208,5 @@ def _rows(files: Mapping[str, ServedFile], below: str, deep: bool) -> Iterator[d
 
 
 def _commit(files: Mapping[str, ServedFile]) -> str:
-    """Another one when a file's bytes are others."""
+    """Returns a commit id that changes when a file's bytes do."""
     return hashlib.sha1(repr(sorted((name, f.etag) for name, f in files.items())).encode()).hexdigest()

@@ -1,5 +1,5 @@
-"""What a browser finds at a server's address: the models, their files, and how each client gets them. Plain HTML that
-loads nothing and runs nothing; the same as text for whoever doesn't ask for HTML."""
+"""The page at a server's address: the models, their files, and the commands for each client. Plain HTML without
+scripts or external resources, or the same as text for clients that don't accept HTML."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from weighbridge.adapters.serving.replies import ServedFile
+from weighbridge.base.words import plural
 
 _STYLE: Final = (
     ":root{color-scheme:light dark;background:light-dark(#f6f6f3,#141517);color:light-dark(#1d1f23,#e7e7e3)}"
@@ -28,7 +29,7 @@ _HASH: Final = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode
 POLICY: Final = (
     f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-_TAG: Final = "Q4_K_M"  # in the examples, where it is there
+_TAG: Final = "Q4_K_M"  # used in the examples if available
 _HOST: Final = re.compile(r"[A-Za-z0-9.:\[\]-]+")
 
 
@@ -38,7 +39,7 @@ def _broken(text: str) -> str:
 
 
 class IndexRow(NamedTuple):
-    """A line of a list: its text, where it leads, what stands at its end."""
+    """A line of a list: its text, its link, the text at its end."""
 
     text: str
     address: str
@@ -72,8 +73,8 @@ class IndexPage(NamedTuple):
 def index(repositories: Iterable[str], host: str, token: bool) -> IndexPage:
     """The repositories. `host`: the Host header of the request."""
     rows = tuple(IndexRow(f"local/{name}", f"/local/{quote(name)}") for name in repositories)
-    words = "Files are computed when they are read. A form that a model can't take has no files; its page says why."
-    return IndexPage(f"{len(rows):,} repositories", words, _environment(host, token), rows)
+    words = "Files are computed when they are read. If a model doesn't support a form, its page gives the reason."
+    return IndexPage(plural(len(rows), "repository"), words, _environment(host, token), rows)
 
 
 def repository(
@@ -90,7 +91,7 @@ def repository(
         model, tag = name.removesuffix("-GGUF"), _TAG if _TAG in tags else tags[0]
         commands += [f"llama-server -hf local/{name}:{tag}"]
         commands += [f"ollama pull --insecure http://{_safe(host)}/local/{model}:{tag}"] * (not token)
-    words = "; ".join([f"{len(rows):,} files", *(f"no {what}: {why}" for what, why in missing.items())])
+    words = "; ".join([plural(len(rows), "file"), *(f"no {what}: {why}" for what, why in missing.items())])
     return IndexPage(f"local/{name}", words, (*_environment(host, token), "", *commands), rows)
 
 

@@ -1,4 +1,4 @@
-"""A folder whose files are computed where they are read, through FUSE (mfusepy, libfuse). Read-only."""
+"""A folder whose files are computed on the fly, through FUSE (mfusepy, libfuse). Read-only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import stat
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -16,7 +16,12 @@ from weighbridge.adapters.remote.extra import package
 from weighbridge.adapters.serving.ending import ended_by_signals
 from weighbridge.base.errors import UnsupportedError, UsageError
 
-_PAUSE: Final = 0.2  # seconds between two attempts to unmount
+_INSTALL: Final = "Debian: apt-get install fuse3; Fedora: dnf install fuse3 fuse3-libs; macOS: macFUSE or FUSE-T"
+_PAUSE: Final = 0.1  # seconds between two attempts to unmount
+_GRACE: Final = 1.5  # seconds for files that are still being read
+_IDLE_THREADS: Final = 10
+#: Lazy: a file that is open somewhere doesn't keep the folder mounted. Only root may use the last one.
+_UNMOUNT: Final = (("fusermount3", "-u", "-z"), ("fusermount", "-u", "-z"), ("umount", "-l"))
 
 
 class MountedFile(Protocol):
@@ -27,8 +32,8 @@ class MountedFile(Protocol):
     def read(self, offset: int, length: int) -> bytes: ...
 
 
-def check_mount_point(point: Path) -> None:
-    """UsageError where nothing can be mounted there."""
+def check_mountable(point: Path) -> None:
+    """Raises UsageError if nothing can be mounted at `point`, UnsupportedError if FUSE isn't installed."""
     if os.path.ismount(point):
         raise UsageError(f"{point} is a mount point already", hint=f"fusermount3 -u {point}")
     if not point.is_dir():
@@ -36,21 +41,30 @@ def check_mount_point(point: Path) -> None:
     if any(point.iterdir()):
         raise UsageError(f"the folder {point} isn't empty", hint="choose an empty one")
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
-        raise UnsupportedError("there is no FUSE here (/dev/fuse)", hint="wb serve gives the same files over HTTP")
+        raise UnsupportedError("FUSE isn't available (/dev/fuse)", hint="wb serve gives the same files over HTTP")
+    _fuse()
 
 
-def mount(files: Mapping[str, MountedFile], point: Path) -> None:
-    """Serve `files`, by their paths, at the folder `point` until it is unmounted, Ctrl-C or SIGTERM. UnsupportedError
-    where FUSE isn't installed.
+def mount(files: Mapping[str, MountedFile], point: Path, started: Callable[[], None] = lambda: None) -> None:
+    """Serves `files`, by their paths, at the folder `point` until it is unmounted, Ctrl-C or SIGTERM. Calls `started`
+    once it is mounted.
 
-    libfuse's own handlers of signals only set a flag that its waiting threads don't see. So it runs in a thread, and
-    the main one unmounts."""
-    check_mount_point(point)
-    fuse, failed, ended = _fuse(), list[RuntimeError | OSError](), threading.Event()
+    libfuse's own signal handlers only set a flag that its waiting threads don't see, so libfuse runs in a thread, and
+    the main thread unmounts. libfuse also changes the working directory to `/`; paths of the model and of the mount
+    point may be relative, so `init` restores it."""
+    check_mountable(point)
+    point, fuse = point.absolute(), _fuse()
+    failed, mounted, ended = list[RuntimeError | OSError](), threading.Event(), threading.Event()
+    folder = Path.cwd()
+
+    def init() -> None:
+        os.chdir(folder)
+        mounted.set()
+        started()
 
     def serve() -> None:
         try:
-            fuse.FUSE(_operations(fuse, files), str(point), foreground=True, ro=True, fsname="weighbridge")
+            fuse.FUSE(_operations(fuse, files, init), str(point), **_options(fuse))
         except (RuntimeError, OSError) as error:
             failed.append(error)
         finally:
@@ -61,27 +75,35 @@ def mount(files: Mapping[str, MountedFile], point: Path) -> None:
         try:
             ended.wait()
         except KeyboardInterrupt:
-            _unmount(point, ended)
+            _unmount(point, mounted, ended)
     if failed:
-        raise UnsupportedError(f"{point} couldn't be mounted (libfuse: {failed[0]})", hint="is fuse3 installed?")
+        raise UnsupportedError(f"{point} couldn't be mounted (libfuse: {failed[0]})", hint=_INSTALL)
 
 
-def _unmount(point: Path, ended: threading.Event) -> None:
-    """Unmount, even where a file is still open, and wait for whoever reads it; a further signal doesn't wait."""
-    tool = shutil.which("fusermount3") or shutil.which("fusermount") or "fusermount3"
+def _options(fuse: Any) -> dict[str, Any]:
+    """libfuse 3.12 to 3.14 warn about their own default of `max_idle_threads`; libfuse 2 has no such option."""
+    idle = {"max_idle_threads": _IDLE_THREADS} if fuse.fuse_version_major >= 3 else {}
+    return {"foreground": True, "ro": True, "fsname": "weighbridge", **idle}
+
+
+def _unmount(point: Path, mounted: threading.Event, ended: threading.Event) -> None:
+    """Unmounts, even if files are open, and gives their readers `_GRACE` seconds: the end of the process ends what they
+    still read."""
+    command = next((words for words in _UNMOUNT if shutil.which(words[0])), _UNMOUNT[0])
     while not ended.wait(_PAUSE):
-        if os.path.ismount(point):  # not yet where the signal came very early
-            subprocess.run([tool, "-u", "-z", str(point)], check=False)
+        if mounted.is_set() and subprocess.run([*command, str(point)], check=False).returncode == 0:
+            ended.wait(_GRACE)
+            return
 
 
 def _fuse() -> Any:
     try:
         return package("mfusepy", "mounting", "mount")
     except OSError as error:  # the package without the library
-        raise UnsupportedError(f"libfuse isn't installed ({error})", hint="apt-get install fuse3 libfuse3-3") from None
+        raise UnsupportedError(f"libfuse isn't installed ({error})", hint=_INSTALL) from None
 
 
-def _operations(fuse: Any, files: Mapping[str, MountedFile]) -> Any:
+def _operations(fuse: Any, files: Mapping[str, MountedFile], started: Callable[[], None]) -> Any:
     folders: dict[str, set[str]] = {"/": set()}
     for name in files:
         parts = name.split("/")
@@ -90,6 +112,9 @@ def _operations(fuse: Any, files: Mapping[str, MountedFile]) -> Any:
 
     class Operations(fuse.Operations):  # type: ignore[misc]
         use_ns = True
+
+        def init(self, path: str) -> None:
+            started()
 
         def getattr(self, path: str, fh: int | None = None) -> dict[str, int]:
             own = {"st_uid": os.getuid(), "st_gid": os.getgid(), "st_mtime": 0, "st_atime": 0, "st_ctime": 0}

@@ -1,5 +1,5 @@
-"""A page in a cell of Jupyter, VS Code, Colab or marimo, by anywidget. What the page asks comes as a message of the
-notebook, so that it needs no server and no port.
+"""A page in a cell of Jupyter, VS Code, Colab or marimo, through anywidget. The page's requests are messages of the
+notebook, so it needs no server and no port.
 
 A message from the page: `{"id", "question"}` with a question as in `/api/`, or `{"cancel": id}`. To it: `{"id",
 "progress": [done, total]}`, then `{"id", "answer"}` or `{"id", "error", "hint"}`.

@@ -22,7 +22,8 @@ class OllamaModels(Protocol):
     """Models that can be pulled."""
 
     def pulled(self, model: str, tag: str) -> PulledModel | None:
-        """None where there is none of that name; UnsupportedError where the model can't have this form."""
+        """Returns a model to pull; None if the name is unknown. Raises UnsupportedError if the model can't have this
+        form."""
 
 
 class OllamaRegistry:

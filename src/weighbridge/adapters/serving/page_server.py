@@ -1,8 +1,8 @@
-"""The server of a page: this machine only, for who has its address. Starlette and uvicorn do HTTP.
+"""The server of a page, for this machine and for holders of its URL. Starlette and uvicorn implement HTTP.
 
-The page itself is static and holds no data. What it asks for needs the token of the address's fragment, which browsers
-neither send nor log; the page brings it in a header, which no other site can do. The Host header must be ours, so that
-no other name leads here (DNS rebinding). Only GET, no cookie, no path of a file in any address.
+The page itself is static and contains no data. Its requests need the token in the URL's fragment, which browsers
+neither send nor log; the page sends it in a header, which other sites can't do. The Host header must be ours, so no
+other name can resolve to this server (DNS rebinding). Only GET, no cookies, no file paths in URLs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TOKEN: Final = 24  # random bytes
 _AT_ONCE: Final = 2  # slow answers
 _TICK: Final = 0.1  # seconds between two looks at a slow answer
 _ENDED: Final = {"error": "the server has ended", "hint": None}
-#: Headers of every answer, beside the policy.
+#: Headers of every answer, in addition to the policy.
 HEADERS: Final = MappingProxyType(
     {
         "X-Content-Type-Options": "nosniff",
@@ -47,7 +47,7 @@ class AnswerControl(Protocol):
 
 
 class Answers(Protocol):
-    """What the page may ask."""
+    """The requests that the page may send."""
 
     def is_slow(self, name: str, given: Mapping[str, str]) -> bool: ...
 
@@ -57,9 +57,9 @@ class Answers(Protocol):
 
 
 class PageServer:
-    """A page that is being served, by a thread of its own, until `stop()`, or for `idle` seconds without a question.
+    """A page served by a thread until `stop()`, or until `idle` seconds pass without a request.
 
-    `html` and `policy`: the page and its content security policy. UsageError where the port is taken."""
+    `html` and `policy`: the page and its content security policy. Raises UsageError if the port is taken."""
 
     def __init__(self, answers: Answers, html: str, policy: str, *, port: int = 0, idle: float = 0) -> None:
         uvicorn = package("uvicorn", "the page", "view")
@@ -149,7 +149,7 @@ class _App:
         return self.responses.Response(data, headers=self.headers, media_type="application/json")
 
     async def _unless_stopped(self, work: Awaitable[bytes]) -> bytes | None:
-        """The answer; None where the server ends before it is there."""
+        """Returns the answer; None if the server stops before it is ready."""
         task = asyncio.ensure_future(work)
         while not (await asyncio.wait({task}, timeout=_TICK))[0]:
             if self.server.stopping:
@@ -158,8 +158,8 @@ class _App:
         return task.result()
 
     async def _lines(self, request: Any, name: str, given: Mapping[str, str]) -> AsyncIterator[bytes]:
-        """A slow answer: lines of `{"progress": [done, total]}`, then `{"answer": ...}` or `{"error": ...}`. Who goes
-        away cancels it."""
+        """Yields a slow answer: lines of `{"progress": [done, total]}`, then `{"answer": ...}` or `{"error": ...}`.
+        Disconnecting cancels it."""
         control = self.answers.control()
         work = asyncio.ensure_future(self._work(name, given, control))
         seen = (0, 0)
@@ -191,7 +191,7 @@ class _App:
         """The answer to a request that came by another name, or from another site."""
         own = {f"{name}:{self.server.port}" for name in (_HOST, "localhost")}
         if request.headers.get("host") not in own:
-            return self._json({"error": "this is another host's address"}, 421)
+            return self._json({"error": "the Host header names a different host"}, 421)
         origin = request.headers.get("origin")
         if origin is not None and origin not in {f"http://{host}" for host in own}:
             return self._json({"error": "another site's page may not ask"}, 403)

@@ -1,4 +1,4 @@
-"""What the servers of models share: who may ask, errors in every client's form, files and ranges of them."""
+"""The common parts of the model servers: authorization, errors in each client's form, files and ranges of them."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _brought(authorization: str) -> str:
 
 
 def _bounds(first: str, last: str, size: int) -> tuple[int, int]:
-    if not first:  # the last so many bytes
+    if not first:  # a suffix range
         return max(size - int(last), 0), size
     return int(first), min(int(last) + 1 if last else size, size)
 

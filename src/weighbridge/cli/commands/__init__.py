@@ -1,9 +1,8 @@
-"""One file a command. What each of them keeps to:
+"""One file per command. The rules:
 
-- the module defines one `click.Command`, named in the table of `cli/main.py` (`module:attribute`, attribute `command`
-  unless the row says otherwise); it is imported only when that command runs;
-- it ends its help with `epilog=examples(...)`, takes `@json_option` where it has an answer, and writes through
-  `cli/render.py` alone;
-- it returns the exit code as an int (1: a finding, a difference), or None for 0; trouble is an exception;
-- `-q`, `-v`, `--color`, `--debug` and `-h` are added to every command by the group.
+- The module defines one `click.Command` with the name of its row in `cli/main.py`. It is imported only when it runs.
+- Its help ends with `epilog=examples(...)`. It has `@json_option` if it has an answer, and prints only through
+  `cli/render.py`.
+- It returns the exit code as an int (1: a finding, a difference), or None for 0. Trouble is an exception.
+- The group adds `-q`, `-v`, `--color`, `--debug` and `-h` to every command.
 """

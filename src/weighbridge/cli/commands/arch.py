@@ -1,4 +1,4 @@
-"""`wb arch`: the model families that are known, their tables, and how a model fits them."""
+"""`wb arch`: the known model families, their tables, and how a model fits them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from weighbridge.cli.options import arch_file_option, examples, json_option
-from weighbridge.cli.paths import SOURCE
+from weighbridge.cli.values import SOURCE
 
 if TYPE_CHECKING:
     from weighbridge.reports.arch import FamilyCheck
@@ -18,17 +18,17 @@ _SHOWN = 20  # names of a list on the screen; --json has them all
 
 @click.group(epilog=examples("wb arch list", "wb arch show gemma2", "wb arch check ./my-model/"))
 def arch() -> None:
-    """Model families: which are known, what their tensors are called, how a model fits them."""
+    """Model families: list them, show the names of their tensors, check how a model fits them."""
 
 
 @arch.command("list", epilog=examples("wb arch list --json"))
 @json_option
 def list_families(as_json: bool) -> None:
-    """List the families: GGUF's name, classes of transformers, whose names are known."""
+    """List the families: their name in GGUF, their transformers classes, the known dialects."""
     from weighbridge.cli.render import emit_json, table
-    from weighbridge.reports.arch import listed
+    from weighbridge.reports.arch import list_families
 
-    lines = listed()
+    lines = list_families()
     if as_json:
         return emit_json(lines)
     rows = [(line.name, line.gguf, ", ".join(line.classes), ", ".join(line.dialects), line.roles) for line in lines]
@@ -45,19 +45,19 @@ def show(family: str, arch_file: Path | None, as_json: bool) -> None:
     FAMILY is a family, GGUF's name of an architecture, or a class of transformers.
     """
     from weighbridge.cli.render import echo, emit_json, pairs, table
-    from weighbridge.reports.arch import shown
+    from weighbridge.reports.arch import family_table
 
-    found = shown(family, arch_file)
+    table_of = family_table(family, arch_file)
     if as_json:
-        return emit_json(found)
-    line = found.family
+        return emit_json(table_of)
+    line = table_of.family
     pairs([("family", line.name), ("in GGUF", line.gguf), ("classes", ", ".join(line.classes))])
     echo()
-    table(["size", "config.json", "GGUF"], [(s, ", ".join(hf), ", ".join(g)) for s, (hf, g) in found.sizes.items()])
+    table(["size", "config.json", "GGUF"], [(s, ", ".join(hf), ", ".join(g)) for s, (hf, g) in table_of.sizes.items()])
     for dialect in line.dialects:
         echo()
         rows = []
-        for row in found.rows:
+        for row in table_of.rows:
             if dialect in row.names:
                 notes = [row.when or "", f"layers {row.layers}" if row.layers else "", row.layouts.get(dialect, "")]
                 notes += ["may be absent"] if row.optional else []
@@ -71,40 +71,45 @@ def show(family: str, arch_file: Path | None, as_json: bool) -> None:
 @arch_file_option
 @json_option
 def check(path: str, arch_file: Path | None, as_json: bool) -> int:
-    """Check the tensors of PATH against its family's table, or against the nearest family where it has none.
+    """Check the tensors of PATH against its family's table, or against the nearest family if no table knows it.
 
-    Reads headers only. Exit code 1 where a tensor is missing, has no row or has another shape.
+    Reads headers only. Lists the settings of config.json that a GGUF can't hold or that the table doesn't read. Exit
+    code 1 if a tensor is missing, has no row or has another shape.
     """
     from weighbridge.cli.render import emit_json
     from weighbridge.reports.arch import check
 
-    found = check(path, arch_file)
+    fit = check(path, arch_file)
     if as_json:
-        emit_json(found)
+        emit_json(fit)
     else:
-        _print_check(found)
-    return 0 if found.ok else 1
+        _print_check(fit)
+    return 0 if fit.ok else 1
 
 
-def _print_check(found: FamilyCheck) -> None:
-    from weighbridge.cli.render import clean, echo, pairs, plural, styled
+def _print_check(fit: FamilyCheck) -> None:
+    from weighbridge.base.words import plural
+    from weighbridge.cli.render import clean, echo, pairs, styled
 
-    declared = clean(found.stated or "nothing")
-    if found.known:
-        echo(f"{found.family}: {plural(found.tensors, 'tensor')} under {found.dialect} names")
+    declared = clean(fit.stated or "nothing")
+    if fit.known:
+        echo(f"{fit.family}: {plural(fit.tensors, 'tensor')} under {fit.dialect} names")
     else:
-        echo(f"No family has {declared}. The nearest is {found.family} ({found.architecture}, {found.dialect} names):")
-    pairs([("sizes", ", ".join(f"{s} {n}" for s, n in found.sizes.items()))], indent=2)
-    shapes = [f"{w.name}: {list(w.found)}, expected {list(w.expected)}" for w in found.misshapen]
-    lists = (("missing", found.missing), ("without a row", found.unmapped), ("misshapen", shapes))
-    for label, names in (*lists, ("dropped", found.dropped)):
+        nearest = f"{fit.family} ({fit.architecture}, {fit.dialect} names)"
+        echo(f"No family has {declared}. The nearest is {nearest}:")
+    pairs([("sizes", ", ".join(f"{s} {n}" for s, n in fit.sizes.items()))], indent=2)
+    shapes = [f"{w.name}: {list(w.found)}, expected {list(w.expected)}" for w in fit.misshapen]
+    lists = (("missing", fit.missing), ("without a row", fit.unmapped), ("misshapen", shapes))
+    for label, names in (*lists, ("dropped", fit.dropped)):
         for name in names[:_SHOWN]:
             echo(f"  {styled(label, 'info' if label == 'dropped' else 'error')}  {clean(name)}")
         if len(names) > _SHOWN:
             echo(f"  {label}: {len(names) - _SHOWN:,} more; --json has them all")
-    for start, count in found.apart.items():
+    for start, count in fit.apart.items():
         echo(f"  {styled('left out', 'info')}  {clean(start)}*: {plural(count, 'tensor')} of another part of the model")
-    if found.ok:
+    for setting in fit.settings:
+        echo(f"  {styled('changes results', 'error')}  {clean(setting)}")
+    if fit.ok:
         echo("  all fit")
-    elif not found.known:
-        echo("  next: a table of your own that says `like` and these differences (docs/guide-families.md), --arch-file")
+    elif not fit.known:
+        echo("  next: write a table with `like` and these differences (guide-families.md), and pass it as --arch-file")

@@ -1,4 +1,4 @@
-"""`wb completion`: the script that makes a shell complete commands, options and paths."""
+"""`wb completion`: the script for completion in a shell."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Final
 import click
 from click.shell_completion import get_completion_class
 
-from weighbridge.cli.options import command, examples
-from weighbridge.cli.render import echo
+from weighbridge.cli.options import command, examples, json_option
+from weighbridge.cli.render import echo, emit_json
 
 # bash would cut PATH::TENSOR into words at the colons.
 _ONE_WORD: Final = "COMP_WORDBREAKS=${COMP_WORDBREAKS//:}"
@@ -22,12 +22,12 @@ _ONE_WORD: Final = "COMP_WORDBREAKS=${COMP_WORDBREAKS//:}"
     )
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
-    """Print the script that makes SHELL complete commands, options, paths, types and the names of tensors."""
+@json_option
+def completion(shell: str, as_json: bool) -> None:
+    """Print the script with which SHELL completes commands, options, paths, types and tensor names."""
     from weighbridge.cli.main import cli
 
-    found = get_completion_class(shell)
-    assert found is not None  # the choice above lists only shells that click knows
-    echo(found(cli, {}, "wb", "_WB_COMPLETE").source())
-    if shell == "bash":
-        echo(_ONE_WORD)
+    completer = get_completion_class(shell)
+    assert completer is not None  # the choice above lists only shells that click knows
+    script = completer(cli, {}, "wb", "_WB_COMPLETE").source() + (f"\n{_ONE_WORD}" if shell == "bash" else "")
+    emit_json({"shell": shell, "script": script}) if as_json else echo(script)

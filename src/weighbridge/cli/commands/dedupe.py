@@ -1,4 +1,4 @@
-"""`wb dedupe`: files of the same bytes share their space."""
+"""`wb dedupe`: lets identical files share their disk space."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from weighbridge.cli.options import command, dry_run_option, examples, json_opti
 @option(
     "--hard-link",
     is_flag=True,
-    help="Where the file system shares no blocks: one file under several names. "
-    "Whoever then changes one of them in place changes all.",
+    help="If the file system can't share blocks, make hard links: one file under several names. "
+    "Changing one of them in place then changes all.",
 )
 @option("-y", "--yes", is_flag=True, help="Don't ask.")
 @dry_run_option
 @json_option
 def dedupe(paths: tuple[str, ...], hard_link: bool, yes: bool, dry_run: bool, as_json: bool) -> None:
-    """Let files of the same bytes share their space, in the stores of this machine or in FOLDERs, after asking.
+    """Let identical files share their disk space, in the stores of this machine or in FOLDERs, after asking.
 
-    On btrfs and XFS the kernel compares the files and shares their blocks, so each stays a file of its own. Elsewhere
-    --hard-link makes them one file, after comparing every byte. Nothing is deleted.
+    On btrfs and XFS the kernel compares the files and shares their blocks, so they stay separate files. On other file
+    systems --hard-link makes them one file, after comparing every byte. Nothing is deleted.
     """
     from weighbridge.cli.render import Progress, clean, echo, emit_json, human_bytes, is_terminal, warn
     from weighbridge.reports.stores import duplicates
@@ -32,17 +32,15 @@ def dedupe(paths: tuple[str, ...], hard_link: bool, yes: bool, dry_run: bool, as
         import sys
 
         if as_json or not is_terminal(sys.stdin):
-            raise UsageError(
-                "dedupe asks before it changes anything", hint="--yes, or --dry-run to see what it would do"
-            )
-        wanted = duplicates.usage(paths).duplicates
-        if not wanted:
+            raise UsageError("dedupe asks before it changes anything", hint="--yes, or --dry-run to see the changes")
+        found = duplicates.usage(paths).duplicates
+        if not found:
             return echo("nothing is stored twice")
-        for duplicate in wanted:
+        for duplicate in found:
             echo(human_bytes(duplicate.wasted))
             for path in duplicate.paths:
                 echo(f"  {clean(path)}")
-        click.confirm(f"share {human_bytes(sum(d.wasted for d in wanted))}?", abort=True)
+        click.confirm(f"share {human_bytes(sum(d.wasted for d in found))}?", abort=True)
     with Progress() as progress:
         report = duplicates.dedupe(paths, hard_link=hard_link, dry_run=dry_run, progress=progress)
     if as_json:
@@ -51,8 +49,8 @@ def dedupe(paths: tuple[str, ...], hard_link: bool, yes: bool, dry_run: bool, as
         why = f" ({row.why})" if row.why else ""
         echo(f"{row.how}{why}, {human_bytes(row.bytes)}")
         echo(f"  {clean(row.path)}\n  = {clean(row.same_as)}", "dim")
-    for words in report.unreadable:
-        warn(f"not compared: {clean(words)}")
+    for line in report.unreadable:
+        warn(f"not compared: {clean(line)}")
     if not report.shared:
         return echo("nothing is stored twice")
     return echo(f"{human_bytes(report.freed)} {'would be shared' if dry_run else 'shared'}", "head")

@@ -1,40 +1,29 @@
-"""`wb du`: where the disk went."""
+"""`wb du`: the disk usage of models."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import click
 
 from weighbridge.cli.options import command, examples, json_option
-
-if TYPE_CHECKING:
-    from weighbridge.reports.stores.duplicates import UsageReport
 
 
 @command(epilog=examples("wb du", "wb du ~/models/ ~/.cache/huggingface/hub/", "wb du --json"))
 @click.argument("paths", nargs=-1, metavar="[FOLDER]...")
 @json_option
 def du(paths: tuple[str, ...], as_json: bool) -> None:
-    """Show what the models of this machine (or in FOLDERs) take: by store, stored twice, left over, in several forms.
+    """Show the disk usage of the models of this machine or in FOLDERs: by store, duplicates, leftovers, several forms.
 
     Files of the same size are read to compare them, unless their store names them by their digest; so are models of the
-    same architecture, number of parameters and type. Nothing is changed; wb dedupe shares files that are stored twice.
+    same architecture, number of parameters and type. Changes nothing; wb dedupe shares files that are stored twice.
     """
-    from weighbridge.cli.render import Progress, emit_json
+    from weighbridge.base.words import plural
+    from weighbridge.cli.render import Column, Progress, clean, echo, emit_json, human_bytes, human_count, table, warn
     from weighbridge.reports.stores.duplicates import usage
 
     with Progress() as progress:
         report = usage(paths, progress=progress)
     if as_json:
-        emit_json(report)
-    else:
-        _show(report)
-
-
-def _show(report: UsageReport) -> None:
-    from weighbridge.cli.render import Column, clean, echo, human_bytes, human_count, plural, table, warn
-
+        return emit_json(report)
     rows = [[row.store, clean(row.path), f"{row.files:,}", human_bytes(row.bytes)] for row in report.usage]
     if rows:
         table([Column("store"), Column("folder"), Column("files", True), Column("size", True)], rows)
@@ -63,7 +52,8 @@ def _show(report: UsageReport) -> None:
                 echo(f"    the same tensors{same or (' in both' if len(group) == 2 else ' in all')}", "dim")
     if report.uncompared:
         echo("\nnot compared with the others", "head")
-        for words in report.uncompared:
-            echo(f"  {clean(words)}")
-    for words in report.unreadable:
-        warn(clean(words))
+        for line in report.uncompared:
+            echo(f"  {clean(line)}")
+    for line in report.unreadable:
+        warn(clean(line))
+    return None

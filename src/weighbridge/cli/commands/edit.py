@@ -1,17 +1,18 @@
-"""`wb edit`: read and change a file's metadata. The library plans and applies; this file reads what people type."""
+"""`wb edit`: reads and changes a file's metadata."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from weighbridge.base.errors import UsageError
-from weighbridge.cli.options import applied, command, examples, json_option, option, refuse_others, size_option
-from weighbridge.cli.paths import FILE, PATH
+from weighbridge.base.options import flag
+from weighbridge.base.words import plural
+from weighbridge.cli.options import applied, command, dry_run_option, examples, json_option, option, refuse_others
 from weighbridge.cli.render import (
     Progress,
     clean,
@@ -20,39 +21,40 @@ from weighbridge.cli.render import (
     human_bytes,
     is_terminal,
     note,
-    plural,
     short_float,
     table,
     warn,
 )
+from weighbridge.cli.values import FILE, PATH, parse_size
 
 if TYPE_CHECKING:
     from weighbridge.containers.gguf.values import KV
-    from weighbridge.conversion.edit.plan import EditPlan
-    from weighbridge.conversion.edit.values import Edit
+    from weighbridge.conversion.edit.apply import EditPlan
 
 _SHOWN = 60  # characters of a value in a table
-# Options that change something, and those that say how; without one of the first, keys are only read.
-_WHAT: Final = ("assigned", "arrays", "remove", "chat_template", "output")
-_HOW: Final = ("overwrite", "rewrite", "backup", "force")
+# Options that change something, and those that control a change. Without one of the former, keys are only read.
+_WHAT: Final = ("set", "set_array", "remove", "chat_template", "output")
+_HOW: Final = ("overwrite", "rewrite", "backup", "allow_guarded")
 
 
 _OPTIONS: Final = (
     click.argument("file", type=PATH),
-    option("--list", "show_all", is_flag=True, help="List all keys; what happens without another option."),
-    option("--get", "wanted", metavar="KEY", multiple=True, help="Print the value of KEY."),
-    option("--set", "assigned", metavar="KEY=[TYPE:]VALUE", multiple=True, help="Set KEY."),
-    option("--set-array", "arrays", metavar="KEY=TYPE:[...]", multiple=True,
+    option("--list", is_flag=True, help="List all keys; the default."),
+    option("--get", metavar="KEY", multiple=True, help="Print the value of KEY."),
+    option("--set", metavar="KEY=[TYPE:]VALUE", multiple=True, help="Set KEY."),
+    option("--set-array", metavar="KEY=TYPE:[...]", multiple=True,
            help="Set KEY to an array (JSON, or @FILE)."),
     option("--remove", metavar="KEY", multiple=True, help="Remove KEY."),
     option("--chat-template", type=PATH, help="Set the chat template to the content of a file."),
-    option("-o", "--output", type=FILE, help="Write the result there; leave FILE as it is."),
+    option("-o", "--output", type=FILE, help="Write the result to another file and don't change FILE."),
     option("--overwrite", is_flag=True, help="Replace the file named by --output."),
-    option("--rewrite", is_flag=True, help="Write the file anew even where the edit fits in place."),
-    size_option("--reserve", help="Write the file anew with room for later edits, such as 64k."),
-    option("--backup", is_flag=True, help="Write the file anew and keep the old one as FILE.bak."),
-    option("--force", is_flag=True, help="Change what is guarded: a key's type, a store's blob, structural keys."),
-    option("--dry-run", is_flag=True, aliases=("-n",), help="Say what would change and write nothing."),
+    option("--rewrite", is_flag=True, help="Rewrite the file even if the edit fits in place."),
+    option("--reserve", type=parse_size, metavar="SIZE",
+           help="Rewrite the file with space for later edits, such as 64k."),
+    option("--backup", is_flag=True, help="Rewrite the file and keep the old one as FILE.bak."),
+    option("--allow-guarded", is_flag=True,
+           help="Change protected things: a key's type, a store's blob, structural keys."),
+    dry_run_option,
     json_option,
 )  # fmt: skip
 
@@ -69,65 +71,55 @@ _OPTIONS: Final = (
     )
 )
 @applied(_OPTIONS)
-def edit(file: Path, wanted: tuple[str, ...], dry_run: bool, as_json: bool, **given: Any) -> int:
+def edit(file: Path, get: tuple[str, ...], dry_run: bool, as_json: bool, **options: Any) -> int:
     """Read and change the metadata of FILE, a GGUF or a safetensors file.
 
-    TYPE is a GGUF type (u8 i8 u16 i16 u32 i32 u64 i64 f32 f64 bool str). Without it a key keeps the type it has, and a
-    new key gets the one that fits its value. Safetensors metadata is text.
+    TYPE is a GGUF type (u8 i8 u16 i16 u32 i32 u64 i64 f32 f64 bool str). Without it an existing key keeps its type, and
+    a new key gets one that fits its value. Safetensors metadata is text.
 
-    The file is changed in place where the new header fits in the old one's room, and written anew otherwise; tensors
-    are never touched.
+    The file is changed in place if the new header fits into the space of the old one, and rewritten otherwise. Tensors
+    never change.
     """
-    from weighbridge.conversion.edit.apply import journal_of
+    import weighbridge
+    from weighbridge.conversion.edit.apply import journal_of, recover
     from weighbridge.conversion.edit.plan import read_metadata
+    from weighbridge.conversion.edit.values import parse_array, parse_assignment
     from weighbridge.io.location import check_local
+    from weighbridge.io.sink import check_target
 
     check_local(file)
-    writes = {f"--{name.replace('_', '-')}": given[name] for name in _HOW}
-    if not any(given[name] for name in _WHAT) and given["reserve"] is None:
-        if wanted:
-            refuse_others("--get", {"--list": given["show_all"]}, hint="give one of them")
+    writes = {flag(name): options[name] for name in _HOW}
+    if not any(options[name] for name in _WHAT) and options["reserve"] is None:
+        if get:
+            refuse_others("--get", {"--list": options["list"]}, hint="give one of them")
         refuse_others("reading", {**writes, "--dry-run": dry_run}, hint="change something: --set KEY=VALUE")
         if journal_of(file).exists():
             warn("an edit of this file was interrupted; the next edit undoes it first")
-        return _read(read_metadata(file), wanted, as_json)
-    if wanted or given["show_all"]:
+        return _read(read_metadata(file), get, as_json)
+    if get or options["list"]:
         raise UsageError("--get and --list can't be combined with a change", hint="run one after the other")
-    if given["output"]:
+    if options["output"]:
         refuse_others(
-            "--output", {"--rewrite": given["rewrite"], "--backup": given["backup"]}, hint="FILE stays as it is"
+            "--output", {"--rewrite": options["rewrite"], "--backup": options["backup"]}, hint="FILE doesn't change"
         )
-    if given["overwrite"] and not given["output"]:
+    if options["overwrite"] and not options["output"]:
         raise UsageError("--overwrite replaces the file of --output", hint="without it FILE itself is changed")
-    return _change(file, given, dry_run, as_json)
-
-
-def _change(file: Path, given: dict[str, Any], dry_run: bool, as_json: bool) -> int:
-    import weighbridge
-    from weighbridge.conversion.edit.apply import recover
-    from weighbridge.io.sink import check_target
-
-    if not dry_run and given["output"]:
-        check_target(given["output"], overwrite=given["overwrite"], folder=False)
+    if not dry_run and options["output"]:
+        check_target(options["output"], overwrite=options["overwrite"], folder=False)
     if not dry_run and recover(file):
         note("an interrupted edit has been undone")
-    template = given["chat_template"].read_text("utf-8") if given["chat_template"] is not None else None
-    options = {name: given[name] for name in ("remove", "output", *_HOW)}
+    template = options.pop("chat_template")
+    edits = [parse_assignment(text) for text in options.pop("set")]
+    edits += [parse_array(text, lambda name: Path(name).read_text("utf-8")) for text in options.pop("set_array")]
     plan = weighbridge.plan_edit(
-        file, set=list(_edits(given)), chat_template=template, reserve=given["reserve"] or 0, **options
-    )
+        file, set=edits, chat_template=template and template.read_text("utf-8"), reserve=options.pop("reserve") or 0,
+        **{name: value for name, value in options.items() if name != "list"},
+    )  # fmt: skip
     if not dry_run:
         with Progress() as progress:
             plan.run(progress)
     emit_json(plan.describe() | {"written": not dry_run}) if as_json else _print_edit(plan, dry_run)
     return 0
-
-
-def _edits(given: dict[str, Any]) -> Iterator[Edit]:
-    from weighbridge.conversion.edit.values import parse_array, parse_assignment
-
-    yield from (parse_assignment(text) for text in given["assigned"])
-    yield from (parse_array(text, lambda name: Path(name).read_text("utf-8")) for text in given["arrays"])
 
 
 def _print_edit(plan: EditPlan, dry_run: bool) -> None:
@@ -139,12 +131,7 @@ def _print_edit(plan: EditPlan, dry_run: bool) -> None:
     if plan.in_place:
         note(f"{will}changed in place: {human_bytes(plan.written)} written")
     else:
-        note(f"{will}written anew ({clean(plan.reason)}): {human_bytes(plan.written)} to {clean(plan.target)}")
-
-
-def _listed(kv: KV) -> str:
-    """A value beside its type."""
-    return plural(len(kv.value), "element") if kv.type.startswith("arr[") else _short(kv)
+        note(f"{will}rewritten ({clean(plan.reason)}): {human_bytes(plan.written)} to {clean(plan.target)}")
 
 
 def _short(kv: KV | None) -> str:
@@ -156,28 +143,27 @@ def _short(kv: KV | None) -> str:
     return f"{text[:_SHOWN]}..." if len(text) > _SHOWN else text
 
 
-def _read(metadata: Mapping[str, KV], wanted: tuple[str, ...], as_json: bool) -> int:
-    """`--get`: the values alone, as they are where a program reads them. Otherwise a table of all keys."""
-    missing = [key for key in wanted if key not in metadata]
+def _read(metadata: Mapping[str, KV], keys: tuple[str, ...], as_json: bool) -> int:
+    """Prints the values of `keys`, unescaped if a program reads them; without keys, a table of all."""
+    missing = [key for key in keys if key not in metadata]
     if missing:
         raise UsageError(f"there is no key {missing[0]!r}", hint="see them with --list")
     if as_json:
-        chosen = wanted or metadata
-        emit_json({key: metadata[key]._asdict() for key in chosen})
-    elif not wanted:
-        table(["key", "type", "value"], [(key, kv.type, _listed(kv)) for key, kv in metadata.items()])
-    for key in wanted if not as_json else ():
-        echo(_whole(metadata[key]))
+        emit_json({key: metadata[key]._asdict() for key in keys or metadata})
+    elif not keys:
+        values = [
+            plural(len(kv.value), "element") if kv.type.startswith("arr[") else _short(kv) for kv in metadata.values()
+        ]
+        rows = [(key, kv.type, value) for (key, kv), value in zip(metadata.items(), values, strict=True)]
+        table(["key", "type", "value"], rows)
+    for kv in () if as_json else map(metadata.__getitem__, keys):
+        if kv.type.startswith("arr["):
+            import json
+
+            echo(json.dumps(list(kv.value), ensure_ascii=False))
+        else:
+            echo(clean(_scalar(kv), keep="\n\t") if is_terminal(sys.stdout) else _scalar(kv))
     return 0
-
-
-def _whole(kv: KV) -> str:
-    if kv.type.startswith("arr["):
-        import json
-
-        return json.dumps(list(kv.value), ensure_ascii=False)
-    text = _scalar(kv)
-    return clean(text, keep="\n\t") if is_terminal(sys.stdout) else text
 
 
 def _scalar(kv: KV) -> str:

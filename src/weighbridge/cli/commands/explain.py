@@ -1,4 +1,4 @@
-"""`wb explain`: what a pickle would make Python do."""
+"""`wb explain`: the effects of loading a pickle, without loading it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from weighbridge.cli.options import applied, command, examples, json_option, option, refuse_others
-from weighbridge.cli.paths import SOURCE
+from weighbridge.cli.values import SOURCE
 
 if TYPE_CHECKING:
     from weighbridge.reports.explain import ExplainedPickle
@@ -18,9 +18,9 @@ _SHOWN: Final = 200  # steps of a pickle
 _OPTIONS: Final = (
     click.argument("file", type=SOURCE),
     option("--member", metavar="NAME", help="Only this pickle of the file (data.pkl, object ...)."),
-    option("--calls", "only_calls", is_flag=True, help="Only steps that import, call, or set a state."),
-    option("--limit", type=click.IntRange(0), metavar="N", help=f"Steps of each pickle to tell [{_SHOWN}]."),
-    option("--all", "everything", is_flag=True, help="Tell every step."),
+    option("--calls", is_flag=True, help="Only steps that import, call, or set a state."),
+    option("--limit", type=click.IntRange(0), metavar="N", help=f"Steps of each pickle to show [{_SHOWN}]."),
+    option("--all", is_flag=True, help="Show every step."),
     json_option,
 )  # fmt: skip
 
@@ -31,44 +31,45 @@ _OPTIONS: Final = (
     )
 )
 @applied(_OPTIONS)
-def explain(file: str, member: str | None, only_calls: bool, limit: int | None, everything: bool, as_json: bool) -> int:
-    """Tell step by step what the pickles in FILE would make Python do. Nothing of it is done."""
+def explain(file: str, member: str | None, calls: bool, limit: int | None, all: bool, as_json: bool) -> int:
+    """Show step by step what the pickles in FILE would make Python do. Nothing is run."""
     from weighbridge.cli.render import emit_json
     from weighbridge.reports.explain import explain
 
-    if everything:
+    if all:
         refuse_others("--all", {"--limit": limit is not None}, hint="give one of them")
-    steps = None if everything else _SHOWN if limit is None else limit
-    report = explain(file, member=member, only_calls=only_calls, limit=steps)
+    steps = None if all else _SHOWN if limit is None else limit
+    report = explain(file, member=member, calls=calls, limit=steps)
     if as_json:
         emit_json(report)
     for pickle in () if as_json else report.pickles:
-        _show(pickle, only_calls)
+        _show(pickle, calls)
     return 0
 
 
-def _show(pickle: ExplainedPickle, only_calls: bool) -> None:
-    from weighbridge.cli.render import clean, echo, plural, styled
+def _show(pickle: ExplainedPickle, calls: bool) -> None:
+    from weighbridge.base.words import plural
+    from weighbridge.cli.render import clean, echo, styled
 
-    place = f"from byte {pickle.start:,}" if pickle.start >= 0 else "deflated"
-    words = f"protocol {pickle.protocol}, {plural(pickle.steps, 'step')}, {pickle.nbytes:,} bytes {place}"
-    echo(f"{clean(pickle.name)}: {words}", "head")
+    place = f"from byte {pickle.start:,}" if pickle.start >= 0 else "deflated" if "!" not in pickle.name else "inside"
+    facts = f"protocol {pickle.protocol}, {plural(pickle.steps, 'step')}, {pickle.nbytes:,} bytes {place}"
+    echo(f"{clean(pickle.name)}: {facts}", "head")
     for line in pickle.lines:
-        style = None if only_calls or line.op in _QUIET else "number"
+        style = None if calls or line.op in _QUIET else "number"
         place, indent = styled(f"{line.at:>8}", "dim"), "  " * min(line.marks, 8)
         echo(f"{place}  {indent}{styled(line.op, style)}  {clean(line.words)}")
-    if len(pickle.lines) < pickle.steps and not only_calls:
-        echo(f"... {pickle.steps - len(pickle.lines):,} more steps (--all, --limit N)", "dim")
+    if len(pickle.lines) < pickle.steps and not calls:
+        echo(f"... {plural(pickle.steps - len(pickle.lines), 'more step')} (--all, --limit N)", "dim")
     if pickle.broken:
-        echo(f"it is broken: {clean(pickle.broken)}", "error")
-    echo("names that it asks Python for:" if pickle.names else "it asks Python for no name", "head")
+        echo(f"damaged: {clean(pickle.broken)}", "error")
+    echo("imported names:" if pickle.names else "no names are imported", "head")
     for named in pickle.names:
-        done = [f"{verb} {count} times" if count > 1 else verb
+        uses = [f"{verb} {count} times" if count > 1 else verb
                 for verb, count in (("called", named.called), ("given a state", named.built)) if count]  # fmt: skip
         style = None if named.known else "error"
-        actions = ", ".join(done) or "only named"
+        actions = ", ".join(uses) or "only imported"
         echo(f"  {styled(clean(named.name), style)}  {actions}{'' if named.known else ' (not one of a checkpoint)'}")
 
 
-#: Opcodes that only arrange what others made.
+#: Opcodes that only rearrange the stack.
 _QUIET = frozenset({"MARK", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE", "PROTO", "FRAME"})

@@ -1,4 +1,4 @@
-"""`wb fetch`: files from elsewhere into a folder, resumed and verified."""
+"""`wb fetch`: fetches remote files into a folder."""
 
 from __future__ import annotations
 
@@ -7,19 +7,10 @@ from typing import Any
 
 import click
 
-from weighbridge.cli.options import (
-    command,
-    dry_run_option,
-    examples,
-    jobs_option,
-    json_option,
-    option,
-    overwrite_option,
-    replace_folder_option,
-    size_option,
-)
-from weighbridge.cli.paths import OUTPUT, PATH
+from weighbridge.cli.options import command, examples, write_command
+from weighbridge.cli.values import OUTPUT, PATH
 from weighbridge.cli.views.plan import planned, write
+from weighbridge.conversion.options import FetchOptions
 
 
 @command(
@@ -32,26 +23,15 @@ from weighbridge.cli.views.plan import planned, write
 )
 @click.argument("src", type=PATH)
 @click.argument("dst", type=OUTPUT, metavar="DIR")
-@option("--include", multiple=True, metavar="GLOB", help="Only files whose path matches.")
-@option("--exclude", multiple=True, metavar="GLOB", help="Not those whose path matches.")
-@overwrite_option
-@replace_folder_option
-@option("--parents", is_flag=True, section="Writing", help="Create missing parent folders, more than one level deep.")
-@option(
-    "--resume/--no-resume",
-    default=True,
-    section="Writing",
-    help="Keep finished work when interrupted, and continue from it [yes].",
-)
-@jobs_option
-@size_option("--max-memory", help="Memory limit, excluding the interpreter.", section="Writing")
-@dry_run_option
-@json_option
+@write_command(FetchOptions)
 def fetch(src: Path | str, dst: str, dry_run: bool, as_json: bool, **options: Any) -> int:
     """Fetch the files of SRC (hf://, https://, s3://, ollama:// ...) into the folder DIR.
 
-    Each file is compared with the digest that the Hub or the registry lists before the folder appears under its name.
-    Interrupted, the same command goes on from where it was.
+    An index of shards, or a part of a split GGUF, fetches the whole set. A single file is written to the path DIR if
+    that has its suffix, as in wb fetch https://.../model.gguf model.gguf.
+
+    Each file is compared with the digest that the Hub or the registry lists before the folder gets its final name.
+    After an interruption, the same command continues.
     """
     import weighbridge
 

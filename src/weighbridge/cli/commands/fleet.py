@@ -1,4 +1,4 @@
-"""`wb fleet`: one command over many models, on one machine or on a cluster. The work is `weighbridge.fleets`."""
+"""`wb fleet`: runs a command over many models, on one machine or on a cluster."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from weighbridge.api.keywords import ConvertKeywords, QuantizeKeywords, TransformKeywords
 from weighbridge.base.errors import UsageError
+from weighbridge.base.words import plural
 from weighbridge.cli.commands.hash import FILE_ALGORITHMS
 from weighbridge.cli.commands.scan import JUDGING
 from weighbridge.cli.commands.verify import CHECKING
 from weighbridge.cli.options import (
     Command,
     applied,
+    declared,
     dry_run_option,
     examples,
     json_option,
     option,
+    overwrite_option,
     refuse_others,
-    size_option,
 )
-from weighbridge.cli.paths import OUTPUT
-from weighbridge.cli.targets import TargetType
+from weighbridge.cli.values import OUTPUT, parse_size
+from weighbridge.conversion.options import WriteOptions
 from weighbridge.fleets.costs import Nodes, Prices, Terms
 
 if TYPE_CHECKING:
@@ -46,7 +49,7 @@ class Shard(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
             return value
         match = re.fullmatch(r"(\d{1,7})/(\d{1,7})", str(value))
         if not match or not 1 <= int(match[1]) <= int(match[2]):
-            self.fail(f"{value!r} is no share: write 1/8 to 8/8.", param, ctx)
+            self.fail(f"{value!r} is not a share: write 1/8 to 8/8.", param, ctx)
         return int(match[1]), int(match[2])
 
 
@@ -58,30 +61,33 @@ class Label(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         key, equals, text = str(value).partition("=")
         if not (key and equals and text):
-            self.fail(f"{value!r} is no label: write KEY=VALUE.", param, ctx)
+            self.fail(f"{value!r} is not a label: write KEY=VALUE.", param, ctx)
         return key, text
 
 
-_TASK_SIZE: Final = size_option(
-    "--task-size", help="Make models with more bytes of output by several tasks of about SIZE [one task a model]."
+_TASK_SIZE: Final = option(
+    "--task-size",
+    type=parse_size,
+    metavar="SIZE",
+    help="Split models with more bytes of output into tasks of about SIZE [one task per model]. "
+    "Small models, 256 MiB in all, share one.",
 )
 _COMMON: Final = (
     click.argument("sources", nargs=-1, required=True, metavar="SOURCE..."),
-    option("--to", "target", type=OUTPUT, metavar="TARGET", required=True, section="Running",
+    option("-o", "--output", type=OUTPUT, metavar="TARGET", required=True, section="Running",
            help="Folder or prefix in a bucket for outputs, records and the report."),
     option("--runner", type=click.Choice(("local", "ray")), default="local", section="Running",
            help="Processes of this machine [local], or tasks of a Ray cluster."),
     option("--address", metavar="ADDRESS", section="Running", help="Ray cluster [this machine's; auto: RAY_ADDRESS]."),
-    option("--node-label", "labels", type=Label(), multiple=True, metavar="KEY=VALUE", section="Running",
+    option("--node-label", type=Label(), multiple=True, metavar="KEY=VALUE", section="Running",
            help="Only nodes of the Ray cluster with this label."),
     option("--shard", type=Shard(), metavar="I/N", section="Running",
            help="Only the I-th of N shares of the work: for arrays of jobs without an engine."),
-    option("-j", "--jobs", type=click.IntRange(1, 1024), metavar="N", section="Running",
+    option("--processes", type=click.IntRange(1, 1024), metavar="N", section="Running",
            help="Processes of the local runner [all cores]."),
-    option("--threads", type=click.IntRange(1, 1024), default=1, metavar="N", section="Running",
-           help="Threads of each process [1]."),
-    option("--replan", is_flag=True, section="Running", help="List the sources again, though it was planned before."),
-    option("--overwrite", is_flag=True, section="Running", help="Replace outputs that were there before the job."),
+    declared(WriteOptions, "jobs", jobs={"help": "Threads of each process [1].", "section": "Running"}),
+    option("--replan", is_flag=True, section="Running", help="List the sources again instead of reusing the manifest."),
+    overwrite_option,
     option("--nodes", type=click.IntRange(1), metavar="N", section="Costs", help="Machines of the plan [1]."),
     option("--cores", type=click.IntRange(1), metavar="N", section="Costs", help="Cores of each [this machine's]."),
     option("--network", type=click.FloatRange(0, min_open=True), metavar="GBIT", section="Costs",
@@ -95,9 +101,9 @@ _COMMON: Final = (
     option("--egress-price", type=click.FloatRange(0), metavar="USD", section="Costs",
            help=f"Price of a GB that leaves its region [{Prices.egress}]."),
     option("--cross-region", is_flag=True, section="Costs",
-           help="The sources lie in another region than the machines."),
+           help="The sources are in another region than the machines."),
     option("--calibrate", type=click.FloatRange(0, min_open=True), metavar="SECONDS", section="Costs",
-           help="Plan with this machine's rate: work on some items for so long [the rates of the docs]."),
+           help="Plan with the speed of this machine, measured on some items for SECONDS [the speeds of the docs]."),
     dry_run_option,
     json_option,
 )  # fmt: skip
@@ -105,27 +111,27 @@ _COMMON: Final = (
 
 @click.group(
     epilog=examples(
-        "wb fleet scan s3://models/ --to ./scan/ --dry-run --nodes 100",
-        "wb fleet hash hf://my-org --to s3://reports/hashes --tensors",
-        "wb fleet quantize './models/*/' --to ./gguf/ --type Q4_K_M",
-        "wb fleet quantize hf://org/Model-405B --to s3://gguf/ --type Q4_K_M --task-size 4GiB --runner ray",
-        "wb fleet verify manifest.jsonl --to ./verified/ --shard 3/16",
+        "wb fleet scan s3://models/ -o ./scan/ --dry-run --nodes 100",
+        "wb fleet hash hf://my-org -o s3://reports/hashes --tensors",
+        "wb fleet quantize './models/*/' -o ./gguf/ --type Q4_K_M",
+        "wb fleet quantize hf://org/Model-405B -o s3://gguf/ --type Q4_K_M --task-size 4GiB --runner ray",
+        "wb fleet verify manifest.jsonl -o ./verified/ --shard 3/16",
     )
 )
 def fleet() -> None:
     """Scan, hash, verify, inspect, convert or quantize many models.
 
     A SOURCE is a file, a folder, a glob, a bucket, an organization of the Hub (hf://ORG), or a manifest
-    (.jsonl, .parquet). The same command goes on where it was interrupted, on any machine.
+    (.jsonl, .parquet). After an interruption the same command continues, on any machine.
     """
 
 
-def _command(name: str, help: str, *own: Any) -> Callable[[Callable[..., Any]], click.Command]:
-    """A command of the group: its own options, and those of all."""
+def _command(name: str, help: str, *options: Any) -> Callable[[Callable[..., Any]], click.Command]:
+    """Adds a command to the group, with `options` and the common ones."""
 
     def decorate(function: Callable[..., Any]) -> click.Command:
-        made = fleet.command(name, cls=Command, help=help)
-        command: click.Command = made(applied((_COMMON[0], *own, *_COMMON[1:]))(function))
+        add = fleet.command(name, cls=Command, help=help)
+        command: click.Command = add(applied((_COMMON[0], *options, *_COMMON[1:]))(function))
         return command
 
     return decorate
@@ -135,72 +141,75 @@ def _command(name: str, help: str, *own: Any) -> Callable[[Callable[..., Any]], 
     "scan", "Report what each file would do when it is loaded, as `wb scan`.",
     *JUDGING,
 )  # fmt: skip
-def scan(fail_on: str, allow_unproven: bool, allow_unscanned: bool, **how: Any) -> int:
-    words = {"fail_on": fail_on, "allow_unproven": allow_unproven, "allow_unscanned": allow_unscanned}
-    return _run("scan", words, **how)
+def scan(
+    fail_on: str, allow_unproven: bool, allow_unscanned: bool, allow_library: tuple[str, ...], **running: Any
+) -> int:
+    options = {"fail_on": fail_on, "allow_unproven": allow_unproven, "allow_unscanned": allow_unscanned}
+    if allow_library:
+        options["allow_library"] = sorted(allow_library)
+    return _run("scan", options, **running)
 
 
 @_command(
-    "hash", "Digests of each file, or of each tensor; what lies in the fleet twice.",
+    "hash", "Compute digests of each file or each tensor, and list duplicates.",
     option("-a", "--algo", type=click.Choice(FILE_ALGORITHMS), default="sha256", help="The digest [sha256]."),
-    option("--tensors", is_flag=True, help="Of the tensors of each model, whatever its container."),
+    option("--tensors", is_flag=True, help="Hash the tensors of each model, whatever its container."),
 )  # fmt: skip
-def hash(algo: str, tensors: bool, **how: Any) -> int:
-    return _run("hash", {"algo": algo, "tensors": tensors}, **how)
+def hash(algo: str, tensors: bool, **running: Any) -> int:
+    return _run("hash", {"algo": algo, "tensors": tensors}, **running)
 
 
 @_command(
-    "verify", "Check each model for everything that can be wrong, as `wb verify`.",
+    "verify", "Check each model, as `wb verify`.",
     *CHECKING,
 )  # fmt: skip
-def verify(values: bool, fail_on: str, **how: Any) -> int:
-    return _run("verify", {"values": values, "fail_on": fail_on}, **how)
+def verify(values: bool, fail_on: str, **running: Any) -> int:
+    return _run("verify", {"values": values, "fail_on": fail_on}, **running)
 
 
 @_command("inspect", "Format, architecture, parameters and types of each model.")
-def inspect(**how: Any) -> int:
-    return _run("inspect", {}, **how)
+def inspect(**running: Any) -> int:
+    return _run("inspect", {}, **running)
 
 
 @_command(
     "convert", "Convert each model to another format, as `wb convert`.",
-    option("--format", "to", type=TargetType(), required=True, help="Format of the outputs."),
-    option("--dtype", metavar="TYPE", help="Type of the weights: f32, f16, bf16, q8_0, auto."),
-    option("--tokenizer/--no-tokenizer", default=None, help="GGUF from a folder: convert the tokenizer too [yes]."),
+    declared(TransformKeywords, "to", to={"required": True, "help": "Format of the outputs."}),
+    declared(ConvertKeywords, "dtype", "tokenizer"),
     _TASK_SIZE,
 )  # fmt: skip
-def convert(to: str, dtype: str | None, tokenizer: bool | None, **how: Any) -> int:
+def convert(to: str, dtype: str | None, tokenizer: bool | None, **running: Any) -> int:
     from weighbridge.containers import by_target
 
-    made = by_target(to)
-    given = {name: value for name, value in (("dtype", dtype), ("tokenizer", tokenizer)) if value is not None}
-    return _run("convert", {"to": to, "suffix": made.suffix if made is not None else "", **given}, **how)
+    target = by_target(to)
+    options = {name: value for name, value in (("dtype", dtype), ("tokenizer", tokenizer)) if value is not None}
+    return _run("convert", {"to": to, "suffix": target.suffix if target is not None else "", **options}, **running)
 
 
 @_command(
     "quantize", "Quantize each model to a GGUF, as `wb quantize`.",
-    option("--type", "ftype", metavar="TYPE", required=True, help="A type of `wb quantize`, such as Q4_K_M."),
-    option("--allow-requantize", is_flag=True, help="Quantize tensors that are quantized already (loses more)."),
-    option("--tokenizer/--no-tokenizer", default=None, help="Convert the tokenizer of a folder too [yes]."),
+    option("--type", metavar="TYPE", required=True, help="A type of `wb quantize`, such as Q4_K_M."),
+    declared(QuantizeKeywords, "allow_requantize", "tokenizer"),
     _TASK_SIZE,
 )  # fmt: skip
-def quantize(ftype: str, allow_requantize: bool, tokenizer: bool | None, **how: Any) -> int:
+def quantize(type: str, allow_requantize: bool, tokenizer: bool | None, **running: Any) -> int:
     from weighbridge.conversion.quantize.ftypes import parse_ftype
 
-    row = parse_ftype(ftype)
-    name = row.name if row is not None else ftype.upper()
-    given = {"tokenizer": tokenizer} if tokenizer is not None else {}
-    given |= {"allow_requantize": True} if allow_requantize else {}
-    return _run("quantize", {"ftype": name, "suffix": f"-{name}.gguf", **given}, **how)
+    row = parse_ftype(type)
+    name = row.name if row is not None else type.upper()
+    options = {"tokenizer": tokenizer} if tokenizer is not None else {}
+    options |= {"allow_requantize": True} if allow_requantize else {}
+    return _run("quantize", {"ftype": name, "suffix": f"-{name}.gguf", **options}, **running)
 
 
-# ---- what all of them do ----
+# ---- common to all commands ----
 
 
 def _run(
-    op: str, options: dict[str, Any], *, sources: tuple[str, ...], target: str, runner: str, address: str | None,
-    shard: tuple[int, int] | None, jobs: int | None, threads: int, replan: bool, overwrite: bool, dry_run: bool,
-    as_json: bool, nodes: int | None, calibrate: float | None, labels: tuple[tuple[str, str], ...],
+    op: str, options: dict[str, Any], *, sources: tuple[str, ...], output: str, runner: str, address: str | None,
+    shard: tuple[int, int] | None, jobs: int | None, processes: int | None, replan: bool, overwrite: bool,
+    dry_run: bool,
+    as_json: bool, nodes: int | None, calibrate: float | None, node_label: tuple[tuple[str, str], ...],
     task_size: int | None = None, **terms: Any,
 ) -> int:  # fmt: skip
     from weighbridge.cli.render import Progress, emit_json
@@ -212,37 +221,34 @@ def _run(
         check_task_size(task_size, options.get("to", "gguf"))
     if not dry_run:
         flags = {"--nodes": nodes is not None, "--calibrate": calibrate is not None}
-        refuse_others("a run", flags, hint="it is part of the plan: add --dry-run")
-    made = Fleet(Job(op, options), sources, target, replan=replan, shard=shard, overwrite=overwrite,
+        refuse_others("a run", flags, hint="it applies to the plan: add --dry-run")
+    fleet_of = Fleet(Job(op, options), sources, output, replan=replan, shard=shard, overwrite=bool(overwrite),
                  task_size=task_size, terms=_terms(nodes, **terms))  # fmt: skip
-    chosen = _runner(runner, address, dict(labels), shard, jobs)
+    chosen = _runner(runner, address, dict(node_label), shard, processes)
     if dry_run:
-        planned = made.plan(calibrate or 0.0)
+        planned = fleet_of.plan(calibrate or 0.0)
         emit_json(planned) if as_json else _show_plan(planned)
         return 0
     with Progress() as progress:
-        report = made.run(
+        report = fleet_of.run(
             chosen,
-            threads,
+            jobs or 1,
             lambda done, total, failed: progress.count(done, "item", f"of {total:,}, {failed:,} failed"),
         )
-    emit_json(report) if as_json else _show_report(report, target)
+    emit_json(report) if as_json else _show_report(report, output)
     return report.exit
 
 
 def _runner(
-    name: str, address: str | None, labels: dict[str, str], shard: Any, jobs: int | None
+    name: str, address: str | None, labels: dict[str, str], shard: Any, processes: int | None
 ) -> Runner:  # fmt: skip
     from weighbridge.fleets.runners import LocalRunner, RayRunner
 
     if name == "local":
-        for flag, given in (("--address", address is not None), ("--node-label", bool(labels))):
-            if given:
-                raise UsageError(f"{flag} doesn't apply to the local runner", hint="--runner ray")
-        return LocalRunner(jobs)
-    for flag, value in (("--shard", shard), ("--jobs", jobs)):
-        if value is not None:
-            raise UsageError(f"{flag} doesn't apply to the Ray runner", hint="Ray places the tasks itself")
+        remote = {"--address": address is not None, "--node-label": labels}
+        refuse_others("the local runner", remote, hint="--runner ray")
+        return LocalRunner(processes)
+    refuse_others("the Ray runner", {"--shard": shard, "--processes": processes}, hint="Ray places the tasks")
     return RayRunner(address, labels)
 
 
@@ -251,49 +257,49 @@ def _terms(
     write_price: float | None, egress_price: float | None, cross_region: bool,
 ) -> Terms:  # fmt: skip
     if egress_price is not None and not cross_region:
-        raise UsageError("--egress-price doesn't apply: nothing leaves its region", hint="add --cross-region")
-    machines = _given(Nodes(cores=os.cpu_count() or 1), count=nodes, cores=cores, network=network and network * _GB / 8,
-                      price=node_price)  # fmt: skip
-    return Terms(machines, _given(Prices(), reads=read_price, writes=write_price, egress=egress_price), cross_region)
+        raise UsageError("--egress-price doesn't apply: no data leaves its region", hint="add --cross-region")
 
+    def changed(defaults: Any, **values: Any) -> Any:
+        return replace(defaults, **{name: value for name, value in values.items() if value is not None})
 
-def _given(defaults: Any, **values: Any) -> Any:
-    """The defaults with the values that aren't None in their place."""
-    return replace(defaults, **{name: value for name, value in values.items() if value is not None})
+    machines = changed(Nodes(cores=os.cpu_count() or 1), count=nodes, cores=cores, price=node_price,
+                       network=network and network * _GB / 8)  # fmt: skip
+    return Terms(machines, changed(Prices(), reads=read_price, writes=write_price, egress=egress_price), cross_region)
 
 
 def _show_plan(plan: FleetPlan) -> None:
     from weighbridge.cli.render import human_bytes, human_time, note, pairs
 
-    found, nodes = plan.estimate, plan.terms.nodes
+    estimate, nodes = plan.estimate, plan.terms.nodes
     pairs(
         [
             ("job", plan.job),
             ("target", plan.target),
-            ("items", f"{found.items:,}"),
-            ("read", f"{human_bytes(found.bytes_read)} in {found.reads:,} requests"),
-            ("written", f"{human_bytes(found.bytes_written)} in {found.writes:,} requests"),
+            ("items", f"{estimate.items:,}"),
+            ("read", f"{human_bytes(estimate.bytes_read)} in {plural(estimate.reads, 'request')}"),
+            ("written", f"{human_bytes(estimate.bytes_written)} in {plural(estimate.writes, 'request')}"),
             ("nodes", f"{nodes.count:,} of {nodes.cores} cores"),
-            ("time", f"{human_time(found.seconds)}, bound by the {found.bound}"),
-            ("cost of nodes", f"${found.node_cost:,.2f}"),
-            ("cost of requests", f"${found.request_cost:,.2f}"),
-            ("cost of egress", f"${found.egress_cost:,.2f}"),
-            ("cost", f"${found.cost:,.2f}"),
+            ("time", f"{human_time(estimate.seconds)}, bound by the {estimate.bound}"),
+            ("cost of nodes", f"${estimate.node_cost:,.2f}"),
+            ("cost of requests", f"${estimate.request_cost:,.2f}"),
+            ("cost of egress", f"${estimate.egress_cost:,.2f}"),
+            ("cost", f"${estimate.cost:,.2f}"),
         ]
     )
     rate = f"{human_bytes(int(plan.calibrated or 0))}/s of a core, as measured here"
-    note(f"note: {rate if plan.calibrated else 'a core as in docs/guide-fleet.md; --calibrate SECONDS measures it'}")
+    note(f"note: {rate if plan.calibrated else 'speeds of another machine; --calibrate SECONDS measures this one'}")
     note("note: prices are assumptions; check them")
     if plan.planned_before:
-        note("note: this is the manifest of an earlier run; --replan lists the sources again")
+        note("note: the manifest is from an earlier run; --replan lists the sources again")
 
 
 def _show_report(report: FleetReport, target: str) -> None:
-    from weighbridge.cli.render import Column, clean, echo, human_bytes, note, plural, table, warn
+    from weighbridge.base.words import plural
+    from weighbridge.cli.render import Column, clean, echo, human_bytes, note, table, warn
 
     table(["verdict", Column("items", right=True)], sorted(report.verdicts.items()))
     for twice in report.duplicates[:5]:
-        note(clean(f"{twice.copies:,} copies of {human_bytes(twice.bytes)}: {', '.join(twice.sources)}"))
+        note(clean(f"{plural(twice.copies, 'copy')} of {human_bytes(twice.bytes)}: {', '.join(twice.sources)}"))
     if report.duplicate_bytes:
         note(f"{human_bytes(report.duplicate_bytes)} are stored more than once")
     for line in report.notes:

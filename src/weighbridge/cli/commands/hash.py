@@ -1,11 +1,11 @@
-"""`wb hash`: digests of files, of tensors and of a model's weights, written and checked."""
+"""`wb hash`: computes and checks digests of files, of tensors and of a model's weights."""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
@@ -13,12 +13,8 @@ from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import UsageError
 from weighbridge.base.plain import plain
 from weighbridge.cli.options import applied, command, examples, jobs_option, json_option, option, refuse_others
-from weighbridge.cli.paths import FILE, SOURCE, is_standard_input
 from weighbridge.cli.render import Progress, clean, echo, emit_json, is_terminal, warn, write_bytes
-
-if TYPE_CHECKING:
-    from weighbridge.reports.hash.checksum_files import CheckReport
-    from weighbridge.reports.hash.digests import HashReport
+from weighbridge.cli.values import FILE, SOURCE, is_standard_input
 
 #: Of files, here and in `wb fleet hash`.
 FILE_ALGORITHMS: Final = ("sha256", "sha1", "sha512", "md5", "blake2b", "blake3", "xxh3", "xxh64", "git")
@@ -26,13 +22,13 @@ FILE_ALGORITHMS: Final = ("sha256", "sha1", "sha512", "md5", "blake2b", "blake3"
 
 _OPTIONS: Final = (
     click.argument("paths", nargs=-1, type=SOURCE),
-    option("-a", "--algo", "algorithms", multiple=True, type=click.Choice((*FILE_ALGORITHMS, "uuid")),
+    option("-a", "--algo", multiple=True, type=click.Choice((*FILE_ALGORITHMS, "uuid")),
            help="The digest [sha256]."),
-    option("--tensors", is_flag=True, help="Of each tensor, whatever its container, and of all weights."),
-    option("--gguf-hash", is_flag=True, help="The lines of llama-gguf-hash: of tensors' bytes alone."),
+    option("--tensors", is_flag=True, help="Hash each tensor, whatever its container, and all weights."),
+    option("--gguf-hash", is_flag=True, help="Print the lines of llama-gguf-hash: only the bytes of tensors."),
     option("--manifest", type=FILE, metavar="FILE", help="Write the digests there, as JSON."),
     option("-c", "--check", is_flag=True,
-           help="Compare: with the list PATH [of the file or folder FILE], or with names."),
+           help="Compare with the list PATH [of the file or folder FILE], or with file names."),
     option("--overwrite", is_flag=True, help="Replace the manifest if it exists."),
     jobs_option,
     json_option,
@@ -53,28 +49,35 @@ _OPTIONS: Final = (
 def hash(paths: tuple[str, ...], check: bool, gguf_hash: bool, as_json: bool, **options: Any) -> int:
     """Print digests of files as sha256sum does, or of tensors; write them to a list; check a list.
 
-    A tensor's digest is the same in every container: that of its type, shape and bytes in C order. With --check the
-    first PATH is a list (SHA256SUMS, llama-gguf-hash, our own manifest, a Git LFS pointer, an Ollama manifest), or
-    lies in a store that calls files by their digests. Exit code 1 where something differs or is missing.
+    A tensor's digest covers its type, shape and bytes in C order, so it is the same in every container. With --check
+    the first PATH is a list (SHA256SUMS, llama-gguf-hash, a manifest of this command, a Git LFS pointer, an Ollama
+    manifest), or is in a store that names files by their digests. Exit code 1 if something differs or is missing.
     """
     if not paths:
-        raise UsageError("what is to be hashed?", hint="wb hash PATH")
-    given = {"--gguf-hash": gguf_hash and check} | {f"--{name}": value for name, value in options.items()}
-    algorithms = given.pop("--algorithms")
+        raise UsageError("no path was given", hint="wb hash PATH")
+    algorithms = options.pop("algo")
+    chosen = {"--gguf-hash": gguf_hash and check} | {f"--{name}": value for name, value in options.items()}
     if check:
-        refuse_others("--check", {"--algo": algorithms, **given}, hint="the list says what it compares")
+        refuse_others("--check", {"--algo": algorithms, **chosen}, hint="the list determines it")
         return _check(tuple(map(resolve_path, paths)), as_json)
     if gguf_hash:
-        refuse_others("--gguf-hash", given, hint="it prints a line for each tensor")
-        return _gguf_hash(tuple(map(resolve_path, paths)), algorithms, as_json)
+        refuse_others("--gguf-hash", chosen, hint="it prints a line for each tensor")
+        from weighbridge.reports.hash.digests import gguf_hash as hashes_of
+
+        lines = [line for path in paths for line in hashes_of(resolve_path(path), algorithms or ("sha256",))]
+        if as_json:
+            emit_json(lines)
+        for line in () if as_json else lines:
+            echo(clean(str(line)))
+        return 0
     if len(algorithms) > 1:
-        raise UsageError("one digest at a time", hint="several go with --gguf-hash")
+        raise UsageError("only one digest is computed at a time", hint="--gguf-hash accepts several")
     return _hash(paths, (*algorithms, "sha256")[0], as_json=as_json, **options)
 
 
 def _hash(
     paths: tuple[str, ...], algo: str, *, tensors: bool, manifest: str | None, overwrite: bool, jobs: int | None,
-    as_json: bool, algorithms: tuple[str, ...],
+    as_json: bool,
 ) -> int:  # fmt: skip
     from weighbridge.io.sink import check_target, write_file
     from weighbridge.reports.hash.digests import hash as hash_paths
@@ -92,22 +95,18 @@ def _hash(
     if as_json:
         emit_json(report)
     elif manifest is None:
-        _print(report)
+        for file in report.files:
+            _print_sum(file.digest, file.path)
+        for model in report.models:
+            for t in model.tensors:
+                echo(clean(f"{t.digest}  {t.dtype}[{','.join(map(str, t.shape))}]  {t.name}"))
+            echo(clean(f"{model.digest}  weights  {model.path}"))
     return 0
 
 
-def _print(report: HashReport) -> None:
-    for file in report.files:
-        _print_sum(file.digest, file.path)
-    for model in report.models:
-        for t in model.tensors:
-            echo(clean(f"{t.digest}  {t.dtype}[{','.join(map(str, t.shape))}]  {t.name}"))
-        echo(clean(f"{model.digest}  weights  {model.path}"))
-
-
 def _print_sum(digest: str, path: str) -> None:
-    """As sha256sum writes it: a name with a backslash or a line break is escaped, and the line begins with one; the
-    bytes of a name are kept."""
+    """Prints a line like sha256sum: it escapes a name with a backslash or a line break and starts the line with a
+    backslash. Keeps the bytes of the name."""
     name = "-" if is_standard_input(path) else path
     escaped = name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
     line = f"{'' if escaped == name else chr(92)}{digest}  {escaped}"
@@ -115,18 +114,6 @@ def _print_sum(digest: str, path: str) -> None:
         echo(clean(line))
     else:
         write_bytes(os.fsencode(line) + b"\n")
-
-
-def _gguf_hash(paths: tuple[Path, ...], algorithms: tuple[str, ...], as_json: bool) -> int:
-    from weighbridge.reports.hash.digests import gguf_hash
-
-    lines = [line for path in paths for line in gguf_hash(path, algorithms or ("sha256",))]
-    if as_json:
-        emit_json(lines)
-    else:
-        for line in lines:
-            echo(clean(str(line)))
-    return 0
 
 
 def _check(paths: tuple[Path, ...], as_json: bool) -> int:
@@ -137,16 +124,12 @@ def _check(paths: tuple[Path, ...], as_json: bool) -> int:
     report = check_names(paths) if by_name else check(paths[0], paths[1:])
     if as_json:
         emit_json(report)
-    else:
-        _print_check(report)
-    return int(bool(report.mismatched or report.missing))
-
-
-def _print_check(report: CheckReport) -> None:
+        return int(bool(report.mismatched or report.missing))
     for result in report.results:
         if result.status == "ok":
             echo(clean(f"{result.name}: ok"))
         else:
-            found = f", found {result.found}" if result.found else ""
-            warn(clean(f"{result.name}: {result.status}, {result.algo} should be {result.expected}{found}"))
+            computed = f", found {result.found}" if result.found else ""
+            warn(clean(f"{result.name}: {result.status}, {result.algo} should be {result.expected}{computed}"))
     echo(f"{report.ok:,} ok, {report.mismatched:,} differ, {report.missing:,} missing")
+    return int(bool(report.mismatched or report.missing))

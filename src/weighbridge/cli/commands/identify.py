@@ -1,4 +1,4 @@
-"""`wb identify`: what a file or a folder is, by its content."""
+"""`wb identify`: identifies a file or a folder by its content."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from weighbridge.cli.options import command, examples, json_option
-from weighbridge.cli.paths import SOURCE
+from weighbridge.cli.values import SOURCE
 
 if TYPE_CHECKING:
     from weighbridge.reports.identify import IdentifyReport
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 @click.argument("paths", nargs=-1, required=True, type=SOURCE, metavar="PATH...")
 @json_option
 def identify(paths: tuple[str, ...], as_json: bool) -> int:
-    """Say what each PATH is, by its content and never by its name, and on what evidence.
+    """Identify each PATH by its content, never by its name, and list the evidence.
 
-    Exit code 1 where a name lies or a file is visibly broken, 2 where a path can't be read.
+    Exit code 1 if a name is wrong or a file is visibly damaged, 2 if a path can't be read.
     """
     from weighbridge.cli.render import emit_json, os_words, print_error
     from weighbridge.reports.identify import identify
@@ -41,32 +41,36 @@ def identify(paths: tuple[str, ...], as_json: bool) -> int:
     return 2 if trouble else int(any(r.damage or r.name_lies for r in reports))
 
 
-def _words(value: object) -> object:
-    """A detail as people write it: JSON has it as it is."""
+def _readable(value: object) -> object:
+    """A value of the JSON as text for people."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_words(inner)}" for key, inner in value.items())
+        return ", ".join(f"{key} {_readable(inner)}" for key, inner in value.items())
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
 
 
 def _show(report: IdentifyReport) -> None:
     from weighbridge.cli.render import SCREEN, clean, echo, human_bytes, pairs, styled, table
 
-    words = [report.title, *([report.variant] if report.variant else [])]
+    title = ", ".join(filter(None, (report.title, report.variant)))
     sure = "" if report.confidence == "certain" else f" ({report.confidence})"
-    echo(f"{styled(clean(report.path), 'head')}: {clean(', '.join(words))}{sure}, {human_bytes(report.bytes)}")
-    pairs([("because", words) for words in report.evidence], indent=2)
+    echo(f"{styled(clean(report.path), 'head')}: {clean(title)}{sure}, {human_bytes(report.bytes)}")
+    pairs([("because", reason) for reason in report.evidence], indent=2)
     pairs(
-        [(key.replace("_", " "), _words(value)) for key, value in report.detail.items() if value not in (None, [], {})],
+        [
+            (key.replace("_", " "), _readable(value))
+            for key, value in report.detail.items()
+            if value not in (None, [], {})
+        ],
         indent=2,
     )
-    for label, style, declared in (
-        ("broken", "error", report.damage),
-        ("the name lies", "warning", [report.name_lies] if report.name_lies else []),
+    for label, style, lines in (
+        ("damaged", "error", report.damage),
+        ("wrong name", "warning", [report.name_lies] if report.name_lies else []),
         ("next", "info", [report.advice] if report.advice else []),
     ):
-        for line in declared:
+        for line in lines:
             echo(f"  {styled(label, style)}  {clean(line)}")
     if report.files and SCREEN.verbose:
         table(["file", "format", "variant"], [(line.name, line.format, line.variant) for line in report.files])

@@ -1,15 +1,17 @@
-"""`wb inspect`: what is inside. Summary, tensor tree or rows, metadata."""
+"""`wb inspect`: the contents of a model: summary, tensor tree or rows, metadata."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from weighbridge.base.errors import UsageError
-from weighbridge.cli.options import command, examples, json_option, option, refuse_others
-from weighbridge.cli.paths import SOURCE_OR_TENSOR
+from weighbridge.base.words import plural
+from weighbridge.cli.options import arch_file_option, command, examples, json_option, option, refuse_others
+from weighbridge.cli.values import SOURCE_OR_TENSOR
 
 if TYPE_CHECKING:
     from weighbridge.conversion.quantize.imatrix_report import ImatrixReport
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 @option("--sort", metavar="FIELD[:desc]", help="name, size, params, offset, dtype, rank, rows or file.")
 @option("--limit", type=click.IntRange(0), metavar="N", help="Show the first N rows.")
 @option("--model", metavar="MODEL", help="For an importance matrix: check that it fits this model.")
+@arch_file_option
 @json_option
 def inspect(
     paths: tuple[str, ...],
@@ -42,35 +45,46 @@ def inspect(
     tree: bool,
     metadata: bool,
     model: str | None,
+    arch_file: Path | None,
     as_json: bool,
     **selection: Any,
 ) -> int:
-    """Show what is inside each PATH: a file, a folder, one file of a sharded set, or PATH::TENSOR for a single tensor.
+    """Show the contents of each PATH: a file, a folder, one file of a sharded set, or PATH::TENSOR for one tensor.
 
-    Reads headers and config files only, whatever the size of the model. For an importance matrix (GGUF or .dat) shows
-    its entries and their statistics; --tensors lists a GGUF's tensors instead. Exit code 1 where no tensor passes the
-    filters, or an importance matrix doesn't fit --model, or a damaged model can be shown only in part. docs/schema.md
-    describes the JSON, an array for several models.
+    Reads only headers and config files. For an importance matrix (GGUF or .dat), shows its entries and their
+    statistics; --tensors lists a GGUF's tensors instead. Exit code 1 if no tensor passes the filters, if an importance
+    matrix doesn't fit --model, or if a damaged model can be shown only in part. The JSON is an array for several
+    models; schema.md in the docs describes it.
     """
+    from weighbridge.base.limits import TREE_TENSORS
     from weighbridge.reports import tensor_path
+    from weighbridge.reports.inspect.report import inspect
 
     rows = tensors or any(selection.values()) or selection["limit"] is not None
     report: InspectReport | ImatrixReport
     shown, codes = [], []
     for path in _models(paths):
         if tensor_path.split(path)[1] is not None:
-            given = {"--tensors": tensors, **{f"--{name}": value for name, value in selection.items()}}
-            refuse_others("one tensor", given, hint="they choose among the tensors of a model")
-        if not (rows or tree or metadata) and _is_importance(path):
-            report, code = _importance(path, model)
+            choosing = {"--tensors": tensors, **{f"--{name}": value for name, value in selection.items()}}
+            refuse_others("one tensor", choosing, hint="it selects tensors of a model")
+        if not (rows or tree or metadata) and _is_imatrix(path):
+            from weighbridge.conversion.quantize.imatrix_report import inspect_imatrix
+
+            report = inspect_imatrix(path, model=model)
+            code = int(report.fit is not None and not report.fit.fits)
         elif model is not None:
             raise UsageError("--model applies to an importance matrix", hint="wb diff compares two models")
         else:
-            report, code = _inspected(path, rows, tree, metadata, as_json, dict(selection))
+            limit = selection["limit"]
+            if not (as_json or rows or tree):
+                limit = 0 if metadata else TREE_TENSORS
+            report = inspect(path, **{**selection, "limit": limit}, arch_file=arch_file)
+            none_match = rows and not report.selected and limit != 0
+            code = int(none_match or bool(report.damage))
         codes.append(code)
         shown.append(report)
         if not as_json:
-            _show(path, report, rows, tree, metadata)
+            _show(path, report, rows, tree, metadata, selection["filter"])
     if as_json:
         from weighbridge.cli.render import emit_json
 
@@ -79,7 +93,7 @@ def inspect(
 
 
 def _models(paths: tuple[str, ...]) -> Iterator[str]:
-    """The paths; in place of a folder with several models a file of each."""
+    """The paths, with a file of each model instead of a folder with several models."""
     from weighbridge.cli.render import clean, note
     from weighbridge.models.locate import models_in
     from weighbridge.reports.tensor_path import split
@@ -87,11 +101,11 @@ def _models(paths: tuple[str, ...]) -> Iterator[str]:
     for path in paths:
         several = models_in(split(path)[0])
         if several:
-            note(clean(f"note: {path} holds {len(several):,} models; each is shown"))
+            note(clean(f"note: {path} contains {plural(len(several), 'model')}; each is shown"))
         yield from map(str, several or (path,))
 
 
-def _is_importance(path: str) -> bool:
+def _is_imatrix(path: str) -> bool:
     from weighbridge.containers.ggml import imatrix
     from weighbridge.io.location import open_source
     from weighbridge.models.locate import expect_header
@@ -105,46 +119,29 @@ def _is_importance(path: str) -> bool:
         return imatrix.recognised(source)
 
 
-def _importance(path: str, model: str | None) -> tuple[ImatrixReport, int]:
-    import weighbridge
-
-    report = weighbridge.inspect_imatrix(path, model=model)
-    return report, int(report.fit is not None and not report.fit.fits)
-
-
-def _inspected(
-    path: str, rows: bool, tree: bool, metadata: bool, as_json: bool, selection: dict[str, Any]
-) -> tuple[InspectReport, int]:
-    from weighbridge.base.limits import TREE_TENSORS
-    from weighbridge.reports.inspect.report import inspect
-
-    if not (as_json or rows or tree):
-        selection["limit"] = 0 if metadata else TREE_TENSORS
-    report = inspect(path, **selection)
-    none_match = rows and not report.selected and selection["limit"] != 0
-    return report, int(none_match or bool(report.damage))
-
-
-def _show(path: str, report: InspectReport | ImatrixReport, rows: bool, tree: bool, metadata: bool) -> None:
+def _show(
+    path: str, report: InspectReport | ImatrixReport, rows: bool, tree: bool, metadata: bool, filters: Sequence[str]
+) -> None:
     from weighbridge.base.limits import TREE_LINES
     from weighbridge.cli.render import clean, note
     from weighbridge.cli.views import imatrix
     from weighbridge.cli.views import inspect as view
     from weighbridge.reports.inspect.report import InspectReport
+    from weighbridge.reports.tensor_path import names_tensor
 
     if not isinstance(report, InspectReport):
         return imatrix.show(report)
     if rows and not report.selected and report.tensor_count:
-        return note(f"no tensor of {clean(path)} matches")
-    one = len(report.tensors) == 1 and "::" in path
-    if one:
+        return note(clean(f"no tensor of {path} matches {' and '.join(filters) or 'all options'}"))
+    single = len(report.tensors) == 1 and names_tensor(path)
+    if single:
         view.one(report)
     elif not (tree or metadata or rows):
         view.summary(report)
         view.schemes(report)
         view.tree(report, TREE_LINES)
         view.metadata(report, brief=True)
-    for wanted, show in ((tree, view.tree), (rows and not one, view.rows), (metadata, view.metadata)):
-        if wanted:
+    for requested, show in ((tree, view.tree), (rows and not single, view.rows), (metadata, view.metadata)):
+        if requested:
             show(report)
     return view.notes(report)

@@ -1,13 +1,15 @@
-"""`wb mount`: a folder with a model in forms that are made where they are read."""
+"""`wb mount`: mounts a folder with a model in other forms, converted on the fly."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 
-from weighbridge.cli.options import command, examples
-from weighbridge.cli.paths import PATH
+from weighbridge.base.words import plural
+from weighbridge.cli.options import command, examples, json_option
+from weighbridge.cli.values import PATH
 from weighbridge.cli.views.forms import chosen, forms_option
 
 
@@ -20,24 +22,33 @@ from weighbridge.cli.views.forms import chosen, forms_option
 @click.argument("src", type=PATH)
 @click.argument("point", type=click.Path(path_type=Path), metavar="FOLDER")
 @forms_option
-def mount(src: Path | str, point: Path, forms: tuple[str, ...]) -> None:
+@json_option
+def mount(src: Path | str, point: Path, form: tuple[str, ...], as_json: bool) -> None:
     """Mount the model SRC at the empty FOLDER in other forms: NAME-Q4_K_M.gguf, mlx-4bit/, safetensors/ ...
 
-    Each file has the bytes that wb quantize or wb convert would write, computed where they are read; nothing is stored.
-    Runs until FOLDER is unmounted (fusermount3 -u FOLDER) or Ctrl-C.
+    Each file has the bytes that wb quantize or wb convert would write, computed on reading; nothing is stored. Runs
+    until FOLDER is unmounted (fusermount3 -u FOLDER) or Ctrl-C.
     """
-    from weighbridge.adapters.serving.mount import check_mount_point
+    from weighbridge.adapters.serving.mount import check_mountable
     from weighbridge.adapters.serving.mount import mount as serve
     from weighbridge.base.errors import UnsupportedError
-    from weighbridge.cli.render import clean, note, warn
+    from weighbridge.cli.render import clean, emit_json, note, warn
     from weighbridge.conversion.forms.library import ModelForms
 
-    check_mount_point(point)
-    with ModelForms(src, chosen(forms)) as model:
+    check_mountable(point)
+    with ModelForms(src, chosen(form)) as model:
         files = dict(model.tree())
-        for form, why in model.reasons.items():
-            warn(clean(f"no {form}: {why}"))
+        for name, why in model.reasons.items():
+            warn(clean(f"no {name}: {why}"))
         if not files:
-            raise UnsupportedError(f"{src} can't be had in any of these forms", hint="wb mount --form NAME")
-        note(f"{len(files):,} files at {clean(str(point))}; fusermount3 -u {clean(str(point))} ends it")
-        serve(files, point)
+            raise UnsupportedError(f"{src} can't be converted to any of these forms", hint="wb mount --form NAME")
+
+        def started() -> None:
+            where = clean(str(point))
+            if as_json:
+                emit_json({"folder": str(point), "files": {name: file.size for name, file in files.items()}})
+                sys.stdout.flush()  # a parent process may wait for it
+            else:
+                note(f"{plural(len(files), 'file')} at {where}; fusermount3 -u {where} ends it")
+
+        serve(files, point, started)

@@ -1,4 +1,4 @@
-"""`wb prove`: whether a model is the same one in another form."""
+"""`wb prove`: checks whether two models are the same in different forms."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from weighbridge.cli.options import applied, command, examples, jobs_option, json_option, option
-from weighbridge.cli.paths import FILE, SOURCE
+from weighbridge.cli.options import applied, arch_file_option, command, examples, jobs_option, json_option, option
+from weighbridge.cli.values import FILE, SOURCE
 
 if TYPE_CHECKING:
     from weighbridge.reports.prove.model import ProveReport
@@ -17,10 +17,11 @@ _STYLES: Final = {"same": "ok", "different": "error", "not-checked": "warning"}
 _OPTIONS: Final = (
     click.argument("src", type=SOURCE),
     click.argument("dst", type=SOURCE),
-    option("--static", is_flag=True, help="Compare only settings and tokenizer, which reads headers."),
+    option("--static", is_flag=True, help="Compare only settings and tokenizer; reads only headers."),
     option("--run/--no-run", default=True, help="Run both models [on]."),
-    option("--text", type=FILE, metavar="FILE", help="Compare the perplexity of this text too."),
+    option("--text", type=FILE, metavar="FILE", help="Also compare the perplexity of this text."),
     option("--tokens", type=click.IntRange(1), metavar="N", default=256, help="Positions to compare [256]."),
+    arch_file_option,
     jobs_option,
     json_option,
 )
@@ -37,9 +38,9 @@ _OPTIONS: Final = (
 def prove(src: str, dst: str, as_json: bool, **options: Any) -> int:
     """Check whether DST is the model SRC in another form: settings, tokenizer, tensors, and what both compute.
 
-    Each runs in its own runtime, on the same tokens: a folder in transformers, a GGUF in llama.cpp, an MLX folder in
-    mlx-lm (pip install "weighbridge[prove]"). How much may differ follows from the types of the tensors. Exit code 1
-    where DST is another model, 2 where a check couldn't be made.
+    Both models process the same tokens: a folder in transformers, a GGUF in llama.cpp, an MLX folder in mlx-lm
+    (pip install "weighbridge[prove]"). The types of the tensors determine the tolerance. Exit code 1 if DST is a
+    different model, 2 if a check couldn't run.
     """
     from weighbridge.cli.render import Progress, emit_json
     from weighbridge.reports.prove.report import prove
@@ -65,5 +66,9 @@ def _show(report: ProveReport) -> None:
             echo(f"  ... {len(check.details) - len(shown):,} more (--verbose)", "dim")
     for line in report.notes:
         note(clean(line))
-    words = {"same": "the same model", "different": "another model", "incomplete": "not proved: a check wasn't made"}
-    echo(words[report.verdict], "head")
+    verdicts = {
+        "same": "the same model",
+        "different": "a different model",
+        "incomplete": "not proved: a check didn't run",
+    }
+    echo(verdicts[report.verdict], "head")

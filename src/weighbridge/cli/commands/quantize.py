@@ -1,24 +1,25 @@
-"""`wb quantize`: llama-quantize's command, from any source. The options are spelled as it spells them."""
+"""`wb quantize`: llama-quantize for any source, with the same option names."""
 
 from __future__ import annotations
 
-import re
+from inspect import signature
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
 
 from weighbridge.adapters.remote.schemes import resolve_path
+from weighbridge.api.keywords import QuantizeKeywords
 from weighbridge.base.errors import UsageError
-from weighbridge.cli.options import applied, command, examples, option, size_option, source_options, write_options
-from weighbridge.cli.paths import OUTPUT, PATH, QuantizeWord
+from weighbridge.cli.options import applied, command, examples, given_only, option, write_command
 from weighbridge.cli.render import Progress
+from weighbridge.cli.values import OUTPUT, PATH, QuantizeWord
 from weighbridge.cli.views import quantize as view
-from weighbridge.cli.views.plan import given, planned, write
+from weighbridge.cli.views.plan import planned, write
 
 
 class Request(NamedTuple):
-    """What the words on the command line ask for; `target` None: beside the source, under llama-quantize's name."""
+    """The parsed arguments. `target` None: next to the source, with llama-quantize's file name."""
 
     source: Path
     target: str | Path | None
@@ -27,42 +28,40 @@ class Request(NamedTuple):
 
 
 def parse_words(words: tuple[str, ...], output: str | None, sized: bool = False) -> Request:
-    """`SRC [DST] TYPE [THREADS]`, as llama-quantize takes them; `sized`: `SRC DST` alone, the types follow from a size.
-    UsageError where they make no sense."""
-    from weighbridge.conversion.quantize.ftypes import ftype_names
+    """Parses `SRC [DST] TYPE [THREADS]` like llama-quantize, or only `SRC DST` if `sized`, since the size then
+    determines the types. Raises UsageError for invalid arguments."""
+    from weighbridge.conversion.quantize.ftypes import ftype_names, parse_ftype
+    from weighbridge.conversion.quantize.type_hints import refusal
 
     if not words:
         raise UsageError("no source was given", hint="wb quantize SRC DST TYPE")
-    known = {name.upper() for name in ftype_names()}
-    source, rest = resolve_path(words[0]), list(words[1:])
+    types = {name.upper() for name in ftype_names()}
+    if len(words) > 1 and words[0].upper() in types and not Path(words[0]).exists():
+        line = " ".join([*words[1:], words[0]])
+        raise UsageError(f"the type {words[0]} comes last", hint=f"wb quantize {line}")
+    source, after = resolve_path(words[0]), list(words[1:])
     if sized:
-        if len(rest) + (output is not None) != 1:
+        if len(after) + (output is not None) != 1:
             raise UsageError(
                 "no target was given", hint="with --target-size or --target-bpw: wb quantize SRC DST, and no TYPE"
             )
-        return Request(source, output or rest[0], "")
-    named = [i for i, word in enumerate(rest) if word.upper() in known or word.isdigit()]
-    if output is None and rest and not (named and named[0] == 0):
-        output = rest.pop(0)
+        return Request(source, output or after[0], "")
+    named = [i for i, word in enumerate(after) if word.upper() in types or word.isdigit()]
+    if output is None and after and not (named and named[0] == 0):
+        output = after.pop(0)
     if output == "-":
         raise UsageError("a model can't be written to standard output", hint="wb quantize SRC DST TYPE")
-    if not rest:
+    if not after:
+        if output is not None and (refused := refusal(output)):
+            raise refused
         raise UsageError("no type was given", hint=f"wb quantize SRC DST TYPE, TYPE one of {', '.join(ftype_names())}")
-    ftype, *more = rest
+    ftype, *more = after
     if more and not (len(more) == 1 and more[0].isdigit() and int(more[0]) > 0):
         raise UsageError(
             f"{more[0]!r} after the type {ftype} is not a number of threads", hint="wb quantize SRC DST TYPE"
         )
+    parse_ftype(ftype)
     return Request(source, output, ftype, int(more[0]) if more else None)
-
-
-def _layers(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...]:
-    if value is None:
-        return ()
-    parts = value.split(",")
-    if not all(re.fullmatch(r"\s*[0-9]{1,9}\s*", part) for part in parts):
-        raise click.BadParameter(f"{value!r} is not a list of layers; write 4,5,6")
-    return tuple(sorted({int(part) for part in parts}))
 
 
 def _patterns(ctx: click.Context, param: click.Parameter, value: Path | None) -> tuple[str, ...]:
@@ -71,33 +70,13 @@ def _patterns(ctx: click.Context, param: click.Parameter, value: Path | None) ->
 
 _OPTIONS: Final = (
     click.argument("words", nargs=-1, type=QuantizeWord(), metavar="SRC [DST] TYPE [THREADS]"),
-    option("-o", "--output", type=OUTPUT, aliases=("--outfile",), help="The target, instead of DST."),
-    option("--imatrix", type=PATH, metavar="FILE", help="Importance matrix (GGUF or .dat)."),
-    option("--include-weights", multiple=True, metavar="NAME", help="Use only its entries whose name contains NAME."),
-    option("--exclude-weights", multiple=True, metavar="NAME", help="Ignore its entries whose name contains NAME."),
-    size_option("--target-size", help="Choose types so that the file is at most this large."),
-    option("--target-bpw", type=click.FloatRange(0, 32, min_open=True), metavar="BITS",
-           help="Choose types for this many bits per weight."),
-    option("--pure", is_flag=True, help="Give all tensors the same type, no mixture."),
-    option("--leave-output-tensor", is_flag=True, help="Leave output.weight as it is."),
-    option("--output-tensor-type", metavar="TYPE", help="Type of output.weight."),
-    option("--token-embedding-type", metavar="TYPE", help="Type of the token embeddings."),
-    option("--tensor-type", multiple=True, metavar="REGEX=TYPE",
-           help="Type of the tensors whose name matches REGEX; the first match counts."),
+    option("-o", "--output", type=OUTPUT, aliases=("--outfile",), help="The target, instead of DST.", section="Target"),
     option("--tensor-type-file", "patterns", type=click.Path(path_type=Path, exists=True, dir_okay=False),
-           callback=_patterns, metavar="FILE", help="A file of such pairs, separated by white space."),
-    option("--prune-layers", callback=_layers, metavar="L0,L1", help="Leave these layers out."),
-    option("--override-kv", multiple=True, metavar="KEY=TYPE:VALUE", help="Set a key (int, float, bool, str)."),
-    option("--keep-split", is_flag=True, help="Write the shards of the source, into the folder DST."),
-    option("--allow-requantize", is_flag=True, help="Quantize tensors that are quantized already (loses more)."),
-    option("--tokenizer/--no-tokenizer", default=None, help="Convert the tokenizer of a folder too [yes]."),
-    option("--name", metavar="NAME", aliases=("--model-name",), help="Model name [from the source]."),
-    option("--pre", metavar="NAME", help="Pre-tokenizer, if a folder's isn't recognized."),
-    option("--align", type=click.IntRange(1), metavar="N", help="Alignment of the tensors in bytes."),
+           callback=_patterns, metavar="FILE", help="A file of pairs for --tensor-type, separated by white space.",
+           section="Types"),
     option("--report", type=PATH, metavar="FILE",
-           help="Then measure the errors: print a table, and write FILE (.json, .html or .svg)."),
-    source_options,
-    write_options,
+           help="Then measure the errors: print a table, and write FILE (.json, .html or .svg).", section="Output"),
+    write_command(QuantizeKeywords),
 )  # fmt: skip
 
 
@@ -109,6 +88,7 @@ _OPTIONS: Final = (
         "wb quantize model.gguf out.gguf Q4_K_M --tensor-type 'attn_v=q8_0' --token-embedding-type q8_0",
         "wb quantize ./my-model/ my-model.gguf Q3_K_M --report errors.html",
         "wb quantize ./my-model/ my-model.gguf --target-bpw 4.5 --imatrix imatrix.gguf",
+        "wb quantize ./my-model/ my-model.gguf Q4_K_M --lora ./adapter/",
         "wb quantize ./my-model/ Q4_K_M --dry-run",
     )
 )
@@ -124,8 +104,8 @@ def quantize(
 ) -> int:
     """Quantize the model SRC to the GGUF DST, with the bytes that llama-quantize writes.
 
-    SRC is a GGUF, a model folder (safetensors, MLX, PyTorch) or a file of one; no intermediate file is written.
-    Without DST the file is called ggml-model-TYPE.gguf, beside SRC. TYPE is a type of llama-quantize, in any case, or
+    SRC is a GGUF, a model folder (safetensors, MLX, PyTorch) or a file of one. No intermediate file is written.
+    Without DST the file is ggml-model-TYPE.gguf next to SRC. TYPE is a type of llama-quantize, in any case, or
     its number: Q4_0 Q4_1 Q5_0 Q5_1 Q8_0, Q2_K Q2_K_S Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M Q6_K, IQ1_S IQ1_M
     IQ2_XXS IQ2_XS IQ2_S IQ2_M IQ3_XXS IQ3_XS IQ3_S IQ3_M IQ4_NL IQ4_XS, TQ1_0 TQ2_0, MXFP4_MOE, Q1_0 Q2_0, F32
     F16 BF16; COPY keeps every tensor's type.
@@ -134,7 +114,7 @@ def quantize(
     from weighbridge.conversion.quantize.plan import default_target
 
     request = parse_words(words, output, options["target_bpw"] is not None or options["target_size"] is not None)
-    options["tensor_type"] = (*options["tensor_type"], *patterns)
+    options["tensor_type"] = (*(options["tensor_type"] or ()), *patterns)
     options["jobs"] = options["jobs"] or request.threads
     target = request.target or default_target(request.source, request.ftype, options["keep_split"])
     if report is not None:
@@ -144,10 +124,9 @@ def quantize(
         return view.show_plan(plan, as_json=as_json)
     write(plan, dry_run=False, as_json=as_json)
     if report is not None:
-        types = {
-            name: value for name, value in given(options).items() if name not in ("resume", "max_memory", "overwrite")
-        }
+        accepted = signature(weighbridge.compare_quantized).parameters
+        types = {name: value for name, value in given_only(options).items() if name in accepted}
         with Progress() as progress:
-            found = weighbridge.compare_quantized(request.source, plan.target, progress=progress, **types)
-        view.print_report(found, report, plan.target.name, overwrite=options["overwrite"], as_json=as_json)
+            errors = weighbridge.compare_quantized(request.source, plan.target, progress=progress, **types)
+        view.print_report(errors, report, plan.target.name, overwrite=options["overwrite"], as_json=as_json)
     return 0

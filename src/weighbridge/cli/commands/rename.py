@@ -1,4 +1,4 @@
-"""`wb rename`: other names for a model's tensors."""
+"""`wb rename`: renames a model's tensors."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any
 
 import click
 
+from weighbridge.api.keywords import RenameKeywords
 from weighbridge.base.errors import UsageError
-from weighbridge.cli.options import command, examples, option
-from weighbridge.cli.paths import OUTPUT, PATH
+from weighbridge.base.words import plural
+from weighbridge.cli.options import command, examples, given_only, write_command
 from weighbridge.cli.render import Cell, Column, clean, emit_json, note, table
-from weighbridge.cli.views.plan import given, planned
-from weighbridge.cli.views.transform import transform_options, write_transform
+from weighbridge.cli.values import OUTPUT, PATH
+from weighbridge.cli.views.plan import planned
+from weighbridge.cli.views.transform import write_transform
 
 
 @command(
@@ -26,27 +28,17 @@ from weighbridge.cli.views.transform import transform_options, write_transform
 )
 @click.argument("src", type=PATH)
 @click.argument("dst", type=OUTPUT, required=False)
-@option("--strip-prefix", metavar="PREFIX", multiple=True, help="Remove PREFIX from names that begin with it.")
-@option(
-    "--replace", type=(str, str), metavar="PATTERN NEW", multiple=True,
-    help=r"Replace what the regular expression PATTERN matches by NEW (\1: its first group).",
-)  # fmt: skip
-@option("--add-prefix", metavar="PREFIX", help="Put PREFIX before every name.")
-@option("--to-names", metavar="DIALECT", help="Names and layout of hf, gguf, mlx or canonical.")
-@transform_options
+@write_command(RenameKeywords)
 def rename(src: Path | str, dst: str | None, dry_run: bool, as_json: bool, **options: Any) -> int:
-    """Write the model SRC to DST with its tensors under other names. Without DST, suggest what to change.
+    """Write the model SRC to DST with its tensors renamed. Without DST, suggest changes.
 
-    Prefixes are removed first, then patterns replaced, then a prefix added, then names become another dialect's. Two
-    tensors of one name are an error. Bytes stay as they are, except where a dialect lays a tensor out differently
-    (stacked experts, rotary rows); the command says where.
+    Removes prefixes first, then replaces patterns, then adds a prefix, then changes the dialect. Two tensors with the
+    same name are an error. Bytes are unchanged unless the dialect has another layout for a tensor (stacked experts,
+    rotary rows); the command lists these.
     """
     if dst is None:
-        chosen = {option for option, value in given(options).items() if value is not False}
-        if chosen or dry_run:
-            raise UsageError(
-                "no target was given", hint="wb rename SRC DST; wb rename SRC alone suggests what to change"
-            )
+        if given_only(options) or dry_run:
+            raise UsageError("no target was given", hint="wb rename SRC DST; wb rename SRC suggests changes")
         return _suggest(src, as_json)
     import weighbridge
 
@@ -59,12 +51,12 @@ def _suggest(src: Path | str, as_json: bool) -> int:
     from weighbridge.models.transform.rename import Suggestions, suggestions
 
     with weighbridge.open(src, names="stored") as model:
-        found = Suggestions(str(src), len(model), suggestions(model))
+        report = Suggestions(str(src), len(model), suggestions(model))
     if as_json:
-        emit_json(found)
-    elif not found.suggestions:
-        note(f"none of the {found.tensors:,} tensors has a usual prefix")
+        emit_json(report)
+    elif not report.suggestions:
+        note(f"none of the {plural(report.tensors, 'tensor')} has a usual prefix")
     else:
-        rows: list[tuple[Cell, ...]] = [(clean(s.part), s.tensors, s.origin, s.options) for s in found.suggestions]
+        rows: list[tuple[Cell, ...]] = [(clean(s.part), s.tensors, s.origin, s.options) for s in report.suggestions]
         table(["part", Column("tensors", right=True), "from", "remove with"], rows)
     return 0

@@ -1,4 +1,4 @@
-"""`wb scan`: what a file would do, or could, when it is loaded."""
+"""`wb scan`: reports what loading a file would or could do."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from weighbridge.cli.options import applied, command, examples, json_option, option, overwrite_option, refuse_others
-from weighbridge.cli.paths import SOURCE
+from weighbridge.cli.values import SOURCE
 
 if TYPE_CHECKING:
     from weighbridge.reports.scan.model import FileReport, ScanFinding, ScanReport, ScanVerdict
 
 _SHOWN: Final = 10  # findings of one file, unless --verbose
+_LIBRARIES: Final = 4  # libraries that the hint names
 FAIL_ON: Final = {
     "dangerous": "dangerous",
     "malformed": "malformed",
@@ -35,14 +36,16 @@ _WORDS: Final = {
 JUDGING: Final = (
     option("--fail-on", type=click.Choice(list(FAIL_ON)), default="unknown-code",
            help="Exit with 1 from this verdict on [unknown-code]."),
-    option("--allow-unproven", is_flag=True, help="Don't fail where something couldn't be followed."),
-    option("--allow-unscanned", is_flag=True, help="Don't fail where something wasn't scanned."),
+    option("--allow-unproven", is_flag=True, help="Don't fail if something couldn't be analyzed."),
+    option("--allow-unscanned", is_flag=True, help="Don't fail if something wasn't scanned."),
+    option("--allow-library", multiple=True, metavar="NAME",
+           help="Accept the classes of this Python package, such as sklearn. Repeatable."),
 )  # fmt: skip
 _OPTIONS: Final = (
     click.argument("paths", nargs=-1, required=True, type=SOURCE, metavar="PATH..."),
     *JUDGING,
     option("-r", "--recursive", is_flag=True, hidden=True, expose_value=False),  # folders always are
-    option("--sarif", metavar="FILE", type=click.Path(), help="Write the findings as SARIF 2.1.0 too; - for stdout."),
+    option("--sarif", metavar="FILE", type=click.Path(), help="Also write the findings as SARIF 2.1.0; - for stdout."),
     overwrite_option,
     json_option,
 )  # fmt: skip
@@ -56,18 +59,22 @@ _OPTIONS: Final = (
     )
 )
 @applied(_OPTIONS)
-def scan(paths: tuple[str, ...], fail_on: str, sarif: str | None, overwrite: bool, as_json: bool, **allow: bool) -> int:
-    """Report what each file under PATH would do when it is loaded, beyond giving numbers. Nothing in it is run.
+def scan(
+    paths: tuple[str, ...], fail_on: str, sarif: str | None, overwrite: bool, as_json: bool,
+    allow_library: tuple[str, ...], **allow: bool,
+) -> int:  # fmt: skip
+    """Report what loading each file under PATH would do besides returning numbers. Nothing in it is run.
 
-    Pickles are interpreted, not unpickled: what is not in an exact table of harmless calls is unknown code. Archives
-    are scanned, and refused where programs would see different things in them.
+    Pickles are interpreted, not unpickled: a call outside an exact table of harmless calls is unknown code. Archives
+    are scanned, and refused if programs would read different contents from them.
 
-    Exit code 1 from the verdict of --fail-on on, and where something couldn't be followed (unproven) or wasn't scanned,
-    unless that is allowed; 2 where a file can't be read.
+    Exit code 1 from the verdict of --fail-on on, and if something couldn't be analyzed (unproven) or wasn't scanned,
+    unless that is allowed; 2 if a file can't be read.
     """
     from weighbridge.cli.render import Progress, emit_json
-    from weighbridge.io.sink import check_target
-    from weighbridge.reports.scan.engine import fold, reports
+    from weighbridge.io.sink import check_target, write_file
+    from weighbridge.reports.scan.engine import failed, fold, reports
+    from weighbridge.reports.scan.model import ScanVerdict
 
     quiet = as_json or sarif == "-"
     if sarif not in (None, "-"):
@@ -77,46 +84,34 @@ def scan(paths: tuple[str, ...], fail_on: str, sarif: str | None, overwrite: boo
             "standard output", {"--overwrite": overwrite, "--json": as_json and sarif}, "name a file: --sarif FILE"
         )
     with Progress() as progress:
-        every = reports(paths, lambda done, _, name: progress.count(done, "file", name))
+        every = reports(paths, lambda done, _, name: progress.count(done, "file", name), allow_library)
         report = fold(paths, every if quiet else _shown(every, paths, progress.clear))
     if as_json:
         emit_json(report)
     elif not quiet:
         _summary(report)
     if sarif:
-        _write_sarif(report, sarif, overwrite)
-    return _exit_code(report, fail_on, **allow)
+        import json
 
+        from weighbridge.reports.scan.sarif import sarif as sarif_of
 
-def _exit_code(report: ScanReport, fail_on: str, *, allow_unproven: bool, allow_unscanned: bool) -> int:
-    from weighbridge.reports.scan.engine import failed
-    from weighbridge.reports.scan.model import ScanVerdict
-
+        if sarif == "-":
+            emit_json(sarif_of(report))
+        else:
+            write_file(sarif, json.dumps(sarif_of(report), indent=1).encode() + b"\n", overwrite=overwrite)
     least = FAIL_ON[fail_on]
-    unscanned = allow_unscanned or bool(report.unreadable)
-    if failed(report, ScanVerdict(least) if least else None, allow_unproven=allow_unproven, allow_unscanned=unscanned):
+    unscanned = allow["allow_unscanned"] or bool(report.unreadable)
+    allowed = {"allow_unproven": allow["allow_unproven"], "allow_unscanned": unscanned}
+    if failed(report, ScanVerdict(least) if least else None, **allowed):
         return 1
     return 2 if report.unreadable else 0
-
-
-def _write_sarif(report: ScanReport, target: str, overwrite: bool) -> None:
-    import json
-
-    from weighbridge.cli.render import emit_json
-    from weighbridge.io.sink import write_file
-    from weighbridge.reports.scan.sarif import sarif
-
-    if target == "-":
-        emit_json(sarif(report))
-    else:
-        write_file(target, json.dumps(sarif(report), indent=1).encode() + b"\n", overwrite=overwrite)
 
 
 # ---- for people ----
 
 
 def _shown(every: Iterable[FileReport], named: tuple[str, ...], before: object) -> Iterator[FileReport]:
-    """Each report, printed as it arrives. Files of a folder that contain only data are just counted."""
+    """Yields each report and prints it. Files of a folder that contain only data are only counted."""
     from weighbridge.cli.render import SCREEN
 
     for report in every:
@@ -131,14 +126,15 @@ def _shown(every: Iterable[FileReport], named: tuple[str, ...], before: object) 
 def _verdict(verdict: ScanVerdict) -> str:
     from weighbridge.cli.render import styled
 
-    words, style = _WORDS[verdict.value]
-    return styled(words, style)
+    return styled(*_WORDS[verdict.value])
 
 
 def _show(report: FileReport) -> None:
-    from weighbridge.cli.render import SCREEN, clean, echo, plural, styled
+    from weighbridge.base.words import plural
+    from weighbridge.cli.render import SCREEN, clean, echo, styled
 
-    echo(f"{styled(clean(report.path), 'head')}: {_verdict(report.verdict)}{_so_far(report)}")
+    partly = "" if report.complete or report.verdict.value == "not-scanned" else ", as far as it was scanned"
+    echo(f"{styled(clean(report.path), 'head')}: {_verdict(report.verdict)}{partly}")
     findings = report.findings if SCREEN.verbose else report.findings[:_SHOWN]
     for finding in findings:
         _show_finding(finding)
@@ -153,17 +149,13 @@ def _show(report: FileReport) -> None:
         echo(f"  ... {plural(len(report.skipped) - len(missed), 'more part')} not scanned", "dim")
 
 
-def _so_far(report: FileReport) -> str:
-    return "" if report.complete or report.verdict.value == "not-scanned" else ", as far as it was scanned"
-
-
 def _show_finding(f: ScanFinding) -> None:
     from weighbridge.cli.render import clean, echo, styled
 
     style = {"data-only": "info", "unknown-code": "warning"}.get(f.verdict.value, "error")
     label = "note" if f.verdict.value == "data-only" else _WORDS[f.verdict.value][0].partition(",")[0]
-    given = f" with {', '.join(f.arguments)}" if f.arguments and f.use and f.use.value == "called" else ""
-    echo(f"  {styled(label, style)}: {clean(f.message + given)}  {styled(f'({f.rule})', 'dim')}")
+    arguments = f" with {', '.join(f.arguments)}" if f.arguments and f.use and f.use.value == "called" else ""
+    echo(f"  {styled(label, style)}: {clean(f.message + arguments)}  {styled(f'({f.rule})', 'dim')}")
     place = ["!".join(f.members)] if f.members else []
     place += [f"byte {f.offset:,}"] if f.offset is not None else []
     place += [f"byte {f.file_offset:,} of the file"] if f.file_offset not in (None, f.offset) else []
@@ -175,12 +167,17 @@ def _show_finding(f: ScanFinding) -> None:
 
 
 def _summary(report: ScanReport) -> None:
-    from weighbridge.cli.render import echo, human_bytes, plural, styled
+    from weighbridge.base.words import plural
+    from weighbridge.cli.render import echo, human_bytes, styled
+    from weighbridge.reports.scan.engine import unknown_libraries
 
     some = {verdict: n for verdict, n in report.counts.items() if n}
-    words = ", ".join(f"{n:,} {_WORDS[verdict][0]}" for verdict, n in reversed(some.items()))
-    seen = f"{plural(report.scanned, 'file')}, {human_bytes(report.nbytes)}: {words}" if some else "no file is there"
+    counts = ", ".join(f"{n:,} {_WORDS[verdict][0]}" for verdict, n in reversed(some.items()))
+    seen = f"{plural(report.scanned, 'file')}, {human_bytes(report.nbytes)}: {counts}" if some else "no files"
     echo(f"{styled('overall', 'head')}: {_verdict(report.verdict)} ({seen})")
+    if libraries := unknown_libraries(report):
+        few = " ".join(f"--allow-library {name}" for name in libraries[:_LIBRARIES])
+        echo(f"if you trust these libraries, accept their classes: {few}", "dim")
     if some and not report.complete:
         unread = f"; {plural(report.unreadable, 'file')} can't be read" if report.unreadable else ""
         echo(f"not everything was scanned{unread}", "warning")

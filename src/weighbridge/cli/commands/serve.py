@@ -1,15 +1,16 @@
-"""`wb serve`: models over HTTP, in forms that are made on the way."""
+"""`wb serve`: serves models over HTTP, converted on the fly."""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from weighbridge.cli.options import command, examples, option
-from weighbridge.cli.paths import PATH
+from weighbridge.cli.options import command, examples, json_option, option
+from weighbridge.cli.values import PATH
 from weighbridge.cli.views.forms import chosen, forms_option
 
 
@@ -23,29 +24,38 @@ from weighbridge.cli.views.forms import chosen, forms_option
 @click.argument("path", type=PATH)
 @option("--host", default="127.0.0.1", help="Address to listen on [127.0.0.1]; others need a token.")
 @option("--port", type=click.IntRange(0, 65535), default=8080, help="Port; 0: any [8080].")
-@option("--token", help="What clients must bring (HF_TOKEN at huggingface_hub) [$WEIGHBRIDGE_TOKEN].")
+@option("--token", help="Token that clients must send (HF_TOKEN in huggingface_hub) [$WEIGHBRIDGE_TOKEN].")
 @forms_option
-def serve(path: Path, host: str, port: int, token: str | None, forms: tuple[str, ...]) -> None:
-    """Serve the models at PATH, as they lie and in other forms that are computed where they are read.
+@json_option
+def serve(path: Path, host: str, port: int, token: str | None, form: tuple[str, ...], as_json: bool) -> None:
+    """Serve the models at PATH unchanged and in other forms, which are computed on reading.
+
+    PATH may be hf://ORG/NAME if the local cache has it, or a model of a store: ollama://NAME, lmstudio://NAME.
 
     Speaks the Hub's read API: with HF_ENDPOINT=http://127.0.0.1:8080, huggingface_hub, transformers and llama.cpp's -hf
     download local/NAME, local/NAME-GGUF, local/NAME-safetensors, local/NAME-mlx-4bit. Speaks Ollama's registry API:
-    ollama pull --insecure http://127.0.0.1:8080/local/NAME:Q4_K_M. A browser finds a list. Ends with Ctrl-C.
+    ollama pull --insecure http://127.0.0.1:8080/local/NAME:Q4_K_M. A browser shows a list. Ends with Ctrl-C.
     """
+    from weighbridge.adapters.remote.schemes import local_path
     from weighbridge.adapters.serving import hub_server
-    from weighbridge.cli.render import clean, note
-    from weighbridge.conversion.forms.shelf import Shelf
-    from weighbridge.io.location import check_local
+    from weighbridge.cli.render import clean, emit_json, note, warn
+    from weighbridge.conversion.forms.shelf import ModelFolder
     from weighbridge.shipping.ollama.pull import PullableModels
 
-    check_local(path)
     token = token or os.environ.get("WEIGHBRIDGE_TOKEN")
     hub_server.check_access(host, token)
 
     def started(bound: int, server: Any) -> None:
         place = f"[{host}]" if ":" in host else host
-        note(f"serving {clean(', '.join(shelf.repositories()[:6]))} ... at http://{place}:{bound}")
+        url, repositories = f"http://{place}:{bound}", shelf.repositories()
+        if as_json:
+            emit_json({"url": url, "repositories": repositories})
+            sys.stdout.flush()  # a parent process may wait for the address
+        else:
+            note(f"serving {clean(', '.join(repositories[:6]))} ... at {url}")
 
-    with Shelf(path, chosen(forms)) as shelf:
-        pullable = PullableModels(shelf, lambda words: note(clean(words)))
+    with ModelFolder(local_path(path), chosen(form)) as shelf:
+        if shelf.outside:
+            warn(clean(f"not served, since they link out of the folder: {', '.join(shelf.outside)}"))
+        pullable = PullableModels(shelf, lambda line: note(clean(line)))
         hub_server.run(shelf, pullable, host, port, token, started)

@@ -1,4 +1,4 @@
-"""`wb slice`: some layers, experts or tensors of a model."""
+"""`wb slice`: extracts layers, experts or tensors of a model."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
-from weighbridge.cli.options import command, examples, option
-from weighbridge.cli.paths import OUTPUT, PATH
+from weighbridge.api.keywords import SliceKeywords
+from weighbridge.cli.options import command, examples, write_command
+from weighbridge.cli.values import OUTPUT, PATH
 from weighbridge.cli.views.plan import planned
-from weighbridge.cli.views.transform import transform_options, write_transform
+from weighbridge.cli.views.transform import write_transform
 
 
 @command(
@@ -25,21 +26,13 @@ from weighbridge.cli.views.transform import transform_options, write_transform
 )
 @click.argument("src", type=PATH)
 @click.argument("dst", type=OUTPUT)
-@option(
-    "--layers", metavar="NUMBERS", multiple=True,
-    help="Layers to keep, in this order: 0-15, or 0,2,4-7, or 8-; of two stacks encoder:0-3, decoder:0-1.",
-)  # fmt: skip
-@option("--renumber", is_flag=True, help="Number the layers from 0, and cut the config to them.")
-@option("--experts", metavar="NUMBERS", help="Experts to keep in every layer; routers are cut with them.")
-@option("--keep", metavar="GLOB", multiple=True, help="Keep only tensors whose name matches.")
-@option("--drop", metavar="GLOB", multiple=True, help="Leave out tensors whose name matches.")
-@transform_options
+@write_command(SliceKeywords)
 def slice(src: Path | str, dst: str, dry_run: bool, as_json: bool, **options: Any) -> int:
-    """Write a part of the model SRC to DST: some layers, some experts, tensors by name.
+    """Write a part of the model SRC to DST: layers, experts, tensors by name.
 
     config.json, a GGUF's keys and every list with an entry per layer are cut with the tensors, so the result is a
-    model. Quantized tensors stay as they are. Without --renumber layers keep their numbers and the config is the whole
-    model's: a part for a pipeline, say.
+    model. Quantized tensors are unchanged. Without --renumber layers keep their numbers, and unless they are the first
+    layers, the config remains the whole model's, for example for a pipeline stage.
     """
     import weighbridge
 

@@ -1,4 +1,4 @@
-"""`wb strip`: a training checkpoint's weights without what only training needs."""
+"""`wb strip`: extracts the weights of a training checkpoint."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
-from weighbridge.cli.options import command, examples, option, shard_options, source_options, to_option, write_options
-from weighbridge.cli.paths import OUTPUT, PATH, DTypeName
+from weighbridge.api.keywords import StripKeywords
+from weighbridge.cli.options import command, examples, write_command
 from weighbridge.cli.render import Progress, emit_json
+from weighbridge.cli.values import OUTPUT, PATH
 from weighbridge.cli.views import transform as view
 from weighbridge.cli.views.plan import planned
 
@@ -23,18 +24,12 @@ from weighbridge.cli.views.plan import planned
 )
 @click.argument("src", type=PATH)
 @click.argument("dst", type=OUTPUT)
-@option("--keep-ema", is_flag=True, help="Keep averaged (EMA) weights beside the others.")
-@option("--ema-as-weights", is_flag=True, help="Write averaged (EMA) weights in place of the others.")
-@option("--dtype", metavar="TYPE", type=DTypeName(), help="Type of the weights: f32, f16, bf16.", section="Target")
-@to_option()
-@shard_options()
-@source_options
-@write_options
+@write_command(StripKeywords)
 def strip(src: Path | str, dst: str, dry_run: bool, as_json: bool, **options: Any) -> int:
-    """Write the model weights of the training checkpoint SRC to DST, and leave out the rest.
+    """Write only the model weights of the training checkpoint SRC to DST.
 
     Optimizer, averaged weights, random states, schedulers, loss scalers and histories are recognized by their keys and
-    their structure; each part that is left out is listed with the reason.
+    their structure. Lists each part that is left out, with the reason.
     """
     import weighbridge
 

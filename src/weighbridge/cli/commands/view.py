@@ -1,4 +1,4 @@
-"""`wb view`: a page on a model, or on the difference of two."""
+"""`wb view`: a page about a model, or about the difference between two."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from weighbridge.cli.options import (
     overwrite_option,
     refuse_others,
 )
-from weighbridge.cli.paths import FILE, SOURCE
+from weighbridge.cli.values import FILE, SOURCE
 
-_TURN: Final = 5e-4  # seconds that a thread which prepares answers keeps those waiting that give them
+_TURN: Final = 5e-4  # longest time in seconds for which a preparing thread delays an answering one
 
 
 @command(
@@ -35,12 +35,15 @@ _TURN: Final = 5e-4  # seconds that a thread which prepares answers keeps those 
 @click.argument("path", type=SOURCE)
 @click.argument("other", type=SOURCE, required=False)
 @option("-o", "--output", type=FILE, metavar="FILE", help="Write the page to a file that needs no server.")
-@option("--values", is_flag=True, help="Also read the values of tensors for FILE: statistics, heat maps, differences.")
+@option("--values", is_flag=True, help="Also read the tensors for FILE: statistics, heat maps, differences.")
 @overwrite_option
 @option("--port", type=click.IntRange(0, 65535), help="Port to listen on [any].")
 @option("--browser/--no-browser", default=None, help="Open the page in a browser [yes].")
 @option(
-    "--idle", type=click.FloatRange(0), metavar="MINUTES", help="End when no page is open for so long; 0: never [30]."
+    "--idle",
+    type=click.FloatRange(0),
+    metavar="MINUTES",
+    help="Stop after this many minutes without an open page; 0: never [30].",
 )
 @arch_file_option
 @json_option
@@ -56,24 +59,26 @@ def view(
     arch_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Look at the model at PATH in a browser; with OTHER also at what differs.
+    """View the model at PATH in a browser, and with OTHER the differences from it.
 
-    Shows what it is, its tensors, the layout of its file, bytes with their meaning, the distribution of its numbers,
-    its tokenizer and its architecture. The page is served to this machine alone, and its address holds a token; it
-    loads nothing from elsewhere. With --output it becomes one file to keep or send; that one holds what headers tell,
-    and statistics of tensors only with --values. Ends with Ctrl-C.
+    Shows a summary, the tensors, the layout of the file, bytes with their meaning, the distribution of the values, the
+    tokenizer and the architecture. The page is served only to this machine, under an address with a token, and loads
+    nothing from other servers. --output writes one file instead; it contains the data of the headers, and statistics
+    of tensors only with --values. Ends with Ctrl-C.
     """
     from weighbridge.cli.render import Progress
     from weighbridge.page.viewing import export_view
 
-    given = {"--port": port, "--browser": browser, "--idle": idle}
+    serving = {"--port": port, "--browser": browser, "--idle": idle}
     if output is not None:
-        refuse_others("--output", {name: value is not None for name, value in given.items()}, hint="it serves nothing")
+        refuse_others(
+            "--output", {name: value is not None for name, value in serving.items()}, hint="it serves nothing"
+        )
         with Progress() as progress:
             export_view(path, output, other, values=values, overwrite=overwrite, arch_file=arch_file, progress=progress)
         return _print({"page": output, "nbytes": Path(output).stat().st_size}, as_json)
     if values:
-        raise UsageError("--values belongs to a page that is written; a served one reads them when asked",
+        raise UsageError("--values applies to a written page; a served page reads values on demand",
                          hint="write one with --output FILE")  # fmt: skip
     if overwrite:
         raise UsageError("--overwrite replaces a page", hint="write one with --output FILE")
@@ -83,7 +88,7 @@ def view(
 def _serve(
     path: str, other: str | None, port: int, browser: bool, idle: float, arch_file: Path | None, as_json: bool
 ) -> None:
-    from weighbridge.base.malloc import share_one_arena
+    from weighbridge.page.malloc import share_one_arena
     from weighbridge.page.viewing import view
 
     share_one_arena()
@@ -103,4 +108,4 @@ def _print(facts: dict[str, str | int], as_json: bool) -> None:
         emit_json(facts)
     else:
         echo(clean(str(facts.get("url") or facts["page"])))
-    sys.stdout.flush()  # who started us with a pipe waits for the address
+    sys.stdout.flush()  # a parent process may wait for the address

@@ -1,13 +1,11 @@
-"""One block of a tensor on a terminal: its fields, the numbers in them, the formula, the values."""
+"""The output of `wb anatomy --block`: the fields of a block, their numbers, the formula, the values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from weighbridge.cli.render import Column, clean, echo, styled, table, width
-from weighbridge.reports.microscope.blocks import BlockField, BlockPart, BlockView, Values
+from weighbridge.reports.microscope.blocks import BlockField, BlockView, Values
 
-_RAW = 16  # bytes of a field that are shown
+_RAW = 16  # shown bytes of a field
 
 
 def show(block: BlockView) -> None:
@@ -25,7 +23,8 @@ def show(block: BlockView) -> None:
         echo(f"value = {block.formula}", "number")
     for part in block.parts:
         echo()
-        echo(f"{styled(part.name, 'name')}  {_coverage(part)}")
+        each = "one per element" if part.each == 1 else f"one per {part.each} elements"
+        echo(f"{styled(part.name, 'name')}  {each if part.each else 'indexed by codes'}")
         _numbers(part.values)
     if block.values:
         echo()
@@ -42,25 +41,14 @@ def _field(field: BlockField) -> tuple[str, str, str, str, str]:
     return name, f"{field.scalar}{count}", f"{field.start}-{field.end}", raw[:_RAW].hex(" ") + more, value
 
 
-def _coverage(part: BlockPart) -> str:
-    if not part.each:
-        return "what codes are numbers into"
-    return "one per element" if part.each == 1 else f"one per {part.each} elements"
-
-
 def _text(value: float | int) -> str:
     return str(value) if isinstance(value, int) else f"{value:.6g}"
 
 
 def _numbers(values: Values) -> None:
-    """The numbers in columns, each line with the number of its first."""
+    """Prints the numbers in columns; each line starts with the index of its first number."""
     texts = [_text(value) for value in values]
-    for line in _lines(texts, width()):
-        echo(line)
-
-
-def _lines(texts: list[str], columns: int) -> Iterator[str]:
     wide = max(map(len, texts), default=1)
-    each = 1 << max((columns - 8) // (wide + 1), 1).bit_length() - 1
+    each = 1 << max((width() - 8) // (wide + 1), 1).bit_length() - 1
     for at in range(0, len(texts), each):
-        yield f"{at:6}  " + " ".join(text.rjust(wide) for text in texts[at : at + each])
+        echo(f"{at:6}  " + " ".join(text.rjust(wide) for text in texts[at : at + each]))

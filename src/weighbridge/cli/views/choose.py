@@ -1,4 +1,4 @@
-"""The dialogue of `wb choose`, and what it prints."""
+"""The dialogue and the output of `wb choose`."""
 
 from __future__ import annotations
 
@@ -10,38 +10,35 @@ import click
 from weighbridge.cli.render import clean, echo, note, pairs
 
 if TYPE_CHECKING:
-    from weighbridge.shipping.choice_table import Question
     from weighbridge.shipping.choose import Choice
 
 
 def ask(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The answers, of which those that weren't given are asked for."""
+    """Asks for the answers that weren't given. Returns all answers."""
     from weighbridge.shipping.choice_table import table
 
-    found = dict(given)
+    answers = dict(given)
     for question in table().question:
-        if found[question.name] is None:
-            answer = _answer(question)
-            found[question.name] = answer == "yes" if question.name == "trusted" else answer
-    return found
-
-
-def _answer(question: Question) -> str:
-    for word, meaning in question.answers.items():
-        echo(f"  {word.ljust(12)}  {meaning}", "dim")
-    kind = click.Choice(list(question.answers)) if question.answers else None
-    return str(click.prompt(question.text, default=question.default, type=kind, show_choices=False))
+        if answers[question.name] is not None:
+            continue
+        for word, meaning in question.answers.items():
+            echo(f"  {word.ljust(12)}  {meaning}", "dim")
+        kind = click.Choice(list(question.answers)) if question.answers else None
+        answer = str(click.prompt(question.text, default=question.default, type=kind, show_choices=False))
+        answers[question.name] = answer == "yes" if question.name == "trusted" else answer
+    return answers
 
 
 def show(choice: Choice) -> None:
-    """The answer, the commands, and the rules that led there."""
+    """Prints the answer, the commands, and the rules behind them."""
     names = {"gguf": "GGUF", "mlx": "MLX folder", "hf": "safetensors folder", "scheme": "safetensors folder, packed"}
-    pairs([("format", names[choice.format]), ("type", choice.type or "as it is")])
+    pairs([("format", names[choice.format]), ("type", choice.type or "unchanged")])
     echo()
     for line in choice.commands:
         echo(clean(line))
     echo()
     for rule in choice.rules:
-        note(clean(f"{rule.why} ({rule.source})"), "dim")
+        where = "Weighbridge's " if rule.source.startswith(("docs/", "tests/")) else ""  # wheels don't contain these
+        note(clean(f"{rule.why} ({where}{rule.source})"), "dim")
     for line in choice.notes:
         note(clean(line), "dim")

@@ -1,4 +1,4 @@
-"""The forms that `wb serve` and `wb mount` make."""
+"""The forms that `wb serve` and `wb mount` offer."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Final
 from weighbridge.cli.options import option
 
 
-def chosen(forms: tuple[str, ...]) -> tuple[str, ...]:
-    """The forms that were asked for, types in any case; all where none was."""
+def chosen(form: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the requested forms, types in any case; all forms if none was requested."""
     from weighbridge.conversion.forms.library import FORMS
 
-    named = {form.lower(): form for form in FORMS}
-    return tuple(named.get(form.lower(), form) for form in forms) or FORMS
+    known = {name.lower(): name for name in FORMS}
+    return tuple(known.get(name.lower(), name) for name in form) or FORMS
 
 
 forms_option: Final = option(
-    "--form", "forms", multiple=True, metavar="NAME",
+    "--form", multiple=True, metavar="NAME",
     help="Only this form: F16, BF16, Q8_0, Q6_K, Q5_K_M, Q4_K_M, Q4_0, safetensors, mlx-4bit, mlx-8bit.",
 )  # fmt: skip

@@ -1,10 +1,11 @@
-"""How `wb inspect` looks: each function prints one part of a report."""
+"""The output of `wb inspect`: each function prints one part of a report."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
+from weighbridge.base.words import plural
 from weighbridge.cli.render import (
     Column,
     clean,
@@ -12,18 +13,15 @@ from weighbridge.cli.render import (
     human_bytes,
     human_count,
     pairs,
-    plural,
     print_error,
     short_float,
     shorten,
     table,
     warn,
-    width,
 )
 from weighbridge.models.tensor_parallel.rank_set import RankStatus
-from weighbridge.reports.inspect.adapter_info import AdapterInfo
 from weighbridge.reports.inspect.model_info import ModelInfo
-from weighbridge.reports.inspect.report import InspectedTensor, InspectReport
+from weighbridge.reports.inspect.report import InspectReport
 from weighbridge.reports.inspect.schemes import SchemeSummary
 from weighbridge.reports.inspect.tree import build_tree, lines
 
@@ -39,16 +37,13 @@ def summary(report: InspectReport) -> None:
     )
 
 
-# Roles that are named of a scheme; the rest are counted.
-_ROLES = 4
-# Modules of an adapter that are named.
-_TARGETS = 8
-# Missing ranks that are named.
-_NAMED = 4
+_ROLES = 4  # named roles of a scheme; the rest are counted
+_TARGETS = 8  # named modules of an adapter
+_NAMED = 4  # named missing ranks
 
 
 def schemes(report: InspectReport) -> None:
-    """What a quantized model's matrices lie in, and where those are that lie in another scheme than most."""
+    """The schemes of a quantized model's matrices, and the roles of the less frequent schemes."""
     if not report.schemes:
         return
     echo()
@@ -59,17 +54,16 @@ def schemes(report: InspectReport) -> None:
     )  # fmt: skip
 
 
-def _scheme(s: SchemeSummary, other: bool, of: int) -> tuple[str, ...]:
+def _scheme(s: SchemeSummary, minor: bool, of: int) -> tuple[str, ...]:
     bits = [f"{s.bits:g} bits"] if s.bits else []
     group = [f"groups of {s.group:,}"] if s.group and s.bits else []
-    shown = s.where[:_ROLES] if other else ()
+    shown = s.where[:_ROLES] if minor else ()
     places = [place.role + (f" ({place.layers})" if place.layers else "") for place in shown]
-    rest = len(s.where) - len(shown)
-    where = "; ".join(places + ([f"{rest} more roles"] if rest and other else [])) or (
-        "all others" if of > 1 else "all"
-    )
+    unnamed = len(s.where) - len(shown)
+    more = [f"{unnamed} more roles"] if unnamed and minor else []
+    roles = "; ".join(places + more) or ("all others" if of > 1 else "all")
     name = ", ".join([s.scheme, *bits, *group])
-    return name, f"{s.weights:,}", human_count(s.parameters), f"{s.bits_per_weight:.2f}", where
+    return name, f"{s.weights:,}", human_count(s.parameters), f"{s.bits_per_weight:.2f}", roles
 
 
 def _summary(report: InspectReport) -> Iterator[tuple[str, object]]:
@@ -77,7 +71,7 @@ def _summary(report: InspectReport) -> Iterator[tuple[str, object]]:
     version = f" v{report.version}" if report.version else ""
     yield "format", f"{report.format}{version}" + (", big-endian" if report.byte_order == "big" else "")
     yield "ranks", _ranks(report.ranks)
-    yield "size", human_bytes(report.nbytes, exact=True) + (f" in {count} files" if count > 1 else "")
+    yield "size", human_bytes(report.nbytes, exact=True) + (f" in {plural(count, 'file')}" if count > 1 else "")
     yield (
         "architecture",
         " / ".join(dict.fromkeys(x for x in (model.architecture, model.family, model.kind) if x)) or None,
@@ -86,34 +80,29 @@ def _summary(report: InspectReport) -> Iterator[tuple[str, object]]:
     yield "parameters", f"{human_count(report.parameters)} ({report.parameters:,})"
     yield "bits per weight", f"{report.bits_per_weight:.2f}" if report.bits_per_weight else None
     yield "quantization", model.quantization.words if model.quantization else None
-    yield from _adapter(model.adapter)
-    yield "layers", _layers(model)
-    yield "context", f"{model.context_length:,}" if model.context_length else None
-    yield "tokenizer", _tokenizer(model)
-    yield "chat template", f"{model.chat_template:,} characters" if model.chat_template else None
-    alignment = f", each at a multiple of {plural(report.alignment, 'byte')}" if report.alignment > 1 else ""
-    yield "tensors", f"{report.tensor_count:,}{alignment}"
-
-
-def _adapter(adapter: AdapterInfo | None) -> Iterator[tuple[str, object]]:
-    """What a LoRA adapter is for, and how large its change is."""
-    if adapter is not None:
+    if (adapter := model.adapter) is not None:
         numbers = (("rank", adapter.rank), ("alpha", adapter.alpha))
         yield "LoRA", ", ".join(f"{name} {value:g}" for name, value in numbers if value is not None) or "adapter"
         yield "base model", adapter.base
         yield "targets", shorten(adapter.targets, _TARGETS) or None
+    yield "layers", _layers(model)
+    yield "context", f"{model.context_length:,}" if model.context_length else None
+    yield "tokenizer", _tokenizer(model)
+    yield "chat template", plural(model.chat_template, "character") if model.chat_template else None
+    alignment = f", each at a multiple of {plural(report.alignment, 'byte')}" if report.alignment > 1 else ""
+    yield "tensors", f"{report.tensor_count:,}{alignment}"
 
 
 def _ranks(ranks: RankStatus | None) -> str | None:
-    """What a file or folder is of a tensor-parallel set."""
+    """The part of a tensor-parallel set that a file or folder is."""
     if ranks is None:
         return None
     what = f"all {ranks.size}" if ranks.rank is None else f"rank {ranks.rank} of {ranks.size}"
     if ranks.missing and ranks.rank is None:
         what = f"{ranks.size - len(ranks.missing)} of {ranks.size}"
-    gone = f"; missing: {', '.join(ranks.missing[:_NAMED])}" if ranks.missing else ""
+    missing = f"; missing: {', '.join(ranks.missing[:_NAMED])}" if ranks.missing else ""
     more = f" and {len(ranks.missing) - _NAMED:,} more" if len(ranks.missing) > _NAMED else ""
-    return f"{what} of one model, split for tensor parallelism{gone}{more}"
+    return f"{what} of one model, split for tensor parallelism{missing}{more}"
 
 
 def _layers(model: ModelInfo) -> str | None:
@@ -132,27 +121,36 @@ def _tokenizer(model: ModelInfo) -> str | None:
         return None
     size = model.tokenizer.vocab_size or model.vocab_size
     pre = f", pre-tokenizer {model.tokenizer.pre}" if model.tokenizer.pre else ""
-    return model.tokenizer.kind + (f", {size:,} tokens" if size else "") + pre
+    return model.tokenizer.kind + (f", {plural(size, 'token')}" if size else "") + pre
 
 
 def tree(report: InspectReport, most: int | None = None) -> None:
-    """The names as a tree, layers that look alike folded; its first `most` lines."""
+    """The names as a tree with identical layers folded; its first `most` lines."""
     echo()
     branches = list(lines(build_tree(report.tensors)))
     table(
-        ["tensor", "type", "shape", Column("parameters", right=True), Column("bytes", right=True)],
-        [_branch(line) for line in branches[:most]],
+        [
+            "tensor",
+            "type",
+            Column("shape", drop=2),
+            Column("parameters", right=True, drop=1),
+            Column("bytes", right=True),
+        ],
+        [
+            (
+                f"{'  ' * line.depth}{line.name}" + (f"  ({node.repeat} alike)" if node.repeat > 1 else ""),
+                node.dtype,
+                "" if node.shape is None else _shape(node.shape),
+                human_count(node.parameters),
+                human_bytes(node.nbytes),
+            )
+            for line in branches[:most]
+            for node in (line.node,)
+        ],
     )
     if most is not None and len(branches) > most:
         echo(f"... {plural(len(branches) - most, 'more line')} (--tree shows all)", "dim")
     _unlisted(report)
-
-
-def _branch(line: Any) -> tuple[str, str, str, str, str]:
-    node = line.node
-    name = f"{'  ' * line.depth}{line.name}" + (f"  ({node.repeat} alike)" if node.repeat > 1 else "")
-    shape = "" if node.shape is None else _shape(node.shape)
-    return name, node.dtype, shape, human_count(node.parameters), human_bytes(node.nbytes)
 
 
 def _shape(shape: tuple[int, ...]) -> str:
@@ -160,13 +158,20 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 def rows(report: InspectReport) -> None:
-    """One row per tensor. On a narrow terminal files and offsets go first, then numbers of parameters."""
-    several, columns = len(report.files) > 1, width()
-    optional = [("file", several and columns >= 100), ("offset", columns >= 100), ("parameters", columns >= 72)]
-    hidden = {name for name, shown in optional if not shown}
-    numbers = ("parameters", "bytes", "offset")
-    heads = [h for h in ("tensor", "type", "shape", *numbers, "file") if h not in hidden]
-    table([Column(h, right=h in numbers) for h in heads], [[_cells(t)[h] for h in heads] for t in report.tensors])
+    """One row per tensor. A narrow terminal drops files and offsets first, then numbers of parameters, then shapes."""
+    heads = [
+        Column("tensor"), Column("type"), Column("shape", drop=4), Column("parameters", right=True, drop=3),
+        Column("bytes", right=True), Column("offset", right=True, drop=2), Column("file", drop=1),
+    ]  # fmt: skip
+    heads = heads if len(report.files) > 1 else heads[:-1]
+    cells = [
+        {
+            "tensor": t.name, "type": t.dtype, "shape": _shape(t.shape), "parameters": f"{t.parameters:,}",
+            "bytes": f"{t.nbytes:,}", "offset": f"{t.offset:,}", "file": t.file,
+        }
+        for t in report.tensors
+    ]  # fmt: skip
+    table(heads, [[row[head.name] for head in heads] for row in cells])
     _unlisted(report)
 
 
@@ -175,15 +180,8 @@ def _unlisted(report: InspectReport) -> None:
         echo(f"... {plural(report.selected - len(report.tensors), 'more tensor')}", "dim")
 
 
-def _cells(t: InspectedTensor) -> dict[str, str]:
-    return {
-        "tensor": t.name, "type": t.dtype, "shape": _shape(t.shape), "parameters": f"{t.parameters:,}",
-        "bytes": f"{t.nbytes:,}", "offset": f"{t.offset:,}", "file": t.file,
-    }  # fmt: skip
-
-
 def one(report: InspectReport) -> None:
-    """All that is known of a single tensor."""
+    """All facts about a single tensor."""
     t = report.tensors[0]
     echo(clean(t.name), "head")
     pairs(
@@ -202,7 +200,7 @@ def one(report: InspectReport) -> None:
 
 
 def metadata(report: InspectReport, brief: bool = False) -> None:
-    """Keys and values; `brief` cuts to what fits on a line."""
+    """Keys and values; `brief` cuts values to one line."""
     if not report.metadata:
         return
     echo()
@@ -216,11 +214,11 @@ def _value(value: Any, width: int) -> str:
     if isinstance(value, (bool, float)):
         return str(value).lower() if isinstance(value, bool) else short_float(value)
     text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= width else f"{text[:width]} ... ({len(text):,} characters)"
+    return text if len(text) <= width else f"{text[:width]} ... ({plural(len(text), 'character')})"
 
 
 def notes(report: InspectReport) -> None:
-    """What is wrong with the model, and what the parser met, beside the answer."""
+    """Problems of the model and notes of the parser, on standard error."""
     for finding in report.notes:
         place = f"{finding.path}: " if finding.path else ""
         if finding.severity == "error":

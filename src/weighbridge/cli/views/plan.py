@@ -1,4 +1,4 @@
-"""Plans and results of the commands that write."""
+"""The output of commands that write: plans and results."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from weighbridge.base.words import plural
+from weighbridge.cli.options import given_only
 from weighbridge.cli.render import (
     SCREEN,
     Cell,
@@ -24,23 +26,19 @@ from weighbridge.cli.render import (
 )
 
 if TYPE_CHECKING:
-    from weighbridge.conversion.plan.model import Loss, Move, Plan
-    from weighbridge.conversion.result import Result
+    from weighbridge.conversion.plan.model import Plan
+    from weighbridge.conversion.result import Loss, Move, Result
 
 P = TypeVar("P")
 _NOTES = 4  # lines
 _NAMED = 3  # tensors in a line
 
 
-def given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that were given; the others are None or empty."""
-    return {name: value for name, value in options.items() if value is not None and value != ()}
-
-
 def planned(
     plan: Callable[..., P], src: Path | str, dst: str | Path, options: Mapping[str, Any], *, dry_run: bool, **more: Any
 ) -> P:
-    """The plan of a command. A target that can't be written is an error before the source is read, unless dry."""
+    """Makes the plan of a command. Except in a dry run, a target that can't be written raises its error before the
+    source is read."""
     from weighbridge.adapters.remote.schemes import resolve_target
     from weighbridge.io.sink import check_target
 
@@ -49,11 +47,11 @@ def planned(
         check_target(
             resolve_target(dst), overwrite=overwrite, parents=options["parents"], resume=bool(options.get("resume"))
         )
-    return plan(src, dst, **more, **given(options))
+    return plan(src, dst, **more, **given_only(options))
 
 
 def write(plan: Plan, *, dry_run: bool, as_json: bool) -> int:
-    """Prints the plan, or carries it out with a line of progress and says what was written and what was lost."""
+    """Prints the plan, or runs it with a progress line and prints the result and the losses."""
     with plan:
         if dry_run:
             emit_json(plan.describe()) if as_json else _print_plan(plan)
@@ -64,18 +62,12 @@ def write(plan: Plan, *, dry_run: bool, as_json: bool) -> int:
             emit_json(result)
             return 0
         print_result(result)
-        _say_how_to_run(plan)
+        if not SCREEN.quiet:
+            from weighbridge.shipping.run import how_to_run
+
+            if (line := how_to_run(plan)) is not None:
+                note(clean(f"run it: {line}"))
     return 0
-
-
-def _say_how_to_run(plan: Plan) -> None:
-    """One line with the command that uses what was written, where something does."""
-    if SCREEN.quiet:
-        return
-    from weighbridge.shipping.run import how_to_run
-
-    if (line := how_to_run(plan)) is not None:
-        note(clean(f"run it: {line}"))
 
 
 def _print_plan(plan: Plan) -> None:
@@ -86,7 +78,7 @@ def _print_plan(plan: Plan) -> None:
             ("target", data["target"]),
             ("format", data["format"]),
             ("size", human_bytes(data["bytes"], exact=True)),
-            ("memory", f"{human_bytes(data['memory'])} at most, beside the interpreter"),
+            ("memory", f"{human_bytes(data['memory'])} at most, excluding the interpreter"),
             ("passes", data["passes"] if data["passes"] > 1 else None),
         ]
     )
@@ -103,24 +95,28 @@ def _print_plan(plan: Plan) -> None:
 
 
 def _moves(moves: Sequence[Move]) -> None:
-    """How the quantized tensors fared: a line for each way, the reason where it isn't exact."""
+    """Prints a line for each kind of move of quantized tensors, with the reason if it isn't exact."""
     ways = Counter((m.source, m.target, m.kind, m.why) for m in moves)
     worst: dict[tuple[str, str, str, str], float] = {}
     for m in moves:
         key = (m.source, m.target, m.kind, m.why)
         worst[key] = max(worst.get(key, 0.0), m.relative or 0.0)
     for (source, target, kind, why), count in ways.most_common():
-        many = f"{count:,} tensors" if count > 1 else "1 tensor"
+        many = plural(count, "tensor")
         rounded = f" by at most {worst[source, target, kind, why]:.1e}" if kind == "near" else ""
         line = f"{many} from {source} to {target}: {kind}{rounded}{f' ({why})' if why else ''}"
         (note if kind == "exact" else warn)(clean(line))
 
 
 def print_losses(losses: Sequence[Loss]) -> None:
-    """One line for each kind of loss, however many tensors have it; all of them with --verbose."""
+    """Prints one line per kind of loss with the first tensors, or all tensors with --verbose. Losses that change
+    results are first and marked."""
+    from weighbridge.conversion.result import results_first
+
     kinds: dict[str, list[str]] = {}
-    for loss in losses:
-        kinds.setdefault(loss.message, []).extend([loss.tensor] if loss.tensor else [])
+    for loss in results_first(losses):
+        what = f"changes results: {loss.message}" if loss.effect == "results" else loss.message
+        kinds.setdefault(what, []).extend([loss.tensor] if loss.tensor else [])
     for what, tensors in kinds.items():
         shown = tensors if SCREEN.verbose else tensors[:_NAMED]
         more = f" and {len(tensors) - len(shown):,} more" if len(shown) < len(tensors) else ""
@@ -128,7 +124,7 @@ def print_losses(losses: Sequence[Loss]) -> None:
 
 
 def _counted(what: str, counts: Mapping[str, int]) -> None:
-    """How many values a cast lost, and in which tensor most of them were."""
+    """Warns about values that a cast lost, with the tensor that lost most."""
     if counts:
         total, worst = sum(counts.values()), max(counts, key=counts.__getitem__)
         most = f"most in {clean(worst)} ({counts[worst]:,})" if len(counts) > 1 else f"in {clean(worst)}"
@@ -136,7 +132,7 @@ def _counted(what: str, counts: Mapping[str, int]) -> None:
 
 
 def print_notes(lines: Sequence[str]) -> None:
-    """A few of them; a set of a hundred shards has hundreds."""
+    """Prints the first few notes: a set of a hundred shards has hundreds. --verbose prints all."""
     shown = lines if SCREEN.verbose or len(lines) <= _NOTES else lines[: _NOTES - 1]
     for line in shown:
         note(f"note: {clean(line)}")
@@ -145,12 +141,12 @@ def print_notes(lines: Sequence[str]) -> None:
 
 
 def print_result(result: Result) -> None:
-    """What was written, and what was lost on the way."""
+    """Prints the written files and the losses."""
     _moves(result.moves)
     print_losses(result.losses)
     _counted("too large for the type and became infinity", result.overflow)
     _counted("too small for the type and became zero", result.underflow)
     print_notes(result.notes)
     rate = f", {human_bytes(int(result.bytes / result.seconds))}/s" if result.seconds > 0.1 else ""
-    count = f"{len(result.files)} files, " if len(result.files) > 1 else ""
+    count = f"{plural(len(result.files), 'file')}, " if len(result.files) > 1 else ""
     echo(clean(f"{result.target}: {count}{human_bytes(result.bytes)} in {human_time(result.seconds)}{rate}"))

@@ -1,4 +1,4 @@
-"""Plans of `wb quantize`, and its report of errors."""
+"""The output of `wb quantize`: plans and the report of errors."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def show_plan(plan: QuantizePlan, *, as_json: bool) -> int:
-    """Prints the plan; exit code 1 where something stands in the way."""
+    """Prints the plan. Returns exit code 1 if something prevents it."""
     emit_json(plan.describe()) if as_json else _print_plan(plan)
     return 1 if plan.refusals else 0
 
 
 def check_report(path: Path, overwrite: bool) -> None:
-    """RefusedError or UsageError, before the work, where the report couldn't be written after it."""
+    """Raises RefusedError or UsageError before the work if the report can't be written."""
     from weighbridge.reports.diff.quality_page import form_of
 
     form_of(path)
@@ -32,7 +32,7 @@ def check_report(path: Path, overwrite: bool) -> None:
 
 
 def print_report(report: QualityReport, path: Path, name: str, *, overwrite: bool, as_json: bool) -> None:
-    """Writes the errors of a quantized model to `path`, and prints the worst of them."""
+    """Writes the errors of a quantized model to `path`, and prints the largest."""
     from weighbridge.io.sink import write_file
     from weighbridge.reports.diff.quality_page import cells, render
 
@@ -64,44 +64,34 @@ def _print_plan(plan: QuantizePlan) -> None:
     table(heads, [_line(*group) for group in _grouped(plan.rows)])
     print_losses(plan.losses)
     print_notes(plan.notes)
-    for message, names in _refused(plan).items():
+    refused: dict[str, list[str]] = {}
+    for refusal in plan.refusals:
+        refused.setdefault(refusal.message, []).append(refusal.tensor)
+    for message, names in refused.items():
         more = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
         warn(f"refused: {names[0]}{more}: {message}")
-
-
-def _refused(plan: QuantizePlan) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for refusal in plan.refusals:
-        found.setdefault(refusal.message, []).append(refusal.tensor)
-    return found
 
 
 _LAYER: Final = re.compile(r"(?<=blk\.)\d+(?=\.)")
 
 
 def _grouped(rows: Iterable[QuantizeRow]) -> list[tuple[str, list[QuantizeRow]]]:
-    """Tensors of several layers that fare alike in one line; each by itself with --verbose."""
+    """Groups tensors of several layers with the same outcome; with --verbose, each tensor is a group."""
     groups: dict[tuple[Any, ...], list[QuantizeRow]] = {}
     for row in rows:
         kind = row.name if SCREEN.verbose else _LAYER.sub("*", row.name, count=1)
         groups.setdefault((kind, row.shape, row.source, row.target, row.wanted, row.weighted), []).append(row)
-    return [(_named(key[0], found), found) for key, found in groups.items()]
-
-
-def _named(kind: str, rows: list[QuantizeRow]) -> str:
-    numbers = [int(found[0]) for row in rows if (found := _LAYER.search(row.name))]
-    return kind.replace("*", _ranges(numbers), 1) if len(numbers) > 1 else rows[0].name
-
-
-def _ranges(numbers: Iterable[int]) -> str:
-    """`{0-3,7}`."""
-    runs: list[list[int]] = []
-    for n in sorted(numbers):
-        if runs and runs[-1][1] == n - 1:
-            runs[-1][1] = n
-        else:
-            runs.append([n, n])
-    return "{" + ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs) + "}"
+    named = []
+    for (kind, *_), group in groups.items():
+        runs: list[list[int]] = []  # of layers: {0-3,7}
+        for layer in sorted(int(number[0]) for row in group if (number := _LAYER.search(row.name))):
+            if runs and runs[-1][1] == layer - 1:
+                runs[-1][1] = layer
+            else:
+                runs.append([layer, layer])
+        ranges = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+        named.append((kind.replace("*", f"{{{ranges}}}", 1) if len(group) > 1 else group[0].name, group))
+    return named
 
 
 def _line(name: str, rows: list[QuantizeRow]) -> tuple[Cell, ...]:

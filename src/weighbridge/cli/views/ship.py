@@ -1,4 +1,4 @@
-"""What `wb ship` prints."""
+"""The output of `wb ship`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def show(report: ShipReport) -> None:
-    """The files, what the target needs, the text of a dry run, and the commands."""
+    """Prints the files, the requirements of the target, the text of a dry run, and the commands."""
     if report.files:
         rows: list[tuple[Cell, ...]] = [(f.what, f.path, human_bytes(f.bytes), f.how) for f in report.files]
         table(["part", "file", Column("size", right=True), "how"], rows)

@@ -1,11 +1,10 @@
-"""The options of `wb rename` and `wb slice`, and the reports of the commands that transform a model."""
+"""The reports of the commands that transform a model."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from weighbridge.cli.options import applied, option, shard_options, source_options, to_option, write_options
-from weighbridge.cli.paths import DTypeName
+from weighbridge.base.words import plural
 from weighbridge.cli.render import (
     SCREEN,
     Cell,
@@ -27,22 +26,9 @@ if TYPE_CHECKING:
 
 _SHOWN: Final = 8  # rows of a table; all of them with --verbose
 
-#: The options of a command that writes a transformed model.
-transform_options: Final = applied(
-    (
-        to_option(),
-        option(
-            "--dtype", metavar="TYPE", type=DTypeName(), help="Type of the weights [the source's].", section="Target"
-        ),
-        shard_options(),
-        source_options,
-        write_options,
-    )
-)
-
 
 def write_transform(plan: TransformPlan, *, dry_run: bool, as_json: bool) -> int:
-    """Carries out the plan, unless dry, and prints what it changes."""
+    """Runs the plan, unless `dry_run`, and prints the changes."""
     with plan:
         if not dry_run:
             with Progress() as progress:
@@ -55,20 +41,20 @@ def _print_transform(report: TransformReport, dry_run: bool) -> None:
     if report.renamed and not report.cut and not report.dropped:
         _rows(["new name", "was"], [(clean(r.new), clean(" + ".join(r.old[:3]))) for r in report.renamed])
     elif report.renamed:
-        note(f"{len(report.renamed):,} tensors renumbered")
+        note(f"{plural(len(report.renamed), 'tensor')} renumbered")
     _rows(["cut", "was", "is"], [(clean(c.tensor), str(list(c.before)), str(list(c.after))) for c in report.cut])
     _rows(["key", "was", "is"], [(clean(c.key), _value(c.before), _value(c.after)) for c in report.changed])
     if report.dropped:
-        note(clean(f"left out: {len(report.dropped):,} tensors, first {report.dropped[0]}"))
+        note(clean(f"left out: {plural(len(report.dropped), 'tensor')}, first {report.dropped[0]}"))
     for line in dict.fromkeys(report.losses):
         warn(clean(line))
     print_notes(report.notes)
     will = "would have" if dry_run else "has"
-    echo(clean(f"{report.target} {will} {report.tensors:,} tensors, {human_bytes(report.bytes)}"))
+    echo(clean(f"{report.target} {will} {plural(report.tensors, 'tensor')}, {human_bytes(report.bytes)}"))
 
 
 def print_strip(report: StripReport, dry_run: bool) -> None:
-    """What was left out of a training checkpoint, and what is left of it."""
+    """Prints the parts that were left out of a training checkpoint, and the result."""
     if report.dropped:
         rows: list[tuple[Cell, ...]] = [
             (d.name, d.part, d.tensors or None, human_bytes(d.bytes) if d.bytes else None, d.why)
@@ -79,17 +65,17 @@ def print_strip(report: StripReport, dry_run: bool) -> None:
     if report.wrapper:
         note(clean(f"note: the weights were under {report.wrapper!r}, which their names no longer contain"))
     if report.ema_used:
-        note(f"note: {report.ema_used:,} of {report.tensors:,} tensors are averaged ones")
+        note(f"note: {report.ema_used:,} of {plural(report.tensors, 'tensor')} are averaged ones")
     for line in dict.fromkeys(report.losses):
         warn(clean(line))
     print_notes(report.notes)
     will = "would have" if dry_run else "has"
     size = f"{human_bytes(abs(report.saved))} {'smaller' if report.saved >= 0 else 'larger'} than {report.source}"
-    echo(clean(f"{report.target} {will} {report.tensors:,} tensors, {human_bytes(report.bytes)}: {size}"))
+    echo(clean(f"{report.target} {will} {plural(report.tensors, 'tensor')}, {human_bytes(report.bytes)}: {size}"))
 
 
 def _rows(heads: list[Any], rows: list[tuple[Cell, ...]]) -> None:
-    """A table of the first few rows."""
+    """Prints a table of the first few rows."""
     if not rows:
         return
     shown = rows if SCREEN.verbose else rows[:_SHOWN]

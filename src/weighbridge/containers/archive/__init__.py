@@ -1,1 +1,1 @@
-"""Zip and tar archives: where the members' bytes are."""
+"""Zip and tar archives: the places of their members' bytes."""

@@ -2,9 +2,9 @@
 
     [local header, name, extra, data (, descriptor)] ... [central directory] [end record]
 
-A zip states each fact twice, in the local header and in the central directory, and readers that believe different ones
+A zip states each fact twice, in the local header and in the central directory, and readers that trust different ones
 see different files. Here both must agree, members must not overlap, two members must not share a name, and the archive
-must begin at the first byte. Counts are bounded by the bytes left.
+must begin at the first byte. Counts are bounded by the remaining bytes.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from typing import Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import SLAB, ZIP_TAIL
+from weighbridge.base.words import plural
 from weighbridge.containers.archive.zip_records import (
     CENTRAL,
     DEFLATED,
     DESCRIPTOR,
+    ENCRYPTED,
     END,
     END64,
     END64_FORM,
@@ -32,16 +34,16 @@ from weighbridge.containers.archive.zip_records import (
     LOCATOR,
     LOCATOR_FORM,
     STORED,
+    UNREADABLE,
     UTF8,
     central_entry,
     extra_fields,
     widened,
-)
+)  # fmt: skip
 from weighbridge.containers.base import Region
 from weighbridge.io.inflate import InflateSource
 from weighbridge.io.source import Source, Window
 
-_ENCRYPTED, _PATCH, _STRONG, _MASKED = 1, 1 << 5, 1 << 6, 1 << 13
 _NEAR: Final = 512
 
 
@@ -98,7 +100,19 @@ def read(source: Source) -> Archive:
             "the directory's count is wrong", path=source.name, offset=tail, expected=len(entries), found=count
         )
     members = sorted((_member(source, e, start) for e in entries), key=lambda m: m.at)
-    _check_members(members, source.name)
+    names: set[str] = set()
+    at = 0
+    for m in members:
+        if m.at < at:
+            raise FormatError("two members overlap", path=source.name, offset=m.at, field=repr(m.name),
+                              expected=f">= {at}")  # fmt: skip
+        if m.name in names:
+            raise FormatError("two members have one name", path=source.name, offset=m.at, field=repr(m.name))
+        names.add(m.name)
+        at = m.end
+    if members and members[0].at:
+        raise FormatError("the archive doesn't begin at the first byte", path=source.name, offset=0,
+                          found=members[0].at)  # fmt: skip
     return Archive(tuple(members), tuple(places), tail)
 
 
@@ -119,8 +133,8 @@ class DeflatedMember(InflateSource):
 
 
 def open_member(source: Source, member: ZipMember, archive: Archive | None = None) -> Source:
-    """A member's bytes: a window if it is stored, a decompressing source if it is deflated. With `archive` it knows the
-    other members."""
+    """A member's bytes: a window if it is stored, a decompressing source if it is deflated. With `archive`, a source
+    that also has the other members."""
     name = f"{source.name}::{member.name}"
     if archive is not None:
         return (StoredMember if member.method == STORED else DeflatedMember)(archive, source, member, name)
@@ -152,14 +166,15 @@ def _find_directory(source: Source) -> tuple[int, int, int, int]:
     if at < 0:
         hint = "is it cut off? download or copy it again" if source.head(4) == LOCAL else None
         raise FormatError("no end of a zip archive", path=source.name, offset=source.size, hint=hint)
-    _, disk, first, here, count, size, start, _ = END_FORM.unpack_from(tail, at)
+    _, disk, first, on_disk, count, size, start, _ = END_FORM.unpack_from(tail, at)
     end = base + at
-    if FULL16 in (disk, first, here, count) or FULL32 in (size, start) or tail[max(at - 20, 0) : at][:4] == LOCATOR:
-        end, disk, first, here, count, size, start = _zip64_end(source, end, (disk, first, here, count, size, start))
-    if (disk, first) != (0, 0) or here != count:
+    if FULL16 in (disk, first, on_disk, count) or FULL32 in (size, start) or tail[max(at - 20, 0) : at][:4] == LOCATOR:
+        plain = (disk, first, on_disk, count, size, start)
+        end, disk, first, on_disk, count, size, start = _zip64_end(source, end, plain)
+    if (disk, first) != (0, 0) or on_disk != count:
         raise UnsupportedError(f"{source.name}: a zip of several volumes", hint="join it first: zip -s 0")
     if start + size != end:
-        raise FormatError("the directory isn't where the end record says", path=source.name, offset=end,
+        raise FormatError("the directory isn't at the place in the end record", path=source.name, offset=end,
                           expected=f"end at {end}", found=start + size)  # fmt: skip
     return end, count, size, start
 
@@ -170,11 +185,10 @@ def _zip64_end(source: Source, end: int, plain: tuple[int, ...]) -> tuple[int, .
         return (end, *plain)
     _, _, at, _ = LOCATOR_FORM.unpack(source.read(end - 20, 20))
     if at + END64_FORM.size > end - 20:
-        raise FormatError("the zip64 end record lies outside", path=source.name, offset=end - 20, found=at)
-    magic, length, _, _, disk, first, here, count, size, start = END64_FORM.unpack(source.read(at, END64_FORM.size))
+        raise FormatError("the zip64 end record is outside the file", path=source.name, offset=end - 20, found=at)
+    magic, length, _, _, *wide = END64_FORM.unpack(source.read(at, END64_FORM.size))
     if magic != END64 or at + 12 + length != end - 20:
         raise FormatError("the zip64 end record is damaged", path=source.name, offset=at)
-    wide = (disk, first, here, count, size, start)
     for short, long in zip(plain, wide, strict=True):
         if short not in (long, FULL16, FULL32):
             raise FormatError("the two end records differ", path=source.name, offset=at, expected=short, found=long)
@@ -203,10 +217,10 @@ def _widened(extra: bytes, numbers: tuple[int, ...], disk: int, path: str, place
         return [*numbers, disk]
     if any(len(value) < length for _, length, value in extra_fields(extra)):
         raise FormatError("an extra field is cut off", path=path, offset=place)
-    found = [n for n in widened(extra, numbers, disk) if n is not None]
-    if len(found) <= len(numbers):
+    wide = [n for n in widened(extra, numbers, disk) if n is not None]
+    if len(wide) <= len(numbers):
         raise FormatError("a zip64 number is missing", path=path, offset=place)
-    return found
+    return wide
 
 
 # ---- members --------------------------------------------------------------------------------------------------
@@ -215,7 +229,7 @@ def _widened(extra: bytes, numbers: tuple[int, ...], disk: int, path: str, place
 def _member(source: Source, e: _Entry, directory: int) -> ZipMember:
     """The member of a directory entry, after its local header has confirmed it."""
     path = source.name
-    if e.flags & (_ENCRYPTED | _STRONG | _MASKED | _PATCH):
+    if e.flags & UNREADABLE:
         raise UnsupportedError(f"{path}: member {e.name!r} is encrypted or a patch", hint="unpack it with unzip first")
     if not e.raw or b"\0" in e.raw:  # some readers cut a name there, others don't
         raise FormatError("a member has no proper name", path=path, offset=e.at, field="name", found=e.raw)
@@ -224,30 +238,29 @@ def _member(source: Source, e: _Entry, directory: int) -> ZipMember:
             f"{path}: member {e.name!r} is compressed by method {e.method}", hint="store or deflate it"
         )
     if e.at + LOCAL_FORM.size > directory:
-        raise FormatError(
-            "a member lies outside", path=path, offset=e.at, field=repr(e.name), expected=f"< {directory}"
-        )
+        raise FormatError("a member is outside the archive's data", path=path, offset=e.at,
+                          field=repr(e.name), expected=f"< {directory}")  # fmt: skip
     # One read for the header, and often for the data and its descriptor too: archives have 100,000 small members.
     near = source.read(e.at, min(_NEAR, directory - e.at))
     fields = LOCAL_FORM.unpack_from(near)
     magic, _, flags, method, _, _, crc, packed, size, n_name, n_extra = fields
     start = e.at + LOCAL_FORM.size + n_name + n_extra
     if start + e.packed > directory:
-        raise FormatError("a member's data lies outside", path=path, offset=start, field=repr(e.name), found=e.packed)
+        raise FormatError("a member's data extends outside the archive's data", path=path, offset=start,
+                          field=repr(e.name), found=e.packed)  # fmt: skip
     if start - e.at > len(near):
         near = source.read(e.at, start - e.at)
     middle = LOCAL_FORM.size + n_name
     name, extra = near[LOCAL_FORM.size : middle], near[middle : middle + n_extra]
     size, packed, _, _ = _widened(extra, (size, packed, 0), 0, path, e.at)
-    local = (magic, name, method, flags & (_ENCRYPTED | UTF8))
-    if local != (LOCAL, e.raw, e.method, e.flags & (_ENCRYPTED | UTF8)):
+    local = (magic, name, method, flags & (ENCRYPTED | UTF8))
+    if local != (LOCAL, e.raw, e.method, e.flags & (ENCRYPTED | UTF8)):
         raise _disagree(e, path, "name, method or flags", local)
-    numbers, wanted = (crc, packed, size), (e.crc, e.packed, e.size)
+    numbers, listed = (crc, packed, size), (e.crc, e.packed, e.size)
     # With a descriptor the local header may leave them open.
-    if numbers != wanted and not (
-        flags & HAS_DESCRIPTOR and all(n in (w, 0) for n, w in zip(numbers, wanted, strict=True))
-    ):
-        raise _disagree(e, path, "checksum and sizes", numbers, wanted)
+    open_ones = flags & HAS_DESCRIPTOR and all(n in (number, 0) for n, number in zip(numbers, listed, strict=True))
+    if numbers != listed and not open_ones:
+        raise _disagree(e, path, "checksum and sizes", numbers, listed)
     if e.method == STORED and e.packed != e.size:
         raise FormatError("a stored member has two sizes", path=path, offset=e.at, expected=e.size, found=e.packed)
     end = start + e.packed
@@ -257,41 +270,26 @@ def _member(source: Source, e: _Entry, directory: int) -> ZipMember:
     return ZipMember(e.name, e.method, e.crc, e.packed, e.size, e.at, start, end)
 
 
-def _disagree(e: _Entry, path: str, what: str, found: object, expected: object = None) -> FormatError:
-    words = f"local header and directory disagree on a member's {what}"
-    return FormatError(words, path=path, offset=e.at, field=repr(e.name), expected=expected, found=found)
+def _disagree(e: _Entry, path: str, facts: str, local: object, listed: object = None) -> FormatError:
+    message = f"local header and directory disagree on a member's {facts}"
+    return FormatError(message, path=path, offset=e.at, field=repr(e.name), expected=listed, found=local)
 
 
-def _descriptor(there: bytes, e: _Entry) -> int:
-    """The length of the descriptor that `there` begins with: with or without its mark, with 32- or 64-bit sizes."""
+def _descriptor(data: bytes, e: _Entry) -> int:
+    """The length of the descriptor at the beginning of `data`: with or without its mark, with 32- or 64-bit sizes."""
     for mark in (DESCRIPTOR, b""):
         for form in ("<3I", "<IQQ"):
             try:
-                wanted = mark + struct.pack(form, e.crc, e.packed, e.size)
+                descriptor = mark + struct.pack(form, e.crc, e.packed, e.size)
             except struct.error:  # more than 32 bits
                 continue
-            if there.startswith(wanted):
-                return len(wanted)
+            if data.startswith(descriptor):
+                return len(descriptor)
     return 0
 
 
-def _check_members(members: list[ZipMember], path: str) -> None:
-    seen: set[str] = set()
-    at = 0
-    for m in members:
-        if m.at < at:
-            raise FormatError("two members overlap", path=path, offset=m.at, field=repr(m.name), expected=f">= {at}")
-        if m.name in seen:
-            raise FormatError("two members have one name", path=path, offset=m.at, field=repr(m.name))
-        seen.add(m.name)
-        at = m.end
-    if members and members[0].at:
-        raise FormatError("the archive doesn't begin at the first byte", path=path, offset=0, found=members[0].at)
-
-
 def regions(source: Source, inner: Callable[[Source, ZipMember], list[Region]]) -> list[Region]:
-    """Every byte of an archive, named; `inner` names the bytes of a member's data. What can't be read is named
-    unknown."""
+    """Every byte of an archive, named; `inner` names the bytes of a member's data. Unreadable bytes are "unknown"."""
     try:
         archive = read(source)
     except (FormatError, UnsupportedError):
@@ -310,4 +308,7 @@ def regions(source: Source, inner: Callable[[Source, ZipMember], list[Region]]) 
     if at < first:
         out.append(Region(at, first, "unknown"))
     out += [Region(start, end, "name", f"directory entry of {name}") for start, end, name in archive.entries]
-    return [*out, Region(archive.tail, source.size, "header", "end of the archive", f"{len(archive.members)} members")]
+    return [
+        *out,
+        Region(archive.tail, source.size, "header", "end of the archive", plural(len(archive.members), "member")),
+    ]

@@ -1,5 +1,5 @@
-"""The members listed in a zip's directory, as far as it makes sense: to recognise an archive, and to find out what
-readers see that are less strict than `zip.py`."""
+"""The members in a zip's directory, as far as it can be read: to recognise an archive, and to find out what less strict
+readers than `zip.py` see."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from weighbridge.containers.archive.zip_records import (
     LOCATOR,
     central_entry,
     widened,
-)
+)  # fmt: skip
 from weighbridge.containers.sniff.probe import Probe
 
 
@@ -32,8 +32,8 @@ class ListedMember(NamedTuple):
 
 
 class Directory(NamedTuple):
-    """`shift`: bytes in front of the archive that its offsets don't count; below zero where some are missing. `cut`: it
-    lists more than was read."""
+    """`shift`: bytes before the archive that its offsets don't count; negative if some are missing. `cut`: it lists
+    more than was read."""
 
     members: list[ListedMember]
     shift: int
@@ -46,29 +46,24 @@ def directory(probe: Probe) -> Directory | None:
     if end < 0 or len(probe.tail) - end < END_FORM.size:
         return None
     _, _, _, _, count, length, start, _ = END_FORM.unpack_from(probe.tail, end)
-    count, length, start, end = _zip64(probe, end + probe.size - len(probe.tail), (count, length, start))
+    end += probe.size - len(probe.tail)
+    # torch always writes the zip64 record, other writers only for big archives. It is at the place in its locator, or
+    # (with bytes before the archive) right before the locator.
+    locator = probe.at(end - 20, 20)
+    for at in (struct.unpack("<Q", locator[8:16])[0], end - 76) if locator[:4] == LOCATOR else ():
+        record = probe.at(at, END64_FORM.size)
+        if len(record) == END64_FORM.size and record[:4] == END64:
+            count, length, start = END64_FORM.unpack(record)[-3:]
+            end = at
+            break
     if length > end:
         return None
-    # With other bytes in front (an executable), or with some of its own missing there, the directory ends right before
-    # its end record, whatever offset is stored.
+    # If there are other bytes before the archive (an executable), or some of its bytes are missing, the directory ends
+    # right before its end record, whatever offset is stored.
     shift = end - length - start
     data = probe.at(start + shift, min(length, SNIFF_WHOLE))
     members = _members(data, SNIFF_ZIP_MEMBERS, shift)  # all entries: zipfile ignores the count
     return Directory(members, shift, cut=len(members) != count)
-
-
-def _zip64(probe: Probe, end: int, plain: tuple[int, int, int]) -> tuple[int, int, int, int]:
-    """Count, length, start and end position from the zip64 record, or the plain ones if there is none. torch always
-    writes the record, other writers only for big archives. It is where its locator points, or (with bytes in front
-    of the archive) right before the locator."""
-    locator = probe.at(end - 20, 20)
-    places = (struct.unpack("<Q", locator[8:16])[0], end - 76) if locator[:4] == LOCATOR else ()
-    for at in places:
-        record = probe.at(at, END64_FORM.size)
-        if len(record) == END64_FORM.size and record[:4] == END64:
-            count, length, start = END64_FORM.unpack(record)[-3:]
-            return count, length, start, at
-    return *plain, end
 
 
 def _members(data: bytes, count: int, shift: int) -> list[ListedMember]:

@@ -1,5 +1,5 @@
-"""The records of a zip archive as stored: structs, signatures, directory entries. Without policy: `zip.py`
-refuses what contradicts itself, `zip_peek.py` takes what makes sense, `zip_write.py` writes.
+"""The records of a zip archive as stored: structs, signatures, flags, directory entries. The policies are elsewhere:
+`zip.py` refuses contradictions, `zip_peek.py` reads as much as it can, `zip_write.py` writes.
 
 Reference: PKWARE APPNOTE 6.3.10 (4.3.7 local header, 4.3.9 descriptor, 4.3.12 directory, 4.3.14-16 end records, 4.5.3
 zip64).
@@ -29,8 +29,16 @@ END_FORM: Final = struct.Struct("<4s4H2IH")
 END64_FORM: Final = struct.Struct("<4sQ2H2I4Q")
 LOCATOR_FORM: Final = struct.Struct("<4sIQI")
 
-UTF8: Final = 1 << 11
+# General purpose flags (4.4.4).
+ENCRYPTED: Final = 1
 HAS_DESCRIPTOR: Final = 1 << 3
+PATCH: Final = 1 << 5
+STRONGLY_ENCRYPTED: Final = 1 << 6
+UTF8: Final = 1 << 11
+MASKED: Final = 1 << 13
+#: A member's bytes aren't its content: it is encrypted or a patch.
+UNREADABLE: Final = ENCRYPTED | PATCH | STRONGLY_ENCRYPTED | MASKED
+
 FULL16: Final = 0xFFFF
 FULL32: Final = 0xFFFFFFFF
 ZIP64: Final = 1  # the id of the extra field of 64-bit numbers

@@ -1,11 +1,13 @@
-"""Files before GGUF (llama.cpp until August 2023, and ggml's examples): magic, sizes, vocabulary, tensors to the end.
+"""Files of ggml other than GGUF: llama.cpp's until August 2023, ggml's examples', and those that whisper.cpp reads and
+writes today. Magic, sizes, vocabulary, tensors to the end.
 
     magic u32 (, version u32), sizes of the model, n x (length u32, bytes (, score f32)), then to the end
     dimensions u32, length of name u32, type u32, dims u32 (fastest first), name (, zeros up to a multiple of 32), data
 
-    lmgg  "ggml"     no version; llama without scores, and the examples gpt-2 and whisper
+    lmgg  "ggml"     no version; llama without scores, the example gpt-2, and whisper.cpp's models (speech recognition:
+                     whisper, parakeet; voice activity: silero-vad)
     fmgg  "ggmf" 1   llama with scores
-    tjgg  "ggjt" 1-3 llama with scores; data at multiples of 32. 2 and 3 changed what the blocks of a type are
+    tjgg  "ggjt" 1-3 llama with scores; data at multiples of 32. 2 and 3 changed the blocks of some types
 
 The file doesn't state its model. The variants of the table are tried in turn; the first whose vocabulary and tensors
 fill the file is the one. Whole old models in several parts (`.bin.1`) are read part by part.
@@ -14,7 +16,9 @@ fill the file is the one. Whole old models in several parts (`.bin.1`) are read 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -23,6 +27,7 @@ from weighbridge.base.dtypes import BY_GGML, OLD, DType
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import VOCABULARY
 from weighbridge.base.spec import Spec
+from weighbridge.base.words import plural
 from weighbridge.containers.base import Entry, Finding, Index, Region, Severity
 from weighbridge.io.cursor import Cursor
 from weighbridge.io.source import Source
@@ -38,6 +43,16 @@ _WHISPER: Final = (
     "n_vocab", "n_audio_ctx", "n_audio_state", "n_audio_head", "n_audio_layer", "n_text_ctx", "n_text_state",
     "n_text_head", "n_text_layer", "n_mels", "ftype",
 )  # fmt: skip
+_PARAKEET: Final = (
+    "n_vocab", "n_audio_ctx", "n_audio_state", "n_audio_head", "n_audio_layer", "n_mels", "ftype", "n_fft",
+    "subsampling_factor", "n_subsampling_channels", "n_conv_kernel", "n_pred_dim", "n_pred_layers",
+    "n_tdt_durations", "n_max_tokens",
+)  # fmt: skip
+_SILERO: Final = ("major", "minor", "patch", "n_window", "n_context")
+_SILERO_LAYER: Final = ("in_channels", "out_channels", "kernel_size")
+_SILERO_LAST: Final = ("lstm_input_size", "lstm_hidden_size", "final_conv_in", "final_conv_out")
+#: Models that whisper.cpp loads. It also loads files without tensors, with a warning: models of its tests.
+WHISPER_CPP: Final = frozenset({"whisper", "parakeet", "silero-vad"})
 
 
 class FileVariant(NamedTuple):
@@ -55,6 +70,7 @@ MAGICS: Final[Mapping[bytes, tuple[str, tuple[int, ...] | None, tuple[FileVarian
     {
         b"lmgg": ("ggml", None, (
             FileVariant("whisper", _WHISPER, "filters", False), FileVariant("gpt-2", _GPT2, "count", False),
+            FileVariant("parakeet", _PARAKEET, "durations", False), FileVariant("silero-vad", (), "layers", False),
             FileVariant("llama", _LLAMA, "", False),
         )),
         b"fmgg": ("ggmf", (1,), _WITH_SCORES),
@@ -65,7 +81,7 @@ _OTHERS: Final = MappingProxyType({b"algg": "a LoRA adapter", b"nsgg": "a saved 
 
 
 def _types(**old: str) -> Mapping[int, DType]:
-    """Today's types by id, some of them overridden; of the k-quants and later types only what the old file may have."""
+    """Today's types by id, some of them overridden; without k-quants and later types, which old files can't have."""
     ids = {"q4_0": 2, "q4_1": 3, "q4_2": 4, "q4_3": 5, "q5_0": 6, "q5_1": 7, "q8_0": 8}
     return MappingProxyType({**{i: BY_GGML[i] for i in (0, 1, 6, 7)}, **{ids[k]: OLD[v] for k, v in old.items()}})
 
@@ -100,18 +116,19 @@ def parse(source: Source) -> Index:
     """The tensors of a file in its order; shapes in C order. UnsupportedError for LoRA adapters and sessions."""
     header = read_header(source)
     entries = tuple(entry for _, _, entry in header.infos)
+    findings: list[Finding] = []
+    if not entries:
+        message = "the file has no tensors: whisper.cpp takes it for a model of its tests"
+        findings.append(Finding("ggml/no-tensors", Severity.WARNING, message, source.name))
+    if header.generation == 0 and any(e.dtype.block > 1 for e in entries):
+        message = "blocks without a version: their layout is unknown, that of GGJT 1 is assumed"
+        findings.append(Finding("ggml/old-blocks", Severity.WARNING, message, source.name))
     described = {"model": header.form.model, "format": f"{header.kind}{header.version or ''}", **header.sizes}
     return Index(
         NAME, (source,), entries, {**described, "tokens": len(header.tokens)}, version=header.version,
         data_start=(entries[0].offset if entries else source.size,), alignment=ALIGN if header.kind == "ggjt" else 1,
-        findings=tuple(_findings(header, source)),
+        findings=tuple(findings),
     )  # fmt: skip
-
-
-def _findings(header: GgmlHeader, source: Source) -> Iterator[Finding]:
-    if header.generation == 0 and any(e.dtype.block > 1 for _, _, e in header.infos):
-        words = "blocks from before blocks had versions: their layout isn't stated; that of GGJT 1 is assumed"
-        yield Finding("ggml/old-blocks", Severity.WARNING, words, source.name)
 
 
 # ------------------------------------------------------------------------------------------------ reading
@@ -120,6 +137,31 @@ def _findings(header: GgmlHeader, source: Source) -> Iterator[Finding]:
 def read_header(source: Source) -> GgmlHeader:
     """The header and all tensor records. FormatError if no variant matches; its message is that of the variant that
     got furthest."""
+    kind, version, forms = _declared(source)
+    worst: list[FormatError] = []
+    for form in forms:
+        try:
+            return _GgmlReader(source, GgmlHeader(kind, version, form, {})).run(4 if version is None else 8)
+        except FormatError as error:
+            worst.append(error)
+    raise max(worst, key=lambda e: e.offset or 0)
+
+
+def model_of(source: Source) -> str | None:
+    """The model of a file, by its header; None if no variant's header matches. Reads no tensor."""
+    try:
+        kind, version, forms = _declared(source)
+    except (FormatError, UnsupportedError):
+        return None
+    for form in forms:
+        with suppress(FormatError):
+            _GgmlReader(source, GgmlHeader(kind, version, form, {})).head(4 if version is None else 8)
+            return form.model
+    return None
+
+
+def _declared(source: Source) -> tuple[str, int | None, tuple[FileVariant, ...]]:
+    """Name and version by the magic, and the variants to try."""
     magic = source.head(4)
     if magic in _OTHERS:
         raise UnsupportedError(f"{source.name}: {_OTHERS[magic]} of a format before GGUF", hint="make it again")
@@ -131,13 +173,7 @@ def read_header(source: Source) -> GgmlHeader:
         version = Cursor(source, 4).number("I", "version")
         if version not in versions:
             raise UnsupportedError(f"{source.name}: {kind} version {version}", hint=f"known: {versions}")
-    worst: list[FormatError] = []
-    for form in forms:
-        try:
-            return _GgmlReader(source, GgmlHeader(kind, version, form, {})).run(4 if version is None else 8)
-        except FormatError as error:
-            worst.append(error)
-    raise max(worst, key=lambda e: e.offset or 0)
+    return kind, version, forms
 
 
 class _GgmlReader:
@@ -146,50 +182,58 @@ class _GgmlReader:
         self.cursor = Cursor(source)
         self.names: set[str] = set()
 
-    def bad(self, words: str, at: int, found: Any = None, expected: Any = None) -> FormatError:
-        return FormatError(words, path=self.source.name, offset=at, found=found, expected=expected)
+    def bad(self, message: str, at: int, actual: Any = None, expected: Any = None) -> FormatError:
+        return FormatError(message, path=self.source.name, offset=at, found=actual, expected=expected)
 
     def mark(self, start: int, kind: str, label: str, value: str = "") -> None:
         if start < self.cursor.offset:
             self.header.marks.append(Region(start, self.cursor.offset, kind, label, value))
 
     def run(self, start: int) -> GgmlHeader:
-        header, cursor = self.header, self.cursor
-        cursor.offset = start
-        numbers = cursor.numbers("I" * len(header.form.sizes), "sizes")
-        header.sizes = dict(zip(header.form.sizes, numbers, strict=True))
-        for i, (name, value) in enumerate(header.sizes.items()):
-            header.marks.append(Region(start + 4 * i, start + 4 * i + 4, "value", name, str(value)))
-        header.generation = self.generation()
-        count = _BETWEEN[header.form.between](self)
-        self.tokens(count)
-        while cursor.left:
+        self.head(start)
+        while self.cursor.left:
             self.tensor()
-        if not header.infos:
-            raise self.bad("there are no tensors", cursor.offset)
-        return header
+        if not self.header.infos and self.header.form.model not in WHISPER_CPP:
+            raise self.bad("there are no tensors", self.cursor.offset)
+        return self.header
+
+    def head(self, start: int) -> None:
+        """Everything before the tensors."""
+        self.cursor.offset = start
+        self.sizes(*self.header.form.sizes)
+        self.header.generation = self.generation()
+        self.tokens(_BETWEEN[self.header.form.between](self))
+
+    def sizes(self, *names: str) -> None:
+        """Numbers of the model, each by its name."""
+        for name in names:
+            at = self.cursor.offset
+            self.header.sizes[name] = value = self.cursor.number("I", name)
+            self.mark(at, "value", name, str(value))
 
     def generation(self) -> int:
         header = self.header
         if header.kind == "ggjt":
             return header.version or 0
-        quantized = header.sizes["ftype"] // _THOUSANDS
+        quantized = header.sizes.get("ftype", 0) // _THOUSANDS
         if header.form.model == "llama" and not quantized:
             return 0
+        if header.form.model in WHISPER_CPP and not quantized:
+            return len(GENERATIONS) - 1
         if quantized >= len(_OF_FTYPE):
             raise self.bad("no such file type", self.cursor.offset - 4, header.sizes["ftype"])
         return _OF_FTYPE[quantized]
 
     def stated(self) -> int:
-        """llama: as many tokens as the sizes declare. Where the magic is ambiguous, the sizes identify a llama: it
-        rotates whole heads."""
+        """llama: the number of tokens in the sizes. If the magic is ambiguous, the sizes identify a llama: it rotates
+        whole heads."""
         sizes = self.header.sizes
         if self.header.kind == "ggml" and sizes["n_head"] * sizes["n_rot"] != sizes["n_embd"]:
             raise self.bad("no sizes of a llama", 4, sizes["n_rot"], "n_embd / n_head")
         return sizes["n_vocab"]
 
     def counted(self) -> int:
-        """gpt-2: the number of tokens once more."""
+        """gpt-2: the number of tokens, repeated."""
         at = self.cursor.offset
         count = self.cursor.number("I", "tokens")
         if count != self.header.sizes["n_vocab"]:
@@ -198,7 +242,39 @@ class _GgmlReader:
         return count
 
     def filtered(self) -> int:
-        """whisper: the mel filters, then how many tokens are written out (the rest are made up by the program)."""
+        """whisper: the mel filters, then the number of stored tokens (the program makes up the others)."""
+        self.filters()
+        return self.written()
+
+    def layers(self) -> int:
+        """silero-vad: the model's name, its version, then sizes of each encoder layer and of the rest; no tokens."""
+        cursor, at = self.cursor, self.cursor.offset
+        length = cursor.number("I", "length of the model's name")
+        if length >= _WORD:
+            raise self.bad("the model's name is absurdly long", at, length, f"< {_WORD}")
+        name = cursor.take(length, "the model's name")
+        if not name.startswith(b"silero"):
+            raise self.bad("no model of voice activity", at + 4, name[:20])
+        self.mark(at, "value", "model", name.decode("utf-8", "replace"))
+        self.sizes(*_SILERO, "n_encoder_layers")
+        count = self.header.sizes["n_encoder_layers"]
+        cursor.need(count * 4 * len(_SILERO_LAYER), "sizes of the layers")
+        for layer in range(count):
+            self.sizes(*(f"{name}.{layer}" for name in _SILERO_LAYER))
+        self.sizes(*_SILERO_LAST)
+        return 0
+
+    def durations(self) -> int:
+        """parakeet: the mel filters, the window of the transform, the durations of its decoder, then the tokens."""
+        cursor = self.cursor
+        self.filters()
+        at = cursor.offset
+        cursor.skip(4 * cursor.number("I", "window"), "window")
+        cursor.skip(4 * self.header.sizes["n_tdt_durations"], "durations")
+        self.mark(at, "value", "window and durations")
+        return self.written()
+
+    def filters(self) -> None:
         cursor, at = self.cursor, self.cursor.offset
         mels, ffts = cursor.numbers("II", "mel filters")
         if mels != self.header.sizes["n_mels"]:
@@ -207,7 +283,10 @@ class _GgmlReader:
         at = cursor.offset
         cursor.skip(4 * mels * ffts, "mel filters")
         self.mark(at, "value", "mel filters")
-        at = cursor.offset
+
+    def written(self) -> int:
+        """The number of tokens that follow: at most those of the vocabulary."""
+        cursor, at = self.cursor, self.cursor.offset
         count = cursor.number("I", "tokens")
         if count > self.header.sizes["n_vocab"]:
             raise self.bad("more tokens than the vocabulary has", at, count, self.header.sizes["n_vocab"])
@@ -226,16 +305,17 @@ class _GgmlReader:
             if length >= _WORD:
                 raise self.bad("a token is absurdly long", at, length, f"< {_WORD}")
             cursor.skip(length, "token")
-            score = _float(cursor.number("I", "score")) if scores else 0.0
+            score = struct.unpack("<f", cursor.take(4, "score"))[0] if scores else 0.0
             self.header.tokens.append((at + 4, length, score))
-        self.mark(start, "value", "vocabulary", f"{count} tokens")
+        self.mark(start, "value", "vocabulary", plural(count, "token"))
 
     def tensor(self) -> None:
         cursor, header = self.cursor, self.header
         start = cursor.offset
         dims, length, kind = cursor.numbers("III", "tensor")
-        if not 1 <= dims <= _DIMS:
-            raise self.bad("no number of dimensions", start, dims, f"1 to {_DIMS}")
+        least = 0 if header.form.model == "silero-vad" else 1  # its last bias is a scalar
+        if not least <= dims <= _DIMS:
+            raise self.bad("no number of dimensions", start, dims, f"{least} to {_DIMS}")
         if not 0 < length < _WORD:
             raise self.bad("no length of a name", start + 4, length, f"1 to {_WORD - 1}")
         dtype = GENERATIONS[header.generation].get(kind)
@@ -249,25 +329,23 @@ class _GgmlReader:
         end = cursor.offset
         if header.kind == "ggjt":
             cursor.skip(-end % ALIGN, "padding")
-        if shape[-1] % dtype.block:
-            raise self.bad(
-                "rows aren't a multiple of the block size", start + 12, shape[-1], f"a multiple of {dtype.block}"
-            )
+        row = shape[-1] if shape else 1
+        if row % dtype.block:
+            raise self.bad("rows aren't a multiple of the block size", start + 12, row, f"a multiple of {dtype.block}")
         size = math.prod(shape) // dtype.block * dtype.size
         header.infos.append((start, end, Entry(name, dtype, shape, cursor.offset, size)))
         cursor.skip(size, f"data of {name[:60]}")
 
 
 _BETWEEN: Final[Mapping[str, Callable[[_GgmlReader], int]]] = MappingProxyType(
-    {"": _GgmlReader.stated, "count": _GgmlReader.counted, "filters": _GgmlReader.filtered}
+    {
+        "": _GgmlReader.stated,
+        "count": _GgmlReader.counted,
+        "filters": _GgmlReader.filtered,
+        "durations": _GgmlReader.durations,
+        "layers": _GgmlReader.layers,
+    }
 )
-
-
-def _float(bits: int) -> float:
-    import struct
-
-    value: float = struct.unpack("<f", struct.pack("<I", bits))[0]
-    return value
 
 
 def vocabulary(source: Source, header: GgmlHeader) -> Sequence[tuple[bytes, float]]:
@@ -279,7 +357,7 @@ def vocabulary(source: Source, header: GgmlHeader) -> Sequence[tuple[bytes, floa
 
 
 def regions(source: Source) -> list[Region]:
-    """Every byte of the file, named; what can't be read is named unknown."""
+    """Every byte of the file, named; unreadable bytes are "unknown"."""
     try:
         header = read_header(source)
     except (FormatError, UnsupportedError):

@@ -1,4 +1,4 @@
-"""Importance matrices, in both forms that llama-imatrix writes: where each entry's numbers lie, and new files of them.
+"""Importance matrices, in both forms that llama-imatrix writes: the places of each entry's numbers, and new files.
 
 An entry is named after a tensor and records how large its inputs were: one sum of squares per column, of each matrix
 where several are stacked (experts), and how often each matrix was used.
@@ -9,8 +9,8 @@ where several are stacked (experts), and how often each matrix was used.
              `NAME.in_sum2` f32 [matrices, columns], `NAME.counts` f32 [matrices, 1], perhaps `NAME.in_sum` like in_sum2
              and `NAME.stats` (derived; not read)
 
-Reference: common/imatrix-loader.cpp and tools/imatrix/imatrix.cpp of llama.cpp b11549. What the numbers mean, and
-merging them, is conversion/quantize/imatrix.py's; nothing here loads numpy.
+Reference: common/imatrix-loader.cpp and tools/imatrix/imatrix.cpp of llama.cpp b11549. conversion/quantize/imatrix.py
+interprets and merges the numbers; nothing here loads numpy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError, UsageError
@@ -73,8 +73,8 @@ class Imatrix:
 def recognised(source: Source) -> bool:
     """Whether a file is an importance matrix, in either format. Reads only the first bytes of other files."""
     if source.head(4) == GGUF_MAGIC:
-        found = recognise_gguf(Probe(source))
-        return found is not None and found.variant == "imatrix"
+        hit = recognise_gguf(Probe(source))
+        return hit is not None and hit.variant == "imatrix"
     try:
         return bool(legacy_names(source, 2)[1])
     except FormatError:
@@ -103,7 +103,11 @@ def _parse_legacy(source: Source) -> Imatrix:
     cursor = Cursor(source)
     count = _legacy_count(cursor)
     records = tuple(_legacy_record(cursor) for _ in range(count))
-    _no_doubles(records, source)
+    seen: set[str] = set()
+    for record in records:
+        if record.name in seen:
+            raise FormatError("two entries of one name", path=source.name, offset=record.sum2, field=record.name)
+        seen.add(record.name)
     chunks, dataset = 0, ""
     if cursor.left:
         chunks = cursor.number("i", "number of chunks")
@@ -148,14 +152,6 @@ def _text(cursor: Cursor, field: str, most: int) -> str:
     return cursor.take(length, field).decode("utf-8", "surrogateescape")
 
 
-def _no_doubles(records: Sequence[ImatrixRecord], source: Source) -> None:
-    seen: set[str] = set()
-    for record in records:
-        if record.name in seen:
-            raise FormatError("two entries of one name", path=source.name, offset=record.sum2, field=record.name)
-        seen.add(record.name)
-
-
 # -- GGUF ------------------------------------------------------------------------------------------------------------
 
 
@@ -169,18 +165,15 @@ def _parse_gguf(source: Source) -> Imatrix:
     records = tuple(_gguf_records(index.by_name, source))
     if not records:
         raise FormatError("an importance matrix without entries", path=source.name)
-    chunks, size, nextn = (_number(index.metadata, key, source) for key in (CHUNKS, CHUNK_SIZE, NEXTN))
+    numbers = [index.metadata.get(key, 0) for key in (CHUNKS, CHUNK_SIZE, NEXTN)]
+    for key, value in zip((CHUNKS, CHUNK_SIZE, NEXTN), numbers, strict=True):
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 32:
+            raise FormatError("no u32", path=source.name, field=key, found=str(value)[:80])
     names = index.metadata[DATASETS]
-    # Another type than an array of strings is passed over by the reference as well.
+    # The reference ignores other types than an array of strings, too.
     texts = tuple(names) if index.metadata.type(DATASETS) == "arr[str]" else ()  # type: ignore[attr-defined]
+    chunks, size, nextn = numbers
     return Imatrix("gguf", source, records, texts, chunks, size, nextn, index.byte_order)
-
-
-def _number(metadata: Mapping[str, Any], key: str, source: Source) -> int:
-    value = metadata.get(key, 0)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 32:
-        raise FormatError("no u32", path=source.name, field=key, found=str(value)[:80])
-    return value
 
 
 def _gguf_records(entries: Mapping[str, Entry], source: Source) -> Iterator[ImatrixRecord]:
@@ -238,13 +231,12 @@ def layout(
         CHUNK_SIZE: gguf.KV("u32", chunk_size),
         **({NEXTN: gguf.KV("u32", nextn)} if nextn else {}),
     }
-    return gguf.layout([tensor for part in parts for tensor in _tensors(part)], metadata)
-
-
-def _tensors(part: ImatrixPart) -> list[tuple[str, Spec]]:
-    matrix = Spec((part.matrices, part.columns), F32)
-    both = [(part.name + SUM2, matrix), (part.name + COUNTS, Spec((part.matrices, 1), F32))]
-    return [*both, (part.name + SUM, matrix)] if part.inputs else both
+    tensors: list[tuple[str, Spec]] = []
+    for part in parts:
+        matrix = Spec((part.matrices, part.columns), F32)
+        tensors += [(part.name + SUM2, matrix), (part.name + COUNTS, Spec((part.matrices, 1), F32))]
+        tensors += [(part.name + SUM, matrix)] if part.inputs else []
+    return gguf.layout(tensors, metadata)
 
 
 def _legacy_layout(parts: Sequence[ImatrixPart], chunks: int, dataset: str) -> Layout:

@@ -1,5 +1,5 @@
-"""Which file from before GGUF: GGML, GGMF, GGJT; GGLA is a LoRA of that time, GGSN a saved session; and importance
-matrices of that time."""
+"""Recognises files from before GGUF: GGML, GGMF, GGJT, GGLA (a LoRA adapter), GGSN (a saved session), and importance
+matrices."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from weighbridge.base.errors import FormatError
-from weighbridge.containers.ggml.container import MAGICS
+from weighbridge.containers.ggml.container import MAGICS, WHISPER_CPP, model_of
 from weighbridge.containers.ggml.imatrix import legacy_names
 from weighbridge.containers.sniff.probe import Hit, Probe
 
@@ -20,19 +20,22 @@ _MAGICS: Final[Mapping[bytes, tuple[str, tuple[int, ...] | None]]] = MappingProx
 
 
 def recognise(probe: Probe) -> Hit | None:
-    """A magic, and of most a version."""
+    """A magic, usually followed by a version."""
     row = _MAGICS.get(probe.head[:4])
     if row is None:
         return None
     kind, versions = row
-    words = f"magic {kind.upper()} (a format before GGUF)"
+    model = model_of(probe.source)
+    if model in WHISPER_CPP:
+        return Hit("ggml", str(model), ("magic GGML", f"the header of whisper.cpp's {model} models"))
+    sign = f"magic {kind.upper()} (a format before GGUF)"
     version = probe.number(4, "<I")
     if versions is None or version is None:
-        return Hit("ggml", kind, (words,))
-    evidence, detail = (f"{words}, version {version}",), {"version": version}
+        return Hit("ggml", kind, (sign,))
+    evidence, detail = (f"{sign}, version {version}",), {"version": version}
     if version in versions:
         return Hit("ggml", f"{kind}-v{version}", evidence, detail=detail)
-    return Hit("ggml", kind, evidence, "likely", detail, (f"{kind} version {version} is not known",))
+    return Hit("ggml", kind, evidence, "likely", detail, (f"unknown {kind} version {version}",))
 
 
 def imatrix_dat(probe: Probe) -> Hit | None:

@@ -1,9 +1,9 @@
-"""Checks of a GGUF beyond its grammar: where the tensors lie (at parsing, from the directory alone), and what verify
-asks for on top (`check`): padding bytes, the types and lengths that llama.cpp insists on, the vocabulary's arrays.
+"""Checks of a GGUF beyond its grammar: the places of the tensors (while parsing, from the directory), and for verify
+(`check`) padding bytes, the types and lengths that llama.cpp requires, and the vocabulary's arrays.
 
-llama.cpp (gguf.cpp) wants tensor data contiguous in directory order: each offset equals the sum of the padded sizes
-before it. The specification asks for aligned offsets only; so gaps, overlaps and other orders are distinguished here
-and are warnings.
+llama.cpp (gguf.cpp) requires tensor data to be contiguous in directory order: each offset equals the sum of the padded
+sizes before it. The specification requires aligned offsets only; so gaps, overlaps and other orders are distinguished
+here, as warnings.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 
 from weighbridge.base.limits import MIB
 from weighbridge.base.native import distinct_strings
+from weighbridge.base.words import plural
 from weighbridge.containers.base import Finding, Index
 from weighbridge.containers.gguf.read import GgufHeader, TensorInfo, padded, walk
 from weighbridge.containers.gguf.rules import Collector
@@ -29,17 +30,13 @@ def placement(header: GgufHeader, notes: Collector) -> None:
     """Whether every tensor's data is inside the file, aligned, and where llama.cpp expects it."""
     if header.broken is not None:
         return
-    _alignment(header, notes)
-    if all(info.dtype for info in header.infos):  # else some sizes are unknown, and everything derived from them
-        _contiguity(header, notes)
-        _extent(header, notes)
-
-
-def _alignment(header: GgufHeader, notes: Collector) -> None:
     for info in header.infos:
         if info.offset % header.alignment:
             detail = f"offset {info.offset}, alignment {header.alignment}"
             notes.note("gguf/offset-alignment", detail, offset=info.end - 8, tensor=info.name)
+    if all(info.dtype for info in header.infos):  # else some sizes are unknown, and everything derived from them
+        _contiguity(header, notes)
+        _extent(header, notes)
 
 
 def _contiguity(header: GgufHeader, notes: Collector) -> None:
@@ -90,7 +87,9 @@ def _extent(header: GgufHeader, notes: Collector) -> None:
     need, last = max(ends), padded(max(ends) - start, header.alignment) + start
     if need > size:
         missing = sum(end > size for end in ends)
-        detail = f"it has {size} of {need} bytes; data of the last {missing} of {len(ends)} tensors is missing"
+        detail = (
+            f"it has {size} of {need} bytes; data of the last {missing} of {plural(len(ends), 'tensor')} is missing"
+        )
         notes.fault("gguf/truncated-data", detail, offset=size)
     elif last > size:
         notes.note("gguf/final-padding", f"{last - size} bytes are missing", offset=size)
@@ -98,7 +97,7 @@ def _extent(header: GgufHeader, notes: Collector) -> None:
         notes.note("gguf/trailing", f"{size - last} of them", offset=last)
 
 
-# -- what verify asks (check) --------------------------------------------------------------------------------------
+# -- for verify (check) -------------------------------------------------------------------------------------------
 
 # Keys that llama.cpp reads with exactly these types (llama-model-loader.cpp `GGUFMeta::GKV`), `{a}` = architecture.
 _TYPES: Final[dict[str, tuple[str, ...]]] = {
@@ -126,7 +125,7 @@ _PER_LAYER: Final = (
     "feed_forward_length", "attention.head_count", "attention.head_count_kv", "expert_feed_forward_length",
     "expert_used_count",
 )  # fmt: skip
-_MAPPED: Final = 32  # ggml-backend.cpp `TENSOR_ALIGNMENT`, of what a mapped file gives
+_MAPPED: Final = 32  # ggml-backend.cpp `TENSOR_ALIGNMENT`, of a mapped file
 _LAYERS_MAX: Final = 512  # LLAMA_MAX_LAYERS
 _LIST: Final = "tokenizer.ggml.tokens"
 # Arrays parallel to the list of tokens, and the element types that llama.cpp accepts (llama-vocab.cpp `load`).
@@ -139,22 +138,25 @@ def check(index: Index, *, deep: bool = False) -> tuple[Finding, ...]:
     notes = Collector(index.files[0].name, strict=False)
     metadata = index.metadata
     if isinstance(metadata, Metadata):
-        _keys(index, metadata, notes)
+        _check_keys(index, metadata, notes)
         if deep:
-            _contents(metadata, notes)
+            for key in metadata:
+                for array in _innermost(metadata.kv(key)):
+                    _check_elements(key, array, notes)
+            _check_duplicates(metadata.get(_LIST), notes)
     _starts(index, notes)
     for number in range(len(index.files)):
-        _padding(index, number, notes)
+        _check_padding(index, number, notes)
     return (*index.findings, *notes.result())
 
 
 def check_keys(index: Index) -> tuple[Finding, ...]:
-    """The findings on a GGUF that take no byte of its data: the parser's, keys, and tokens that are given twice."""
+    """The findings on a GGUF that need none of its data: the parser's, keys, and duplicate tokens."""
     notes = Collector(index.files[0].name, strict=False)
     metadata = index.metadata
     if isinstance(metadata, Metadata):
-        _keys(index, metadata, notes)
-        _duplicates(metadata.get(_LIST), notes)
+        _check_keys(index, metadata, notes)
+        _check_duplicates(metadata.get(_LIST), notes)
     _starts(index, notes)
     return (*index.findings, *notes.result())
 
@@ -165,30 +167,23 @@ def _starts(index: Index, notes: Collector) -> None:
             notes.note("gguf/data-start", f"it begins at {start}", offset=start)
 
 
-def _keys(index: Index, metadata: Metadata, notes: Collector) -> None:
-    _required(index, metadata, notes)
-    for check_part in (_types, _layers, _vocabulary):
-        check_part(metadata, notes)
-
-
-def _required(index: Index, metadata: Metadata, notes: Collector) -> None:
-    if metadata.get("split.no"):  # shards after the first carry no keys of the model
-        return
-    if "general.architecture" not in metadata and metadata.get("general.type") != "imatrix":
-        notes.note("gguf/no-architecture")
-    if "general.quantization_version" not in metadata and any(e.dtype.block > 1 for e in index.entries):
-        notes.note("gguf/no-quantization-version")
-
-
-def _types(metadata: Metadata, notes: Collector) -> None:
+def _check_keys(index: Index, metadata: Metadata, notes: Collector) -> None:
+    if not metadata.get("split.no"):  # shards after the first have none of the model's keys
+        missing = "general.architecture" not in metadata and metadata.get("general.type") != "imatrix"
+        if missing and _header(index.files[0]).broken is None:  # else it may be in the part that can't be read
+            notes.note("gguf/no-architecture")
+        if "general.quantization_version" not in metadata and any(e.dtype.block > 1 for e in index.entries):
+            notes.note("gguf/no-quantization-version")
     prefix = f"{metadata.get('general.architecture')}."
     for key in metadata:
-        wanted = _TYPES.get(key) or _TYPES.get(f"{{a}}.{key.removeprefix(prefix)}" if key.startswith(prefix) else "")
-        if wanted and metadata.type(key) not in wanted:
-            notes.note("gguf/key-type", f"{key} is {metadata.type(key)}, not {' or '.join(wanted)}")
+        types = _TYPES.get(key) or _TYPES.get(f"{{a}}.{key.removeprefix(prefix)}" if key.startswith(prefix) else "")
+        if types and metadata.type(key) not in types:
+            notes.note("gguf/key-type", f"{key} is {metadata.type(key)}, not {' or '.join(types)}")
+    _check_layers(metadata, notes)
+    _check_vocabulary(metadata, notes)
 
 
-def _layers(metadata: Metadata, notes: Collector) -> None:
+def _check_layers(metadata: Metadata, notes: Collector) -> None:
     prefix = metadata.get("general.architecture")
     count = metadata.get(f"{prefix}.block_count")
     if not isinstance(count, int):
@@ -198,56 +193,52 @@ def _layers(metadata: Metadata, notes: Collector) -> None:
     for suffix in _PER_LAYER:
         value = metadata.get(f"{prefix}.{suffix}")
         if isinstance(value, LazyArray) and len(value) != count:
-            notes.note("gguf/layer-array", f"{prefix}.{suffix} has {len(value)} elements for {count} layers")
+            notes.note(
+                "gguf/layer-array",
+                f"{prefix}.{suffix} has {plural(len(value), 'element')} for {plural(count, 'layer')}",
+            )
 
 
-def _vocabulary(metadata: Metadata, notes: Collector) -> None:
+def _check_vocabulary(metadata: Metadata, notes: Collector) -> None:
     for key in (_LIST, "tokenizer.ggml.merges"):
         if key in metadata and metadata.type(key) != "arr[str]":
             notes.note("gguf/vocab-type", f"{key} is {metadata.type(key)}, not arr[str]")
     tokens = metadata.get(_LIST)
     if not isinstance(tokens, LazyArray) or tokens.type != "str":
         return
-    for key, wanted in _PARALLEL.items():
+    for key, types in _PARALLEL.items():
         if key not in metadata:
             continue
-        if metadata.type(key) not in wanted:
-            notes.note("gguf/vocab-type", f"{key} is {metadata.type(key)}, not {' or '.join(wanted)}")
+        if metadata.type(key) not in types:
+            notes.note("gguf/vocab-type", f"{key} is {metadata.type(key)}, not {' or '.join(types)}")
         elif len(metadata[key]) != len(tokens):
             rule = "gguf/vocab-short" if len(metadata[key]) < len(tokens) else "gguf/vocab-long"
-            notes.note(rule, f"{key} has {len(metadata[key])} elements for {len(tokens)} tokens")
+            notes.note(rule, f"{key} has {plural(len(metadata[key]), 'element')} for {plural(len(tokens), 'token')}")
 
 
-def _contents(metadata: Metadata, notes: Collector) -> None:
-    for key in metadata:
-        for array in _flat(metadata.kv(key)):
-            if array.type == "str":
-                _strings(key, array, notes)
-            elif array.type == "bool" and any(byte > 1 for byte in array.raw):
-                notes.note("gguf/bool", f"in {key}", offset=array.offset)
-    _duplicates(metadata.get(_LIST), notes)
-
-
-def _flat(kv: KV) -> Iterable[LazyArray]:
+def _innermost(kv: KV) -> Iterable[LazyArray]:
     """The innermost arrays of a value."""
     if isinstance(kv.value, LazyArray):
         if kv.value.type.startswith("arr"):
             for part in kv.value:
-                yield from _flat(KV(f"arr[{part.type}]", part))
+                yield from _innermost(KV(f"arr[{part.type}]", part))
         else:
             yield kv.value
 
 
-def _strings(key: str, array: LazyArray, notes: Collector) -> None:
-    for number, raw in enumerate(array.raw_strings()):
+def _check_elements(key: str, array: LazyArray, notes: Collector) -> None:
+    """Strings that aren't UTF-8, and bools other than 0 and 1."""
+    if array.type == "bool" and any(byte > 1 for byte in array.raw):
+        notes.note("gguf/bool", f"in {key}", offset=array.offset)
+    for number, raw in enumerate(array.raw_strings()) if array.type == "str" else ():
         try:
             raw.decode()
         except UnicodeDecodeError:
             notes.note("gguf/utf8", f"element {number} of {key}", offset=array.offset)
 
 
-def _duplicates(tokens: object, notes: Collector) -> None:
-    """Tokens that are the same to llama.cpp, which aborts on them: it cuts a token at its first NUL, and names an empty
+def _check_duplicates(tokens: object, notes: Collector) -> None:
+    """Tokens that are equal to llama.cpp, which aborts on them: it cuts a token at its first NUL, and names an empty
     one by its number (llama-vocab.cpp)."""
     if not isinstance(tokens, LazyArray) or tokens.type != "str":
         return
@@ -264,24 +255,29 @@ def _duplicates(tokens: object, notes: Collector) -> None:
 # -- padding -------------------------------------------------------------------------------------------------------
 
 
-def _padding(index: Index, number: int, notes: Collector) -> None:
+def _check_padding(index: Index, number: int, notes: Collector) -> None:
     """The bytes between the directory, or a tensor, and the next aligned offset: zero, by the specification."""
     source, start, align = index.files[number], index.data_start[number], index.alignment
-    end_of_header = walk(source, Collector(source.name, strict=False)).end  # an index doesn't keep it
+    header = _header(source)  # an index doesn't keep its end
+    if header.broken is not None:  # what follows isn't padding
+        return
     spans = sorted((e.offset, e.offset + e.nbytes, e.name) for e in index.entries if e.nbytes and e.file == number)
-    places = [(end_of_header, start, "after the tensor directory")]
+    places = [(header.end, start, "after the tensor directory")]
     places += [(end, start + padded(end - start, align), f"after {name[:80]!r}") for _, end, name in spans]
-    for (end, stop, where), following in zip(places, [*(s[0] for s in spans), source.size], strict=True):
+    for (end, stop, place), following in zip(places, [*(s[0] for s in spans), source.size], strict=True):
         at = _nonzero(source, end, min(stop, following, source.size))
         if at is not None:
-            notes.note("gguf/padding", where, offset=at)
+            notes.note("gguf/padding", place, offset=at)
+
+
+def _header(source: Source) -> GgufHeader:
+    return walk(source, Collector(source.name, strict=False))
 
 
 def _nonzero(source: Source, start: int, end: int) -> int | None:
     """The first byte of a range that isn't zero, read in small pieces: an alignment may be gigabytes."""
     for at in range(start, end, MIB):
         piece = source.read(at, min(MIB, end - at))
-        rest = piece.lstrip(b"\0")
-        if rest:
-            return at + len(piece) - len(rest)
+        if nonzero := piece.lstrip(b"\0"):
+            return at + len(piece) - len(nonzero)
     return None

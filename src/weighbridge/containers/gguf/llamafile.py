@@ -1,6 +1,6 @@
-"""llamafiles: a program with a zip behind it, whose stored member is a GGUF. The GGUF is read where it lies.
+"""llamafiles: a program followed by a zip with a stored GGUF, which is read in place.
 
-Reference: llamafile's own loader, which maps the member as it is, so it is never compressed.
+Reference: llamafile's own loader, which maps the member, so it is never compressed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class EmbeddedGguf(Window):
 
 
 def embedded(source: Source) -> EmbeddedGguf | None:
-    """The GGUF inside a llamafile; None where there is none. UnsupportedError where there are several."""
+    """The GGUF inside a llamafile; None if it has none. UnsupportedError if it has several."""
     hit = executable(Probe(source))
     inside = hit.detail.get("gguf") if hit and hit.format == "llamafile" else None
     if hit is None or inside is None:
@@ -46,21 +46,17 @@ def _required(source: Source) -> EmbeddedGguf:
 
 
 def parse(source: Source) -> Index:
-    """The index of the GGUF inside, whose file is that part alone."""
+    """The index of the GGUF inside, whose source is that part of the file."""
     return container.parse(_required(source))
 
 
 def examine(source: Source) -> tuple[Index, tuple[Finding, ...]]:
-    """As `parse`, of what is readable, with all problems of the GGUF."""
+    """As `parse`, for the readable part, with all problems of the GGUF."""
     return container.examine(_required(source))
 
 
-def regions(source: Source) -> list[Region]:
-    """The program, the GGUF's own regions, the zip's records behind it."""
-    return list(_regions(source))
-
-
-def _regions(source: Source) -> Iterator[Region]:
+def regions(source: Source) -> Iterator[Region]:
+    """The program, the GGUF's own regions, the zip's records after it."""
     try:
         inside = embedded(source)
     except UnsupportedError:

@@ -1,5 +1,5 @@
-"""Walks a GGUF's header: every field once, front to back, with its offset. Decodes only what is needed:
-arrays are stepped over (strings natively) and become `LazyArray`s.
+"""Walks a GGUF's header: every field once, front to back, with its offset. Arrays are skipped (strings natively) and
+become `LazyArray`s, which decode their elements on access.
 
 Layout (docs/gguf.md; llama.cpp b11549 gguf.cpp `gguf_init_from_reader`), numbers in the file's byte order:
 
@@ -10,7 +10,7 @@ Layout (docs/gguf.md; llama.cpp b11549 gguf.cpp `gguf_init_from_reader`), number
 
 Version 1 has u32 for the counts, the lengths and the dims; version 2 is version 3 without big-endian files.
 
-In strict mode the first thing that can't be read without guessing is an error. A lenient walk records it and goes on as
+A strict walk raises at the first field that can't be read without guessing. A lenient walk records it and continues as
 far as bytes have a meaning, so that a damaged file can still be inspected.
 """
 
@@ -22,9 +22,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from weighbridge.base import limits
-from weighbridge.base.dtypes import BY_GGML, DType
+from weighbridge.base.dtypes import TABLE, DType, by_ggml
 from weighbridge.base.errors import FormatError
 from weighbridge.base.native import skip_strings
+from weighbridge.base.words import plural
 from weighbridge.containers.formats import GGUF_MAGIC
 from weighbridge.containers.gguf.rules import RULES, Collector, GGUFError
 from weighbridge.containers.gguf.values import KV, NAMES, SCALARS, SIZES, LazyArray, Metadata, array_of, text
@@ -66,7 +67,7 @@ _IK_LLAMA: Final = {
 
 
 class KeyValue(NamedTuple):
-    """A key with its value, and where its parts begin."""
+    """A key with its value, and the offsets of its parts."""
 
     key: str
     kv: KV
@@ -156,13 +157,10 @@ def walk(source: Source, notes: Collector) -> GgufHeader:
             raise
         header.broken = error
         rule = getattr(error, "rule", "gguf/truncated-header")
-        notes.note(rule, _left_out(header, error), offset=reader.cursor.offset)
+        keys, tensors = f"{len(header.pairs)} of {header.n_kv}", f"{len(header.infos)} of {header.n_tensors}"
+        detail = f"{error.reason}; {keys} keys and {tensors} tensor entries were read"
+        notes.note(rule, detail, offset=reader.cursor.offset)
     return header
-
-
-def _left_out(header: GgufHeader, error: FormatError) -> str:
-    keys, tensors = f"{len(header.pairs)} of {header.n_kv}", f"{len(header.infos)} of {header.n_tensors}"
-    return f"{error.reason}; {keys} keys and {tensors} tensor entries were read"
 
 
 class _HeaderWalk:
@@ -199,13 +197,20 @@ class _HeaderWalk:
     # -- body ----------------------------------------------------------------------------------------------------
 
     def body(self) -> None:
+        head, cursor = self.header, self.cursor
         try:
-            self._counts()
+            head.n_tensors, head.n_kv = cursor.numbers(self.wide * 2, "counts")
+            head.end = cursor.offset
+            # The smallest key-value: empty key, type, one byte. The smallest tensor: empty name, no dims, type, offset.
+            least = head.n_kv * (head.width + 5) + head.n_tensors * (head.width + 16)
+            if least > cursor.left:
+                detail = f"{head.n_kv} keys and {head.n_tensors} tensors take {least} bytes or more"
+                self.notes.fault("gguf/counts", f"{detail}, {cursor.left} are left", offset=8)
             for number in range(min(self.header.n_kv, limits.SNIFF_KEYS) if self.brief else self.header.n_kv):
                 self._pair(number)
                 self.header.end = self.cursor.offset
-                if self.brief and _is_long(self.header.pairs[-1].kv):
-                    return
+                if self.brief and self.header.pairs[-1].kv.type in ("arr[str]", "arr[arr]"):
+                    return  # such lists are long
             if self.brief:
                 return
             self._alignment()
@@ -221,41 +226,39 @@ class _HeaderWalk:
     def wide(self) -> str:
         return "I" if self.header.version == 1 else "Q"
 
-    def _counts(self) -> None:
-        head, cursor = self.header, self.cursor
-        head.n_tensors, head.n_kv = cursor.numbers(self.wide * 2, "counts")
-        head.end = cursor.offset
-        # The smallest key-value: empty key, type, one byte. The smallest tensor: empty name, no dims, type, offset.
-        least = head.n_kv * (head.width + 5) + head.n_tensors * (head.width + 16)
-        if least > cursor.left:
-            promised = f"{head.n_kv} keys and {head.n_tensors} tensors"
-            self.notes.fault("gguf/counts", f"{promised} take {least} bytes or more, {cursor.left} are left", offset=8)
-
-    def _string(self, what: str) -> bytes:
-        length = self.cursor.number(self.wide, f"length of {what}")
+    def _string(self, label: str) -> bytes:
+        length = self.cursor.number(self.wide, f"length of {label}")
         if self.brief and length > limits.SNIFF_STRING:
-            self.cursor.skip(length, what)
+            self.cursor.skip(length, label)
             return b""
         if length > limits.GGUF_STRING:
-            self.cursor.need(length, what)
-            self.notes.note("gguf/string-huge", what, offset=self.cursor.offset)
-        return self.cursor.take(length, what)
+            self.cursor.need(length, label)
+            self.notes.note("gguf/string-huge", label, offset=self.cursor.offset)
+        return self.cursor.take(length, label)
 
-    def _text(self, what: str) -> str:
-        raw = self._string(what)
+    def _text(self, label: str) -> str:
+        raw = self._string(label)
         try:
             return raw.decode()
         except UnicodeDecodeError as error:
             at = self.cursor.offset - len(raw) + error.start
-            self.notes.note("gguf/utf8", f"{what}, at its byte {error.start}", offset=at)
+            self.notes.note("gguf/utf8", f"{label}, at its byte {error.start}", offset=at)
             return text(raw)
 
     # -- keys and values -----------------------------------------------------------------------------------------
 
     def _pair(self, number: int) -> None:
         cursor, start = self.cursor, self.cursor.offset
-        key = self._key(self._string(f"key {number}"), start)
+        raw = self._string(f"key {number}")
+        key = text(raw)
         label = repr(key[:80])  # a key may be a gigabyte long
+        if not raw:
+            self.notes.note("gguf/key-empty", offset=start)
+        elif len(raw) > KEY_MAX:
+            self.notes.note("gguf/key-length", f"{len(raw)} bytes, {key[:40]!r}...", offset=start)
+        if raw and not _KEY.fullmatch(raw):
+            rule = "gguf/key-hyphen" if _HYPHENED.fullmatch(raw) else "gguf/key-charset"
+            self.notes.note(rule, label, offset=start)
         type_at = cursor.offset
         kind = self._kind(cursor.number("I", f"type of {label}"), label, type_at)
         value_at = cursor.offset
@@ -264,17 +267,6 @@ class _HeaderWalk:
             self.notes.fault("gguf/key-duplicate", label, offset=start)
         self.keys.add(key)
         self.header.pairs.append(KeyValue(key, kv, start, type_at, value_at, cursor.offset))
-
-    def _key(self, raw: bytes, start: int) -> str:
-        key = text(raw)
-        if not raw:
-            self.notes.note("gguf/key-empty", offset=start)
-        elif len(raw) > KEY_MAX:
-            self.notes.note("gguf/key-length", f"{len(raw)} bytes, {key[:40]!r}...", offset=start)
-        if raw and not _KEY.fullmatch(raw):
-            rule = "gguf/key-hyphen" if _HYPHENED.fullmatch(raw) else "gguf/key-charset"
-            self.notes.note(rule, repr(key[:80]), offset=start)
-        return key
 
     def _kind(self, number: int, label: str, at: int) -> str:
         if number >= len(NAMES):
@@ -300,7 +292,7 @@ class _HeaderWalk:
         number, count = cursor.numbers("I" + self.wide, f"array {label}")
         kind = self._kind(number, label, at)
         if count > limits.GGUF_ARRAY:
-            self.notes.note("gguf/array-huge", f"{label} has {count} elements", offset=at)
+            self.notes.note("gguf/array-huge", f"{label} has {plural(count, 'element')}", offset=at)
         start = cursor.offset
         if self.brief and kind in ("str", "arr"):  # 260,000 tokens don't help to recognise the file
             return LazyArray(kind, count, cursor.source, start, 0, order=head.order, width=head.width, raw=None)
@@ -308,22 +300,19 @@ class _HeaderWalk:
         if kind == "str":
             self._strings(count, label)
         elif kind == "arr":
-            kind = self._nested(count, label, depth, at)
+            self.notes.note("gguf/array-nested", label, offset=at)
+            if depth >= limits.GGUF_NESTING:
+                self.notes.stop("gguf/array-depth", f"{label}, more than {limits.GGUF_NESTING} levels", offset=at)
+            kind = array_of({self._array(label, depth + 1).type for _ in range(count)})
         else:
             cursor.skip(count * SIZES[kind], label)
-        size = cursor.offset - start
-        raw = self._kept(start, size)
+        size, raw = cursor.offset - start, None
+        if size <= _KEEP and (raw := cursor.recall(start, start + size)) is None:
+            raw = cursor.source.read(start, size)
         return LazyArray(kind, count, cursor.source, start, size, order=head.order, width=head.width, raw=raw)
 
-    def _kept(self, start: int, size: int) -> bytes | None:
-        if size > _KEEP:
-            return None
-        found = self.cursor.recall(start, start + size)
-        return self.cursor.source.read(start, size) if found is None else found
-
     def _strings(self, count: int, label: str) -> None:
-        """Skips `count` strings: those that are complete in the buffer at once, natively, and the one across its end
-        by its length."""
+        """Skips `count` strings: natively those that are complete in the buffer, then the one across its end."""
         cursor, width, done = self.cursor, self.header.width, 0
         while done < count:
             at = cursor.fill(width, f"element {done} of {label}")
@@ -337,12 +326,6 @@ class _HeaderWalk:
                 if length > limits.GGUF_STRING:
                     self.notes.note("gguf/string-huge", f"element {done} of {label}", offset=cursor.offset - length)
                 done += 1
-
-    def _nested(self, count: int, label: str, depth: int, at: int) -> str:
-        self.notes.note("gguf/array-nested", label, offset=at)
-        if depth >= limits.GGUF_NESTING:
-            self.notes.stop("gguf/array-depth", f"{label}, more than {limits.GGUF_NESTING} levels", offset=at)
-        return array_of({self._array(label, depth + 1).type for _ in range(count)})
 
     def _alignment(self) -> None:
         """`general.alignment`, checked against the specification and llama.cpp."""
@@ -367,7 +350,12 @@ class _HeaderWalk:
         cursor, start = self.cursor, self.cursor.offset
         name = self._name(number, start)
         dims_at = cursor.offset
-        dims = self._dims(cursor.number("I", f"number of dimensions of {name}"), name, dims_at)
+        rank = cursor.number("I", f"number of dimensions of {name}")
+        if rank > limits.DIMS:
+            self.notes.stop("gguf/dims-limit", f"{rank}", offset=dims_at, tensor=name)
+        dims = cursor.numbers(self.wide * rank, f"dimensions of {name}")
+        if rank > limits.GGUF_DIMS:
+            self.notes.note("gguf/dims-count", f"{rank}", offset=dims_at, tensor=name)
         type_id, offset = cursor.numbers("IQ", f"type and offset of {name}")
         dtype, nbytes = self._size(name, dims, type_id, cursor.offset - 12)
         if name in self.names:
@@ -387,17 +375,9 @@ class _HeaderWalk:
             self.notes.note("gguf/name-control", offset=start, tensor=name[:80])
         return name
 
-    def _dims(self, count: int, name: str, at: int) -> tuple[int, ...]:
-        if count > limits.DIMS:
-            self.notes.stop("gguf/dims-limit", f"{count}", offset=at, tensor=name)
-        dims = self.cursor.numbers(self.wide * count, f"dimensions of {name}")
-        if count > limits.GGUF_DIMS:
-            self.notes.note("gguf/dims-count", f"{count}", offset=at, tensor=name)
-        return dims
-
     def _size(self, name: str, dims: tuple[int, ...], type_id: int, at: int) -> tuple[DType | None, int]:
         """The dtype and byte size of a tensor; (None, 0) if they are unknown."""
-        dtype = BY_GGML.get(type_id)
+        dtype = by_ggml(type_id)
         if dtype is None:
             self.notes.fault("gguf/tensor-type", _unknown_type(type_id), offset=at, tensor=name)
             return None, 0
@@ -412,14 +392,9 @@ class _HeaderWalk:
         return dtype, nbytes
 
 
-def _is_long(kv: KV) -> bool:
-    """Whether a value is a list that a brief walk doesn't step over."""
-    return kv.type in ("arr[str]", "arr[arr]")
-
-
 def _overflows(dims: tuple[int, ...]) -> bool:
-    """Where gguf.cpp's checks on i64 dims and on the number of elements (before a zero ends the product) refuse a
-    tensor. (Its checks on bytes amount to one on the sum of all padded sizes, see gguf/checks.)"""
+    """Whether gguf.cpp refuses dims: a dimension or the number of elements (before a zero ends the product) exceeds an
+    i64. (Its checks on bytes amount to one on the sum of all padded sizes, see gguf/checks.)"""
     product = 1
     for n in dims:
         if n > I64_MAX or (n > 1 and I64_MAX // n < product):
@@ -431,18 +406,18 @@ def _overflows(dims: tuple[int, ...]) -> bool:
 def _unknown_type(type_id: int) -> str:
     if type_id in _BITNET:
         return (
-            f"{type_id} is {_BITNET[type_id]} of the fork bitnet.cpp, which alone can read it, or "
+            f"{type_id} is {_BITNET[type_id]}, which only the fork bitnet.cpp can read, or "
             f"{_REMOVED[type_id]}, which was removed from llama.cpp"
         )
     if type_id in _REMOVED:
         return f"{type_id} ({_REMOVED[type_id]}) was removed from llama.cpp; the file must be made again"
     if type_id in _IK_LLAMA:
-        return f"{type_id} is {_IK_LLAMA[type_id]} of the fork ik_llama.cpp, which alone can read it"
-    return f"{type_id}, known are 0 to {max(BY_GGML)}"
+        return f"{type_id} is {_IK_LLAMA[type_id]}, which only the fork ik_llama.cpp can read"
+    return f"{type_id}, known are 0 to {max(t.ggml or 0 for t in TABLE)}"
 
 
 def _truncated(error: FormatError) -> GGUFError:
-    """A short read of the cursor, as a breach of its rule."""
+    """The error of a header that ends too early, with its rule."""
     return GGUFError(
         "gguf/truncated-header", error.reason, path=error.path, offset=error.offset, field=error.field,
         expected=error.expected, found=error.found, hint=RULES["gguf/truncated-header"].hint,

@@ -1,4 +1,4 @@
-"""What a GGUF contains (a model, an adapter, a projector ...), by its keys up to the first list of strings."""
+"""Recognises the content of a GGUF (model, adapter, projector ...) by its keys up to the first list of strings."""
 
 from __future__ import annotations
 
@@ -16,33 +16,37 @@ def recognise(probe: Probe) -> Hit | None:
         return Hit("gguf", evidence=("GGUF magic",), damage=("the file ends inside its first 8 bytes",))
     header = peek(probe.source)
     order = "big" if header.order == ">" else "little"
-    words = f"GGUF magic, version {header.version}, {order}-endian"
+    sign = f"GGUF magic, version {header.version}, {order}-endian"
     detail: dict[str, Any] = {"version": header.version, "byte_order": order}
     if not 1 <= header.version <= VERSION:
-        return Hit("gguf", "", (words,), detail=detail, damage=(f"version {header.version} is not known",))
+        return Hit("gguf", "", (sign,), detail=detail, damage=(f"unknown version {header.version}",))
     detail |= _detail(header)
-    return Hit("gguf", _kind(detail), (words, *_evidence(detail)), detail=detail, damage=_damage(header))
-
-
-def _damage(header: GgufHeader) -> tuple[str, ...]:
-    if header.broken is None:
-        return ()
-    return (f"its header is cut or broken: {header.broken.reason} at byte {header.end:,}",)
+    evidence = [sign, *(f"general.{key} = {detail[key]!r}" for key in ("architecture", "type") if key in detail)]
+    if detail["tensors"] == 0:
+        evidence.append("no tensors" + (", but a vocabulary" if detail.get("has_vocab") else ""))
+    if "split" in detail:
+        evidence.append(f"part {(detail['split'][0] or 0) + 1} of {detail['split'][1]} (split.no, split.count)")
+    damage = (
+        ()
+        if header.broken is None
+        else (f"its header is cut or broken: {header.broken.reason} at byte {header.end:,}",)
+    )
+    return Hit("gguf", _kind(detail), tuple(evidence), detail=detail, damage=damage)
 
 
 def _detail(header: GgufHeader) -> dict[str, Any]:
     values = {pair.key: pair.kv.value for pair in header.pairs}
-    found: dict[str, Any] = {"tensors": header.n_tensors, "keys": header.n_kv}
-    found |= {n: values[f"general.{n}"] for n in ("architecture", "type", "name") if values.get(f"general.{n}")}
+    detail: dict[str, Any] = {"tensors": header.n_tensors, "keys": header.n_kv}
+    detail |= {n: values[f"general.{n}"] for n in ("architecture", "type", "name") if values.get(f"general.{n}")}
     if any(key.startswith("tokenizer.ggml.") for key in values):
-        found["has_vocab"] = True
+        detail["has_vocab"] = True
     elif len(values) == header.n_kv:  # else the walk ended before them, and it is unknown
-        found["has_vocab"] = False
+        detail["has_vocab"] = False
     if values.get("split.count"):
-        found["split"] = (values.get("split.no"), values["split.count"])
+        detail["split"] = (values.get("split.no"), values["split.count"])
     if isinstance(values.get("adapter.type"), str):
-        found["adapter"] = values["adapter.type"]
-    return found
+        detail["adapter"] = values["adapter.type"]
+    return detail
 
 
 def _kind(detail: dict[str, Any]) -> str:
@@ -61,12 +65,3 @@ def _kind(detail: dict[str, Any]) -> str:
     if detail["tensors"] == 0 and detail.get("has_vocab"):
         return "vocab"
     return "model" if kind == "model" or architecture else ""
-
-
-def _evidence(detail: dict[str, Any]) -> tuple[str, ...]:
-    stated = [f"general.{key} = {detail[key]!r}" for key in ("architecture", "type") if key in detail]
-    if detail["tensors"] == 0:
-        stated.append("no tensors" + (", but a vocabulary" if detail.get("has_vocab") else ""))
-    if "split" in detail:
-        stated.append(f"part {(detail['split'][0] or 0) + 1} of {detail['split'][1]} (split.no, split.count)")
-    return tuple(stated)

@@ -1,5 +1,5 @@
-"""Every byte of a GGUF with its meaning, from the same walk that the parser makes. A damaged file is named as far as
-its bytes have a meaning; the rest is "unknown".
+"""Every byte of a GGUF with its meaning, from the parser's walk. A damaged file is named as far as its bytes have a
+meaning; the rest is "unknown".
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from weighbridge.base.errors import FormatError
 from weighbridge.containers.base import Region
-from weighbridge.containers.gguf.read import MAGIC, GgufHeader, KeyValue, TensorInfo, padded, value_text, walk
+from weighbridge.containers.gguf.read import MAGIC, GgufHeader, KeyValue, padded, value_text, walk
 from weighbridge.containers.gguf.rules import Collector
 from weighbridge.containers.gguf.values import LazyArray
 from weighbridge.io.source import Source
@@ -21,11 +21,6 @@ def regions(source: Source) -> Iterator[Region]:
     except FormatError:
         yield from _unknown(0, source.size)
         return
-    yield from _header(header)
-    yield from _unknown(header.end, source.size) if header.broken else _data(header)
-
-
-def _header(header: GgufHeader) -> Iterator[Region]:
     yield Region(0, 4, "magic", "magic", MAGIC.decode())
     order = "big" if header.order == ">" else "little"
     yield Region(4, 8, "version", "version", f"{header.version}, {order}-endian")
@@ -36,7 +31,14 @@ def _header(header: GgufHeader) -> Iterator[Region]:
     for pair in header.pairs:
         yield from _pair(pair, width)
     for info in header.infos:
-        yield from _info(info, width)
+        name, begin, dims_end = info.name, info.start + width, info.end - 12
+        yield Region(info.start, begin, "length", f"length of name of {name}", str(info.dims_at - begin))
+        yield Region(begin, info.dims_at, "name", name)
+        yield Region(info.dims_at, info.dims_at + 4, "count", f"number of dimensions of {name}", str(len(info.dims)))
+        yield Region(info.dims_at + 4, dims_end, "dims", f"dimensions of {name}", " x ".join(map(str, info.dims)))
+        yield Region(dims_end, info.end - 8, "type", f"type of {name}", f"{info.dtype or 'unknown'} ({info.type_id})")
+        yield Region(info.end - 8, info.end, "offset", f"offset of {name}", str(info.offset))
+    yield from _unknown(header.end, source.size) if header.broken else _data(header)
 
 
 def _pair(pair: KeyValue, width: int) -> Iterator[Region]:
@@ -54,16 +56,6 @@ def _pair(pair: KeyValue, width: int) -> Iterator[Region]:
         yield Region(at, at + width, "length", f"length of {key}", str(pair.end - at - width))
         at += width
     yield Region(at, pair.end, "value", key, value_text(pair.kv))
-
-
-def _info(info: TensorInfo, width: int) -> Iterator[Region]:
-    name, begin, dims_end = info.name, info.start + width, info.end - 12
-    yield Region(info.start, begin, "length", f"length of name of {name}", str(info.dims_at - begin))
-    yield Region(begin, info.dims_at, "name", name)
-    yield Region(info.dims_at, info.dims_at + 4, "count", f"number of dimensions of {name}", str(len(info.dims)))
-    yield Region(info.dims_at + 4, dims_end, "dims", f"dimensions of {name}", " x ".join(map(str, info.dims)))
-    yield Region(dims_end, info.end - 8, "type", f"type of {name}", f"{info.dtype or 'unknown'} ({info.type_id})")
-    yield Region(info.end - 8, info.end, "offset", f"offset of {name}", str(info.offset))
 
 
 def _data(header: GgufHeader) -> Iterator[Region]:
@@ -84,7 +76,7 @@ def _data(header: GgufHeader) -> Iterator[Region]:
 
 
 def _between(header: GgufHeader, at: int, end: int) -> Iterator[Region]:
-    """Bytes outside the tensors: padding as far as the alignment asks for it."""
+    """Bytes outside the tensors: padding up to the alignment, then unknown."""
     start = header.data_start
     stop = min(start + padded(max(at - start, 0), header.alignment), end)
     if stop > at:

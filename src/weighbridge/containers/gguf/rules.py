@@ -3,11 +3,11 @@
 Severity follows the specification (docs/gguf.md), not habit:
 
     ERROR    violates the specification
-    WARNING  the specification allows it, llama.cpp refuses it; or no reader asks for what the specification does
-    INFO     an oddity; both take it
+    WARNING  the specification allows it, but llama.cpp refuses it; or the specification forbids it, but readers don't
+    INFO     an oddity; both accept it
 
-`refused` is a second, independent column: the stage at which llama.cpp (b11549) turns the file down, so that the
-verdict "would it load there" can be read off the findings, and compared with the real thing.
+`refused` is a second, independent column: the stage at which llama.cpp (b11549) refuses the file, so that the findings
+show whether it would load there.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ RULES: Final = MappingProxyType(
         "gguf/offset-alignment": _rule(_E, _HEADER, "tensor offset isn't a multiple of the alignment"),
         "gguf/gap": _rule(_W, _HEADER, "unused space before a tensor"),
         "gguf/overlap": _rule(_W, _HEADER, "tensors share bytes"),
-        "gguf/order": _rule(_W, _HEADER, "tensor data doesn't lie in the order of the directory"),
+        "gguf/order": _rule(_W, _HEADER, "tensor data isn't in the order of the directory"),
         "gguf/data-start": _rule(
             _W,
             _MODEL,
-            "tensor data doesn't begin at a multiple of 32, so llama.cpp aborts where it maps the file",
-            "wb convert writes it anew with an alignment of 32; llama.cpp reads this one with --no-mmap",
+            "tensor data doesn't begin at a multiple of 32, so llama.cpp aborts if it maps the file",
+            "wb convert rewrites it with an alignment of 32; llama-server --no-mmap reads it unchanged",
         ),
         "gguf/truncated-data": _rule(_E, _DATA, "the file ends inside its tensor data", _CUT),
         "gguf/final-padding": _rule(_W, _DATA, "no padding after the last tensor"),
@@ -113,7 +113,7 @@ class GGUFError(FormatError):
 
 
 class Collector:
-    """Collects findings; if `strict`, a `fault` (something that can't be read without guessing) is an error instead."""
+    """Collects findings. If `strict`, a `fault` (a part that can't be read without guessing) is an error instead."""
 
     def __init__(self, path: str, strict: bool) -> None:
         self.path, self.strict = path, strict
@@ -142,16 +142,13 @@ class Collector:
         raise GGUFError(rule, message, path=self.path, offset=offset, field=field, hint=row.hint)
 
     def result(self) -> tuple[Finding, ...]:
-        """All findings; the surplus of each kind is counted in one more line."""
-        more = [
-            Finding(rule, RULES[rule].severity, f"{RULES[rule].text}: {count - _LISTED} more", self.path)
-            for rule, count in self._count.items()
-            if count > _LISTED
-        ]
+        """All findings; one more line counts the surplus of each rule."""
+        surplus = ((rule, count - _LISTED) for rule, count in self._count.items() if count > _LISTED)
+        more = (Finding(r, RULES[r].severity, f"{RULES[r].text}: {n} more", self.path) for r, n in surplus)
         return (*self._findings, *more)
 
 
 def refused_at(findings: Iterable[Finding]) -> Stage:
-    """The first stage at which llama.cpp turns down a file with these findings."""
+    """The first stage at which llama.cpp refuses a file with these findings."""
     stages = {RULES[f.rule].refused for f in findings if f.rule in RULES} - {Stage.NEVER}
     return min(stages, key=list(Stage).index, default=Stage.NEVER)

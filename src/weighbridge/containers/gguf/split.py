@@ -6,9 +6,9 @@ llama-model-loader.cpp of b11549):
 
 split.no counts from 0, names count from 1; split.tensors.count is the total over all shards.
 
-Two faults of the reference are not copied: it pads the data to 32 whatever `general.alignment` says (we write that key
-into every shard, since each is read alone), and it refuses a first tensor that is larger than a shard (we give it a
-shard of its own, as it does for later ones).
+Two faults of the reference are not copied. It pads the data to 32 bytes, whatever `general.alignment` is; here every
+shard has that key, since each is read separately. It refuses a first tensor that is larger than a shard; here that
+tensor gets a separate shard, as later ones do in the reference.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, Final
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import SHARDS
 from weighbridge.base.spec import Spec
+from weighbridge.base.words import plural
 from weighbridge.containers.base import Entry, Index, Layout
 from weighbridge.containers.gguf.read import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, padded
 from weighbridge.containers.gguf.rules import Collector
@@ -53,9 +54,11 @@ def split_layouts(
     max_tensors: int | None = None,
     max_bytes: int | None = None,
     no_tensor_first: bool = False,
+    order: str = "<",
 ) -> tuple[Layout, ...]:
     """One layout a shard, grouped as llama-gguf-split does: by number of tensors (128 by default), or by
-    bytes of padded tensor data; `no_tensor_first` leaves the first shard to the keys."""
+    bytes of padded tensor data; `no_tensor_first` leaves the first shard to the keys.
+    `order`: ">" for big-endian files."""
     if max_tensors is not None and max_bytes is not None:
         raise UsageError("shards are limited by tensors or by bytes, not both")
     limit = next(n for n in (max_bytes, max_tensors, MAX_TENSORS) if n is not None)
@@ -63,28 +66,23 @@ def split_layouts(
         raise UsageError("a shard's limit is at least 1")
     pairs = {key: kv for key, kv in kvs(metadata).items() if key not in (NUMBER, COUNT, TOTAL)}
     align = pairs[ALIGNMENT_KEY].value if ALIGNMENT_KEY in pairs else DEFAULT_ALIGNMENT
-    by_bytes = max_bytes is not None
-    groups = list(_by_bytes(tensors, limit, align) if by_bytes else _by_number(tensors, limit))
+    if max_bytes is not None:
+        groups = list(_by_bytes(tensors, limit, align))
+    else:
+        groups = [list(tensors[start : start + limit]) for start in range(0, max(len(tensors), 1), limit)]
     if no_tensor_first:
         groups.insert(0, [])
     if len(groups) > RANGES["u16"][1]:
-        raise UsageError(f"{len(groups)} shards are too many; {COUNT} is a u16", hint="allow larger shards")
-    rest = {key: kv for key, kv in pairs.items() if key == ALIGNMENT_KEY}
-    return tuple(
-        layout(group, (rest if number else pairs) | _split_keys(number, len(groups), len(tensors)))
-        for number, group in enumerate(groups)
-    )
-
-
-def _split_keys(number: int, count: int, total: int) -> dict[str, KV]:
-    # In the order in which the reference's calls leave them: it sets the count again, last.
-    return {NUMBER: KV("u16", number), TOTAL: KV("i32", total), COUNT: KV("u16", count)}
-
-
-def _by_number(tensors: Sequence[tuple[str, Spec]], limit: int) -> Iterator[list[tuple[str, Spec]]]:
-    yield list(tensors[:limit])
-    for start in range(limit, len(tensors), limit):
-        yield list(tensors[start : start + limit])
+        raise UsageError(
+            f"{plural(len(groups), 'shard', 'are')} too many; {COUNT} is a u16", hint="allow larger shards"
+        )
+    later = {key: kv for key, kv in pairs.items() if key == ALIGNMENT_KEY}
+    layouts = []
+    for number, group in enumerate(groups):
+        # The order of the reference, which sets the count last.
+        keys = {NUMBER: KV("u16", number), TOTAL: KV("i32", len(tensors)), COUNT: KV("u16", len(groups))}
+        layouts.append(layout(group, (later if number else pairs) | keys, order=order))
+    return tuple(layouts)
 
 
 def _by_bytes(tensors: Sequence[tuple[str, Spec]], limit: int, align: int) -> Iterator[list[tuple[str, Spec]]]:
@@ -110,20 +108,27 @@ def merge(indexes: Sequence[Index]) -> Index:
         raise UsageError("no shards to merge")
     name = indexes[0].files[0].name
     if len({(index.byte_order, index.alignment) for index in indexes if index.entries}) > 1:
-        raise FormatError("shards differ in byte order or alignment: they are not of one set", path=name)
+        raise FormatError("shards differ in byte order or alignment: they don't belong to one set", path=name)
     notes = Collector(name, strict=False)
     ordered = _in_order(indexes, notes)
-    entries = _joined(ordered, notes)
+    entries: dict[str, Entry] = {}
+    base = 0
+    for index in ordered:
+        for e in index.entries:
+            if e.name in entries:
+                notes.note("gguf/split-duplicate", tensor=e.name)
+            else:
+                entries[e.name] = Entry(e.name, e.dtype, e.shape, e.offset, e.nbytes, base + e.file)
+        base += len(index.files)
     first = ordered[0]
-    total = first.metadata.get(TOTAL)
-    if total is not None and total != sum(len(index) for index in ordered):
-        detail = f"it says {total}, the shards hold {sum(len(index) for index in ordered)}"
-        notes.note("gguf/split-total", detail)
+    total, count = first.metadata.get(TOTAL), sum(len(index) for index in ordered)
+    if total is not None and total != count:
+        notes.note("gguf/split-total", f"it is {total}, the shards have {count}")
     return Index(
         format="gguf",
         files=tuple(source for index in ordered for source in index.files),
-        entries=tuple(entries),
-        metadata=_without_split(first.metadata),
+        entries=tuple(entries.values()),
+        metadata=Metadata((k, kv) for k, kv in kvs(first.metadata).items() if k not in (NUMBER, COUNT, TOTAL)),
         data_start=tuple(start for index in ordered for start in index.data_start),
         alignment=max(index.alignment for index in ordered),
         byte_order=first.byte_order,
@@ -135,13 +140,13 @@ def merge(indexes: Sequence[Index]) -> Index:
 def _in_order(indexes: Sequence[Index], notes: Collector) -> list[Index]:
     """The shards by split.no, with findings on missing, duplicate or contradictory ones."""
     numbered: dict[int, Index] = {}
-    others: list[Index] = []
+    unnumbered: list[Index] = []
     counts = {index.metadata.get(COUNT) for index in indexes}
     for index in indexes:
         number = index.metadata.get(NUMBER)
         if not isinstance(number, int) or number in numbered:
-            notes.note("gguf/split-number", f"{index.files[0].name} says {number}")
-            others.append(index)
+            notes.note("gguf/split-number", f"{index.files[0].name} has number {number}")
+            unnumbered.append(index)
         else:
             numbered[number] = index
     first = numbered[min(numbered)] if numbered else indexes[0]
@@ -155,22 +160,5 @@ def _in_order(indexes: Sequence[Index], notes: Collector) -> list[Index]:
             notes.note("gguf/split-missing", f"number {shown}{' ...' if len(missing) > 20 else ''} of {count}")
         for number in sorted(numbered):
             if number >= count:
-                notes.note("gguf/split-number", f"{numbered[number].files[0].name} says {number} of {count}")
-    return [numbered[number] for number in sorted(numbered)] + others
-
-
-def _joined(ordered: Sequence[Index], notes: Collector) -> Iterator[Entry]:
-    seen: set[str] = set()
-    base = 0
-    for index in ordered:
-        for entry in index.entries:
-            if entry.name in seen:
-                notes.note("gguf/split-duplicate", tensor=entry.name)
-                continue
-            seen.add(entry.name)
-            yield Entry(entry.name, entry.dtype, entry.shape, entry.offset, entry.nbytes, base + entry.file)
-        base += len(index.files)
-
-
-def _without_split(metadata: Mapping[str, Any]) -> Metadata:
-    return Metadata((key, kv) for key, kv in kvs(metadata).items() if key not in (NUMBER, COUNT, TOTAL))
+                notes.note("gguf/split-number", f"{numbered[number].files[0].name} has number {number} of {count}")
+    return [numbered[number] for number in sorted(numbered)] + unnumbered

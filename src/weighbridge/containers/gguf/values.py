@@ -3,8 +3,8 @@
 A value is a `KV(type, value)`; `type` is one of `SCALARS`, `str`, or `arr[...]` of these. The type belongs to the
 value: llama.cpp looks up `block_count` as exactly u32, so a file that is read and written again must keep it.
 
-Strings are UTF-8 by the specification, but llama.cpp accepts any bytes, and such files exist: what is not UTF-8 is
-decoded with surrogate escapes, so that every byte survives a round trip.
+Strings are UTF-8 by the specification, but llama.cpp accepts any bytes, and such files exist. Other bytes are decoded
+with surrogate escapes, so that every byte survives a round trip.
 
 Layout (docs/gguf.md, `gguf_metadata_value_t`): string = length, bytes; array = element type u32, count, elements back
 to back. Lengths and counts are u64 (u32 in version 1).
@@ -180,7 +180,7 @@ class LazyArray(Sequence[Any]):
     __hash__ = None  # type: ignore[assignment]  # equal to lists, which aren't hashable
 
     def head(self, count: int = 4) -> list[Any]:
-        """The first elements, fewer than `count` where that would mean reading more than a page; for display."""
+        """The first `count` elements, for display; fewer if they take more than a page."""
         if self._raw is not None or self.nbytes <= _PAGE:
             return self[:count]
         piece = self.source.read(self.offset, _PAGE)
@@ -197,7 +197,7 @@ class LazyArray(Sequence[Any]):
 
 
 def nested(source: BytesSource, at: int, order: str, width: int) -> LazyArray:
-    """The array that begins at `at` of a region that was walked before: its lengths are known to be good."""
+    """The array that begins at `at` of a region that was walked before, so that its lengths are valid."""
     data = source.data
     kind, count = struct.unpack_from(order + ("IQ" if width == 8 else "II"), data, at)
     start, name = at + 4 + width, NAMES[kind]

@@ -1,20 +1,23 @@
-"""The header of a new GGUF and the place of every tensor: version 3, little-endian, keys and tensors in the order
-given, offsets contiguous and padded, the last one too, so that llama.cpp takes it (gguf.cpp) and the specification.
+"""The header of a new GGUF and the place of every tensor.
 
-What llama.cpp could not load is refused here, before anything is written. Arrays read from another GGUF are copied as
-bytes, without being decoded.
+A written file has version 3 and is little-endian by default. Keys and tensors keep the given order; offsets are
+contiguous, and every tensor is padded, the last one too, as the specification and llama.cpp (gguf.cpp) require.
+
+Files that llama.cpp couldn't load are refused before anything is written. Arrays that were read from another GGUF are
+copied as bytes, without being decoded.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
 from weighbridge.base import limits
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
+from weighbridge.base.words import plural
 from weighbridge.containers.base import Layout, Slot
 from weighbridge.containers.gguf.read import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, KEY_MAX, MAGIC, VERSION, padded
 from weighbridge.containers.gguf.values import IDS, KV, SCALARS, LazyArray, check_type, element_type, infer, raw_text
@@ -25,12 +28,13 @@ Tensors = Sequence[tuple[str, Spec]]
 _ALIGNMENT_MAX: Final = 1 << 16
 
 
-def layout(tensors: Tensors, metadata: Mapping[str, Any], *, alignment: int | None = None) -> Layout:
+def layout(tensors: Tensors, metadata: Mapping[str, Any], *, alignment: int | None = None, order: str = "<") -> Layout:
     """A GGUF of these tensors and key-values (`KV`s, a parsed file's `Metadata`, or plain values).
 
-    `alignment` is what `general.alignment` in `metadata` says, else 32; another one is written as that key.
+    `alignment` defaults to `general.alignment` in `metadata`, else 32; a different one is written as that key.
+    `order`: ">" for the header of a big-endian file.
     """
-    header, align = _header(tensors, metadata, alignment)
+    header, align = _header(tensors, metadata, alignment, order)
     at, slots = padded(len(header), align) if tensors else len(header), []  # as the reference: nothing to align
     for name, spec in tensors:
         slots.append(Slot(name, spec, at))
@@ -51,19 +55,21 @@ def header_size(tensors: Tensors, metadata: Mapping[str, Any], *, alignment: int
     return padded(len(header), align)
 
 
-def _header(tensors: Tensors, metadata: Mapping[str, Any], alignment: int | None) -> tuple[bytes, int]:
+def _header(
+    tensors: Tensors, metadata: Mapping[str, Any], alignment: int | None, order: str = "<"
+) -> tuple[bytes, int]:
     pairs = typed(metadata)
     align = _alignment(pairs, alignment)
-    names = _names(tensors)
-    head = struct.pack("<4sIQQ", MAGIC, VERSION, len(tensors), len(pairs))
-    parts = chain([head], (_pair(key, kv) for key, kv in pairs.items()), _directory(tensors, names, align))
-    return b"".join(parts), align
+    directory = _directory(tensors, align, order)
+    head = struct.pack(f"{order}4sIQQ", MAGIC, VERSION, len(tensors), len(pairs))
+    keys = (_pair(key, kv, order) for key, kv in pairs.items())
+    return b"".join(chain([head], keys, directory)), align
 
 
-def _alignment(pairs: dict[str, KV], wanted: int | None) -> int:
+def _alignment(pairs: dict[str, KV], requested: int | None) -> int:
     """The effective alignment; adds the key to `pairs` if it is needed."""
     stated = pairs[ALIGNMENT_KEY].value if ALIGNMENT_KEY in pairs else None
-    align = wanted or stated or DEFAULT_ALIGNMENT
+    align = requested or stated or DEFAULT_ALIGNMENT
     # The specification requires a multiple of 8, llama.cpp a power of two of type u32.
     if not isinstance(align, int) or not 8 <= align <= _ALIGNMENT_MAX or align & (align - 1):
         hint = f"a power of two from 8 to {_ALIGNMENT_MAX}; 32 is the usual one"
@@ -78,7 +84,7 @@ def _alignment(pairs: dict[str, KV], wanted: int | None) -> int:
 # -- tensor directory ----------------------------------------------------------------------------------------------
 
 
-def _names(tensors: Tensors) -> list[bytes]:
+def _directory(tensors: Tensors, align: int, order: str) -> list[bytes]:
     names = [raw_text(name) for name, _ in tensors]
     for raw in names:
         if len(raw) > limits.GGUF_NAME:
@@ -87,53 +93,43 @@ def _names(tensors: Tensors) -> list[bytes]:
     if len(set(names)) != len(names):
         twice = next(name for i, name in enumerate(names) if name in names[:i])
         raise UsageError(f"two tensors are called {twice.decode(errors='replace')!r}")
-    return names
-
-
-def _directory(tensors: Tensors, names: list[bytes], align: int) -> Iterable[bytes]:
-    offset = 0
+    entries, offset = [], 0
     for (name, spec), raw in zip(tensors, names, strict=True):
         dims = spec.shape[::-1]
         if len(dims) > limits.GGUF_DIMS:
-            raise UsageError(f"{name!r} has {len(dims)} dimensions; GGUF takes {limits.GGUF_DIMS}")
+            raise UsageError(f"{name!r} has {plural(len(dims), 'dimension')}; GGUF takes {limits.GGUF_DIMS}")
         if spec.dtype.ggml is None:
             raise UnsupportedError(f"{name!r} is {spec.dtype}, which GGUF has no type for", hint="cast it, to F16 say")
         if (dims[0] if dims else 1) % spec.dtype.block:
             raise UsageError(f"{name!r}: rows of {spec} aren't whole blocks of {spec.dtype.block} elements")
-        form = f"<Q{len(raw)}sI{len(dims)}QIQ"
-        yield struct.pack(form, len(raw), raw, len(dims), *dims, spec.dtype.ggml, offset)
+        form = f"{order}Q{len(raw)}sI{len(dims)}QIQ"
+        entries.append(struct.pack(form, len(raw), raw, len(dims), *dims, spec.dtype.ggml, offset))
         offset += padded(spec.nbytes, align)
+    return entries
 
 
 # -- key-values ----------------------------------------------------------------------------------------------------
 
 
-def _pair(key: str, kv: KV) -> bytes:
+def _pair(key: str, kv: KV, order: str) -> bytes:
     raw = raw_text(key)
     if not 0 < len(raw) <= KEY_MAX:
         raise UsageError(f"a GGUF key has 1 to {KEY_MAX} bytes, not {len(raw)}")
     check_type(kv.type)
+    inner = element_type(kv.type)
     try:
-        kind = "arr" if kv.type.startswith("arr") else kv.type
-        return _string(raw) + struct.pack("<I", IDS[kind]) + _value(kv)
+        head = _string(raw, order) + struct.pack(f"{order}I", IDS[kv.type if inner is None else "arr"])
+        if inner is not None:
+            return head + _array(inner, kv.value, order)
+        if kv.type == "str":
+            return head + _string(raw_text(kv.value), order)
+        return head + struct.pack(order + SCALARS[kv.type], _bit(kv.value) if kv.type == "bool" else kv.value)
     except (struct.error, OverflowError, TypeError, ValueError) as error:
         raise UsageError(f"{key} can't be stored as {kv.type}: {error}") from None
 
 
-def _string(raw: bytes) -> bytes:
-    return _LENGTH(len(raw)) + raw
-
-
-_LENGTH: Final = struct.Struct("<Q").pack
-
-
-def _value(kv: KV) -> bytes:
-    inner = element_type(kv.type)
-    if inner is not None:
-        return _array(inner, kv.value)
-    if kv.type == "str":
-        return _string(raw_text(kv.value))
-    return struct.pack("<" + SCALARS[kv.type], _bit(kv.value) if kv.type == "bool" else kv.value)
+def _string(raw: bytes, order: str) -> bytes:
+    return struct.pack(f"{order}Q", len(raw)) + raw
 
 
 def _bit(value: Any) -> bool:
@@ -142,37 +138,33 @@ def _bit(value: Any) -> bool:
     return bool(value)
 
 
-def _array(kind: str, values: Any) -> bytes:
+def _array(kind: str, values: Any, order: str) -> bytes:
     if isinstance(values, (str, bytes, bytearray)) and kind != "u8":
         raise TypeError(f"{type(values).__name__} isn't a list")
-    head = struct.pack("<IQ", IDS["arr" if kind.startswith("arr") else kind], len(values))
-    if isinstance(values, LazyArray) and values.type == kind and (values.order, values.width) == ("<", 8):
+    head = struct.pack(f"{order}IQ", IDS["arr" if kind.startswith("arr") else kind], len(values))
+    if isinstance(values, LazyArray) and values.type == kind and (values.order, values.width) == (order, 8):
         return head + values.raw
     if kind == "str":
-        return head + _strings(values)
+        runs = (values[at : at + _TOGETHER] for at in range(0, len(values), _TOGETHER))
+        return head + b"".join(_strings(run, order) for run in runs)
     if kind.startswith("arr"):
-        return head + b"".join(_array(*_nested(kind, v)) for v in values)
+        return head + b"".join(_array(*_nested(kind, v), order) for v in values)
     if kind == "bool":
         return head + bytes(map(_bit, values))
-    return head + struct.pack(f"<{len(values)}{SCALARS[kind]}", *values)
+    return head + struct.pack(f"{order}{len(values)}{SCALARS[kind]}", *values)
 
 
-_TOGETHER: Final = 1 << 14  # texts: what is made of them on the way then takes a megabyte or two
+_TOGETHER: Final = 1 << 14  # texts at a time: they take a megabyte or two of memory
 
 
-def _strings(values: Sequence[str]) -> bytes:
-    """Texts one after the other."""
-    return b"".join(_run(values[at : at + _TOGETHER]) for at in range(0, len(values), _TOGETHER))
-
-
-def _run(values: Sequence[str]) -> bytes:
+def _strings(values: Sequence[str], order: str) -> bytes:
     """Some texts, without a step of Python for each."""
     try:
         raws = list(map(str.encode, values))
-    except (UnicodeEncodeError, TypeError):  # surrogate escapes, or what isn't text
+    except (UnicodeEncodeError, TypeError):  # surrogate escapes, or values that aren't text
         raws = list(map(raw_text, values))
     lengths = list(map(len, raws))
-    heads = {length: _LENGTH(length) for length in set(lengths)}
+    heads = {length: struct.pack(f"{order}Q", length) for length in set(lengths)}
     return b"".join(chain.from_iterable(zip(map(heads.__getitem__, lengths), raws, strict=True)))
 
 

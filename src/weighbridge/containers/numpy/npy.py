@@ -2,10 +2,10 @@
 
     \\x93NUMPY 1 0 [u16: n] {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }    \\n [24 bytes]
 
-The header is read by a small parser of our own: the literals that numpy and other writers put there, nothing that needs
-an evaluator. (numpy also takes any other Python literal; nobody writes one.) Refused: object arrays, which are pickles.
-What no reader could tell the type of (`V2`, which numpy writes for ml_dtypes' bfloat16) is neither read nor written
-silently. Format: numpy/lib/_format_impl.py (NEP 1), versions 1.0, 2.0, 3.0. Bytes written equal those of `np.save`.
+A small parser reads the header: the literals of numpy and other writers, without an evaluator. (numpy accepts any other
+Python literal too; nobody writes one.) Object arrays are refused, since they are pickles. A type that no reader can
+interpret (`V2`, which numpy writes for ml_dtypes' bfloat16) is neither read nor silently written. Format:
+numpy/lib/_format_impl.py (NEP 1), versions 1.0, 2.0, 3.0. Written bytes equal those of `np.save`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Any, Final, NamedTuple
 from weighbridge.base.dtypes import BY_NAME, DType
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
 from weighbridge.base.limits import DIMS, NPY_HEADER
-from weighbridge.base.spec import Shape, Spec
+from weighbridge.base.spec import Spec
+from weighbridge.base.words import plural
 from weighbridge.containers import BUILT_IN
 from weighbridge.containers.base import Entry, Finding, Index, Layout, Region, Rule, Severity, Slot
 from weighbridge.io.source import Source
@@ -44,7 +45,7 @@ _GROWTH: Final = 21
 
 
 class NpyHeader(NamedTuple):
-    """The parsed header; the data is bytes [start, end) of its source. `order` is "<" where it doesn't matter."""
+    """The parsed header; the data is bytes [start, end) of its source. `order` is "<" if it doesn't matter."""
 
     spec: Spec
     order: str
@@ -62,8 +63,15 @@ def parse(source: Source) -> Index:
     entry = Entry(name, header.spec.dtype, header.spec.shape, header.start, header.spec.nbytes)
     findings = []
     if header.end < source.size:
-        words = f"{source.size - header.end} bytes follow the array"
-        findings.append(Finding("npy/trailing-bytes", RULES["trailing-bytes"].severity, words, source.name, header.end))
+        findings.append(
+            Finding(
+                "npy/trailing-bytes",
+                RULES["trailing-bytes"].severity,
+                f"{source.size - header.end} bytes follow the array",
+                source.name,
+                header.end,
+            )
+        )
     return Index(
         NAME, (source,), (entry,), data_start=(header.start,), alignment=ALIGN, byte_order=header.order,
         version=header.version[0], findings=tuple(findings),
@@ -78,12 +86,9 @@ def regions(source: Source) -> list[Region]:
         magic = len(MAGIC) if source.head(len(MAGIC)) == MAGIC else 0
         named = [Region(0, magic, "magic", "NUMPY")] if magic else []
         return [*named, Region(magic, source.size, "unknown")] if source.size > magic else named
-    return [*header_regions(header, 0), *_data_regions(header, source.size)]
-
-
-def _data_regions(header: NpyHeader, size: int) -> list[Region]:
     data = [Region(header.start, header.end, "tensor", "array", str(header.spec))] if header.spec.nbytes else []
-    return [*data, Region(header.end, size, "unknown")] if header.end < size else data
+    after = [Region(header.end, source.size, "unknown")] if header.end < source.size else []
+    return [*header_regions(header, 0), *data, *after]
 
 
 def header_regions(header: NpyHeader, base: int) -> list[Region]:
@@ -109,8 +114,20 @@ def read_header(source: Source) -> NpyHeader:
     version, start, text = _text(source)
     fields = _fields(text, source.name)
     dtype, order = _dtype(fields["descr"], source.name)
-    spec = Spec(_shape(fields["shape"], source.name), dtype)
-    _check_order(fields["fortran_order"], spec.shape, source.name)
+    shape, fortran = fields["shape"], fields["fortran_order"]
+    if not isinstance(shape, tuple) or not all(type(n) is int for n in shape):
+        raise FormatError("the shape is not a tuple of numbers", path=source.name, field="shape",
+                          found=repr(shape)[:60])  # fmt: skip
+    if len(shape) > DIMS or any(n >= 2**63 for n in shape):
+        raise FormatError("the shape is impossible", path=source.name, field="shape", found=repr(shape)[:60])
+    if not isinstance(fortran, bool):
+        raise FormatError("fortran_order is not True or False", path=source.name, field="fortran_order",
+                          found=repr(fortran))  # fmt: skip
+    # If at most one axis is longer than 1, both orders are the same bytes.
+    if fortran and 0 not in shape and sum(n > 1 for n in shape) > 1:
+        raise UnsupportedError(f"{source.name}: the array is in Fortran order (columns first)",
+                               hint="save np.ascontiguousarray(array), which numpy writes in C order")  # fmt: skip
+    spec = Spec(shape, dtype)
     if spec.nbytes > source.size - start:
         raise FormatError(
             "the file is cut off", path=source.name, offset=source.size, field="array",
@@ -147,8 +164,8 @@ def _text(source: Source) -> tuple[tuple[int, int], int, str]:
         raise FormatError("not a NumPy array", path=source.name, offset=0, expected=MAGIC, found=head[:6])
     version = (head[6], head[7]) if len(head) >= 8 else (0, 0)
     if version not in _VERSIONS:
-        words = f"{source.name}: .npy version {version[0]}.{version[1]} is not known"
-        raise UnsupportedError(words, hint="known: 1.0, 2.0, 3.0; save it again with a current numpy")
+        raise UnsupportedError(f"{source.name}: unknown .npy version {version[0]}.{version[1]}",
+                               hint="known: 1.0, 2.0, 3.0; save it again with a current numpy")  # fmt: skip
     width, encoding = _VERSIONS[version]
     length, start = int.from_bytes(head[8 : 8 + width], "little"), 8 + width
     if length > min(NPY_HEADER, source.size - start):
@@ -178,11 +195,11 @@ class _Literal:
         self.text, self.path, self.at = text, path, 0
 
     def fail(self) -> FormatError:
-        found = self.text[self.at : self.at + 20]
-        wanted = "{'descr': ..., 'fortran_order': ..., 'shape': ...}"
         return FormatError(
-            "the header can't be read", path=self.path, field="header", expected=wanted, found=repr(found)
-        )
+            "the header can't be read", path=self.path, field="header",
+            expected="{'descr': ..., 'fortran_order': ..., 'shape': ...}",
+            found=repr(self.text[self.at : self.at + 20]),
+        )  # fmt: skip
 
     def token(self) -> tuple[str | None, str | None, str | None, str | None]:
         match = _TOKEN.match(self.text, self.at)
@@ -193,7 +210,7 @@ class _Literal:
         return text, number, word, mark
 
     def peek(self) -> str | None:
-        """The next character, if it is this one."""
+        """The next character, if it is punctuation."""
         match = _TOKEN.match(self.text, self.at)
         return match[4] if match else None
 
@@ -228,15 +245,12 @@ class _Literal:
                 self.token()
         self.token()
         if opening == "{":
-            return self._dict(keys, items)
+            if not all(isinstance(key, str) for key in keys) or len(set(keys)) != len(keys):
+                raise self.fail()
+            return dict(zip(keys, items, strict=True))
         if opening == "(":
             return tuple(items) if comma or len(items) != 1 else items[0]
         return items
-
-    def _dict(self, keys: list[Any], items: list[Any]) -> dict[str, Any]:
-        if not all(isinstance(key, str) for key in keys) or len(set(keys)) != len(keys):
-            raise self.fail()
-        return dict(zip(keys, items, strict=True))
 
     def document(self) -> Any:
         value = self.value()
@@ -251,9 +265,9 @@ _FIELDS: Final = frozenset({"descr", "fortran_order", "shape"})
 def _fields(text: str, path: str) -> dict[str, Any]:
     value = _Literal(text, path).document()
     if not isinstance(value, dict) or value.keys() != _FIELDS:
-        found = sorted(value) if isinstance(value, dict) else type(value).__name__
-        wanted = "a dict of descr, fortran_order and shape"
-        raise FormatError("the header has the wrong fields", path=path, field="header", expected=wanted, found=found)
+        raise FormatError("the header has the wrong fields", path=path, field="header",
+                          expected="a dict of descr, fortran_order and shape",
+                          found=sorted(value) if isinstance(value, dict) else type(value).__name__)  # fmt: skip
     return value
 
 
@@ -263,8 +277,8 @@ _DESCR: Final = re.compile(r"([<>|=]?)([?a-zA-Z])(\d*)(\[.*\])?")
 def _dtype(descr: object, path: str) -> tuple[DType, str]:
     """The type and byte order of a `descr`."""
     if isinstance(descr, list | tuple):
-        words = f"{path}: an array of records has no single number type"
-        raise UnsupportedError(words, hint="save each field as an array of its own")
+        raise UnsupportedError(f"{path}: an array of records has no single number type",
+                               hint="save each field as a separate array")  # fmt: skip
     match = _DESCR.fullmatch(descr) if isinstance(descr, str) else None
     if match is None:
         raise FormatError("the type can't be read", path=path, field="descr", expected="like '<f4'", found=repr(descr))
@@ -276,37 +290,16 @@ def _dtype(descr: object, path: str) -> tuple[DType, str]:
         )
     name = _CODES.get("b1" if kind == "?" else kind + size)
     if name is None:
-        raise UnsupportedError(f"{path}: arrays of type {descr!r} have an unknown number type", hint=_hint(kind, size))
+        hint = "numbers of 1 to 8 bytes, complex and bool can be read"
+        if kind == "V" or size == "1":
+            hint = ("perhaps bfloat16 or float8 of ml_dtypes, whose name numpy loses: save array.astype('float32') "
+                    "instead")  # fmt: skip
+        raise UnsupportedError(f"{path}: arrays of type {descr!r} have an unknown number type", hint=hint)
     dtype = BY_NAME[name]
-    # "=" means the reader's own order; no writer of files should say so. "|" is for single bytes.
+    # "=" means the reader's byte order, which no file should have. "|" is for single bytes.
     if (order in ("=", "|", "")) and dtype.word > 1:
         raise FormatError("the type has no byte order", path=path, field="descr", expected="< or >", found=repr(descr))
     return dtype, ">" if order == ">" and dtype.word > 1 else "<"
-
-
-def _hint(kind: str, size: str) -> str:
-    if kind == "V" or size == "1":
-        return "perhaps bfloat16 or float8 of ml_dtypes, whose name numpy loses: save array.astype('float32') instead"
-    return "numbers of 1 to 8 bytes, complex and bool can be read"
-
-
-def _shape(value: object, path: str) -> Shape:
-    if not isinstance(value, tuple) or not all(type(n) is int for n in value):
-        raise FormatError("the shape is not a tuple of numbers", path=path, field="shape", found=repr(value)[:60])
-    if len(value) > DIMS or any(n >= 2**63 for n in value):
-        raise FormatError("the shape is impossible", path=path, field="shape", found=repr(value)[:60])
-    return value
-
-
-def _check_order(fortran: object, shape: Shape, path: str) -> None:
-    if not isinstance(fortran, bool):
-        raise FormatError("fortran_order is not True or False", path=path, field="fortran_order", found=repr(fortran))
-    # If at most one axis is longer than 1, both orders are the same bytes.
-    if fortran and 0 not in shape and sum(n > 1 for n in shape) > 1:
-        raise UnsupportedError(
-            f"{path}: the array lies in Fortran order (columns first)",
-            hint="save np.ascontiguousarray(array), which numpy writes in C order",
-        )
 
 
 # ---- writing --------------------------------------------------------------------------------------------------
@@ -325,14 +318,20 @@ def layout(
 
 
 def no_metadata(metadata: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """The note about what is lost."""
-    return (f"the format has no metadata:  {len(metadata)} keys are left out",) if metadata else ()
+    """The note about lost metadata."""
+    return (f"the format has no metadata: {plural(len(metadata), 'key', 'are')} left out",) if metadata else ()
 
 
 def header_bytes(name: str, spec: Spec, *, raw: bool = False) -> bytes:
     """A header as `np.save` writes it, a multiple of 64 bytes long."""
     shape = f"({spec.shape[0]},)" if len(spec.shape) == 1 else f"({', '.join(map(str, spec.shape))})"
-    text = f"{{'descr': '{_descr(name, spec, raw)}', 'fortran_order': False, 'shape': {shape}, }}"
+    code, size = _NAMES.get(spec.dtype.name), spec.dtype.size
+    if code is None:
+        if not raw or not spec.dtype.plain:
+            raise UnsupportedError(f"tensor {name!r} is {spec.dtype}, which NumPy's files can't name",
+                                   hint="cast it: --dtype f32")  # fmt: skip
+        code = f"V{size}"
+    text = f"{{'descr': '{'|' if size == 1 else '<'}{code}', 'fortran_order': False, 'shape': {shape}, }}"
     if spec.shape:
         text += " " * (_GROWTH - len(str(spec.shape[0])))
     # Version 1.0 always: 64 dimensions of 20 digits fit its 16-bit length. numpy pads by 1 to 64 spaces, never by 0.
@@ -341,19 +340,8 @@ def header_bytes(name: str, spec: Spec, *, raw: bool = False) -> bytes:
     return MAGIC + b"\1\0" + length.to_bytes(2, "little") + text.ljust(length - 1).encode("latin-1") + b"\n"
 
 
-def _descr(name: str, spec: Spec, raw: bool) -> str:
-    code, size = _NAMES.get(spec.dtype.name), spec.dtype.size
-    if code is not None:
-        return f"|{code}" if size == 1 else f"<{code}"
-    if not raw or not spec.dtype.plain:
-        raise UnsupportedError(
-            f"tensor {name!r} is {spec.dtype}, which NumPy's files can't name", hint="cast it: --dtype f32"
-        )
-    return f"|V{size}" if size == 1 else f"<V{size}"
-
-
 def check_names(names: Iterable[str]) -> None:
-    """UsageError for two of one name."""
+    """UsageError if two names are equal."""
     seen: set[str] = set()
     for name in names:
         if name in seen:

@@ -1,14 +1,12 @@
-"""NumPy's .npz: a zip of .npy members, one an array.
+"""NumPy's .npz: a zip of .npy members, one per array.
 
-Stored members are read in place; deflated ones (`np.savez_compressed`) unpack as they are read, from the front. What is
-written is stored, with each array's data at a multiple of 64 bytes, and the same input always gives the same bytes but
-for the checksums, which are known when the data is: `Layout.fixups` makes the local headers and the directory of them.
+Stored members are read in place; deflated ones (`np.savez_compressed`) are unpacked while they are read, from the
+front. Written members are stored, with each array's data at a multiple of 64 bytes. The same input always gives the
+same bytes. Checksums are known after the data: `Layout.fixups` returns the headers that have them.
 """
 
 from __future__ import annotations
 
-import re
-import zlib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
@@ -17,7 +15,7 @@ from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError,
 from weighbridge.base.spec import Spec
 from weighbridge.containers.archive import zip as zips
 from weighbridge.containers.archive import zip_records, zip_write
-from weighbridge.containers.base import Entry, Finding, Index, Layout, Region, Rule, Severity, Slot
+from weighbridge.containers.base import Entry, Finding, Index, Layout, Region, Rule, Severity
 from weighbridge.containers.numpy import npy
 from weighbridge.io.source import Source
 
@@ -26,7 +24,7 @@ RULES: Final = MappingProxyType(
     {
         "trailing-bytes": Rule(Severity.WARNING, "bytes after an array, inside its member"),
         "other-member": Rule(Severity.INFO, "member that isn't an array"),
-        # Found by `check` alone, which reads every byte.
+        # Only `check` finds it, which reads every byte.
         "checksum": Rule(Severity.ERROR, "member whose bytes don't have its checksum, or don't unpack"),
     }
 )
@@ -43,12 +41,12 @@ def parse(source: Source) -> Index:
     findings: list[Finding] = []
     for member in archive.members:
         if not member.name.endswith(npy.SUFFIX):
-            words = f"member {member.name!r} is not an array"
-            findings.append(_finding("other-member", words, source, member.at))
+            message = f"member {member.name!r} is not an array"
+            findings.append(_finding("other-member", message, source, member.at))
             continue
         inner = zips.open_member(source, member)
         header = npy.read_header(inner)
-        inner.close()  # the decompressor of the header uses memory, and there may be many
+        inner.close()  # its decompressor uses memory, and there may be many members
         name = member.name.removesuffix(npy.SUFFIX)
         file, base = 0, member.start
         if inner.sequential:
@@ -59,8 +57,8 @@ def parse(source: Source) -> Index:
         if header.spec.dtype.word > 1:
             orders.add(header.order)
         if header.end < member.size:
-            words = f"{member.size - header.end} bytes follow the array"
-            findings.append(_finding("trailing-bytes", words, source, member.at, name))
+            message = f"{member.size - header.end} bytes follow the array"
+            findings.append(_finding("trailing-bytes", message, source, member.at, name))
     if len(orders) > 1:
         raise UnsupportedError(
             f"{source.name}: some arrays are big-endian and some little-endian",
@@ -73,26 +71,26 @@ def parse(source: Source) -> Index:
 
 
 def _finding(
-    rule: str, words: str, source: Source, at: int, tensor: str | None = None, hint: str | None = None
+    rule: str, message: str, source: Source, at: int, tensor: str | None = None, hint: str | None = None
 ) -> Finding:
-    return Finding(f"npz/{rule}", RULES[rule].severity, words, source.name, at, tensor, hint)
+    return Finding(f"npz/{rule}", RULES[rule].severity, message, source.name, at, tensor, hint)
 
 
 def check(source: Source) -> tuple[Finding, ...]:
     """Problems beyond a file's structure: members whose bytes don't match their checksum. Reads them all."""
-    found = []
+    findings = []
     for member in zips.read(source).members:
         try:
             crc = zips.checksum(source, member)
         except FormatError as error:  # a deflated stream that is broken
-            words = error.reason
+            message = error.reason
         else:
             if crc == member.crc:
                 continue
-            words = f"CRC-32 is {crc:08x}, not {member.crc:08x}: the bytes are not those that were written"
+            message = f"CRC-32 is {crc:08x}, not {member.crc:08x}: the bytes changed after they were written"
         name = member.name.removesuffix(npy.SUFFIX)
-        found.append(_finding("checksum", words, source, member.start, name, _AGAIN))
-    return tuple(found)
+        findings.append(_finding("checksum", message, source, member.start, name, _AGAIN))
+    return tuple(findings)
 
 
 def layout(
@@ -100,54 +98,16 @@ def layout(
 ) -> Layout:
     """A file of stored arrays. `raw`: see `npy.layout`. The format has no metadata."""
     npy.check_names(name for name, _ in tensors)
-    members: list[zip_write.NewMember] = []
-    heads: list[bytes] = []
-    slots: list[Slot] = []
-    at = 0
+    files = []
     for name, spec in tensors:
-        head = npy.header_bytes(name, spec, raw=raw)
-        member = zip_write.place(_member_name(name), len(head) + spec.nbytes, at, npy.ALIGN)
-        members.append(member)
-        heads.append(head)
-        slots.append(Slot(name, spec, member.start + len(head)))
-        at = member.start + member.size
-
-    def frame(crcs: Sequence[int]) -> list[tuple[int, bytes]]:
-        local = [(m.at, zip_write.local_header(m, crc)) for m, crc in zip(members, crcs, strict=True)]
-        directory = b"".join(zip_write.directory_entry(m, crc) for m, crc in zip(members, crcs, strict=True))
-        return [*local, (at, directory + zip_write.end_records(len(members), at, len(directory)))]
-
-    def fixups(digests: Mapping[str, int]) -> list[tuple[int, bytes]]:
-        parts = zip(heads, slots, strict=True)
-        return frame([zip_write.crc_joined(zlib.crc32(h), digests[s.name], s.spec.nbytes) for h, s in parts])
-
-    pieces = frame([0] * len(members))
-    pieces += [(m.start, head) for m, head in zip(members, heads, strict=True)]
-    size = at + len(pieces[len(members)][1])
-    return Layout(NAME, tuple(sorted(pieces)), tuple(slots), size, npy.no_metadata(metadata), fixups)
-
-
-# A drive of Windows, where `C:x` is a path relative to that drive's own folder.
-_DRIVE: Final = re.compile(r"[A-Za-z]:")
-
-
-def _member_name(name: str) -> str:
-    """The member's name, if tools that unpack archives can't be led astray by it: no path that begins at a root or a
-    drive, or has steps of `.` and `..` (and `a/./b` would be `a/b`)."""
-    member = name + npy.SUFFIX
-    try:
-        size = len(member.encode())
-    except UnicodeEncodeError:
-        raise UsageError(f"a tensor's name is not valid Unicode: {name!r}") from None
-    steps = member.split("/")
-    leads_away = not {"", ".", ".."}.isdisjoint(steps) or "\\" in name or _DRIVE.match(name)
-    if not name or "\0" in name or leads_away or size > 0xFFFF:
-        raise UsageError(f"no member of a zip should be called {member!r}", hint="rename the tensor")
-    return member
+        if not name:
+            raise UsageError(f"no member of a zip should be called {npy.SUFFIX!r}", hint="rename the tensor")
+        files.append(zip_write.NewMember(name + npy.SUFFIX, npy.header_bytes(name, spec, raw=raw), (name, spec)))
+    return zip_write.archive_layout(NAME, files, npy.ALIGN, npy.no_metadata(metadata))
 
 
 def regions(source: Source) -> list[Region]:
-    """Every byte of the file, named; what can't be read is named unknown."""
+    """Every byte of the file, named; unreadable bytes are "unknown"."""
     return zips.regions(source, _member_regions)
 
 

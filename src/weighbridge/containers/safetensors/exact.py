@@ -1,8 +1,8 @@
-"""The exact way through a safetensors header: each member judged as serde judges it, everything odd reported.
+"""Reads a safetensors header exactly as serde does, and reports every problem and oddity with its place.
 
-`safetensors` comes here where msgspec's verdict could differ from the reference's, or to say what is wrong and where.
-The reference (tensor.rs 0.8.0) reads `HashMetadata { __metadata__: Option<map of text>, #[serde(flatten)] tensors }`,
-so every value is first read as plain JSON and then as a `TensorInfo`: all of it must be valid, unknown fields too.
+`container.py` uses it if msgspec's verdict could differ from the reference's. The reference (tensor.rs 0.8.0) reads
+`HashMetadata { __metadata__: Option<map of text>, #[serde(flatten)] tensors }`, so every value is first read as plain
+JSON and then as a `TensorInfo`: all JSON must be valid, also that of unknown fields.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import msgspec
 
 from weighbridge.base.dtypes import BY_SAFETENSORS
 from weighbridge.base.errors import FormatError
+from weighbridge.base.words import plural
 from weighbridge.containers.safetensors.json_scan import JsonObject, Pair, Scanner, Value, kind
 from weighbridge.containers.safetensors.layout import METADATA
 from weighbridge.containers.safetensors.rules import Problems
 
 LENGTH: Final = 8  # bytes of N, before the JSON
 SPACE: Final = b" \t\n\r"  # JSON's white space
-FIELDS: Final = ("dtype", "shape", "data_offsets")  # also their order where an entry is an array
+FIELDS: Final = ("dtype", "shape", "data_offsets")  # also their order in an entry written as an array
 # dtype name -> its row and the bits of one element
 TYPES: Final = {name: (t, t.size * 8 // t.block) for name, t in BY_SAFETENSORS.items() if name}
 
@@ -47,8 +48,8 @@ def exact(raw: bytes, path: str, problems: Problems) -> tuple[dict[str, HeaderEn
             metadata = _metadata(pair, problems)
             continue
         if repeated:
-            words = "this name occurs more than once; the last entry counts"
-            problems.add("repeated-name", words, LENGTH + pair.key_at, pair.key)
+            message = "this name occurs more than once; the last entry counts"
+            problems.add("repeated-name", message, LENGTH + pair.key_at, pair.key)
         info = _info(pair, problems)
         if info is not None:
             infos.pop(pair.key, None)  # the later one takes its place in header order, too
@@ -57,7 +58,7 @@ def exact(raw: bytes, path: str, problems: Problems) -> tuple[dict[str, HeaderEn
 
 
 def members(raw: bytes, path: str, problems: Problems) -> Iterator[Pair]:
-    """The members of the header's object, up to where its JSON breaks."""
+    """The members of the header's object, up to the first fault of its JSON."""
     try:
         raw.decode()  # the reference checks the whole header before it looks at the JSON
     except UnicodeDecodeError as error:
@@ -80,20 +81,20 @@ def _metadata(pair: Pair, problems: Problems) -> dict[str, str]:
         problems.add("metadata-null", "`__metadata__` is null instead of an object", LENGTH + pair.at)
         return {}
     if not isinstance(pair.value, JsonObject):
-        words = "`__metadata__` is not an object"
-        problems.add("metadata", words, LENGTH + pair.at, expected="an object", found=kind(pair.value))
+        problems.add("metadata", "`__metadata__` is not an object", LENGTH + pair.at,
+                     expected="an object", found=kind(pair.value))  # fmt: skip
         return {}
-    good: dict[str, str] = {}
+    metadata: dict[str, str] = {}
     for key, value, key_at, at, _ in pair.value:
         if not isinstance(value, str):
-            words = f"metadata {key!r} is not a string"
-            problems.add("metadata", words, LENGTH + at, expected="a string", found=kind(value))
+            problems.add("metadata", f"metadata {key!r} is not a string", LENGTH + at,
+                         expected="a string", found=kind(value))  # fmt: skip
             continue
-        if key in good:
-            words = f"metadata {key!r} occurs more than once; the last one counts"
-            problems.add("repeated-metadata-key", words, LENGTH + key_at)
-        good[key] = value
-    return good
+        if key in metadata:
+            message = f"metadata {key!r} occurs more than once; the last one counts"
+            problems.add("repeated-metadata-key", message, LENGTH + key_at)
+        metadata[key] = value
+    return metadata
 
 
 def _info(pair: Pair, problems: Problems) -> HeaderEntry | None:
@@ -105,11 +106,11 @@ def _info(pair: Pair, problems: Problems) -> HeaderEntry | None:
     dtype = _dtype(fields["dtype"], place, pair.key, problems)
     shape, offsets = _integers(fields["shape"]), _integers(fields["data_offsets"])
     if shape is None:
-        words = "the shape is not a list of integers from 0 to 2^64-1"
-        problems.add("shape", words, place, pair.key, found=short(fields["shape"]))
+        problems.add("shape", "the shape is not a list of integers from 0 to 2^64-1", place, pair.key,
+                     found=short(fields["shape"]))  # fmt: skip
     if offsets is None or len(offsets) != 2:
-        words = "data_offsets are not two integers from 0 to 2^64-1"
-        problems.add("offsets", words, place, pair.key, found=short(fields["data_offsets"]))
+        problems.add("offsets", "data_offsets are not two integers from 0 to 2^64-1", place, pair.key,
+                     found=short(fields["data_offsets"]))  # fmt: skip
         return None
     return None if dtype is None or shape is None else HeaderEntry(dtype, shape, (offsets[0], offsets[1]))
 
@@ -117,33 +118,27 @@ def _info(pair: Pair, problems: Problems) -> HeaderEntry | None:
 def _fields(pair: Pair, problems: Problems) -> dict[str, Value] | None:
     place, value = LENGTH + pair.at, pair.value
     if isinstance(value, JsonObject):
-        return _object_fields(value, place, pair.key, problems)
+        fields: dict[str, Value] = {}
+        for p in value:
+            if p.key not in FIELDS:
+                problems.add("unknown-field", f"the entry has an unknown field {p.key!r}", LENGTH + p.key_at, pair.key)
+            elif p.key in fields:
+                problems.add("repeated-field", f"the entry has two fields {p.key!r}", LENGTH + p.key_at, pair.key)
+            else:
+                fields[p.key] = p.value
+        if missing := [f for f in FIELDS if f not in fields]:
+            problems.add("missing-field", f"the entry has no {' and no '.join(missing)}", place, pair.key)
+        return None if missing else fields
     if not isinstance(value, list):
         problems.add("entry", "the entry is not an object", place, pair.key, expected="an object", found=kind(value))
         return None
     # serde reads a struct also from the sequence of its fields.
     if len(value) != len(FIELDS):
-        words, wanted = "an entry written as an array has not three elements", "[dtype, shape, data_offsets]"
-        problems.add("entry", words, place, pair.key, expected=wanted, found=f"{len(value)} elements")
+        problems.add("entry", "an entry written as an array doesn't have three elements", place, pair.key,
+                     expected="[dtype, shape, data_offsets]", found=plural(len(value), "element"))  # fmt: skip
         return None
     problems.add("array-entry", "the entry is an array instead of an object", place, pair.key)
     return dict(zip(FIELDS, value, strict=True))
-
-
-def _object_fields(value: JsonObject, place: int, name: str, problems: Problems) -> dict[str, Value] | None:
-    fields: dict[str, Value] = {}
-    for p in value:
-        if p.key not in FIELDS:
-            problems.add("unknown-field", f"the entry has an unknown field {p.key!r}", LENGTH + p.key_at, name)
-        elif p.key in fields:
-            problems.add("repeated-field", f"the entry has two fields {p.key!r}", LENGTH + p.key_at, name)
-        else:
-            fields[p.key] = p.value
-    missing = [f for f in FIELDS if f not in fields]
-    if missing:
-        problems.add("missing-field", f"the entry has no {' and no '.join(missing)}", place, name)
-        return None
-    return fields
 
 
 def _dtype(value: Value, place: int, name: str, problems: Problems) -> str | None:
@@ -161,7 +156,7 @@ def _dtype(value: Value, place: int, name: str, problems: Problems) -> str | Non
 def _integers(value: Value) -> tuple[int, ...] | None:
     if not isinstance(value, list) or isinstance(value, JsonObject):
         return None
-    # A bool is an int, too; what exceeds 64 bits the scanner has made a float, as serde_json does.
+    # A bool is an int, too. Integers beyond 64 bits are floats here, as in serde_json.
     numbers = [n for n in value if type(n) is int and n >= 0]
     return tuple(numbers) if len(numbers) == len(value) else None
 

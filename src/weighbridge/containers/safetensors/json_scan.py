@@ -1,6 +1,6 @@
 """A JSON reader that records positions and accepts exactly what `serde_json` accepts.
 
-It is the slow, exact path of the safetensors parser: it keeps duplicate keys, gives every value its byte positions, and
+It is the slow, exact path of the safetensors parser: it keeps duplicate keys, records the bytes of every value, and
 follows serde_json 1.0 (the JSON reader of the reference implementation) where JSON readers differ:
 
     numbers      an integer from -2^63 to 2^64-1 is an int; everything else, `-0` too, is a float; a float that
@@ -66,9 +66,9 @@ class Scanner:
 
     def fail(self, reason: str, expected: str | None = None, at: int | None = None) -> FormatError:
         place = self.at if at is None else at
-        found = repr(self.data[place : place + 12])[1:] if place < len(self.data) else "the end of the header"
-        where, field = self.base + place, "header JSON"
-        return FormatError(reason, path=self.path, offset=where, field=field, expected=expected, found=found)
+        actual = repr(self.data[place : place + 12])[1:] if place < len(self.data) else "the end of the header"
+        return FormatError(reason, path=self.path, offset=self.base + place, field="header JSON", expected=expected,
+                           found=actual)  # fmt: skip
 
     def peek(self) -> bytes:
         """Skips white space; returns the next byte, empty at the end."""
@@ -77,9 +77,9 @@ class Scanner:
         self.at = match.end()
         return self.data[self.at : self.at + 1]
 
-    def take(self, wanted: bytes) -> None:
-        if self.peek() != wanted:
-            raise self.fail("the JSON is malformed", expected=repr(wanted.decode()))
+    def take(self, character: bytes) -> None:
+        if self.peek() != character:
+            raise self.fail("the JSON is malformed", expected=repr(character.decode()))
         self.at += 1
 
     def document(self) -> Value:
@@ -108,7 +108,9 @@ class Scanner:
     def string(self) -> str:
         match = _STRING.match(self.data, self.at)
         if match is None:
-            raise self._bad_string()
+            if self.data[self.at : self.at + 1] != b'"':
+                raise self.fail("the JSON is malformed", expected="a string")
+            raise self.fail("a string never ends, or has a raw control character or an unknown escape")
         raw = match[1]
         try:
             text: str = raw.decode() if b"\\" not in raw else json.loads(match[0])
@@ -118,11 +120,6 @@ class Scanner:
             raise self.fail("a string holds half of a surrogate pair") from None
         self.at = match.end()
         return text
-
-    def _bad_string(self) -> FormatError:
-        if self.data[self.at : self.at + 1] != b'"':
-            return self.fail("the JSON is malformed", expected="a string")
-        return self.fail("a string never ends, or holds a raw control character or an unknown escape")
 
     def number(self) -> int | float:
         match = _NUMBER.match(self.data, self.at)
@@ -173,12 +170,15 @@ class Scanner:
 
 
 def serde_float(whole: bytes, fraction: bytes, exponent: bytes, minus: bool) -> float | None:
-    """The double that serde_json reads from a number's parts; None where it says "number out of range".
+    """The double that serde_json reads from a number's parts; None for its error "number out of range".
 
-    serde_json (de.rs, without `float_roundtrip`) gathers digits while they fit a u64, then scales by a power of ten:
-    near the largest double it overflows where a correctly rounding reader would not.
+    serde_json (de.rs, without `float_roundtrip`) gathers digits while they fit a u64, then scales by a power of ten.
+    Near the largest double it overflows although a correctly rounding reader would not.
     """
-    digits, scale = whole + fraction, int(_clip(exponent)) - len(fraction)
+    # An exponent of many digits over- or underflows by its sign; int() of it would be slow.
+    power = exponent.lstrip(b"+-").lstrip(b"0") or b"0"
+    size = int(power) if len(power) < 10 else 999_999_999
+    digits, scale = whole + fraction, (-size if exponent.startswith(b"-") else size) - len(fraction)
     significand, used = 0, 0
     for used, digit in enumerate(digits):  # noqa: B007 (used after the loop)
         if significand * 10 + digit - 48 > _U64:
@@ -194,9 +194,3 @@ def serde_float(whole: bytes, fraction: bytes, exponent: bytes, minus: bool) -> 
     if value:
         value = value * float(f"1e{scale}") if scale >= 0 else value / float(f"1e{-scale}")
     return None if value == float("inf") else -value if minus else value
-
-
-def _clip(exponent: bytes) -> bytes:
-    # An exponent of many digits decides over- or underflow by its sign alone; int() of it would be slow.
-    digits = exponent.lstrip(b"+-").lstrip(b"0") or b"0"
-    return (b"-" if exponent.startswith(b"-") else b"") + (digits if len(digits) < 10 else b"999999999")

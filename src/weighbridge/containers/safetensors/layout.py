@@ -1,9 +1,9 @@
 """Writing safetensors: the offset of every tensor, and the header's bytes. The same input always gives the same bytes.
 
-The format knows no alignment, but white space may fill the header up: `layout` pads it so that the data starts at a
-page, and orders tensors by the largest power of two (up to the page) that divides their size, large ones first. Every
-tensor then starts at a multiple of its own power, since all sizes before it are multiples of it: matrices at pages, the
-rest at least at their element's size. No other byte is spent; any reader accepts it.
+The format has no alignment, but the header may end in white space: `layout` pads it so that the data starts at a page,
+and orders tensors by the largest power of two (up to the page) that divides their size, large ones first. Every tensor
+then starts at a multiple of that power, since the sizes of all tensors before it are: matrices at pages, the others at
+least at a multiple of their element's size. No other byte is needed, and any reader accepts the file.
 
 `order="reference"` gives the bytes of the reference's own writer (dtype descending, then name; header padded to 8).
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from weighbridge.base.dtypes import RANK
 from weighbridge.base.errors import UnsupportedError, UsageError
@@ -43,7 +43,7 @@ def layout(
     _check(tensors, metadata)
     if order not in _ORDERS:
         raise UsageError(f"no order is called {order!r}", hint=f"known: {', '.join(_ORDERS)}")
-    ordered = _ORDERS[order](tensors)
+    ordered = sorted(tensors, key=_ORDERS[order])
     align = _LENGTH if order == "reference" else align
     head = header_bytes(ordered, metadata, align=align, reserve=reserve)
     slots, at = [], len(head)
@@ -65,7 +65,14 @@ def header_bytes(
     `align` or to exactly `size` bytes (UsageError if it doesn't fit)."""
     if align < 1 or align & (align - 1) or reserve < 0:
         raise UsageError(f"alignment must be a power of two and reserve not negative, not {align} and {reserve}")
-    text = _json(tensors, metadata)
+    # Compact, and escaped as serde_json does, which is also what Python's encoder does without `ensure_ascii`.
+    table: dict[str, object] = {METADATA: dict(sorted(metadata.items()))} if metadata else {}
+    at = 0
+    for name, spec in tensors:
+        end = at + spec.nbytes
+        table[name] = {"dtype": spec.dtype.safetensors, "shape": spec.shape, "data_offsets": (at, end)}
+        at = end
+    text = json.dumps(table, ensure_ascii=False, separators=(",", ":")).encode()
     need = _LENGTH + len(text) + reserve
     total = -(-need // align) * align if size is None else size
     if total < need:
@@ -78,35 +85,21 @@ def header_bytes(
     return (total - _LENGTH).to_bytes(_LENGTH, "little") + text.ljust(total - _LENGTH)
 
 
-def _json(tensors: Iterable[Named], metadata: Mapping[str, str] | None) -> bytes:
-    # Compact, and escaped as serde_json does, which is also what Python's encoder does without `ensure_ascii`.
-    table: dict[str, object] = {METADATA: dict(sorted(metadata.items()))} if metadata else {}
-    at = 0
-    for name, spec in tensors:
-        end = at + spec.nbytes
-        table[name] = {"dtype": spec.dtype.safetensors, "shape": spec.shape, "data_offsets": (at, end)}
-        at = end
-    return json.dumps(table, ensure_ascii=False, separators=(",", ":")).encode()
-
-
-def _by_alignment(tensors: Sequence[Named]) -> list[Named]:
-    # The sort is stable: equals keep the given order, which is the model's. Empty tensors fit anywhere.
-    return sorted(tensors, key=lambda t: -_power(t[1].nbytes))
-
-
 def _power(size: int) -> int:
-    """The largest power of two up to a page that divides `size`."""
+    """The largest power of two up to a page that divides `size`; empty tensors fit anywhere."""
     return min(size & -size, PAGE) if size else PAGE
 
 
-def _as_reference(tensors: Sequence[Named]) -> list[Named]:
-    # tensor.rs `prepare`: dtype descending in the order of its enum, then name (Rust compares bytes, Python code
-    # points: the same order for UTF-8).
-    return sorted(tensors, key=lambda t: (-RANK[t[1].dtype.name], t[0]))
-
-
-_ORDERS: Final[Mapping[str, Callable[[Sequence[Named]], list[Named]]]] = MappingProxyType(
-    {"aligned": _by_alignment, "given": list, "reference": _as_reference}
+_Key = Callable[[Named], Any]
+#: Order -> the key by which tensors are sorted; equal ones keep the given order, which is the model's.
+_ORDERS: Final[Mapping[str, _Key]] = MappingProxyType(
+    {
+        "aligned": lambda tensor: -_power(tensor[1].nbytes),
+        "given": lambda tensor: 0,
+        # tensor.rs `prepare`: dtype descending in the order of its enum, then name (Rust compares bytes, Python code
+        # points: the same order for UTF-8).
+        "reference": lambda tensor: (-RANK[tensor[1].dtype.name], tensor[0]),
+    }
 )
 
 
@@ -126,19 +119,15 @@ def _check(tensors: Sequence[Named], metadata: Mapping[str, str] | None) -> None
             )
         if any(n >= 2**64 for n in spec.shape):
             raise UsageError(f"tensor {name!r} has a dimension that doesn't fit 64 bits")
-    _check_metadata(metadata or {})
-
-
-def _check_metadata(metadata: Mapping[str, str]) -> None:
-    for key, value in metadata.items():
+    for key, value in (metadata or {}).items():
         _check_text(key, "a metadata key")
         _check_text(value, f"metadata {key!r}")
 
 
-def _check_text(text: object, what: str) -> None:
+def _check_text(text: object, role: str) -> None:
     if not isinstance(text, str):
-        raise UsageError(f"{what} must be a string, not {text!r}", hint="write other values as JSON text")
+        raise UsageError(f"{role} must be a string, not {text!r}", hint="write other values as JSON text")
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise UsageError(f"{what} is not valid Unicode: {text!r}") from None
+        raise UsageError(f"{role} is not valid Unicode: {text!r}") from None

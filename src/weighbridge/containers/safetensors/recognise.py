@@ -1,13 +1,13 @@
-"""What a safetensors file contains, by the names in its header."""
+"""Recognises safetensors files, and their content by the names in the header."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Final
 
 from weighbridge.base.limits import MIB, SAFETENSORS_HEADER, SNIFF_WHOLE
+from weighbridge.base.words import plural
 from weighbridge.containers.safetensors.container import read_tensors
-from weighbridge.containers.safetensors.exact import LENGTH, SPACE, HeaderEntry
+from weighbridge.containers.safetensors.exact import LENGTH, SPACE
 from weighbridge.containers.sniff import tensor_names
 from weighbridge.containers.sniff.probe import Hit, Probe
 
@@ -22,43 +22,35 @@ def recognise(probe: Probe) -> Hit | None:
     start = probe.at(LENGTH, 4096).lstrip(SPACE)
     if start[:1] != b"{" or start[1:].lstrip(SPACE)[:1] not in (b'"', b"}", b""):
         return None
-    evidence = (f"bytes 0-7 are a header length ({length:,}), and a JSON object follows",)
+    evidence: tuple[str, ...] = (f"bytes 0-7 are a header length ({length:,}), and a JSON object follows",)
     if LENGTH + length > probe.size:
         lack = f"the header ends at byte {LENGTH + length:,} but the file has {probe.size:,}"
         return Hit("safetensors", evidence=evidence, confidence="likely", damage=(lack,))
     if length > SNIFF_WHOLE:
         return Hit("safetensors", evidence=evidence)
-    found = read_tensors(probe.at(LENGTH, length), exactly=length <= _EXACT)
-    if found is None:
+    header = read_tensors(probe.at(LENGTH, length), exactly=length <= _EXACT)
+    if header is None:
         return Hit("safetensors", evidence=evidence, confidence="likely", damage=("the header is not valid JSON",))
-    infos, metadata, whole = found
-    damage = _size_damage(infos.values(), LENGTH + length, probe.size) if whole else ()
-    return _hit(infos, metadata, evidence, damage)
-
-
-def _hit(
-    infos: dict[str, HeaderEntry], metadata: dict[str, str], evidence: tuple[str, ...], damage: tuple[str, ...]
-) -> Hit:
-    made = metadata.get("format")
+    infos, metadata, whole = header
+    ends = [LENGTH + length + info.data_offsets[1] for info in infos.values()]
+    expected = max(ends, default=LENGTH + length)
+    damage: tuple[str, ...] = ()
+    if whole and expected > probe.size:
+        lost = sum(end > probe.size for end in ends)
+        damage = (f"truncated: has {probe.size:,} of {expected:,} bytes, {lost} of {plural(len(ends), 'tensor')} are "
+                  "incomplete or missing",)  # fmt: skip
+    elif whole and expected < probe.size:
+        damage = (f"{probe.size - expected:,} bytes follow the last tensor",)
+    framework = metadata.get("format")
     detail: dict[str, Any] = {"tensors": len(infos)}
-    if made is not None:
-        detail["metadata_format"] = made
-        evidence += (f'__metadata__ says format "{made}"',)
+    if framework is not None:
+        detail["metadata_format"] = framework
+        evidence += (f'format "{framework}" in __metadata__',)
     names = tensor_names.distinct(infos)
     adapter, family = (tensor_names.first(table, names) for table in (tensor_names.ADAPTERS, tensor_names.FAMILIES))
     packings = tensor_names.packings(infos)
-    evidence += tuple(found.words for found in (adapter, family, *packings) if found)
-    detail |= {"family": family.what} if family else {}
-    detail |= {"packings": [found.what for found in packings]} if packings else {}
-    variant = adapter.what if adapter else "mlx" if made == "mlx" else ""
+    evidence += tuple(pattern.evidence for pattern in (adapter, family, *packings) if pattern)
+    detail |= {"family": family.id} if family else {}
+    detail |= {"packings": [pattern.id for pattern in packings]} if packings else {}
+    variant = adapter.id if adapter else "mlx" if framework == "mlx" else ""
     return Hit("safetensors", variant, evidence, detail=detail, damage=damage)
-
-
-def _size_damage(infos: Iterable[HeaderEntry], start: int, size: int) -> tuple[str, ...]:
-    ends = [start + info.data_offsets[1] for info in infos]
-    expected = max(ends, default=start)
-    if expected > size:
-        lost = sum(end > size for end in ends)
-        have = f"has {size:,} of {expected:,} bytes"
-        return (f"truncated: {have}, {lost} of {len(ends)} tensors are incomplete or missing",)
-    return (f"{size - expected:,} bytes follow the last tensor",) if expected < size else ()

@@ -12,7 +12,7 @@ _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
 
 RULES: Final[dict[str, Rule]] = {
     # Refused by the reference (tensor.rs 0.8.0: `read_metadata`, serde's derived readers, `validate`).
-    "no-header": Rule(_E, "file shorter than the 8 bytes that tell the header's length"),
+    "no-header": Rule(_E, "file shorter than the 8 bytes of the header's length"),
     "header-too-large": Rule(_E, "header longer than 100,000,000 bytes"),
     "header-cut": Rule(_E, "the file ends inside its header"),
     "utf8": Rule(_E, "header that isn't UTF-8"),
@@ -25,7 +25,7 @@ RULES: Final[dict[str, Rule]] = {
     "dtype": Rule(_E, "unknown dtype"),
     "shape": Rule(_E, "shape that isn't a list of 64-bit natural numbers"),
     "offsets": Rule(_E, "data_offsets that aren't two 64-bit natural numbers"),
-    "overflow": Rule(_E, "tensor larger than 64 bits can count"),
+    "overflow": Rule(_E, "tensor whose size exceeds 64 bits"),
     "sub-byte": Rule(_E, "tensor of a sub-byte type that isn't a whole number of bytes"),
     "size": Rule(_E, "tensor with more or fewer bytes than its shape and dtype take"),
     "reversed": Rule(_E, "tensor that ends before it begins"),
@@ -37,7 +37,7 @@ RULES: Final[dict[str, Rule]] = {
     "leading-space": Rule(_I, "white space before the header's brace", spec=True),
     "padding": Rule(_I, "header padded with other white space than spaces", spec=True),
     "metadata-null": Rule(_I, "__metadata__ is null", spec=True),
-    "unknown-field": Rule(_W, "entry with a field that nobody defined", spec=True),
+    "unknown-field": Rule(_W, "entry with an unknown field", spec=True),
     "array-entry": Rule(_W, "entry written as an array", spec=True),
     "object-dtype": Rule(_W, "dtype written as an object", spec=True),
     "repeated-name": Rule(_W, "tensor listed twice; the last entry counts", spec=True),
@@ -50,7 +50,7 @@ RULES: Final[dict[str, Rule]] = {
 
 
 class Problem(NamedTuple):
-    """One broken rule, with everything that an error or a finding says about it."""
+    """One broken rule, with all parts of an error or a finding."""
 
     rule: str
     message: str
@@ -66,10 +66,10 @@ class Problem(NamedTuple):
         return FormatError(self.message, **place, expected=self.expected, found=self.found, hint=self.hint)  # type: ignore[arg-type]
 
     def finding(self, path: str) -> Finding:
-        # A finding has its own fields for the place: this composes the message alone.
-        words = str(FormatError(self.message, expected=self.expected, found=self.found))
+        # A finding has separate fields for the place: the message is without it.
+        message = str(FormatError(self.message, expected=self.expected, found=self.found))
         severity = RULES[self.rule].severity
-        return Finding(f"safetensors/{self.rule}", severity, words, path, self.offset, self.tensor, self.hint)
+        return Finding(f"safetensors/{self.rule}", severity, message, path, self.offset, self.tensor, self.hint)
 
 
 class Problems(list[Problem]):

@@ -1,1 +1,1 @@
-"""What a file is, by its bytes."""
+"""Recognises files by their bytes."""

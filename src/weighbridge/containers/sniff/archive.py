@@ -1,5 +1,5 @@
-"""Recognisers of archives, and of what model formats put into them, by the names of their members. Nothing is unpacked
-except the first bytes of a compressed stream. Reference: torch's member names as torch 2.13 writes them.
+"""Recognisers of archives, and of model formats in them by the names of their members. Nothing is unpacked except the
+first bytes of a compressed stream. Reference: the member names of torch 2.13.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _NEMO: Final = "model_config.yaml"
 _Test = Callable[[list[str], list[str]], bool]  # (member names, names without their first folder)
 
 
-def _has(*wanted: str) -> _Test:
-    return lambda names, inner: all(w in names or w in inner for w in wanted)
+def _has(*members: str) -> _Test:
+    return lambda names, inner: all(m in names or m in inner for m in members)
 
 
 def _any_ends(suffix: str) -> _Test:
@@ -69,27 +69,40 @@ _ZIPS: Final = (
 ZIPS: Final = frozenset({"zip", *(row.format for row in _ZIPS)})
 
 
-def archive(probe: Probe) -> Hit | None:
+def member_names(probe: Probe) -> list[str]:
+    """The names of a zip's members; the first member's only if the directory is missing. [] if it isn't a zip."""
+    if probe.head[:4] not in ZIP_STARTS:
+        return []
+    listed = directory(probe)
+    return [m.name for m in listed.members] if listed else [_first_name(probe)]
+
+
+def _first_name(probe: Probe) -> str:
+    """The name in a zip's first local header."""
+    return probe.head[30 : 30 + min(int.from_bytes(probe.head[26:28], "little"), 256)].decode("utf-8", "replace")
+
+
+def zip_members(probe: Probe) -> Hit | None:
     """A file that starts as a zip."""
     if probe.head[:4] not in ZIP_STARTS:
         return None
-    found = directory(probe)
-    if found is None:
+    listed = directory(probe)
+    if listed is None:
         lack = "truncated: the directory at a zip's end is missing"
-        name = probe.head[30 : 30 + min(int.from_bytes(probe.head[26:28], "little"), 256)].decode("utf-8", "replace")
+        name = _first_name(probe)
         first = f"zip signature PK\\3\\4, first member {name!r}"
         # torch.save puts data.pkl first, numpy.savez only .npy members
         kind = "torch-zip" if name.endswith("/data.pkl") else "npz" if name.endswith(".npy") else "zip"
         return Hit(kind, evidence=(first,), confidence="likely", damage=(lack,))
-    return contents(found)
+    return _by_members(listed)
 
 
-def contents(found: Directory) -> Hit:
+def _by_members(listed: Directory) -> Hit:
     """The format by the member names of a zip."""
-    names = [m.name for m in found.members]
+    names = [m.name for m in listed.members]
     inner = [n.partition("/")[2] for n in names]
     detail = {"members": len(names)}
-    damage = ("the zip directory is cut or larger than what is read of it",) if found.cut else ()
+    damage = ("the zip directory is cut off, or larger than the part that is read",) if listed.cut else ()
     for row in _ZIPS:
         if row.test(names, inner):
             return Hit(row.format, row.variant, ("zip signature PK\\3\\4", row.evidence), detail=detail, damage=damage)
@@ -109,30 +122,30 @@ _EXECUTABLES: Final = (
 
 def executable(probe: Probe) -> Hit | None:
     """A program, or a llamafile if a zip at its end contains a stored GGUF."""
-    words = next((w for magic, w in _EXECUTABLES if probe.head.startswith(magic)), None)
-    if words is None:
+    sign = next((evidence for magic, evidence in _EXECUTABLES if probe.head.startswith(magic)), None)
+    if sign is None:
         return None
-    found = directory(probe)
-    models = [m for m in found.members if m.name.lower().endswith(".gguf")] if found else []
+    listed = directory(probe)
+    models = [m for m in listed.members if m.name.lower().endswith(".gguf")] if listed else []
     for member in models:
         at = payload(probe, member)
         if member.method == 0 and at is not None and probe.at(at, 4) == GGUF_MAGIC:
             detail = {"gguf": {"name": member.name, "offset": at, "size": member.size}, "members": len(models)}
             holds = f"a zip at its end contains {member.name} at byte {at:,}"
-            return Hit("llamafile", "", (words, holds), detail=detail)
-    if found and any(m.name == ".args" or m.name.startswith("llama") for m in found.members):
-        return Hit("llamafile", "no-weights", (words, "a zip at its end, without a GGUF inside"), "likely")
-    return Hit("executable", evidence=(words,), confidence="likely" if words.startswith("DOS") else "certain")
+            return Hit("llamafile", "", (sign, holds), detail=detail)
+    if listed and any(m.name == ".args" or m.name.startswith("llama") for m in listed.members):
+        return Hit("llamafile", "no-weights", (sign, "a zip at its end, without a GGUF inside"), "likely")
+    return Hit("executable", evidence=(sign,), confidence="likely" if sign.startswith("DOS") else "certain")
 
 
 def prefixed_zip(probe: Probe) -> Hit | None:
-    """A zip behind other bytes. Python's zipfile and torch's reader open it; torch.load doesn't."""
-    found = directory(probe)
-    if found is None or not found.members or payload(probe, found.members[0]) is None:
+    """A zip after other bytes. Python's zipfile and torch's reader open it; torch.load doesn't."""
+    listed = directory(probe)
+    if listed is None or not listed.members or payload(probe, listed.members[0]) is None:
         return None
-    hit = contents(found)
-    words = f"a zip directory at the end, behind {found.members[0].offset:,} other bytes"
-    return Hit(hit.format, hit.variant, (words, *hit.evidence[1:]), "likely", hit.detail, hit.damage)
+    hit = _by_members(listed)
+    sign = f"a zip directory at the end, after {listed.members[0].offset:,} other bytes"
+    return Hit(hit.format, hit.variant, (sign, *hit.evidence[1:]), "likely", hit.detail, hit.damage)
 
 
 # ---- tar ----
@@ -161,7 +174,10 @@ def tar(probe: Probe) -> Hit | None:
     """A tar, by a header with a valid checksum, whatever its magic."""
     if not probe.head.strip(b"\0") or not probe.head[0] or not tars.begins(probe.source):
         return None
-    names = _tar_names(probe)
+    names: list[str] = []  # of the first members, until the archive is damaged
+    with suppress(FormatError, UnsupportedError):
+        for member in islice(tars.members(probe.source, strict=False), SNIFF_TAR_MEMBERS):
+            names.append(member.name)
     bases = {n.rstrip("/").split("/")[-1] for n in names}
     for row in _TARS:
         if len(row.members & bases) >= row.least:
@@ -169,23 +185,14 @@ def tar(probe: Probe) -> Hit | None:
     return Hit("tar", evidence=("tar header", f"members: {', '.join(names[:4])}"), detail={"members_seen": len(names)})
 
 
-def _tar_names(probe: Probe) -> list[str]:
-    """The first members' names, up to where the archive is damaged."""
-    names: list[str] = []
-    with suppress(FormatError, UnsupportedError):
-        for member in islice(tars.members(probe.source, strict=False), SNIFF_TAR_MEMBERS):
-            names.append(member.name)
-    return names
-
-
 # ---- compressed streams ----
 
 
-def compressed(probe: Probe) -> tuple[str, bytes] | None:
+def first_bytes_inside(probe: Probe) -> tuple[str | None, bytes]:
     """The codec of a stream with a magic, and its first decompressed bytes (empty if it is damaged)."""
     name = codec_of(probe.head)
     if name not in WITH_MAGIC or (name == "bz2" and probe.head[4:10] != b"1AY&SY"):
-        return None
+        return None, b""
     try:
         return name, CODECS[name].decoder().decompress(probe.head, SNIFF_HEAD)
     except BROKEN:

@@ -17,33 +17,30 @@ from weighbridge.unpickle.recognise import Prefix, prefix
 def pickled(probe: Probe) -> Hit | None:
     """A pickle of any protocol. From protocol 2 on the first byte identifies it; 0 and 1 have no magic, so the
     opcodes must reach STOP with a value."""
-    found = prefix(probe.head, SNIFF_OPCODES)
-    if not found.opcodes or (found.broken and not (found.declared and found.names)):
+    start = prefix(probe.head, SNIFF_OPCODES)
+    if not start.opcodes or (start.broken and not (start.declared and start.names)):
         return None
-    if found.declared is None and not (found.stopped and _plausible(found, probe)):
+    if start.declared is None and not (start.stopped and _plausible(start, probe)):
         return None
-    if found.declared is not None and len(found.opcodes) < 2 < probe.size:
+    if start.declared is not None and len(start.opcodes) < 2 < probe.size:
         return None
-    return _pickle_hit(found, probe)
-
-
-def _plausible(found: Prefix, probe: Probe) -> bool:
-    """A protocol 0/1 pickle: a value then STOP, at the end of the file or with another pickle (or tensors) behind."""
-    rest = probe.at(found.end, 1)
-    return found.end >= 4 and (not rest or rest in b"(]}cIL\x80K" or len(found.opcodes) > 8)
-
-
-def _pickle_hit(found: Prefix, probe: Probe) -> Hit:
-    detail: dict[str, Any] = {"protocol": found.protocol}
-    if type(found.value) is int and found.value == TORCH_MAGIC:
+    detail: dict[str, Any] = {"protocol": start.protocol}
+    if type(start.value) is int and start.value == TORCH_MAGIC:
         return Hit("torch-legacy", evidence=(f"pickle of torch's magic number {TORCH_MAGIC:#x}",), detail=detail)
-    names = (f"names {', '.join(found.names[:3])}",) if found.names else ()
-    evidence = (f"pickle opcodes, protocol {found.protocol}", *names)
-    whole = found.stopped or probe.size > len(probe.head) or len(found.opcodes) >= SNIFF_OPCODES
+    names = (f"names {', '.join(start.names[:3])}",) if start.names else ()
+    evidence = (f"pickle opcodes, protocol {start.protocol}", *names)
+    whole = start.stopped or probe.size > len(probe.head) or len(start.opcodes) >= SNIFF_OPCODES
     damage = () if whole else ("truncated: no STOP opcode",)
-    confidence: Confidence = "likely" if found.declared is None else "certain"
-    detail["globals"] = list(found.names)
-    return Hit("pickle", f"protocol-{found.protocol}", evidence, confidence, detail, damage)
+    confidence: Confidence = "likely" if start.declared is None else "certain"
+    detail["globals"] = list(start.names)
+    return Hit("pickle", f"protocol-{start.protocol}", evidence, confidence, detail, damage)
+
+
+def _plausible(start: Prefix, probe: Probe) -> bool:
+    """Whether a protocol 0/1 pickle is likely: a value then STOP, at the end of the file or followed by another pickle
+    (or tensors)."""
+    after = probe.at(start.end, 1)
+    return start.end >= 4 and (not after or after in b"(]}cIL\x80K" or len(start.opcodes) > 8)
 
 
 # ---- protobuf ----
@@ -62,18 +59,17 @@ class _Message(NamedTuple):
 
 
 def _message(probe: Probe, start: int, end: int) -> _Message | None:
-    """Top-level fields of a protobuf message, None if the bytes aren't one. Long payloads are skipped; of many
-    fields only the first are read."""
+    """The first top-level fields of a protobuf message; None if the bytes aren't one. Long payloads are skipped."""
     at = start
     out: list[_Field] = []
     while at < end and len(out) < SNIFF_FIELDS:
-        found = _field(probe, at)
-        if found is None:  # a cut number, if so few bytes are left (no number is longer than 10)
+        field = _field(probe, at)
+        if field is None:  # near the end it is a number that is cut off (none is longer than 10 bytes)
             return _Message(out, end + 1) if out and at + 20 > end else None
-        if found.number == 0 or found.wire not in _WIDTHS:
+        if field.number == 0 or field.wire not in _WIDTHS:
             return None
-        out.append(found)
-        at = found.at + (found.value if found.wire == 2 else _WIDTHS[found.wire])
+        out.append(field)
+        at = field.at + (field.value if field.wire == 2 else _WIDTHS[field.wire])
     return _Message(out, at)
 
 
@@ -88,12 +84,6 @@ def _field(probe: Probe, at: int) -> _Field | None:
     number, wire = key[0] >> 3, key[0] & 7
     value = _varint(probe, key[1]) if wire in (0, 2) else (0, key[1])
     return None if value is None else _Field(number, wire, *value)
-
-
-def _fields(probe: Probe, part: _Field) -> list[_Field]:
-    """The fields of a nested message; none if it isn't one, or is too long to read."""
-    found = _message(probe, part.at, part.at + part.value) if part.value <= 4096 else None
-    return found.fields if found and found.end == part.at + part.value else []
 
 
 def _varint(probe: Probe, at: int) -> tuple[int, int] | None:
@@ -134,9 +124,9 @@ _Kinds = set[tuple[int, int]]
 def _onnx(probe: Probe, fields: list[_Field], kinds: _Kinds) -> Hit | None:
     if not {(1, 0), (7, 2)} <= kinds or any(_ONNX.get(n) != w for n, w in kinds) or not fields[0].value <= 64:
         return None
-    words = f"protobuf ModelProto of ONNX: ir_version {fields[0].value}, graph"
+    evidence = (f"protobuf ModelProto of ONNX: ir_version {fields[0].value}, graph",)
     producer = next((probe.at(f.at, min(f.value, 64)).decode("utf-8", "replace") for f in fields if f.number == 2), "")
-    return Hit("onnx", "", (words,), "likely", {"ir_version": fields[0].value, "producer": producer})
+    return Hit("onnx", "", evidence, "likely", {"ir_version": fields[0].value, "producer": producer})
 
 
 def _coreml(probe: Probe, fields: list[_Field], kinds: _Kinds) -> Hit | None:
@@ -144,8 +134,8 @@ def _coreml(probe: Probe, fields: list[_Field], kinds: _Kinds) -> Hit | None:
     types = {n for n, _ in kinds} - {1, 2, 10}
     if not {(1, 0), (2, 2)} <= kinds or not types or not all(200 <= n <= 3000 for n in types):
         return None
-    words = f"protobuf Model of Core ML: specification version {fields[0].value}"
-    return Hit("coreml", "mlmodel", (words,), "likely", {"specification": fields[0].value})
+    evidence = (f"protobuf Model of Core ML: specification version {fields[0].value}",)
+    return Hit("coreml", "mlmodel", evidence, "likely", {"specification": fields[0].value})
 
 
 def _saved_model(probe: Probe, fields: list[_Field], kinds: _Kinds) -> Hit | None:
@@ -160,8 +150,12 @@ def _sentencepiece(probe: Probe, fields: list[_Field], kinds: _Kinds) -> Hit | N
     pieces = [f for f in fields if f.number == 1 and f.wire == 2]
     if not pieces or any(w != 2 or n > 5 for n, w in kinds):
         return None
-    inner = [_fields(probe, piece) for piece in pieces[:8]]
-    if not all({(1, 2), (2, 5)} <= {(f.number, f.wire) for f in one} and one[0].number == 1 for one in inner):
+    inner: list[list[_Field]] = []
+    for piece in pieces[:8]:
+        end = piece.at + piece.value
+        message = _message(probe, piece.at, end) if piece.value <= 4096 else None
+        inner.append(message.fields if message and message.end == end else [])
+    if not all({(1, 2), (2, 5)} <= {(f.number, f.wire) for f in some} and some[0].number == 1 for some in inner):
         return None
     word = probe.at(inner[0][0].at, min(inner[0][0].value, 32)).decode("utf-8", "replace")
     evidence = (f"protobuf ModelProto of SentencePiece, first piece {word!r}",)

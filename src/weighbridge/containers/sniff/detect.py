@@ -1,59 +1,92 @@
-"""What is this file? By content only, never by name: a table of recognisers, tried in order, each with its evidence.
+"""Recognises a file by its content, never by its name.
 
     sniff(source) -> Identity     any bytes give an answer ("unknown" is one), in bounded time and memory
 
-Order is from the surest sign to the weakest: emptiness, magics at fixed places, structures, text, then formats without
-a magic. A recogniser reads the first 64 KiB, at a zip's tail, and at what these point to.
+Formats declare their recognisers (`containers/format.py`), which are asked in the order of their ranks, those of
+plug-ins among the built-in ones. A recogniser reads the first 64 KiB, a zip's tail, and the places that these point to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from functools import cache
+from typing import Any, Final, NamedTuple
 
-from weighbridge.base.errors import FormatError
+from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import ZERO_RUN
-from weighbridge.containers import BUILT_IN, plugged
-from weighbridge.containers.formats import GGUF_MAGIC
-from weighbridge.containers.sniff import archive as sniff_archive
-from weighbridge.containers.sniff import text as sniff_text
+from weighbridge.containers import BUILT_IN, Format, find, plugged
+from weighbridge.containers.format import Recogniser
+from weighbridge.containers.sniff.archive import first_bytes_inside
 from weighbridge.containers.sniff.probe import Hit, Identity, Probe
 from weighbridge.io.source import BytesSource, Source
 
 __all__ = ["Identity", "sniff"]
 
-
-_MAGICS: Final = tuple((f.name, magic) for f in BUILT_IN.values() for magic in f.magics)
-
-
-def _magic(probe: Probe) -> Hit | None:
-    for name, magic in _MAGICS:
-        if probe.at(magic.offset, len(magic.sign)) == magic.sign:
-            return _hdf5(probe) if name == "hdf5" else Hit(name, magic.variant, (magic.words,))
-    return None
+# Formats after which the error of a failed plug-in is raised: the file may be its own.
+_VAGUE: Final = ("unknown", "zip")
 
 
-def _hdf5(probe: Probe) -> Hit:
-    signs = [s for s in (b"keras_version", b"model_weights", b"layer_names", b"model_config") if s in probe.head]
-    end = _end_of_hdf5(probe)
-    damage = (f"truncated: has {probe.size:,} of {end:,} bytes",) if end > probe.size else ()
-    if not signs:
-        return Hit("hdf5", evidence=("HDF5 signature",), damage=damage)
-    return Hit("hdf5", "keras", ("HDF5 signature", f"attribute {signs[0].decode()} (Keras)"), damage=damage)
+def sniff(source: Source) -> Identity:
+    """The format of `source`, by its bytes. UnsupportedError if a plug-in fails and no other format is recognised."""
+    probe = Probe(source)
+    hit, failure = _recognise(probe)
+    format = find(hit.format) or BUILT_IN["unknown"]
+    if failure is not None and hit.format in _VAGUE:
+        raise failure
+    evidence = hit.evidence if failure is None or format.readable else (*hit.evidence, failure.message)
+    detail: dict[str, Any] = dict(hit.detail)
+    damage = hit.damage
+    # Model data rarely ends in 64 KiB of zeros; a download that reserved its space and stopped does.
+    may_end_early = format.dense_end and not damage and probe.size >= 2 * ZERO_RUN
+    if may_end_early and not probe.at(probe.size - ZERO_RUN, ZERO_RUN).strip(b"\0"):
+        damage = (f"its last {ZERO_RUN:,} bytes are all zero",)
+    return Identity(
+        hit.format, hit.variant, hit.confidence, evidence, detail, readable=format.readable, title=format.title,
+        damage=damage, advice=format.advice,
+    )  # fmt: skip
 
 
-# Version of an HDF5 superblock -> where the size of offsets and the end-of-file address stand (File Format
-# Specification 3.0, II.A).
-_SUPERBLOCKS: Final = {0: (13, 40), 1: (13, 44), 2: (9, 28), 3: (9, 28)}
+class _Question(NamedTuple):
+    """A recogniser, and a format that declares it."""
+
+    format: Format
+    recogniser: Recogniser
 
 
-def _end_of_hdf5(probe: Probe) -> int:
-    """The size that an HDF5 file declares; 0 if unknown."""
-    width, end = _SUPERBLOCKS.get(probe.number(8, "B") or 0, (0, 0))
-    return (probe.number(end, "<Q") or 0) if probe.number(width, "B") == 8 else 0
+def _recognise(probe: Probe) -> tuple[Hit, UnsupportedError | None]:
+    """The first hit, and the error of a plug-in that failed before it."""
+    failure: UnsupportedError | None = None
+    try:
+        formats = tuple(plugged().values())
+    except UnsupportedError as error:
+        formats, failure = (), error
+    for question in _questions(formats):
+        try:
+            hit = question.format.ask(question.recogniser, probe)
+        except FormatError as error:  # the file shrank while it was read
+            return Hit("unknown", evidence=(error.reason,), confidence="guess", damage=(error.reason,)), failure
+        except UnsupportedError as error:
+            if not question.format.plugged:
+                raise
+            failure = failure or error
+            continue
+        if hit is not None:
+            return hit, failure
+    return Hit("unknown", evidence=(f"first bytes {probe.head[:16].hex(' ')}",), confidence="guess"), failure
 
 
-def _empty(probe: Probe) -> Hit | None:
+@cache
+def _questions(plug_ins: tuple[Format, ...]) -> tuple[_Question, ...]:
+    """All recognisers, once each, by their ranks; those of plug-ins first within a rank."""
+    declared = [_Question(f, r) for f in (*plug_ins, *BUILT_IN.values()) for r in f.questions()]
+    unique = {q.recogniser.function or q.format.name: q for q in reversed(declared)}
+    return tuple(sorted(reversed(unique.values()), key=lambda question: question.recogniser.rank))
+
+
+# ---- small recognisers, and those whose modules are imported only for files that may have their format --------------
+
+
+def empty(probe: Probe) -> Hit | None:
+    """A file without bytes, or one that begins with 64 KiB of zeros."""
     if probe.size == 0:
         return Hit("empty", evidence=("0 bytes",), damage=("the file is empty",))
     if probe.head.strip(b"\0"):
@@ -66,44 +99,38 @@ def _empty(probe: Probe) -> Hit | None:
     )
 
 
-def _compressed(probe: Probe) -> Hit | None:
-    found = sniff_archive.compressed(probe)
-    if found is None:
+# Version of an HDF5 superblock -> offsets of its "size of offsets" and end-of-file address (File Format Specification
+# 3.0, II.A).
+_SUPERBLOCKS: Final = {0: (13, 40), 1: (13, 44), 2: (9, 28), 3: (9, 28)}
+
+
+def hdf5(probe: Probe) -> Hit:
+    """A file with the HDF5 signature; Keras by the names of its attributes."""
+    signs = [s for s in (b"keras_version", b"model_weights", b"layer_names", b"model_config") if s in probe.head]
+    width, place = _SUPERBLOCKS.get(probe.number(8, "B") or 0, (0, 0))
+    end = (probe.number(place, "<Q") or 0) if probe.number(width, "B") == 8 else 0  # 0: unknown
+    damage = (f"truncated: has {probe.size:,} of {end:,} bytes",) if end > probe.size else ()
+    if not signs:
+        return Hit("hdf5", evidence=("HDF5 signature",), damage=damage)
+    return Hit("hdf5", "keras", ("HDF5 signature", f"attribute {signs[0].decode()} (Keras)"), damage=damage)
+
+
+def compressed(probe: Probe) -> Hit | None:
+    """A compressed stream, with the format of its content."""
+    codec, content = first_bytes_inside(probe)
+    if codec is None:
         return None
-    name, inside = found
-    if not inside or probe.depth:
-        return Hit(name, evidence=(f"{name} signature",))
-    inner = _recognise(Probe(BytesSource(inside), depth=1))
+    if not content or probe.depth:
+        return Hit(codec, evidence=(f"{codec} signature",))
+    inner, _ = _recognise(Probe(BytesSource(content), depth=1))
     if inner.format == "nemo":
-        return Hit("nemo", name, (f"{name} signature", *inner.evidence))
-    return Hit(
-        name,
-        f"{inner.format}-inside",
-        (f"{name} signature", f"inside: {BUILT_IN[inner.format].title}"),
-        detail={"inside": inner.format},
-    )
+        return Hit("nemo", codec, (f"{codec} signature", *inner.evidence))
+    title = (find(inner.format) or BUILT_IN["unknown"]).title
+    evidence = (f"{codec} signature", f"inside: {title}")
+    return Hit(codec, f"{inner.format}-inside", evidence, detail={"inside": inner.format})
 
 
-# The parsers of these are imported when a file may be theirs: the start of a program that recognises one file counts.
-
-
-def _gguf(probe: Probe) -> Hit | None:
-    if probe.head[:4] != GGUF_MAGIC:
-        return None
-    from weighbridge.containers.gguf.recognise import recognise
-
-    return recognise(probe)
-
-
-def _ggml(probe: Probe) -> Hit | None:
-    if probe.head[2:4] != b"gg":  # common to all its magics
-        return None
-    from weighbridge.containers.ggml.recognise import recognise
-
-    return recognise(probe)
-
-
-def _safetensors(probe: Probe) -> Hit | None:
+def safetensors(probe: Probe) -> Hit | None:
     if probe.head[8:].lstrip()[:1] != b"{":
         return None
     from weighbridge.containers.safetensors.recognise import recognise
@@ -111,81 +138,9 @@ def _safetensors(probe: Probe) -> Hit | None:
     return recognise(probe)
 
 
-def _imatrix_dat(probe: Probe) -> Hit | None:
+def imatrix_dat(probe: Probe) -> Hit | None:
     if not 1 <= (probe.number(0, "<i") or 0) <= 100_000:  # entries
         return None
     from weighbridge.containers.ggml.recognise import imatrix_dat
 
     return imatrix_dat(probe)
-
-
-def _pickled(probe: Probe) -> Hit | None:
-    from weighbridge.containers.sniff.binary import pickled
-
-    return pickled(probe)
-
-
-def _protobuf(probe: Probe) -> Hit | None:
-    from weighbridge.containers.sniff.binary import protobuf
-
-    return protobuf(probe)
-
-
-Recogniser = Callable[[Probe], Hit | None]
-
-RECOGNISERS: Final[tuple[Recogniser, ...]] = (
-    _empty,
-    _gguf,
-    _ggml,
-    sniff_archive.archive,
-    _magic,
-    _compressed,
-    sniff_archive.executable,
-    _safetensors,
-    sniff_archive.tar,
-    sniff_text.text,
-    sniff_text.json,
-    _pickled,
-    sniff_text.plain,
-    _protobuf,
-    _imatrix_dat,
-    sniff_archive.prefixed_zip,
-)
-
-
-def _recognise(probe: Probe) -> Hit:
-    for recogniser in RECOGNISERS:
-        try:
-            hit = recogniser(probe)
-        except FormatError as error:  # the file shrank while it was read
-            return Hit("unknown", evidence=(error.reason,), confidence="guess", damage=(error.reason,))
-        if hit is not None:
-            return hit
-    return Hit("unknown", evidence=(f"first bytes {probe.head[:16].hex(' ')}",), confidence="guess")
-
-
-def _zero_tail(probe: Probe) -> tuple[str, ...]:
-    """Model data rarely ends in 64 KiB of zeros; a download that reserved its space and stopped does."""
-    if probe.size < 2 * ZERO_RUN or probe.at(probe.size - ZERO_RUN, ZERO_RUN).strip(b"\0"):
-        return ()
-    return (f"its last {ZERO_RUN:,} bytes are all zero",)
-
-
-def sniff(source: Source) -> Identity:
-    """The format of `source`, by its bytes."""
-    probe = Probe(source)
-    hit = _recognise(probe)
-    if hit.format == "unknown":
-        hit = _plugged(probe) or hit
-    detail: dict[str, Any] = dict(hit.detail)
-    format = BUILT_IN.get(hit.format) or plugged()[hit.format]
-    damage = hit.damage or (_zero_tail(probe) if format.dense_end else ())
-    return Identity(
-        hit.format, hit.variant, hit.confidence, hit.evidence, detail, readable=format.readable, title=format.title,
-        damage=damage, advice=format.advice,
-    )  # fmt: skip
-
-
-def _plugged(probe: Probe) -> Hit | None:
-    """The answer of the first plug-in that recognises the file."""
-    return next((hit for f in plugged().values() if (hit := f.recognise(probe))), None)

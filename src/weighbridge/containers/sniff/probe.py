@@ -1,5 +1,5 @@
-"""What recognisers share: the final answer (`Identity`), the answer of a recogniser (`Hit`), and a clipped view of the
-bytes (`Probe`). Nothing here raises on short input: a read past the end gives fewer bytes."""
+"""Types of recognisers: the final answer (`Identity`), the answer of a recogniser (`Hit`), and a clipped view of the
+bytes (`Probe`). Nothing here raises on short input: a read past the end returns fewer bytes."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ class Probe:
         return self.head[offset:end] if end <= len(self.head) else self.source.read(offset, end - offset)
 
     def number(self, offset: int, code: str) -> int | None:
-        """One integer of `struct` code (with its byte order) at `offset`, None where the file is shorter."""
+        """One integer of `struct` code (with its byte order) at `offset`; None if the file is too short."""
         data = self.at(offset, struct.calcsize(code))
         return struct.unpack(code, data)[0] if len(data) == struct.calcsize(code) else None
 
     @cached_property
     def tail(self) -> bytes:
-        """The last bytes: where a zip has its directory's end."""
+        """The last bytes, in which a zip has its end record."""
         length = min(self.size, ZIP_TAIL)
         return self.at(self.size - length, length)
 

@@ -1,5 +1,5 @@
-"""What tensor names reveal about a checkpoint: adapters, packings, families. The first adapter or family that matches
-wins; of packings there may be several. Only names count, no shapes, so the tables serve recognisers as well as reports.
+"""Recognises adapters, packings and families by tensor names. The first adapter or family that matches wins; there may
+be several packings. Only names count, not shapes, so that recognisers and reports share the tables.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from weighbridge.packings.schema.registry import SHIPPED
 
 
 class NamePattern(NamedTuple):
-    """A name that contains `pattern` reveals `what`."""
+    """A name that contains `pattern` reveals the adapter, packing or family `id`."""
 
-    what: str
+    id: str
     pattern: re.Pattern[str]
-    words: str
+    evidence: str
 
 
 def _rows(*rows: tuple[str, str, str]) -> tuple[NamePattern, ...]:
-    return tuple(NamePattern(what, re.compile(pattern), words) for what, pattern, words in rows)
+    return tuple(NamePattern(id, re.compile(pattern), evidence) for id, pattern, evidence in rows)
 
 
 ADAPTERS: Final = _rows(
@@ -44,16 +44,16 @@ def _packings(schemas: Iterable[PackingSchema]) -> tuple[NamePattern, ...]:
     """The evidence that packing schemas declare; several of them may share a row."""
     patterns: dict[tuple[str, str], list[str]] = {}
     for schema in schemas:
-        if found := schema.evidence:
-            ending = f"{re.escape(schema.members[found.role or schema.key].suffix)}$"
-            whole = (f"^{re.escape(name)}$" for name in found.marks)
-            patterns.setdefault((found.what, found.text), []).extend((ending, *whole))
-    return tuple(NamePattern(what, re.compile("|".join(rows)), text) for (what, text), rows in patterns.items())
+        if evidence := schema.evidence:
+            ending = f"{re.escape(schema.members[evidence.role or schema.key].suffix)}$"
+            whole = (f"^{re.escape(name)}$" for name in evidence.marks)
+            patterns.setdefault((evidence.what, evidence.text), []).extend((ending, *whole))
+    return tuple(NamePattern(id, re.compile("|".join(rows)), text) for (id, text), rows in patterns.items())
 
 
-#: Of the shipped schemas.
+#: The patterns of the shipped schemas.
 PACKINGS: Final = _packings(SHIPPED)
-# Names of plain tensors. Plug-ins are searched only where there are others: that takes some 20 ms.
+# Endings of plain tensors. Plug-ins are only searched if a name has another ending: that takes some 20 ms.
 _PLAIN: Final = (".weight", ".bias")
 
 FAMILIES: Final = _rows(
@@ -78,12 +78,12 @@ FAMILIES: Final = _rows(
 )
 
 
-# A part of a name that is a number, but for 0: the patterns here tell no such numbers apart.
+# A part of a name that is a number other than 0: no pattern here distinguishes these numbers.
 _FURTHER: Final = re.compile(r"(?<=\.)[1-9][0-9]*(?=\.)")
 
 
 def distinct(names: Iterable[str]) -> list[str]:
-    """One of the names that differ in the number of a further layer or expert alone: some dozens of 100,000."""
+    """The names without those that differ only in the number of a layer or expert: some dozens of 100,000."""
     return list(dict.fromkeys(_FURTHER.sub("1", name) for name in names))
 
 
@@ -95,9 +95,9 @@ def first(patterns: Iterable[NamePattern], names: Collection[str]) -> NamePatter
 def packings(names: Iterable[str]) -> tuple[NamePattern, ...]:
     """All packings that the names reveal; those of plug-ins only if no shipped one does."""
     pool = list(names)
-    found = _matching(PACKINGS, distinct(pool))
-    if found or all(name.endswith(_PLAIN) for name in pool):
-        return found
+    shipped = _matching(PACKINGS, distinct(pool))
+    if shipped or all(name.endswith(_PLAIN) for name in pool):
+        return shipped
     return _matching(_packings(plugins(GROUP, PackingSchema).values()), pool)
 
 

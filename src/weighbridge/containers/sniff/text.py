@@ -1,4 +1,4 @@
-"""Recognisers of text where weights were expected (LFS pointers, web pages, error messages) and of the JSON files that
+"""Recognisers of texts in place of weights (LFS pointers, web pages, error messages) and of the JSON files that
 accompany weights."""
 
 from __future__ import annotations
@@ -9,22 +9,23 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from weighbridge.base.limits import SNIFF_WHOLE
-from weighbridge.containers.sniff.probe import Hit, Probe
+from weighbridge.containers.sniff.probe import Confidence, Hit, Probe
 
 
 class _Start(NamedTuple):
-    """Text that begins with `pattern`. `digest` and `size`: where a pointer has those of the real file."""
+    """Text that begins with `pattern`. `digest` and `size`: the patterns by which a pointer states those of the real
+    file."""
 
     format: str
     variant: str
     pattern: re.Pattern[str]
-    words: str
+    evidence: str
     digest: str = ""
     size: str = ""
 
 
-def _start(kind: str, variant: str, pattern: str, words: str, *real_file: str) -> _Start:
-    return _Start(kind, variant, re.compile(pattern, re.IGNORECASE), words, *real_file)
+def _start(kind: str, variant: str, pattern: str, evidence: str, *real_file: str) -> _Start:
+    return _Start(kind, variant, re.compile(pattern, re.IGNORECASE), evidence, *real_file)
 
 
 # Sources of the pointers: git-lfs docs/spec.md; git-annex's pages "pointer file" and "key format"
@@ -49,37 +50,31 @@ _STARTS: Final = (
 
 
 def text(probe: Probe) -> Hit | None:
-    """Text that starts with something known."""
+    """Text with a known beginning."""
     if probe.text is None:
         return None
     start = probe.text[:8192]
     for row in _STARTS:
         if row.pattern.match(start):
-            return Hit(row.format, row.variant, (row.words, *_title(start, row.format)), detail=_real_file(start, row))
+            oid, size = (re.search(p, start, re.MULTILINE) if p else None for p in (row.digest, row.size))
+            detail: dict[str, Any] = {"oid": f"sha256:{oid[1]}"} if oid else {}
+            detail |= {"size": int(size[1])} if size else {}
+            evidence = [row.evidence, *([repr(start[:80].strip())] if row.format == "error-text" else [])]
+            title = re.search(r"<title[^>]{0,100}>([^<]{1,200})</title>", start, re.IGNORECASE)
+            if title and row.format == "html":
+                evidence.append(f"titled {title[1].strip()!r}")
+            return Hit(row.format, row.variant, tuple(evidence), detail=detail)
     return None
-
-
-def _title(start: str, kind: str) -> tuple[str, ...]:
-    found = re.search(r"<title[^>]{0,100}>([^<]{1,200})</title>", start, re.IGNORECASE) if kind == "html" else None
-    if kind == "error-text":
-        return (repr(start[:80].strip()),)
-    return (f"titled {found[1].strip()!r}",) if found else ()
-
-
-def _real_file(start: str, row: _Start) -> dict[str, Any]:
-    """The digest and the size in a pointer."""
-    oid, size = (re.search(p, start, re.MULTILINE) if p else None for p in (row.digest, row.size))
-    return ({"oid": f"sha256:{oid[1]}"} if oid else {}) | ({"size": int(size[1])} if size else {})
 
 
 class _Keys(NamedTuple):
     variant: str
     all_of: frozenset[str]
-    words: str
+    evidence: str
 
 
-def _keys(variant: str, keys: str, words: str) -> _Keys:
-    return _Keys(variant, frozenset(keys.split()), words)
+def _keys(variant: str, keys: str, evidence: str) -> _Keys:
+    return _Keys(variant, frozenset(keys.split()), evidence)
 
 
 # Top-level keys that identify a JSON file; the first row whose keys all exist wins.
@@ -113,8 +108,8 @@ def json(probe: Probe) -> Hit | None:
     start = (probe.text or "").lstrip()
     if start[:1] not in ("{", "["):
         return None
-    if probe.size > SNIFF_WHOLE:
-        return _json_by_head(start)
+    if probe.size > SNIFF_WHOLE:  # keys of the head, which may be nested ones
+        return _by_keys(frozenset(re.findall(r'"([^"\\]{1,64})"\s{0,8}:', start)), "likely", {})
     try:
         value = msgspec.json.decode(probe.at(0, probe.size).removeprefix(b"\xef\xbb\xbf"))
     except (ValueError, RecursionError):
@@ -128,29 +123,16 @@ def json(probe: Probe) -> Hit | None:
     return Hit("json", "array", ("valid JSON",))
 
 
-def _json_by_head(start: str) -> Hit:
-    """A big JSON file: keys as far as the head shows them (which may be nested ones, hence only likely)."""
-    return _by_keys(frozenset(re.findall(r'"([^"\\]{1,64})"\s{0,8}:', start)), "likely", {})
-
-
-def _by_keys(keys: frozenset[str], confidence: str, detail: dict[str, Any]) -> Hit:
-    for row in _JSON:
-        if row.all_of <= keys:
-            return Hit(
-                "json",
-                row.variant,
-                ("JSON object", row.words),
-                "certain" if confidence == "certain" else "likely",
-                detail,
-            )
-    return Hit(
-        "json", evidence=("JSON object",), confidence="certain" if confidence == "certain" else "likely", detail=detail
-    )
+def _by_keys(keys: frozenset[str], confidence: Confidence, detail: dict[str, Any]) -> Hit:
+    row = next((row for row in _JSON if row.all_of <= keys), None)
+    if row is None:
+        return Hit("json", "", ("JSON object",), confidence, detail)
+    return Hit("json", row.variant, ("JSON object", row.evidence), confidence, detail)
 
 
 def _json_detail(value: dict[str, Any]) -> dict[str, Any]:
-    wanted = ("model_type", "architectures", "peft_type", "_class_name", "tokenizer_class", "error")
-    detail = {key: value[key] for key in wanted if isinstance(value.get(key), str | list)}
+    keys = ("model_type", "architectures", "peft_type", "_class_name", "tokenizer_class", "error")
+    detail = {key: value[key] for key in keys if isinstance(value.get(key), str | list)}
     if isinstance(value.get("weight_map"), dict):
         shards = {file for file in value["weight_map"].values() if isinstance(file, str)}
         detail |= {"tensors": len(value["weight_map"]), "shards": len(shards)}

@@ -1,7 +1,7 @@
 """Pickles as files: tensors and arrays that were pickled without torch.save or numpy.save (`pickle.dump(state, file)`).
 
-One or more pickles, one behind the other. Nothing is unpickled: an abstract machine reads them, and what they would
-import or call is a finding. Arrays lie in the pickle itself, and long ones are read in place.
+One or more pickles, one after the other. Nothing is unpickled: an abstract machine reads them, and imports and calls
+are findings. Arrays are inside the pickle, and long ones are read in place.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from weighbridge.base import gc_pause
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import PICKLE_READING, PICKLES
 from weighbridge.containers.base import Index, Region
-from weighbridge.containers.torch.entries import SourceList, entries_of, no_storage, pickle_regions
+from weighbridge.containers.torch.entries import SourceList, index_of, no_storage, pickle_regions
 from weighbridge.io.source import Source
 from weighbridge.unpickle.libraries import torch
 from weighbridge.unpickle.machine import Machine
@@ -29,16 +29,12 @@ def parse(source: Source) -> Index:
     files = SourceList(source)
     reading = torch.Reading()
     for i, (machine, value) in enumerate(_run(source)):
-        one = torch.read(machine, Dict(0, [i, value]) if i else value)
-        for name, tensor in one.tensors.items():
+        part = torch.read(machine, Dict(0, [i, value]) if i else value)
+        for name, tensor in part.tensors.items():
             reading.tensors[name if name not in reading.tensors else f"{name}#{i}"] = tensor
-        reading.plain |= one.plain
-        reading.remarks += one.remarks
-    found = entries_of(reading, no_storage, files, source.name, 0)
-    sources = files.all()
-    return Index(
-        NAME, sources, found.entries, reading.plain, (0,) * len(sources), findings=found.findings, capped=found.capped
-    )
+        reading.plain |= part.plain
+        reading.remarks += part.remarks
+    return index_of(NAME, reading, no_storage, files, source.name, 0)
 
 
 def _run(source: Source) -> Iterator[tuple[Machine, Any]]:

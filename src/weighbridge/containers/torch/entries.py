@@ -11,8 +11,8 @@ from weighbridge.base.byteorder import swap
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import EXPANDED, PICKLE_FINDINGS, PICKLE_INLINE, PICKLE_READING, PICKLE_REGIONS
-from weighbridge.base.spec import Spec
-from weighbridge.containers.base import CAPPED, Entry, Finding, Region, Severity
+from weighbridge.base.spec import Spec, in_c_order
+from weighbridge.containers.base import CAPPED, Entry, Finding, Index, Region, Severity
 from weighbridge.io.flip import FlippedSource
 from weighbridge.io.source import BytesSource, Source, Window
 from weighbridge.unpickle.explain import explain
@@ -39,7 +39,7 @@ class TorchEntries:
 
 
 class SourceList:
-    """The sources of an index whose data is in `order`: the file itself, and data that isn't stored verbatim
+    """The sources of an index whose data has the byte order `order`: the file, and data that isn't stored verbatim
     (deflated members, arrays written as text, negated tensors)."""
 
     def __init__(self, source: Source, order: str = "<") -> None:
@@ -63,20 +63,16 @@ class SourceList:
     def hold(self, kept: InlineBytes, dtype: DType) -> StoragePlace:
         """The place of bytes inside the pickle."""
         start, source = kept.start, kept.data
-        turned = kept.turned != (self.order == ">") and dtype.word > 1
+        turned = kept.big_endian != (self.order == ">") and dtype.word > 1
         if isinstance(source, Source) and not kept.codec and not turned:
             while isinstance(source, Window):
                 start, source = start + source.offset, source.parent
-            known = [i for i, one in enumerate(self._sources[:1]) if one is source]
-            return StoragePlace(known[0] if known else self._other(source), start, kept.size)
+            number = next((i for i, listed in enumerate(self._sources) if listed is source), None)
+            return StoragePlace(self.add(source) if number is None else number, start, kept.size)
         key = (id(source), start, int(turned))
         if key not in self._kept:
             self._kept[key] = self._remember(_bytes_of(kept), dtype, turned)
         return self._kept[key]
-
-    def _other(self, source: Source) -> int:
-        found = next((i for i, one in enumerate(self._sources) if one is source), None)
-        return self.add(source) if found is None else found
 
     def _remember(self, data: bytes, dtype: DType, turned: bool) -> StoragePlace:
         if self._number is None:
@@ -95,7 +91,7 @@ class SourceList:
         return StoragePlace(self._number, self._size - len(data), len(data))
 
     def flip(self, place: StoragePlace, dtype: DType, flags: tuple[str, ...]) -> StoragePlace:
-        """The place where the values are negated or conjugated: signs are bits."""
+        """A place with the values negated or conjugated: their signs are bits."""
         key = (place, dtype.name, flags)
         if key not in self._flipped:
             word = dtype.word
@@ -132,7 +128,7 @@ def entries_of(
     for name, tensor in reading.tensors.items():
         storage = tensor.storage
         try:
-            place = find(storage) if storage.kept is None else files.hold(storage.kept, storage.dtype)
+            place = find(storage) if storage.inline is None else files.hold(storage.inline, storage.dtype)
             if place.size != storage.nbytes:
                 raise FormatError("its storage has another length", expected=storage.nbytes, found=place.size)
             if tensor.flags:
@@ -141,7 +137,11 @@ def entries_of(
             grown = max(entry.spec.nbytes - entry.nbytes, 0)
             if grown > left:
                 capped.append(entry)
-                remarks.append(Remark(CAPPED, _capped(entry), tensor.at, name))
+                message = (
+                    f"{name} is left out: {entry.nbytes} bytes are expanded to {entry.spec.nbytes}, and a file's "
+                    f"tensors may grow by {EXPANDED} in all unless expansion is allowed (--allow-expand)"
+                )
+                remarks.append(Remark(CAPPED, message, tensor.at, name))
                 continue
             left -= grown
             entries.append(entry)
@@ -150,21 +150,29 @@ def entries_of(
     return TorchEntries(tuple(entries), tuple(_findings(remarks, path, shift)), tuple(capped))
 
 
-def _capped(e: Entry) -> str:
-    return (
-        f"{e.name} is left out: {e.nbytes} bytes are expanded to {e.spec.nbytes}, and a file's tensors may grow by "
-        f"{EXPANDED} in all unless expansion is allowed (--allow-expand)"
-    )
+def index_of(
+    name: str, reading: Reading, find: Callable[[Storage], StoragePlace], files: SourceList, path: str, shift: int,
+    data_start: int = 0,
+) -> Index:  # fmt: skip
+    """The index of a file with one reading; the data of its first source begins at `data_start`."""
+    part = entries_of(reading, find, files, path, shift)
+    sources = files.all()
+    starts = (data_start, *(0 for _ in sources[1:]))
+    return Index(name, sources, part.entries, reading.plain, starts, findings=part.findings, capped=part.capped)
 
 
 def no_storage(storage: Storage) -> StoragePlace:
     """For files with nothing but the pickle."""
-    raise FormatError(f"storage {storage.key[:40]!r} lies outside the pickle")
+    raise FormatError(f"storage {storage.key[:40]!r} isn't in the pickle")
 
 
 def _entry(name: str, t: SavedTensor, place: StoragePlace) -> Entry:
     offset = place.start + t.storage.start * t.storage.dtype.size + t.offset * t.dtype.size
-    shape, strides = _logical(t)
+    shape, strides = t.shape, None if in_c_order(t.shape, t.strides) else t.strides
+    if t.dtype.block > 1:  # a torch element of two 4-bit numbers counts as two
+        if strides or not shape:
+            raise FormatError(f"{t.dtype} that isn't in C order")
+        shape = (*shape[:-1], shape[-1] * t.dtype.block)
     spec = Spec(shape, t.dtype)
     if spec.nbytes >= _MOST:
         raise FormatError("it has too many elements", found=list(shape))
@@ -184,51 +192,28 @@ def pickle_regions(source: Source, start: int, shift: int = 0) -> list[Region]:
     try:
         for step in explain(machine):
             if step.broken:
-                raise FormatError(step.words)
+                raise FormatError(step.effect)
             if len(out) == PICKLE_REGIONS:
                 break
-            out.append(Region(shift + step.at, shift + step.end, "opcode", step.op, step.words))
+            out.append(Region(shift + step.at, shift + step.end, "opcode", step.op, step.effect))
         if not machine.done:
             machine.run()
-            words = f"only the first {PICKLE_REGIONS} are listed"
-            out.append(Region(out[-1].end, shift + machine.end, "opcode", "opcodes", words))
+            note = f"only the first {PICKLE_REGIONS} are listed"
+            out.append(Region(out[-1].end, shift + machine.end, "opcode", "opcodes", note))
     except (FormatError, UnsupportedError) as error:
-        at = out[-1].end if out else shift + start
-        rest = Region(at, shift + source.size, "unknown", "", str(error))
-        return [*out, rest] if rest.end > at else out
+        at, end = out[-1].end if out else shift + start, shift + source.size
+        out += [Region(at, end, "unknown", "", str(error))] if end > at else []
     return out
 
 
-def _logical(t: SavedTensor) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-    """The shape, and strides if the elements aren't in C order. A torch element of two 4-bit numbers counts as two."""
-    dense = _dense(t.shape, t.strides)
-    if t.dtype.block == 1:
-        return t.shape, None if dense else t.strides
-    if not dense or not t.shape:
-        raise FormatError(f"{t.dtype} that does not lie in C order")
-    return (*t.shape[:-1], t.shape[-1] * t.dtype.block), None
-
-
-def _dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether the elements are in C order without gaps."""
-    if 0 in shape:
-        return True
-    step = 1
-    for n, s in zip(reversed(shape), reversed(strides), strict=True):
-        if n != 1 and s != step:
-            return False
-        step *= n
-    return True
-
-
 def _findings(remarks: list[Remark], path: str, shift: int) -> Iterable[Finding]:
-    """The problems as findings; of many of one kind the first, and their number."""
+    """The problems as findings: the first of each kind, and the number of further ones."""
     seen: dict[str, int] = {}
     for r in remarks:
         seen[r.rule] = seen.get(r.rule, 0) + 1
         if seen[r.rule] <= PICKLE_FINDINGS:
             severity = Severity.INFO if r.harmless else Severity.WARNING
-            yield Finding(r.rule, severity, r.words, path, shift + r.at, r.tensor)
+            yield Finding(r.rule, severity, r.text, path, shift + r.at, r.tensor)
     for rule, count in seen.items():
         if count > PICKLE_FINDINGS:
             yield Finding(rule, Severity.WARNING, f"and {count - PICKLE_FINDINGS} more of this kind", path)

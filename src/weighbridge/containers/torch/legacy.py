@@ -9,7 +9,7 @@ from weighbridge.base import gc_pause
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import PICKLE_READING
 from weighbridge.containers.base import Index, Region
-from weighbridge.containers.torch.entries import SourceList, StoragePlace, entries_of, pickle_regions
+from weighbridge.containers.torch.entries import SourceList, StoragePlace, index_of, pickle_regions
 from weighbridge.io.source import Source
 from weighbridge.unpickle.libraries import torch
 from weighbridge.unpickle.libraries import torch_legacy as legacy
@@ -25,21 +25,17 @@ def parse(source: Source) -> Index:
     stack = legacy.read(source, WIDTHS, PICKLE_READING)
     reading = torch.read(stack.machines[3], stack.values[3])
     if stack.end < source.size:
-        words = f"{source.size - stack.end} bytes follow the last storage"
-        reading.remarks.append(torch.Remark("pickle.trailing-bytes", words, stack.end))
+        message = f"{source.size - stack.end} bytes follow the last storage"
+        reading.remarks.append(torch.Remark("pickle.trailing-bytes", message, stack.end))
 
     def find(storage: Storage) -> StoragePlace:
         if storage.key not in stack.spans:
             raise FormatError(f"the file has no storage {storage.key[:40]!r}")
         return StoragePlace(0, *stack.spans[storage.key])
 
-    for i in (0, 1, 2, 4):  # hidden content here isn't a tensor, but would be executed all the same
+    for i in (0, 1, 2, 4):  # they have no tensors, but a loader would execute them too
         reading.remarks += torch.read(stack.machines[i], None).remarks
-    files = SourceList(source)
-    found = entries_of(reading, find, files, source.name, 0)
-    sources = files.all()
-    data_start = (stack.machines[4].end, *(0 for _ in sources[1:]))
-    return Index(NAME, sources, found.entries, reading.plain, data_start, findings=found.findings, capped=found.capped)
+    return index_of(NAME, reading, find, SourceList(source), source.name, 0, stack.machines[4].end)
 
 
 def pickles(source: Source) -> list[tuple[str, Source, int]]:
@@ -50,7 +46,7 @@ def pickles(source: Source) -> list[tuple[str, Source, int]]:
 
 
 def regions(source: Source) -> list[Region]:
-    """Every byte of the file, named; what can't be read is named unknown."""
+    """Every byte of the file, named; unreadable bytes are "unknown"."""
     try:
         stack = legacy.read(source, WIDTHS, PICKLE_READING)
     except (FormatError, UnsupportedError):

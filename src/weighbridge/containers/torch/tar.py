@@ -20,7 +20,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import DIMS, PICKLE_MEMORY, PICKLE_READING
 from weighbridge.containers.archive import tar as tars
 from weighbridge.containers.base import Index, Region
-from weighbridge.containers.torch.entries import SourceList, StoragePlace, entries_of
+from weighbridge.containers.torch.entries import SourceList, StoragePlace, index_of
 from weighbridge.io.source import Source, Window
 from weighbridge.unpickle.libraries import torch
 from weighbridge.unpickle.libraries.torch_types import STORAGES, SavedTensor, Storage, within
@@ -54,14 +54,8 @@ def parse(source: Source) -> Index:
     reading = torch.read(machine, value, file.tensors)
     reading.remarks[:0] = file.remarks
 
-    def find(storage: Storage) -> StoragePlace:
-        return file.places[storage.key]
-
-    files = SourceList(source)
-    found = entries_of(reading, find, files, source.name, main.start)
-    sources = files.all()
-    return Index(
-        NAME, sources, found.entries, reading.plain, (0,) * len(sources), findings=found.findings, capped=found.capped
+    return index_of(
+        NAME, reading, lambda storage: file.places[storage.key], SourceList(source), source.name, main.start
     )
 
 
@@ -111,13 +105,13 @@ class _Cursor:
 
     def numbers(self, count: int, width: int, label: str) -> list[int]:
         raw = self.source.read(self.at, count * width)
-        found = [int.from_bytes(raw[i : i + width], "little", signed=True) for i in range(0, len(raw), width)]
-        self.name(len(raw), "dims", label, str(found))
+        numbers = [int.from_bytes(raw[i : i + width], "little", signed=True) for i in range(0, len(raw), width)]
+        self.name(len(raw), "dims", label, str(numbers))
         self.at += len(raw)
-        return found
+        return numbers
 
     def skip(self, size: int, kind: str, label: str) -> int:
-        """The place in the file of `size` bytes that are stepped over."""
+        """Skips `size` bytes; returns their place in the file."""
         self.source.check(self.at, size)
         self.name(size, kind, label, "")
         self.at += size
@@ -128,20 +122,20 @@ class _Cursor:
         if size:
             self.file.parts.append(Region(start, start + size, kind, label, value))
 
-    def count(self, what: str) -> int:
+    def count(self, label: str) -> int:
         value = self.pickle()
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= self.source.size:
-            self.fail(f"no number of {what}", value)
+            self.fail(f"no number of {label}", value)
         return int(value)
 
-    def fail(self, words: str, found: Any) -> None:
-        raise FormatError(words, path=self.source.name, offset=self.at, found=preview(found))
+    def fail(self, message: str, value: Any) -> None:
+        raise FormatError(message, path=self.source.name, offset=self.at, found=preview(value))
 
-    def row(self, what: str) -> tuple[Any, Any, Any]:
+    def row(self, label: str) -> tuple[Any, Any, Any]:
         """A pickle of a key and two attributes of it."""
         value = self.pickle()
         if not isinstance(value, tuple) or len(value) != 3 or not _is_key(value[0]):
-            self.fail(f"no {what}", value)
+            self.fail(f"no {label}", value)
         return value  # type: ignore[no-any-return]
 
 
@@ -153,7 +147,7 @@ def _storages(c: _Cursor, file: _File) -> None:
     for _ in range(c.count("storages")):
         key, location, kind = c.row("storage")
         if not isinstance(kind, Global) or kind.path not in STORAGES or key in file.storages:
-            c.fail("no class of a storage, or one that comes twice", kind)
+            c.fail("not a class of storages, or a duplicate key", kind)
         dtype = STORAGES[kind.path]
         (count,) = c.numbers(1, 8, f"elements of storage {key}")
         if count < 0:
@@ -166,24 +160,21 @@ def _storages(c: _Cursor, file: _File) -> None:
     if not isinstance(views, list):
         c.fail("no list of views", views)
     for view in views:
-        _view(c, view, file)
-
-
-def _view(c: _Cursor, view: Any, file: _File) -> None:
-    if not isinstance(view, tuple) or len(view) != 4 or not all(map(_is_key, view[:2])) or view[1] not in file.storages:
-        c.fail("no view of a storage", view)
-    key, root, offset, count = view
-    of = file.storages[root]
-    if not all(isinstance(n, int) and n >= 0 for n in (offset, count)) or of.start + offset + count > of.numel:
-        c.fail("a view lies outside its storage", view)
-    file.storages[key] = Storage(of.key, of.dtype, of.numel, of.location, of.start + offset, count)
+        is_view = isinstance(view, tuple) and len(view) == 4 and all(map(_is_key, view[:2]))
+        if not is_view or view[1] not in file.storages:
+            c.fail("no view of a storage", view)
+        key, root, offset, count = view
+        of = file.storages[root]
+        if not all(isinstance(n, int) and n >= 0 for n in (offset, count)) or of.start + offset + count > of.numel:
+            c.fail("a view reaches beyond its storage", view)
+        file.storages[key] = Storage(of.key, of.dtype, of.numel, of.location, of.start + offset, count)
 
 
 def _tensors(c: _Cursor, file: _File) -> None:
     for _ in range(c.count("tensors")):
         key, storage, _ = c.row("tensor")
         if not _is_key(storage) or storage not in file.storages or key in file.tensors:
-            c.fail("no storage of a tensor, or one that comes twice", storage)
+            c.fail("not a storage, or a duplicate key", storage)
         at = c.member.start + c.at - file.members["pickle"].start
         rank, _ = c.numbers(2, 4, "dimensions")
         if not 0 <= rank <= DIMS:
@@ -204,7 +195,7 @@ def pickles(source: Source) -> list[tuple[str, Source, int]]:
 
 
 def regions(source: Source) -> list[Region]:
-    """Every byte of the file, named; what can't be read is named unknown."""
+    """Every byte of the file, named; unreadable bytes are "unknown"."""
     try:
         members, parts = _members(source), _read(source).parts
     except (FormatError, UnsupportedError):

@@ -17,20 +17,12 @@ _BEFORE_OBJECT: Final = 3  # pickles of a legacy file: magic number, protocol, s
 def read_tree(source: Source, format: str) -> Any:
     """The value in the file; its tensors are `TensorLeaf`s with the names of the file's index."""
     if format == "torch-zip":
-        return _of_zip(source)
-    if format == "torch-legacy":
-        return _of_legacy(source)
-    raise UnsupportedError(f"{source.name} is a {format} file, whose tensors have no structure")
-
-
-def _of_zip(source: Source) -> Any:
-    member = next(m for m in zips.read(source).members if m.name.partition("/")[2] == "data.pkl")
-    with zips.open_member(source, member) as inner:
-        machine = Machine(inner)
-        return tree(machine, machine.run())
-
-
-def _of_legacy(source: Source) -> Any:
+        member = next(m for m in zips.read(source).members if m.name.partition("/")[2] == "data.pkl")
+        with zips.open_member(source, member) as inner:
+            machine = Machine(inner)
+            return tree(machine, machine.run())
+    if format != "torch-legacy":
+        raise UnsupportedError(f"{source.name} is a {format} file, whose tensors have no structure")
     at = 0
     for _ in range(_BEFORE_OBJECT):
         machine = Machine(source, at)

@@ -1,11 +1,11 @@
-"""Writing PyTorch's zip: a plain state dict that `torch.load(weights_only=True)` takes, byte for byte as torch.save
-writes it to a buffer (torch 2.13; caffe2/serialize/inline_container.cc), but for the first half of the serialization
-id, which torch makes of its hash table's order.
+"""Writes PyTorch's zip: a plain state dict that `torch.load(weights_only=True)` accepts, byte for byte as torch.save
+writes it to a buffer (torch 2.13; caffe2/serialize/inline_container.cc), except for the first half of the serialization
+id, which torch computes from the order of its hash table.
 
     archive/data.pkl, .format_version, .storage_alignment, byteorder, data/0 ... data/N, version, .data/serialization_id
 
-Members are stored, their data at multiples of 64 bytes; checksums and sizes stand in descriptors behind the data and in
-the directory. So all that depends on the data is small, comes after it, and is written last (`Layout.fixups`).
+Members are stored, their data at multiples of 64 bytes. Checksums and sizes are in descriptors after the data and in
+the directory: everything that depends on the data is small, follows it, and is written last (`Layout.fixups`).
 """
 
 from __future__ import annotations
@@ -14,38 +14,27 @@ import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from weighbridge.base.dtypes import BY_NAME, U8, DType
+from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import UnsupportedError, UsageError
-from weighbridge.base.spec import Shape, Spec
+from weighbridge.base.spec import Shape, Spec, c_strides
+from weighbridge.base.words import plural
 from weighbridge.containers.archive import zip_write
+from weighbridge.containers.archive.zip_records import HAS_DESCRIPTOR, UTF8
+from weighbridge.containers.archive.zip_write import PlacedMember
 from weighbridge.containers.base import Layout, Slot
+from weighbridge.unpickle.libraries.torch_types import CLASS_OF
 from weighbridge.unpickle.write import Call, Name, PersistentId, dumps
 
 ALIGN: Final = 64
 _ROOT: Final = "archive"
-_UTF8, _DESCRIPTOR = 1 << 11, 1 << 3
-_MADE_BY: Final = 3 << 8 | 30  # in the end record alone; torch leaves it zero elsewhere
+_MADE_BY: Final = 3 << 8 | 30  # in the end record; torch leaves it zero elsewhere
 _BEFORE: Final = ((".format_version", b"1"), (".storage_alignment", b"64"), ("byteorder", b"little"))
 _AFTER: Final = (("version", b"3\n"),)
 _SERIALIZATION_ID: Final = ".data/serialization_id"
 _ID_DIGITS: Final = 20
 _WORD: Final = (1 << 64) - 1
-
-
-#: The storage class of a type; newer types have none and are stored in an UntypedStorage under their own name.
-CLASS_OF: Final[Mapping[DType, str]] = MappingProxyType(
-    {
-        BY_NAME[name]: f"{kind}Storage"
-        for name, kind in (
-            ("F64", "Double"), ("F32", "Float"), ("F16", "Half"), ("BF16", "BFloat16"), ("I64", "Long"), ("I32", "Int"),
-            ("I16", "Short"), ("I8", "Char"), ("U8", "Byte"), ("BOOL", "Bool"), ("C64", "ComplexFloat"),
-            ("C128", "ComplexDouble"),
-        )
-    }
-)  # fmt: skip
 
 
 class View(NamedTuple):
@@ -69,26 +58,16 @@ def layout(
     if len(specs) != len(tensors):
         raise UsageError("two tensors have one name")
     if views is None:
-        views = {name: View(name, spec.shape, contiguous(spec)) for name, spec in tensors}
-    made = archive(state_dict(views, specs), tensors)
-    return replace(made, notes=tuple(no_metadata(metadata or {})))
+        views = {name: View(name, spec.shape, c_strides(spec.shape)) for name, spec in tensors}
+    return replace(archive(state_dict(views, specs), tensors), notes=tuple(no_metadata(metadata or {})))
 
 
 def no_metadata(metadata: Mapping[str, Any]) -> list[str]:
     lost = [key for key in metadata if key != "format"]  # {"format": "pt"} is implied
-    return [f"left out: {len(lost):,} values of metadata, as a state dict has tensors only"] if lost else []
+    return [f"left out: {plural(len(lost), 'value')} of metadata, as a state dict has tensors only"] if lost else []
 
 
-def contiguous(spec: Spec) -> tuple[int, ...]:
-    """Strides of C order as torch counts them: an empty axis steps like one of length 1."""
-    strides, step = [], 1
-    for n in reversed(spec.shape):
-        strides.append(step)
-        step *= max(n, 1)
-    return tuple(reversed(strides))
-
-
-# ---- what data.pkl says ---------------------------------------------------------------------------------------
+# ---- data.pkl -----------------------------------------------------------------------------------------------
 
 
 def ordered_dict(pairs: Sequence[tuple[Any, Any]] = ()) -> Call:
@@ -107,45 +86,27 @@ def tensor(view: View, key: str, storage: Spec) -> Call:
     if dtype.torch is None:
         raise UnsupportedError(f"torch has no type {dtype}", hint="decode it first, e.g. --dtype f16")
     shape, strides = _counted(view, dtype)
-    own = CLASS_OF.get(dtype)
-    kind = Name("torch.storage", "UntypedStorage") if own is None else Name("torch", own)
-    numel = storage.nbytes if own is None else storage.elements
+    typed = CLASS_OF.get(dtype)
+    kind = Name("torch.storage", "UntypedStorage") if typed is None else Name("torch", typed)
+    numel = storage.nbytes if typed is None else storage.elements
     place = PersistentId(("storage", kind, key, "cpu", numel))
     hooks = ordered_dict()
-    call = "_rebuild_tensor_v2" if own else "_rebuild_tensor_v3"
-    named = () if own else (Name("torch", dtype.torch),)
-    args = (place, view.offset, shape, strides, False, hooks, *named)
+    call = "_rebuild_tensor_v2" if typed else "_rebuild_tensor_v3"
+    args = (place, view.offset, shape, strides, False, hooks, *(() if typed else (Name("torch", dtype.torch),)))
     return Call(Name("torch._utils", call), args)
 
 
 def _counted(view: View, dtype: DType) -> tuple[Shape, tuple[int, ...]]:
     """Shape and strides in torch's elements: one of a type of two 4-bit numbers is a pair."""
-    if dtype.block == 1:  # new tuples: the pickle remembers objects, and torch makes them for each tensor anew
+    if dtype.block == 1:  # new tuples: the pickle memoizes objects, and torch creates them for each tensor
         return tuple(list(view.shape)), tuple(list(view.strides))
     if not view.shape or view.shape[-1] % dtype.block:
         raise UnsupportedError(f"torch has {dtype} in rows of whole bytes only, not {list(view.shape)}")
     shape = (*view.shape[:-1], view.shape[-1] // dtype.block)
-    return shape, contiguous(Spec(shape, U8))
+    return shape, c_strides(shape)
 
 
 # ---- the archive ----------------------------------------------------------------------------------------------
-
-
-class _Member(NamedTuple):
-    name: bytes
-    size: int
-    at: int
-    start: int
-    extra: bytes
-
-    @property
-    def flags(self) -> int:
-        return _UTF8 | (_DESCRIPTOR if self.size else 0)
-
-    @property
-    def wide(self) -> bytes:
-        """The zip64 field, for values beyond 32 bits."""
-        return zip_write.zip64_field(self.size, self.at)
 
 
 def archive(value: Any, storages: Sequence[tuple[str, Spec]]) -> Layout:
@@ -154,11 +115,16 @@ def archive(value: Any, storages: Sequence[tuple[str, Spec]]) -> Layout:
     sizes = [(name, len(data)) for name, data in fixed.items() if name not in dict(_AFTER)]
     sizes += [(f"data/{i}", spec.nbytes) for i, (_, spec) in enumerate(storages)]
     sizes += [(name, len(data)) for name, data in _AFTER]
-    members: list[_Member] = []
+    members: list[PlacedMember] = []
     at = 0
     for name, size in (*sizes, (_SERIALIZATION_ID, 2 * _ID_DIGITS)):
-        members.append(_place(f"{_ROOT}/{name}".encode(), size, at))
-        at = members[-1].start + size + len(_descriptor(members[-1], 0))
+        raw = f"{_ROOT}/{name}".encode()
+        wide = zip_write.zip64_field(size, at)
+        bare = at + zip_write.LOCAL_SIZE + len(raw) + len(wide) + 4
+        pad = -bare % ALIGN  # in a field of Zs, which always exists
+        extra = wide + struct.pack("<2sH", b"FB", pad) + b"Z" * pad
+        members.append(PlacedMember(raw, size, at, bare + pad, extra, UTF8 | (HAS_DESCRIPTOR if size else 0)))
+        at = bare + pad + size + (len(zip_write.descriptor(members[-1], 0)) if size else 0)
     first = 1 + len(_BEFORE)
     slots = tuple(Slot(n, s, m.start) for (n, s), m in zip(storages, members[first:], strict=False))
 
@@ -166,48 +132,26 @@ def archive(value: Any, storages: Sequence[tuple[str, Spec]]) -> Layout:
         """Everything that depends on the data: the id, the descriptors, the directory."""
         crcs = [zlib.crc32(data) for data in fixed.values()]
         crcs[first:first] = [digests[name] for name, _ in storages]
-        name_of_file = _serialization_id(members, crcs)
-        return [(members[-1].start, name_of_file), *_frame(members, [*crcs, zlib.crc32(name_of_file)], at)]
+        # Forty digits by which torch's logs distinguish files: from the names, and the checksums of members with data.
+        names = sums = 0
+        for m, crc in zip(members, crcs, strict=False):
+            names, sums = _combined(names, zlib.crc32(m.name)), _combined(sums, crc) if m.size else sums
+        digits = f"{names:0{_ID_DIGITS}d}{sums:0{_ID_DIGITS}d}".encode()
+        return [(members[-1].start, digits), *_frame(members, [*crcs, zlib.crc32(digits)], at)]
 
-    pieces = [(m.at, _local_header(m)) for m in members]
+    pieces = [(m.at, zip_write.local_header(m)) for m in members]
     pieces += [(m.start, fixed[n]) for m, (n, _) in zip(members, sizes, strict=False) if n in fixed]
     blank = _frame(members, [0] * len(members), at)
     size = blank[-1][0] + len(blank[-1][1])
     return Layout("torch-zip", tuple(sorted([*pieces, *blank])), slots, size, (), checks)
 
 
-def _place(name: bytes, size: int, at: int) -> _Member:
-    """The member whose local header is at `at`; its data is aligned by a field of Zs, which always exists."""
-    wide = zip_write.zip64_field(size, at)
-    bare = at + zip_write.LOCAL_SIZE + len(name) + len(wide) + 4
-    pad = -bare % ALIGN
-    return _Member(name, size, at, bare + pad, wide + struct.pack("<2sH", b"FB", pad) + b"Z" * pad)
-
-
-def _local_header(m: _Member) -> bytes:
-    return zip_write.local_form(m.flags, len(m.name), len(m.extra)) + m.name + m.extra
-
-
-def _descriptor(m: _Member, crc: int) -> bytes:
-    return zip_write.descriptor(crc, m.size, wide=bool(m.wide)) if m.size else b""
-
-
-def _frame(members: Sequence[_Member], crcs: Sequence[int], end: int) -> list[tuple[int, bytes]]:
+def _frame(members: Sequence[PlacedMember], crcs: Sequence[int], end: int) -> list[tuple[int, bytes]]:
+    """The descriptors, the directory and the end records."""
     pairs = list(zip(members, crcs, strict=True))
-    behind = [(m.start + m.size, _descriptor(m, crc)) for m, crc in pairs if m.size]
-    directory = b"".join(
-        zip_write.directory_form(m.flags, crc, m.size, m.at, len(m.name), len(m.wide)) + m.name + m.wide
-        for m, crc in pairs
-    )
-    return [*behind, (end, directory + zip_write.end_records64(len(members), end, len(directory), _MADE_BY))]
-
-
-def _serialization_id(members: Sequence[_Member], crcs: Sequence[int]) -> bytes:
-    """Forty digits by which torch's logs distinguish files: from the names, and the checksums of members with data."""
-    names = sums = 0
-    for m, crc in zip(members, crcs, strict=False):
-        names, sums = _combined(names, zlib.crc32(m.name)), _combined(sums, crc) if m.size else sums
-    return f"{names:0{_ID_DIGITS}d}{sums:0{_ID_DIGITS}d}".encode()
+    descriptors = [(m.start + m.size, zip_write.descriptor(m, crc)) for m, crc in pairs if m.size]
+    directory = b"".join(zip_write.directory_entry(m, crc) for m, crc in pairs)
+    return [*descriptors, (end, directory + zip_write.end_records64(len(members), end, len(directory), _MADE_BY))]
 
 
 def _combined(seed: int, value: int) -> int:

@@ -5,12 +5,12 @@
     <root>/data/<key>      the storage's bytes
     <root>/version, .format_version, .storage_alignment, .data/serialization_id ...
 
-The pickle is read by an abstract machine and never unpickled: what it would import or call is a finding. Names that
-differ in case only are refused, as torch finds members without regard to case and others don't; so are two roots. CRCs
-are not checked on opening: torch does not either, and can be configured to write none.
+An abstract machine reads the pickle, which is never unpickled: imports and calls are findings. Names that differ only
+in case are refused, since torch ignores the case of members and other readers don't; so are two roots. CRCs are not
+checked on opening: torch doesn't check them either, and can be configured to write none.
 
-A program of TorchScript has the same layout, code beside it and a second pickle, constants.pkl, whose storages are in
-constants/: its tensors are read, its code is not.
+A TorchScript program has the same layout, and also code and a second pickle, constants.pkl, whose storages are in
+constants/. Its tensors are read, its code is not.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from weighbridge.base.dtypes import U8
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import PICKLE_READING
 from weighbridge.base.spec import Spec
+from weighbridge.base.words import plural
 from weighbridge.containers.archive import zip as zips
 from weighbridge.containers.archive import zip_records
 from weighbridge.containers.base import Entry, Finding, Index, Region, Severity
@@ -47,10 +48,18 @@ _ORDERS: Final = {b"little": "<", b"big": ">"}
 def parse(source: Source) -> Index:
     """The tensors of a checkpoint in the order in which it names them. A deflated storage has its own source."""
     members, root = _members(source)
-    files = SourceList(source, _byte_order(source, members.get(f"{root}byteorder")))
+    order, stated = "<", members.get(f"{root}byteorder")
+    if stated is not None:
+        with zips.open_member(source, stated) as inner:
+            text = inner.head(16)
+        if text not in _ORDERS:
+            raise FormatError("no byte order", path=source.name, offset=stated.start, expected="'little' or 'big'",
+                              found=text)  # fmt: skip
+        order = _ORDERS[text]
+    files = SourceList(source, order)
     main = members[root + _PICKLE]
-    found = _read(source, files, members, main, f"{root}data/")
-    entries, findings, capped = found.entries, found.findings, found.capped
+    state = _read(source, files, members, main, f"{root}data/")
+    entries, findings, capped = state.entries, state.findings, state.capped
     program = [m for name, m in members.items() if name.startswith(f"{root}code/")]
     constants = members.get(f"{root}constants.pkl")
     if constants is not None:
@@ -58,11 +67,11 @@ def parse(source: Source) -> Index:
         entries, findings = (*entries, *more.entries), (*findings, *more.findings)
         capped += more.capped
     if program or constants is not None:
-        words = f"a program of TorchScript: {len(program)} files of code, which is not run and left out"
+        message = f"a TorchScript program: {plural(len(program), 'file')} of code, which is left out and never run"
         at = program[0].at if program else main.at
-        findings = (Finding("pickle.program", Severity.WARNING, words, source.name, at), *findings)
+        findings = (Finding("pickle.program", Severity.WARNING, message, source.name, at), *findings)
     sources = files.all()
-    return Index(NAME, sources, entries, found.plain, data_start=(0,) * len(sources), byte_order=files.order,
+    return Index(NAME, sources, entries, state.plain, data_start=(0,) * len(sources), byte_order=files.order,
                  findings=findings, capped=capped)  # fmt: skip
 
 
@@ -87,12 +96,12 @@ def _read(
         value = machine.run()
         reading = torch.read(machine, Dict(0, [name, value]) if name else value)
         if machine.end < inner.size:
-            words = f"{inner.size - machine.end} bytes follow the pickle"
-            reading.remarks.append(Remark("pickle.trailing-bytes", words, machine.end))
+            message = f"{inner.size - machine.end} bytes follow the pickle"
+            reading.remarks.append(Remark("pickle.trailing-bytes", message, machine.end))
     places = _StorageFinder(source, members, folder, files)
     reading.remarks += places.absent(reading, main)
-    found = entries_of(reading, places.find, files, source.name, main.start)
-    return _PickleEntries(found.entries, found.findings, found.capped, reading.plain)
+    part = entries_of(reading, places.find, files, source.name, main.start)
+    return _PickleEntries(part.entries, part.findings, part.capped, reading.plain)
 
 
 def _members(source: Source) -> tuple[Mapping[str, zips.ZipMember], str]:
@@ -101,10 +110,10 @@ def _members(source: Source) -> tuple[Mapping[str, zips.ZipMember], str]:
     members = {m.name: m for m in archive.members}
     folded: dict[str, zips.ZipMember] = {}
     for m in archive.members:
-        other = folded.setdefault(m.name.casefold(), m)
-        if other is not m:
-            words = "two members' names differ only in case: readers choose differently"
-            raise FormatError(words, path=source.name, offset=m.at, field=repr(m.name), found=repr(other.name))
+        first = folded.setdefault(m.name.casefold(), m)
+        if first is not m:
+            raise FormatError("two members' names differ only in case: readers choose differently", path=source.name,
+                              offset=m.at, field=repr(m.name), found=repr(first.name))  # fmt: skip
     roots = sorted({name.partition("/")[0] for name in members})
     if len(roots) != 1:
         raise FormatError("the members are not in one folder", path=source.name, expected="one", found=roots[:4])
@@ -112,18 +121,6 @@ def _members(source: Source) -> tuple[Mapping[str, zips.ZipMember], str]:
     if root + _PICKLE not in members:
         raise UnsupportedError(f"{source.name}: an archive of PyTorch without {_PICKLE}", hint="save a state_dict()")
     return members, root
-
-
-def _byte_order(source: Source, member: zips.ZipMember | None) -> str:
-    if member is None:
-        return "<"
-    with zips.open_member(source, member) as inner:
-        stated = inner.head(16)
-    if stated not in _ORDERS:
-        raise FormatError(
-            "no byte order", path=source.name, offset=member.start, expected="'little' or 'big'", found=stated
-        )
-    return _ORDERS[stated]
 
 
 class _StorageFinder:
@@ -139,38 +136,37 @@ class _StorageFinder:
             member = self.members.get(self.folder + storage.key)
             if member is None:
                 raise FormatError(f"the archive has no storage {storage.key[:40]!r}")
-            place = self.known[storage.key] = self._place(member)
+            if member.method == zip_records.STORED:
+                place = StoragePlace(0, member.start, member.size)
+            else:
+                place = StoragePlace(self.files.add(zips.open_member(self.source, member)), 0, member.size)
+            self.known[storage.key] = place
         return place
-
-    def _place(self, member: zips.ZipMember) -> StoragePlace:
-        if member.method == zip_records.STORED:
-            return StoragePlace(0, member.start, member.size)
-        return StoragePlace(self.files.add(zips.open_member(self.source, member)), 0, member.size)
 
     def absent(self, reading: Reading, main: zips.ZipMember) -> list[Remark]:
         """`torch.serialization.skip_data` leaves holes: zeros with checksum 0, which isn't that of zeros. (In a file
         without checksums the pickle has none either.)"""
         if not main.crc:
             return []
-        keys = dict.fromkeys(t.storage.key for t in reading.tensors.values() if t.storage.kept is None)
-        found = [m for key in keys if (m := self.members.get(self.folder + key)) and m.size and not m.crc]
-        holes = [m for m in found if not any(self.source.read(m.start, min(m.packed, _LOOK)))]
+        keys = dict.fromkeys(t.storage.key for t in reading.tensors.values() if t.storage.inline is None)
+        unchecked = [m for key in keys if (m := self.members.get(self.folder + key)) and m.size and not m.crc]
+        holes = [m for m in unchecked if not any(self.source.read(m.start, min(m.packed, _LOOK)))]
         if not holes:
             return []
-        words = f"{len(holes)} storages have no data (saved with skip_data): their tensors read as zeros"
-        return [Remark("pickle.no-data", words, holes[0].start - main.start)]
+        message = f"{plural(len(holes), 'storage', 'have')} no data (saved with skip_data): their tensors read as zeros"
+        return [Remark("pickle.no-data", message, holes[0].start - main.start)]
 
 
 def pickles(source: Source) -> list[tuple[str, Source, int]]:
     """Every pickle of the archive: its name, bytes, and offset in the file (-1: deflated)."""
     members, root = _members(source)
-    found = sorted((m for m in members.values() if m.name.endswith(_PICKLES)), key=lambda m: m.name != root + _PICKLE)
-    return [(m.name, zips.open_member(source, m), m.start if m.method == zip_records.STORED else -1) for m in found]
+    ordered = sorted((m for m in members.values() if m.name.endswith(_PICKLES)), key=lambda m: m.name != root + _PICKLE)
+    return [(m.name, zips.open_member(source, m), m.start if m.method == zip_records.STORED else -1) for m in ordered]
 
 
 def regions(source: Source) -> list[Region]:
-    """Every byte of the file, named: of a storage its tensors, of a pickle its opcodes. What can't be read is named
-    unknown."""
+    """Every byte of the file, named: a storage by its tensors, a pickle by its opcodes. Unreadable bytes are
+    "unknown"."""
     try:
         entries = parse(source).entries
     except (FormatError, UnsupportedError):

@@ -1,10 +1,10 @@
-"""A file's header as an edit sees it: typed metadata, and everything else as bytes that are preserved.
+"""The header of a file for edits: typed metadata, and everything else as bytes that are preserved.
 
-`open_header(source)` gives one of two kinds; `metadata` is what it says, `render(metadata)` the bytes of the same
-header that says something else. Tensor entries are never decoded and encoded again: they are spliced, so whatever a
-file has there (duplicates, array-form entries, odd white space, unknown fields of the future) survives an edit.
+`open_header(source)` returns one of two kinds. `render(metadata)` returns the bytes of the same header with other
+metadata. Tensor entries are spliced, never decoded and re-encoded, so everything in them (duplicates, array-form
+entries, odd white space, unknown fields) survives an edit.
 
-`fit(metadata)` renders to exactly the old length, or gives None: then tensor data would have to move.
+`fit(metadata)` renders to exactly the old length, or returns None if tensor data would have to move.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class SafetensorsHeader:
 
     @cached_property
     def around(self) -> tuple[bytes, bytes]:
-        """The header's bytes before and after its metadata. Finding them takes a walk, which only a change needs."""
+        """The header's bytes before and after its metadata, found by scanning the JSON."""
         raw = self.source.read(8, self.start - 8)
         scan = Scanner(raw, 8, self.source.name)
         scan.peek()
@@ -72,7 +72,7 @@ class SafetensorsHeader:
             if kv.type != "str":
                 raise UsageError(f"{key}: safetensors metadata holds text only, not {kv.type}")
         before, after = self.around
-        if not metadata:  # remove the member, and the one comma that separates it from its neighbour
+        if not metadata:  # remove the member, and the comma that separates it from its neighbour
             after = after.lstrip(b" \t\n\r")
             if after.startswith(b","):
                 return before + after[1:]
@@ -93,13 +93,13 @@ class SafetensorsHeader:
 
     def render(self, metadata: Mapping[str, KV], reserve: int = 0) -> bytes:
         text = self._json(metadata)
-        # Data that began on a page boundary stays on one; otherwise the reference writer's multiple of 8 applies.
+        # Page-aligned data stays page-aligned. Otherwise, the reference writer's multiple of 8 applies.
         unit = PAGE if self.start % PAGE == 0 else 8
         return self._padded(text, padded(8 + len(text) + reserve, unit))
 
 
 class GGUFHeader:
-    """Preamble, keys, tensor directory, zeros up to the alignment. Offsets count from there, so they never change."""
+    """Preamble, keys, tensor directory, padding to the alignment. Offsets count from there, so they never change."""
 
     format: str = "gguf"
 
@@ -115,13 +115,6 @@ class GGUFHeader:
         keys_end = head.pairs[-1].end if head.pairs else _PREAMBLE
         self.directory = self.raw[keys_end:]
 
-    def _pair(self, key: str, kv: KV) -> bytes:
-        """A key and its value: the original bytes if it is the same object as before."""
-        old = self.pairs.get(key)
-        if old is not None and old.kv is kv:
-            return self.raw[old.start : old.end]
-        return layout((), {key: kv}).pieces[0][1][_PREAMBLE:]  # as the writer encodes a file with this key alone
-
     def _bytes(self, metadata: Mapping[str, KV]) -> bytes:
         if self.frozen:
             raise UnsupportedError(
@@ -132,8 +125,14 @@ class GGUFHeader:
             raise UnsupportedError(
                 f"{ALIGNMENT_KEY} can't be edited: every tensor would have to move", hint="wb convert SRC DST --align N"
             )
-        preamble = self.raw[:16] + len(metadata).to_bytes(8, "little")
-        return b"".join((preamble, *(self._pair(k, kv) for k, kv in metadata.items()), self.directory))
+        parts = [self.raw[:16] + len(metadata).to_bytes(8, "little")]
+        for key, kv in metadata.items():
+            old = self.pairs.get(key)
+            if old is not None and old.kv is kv:  # unchanged
+                parts.append(self.raw[old.start : old.end])
+            else:  # encoded as in a file that has only this key
+                parts.append(layout((), {key: kv}).pieces[0][1][_PREAMBLE:])
+        return b"".join((*parts, self.directory))
 
     def _with_room(self, metadata: Mapping[str, KV], room: int) -> bytes:
         return self._bytes({**metadata, RESERVED: KV("str", " " * room)})
@@ -171,15 +170,19 @@ class Edited(Source):
 
 
 def frozen(file: Source) -> Edited:
-    """The file with its header in memory: another process may change it in place between two reads, and whatever is
-    planned must follow from the bytes that are compared before the plan is applied."""
+    """The file with its header in memory, because another process may change it in place between two reads.
+
+    A plan must be derived from the bytes that are compared before it is applied.
+    """
     start = open_header(file).start
     return Edited(file, start, file.read(0, min(start, file.size)))
 
 
 def check(old: Source, edited: Edited, metadata: Mapping[str, KV]) -> None:
-    """Parses the edited file before it exists: tensors and their data must be unchanged, metadata as requested. A
-    file that was already broken is reported as such; any other failure here is a bug. Nothing is written yet."""
+    """Parses the edited file before it exists: tensors and their data must be unchanged, metadata as requested.
+
+    Raises FormatError if the file was already broken. Any other failure is a bug: AssertionError.
+    """
     parse = gguf.parse if edited.header[:4] == GGUF_MAGIC else safetensors.parse
     before = parse(old)
     try:

@@ -1,96 +1,38 @@
-"""Edit the metadata of a safetensors or GGUF file: plan it (what changes, whether it fits), then apply it.
+"""Plans edits of the metadata of a safetensors or GGUF file: what changes, and whether it fits.
 
-If the new header fits into the old one's space and the file isn't shared, it is edited in place: the old bytes go to a
-journal next to the file (`.NAME.journal`), then the bytes that differ are written. If the machine stops in between, the
-next edit restores them (`recover`). Otherwise the file is rewritten through the sink: temporary sibling, fsync, rename.
-A hard link is always rewritten, so that the file's other names keep their content. A blob of a content-addressed store
-is refused.
+If the new header fits into the old one's space and the file isn't shared, it is edited in place: the old bytes are
+saved in a journal next to the file (`.NAME.journal`), then the bytes that differ are written. If the machine stops in
+between, the next edit restores them (`recover`). Otherwise the file is rewritten through the sink: temporary sibling,
+fsync, rename. A hard link is always rewritten, so that the file's other names keep their content. A blob of a
+content-addressed store is refused.
 """
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from weighbridge.base.errors import RefusedError, UsageError
+from weighbridge.base.nearest import suggest
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.gguf.values import KV
-from weighbridge.conversion.edit.apply import apply_edit, stamp_of
+from weighbridge.conversion.edit.apply import EditPlan, MetadataChange, stamp_of
 from weighbridge.conversion.edit.headers import Edited, Header, changed_span, check, frozen, open_header
 from weighbridge.conversion.edit.values import Edit, typed
 from weighbridge.conversion.gguf.loadable import refuse_new
-from weighbridge.conversion.result import Progress, Result
 from weighbridge.io.source import FileSource
-from weighbridge.models.llamacpp.verdict import refusals
-
-if TYPE_CHECKING:
-    from weighbridge.conversion.plan.model import Loss
+from weighbridge.models.llamacpp.verdict import faults
 
 CHAT_TEMPLATE: Final = "tokenizer.chat_template"
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataChange:
-    """What an edit does to one key; None: the key is absent."""
-
-    key: str
-    before: KV | None
-    after: KV | None
-
-
-@dataclass(frozen=True)
-class EditPlan:
-    """Everything that applying the edit does. `in_place`: only the bytes that differ are written; otherwise the
-    whole file."""
-
-    path: str
-    target: str
-    format: str
-    changes: tuple[MetadataChange, ...]
-    in_place: bool
-    reason: str
-    written: int
-    header: bytes = field(repr=False)
-    start: int = field(repr=False)
-    stamp: tuple[int, int, int, str] = field(repr=False)
-    overwrite: bool = False
-    backup: bool = False
-    losses: tuple[Loss, ...] = ()  # an edit loses nothing
-
-    def run(self, progress: Progress | None = None) -> Result:
-        """Applies the edit. Errors: RefusedError, FormatError if the file changed meanwhile, OSError."""
-        began = time.monotonic()
-        apply_edit(self, progress)
-        return Result(self.target, (self.target,), self.written, time.monotonic() - began)
-
-    def describe(self) -> dict[str, Any]:
-        """The plan as plain data."""
-        changes = [
-            {"key": c.key, "before": c.before and c.before._asdict(), "after": c.after and c.after._asdict()}
-            for c in self.changes
-        ]
-        return {
-            "schema": "weighbridge/edit/1",
-            "path": self.path,
-            "target": self.target,
-            "format": self.format,
-            "in_place": self.in_place,
-            "reason": self.reason,
-            "bytes": self.written,
-            "changes": changes,
-        }
-
-
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, KV]:
     """The typed metadata of a safetensors or GGUF file; arrays are decoded on access."""
-    # The source stays open as long as an array that wasn't accessed yet needs it.
+    # An array that wasn't accessed yet keeps the source open.
     return open_header(FileSource(path)).metadata
 
 
@@ -105,34 +47,38 @@ def plan_edit(
     backup: bool = False,
     overwrite: bool = False,
 ) -> EditPlan:
-    """Plans `edits` of the file at `path`. `output`: write the result there and keep the file. `overwrite`: replace
-    an existing `output`. `force`: also change what is protected (a store's blob, a key's type, keys that describe
-    the file itself). `rewrite`: never in place. `reserve`: spare bytes for later edits in a rewritten file.
-    `backup`: rewrite, and keep the old file as NAME.bak."""
-    rewrite = rewrite or backup
+    """Plans `edits` of the file at `path`.
+
+    `output`: write the result there and keep the file. `overwrite`: replace an existing `output`. `force`: also change
+    protected things: a store's blob, a key's type, keys that describe the file. `rewrite`: never edit in place.
+    `reserve`: spare bytes for later edits in a rewritten file. `backup`: rewrite, and keep the old file as NAME.bak.
+    """
+    rewrite = rewrite or backup or bool(reserve)
     with closing(FileSource(path)) as file:
         source = frozen(file)
         header = open_header(source)
-        metadata = _edited(header, edits, force)
-        changes = _changes(header.metadata, metadata)
+        metadata = _edit(header, edits, force)
+        values = ((key, header.metadata.get(key), metadata.get(key)) for key in {**header.metadata, **metadata})
+        changes = tuple(MetadataChange(key, old, new) for key, old, new in values if old is not new)
         fitting = header.fit(metadata) if header.start <= source.size else None
-        wanted = bool(changes or output or rewrite or reserve)
-        why = _why_rewrite(Path(path), output, fitting is not None, rewrite or bool(reserve), force) if wanted else ""
-        rendered = header.render(metadata, reserve) if why or fitting is None else fitting
+        reason = ""
+        if changes or output or rewrite:
+            reason = _why_rewrite(Path(path), output, fitting is not None, rewrite, force)
+        rendered = header.render(metadata, reserve) if reason or fitting is None else fitting
         edited = Edited(source, header.start, rendered)
         check(source, edited, metadata)
         if changes and header.format == "gguf" and not force:
-            after, before = (refusals([gguf.parse(s, level="lenient")]) for s in (edited, source))
-            refuse_new(after, before, option="--force")
-        span = range(0) if why or not changes else changed_span(source.header, rendered)
+            after, before = (faults([gguf.parse(s, level="lenient")]) for s in (edited, source))
+            refuse_new(after, before, option="--allow-guarded")
+        span = range(0) if reason or not changes else changed_span(source.header, rendered)
         return EditPlan(
             path=os.fspath(path),
             target=os.fspath(output or path),
             format=header.format,
             changes=changes,
-            in_place=not why,
-            reason=why or ("it fits into the header's space" if changes else "nothing changes"),
-            written=len(span) if not why else len(rendered) + max(source.size - header.start, 0),
+            in_place=not reason,
+            reason=reason or ("it fits into the header's space" if changes else "nothing changes"),
+            written=len(span) if not reason else len(rendered) + max(source.size - header.start, 0),
             header=rendered,
             start=header.start,
             stamp=stamp_of(file, source.header),
@@ -144,7 +90,7 @@ def plan_edit(
 # ---- changes
 
 
-# Keys that describe how the file itself is built: changing one breaks the file, or its readers.
+# Keys that describe the structure of the file: changing one breaks the file, or its readers.
 _GUARDED: Final = (
     (re.compile(r"split\.(no|count|tensors\.count)"), "it ties the shards of a set together"),
     (re.compile(r"general\.architecture"), "every other key is named after it"),
@@ -152,18 +98,20 @@ _GUARDED: Final = (
 )
 
 
-def _edited(header: Header, edits: Iterable[Edit], force: bool) -> dict[str, KV]:
-    """The metadata after `edits`: new keys come last, changed keys keep their position."""
+def _edit(header: Header, edits: Iterable[Edit], force: bool) -> dict[str, KV]:
+    """Applies `edits` to the metadata: new keys are appended, changed keys keep their position."""
     metadata = dict(header.metadata)
     for edit in edits:
-        guard = next((why for keys, why in _GUARDED if keys.fullmatch(edit.key)), None)
+        guard = next((reason for keys, reason in _GUARDED if keys.fullmatch(edit.key)), None)
         if header.format == "safetensors":
             guard = "transformers refuses a file without it" if edit.key == "format" and edit.remove else None
         if guard and not force:
-            raise RefusedError(f"{edit.key} is protected: {guard}", option="--force")
+            raise RefusedError(f"{edit.key} is protected: {guard}", option="--allow-guarded")
         if edit.remove:
             if edit.key not in metadata:
-                raise UsageError(f"there is no key {edit.key!r}", hint=_similar(edit.key, metadata))
+                raise UsageError(
+                    f"there is no key {edit.key!r}", hint=str(suggest(edit.key, metadata, "see them with --list"))
+                )
             del metadata[edit.key]
         else:
             kv = typed(edit, metadata.get(edit.key), text_only=header.format == "safetensors", force=force)
@@ -172,22 +120,11 @@ def _edited(header: Header, edits: Iterable[Edit], force: bool) -> dict[str, KV]
     return metadata
 
 
-def _similar(key: str, metadata: Mapping[str, KV]) -> str:
-    near = difflib.get_close_matches(key, metadata, 1)
-    return f"did you mean {near[0]!r}?" if near else "see them with --list"
-
-
-def _changes(before: Mapping[str, KV], after: Mapping[str, KV]) -> tuple[MetadataChange, ...]:
-    keys = dict.fromkeys([*before, *after])
-    found = (MetadataChange(key, before.get(key), after.get(key)) for key in keys)
-    return tuple(c for c in found if c.before is not c.after)
-
-
 # ---- shared files
 
 
 def store_of(path: Path) -> str | None:
-    """The content-addressed store that `path` is a blob of, or links to."""
+    """The content-addressed store whose blob `path` is, or links to."""
     real = path.resolve()
     if real.parent.name != "blobs":
         return None
@@ -199,12 +136,12 @@ def store_of(path: Path) -> str | None:
 def _why_rewrite(path: Path, output: str | os.PathLike[str] | None, fits: bool, rewrite: bool, force: bool) -> str:
     """Why the file can't be changed in place; empty if it can."""
     if output is not None:
-        return f"the result goes to {os.fspath(output)}"
+        return f"the result is written to {os.fspath(output)}"
     store = store_of(path)
     if store and not force:
         raise RefusedError(
             f"{path} is a blob of {store}, which is shared and named by its hash",
-            hint="write a copy: --output FILE (or use --force)",
+            hint="write a copy: --output FILE (or use --allow-guarded)",
         )
     if rewrite:
         return "requested"

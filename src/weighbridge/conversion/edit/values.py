@@ -15,8 +15,7 @@ from weighbridge.containers.gguf.values import IDS, KV, RANGES, SCALARS, check_t
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One edit: set `key` to `value` (as `type`; None: the key's present type, or a type that suits the value), or
-    remove it."""
+    """Sets or removes one key. `type`: the GGUF type of `value`; None: the key's current type, or one that fits."""
 
     key: str
     value: Any = None
@@ -25,8 +24,10 @@ class Edit:
 
 
 def typed(edit: Edit, old: KV | None, *, text_only: bool = False, force: bool = False) -> KV:
-    """The value of an edit with its GGUF type: the requested type, else the key's present type, else one that suits
-    the value."""
+    """The value of an edit in the requested GGUF type, else in the key's current type, else in one that fits.
+
+    Raises RefusedError if the type of a key would change, unless `force` is set; UsageError for an invalid value.
+    """
     if not edit.key:
         raise UsageError("a key can't be empty")
     if text_only and edit.type in (None, "str"):
@@ -34,7 +35,8 @@ def typed(edit: Edit, old: KV | None, *, text_only: bool = False, force: bool = 
     kind = edit.type or (old.type if old else None)
     if old is not None and kind != old.type and not force:
         raise RefusedError(
-            f"{edit.key} has the type {old.type}, not {kind}; readers look for exactly one type", option="--force"
+            f"{edit.key} has the type {old.type}, not {kind}; readers look for exactly one type",
+            option="--allow-guarded",
         )
     if kind is None:
         fitting = infer(parse_untyped(edit.value) if isinstance(edit.value, str) else edit.value)
@@ -61,15 +63,15 @@ def parse_untyped(text: str) -> Any:
 def _elements(text: str) -> list[Any] | None:
     """A JSON array of scalars; None for any other text, such as `[INST]`."""
     try:
-        found = json.loads(text)
+        elements = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    scalars = isinstance(found, list) and all(isinstance(x, str | int | float) for x in found)
-    return found if scalars else None
+    scalars = isinstance(elements, list) and all(isinstance(x, str | int | float) for x in elements)
+    return elements if scalars else None
 
 
 def coerce(key: str, kind: str, value: Any) -> Any:
-    """`value`, possibly text, as the GGUF type `kind`; UsageError if it can't be converted."""
+    """Converts `value`, possibly text, to the GGUF type `kind`. Raises UsageError if that is impossible."""
     inner = element_type(kind)
     if inner is not None:
         if isinstance(value, str) and value.startswith("["):
@@ -81,10 +83,7 @@ def coerce(key: str, kind: str, value: Any) -> Any:
         if not isinstance(value, str):
             raise UsageError(f"{key}: {value!r} is not text")
         return value
-    return _number(key, kind, parse_untyped(value) if isinstance(value, str) else value)
-
-
-def _number(key: str, kind: str, value: Any) -> Any:
+    value = parse_untyped(value) if isinstance(value, str) else value
     if kind == "bool":
         if isinstance(value, bool):
             return value
@@ -112,14 +111,13 @@ def parse_assignment(text: str) -> Edit:
     key, equals, value = text.partition("=")
     if not equals:
         raise UsageError(f"{text!r} isn't an assignment", hint="write KEY=VALUE or KEY=TYPE:VALUE")
-    kind, colon, rest = value.partition(":")
+    kind, colon, text = value.partition(":")
     kind = _ALIASES.get(kind, kind)
-    return Edit(key, rest, kind) if colon and kind in IDS and kind != "arr" else Edit(key, value)
+    return Edit(key, text, kind) if colon and kind in IDS and kind != "arr" else Edit(key, value)
 
 
 def parse_array(text: str, read: Callable[[str], str]) -> Edit:
-    """Parses `KEY=TYPE:[...]` with the elements as JSON, or `KEY=TYPE:@FILE` with a file of that JSON, which `read`
-    reads."""
+    """Parses `KEY=TYPE:[...]` with the elements as JSON, or `KEY=TYPE:@FILE`, whose JSON `read` returns."""
     key, _, value = text.partition("=")
     kind, colon, elements = value.partition(":")
     kind = _ALIASES.get(kind, kind)
@@ -128,9 +126,9 @@ def parse_array(text: str, read: Callable[[str], str]) -> Edit:
             f"{text[:80]!r} isn't an array", hint='write KEY=TYPE:[...], such as general.tags=str:["a","b"]'
         )
     try:
-        found = json.loads(read(elements[1:]) if elements.startswith("@") else elements)
+        values = json.loads(read(elements[1:]) if elements.startswith("@") else elements)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{key}: the elements are not JSON: {error}") from None
-    if not isinstance(found, list):
+    if not isinstance(values, list):
         raise UsageError(f"{key}: the JSON is not an array")
-    return Edit(key, found, f"arr[{kind}]")
+    return Edit(key, values, f"arr[{kind}]")

@@ -1,5 +1,7 @@
-"""The forms in which a model can be had without being written: GGUFs of several types, safetensors, MLX. Each is
-planned when it is first asked for."""
+"""The forms of a model that are computed on the fly: GGUFs of several types, safetensors, MLX.
+
+Each is planned on first use.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,13 @@ from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.closeable import Closing
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.conversion.forms.views import PlannedBytes, SlabCache, TextBytes
-from weighbridge.conversion.options import WriteOptions
+from weighbridge.conversion.options import QuantizeOptions, WriteOptions
 from weighbridge.conversion.plan.build import build
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.target import choose_target
 from weighbridge.conversion.quantize import plan as quantizing
-from weighbridge.conversion.quantize.inputs import QuantizeOptions
+from weighbridge.io.links import cached_repository, is_inside
 from weighbridge.io.location import StoredPath
-from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.open import open_model
 
 #: Forms that are a folder of files: name -> (format, options of the target).
@@ -34,7 +35,7 @@ FORMS: Final = (*GGUFS, *FOLDERS)
 
 
 class FormFile(Protocol):
-    """A file that is computed where it is read."""
+    """A file that is computed on demand."""
 
     name: str
     size: int
@@ -44,13 +45,16 @@ class FormFile(Protocol):
 
 
 def title_of(path: Path) -> str:
-    """What a model is called, by its path: the file or folder; in the Hub's cache the repository; in a store of blobs
-    the name there; the folder of a file that is only called model or Modelfile."""
+    """The name of a model by its path.
+
+    It is that of the file or folder, of the repository in the Hub's cache, the name in a store of blobs, or the folder
+    of a file named model or Modelfile.
+    """
     if isinstance(path, StoredPath) and path.title:
         return path.title
     real = path.resolve()
-    if real.parent.name == "snapshots":
-        real = real.parent.parent
+    if (repository := cached_repository(path if path.is_dir() else path.parent)) is not None:
+        return repository.rpartition("/")[2]
     if real.name.startswith("models--"):
         return real.name.rpartition("--")[2]
     if real.is_dir():
@@ -59,46 +63,64 @@ def title_of(path: Path) -> str:
 
 
 class ModelForms(Closing):
-    """The forms of one model. `name`: what its files are called. A form that the model can't take isn't there;
-    `reasons` says why."""
+    """The forms of one model.
+
+    `name`: the stem of its file names. `reasons`: why a form of the model doesn't exist. `allowed`: the folders from
+    which weights may be read through links; any if it is empty.
+    """
 
     def __init__(
-        self, path: str | os.PathLike[str], forms: tuple[str, ...] = FORMS, cache: SlabCache | None = None
+        self,
+        path: str | os.PathLike[str],
+        forms: tuple[str, ...] = FORMS,
+        cache: SlabCache | None = None,
+        allowed: tuple[str, ...] = (),
     ) -> None:
         if unknown := [form for form in forms if form not in FORMS]:
             raise UsageError(f"there is no form {unknown[0]!r}", hint=f"known: {', '.join(FORMS)}")
         self.path = resolve_path(path)
         self.name = title_of(self.path)
         self.forms, self.reasons = forms, dict[str, str]()
+        self._allowed = allowed
         self._cache = cache or SlabCache(WriteOptions().workers)
-        self._owned = cache is None
+        self._closes_cache = cache is None
         self._plans: dict[str, Plan] = {}
         self._files: dict[str, Mapping[str, FormFile]] = {}
         self._lock = threading.Lock()
-        open_model(self.path).close()  # an error here and now where there is no model
+        open_model(self.path).close()  # fails now if the path has no model
 
     def files(self, form: str) -> Mapping[str, FormFile]:
-        """The files of a form by name; none where the model can't take it."""
+        """The files of a form by name; none if the model doesn't have the form."""
         with self._lock:
             if form not in self._files:
-                self._files[form] = self._planned(form) if form in self.forms else {}
+                self._files[form] = self._open_form(form) if form in self.forms else {}
             return self._files[form]
 
     def plan(self, form: str) -> Plan:
-        """The plan of a form that the model can take."""
+        """The plan of a form that the model has."""
         self.files(form)
         return self._plans[form]
 
-    def _planned(self, form: str) -> Mapping[str, FormFile]:
+    def _open_form(self, form: str) -> Mapping[str, FormFile]:
+        """Plans a form and opens its files; with an entry in `reasons` and no files if the plan is refused."""
         model = open_model(self.path)
         try:
-            plan = self._made(model, form)
-            plan.slabs  # noqa: B018  # refuses where a row needs more than the budget
-            found: dict[str, FormFile] = {}
+            for path in (*model.place.weights, *model.place.adapters) if self._allowed else ():
+                if not is_inside(str(path), self._allowed):
+                    raise RefusedError(f"{path.name} is a link out of the folder that is served")
+            # the same bytes as those of `wb quantize` and `wb convert`
+            if form in FOLDERS:
+                to, options = FOLDERS[form]
+                plan = build(model, choose_target(model, Path(f"{self.name}-{form}"), to, options))
+            else:
+                plan = quantizing.build(model, Path(f"{self.name}-{form}.gguf"), form, QuantizeOptions())
+                plan.check()
+            plan.slabs  # noqa: B018  # refuses a row that exceeds the budget
+            files: dict[str, FormFile] = {}
             for file in plan.files:
-                view = PlannedBytes(plan, file, self._cache)
-                found[file.name if plan.folder else plan.target.name] = view
-            found |= {name: TextBytes(name, data) for name, data in plan.texts.items()}
+                name = file.name if plan.folder else plan.target.name
+                files[name] = PlannedBytes(plan, file, self._cache)
+            files |= {name: TextBytes(name, data) for name, data in plan.texts.items()}
         except (UnsupportedError, RefusedError, UsageError) as error:
             model.close()
             self.reasons[form] = error.message
@@ -107,17 +129,7 @@ class ModelForms(Closing):
             model.close()
             raise
         self._plans[form] = plan
-        return found
-
-    def _made(self, model: Checkpoint, form: str) -> Plan:
-        """The plan that `wb quantize` or `wb convert` would carry out: the same bytes."""
-        if form in FOLDERS:
-            to, options = FOLDERS[form]
-            return build(model, choose_target(model, Path(f"{self.name}-{form}"), to, options), WriteOptions())
-        target = Path(f"{self.name}-{form}.gguf")
-        plan = quantizing.build(model, target, form, QuantizeOptions(), WriteOptions())
-        plan.check()
-        return plan
+        return files
 
     def tree(self) -> Iterator[tuple[str, FormFile]]:
         """Every file under its path in the mounted folder: `model-F16.gguf`, `mlx-4bit/config.json`."""
@@ -129,5 +141,5 @@ class ModelForms(Closing):
         for plan in self._plans.values():
             plan.close()
         self._plans.clear()
-        if self._owned:
+        if self._closes_cache:
             self._cache.close()

@@ -1,4 +1,4 @@
-"""Models below a folder as repositories: each as its files lie, and in the forms that are computed."""
+"""The models below a folder as repositories: their stored files, and their computed forms."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Mapping
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -23,18 +23,18 @@ from weighbridge.io.location import open_source
 from weighbridge.io.source import FileSource
 from weighbridge.models.locate import locate, models_in
 
-#: The repository of a model's GGUFs is called so.
+#: Suffix of the repository of a model's GGUFs.
 GGUF: Final = "-GGUF"
 
 
 class StoredFile:
-    """A file as it lies on the disk."""
+    """A file on the disk."""
 
     def __init__(self, name: str, path: Path) -> None:
         self.name, self._source = name, FileSource(path)
-        found = path.stat()
-        self.size = found.st_size
-        self.etag = hashlib.sha1(f"{path.resolve()} {found.st_size} {found.st_mtime_ns}".encode()).hexdigest()
+        stat = path.stat()
+        self.size = stat.st_size
+        self.etag = hashlib.sha1(f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()
 
     def read(self, offset: int, length: int) -> bytes:
         return self._source.read(offset, max(min(length, self.size - offset), 0))
@@ -47,9 +47,12 @@ class GgufForm(NamedTuple):
     file: FormFile
 
 
-class Shelf(Closing):
-    """The models at or below a folder, one level deep. Of a model `name` there are the repositories `name` (its files),
-    `name-GGUF`, `name-safetensors`, `name-mlx-4bit`, and so on."""
+class ModelFolder(Closing):
+    """The models at or below a folder, one level deep.
+
+    A model `name` has the repositories `name` (its files), `name-GGUF`, `name-safetensors`, `name-mlx-4bit`, and so on.
+    Nothing is read through a link out of the folder; `outside`: models that are such links.
+    """
 
     def __init__(self, root: Path, forms: tuple[str, ...]) -> None:
         self._cache = SlabCache(WriteOptions().workers)
@@ -58,82 +61,92 @@ class Shelf(Closing):
         self._stored: dict[str, Mapping[str, FormFile]] = {}
         self._lock = threading.Lock()
         self.forms = forms
-        root.stat()  # no such folder: the system's own words
+        self.outside: list[str] = []
+        root.stat()  # raises the system's error for a missing folder
+        self._allowed = own_folders(str(root if root.is_dir() else root.resolve().parent))
         below = sorted(p for p in root.iterdir() if p.is_dir()) if root.is_dir() else []
         for path in (root, *below):
             for model in models_in(path) or _one_model(path):
-                self._models[next(name for name in _names(model) if self._is_free(name))] = model
+                if is_inside(str(model), self._allowed):
+                    self._models[self._unused_name(model)] = model
+                else:
+                    self.outside.append(model.relative_to(root).as_posix())
         if not self._models:
-            raise UsageError(f"{root} holds no model", hint="name a folder of models, a model's folder or a GGUF")
+            links = f"; {', '.join(self.outside)}: links out of it, which aren't followed" if self.outside else ""
+            hint = f"name a folder of models, a model's folder or a GGUF{links}"
+            raise UsageError(f"{root} holds no model", hint=hint)
 
     def repositories(self) -> tuple[str, ...]:
-        """The names of all repositories; those of forms that a model can't take turn out empty."""
-        return tuple(r for name in self._models for r in (name, *self._made(name)))
+        """The names of all repositories; those of forms that a model doesn't have are empty."""
+        return tuple(r for name in self._models for r in (name, *self._form_repositories(name)))
 
-    def _made(self, name: str) -> Mapping[str, tuple[str, ...]]:
+    def _form_repositories(self, name: str) -> Mapping[str, tuple[str, ...]]:
         """The repositories of a model's forms: repository -> forms in it."""
         ggufs = tuple(form for form in self.forms if form in GGUFS)
-        found = {f"{name}{GGUF}": ggufs} if ggufs else {}
-        return found | {f"{name}-{form}": (form,) for form in self.forms if form in FOLDERS}
+        repositories = {f"{name}{GGUF}": ggufs} if ggufs else {}
+        return repositories | {f"{name}-{form}": (form,) for form in self.forms if form in FOLDERS}
 
-    def _is_free(self, name: str) -> bool:
-        taken = {repository.lower() for repository in self.repositories()}
-        return taken.isdisjoint(repository.lower() for repository in (name, *self._made(name)))
+    def _unused_name(self, model: Path) -> str:
+        """The simplest name whose repositories are unused, in the letters that the Hub, llama.cpp and Ollama allow."""
+        used = {repository.lower() for repository in self.repositories()}
+        title, name = title_of(model), model.resolve().name
+        candidates = map(_plain, (title, name, f"{model.resolve().parent.name}-{name}"))
+        for candidate in chain(candidates, (f"{_plain(title)}-{number}" for number in count(2))):
+            if used.isdisjoint(r.lower() for r in (candidate, *self._form_repositories(candidate))):
+                return candidate
+        raise AssertionError  # the numbers never end
 
     def files(self, repository: str) -> Mapping[str, FormFile] | None:
-        """The files of a repository; None where there is none of that name."""
+        """The files of a repository; None for an unknown one."""
         if repository in self._models:
-            return self._as_stored(repository)
-        if (found := self._form_of(repository)) is None:
+            with self._lock:
+                if repository not in self._stored:
+                    stored = _stored_files(self._models[repository])
+                    self._stored[repository] = {name: StoredFile(name, path) for name, path in stored}
+                return self._stored[repository]
+        if (forms := self._forms_in(repository)) is None:
             return None
-        model, forms = found
-        return {file: view for form in forms for file, view in model.files(form).items()}
+        return {name: file for form in forms[1] for name, file in forms[0].files(form).items()}
 
     def reasons(self, repository: str) -> Mapping[str, str]:
-        """What isn't in a repository, and why: forms that the model can't take, files that aren't its own."""
+        """Files and forms that are missing in a repository -> why: links out of its folder, refused plans."""
         if repository in self._models:
-            return {name: "a link out of the model's folder" for name, _ in _lying(self._models[repository], own=False)}
-        if (found := self._form_of(repository)) is None:
+            links = _stored_files(self._models[repository], inside=False)
+            return {name: "a link out of the model's folder" for name, _ in links}
+        if (forms := self._forms_in(repository)) is None:
             return {}
-        model, forms = found
-        return {form: model.reasons[form] for form in forms if form in model.reasons}
+        return {form: forms[0].reasons[form] for form in forms[1] if form in forms[0].reasons}
 
-    def _form_of(self, repository: str) -> tuple[ModelForms, tuple[str, ...]] | None:
+    def _forms_in(self, repository: str) -> tuple[ModelForms, tuple[str, ...]] | None:
+        """The model of a repository, and the names of its forms."""
         for name in self._models:
-            if (forms := self._made(name).get(repository)) is not None:
-                return self._of(name), forms
+            if (forms := self._form_repositories(name).get(repository)) is not None:
+                return self._forms_of(name), forms
         return None
 
     def known(self, name: str) -> str | None:
         """A model's name, by that name in any case or by the repository of its GGUFs."""
         model = name.lower().removesuffix(GGUF.lower())
-        return next((known for known in self._models if known.lower() == model), None)
+        return next((name for name in self._models if name.lower() == model), None)
 
     def path(self, model: str) -> Path:
-        """Where a known model lies."""
+        """The path of a known model."""
         return self._models[model]
 
     def gguf(self, model: str, form: str) -> GgufForm | None:
-        """One GGUF of a known model. None where there is no such form; UnsupportedError where the model can't have
-        it."""
+        """One GGUF of a known model; None for an unknown form. Raises UnsupportedError if the model can't have it."""
         if form not in self.forms or form not in GGUFS:
             return None
-        forms = self._of(model)
+        forms = self._forms_of(model)
         if not (files := forms.files(form)):
             raise UnsupportedError(f"no {form} of {model}: {forms.reasons[form]}")
         return GgufForm(forms.plan(form), next(iter(files.values())))
 
-    def _of(self, name: str) -> ModelForms:
+    def _forms_of(self, name: str) -> ModelForms:
         with self._lock:
             if name not in self._forms:
-                self._forms[name] = ModelForms(self._models[name], self.forms, self._cache)
+                self._forms[name] = ModelForms(self._models[name], self.forms, self._cache, self._allowed)
             return self._forms[name]
-
-    def _as_stored(self, name: str) -> Mapping[str, FormFile]:
-        with self._lock:
-            if name not in self._stored:
-                self._stored[name] = {file: StoredFile(file, path) for file, path in _lying(self._models[name])}
-            return self._stored[name]
 
     def close(self) -> None:
         for forms in self._forms.values():
@@ -141,27 +154,19 @@ class Shelf(Closing):
         self._cache.close()
 
 
-def _lying(model: Path, *, own: bool = True) -> Iterator[tuple[str, Path]]:
-    """The files of a model as they lie, by their names in its folder; or those that are links out of it."""
+def _stored_files(model: Path, *, inside: bool = True) -> Iterator[tuple[str, Path]]:
+    """The files of a model, by their names in its folder; or, unless `inside`, the links out of that."""
     place = locate(model)
     if not model.is_dir():
         files = (path for path in (*place.weights, *place.adapters) if path.is_file())
-        yield from ((path.name, path) for path in files if own)
+        yield from ((path.name, path) for path in files if inside)
         return
-    inside = own_folders(str(place.folder))
+    allowed = own_folders(str(place.folder))
     for base, folders, names in os.walk(place.folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for path in (Path(base, name) for name in sorted(names) if not name.startswith(".")):
-            if path.is_file() and is_inside(str(path), inside) == own:
+            if path.is_file() and is_inside(str(path), allowed) == inside:
                 yield path.relative_to(place.folder).as_posix(), path
-
-
-def _names(model: Path) -> Iterator[str]:
-    """Names for a model's repositories, the plainest first, in the letters that the Hub, llama.cpp and Ollama take."""
-    folder = model.resolve().parent.name
-    for text in (title_of(model), model.resolve().name, f"{folder}-{model.resolve().name}"):
-        yield _plain(text)
-    yield from (f"{_plain(title_of(model))}-{number}" for number in count(2))
 
 
 def _plain(text: str) -> str:
@@ -169,17 +174,12 @@ def _plain(text: str) -> str:
 
 
 def _one_model(path: Path) -> tuple[Path, ...]:
-    """The model of a folder or file: the file, the folder, or the one GGUF in it; empty where there is none."""
+    """The model of a path: the only GGUF of a folder, the folder, or a file of a readable format; else empty."""
     try:
         weights = locate(path).weights
     except (OSError, WeighbridgeError):
         return ()
     if path.is_dir():
         return weights if len(weights) == 1 and weights[0].suffix == ".gguf" else (path,)
-    return (path,) if _is_readable(weights[0]) else ()
-
-
-def _is_readable(path: Path) -> bool:
-    """Whether a file is of a format that has a reader, whatever its name."""
-    with open_source(path) as source:
-        return sniff(source).readable
+    with open_source(weights[0]) as source:
+        return (path,) if sniff(source).readable else ()

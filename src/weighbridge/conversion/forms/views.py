@@ -1,5 +1,7 @@
-"""A planned file as bytes that are computed where they are read: from the plan's slots, slab by slab, with a bounded
-cache of slabs and a few computed ahead of whoever reads on."""
+"""A planned file as bytes that are computed on demand, slab by slab.
+
+A bounded cache keeps slabs, and a few are computed ahead of a sequential reader.
+"""
 
 from __future__ import annotations
 
@@ -8,57 +10,60 @@ import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Final, NamedTuple
 
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.limits import MIB
 from weighbridge.containers.base import Slot
+from weighbridge.conversion.plan.contents import PlannedFile
 from weighbridge.conversion.plan.fingerprint import key_of
-from weighbridge.conversion.plan.model import Plan, PlannedFile
+from weighbridge.conversion.plan.model import Plan
+from weighbridge.io.workers import Workers
 from weighbridge.tensors.nodes.base import Node
 from weighbridge.tensors.nodes.packed import PackedMember, make
 from weighbridge.tensors.scratch import scratch_buffers
 
-#: Bytes of computed slabs that are kept, over all files of a `SlabCache`.
+#: The most bytes of slabs in a `SlabCache`, over all files.
 SLABS: Final = 64 * MIB
 
 Key = tuple[int, int]
 
 
 class SlabCache:
-    """Computed slabs by file and number; those used longest ago go first. Computes each once at a time, on threads of
-    its own."""
+    """Computed slabs by file and number; evicts the least recently used. Computes each once, on a thread pool."""
 
     def __init__(self, workers: int, limit: int = SLABS) -> None:
         self.limit, self.workers = limit, workers
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="weighbridge-slab")
-        self._kept: OrderedDict[Key, tuple[Future[bytes], int]] = OrderedDict()
+        self._pool = Workers(workers, "slab")
+        self._slabs: OrderedDict[Key, tuple[Future[bytes], int]] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
 
     def start(self, key: Key, size: int, compute: Callable[[], bytes]) -> Future[bytes]:
-        """The slab, computed or under way."""
+        """Returns the slab, and starts to compute it unless it is cached or being computed."""
         with self._lock:
-            if (found := self._kept.get(key)) is not None:
-                self._kept.move_to_end(key)
-                return found[0]
-            while self._kept and self._bytes + size > self.limit:
-                _, (_, freed) = self._kept.popitem(last=False)
+            if (cached := self._slabs.get(key)) is not None:
+                self._slabs.move_to_end(key)
+                return cached[0]
+            while self._slabs and self._bytes + size > self.limit:
+                _, (_, freed) = self._slabs.popitem(last=False)
                 self._bytes -= freed
             future = self._pool.submit(compute)
-            self._kept[key] = future, size
+            self._slabs[key] = future, size
             self._bytes += size
-        future.add_done_callback(lambda done: self._forget(key) if done.cancelled() or done.exception() else None)
+
+        def drop_failed(future: Future[bytes]) -> None:
+            if future.cancelled() or future.exception():
+                with self._lock:
+                    _, size = self._slabs.pop(key, (future, 0))
+                    self._bytes -= size
+
+        future.add_done_callback(drop_failed)
         return future
 
-    def _forget(self, key: Key) -> None:
-        with self._lock:
-            if (found := self._kept.pop(key, None)) is not None:
-                self._bytes -= found[1]
-
     def close(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        self._pool.abandon()
 
 
 class _Slab(NamedTuple):
@@ -73,11 +78,11 @@ class _Slab(NamedTuple):
 
 
 class PlannedBytes:
-    """One file of a plan. `etag`: what changes when its bytes do. Safe to read from several threads."""
+    """One file of a plan. `etag`: changes with its bytes. Safe to read from several threads."""
 
     def __init__(self, plan: Plan, file: PlannedFile, cache: SlabCache) -> None:
         if file.layout.fixups is not None:
-            raise UnsupportedError(f"{file.name}: its checksums stand before the data", hint="write it with wb convert")
+            raise UnsupportedError(f"{file.name}: its checksums precede the data", hint="write it with wb convert")
         self.name, self.size, self._cache = file.name, file.layout.size, cache
         self.etag = hashlib.sha1(repr((sorted(key_of(plan).items()), file.name)).encode()).hexdigest()
         self._pieces = [(offset, data) for offset, data in file.layout.pieces if len(data)]
@@ -91,21 +96,18 @@ class PlannedBytes:
         out = bytearray(max(end - offset, 0))
         for start, data in self._pieces:
             _place(out, offset, end, start, data)
-        for number in self._meeting(offset, end):
+        first = max(bisect_right(self._starts, offset) - 1, 0)
+        for number in range(first, bisect_right(self._starts, end - 1)):
             slab = self._slabs[number]
-            future = self._started(number)
-            if number == self._next:  # read in order: the next ones are computed meanwhile
+            future = self._start(number)
+            if number == self._next:  # sequential reads: compute the following slabs meanwhile
                 for ahead in range(number + 1, min(number + 1 + self._cache.workers, len(self._slabs))):
-                    self._started(ahead)
+                    self._start(ahead)
             self._next = number + 1
             _place(out, offset, end, slab.start, future.result())
         return bytes(out)
 
-    def _meeting(self, offset: int, end: int) -> range:
-        first = max(bisect_right(self._starts, offset) - 1, 0)
-        return range(first, bisect_right(self._starts, end - 1))
-
-    def _started(self, number: int) -> Future[bytes]:
+    def _start(self, number: int) -> Future[bytes]:
         slab = self._slabs[number]
         return self._cache.start((id(self), number), slab.end - slab.start, lambda: _compute(slab))
 
@@ -135,14 +137,14 @@ def _compute(slab: _Slab) -> bytes:
 
 
 def _place(out: bytearray, offset: int, end: int, start: int, data: bytes | memoryview) -> None:
-    """The part of `data`, which lies at `start` of the file, that falls into [offset, end)."""
+    """Copies the part of `data`, at `start` of the file, that is in [offset, end) to `out`."""
     lo, hi = max(offset, start), min(end, start + len(data))
     if lo < hi:
         out[lo - offset : hi - offset] = data[lo - start : hi - start]
 
 
 class TextBytes:
-    """A small file that a plan writes as it is."""
+    """A small file that a plan writes verbatim."""
 
     def __init__(self, name: str, data: bytes) -> None:
         self.name, self.size, self.data = name, len(data), data

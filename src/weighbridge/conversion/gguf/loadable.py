@@ -1,5 +1,6 @@
-"""A planned GGUF is checked by the rules of `wb verify` before anything is written: none is made that llama.cpp would
-refuse, unless its source is refused for the same.
+"""Checks a planned GGUF by the rules of `wb verify` before anything is written.
+
+No GGUF is made that llama.cpp would refuse, unless llama.cpp refuses its source for the same reason.
 """
 
 from __future__ import annotations
@@ -8,17 +9,18 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from weighbridge.base.errors import RefusedError
-from weighbridge.containers.base import Finding, Index, Layout
+from weighbridge.containers.base import Finding, Layout
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.io.source import Source
-from weighbridge.models.checkpoint import Checkpoint
-from weighbridge.models.llamacpp.verdict import refusals, verdict
+from weighbridge.models.llamacpp.verdict import refusals, stage_of, verdict
+from weighbridge.models.model import OpenModel
 
+_BIG_ENDIAN: Final = "gguf/big-endian"
 _HINT: Final = "write .safetensors, which holds any tensors; wb verify explains the rule"
 
 
 class LayoutSource(Source):
-    """A file that is only planned: its header, and zeros where its tensors will be."""
+    """A planned file: its header, and zeros instead of its tensors."""
 
     def __init__(self, name: str, layout: Layout) -> None:
         self.name, self.size, self.pieces = name, layout.size, layout.pieces
@@ -32,27 +34,28 @@ class LayoutSource(Source):
         return len(out)
 
 
-def check_loadable(files: Iterable[tuple[str, Layout]], source: Checkpoint) -> list[str]:
-    """RefusedError where llama.cpp would refuse the planned files. What it refuses the source for as well comes back
-    as notes."""
+def check_loadable(files: Iterable[tuple[str, Layout]], source: OpenModel, *, big_endian: bool = False) -> list[str]:
+    """Raises RefusedError if llama.cpp would refuse the planned files.
+
+    Returns notes: the findings that the source has as well, and the byte order if `big_endian` was requested.
+    """
     planned = [gguf.parse(LayoutSource(name, layout), level="lenient") for name, layout in files]
-    found, unmapped = verdict(planned)
-    before = _own(source) if found and source.format == "gguf" else ()
-    return [*(f.message for f in unmapped), *refuse_new(found, before)]
+    findings, unmapped = verdict(planned)
+    before: Sequence[Finding] = ()
+    if findings and source.format == "gguf":
+        before = refusals([gguf.parse(file, level="lenient") for file in source.index.files])
+    requested = [f for f in findings if big_endian and f.rule == _BIG_ENDIAN]
+    unrequested = [f for f in findings if f not in requested]
+    return [*(f.message for f in (*unmapped, *requested)), *refuse_new(unrequested, before)]
 
 
-def refuse_new(found: Sequence[Finding], before: Sequence[Finding], option: str | None = None) -> list[str]:
-    """RefusedError for the first finding whose rule isn't broken before; the others in words."""
+def refuse_new(findings: Sequence[Finding], before: Sequence[Finding], option: str | None = None) -> list[str]:
+    """Raises RefusedError for the first finding by a rule that isn't in `before`. Returns the others as notes."""
     inherited = {finding.rule for finding in before}
-    for finding in found:
+    for finding in findings:
         if finding.rule not in inherited:
             place = f" ({finding.tensor})" if finding.tensor else ""
-            words = f"llama.cpp would refuse the GGUF: {finding.message}{place} [{finding.rule}]"
-            raise RefusedError(words, option=option, hint=None if option else finding.hint or _HINT)
-    return [f"llama.cpp refuses the result as it does the source: {finding.message}" for finding in found]
-
-
-def _own(source: Checkpoint) -> tuple[Finding, ...]:
-    """Why llama.cpp refuses the source itself, before anything was changed in it."""
-    opened: Sequence[Index] = [gguf.parse(file, level="lenient") for file in source.index.files]
-    return refusals(opened)
+            effect = "refuse the GGUF" if stage_of([finding]) else "compute another model"
+            message = f"llama.cpp would {effect}: {finding.message}{place} [{finding.rule}]"
+            raise RefusedError(message, option=option, hint=None if option else finding.hint or _HINT)
+    return [f"llama.cpp refuses the result as it does the source: {finding.message}" for finding in findings]

@@ -1,5 +1,7 @@
-"""What goes with the weights: a GGUF's key-values from a model folder, a model folder's files from a GGUF. The tables
-and readers are in `models/config`; here they are put together for one conversion."""
+"""Builds a GGUF's key-values from a model folder, and a model folder's small files from a GGUF.
+
+The tables and readers are in `models/config`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, Final
 
-from weighbridge.base.dtypes import DType, Kind
+from weighbridge.base.dtypes import DType, DTypeLike, Kind
 from weighbridge.base.dtypes import dtype as dtype_of
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.limits import TOKENIZER_JSON
@@ -18,108 +20,116 @@ from weighbridge.containers.gguf.container import KV
 from weighbridge.containers.gguf.values import kvs
 from weighbridge.conversion.dtype_policy import FTYPES, KEPT_FTYPES
 from weighbridge.conversion.options import GgufOptions
-from weighbridge.conversion.plan.model import Loss
+from weighbridge.conversion.result import Loss
 from weighbridge.models.arch.family import Family
-from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.config import card
 from weighbridge.models.config import pooling as sentence
 from weighbridge.models.config.general import general_to_gguf
-from weighbridge.models.config.mapping import Leading, assemble, config_losses, config_to_gguf, with_tokenizer_keys
+from weighbridge.models.config.losses import config_losses
+from weighbridge.models.config.mapping import HfConfig, Leading, assemble, config_to_gguf, with_tokenizer_keys
+from weighbridge.models.config.reranker import mark, pooling_of
 from weighbridge.models.jsonfile import decode
-from weighbridge.models.tokenizer import from_gguf, from_hf, losses, to_gguf, to_hf
+from weighbridge.models.model import OpenModel
+from weighbridge.models.tokenizer import Vocab, from_gguf, from_hf, to_gguf, to_hf
+from weighbridge.models.tokenizer import losses as tokenizer_losses
 from weighbridge.tensors.nodes import Encode, Node
 
-# The quantization settings of a config whose weights have the names of such a dialect (openai/gpt-oss-20b).
-_WHOLE: Final = ("model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head")
-_QUANTIZED: Final = MappingProxyType({"mxfp4": {"modules_to_not_convert": [*_WHOLE], "quant_method": "mxfp4"}})
-# Keys that speak of the file and not of the model: a new file says them itself.
-_OF_THE_FILE: Final = ("split.no", "split.count", "split.tensors.count")
+#: Keys of config.json that describe how weights are stored: their type, their packing.
+WEIGHT_TYPES: Final = ("torch_dtype", "dtype")
+PACKINGS: Final = ("quantization", "quantization_config")
+# The quantization settings of a config whose weights have the names of a packed dialect (openai/gpt-oss-20b).
+_UNQUANTIZED: Final = ("model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head")
+_QUANTIZED: Final = MappingProxyType({"mxfp4": {"modules_to_not_convert": [*_UNQUANTIZED], "quant_method": "mxfp4"}})
+# Keys that describe one file of a set, so a new file doesn't inherit them.
+_FILE_KEYS: Final = ("split.no", "split.count", "split.tensors.count")
 _ALIGNMENT: Final = "general.alignment"
 _FILE_TYPE: Final = "general.file_type"
 _MODEL: Final = "tokenizer.ggml.model"
 _TOKENS: Final = "tokenizer.ggml.tokens"
 _EMBEDDING: Final = "token_embd.weight"
-_TYPE_COUNT: Final = "tokenizer.ggml.token_type_count"  # without which llama.cpp runs no BERT
+_TYPE_COUNT: Final = "tokenizer.ggml.token_type_count"  # llama.cpp runs no BERT without it
 _NO_TOKENIZER: Final = "none"  # llama-vocab.cpp, `load`; conversion/base.py, `_set_vocab_none`
 
 
 def for_gguf(
-    model: Checkpoint, tensors: Mapping[str, Node], wanted: DType, options: GgufOptions, lost: list[Loss],
+    model: OpenModel, tensors: Mapping[str, Node], dtype: DType, options: GgufOptions, losses: list[Loss],
     lists: Mapping[str, Sequence[float]] = MappingProxyType({}),
 ) -> dict[str, KV]:  # fmt: skip
-    """All key-values of a GGUF for a model folder, in the reference converter's order. `lists`: what the model has in
-    tensors and a GGUF in keys. What the keys can't say is added to `lost`."""
+    """All key-values of a GGUF for a model folder, in the reference converter's order.
+
+    `dtype`: the type requested for matrices. `lists`: values that the model has in tensors and a GGUF in keys. Losses
+    are added to `losses`.
+    """
     place = model.place
-    about, unreadable = card.read_card(place.read("README.md"))
+    readme, unreadable = card.read_card(place.read("README.md"))
     modules = sentence.unheld(place.read)
-    lost += [Loss(what) for what in (unreadable, *config_losses(model.config, model.family), *modules) if what]
-    generation = _generation(model, lost)
+    losses += [Loss(unreadable)] if unreadable else []
+    losses += [Loss(text, effect="results") for text in (*config_losses(model.config, model.family), *modules)]
+    generation = None
+    try:
+        generation = model.json("generation_config.json")
+    except FormatError as error:  # without it, only defaults of sampling are lost
+        losses.append(Loss(f"generation_config.json is left out: {error.reason}"))
     general = general_to_gguf(
         model.family,
-        directory=options.name or place.folder.resolve().name,
+        directory=options.name or place.title,
         config=model.config,
         shapes={name: node.spec.shape for name, node in tensors.items()},
         generation_config=generation,
-        card={**about, "name": options.name} if options.name else about,
+        card={**readme, "name": options.name} if options.name else readme,
     )
     architecture = config_to_gguf(
-        model.config, model.family, file_type=file_type(tensors, wanted, model.family),
-        pooling=sentence.pooling_type(place.read), generation=generation,
+        model.config, model.family, file_type=file_type(tensors, dtype, model.family),
+        pooling=pooling_of(model) if options.rerank is None else sentence.pooling_type(place.read),
+        generation=generation,
     )  # fmt: skip
-    keyed = {key: Leading("arr[f32]", values) for key, values in lists.items()}
-    whole = assemble(general, {**keyed, **architecture}, _vocabulary(model, options, generation, lost))
-    check_vocabulary(whole, tensors)
-    return with_alignment(whole, options.align)
+    listed = {key: Leading("arr[f32]", values) for key, values in lists.items()}
+    keys = assemble(general, {**listed, **architecture}, _vocabulary_keys(model, options, generation, losses))
+    check_vocabulary(keys, tensors)
+    return with_alignment(keys, options.align)
 
 
-def _generation(model: Checkpoint, lost: list[Loss]) -> dict[str, Any] | None:
-    """generation_config.json. One that can't be read costs the defaults of sampling and no more."""
-    try:
-        return model.json("generation_config.json")
-    except FormatError as error:
-        lost.append(Loss(f"generation_config.json is left out: {error.reason}"))
-        return None
-
-
-def _vocabulary(
-    model: Checkpoint, options: GgufOptions, generation: Mapping[str, Any] | None, lost: list[Loss]
+def _vocabulary_keys(
+    model: OpenModel, options: GgufOptions, generation: Mapping[str, Any] | None, losses: list[Loss]
 ) -> dict[str, KV]:
-    """The tokenizer's keys. Without one: "none", the word by which llama.cpp knows that there is nothing to look for,
-    and the number of tokens, which it then can't count."""
+    """The tokenizer's keys. Without a tokenizer: llama.cpp's name for this, and the number of tokens."""
     if not options.tokenizer:
-        lost.append(Loss("left out, as asked: the tokenizer (llama.cpp will take token ids and no text)"))
+        losses.append(Loss("left out, as asked: the tokenizer (llama.cpp will take token ids and no text)"))
         size = model.family.effective(model.config).get("vocab_size", model.sizes.get("V"))
-        counted = {f"{model.family.gguf}.vocab_size": KV("u32", size)} if isinstance(size, int) else {}
+        count = {f"{model.family.gguf}.vocab_size": KV("u32", size)} if isinstance(size, int) else {}
         types = with_tokenizer_keys({_TOKENS: KV("arr[str]", [])}, model.config, model.family).get(_TYPE_COUNT)
-        return {**counted, _MODEL: KV("str", _NO_TOKENIZER), **({_TYPE_COUNT: types} if types else {})}
-    try:
-        rules = model.family.document.tokenizer
-        names = model.place.names()
-        vocab = from_hf(lambda name: _tokenizer_file(model, name), pre=options.pre, names=names, rules=rules)
-    except UnsupportedError as error:
-        raise _with_way_out(error) from None
+        return {**count, _MODEL: KV("str", _NO_TOKENIZER), **({_TYPE_COUNT: types} if types else {})}
+    vocab = vocabulary(model, options)
     if options.pre not in (None, vocab.pre):
         kind = f"{vocab.kind.value!r}" + (f" with the pre-tokenizer {vocab.pre}" if vocab.pre else "")
         raise UsageError(f"--pre {options.pre} doesn't apply to this tokenizer ({kind})", hint="leave it out")
-    lost += [Loss(what) for what in vocab.losses]
+    losses += [Loss(text, effect="tokens") for text in vocab.losses]
     return with_tokenizer_keys(to_gguf(vocab), model.config, model.family, generation)
 
 
-def _tokenizer_file(model: Checkpoint, name: str) -> bytes | None:
-    """A file of the tokenizer. config.json states the vocabulary size, also where the model class has a default."""
-    data = model.texts.get(name) or model.place.read(name, TOKENIZER_JSON)
-    size = model.sizes.facts.get("vocab_size")
-    if name != "config.json" or data is None or not isinstance(size, int):
-        return data
-    config: dict[str, Any] = decode(data, name, dict[str, Any])
-    text = config.get("text_config")
-    parts = [config, *([text] if isinstance(text, Mapping) else ())]
-    stated = any(isinstance(part.get("vocab_size"), int) for part in parts)
-    return data if stated else json.dumps({**config, "vocab_size": size}).encode()
+def vocabulary(model: OpenModel, options: GgufOptions) -> Vocab:
+    """The tokenizer of a folder. Raises UnsupportedError, with the option that avoids it, if it can't be read."""
+
+    def read(name: str) -> bytes | None:
+        """Reads a file; adds the model class's default of the vocabulary size to a config.json without one."""
+        data = model.texts.get(name) or model.place.read(name, TOKENIZER_JSON)
+        default = model.sizes.facts.get("vocab_size")
+        if name != "config.json" or data is None or not isinstance(default, int):
+            return data
+        config: dict[str, Any] = decode(data, name, dict[str, Any])
+        text = config.get("text_config")
+        parts = [config, *([text] if isinstance(text, Mapping) else ())]
+        stated = any(isinstance(part.get("vocab_size"), int) for part in parts)
+        return data if stated else json.dumps({**config, "vocab_size": default}).encode()
+
+    try:
+        return from_hf(read, pre=options.pre, names=model.place.names(), rules=model.family.document.tokenizer)
+    except UnsupportedError as error:
+        raise _skippable(error) from None
 
 
 def check_vocabulary(keys: Mapping[str, KV], tensors: Mapping[str, Node]) -> None:
-    """FormatError where the tokens aren't as many as the embedding's rows: llama.cpp doesn't load such a file."""
+    """Raises FormatError if tokens and embedding rows differ in number: llama.cpp doesn't load such a file."""
     tokens, embedding = keys.get(_TOKENS), tensors.get(_EMBEDDING)
     if tokens is not None and embedding is not None and len(tokens.value) != (rows := embedding.spec.shape[0]):
         raise FormatError(
@@ -129,13 +139,14 @@ def check_vocabulary(keys: Mapping[str, KV], tensors: Mapping[str, Node]) -> Non
         )  # fmt: skip
 
 
-def _with_way_out(error: UnsupportedError) -> UnsupportedError:
+def _skippable(error: UnsupportedError) -> UnsupportedError:
+    """The error of a tokenizer, with the option that leaves it out."""
     hint = "leave the tokenizer out: --no-tokenizer"
     return UnsupportedError(error.message, hint=f"{error.hint}; or {hint}" if error.hint else hint)
 
 
 def products(family: Family) -> list[str]:
-    """What a plan says where a GGUF has products of tensors that a folder has apart."""
+    """A note if a GGUF of the family stores products of tensors that are separate in a folder."""
     if not family.products:
         return []
     names = ", ".join(name.replace("{l}", "N") for name in family.products)
@@ -145,26 +156,24 @@ def products(family: Family) -> list[str]:
     ]
 
 
-def file_type(tensors: Mapping[str, Node], wanted: DType, family: Family) -> int:
-    """`general.file_type`: the type that was asked for, or the block type that tensors came in and were kept in."""
-    kept = Counter[str]()
+def file_type(tensors: Mapping[str, Node], dtype: DType, family: Family) -> int:
+    """`general.file_type`: the requested `dtype`, or the main block type of tensors that stay quantized."""
+    sizes = Counter[str]()
     for node in tensors.values():
         if node.spec.dtype.name in KEPT_FTYPES and not isinstance(node, Encode):
-            kept[node.spec.dtype.name] += node.spec.elements
-    return (
-        KEPT_FTYPES[max(kept, key=lambda name: (kept[name], name))]
-        if kept and (wanted.kind is Kind.FLOAT or family.dialects["gguf"].write_packed_first)
-        else FTYPES[wanted.name]
-    )
+            sizes[node.spec.dtype.name] += node.spec.elements
+    if sizes and (dtype.kind is Kind.FLOAT or family.dialects["gguf"].write_packed_first):
+        return KEPT_FTYPES[max(sizes, key=lambda name: (sizes[name], name))]
+    return FTYPES[dtype.name]
 
 
 def kept_keys(metadata: Mapping[str, Any]) -> dict[str, KV]:
-    """A GGUF's keys for another GGUF of the same model."""
-    return {key: kv for key, kv in kvs(metadata).items() if key not in _OF_THE_FILE}
+    """The keys that a GGUF shares with another GGUF of the same model."""
+    return {key: kv for key, kv in kvs(metadata).items() if key not in _FILE_KEYS}
 
 
-def with_file_type(metadata: Mapping[str, KV], wanted: DType) -> dict[str, KV]:
-    return {**metadata, _FILE_TYPE: KV("u32", FTYPES[wanted.name])}
+def with_file_type(metadata: Mapping[str, KV], dtype: DType) -> dict[str, KV]:
+    return {**metadata, _FILE_TYPE: KV("u32", FTYPES[dtype.name])}
 
 
 def named(metadata: Mapping[str, KV], name: str | None) -> Mapping[str, KV]:
@@ -172,93 +181,95 @@ def named(metadata: Mapping[str, KV], name: str | None) -> Mapping[str, KV]:
 
 
 def with_alignment(metadata: Mapping[str, KV], align: int | None) -> dict[str, KV]:
-    """The keys with `general.alignment`, which may be stated only by a power of two; 32 needs no key."""
+    """Sets `general.alignment`, a power of two. None: the default of 32, which needs no key."""
     return dict(metadata) if align is None else {**metadata, _ALIGNMENT: KV("u32", align)}
 
 
-# ------------------------------------------------------------------------------------------------ back
+# ------------------------------------------------------------------------------------------------ GGUF to folder
 
 
 def for_hf(
-    model: Checkpoint, tensors: Mapping[str, Node], tokenizer: bool = True, *, quantized: str | None = None
+    model: OpenModel, tensors: Mapping[str, Node], tokenizer: bool = True, *, quantized: str | None = None
 ) -> tuple[dict[str, bytes], list[Loss]]:
-    """The files beside a GGUF's tensors in a model folder, and what a GGUF can't tell. `quantized`: the dialect of
-    tensors that are written in the codes they came in."""
-    found = model.to_hf_config(_main_dtype(tensors))
-    declared = {"quantization_config": _QUANTIZED[quantized]} if quantized else {}
-    texts = {"config.json": _json({**found.config, **declared})}
-    if found.generation is not None:
-        texts["generation_config.json"] = _json(found.generation)
+    """The small files of a model folder for a GGUF's tensors, and their losses.
+
+    `quantized`: the dialect of the tensors that keep their codes, if any.
+    """
+    sizes = Counter[DType]()
+    for node in (n for n in tensors.values() if n.spec.dtype.kind is Kind.FLOAT):
+        sizes[node.spec.dtype] += node.spec.elements
+    config = model.to_hf_config(sizes.most_common(1)[0][0].torch if sizes else None)
+    quantization = {"quantization_config": _QUANTIZED[quantized]} if quantized else {}
+    texts = {"config.json": _json({**config.config, **quantization, **mark(model.metadata, model.family)})}
+    if config.generation is not None:
+        texts["generation_config.json"] = _json(config.generation)
     texts |= sentence.sentence_files(model.metadata, model.family.gguf, model.sizes["N"])
     if (readme := card.write_card(model.metadata)) is not None:
         texts["README.md"] = readme
-    lost = [Loss(what) for what in found.losses]
+    losses = _losses_of(config)
     if not tokenizer:
-        return texts, [*lost, Loss("left out, as asked: the tokenizer")]
-    if "tokenizer.ggml.tokens" not in model.metadata:
-        return texts, [*lost, Loss("the GGUF has no vocabulary, so the folder has no tokenizer")]
-    _fits(len(model.metadata[_TOKENS]), found.config.get("vocab_size"))
-    try:
-        files, why = tokenizer_files(model)
-    except UnsupportedError as error:
-        raise _with_way_out(error) from None
-    return {**texts, **files}, [*lost, *why]
-
-
-def vocabulary_files(model: Checkpoint) -> tuple[dict[str, bytes], list[Loss]]:
-    """The files of a GGUF that is a vocabulary and no model: the tokenizer's, and the config where its keys say one."""
-    files, lost = tokenizer_files(model)
-    try:
-        found = model.to_hf_config()
-    except WeighbridgeError:
-        return files, [*lost, Loss("config.json: the keys of the vocabulary don't say what model it is of")]
-    return {"config.json": _json(found.config), **files}, [*lost, *map(Loss, found.losses)]
-
-
-def tokenizer_files(model: Checkpoint) -> tuple[dict[str, bytes], list[Loss]]:
-    """The tokenizer's files for a GGUF's vocabulary, and what they can't tell."""
-    vocab, rules = from_gguf(model.metadata), None
-    with suppress(UnsupportedError):  # an architecture without a table has no rules of its own
-        rules = model.family.document.tokenizer
-    return to_hf(vocab, rules), [Loss(f"tokenizer: {what}") for what in losses(vocab)]
-
-
-def _fits(tokens: int, rows: Any) -> None:
-    """A token whose id has no embedding makes a model read beyond its table; llama.cpp doesn't load such a file."""
-    if isinstance(rows, int) and tokens > rows:
+        return texts, [*losses, Loss("left out, as asked: the tokenizer")]
+    if _TOKENS not in model.metadata:
+        return texts, [*losses, Loss("the GGUF has no vocabulary, so the folder has no tokenizer")]
+    tokens, rows = len(model.metadata[_TOKENS]), config.config.get("vocab_size")
+    if isinstance(rows, int) and tokens > rows:  # token ids without an embedding; llama.cpp doesn't load such a file
         raise FormatError(
             "the vocabulary is longer than the embedding", field=_TOKENS, expected=f"<= {rows}", found=tokens,
             hint="leave the tokenizer out: --no-tokenizer; or take the file from where it was published",
         )  # fmt: skip
+    try:
+        files, unheld = tokenizer_files(model)
+    except UnsupportedError as error:
+        raise _skippable(error) from None
+    return {**texts, **files}, [*losses, *unheld]
 
 
-def retyped(config: Mapping[str, Any], dtype: str) -> bytes:
-    """config.json for weights that are all of the type `dtype` now: each key of the type
-    names it, and the settings of a quantization are gone. transformers 4 calls the
-    key torch_dtype, 5 dtype; both load in the type it names."""
+def vocabulary_files(model: OpenModel) -> tuple[dict[str, bytes], list[Loss]]:
+    """The files for a GGUF without tensors: the tokenizer's, and config.json if the keys describe a model."""
+    files, losses = tokenizer_files(model)
+    try:
+        config = model.to_hf_config()
+    except WeighbridgeError:
+        return files, [*losses, Loss("config.json: the keys of the vocabulary don't identify its model")]
+    return {"config.json": _json(config.config), **files}, [*losses, *_losses_of(config)]
+
+
+def _losses_of(config: HfConfig) -> list[Loss]:
+    """The settings that a config.json made from a GGUF can't express, and the guessed ones."""
+    return [*(Loss(text, effect="results") for text in config.losses), *map(Loss, config.guesses)]
+
+
+def tokenizer_files(model: OpenModel) -> tuple[dict[str, bytes], list[Loss]]:
+    """The tokenizer's files for a GGUF's vocabulary, and their losses."""
+    vocab, rules = from_gguf(model.metadata), None
+    with suppress(UnsupportedError):  # an architecture without a table has no special rules
+        rules = model.family.document.tokenizer
+    return to_hf(vocab, rules), [Loss(f"tokenizer: {text}", effect="tokens") for text in tokenizer_losses(vocab)]
+
+
+def retyped(config: Mapping[str, Any], dtype: DTypeLike) -> bytes:
+    """config.json for weights that are all cast to `dtype`, without quantization settings.
+
+    transformers 4 calls the key of the type torch_dtype, 5 dtype; both load in that type.
+    """
     return _json(_of_type(config, dtype))
 
 
-def quantized(config: Mapping[str, Any], dtype: str | None, scheme_config: Mapping[str, Any]) -> bytes:
-    """config.json for weights quantized as `scheme_config`; `dtype`: of the others, where it was asked for."""
+def quantized(config: Mapping[str, Any], dtype: DTypeLike | None, scheme_config: Mapping[str, Any]) -> bytes:
+    """config.json for weights quantized as `scheme_config`. `dtype`: the type requested for the other weights."""
     return _json({**_of_type(config, dtype), "quantization_config": scheme_config})
 
 
-def _of_type(config: Mapping[str, Any], dtype: str | None) -> dict[str, Any]:
-    kept = {key: value for key, value in config.items() if key not in ("quantization", "quantization_config")}
-    if isinstance(part := kept.get("text_config"), Mapping):
-        kept["text_config"] = _of_type(part, dtype)
+def _of_type(config: Mapping[str, Any], dtype: DTypeLike | None) -> dict[str, Any]:
+    """The config and its parts with the type `dtype` (None: unchanged), and without quantization settings."""
+    kept = {
+        key: _of_type(value, dtype) if key.endswith("_config") and isinstance(value, Mapping) else value
+        for key, value in config.items()
+        if key not in PACKINGS
+    }
     if dtype in (None, "auto"):
         return kept
-    return kept | {key: dtype_of(dtype).torch for key in ("torch_dtype", "dtype") if key in config}
-
-
-def _main_dtype(tensors: Mapping[str, Node]) -> str | None:
-    """torch's name of the float type that most elements are in."""
-    sizes: dict[DType, int] = {}
-    for node in (n for n in tensors.values() if n.spec.dtype.kind is Kind.FLOAT):
-        sizes[node.spec.dtype] = sizes.get(node.spec.dtype, 0) + node.spec.elements
-    return max(sizes, key=sizes.__getitem__).torch if sizes else None
+    return kept | {key: dtype_of(dtype).torch for key in WEIGHT_TYPES if key in config}
 
 
 def _json(value: Mapping[str, Any]) -> bytes:

@@ -1,9 +1,8 @@
-"""What mlx-lm's configs need beyond the model's own: the period of full attention, rotary parameters in older words,
-keys that its classes require or have another default for.
+"""Adds to a config.json what mlx-lm requires: the period of full attention, older rotary keys, required keys, defaults.
 
 Some models of mlx-lm have full attention in every n-th layer and ignore `layer_types` (mlx-lm 0.32: qwen3_next.py,
-qwen3_5.py, gemma3_text.py, cohere2.py). Their config gets that n. Layers without a period are refused: mlx-lm would
-look for other tensors or compute another model.
+qwen3_5.py, gemma3_text.py, cohere2.py). Their config gets that n. Layers without a period are refused, because mlx-lm
+would look for other tensors or compute another model.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from weighbridge.base.errors import UnsupportedError
 from weighbridge.models.arch.config import DERIVED, LOCAL_THETA, THETA
 from weighbridge.models.arch.family import Family
 from weighbridge.models.config.keys import lookup, rules
-from weighbridge.models.config.mlx_view import mlx_keys, reading
+from weighbridge.models.config.mlx_view import MlxReading, mlx_keys, reading
+from weighbridge.models.mlxlm.table import table
 
 _FULL: Final = "full_attention"
 _SHARE: Final = "partial_rotary_factor"
@@ -25,8 +25,11 @@ _ROTATION: Final = (*THETA, *LOCAL_THETA, _SHARE, "rope_parameters", "rope_scali
 def with_period(
     config: dict[str, Any], layer_types: Sequence[str] | None, periods: Mapping[str, int]
 ) -> dict[str, Any]:
-    """The config with the period of its layers under the key that mlx-lm reads. `periods`: that key and its default
-    (`mlx.period` of the family). UnsupportedError for layers without a period."""
+    """Sets the period of the layers under the key that mlx-lm reads.
+
+    `periods`: that key and its default (`mlx.period` of the family). Raises UnsupportedError for layers without a
+    period.
+    """
     if not periods or not layer_types:
         return config
     ((key, default),) = periods.items()
@@ -48,47 +51,93 @@ def with_period(
 
 
 def with_rope_words(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The config of the text part with transformers 5's `rope_parameters` in transformers 4's words too: most classes
-    of mlx-lm read only these and use their own defaults otherwise. `defaults`: of the model's class. A class with
-    sections of positions reads only the new words."""
-    given, word = config.get("rope_parameters"), next((w for w in THETA if w in defaults), None)
+    """Adds transformers 4's rotary keys for transformers 5's `rope_parameters` to the config of the text part.
+
+    Most classes of mlx-lm read only the older keys, and otherwise use defaults. A class with sections of positions
+    reads only `rope_parameters`. `defaults`: those of the model's class.
+    """
+    parameters, theta = config.get("rope_parameters"), next((key for key in THETA if key in defaults), None)
     newer = "full_attention" in defaults.get("rope_parameters", {})  # a class that transformers 4 doesn't have
-    if not isinstance(given, Mapping) or word is None or newer or config.get(word) is not None:
+    if not isinstance(parameters, Mapping) or theta is None or newer or config.get(theta) is not None:
         return dict(config)
-    if "mrope_section" in given:
+    if "mrope_section" in parameters:
         return dict(config)
-    full, sliding = given.get("full_attention", given), given.get("sliding_attention", {})
+    full, sliding = parameters.get("full_attention", parameters), parameters.get("sliding_attention", {})
     share = "rotary_pct" if "rotary_pct" in defaults else _SHARE
-    words = {
-        word: full.get("rope_theta"),
+    older = {
+        theta: full.get("rope_theta"),
         share: full.get(_SHARE),
         LOCAL_THETA[0]: sliding.get("rope_theta"),
         "rope_scaling": {k: v for k, v in full.items() if k not in ("rope_theta", _SHARE)},
     }
     if full.get("rope_type", "default") == "default":
-        words["rope_scaling"] = None
-    stated = {key: value for key, value in words.items() if value is not None or key == "rope_scaling"}
+        older["rope_scaling"] = None
+    stated = {key: value for key, value in older.items() if value is not None or key == "rope_scaling"}
     return {**stated, **{key: value for key, value in config.items() if value is not None or key not in stated}}
 
 
-def with_fields(config: dict[str, Any], facts: Mapping[str, Any], family: Family) -> dict[str, Any]:
-    """The config with the keys that mlx-lm's class requires, or has another default for than the model's class.
-    `facts`: the model's effective config."""
-    found = reading(config)
-    if found is None:
+def with_scaling_type(config: dict[str, Any]) -> dict[str, Any]:
+    """Adds `rope_scaling.type` for a class that ignores `rope_type`."""
+    scaling = config.get("rope_scaling")
+    required = "type" in table().scaling.get(str(config.get("model_type")), ())
+    if not required or not scaling or "type" in scaling or "rope_type" not in scaling:
         return config
-    wanted = {**dict.fromkeys(found.fields.required), **found.fields.defaults}
-    missing = (key for key in wanted if key not in found.part and key not in (*_ROTATION, *DERIVED))
-    added = {key: v for key in missing if (v := _stated(facts, key, family)) is not None and v != wanted[key]}
+    return {**config, "rope_scaling": {**scaling, "type": scaling["rope_type"]}}
+
+
+def with_pattern(config: dict[str, Any], layer_types: Sequence[str] | None) -> dict[str, Any]:
+    """Replaces the numeric keys of layer kinds by letters for a class that reads these: L slides, G sees all tokens."""
+    keys = table().text.get(str(config.get("model_type")), ())
+    letters = "".join("G" if kind == _FULL else "L" for kind in layer_types or ())
+    return {**config, **{key: letters if "L" in letters else None for key in keys if isinstance(config.get(key), int)}}
+
+
+def with_fields(config: dict[str, Any], facts: Mapping[str, Any], family: Family) -> dict[str, Any]:
+    """Adds the keys that mlx-lm's class requires, and those with a default that differs from the model's class.
+
+    `facts`: the model's effective config.
+    """
+    read = reading(config)
+    if read is None:
+        return config
+    defaults = {**dict.fromkeys(read.fields.required), **read.fields.defaults}
+    values = {
+        key: _value_of(key, facts, family)
+        for key in defaults
+        if key not in read.part and key not in (*_ROTATION, *DERIVED)
+    }
+    added = {key: value for key, value in values.items() if value is not None and value != defaults[key]}
+    added = {**_implied(read, facts, family), **added}
     if "rope_parameters" in mlx_keys(config) and "rope_theta" not in mlx_keys(config) and "rope" in facts:
-        added |= {} if "rope_parameters" in found.part else {"rope_parameters": facts["rope"]}
+        added |= {} if "rope_parameters" in read.part else {"rope_parameters": facts["rope"]}
     if not added:
         return config
-    return {**config, found.name: {**found.part, **added}} if found.name else {**config, **added}
+    return {**config, read.name: {**read.part, **added}} if read.name else {**config, **added}
 
 
-def _stated(facts: Mapping[str, Any], key: str, family: Family) -> Any:
-    """The value of a key, or of another word for it."""
-    same = [key, *(text for row in rules(family).keys if key in row.config for text in row.config)]
-    meant = rules(family).assumed.get(key) or [None]  # by a GGUF, which has no key for it
-    return next((v for text in same if (v := lookup(facts, text)) is not None), meant[0])
+# Keys that may be null, which transformers' class then computes and mlx-lm doesn't.
+_COMPUTED: Final = ("mamba_d_head",)
+
+
+def _implied(read: MlxReading, facts: Mapping[str, Any], family: Family) -> dict[str, Any]:
+    """Values for keys that mlx-lm's class requires and the config lacks."""
+    rope, width = facts.get("rope", {}), facts.get("hidden_size") or 0
+    values = {"rope_scaling": None, "rope_parameters": rope, **dict.fromkeys(THETA, rope.get("rope_theta"))}
+    if heads := facts.get("num_attention_heads") or 0:
+        values["head_dim"] = width // heads
+    if heads := facts.get("mamba_n_heads") or 0:
+        values["mamba_d_head"] = (facts.get("mamba_expand") or 0) * width // heads
+    if "num_heads" in facts and "head_dim" in facts:  # of a state space
+        values["intermediate_size"] = facts["num_heads"] * facts["head_dim"]
+    if "n_embd" in facts:
+        values["n_inner"] = 4 * facts["n_embd"]
+    values |= family.document.mlx.assumed
+    required = (*read.fields.required, *(key for key in read.fields.null if key in _COMPUTED))
+    return {key: values[key] for key in required if read.part.get(key) is None and key in values}
+
+
+def _value_of(key: str, facts: Mapping[str, Any], family: Family) -> Any:
+    """The value of a key, or of a synonym; else the one that a GGUF without such a key implies."""
+    synonyms = [key, *(text for row in rules(family).keys if key in row.config for text in row.config)]
+    assumed = rules(family).assumed.get(key) or [None]
+    return next((value for text in synonyms if (value := lookup(facts, text)) is not None), assumed[0])

@@ -1,26 +1,28 @@
-"""The content of a plan before it has offsets, and helpers that all kinds of targets use."""
+"""The contents of a plan before offsets are known, and helpers for all kinds of targets."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
-from weighbridge.base.dtypes import DType
-from weighbridge.conversion.plan.model import Loss, Move, PlannedFile
-from weighbridge.io.links import check_link
-from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.base.dtypes import F16, DType
+from weighbridge.base.words import plural
+from weighbridge.conversion.plan import probe
+from weighbridge.conversion.plan.contents import PlannedFile
+from weighbridge.conversion.result import Loss, Move
+from weighbridge.models.model import OpenModel
 from weighbridge.tensors.nodes import CastReport, LogicalTensor, Node, cast, is_stored_as
 
-# Suffixes of the files that are copied with a model folder.
-_SIDE: Final = (".json", ".txt", ".md", ".model", ".jinja", ".py")
-_NO_SIDE: Final = (".index.json",)
+_NUMBER: Final = re.compile(r"\.\d+\.")
+_LISTED: Final = 8  # names of values in one line
 
 
 @dataclass
 class PlanBuilder:
-    """The contents of a target's files, without their places. Builders fill it in."""
+    """The contents of a target's files without their offsets, filled in by the builders."""
 
     tensors: dict[str, Node]
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -30,32 +32,62 @@ class PlanBuilder:
     losses: list[Loss] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    #: writes the set's index from tensor -> file, for targets with their own kind of index
+    #: writes the set's index from tensor -> file, for targets with a special index
     index: Callable[[Mapping[str, str]], bytes] | None = None
     reports: dict[str, CastReport] = field(default_factory=dict)
+    #: settings that an option changes on purpose
+    requested: frozenset[str] = frozenset()
 
 
-def cast_to(name: str, node: LogicalTensor, wanted: DType, draft: PlanBuilder) -> Node:
-    """The tensor as `wanted`; a cast that can lose values counts them in a report."""
-    if is_stored_as(node, wanted):
+def cast_to(name: str, node: LogicalTensor, dtype: DType, draft: PlanBuilder) -> Node:
+    """Casts a tensor to `dtype`. A cast that can lose values counts them in a report."""
+    if is_stored_as(node, dtype):
         return node
     report = draft.reports[name] = CastReport(name)
-    return cast(node, wanted, report)
+    return cast(node, dtype, report)
 
 
-def ignored_parts(model: Checkpoint) -> list[Loss]:
-    """One loss per part of the model that its family ignores (vision, audio)."""
-    return [
-        Loss(f"left out: {count:,} tensors of another part of the model, {start}*")
-        for start, count in model.family.parted(model.resolved.report.apart, model.sizes).items()
+def cast_for_gguf(name: str, node: LogicalTensor, dtype: DType, requested: DType, draft: PlanBuilder) -> Node:
+    """Casts a tensor to `dtype`. Adds a loss if that is the fallback for rows of partial blocks of `requested`."""
+    if dtype is F16 and requested.block > 1:
+        columns = node.spec.shape[-1]
+        draft.losses.append(Loss(f"row length {columns} isn't a multiple of {requested.block}; using F16", name))
+    return cast_to(name, node, dtype, draft)
+
+
+def list_unnamed(model: OpenModel, draft: PlanBuilder) -> None:
+    """Lists the tensors that the family's table doesn't name, so that the target can't hold them.
+
+    Adds a loss per other part of the model (vision, audio), and a note on tensors that carry nothing.
+    """
+    report = model.resolved.report
+    for start, count in model.family.parted(report.apart, model.sizes).items():
+        draft.losses.append(Loss(f"left out: {plural(count, 'tensor')} of another part of the model, {start}*"))
+    if report.dropped:
+        kinds = Counter(_NUMBER.sub(".*.", name) for name in report.dropped)
+        names = ", ".join(f"{kind} ({count:,})" if count > 1 else kind for kind, count in kinds.items())
+        draft.notes.append(f"left out, since they carry nothing: {plural(len(report.dropped), 'tensor')}, {names}")
+
+
+def unplaced(model: OpenModel, dialect: str, target: str) -> list[Loss]:
+    """Returns one loss per tensor that `dialect` has no name for, except zeros that only llama.cpp's graph needs."""
+    family = model.family
+    unmapped = family.unmapped_roles(dialect, model.sizes, model.roles)
+    if model.format == "gguf":
+        unmapped = [i for i in unmapped if not probe.is_zero(model.roles[i])]
+    names = family.holding(model.dialect, model.sizes, model.tensors, unmapped)
+    return [Loss(f"left out: a {family.name} {target} has no place for it", name) for name in names]
+
+
+def left_out(model: OpenModel) -> list[Loss]:
+    """The parts of a training checkpoint that a conversion omits: a loss for each with tensors, one for all values."""
+    parts = [part for part in model.left_out if part.tensors]
+    values = [part.name for part in model.left_out if not part.tensors]
+    losses = [
+        Loss(f"left out: {part.part} ({part.why}), tensors: {part.tensors:,}, bytes: {part.bytes:,}", part.name)
+        for part in parts
     ]
-
-
-def sidecar_files(folder: Path) -> list[Path]:
-    """The small files of a model folder, with those of sentence-transformers modules (1_Pooling/config.json).
-    RefusedError for a link that leads out of the folder."""
-    near = [p for p in folder.iterdir() if p.name.endswith(_SIDE) and not p.name.endswith(_NO_SIDE)]
-    found = sorted(p for p in (*near, *folder.glob("[0-9]_*/*.json")) if p.is_file())
-    for path in found:
-        check_link(path, folder)
-    return found
+    if values:
+        more = f" and {len(values) - _LISTED} more" if len(values) > _LISTED else ""
+        losses.append(Loss(f"left out, not tensors: {', '.join(values[:_LISTED])}{more}"))
+    return losses

@@ -1,10 +1,8 @@
-"""The rows of a tensor that are processed at a time, and the memory for that: computed before anything runs."""
+"""The rows of a tensor that are processed at a time, and the memory this takes: computed before anything runs."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import fields
-from functools import cache
 from typing import Any, NamedTuple
 
 from weighbridge.base.dtypes import DType
@@ -13,15 +11,16 @@ from weighbridge.base.limits import MIB, SLAB
 from weighbridge.base.spec import Spec
 from weighbridge.tensors.nodes import CastReport, Const, Node, QuantizedTensor, Stored, walk
 
-# Slabs that a node has to compute are smaller than copied ones: source, temporary and result then stay in the cache.
+# Computed slabs are smaller than copied ones, so that source, temporary and result stay in the cache.
 _COMPUTED_SLAB = MIB
 _COMPUTED_COST = 4 * MIB
-# Slabs that are examined to find a node's peak: its cost repeats along the rows, so a few dozen suffice.
+# Slabs that are examined to find a node's peak. Costs repeat along the rows, so a few dozen suffice.
 _SAMPLES = 32
+_PLAIN = frozenset((int, bool, str, type(None), Spec, DType))  # types of fields that are compared by value
 
 
 def slab_cost(nodes: Sequence[Node], rows: int) -> int:
-    """The most bytes that reading any slab of `rows` rows of a unit needs, including its results."""
+    """The peak bytes of reading any slab of `rows` rows of a unit, including its results."""
     total = nodes[0].spec.rows
     count = -(-total // rows) if rows else 0
     picks = range(count) if count <= _SAMPLES else {round(i * (count - 1) / (_SAMPLES - 1)) for i in range(_SAMPLES)}
@@ -34,7 +33,10 @@ def slab_cost(nodes: Sequence[Node], rows: int) -> int:
 
 
 def slab_rows(nodes: Sequence[Node], budget: int, name: str = "a tensor") -> int:
-    """Rows of a unit per read: a slab's worth, or as many as the budget allows if every slab costs a whole pass."""
+    """The rows of a unit to read at a time: a slab, or as many as fit in `budget` bytes if each read is a whole pass.
+
+    Raises RefusedError if one row exceeds the budget.
+    """
     total, width = nodes[0].spec.rows, sum(node.spec.row_bytes for node in nodes)
     if total == 0 or width == 0:
         return max(total, 1)
@@ -56,7 +58,7 @@ def slab_rows(nodes: Sequence[Node], budget: int, name: str = "a tensor") -> int
 
 
 class SlabCost(NamedTuple):
-    """Rows of a slab of a unit, the bytes it takes at most, and whether each slab costs a whole pass over a source."""
+    """The rows of a unit's slabs, their peak bytes, and whether each slab takes a whole pass over a source."""
 
     rows: int
     memory: int
@@ -64,25 +66,28 @@ class SlabCost(NamedTuple):
 
 
 class SlabCosts:
-    """Slabs within a budget. Layers and experts are alike, so a model of 100,000 tensors has a few dozen costs."""
+    """Slabs within a budget of bytes.
+
+    Costs are cached: layers and experts are alike, so a model of 100,000 tensors has a few dozen distinct costs.
+    """
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
-        self._numbers: dict[Hashable, int] = {}  # of nodes; equal where all that bears on their cost is equal
-        self._others: dict[int, int] = {}  # numbers of what isn't a node, by its identity
-        self._known: dict[Hashable, SlabCost] = {}  # by the numbers of a unit's nodes
+        self._numbers: dict[Hashable, int] = {}  # of nodes; equal if everything that affects the cost is equal
+        self._numbers_by_id: dict[int, int] = {}  # of values that aren't nodes
+        self._costs: dict[Hashable, SlabCost] = {}  # by the numbers of a unit's nodes
 
     def of(self, nodes: Sequence[Node], name: str) -> SlabCost:
-        """The slabs of a unit. RefusedError where one row needs more than the budget."""
+        """Returns the slabs of a unit. Raises RefusedError if one row exceeds the budget."""
         key = tuple(map(self._number, nodes))
-        if key not in self._known:
+        if key not in self._costs:
             rows = slab_rows(nodes, self._budget, name)
             striped = any(below.stripes for node in nodes for below in walk(node))
-            self._known[key] = SlabCost(rows, slab_cost(nodes, rows), striped)
-        return self._known[key]
+            self._costs[key] = SlabCost(rows, slab_cost(nodes, rows), striped)
+        return self._costs[key]
 
     def _number(self, value: Any) -> Hashable:
-        """Something that equals that of another value where these cost the same; where the bytes lie doesn't matter."""
+        """Returns a key that is equal for values of the same cost, wherever their bytes are."""
         kind: object = type(value)
         if kind in _PLAIN:
             return value  # type: ignore[no-any-return]
@@ -93,26 +98,16 @@ class SlabCosts:
         if kind is tuple:
             return tuple([self._number(each) for each in value])
         if isinstance(value, Node | QuantizedTensor):
-            key = kind, *[self._number(getattr(value, name)) for name in _names(kind)]
+            key = kind, *[self._number(getattr(value, name)) for name in kind.__dataclass_fields__]  # type: ignore[attr-defined]
             return self._numbers.setdefault(key, len(self._numbers))
         if isinstance(value, Mapping):
             return tuple(value), self._number(tuple(value.values()))
-        return None if kind is CastReport else self._by_value(value)
-
-    def _by_value(self, value: Any) -> Hashable:
-        """A packing that equals another has its number; arrays go by identity."""
-        if id(value) not in self._others:
+        if kind is CastReport:
+            return None
+        if id(value) not in self._numbers_by_id:  # equal packings have one number; arrays are compared by identity
             try:
-                self._others[id(value)] = self._numbers.setdefault((type(value), value), len(self._numbers))
-            except (TypeError, ValueError):  # it can't be hashed; a memoryview raises ValueError
-                self._others[id(value)] = -id(value)
-        return self._others[id(value)]
-
-
-_PLAIN = frozenset((int, bool, str, type(None), Spec, DType))  # of fields that are compared by value
-
-
-@cache
-def _names(kind: object) -> tuple[str, ...]:
-    """The fields of a class."""
-    return tuple(field.name for field in fields(kind))  # type: ignore[arg-type]
+                number = self._numbers.setdefault((kind, value), len(self._numbers))
+            except (TypeError, ValueError):  # unhashable; a memoryview raises ValueError
+                number = -id(value)
+            self._numbers_by_id[id(value)] = number
+        return self._numbers_by_id[id(value)]

@@ -2,62 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
-from types import MappingProxyType
-from typing import Final
+from collections.abc import Hashable
 
-from weighbridge.base.dtypes import BF16, F32, DType, Kind
+from weighbridge.base.dtypes import Kind, dtype, requested_dtype
 from weighbridge.base.errors import UsageError
-from weighbridge.containers import reader
+from weighbridge.base.words import plural
+from weighbridge.containers import by_target, reader
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.options import CastOptions
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_to
 from weighbridge.conversion.plan.losses.shared_storage import place_of
-from weighbridge.conversion.plan.model import Loss
-from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.conversion.result import Loss
+from weighbridge.models.model import OpenModel
 from weighbridge.tensors.nodes import Node
 
 
-def to_container(model: Checkpoint, options: CastOptions, kind: str) -> PlanBuilder:
-    """The stored tensors of `model`; with a dtype the logical ones, packed tensors decoded."""
-    nodes = model.stored if options.dtype is None else model.logical
+def to_container(model: OpenModel, options: CastOptions, kind: str) -> PlanBuilder:
+    """Plans the stored tensors of `model`; with a dtype the logical ones, so that packed tensors are decoded.
+
+    Raises UsageError for a dtype that the container can't store.
+    """
+    target = by_target(kind)
+    storable = target.dtypes if target else frozenset()
+    requested = requested_dtype(options.dtype)
+    if requested is not None and requested.name not in storable:
+        if requested.kind is Kind.BLOCK:
+            raise UsageError(f"{requested} is a type of GGUF files", hint="give the target the extension .gguf")
+        floats = ", ".join(sorted(name.lower() for name in storable if dtype(name).is_float))
+        raise UsageError(f"{kind} files can't store {requested}", hint=f"--dtype {floats}; or write .safetensors")
     draft = PlanBuilder({}, {} if model.format == "gguf" else model.metadata)
     if reader(model.format).own_target == "torch":
         draft.metadata = {"format": "pt", **model.metadata}
         draft.losses += [Loss(f.message) for f in model.index.findings if f.rule.startswith("pickle.")]
     decoded = []
-    made: dict[Hashable, Node] = {}  # tensors that are one in the source are cast once
-    for name, node in nodes.items():
-        requested = dtype_policy.plain_dtype(options.dtype, node.spec)
-        wanted = _holdable(requested, kind)
-        if options.dtype not in (None, "auto") and requested is not node.spec.dtype and wanted is not requested:
-            raise UsageError(
-                f"a {kind} file has no type {requested}", hint=f"--dtype {str(wanted).lower()} holds its values"
-            )
-        if wanted is not node.spec.dtype and options.dtype is None:
+    nodes: dict[Hashable, Node] = {}  # by place: tensors that share their bytes are cast once
+    for name, node in (model.stored if options.dtype is None else model.logical).items():
+        chosen = dtype_policy.plain_dtype(options.dtype, node.spec)
+        stored = target.stored_as(chosen) if target else chosen
+        if stored is not chosen:
             decoded.append(name)
         place = place_of(node) if isinstance(node, Node) else None
-        draft.tensors[name] = made.get(place) or cast_to(name, node, wanted, draft)
+        draft.tensors[name] = nodes.get(place) or cast_to(name, node, stored, draft)
         if place is not None:
-            made[place] = draft.tensors[name]
+            nodes[place] = draft.tensors[name]
     if decoded:
-        many = f"{len(decoded):,} tensors are" if len(decoded) > 1 else "1 tensor is"
-        draft.notes.append(f"{many} decoded, since {kind} has no such type: first {decoded[0]}")
-    if model.format == "gguf" and (count := len(model.metadata)):
+        count = plural(len(decoded), "tensor", "are")
+        draft.notes.append(f"{count} decoded, since {kind} has no such type: first {decoded[0]}")
+    if model.format == "gguf" and model.metadata:
         hint = "--to hf makes a folder with config and tokenizer"
-        draft.losses.append(Loss(f"left out: the GGUF's keys, {count:,} in all ({hint})"))
+        draft.losses.append(Loss(f"left out: the GGUF's keys, {len(model.metadata):,} in all ({hint})"))
     return draft
-
-
-# Containers that store the dtypes they have a name for.
-_NAMES: Final[Mapping[str, Callable[[DType], str | None]]] = MappingProxyType(
-    {"safetensors": lambda t: t.safetensors, "torch": lambda t: t.torch}
-)
-
-
-def _holdable(wanted: DType, kind: str) -> DType:
-    """The dtype itself if the container can store it, else F32, which has every value of the small floats."""
-    if kind in _NAMES:
-        return wanted if _NAMES[kind](wanted) else F32
-    small = wanted.kind is Kind.FLOAT and (wanted.numpy is None or wanted is BF16 or wanted.size == 1)
-    return F32 if small or wanted.kind is Kind.BLOCK else wanted

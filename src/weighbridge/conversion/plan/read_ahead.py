@@ -1,76 +1,83 @@
-"""Announces what a plan's tasks will read, some way ahead of them: where a read is a round trip, it is over by the time
-its task runs, and neighbours travel together."""
+"""Announces the reads of a plan's tasks some way ahead of them, and joins those of neighbouring tasks into requests.
+
+A remote read takes a round trip, which is over by the time its task runs.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final, NamedTuple
 
 from weighbridge.io import ranges
 from weighbridge.io.ranges import CACHE, REQUEST
-from weighbridge.tensors.nodes.base import Node, Stored, walk
+from weighbridge.io.sink.journal import Piece
+from weighbridge.tensors.nodes.base import Node, RowRange, Stored, walk
 from weighbridge.tensors.prefetch import SourceRange, by_source, source_ranges
 
-if TYPE_CHECKING:
-    from weighbridge.conversion.plan.run import Task
-
-#: Tasks that are announced and not yet begun, at most.
+#: The most tasks that are announced and not yet started.
 TASKS: Final = 512
-_SEEN: Final = 64
+_EXAMINED: Final = 64  # nodes
 
 
-def reads_elsewhere(nodes: Iterable[Node]) -> bool:
-    """Whether nodes are made of files elsewhere, by the first of them."""
+class Task(NamedTuple):
+    """An independent piece of work: writes its pieces, and returns their crc32 if the file needs it."""
+
+    pieces: tuple[Piece, ...]
+    work: Callable[[], int]
+    reads: tuple[RowRange, ...] = ()
+
+
+def reads_remote(nodes: Iterable[Node]) -> bool:
+    """Whether nodes read remote files, judging by the first of them."""
     return any(
-        isinstance(below, Stored) and below.source.remote for node in islice(nodes, _SEEN) for below in walk(node)
+        isinstance(below, Stored) and below.source.remote for node in islice(nodes, _EXAMINED) for below in walk(node)
     )
 
 
 def room(memory: int) -> int:
-    """Bytes that are read ahead, of a budget of `memory`: a quarter."""
+    """The bytes to read ahead within a budget of `memory` bytes: a quarter of it."""
     return min(CACHE, memory // 4)
 
 
-def announced(tasks: Iterator[Task], nodes: Iterable[Node], memory: int, begun: int) -> Iterator[Task]:
-    """The tasks in their order, their reads announced; as they are where nothing lies elsewhere. What is read ahead
-    takes at most a quarter of `memory` bytes. `begun`: the tasks that are taken and not yet finished, at most."""
-    if not reads_elsewhere(nodes):
-        return tasks
+def announced(tasks: Iterator[Task], nodes: Iterable[Node], memory: int, running: int) -> Iterator[Task]:
+    """Yields the tasks in order, after announcing the reads of later ones; local reads aren't announced.
+
+    Reading ahead takes at most a quarter of `memory` bytes. `running`: the most tasks that are taken and unfinished.
+    """
+    if not reads_remote(nodes):
+        yield from tasks
+        return
     ranges.CACHED.restrict(room(memory))
-    return _announced(tasks, room(memory) * 7 // 8, begun)
-
-
-def _announced(tasks: Iterator[Task], most: int, begun: int) -> Iterator[Task]:
-    """`most`: bytes that are announced and not yet read. Announcements wait until they make a request, so that the
-    reads of neighbouring tasks travel together."""
-    taken: deque[int] = deque(maxlen=begun)
+    most = room(memory) * 7 // 8  # bytes announced and not yet read
+    taken: deque[int] = deque(maxlen=running)
     waiting: deque[tuple[Task, int]] = deque()
     pending: list[SourceRange] = []
-    ahead, gathered, silent = 0, 0, 0  # bytes of all that wait, and of those not announced; how many these are
+    ahead, gathered, silent = 0, 0, 0  # bytes of all waiting tasks; bytes and number of those not yet announced
+
+    def announce() -> None:
+        """Announces the pending reads."""
+        nonlocal gathered, silent
+        for source, extents in by_source(pending):
+            source.advise(extents)
+        pending.clear()
+        gathered = silent = 0
+
     for task in tasks:
-        found = [e for run in task.reads for e in source_ranges(*run) if e.source.remote]
-        size = sum(extent.length for extent in found)
+        extents = [e for run in task.reads for e in source_ranges(*run) if e.source.remote]
+        size = sum(extent.length for extent in extents)
         while waiting and (sum(taken) + ahead + size > most or len(waiting) >= TASKS):
             if len(waiting) <= silent:
-                gathered = silent = _advise(pending)
-            ready, done = waiting.popleft()
-            ahead -= done
-            taken.append(done)
+                announce()
+            ready, length = waiting.popleft()
+            ahead -= length
+            taken.append(length)
             yield ready
-        pending += found
+        pending += extents
         waiting.append((task, size))
         ahead, gathered, silent = ahead + size, gathered + size, silent + 1
         if gathered >= min(REQUEST, most // 4):
-            gathered = silent = _advise(pending)
-    _advise(pending)
+            announce()
+    announce()
     yield from (task for task, _ in waiting)
-
-
-def _advise(pending: list[SourceRange]) -> int:
-    """Announce what is pending, and forget it. Returns what is left: nothing."""
-    for source, extents in by_source(pending):
-        source.advise(extents)
-    pending.clear()
-    return 0

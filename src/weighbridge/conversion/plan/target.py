@@ -1,9 +1,9 @@
-"""The target of a conversion: its format, from an option or its name, its options, and the names of its files."""
+"""The target of a conversion: its format (by an option or the path), its options, and the names of its files."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -18,12 +18,13 @@ from weighbridge.conversion.options import (
     AdapterOptions,
     CastOptions,
     CheckpointOptions,
+    GenericGgufOptions,
     SchemeOptions,
     TargetOptions,
     resolve,
 )
 from weighbridge.conversion.plan import writers
-from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.models.model import OpenModel
 
 #: Containers of model folders, with a config.json.
 FOLDER_CONTAINERS: Final = frozenset(f.name for f in BUILT_IN.values() if f.hub_name)
@@ -34,7 +35,7 @@ _STEMS: Final = MappingProxyType({f.target: Path(f.hub_name).stem for f in writa
 
 
 class Target(NamedTuple):
-    """The destination of a conversion, its format and its options. `folder`: as a folder, whatever the format."""
+    """The destination of a conversion, its format and its options. `folder`: a folder even if the format is a file."""
 
     path: Path
     format: str
@@ -43,74 +44,80 @@ class Target(NamedTuple):
 
 
 def choose_target(
-    model: Checkpoint,
+    model: OpenModel,
     dst: str | os.PathLike[str],
     to: str | TargetOptions | None = None,
     given: Mapping[str, Any] = MappingProxyType({}),
 ) -> Target:
-    """The target of a conversion of `model` to `dst`, which is a folder if it ends in a slash. `to`: a format, or
-    options of one; None: it follows from the path. `given`: options by name. UsageError for an option that doesn't
-    apply."""
-    path = resolve_target(dst)
+    """Determines the target of a conversion of `model` to `dst`, which is a folder if it ends in a slash.
+
+    `to`: a format, or options of one; None: the path determines it. `given`: options by name. Raises UsageError for an
+    option that doesn't apply, or a path with a different format's suffix.
+    """
+    path, name = resolve_target(dst), os.fspath(dst)
     base = to if isinstance(to, TargetOptions) else None
-    name = _format_of(base, path) if base is not None else to
-    kind = _requested_format(str(name), path, model) if name else _infer_format(path, model)
-    options = type(base) if base is not None else _options_class(model, kind, "scheme" in given)
+    kind = _choose_format(to if base is None else _format_of(base, path), path, model)
+    slash = name.endswith(("/", os.sep))
+    suffix = Path(name).suffix
+    if kind != training.NAME and kind in (*WEIGHTS, *FORMATS) and not slash and not Path(name).is_dir():
+        named = target_of(suffix)
+        if named not in (None, kind):  # `--to mlx out.gguf` would be a folder of that name
+            content = "a folder" if kind in WEIGHTS else f"a {kind} file"
+            raise UsageError(
+                f"--to {kind} writes {content}, but {name} is named as a {named} file",
+                hint="leave --to out, or name the target otherwise; a slash at its end names a folder",
+            )
+    options = type(base) if base is not None else _options_class(model, kind, given.keys())
     source = model.format if model.format in ("gguf", "ggml") else "model"
-    return Target(path, kind, resolve(options, source, given, base), _names_folder(os.fspath(dst), kind))
-
-
-def _names_folder(dst: str, kind: str) -> bool:
-    """Whether a target is a folder by its name: it ends in a slash, or lacks the suffix of a format that model folders
-    have (`--to safetensors out` writes out/model.safetensors)."""
-    return dst.endswith(("/", os.sep)) or (kind in _STEMS and not Path(dst).suffix)
+    # without a suffix, the formats of model folders write a folder: `--to safetensors out` writes out/model.safetensors
+    return Target(path, kind, resolve(options, source, given, base), slash or (kind in _STEMS and not suffix))
 
 
 def _format_of(options: TargetOptions, path: Path) -> str | None:
-    """The format of a class of options; None for an adapter, whose format follows from the path."""
+    """The format of options; None for an adapter, whose format depends on the path."""
     if isinstance(options, SchemeOptions):
         return "hf"
+    if isinstance(options, GenericGgufOptions):
+        return "gguf"
     names = [name for name, known in FORMATS.items() if type(options) is known]
     return next((name for name in names if path.suffix == f".{name}"), names[0] if names else None)
 
 
-def _options_class(model: Checkpoint, kind: str, scheme: bool) -> type[TargetOptions]:
-    if training.wanted(model.place.path, kind):
+def _options_class(model: OpenModel, kind: str, given: Collection[str]) -> type[TargetOptions]:
+    if training.keeps_state(model.place.path, kind):
         return CheckpointOptions
     if lora.converts_adapter(model, kind):
         return AdapterOptions
-    if kind == "hf" and scheme:
+    if kind == "hf" and "scheme" in given:
         return SchemeOptions
+    if kind == "gguf" and "generic" in given:
+        return GenericGgufOptions
     if kind not in FORMATS:
         writers.writer(kind)  # UnsupportedError if nothing writes it
     return FORMATS.get(kind, CastOptions)
 
 
-def _requested_format(to: str, path: Path, model: Checkpoint) -> str:
-    """The format of `--to`; `torch` is a model folder for a folder target of a source that can become one."""
-    if to in WEIGHTS or to == training.NAME:
-        return to
-    container = by_target(to)
-    if container and container.target == "torch" and target_of(path.suffix) is None and _folder_of_models(model):
-        return "hf-torch"
-    return container.target if container else to
+def _choose_format(to: str | TargetOptions | None, path: Path, model: OpenModel) -> str:
+    """The format of `--to` or, without it, of the target's extension; else a folder of the source's kind.
 
-
-def _folder_of_models(model: Checkpoint) -> bool:
-    return model.format == "gguf" or (model.place.path.is_dir() and model.format in FOLDER_CONTAINERS)
-
-
-def _infer_format(path: Path, model: Checkpoint) -> str:
-    """The format by the target's extension; without one, a folder of the source's own kind."""
-    if (target := target_of(path.suffix)) is not None:
-        return target
+    `torch` is a model folder if the target is a folder and the source can become one.
+    """
+    by_suffix = target_of(path.suffix)
+    makes_folder = model.format == "gguf" or (model.place.path.is_dir() and model.format in FOLDER_CONTAINERS)
+    if to:
+        container = None if to in WEIGHTS or to == training.NAME else by_target(str(to))
+        if container and container.target == "torch" and by_suffix is None and makes_folder:
+            return "hf-torch"
+        return container.target if container else str(to)
+    if by_suffix is not None:
+        return by_suffix
     if path.suffix and not path.is_dir() and not path.suffix[1:].isdigit():
         raise UsageError(f"{path.suffix!r} isn't a format to write", hint=f"{', '.join(model_suffixes())}, or --to")
-    return "hf" if _folder_of_models(model) else reader(model.format).own_target
+    return "hf" if makes_folder else reader(model.format).own_target
 
 
-def same_format(model: Checkpoint, path: Path) -> str | None:
-    """The source's own format; None where the target's extension decides."""
+def same_format(model: OpenModel, path: Path) -> str | None:
+    """The source's format; None if the target's extension decides."""
     if target_of(path.suffix) is not None:
         return None
     if model.place.path.is_dir() and model.format == "safetensors":
@@ -118,16 +125,16 @@ def same_format(model: Checkpoint, path: Path) -> str | None:
     return reader(model.format).own_target
 
 
-def check_target(path: Path, model: Checkpoint, folder: bool) -> None:
-    """RefusedError where writing to `path` would harm the source."""
-    here = str(path.resolve())  # a target elsewhere and a source there are two paths of one address
+def check_target(path: Path, model: OpenModel, folder: bool) -> None:
+    """Raises RefusedError if writing to `path` would harm the source."""
+    target = str(path.resolve())  # compared as text: a remote source and target with one address are distinct paths
     sources = {w.resolve() for w in model.place.files}
-    if here in map(str, sources) or (folder and any(str(w.parent) == here for w in sources)):
+    if target in map(str, sources) or (folder and any(str(w.parent) == target for w in sources)):
         raise RefusedError(f"{path} contains the source", hint="choose another target")
 
 
-def stem_of(path: Path, model: Checkpoint, kind: str) -> str:
-    """The file names up to `-00001-of-...` and the suffix."""
+def stem_of(path: Path, model: OpenModel, kind: str) -> str:
+    """The file names without `-00001-of-...` and the suffix."""
     container = WEIGHTS.get(kind, kind)
     if kind in WEIGHTS or (container in _STEMS and not path.suffix):
         return lora.STEM if lora.converts_adapter(model, kind) else _STEMS[container]

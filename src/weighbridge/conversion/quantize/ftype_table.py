@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -25,7 +25,7 @@ class TypeRule(NamedTuple):
 
 
 class LargeModel(NamedTuple):
-    """The number of layers from which on the reference treats an architecture as a 70B model."""
+    """The number of layers for which the reference treats an architecture as a 70B model."""
 
     layers: int
     unless: tuple[str, ...]
@@ -33,7 +33,7 @@ class LargeModel(NamedTuple):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class FtypeRules:
-    """The content of ftypes.toml. Compared by identity, so that what follows from it can be remembered."""
+    """The content of ftypes.toml. Compared by identity, so that it can be a cache key."""
 
     ftypes: Mapping[str, FileType]
     kept_names: frozenset[str]
@@ -58,7 +58,14 @@ def table() -> FtypeRules:
 
 
 def build_table(raw: Mapping[str, Any], ftypes: Mapping[str, FileType] = FILE_TYPES) -> FtypeRules:
-    """The rules in a parsed ftypes.toml. KeyError for an unknown dtype."""
+    """The rules in a parsed ftypes.toml. Raises KeyError for an unknown dtype."""
+
+    def rules(rows: Sequence[Mapping[str, Any]]) -> Iterator[TypeRule]:
+        for row in rows:
+            role, ftype, barred, only_from = (frozenset(row.get(c, ())) for c in ("role", "ftype", "except", "from"))
+            part, when = tuple(row.get("part", ())), tuple(row.get("when", ()))
+            yield TypeRule(BY_NAME[row["type"]], role, ftype, part, when, barred, only_from)
+
     keep = raw["keep"]
     return FtypeRules(
         ftypes=ftypes,
@@ -69,15 +76,9 @@ def build_table(raw: Mapping[str, Any], ftypes: Mapping[str, FileType] = FILE_TY
         large_models={
             arch: LargeModel(row["layers"], tuple(row.get("unless", ()))) for arch, row in raw["large"].items()
         },
-        mix=tuple(map(_rule, raw["mix"])),
-        lift=tuple(map(_rule, raw["lift"])),
-        fallback={name: BY_NAME[other] for name, other in raw["fallback"].items()},
+        mix=tuple(rules(raw["mix"])),
+        lift=tuple(rules(raw["lift"])),
+        fallback={name: BY_NAME[smaller] for name, smaller in raw["fallback"].items()},
         needs_imatrix=frozenset(raw["imatrix"]["types"]),
         needs_imatrix_in={name: frozenset(types) for name, types in raw["imatrix"]["in_ftype"].items()},
     )
-
-
-def _rule(row: Mapping[str, Any]) -> TypeRule:
-    when = tuple(row.get("when", ()))
-    role, ftype, barred, only_from = (frozenset(row.get(c, ())) for c in ("role", "ftype", "except", "from"))
-    return TypeRule(BY_NAME[row["type"]], role, ftype, tuple(row.get("part", ())), when, barred, only_from)

@@ -8,30 +8,31 @@
 The rules are rows of ftypes.toml. They are applied in this order (llama_tensor_get_type of llama.cpp b11549,
 src/llama-quant.cpp):
 
- 1. kept as it is: not a `weight`, one dimension, norms, routers ...                     `keep`
+ 1. kept: not a `weight`, one dimension, norms, routers ...                              `keep`
  2. --token-embedding-type, --output-tensor-type: taken literally, without a fallback
  3. a file type without quantization (F16 ...) applies to all
  4. --tensor-type (the first pattern that matches the name), --pure, or the mixture      `mix`, `lift`
- 5. where the rows aren't whole blocks of that type, another one                         `fallback`
+ 5. replaced if the rows aren't whole blocks of that type                                `fallback`
 
-Rules may depend on how many tensors of a role came before and how many there are, so order matters. A tensor that is
-kept, or whose type an option sets, counts in the total but not among those before.
+Rules may depend on a tensor's position among those of its role and on their total, so order matters. A tensor that is
+kept, or whose type an option sets, counts only in the total.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from weighbridge.base.dtypes import BY_NAME, F16, DType, Kind
+from weighbridge.base.dtypes import BY_NAME, F16, DType, Kind, by_name
+from weighbridge.base.dtypes import TABLE as SHIPPED_TYPES
 from weighbridge.base.errors import UsageError
 from weighbridge.base.ftypes import FileType
+from weighbridge.base.nearest import suggest, suggest_for_glob
 from weighbridge.base.spec import Spec
 from weighbridge.conversion.quantize import type_hints
 from weighbridge.conversion.quantize.ftype_table import FtypeRules, TypeRule, build_table, table
@@ -60,7 +61,7 @@ __all__ = [
 
 Tensors = Sequence[tuple[str, Spec]]
 
-# Names whose roles are remembered: a model is asked about for one file type after another.
+# Names whose roles are cached, because the types of a model are chosen for one file type after another.
 _NAMES: Final = 1 << 14
 
 
@@ -70,21 +71,29 @@ COPY: Final = "COPY"
 
 
 def parse_ftype(name: str) -> FileType | None:
-    """The file type of this name (in any case), alias or number; None for COPY, which changes no tensor. UsageError for
-    others, also for a number followed by text: llama-quantize reads `2_K` as 2, Q4_0."""
-    wanted = name.strip().upper()
-    if wanted == COPY:
+    """The file type of this name (in any case), alias or number; None for COPY, which changes no tensor.
+
+    Raises UsageError for others, also for a number followed by text: llama-quantize reads `2_K` as 2, Q4_0.
+    """
+    upper = name.strip().upper()
+    if upper == COPY:
         return None
     rows = [row for row in table().ftypes.values() if row.writable]
     for row in rows:
-        if wanted in (row.name, *row.aliases, str(row.number)):
+        if upper in (row.name, *row.aliases, str(row.number)):
             return row
-    if origin := type_hints.origin(wanted):
-        raise UsageError(f"llama.cpp has no type {wanted}: {origin.source}", hint=origin.hint)
+    if (plugged := by_name(upper)) and plugged.kind is Kind.BLOCK and plugged not in SHIPPED_TYPES:
+        return FileType(plugged.name, 0, plugged)  # of a plug-in: llama.cpp has no number for it
+    _refuse_foreign(upper)
     names = [n for row in rows for n in (row.name, *row.aliases)]
-    near = difflib.get_close_matches(wanted, names, n=3, cutoff=0.4)
-    hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(names)}, {COPY}"
+    hint = suggest(upper, names, f"known: {', '.join(names)}, {COPY}", cutoff=0.4)
     raise UsageError(f"llama-quantize has no file type {name!r}", hint=hint)
+
+
+def _refuse_foreign(name: str) -> None:
+    """Raises UsageError for a type that only other tools have."""
+    if origin := type_hints.origin(name):
+        raise UsageError(f"llama.cpp has no type {name}: {origin.source}", hint=origin.hint)
 
 
 def ftype_names() -> tuple[str, ...]:
@@ -92,7 +101,7 @@ def ftype_names() -> tuple[str, ...]:
     return (*(n for row in table().ftypes.values() if row.writable for n in (row.name, *row.aliases)), COPY)
 
 
-# The file type that llama.cpp assumes from the dtype of most tensors, where the names differ (llama-model-loader.cpp).
+# The file type that llama.cpp assumes from the dtype of most tensors, if the names differ (llama-model-loader.cpp).
 _GUESSES: Final = MappingProxyType({"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M", "MXFP4": "F32"})
 
 
@@ -116,18 +125,29 @@ class TypeOptions:
 
 
 def tensor_type(text: str) -> tuple[re.Pattern[str], DType]:
-    """Parses `REGEX=TYPE`, split at the first `=`. The pattern is lower-cased as in llama-quantize (`\\S` turns to
-    `\\s`). UsageError where its ECMAScript patterns and Python's differ in meaning."""
+    """Parses `REGEX=TYPE`, split at the first `=`, and lower-cases the pattern as llama-quantize does (`\\S` to `\\s`).
+
+    Raises UsageError for a pattern that means something else as an ECMAScript pattern of llama-quantize.
+    """
     pattern, equals, name = text.partition("=")
     if not pattern or not equals or not name:
         raise UsageError(f"{text!r} isn't of the form PATTERN=TYPE", hint="for example: attn_q=q8_0")
-    # Python alone has (?i), (?P<..>), (?<=..), \A, \Z (lower-cased: \a, \z); ECMAScript alone [[:alpha:]] classes.
-    if found := re.search(r"\(\?(?![:=!])|\[\[[:.=]|\\[az]", pattern.lower()):
-        raise UsageError(f"{found[0]!r} in {pattern!r} means something else in llama-quantize")
+    # Only Python has (?i), (?P<..>), (?<=..), \A, \Z (lower-cased: \a, \z); only ECMAScript [[:alpha:]] classes.
+    if match := re.search(r"\(\?(?![:=!])|\[\[[:.=]|\\[az]", pattern.lower()):
+        raise UsageError(f"{match[0]!r} in {pattern!r} means something else in llama-quantize")
     try:
         return re.compile(pattern.lower(), re.ASCII), target_type(name)
     except re.error as error:
         raise UsageError(f"{pattern!r} isn't a regular expression: {error}") from None
+
+
+def unmatched_patterns(options: TypeOptions, names: Collection[str]) -> list[str]:
+    """A line for each --tensor-type that matches no tensor: llama-quantize ignores it."""
+    return [
+        f"--tensor-type {pattern.pattern} matches no tensor: {suggest_for_glob(pattern.pattern, names)}"
+        for pattern, _ in options.tensor_types
+        if not any(map(pattern.search, names))
+    ]
 
 
 def tensor_type_file(text: str) -> tuple[tuple[re.Pattern[str], DType], ...]:
@@ -136,26 +156,21 @@ def tensor_type_file(text: str) -> tuple[tuple[re.Pattern[str], DType], ...]:
 
 
 def target_type(name: str) -> DType:
-    """The ggml type of this name (in any case) that tensors can be quantized to. UsageError for others, with which
-    llama-quantize aborts or writes a file that can't be loaded."""
-    dtype = BY_NAME.get(name.upper())
-    targets = _targets()
+    """The ggml type of this name (in any case), if tensors can be quantized to it.
+
+    Raises UsageError for others, for which llama-quantize aborts or writes a file that can't be loaded.
+    """
+    dtype = by_name(name.upper())
+    # ggml_quantize_chunk; Q8_1 and Q8_K are for arithmetic only
+    ggml = [t for t in BY_NAME.values() if t.ggml is not None and t.name not in ("Q8_1", "Q8_K")]
+    targets = [t for t in ggml if t.kind is Kind.BLOCK or t.name in ("F32", "F16", "BF16")]
     if dtype is None or dtype not in targets:
-        if origin := type_hints.origin(name.upper()):
-            raise UsageError(f"llama.cpp has no type {name.upper()}: {origin.source}", hint=origin.hint)
-        near = difflib.get_close_matches(name.upper(), [t.name for t in targets], n=3, cutoff=0.4)
+        _refuse_foreign(name.upper())
+        names = [t.name for t in targets]
         raise UsageError(
-            f"tensors can't be quantized to {name!r}",
-            hint=f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(t.name for t in targets)}",
+            f"tensors can't be quantized to {name!r}", hint=suggest(name.upper(), names, f"known: {', '.join(names)}")
         )
     return dtype
-
-
-def _targets() -> list[DType]:
-    """What ggml_quantize_chunk takes. Q8_1 and Q8_K are for arithmetic only."""
-    others, plain = ("Q8_1", "Q8_K"), ("F32", "F16", "BF16")
-    ggml = [t for t in BY_NAME.values() if t.ggml is not None and t.name not in others]
-    return [t for t in ggml if t.kind is Kind.BLOCK or t.name in plain]
 
 
 def selected(names: Iterable[str], *, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> list[str]:
@@ -171,7 +186,7 @@ def selected(names: Iterable[str], *, include: Sequence[str] = (), exclude: Sequ
 
 
 class Refusal(NamedTuple):
-    """Why llama-quantize would stop, and at which tensor."""
+    """The tensor at which llama-quantize would stop, and why."""
 
     tensor: str
     rule: str
@@ -180,10 +195,10 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TypeChoice:
-    """The type of each tensor, in order; `fallbacks`: tensors whose rows aren't whole blocks of the `wanted` type."""
+    """The type of each tensor, in order. `fallbacks`: those whose rows aren't whole blocks of their type."""
 
     types: Mapping[str, DType]
-    fallbacks: Mapping[str, tuple[DType, DType]] = field(default_factory=dict)  # name -> (wanted, chosen)
+    fallbacks: Mapping[str, tuple[DType, DType]] = field(default_factory=dict)  # name -> (by the rules, chosen)
     refusals: tuple[Refusal, ...] = ()
 
 
@@ -194,26 +209,23 @@ class _RefusedTensor(Exception):
 @lru_cache(maxsize=_NAMES)
 def layer(name: str) -> int:
     """The number in `blk.N.`, or -1, as `sscanf(name, "blk.%d.", &layer)` reads it."""
-    found = re.match(r"blk\.[ \t\n\v\f\r]*([+-]?[0-9]+)", name)
-    return int(found[1]) if found else -1
+    match = re.match(r"blk\.[ \t\n\v\f\r]*([+-]?[0-9]+)", name)
+    return int(match[1]) if match else -1
 
 
 def ordered(tensors: Tensors) -> list[tuple[str, Spec]]:
-    """The tensors in llama-quantize's order (weight_name_comparer), which isn't the file's unless with --keep-split."""
+    """The tensors in llama-quantize's order (weight_name_comparer); with --keep-split it uses that of the file."""
     return sorted(tensors, key=lambda t: (layer(t[0]), t[0].encode()))
 
 
 def role(name: str) -> str:
-    """The role of a tensor by its name; "" where no rule depends on it."""
+    """The role of a tensor by its name; "" if no rule depends on it."""
     return _role(table(), name)
 
 
 @lru_cache(maxsize=_NAMES)
 def _role(rows: FtypeRules, name: str) -> str:
-    for found, whole, parts in rows.roles:
-        if name in whole or any(part in name for part in parts):
-            return found
-    return ""
+    return next((role for role, names, parts in rows.roles if name in names or any(part in name for part in parts)), "")
 
 
 def quantizable(name: str, spec: Spec, architecture: str, options: TypeOptions = TypeOptions()) -> bool:
@@ -244,29 +256,32 @@ def _dims(spec: Spec) -> int:
 def choose_types(
     tensors: Tensors,
     facts: ModelFacts,
-    wanted: FileType | None,
+    ftype: FileType | None,
     options: TypeOptions = TypeOptions(),
     imatrix: Mapping[str, int] | None = None,
     *,
     refusing: bool = True,
 ) -> TypeChoice:
-    """The type of each tensor. `wanted`: None for COPY. `imatrix`: number of values of each entry; empty is as none.
-    `refusing`: whether each choice is examined for reasons against it."""
-    if wanted is None:
+    """Chooses the type of each tensor.
+
+    `ftype`: None for COPY. `imatrix`: the number of values of each entry; an empty one counts as none. `refusing`:
+    whether to collect the reasons for which llama-quantize would stop.
+    """
+    if ftype is None:
         return TypeChoice({name: spec.dtype for name, spec in tensors})
-    if wanted.type is None:
-        raise UsageError(f"llama-quantize has no rules for {wanted.name}")
-    run = _TypeChooser(facts, wanted, wanted.type, options, imatrix or {}, [role(name) for name, _ in tensors])
+    if ftype.type is None:
+        raise UsageError(f"llama-quantize has no rules for {ftype.name}")
+    chooser = _TypeChooser(facts, ftype, ftype.type, options, imatrix or {}, [role(name) for name, _ in tensors])
     types, refusals = {}, []
-    for (name, spec), what in zip(tensors, run.roles, strict=True):
+    for (name, spec), tensor_role in zip(tensors, chooser.roles, strict=True):
         try:
-            types[name] = run.type_of(name, spec, what)
+            types[name] = chooser.type_of(name, spec, tensor_role)
         except _RefusedTensor as refused:
             types[name] = spec.dtype
             refusals.append(Refusal(name, *refused.args))
         else:
-            refusals += run.refusals(name, spec, types[name]) if refusing else ()
-    return TypeChoice(types, run.fallbacks, tuple(refusals))
+            refusals += chooser.refusals(name, spec, types[name]) if refusing else ()
+    return TypeChoice(types, chooser.fallbacks, tuple(refusals))
 
 
 # Roles whose type an option may set.
@@ -299,59 +314,68 @@ class _TypeChooser:
         """Whether a rule is about the file type."""
         return (not rule.ftype or self.ftype.name in rule.ftype) and self.ftype.name not in rule.barred
 
-    def _rules(self, what: str) -> tuple[list[TypeRule], list[TypeRule]]:
-        """The rules about a role, of `mix` and of `lift`: most roles have none in most file types."""
-        if (found := self.by_role.get(what)) is None:
-            mix, lift = ([r for r in rules if not r.role or what in r.role] for rules in (self.mix, self.lift))
-            found = self.by_role[what] = mix, lift
-        return found
-
-    def type_of(self, name: str, spec: Spec, what: str) -> DType:
-        """The type of a tensor with the role `what`."""
+    def type_of(self, name: str, spec: Spec, role: str) -> DType:
+        """The type of a tensor with a role."""
         if not quantizable(name, spec, self.facts.architecture, self.options):
             return spec.dtype
-        if what in _FIXED and (fixed := self._fixed(name, what)) is not None:
-            return fixed
-        if self.default.kind is not Kind.BLOCK:
-            return self.default
-        wanted = self._manual(name) if self.options.tensor_types else None
-        if wanted is None:
-            wanted = self.default if self.options.pure else self._mixture(name, spec, what)
-        return self._whole_blocks(name, spec, wanted)
+        option = self._type_by_option(name, role) if role in _FIXED else None
+        if option is not None or self.default.kind is not Kind.BLOCK:
+            return option or self.default
+        dtype = self._type_by_pattern(name) if self.options.tensor_types else None
+        if dtype is None:
+            dtype = self.default if self.options.pure else self._type_by_rules(name, spec, role)
+        columns = spec.shape[-1]
+        if columns % dtype.block == 0:
+            return dtype
+        smaller = table().fallback.get(dtype.name)  # tensor_type_fallback
+        if smaller is None and dtype.block > 32:
+            raise _RefusedTensor(
+                "fallback",
+                f"row length {columns} isn't a multiple of {dtype.block}, and {dtype} has no fallback",
+            )
+        chosen = smaller if smaller is not None and columns % smaller.block == 0 else F16
+        self.fallbacks[name] = dtype, chosen
+        return chosen
 
-    def _fixed(self, name: str, what: str) -> DType | None:
-        """The type set by --output-tensor-type or --token-embedding-type; for the per-layer embedding, a --tensor-type
-        pattern has precedence."""
-        if what == "embedding" and (name == "token_embd.weight" or self._manual(name) is None):
+    def _type_by_option(self, name: str, role: str) -> DType | None:
+        """The type set by --output-tensor-type or --token-embedding-type.
+
+        For the per-layer embedding, a --tensor-type pattern has precedence.
+        """
+        if role == "embedding" and (name == "token_embd.weight" or self._type_by_pattern(name) is None):
             return self.options.embedding_type
-        return self.options.output_type if what == "output" else None
+        return self.options.output_type if role == "output" else None
 
-    def _manual(self, name: str) -> DType | None:
+    def _type_by_pattern(self, name: str) -> DType | None:
         return next((dtype for pattern, dtype in self.options.tensor_types if pattern.search(name)), None)
 
-    def _mixture(self, name: str, spec: Spec, what: str) -> DType:
-        if what == "embedding" and self.tied:
-            what = "output"
-        if what == "output" and self.options.output_type is not None:
+    def _type_by_rules(self, name: str, spec: Spec, role: str) -> DType:
+        """The type of the mixture: `mix`, then `lift`."""
+        if role == "embedding" and self.tied:
+            role = "output"
+        if role == "output" and self.options.output_type is not None:
             return self.options.output_type
-        nth, total = self._position(name, what)
-        self.seen[what] += 1
-        mix, lift = self._rules(what)
+        nth, total = self._position(name, role)
+        self.seen[role] += 1
+        if role not in self.by_role:  # most roles have no rules in most file types
+            mix, lift = ([r for r in rules if not r.role or role in r.role] for rules in (self.mix, self.lift))
+            self.by_role[role] = mix, lift
+        mix, lift = self.by_role[role]
         if not (mix or lift):
             return self.default
         place = TensorFacts(self.facts, bool(self.imatrix), self.default.block, spec, nth, total)
-        found = next((rule.type for rule in mix if matches(rule, name, place, self.default)), self.default)
+        dtype = next((rule.type for rule in mix if matches(rule, name, place, self.default)), self.default)
         for rule in lift:
-            if matches(rule, name, place, found):
-                found = rule.type
-        return found
+            if matches(rule, name, place, dtype):
+                dtype = rule.type
+        return dtype
 
-    def _position(self, name: str, what: str) -> tuple[int, int]:
-        """The tensor's number among how many (`layer_info`)."""
-        if what not in _BY_LAYER:
-            return self.seen[what], self.attn_v
+    def _position(self, name: str, role: str) -> tuple[int, int]:
+        """The tensor's number in its role, and the total (`layer_info`)."""
+        if role not in _BY_LAYER:
+            return self.seen[role], self.attn_v
         if self.facts.experts <= 1 or self.ftype.counted:
-            return self.seen[what], self.facts.layers
+            return self.seen[role], self.facts.layers
         if not 0 <= (number := layer(name)) < self.facts.layers:
             raise _RefusedTensor(
                 "layer",
@@ -359,46 +383,26 @@ class _TypeChooser:
             )
         return number, self.facts.layers
 
-    def _whole_blocks(self, name: str, spec: Spec, wanted: DType) -> DType:
-        """`wanted`, or its replacement by tensor_type_fallback where rows aren't whole blocks of it."""
-        columns = spec.shape[-1]
-        if columns % wanted.block == 0:
-            return wanted
-        other = table().fallback.get(wanted.name)
-        if other is None and wanted.block > 32:
-            raise _RefusedTensor(
-                "fallback",
-                f"row length {columns} isn't a multiple of {wanted.block}, and {wanted} has no fallback",
-            )
-        got = other if other is not None and columns % other.block == 0 else F16
-        self.fallbacks[name] = wanted, got
-        return got
-
     def refusals(self, name: str, spec: Spec, target: DType) -> Iterable[Refusal]:
-        """Why a tensor can't get the type that was chosen for it."""
+        """The reasons for which llama-quantize would stop at the type that was chosen for a tensor."""
         if not quantizable(name, spec, self.facts.architecture, self.options):
             return
-        needed = role(name) not in ("output", "embedding") and self._needs_imatrix(target)
-        if needed and not self.imatrix:
+        rules, exempt = table(), role(name) in ("output", "embedding")
+        types = rules.needs_imatrix | rules.needs_imatrix_in.get(self.ftype.name, frozenset())
+        required = not exempt and target.name in types
+        if required and not self.imatrix:
             yield Refusal(name, "imatrix-missing", f"{target} needs an importance matrix")
         if target == spec.dtype:
             return
-        if self.imatrix:
-            yield from self._imatrix_faults(name, spec, target, needed)
+        if self.imatrix:  # one value per column, of each matrix of a stack
+            columns = spec.shape[-1] * (spec.shape[-3] if len(spec.shape) > 2 else 1)
+            size = self.imatrix.get(name)
+            if size is None and required:
+                reason = f"the importance matrix has no entry for it, and {target} needs one"
+                yield Refusal(name, "imatrix-missing", reason)
+            elif size not in (None, columns) and role(name) != "embedding":
+                yield Refusal(name, "imatrix-size", f"the importance matrix has {size} values for it, not {columns}")
         if spec.dtype.kind is Kind.BLOCK and not self.options.allow_requantize:
             yield Refusal(name, "requantize", f"it is already quantized to {spec.dtype}")
         elif spec.dtype.kind is not Kind.BLOCK and spec.dtype.name not in ("F32", "F16", "BF16"):
             yield Refusal(name, "source", f"{spec.dtype} can't be quantized")
-
-    def _imatrix_faults(self, name: str, spec: Spec, target: DType, needed: bool) -> Iterable[Refusal]:
-        # One value per column, of each matrix of a stack.
-        columns = spec.shape[-1] * (spec.shape[-3] if len(spec.shape) > 2 else 1)
-        found = self.imatrix.get(name)
-        if found is None and needed:
-            yield Refusal(name, "imatrix-missing", f"the importance matrix has no entry for it, and {target} needs one")
-        elif found not in (None, columns) and role(name) != "embedding":
-            yield Refusal(name, "imatrix-size", f"the importance matrix has {found} values for it, not {columns}")
-
-    def _needs_imatrix(self, dtype: DType) -> bool:
-        rows = table()
-        return dtype.name in rows.needs_imatrix or dtype.name in rows.needs_imatrix_in.get(self.ftype.name, ())

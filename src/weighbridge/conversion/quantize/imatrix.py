@@ -1,7 +1,7 @@
 """Importance matrices: the weight of each column of each tensor. Read, merge, check, write.
 
     matrix = read(source)                       either format (containers/ggml/imatrix.py)
-    matrix.weights("blk.0.attn_v.weight")       f32, what llama-quantize passes to the encoder
+    matrix.weights("blk.0.attn_v.weight")       f32, as llama-quantize passes them to the encoder
     merge([a, b])                               as llama-imatrix --in-file A --in-file B
     encode(matrix, "gguf")                      the bytes of a file
     compare(matrix, tensors)                    how it fits a model
@@ -33,8 +33,11 @@ CHUNK_SIZE: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class ImatrixSums:
-    """One entry. `sums` of squares, f32[matrices, columns]; `counts` of tokens per matrix; `inputs`: sums of the inputs
-    themselves, if the file has them. In a legacy file: one matrix, a count of calls, and sums that are mean x calls."""
+    """One entry.
+
+    `sums` of squares, f32[matrices, columns]; `counts` of tokens, i64[matrices]; `inputs`: sums of the inputs, if the
+    file has them, f32[matrices, columns]. In a legacy file: one matrix, a count of calls, and sums of mean x calls.
+    """
 
     sums: Floats
     counts: NDArray[np.int64]
@@ -72,18 +75,23 @@ class ImportanceMatrix:
 
 
 def read(source: Source) -> ImportanceMatrix:
-    """Reads a file of either format. FormatError for another file, or a value that isn't finite, as llama-quantize."""
+    """Reads a file of either format. Raises FormatError for another file, or a value that isn't finite."""
     parsed = files.parse(source)
     entries = {}
     for record in parsed.records:
         sums = _floats(parsed, record.sum2, record.values).reshape(record.matrices, -1)
         inputs = None if record.inputs is None else _floats(parsed, record.inputs, record.values).reshape(sums.shape)
-        counts = np.array([record.calls]) if record.counts is None else _counts(parsed, record.counts, record.matrices)
+        counts = np.array([record.calls])
+        if record.counts is not None:  # stored as f32; rounded to nearest, halves away from zero (lround)
+            stored = _floats(parsed, record.counts, record.matrices).astype(np.float64)
+            if not (np.abs(stored) < 2.0**62).all():
+                raise FormatError("count is not a valid number", path=source.name, offset=record.counts, field="counts")
+            counts = np.sign(stored) * np.floor(np.abs(stored) + 0.5)
         if not np.isfinite(sums).all():
             bad = int(np.flatnonzero(~np.isfinite(sums))[0])
-            at = record.sum2 + 4 * bad
+            offset = record.sum2 + 4 * bad
             raise FormatError(
-                "value is not finite", path=source.name, offset=at, field=record.name, found=sums.flat[bad]
+                "value is not finite", path=source.name, offset=offset, field=record.name, found=sums.flat[bad]
             )
         entries[record.name] = ImatrixSums(sums, counts.astype(np.int64), inputs)
     return ImportanceMatrix(
@@ -96,27 +104,21 @@ def _floats(parsed: files.Imatrix, offset: int, count: int) -> Floats:
     return data.astype(np.float32)
 
 
-def _counts(parsed: files.Imatrix, offset: int, count: int) -> NDArray[np.int64]:
-    """Counts, stored as f32, rounded to the nearest integer, halves away from zero (lround)."""
-    found = _floats(parsed, offset, count).astype(np.float64)
-    if not (np.abs(found) < 2.0**62).all():
-        raise FormatError("count is not a valid number", path=parsed.source.name, offset=offset, field="counts")
-    return (np.sign(found) * np.floor(np.abs(found) + 0.5)).astype(np.int64)
-
-
 # -- merging ---------------------------------------------------------------------------------------------------------
 
 
 def merge(parts: Sequence[ImportanceMatrix]) -> ImportanceMatrix:
-    """The sum of all, added in this order. Calls of legacy files count as `chunk_size` tokens each."""
+    """Adds matrices in this order. A call of a legacy file counts as `chunk_size` tokens."""
     if not parts:
         raise UsageError("nothing to merge")
     size = next((p.chunk_size for p in parts if p.chunk_size), CHUNK_SIZE)
     entries: dict[str, ImatrixSums] = {}
     for part in parts:
         for name, entry in part.entries.items():
-            scaled = _to_tokens(entry, size) if part.legacy else entry
-            entries[name] = _sum_entries(name, entries.get(name), scaled, part.legacy)
+            if part.legacy:
+                entry = ImatrixSums(entry.sums * np.float32(size), entry.counts * size)
+            old = entries.get(name)
+            entries[name] = entry if old is None else _add(name, old, entry, part.legacy)
     most = max((int(e.counts.max()) for e in entries.values()), default=0)
     datasets = tuple(d for part in parts for d in part.datasets)
     nextn = next((p.nextn for p in parts if p.nextn), 0)
@@ -128,13 +130,8 @@ def _by_bytes(item: tuple[str, ImatrixSums]) -> bytes:
     return item[0].encode("utf-8", "surrogateescape")
 
 
-def _to_tokens(entry: ImatrixSums, size: int) -> ImatrixSums:
-    return ImatrixSums(entry.sums * np.float32(size), entry.counts * size)
-
-
-def _sum_entries(name: str, old: ImatrixSums | None, new: ImatrixSums, legacy: bool) -> ImatrixSums:
-    if old is None:
-        return new
+def _add(name: str, old: ImatrixSums, new: ImatrixSums, legacy: bool) -> ImatrixSums:
+    """Adds two entries. Raises UsageError if they have different sizes."""
     if old.sums.size != new.sums.size:
         raise UsageError(f"the matrices are of different models: {old.sums.size} and {new.sums.size} values for {name}")
     most = max(old.counts.size, new.counts.size)
@@ -143,8 +140,9 @@ def _sum_entries(name: str, old: ImatrixSums | None, new: ImatrixSums, legacy: b
         raise UsageError(f"the matrices have {old.counts.size} and {new.counts.size} counts for {name}")
     counts = np.broadcast_to(old.counts, most) + new.counts
     sums = (old.sums.reshape(-1) + new.sums.reshape(-1)).reshape(most, -1)
-    both = old.inputs is not None and new.inputs is not None
-    inputs = (old.inputs.reshape(-1) + new.inputs.reshape(-1)).reshape(most, -1) if both else None  # type: ignore[union-attr]
+    inputs = None
+    if old.inputs is not None and new.inputs is not None:
+        inputs = (old.inputs.reshape(-1) + new.inputs.reshape(-1)).reshape(most, -1)
     return ImatrixSums(sums, counts, inputs)
 
 
@@ -152,8 +150,10 @@ def _sum_entries(name: str, old: ImatrixSums | None, new: ImatrixSums, legacy: b
 
 
 def encode(matrix: ImportanceMatrix, form: ImatrixForm) -> bytes:
-    """The bytes of a file, as llama-imatrix writes it (without `NAME.stats`, which nothing reads). A legacy file leaves
-    out entries without tokens."""
+    """The bytes of a file, as written by llama-imatrix (without `NAME.stats`, which nothing reads).
+
+    A legacy file omits entries without tokens.
+    """
     if form == "gguf":
         matrix = merge([matrix]) if matrix.legacy else matrix
         parts = [
@@ -167,15 +167,15 @@ def encode(matrix: ImportanceMatrix, form: ImatrixForm) -> bytes:
         parts, form, datasets=matrix.datasets, chunks=matrix.chunks, chunk_size=matrix.chunk_size, nextn=matrix.nextn
     )
     out = bytearray(place.size)
-    data = {part.name + suffix: numbers for part in parts for suffix, numbers in _arrays(matrix.entries[part.name])}
+    data: dict[str, NDArray[np.generic]] = {}
+    for part in parts:
+        entry = matrix.entries[part.name]
+        data |= {part.name + SUM2: entry.sums, part.name + COUNTS: entry.counts}
+        if entry.inputs is not None:
+            data[part.name + SUM] = entry.inputs
     for at, piece in (*place.pieces, *((s.offset, data[s.name].astype("<f4").tobytes()) for s in place.slots)):
         out[at : at + len(piece)] = piece
     return bytes(out)
-
-
-def _arrays(entry: ImatrixSums) -> list[tuple[str, NDArray[np.generic]]]:
-    inputs = [] if entry.inputs is None else [(SUM, entry.inputs)]
-    return [(SUM2, entry.sums), (COUNTS, entry.counts), *inputs]
 
 
 def _as_legacy(matrix: ImportanceMatrix) -> ImportanceMatrix:
@@ -197,8 +197,11 @@ def _as_legacy(matrix: ImportanceMatrix) -> ImportanceMatrix:
 
 @dataclass(frozen=True, slots=True)
 class ImatrixFit:
-    """How a matrix fits a model. `unknown`: entries of no tensor. `missing`: tensors without an entry. `wrong_size`:
-    (name, expected, found) number of values."""
+    """How a matrix fits a model.
+
+    `unknown`: entries without a tensor. `missing`: tensors without an entry. `wrong_size`: name, expected and actual
+    number of values.
+    """
 
     unknown: tuple[str, ...]
     missing: tuple[str, ...]
@@ -207,7 +210,8 @@ class ImatrixFit:
 
 def compare(matrix: ImportanceMatrix, tensors: Sequence[tuple[str, Spec]]) -> ImatrixFit:
     """Compares names and sizes with a model's matrices: one weight per column, of each matrix of a stack."""
-    wanted = {n: s.shape[-1] * (s.shape[-3] if len(s.shape) > 2 else 1) for n, s in tensors if len(s.shape) > 1}
+    expected = {n: s.shape[-1] * (s.shape[-3] if len(s.shape) > 2 else 1) for n, s in tensors if len(s.shape) > 1}
     sizes = matrix.sizes()
-    wrong = tuple((n, size, sizes[n]) for n, size in wanted.items() if sizes.get(n, size) != size)
-    return ImatrixFit(tuple(n for n in sizes if n not in wanted), tuple(n for n in wanted if n not in sizes), wrong)
+    wrong = tuple((n, size, sizes[n]) for n, size in expected.items() if sizes.get(n, size) != size)
+    unknown, missing = (n for n in sizes if n not in expected), (n for n in expected if n not in sizes)
+    return ImatrixFit(tuple(unknown), tuple(missing), wrong)

@@ -1,7 +1,7 @@
-"""The contents of an importance matrix, and whether it belongs to a model, as plain data for `wb inspect`.
+"""The contents of an importance matrix, and whether it fits a model, as plain data for `wb inspect`.
 
-    inspect_imatrix("imatrix.gguf") -> ImatrixReport                   either form
-    inspect_imatrix("imatrix.dat", model="./my-model/") -> ImatrixReport     with `fit`: what doesn't go together
+    inspect_imatrix("imatrix.gguf") -> ImatrixReport                         either format
+    inspect_imatrix("imatrix.dat", model="./my-model/") -> ImatrixReport     with `fit`: the mismatches
 
 The JSON form of a report is documented in docs/schema.md.
 """
@@ -9,30 +9,35 @@ The JSON form of a report is documented in docs/schema.md.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.containers.ggml.imatrix import ImatrixForm
+from weighbridge.conversion.options import QuantizeOptions
 from weighbridge.conversion.quantize import ftypes
 from weighbridge.conversion.quantize.imatrix import ImatrixSums, ImportanceMatrix, compare, read
-from weighbridge.conversion.quantize.inputs import QuantizeOptions, prepare, specs
+from weighbridge.conversion.quantize.inputs import prepare, specs
 from weighbridge.io.location import open_source
 from weighbridge.models.open import open_model
 
 SCHEMA: Final = "weighbridge/importance/1"
 
-# Roles that llama-imatrix leaves out by default, though llama-quantize quantizes them.
+# Roles that llama-imatrix omits by default, though llama-quantize quantizes them.
 _SELDOM: Final = ("embedding", "output")
 
 
 @dataclass(frozen=True, slots=True)
 class EntryStats:
-    """One entry. `seen_least`, `seen_most`: least and most tokens or calls (`ImatrixReport.unit`) of a matrix. Other
-    numbers are of mean squares over the matrices that were used; `most_at`, `least_at`: [matrix, column]."""
+    """One entry.
+
+    `seen_least`, `seen_most`: the fewest and most tokens or calls (`ImatrixReport.unit`) of a matrix. The other numbers
+    are of mean squares over the matrices that were used. `most_at`, `least_at`: [matrix, column].
+    """
 
     name: str
     matrices: int
@@ -59,8 +64,11 @@ class WrongSize:
 
 @dataclass(frozen=True, slots=True)
 class ModelFit:
-    """`extra`: entries of no tensor. `missing`: tensors for which llama-quantize uses an entry; `seldom`: those of them
-    (embeddings, output) that llama-imatrix measures only on request. Names are those of a GGUF."""
+    """How a matrix fits a model, by the names of a GGUF.
+
+    `extra`: entries without a tensor. `missing`: tensors without an entry that llama-quantize would use. `seldom`:
+    the same for tensors that llama-imatrix measures only on request (embeddings, output).
+    """
 
     model: str
     fits: bool
@@ -72,7 +80,7 @@ class ModelFit:
 
 @dataclass(frozen=True, slots=True)
 class ImatrixReport:
-    """`chunks` of `chunk_size` tokens were read; 0 in a legacy file, which doesn't state the size."""
+    """The contents of a file, measured over `chunks` of `chunk_size` tokens (0 in a legacy file, which lacks it)."""
 
     path: str
     form: ImatrixForm
@@ -89,11 +97,13 @@ class ImatrixReport:
 
 
 def inspect_imatrix(path: str | os.PathLike[str], *, model: str | os.PathLike[str] | None = None) -> ImatrixReport:
-    """The report on a file of either format; with `model` (anything `wb quantize` reads) also how it fits. FormatError
-    where the file isn't an importance matrix or has a value that isn't finite."""
+    """Reads a file of either format; with `model` (anything that `wb quantize` reads) also compares it with that.
+
+    Raises FormatError if the file isn't an importance matrix or has a value that isn't finite.
+    """
     with open_source(resolve_path(path)) as source:
         matrix, size = read(source), source.size
-    lines = tuple(_stats(name, entry) for name, entry in matrix.entries.items())
+    entries = tuple(_stats(name, entry) for name, entry in matrix.entries.items())
     return ImatrixReport(
         path=os.fspath(path),
         form="legacy" if matrix.legacy else "gguf",
@@ -103,8 +113,8 @@ def inspect_imatrix(path: str | os.PathLike[str], *, model: str | os.PathLike[st
         chunks=matrix.chunks,
         chunk_size=matrix.chunk_size,
         values=sum(matrix.sizes().values()),
-        unused=sum(line.unused for line in lines),
-        entries=lines,
+        unused=sum(entry.unused for entry in entries),
+        entries=entries,
         fit=None if model is None else fit(matrix, model),
     )
 
@@ -123,26 +133,25 @@ def _stats(name: str, entry: ImatrixSums) -> EntryStats:
 
 
 def _extreme(
-    means: NDArray[np.float64], used: NDArray[np.intp], where: Any
+    means: NDArray[np.float64], used: NDArray[np.intp], argmost: Callable[[NDArray[np.float64]], np.intp]
 ) -> tuple[float | None, tuple[int, int] | None]:
-    """The value that `where` selects, and its [matrix, column]; the first of several."""
+    """The value at the flat index `argmost(means)`, and its [matrix, column]; means: f64[used matrices, columns]."""
     if not means.size:
         return None, None
-    row, column = divmod(int(where(means)), means.shape[1])
+    row, column = divmod(int(argmost(means)), means.shape[1])
     return float(means[row, column]), (int(used[row]), column)
 
 
 def fit(matrix: ImportanceMatrix, path: str | os.PathLike[str]) -> ModelFit:
-    """How names and sizes match the model at `path`, whose tensors are named and shaped as `wb quantize` writes
-    them."""
+    """Compares names and sizes with the model at `path`, whose tensors are named and shaped as by `wb quantize`."""
     with open_model(path) as model:
-        made = prepare(model, None, QuantizeOptions())
-        tensors, architecture = specs(made.tensors), made.facts.architecture
-    found = compare(matrix, tensors)
+        inputs = prepare(model, None, QuantizeOptions())
+        tensors, architecture = specs(inputs.tensors), inputs.facts.architecture
+    compared = compare(matrix, tensors)
     shapes = dict(tensors)
-    absent = [n for n in found.missing if ftypes.quantizable(n, shapes[n], architecture)]
+    absent = [n for n in compared.missing if ftypes.quantizable(n, shapes[n], architecture)]
     seldom = tuple(n for n in absent if ftypes.role(n) in _SELDOM)
     missing = tuple(n for n in absent if n not in seldom)
-    wrong = tuple(WrongSize(*row) for row in found.wrong_size)
-    fits = not (found.unknown or missing or wrong)
-    return ModelFit(os.fspath(path), fits, found.unknown, missing, seldom, wrong)
+    wrong = tuple(WrongSize(*row) for row in compared.wrong_size)
+    fits = not (compared.unknown or missing or wrong)
+    return ModelFit(os.fspath(path), fits, compared.unknown, missing, seldom, wrong)

@@ -1,16 +1,15 @@
-"""The keys of a quantized GGUF in llama-quantize's order: a key that is set moves to the end. (The keys of a split are
-removed before, in `metadata.kept_keys`.)
+"""The keys of a quantized GGUF in llama-quantize's order: a key that is set moves to the end.
 
-    the source's keys, as they were
-    general.quantization_version, general.file_type
-    --override-kv, in the order given; then quantize.imatrix.*
-    ARCH.block_count                                            where layers were removed
+the source's keys, without those of a split (`metadata.kept_keys`)
+general.quantization_version, general.file_type
+--override-kv, in the order given; then quantize.imatrix.*
+ARCH.block_count                                            if layers were removed
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from weighbridge.base.errors import UsageError
 from weighbridge.containers.gguf.container import ALIGNMENT_KEY, KV
@@ -38,7 +37,12 @@ def keys(
     layers: Pruned | None = None,
 ) -> dict[str, KV]:
     """All keys, in order."""
-    kept = dict(source) if layers is None else _without_layers(source, layers)
+    kept = dict(source)
+    if layers is not None:
+        # llama-quantize keeps the values of removed layers in lists by layer, and llama.cpp then refuses the file
+        for key in by_layer(source, layers)[1:]:
+            values = [value for i, value in enumerate(source[key].value) if i not in layers.removed]
+            kept[key] = KV(source[key].type, values)
     kept = _set(kept, {"general.quantization_version": _VERSION, FILE_TYPE: KV("u32", ftype)})
     kept = _set(kept, overrides)
     kept = _set(kept, imatrix)
@@ -54,21 +58,21 @@ def _architecture(keys: Mapping[str, KV]) -> str:
 
 
 def parse_overrides(texts: Iterable[str]) -> dict[str, KV]:
-    """Parses `KEY=TYPE:VALUE` strings; the last one of a key wins. UsageError for an invalid one."""
-    found: dict[str, KV] = {}
+    """Parses `KEY=TYPE:VALUE` strings; the last one of a key wins. Raises UsageError for an invalid one."""
+    overrides: dict[str, KV] = {}
     for text in texts:
-        key, equals, rest = text.partition("=")
-        word, colon, value = rest.partition(":")
-        kind = _KINDS.get(word)
+        key, equals, typed = text.partition("=")
+        name, colon, value = typed.partition(":")
+        kind = _KINDS.get(name)
         if not key or not equals or not colon or kind is None:
             raise UsageError(f"{text!r} isn't of the form KEY=TYPE:VALUE", hint="TYPE is int, float, bool or str")
-        found.pop(key, None)
-        found[key] = KV(kind, coerce(key, kind, value))
-    return found
+        overrides.pop(key, None)
+        overrides[key] = KV(kind, coerce(key, kind, value))
+    return overrides
 
 
 def imatrix_keys(matrix: ImportanceMatrix, path: str) -> dict[str, KV]:
-    """The keys that describe the importance matrix; none where no entry of it is used."""
+    """The keys that describe the importance matrix; none if no entry of it is used."""
     if not matrix.entries:
         return {}
     described: dict[str, KV] = {"file": KV("str", _truncate(path))}
@@ -81,17 +85,16 @@ def imatrix_keys(matrix: ImportanceMatrix, path: str) -> dict[str, KV]:
 
 
 def _truncate(text: str) -> str:
-    """At most 127 bytes, up to the first NUL; may split a character, as the reference does."""
+    """Cuts a string to 127 bytes or the first NUL. May split a character, as the reference does."""
     return raw_text(text).split(b"\0")[0][:_TEXT].decode("utf-8", "surrogateescape")
 
 
 def shard_keys(keys: Mapping[str, KV], shard: int, count: int, tensors: int) -> dict[str, KV]:
-    """The keys of one of several shards: all keys in the first one, only those of the split and the alignment in the
-    others."""
-    own = dict(keys) if shard == 0 else {k: kv for k, kv in keys.items() if k == ALIGNMENT_KEY}
+    """The keys of a shard: all keys in the first one, only those of the split and the alignment in the others."""
+    kept = dict(keys) if shard == 0 else {k: kv for k, kv in keys.items() if k == ALIGNMENT_KEY}
     if count == 1:
-        return own
-    return own | {
+        return kept
+    return kept | {
         "split.no": KV("u16", shard),
         "split.count": KV("u16", count),
         "split.tensors.count": KV("i32", tensors),
@@ -99,19 +102,11 @@ def shard_keys(keys: Mapping[str, KV], shard: int, count: int, tensors: int) -> 
 
 
 def by_layer(keys: Mapping[str, KV], layers: Pruned) -> list[str]:
-    """The keys that removing layers changes: their number, and lists with one value per layer."""
+    """The keys that removing layers changes: their number first, then lists with one value per layer."""
     arch = _architecture(keys) + "."
-    own = (key for key, kv in keys.items() if key.startswith(arch) and _is_list(kv.value))
-    return [f"{arch}block_count", *(key for key in own if len(keys[key].value) == layers.before)]
-
-
-def _without_layers(keys: Mapping[str, KV], layers: Pruned) -> dict[str, KV]:
-    """Removes the values of the removed layers from lists with one value per layer. (llama-quantize doesn't, and
-    llama.cpp then refuses the file.)"""
-    _, *lists = by_layer(keys, layers)
-    cut = {key: [v for i, v in enumerate(keys[key].value) if i not in layers.removed] for key in lists}
-    return {key: KV(kv.type, cut[key]) if key in cut else kv for key, kv in keys.items()}
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, (list, tuple, LazyArray))
+    lists = (
+        key
+        for key, kv in keys.items()
+        if key.startswith(arch) and isinstance(kv.value, list | tuple | LazyArray) and len(kv.value) == layers.before
+    )
+    return [f"{arch}block_count", *lists]

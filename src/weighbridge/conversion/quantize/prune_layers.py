@@ -22,12 +22,12 @@ class Pruned(NamedTuple):
 
 def number(name: str) -> int | None:
     """The layer of a tensor; None for tensors outside the layers."""
-    found = _LAYER.search(name)
-    return int(found[1]) if found else None
+    match = _LAYER.search(name)
+    return int(match[1]) if match else None
 
 
 def prune(names: Iterable[str], removed: Sequence[int]) -> Pruned:
-    """Removes layers and renumbers those that follow. UsageError for a layer that doesn't exist."""
+    """Removes layers and renumbers those that follow. Raises UsageError for a layer that doesn't exist."""
     names = list(names)
     existing = sorted({n for name in names if (n := number(name)) is not None})
     if unknown := sorted(set(removed) - set(existing)):
@@ -37,9 +37,9 @@ def prune(names: Iterable[str], removed: Sequence[int]) -> Pruned:
     if removed and not kept:
         raise UsageError("no layer would be left")
     moved = {old: new for new, old in enumerate(kept)} if removed else {n: n for n in existing}
-    stay = {name: _renamed(name, moved) for name in names if (at := number(name)) is None or at in moved}
-    return Pruned(stay, frozenset(removed), len(kept), len(existing))
-
-
-def _renamed(name: str, moved: dict[int, int]) -> str:
-    return _LAYER.sub(lambda m: f"blk.{moved[int(m[1])]}.", name, count=1)
+    renamed = {
+        name: _LAYER.sub(lambda match: f"blk.{moved[int(match[1])]}.", name, count=1)
+        for name in names
+        if (layer := number(name)) is None or layer in moved
+    }
+    return Pruned(renamed, frozenset(removed), len(kept), len(existing))

@@ -1,10 +1,10 @@
-"""Chooses types for a target size, so that the error of the whole model is least.
+"""Chooses types for a target size that minimize the error of the whole model.
 
 1. Probe. Rows spread over each tensor are encoded as every candidate and decoded again. The error is the sum of squared
    differences relative to the sum of squares; with an importance matrix each column is weighted, which gives the
    expected relative error of the tensor's output.
-2. Allocate. Every tensor starts at its smallest type and is upgraded along its lower convex hull. The upgrade that
-   removes most error per byte comes first; upgrades that no longer fit are skipped.
+2. Allocate. Every tensor starts at its smallest type and is upgraded along its lower convex hull, in the order of error
+   removed per byte. Upgrades that no longer fit are skipped.
 
 The same model, matrix and size give the same types.
 """
@@ -31,12 +31,12 @@ from weighbridge.tensors.nodes import Node, cast
 
 Floats = NDArray[np.float32]
 
-# The candidates, where a tensor's rows are whole blocks of them. The first ones need an importance matrix.
+# The candidates, if a tensor's rows are whole blocks of them. The first ones need an importance matrix.
 CANDIDATES: Final = (
     "IQ2_XXS", "IQ2_XS", "IQ2_S", "Q2_K", "IQ3_XXS", "IQ3_S", "Q3_K", "IQ4_XS", "IQ4_NL", "Q4_0", "Q4_K", "Q5_0",
     "Q5_K", "Q6_K", "Q8_0", "F16",
 )  # fmt: skip
-# Elements of a tensor that are probed: enough to know the error to a few percent.
+# Probed elements of a tensor: enough to estimate the error to a few percent.
 _SAMPLE: Final = 1 << 15
 
 
@@ -50,7 +50,7 @@ class Offer(NamedTuple):
 
 @dataclass(frozen=True)
 class Allocation:
-    """The chosen types, their bytes in all, and the sum of the errors."""
+    """The chosen types, their total bytes, and the sum of the errors."""
 
     types: Mapping[str, DType]
     nbytes: int
@@ -65,86 +65,72 @@ def types_for_size(
     size: int | None = None,
     overhead: int = 0,
 ) -> tuple[QuantizeInputs, ftypes.TypeChoice]:
-    """The types for `bits` per weight, or for a file of `size` bytes, at most `overhead` of them outside tensors; and
-    the inputs with the file type of most weights. RefusedError where no choice of types is that small."""
-    fixed, free = _fixed_and_free(inputs, options)
-    elements = sum(node.spec.elements for node in inputs.tensors.values())
-    room = int(bits * elements / 8) if bits is not None else (size or 0) - overhead
-    room -= sum(_bytes(node, fixed[name]) for name, node in inputs.tensors.items() if name in fixed)
-    offers = {name: probe(inputs.tensors[name], inputs.weights(name)) for name in free}
-    found = allocate(offers, room)
-    types = {name: fixed.get(name) or found.types[name] for name in inputs.tensors}
-    keys = {**inputs.keys, gguf_keys.FILE_TYPE: KV("u32", _ftype(inputs.tensors, types))}
-    return replace(inputs, keys=keys), ftypes.TypeChoice(types)
+    """Chooses types for `bits` per weight, or for a file of `size` bytes, at most `overhead` of them outside tensors.
 
-
-def _fixed_and_free(inputs: QuantizeInputs, options: ftypes.TypeOptions) -> tuple[dict[str, DType], list[str]]:
-    """Tensors with a fixed type (not quantizable, or set by an option), and those whose type can be chosen."""
-    arch, fixed, free = inputs.facts.architecture, {}, []
+    Returns the inputs with the file type of most weights, and the choice. Raises RefusedError if no choice of types is
+    small enough.
+    """
+    fixed: dict[str, DType] = {}  # not quantizable, or set by an option
     roles = {"embedding": options.embedding_type, "output": options.output_type}
     for name, node in inputs.tensors.items():
         option = roles.get(ftypes.role(name)) or next((t for p, t in options.tensor_types if p.search(name)), None)
-        if not ftypes.quantizable(name, node.spec, arch, options):
+        if not ftypes.quantizable(name, node.spec, inputs.facts.architecture, options):
             fixed[name] = node.spec.dtype
         elif option is not None:
             fixed[name] = option
-        else:
-            free.append(name)
+    free = [name for name in inputs.tensors if name not in fixed]
     if not free:
         raise UsageError("no tensor's type can be chosen: all are fixed by options or not quantizable")
-    return fixed, free
-
-
-def _bytes(node: Node, dtype: DType) -> int:
-    return node.spec.with_dtype(dtype).nbytes
-
-
-def _ftype(tensors: Mapping[str, Node], types: Mapping[str, DType]) -> int:
+    elements = sum(node.spec.elements for node in inputs.tensors.values())
+    room = int(bits * elements / 8) if bits is not None else (size or 0) - overhead
+    room -= sum(inputs.tensors[name].spec.with_dtype(dtype).nbytes for name, dtype in fixed.items())
+    allocation = allocate({name: probe(inputs.tensors[name], inputs.weights(name)) for name in free}, room)
+    types = {name: fixed.get(name) or allocation.types[name] for name in inputs.tensors}
     counts = Counter[str]()
-    for name, node in tensors.items():
+    for name, node in inputs.tensors.items():
         counts[types[name].name] += node.spec.elements
-    return ftypes.nearest_ftype(counts.most_common(1)[0][0])
+    ftype = ftypes.nearest_ftype(counts.most_common(1)[0][0])
+    keys = {**inputs.keys, gguf_keys.FILE_TYPE: KV("u32", ftype)}
+    return replace(inputs, keys=keys), ftypes.TypeChoice(types)
 
 
 def probe(node: Node, weights: Any) -> list[Offer]:
-    """The expected error of each candidate, from some of the tensor's rows."""
-    sample, rows = _sample(node)
-    columns = node.spec.shape[-1]
-    groups = None if weights is None else weights[(rows * len(weights)) // node.spec.rows]
-    power = _power(sample, groups)
-    offers = []
-    for dtype in map(BY_NAME.__getitem__, CANDIDATES):
-        needs = dtype.importance == "required" and weights is None
-        if columns % dtype.block or needs or not (kernels.encodes(dtype) or dtype.block == 1):
-            continue
-        error = _power(sample - _rounded(sample, dtype, groups), groups)
-        offers.append(Offer(dtype, _bytes(node, dtype), error / power if power else 0.0))
-    return offers
+    """The expected error of each candidate, from evenly spaced rows of the tensor.
 
-
-def _sample(node: Node) -> tuple[Floats, NDArray[np.int64]]:
-    """Evenly spaced rows of the tensor, f32[rows, columns], and their numbers."""
+    `weights`: importance of the columns, f32[matrices, columns], or None.
+    """
     source, columns = cast(node, F32), node.spec.shape[-1]
     count = min(node.spec.rows, max(1, _SAMPLE // columns))
     rows = np.linspace(0, node.spec.rows - 1, count).astype(np.int64)
-    return np.stack([source.read(int(r), int(r) + 1).view(np.float32) for r in rows]), rows
+    sample = np.stack([source.read(int(r), int(r) + 1).view(np.float32) for r in rows])
+    row_weights = None if weights is None else weights[(rows * len(weights)) // node.spec.rows]
+    power = _power(sample, row_weights)
+    offers = []
+    for dtype in map(BY_NAME.__getitem__, CANDIDATES):
+        lacks_weights = dtype.importance == "required" and weights is None
+        if columns % dtype.block or lacks_weights or not (kernels.encodes(dtype) or dtype.block == 1):
+            continue
+        error = _power(sample - _round_trip(sample, dtype, row_weights), row_weights)
+        offers.append(Offer(dtype, node.spec.with_dtype(dtype).nbytes, error / power if power else 0.0))
+    return offers
 
 
-def _rounded(sample: Floats, dtype: DType, groups: Floats | None) -> Floats:
-    """The rows encoded as `dtype` and decoded."""
+def _round_trip(sample: Floats, dtype: DType, weights: Floats | None) -> Floats:
+    """Encodes rows as `dtype` and decodes them; sample, weights and result: f32[rows, columns]."""
     if dtype.block == 1:
         return sample.astype(np.float16).astype(np.float32)
-    out = np.empty_like(sample)
+    decoded = np.empty_like(sample)
     for i, row in enumerate(sample):
         packed = np.empty(row.size // dtype.block * dtype.size, np.uint8)
-        kernels.encode(dtype, row, packed, None if groups is None else np.ascontiguousarray(groups[i]))
-        kernels.decode(dtype, packed, out[i])
-    return out
+        kernels.encode(dtype, row, packed, None if weights is None else np.ascontiguousarray(weights[i]))
+        kernels.decode(dtype, packed, decoded[i])
+    return decoded
 
 
-def _power(values: Floats, groups: Floats | None) -> float:
+def _power(values: Floats, weights: Floats | None) -> float:
+    """The sum of squares, weighted by column; values and weights: f32[rows, columns]."""
     squares = values.astype(np.float64) ** 2
-    return float((squares if groups is None else squares * groups).sum())
+    return float((squares if weights is None else squares * weights).sum())
 
 
 def hull(offers: Iterable[Offer]) -> list[Offer]:
@@ -165,8 +151,8 @@ def _gain(a: Offer, b: Offer) -> float:
 
 
 def allocate(offers: Mapping[str, Sequence[Offer]], room: int) -> Allocation:
-    """A type for each tensor, within `room` bytes. RefusedError where the smallest types don't fit."""
-    hulls = {name: hull(found) for name, found in offers.items()}
+    """Chooses a type for each tensor within `room` bytes. Raises RefusedError if the smallest types don't fit."""
+    hulls = {name: hull(candidates) for name, candidates in offers.items()}
     at = dict.fromkeys(hulls, 0)
     used = sum(steps[0].nbytes for steps in hulls.values())
     if used > room:

@@ -1,4 +1,4 @@
-"""What the rules of ftypes.toml depend on: facts of the model and of the tensor, and the conditions over them."""
+"""The conditions of the rules of ftypes.toml, and the facts of the model and the tensor that they test."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from weighbridge.conversion.quantize.ftype_table import TypeRule, table
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What the rules depend on. `heads`, `kv_heads`: of the first layer. `layers`: of all layers, of which the last
-    `nextn` are for speculative decoding."""
+    """Facts of a model. `heads`, `kv_heads`: of the first layer. `layers`: all, including `nextn` for speculative
+    decoding."""
 
     architecture: str
     layers: int
@@ -68,8 +68,11 @@ def _first(metadata: Mapping[str, Any], key: str, default: int | None) -> int:
 
 
 class TensorFacts(NamedTuple):
-    """What a condition of ftypes.toml may depend on: the model, whether there is an imatrix, the block size of the file
-    type, and the tensor: the `nth` of `total` of its role."""
+    """The facts that a condition may test.
+
+    They are those of the model, whether there is an importance matrix, the block size of the file type, and the tensor,
+    the `nth` of `total` of its role.
+    """
 
     facts: ModelFacts
     imatrix: bool
@@ -77,12 +80,6 @@ class TensorFacts(NamedTuple):
     spec: Spec
     nth: int
     total: int
-
-
-def _more_bits(at: TensorFacts) -> bool:
-    """The first and the last eighth, and every third between: `use_more_bits`."""
-    eighth = at.total // 8
-    return at.nth < eighth or at.nth >= 7 * at.total // 8 or (at.nth - eighth) % 3 == 2
 
 
 CONDITIONS: Final[Mapping[str, Callable[[TensorFacts], bool]]] = MappingProxyType(
@@ -99,7 +96,8 @@ CONDITIONS: Final[Mapping[str, Callable[[TensorFacts], bool]]] = MappingProxyTyp
         "first eighth": lambda at: at.nth < at.total // 8,
         "first sixteenth": lambda at: at.nth < at.total // 16,
         "middle": lambda at: at.total // 8 <= at.nth < 7 * at.total // 8,
-        "more bits": _more_bits,
+        # the first and the last eighth, and every third between: `use_more_bits`
+        "more bits": lambda at: not at.total // 8 <= at.nth < 7 * at.total // 8 or (at.nth - at.total // 8) % 3 == 2,
     }
 )
 
@@ -114,7 +112,7 @@ def matches(rule: TypeRule, name: str, place: TensorFacts, now: DType) -> bool:
 
 
 def _holds(condition: str, place: TensorFacts) -> bool:
-    """Whether a condition holds: a word of `CONDITIONS`, or `architecture NAME`; with `not` before it, whether not."""
+    """Whether a condition holds: a key of `CONDITIONS` or `architecture NAME`, negated by a leading `not`."""
     if condition.startswith("not "):
         return not _holds(condition.removeprefix("not "), place)
     if condition.startswith("architecture "):

@@ -1,6 +1,7 @@
-"""`quantization_config` of the schemes: the settings of quantized modules in config.json, as each library writes and
-reads it. Sources: compressed-tensors 0.20 (QuantizationConfig.model_dump, as llm-compressor's `model_free_ptq` stores
-it), GPTQModel 7.7 (BaseQuantizeConfig), AutoAWQ 0.2 (AwqConfig), transformers 5.23 (FineGrainedFP8Config).
+"""`quantization_config` of the schemes: the settings of quantized modules in config.json, as each library writes it.
+
+Sources: compressed-tensors 0.20 (QuantizationConfig.model_dump, as llm-compressor's `model_free_ptq` stores it),
+GPTQModel 7.7 (BaseQuantizeConfig), AutoAWQ 0.2 (AwqConfig), transformers 5.23 (FineGrainedFP8Config).
 """
 
 from __future__ import annotations
@@ -9,27 +10,17 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final
 
 from weighbridge import __version__
-
-if TYPE_CHECKING:
-    from weighbridge.conversion.schemes.plan import Scheme
+from weighbridge.conversion.schemes.table import Scheme, Settings
 
 # The release whose layouts are written: up to 0.17, codes of 3, 5, 6 and 7 bits had another layout.
 _COMPRESSED: Final = "0.20.0"
 
 
-class Settings(NamedTuple):
-    """The parameters of one module; `group` 0: one group per row."""
-
-    bits: int
-    group: int
-    symmetric: bool
-
-
 def config(scheme: Scheme, settings: Mapping[str, Settings], left: Sequence[str]) -> dict[str, Any]:
-    """The `quantization_config`. `settings`: per quantized module; `left`: similar modules that stay floats."""
+    """Builds the `quantization_config`. `settings`: by quantized module. `left`: similar modules that stay floats."""
     return _WRITERS[scheme.method](scheme, settings, left)
 
 
@@ -45,19 +36,21 @@ _SCALES: Final = MappingProxyType({32: "torch.uint8", 16: "torch.float8_e4m3fn"}
 
 def _compressed(scheme: Scheme, settings: Mapping[str, Settings], left: Sequence[str]) -> dict[str, Any]:
     modules: dict[Settings, list[str]] = {}
-    for module, own in settings.items():
-        modules.setdefault(own, []).append(module)
+    for module, parameters in settings.items():
+        modules.setdefault(parameters, []).append(module)
     ordered = sorted(modules.items(), key=lambda item: -len(item[1]))
-    one = len(ordered) == 1
+    activations = None  # only the engines of some schemes quantize inputs, too
+    if scheme.activations is not None:
+        activations = {**scheme.activations, "symmetric": True, "dynamic": True}
     groups = {
         f"group_{i}": {
-            "targets": ["Linear"] if one else named,
-            "weights": _weights(scheme, own),
-            "input_activations": _activations(scheme),
+            "targets": ["Linear"] if len(ordered) == 1 else targets,
+            "weights": _weights(scheme, parameters),
+            "input_activations": activations,
             "output_activations": None,
             "format": scheme.format,
         }
-        for i, (own, named) in enumerate(ordered)
+        for i, (parameters, targets) in enumerate(ordered)
     }
     return {
         "config_groups": groups,
@@ -72,27 +65,22 @@ def _compressed(scheme: Scheme, settings: Mapping[str, Settings], left: Sequence
     }
 
 
-def _weights(scheme: Scheme, own: Settings) -> dict[str, Any]:
+def _weights(scheme: Scheme, settings: Settings) -> dict[str, Any]:
     floats = scheme.format not in ("pack-quantized", "int-quantized")
-    found: dict[str, Any] = {
-        "num_bits": own.bits,
+    weights: dict[str, Any] = {
+        "num_bits": settings.bits,
         "type": "float" if floats else "int",
-        "symmetric": own.symmetric,
-        "group_size": own.group or None,
-        "strategy": "block" if scheme.block else "channel" if not own.group else "group",
+        "symmetric": settings.symmetric,
+        "group_size": settings.group or None,
+        "strategy": "block" if scheme.block else "channel" if not settings.group else "group",
         "dynamic": False,
     }
     if scheme.block:
-        found["block_structure"] = list(scheme.block)
-    if floats and own.group:
-        found["scale_dtype"] = _SCALES[own.group]
-        found["strategy"] = "tensor_group" if own.group == 16 else "group"
-    return found
-
-
-def _activations(scheme: Scheme) -> dict[str, Any] | None:
-    """The activation settings of schemes whose engines also quantize inputs."""
-    return None if scheme.activations is None else {**scheme.activations, "symmetric": True, "dynamic": True}
+        weights["block_structure"] = list(scheme.block)
+    if floats and settings.group:
+        weights["scale_dtype"] = _SCALES[settings.group]
+        weights["strategy"] = "tensor_group" if settings.group == 16 else "group"
+    return weights
 
 
 # ------------------------------------------------------------------------------------------------ GPTQ, AWQ, FP8
@@ -100,31 +88,27 @@ def _activations(scheme: Scheme) -> dict[str, Any] | None:
 
 def _gptq(scheme: Scheme, settings: Mapping[str, Settings], left: Sequence[str]) -> dict[str, Any]:
     main = _main(settings)
-    symmetric = all(own.symmetric for own in settings.values())
+    symmetric = all(s.symmetric for s in settings.values())
     form = "gptq" if symmetric else "gptq_v2"
-    own = {
+    dynamic = {
         f"+:^{re.escape(module)}$": {"bits": s.bits, "group_size": s.group or -1}
         for module, s in settings.items()
         if (s.bits, s.group) != (main.bits, main.group)
     }
-    out: dict[str, dict[str, int]] = {f"-:^{re.escape(module)}$": {} for module in left if not _is_head(module)}
+    dynamic |= {f"-:^{re.escape(module)}$": {} for module in left if module != "lm_head"}
     return {
         "quant_method": "gptq",
         "bits": main.bits,
         "group_size": main.group or -1,
         "desc_act": False,
         "sym": symmetric,
-        "lm_head": any(_is_head(module) for module in settings),
+        "lm_head": "lm_head" in settings,
         "checkpoint_format": form,
         "format": form,
         "pack_dtype": "int32",
         "meta": {"quantizer": [f"weighbridge:{__version__}"]},
-        **({"dynamic": own | out} if own or out else {}),
+        **({"dynamic": dynamic} if dynamic else {}),
     }
-
-
-def _is_head(module: str) -> bool:
-    return module == "lm_head"
 
 
 def _awq(scheme: Scheme, settings: Mapping[str, Settings], left: Sequence[str]) -> dict[str, Any]:

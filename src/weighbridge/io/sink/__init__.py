@@ -1,15 +1,15 @@
-"""The only code that writes. Existing files are never harmed, and nothing half-written stays behind.
+"""The only code that writes. It never harms existing files and leaves no partial ones.
 
-A file goes to a temporary sibling (space checked, preallocated), then fsync, then one rename. A folder is staged beside
-its place and exchanged by one rename; one with files that aren't written again is replaced only with `replace_folder`.
-On any error the staging is removed; after `kill -9` a stale sibling stays, named `.NAME.PID.partial`, and the next
-write to the same target removes it if that process is gone.
+A file is written to a temporary sibling (space checked, preallocated), synced, and renamed. A folder is staged next to
+its target and swapped in by one rename; a folder with files that aren't rewritten is replaced only with
+`replace_folder`. After an error the staging is removed. After `kill -9` a stale sibling named `.NAME.PID.partial`
+remains; the next write to the same target removes it if that process has ended.
 
-A write with a journal (`io/sink/journal.py`) is staged as `NAME.partial` instead. It stays there when it is
-interrupted, and the next run resumes it.
+A write with a journal (`io/sink/journal.py`) is staged as `NAME.partial` instead. After an interruption it remains, and
+the next run resumes it.
 
-A target elsewhere has a sink of the same interface: `UploadSink` sends parts while it writes, `CommitSink` stages a
-folder and hands it over whole. `open_sink` chooses. `parallel_target` is a target of several processes.
+Remote targets have sinks with the same interface: `UploadSink` sends parts while it writes, `CommitSink` stages a
+folder and commits it as a whole. `open_sink` chooses. `parallel_target` is a target that several processes write.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from weighbridge.io.sink.partials import is_alive
 from weighbridge.io.sink.records import FolderRecords, Records, records_at
 from weighbridge.io.sink.spool import spooled
 from weighbridge.io.sink.store import StoreWriter
-from weighbridge.io.sink.target import Sink, foreign_files, listed, partial_of, write_file
+from weighbridge.io.sink.target import Sink, foreign_files, link_notes, listed, partial_of, write_file
 from weighbridge.io.sink.upload import Origin, UploadFile, UploadSink, check_uploads
 
 __all__ = [
@@ -49,6 +49,7 @@ __all__ = [
     "exclusive",
     "foreign_files",
     "is_alive",
+    "link_notes",
     "listed",
     "open_sink",
     "parallel_target",

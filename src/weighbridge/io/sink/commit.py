@@ -11,16 +11,16 @@ from weighbridge.io.sink.target import Sink
 
 
 class CommitStore(Protocol):
-    """A place that shows a set of files by one act."""
+    """A store that publishes a set of files atomically."""
 
     def commit(self, files: Mapping[str, Path], *, replace: bool) -> object:
-        """Upload each file under its name there, then show them all at once. RefusedError where one of the names has
-        been taken meanwhile, unless `replace`."""
+        """Uploads each file under its name, then publishes all at once. Raises RefusedError if one of the names was
+        taken meanwhile, unless `replace`."""
 
 
 class CommitSink(Sink):
-    """Stages files beside the path `stage`, with the interface of `Sink`; leaving it without an error hands them to the
-    store under the name `prefix`. With `key`, a commit that fails leaves them to the next run."""
+    """Stages files next to the path `stage`, with the interface of `Sink`; exiting without an error commits them to the
+    store under the name `prefix`. With `key`, a failed commit keeps them for the next run."""
 
     def __init__(
         self,

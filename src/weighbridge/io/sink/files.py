@@ -77,10 +77,10 @@ class OutFile:
         return True
 
     def adopt(self, origins: Iterable[object]) -> None:
-        """What a store could copy by itself comes through `copy` and `write` here."""
+        """Does nothing: ranges that a store would copy server-side are written through `copy` and `write`."""
 
     def digest(self, algo: str) -> str:
-        """The digest ("sha256" or "git") of what is written."""
+        """Returns the digest ("sha256" or "git") of the written file."""
         with FileSource(self.path) as source:
             return digest_of(source, algo)
 
@@ -92,7 +92,7 @@ class OutFile:
         os.fsync(self._fd)
 
     def sync_data(self) -> None:
-        """The bytes, and what it takes to find them again; not the times."""
+        """Syncs the data and the metadata needed to read it, but not the times."""
         getattr(os, "fdatasync", os.fsync)(self._fd)
 
     def close(self) -> None:

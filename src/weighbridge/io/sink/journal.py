@@ -1,13 +1,14 @@
-"""What a write that may be interrupted has on disk already: `TARGET.partial.journal`, beside `TARGET.partial`.
+"""The finished pieces of a resumable write: `TARGET.partial.journal`, in the folder of `TARGET.partial`.
 
-A line of JSON, the key: all that the bytes to be written depend on. Then, for each finished piece, a record of 32 bytes
-that ends in a digest under that line; reading stops at the first that doesn't, so a torn or a strange one counts for
-nothing. A record is written when its piece's bytes are on the disk (`Sink.finished`), never before.
+The first line is the key in JSON: everything that determines the bytes. A record of 32 bytes follows for each finished
+piece. It ends in a digest keyed by that line; reading stops at the first wrong digest, so torn or foreign records are
+ignored. A record is written only after its piece's bytes are on the disk (`Sink.finished`).
 """
 
 from __future__ import annotations
 
 import json
+import re
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +32,7 @@ Write = Callable[[Path, bytes], None]
 
 
 class Piece(NamedTuple):
-    """A run of bytes of one of the files, by its number in the order in which they are created."""
+    """A run of bytes of one file. `file`: its number in the order of creation."""
 
     file: int
     offset: int
@@ -39,22 +40,22 @@ class Piece(NamedTuple):
 
 
 class FileRange(NamedTuple):
-    """Bytes [start, end) of the file that is called `file` in its target ("": the target itself)."""
+    """Bytes [start, end) of the file `file` of a target ("": the target itself)."""
 
     file: str
     start: int
     end: int
 
     def clip(self, offset: int, size: int) -> tuple[int, int]:
-        """The part of `size` bytes at `offset` that lies inside, as offset and size; of size 0 where none does."""
+        """Returns the overlap with `size` bytes at `offset`, as offset and size; size 0 without an overlap."""
         start, end = max(offset, self.start), min(offset + size, self.end)
         return start, max(end - start, 0)
 
 
 class Journal:
-    """The finished pieces of the write staged at `stage`, with the crc32 that each was noted with. RefusedError where
-    what lies there is of another write, unless `overwrite`, or where another process is at it. `write` puts a small
-    file in place, whole."""
+    """The finished pieces of the write staged at `stage`, each with its recorded crc32. Raises RefusedError if the
+    stage belongs to a different write, unless `overwrite`, or if another process is writing it. `write` writes a small
+    file atomically."""
 
     def __init__(self, stage: Path, key: Mapping[str, str], write: Write, *, overwrite: bool = False) -> None:
         self.stage, self.path = stage, stage.with_name(f"{stage.name}.journal")
@@ -139,6 +140,9 @@ class Journal:
             self.path.unlink(missing_ok=True)
 
 
+_DIGEST: Final = re.compile("[0-9a-f]{32}")
+
+
 def _refused(stage: Path, why: str) -> RefusedError:
     return RefusedError(
         f"{stage} {why}", option="--overwrite", hint=f"start again with --overwrite, or remove {stage.name} yourself"
@@ -152,7 +156,9 @@ def _differs(head: bytes, key: Mapping[str, str]) -> str:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or found.pop("form", None) != _FORM:
-        return "has a journal of another version"
+        return "has a journal with a different version"
     names = [name for name in {**key, **found} if key.get(name) != found.get(name)]
+    values = [str(values.get(names[0], "none")) for values in (found, key)]
+    words = "" if any(map(_DIGEST.fullmatch, values)) else f" (then {values[0]}, now {values[1]})"
     more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
-    return f"is of another run, with other {', '.join(names[:3])}{more}"
+    return f"belongs to a run with a different {', '.join([names[0] + words, *names[1:3]])}{more}"

@@ -31,7 +31,7 @@ def exclusive(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _flock(fd: int, path: str | os.PathLike[str]) -> bool:
-    """Lock an open file; false where there are no such locks."""
+    """Locks an open file; returns False on file systems without locks."""
     try:
         import fcntl
 

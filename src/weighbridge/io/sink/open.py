@@ -45,8 +45,8 @@ def check_target(
     folder: bool | None = None,
     resume: bool = False,
 ) -> None:
-    """As the sink's own check of a target, before any work. `resume`: objects elsewhere may be this run's. UsageError
-    for an address that no resolved path stands for: what is written there is written to this machine alone."""
+    """Runs the sink's check of a target before any work. `resume`: existing remote objects may be this run's. Raises
+    UsageError for a URL without a resolved path, which would be written as a local file."""
     if isinstance(target, RemotePath):
         tree, name = target.place
         if parents:

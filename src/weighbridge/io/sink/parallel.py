@@ -1,15 +1,14 @@
-"""A target that several processes write, on one machine or many: each makes ranges of its files, and one of them
-publishes it. What the bytes depend on names the write, so processes with the same plan meet without knowing each other.
+"""A target that several processes write, on one machine or many: each writes ranges of its files, and one of them
+publishes it. A write is identified by everything that determines its bytes, so processes with the same plan find it.
 
-    begin       make room for the bytes, or take up what another process began
-    missing     the ranges that nobody has made yet
-    sink        a range's, or with None the one that publishes, once nothing is missing
-    finish      remove what is left beside the target, once it is recorded that it was published
+    begin       allocate the files, or join a write that another process began
+    missing     the ranges that aren't written yet
+    sink        the sink of a range, or with None the one that publishes the complete target
+    finish      remove the working files next to the target, after the publication is recorded
     abort       remove everything
 
-A range is whole parts, and a second process that makes it writes the same bytes again. A target elsewhere is one
-upload for each object; one on a file system that the processes share is files of their full size beside it, written by
-offsets.
+A range consists of whole parts; a second process that writes it writes the same bytes. A remote target is one upload
+per object. A target on a shared file system has files of their full size next to it, written by offset.
 """
 
 from __future__ import annotations
@@ -41,15 +40,15 @@ from weighbridge.io.source import FileSource
 
 #: Borders of ranges in a file on a disk: no two processes write to one page, or one stripe of a parallel file system.
 ALIGNMENT: Final = 16 * MIB
-#: What is left to write of a target that is published.
+#: The range left to write in a published target.
 _NOTHING: Final = FileRange("", 0, 0)
 
 
 @dataclass(frozen=True)
 class ParallelWrite:
-    """What is written. `sizes`: the bytes of each file that is made in ranges, by its name in the target ("": the
-    target itself); `names`: all files of a folder; `key`: everything that the bytes depend on. `agreed`: where the
-    processes agree on what they share, below the name `place`. `memory`: bytes that open parts may take."""
+    """A write by several processes. `sizes`: the bytes of each file written in ranges, by its name in the target ("":
+    the target itself); `names`: all files of a folder; `key`: everything that determines the bytes. `agreed`: records
+    shared by the processes, below the name `place`. `memory`: bytes that open parts may take."""
 
     sizes: Mapping[str, int]
     key: Mapping[str, str]
@@ -103,8 +102,8 @@ def cut(file: str, size: int, least: int, unit: int) -> Iterator[FileRange]:
 
 
 class ParallelUploads:
-    """Objects of a store. The processes agree on the uploads by a record that only one of them can add; a further one
-    follows where the store has dropped one of them. Objects of a single part are left to the one that publishes."""
+    """Objects of a store. A record that only one process can add identifies the uploads; a further record follows if
+    the store dropped one of them. The publishing process writes objects of a single part."""
 
     def __init__(self, store: ObjectStore, target: str, write: ParallelWrite) -> None:
         self.store, self.target, self.write = store, target, write
@@ -198,9 +197,9 @@ class ParallelUploads:
 
 
 class ParallelFiles:
-    """Files on a file system that the processes share: `.NAME.MARK.parts` beside the target has `data`, the files at
-    their full size, and an empty record of each range whose bytes are on the disk. It appears whole, so no process
-    makes `data` again once another one has published it; `data` leaves it by one rename."""
+    """Files on a shared file system. `.NAME.MARK.parts` next to the target contains `data`, the files at their full
+    size, and an empty record of each range whose bytes are on the disk. It is created atomically, so no process creates
+    `data` again after another one has published it; publishing moves `data` out by one rename."""
 
     def __init__(self, target: Path, write: ParallelWrite) -> None:
         self.target, self.write = target, write
@@ -262,7 +261,7 @@ class ParallelFiles:
         return _StageSink(self, self._real, _NOTHING) if self._is_published() else _StageSink(self, self._data, part)
 
     def finish(self) -> None:
-        """The records, and what other plans had begun for this target."""
+        """Removes the records, and unfinished writes of other plans for this target."""
         others = re.compile(rf"\.{re.escape(self._real.name)}\.[0-9a-f]{{12}}\.parts")
         for path in self.place.parent.iterdir():
             if others.fullmatch(path.name):
@@ -283,7 +282,7 @@ def _covered(part: FileRange, runs: Sequence[tuple[int, int]]) -> bool:
 
 
 class _RangeFile(OutFile):
-    """A file of which one range is written; the other bytes of a write are dropped."""
+    """A file that accepts writes to one range and drops other bytes."""
 
     def __init__(self, path: Path, size: int, only: FileRange) -> None:
         super().__init__(path, size, again=True)
@@ -301,8 +300,8 @@ class _RangeFile(OutFile):
 
 
 class _StageSink(Sink):
-    """Writes one range of the files of a stage, or with None publishes them. It never makes what another process has
-    published away: FileNotFoundError then."""
+    """Writes one range of a stage's files, or with None publishes them. It never creates files anew that another
+    process has published: it raises FileNotFoundError."""
 
     def __init__(self, target: ParallelFiles, stage: Path, part: FileRange | None) -> None:
         write = target.write
@@ -352,7 +351,7 @@ class _StageSink(Sink):
                 self._parallel.note(self._part)
 
     def _publish(self) -> None:
-        """An older folder first goes aside, so that what is still in the stage is never an older one."""
+        """Moves an older folder aside first, so the stage never contains the older one."""
         if not (self.folder and self.overwrite and self._exists()):
             super()._publish()
             return

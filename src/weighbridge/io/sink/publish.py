@@ -11,7 +11,7 @@ from pathlib import Path
 
 from weighbridge.io.sink.files import CANNOT
 
-# renameat2(2), renamex_np(2): fail where the target exists; swap the two.
+# renameat2(2), renamex_np(2): fail if the target exists; swap the two.
 _NOREPLACE = {"linux": 1, "darwin": 4}
 _EXCHANGE = {"linux": 2, "darwin": 2}
 

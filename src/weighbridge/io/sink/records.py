@@ -18,16 +18,16 @@ class Records(Protocol):
     """Files by name, with slashes, below one place."""
 
     def add(self, name: str, data: bytes) -> bool:
-        """Write a file that isn't there; False where it is."""
+        """Creates a file; returns False if it exists."""
 
     def put(self, name: str, data: bytes) -> None:
-        """Write a file, or replace it."""
+        """Writes or replaces a file."""
 
     def read(self, name: str) -> bytes | None:
-        """A file; None where there is none."""
+        """Returns a file's bytes; None if it is missing."""
 
     def remove(self, name: str) -> None:
-        """Delete a file, which needn't be there."""
+        """Deletes a file, which may be missing."""
 
     def names(self, folder: str) -> Collection[str]:
         """The names of the files in and below a folder, without the folder's."""
@@ -64,7 +64,7 @@ class FolderRecords:
         return True
 
     def _add_without_links(self, stage: Path, path: Path) -> bool:
-        """On a file system without hard links: what is there stays, but for a race of two equal records."""
+        """Creates a file on a file system without hard links. Only a race of two equal records can replace one."""
         if path.exists():
             return False
         os.replace(stage, path)

@@ -41,21 +41,21 @@ def share(first: Path, other: Path, *, hard_link: bool, dry_run: bool) -> Shared
         return SharedFile(str(other), str(first), size, how, why)
 
     if first.stat().st_dev != other.stat().st_dev:
-        return result("not shared", "it lies on another file system")
+        return result("not shared", "it is on a different file system")
     if dry_run:
         return result("hard link") if hard_link else result("reflink", "if the file system shares blocks")
     try:
         if _reflink(first, other, size):
             return result("reflink")
         if not hard_link:
-            return result("not shared", "the file system shares no blocks; --hard-link makes one file of them")
+            return result("not shared", "the file system can't share blocks; --hard-link links them to one file")
         return result("hard link") if _link(first, other) else result("not shared", "the bytes differ")
     except OSError as error:
         return result("not shared", error.strerror or str(error))
 
 
 def _reflink(first: Path, other: Path, size: int) -> bool:
-    """Share blocks where the file system can. False where it can't; OSError where the bytes differ."""
+    """Shares the blocks of equal files. Returns False if the file system can't; raises OSError if the bytes differ."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -99,7 +99,8 @@ def _shared_range(ioctl: Callable[..., Any], source: int, target: int, start: in
 
 
 def _link(first: Path, other: Path) -> bool:
-    """Make `other` a name of `first`'s file: a link beside it, then one rename. False where the bytes differ."""
+    """Makes `other` a hard link to `first`'s file, by a temporary link and one rename. Returns False if the bytes
+    differ."""
     if not _same(first, other):
         return False
     stage = other.with_name(f".{other.name}.{os.getpid()}.partial")

@@ -1,7 +1,7 @@
 """Files added to another program's store: all of them, or none.
 
-Each is staged beside its place and renamed into it, in the order in which they are added; what others find last (a
-manifest) is added last. An error removes every file and folder that was added before it.
+Each is staged next to its target and renamed, in the order in which they are added; the manifest, which makes them
+visible, is added last. An error removes every file and folder that was added before it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from weighbridge.io.source import FileSource
 
 _FICLONE: Final = 0x40049409  # linux/fs.h: share all blocks of a file with another
 _CHUNK: Final = 4 << 20
-#: Of staged files: Ollama takes `sha256-...` that is no digest for a leftover, and removes it when it is an hour old.
+#: Prefix of staged files: Ollama removes `sha256-...` files that aren't digests after an hour.
 PREFIX: Final = "sha256-wb"
 
 
 class StoreWriter:
-    """Use as a context manager. `root`: an existing folder, or one that is created. PermissionError where it can't be
-    written."""
+    """Use as a context manager. `root`: a folder, created if missing. Raises PermissionError if it isn't writable."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -43,7 +42,7 @@ class StoreWriter:
         return self
 
     def folder(self, path: Path) -> Path:
-        """A folder below the root, created where it is missing."""
+        """Returns a folder below the root, created if missing."""
         missing = [p for p in (path, *path.parents) if not p.exists()]
         for one in reversed(missing):
             one.mkdir(mode=0o755)
@@ -51,22 +50,22 @@ class StoreWriter:
         return path
 
     def stage(self, folder: Path, prefix: str) -> Path:
-        """A new name in a folder, for a file that is written by other means and then given to `publish`."""
+        """Returns a new name in a folder, for a file that the caller writes and passes to `publish`."""
         path = self.folder(folder) / f"{prefix}{secrets.token_hex(8)}"
         self._added.append(path)
         return path
 
     def expect(self, staged: Path) -> None:
-        """A file that a caller writes, and that is removed if an error follows."""
+        """Registers a file that the caller writes, to be removed if an error follows."""
         self._added.append(staged)
 
     def keep(self, target: Path) -> None:
-        """A file that is there already and is used: its time is now, as stores remove what is old and unused."""
+        """Updates a file's mtime so that stores don't purge it."""
         with contextlib.suppress(OSError):  # another user's
             os.utime(target)
 
     def publish(self, staged: Path, target: Path, *, mode: int | None = 0o644) -> None:
-        """Rename a staged file into its place."""
+        """Renames a staged file to its target."""
         self.folder(target.parent)
         if mode is not None:
             staged.chmod(mode)
@@ -76,8 +75,8 @@ class StoreWriter:
         sync_folder(target.parent)
 
     def add(self, target: Path, data: bytes, *, overwrite: bool = False, staged_in: Path | None = None) -> None:
-        """A small file, staged beside its place or in `staged_in`. RefusedError where one is there and `overwrite`
-        isn't given."""
+        """Adds a small file, staged next to its target or in `staged_in`. Raises RefusedError if the target exists,
+        unless `overwrite`."""
         if target.exists():
             if not overwrite:
                 raise RefusedError(f"{target} exists already", option="--overwrite")
@@ -100,8 +99,8 @@ class StoreWriter:
         return staged
 
     def add_file(self, target: Path, source: Path, *, link: bool = False, overwrite: bool = False) -> str:
-        """A file of the same bytes as `source`: "reflink" where the file system shares blocks, with `link` a "hard
-        link" where that is possible, else a "copy". `overwrite`: an older file goes when the new one is complete."""
+        """Adds a file with the bytes of `source`. Returns how: "reflink" if the file system shares blocks, with `link`
+        a "hard link" if possible, else "copy". `overwrite`: the new file replaces an older one once it is complete."""
         staged = self.stage(target.parent, PREFIX)
         how = "hard link" if link and _linked(source, staged) else _copied(source, staged)
         if how == "hard link":
@@ -140,14 +139,14 @@ def _linked(source: Path, target: Path) -> bool:
 
 
 def _copied(source: Path, target: Path) -> str:
-    """A copy that shares the blocks of its source where the file system can."""
+    """Copies a file, sharing its blocks if the file system can."""
     with FileSource(source) as opened:
         free = shutil.disk_usage(target.parent).free
         if _cloned(opened, target):
             return "reflink"
         if opened.size > free:
             raise OSError(
-                errno.ENOSPC, f"not enough space: {opened.size} bytes needed, {free} free", str(target.parent)
+                errno.ENOSPC, f"not enough space: {opened.size:,} bytes needed, {free:,} free", str(target.parent)
             )
         out = OutFile(target, opened.size)
         try:

@@ -22,11 +22,11 @@ _FULL = frozenset({errno.ENOSPC, errno.EFBIG, errno.EDQUOT})
 
 
 class Sink:
-    """Files to be written under one target: a single file, or a folder of them. Use as a context manager; leaving it
-    without an error publishes everything at once. `key`: everything that the bytes depend on, of a write that can be
-    resumed; the pieces that it has finished before are in `done`.
+    """Files written under one target: a single file, or a folder of files. Use as a context manager; exiting without an
+    error publishes everything at once. `key`: everything that determines the bytes, for a resumable write; `done` has
+    the pieces finished by earlier runs.
 
-    `overwrite` replaces a file, and a folder that holds none but `names`, the files that will be written;
+    `overwrite` replaces a file, or a folder that contains only `names`, the files that will be written;
     `replace_folder` replaces any folder. `parents` creates more than one missing folder above the target."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Sink:
         above = next(p for p in self._real.parents if p.exists())
         free = shutil.disk_usage(above).free + (_allocated(self._stage) if self._key is not None else 0)
         if size > free:
-            raise OSError(errno.ENOSPC, f"not enough space: {size} bytes needed, {free} free", str(above))
+            raise OSError(errno.ENOSPC, f"not enough space: {size:,} bytes needed, {free:,} free", str(above))
 
     def _check_foreign(self) -> None:
         """RefusedError if the folder contains files that won't be written again."""
@@ -92,21 +92,21 @@ class Sink:
         return self
 
     def crc_of(self, piece: Piece) -> int | None:
-        """The crc32 that a piece was noted with, which is on the disk from before; None for another."""
+        """Returns the recorded crc32 of a piece finished by an earlier run; None for other pieces."""
         return self.done.get(piece)
 
     @property
     def done(self) -> Mapping[Piece, int]:
-        """The pieces that are on the disk from before, with the crc32 that they were noted with."""
+        """The pieces finished by earlier runs, with their recorded crc32."""
         return {} if self._journal is None else self._journal.done
 
     def finished(self, piece: Piece, crc: int) -> None:
-        """Note a piece of a file as written. It counts, after an interrupt, once its bytes have been synced."""
+        """Records a piece of a file as written. After an interrupt it counts once its bytes were synced."""
         if self._journal is not None and self._journal.add(piece, crc):
             self._note()
 
     def forget(self) -> None:
-        """Nothing that was written counts: it is wrong, and the next run begins anew."""
+        """Discards everything written so far, because it is wrong; the next run starts over."""
         if self._journal is not None:
             self._journal.drop()
             self._journal.forget()
@@ -124,8 +124,8 @@ class Sink:
     def create(
         self, name: str, size: int, spans: Iterable[tuple[int, int]] | None = None, *, late: bool = False
     ) -> OutFile:
-        """A file of `size` bytes: `name` inside the folder (or `sub/name`), or the target itself if it is a file.
-        `spans`, `late`: what matters to a target elsewhere (`UploadFile`)."""
+        """Creates a file of `size` bytes: `name` inside the folder (or `sub/name`), or the target itself if it is a
+        file. `spans` and `late` matter only to remote targets (`UploadFile`)."""
         path = self._inside(name) if self.folder else self._stage
         path.parent.mkdir(parents=True, exist_ok=True)
         out = OutFile(path, size, again=self._journal is not None and self._again(path, size))
@@ -156,7 +156,7 @@ class Sink:
             if kind is None:
                 self._publish()
             elif isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
-                error.filename = str(self.target)  # a call that took a number and no name can't say it
+                error.filename = str(self.target)  # errors of calls on a descriptor have no file name
         except BaseException as failure:
             error = failure
             raise
@@ -179,7 +179,7 @@ class Sink:
             self._note()
         if not self.done or not self._stage.exists():
             return False
-        error.add_note(f"finished parts are kept in {self._stage}: run the same command with --resume to continue")
+        error.add_note(f"finished parts are kept in {self._stage}: the same with --resume (resume=True) continues")
         return True
 
     def _publish(self) -> None:
@@ -209,9 +209,9 @@ class Sink:
 def check_target(
     target: str | os.PathLike[str], *, overwrite: bool = False, parents: bool = False, folder: bool | None = None
 ) -> None:
-    """Checks for obstacles to a write that don't depend on the content, before any work. `folder`: whether it will be
-    one; None: not known yet. RefusedError where something is there, or folders are missing (`parents`, more than one);
-    UsageError for a file whose name ends in a slash; PermissionError."""
+    """Checks for obstacles to a write that don't depend on the content, before any work. `folder`: whether the target
+    will be a folder; None: unknown. Raises RefusedError if the target exists, or if more than one parent folder is
+    missing without `parents`; UsageError for a file whose name ends in a slash; PermissionError."""
     path = Path(target)
     real = resolved(path)
     if folder is False and os.fspath(target).endswith(("/", os.sep)):
@@ -223,7 +223,8 @@ def check_target(
         # A rename would put a file in the place of /dev/null.
         raise RefusedError(f"{path} is a device, a pipe or a socket", hint="choose another target")
     if not overwrite and (any(real.iterdir()) if real.is_dir() else real.exists()):
-        raise RefusedError(f"{path} exists already", option="--overwrite")
+        linked = f"{path} is a link to {real}, which exists already"
+        raise RefusedError(linked if path.is_symlink() else f"{path} exists already", option="--overwrite")
     missing = [p for p in real.parents if not p.exists()]
     if len(missing) > 1 and not parents:
         words = f"{missing[-1]} doesn't exist, so {path} would need {len(missing)} new folders above it"
@@ -233,6 +234,12 @@ def check_target(
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(above))
 
 
+def link_notes(target: Path) -> list[str]:
+    """Returns a note if the target is a link: the file that it names is replaced."""
+    real = resolved(target)
+    return [f"{target} is a link: {real} is replaced"] if target.is_symlink() and real.exists() else []
+
+
 def partial_of(target: str | os.PathLike[str]) -> Path:
     """The staging path of a write with a journal."""
     real = resolved(Path(target))
@@ -240,7 +247,7 @@ def partial_of(target: str | os.PathLike[str]) -> Path:
 
 
 def foreign_files(folder: Path, names: Collection[str]) -> list[str]:
-    """The files in or below a folder that aren't in `names`, as relative paths; none if there is no folder."""
+    """Returns the files below a folder that aren't in `names`, as relative paths; none if the folder is missing."""
     if not folder.is_dir():
         return []
     there = (p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_symlink() or not p.is_dir())
@@ -260,7 +267,7 @@ def _allocated(stage: Path) -> int:
 
 
 def resolved(path: Path) -> Path:
-    """Where a target is written: what a symlink names."""
+    """Returns the path that is written: the target of a symlink."""
     return path.resolve() if path.is_symlink() else path.absolute()
 
 

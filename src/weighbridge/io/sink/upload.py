@@ -1,15 +1,15 @@
 """A target that is uploaded while it is written: objects made of numbered parts, visible when they are complete.
 
-Part i of an object is its bytes [i * P, (i + 1) * P), P a function of the size alone. What is written goes into the
-memory of its part; a part whose bytes are all there is sent. Beyond a few open parts the others wait in a temporary
-file, and so do all parts of a file whose first bytes depend on its last ones (the checksums of a zip archive).
+Part i of an object is its bytes [i * P, (i + 1) * P); P depends only on the size. Written bytes are collected in the
+memory of their part, and a complete part is sent. Beyond a few open parts, parts wait in a temporary file, as do all
+parts of a file whose first bytes depend on its last ones (the checksums of a zip archive).
 
-Several processes may send parts of one upload, whose token each of them has (`io/sink/parallel.py`): a sink with `part`
-sends the parts in that range and leaves the upload as it is.
+Several processes that share a token may send parts of one upload (`io/sink/parallel.py`): a sink with `part` sends the
+parts in that range and doesn't complete or abort the upload.
 
-Nothing is visible until the end. Then the objects of a folder appear one after the other, small files last, each only
-if nothing has taken its name meanwhile. On an error uploads are aborted; with `key` (`--resume`) they stay, and the
-next run with the same key asks the store which parts are there.
+Nothing is visible until the end. Then the objects of a folder appear one after another, small files last, each only if
+its name is still free. After an error uploads are aborted; with `key` (`--resume`) they stay open, and the next run
+with the same key asks the store for the finished parts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Span = tuple[int, int]
 
 
 class Origin(NamedTuple):
-    """Bytes [offset, offset + size) of a new file that are bytes of `source` from `start` on."""
+    """Bytes [offset, offset + size) of a new file, copied from `source` at `start`."""
 
     offset: int
     source: Source
@@ -47,32 +47,32 @@ class Origin(NamedTuple):
 
 
 class ObjectState(NamedTuple):
-    """An object that is there: its bytes, and the mark of the run that wrote it ("" of another program's)."""
+    """An existing object: its size in bytes, and the mark of the run that wrote it ("" for other programs)."""
 
     size: int
     mark: str
 
 
 class PartUpload(Protocol):
-    """One object on its way. `done`: the numbers of the parts that the store has, from 0."""
+    """The upload of one object. `done`: the numbers of the finished parts, from 0."""
 
     done: set[int]
 
     @property
     def token(self) -> str:
-        """The store's name of the upload, by which another process takes part in it."""
+        """The store's name of the upload, which lets another process join it."""
 
     def put(self, number: int, data: bytes | bytearray) -> None:
-        """Send a part; of two with one number the later one counts."""
+        """Sends a part; a later part with the same number replaces it."""
 
     def copy(self, number: int, source: Source, start: int, size: int) -> bool:
-        """Let the store copy a part from another object of its own; False where it can't."""
+        """Copies a part server-side from an object of the same store; returns False if the store can't."""
 
     def complete(self, parts: int, *, replace: bool) -> None:
-        """Make the object of all parts visible. FileExistsError where there is one that isn't this run's."""
+        """Completes the upload. Raises FileExistsError if the name has an object of another run."""
 
     def abort(self) -> None:
-        """Forget the upload and its parts. Doing it twice is harmless."""
+        """Discards the upload and its parts. May be called twice."""
 
 
 class ObjectStore(Protocol):
@@ -81,33 +81,33 @@ class ObjectStore(Protocol):
     title: str
 
     def part_size(self, size: int) -> int:
-        """Bytes of each part but the last one of an object of `size` bytes."""
+        """Returns the bytes of each part except the last, for an object of `size` bytes."""
 
     def state(self, name: str) -> ObjectState | None:
-        """The object of a name."""
+        """Returns the state of an object; None if it is missing."""
 
     def below(self, folder: str) -> Collection[str]:
-        """The names of the objects in a folder and its folders, without the folder's."""
+        """Returns the names of all objects below a folder, relative to it."""
 
     def put(self, name: str, data: bytes | bytearray, mark: str, *, replace: bool) -> None:
-        """A small object, whole. FileExistsError where there is one that isn't this run's."""
+        """Writes a small object in one request. Raises FileExistsError if the name has an object of another run."""
 
     def upload(self, name: str, mark: str, *, resume: bool, replace: bool, token: str | None = None) -> PartUpload:
-        """Begin an upload, or with `resume` go on with the one of the same mark, or take part in that of a `token`.
-        RefusedError where the unfinished upload is another run's, unless `replace`; RemoteError where the one of the
-        token is over."""
+        """Begins an upload, or with `resume` continues the one with the same mark, or joins the one of a `token`.
+        Raises RefusedError if the unfinished upload belongs to another run, unless `replace`; RemoteError if the
+        token's upload has ended."""
 
     def is_open(self, name: str, token: str) -> bool:
         """Whether the upload of a token is neither complete nor aborted."""
 
     def abandon(self, name: str, mark: str) -> None:
-        """Abort every open upload of a mark."""
+        """Aborts every open upload with a mark."""
 
     def remove(self, name: str) -> None:
-        """Delete an object."""
+        """Deletes an object."""
 
     def changed(self) -> None:
-        """What was listed before isn't true any more."""
+        """Invalidates earlier listings."""
 
 
 class UploadFile:
@@ -152,7 +152,7 @@ class UploadFile:
             return self.upload
 
     def _expected(self, spans: Iterable[Span]) -> list[int]:
-        """The bytes that each part waits for."""
+        """Returns the number of bytes that each part expects."""
         left = [0] * self.parts
         for offset, length in spans:
             for number, _, count in self._cut(offset, length):
@@ -160,7 +160,7 @@ class UploadFile:
         return left
 
     def _cut(self, offset: int, length: int) -> Iterable[tuple[int, int, int]]:
-        """A range as pieces of parts: number, place in the part, length."""
+        """Splits a range into pieces of parts: number, offset in the part, length."""
         if offset < 0 or offset + length > self.size:
             raise UsageError(f"a write of {length} bytes at {offset} into a file of {self.size}")
         while length:
@@ -175,7 +175,7 @@ class UploadFile:
         return self.published or (not self.late and all(number in self._sent for number in parts))
 
     def write(self, offset: int, data: bytes | memoryview) -> None:
-        """All of `data` at `offset`; bytes of a part that is there already are dropped."""
+        """Writes `data` at `offset`; bytes of finished parts are dropped."""
         self._sink.check()
         view = memoryview(data).cast("B")
         for number, at, count in self._cut(offset, len(view)):
@@ -210,7 +210,7 @@ class UploadFile:
         return self._spilled
 
     def _take(self, number: int) -> bytes | bytearray:
-        """The bytes of a part, which this object then forgets; zeros where nothing was written."""
+        """Removes and returns the bytes of a part; unwritten bytes are zeros."""
         with self._lock:
             buffer = self._data.pop(number, None)
             if buffer is not None:
@@ -228,11 +228,11 @@ class UploadFile:
         self._sink.start(lambda: upload.put(number, data))
 
     def copy(self, source: Source, start: int, offset: int, size: int) -> bool:
-        """No copy inside the kernel: the bytes leave this machine."""
+        """Returns False: uploads can't be copied inside the kernel."""
         return False
 
     def adopt(self, origins: Iterable[Origin]) -> None:
-        """Let the store copy the parts whose bytes all lie in one object of its own, where it does."""
+        """Lets the store copy the parts that come whole from one of its objects, if it can."""
         if self.parts == 1 or self.late or self.published:
             return
         for origin in _joined(origins):
@@ -246,11 +246,11 @@ class UploadFile:
                 self._sent.add(number)
 
     def digest(self, algo: str) -> str:
-        """Never: the store shows nothing before it is complete."""
+        """Raises UnsupportedError: an unfinished upload can't be read."""
         raise UnsupportedError("a file that is uploaded can't be compared with a digest", hint="fetch it to a folder")
 
     def finish(self) -> None:
-        """Send what is still here."""
+        """Sends the remaining parts."""
         if self.published:
             return
         missing = [number for number in range(self.parts) if number not in self._sent]
@@ -261,7 +261,7 @@ class UploadFile:
                 self._send(number)
 
     def publish(self) -> None:
-        """Make the object visible."""
+        """Makes the object visible."""
         if self.published:
             return
         sink = self._sink
@@ -279,8 +279,8 @@ class UploadFile:
 
 class UploadSink:
     """The objects below one name of a store, with the interface of `Sink`. `memory`: bytes that open parts may take.
-    `tokens`: uploads that others take part in, by the object's name. `part`: what is sent of them; the rest of all
-    files is other processes', and nothing is published or aborted."""
+    `tokens`: shared uploads, by object name. `part`: the range that this process sends; other processes send the rest,
+    and nothing is published or aborted."""
 
     def __init__(
         self,
@@ -331,7 +331,7 @@ class UploadSink:
             self._room += 1
 
     def start(self, work: Callable[[], None]) -> None:
-        """Carry out a request beside others, once fewer than `UPLOADS` are under way."""
+        """Runs a request in a thread, once fewer than `UPLOADS` are running."""
         self._slots.acquire()
         if self._failed is not None:
             self._slots.release()
@@ -362,7 +362,7 @@ class UploadSink:
         return self
 
     def create(self, name: str, size: int, spans: Iterable[Span] | None = None, *, late: bool = False) -> UploadFile:
-        """An object of `size` bytes: `name` below the target, or the target itself if it is a file."""
+        """Creates an object of `size` bytes: `name` below the target, or the target itself if it is a file."""
         path = f"{self.target}/{name}".strip("/") if self.folder else self.target
         only = self._part if self._part is None or self._part.file == name else FileRange(name, 0, 0)
         made = UploadFile(self, path, size, [(0, size)] if spans is None else spans, late, only)
@@ -373,14 +373,14 @@ class UploadSink:
         return made
 
     def crc_of(self, piece: Piece) -> int | None:
-        """0 for a piece that the store has from before, else None."""
+        """Returns 0 for a piece that an earlier run sent, else None."""
         return 0 if self._files[piece.file].holds(piece) else None
 
     def finished(self, piece: Piece, crc: int) -> None:
-        """The store keeps account of its parts."""
+        """Does nothing: the store records its parts."""
 
     def forget(self) -> None:
-        """Nothing that was sent counts."""
+        """Discards everything sent so far."""
         self.resumes = False
 
     def __exit__(
@@ -420,14 +420,14 @@ class UploadSink:
             self.store.remove(f"{self.target}/{name}")
 
     def _undo(self, shown: list[UploadFile], error: BaseException) -> None:
-        """Leave nothing behind, or what the next run can resume."""
-        kept = self.resumes and any(f.upload is not None and f.upload.done for f in self._files)
+        """Removes everything, or keeps the parts that the next run can resume."""
+        kept = self.resumes and any(f.upload and f.upload.done for f in self._files)
         for file in self._files:
             if file.upload is not None and not file.published and not kept:
                 with suppress(Exception):
                     file.upload.abort()
         if kept:
-            words = f"finished parts are kept in {self.store.title}: run the same command with --resume to continue"
+            words = f"finished parts are kept in {self.store.title}: the same with --resume (resume=True) continues"
             error.add_note(words)
         elif not self.replace:
             for file in shown:  # of a folder that will never be whole
@@ -436,19 +436,19 @@ class UploadSink:
 
 
 def mark_of(key: Mapping[str, str]) -> str:
-    """The mark of everything that the bytes of a write depend on."""
+    """Returns a digest of everything that determines the bytes of a write."""
     return blake2b(repr(sorted(key.items())).encode()).hexdigest()[:32]
 
 
 def check_uploads(store: ObjectStore, name: str, *, overwrite: bool, folder: bool | None) -> None:
-    """Checks for obstacles to a write under `name`, before any work. RefusedError where something is there."""
+    """Checks for obstacles to a write under `name`, before any work. Raises RefusedError if the name is taken."""
     there = not overwrite and (bool(store.below(name)) if folder is not False else False)
     if not overwrite and (there or (not folder and store.state(name) is not None)):
         raise RefusedError(f"{store.title}/{name} exists already", option="--overwrite")
 
 
 def _joined(origins: Iterable[Origin]) -> list[Origin]:
-    """Origins that follow each other in the file and in their source, as one."""
+    """Merges origins that are adjacent both in the file and in their source."""
     runs: list[Origin] = []
     for origin in sorted(origins, key=lambda o: o.offset):
         last = runs[-1] if runs else None

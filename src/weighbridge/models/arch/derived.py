@@ -1,15 +1,15 @@
-"""Tensors that are no weights but follow from the config; architecture tables name them with `make`.
+"""Tensors that are computed from the config (`derived` roles of a table), not weights.
 
-Pure functions from an effective config to f32 values, None where the config doesn't call for the tensor. Bits equal the
-reference converter's, whose arithmetic is torch's in f32, step by step: each step here is computed in f64 and rounded
-once, which for + - * / gives exactly the f32 result (53 >= 2 * 24 + 2 bits).
+These are pure functions from an effective config to f32 values, None if the config needs no such tensor. Bits equal the
+reference converter's, which computes each step with torch in f32: each step here is computed in f64 and rounded once,
+which for + - * / is exactly the f32 result (53 >= 2 * 24 + 2 bits).
 """
 
 from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
 from types import MappingProxyType
@@ -43,13 +43,13 @@ def _frequencies(base: float, dim: int) -> list[float]:
 
 
 def _wavelengths(base: float, dim: int) -> list[float]:
-    """2 pi over each frequency. A scalar over a tensor is `reciprocal() * scalar` in torch."""
+    """2 pi over each frequency. torch computes a scalar over a tensor as `reciprocal() * scalar`."""
     turn = f32(2 * math.pi)
     return [f32(f32(1.0 / f) * turn) for f in _frequencies(base, dim)]
 
 
 def llama3(base: float, dim: int, factor: float, low: float, high: float, trained: float) -> tuple[float, ...]:
-    """The divisor of each rotary frequency: 1 for short waves, `factor` for long ones, between them a blend.
+    """The divisor of each rotary frequency: 1 for short waves, `factor` for long ones, a blend in between.
 
     conversion/llama.py `generate_extra_tensors` (llama.cpp b11549).
     """
@@ -67,7 +67,7 @@ def llama3(base: float, dim: int, factor: float, low: float, high: float, traine
 
 
 def llama3_half(base: float, dim: int, factor: float, low: float, high: float, trained: float) -> tuple[float, ...]:
-    """The same of a head of which half rotates, computed in f64 and rounded once; 1 for the other half.
+    """The divisors for a head of which half rotates, computed in f64 and rounded once; 1 for the other half.
 
     conversion/step3.py `generate_extra_tensors` (llama.cpp b11549).
     """
@@ -99,38 +99,38 @@ def llama3_factors(compute: Llama3, config: Mapping[str, Any]) -> tuple[float, .
     return compute(base, dim, factor, low, high, trained)
 
 
-_STILL: Final = 1e30  # what llama.cpp divides the frequency of a pair by that isn't to turn
+_STILL: Final = 1e30  # llama.cpp's divisor for the frequency of a pair that doesn't rotate
 
 
 def proportional_factors(config: Mapping[str, Any]) -> tuple[float, ...] | None:
-    """`rope_freqs.weight` of layers that turn a leading share of their pairs, spread over the whole head, and leave the
-    others as they are; conversion/gemma.py `Gemma4Model.generate_extra_tensors` (llama.cpp b11549)."""
+    """`rope_freqs.weight` of layers that rotate only a leading share of their pairs, spread over the whole head;
+    conversion/gemma.py `Gemma4Model.generate_extra_tensors` (llama.cpp b11549)."""
     rope, half = config.get("rope") or {}, (evaluate("global_head_dim", config) or 0) // 2
     share = number(rope.get("partial_rotary_factor", 1.0), "partial_rotary_factor")
     if not 0 <= share <= 1:
-        raise FormatError("is no share of a head", field="partial_rotary_factor", found=share)
+        raise FormatError("is not a share of a head", field="partial_rotary_factor", found=share)
     turning = int(half * share) if rope.get("rope_type") == "proportional" else half
     return (1.0,) * turning + (f32(_STILL),) * (half - turning)
 
 
 def proportional_parameters(values: Sequence[float], base: float) -> dict[str, Any] | None:
-    """The rope parameters that give these factors."""
-    found = [f32(v) for v in values]
-    turning = found.count(1.0)
-    if not found or found != [1.0] * turning + [f32(_STILL)] * (len(found) - turning):
+    """The rope parameters with these factors."""
+    factors = [f32(v) for v in values]
+    turning = factors.count(1.0)
+    if not factors or factors != [1.0] * turning + [f32(_STILL)] * (len(factors) - turning):
         return None
     return {"rope_type": "proportional", "partial_rotary_factor": turning / len(values)}
 
 
 def longrope_factors(key: str, config: Mapping[str, Any]) -> tuple[float, ...] | None:
-    """`rope_factors_long.weight` or `rope_factors_short.weight` of a config that scales each frequency by its own."""
+    """`rope_factors_long.weight` or `rope_factors_short.weight` of a config with a factor per frequency."""
     rope = config.get("rope") or {}
     listed = rope.get(key)
     if not rope.get("long_factor"):
         return None
     dim = evaluate("rope_dim", config) or 0
     if not isinstance(listed, list | tuple) or len(listed) != dim // 2:
-        raise FormatError("is not one number for each pair that rotates", field=key, expected=dim // 2, found=listed)
+        raise FormatError("needs a number for each pair that rotates", field=key, expected=dim // 2, found=listed)
     return tuple(f32(number(value, key)) for value in listed)
 
 
@@ -141,23 +141,23 @@ def _positive(value: Any, key: str) -> float:
 
 
 def llama3_parameters(values: Sequence[float], base: float, compute: Llama3 = llama3) -> dict[str, Any] | None:
-    """The rope parameters that give exactly these factors, or None. A GGUF describes llama3 scaling by this tensor
-    alone, so restoring a config means finding parameters and proving them bit by bit."""
+    """The rope parameters with exactly these factors, or None. This tensor is a GGUF's only trace of llama3 scaling, so
+    restoring a config means finding parameters and checking them bit by bit."""
     dim, factor = 2 * len(values), max(values, default=0.0)
     if not factor > 1 or factor == math.inf:
         return None
-    want = tuple(f32(v) for v in values)
-    turning = want[: len(want) // 2] if compute is llama3_half else want
+    factors = tuple(f32(v) for v in values)
+    turning = factors[: len(factors) // 2] if compute is llama3_half else factors
     for low, high, trained in _candidates(turning, base, factor):
-        if 0 < low <= high and trained > 0 and compute(base, dim, factor, low, high, trained) == want:
-            found = {"rope_type": "llama3", "factor": factor, "low_freq_factor": low, "high_freq_factor": high}
-            return {**found, "original_max_position_embeddings": int(trained)}
+        if 0 < low <= high and trained > 0 and compute(base, dim, factor, low, high, trained) == factors:
+            return {"rope_type": "llama3", "factor": factor, "low_freq_factor": low, "high_freq_factor": high,
+                    "original_max_position_embeddings": int(trained)}  # fmt: skip
     return None
 
 
 def _candidates(values: Sequence[float], base: float, factor: float) -> Iterator[tuple[float, float, float]]:
-    """Likely (low, high, trained length): the usual ones (Llama 3's blend, Llama 4's step), then those that two points
-    of the blend determine."""
+    """Likely (low, high, trained length): the usual ones (Llama 3's blend, Llama 4's step), then those determined by
+    two points of the blend."""
     yield from product((1.0,), (4.0, 1.0), (8192.0, *(float(1 << n) for n in range(4, 21) if n != 13)))
     waves = _wavelengths(base, 2 * len(values))
     blend = [(1.0 / w, (1 / v - 1 / factor) / (1 - 1 / factor)) for w, v in zip(waves, values, strict=True)
@@ -182,7 +182,7 @@ MAKERS: Final[Mapping[str, Callable[[Mapping[str, Any]], tuple[float, ...] | Non
 )
 
 
-# The inverse, from `rope_freqs.weight`: the parameters, given the base frequency; None where there are none.
+# The inverses: the parameters from `rope_freqs.weight` and the base frequency; None if there are none.
 RESTORED: Final[Mapping[str, Callable[[Sequence[float], float], dict[str, Any] | None]]] = MappingProxyType(
     {
         "llama3_factors": llama3_parameters,
@@ -193,9 +193,12 @@ RESTORED: Final[Mapping[str, Callable[[Sequence[float], float], dict[str, Any] |
 
 
 def made(row: Role, shape: Shape, sizes: Sizes) -> dict[Instance, LogicalTensor]:
-    """The tensor of a role that follows from the config; none where none is needed."""
+    """The tensor of a derived role; empty if the config needs none."""
     if (values := MAKERS[row.derived or ""](sizes.facts)) is None:
         return {}
+    if len(values) != math.prod(shape):
+        raise FormatError("needs a number for each pair of a head", field=row.derived, expected=math.prod(shape),
+                          found=len(values))  # fmt: skip
     import numpy as np
 
     from weighbridge.base.dtypes import F32
@@ -207,32 +210,19 @@ def made(row: Role, shape: Shape, sizes: Sizes) -> dict[Instance, LogicalTensor]
 def filled_in(
     dialect: str, rows: Mapping[str, Role], expansion: Expansion, sizes: Sizes, roles: Mapping[Instance, LogicalTensor]
 ) -> dict[Instance, LogicalTensor]:
-    """What a dialect has all the same where no tensor is given: copies of others, and zeros."""
-    return {**_copied(rows, expansion, roles), **_absent_zeros(dialect, rows, expansion, sizes, roles)}
-
-
-def _copied(
-    rows: Mapping[str, Role], expansion: Expansion, roles: Mapping[Instance, LogicalTensor]
-) -> dict[Instance, LogicalTensor]:
-    """The tensors that repeat others of their layer, where none is given."""
-    of = {row.name: row.copies for row in rows.values() if row.copies}
-    places = expansion.places.values() if of else ()
-    named = [(role, (of[role] or "", index)) for place in places for role, index in place.instances if role in of]
-    return {(role, other[1]): roles[other] for role, other in named if other in roles}
-
-
-def _absent_zeros(
-    dialect: str, rows: Mapping[str, Role], expansion: Expansion, sizes: Sizes, roles: Container[Instance]
-) -> dict[Instance, LogicalTensor]:
-    """Zeros for the roles that nothing computes with, that a dialect has all the same, and of which none is given."""
-    wanted = {row.name for row in rows.values() if dialect in row.zeros}
-    if not wanted:
+    """The tensors that a dialect holds though no source has them: copies of others in the layer, and zeros for roles
+    that are absent altogether. Nothing computes with either."""
+    copied = {row.name: row.copies for row in rows.values() if row.copies}
+    zeroed = {row.name for row in rows.values() if dialect in row.zeros}
+    if not copied and not zeroed:
         return {}
     from weighbridge.base.dtypes import F32
     from weighbridge.tensors.nodes import zeros
 
-    places = (place for place in expansion.places.values() if not wanted.isdisjoint(place.roles))
-    named = [instance for place in places for instance in place.instances if instance[0] in wanted]
-    given = {role for role, index in named if (role, index) in roles}
-    shapes = {role: shape_of(rows[role], sizes) for role, _ in named}
-    return {instance: zeros(shapes[instance[0]], F32) for instance in named if instance[0] not in given}
+    instances = [instance for place in expansion.places.values() for instance in place.instances]
+    sources = {(role, index): (copied[role] or "", index) for role, index in instances if role in copied}
+    out = {instance: roles[source] for instance, source in sources.items() if source in roles}
+    present = {role for role, index in instances if role in zeroed and (role, index) in roles}
+    shapes = {role: shape_of(rows[role], sizes) for role in zeroed & {role for role, _ in instances}}
+    absent = (instance for instance in instances if instance[0] in zeroed - present)
+    return {**out, **{instance: zeros(shapes[instance[0]], F32) for instance in absent}}

@@ -1,9 +1,9 @@
-"""Whose names tensors have: of a family's dialects and their prefixes those that most of the names are of."""
+"""Detects the dialect and prefix that most of a file's tensor names have."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from weighbridge.models.arch.expand import (
     Sizes,
@@ -15,63 +15,66 @@ from weighbridge.models.arch.expand import (
     optional_slots,
     run,
 )
+from weighbridge.models.arch.naming import FamilyNames
 from weighbridge.models.arch.tables.layers import optional_layers
 from weighbridge.models.arch.tables.spec import PREFIX
 
-if TYPE_CHECKING:
-    from weighbridge.models.arch.family import Family
 
+def detect_dialect(family: FamilyNames, names: Sequence[str] | Mapping[str, Any], sizes: Sizes) -> tuple[int, str, str]:
+    """Returns the number of `names` that the best dialect and prefix have, and these two.
 
-def detect_dialect(family: Family, names: Sequence[str] | Mapping[str, Any], sizes: Sizes) -> tuple[int, str, str]:
-    """How many of `names` are of the dialect and prefix that most are of, and these; the first of the table where
-    several fit. Of dialects that share their names the one whose shapes the tensors have, where these are known."""
+    The first of the table wins a tie, except between dialects with the same names and other shapes: then the shapes
+    decide, if `names` maps to tensors or shapes.
+    """
     kept = names if isinstance(names, Mapping) else frozenset(names)
     pairs = [(d.name, prefix) for d in family.dialects.values() for prefix in d.prefixes]
-    pairs = [pair for pair in pairs if _starts(family, *pair, kept, sizes)] or pairs
+    pairs = [pair for pair in pairs if _has_first_name(family, *pair, kept, sizes)] or pairs
     options = [(count_matches(family, dialect, prefix, kept, sizes), dialect, prefix) for dialect, prefix in pairs]
-    best = max(options, key=lambda found: found[0])
-    same = [o for o in options if o[0] == best[0] and (o == best or _cuts_otherwise(family, o[1]))]
-    if len(same) == 1 or not isinstance(names, Mapping):
+    best = max(options, key=lambda option: option[0])
+    tied = [option for option in options if option[0] == best[0]]
+    reshapes = (any(d in row.shapes or row.transposed(d) for row in family.rows.values()) for _, d, _ in tied)
+    if len(tied) == 1 or not isinstance(names, Mapping) or not any(reshapes):
         return best
     shapes: dict[str, Any] = {n: getattr(getattr(v, "spec", v), "shape", v) for n, v in names.items()}
-    return min(same, key=lambda option: len(family.check(option[1], sizes, shapes).misshapen))
+
+    def misshapen(option: tuple[int, str, str]) -> int:
+        _, dialect, _ = option
+        places = family.expansion(dialect, sizes, best_prefix(family, dialect, shapes, sizes)).places
+        return sum(name in places and tuple(shape) != places[name].shape for name, shape in shapes.items())
+
+    return min(tied, key=misshapen)
 
 
-def best_prefix(family: Family, dialect: str, names: Mapping[str, Any], sizes: Sizes) -> str:
-    """The prefix of a dialect that most of the names have; the first where none is better."""
+def best_prefix(family: FamilyNames, dialect: str, names: Mapping[str, Any], sizes: Sizes) -> str:
+    """The prefix of a dialect that most of the names have; the first one wins a tie."""
     prefixes = family.dialects[dialect].prefixes
-    if prefixes[1:]:
-        started = [p for p in prefixes if _starts(family, dialect, p, names, sizes)]
-        prefixes = tuple(started) or prefixes
-    return max(prefixes, key=lambda p: count_matches(family, dialect, p, names, sizes)) if prefixes[1:] else prefixes[0]
+    if len(prefixes) == 1:
+        return prefixes[0]
+    started = [p for p in prefixes if _has_first_name(family, dialect, p, names, sizes)] or prefixes
+    return max(started, key=lambda prefix: count_matches(family, dialect, prefix, names, sizes))
 
 
-def _starts(family: Family, dialect: str, prefix: str, kept: Container[str], sizes: Sizes) -> bool:
-    """Whether the tensors have the first name of any template: a quick test that saves counting names nobody has."""
+def _has_first_name(family: FamilyNames, dialect: str, prefix: str, kept: Container[str], sizes: Sizes) -> bool:
+    """Whether `kept` has the first name of any template: a quick test before counting all names."""
     counts = index_counts(family.index, sizes)
     names = [t.name for t in family.dialects[dialect].templates]
     names = [name for name in names if f"{{{PREFIX}}}" in name] or names
     return any(first_name(name, counts, prefix) in kept for name in names)
 
 
-def count_matches(family: Family, dialect: str, prefix: str, kept: Container[str], sizes: Sizes) -> int:
-    """How many of a dialect's names the tensors have."""
+def count_matches(family: FamilyNames, dialect: str, prefix: str, kept: Container[str], sizes: Sizes) -> int:
+    """The number of a dialect's names that `kept` has."""
     counts = index_counts(family.index, sizes)
     templates = [t for t in family.dialects[dialect].templates if applies(family.rows[t.roles[0]], sizes)]
     numbers = range(len(optional_layers(family.layer_sets, dict(sizes.layers))))
-    further = [t.mtp_name.replace("{n}", str(n)) for t in templates if t.mtp_name for n in numbers]
-    names = dict.fromkeys((*(t.name for t in templates), *further))  # rows for some of the layers each may share one
+    mtp_names = [t.mtp_name.replace("{n}", str(n)) for t in templates if t.mtp_name for n in numbers]
+    names = dict.fromkeys((*(t.name for t in templates), *mtp_names))  # roles of different layers may share a name
     check_count(names, counts, prefix)
     return sum(name in kept for template in names for name in run(template, counts, prefix))
 
 
-def _cuts_otherwise(family: Family, dialect: str) -> bool:
-    """Whether tensors of this dialect may have other shapes than those of its base under the same names."""
-    return any(dialect in row.shapes or row.transposed(dialect) for row in family.rows.values())
-
-
-def optional_places(family: Family, dialect: str, sizes: Sizes, prefix: str) -> Iterator[TensorSlot]:
+def optional_places(family: FamilyNames, dialect: str, sizes: Sizes, prefix: str) -> Iterator[TensorSlot]:
     """The places of a dialect's tensors that may be absent."""
-    named = family.rows, family.role_indices, family.index
-    may_be_absent = optional_layers(family.layer_sets, dict(sizes.layers))
-    return optional_slots(family.dialects[dialect], *named, sizes, prefix, may_be_absent)
+    optional = optional_layers(family.layer_sets, dict(sizes.layers))
+    return optional_slots(family.dialects[dialect], family.rows, family.role_indices, family.index, sizes, prefix,
+                          optional)  # fmt: skip

@@ -1,7 +1,7 @@
-"""From templates and sizes to names: every tensor that a dialect must, may or must not hold, with its shape and parts.
+"""Expands templates to names: every tensor that a dialect must or may hold, with its shape and parts.
 
-Names are generated from the sizes and looked up, never matched: so what is missing and what is left over is known by
-name. Pure arithmetic over shapes, no numpy, so that inspecting a file costs nothing more.
+Names are generated from the sizes and looked up, never matched, so missing and leftover tensors are known by name. This
+is arithmetic over shapes without numpy, so inspecting a file stays cheap.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from weighbridge.models.arch.tables.spec import (
 )
 from weighbridge.models.arch.tables.values import multiplier
 
-_OPTIONAL = "the optional layers"  # what they need, beside a group of their own
+_OPTIONAL = "the optional layers"  # their group, in addition to a role's own
 Instance = tuple[str, tuple[int, ...]]  # a role and its indices: one logical tensor
 SizeValues = tuple[tuple[str, int], ...]  # sizes by symbol
 ListedSizes = tuple[tuple[str, tuple[int, ...]], ...]  # sizes by symbol and layer
@@ -43,9 +43,8 @@ ListedSizes = tuple[tuple[str, tuple[int, ...]], ...]  # sizes by symbol and lay
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of one model by symbol, its architecture, the effective config they come from (`facts`; empty where
-    they come from a GGUF), which layers are of which kind, and the sizes that vary by layer (`by_layer`), of which
-    `values` has the largest."""
+    """The sizes of one model by symbol. `facts`: the effective config that they come from; empty for a GGUF.
+    `layers`: the sets of layers. `by_layer`: sizes that vary by layer, of which `values` has the largest."""
 
     values: SizeValues
     by_layer: ListedSizes
@@ -54,11 +53,11 @@ class Sizes:
     layers: tuple[tuple[str, frozenset[int]], ...] = ()
 
     def at(self, index: Sequence[int]) -> Sizes:
-        """The sizes of the layer that an index begins with; a size of 0 isn't known there."""
+        """The sizes of the layer that an index begins with; a size of 0 is unknown there."""
         if not self.by_layer or not index:
             return self
-        own = {symbol: listed[index[0]] for symbol, listed in self.by_layer}
-        return replace(self, values=tuple((s, own.get(s, n)) for s, n in self.values if own.get(s, n)), by_layer=())
+        here = {symbol: listed[index[0]] for symbol, listed in self.by_layer}
+        return replace(self, values=tuple((s, here.get(s, n)) for s, n in self.values if here.get(s, n)), by_layer=())
 
     @cached_property
     def known(self) -> frozenset[str]:
@@ -79,8 +78,8 @@ class Sizes:
 
 
 class RoleSlice(NamedTuple):
-    """One logical tensor inside a physical one: rows [start, start + rows of its shape), before the layout of what is
-    joined there. A vector has one element a row."""
+    """One logical tensor inside a physical one: rows [start, start + height(shape)) before the layout of the joined
+    tensor is applied. A vector has one element per row."""
 
     instance: Instance
     start: int
@@ -89,35 +88,35 @@ class RoleSlice(NamedTuple):
 
 @dataclass(frozen=True)
 class CompiledTemplate:
-    """A template ready to be run through its indices: a printf format, and how an instance's index is put together."""
+    """A template compiled for a model's sizes: a printf format, and the order of an instance's index."""
 
     text: str
-    lead: tuple[str, ...]  # the first named index, over which neighbouring templates run together
+    lead: tuple[str, ...]  # the first named index, which neighbouring templates share
     rest: tuple[str, ...]
-    stacked: tuple[int, ...]  # how far each stacked index runs
-    order: tuple[int, ...]  # where each index of an instance stands among (lead, rest, stacked)
-    parts: tuple[tuple[str, Shape], ...]  # role and shape of what is joined
-    joined: Shape  # what they make, of one stacked index
-    layouts: tuple[tuple[LayoutCall, tuple[float, ...]], ...]  # how that lies, with the sizes it takes
-    block: Shape  # its shape then
+    stacked: tuple[int, ...]  # length of each stacked index
+    order: tuple[int, ...]  # position of each index of an instance in (lead, rest, stacked)
+    parts: tuple[tuple[str, Shape], ...]  # role and shape of the joined parts
+    joined: Shape  # shape of the joined parts, for one value of the stacked indices
+    layouts: tuple[tuple[LayoutCall, tuple[float, ...]], ...]  # its layout changes, with their arguments
+    block: Shape  # its shape after them
     shape: Shape
     need: str | None
     layers: Collection[int] | None = None  # which of the lead index exist; None: all
-    interleave: int = 0  # in how many groups the parts are interleaved; 0: one under the other
-    indices: tuple[str, ...] = ()  # the names of the indices: those of lead and rest, then the stacked ones
+    interleave: int = 0  # number of groups in which the parts are interleaved; 0: one after the other
+    indices: tuple[str, ...] = ()  # names of the indices: lead, rest, then the stacked ones
     optional: Collection[int] = ()  # layers whose tensors may all be absent
-    mtp_name: str = ""  # the format of its name in those; "": the same
-    part: str = ""  # "others" or "mtp": the only layers that it is for
-    unnamed: int = 0  # how many of the first indices the name hasn't, being of one layer alone
+    mtp_name: str = ""  # format of its name in those; "": the same
+    part: str = ""  # "others" or "mtp" if it is only for these layers
+    unnamed: int = 0  # number of leading indices that the name lacks, since it is for one layer
 
     @cached_property
     def single(self) -> bool:
-        """Whether a physical tensor holds one logical tensor, in its own layout."""
+        """Whether a physical tensor holds one logical tensor in its own layout."""
         return not self.stacked and self._plain
 
     @cached_property
     def stacks_one(self) -> bool:
-        """Whether a physical tensor stacks those of one role, in their own layout."""
+        """Whether a physical tensor stacks the tensors of one role in their own layout."""
         return bool(self.stacked) and self._plain
 
     @property
@@ -126,24 +125,24 @@ class CompiledTemplate:
 
     @cached_property
     def index_of(self) -> Callable[[tuple[int, ...]], tuple[int, ...]]:
-        """From (lead, rest, stacked) to the index of an instance."""
+        """Maps (lead, rest, stacked) to the index of an instance."""
         if self.order == tuple(range(len(self.order))):
             return lambda at: at
         return lambda at: tuple([at[n] for n in self.order])
 
     def first(self, named: tuple[int, ...]) -> Instance:
-        """What a physical tensor holds that holds one logical tensor."""
+        """The instance in a physical tensor that holds only one."""
         return self.parts[0][0], self.index_of(named)
 
     def instances(self, named: tuple[int, ...]) -> list[Instance]:
-        """What one physical tensor holds, in the order of its rows."""
-        if not self.stacked and len(self.parts) == 1:  # most do so, and models have 100,000
+        """The instances in one physical tensor, in the order of its rows."""
+        if not self.stacked and len(self.parts) == 1:  # the most common case, of up to 100,000
             return [self.first(named)]
         indices = [self.index_of(named + values) for values in product(*map(range, self.stacked))]
         return [(role, index) for index in indices for role, _ in self.parts]
 
     def cells(self, named: tuple[int, ...]) -> list[RoleSlice]:
-        """The same with their places."""
+        """The instances with their rows."""
         cells, start, count = [], 0, len(self.parts)
         for n, instance in enumerate(self.instances(named)):
             shape = self.parts[n % count][1]
@@ -153,8 +152,8 @@ class CompiledTemplate:
 
 
 class TensorSlot:
-    """One physical tensor of a dialect. `need`: None if it must be there, else the name of the all-or-none group. There
-    are as many as names, so what is in them is made when it is asked for, and not kept."""
+    """One physical tensor of a dialect. `need`: None if it is required, else the name of its all-or-none group. There
+    is one per name, so its contents are computed on request and not kept."""
 
     __slots__ = ("_plan", "name", "named")
 
@@ -185,16 +184,16 @@ class TensorSlot:
 
     @property
     def heights(self) -> tuple[int, ...]:
-        """Rows of each part, as they would lie one under the other."""
+        """The number of rows of each part."""
         return tuple(height(shape) for _, shape in self._plan.parts)
 
     @property
     def indices(self) -> tuple[str, ...]:
-        """The names of its indices: of those in its name, whose numbers are `named`, then of the stacked ones."""
+        """The names of its indices: those in its name, with the numbers in `named`, then the stacked ones."""
         return self._plan.indices
 
     def renumbered(self, index: str, number: int) -> str:
-        """Its name with another number for one of the indices in it."""
+        """The name with another number for one of its indices."""
         at = self.indices.index(index)
         return self._plan.text % (*self.named[:at], number, *self.named[at + 1 :])[self._plan.unnamed :]
 
@@ -205,7 +204,7 @@ class TensorSlot:
 
     @property
     def cells(self) -> list[RoleSlice]:
-        """The logical tensors in it, and their places."""
+        """The logical tensors in it, with their rows."""
         return self._plan.cells(self.named)
 
 
@@ -218,21 +217,21 @@ class Expansion:
 
 
 def shape_of(row: Role, sizes: Sizes, dialect: str = "") -> Shape:
-    """A role's own shape, or that in a dialect which cuts its rows otherwise."""
+    """A role's own shape, or its shape in a dialect that has another one."""
     return tuple(dimension(dim, sizes) for dim in row.shapes.get(dialect, row.shape))
 
 
 def dimension(text: str, sizes: Sizes) -> int:
-    """A dimension that is an expression of sizes."""
+    """The value of a dimension, an expression of sizes."""
     if (known := sizes.get(text)) is not None:
         return known
-    found = expression.evaluate(text, dict(sizes.values))
-    assert found is not None, text
-    return found
+    value = expression.evaluate(text, dict(sizes.values))
+    assert value is not None, text
+    return value
 
 
 def height(shape: Shape) -> int:
-    """Rows of a logical tensor: a vector has one element a row, a scalar is one."""
+    """The number of rows of a logical tensor: a vector has one element per row, a scalar is one row."""
     return math.prod(shape[:-1]) if len(shape) > 1 else math.prod(shape)
 
 
@@ -256,8 +255,8 @@ def expand(
     dialect: Dialect, rows: Mapping[str, Role], role_indices: Mapping[str, tuple[str, ...]], index: Mapping[str, str],
     sizes: Sizes, prefix: str, optional: Collection[int] = (),
 ) -> Expansion:  # fmt: skip
-    """Every place of a dialect, layer by layer in the order of the table, and every name it drops. `optional`: layers
-    whose tensors may all be absent."""
+    """All tensors of a dialect, layer by layer in the order of the table, and all names that it drops. `optional`:
+    layers whose tensors may all be absent."""
     counts = index_counts(index, sizes)
     listed = [*_places(_compiled(dialect, rows, role_indices, index, sizes, prefix, optional), counts)]
     places = {place.name: place for place in listed}
@@ -272,7 +271,7 @@ def optional_slots(
     dialect: Dialect, rows: Mapping[str, Role], role_indices: Mapping[str, tuple[str, ...]], index: Mapping[str, str],
     sizes: Sizes, prefix: str, optional: Collection[int] = (),
 ) -> Iterator[TensorSlot]:  # fmt: skip
-    """The places of a dialect whose tensors may be absent: few, where all are 100,000."""
+    """Only the tensors of a dialect that may be absent: a few of up to 100,000."""
     plans = _compiled(dialect, rows, role_indices, index, sizes, prefix, optional)
     listed = [p if p.need else _within(p, p.optional) for p in plans if p.need or p.optional]
     yield from _places(listed, index_counts(index, sizes))
@@ -282,19 +281,22 @@ def _compiled(
     dialect: Dialect, rows: Mapping[str, Role], role_indices: Mapping[str, tuple[str, ...]], index: Mapping[str, str],
     sizes: Sizes, prefix: str, optional: Collection[int],
 ) -> list[CompiledTemplate]:  # fmt: skip
-    """The dialect's templates for a model of these sizes. FormatError where they have more names than any model."""
+    """Compiles the dialect's templates for these sizes. FormatError if they have more names than any model."""
     counts, gone = index_counts(index, sizes), absent(dialect, sizes)
     plans = [
         plan
         for t in dialect.templates
-        for own, layers in _alike(t, rows, sizes)
-        if applies(rows[t.roles[0]], own)
-        for plan in [_within(_plan(dialect.name, t, rows, role_indices, counts, own, prefix), layers)]
+        for at, layers in _alike(t, rows, sizes)
+        if applies(rows[t.roles[0]], at)
+        for plan in [_within(_plan(dialect.name, t, rows, role_indices, counts, at, prefix), layers)]
     ]
     if optional or gone:
         layer = next(iter(index))
-        stored = (_kept(p, range(counts[layer]), optional, gone) if p.lead == (layer,) else p for p in plans)
-        plans = [part for plan in stored for part in _with_mtp_names(plan)]
+        for i, plan in enumerate(plans):
+            if plan.lead == (layer,):
+                kept = range(counts[layer]) if plan.layers is None else plan.layers
+                plans[i] = replace(plan, optional=optional, layers=[n for n in kept if n not in gone])
+        plans = [part for plan in plans for part in _with_mtp_names(plan)]
     _bound(math.prod(counts[i] for i in p.lead + p.rest) * math.prod(p.stacked) * len(p.parts) for p in plans)
     return plans
 
@@ -302,43 +304,38 @@ def _compiled(
 def _alike(
     template: NameTemplate, rows: Mapping[str, Role], sizes: Sizes
 ) -> Iterator[tuple[Sizes, Collection[int] | None]]:
-    """The sizes that a template is run through with, and the layers that have these; None: all have."""
+    """The different sizes of a template's layers, with the layers that have them; None: all."""
     symbols = frozenset[str]().union(*(rows[role].symbols for role in template.roles))
     varying = [listed for symbol, listed in sizes.by_layer if symbol in symbols]
     if not varying:
         yield sizes, None
         return
     alike: dict[tuple[int, ...], list[int]] = {}
-    for layer, own in enumerate(zip(*varying, strict=True)):
-        alike.setdefault(own, []).append(layer)
+    for layer, values in enumerate(zip(*varying, strict=True)):
+        alike.setdefault(values, []).append(layer)
     yield from ((sizes.at(layers), layers) for layers in alike.values())
 
 
 def _within(plan: CompiledTemplate, layers: Collection[int] | None) -> CompiledTemplate:
-    """A plan for some layers alone."""
+    """A plan for only some layers."""
     if layers is None:
         return plan
     return replace(plan, layers=[n for n in layers if plan.layers is None or n in plan.layers])
 
 
 def started_groups(places: Iterable[TensorSlot]) -> frozenset[str]:
-    """What of these must be there whole: their groups, and the optional layers if one of them is in those."""
+    """The groups that must be complete: those of these tensors, and the optional layers if one is in them."""
     needs = {need for place in places if (need := place.need) is not None}
     return frozenset(needs | {_OPTIONAL for need in needs if need.endswith(_OPTIONAL)})
 
 
 def absent(dialect: Dialect, sizes: Sizes) -> frozenset[int]:
-    """The layers that a dialect hasn't."""
+    """The layers that a dialect doesn't hold."""
     return frozenset[int]().union(*(dict(sizes.layers)[name] for name in dialect.without))
 
 
-def _kept(plan: CompiledTemplate, layers: range, optional: Collection[int], gone: Collection[int]) -> CompiledTemplate:
-    kept = layers if plan.layers is None else plan.layers
-    return replace(plan, optional=optional, layers=[n for n in kept if n not in gone])
-
-
 def _with_mtp_names(plan: CompiledTemplate) -> Iterator[CompiledTemplate]:
-    """A plan as it is, or for the layers that have names of their own one each beside that for the others."""
+    """The plan itself, or one for each layer with another name and one for the others."""
     if not plan.mtp_name or plan.layers is None:
         yield plan
         return
@@ -351,7 +348,7 @@ def _with_mtp_names(plan: CompiledTemplate) -> Iterator[CompiledTemplate]:
 
 
 def index_counts(index: Mapping[str, str], sizes: Sizes) -> dict[str, int]:
-    """How far each index runs."""
+    """The number of values of each index."""
     return {i: sizes.get(symbol) or 0 for i, symbol in index.items()}
 
 
@@ -363,29 +360,29 @@ def run(template: str, counts: Mapping[str, int], prefix: str) -> Iterator[str]:
 
 
 def first_name(template: str, counts: Mapping[str, int], prefix: str) -> str | None:
-    """The first name of a template; None where it has none."""
+    """The first name of a template; None if it has no names."""
     text, names = _printf(template, prefix)
     return text % ((0,) * len(names)) if all(counts[i] > 0 for i in names) else None
 
 
 def check_count(templates: Iterable[str], counts: Mapping[str, int], prefix: str) -> None:
-    """FormatError where the templates together have more names than any model has tensors."""
+    """FormatError if the templates together have more names than any model has tensors."""
     _bound(math.prod(counts[i] for i in _printf(template, prefix)[1]) for template in templates)
 
 
 def _bound(counts: Iterable[int]) -> None:
-    """Sizes are input: refused before anything is generated from them."""
-    if (wanted := sum(counts)) > MAPPED_TENSORS:
-        raise FormatError("the sizes ask for more tensors than any model has", expected=MAPPED_TENSORS, found=wanted)
+    """FormatError if there are too many tensors; sizes are untrusted, so this runs before any name is generated."""
+    if (total := sum(counts)) > MAPPED_TENSORS:
+        raise FormatError("the sizes ask for more tensors than any model has", expected=MAPPED_TENSORS, found=total)
 
 
 @lru_cache(maxsize=4096)
 def _printf(template: str, prefix: str) -> tuple[str, tuple[str, ...]]:
-    """`model.layers.{l}.norm` as `model.layers.%d.norm` and its indices: three times as fast as `format`."""
+    """Turns `model.layers.{l}.norm` into `model.layers.%d.norm` and its indices: three times as fast as `format`."""
     names = tuple(i for i in placeholders(template) if i not in PREFIXES)
     text = template.replace("%", "%%")
-    for placeholder, text_of_it in ((PREFIX, prefix), (OUTER, outer(prefix))):
-        text = text.replace(f"{{{placeholder}}}", text_of_it.replace("%", "%%"))
+    for placeholder, value in ((PREFIX, prefix), (OUTER, outer(prefix))):
+        text = text.replace(f"{{{placeholder}}}", value.replace("%", "%%"))
     for name in names:
         text = text.replace(f"{{{name}}}", "%d", 1)
     return text, names
@@ -402,9 +399,9 @@ def _plan(
     order = tuple((*named, *stacked).index(i) for i in all_indices)
     parts = tuple((row.name, _turned(shape_of(row, sizes, dialect), row.transposed(dialect))) for row in members)
     joined = (sum(shape[0] for _, shape in parts), *parts[0][1][1:]) if len(parts) > 1 else parts[0][1]
-    made = parts[0][1] if any(via.multiplies for via in template.layouts) else joined
-    block = _turned(made, sum(via.transposes for via in template.layouts) % 2 == 1)
-    layouts = tuple((via, arguments(via, sizes)) for via in template.layouts)
+    product_or_joined = parts[0][1] if any(call.multiplies for call in template.layouts) else joined
+    block = _turned(product_or_joined, sum(call.transposes for call in template.layouts) % 2 == 1)
+    layouts = tuple((call, arguments(call, sizes)) for call in template.layouts)
     need = members[0].group or (f"only {members[0].name}" if members[0].optional else None)
     runs = tuple(counts[i] for i in stacked)
     whole = (*runs, *block)
@@ -419,13 +416,13 @@ def _plan(
     )  # fmt: skip
 
 
-def arguments(via: LayoutCall, sizes: Sizes, layer: int = 0) -> tuple[float, ...]:
-    """The numbers that a layout takes for a model of these sizes, in this layer. Those of a config are none where it
-    comes from a GGUF: its tensors are multiplied already."""
-    if via.from_config:
-        return tuple(multiplier(key, sizes.facts) for key in via.symbols if sizes.facts)
-    known = {LAYER: layer}
-    return tuple(ast.literal_eval(s) if is_number(s) else known[s] if s in known else sizes[s] for s in via.symbols)
+def arguments(call: LayoutCall, sizes: Sizes, layer: int = 0) -> tuple[float, ...]:
+    """The arguments of a layout for these sizes in this layer. There are no numbers of a config if the sizes come
+    from a GGUF, whose tensors are multiplied already."""
+    if call.from_config:
+        return tuple(multiplier(key, sizes.facts) for key in call.symbols if sizes.facts)
+    symbols = (layer if s == LAYER else ast.literal_eval(s) if is_number(s) else sizes[s] for s in call.symbols)
+    return tuple(symbols)
 
 
 def _turned(shape: Shape, swap: bool) -> Shape:
@@ -433,7 +430,7 @@ def _turned(shape: Shape, swap: bool) -> Shape:
 
 
 def _layers(row: Role, sizes: Sizes, count: int) -> Collection[int] | None:
-    """The layers of a role's set, or of its slice `layers[lo:hi:step]`, where an unknown size is 0. None: all."""
+    """The layers of a role's set or slice `layers[lo:hi:step]`, in which an unknown size is 0. None: all."""
     if row.layers is None:
         return None
     if not isinstance(tree := expression.parse(row.layers), ast.Subscript):
@@ -444,7 +441,7 @@ def _layers(row: Role, sizes: Sizes, count: int) -> Collection[int] | None:
 
 
 def _places(plans: Sequence[CompiledTemplate], counts: Mapping[str, int]) -> Iterator[TensorSlot]:
-    """Rows that share their first named index run together, so that a layer's tensors are neighbours."""
+    """Runs templates with the same first index together, so that a layer's tensors are neighbours."""
     for lead, block in groupby(plans, key=lambda p: p.lead):
         group = list(block)
         for first in product(*(range(counts[i]) for i in lead)):

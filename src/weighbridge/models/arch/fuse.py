@@ -1,15 +1,15 @@
-"""The roles of one physical tensor: cut out of it, and joined to it again.
+"""Cuts the roles out of one physical tensor, and joins them again.
 
-A tensor may hold several roles and, of each, one for every index that its name leaves out: expert by expert, in each
-the roles in their order. The layout of a fuse is that of what is joined for one such index, so it is undone before the
-roles are cut apart and applied when they are together. What a file stacks is cut out of the stack when it is asked for,
-and a stack that the other dialect has as well goes there whole.
+A tensor may hold several roles and, for each, one tensor per value of the indices that its name leaves out: expert by
+expert, the roles in order. The layout of a fuse applies to the joined roles of one such value: it is undone before they
+are cut apart, and applied after they are joined. Members of a stack are cut out on request, and a stack that the other
+dialect has, too, is passed on whole.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import cycle
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoleStack:
-    """All logical tensors of one role in a physical one: `node` has their rows, one tensor after the other; each has
-    `shape`."""
+    """All logical tensors of one role in a physical one. `node`: their rows, one tensor after the other; `shape`:
+    that of each tensor."""
 
     node: LogicalTensor
     count: int
@@ -48,7 +48,7 @@ class StackMember(NamedTuple):
 
 
 class Roles(Mapping[Instance, "LogicalTensor"]):
-    """The logical tensors of a model by role and index, those in stacks not yet cut apart."""
+    """The logical tensors of a model by role and index. Those in stacks aren't cut apart yet."""
 
     def __init__(self, entries: Mapping[Instance, LogicalTensor | StackMember]) -> None:
         self._entries = entries
@@ -67,11 +67,11 @@ class Roles(Mapping[Instance, "LogicalTensor"]):
         return len(self._entries)
 
     def behind(self, others: Mapping[Instance, LogicalTensor]) -> Roles:
-        """These and the others, which come first, and of which these replace what has their index."""
+        """The others followed by these, which win if both have an instance."""
         return Roles({**others, **self._entries}) if others else self
 
     def stack_of(self, instances: Sequence[Instance]) -> RoleStack | None:
-        """The stack that has exactly these in this order; None where there is none."""
+        """The stack of exactly these instances in this order, if any."""
         first = self._entries.get(instances[0])
         if not isinstance(first, StackMember) or first.stack.count != len(instances):
             return None
@@ -79,16 +79,16 @@ class Roles(Mapping[Instance, "LogicalTensor"]):
         return first.stack if whole else None
 
 
-#: How a logical tensor lies in a dialect, and its own shape.
+#: The layout change of a logical tensor to a dialect, and its own shape.
 LayoutMap = Callable[[Instance], "tuple[TensorLayout | None, Shape]"]
 
 
 @lru_cache(maxsize=256)
-def layout_of(via: LayoutCall, arguments: tuple[float, ...]) -> TensorLayout:
-    """The layout that a table names, for these sizes."""
+def layout_of(call: LayoutCall, arguments: tuple[float, ...]) -> TensorLayout:
+    """The layout that a table names, with these arguments."""
     from weighbridge.tensors.layouts import layout
 
-    return layout(via.layout, *arguments)
+    return layout(call.layout, *arguments)
 
 
 def cut(
@@ -102,17 +102,18 @@ def cut(
             number, role = divmod(n, len(stacks))
             yield instance, StackMember(stacks[role], number)
         return
-    for block, cells in _blocks(place, node):
+    node, layouts = _in_rows(place, node), _layouts(place)
+    for block, cells in _laid_out(place, node, layouts) if layouts else ((node, place.cells),):
         for instance, start, shape in cells:
             part = block if block.spec.shape == shape else slice_rows(block, start, shape)
-            layout, own = known(instance)
-            yield instance, reshape(layout.undo(part) if layout else part, own)
+            layout, own_shape = known(instance)
+            yield instance, reshape(layout.undo(part) if layout else part, own_shape)
 
 
 def _stacks(place: TensorSlot, node: LogicalTensor, known: LayoutMap) -> Sequence[RoleStack]:
-    """The stack of each role; none where a layout is undone for each tensor, and where whole runs of rows take turns,
-    which are copied one by one."""
-    from weighbridge.tensors.layouts import InterleaveGroups
+    """The stack of each role; none if a layout is undone tensor by tensor, or if whole runs of rows alternate, which
+    are copied one by one."""
+    from weighbridge.tensors.layouts import separate_stack
     from weighbridge.tensors.nodes import slice_rows
 
     plan, roles = place.plan, len(place.plan.parts)
@@ -123,7 +124,7 @@ def _stacks(place: TensorSlot, node: LogicalTensor, known: LayoutMap) -> Sequenc
     node, count = _in_rows(place, node), math.prod(plan.stacked)
     if roles == 1:
         return (RoleStack(node, count, plan.parts[0][1]),)
-    node = InterleaveGroups(place.interleave, place.heights).undo_stack(node, count)
+    node = separate_stack(node, count, place.interleave, place.heights)
     stacks, start = [], 0
     for _, shape in plan.parts:
         rows = count * height(shape)
@@ -133,18 +134,18 @@ def _stacks(place: TensorSlot, node: LogicalTensor, known: LayoutMap) -> Sequenc
 
 
 def check_unpacked(name: str, node: LogicalTensor) -> None:
-    """UnsupportedError for a packed tensor whose rows lie rank by rank, each rank's blocks counted anew."""
+    """UnsupportedError if a tensor stored rank by rank is packed, since blocks start anew at each rank."""
     from weighbridge.tensors.nodes import Node, storage_name
 
     if not isinstance(node, Node):
         raise UnsupportedError(
             f"{name} is packed ({storage_name(node)}), and such files have its rows rank by rank",
-            hint="take a copy of the model in BF16",
+            hint="use a copy of the model in BF16",
         )
 
 
 def join(place: TensorSlot, parts: Sequence[LogicalTensor]) -> LogicalTensor:
-    """The physical tensor of its parts, which come in the order of its cells and in the layouts of their roles."""
+    """Joins the parts, in the order of the cells and in the dialect's layouts, to the physical tensor."""
     from weighbridge.tensors.nodes import concat, reshape
 
     shapes = cycle([shape for _, shape in place.plan.parts])
@@ -162,32 +163,26 @@ def join(place: TensorSlot, parts: Sequence[LogicalTensor]) -> LogicalTensor:
 
 
 def join_stack(place: TensorSlot, stack: RoleStack) -> LogicalTensor:
-    """The physical tensor that stacks one role, from all that it stacks."""
+    """The physical tensor of a whole stack."""
     from weighbridge.tensors.nodes import reshape
 
     return reshape(stack.node, place.shape)
 
 
 def _layouts(place: TensorSlot) -> Sequence[TensorLayout]:
-    """The layout of the fused tensor: interleaved, then one layout after another."""
+    """The layout changes of the fused tensor: interleaving, then those of the table."""
     if not place.interleave and not place.plan.layouts:
         return ()
-    from weighbridge.tensors.layouts import InterleaveGroups
+    from weighbridge.tensors.layouts import interleave
 
-    interleaved = [InterleaveGroups(place.interleave, place.heights)] if place.interleave else []
-    return [*interleaved, *(layout_of(via, arguments) for via, arguments in place.plan.layouts)]
-
-
-def _blocks(place: TensorSlot, node: LogicalTensor) -> Iterable[tuple[LogicalTensor, Sequence[RoleSlice]]]:
-    """What is joined, and what lies at which of its rows: the whole tensor, or where that has a layout of its own each
-    stacked index by itself."""
-    node, layouts = _in_rows(place, node), _layouts(place)
-    return _laid_out(place, node, layouts) if layouts else ((node, place.cells),)
+    interleaved = [interleave(place.interleave, place.heights)] if place.interleave else []
+    return [*interleaved, *(layout_of(call, arguments) for call, arguments in place.plan.layouts)]
 
 
 def _laid_out(
     place: TensorSlot, node: LogicalTensor, layouts: Sequence[TensorLayout]
 ) -> Iterator[tuple[LogicalTensor, Sequence[RoleSlice]]]:
+    """The joined roles of each value of the stacked indices, their layouts undone, with the rows of each role."""
     from weighbridge.tensors.nodes import slice_rows
 
     plan = place.plan
@@ -202,8 +197,8 @@ def _laid_out(
 
 
 def _in_rows(place: TensorSlot, node: LogicalTensor) -> LogicalTensor:
-    """Stacked vectors as one line, so that each is a run of rows; quantized ones are decoded, as their blocks may lie
-    across two vectors."""
+    """Stacked vectors as one vector, so that each is a run of rows. Quantized ones are decoded, since a block may span
+    two vectors."""
     from weighbridge.tensors.nodes import decode, reshape
 
     if len(place.plan.joined) > 1 or len(node.spec.shape) == 1:

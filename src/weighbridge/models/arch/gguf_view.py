@@ -1,4 +1,4 @@
-"""A GGUF's key-values and tensors as a family's table speaks of them."""
+"""A GGUF's key-values and tensors by the names that family tables use."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from weighbridge.models.arch.tables import expression
 
 
 class ArchView(Mapping[str, Any]):
-    """A GGUF's key-values by their names inside the architecture (`block_count` for `llama.block_count`); `@name`:
-    whether it has that tensor. `layer_sets`: the sets of its layers, once they are known."""
+    """A GGUF's key-values by their names without the architecture (`block_count` for `llama.block_count`). `@NAME` is
+    whether it has that tensor. `layer_sets`: the sets of its layers, once they are computed."""
 
     def __init__(self, metadata: Mapping[str, Any], architecture: str, names: Container[str] = ()) -> None:
         self._metadata, self._architecture, self._names = metadata, architecture, names
@@ -31,7 +31,7 @@ class ArchView(Mapping[str, Any]):
         return len(self._metadata)
 
     def shows(self, mark: str) -> bool:
-        """Whether a condition `key and not tensor("x")` holds: a tensor is there, a key has a value other than 0."""
+        """Whether a condition such as `key and not tensor("x")` holds: the key is set and not 0, the tensor exists."""
         return self._holds(expression.parse(mark))
 
     def _holds(self, node: ast.expr) -> bool:
@@ -41,9 +41,5 @@ class ArchView(Mapping[str, Any]):
             return bool(self._names) and not self._holds(node.operand)
         if (called := expression.call(node)) is not None:
             return expression.constant(called[1][0]) in self._names
-        return _filled(self.get(expression.path(node) or ""))
-
-
-def _filled(value: Any) -> bool:
-    """A key says something: it is there and not zero."""
-    return value is not None and (value if isinstance(value, int | float) else True) not in (0, False)
+        value = self.get(expression.path(node) or "")
+        return value is not None and not (isinstance(value, int | float) and value == 0)

@@ -1,9 +1,8 @@
-"""Roles that a dialect keeps in keys and not in tensors: a list of numbers, one for each index of the role.
+"""Roles that a dialect stores in keys instead of tensors: a list of numbers, one per index of the role.
 
-A GGUF has the four numbers of each xIELU (Apertus) so: `xielu.alpha_p` for what is a tensor of one element in every
-layer elsewhere. A table says it with `keyed`. Names, shapes and cuts are then those of a tensor of that name in which
-the index is stacked; only who writes a GGUF puts it among the keys, and who reads one finds it there. A key that is
-missing is so a missing tensor, and a layer's number that is missing a part of one.
+A GGUF stores the four numbers of each xIELU (Apertus) like this: `xielu.alpha_p` replaces a tensor of one element in
+every layer. A table declares it with `as_metadata`. Names, shapes and cuts are those of a tensor of that name with a
+stacked index; only the reader and the writer of a GGUF know that it is a key. So a missing key is a missing tensor.
 """
 
 from __future__ import annotations
@@ -24,37 +23,34 @@ if TYPE_CHECKING:
 
 def names(family: Family, dialect: str = "gguf") -> frozenset[str]:
     """The keys of a dialect that hold a role."""
-    return (
-        frozenset(t.name for t in family.dialects[dialect].templates if t.metadata)
-        if dialect in family.dialects
-        else frozenset()
-    )
+    templates = family.dialects[dialect].templates if dialect in family.dialects else ()
+    return frozenset(t.name for t in templates if t.metadata)
 
 
 def of_graph(architecture: str) -> frozenset[str]:
-    """Those of every family whose GGUFs are of this `general.architecture`."""
+    """The keys of every family with this `general.architecture`."""
     return frozenset[str]().union(*map(names, families_of_graph(architecture)))
 
 
 def tensors(family: Family, sizes: Sizes, metadata: Mapping[str, Any]) -> dict[str, Node]:
-    """What a GGUF says in keys, as the tensors that the table speaks of, F32. A single number is that of every index,
-    as llama.cpp takes it (`get_key_or_arr`). FormatError for another count of them, and for what is no number."""
-    found = sorted(names(family) & metadata.keys())
-    if not found:
+    """The tensors that a GGUF stores in keys, in F32. A single number counts for every index, as in llama.cpp
+    (`get_key_or_arr`). FormatError for another number of values or a value that is not a number."""
+    keys = sorted(names(family) & metadata.keys())
+    if not keys:
         return {}
     import numpy as np
 
     from weighbridge.tensors.nodes import const
 
     places = family.expansion("gguf", sizes).places
-    lists = {name: _numbers(name, metadata[name], math.prod(places[name].shape)) for name in found}
+    lists = {key: _numbers(key, metadata[key], math.prod(places[key].shape)) for key in keys}
     return {name: const(np.array(values, dtype="<f4"), F32) for name, values in lists.items()}
 
 
 def _numbers(key: str, value: Any, count: int) -> list[float]:
     listed = [value] * count if isinstance(value, int | float) else value
     if len(listed) != count:
-        raise FormatError("hasn't a number for each layer", field=key, expected=count, found=len(listed))
+        raise FormatError("needs a number per layer", field=key, expected=count, found=len(listed))
     if isinstance(listed, str) or not all(type(n) in (int, float) for n in listed):
-        raise FormatError("isn't a list of numbers", field=key, expected=f"{count}, one for each layer")
+        raise FormatError("is not a list of numbers", field=key, expected=f"{count}, one per layer")
     return [float(n) for n in listed]

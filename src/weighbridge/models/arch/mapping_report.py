@@ -13,9 +13,11 @@ _SHOWN = 5  # names in a message; the report has them all
 
 @dataclass(frozen=True, slots=True)
 class MappingReport:
-    """How a file's tensors fit a family: all names, in the order of the table (`missing`) or of the file (the others).
-    `misshapen`: name, expected shape, found shape. `dropped`: constants that carry nothing. `apart`: tensors of other
-    parts of the model (a vision tower), which the family doesn't describe."""
+    """How a file's tensors fit a family. Names are in the order of the table (`missing`) or of the file (the others).
+
+    `misshapen`: name, expected shape, actual shape. `dropped`: constants without information. `apart`: tensors of other
+    parts of the model, such as a vision tower.
+    """
 
     missing: tuple[str, ...] = ()
     unmapped: tuple[str, ...] = ()
@@ -30,11 +32,12 @@ class MappingReport:
     def __str__(self) -> str:
         shapes = [f"{name} is {list(found)}, expected {list(want)}" for name, want, found in self.misshapen]
         lists = (("missing", self.missing), ("without a rule", self.unmapped), ("of the wrong shape", shapes))
-        return "; ".join(f"{len(names)} {word}: {_some(names)}" for word, names in lists if names) or "all fit"
+        return "; ".join(f"{len(names)} {word}: {some(names)}" for word, names in lists if names) or "all fit"
 
 
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+def some(names: Sequence[str]) -> str:
+    """The first names, and the number of others."""
+    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
 
 

@@ -1,6 +1,6 @@
-"""The families: found by a config's class or by a GGUF's architecture, listed, or read from a user's own table.
+"""Finds families by a config's class or a GGUF's architecture, lists them, and reads a user's own table.
 
-Finding a family parses no tables but those whose text has the wanted name, and what these inherit.
+Only tables whose text contains the name are parsed, and those that these inherit from.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import FAMILY_TABLE
 from weighbridge.models.arch.build import build_family
 from weighbridge.models.arch.family import Family
-from weighbridge.models.arch.tables import documents
+from weighbridge.models.arch.tables import short_forms
 from weighbridge.models.arch.tables.documents import document, mentioning, plugged_in, resolve, shipped, wrappers
 from weighbridge.models.arch.tables.schema import DialectEntry
 
 _CHECK: Final = "wb arch check PATH names the nearest family and the differences; wb arch list shows all"
-_GUIDE: Final = "docs/guide-families.md says what a table has"
+_GUIDE: Final = "wb arch show llama shows what a table has; guide-families.md in Weighbridge's docs describes it"
 
 
 @cache
 def family(name: str) -> Family:
-    """The family of a shipped table, or of a plug-in's."""
+    """The family of a table, shipped or from a plug-in."""
     try:
         return build_family(resolve(document(name)))
     except UsageError as error:
@@ -41,7 +41,7 @@ def families() -> Mapping[str, Family]:
 
 
 def read_family(path: Path) -> Family:
-    """A family from a user's TOML file. FormatError or UsageError name what is wrong with it."""
+    """Reads a family from a user's TOML file. FormatError or UsageError names the mistake."""
     import tomllib
 
     try:
@@ -49,9 +49,9 @@ def read_family(path: Path) -> Family:
             text = file.read(FAMILY_TABLE + 1)
         if len(text) > FAMILY_TABLE:
             raise FormatError(f"is larger than a table of names: over {FAMILY_TABLE:,} bytes", path=str(path))
-        return build_family(resolve(documents.parse(text.decode())))
+        return build_family(resolve(short_forms.parse(text.decode())))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise FormatError(f"is no TOML: {error}", path=str(path)) from None
+        raise FormatError(f"is not TOML: {error}", path=str(path)) from None
     except UsageError as error:
         raise UsageError(f"{path}: {error}", hint=_GUIDE) from None
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -59,13 +59,13 @@ def read_family(path: Path) -> Family:
 
 
 def _candidates(pattern: str) -> Iterator[Family]:
-    """The families whose tables match a regular expression: shipped ones, then those of plug-ins."""
+    """The families whose tables match a regular expression: shipped ones first, then those of plug-ins."""
     for tables in (shipped, plugged_in):
         yield from map(family, mentioning(pattern, tables()))
 
 
 def _naming(name: object) -> Iterator[Family]:
-    """The families whose tables have a class or a `model_type` of this name."""
+    """The families whose tables contain a class or a `model_type` of this name."""
     return _candidates(rf"(?<!\w){re.escape(name)}(?!\w)") if isinstance(name, str) else iter(())
 
 
@@ -77,8 +77,8 @@ def _of_model_type(name: str) -> Iterator[Family]:
 
 
 def with_mtp_layers(config: Mapping[str, Any], names: Iterable[str]) -> Mapping[str, Any]:
-    """The config with the number of layers that predict further tokens as the tensors have it. Who trains a model on
-    mostly leaves them out, and the number in."""
+    """The config with the actual number of multi-token prediction layers: fine-tuned models often drop these layers but
+    keep the number."""
     model_type = config.get("model_type")
     same = _of_model_type(model_type) if isinstance(model_type, str) else ()
     dialects = [f.document.dialect["hf"] for f in same if "hf" in f.document.dialect]
@@ -87,35 +87,35 @@ def with_mtp_layers(config: Mapping[str, Any], names: Iterable[str]) -> Mapping[
 
 
 def with_counted_layers(config: Mapping[str, Any], counted: DialectEntry, names: Iterable[str]) -> Mapping[str, Any]:
-    """The config with the number of a dialect's `mtp_count` as the tensors have it."""
+    """The config with the actual number of layers under a dialect's `mtp_count`."""
     if counted.mtp_count is None:
         return config
     prefix = next(new.partition("{n}")[0] for new in counted.mtp_prefixes.values() if "{n}" in new)
     layer = re.compile(rf"{re.escape(prefix)}([0-9]{{1,4}})\.")
-    count = max((int(found[1]) + 1 for name in names if (found := layer.match(name))), default=0)
+    count = max((int(match[1]) + 1 for name in names if (match := layer.match(name))), default=0)
     text = config.get("text_config")
     part = text if isinstance(text, Mapping) else config
     if part.get(counted.mtp_count, 0) == count:
         return config
-    own = {**part, counted.mtp_count: count}
-    return own if part is config else {**config, "text_config": own}
+    corrected = {**part, counted.mtp_count: count}
+    return corrected if part is config else {**config, "text_config": corrected}
 
 
 def families_of_class(name: str) -> Iterator[Family]:
-    """The families that have a class of transformers, by its name or an alias."""
+    """The families with a class of transformers, by its name or an alias."""
     return (
         f for f in _naming(name) if name in f.architectures or any(name in a.aliases for a in f.architectures.values())
     )
 
 
 def families_of_graph(architecture: object) -> Iterator[Family]:
-    """The families whose GGUFs are of this `general.architecture`."""
-    pattern = rf'^(gguf|name)\s*=\s*"{re.escape(str(architecture))}"'
-    return (found for found in _candidates(pattern) if found.gguf == architecture)
+    """The families with this `general.architecture`."""
+    pattern = rf'^(gguf|name)\s*=\s*"{re.escape(str(architecture))}"|^like\s*='  # which may inherit `gguf`
+    return (f for f in _candidates(pattern) if f.gguf == architecture)
 
 
 def family_of_hf(config: Mapping[str, Any], own: Sequence[Family] = ()) -> Family:
-    """The family of a config.json, of `own` ones first. UnsupportedError names the classes that are known."""
+    """The family of a config.json; `own` families come first. UnsupportedError names the config's class."""
     listed = config.get("architectures")
     stated = listed or config.get("model_type")
     name = listed[0] if isinstance(listed, list | tuple) and listed else config.get("model_type")
@@ -124,8 +124,8 @@ def family_of_hf(config: Mapping[str, Any], own: Sequence[Family] = ()) -> Famil
             return candidate
     if not stated:
         raise UnsupportedError(
-            "the model's architecture isn't known: no config.json names it",
-            hint="put the model's config.json beside the weights, or convert without it to .safetensors or .npz",
+            "the model's architecture is unknown: no config.json names it",
+            hint="put the model's config.json next to the weights, or convert without it to .safetensors or .npz",
         )
     named = ", ".join(map(str, stated)) if isinstance(stated, list) else str(stated)
     raise UnsupportedError(f"no family has the architecture {named}", hint=_CHECK)
@@ -134,14 +134,14 @@ def family_of_hf(config: Mapping[str, Any], own: Sequence[Family] = ()) -> Famil
 def family_of_gguf(
     metadata: Mapping[str, Any], own: Sequence[Family] = (), names: Sequence[str] | Mapping[str, Any] = ()
 ) -> Family:
-    """The family of a GGUF, by its `general.architecture`; of several that one graph runs, the one whose marks are
-    among its keys and tensors (`names`), else the first that needs none."""
+    """The family of a GGUF by its `general.architecture`. If several share a graph, it is the one whose conditions
+    match the keys and tensors (`names`), else the first one without conditions."""
     architecture = metadata.get("general.architecture")
     if (chosen := next((candidate for candidate in own if candidate.gguf == architecture), None)) is not None:
         return chosen
     same = [*families_of_graph(architecture)]
     marked = (f for f in same if len(same) > 1 and f.shows(metadata, names))
     open_to_any = (f for f in same if any(a.gguf == () for a in f.architectures.values()))
-    if (found := next(marked, None) or next(open_to_any, None)) is not None:
-        return found
+    if (matching := next(marked, None) or next(open_to_any, None)) is not None:
+        return matching
     raise UnsupportedError(f"no family has the GGUF architecture {architecture}", hint=_CHECK)

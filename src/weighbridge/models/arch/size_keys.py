@@ -1,4 +1,4 @@
-"""The usual keys of a model's sizes, for models without a family table and for rules over all families."""
+"""The usual keys of a model's sizes, for models without a family table and for rules that cover all families."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How a model's tensors fit the families: its own, or, for a model of none, the known family that it is most like.
+"""Measures how a model's tensors fit its family, and finds the nearest known family of an unknown model.
 
-A model of an unknown class is read as if it were of each known class in turn: sizes from the same config (or the same
-GGUF keys under the other architecture's name), names generated, looked up, compared. Headers alone, no numpy.
+An unknown model is read as if it were of each known class in turn: sizes from the same config (or the same GGUF keys
+under the other architecture's name), names generated, looked up, compared. This needs only headers and no numpy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from weighbridge.models.arch.registry import families
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How tensors fit a family: they have `hits` of its names, in this dialect, for a model of this class."""
+    """How tensors fit a family. `hits`: the number of tensors with a name of this dialect, for a model of this
+    class."""
 
     family: Family
     architecture: str
@@ -33,7 +34,7 @@ class Fit:
 
     @property
     def distance(self) -> int:
-        """How many names would have to change."""
+        """The number of names that would have to change."""
         return len(self.report.missing) + len(self.report.unmapped) + len(self.report.misshapen)
 
 
@@ -46,43 +47,38 @@ def fit(family: Family, sizes: Sizes, shapes: Mapping[str, Shape]) -> Fit:
 
 
 def nearest(config: Mapping[str, Any], metadata: Mapping[str, Any], shapes: Mapping[str, Shape]) -> Fit | None:
-    """The known family that a model of an unknown one is most like: the fewest names to change, most names shared; if
-    none shares a name, most shapes, at least half of them; of equals one that isn't `like` another. None where there
-    is none. `config`: of a folder; `metadata`: of a GGUF."""
-    found = [fit(family, sizes, shapes) for family, sizes in _readings(config, metadata, shapes)]
-    if shared := [f for f in found if f.hits]:
-        return min(shared, key=lambda f: (f.distance, -f.hits, f.family.document.like is not None))
-    wanted = Counter(map(tuple, shapes.values()))
-    alike = {n: _alike(f, wanted) for n, f in enumerate(found)}
-    best = max(alike, key=lambda n: (alike[n], -found[n].distance, found[n].family.document.like is None), default=None)
-    return None if best is None or 2 * alike[best] < len(shapes) else found[best]
+    """The known family nearest to an unknown model; None if none is near.
 
-
-def _alike(found: Fit, wanted: Counter[Shape]) -> int:
-    """How many tensors would have a shape that the family has, each taken once."""
-    names = found.family.names(found.dialect, found.sizes)
-    return (Counter(map(tuple, names.values())) & wanted).total()
+    The best has the fewest names to change and most names in common. If no names match, it has most shapes in common,
+    at least half of them. A family with its own table wins a tie. `config`: that of a folder; `metadata`: that of a
+    GGUF.
+    """
+    fits = [fit(family, sizes, shapes) for family, sizes in _readings(config, metadata, shapes)]
+    if matching := [f for f in fits if f.hits]:
+        return min(matching, key=lambda f: (f.distance, -f.hits, f.family.document.parent is not None))
+    actual = Counter(map(tuple, shapes.values()))
+    common = [(Counter(map(tuple, f.family.names(f.dialect, f.sizes).values())) & actual).total() for f in fits]
+    ranks = ((common[n], -f.distance, f.family.document.parent is None, -n) for n, f in enumerate(fits))
+    best = max(ranks, default=None)
+    return None if best is None or 2 * best[0] < len(shapes) else fits[-best[-1]]
 
 
 def _readings(
     config: Mapping[str, Any], metadata: Mapping[str, Any], shapes: Mapping[str, Shape]
 ) -> Iterator[tuple[Family, Sizes]]:
-    """The model's sizes as each class of each family would read them, where it can."""
+    """The model's sizes as each class of each family reads them, if it can."""
     declared = metadata.get("general.architecture")
     for family in families().values():
         try:
             if isinstance(declared, str):
-                yield family, family.sizes_from_gguf(_as_of(metadata, declared, family.gguf), shapes)
+                start = f"{declared}."
+                renamed = {
+                    f"{family.gguf}.{key.removeprefix(start)}" if key.startswith(start) else key: value
+                    for key, value in metadata.items()
+                }
+                yield family, family.sizes_from_gguf(renamed, shapes)
                 continue
             for name in reversed(list(family.architectures)):
                 yield family, family.sizes_from_hf({**config, "architectures": [name]})
-        except (FormatError, UnsupportedError, UsageError):  # it doesn't describe a model of the family
+        except (FormatError, UnsupportedError, UsageError):  # not a model of the family
             continue
-
-
-def _as_of(metadata: Mapping[str, Any], declared: str, wanted: str) -> dict[str, Any]:
-    """A GGUF's keys as they would be under another architecture's name."""
-    return {
-        f"{wanted}.{key.removeprefix(declared + '.')}" if key.startswith(f"{declared}.") else key: value
-        for key, value in metadata.items()
-    }

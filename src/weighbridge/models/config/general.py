@@ -1,8 +1,8 @@
-"""The `general.*` block: what a model is called and where it comes from, as the reference converter finds it.
+"""The `general.*` block: a model's name and origin, as the reference converter determines them.
 
-gguf-py/gguf/metadata.py `Metadata.load` and `set_gguf_meta_model` (llama.cpp b11549). Sources in order of trust: the
-model card, the config's `_name_or_path`, the folder's name; each fills what those before left open. The order of keys
-is the reference's.
+Follows gguf-py/gguf/metadata.py `Metadata.load` and `set_gguf_meta_model` (llama.cpp b11549). The sources in order of
+trust are the model card, the config's `_name_or_path` and the folder's name; each fills the fields that are still
+empty. The order of keys is the reference's.
 """
 
 from __future__ import annotations
@@ -18,47 +18,40 @@ from weighbridge.models.config.card import Card, scalar, scalars
 from weighbridge.models.config.keys import table, to_kv
 from weighbridge.models.config.naming import ModelId, count_parameters, parse_model_id, size_label, title
 
-# field of general.* -> the card's keys that say it; the first that is set
+# field of general.*, in order -> the card's keys for it; the first that is set counts
 _CARD: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
-        "name": ("name", "model_name"),
+        **{field: (field, f"model_{field}") for field in ("name", "author", "version", "organization", "finetune")},
         "author": ("author", "model_author", "model_creator"),
-        "version": ("version", "model_version"),
-        "organization": ("organization", "model_organization"),
-        "finetune": ("finetune", "model_finetune"),
         "basename": ("basename", "model_basename", "model_type"),
         "description": ("description", "model_description"),
         "size_label": ("size_label", "model_size_label"),
-        "source.url": ("url", "model_url"),
-        "source.doi": ("doi", "model_doi"),
-        "source.uuid": ("uuid", "model_uuid"),
-        "source.repo_url": ("repo_url", "model_repo_url"),
+        "license": (),
         "license.name": ("license_name",),
         "license.link": ("license_link",),
+        **{f"source.{field}": (field, f"model_{field}") for field in ("url", "doi", "uuid", "repo_url")},
     }
 )
-_ORDER: Final = (
-    "name", "author", "version", "organization", "finetune", "basename", "description", "size_label", "license",
-    "license.name", "license.link", "source.url", "source.doi", "source.uuid", "source.repo_url",
-)  # fmt: skip
 _ORIGIN: Final = ("name", "author", "version", "organization", "description", "url", "doi", "uuid", "repo_url")
-_URL: Final = ("http://", "https://", "ssh://")
-_HUB: Final = re.compile(r"https?://huggingface.co/([^/]+/[^/]+)$")
-_LISTS: Final = (
+_ORIGINS: Final = (
     ("base_model", ("base_model", "base_models", "base_model_sources")),
     ("dataset", ("datasets", "dataset", "dataset_sources")),
 )
+_URL: Final = ("http://", "https://", "ssh://")
+_HUB: Final = re.compile(r"https?://huggingface.co/([^/]+/[^/]+)$")
 
 
 def general_to_gguf(
     family: Family, *, directory: str, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]],
     generation_config: Mapping[str, Any] | None = None, card: Card | None = None, kind: str = "model",
 ) -> dict[str, KV]:  # fmt: skip
-    """`general.*` for a model in a folder of this name. `shapes`: the GGUF's tensors, of an adapter those that it
-    changes. `config`: the file as it is."""
+    """Returns `general.*` for a model in a folder of this name.
+
+    `shapes`: of the GGUF's tensors, or of the tensors that an adapter changes. `config`: the unmodified config.json.
+    """
     card = card or {}
     total = count_parameters(shapes)
-    if kind == "adapter":  # as gguf-py: a size that isn't a model's
+    if kind == "adapter":  # negative, as in gguf-py: not a model's size
         total = total._replace(total=-total.total)
     out = {"general.architecture": KV("str", family.gguf), "general.type": KV("str", kind)}
     for row in table().sampling:
@@ -67,10 +60,19 @@ def general_to_gguf(
     fields = _fields(card, config, directory, total.total)
     if fields.get("size_label") is None and total.total > 0:
         fields["size_label"] = size_label(total)
-    for name in _ORDER:
+    for name in _CARD:
         _put(out, f"general.{name}", fields.get(name))
-    for kind, keys in _LISTS:
-        out |= _origins(kind, card, keys, total.total)
+    for origin, names in _ORIGINS:
+        key = next((k for k in names if k in card), None)
+        if key is None:
+            continue
+        value = card[key]
+        entries = value if isinstance(value, list) else [value] if isinstance(value, str) else []
+        out[f"general.{origin}.count"] = KV("u32", len(entries))
+        for i, entry in enumerate(entries):
+            described = _describe_origin(entry, total.total)
+            for name in _ORIGIN:
+                _put(out, f"general.{origin}.{i}.{name}", scalar(described.get(name)))
     for name, declared in (("tags", ("tags", "pipeline_tag")), ("languages", ("languages", "language"))):
         if listed := [text for key in declared for text in scalars(card.get(key))]:
             out[f"general.{name}"] = KV("arr[str]", listed)
@@ -83,65 +85,38 @@ def _put(out: dict[str, KV], key: str, text: str | None) -> None:
 
 
 def _fields(card: Card, config: Mapping[str, Any], directory: str, parameters: int) -> dict[str, str | None]:
-    """The single values, from the card, then the name the config was loaded from, then the folder's name."""
-    declared = {
+    """Returns the single values: the card's, then those of the name that the config was loaded from, then those of the
+    folder's name."""
+    fields = {
         name: next((t for k in keys if (t := scalar(card.get(k))) is not None), None) for name, keys in _CARD.items()
     }
-    declared["license"] = ",".join(scalars(card["license"])) if "license" in card else None
+    fields["license"] = ",".join(scalars(card["license"])) if "license" in card else None
     path = config.get("_name_or_path")
-    if isinstance(path, str) and path.count("/") <= 1:  # a model's id, not a path on a user's disk
-        _fill(declared, parse_model_id(path, parameters))
-    _fill(declared, parse_model_id(directory, parameters))
-    if declared["name"] is None:
-        declared["name"] = directory
-    return declared
+    ids = [path] if isinstance(path, str) and path.count("/") <= 1 else []  # a model's id, not a path on a user's disk
+    for parsed in (parse_model_id(name, parameters) for name in (*ids, directory)):
+        offers = {**parsed._asdict(), "name": _title(parsed.full), "organization": _title(parsed.organization)}
+        fields |= {name: offers[name] for name in fields.keys() & offers.keys() if fields[name] is None}
+    if fields["name"] is None:
+        fields["name"] = directory
+    return fields
 
 
-def _fill(declared: dict[str, str | None], found: ModelId) -> None:
-    offers = {
-        "name": None if found.full is None else title(found.full),
-        "organization": None if found.organization is None else title(found.organization),
-        "basename": found.basename,
-        "finetune": found.finetune,
-        "version": found.version,
-        "size_label": found.size_label,
-    }
-    for name, offer in offers.items():
-        if declared.get(name) is None:
-            declared[name] = offer
+def _title(name: str | None) -> str | None:
+    return None if name is None else title(name)
 
 
-def _origins(kind: str, card: Card, keys: tuple[str, ...], parameters: int) -> dict[str, KV]:
-    """`general.base_model.*` and `general.dataset.*`: a count and what is known of each."""
-    key = next((k for k in keys if k in card), None)
-    if key is None:
-        return {}
-    value = card[key]
-    entries = value if isinstance(value, list) else [value] if isinstance(value, str) else []
-    out = {f"general.{kind}.count": KV("u32", len(entries))}
-    for i, entry in enumerate(entries):
-        known = _origin(entry, parameters)
-        for name in _ORIGIN:
-            _put(out, f"general.{kind}.{i}.{name}", scalar(known.get(name)))
-    return out
-
-
-def _origin(entry: Any, parameters: int) -> Mapping[str, Any]:
-    """A base model or data set: an object as it is, a link, or an id of the hub."""
+def _describe_origin(entry: Any, parameters: int) -> Mapping[str, Any]:
+    """Returns the fields of a base model or data set, which is an object, a link or an id on the Hub."""
     if isinstance(entry, dict):
         return entry
     if not isinstance(entry, str):
         return {}
     link = entry.startswith(_URL)
     hub = _HUB.match(entry) if link else None
-    found = parse_model_id(hub[1] if hub else entry, parameters) if hub or not link else ModelId()
-    known = {
-        "name": None if found.full is None else title(found.full),
-        "organization": None if found.organization is None else title(found.organization),
-        "version": found.version,
-    }
+    parsed = parse_model_id(hub[1] if hub else entry, parameters) if hub or not link else ModelId()
+    fields = {"name": _title(parsed.full), "organization": _title(parsed.organization), "version": parsed.version}
     if link:
-        return {**known, "repo_url": entry}
-    if found.organization is not None and found.full is not None:
-        return {**known, "repo_url": f"https://huggingface.co/{found.organization}/{found.full}"}
-    return known
+        return {**fields, "repo_url": entry}
+    if parsed.organization is not None and parsed.full is not None:
+        return {**fields, "repo_url": f"https://huggingface.co/{parsed.organization}/{parsed.full}"}
+    return fields

@@ -1,18 +1,18 @@
-"""Rows that tie a config's keys to GGUF key-values, read from keys.toml, and how one row is applied either way.
+"""The rows of keys.toml, which map a config's keys to GGUF key-values, and how a row is applied in either direction.
 
-Pure over parsed JSON and over a GGUF's metadata. A value that doesn't fit its key's type is a FormatError naming the
-config's key: a file is never written with a number that was cut to fit.
+All functions are pure: they read parsed JSON and a GGUF's metadata. A value that doesn't fit its key's type raises a
+FormatError that names the config's key; no number is ever truncated.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from msgspec import Struct
 
@@ -29,10 +29,7 @@ if TYPE_CHECKING:
     from weighbridge.models.arch.family import Family
 
 _RANGES: Final = MappingProxyType({"u32": (0, (1 << 32) - 1), "i32": (-(1 << 31), (1 << 31) - 1)})
-
 _ITEMS: Final = MappingProxyType({"arr[bool]": "bool", "arr[u32]": "u32", "arr[i32]": "i32", "arr[f32]": "f32"})
-
-
 _LAST: Final = "general.quantization_version"
 _TOKENS: Final = MappingProxyType({
     "bos_token_id": "tokenizer.ggml.bos_token_id", "eos_token_id": "tokenizer.ggml.eos_token_id",
@@ -41,7 +38,7 @@ _TOKENS: Final = MappingProxyType({
 
 
 class KeyTable(Struct, frozen=True, forbid_unknown_fields=True):
-    """keys.toml: key-values that families share (`MetaEntry.base`), and those of generation_config.json."""
+    """keys.toml: key-values that families share (`MetaEntry.base`), and those for generation_config.json."""
 
     key: list[KeyEntry]
     sampling: list[KeyEntry]
@@ -49,9 +46,8 @@ class KeyTable(Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What ties one family's configs to its GGUFs; see `schema.MetaEntry` for the fields. `keys`: the shared key-values
-    and the family's own, which stand before the last of those, or with `replaces` in the place of that of the same
-    name."""
+    """The mapping between one family's configs and its GGUFs; `schema.MetaEntry` documents the fields. `keys`: the
+    shared key-values with the family's inserted before the last of them, or replacing the one of the same name."""
 
     keys: tuple[KeyEntry, ...]
     tokens: Mapping[str, str]
@@ -62,21 +58,18 @@ class Rules:
     requires_value: Sequence[RequiredValueEntry]
 
 
-def build_table(document: Mapping[str, Any]) -> KeyTable:
-    """The shared key-values from their parsed TOML."""
-    return validate.convert(document, KeyTable)
-
-
 @cache
 def table() -> KeyTable:
-    """The table that is shipped."""
+    """Returns the parsed keys.toml."""
     import tomllib
 
-    return build_table(tomllib.loads((resources.files(__package__ or "") / "keys.toml").read_text(encoding="utf-8")))
+    text = (resources.files(__package__ or "") / "keys.toml").read_text(encoding="utf-8")
+    return validate.convert(tomllib.loads(text), KeyTable)
 
 
 def rules(family: Family) -> Rules:
-    """What ties a family's configs to its GGUFs. A table without `[meta]` has that of the graph's own family."""
+    """Returns the rules of a family. A table without `[meta]` has those of the family that its GGUF architecture is
+    named after."""
     meta = family.document.meta
     if meta is None:
         same = (f.document.meta for f in families_of_graph(family.gguf) if f.name == family.gguf)
@@ -84,31 +77,27 @@ def rules(family: Family) -> Rules:
     shared = table().key
     at = next((i for i, entry in enumerate(shared) if entry.name == _LAST), len(shared))
     first = [entry for entry in shared[:at] if meta.base and entry.name not in meta.without]
-    keys = (*_in_place(first, meta.key), *shared[at:], *(entry for entry in meta.key if entry.last))
-    tokens = _TOKENS if meta.tokens is None else meta.tokens
-    presence = {**_tied_output(family), **meta.presence}
-    return Rules(keys, tokens, presence, meta.assumed, meta.implied, meta.tokenizer, meta.requires_value)
-
-
-def _tied_output(family: Family) -> dict[str, str]:
-    """An output matrix that may be the embedding: a GGUF without it states `tie_word_embeddings`."""
-    for role in family.rows.values():
-        if role.kind == "head" and role.tied and family.rows[role.tied].kind == "embedding" and "gguf" in role.names:
-            return {"tie_word_embeddings": f"!{role.names['gguf']}"}
-    return {}
-
-
-def _in_place(first: Sequence[KeyEntry], own: Sequence[KeyEntry]) -> Iterator[KeyEntry]:
-    """The entries of `own` after the others, or in the place of one of them."""
-    replacing = {entry.name: [e for e in own if e.replaces and e.name == entry.name] for entry in own if entry.replaces}
+    replacing = {e.name: [r for r in meta.key if r.replaces and r.name == e.name] for e in meta.key if e.replaces}
     if unknown := replacing.keys() - {entry.name for entry in first}:
         raise UsageError(f"meta.key: no shared key-value is called {min(unknown)}")
-    yield from (e for entry in first for e in replacing.get(entry.name, [entry]))
-    yield from (entry for entry in own if not (entry.replaces or entry.last))
+    keys = [
+        *(new for entry in first for new in replacing.get(entry.name, [entry])),
+        *(entry for entry in meta.key if not (entry.replaces or entry.last)),
+        *shared[at:],
+        *(entry for entry in meta.key if entry.last),
+    ]
+    presence: dict[str, str | PresenceEntry] = {}
+    for role in family.rows.values():  # a GGUF without an output matrix has tied embeddings
+        if role.kind == "head" and role.tied and family.rows[role.tied].kind == "embedding" and "gguf" in role.names:
+            presence["tie_word_embeddings"] = f"!{role.names['gguf']}"
+            break
+    tokens = _TOKENS if meta.tokens is None else meta.tokens
+    presence |= meta.presence
+    return Rules(tuple(keys), tokens, presence, meta.assumed, meta.implied, meta.tokenizer, meta.requires_value)
 
 
 def differs(entry: RequiredValueEntry, config: Mapping[str, Any]) -> bool:
-    """Whether a config has a value with which llama.cpp's graph computes something else."""
+    """Whether a config has a value that llama.cpp's graph doesn't implement."""
     value = lookup(config, entry.config)
     wrong = (entry.only and value not in entry.only) or (entry.nonzero and not value)
     unequal = bool(entry.equals) and value != lookup(config, entry.equals)
@@ -118,12 +107,13 @@ def differs(entry: RequiredValueEntry, config: Mapping[str, Any]) -> bool:
 
 
 def implied(rules: Rules, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a GGUF of this config means without a key for it: the first of several entries for a key that counts."""
+    """Returns the values that a GGUF of this config means without having keys for them. The first entry of a key that
+    applies counts."""
     out: dict[str, Any] = {}
     for entry in rules.implied:
-        known = {**config, **{key: value for key, value in out.items() if value is not None}}
-        if entry.config not in out and _all_hold(entry.when, known):
-            out[entry.config] = lookup(known, entry.value) if isinstance(entry.value, str) else entry.value
+        facts = {**config, **{key: value for key, value in out.items() if value is not None}}
+        if entry.config not in out and _all_hold(entry.when, facts):
+            out[entry.config] = lookup(facts, entry.value) if isinstance(entry.value, str) else entry.value
     return out
 
 
@@ -131,24 +121,26 @@ def implied(rules: Rules, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def lookup(config: Mapping[str, Any], text: str) -> Any:
-    """What a config states at a dotted path, or the number that an expression over such paths gives. None where a path
-    has nothing."""
+    """Returns a config's value at a dotted path, or the number that an expression over such paths evaluates to. None if
+    a path has no value."""
     tree = expression.parse(text)
     if expression.path(tree) is not None:
-        return _at(config, text)
-    found = expression.Evaluator(lambda path: _at(config, path), number).number(tree)
-    return int(found) if found is not None and found == int(found) else found
+        return value_at(config, text.split("."))
+    result = expression.Evaluator(lambda path: value_at(config, path.split(".")), number).number(tree)
+    return int(result) if result is not None and result == int(result) else result
 
 
-def _at(config: Mapping[str, Any], path: str) -> Any:
+def value_at(config: Mapping[str, Any], path: Iterable[str]) -> Any:
+    """Returns the value below these keys, or None if there is none."""
     value: Any = config
-    for name in path.split("."):
+    for name in path:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value
 
 
 def to_kv(row: KeyEntry, config: Mapping[str, Any]) -> KV | None:
-    """The row's key-value for an effective config, None where the row doesn't count or the config says nothing."""
+    """Returns the row's key-value for an effective config, or None if the row doesn't apply or the config sets none of
+    its keys."""
     if not _all_hold(row.when, config):
         return None
     if row.layers is not None and not row.config:
@@ -166,39 +158,27 @@ def to_kv(row: KeyEntry, config: Mapping[str, Any]) -> KV | None:
     value = number(value, path) - (evaluate(row.subtract, config) or 0) if row.subtract else value
     value = value if row.layers is None else _by_layer(row, config, value)
     value = number(value, path) / _divisor(row, config) if row.divide_by or row.divide_by_sqrt else value
-    value = _filled(value, row.pad_to) if row.pad_to else value
+    if row.pad_to and is_list(value):  # with zeros, or cut
+        value = [*value, *[0] * (row.pad_to - len(value))][: row.pad_to]
     typed = coerce(value, row.type, path)
-    # The reference's writer skips what is empty.
+    # The reference's writer skips empty values.
     return None if typed in ("", []) or typed == row.omit_if else KV(row.type, typed)
 
 
-def _filled(value: Any, length: int) -> Any:
-    """A list padded with zeros, or cut, to this length."""
-    return [*value, *[0] * (length - len(value))][:length] if is_list(value) else value
-
-
 def quantile(share: float, field: str) -> float:
-    """The number below which the standard normal has this share, in F32 by the steps of torch's `Normal.icdf`: erfinv
-    of twice the share less one, times the root of two. erfinv is computed in F64 and rounded once, so that the result
-    is the same on every processor; torch's differs from it in the last bit now and then."""
-    from statistics import NormalDist
+    """Returns the number below which the standard normal distribution has this share (0 to 1), in F32.
+
+    Follows torch's `Normal.icdf`: erfinv of twice the share minus one, times the square root of two. Computes erfinv in
+    F64 and rounds once, so that every processor gets the same result; torch's sometimes differs in the last bit.
+    """
+    from statistics import NormalDist  # late: only one family needs it
 
     if not 0 <= share <= 1:
-        raise FormatError("is no share", field=field, expected="a number from 0 to 1", found=share)
+        raise FormatError("is not a share", field=field, expected="a number from 0 to 1", found=share)
     twice = f32(2 * f32(share) - 1)
     if abs(twice) == 1:
         return math.copysign(math.inf, twice)
     return f32(f32(NormalDist().inv_cdf((twice + 1) / 2) / math.sqrt(2)) * f32(math.sqrt(2)))
-
-
-def _share(value: Any, field: str) -> float:
-    """The shortest number whose quantile this is."""
-    from statistics import NormalDist
-
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-        raise FormatError("is no quantile", field=field, expected="a number", found=repr(value)[:80])
-    near = NormalDist().cdf(value)
-    return next((s for s in _decimals(near) if quantile(s, field) == f32(value)), near)
 
 
 def _divisor(row: KeyEntry, config: Mapping[str, Any]) -> float:
@@ -213,30 +193,33 @@ def _mapped(row: KeyEntry, value: Any) -> Any:
 
 
 def _by_layer(row: KeyEntry, config: Mapping[str, Any], value: Any) -> list[Any]:
-    """The value in the layers of the row's set, in the others another one or nothing of its kind."""
+    """Returns one value per layer: `value` in the layers of the row's set, in the others that of `row.others`, or an
+    empty value of the same type."""
     count = config["layer_count"]
     if row.layers == "*":
         listed = list(value) if is_list(value) else [value] * count
         if len(listed) != count:
-            raise FormatError("hasn't a number for each layer", field=row.config[0], expected=count, found=len(listed))
+            raise FormatError("must have one number per layer", field=row.config[0], expected=count, found=len(listed))
         return listed
     layers = config["layer_sets"][row.layers]
-    other = lookup(config, row.others) if row.others else type(value)()
-    return [value if i in layers else other for i in range(count)]
+    outside = lookup(config, row.others) if row.others else type(value)()
+    return [value if i in layers else outside for i in range(count)]
 
 
 def _all_hold(when: Mapping[str, Sequence[Any]], config: Mapping[str, Any]) -> bool:
-    return all(_holds(lookup(config, path), wanted) for path, wanted in when.items())
-
-
-def _holds(value: Any, wanted: Sequence[Any]) -> bool:
-    if value is None:
-        return False
-    return "*" in wanted or ("+" in wanted and value != 0) or any(type(value) is type(w) and value == w for w in wanted)
+    """Whether each path has one of its values; `*` is any value, `+` any but 0."""
+    for path, allowed in when.items():
+        value = lookup(config, path)
+        if value is None:
+            return False
+        equal = any(type(value) is type(option) and value == option for option in allowed)
+        if not (equal or "*" in allowed or ("+" in allowed and value != 0)):
+            return False
+    return True
 
 
 def coerce(value: Any, kind: str, field: str) -> Any:
-    """The value as a GGUF type takes it, or FormatError."""
+    """Returns the value as a GGUF type. Raises FormatError if it doesn't fit."""
     if kind == "bool" and isinstance(value, bool):
         return value
     if kind == "str" and isinstance(value, str):
@@ -259,7 +242,7 @@ def coerce(value: Any, kind: str, field: str) -> Any:
 
 
 def from_value(row: KeyEntry, value: Any, config: Mapping[str, Any] = MappingProxyType({})) -> Any:
-    """The config's value for a key's value. `config`: what is restored already."""
+    """Returns the config's value for a key's value. `config`: the values restored so far."""
     if row.absent == 0 and value == 0:
         return None
     if row.map:
@@ -267,65 +250,72 @@ def from_value(row: KeyEntry, value: Any, config: Mapping[str, Any] = MappingPro
     if row.quantile:
         return [_share(item, row.name) for item in value]
     if row.divide_by or row.divide_by_sqrt:
-        return _multiplied(row, number(value, row.name), config)
+        return _undivided(row, number(value, row.name), config)
     if row.type == "f32":
         declared = number(value, row.name)
         declared = shortest(declared if row.times == 1.0 else f32(shortest(declared) / row.times))
         return int(declared) if row.whole and declared == int(declared) else declared
     if row.layers not in (None, "*"):
-        return _shared_float(value, row) if row.type == "arr[f32]" else by_layer(value, row.name)
+        if row.type != "arr[f32]":
+            return by_layer(value, row.name)
+        return one_value({shortest(number(v, row.name)) for v in value} - {0.0}, row.name, default=0.0)
     if row.pad_to and len(value) == row.pad_to and not value[-1]:
         return list(value[:-1])
     return list(value) if row.type.startswith("arr") else value
-
-
-def _shared_float(value: Sequence[Any], row: KeyEntry) -> float:
-    """The one number in a list with an entry for each layer, zeros aside."""
-    listed = {shortest(number(v, row.name)) for v in value} - {0.0}
-    return one_value(listed, row.name, default=0.0)
-
-
-def _multiplied(row: KeyEntry, value: float, config: Mapping[str, Any]) -> float | int:
-    """The divided number, or what it was divided by: the shortest that gives this f32 again."""
-    declared = next((v for path in row.config if (v := lookup(config, path)) is not None), None)
-    if row.divide_by_sqrt:
-        divisor = _divisor(row, config)
-        return next((d for d in _decimals(value * divisor) if f32(d / divisor) == value), value * divisor)
-    if value <= 0:
-        raise FormatError("is not positive", field=row.name, found=value)
-    whole = number(declared, row.config[0])
-    found = next((d for d in _decimals(whole / value) if f32(whole / d) == value), whole / value)
-    return int(found) if found == int(found) else found
-
-
-def understood(row: KeyEntry, value: Any) -> bool:
-    """Whether the row can give back this value: a list where its type is one, and what its map has."""
-    if row.type.startswith("arr") != is_list(value):
-        return False
-    return not row.map or all(v in row.map.values() for v in (value if is_list(value) else [value]))
-
-
-def is_list(value: Any) -> bool:
-    """A list, and no text."""
-    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 
 def _declared(row: KeyEntry, value: Any) -> Any:
     return next((declared for declared, written in row.map.items() if written == value), value)
 
 
+def _share(value: Any, field: str) -> float:
+    """Returns the shortest number that has this quantile."""
+    from statistics import NormalDist
+
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        raise FormatError("is not a quantile", field=field, expected="a number", found=repr(value)[:80])
+    near = NormalDist().cdf(value)
+    return next((s for s in _decimals(near) if quantile(s, field) == f32(value)), near)
+
+
+def _undivided(row: KeyEntry, value: float, config: Mapping[str, Any]) -> float | int:
+    """Returns the number before the division, or the divisor if the number is known: the shortest that reproduces this
+    F32."""
+    if row.divide_by_sqrt:
+        divisor = _divisor(row, config)
+        return next((d for d in _decimals(value * divisor) if f32(d / divisor) == value), value * divisor)
+    if value <= 0:
+        raise FormatError("is not positive", field=row.name, found=value)
+    declared = next((v for path in row.config if (v := lookup(config, path)) is not None), None)
+    whole = number(declared, row.config[0])
+    divisor = next((d for d in _decimals(whole / value) if f32(whole / d) == value), whole / value)
+    return int(divisor) if divisor == int(divisor) else divisor
+
+
+def understood(row: KeyEntry, value: Any) -> bool:
+    """Whether the row can restore this value: it is a list if the type is one, and the map has it."""
+    if row.type.startswith("arr") != is_list(value):
+        return False
+    return not row.map or all(v in row.map.values() for v in (value if is_list(value) else [value]))
+
+
+def is_list(value: Any) -> TypeGuard[Sequence[Any]]:
+    """Whether a value is a sequence other than text or bytes."""
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
 def shortest(value: float) -> float:
-    """The shortest decimal that is the same f32: 1e-06, not 9.999999974752427e-07."""
+    """Returns the shortest decimal of the same F32: 1e-06, not 9.999999974752427e-07."""
     return next((d for d in _decimals(value) if f32(d) == f32(value)), value)
 
 
 def _decimals(value: float) -> Iterator[float]:
-    """The number in one digit, in two, and so on."""
+    """Yields the number rounded to one digit, to two, and so on."""
     return (float(f"{value:.{digits}g}") for digits in range(1, 10))
 
 
 def store(config: dict[str, Any], path: str, value: Any) -> None:
-    """Puts a value at a dotted path."""
+    """Sets the value at a dotted path."""
     *parents, last = path.split(".")
     for name in parents:
         config = config.setdefault(name, {})

@@ -1,9 +1,8 @@
-"""config.json <-> GGUF key-values, whole files at a time; the rows stand in keys.toml.
+"""config.json <-> GGUF key-values, whole files at a time. keys.toml has the rows.
 
-Going to GGUF, what comes out equals what the reference converter writes for the same config: keys, types, values,
-order. Coming back, a config is the class's defaults overlaid with what the GGUF says; GGUF has no key for some of it
-(which of several classes it was, dropouts, how the weights were initialised), and whatever is guessed or dropped is
-in the losses.
+The key-values equal those that the reference converter writes for the same config: keys, types, values and order. A
+restored config is the class's defaults, overlaid with the GGUF's values. GGUF has no key for some settings (which of
+several classes it was, dropouts, the initialisation of weights); the losses list everything guessed or dropped.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from typing import Any, Final, NamedTuple
 from weighbridge.base.errors import FormatError
 from weighbridge.containers.gguf.values import KV
 from weighbridge.models.arch.config import LOCAL_THETA, THETA, layer_types
-from weighbridge.models.arch.config_rules import INVERSE_RULES
 from weighbridge.models.arch.derived import RESTORED
 from weighbridge.models.arch.family import Family
+from weighbridge.models.arch.rules import restoring_rules
 from weighbridge.models.arch.tables.expression import evaluate, shared_value
 from weighbridge.models.arch.tables.layers import as_config
-from weighbridge.models.arch.tables.schema import KeyEntry, PresenceEntry
+from weighbridge.models.arch.tables.schema import PresenceEntry
 from weighbridge.models.arch.tables.spec import Architecture
 from weighbridge.models.arch.tables.values import integer, number
 from weighbridge.models.config.keys import (
@@ -37,24 +36,22 @@ from weighbridge.models.config.keys import (
 )
 
 Vectors = Callable[[str], Sequence[float] | None]
-_OF_THE_WHOLE: Final = ("architectures", "model_type", "torch_dtype")  # of the keys of a class of several parts
+_OF_THE_WHOLE: Final = ("architectures", "model_type", "torch_dtype")  # not of a part, in a class of several parts
+_HEAD_WIDTH: Final = ("head_dim", "hidden_size // num_attention_heads", "d_model // n_heads")
 
 
 class Leading(KV):
-    """A key-value that stands before the general ones."""
-
-
-def _no_vector(name: str) -> None:
-    """No tensor's values are at hand."""
+    """A key-value that precedes the general ones."""
 
 
 class HfConfig(NamedTuple):
-    """What a GGUF gives back: config.json, generation_config.json (None where the model generates nothing), and what
-    was lost or had to be guessed."""
+    """A GGUF's metadata as config.json and generation_config.json (None if the model generates no text). `losses`
+    change results; `guesses` don't."""
 
     config: dict[str, Any]
     generation: dict[str, Any] | None
     losses: list[str]
+    guesses: list[str]
 
 
 # ---------------------------------------------------------------------- to GGUF
@@ -64,10 +61,11 @@ def config_to_gguf(
     config: Mapping[str, Any], family: Family, *, file_type: int, pooling: int | None = None,
     generation: Mapping[str, Any] | None = None,
 ) -> dict[str, KV]:  # fmt: skip
-    """The architecture's key-values, from `block_count` to `token_type_count`, in order. `file_type`: a llama_ftype.
-    `pooling`: see `sentence.pooling_type`. `generation`: generation_config.json."""
-    own = {"file_type": file_type, "pooling": pooling, "generation": generation}
-    facts = {**family.effective(config), **own}
+    """Returns the architecture's key-values, from `block_count` to `token_type_count`, in order.
+
+    `file_type`: a llama_ftype. `pooling`: see `pooling.pooling_type`. `generation`: generation_config.json.
+    """
+    facts = {**family.effective(config), "file_type": file_type, "pooling": pooling, "generation": generation}
     out: dict[str, KV] = {}
     for row in rules(family).keys:
         if (kv := to_kv(row, facts)) is not None:
@@ -76,20 +74,15 @@ def config_to_gguf(
 
 
 def assemble(general: Mapping[str, KV], architecture: Mapping[str, KV], tokenizer: Mapping[str, KV]) -> dict[str, KV]:
-    """A whole file's key-values in the reference's order: `general_to_gguf`, `config_to_gguf`, the tokenizer's."""
-    own = {**architecture, **tokenizer}
-    first = {"general.architecture", *(key for key, kv in own.items() if isinstance(kv, Leading))}
-    whole = {**general, **own}
+    """Returns a whole file's key-values in the reference's order: from `general_to_gguf`, from `config_to_gguf` and the
+    tokenizer's."""
+    whole = {**general, **architecture, **tokenizer}
+    first = {"general.architecture", *(key for key, kv in whole.items() if isinstance(kv, Leading))}
     return {**{key: kv for key, kv in whole.items() if key in first}, **whole}
 
 
-def config_losses(config: Mapping[str, Any], family: Family) -> list[str]:
-    """What a config says that changes the model and that GGUF has no key for."""
-    return facts_losses(family.effective(config), family)
-
-
 def facts_losses(facts: Mapping[str, Any], family: Family) -> list[str]:
-    """The same of an effective config."""
+    """Returns the settings of an effective config that change the model and that GGUF has no key for."""
     out = []
     for path, harmless in rules(family).assumed.items():
         value = lookup(facts, path)
@@ -107,9 +100,11 @@ def with_tokenizer_keys(
     tokenizer: Mapping[str, KV], config: Mapping[str, Any], family: Family,
     generation: Mapping[str, Any] | None = None,
 ) -> dict[str, KV]:  # fmt: skip
-    """The tokenizer's key-values with what the reference adds to them, or puts in their place, for a family.
-    `generation`: generation_config.json."""
-    facts = {**family.effective(config), "generation": generation, "first_eos": _first_eos(generation)}
+    """Returns the tokenizer's key-values with those that the reference adds or replaces for a family. `generation`:
+    generation_config.json."""
+    eos = (generation or {}).get("eos_token_id")
+    first_eos = eos[0] if isinstance(eos, list | tuple) and len(eos) > 1 else None
+    facts = {**family.effective(config), "generation": generation, "first_eos": first_eos}
     named = [row.token for row in rules(family).tokenizer if row.token]
     ids = {token: i for i, token in enumerate(tokenizer["tokenizer.ggml.tokens"].value)} if named else {}
     out, first, last = dict(tokenizer), dict[str, KV](), dict[str, KV]()
@@ -125,18 +120,12 @@ def with_tokenizer_keys(
         elif row.last:
             last[row.name] = kv
         else:
-            out = {**out, row.name: kv} if row.name in out else _after_ids(out, row.name, kv)
+            out = {**out, row.name: kv} if row.name in out else _insert_id(out, row.name, kv)
     return {**first, **{key: kv for key, kv in out.items() if key not in first | last}, **last}
 
 
-def _first_eos(generation: Mapping[str, Any] | None) -> Any:
-    """The first of several tokens that end a text; None of one alone."""
-    listed = (generation or {}).get("eos_token_id")
-    return listed[0] if isinstance(listed, list | tuple) and len(listed) > 1 else None
-
-
-def _after_ids(keys: Mapping[str, KV], name: str, kv: KV) -> dict[str, KV]:
-    """A special token's number after those that are there."""
+def _insert_id(keys: Mapping[str, KV], name: str, kv: KV) -> dict[str, KV]:
+    """Inserts a special token's id after the existing ones."""
     order = [*keys]
     at = 1 + max((i for i, key in enumerate(order) if key.endswith(("_token_id", ".merges", ".token_type"))), default=0)
     return {**{key: keys[key] for key in order[:at]}, name: kv, **{key: keys[key] for key in order[at:]}}
@@ -147,32 +136,42 @@ def _after_ids(keys: Mapping[str, KV], name: str, kv: KV) -> dict[str, KV]:
 
 def gguf_to_config(
     metadata: Mapping[str, Any], family: Family, tensors: Mapping[str, Any] | Sequence[str], *,
-    vectors: Vectors = _no_vector, torch_dtype: str | None = None,
+    vectors: Vectors = lambda name: None, torch_dtype: str | None = None,
 ) -> HfConfig:  # fmt: skip
-    """A GGUF's key-values as config.json and generation_config.json.
+    """Returns a GGUF's key-values as config.json and generation_config.json.
 
-    `tensors`: its tensor names. `vectors`: gives the values of a short tensor, as `rope_freqs.weight`, which is all
-    that a GGUF has of llama3 rope scaling: without them a file that has the tensor is refused. `torch_dtype`: what the
-    weights are written as.
+    `tensors`: its tensor names. `vectors`: returns the values of a short tensor. A GGUF has llama3 rope scaling only as
+    such a tensor, `rope_freqs.weight`; a file with it is refused if `vectors` returns None. `torch_dtype`: the type of
+    the written weights.
     """
     architecture = family.architecture_of_gguf(metadata, tensors)
     config = {k: v for k, v in architecture.defaults.items() if k not in ("rope_theta", "rope_parameters")}
-    layers = _layers(metadata, family, tensors)
-    known = _restore(config, metadata, family, layers)
-    known.add(f"{family.gguf}.vocab_size")
-    own = (key for key in metadata if key.startswith(f"{family.gguf}."))
-    losses = [f"{key} is not carried over" for key in own if key not in known]
-    losses += _rotary(config, metadata, family, tensors, vectors)
+    layers = _Layers({}, 0)
+    if family.layer_sets:
+        sizes = family.sizes_from_gguf(metadata, tensors)
+        layers = _Layers(dict(sizes.layers), sizes[next(iter(family.index.values()))])
+    mapped = {f"{family.gguf}.vocab_size", *_restore(config, metadata, family, layers)}
+    prefix = f"{family.gguf}."
+    losses = [f"{key} is not carried over" for key in metadata if key.startswith(prefix) and key not in mapped]
+    losses += _restore_rotation(config, metadata, family, tensors, vectors)
     for path, value in as_config(family.layer_sets, layers.sets, layers.number).items():
-        if not _continues(lookup(config, path), value):
+        restored = lookup(config, path)
+        # A restored list may go on with the entries of layers that predict further tokens.
+        if not (is_list(restored) and is_list(value) and list(restored[: len(value)]) == value):
             store(config, path, value)
-    _by_presence(config, family, tensors)
-    for rule in INVERSE_RULES.keys() & {*family.document.config_rules}:
-        stated = INVERSE_RULES[rule](config)
+    for key, name in rules(family).presence.items():
+        if isinstance(name, PresenceEntry):
+            config[key] = name.there if name.tensor in tensors else name.absent
+        elif key in config:
+            config[key] = (name.lstrip("!") in tensors) != name.startswith("!")
+    for restore in restoring_rules(family.document.config_rules):
+        stated = restore(config)
         config = {key: value for key, value in {**config, **stated}.items() if value is not None or key not in stated}
-    _implied(config, family)
-    _vocabulary(config, metadata, family)
-    _lessened(config, architecture, family)
+    for key, values in rules(family).assumed.items():  # every GGUF means one of these, whatever the class's default
+        if config.get(key) is not None and config[key] not in values:
+            config[key] = values[0] if values else None
+    _restore_vocabulary(config, metadata, family)
+    _add_subtracted(config, architecture, family)
     if architecture.full_layers and config.get("layer_types") is None:
         config["layer_types"] = layer_types(architecture.full_layers, config)
     for path, value in implied(rules(family), config).items():
@@ -181,125 +180,104 @@ def gguf_to_config(
     config |= {"architectures": [architecture.name], "model_type": architecture.model_type}
     if torch_dtype:
         config["torch_dtype"] = torch_dtype
-    losses += _guess(architecture, family)
     generation = _generation(metadata, config, family) if architecture.name.endswith("ForCausalLM") else None
-    return HfConfig(dict(sorted(_in_part(config, architecture).items())), generation, losses)
-
-
-def _in_part(config: dict[str, Any], architecture: Architecture) -> dict[str, Any]:
-    """The config of a class of several parts, with all that isn't about the whole in the object of its part."""
-    if architecture.part is None:
-        return config
-    whole = {
-        k: v for k, v in config.items() if k in _OF_THE_WHOLE or k == "tie_word_embeddings" or k.endswith("_token_id")
-    }
-    own = {k: v for k, v in config.items() if k not in _OF_THE_WHOLE}
-    return {**whole, architecture.part: dict(sorted(own.items()))}
-
-
-def _continues(restored: Any, layers: Any) -> bool:
-    """Whether a list has these entries, and after them those of layers that predict further tokens."""
-    return is_list(restored) and is_list(layers) and list(restored[: len(layers)]) == layers
+    if architecture.part is not None:  # a class of several parts has most settings in the object of the part
+        part = {k: v for k, v in config.items() if k not in _OF_THE_WHOLE}
+        whole = {k: v for k, v in config.items() if k in (*_OF_THE_WHOLE, "tie_word_embeddings")}
+        whole |= {k: v for k, v in config.items() if k.endswith("_token_id")}
+        config = {**whole, architecture.part: dict(sorted(part.items()))}
+    guesses = []
+    if architecture.like:
+        like = " or ".join(architecture.like)
+        guesses = [f"assuming the class {architecture.name}: a {family.gguf} GGUF of {like} is the same"]
+    return HfConfig(dict(sorted(config.items())), generation, losses, guesses)
 
 
 class _Layers(NamedTuple):
-    """A GGUF's layers: the family's sets of them, and how many there are (0 where no set is asked for)."""
+    """A GGUF's layers: the members of the family's sets, and the number of layers (0 if the family has no sets)."""
 
     sets: Mapping[str, frozenset[int]]
     number: int
 
 
-def _layers(metadata: Mapping[str, Any], family: Family, tensors: Mapping[str, Any] | Sequence[str]) -> _Layers:
-    if not family.layer_sets:
-        return _Layers({}, 0)
-    sizes = family.sizes_from_gguf(metadata, tensors)
-    return _Layers(dict(sizes.layers), sizes[next(iter(family.index.values()))])
-
-
 def _restore(config: dict[str, Any], metadata: Mapping[str, Any], family: Family, layers: _Layers) -> set[str]:
-    """Every row that gives something back; the keys that any row speaks of."""
-    known = set()
+    """Applies every row that restores something. Returns the keys that rows cover."""
+    covered = set()
     for row in rules(family).keys:
         key = row.key(family.gguf)
         if key not in metadata or row.type.startswith("arr") == is_list(metadata[key]):
-            known.add(key)
+            covered.add(key)
         if (row.null or row.default is not None) and key not in metadata:
             store(config, row.restored[0], row.default)
-        if row.others and key in metadata and understood(row, metadata[key]):
-            _restore_both(config, row, metadata[key], layers)
-        elif row.restored and key in metadata and understood(row, metadata[key]):
-            own = next(((c,) for c in row.config if row.restore is True and c in config), row.restored)
-            for place in own:
-                store(config, place, from_value(row, metadata[key], config))
-    return known
+        if key not in metadata or not understood(row, metadata[key]):
+            continue
+        if row.others:  # a list with values for the layers of a set and for the others
+            within = layers.sets[row.layers or ""]
+            outside = frozenset(range(layers.number)) - within
+            for place, members in ((row.restored, within), ((row.others,), outside)):
+                if place and (declared := shared_value(metadata[key], row.name, members)) is not None:
+                    config[place[0]] = declared
+            config |= row.sets
+        elif row.restored:
+            places = next(((c,) for c in row.config if row.restore is True and c in config), row.restored)
+            for path in places:
+                store(config, path, from_value(row, metadata[key], config))
+    return covered
 
 
-def _restore_both(config: dict[str, Any], row: KeyEntry, value: Sequence[Any], layers: _Layers) -> None:
-    """The values of a list for the layers of a set, and for the others."""
-    within = layers.sets[row.layers or ""]
-    for place, some in ((row.restored, within), ((row.others,), frozenset(range(layers.number)) - within)):
-        if place and (declared := shared_value(value, row.name, some)) is not None:
-            config[place[0]] = declared
-    config |= row.sets
-
-
-def _rotary(
+def _restore_rotation(
     config: dict[str, Any], metadata: Mapping[str, Any], family: Family, tensors: Mapping[str, Any] | Sequence[str],
     vectors: Vectors,
 ) -> list[str]:  # fmt: skip
-    """`rope_theta` and `rope_scaling`, the spelling of transformers 4, which 5 and mlx-lm read too. Where layers with a
-    window rotate in another way, 5's spelling stands beside: 4 has words for them in few classes alone."""
-    own = {k.removeprefix("rope."): v for k, v in implied(rules(family), config).items() if k[:5] == "rope."}
-    newer = "full_attention" in family.plain_defaults.get("rope_parameters", {})  # a class that no older version has
-    rope = {**config.pop("rope", {}), **own}
+    """Sets `rope_theta` and `rope_scaling`, the spelling of transformers 4, which transformers 5 and mlx-lm also read.
+    If layers with a window have their own rotation, adds transformers 5's spelling, since few classes of version 4 can
+    express that. Returns losses."""
+    meant = {k.removeprefix("rope."): v for k, v in implied(rules(family), config).items() if k[:5] == "rope."}
+    newer = "full_attention" in family.plain_defaults.get("rope_parameters", {})  # a class that only version 5 has
+    rope = {**config.pop("rope", {}), **meant}
     sliding = config.pop("rope_sliding", {"rope_theta": 10000.0} if newer else None)
     word = next((w for w in THETA if w in family.plain_defaults), None)
     if word is None:
         return []
-    theta = rope.pop("rope_theta", 10000.0)  # llama.cpp's default where the key is absent
+    theta = rope.pop("rope_theta", 10000.0)  # llama.cpp's default for a missing key
     if metadata.get(f"{family.gguf}.rope.scaling.type") == "none":
         stretched = {key: rope[key] for key in ("alpha", "factor") if key in rope}  # Hunyuan's base frequency
         rope = {"rope_type": "dynamic", **stretched} if "alpha" in rope else {}
     config |= {word: theta} if sliding else {word: theta, "rope_theta": theta}
     if "rope_freqs.weight" in tensors:
-        made = next((row.derived for row in family.rows.values() if row.derived in RESTORED), None) or "llama3_factors"
+        derived = next((row.derived for row in family.rows.values() if row.derived in RESTORED), None)
+        derived = derived or "llama3_factors"
         freqs = vectors("rope_freqs.weight")
-        found = None if freqs is None else RESTORED[made](freqs, number(theta, "rope.freq_base"))
-        if found is None:
-            kind = made.removesuffix("_factors")
+        scaling = None if freqs is None else RESTORED[derived](freqs, number(theta, "rope.freq_base"))
+        if scaling is None:
+            kind = derived.removesuffix("_factors")
             raise FormatError(f"no {kind} rope scaling gives these factors", field="rope_freqs.weight")
-        rope = found
-    lost = _longrope(rope, tensors, vectors)
-    if rope or "rope_parameters" in family.plain_defaults:  # without a word of it that would count
+        rope = scaling
+    losses = _restore_longrope(rope, tensors, vectors)
+    if rope or "rope_parameters" in family.plain_defaults:
         rope.setdefault("rope_type", "default")
         config["rope_scaling"] = rope
     if sliding is not None:
         config[next((w for w in LOCAL_THETA if w in config), LOCAL_THETA[0])] = sliding["rope_theta"]
         full = {"rope_type": "default", **rope, "rope_theta": theta}
         config["rope_parameters"] = {"full_attention": full, "sliding_attention": {"rope_type": "default", **sliding}}
-    lost += _partial(metadata, family, config)
-    if "mrope_section" in rope:
-        _in_one_place(config)
+    losses += _restore_share(metadata, family, config)
+    if "mrope_section" in rope:  # readers of a class with sections (mlx-lm's Qwen 3.5) know only version 5's spelling
+        moved = {key: config.pop(key) for key in ("rope_theta", "partial_rotary_factor") if key in config}
+        config["rope_parameters"] = {**config.pop("rope_scaling"), **moved}
     if newer:
         for key in (word, "rope_theta", "rope_scaling", *LOCAL_THETA):
             config.pop(key, None)
-    return lost
+    return losses
 
 
-def _in_one_place(config: dict[str, Any]) -> None:
-    """The rotation as transformers 5 spells it, alone: what reads a class with sections (mlx-lm's Qwen 3.5) doesn't
-    know the older words."""
-    apart = {key: config.pop(key) for key in ("rope_theta", "partial_rotary_factor") if key in config}
-    config["rope_parameters"] = {**config.pop("rope_scaling"), **apart}
-
-
-def _longrope(rope: dict[str, Any], tensors: Mapping[str, Any] | Sequence[str], vectors: Vectors) -> list[str]:
-    """longrope's factors, which a GGUF has as two tensors."""
+def _restore_longrope(rope: dict[str, Any], tensors: Mapping[str, Any] | Sequence[str], vectors: Vectors) -> list[str]:
+    """Adds longrope's factors, which a GGUF has as two tensors. Returns losses."""
     names = {f"{length}_factor": f"rope_factors_{length}.weight" for length in ("long", "short")}
     if all(name in tensors for name in names.values()):
         factors = {key: vectors(name) for key, name in names.items()}
         if None in factors.values():
-            raise FormatError("is no short F32 tensor", field=names["long_factor"])
+            raise FormatError("is not a short F32 tensor", field=names["long_factor"])
         rope["rope_type"] = "longrope"
         rope |= {key: [shortest(v) for v in values or ()] for key, values in factors.items()}
     elif rope.get("rope_type") == "longrope":
@@ -307,13 +285,11 @@ def _longrope(rope: dict[str, Any], tensors: Mapping[str, Any] | Sequence[str], 
     return []
 
 
-_HEAD_WIDTH: Final = ("head_dim", "hidden_size // num_attention_heads", "d_model // n_heads")
-
-
-def _partial(metadata: Mapping[str, Any], family: Family, config: dict[str, Any]) -> list[str]:
-    """Which part of a head rotates, where the class can say it; a loss where it can't and not all of them do."""
+def _restore_share(metadata: Mapping[str, Any], family: Family, config: dict[str, Any]) -> list[str]:
+    """Sets the part of a head that rotates, if the class has a key for it. Returns a loss if it has none and only a
+    part rotates."""
     rotated = metadata.get(f"{family.gguf}.rope.dimension_count")
-    head = next((width for words in _HEAD_WIDTH if (width := evaluate(words, config))), 0)
+    head = next((width for text in _HEAD_WIDTH if (width := evaluate(text, config))), 0)
     if any(row.name == "{a}.rope.dimension_count" and row.restored for row in rules(family).keys):
         return []
     share = next((k for k in ("rotary_pct", "partial_rotary_factor") if k in family.plain_defaults), None)
@@ -329,57 +305,34 @@ def _partial(metadata: Mapping[str, Any], family: Family, config: dict[str, Any]
     ]
 
 
-def _by_presence(config: dict[str, Any], family: Family, tensors: Mapping[str, Any] | Sequence[str]) -> None:
-    for key, name in rules(family).presence.items():
-        if isinstance(name, PresenceEntry):
-            config[key] = name.there if name.tensor in tensors else name.absent
-        elif key in config:
-            config[key] = (name.lstrip("!") in tensors) != name.startswith("!")
-
-
-def _implied(config: dict[str, Any], family: Family) -> None:
-    """What every GGUF of the family means without a key, where the class's default is another."""
-    for key, values in rules(family).assumed.items():
-        if config.get(key) is not None and config[key] not in values:
-            config[key] = values[0] if values else None
-
-
-def _lessened(config: dict[str, Any], architecture: Architecture, family: Family) -> None:
-    """What a GGUF counts without a config's number (positions behind the padding token) gets it back; a tokenizer that
-    doesn't say the number is taken to have the class's own, where its absence doesn't mean that there is none."""
+def _add_subtracted(config: dict[str, Any], architecture: Architecture, family: Family) -> None:
+    """Adds the number that a GGUF's count omits (positions after the padding token). If the tokenizer doesn't define
+    the number, the class's default applies, unless a missing key means that there is none."""
     rows = rules(family).keys
-    none = {row.restored[0] for row in rows if row.null}
+    nullable = {row.restored[0] for row in rows if row.null}
     for row in rows:
         if row.subtract:
             if evaluate(row.subtract, config) is None:
-                declared = {k: v for k, v in architecture.defaults.items() if k in row.subtract and k not in none}
+                declared = {k: v for k, v in architecture.defaults.items() if k in row.subtract and k not in nullable}
                 config |= {k: v for k, v in declared.items() if config[k] is None}
             config[row.restored[0]] += evaluate(row.subtract, config) or 0
 
 
-def _vocabulary(config: dict[str, Any], metadata: Mapping[str, Any], family: Family) -> None:
-    """What a config repeats of the tokenizer: sizes and special tokens. A token that the GGUF hasn't is null, not the
-    class's default; labels get their numbers."""
+def _restore_vocabulary(config: dict[str, Any], metadata: Mapping[str, Any], family: Family) -> None:
+    """Sets the keys that repeat the tokenizer: sizes, special tokens, labels. A token that the GGUF doesn't have is
+    null, not the class's default."""
     for key, source in rules(family).tokens.items():
         if source in metadata:
             config[key] = metadata[source]
         elif key in config:
             config[key] = None
-    if (counted := metadata.get(f"{family.gguf}.vocab_size")) is not None:  # a GGUF without a tokenizer says it too
-        config["vocab_size"] = integer(counted, f"{family.gguf}.vocab_size")
+    if (size := metadata.get(f"{family.gguf}.vocab_size")) is not None:  # a GGUF without a tokenizer may have it too
+        config["vocab_size"] = integer(size, f"{family.gguf}.vocab_size")
     elif "tokenizer.ggml.tokens" in metadata:
         config["vocab_size"] = len(metadata["tokenizer.ggml.tokens"])
     if (labels := config.pop("labels", None)) is not None:
         config["id2label"] = {str(i): label for i, label in enumerate(labels)}
         config["label2id"] = {label: i for i, label in enumerate(labels)}
-
-
-def _guess(architecture: Architecture, family: Family) -> list[str]:
-    """Which class it was, where a GGUF can't tell it from another."""
-    if not architecture.like:
-        return []
-    others = " or ".join(architecture.like)
-    return [f"the class is taken to be {architecture.name}: a {family.gguf} GGUF doesn't tell it from {others}"]
 
 
 def _generation(metadata: Mapping[str, Any], config: Mapping[str, Any], family: Family) -> dict[str, Any]:
@@ -389,5 +342,5 @@ def _generation(metadata: Mapping[str, Any], config: Mapping[str, Any], family: 
         for row in table().sampling
         if row.restored and row.name in metadata
     }
-    # transformers refuses sampling parameters beside greedy decoding, and a model that recommends them samples.
+    # transformers refuses sampling parameters with greedy decoding, and a model that recommends them samples.
     return {**out, **({"do_sample": True} if sampled else {}), **sampled}

@@ -1,7 +1,7 @@
-"""A config.json as mlx-lm reads it: only the keys of its class, with its own defaults.
+"""A config.json as mlx-lm reads it: only the keys of its class, with mlx-lm's defaults.
 
-mlx-lm takes from a config what its `ModelArgs` of the model_type names and ignores the rest without a word: of a
-`rope_parameters` alone its Llama reads nothing and rotates by 10,000 (mlx_lm/models/base.py, `from_dict`).
+mlx-lm reads the keys that its `ModelArgs` for the model_type names and ignores the others. Given only
+`rope_parameters`, its Llama reads no base and rotates by 10,000 (mlx_lm/models/base.py, `from_dict`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 
 class MlxFields(Struct, frozen=True, forbid_unknown_fields=True):
-    """A row of mlx_fields.toml, which says what the fields are."""
+    """A row of mlx_fields.toml, which documents the fields."""
 
     required: list[str] = field(default_factory=list)
     null: list[str] = field(default_factory=list)
@@ -23,7 +23,7 @@ class MlxFields(Struct, frozen=True, forbid_unknown_fields=True):
     part: str = ""
 
     def values(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """What the class holds after reading `config`; a required key that is missing is left out."""
+        """Returns the fields of the class after it read `config`, without required keys that are missing."""
         assumed = {**dict.fromkeys(self.null), **self.defaults}
         stated = {key: config[key] for key in (*self.required, *assumed) if key in config}
         return {**assumed, **stated}
@@ -31,7 +31,7 @@ class MlxFields(Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def fields() -> Mapping[str, MlxFields]:
-    """model_type -> what mlx-lm reads."""
+    """Returns the fields that mlx-lm reads, by model_type."""
     import tomllib
 
     from weighbridge.models.arch.tables import validate
@@ -41,15 +41,16 @@ def fields() -> Mapping[str, MlxFields]:
 
 
 class MlxReading(NamedTuple):
-    """The fields of a model's class in mlx-lm, and the part of the config that has them."""
+    """The fields of a model's class in mlx-lm, the part of the config that sets them, and the part's key ("" if it is
+    the whole config)."""
 
     fields: MlxFields
     part: Mapping[str, Any]
-    name: str  # the key of the part; "" where all of the config is it
+    name: str
 
 
 def reading(config: Mapping[str, Any]) -> MlxReading | None:
-    """What mlx-lm takes from the config; None where it has no class of its model_type."""
+    """Returns what mlx-lm reads from the config, or None if it has no class for the model_type."""
     outer = fields().get(str(config.get("model_type")))
     if outer is None:
         return None
@@ -60,21 +61,21 @@ def reading(config: Mapping[str, Any]) -> MlxReading | None:
 
 
 def as_mlx_reads(config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The config as mlx-lm's class holds it; None where mlx-lm has no class of its model_type."""
-    found = reading(config)
-    if found is None:
+    """Returns the config as mlx-lm's class holds it, or None if mlx-lm has no class for the model_type."""
+    read = reading(config)
+    if read is None:
         return None
-    own = {**found.fields.values(found.part), **_kept(found.part)}
-    return {**_kept(config), found.name: own} if found.name else own
+    inner = {**read.fields.values(read.part), **_identity(read.part)}
+    return {**_identity(config), read.name: inner} if read.name else inner
 
 
-def _kept(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The class, and the kinds of its layers, which mlx-lm finds out by itself."""
+def _identity(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the class and the kinds of its layers, which mlx-lm determines itself."""
     return {key: config[key] for key in ("model_type", "architectures", "layer_types") if key in config}
 
 
 def mlx_keys(config: Mapping[str, Any]) -> frozenset[str]:
-    """The keys that mlx-lm's class reads of a config, or of its part; none where it has no class."""
-    found = reading(config)
-    own = found.fields if found else MlxFields()
-    return frozenset((*own.required, *own.null, *own.defaults))
+    """Returns the config keys that mlx-lm's class reads; none if mlx-lm has no class for it."""
+    read = reading(config)
+    fields = read.fields if read else MlxFields()
+    return frozenset((*fields.required, *fields.null, *fields.defaults))

@@ -1,8 +1,8 @@
-"""What a model's name says: organization, base name, size, fine-tune, version.
+"""Parses a model's name: organization, base name, size, fine-tune, version.
 
-The rules are the reference's (gguf-py/gguf/metadata.py `Metadata.get_model_id_components`, gguf-py/gguf/utility.py
-`size_label`, llama.cpp b11549), so that `general.*` comes out equal; the words it knows stand in the patterns below. A
-part of a name may be several things until its neighbours are known, hence the passes.
+Follows the reference's rules (gguf-py/gguf/metadata.py `Metadata.get_model_id_components`, gguf-py/gguf/utility.py
+`size_label`, llama.cpp b11549), so that `general.*` is equal. A part of a name can be of several kinds until its
+neighbours are known, hence the passes.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -21,7 +22,7 @@ _KEEPS_CASE: Final = re.compile(r"^(v\d+(?:\.\d+)*|\d.*)$")
 
 
 class ModelId(NamedTuple):
-    """The parts of `organization/Full-Name-7B-Instruct-v0.1`; None where the name doesn't say."""
+    """The parts of `organization/Full-Name-7B-Instruct-v0.1`; None for parts that the name doesn't have."""
 
     full: str | None = None
     organization: str | None = None
@@ -33,21 +34,21 @@ class ModelId(NamedTuple):
 
 @dataclass
 class _Part:
-    """One word between dashes and what it may be."""
+    """One word between dashes and the kinds that it may be of."""
 
     text: str
     kinds: set[str] = field(default_factory=set)
 
 
 def title(name: str) -> str:
-    """Words capitalised, but for acronyms, versions and numbers: `Llama 2 7b hf` of `llama-2-7b-hf`."""
-    words = name.strip().replace("-", " ").split()
-    return " ".join(w.title() if w.islower() and not _KEEPS_CASE.match(w) else w for w in words)
+    """Capitalises words other than acronyms, versions and numbers: `llama-2-7b-hf` becomes `Llama 2 7b Hf`."""
+    parts = name.strip().replace("-", " ").split()
+    return " ".join(w.title() if w.islower() and not _KEEPS_CASE.match(w) else w for w in parts)
 
 
 def parse_model_id(model_id: str | None, parameters: int = 0) -> ModelId:
-    """The components of a model's id or folder name. `parameters` (negative: at least so many, for an adapter) tells a
-    size from a context length."""
+    """Returns the components of a model's id or folder name. `parameters` distinguishes a size from a context length; a
+    negative number is a lower bound, for an adapter."""
     if model_id is None:
         return ModelId()
     if " " in model_id:
@@ -57,35 +58,47 @@ def parse_model_id(model_id: str | None, parameters: int = 0) -> ModelId:
         organization, full = "", model_id
     parts = [_Part(p) for p in full.split("-") if p]
     for i, part in enumerate(parts):
-        _annotate(part, i == 0, parameters)
-    _drop_word_sizes(parts)
+        if _VERSION.fullmatch(part.text):
+            part.kinds.add("version")
+        elif _TYPE.fullmatch(part.text):
+            part.kinds.add("type")
+            part.text = part.text.upper()
+        elif i and _SIZE.fullmatch(part.text):
+            _annotate_size(part, parameters)
+        elif i and _FINETUNE.fullmatch(part.text):
+            redundant = parameters < 0 and part.text.lower() == "lora"
+            part.kinds.add("type" if redundant else "finetune")
+    sizes = [p for p in parts if "size_label" in p.kinds]
+    if any(c.isdecimal() for p in sizes for c in p.text):  # `large` isn't a size next to a number
+        for part in sizes:
+            if part.text.isalpha():
+                part.kinds.discard("size_label")
     _find_basename(parts)
-    org = organization if slash and not organization.startswith(".") else None
-    return _assembled(full, org, parts)
 
+    def joined(kind: str, without: str = "") -> str | None:
+        return "-".join(p.text for p in parts if kind in p.kinds and without not in p.kinds) or None
 
-def _annotate(part: _Part, first: bool, parameters: int) -> None:
-    if _VERSION.fullmatch(part.text):
-        part.kinds.add("version")
-    elif _TYPE.fullmatch(part.text):
-        part.kinds.add("type")
-        part.text = part.text.upper()
-    elif not first and _SIZE.fullmatch(part.text):
-        _annotate_size(part, parameters)
-    elif not first and _FINETUNE.fullmatch(part.text):
-        redundant = parameters < 0 and part.text.lower() == "lora"
-        part.kinds.add("type" if redundant else "finetune")
+    size = "-".join(dict.fromkeys(p.text for p in parts if "size_label" in p.kinds)) or None
+    finetune, version = joined("finetune"), joined("version", "basename")
+    basename = joined("basename") if size or finetune or version else None  # too ambiguous without these
+    owner = organization if slash and not organization.startswith(".") else None
+    return ModelId(full, owner, basename, finetune, version, size)
 
 
 def _annotate_size(part: _Part, parameters: int) -> None:
-    """`7b1` is 7.1B, `8_0B` is 8.0B; a "size" far off the parameters is a context length, hence part of the
-    fine-tune."""
+    """Annotates a size: `7b1` is 7.1B, `8_0B` is 8.0B. A "size" that doesn't match the parameters is a context length,
+    which belongs to the fine-tune."""
     text = part.text.replace("_", ".")
     if text[-1].isdecimal():
         text = f"{text[:-2]}.{text[-1]}{text[-2]}"
     if len(text) > 1 and text[-2].isdecimal() and text[-1] in "kmbt":
         text = text[:-1] + text[-1].upper()
-    if parameters and _contradicts(text, parameters):
+    wrong = False
+    with suppress(ValueError):
+        claimed = float(text[:-1]) * 1000.0 ** " KMBT".find(text[-1])
+        # An adapter may cover a part of its model, so a larger label doesn't contradict its parameters.
+        wrong = claimed < -parameters // 8 if parameters < 0 else abs(claimed - parameters) > 7 * parameters // 8
+    if parameters and wrong:
         part.kinds.add("finetune")
         text = text[:-1] + text[-1].lower()
     if not part.kinds:
@@ -93,27 +106,8 @@ def _annotate_size(part: _Part, parameters: int) -> None:
     part.text = text
 
 
-def _contradicts(text: str, parameters: int) -> bool:
-    try:
-        claimed = float(text[:-1]) * 1000.0 ** " KMBT".find(text[-1])
-    except ValueError:
-        return False
-    if parameters < 0:  # an adapter may cover a part of its model, so a larger label is no contradiction
-        return claimed < -parameters // 8
-    return abs(claimed - parameters) > 7 * parameters // 8
-
-
-def _drop_word_sizes(parts: list[_Part]) -> None:
-    """`large` isn't a size if a number is given."""
-    sizes = [p for p in parts if "size_label" in p.kinds]
-    if any(c.isdecimal() for p in sizes for c in p.text):
-        for part in sizes:
-            if part.text.isalpha():
-                part.kinds.discard("size_label")
-
-
 def _find_basename(parts: list[_Part]) -> None:
-    """The base name is the run of plain words and versions at the start, less the versions that end it."""
+    """Marks the base name: the plain words and versions at the start, without the versions at their end."""
     at_start = True
     for part in parts:
         if at_start and ((not part.kinds and part.text[0].isalpha()) or "version" in part.kinds):
@@ -128,21 +122,11 @@ def _find_basename(parts: list[_Part]) -> None:
         part.kinds.discard("basename")
 
 
-def _assembled(full: str, organization: str | None, parts: list[_Part]) -> ModelId:
-    def joined(kind: str, without: str = "") -> str | None:
-        return "-".join(p.text for p in parts if kind in p.kinds and without not in p.kinds) or None
-
-    size = "-".join(dict.fromkeys(p.text for p in parts if "size_label" in p.kinds)) or None
-    finetune, version = joined("finetune"), joined("version", "basename")
-    basename = joined("basename") if size or finetune or version else None  # alone it is too ambiguous
-    return ModelId(full, organization, basename, finetune, version, size)
-
-
 # ---------------------------------------------------------------------- size
 
 
 class Parameters(NamedTuple):
-    """Elements of all tensors; of those every token uses; of one expert; how many experts."""
+    """The elements of all tensors, of those that every token uses, and of one expert; the number of experts."""
 
     total: int
     shared: int
@@ -151,7 +135,8 @@ class Parameters(NamedTuple):
 
 
 def count_parameters(shapes: Mapping[str, tuple[int, ...]]) -> Parameters:
-    """Counts over a GGUF's tensors (gguf-py `GGUFWriter.get_total_parameter_count`; shapes in C order)."""
+    """Counts the parameters of a GGUF's tensors (gguf-py `GGUFWriter.get_total_parameter_count`). `shapes`: in C
+    order."""
     total = shared = expert = experts = stacks = 0
     for name, shape in shapes.items():
         size = math.prod(shape)
@@ -167,7 +152,7 @@ def count_parameters(shapes: Mapping[str, tuple[int, ...]]) -> Parameters:
 
 
 def size_label(parameters: Parameters) -> str:
-    """`8.0B`, `8x7B`, `23M`."""
+    """Returns a label such as `8.0B`, `8x7B` or `23M`."""
     if parameters.experts > 0:
         return f"{parameters.experts}x{_rounded(parameters.shared + parameters.expert)}"
     return _rounded(parameters.total)

@@ -1,8 +1,8 @@
-"""How a sentence-embedding folder says that it pools, and how a GGUF does.
+"""The pooling that a sentence-embedding folder or a GGUF declares.
 
 sentence-transformers lists modules in modules.json; the one whose type ends in `Pooling` has a folder with a
-config.json. conversion/base.py `_try_set_pooling_type` (llama.cpp b11549). Files come through `read`, which gives
-None where there is none; a module's path is untrusted and is refused unless it stays inside the folder.
+config.json (conversion/base.py `_try_set_pooling_type`, llama.cpp b11549). `read` returns a file's bytes, or None if it
+doesn't exist. A module's path is untrusted and is refused unless it stays inside the folder.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from weighbridge.models.jsonfile import decode
 
 Read = Callable[[str], bytes | None]
 
-# llama.h `llama_pooling_type` -> the flag in 1_Pooling/config.json, in the order in which the reference asks
+# llama.h `llama_pooling_type` -> the flag in 1_Pooling/config.json, in the order in which the reference checks them
 POOLING: Final[Mapping[int, str]] = MappingProxyType(
     {1: "pooling_mode_mean_tokens", 2: "pooling_mode_cls_token", 3: "pooling_mode_lasttoken"}
 )
@@ -30,11 +30,10 @@ _FLAGS: Final = (
 
 
 def pooling_type(read: Read) -> int | None:
-    """llama.cpp's number for how the folder pools; None where it doesn't say."""
-    modules = _json(read, "modules.json")
-    for module in modules if isinstance(modules, list) else ():
-        if isinstance(module, dict) and str(module.get("type", "")).endswith("Pooling"):
-            return _of_config(_json(read, f"{_inside(module.get('path'))}/config.json"))
+    """Returns llama.cpp's number for the folder's pooling, or None if the folder declares none."""
+    for module in _modules(read):
+        if str(module.get("type", "")).endswith("Pooling"):
+            return _pooling_of_module(module.get("path"), read)
     embedding = _json(read, "embedding_config.json")
     declared = embedding.get("pooling") if isinstance(embedding, dict) else None
     if declared in (None, "last_token"):
@@ -42,25 +41,29 @@ def pooling_type(read: Read) -> int | None:
     raise UnsupportedError(f"embedding_config.json pools by {declared!r}, for which GGUF has no key")
 
 
-_SUPPORTED: Final = ("Transformer", "Pooling", "Normalize")
-
-
 def unheld(read: Read) -> list[str]:
-    """Modules behind the pooling that a GGUF doesn't hold, as losses: dense layers."""
-    modules = _json(read, "modules.json")
-    listed = [module for module in modules if isinstance(module, dict)] if isinstance(modules, list) else []
+    """Returns, as losses, the modules after the pooling that a GGUF can't hold: dense layers."""
     return [
         f"modules.json: {module.get('path')} ({module.get('type')}) isn't carried: embeddings are those before it"
-        for module in listed
-        if not str(module.get("type", "")).endswith(_SUPPORTED)
+        for module in _modules(read)
+        if not str(module.get("type", "")).endswith(("Transformer", "Pooling", "Normalize"))
     ]
 
 
-def _of_config(config: Any) -> int:
+def _modules(read: Read) -> list[dict[str, Any]]:
+    modules = _json(read, "modules.json")
+    return [module for module in modules if isinstance(module, dict)] if isinstance(modules, list) else []
+
+
+def _pooling_of_module(path: Any, read: Read) -> int:
+    parts = PurePosixPath(path).parts if isinstance(path, str) and "\\" not in path else ("..",)
+    if not parts or ".." in parts or parts[0] == "/" or ":" in parts[0]:
+        raise FormatError("a module's path leaves the folder", field="modules.json", found=repr(path)[:80])
+    config = _json(read, f"{'/'.join(parts)}/config.json")
     if not isinstance(config, dict):
         raise FormatError(
-            "modules.json names a pooling module whose config.json is missing, so how it pools isn't known",
-            hint="download the module's folder (1_Pooling); without modules.json the model is converted as it is",
+            "modules.json names a pooling module without a config.json, so the kind of pooling is unknown",
+            hint="download the module's folder (1_Pooling); without modules.json nothing is pooled",
         )
     for number, flag in POOLING.items():
         if config.get(flag):
@@ -72,20 +75,13 @@ def _of_config(config: Any) -> int:
     )
 
 
-def _inside(path: Any) -> str:
-    parts = PurePosixPath(path).parts if isinstance(path, str) and "\\" not in path else ("..",)
-    if not parts or ".." in parts or parts[0] == "/" or ":" in parts[0]:
-        raise FormatError("a module's path leaves the folder", field="modules.json", found=repr(path)[:80])
-    return "/".join(parts)
-
-
 def _json(read: Read, name: str) -> Any:
     raw = read(name)
     return None if raw is None else decode(raw, name)
 
 
 def sentence_files(metadata: Mapping[str, Any], architecture: str, hidden: int) -> dict[str, bytes]:
-    """modules.json and 1_Pooling/config.json for a GGUF that says how it pools; nothing where it doesn't."""
+    """Returns modules.json and 1_Pooling/config.json for a GGUF that declares its pooling, otherwise nothing."""
     number = metadata.get(f"{architecture}.pooling_type")
     if not isinstance(number, int) or number not in POOLING:
         return {}
@@ -94,8 +90,5 @@ def sentence_files(metadata: Mapping[str, Any], architecture: str, hidden: int) 
         {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
     ]
     config = {"word_embedding_dimension": hidden, **{flag: flag == POOLING[number] for flag in _FLAGS}}
-    return {"modules.json": _dump(modules), "1_Pooling/config.json": _dump(config)}
-
-
-def _dump(value: Any) -> bytes:
-    return (json.dumps(value, indent=2) + "\n").encode()
+    files = {"modules.json": modules, "1_Pooling/config.json": config}
+    return {name: (json.dumps(value, indent=2) + "\n").encode() for name, value in files.items()}

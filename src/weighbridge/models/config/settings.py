@@ -1,13 +1,13 @@
-"""What a model's loaders take from its config: one value a setting, in the same form for every spelling and format.
+"""The settings that a model's loaders read, one value each, in the same form for every spelling and format.
 
     of_config(config, family)           as transformers reads a folder
     of_mlx(config, family)              as mlx-lm reads it
     of_gguf(metadata, family, names)    as llama.cpp reads a GGUF
-    differences(a, b)                   the settings of `a` that mean something else in `b`, or nothing
+    differences(a, b)                   the settings of `a` that `b` has with another value or not at all
 
-A setting is what a key-value of the family's table makes of an effective config, so that `n_embd` and `hidden_size`, or
-`rope_theta` and `rope_parameters`, are one setting; and any other key that the table or the class's defaults name. A
-value that changes nothing (the table's `assumed`, what is `implied`) is None.
+A setting is the value that a key-value of the family's table computes from an effective config. `n_embd` and
+`hidden_size` are one setting, and so are `rope_theta` and `rope_parameters`. Any other key in the table or the class's
+defaults is a setting too. A value without effect (the table's `assumed` and `implied`) is None.
 """
 
 from __future__ import annotations
@@ -17,47 +17,34 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import WeighbridgeError
 from weighbridge.models.arch.config import DERIVED, LOCAL_THETA, THETA
 from weighbridge.models.arch.derived import f32
 from weighbridge.models.arch.family import Family
+from weighbridge.models.arch.rules import rule_keys
 from weighbridge.models.arch.tables.expression import by_layer
-from weighbridge.models.config.keys import Rules, differs, implied, is_list, lookup, rules, to_kv
+from weighbridge.models.config.harmless import why_harmless
+from weighbridge.models.config.keys import differs, implied, is_list, lookup, rules, to_kv
 from weighbridge.models.config.mapping import Vectors, gguf_to_config
 from weighbridge.models.config.mlx_view import as_mlx_reads, mlx_keys
 
-#: Keys that no result of a finished model depends on: training, bookkeeping, what other settings or files repeat.
-_HARMLESS: Final = frozenset({
-    "_name_or_path", "add_cross_attention", "architectures", "attn_implementation", "auto_map",
-    "chunk_size_feed_forward", "cross_attention_hidden_size", "dtype", "id2label", "is_decoder", "is_encoder_decoder",
-    "keys_to_ignore_at_inference", "label2id", "layer_count", "layer_types", "max_position_embeddings", "model_type",
-    "num_labels", "output_attentions", "output_hidden_states", "output_router_logits", "partial_rotary_factor",
-    "pretraining_tp", "problem_type", "pruned_heads", "quantization", "quantization_config", "return_dict",
-    "rope_parameters", "rope_scaling", "rotary_dim", "rotary_pct", "task_specific_params", "tie_encoder_decoder",
-    "tokenizer_class", "torch_dtype", "torchscript", "transformers_version", "use_bfloat16", "use_cache", "vocab_size",
-})  # fmt: skip
-_HARMLESS_PARTS: Final = ("dropout", "pdrop", "_drop", "aux_loss", "jitter", "token_id", "initializer", "init_")
-#: What the rules of `models/arch/config_rules.py` make into other keys.
-_RULED: Final = MappingProxyType({
-    "compressed_attention": ("layer_types", "compress_rates", "mlp_layer_types", "partial_rotary_factor"),
-    "adjusted_width": ("block_ff_dim", "block_ffn_dim_multiplier", "block_multiple_of", "block_auto_adjust_ff_dim"),
+#: Keys that are compared as other settings: the rotation, kinds of layers, the vocabulary.
+RESTATED: Final = frozenset({
+    "layer_count", "layer_types", "max_position_embeddings", "partial_rotary_factor", "rope_parameters", "rope_scaling",
+    "rotary_dim", "rotary_pct", "vocab_size",
 })  # fmt: skip
 _ROTATION: Final = frozenset({"rope", "rope_sliding"})
-_OWN_ROTATION: Final = frozenset({*LOCAL_THETA, "rope_parameters"})
 _SCALING_KEYS: Final = ("rope_parameters", "rope_scaling", "partial_rotary_factor")
-_ROTATION_KEYS: Final = (*THETA, *LOCAL_THETA, *_SCALING_KEYS)
-_AS_TENSOR: Final = ("llama3",)  # scalings that a GGUF has as a tensor of factors
-_OF_THE_FILE: Final = "general."
 _WORD: Final = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True)
 class LoaderSettings:
-    """`values` by setting. `reader`: what reads them. `sources`: the expression over a config that gave a setting.
-    `places`: the settings that the format has a place for, `keys`: the keys of a config that are read; None: all."""
+    """`values` by setting. `reader`: the program that reads them. `sources`: the expression over a config that each
+    setting came from. `places`: the settings that the format can hold. `keys`: the config keys that the reader reads.
+    None means all."""
 
     values: Mapping[str, Any]
     family: Family
@@ -67,15 +54,19 @@ class LoaderSettings:
     keys: frozenset[str] | None = None
 
     def has_place(self, setting: str, source: str) -> bool:
-        """Whether the format and its reader know the setting."""
-        if self.keys is not None:
-            return _reads(self.keys, source)
-        return self.places is None or setting in self.places
+        """Whether the format can hold the setting and its reader reads it."""
+        if self.keys is None:
+            return self.places is None or setting in self.places
+        path_words = {*words_of(source.split(".")[0])}
+        if not path_words & _ROTATION:
+            return path_words <= self.keys
+        bases = (*THETA, *LOCAL_THETA) if source.endswith("rope_theta") else ()
+        return not self.keys.isdisjoint((*bases, *_SCALING_KEYS))
 
 
 class SettingDifference(NamedTuple):
-    """A setting that isn't the same. `source`: what states it in the config of `a`. `lost`: `b` has no place for it.
-    `names`: the words by which a loss may name it."""
+    """A setting with different values. `source`: the expression that sets it in the config of `a`. `lost`: `b` can't
+    hold it. `names`: the words by which a loss may refer to it."""
 
     setting: str
     source: str
@@ -90,167 +81,149 @@ class SettingDifference(NamedTuple):
 
 
 def of_config(config: Mapping[str, Any], family: Family, pooling: int | None = None) -> LoaderSettings:
-    """A folder's config.json, as transformers reads it. UsageError for a class of another family. `pooling`: of
-    sentence-transformers (`pooling.pooling_type`)."""
+    """Returns the settings of a folder's config.json as transformers reads it. Raises UsageError for a class of another
+    family. `pooling`: sentence-transformers' pooling (`pooling.pooling_type`)."""
     facts = {**family.effective(config), "pooling": pooling}
     return LoaderSettings(_values(facts, family), family, "transformers", _sources(facts, family))
 
 
 def of_mlx(config: Mapping[str, Any], family: Family) -> LoaderSettings | None:
-    """The same as mlx-lm reads it; None where mlx-lm has no class for it. Kinds of layers aren't among them: mlx-lm has
-    its own rules for these, and doesn't load a model whose tensors are others."""
+    """Returns the settings as mlx-lm reads them, or None if it has no class for the config. Kinds of layers are left
+    out: mlx-lm has its own rules for these, and doesn't load a model with other tensors."""
     read = as_mlx_reads({**family.alone(config), "model_type": config.get("model_type")})
     if read is None:
         return None
-    keys = mlx_keys(config)
-    table = rules(family)
-    graphs = {r.config for r in table.requires_value} | {r.config for r in table.implied}  # of llama.cpp alone
-    whole = _values(family.effective(read), family)
-    values = {key: value for key, value in whole.items() if _stated(key, family) and key not in graphs}
-    listed = any(isinstance(read.get(word), list) for word in THETA)
-    if keys.isdisjoint(_OWN_ROTATION) and not listed and values.get(swa := f"{family.gguf}.rope.freq_base_swa"):
-        values[swa] = values[f"{family.gguf}.rope.freq_base"]  # all layers rotate by one base
+    keys, table = mlx_keys(config), rules(family)
+    llamacpp_only = {r.config for r in table.requires_value} | {r.config for r in table.implied}
+    values = {
+        key: value
+        for key, value in _values(family.effective(read), family).items()
+        if _is_stated(key, family) and key not in llamacpp_only
+    }
+    has_list = any(isinstance(read.get(word), list) for word in THETA)
+    sliding = f"{family.gguf}.rope.freq_base_swa"
+    if keys.isdisjoint({*LOCAL_THETA, "rope_parameters"}) and not has_list and values.get(sliding):
+        values[sliding] = values[f"{family.gguf}.rope.freq_base"]  # mlx-lm rotates all layers by one base
     return LoaderSettings(values, family, "mlx-lm", keys=keys)
 
 
 def of_gguf(metadata: Mapping[str, Any], family: Family, names: Mapping[str, Any], vectors: Vectors) -> LoaderSettings:
-    """A GGUF's keys as llama.cpp reads them. Where a key is absent, what the class's config gives for it. `names`,
-    `vectors`: see `gguf_to_config`."""
-    own = _compared({key: metadata[key] for key in metadata if key.startswith(f"{family.gguf}.")}, family)
+    """Returns the settings of a GGUF as llama.cpp reads it. A missing key has the value of the class's config.
+    `names`, `vectors`: see `gguf_to_config`."""
+    stated = _comparable({key: metadata[key] for key in metadata if key.startswith(f"{family.gguf}.")}, family)
     facts: Mapping[str, Any] = {}
-    with suppress(WeighbridgeError):  # keys that no config says are compared by themselves
+    with suppress(WeighbridgeError):  # keys that no config can express are compared directly
         facts = family.effective(gguf_to_config(metadata, family, names, vectors=vectors).config)
     values = _values(facts, family) if facts else {}
-    named = (row.key(family.gguf) for row in rules(family).keys)
-    places = frozenset({*named, *own, *(key for key in values if key.startswith("layers "))})
-    filled = {**values, **_without_gaps(own, family)}
-    return LoaderSettings(_scaled(filled, family), family, "llama.cpp", _sources(facts, family), places)
-
-
-def _without_gaps(values: Mapping[str, Any], family: Family) -> dict[str, Any]:
-    """With the number of the other layers where a list that may have gaps has 0."""
-    gaps = {row.key(family.gguf) for row in rules(family).keys if row.gaps}
-    return {k: [by_layer(v, k)] * len(v) if k in gaps and is_list(v) else v for k, v in values.items()}
+    table = rules(family).keys
+    places = {*(row.key(family.gguf) for row in table), *stated, *(key for key in values if key.startswith("layers "))}
+    # In a list that may have gaps, 0 means the number of the other layers.
+    gaps = {row.key(family.gguf) for row in table if row.gaps}
+    filled = {k: [by_layer(v, k)] * len(v) if k in gaps and is_list(v) else v for k, v in stated.items()}
+    values = _without_idle_scaling({**values, **filled}, family)
+    return LoaderSettings(values, family, "llama.cpp", _sources(facts, family), frozenset(places))
 
 
 def differences(a: LoaderSettings, b: LoaderSettings) -> list[SettingDifference]:
-    """The settings that aren't the same in both. Of models of two families, and of what mlx-lm reads, those that both
-    have; factors that a GGUF keeps inside its weights aren't compared with one, nor is what the tensors show by their
-    shapes or presence where `b` has no place for it."""
-    both = a.family is not b.family or "mlx-lm" in (a.reader, b.reader)
-    known = [key for key in a.values if key in b.values or not both]
+    """Returns the settings that differ. For models of two families, and for mlx-lm, only settings of both are compared.
+
+    Two kinds are left out: factors that a GGUF keeps inside its weights, if one side is a GGUF, and settings that
+    follow from the tensors' shapes or presence, if `b` can't hold them.
+    """
+    common_only = a.family is not b.family or "mlx-lm" in (a.reader, b.reader)
     folded = {key.partition("[")[0] for s in (a, b) if "llama.cpp" in (a.reader, b.reader) for key in s.family.folded}
-    found = [_difference(a, b, key) for key in known if not _same(_read(a.values.get(key), b, key), b.values.get(key))]
-    return [d for d in found if d.setting not in folded and not _without_meaning(d, b)]
+    out = []
+    for key, value in a.values.items():
+        if key in folded or (common_only and key not in b.values):
+            continue
+        target = b.values.get(key)
+        # mlx-lm has no layers that predict further tokens, so their entries at the end of a list don't count.
+        cut = len(target) if b.reader == "mlx-lm" and is_list(value) and is_list(target) else 0
+        if _same(value[:cut] if cut else value, target):
+            continue
+        source = a.sources.get(key, key)
+        names = {name for text in (key, *_texts(key, a.family)) for name in (text, text.rpartition(".")[2])}
+        difference = SettingDifference(key, source, value, target, not b.has_place(key, source), frozenset(names))
+        if not _follows_from_tensors(difference, b):
+            out.append(difference)
+    return out
 
 
-def _read(value: Any, b: LoaderSettings, key: str) -> Any:
-    """A list by layer without the layers behind the others that predict further tokens: mlx-lm has none of these."""
-    own = b.values.get(key)
-    return value[: len(own)] if b.reader == "mlx-lm" and is_list(value) and is_list(own) and own else value
-
-
-def _difference(a: LoaderSettings, b: LoaderSettings, key: str) -> SettingDifference:
-    source = a.sources.get(key, key)
-    lost = not b.has_place(key, source)
-    return SettingDifference(key, source, a.values.get(key), b.values.get(key), lost, _names(key, a.family))
-
-
-def _without_meaning(difference: SettingDifference, b: LoaderSettings) -> bool:
-    """Whether the tensors decide: mlx-lm doesn't load those of other shapes, nothing adds a bias that isn't there."""
-    if difference.a is None and difference.lost:
+def _follows_from_tensors(difference: SettingDifference, b: LoaderSettings) -> bool:
+    """Whether the tensors decide: mlx-lm refuses other shapes, and no loader adds a bias that isn't stored. A setting
+    that only limits the length of a text counts as well."""
+    if difference.lost and (difference.a is None or all(name.endswith("bias") for name in difference.names)):
         return True
-    biases = difference.lost and all(name.endswith("bias") for name in difference.names)
-    shapes = b.reader == "mlx-lm" and (difference.lost or None in (difference.a, difference.b))
-    return biases or (shapes and _shown(difference, b.family))
-
-
-def _shown(difference: SettingDifference, family: Family) -> bool:
-    """Whether the tensors show the setting, or it bounds no more than the length of a text."""
-    sizes = {word for size in family.sizes.values() for text in size.hf for word in _words(text)}
-    words = {word for text in difference.names - {difference.setting} for word in _words(text)}
-    words.add(difference.setting)
-    return not words.isdisjoint({*sizes, *rules(family).presence, "context_length"})
+    if b.reader != "mlx-lm" or not (difference.lost or None in (difference.a, difference.b)):
+        return False
+    sizes = {word for size in b.family.sizes.values() for text in size.hf for word in words_of(text)}
+    named = {word for text in difference.names - {difference.setting} for word in words_of(text)}
+    return not {difference.setting, *named}.isdisjoint({*sizes, *rules(b.family).presence, "context_length"})
 
 
 # ---------------------------------------------------------------------- values
 
 
 def _values(facts: Mapping[str, Any], family: Family) -> dict[str, Any]:
-    """All settings of an effective config (`Family.effective`)."""
-    return {**_others(facts, family), **_assumed(facts, rules(family)), **_scaled(_with_keys(facts, family), family)}
-
-
-def _with_keys(facts: Mapping[str, Any], family: Family) -> dict[str, Any]:
-    """What has a key-value, and which layers are of which kind."""
-    out: dict[str, Any] = {f"layers {name}": sorted(layers) for name, layers in facts.get("layer_sets", {}).items()}
-    for row in rules(family).keys:
+    """Returns all settings of an effective config (`Family.effective`)."""
+    table = rules(family)
+    meant = implied(table, facts)
+    out = {key: facts[key] for key in _defaults_without_rule(family) if key in facts}
+    # Keys without a key-value count if they differ from the meaning of a GGUF.
+    out |= {row.config: lookup(facts, row.config) if differs(row, facts) else None for row in table.requires_value}
+    rope = facts.get("rope", {})
+    scaled = rope.get("rope_type") == "llama3"  # a GGUF has this scaling as a tensor of factors
+    restated = ("rope_theta", "type", "partial_rotary_factor")
+    out["rope.rope_type"] = {k: v for k, v in rope.items() if k not in restated} if scaled else None
+    for path in (path for path in (*table.assumed, *meant) if path != "rope.rope_type" or not out[path]):
+        value, same = lookup(facts, path), meant.get(path)
+        unstated = path in meant and same is None
+        out[path] = None if unstated or value in (*table.assumed.get(path, ()), same) else value
+    named: dict[str, Any] = {f"layers {name}": sorted(layers) for name, layers in facts.get("layer_sets", {}).items()}
+    for row in table.keys:
         key, kv = row.key(family.gguf), to_kv(row, facts)
-        if kv is not None or key not in out:
-            out[key] = None if kv is None else kv.value
-    return _compared(out, family)
+        if kv is not None or key not in named:
+            named[key] = None if kv is None else kv.value
+    return {**out, **_without_idle_scaling(_comparable(named, family), family)}
 
 
-def _compared(values: dict[str, Any], family: Family) -> dict[str, Any]:
-    """Without what speaks of the file, and the period of layers whose kinds are compared."""
-    periods = {
-        row.key(family.gguf) for row in rules(family).keys if family.document.layer_rules.every.keys() & {*row.config}
-    }
+def _comparable(values: dict[str, Any], family: Family) -> dict[str, Any]:
+    """Drops keys that describe the file, and the period of layers, whose kinds are compared instead."""
+    periods = family.document.layer_rules.every.keys()
+    dropped = {row.key(family.gguf) for row in rules(family).keys if periods & {*row.config}}
     return {
-        key: v
-        for key, v in values.items()
-        if not key.startswith(_OF_THE_FILE) and key not in periods and not key.endswith(".vocab_size")
+        key: value
+        for key, value in values.items()
+        if key not in dropped and not key.startswith("general.") and not key.endswith(".vocab_size")
     }
 
 
-def _scaled(values: dict[str, Any], family: Family) -> dict[str, Any]:
-    """Without the settings of a scaling of positions that there isn't."""
+def _without_idle_scaling(values: dict[str, Any], family: Family) -> dict[str, Any]:
+    """Drops the parameters of position scaling if positions aren't scaled."""
     if values.get(f"{family.gguf}.rope.scaling.type") not in (None, "none"):
         return values
     return {key: value for key, value in values.items() if ".rope.scaling." not in key}
 
 
-def _assumed(facts: Mapping[str, Any], table: Rules) -> dict[str, Any]:
-    """What has no key-value and counts where it isn't what a GGUF means."""
-    meant = implied(table, facts)
-    out = {row.config: lookup(facts, row.config) if differs(row, facts) else None for row in table.requires_value}
-    rope = facts.get("rope", {})
-    out["rope.rope_type"] = _plain(rope) if rope.get("rope_type") in _AS_TENSOR else None
-    for path in (path for path in (*table.assumed, *meant) if path != "rope.rope_type" or not out[path]):
-        value, same = lookup(facts, path), meant.get(path)
-        unstated = path in meant and same is None
-        out[path] = None if unstated or value in (*table.assumed.get(path, ()), same) else value
-    return out
-
-
-def _plain(rope: Mapping[str, Any]) -> dict[str, Any]:
-    """A scaling of positions without what other settings say, and what may be left out."""
-    return {key: value for key, value in rope.items() if key not in ("rope_theta", "type", "partial_rotary_factor")}
-
-
-def _others(facts: Mapping[str, Any], family: Family) -> dict[str, Any]:
-    """What the class has a default for and no rule of the table names."""
-    return {key: facts[key] for key in _unruled(family) if key in facts}
-
-
 @cache
-def _unruled(family: Family) -> tuple[str, ...]:
-    known = {key for a in family.architectures.values() for key in a.defaults}
-    left = known - _ruled(family) - _HARMLESS - {*DERIVED, *THETA, *LOCAL_THETA}
-    return tuple(key for key in sorted(left) if not any(part in key for part in _HARMLESS_PARTS))
+def _defaults_without_rule(family: Family) -> tuple[str, ...]:
+    """Keys that a class has a default for and no rule of the table names, and those that a GGUF's tensors express."""
+    defaults = {key for a in family.architectures.values() for key in a.defaults}
+    keys = defaults - ruled_words(family) - RESTATED - {*DERIVED, *THETA, *LOCAL_THETA}
+    presence = rules(family).presence
+    return tuple(key for key in sorted(keys) if key in presence or not why_harmless(key, family))
 
 
-def _ruled(family: Family) -> set[str]:
-    """The words of all rules that make something of a config: key-values, sizes, kinds of layers."""
+def ruled_words(family: Family) -> set[str]:
+    """Returns the words of all rules that read a config: key-values, sizes, kinds of layers."""
     texts = [text for row in rules(family).keys for text in (*row.config, row.others, *row.when)]
     texts += [text for size in family.sizes.values() for text in size.hf]
     texts += [text for layer_set in family.layer_sets.values() for text in layer_set.hf]
     texts += [text for a in family.architectures.values() for text in a.full_layers]
-    named = [rule for rule in _RULED if any(rule in text for text in family.document.config_rules)]
-    return {word for text in texts for word in _words(text)} | {key for rule in named for key in _RULED[rule]}
+    return {word for text in texts for word in words_of(text)} | rule_keys(family.document.config_rules)
 
 
-def _words(text: str) -> list[str]:
+def words_of(text: str) -> list[str]:
     return _WORD.findall(text)
 
 
@@ -258,44 +231,31 @@ def _words(text: str) -> list[str]:
 
 
 def _texts(setting: str, family: Family) -> list[str]:
-    """The expressions over a config that give the setting."""
+    """Returns the expressions over a config that give the setting."""
     return [text for row in rules(family).keys if row.key(family.gguf) == setting for text in row.config]
 
 
 def _sources(facts: Mapping[str, Any], family: Family) -> dict[str, str]:
-    """The expression that gives each setting here."""
-    found = ((row, text) for row in rules(family).keys for text in row.config if lookup(facts, text) is not None)
-    return {row.key(family.gguf): text for row, text in reversed([*found])}
+    """Returns the expression that each setting comes from, the first that has a value."""
+    rows = [(row, text) for row in rules(family).keys for text in row.config if lookup(facts, text) is not None]
+    return {row.key(family.gguf): text for row, text in reversed(rows)}
 
 
-def _names(setting: str, family: Family) -> frozenset[str]:
-    """The setting, its last word, and the config's words for it."""
-    return frozenset(name for text in (setting, *_texts(setting, family)) for name in (text, text.rpartition(".")[2]))
-
-
-def _stated(setting: str, family: Family) -> bool:
-    """Whether a config states the setting, rather than a rule deriving it."""
+def _is_stated(setting: str, family: Family) -> bool:
+    """Whether a config states the setting; otherwise a rule derives it."""
     if setting.startswith("layers ") or setting.endswith(".block_count"):
         return False
     texts = _texts(setting, family) or ([] if setting.startswith(f"{family.gguf}.") else [setting])
-    return any(not {*DERIVED}.intersection(_words(text)) - _ROTATION for text in texts)
-
-
-def _reads(keys: frozenset[str], source: str) -> bool:
-    """Whether a class that reads these keys of a config reads what the expression needs."""
-    words = {*_words(source.split(".")[0])}
-    if not words & _ROTATION:
-        return words <= keys
-    return not keys.isdisjoint(_ROTATION_KEYS if source.endswith("rope_theta") else _SCALING_KEYS)
+    return any(not {*DERIVED}.intersection(words_of(text)) - _ROTATION for text in texts)
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Equal, numbers to the precision of f32."""
+    """Whether two values are equal, numbers to the precision of F32."""
     if is_list(a) and is_list(b):
         return len(a) == len(b) and all(map(_same, a, b))
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
-    if not a and not b and not isinstance(a or b, str):  # null, false and 0 are three words for "none"
+    if not a and not b and not isinstance(a or b, str):  # null, false and 0 all mean "none"
         return True
     numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in (a, b))
     return f32(a) == f32(b) if numbers else a == b

@@ -1,4 +1,4 @@
-"""What llama.cpp asks of a model's keys, read from architectures.toml."""
+"""llama.cpp's requirements on a model's keys, read from architectures.toml."""
 
 from __future__ import annotations
 
@@ -10,8 +10,17 @@ from importlib.resources import files
 from msgspec import Struct, convert
 
 
+class NamedTokens(Struct, frozen=True, forbid_unknown_fields=True):
+    """Tokens that models with certain names need."""
+
+    names: list[str]
+    tokens: list[str]
+    unless_pre: list[str]
+    unless_architecture: list[str]
+
+
 class LoaderTable(Struct, frozen=True, forbid_unknown_fields=True):
-    """See architectures.toml for the fields."""
+    """architectures.toml documents the fields."""
 
     required: list[str]
     either: Mapping[str, list[str]]
@@ -36,16 +45,17 @@ class LoaderTable(Struct, frozen=True, forbid_unknown_fields=True):
     without_tokens: list[str]
     with_merges: list[str]
     with_pretokenizer: list[str]
+    named: list[NamedTokens]
     architecture: Mapping[str, list[str]]
 
 
 @cache
 def table() -> LoaderTable:
-    """The table that is shipped."""
+    """Returns the parsed architectures.toml."""
     text = (files(__package__) / "architectures.toml").read_text("utf-8")
     return convert(tomllib.loads(text), LoaderTable, strict=False)
 
 
 def key_of(architecture: str, name: str) -> str:
-    """The whole name of a key of the table."""
+    """Returns the full name of a key in the table."""
     return name if name.startswith(("general.", "tokenizer.", "xielu.")) else f"{architecture}.{name}"

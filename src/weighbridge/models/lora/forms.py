@@ -1,17 +1,18 @@
-"""Forms of LoRA adapters: which one a model's files have, and its changes by the roles of the base model's table."""
+"""Formats of LoRA adapters: detects a model's format, and reads its changes by the roles of the base model's table."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.models.arch.expand import Sizes, TensorSlot
 from weighbridge.models.arch.family import Family
-from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.lora import gguf, mlx, pairs, peft
 from weighbridge.models.lora.peft import LoraAdapter
 from weighbridge.models.lora.resolve_experts import resolve_adapter
+from weighbridge.models.model import OpenModel
 
 # Dialects that stack experts, which PEFT's `target_parameters` address.
 _STACKED: Final = "hf5"
@@ -21,8 +22,8 @@ class AdapterForm(NamedTuple):
     """An adapter format: the dialect of its names, how it is detected and read, and its possible targets."""
 
     dialect: str
-    known: Callable[[Checkpoint], bool]
-    read: Callable[[Checkpoint], LoraAdapter]
+    detect: Callable[[OpenModel], bool]
+    read: Callable[[OpenModel], LoraAdapter]
     targets: tuple[str, ...]
 
 
@@ -34,32 +35,33 @@ _FORMS: Final = (
 )
 
 
-def adapter_form(model: Checkpoint) -> AdapterForm | None:
-    """The form of an adapter; None for another model."""
-    return next((form for form in _FORMS if form.known(model)), None)
+def adapter_form(model: OpenModel) -> AdapterForm | None:
+    """Returns the format of an adapter, or None for another model."""
+    return next((form for form in _FORMS if form.detect(model)), None)
+
+
+def looks_like_adapter(path: Path) -> bool:
+    """Whether a folder has an adapter and no model, by the names of its files."""
+    if not (path / peft.CONFIG).is_file():
+        return False
+    weights = [p for p in path.iterdir() if p.suffix in (".safetensors", ".bin")]
+    return bool(weights) and all(p.name.startswith("adapter") for p in weights)
 
 
 def resolved(adapter: LoraAdapter, dialect: str, family: Family, sizes: Sizes) -> tuple[LoraAdapter, pairs.Roles]:
-    """An adapter resolved against its base, and its changes to logical tensors."""
+    """Resolves an adapter against its base. Returns it and its changes to logical tensors."""
     if dialect not in family.dialects:
         raise UnsupportedError(f"the {family.name} family has no {dialect} names that an adapter could have")
     prefix = family.prefix_of(dialect, dict.fromkeys((*adapter.pairs, *adapter.whole)), sizes)
-    found = resolve_adapter(adapter, family, dialect, sizes, prefix)
-    if dialect == "hf" and _STACKED in family.dialects and _strangers(found, family, dialect, sizes, prefix):
+    plain = resolve_adapter(adapter, family, dialect, sizes, prefix)
+    places = family.expansion(dialect, sizes, prefix).places
+    if dialect == "hf" and _STACKED in family.dialects and plain.pairs.keys() - places.keys():
         stacked = resolve_adapter(adapter, family, _STACKED, sizes, prefix)
-        if not _strangers(stacked, family, _STACKED, sizes, prefix):
+        if stacked.pairs.keys() <= family.expansion(_STACKED, sizes, prefix).places.keys():
             return stacked, pairs.load(family, _STACKED, sizes, stacked.pairs, prefix)
-    adapter = found
-    places = family.expansion(dialect, sizes, prefix).places
-    turned = {n: dialect == "mlx" and n in places and is_table(family, places[n]) for n in adapter.pairs}
-    named = {name: pair.turned() if turned[name] else pair for name, pair in adapter.pairs.items()}
-    return adapter, pairs.load(family, dialect, sizes, named, prefix)
-
-
-def _strangers(adapter: LoraAdapter, family: Family, dialect: str, sizes: Sizes, prefix: str) -> bool:
-    """Whether some pairs are for tensors that the dialect lacks."""
-    places = family.expansion(dialect, sizes, prefix).places
-    return any(name not in places for name in adapter.pairs)
+    tables = {n for n in plain.pairs if dialect == "mlx" and n in places and is_table(family, places[n])}
+    named = {name: pair.turned() if name in tables else pair for name, pair in plain.pairs.items()}
+    return plain, pairs.load(family, dialect, sizes, named, prefix)
 
 
 def is_table(family: Family, place: TensorSlot) -> bool:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.models.arch.tables.values import number
-from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.lora.pairs import LoraPair
 from weighbridge.models.lora.peft import CONFIG, LoraAdapter
+from weighbridge.models.model import OpenModel
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
@@ -24,13 +24,13 @@ _PARAMETERS: Final = "lora_parameters"
 _A, _B = ".lora_a", ".lora_b"
 
 
-def is_adapter(model: Checkpoint) -> bool:
+def is_adapter(model: OpenModel) -> bool:
     return model.format == "safetensors" and _PARAMETERS in (model.json(CONFIG) or {})
 
 
-def read(model: Checkpoint) -> LoraAdapter:
-    """The adapter in the folder. Pairs are read as those of linear layers; an embedding's pair is the transpose of
-    that. UnsupportedError for DoRA and full fine-tuning, FormatError where half of a pair is missing."""
+def read(model: OpenModel) -> LoraAdapter:
+    """Reads the adapter in the folder. Pairs are read as those of linear layers; an embedding's pair is transposed.
+    Raises UnsupportedError for DoRA and full fine-tuning, and FormatError if half of a pair is missing."""
     config = model.json(CONFIG) or {}
     kind = config.get("fine_tune_type", "lora")
     if kind != "lora":
@@ -40,7 +40,7 @@ def read(model: Checkpoint) -> LoraAdapter:
         if name[-len(_A) :] not in (_A, _B):
             raise UnsupportedError(f"{model.place.path}: {name} isn't part of a LoRA", hint="fuse it: mlx_lm.fuse")
         halves.setdefault(f"{name[: -len(_A)]}.weight", {})[name[-len(_A) :]] = node
-    pairs = {name: _pair(name, found) for name, found in halves.items()}
+    pairs = {name: _pair(name, parts) for name, parts in halves.items()}
     ranks = {pair.rank for pair in pairs.values()}
     if len(ranks) != 1:
         raise FormatError("an adapter of one rank was expected", path=str(model.place.path), found=sorted(ranks))
@@ -51,16 +51,15 @@ def read(model: Checkpoint) -> LoraAdapter:
     return LoraAdapter(pairs, alpha=alpha, base=base if isinstance(base, str) else None)
 
 
-def _pair(name: str, found: dict[str, Node]) -> LoraPair:
+def _pair(name: str, halves: dict[str, Node]) -> LoraPair:
     from weighbridge.tensors.nodes import transpose
 
-    if set(found) != {_A, _B}:
-        raise FormatError("an adapter's pair without its other half", field=name)
-    a, b = found[_A], found[_B]
+    if set(halves) != {_A, _B}:
+        raise FormatError("half of an adapter's pair is missing", field=name)
+    a, b = halves[_A], halves[_B]
     dims = len(a.spec.shape)
-    stack = dims == 3
-    outer, inner = (b, a) if stack else (a, b)
-    known = dims in (2, 3) and dims == len(b.spec.shape)
-    if not known or outer.spec.shape[-1] != inner.spec.shape[-2] or not outer.spec.shape[-1]:
+    outer, inner = (b, a) if dims == 3 else (a, b)
+    valid = dims in (2, 3) and dims == len(b.spec.shape)
+    if not valid or outer.spec.shape[-1] != inner.spec.shape[-2] or not outer.spec.shape[-1]:
         raise FormatError("a and b have different ranks", field=name, found=f"{a.spec} and {b.spec}")
-    return LoraPair(a, b) if stack else LoraPair(transpose(a), transpose(b))
+    return LoraPair(a, b) if dims == 3 else LoraPair(transpose(a), transpose(b))

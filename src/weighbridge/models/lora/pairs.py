@@ -1,7 +1,7 @@
-"""A low-rank change of a tensor, and how it takes on another dialect's names and layout through the model's own table.
+"""A low-rank change of a tensor, and its conversion to another dialect's names and layout through the model's table.
 
-The change of W [out, in] is B @ A, with A [rank, in] and B [out, rank]. What moves rows of W moves rows of B: a rotary
-order, a cut out of a fused tensor, a join. Where W is transposed, A and B are, and change places. Experts in a stack
+The change of W [out, in] is B @ A, with A [rank, in] and B [out, rank]. Moving rows of W moves rows of B: a rotary
+order, a part of a fused tensor, a join. If W is transposed, A and B are transposed and exchanged. Experts in a stack
 are stacks of A and of B.
 """
 
@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.words import plural
 from weighbridge.models.arch.expand import Instance, Sizes, TensorSlot, shape_of
 from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.mapping_report import MappingError, MappingReport
@@ -21,17 +22,15 @@ if TYPE_CHECKING:
     from weighbridge.tensors.layouts import TensorLayout
     from weighbridge.tensors.nodes import Node
 
-# Layouts that move whole rows without changing them.
-_ROW_MOVES: Final = frozenset({"rope", "parted"})
-# Dialects whose adapters always refer to linear layers, whichever way a model file stores their weights (GPT-2).
 _MERGE: Final = "merge it with PEFT (merge_and_unload), and convert the model"
+# Dialects whose adapters always refer to linear layers, however a model file stores their weights (GPT-2).
 _LINEAR: Final = frozenset({"hf", "hf5", "mlx", "canonical"})
 
 
 @dataclass(frozen=True)
 class LoraPair:
-    """A [..., rank, in] and B [..., out, rank]. `lengths` [out, 1]: for DoRA, the Euclidean lengths of the changed
-    tensor's rows."""
+    """A [..., rank, in] and B [..., out, rank]. `lengths` [out, 1]: the Euclidean lengths of the changed tensor's rows,
+    for DoRA."""
 
     a: Node
     b: Node
@@ -43,63 +42,66 @@ class LoraPair:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The spec of the tensor that it changes."""
+        """The shape of the tensor that it changes."""
         return (*self.b.spec.shape[:-1], self.a.spec.shape[-1])
 
     def turned(self) -> LoraPair:
-        """The change of the transposed tensor."""
+        """Returns the change of the transposed tensor."""
         from weighbridge.tensors.nodes import transpose
 
         if self.lengths is not None:
             raise UnsupportedError("a DoRA of a transposed tensor has lengths of columns", hint=_MERGE)
         return LoraPair(transpose(self.b), transpose(self.a))
 
-    def moved(self, move: Callable[[Node], Node], a: Node | None = None) -> LoraPair:
-        """The change of a tensor with its rows moved."""
+    def moved(self, move: Callable[[Node], Node]) -> LoraPair:
+        """Returns the change of a tensor with its rows moved."""
         lengths = None if self.lengths is None else move(self.lengths)
-        return LoraPair(self.a if a is None else a, move(self.b), lengths)
+        return LoraPair(self.a, move(self.b), lengths)
 
 
 Roles = Mapping[Instance, LoraPair]
 
 
 def load(family: Family, dialect: str, sizes: Sizes, pairs: Mapping[str, LoraPair], prefix: str | None = None) -> Roles:
-    """A dialect's pairs, keyed by the tensors they change, as changes of logical tensors. MappingError unless all
-    fit; UnsupportedError for a tensor whose layout allows no pair."""
+    """Converts a dialect's pairs, keyed by the tensors they change, to changes of logical tensors. Raises MappingError
+    unless all fit, and UnsupportedError for a tensor whose layout allows no pair."""
     places = family.expansion(dialect, sizes, prefix).places
-    converts_adapter = {name: linear_shape(family, dialect, places[name]) for name in pairs if name in places}
-    wrong = [(name, want, pairs[name].shape) for name, want in converts_adapter.items() if pairs[name].shape != want]
-    report = MappingReport(unmapped=tuple(n for n in pairs if n not in places), misshapen=tuple(wrong))
+    shapes = {name: linear_shape(family, dialect, places[name]) for name in pairs if name in places}
+    misshapen = [(name, shape, pairs[name].shape) for name, shape in shapes.items() if pairs[name].shape != shape]
+    report = MappingReport(unmapped=tuple(n for n in pairs if n not in places), misshapen=tuple(misshapen))
     if not report.ok:
         raise MappingError(family.name, dialect, report)
     roles: dict[Instance, LoraPair] = {}
     for name, pair in pairs.items():
         place = places[name]
         _check(name, place, dialect)
-        for instance, part in zip(place.instances, _cut(family, sizes, place, pair), strict=True):
-            roles[instance] = _laid(family, dialect, sizes, instance[0], part, undo=True)
+        for instance, part in zip(place.instances, _parts(family, sizes, place, pair), strict=True):
+            roles[instance] = _convert(family, dialect, sizes, instance[0], part, undo=True)
     return roles
 
 
 def save(family: Family, dialect: str, sizes: Sizes, roles: Roles, prefix: str | None = None) -> dict[str, LoraPair]:
-    """Changes of logical tensors as a dialect's pairs, in the order of its table. FormatError where a part of a
-    stack or of a fused tensor is missing, UnsupportedError where its parts don't share one A."""
+    """Converts changes of logical tensors to a dialect's pairs, in the order of its table. Raises FormatError if a part
+    of a stack or of a fused tensor is missing, and UnsupportedError if its parts don't share one A."""
     out: dict[str, LoraPair] = {}
-    kept: set[Instance] = set()
+    saved: set[Instance] = set()
     for name, place in family.expansion(dialect, sizes, prefix).places.items():
-        there = [instance for instance in place.instances if instance in roles]
-        if not there:
+        missing = [instance for instance in place.instances if instance not in roles]
+        if len(missing) == len(place.instances):
             continue
         _check(name, place, dialect)
-        if len(there) < len(place.instances):
-            missing = next(i for i in place.instances if i not in roles)
-            raise FormatError("an adapter must change all parts of this tensor or none", field=name,
-                              expected=f"{len(place.instances)} parts", found=f"no {_label(missing)}")  # fmt: skip
-        laid = [_laid(family, dialect, sizes, i[0], roles[i], undo=False) for i in place.instances]
-        out[name] = _joined(name, place, laid)
-        kept.update(there)
-    if left := next((i for i in roles if i not in kept), None):
-        raise UnsupportedError(f"a {dialect} adapter has no place for {_label(left)}")
+        if missing:
+            raise FormatError(
+                "an adapter must change all parts of this tensor or none",
+                field=name,
+                expected=plural(len(place.instances), "part"),
+                found=f"no {_label(missing[0])}",
+            )
+        parts = [_convert(family, dialect, sizes, i[0], roles[i], undo=False) for i in place.instances]
+        out[name] = _join(name, place, parts)
+        saved.update(place.instances)
+    if unsaved := next((i for i in roles if i not in saved), None):
+        raise UnsupportedError(f"a {dialect} adapter has no place for {_label(unsaved)}")
     return out
 
 
@@ -108,56 +110,51 @@ def _label(instance: Instance) -> str:
 
 
 def linear_shape(family: Family, dialect: str, place: TensorSlot) -> tuple[int, ...]:
-    """The shape of the linear layer, or stack of linear layers, that a tensor represents."""
+    """Returns the shape of the linear layer, or stack of linear layers, that a tensor represents."""
     *lead, rows, columns = place.shape if len(place.shape) > 1 else (1, *place.shape)
     linear = dialect in _LINEAR and is_turned(family, dialect, place)
     return (*lead, columns, rows) if linear else place.shape
 
 
 def is_turned(family: Family, dialect: str, place: TensorSlot) -> bool:
-    """Whether a tensor stores its matrices transposed, alone or fused."""
+    """Whether a tensor stores its matrices transposed, single or fused."""
     joined = sum(via.transposes for via, _ in place.plan.layouts)
     return bool((family.rows[place.roles[0]].transposed(dialect) + joined) % 2)
 
 
 def _check(name: str, place: TensorSlot, dialect: str) -> None:
-    """UnsupportedError for a tensor that can't have a pair."""
+    """Raises UnsupportedError for a tensor that can't have a pair, such as one with a layout of the fused tensor, which
+    applies to no single part."""
     stacked = place.indices[len(place.named) :]
     flat = not 2 <= len(place.shape) <= 3 or (stacked and stacked != ("e",))
-    if flat or any(
-        not via.transposes or dialect not in _LINEAR for via, _ in place.plan.layouts
-    ):  # a layout of the fused tensor, which no part has alone
+    if flat or any(not via.transposes or dialect not in _LINEAR for via, _ in place.plan.layouts):
         raise UnsupportedError(f"{name} has a layout that a LoRA can't change", hint="merge the adapter: --lora")
 
 
-def _cut(family: Family, sizes: Sizes, place: TensorSlot, pair: LoraPair) -> Sequence[LoraPair]:
-    """The parts of each cell of a slot."""
+def _parts(family: Family, sizes: Sizes, place: TensorSlot, pair: LoraPair) -> Sequence[LoraPair]:
+    """Returns the part of a pair for each instance of a slot: experts of a stack, and roles that are stacked in a
+    matrix or interleaved row by row."""
+    from weighbridge.tensors.layouts import interleave
     from weighbridge.tensors.nodes import slice_rows
 
     if len(place.instances) == 1:
         return [pair]
-    rank, width = pair.rank, pair.a.spec.shape[-1]
+    matrices = [pair]
     if len(place.shape) == 3:
-        count, height = len(place.instances) // len(place.roles), pair.b.spec.shape[-2]
-        experts = (
+        count, rank = len(place.instances) // len(place.roles), pair.rank
+        width, height = pair.a.spec.shape[-1], pair.b.spec.shape[-2]
+        matrices = [
             LoraPair(slice_rows(pair.a, n * rank, (rank, width)), slice_rows(pair.b, n * height, (height, rank)))
             for n in range(count)
-        )
-        return [part for one in experts for part in _under(family, sizes, place, one)]
-    return _under(family, sizes, place, pair)
-
-
-def _under(family: Family, sizes: Sizes, place: TensorSlot, pair: LoraPair) -> list[LoraPair]:
-    """The parts of a matrix in which several roles are stacked, or interleaved row by row."""
-    from weighbridge.tensors.layouts import InterleaveGroups
-    from weighbridge.tensors.nodes import slice_rows
-
+        ]
     heights = [shape_of(family.rows[role], sizes.at(place.named))[0] for role in place.roles]
-    whole = pair.moved(InterleaveGroups(place.interleave, tuple(heights)).undo) if place.interleave else pair
-    parts, start = [], 0
-    for height in heights:
-        parts.append(whole.moved(partial(_rows, slice_rows, start, height)))
-        start += height
+    parts = []
+    for matrix in matrices:
+        rows = matrix.moved(interleave(place.interleave, tuple(heights)).undo) if place.interleave else matrix
+        start = 0
+        for height in heights:
+            parts.append(rows.moved(partial(_rows, slice_rows, start, height)))
+            start += height
     return parts
 
 
@@ -165,9 +162,9 @@ def _rows(cut: Callable[..., Node], start: int, height: int, node: Node) -> Node
     return cut(node, start, (height, node.spec.shape[-1]))
 
 
-def _joined(name: str, place: TensorSlot, parts: Sequence[LoraPair]) -> LoraPair:
-    """The parts of a slot as one pair: a stack of experts, or stacked roles that share their A."""
-    from weighbridge.tensors.layouts import InterleaveGroups
+def _join(name: str, place: TensorSlot, parts: Sequence[LoraPair]) -> LoraPair:
+    """Joins the parts of a slot to one pair: a stack of experts, or stacked roles that share their A."""
+    from weighbridge.tensors.layouts import interleave
     from weighbridge.tensors.nodes import concat, stack
 
     if len(parts) == 1:
@@ -182,17 +179,17 @@ def _joined(name: str, place: TensorSlot, parts: Sequence[LoraPair]) -> LoraPair
             hint="merge the adapter into the model: wb convert BASE DST --lora ADAPTER",
         )
     b = concat([part.b for part in parts])
-    return LoraPair(parts[0].a, InterleaveGroups(place.interleave, place.heights).apply(b) if place.interleave else b)
+    return LoraPair(parts[0].a, interleave(place.interleave, place.heights).apply(b) if place.interleave else b)
 
 
-def _laid(family: Family, dialect: str, sizes: Sizes, role: str, pair: LoraPair, *, undo: bool) -> LoraPair:
-    """A pair in a role's own layout (`undo`), or in a dialect's."""
+def _convert(family: Family, dialect: str, sizes: Sizes, role: str, pair: LoraPair, *, undo: bool) -> LoraPair:
+    """Converts a pair to a role's layout (`undo`), or to a dialect's."""
     via = family.rows[role].layouts.get(dialect)
     if via is None or (via.layout == "transpose" and dialect in _LINEAR):
         return pair
     if via.layout == "transpose":
         return pair.turned()
-    if via.layout not in _ROW_MOVES:
+    if not via.row.lora:
         raise UnsupportedError(
             f"{role} has a different layout in {dialect} ({via.layout}), so its LoRA can't be converted"
         )

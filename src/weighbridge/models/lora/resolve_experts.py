@@ -1,15 +1,14 @@
-"""What an adapter's config leaves to be found with its base model: which stack of experts a pair is for, how much each
-pair counts.
+"""Resolves parts of an adapter that depend on its base model: the stack of experts of a pair, and its scale.
 
-PEFT's `target_parameters` (0.17 and later) wraps a module's parameters one over the other, and names the pairs by the
-module and by how deep they lie:
+PEFT's `target_parameters` (0.17 and later) wraps a module's parameters in each other, and names the pairs by the module
+and the nesting depth:
 
     model.layers.0.mlp.experts.lora_A.weight               the last parameter, A [rank * experts, in]
     model.layers.0.mlp.experts.base_layer.lora_A.weight    the one before,     B [out, rank * experts]
 
-A's rows are expert by expert, B's columns rank by rank (tuners/lora/layer.py, `ParamWrapper.get_delta_weight`). The
-shapes decide which parameter a pair is for. Before 0.19 [out, in] was taken for [in, out], so that a pair may lie the
-other way round.
+A's rows are ordered by expert, B's columns by rank (tuners/lora/layer.py, `ParamWrapper.get_delta_weight`). The shapes
+determine which parameter a pair is for. Versions before 0.19 took [out, in] for [in, out], so a pair may be
+transposed.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from weighbridge.models.arch.tables.values import number
 from weighbridge.models.lora.pairs import LoraPair, is_turned, linear_shape
 from weighbridge.models.lora.peft import LoraAdapter
 
-_STRAIGHT: Final = (0, 19)  # since this version PEFT takes stacks as [experts, out, in]
+_STRAIGHT: Final = (0, 19)  # since this version PEFT reads stacks as [experts, out, in]
 _WEIGHT, _WRAPPED = ".weight", ".base_layer"
 # A pattern in a config is untrusted: one with exponential backtracking would hang, so only simple ones are run.
 _NESTED: Final = re.compile(r"[)\]}*+?][*+?{]|\\[1-9]")
@@ -37,32 +36,34 @@ _NESTED: Final = re.compile(r"[)\]}*+?][*+?{]|\\[1-9]")
 def resolve_adapter(
     adapter: LoraAdapter, family: Family, dialect: str, sizes: Sizes, prefix: str | None
 ) -> LoraAdapter:
-    """The adapter with one pair per tensor, each scaled by alpha/rank."""
+    """Returns the adapter with one pair per tensor, each scaled by alpha/rank."""
     places = family.expansion(dialect, sizes, prefix).places
     pairs: dict[str, LoraPair] = {}
-    for name, pair in adapter.pairs.items():
-        found = _stack(family, dialect, places, name, pair, adapter.version)
-        if found[0] in pairs:
-            raise FormatError("two pairs are for one tensor", field=found[0])
-        pairs[found[0]] = found[1]
-    return _counted(replace(adapter, pairs=pairs))
+    for old, old_pair in adapter.pairs.items():
+        name, pair = _resolve_pair(family, dialect, places, old, old_pair, adapter.version)
+        if name in pairs:
+            raise FormatError("two pairs are for one tensor", field=name)
+        pairs[name] = pair
+    return scaled_alike(replace(adapter, pairs=pairs))
 
 
 # ------------------------------------------------------------------------------------------------ stacks of experts
 
 
-def _stack(
+def _resolve_pair(
     family: Family, dialect: str, places: Mapping[str, TensorSlot], name: str, pair: LoraPair, version: tuple[int, ...]
 ) -> tuple[str, LoraPair]:
-    """The tensor that a pair is for; the pair is split per expert where the tensor is a stack."""
+    """Returns the tensor that a pair is for, and the pair; for a stack, A [rank * experts, in] and B
+    [out, rank * experts] become [experts, rank, in] and [experts, out, rank]."""
+    from weighbridge.tensors.nodes import reshape, strided
+
     module = name.removesuffix(_WEIGHT)
     while module.endswith(_WRAPPED):
         module = module.removesuffix(_WRAPPED)
     if name in places or f"{module}{_WEIGHT}" in places:
         return f"{module}{_WEIGHT}" if f"{module}{_WEIGHT}" in places else name, pair
-    found: list[tuple[str, LoraPair]] = []
-    near = [n for n in places if n.rpartition(".")[0] == module and len(places[n].shape) == 3]
-    for candidate in near:
+    matches: list[tuple[str, LoraPair]] = []
+    for candidate in (n for n in places if n.rpartition(".")[0] == module and len(places[n].shape) == 3):
         count, outer, inner = linear_shape(family, dialect, places[candidate])
         whole = pair.rank % count == 0
         straight = whole and pair.shape == (outer, inner)
@@ -76,46 +77,41 @@ def _stack(
                 )
             straight = version >= _STRAIGHT
         if straight or turned:
-            each = _each(pair, count)
-            found.append((candidate, each if straight else each.turned()))
-    if len(found) != 1:
-        return name, pair  # reported as unmapped by the table
-    return found[0]
-
-
-def _each(pair: LoraPair, count: int) -> LoraPair:
-    """A [rank * experts, in] and B [out, rank * experts] as [experts, rank, in] and [experts, out, rank]."""
-    from weighbridge.tensors.nodes import reshape, strided
-
-    rank, (outer, inner) = pair.rank // count, pair.shape
-    line = reshape(pair.b, (outer * pair.rank,))
-    b = strided(line, 0, (count, outer, rank), (1, pair.rank, count))
-    return LoraPair(reshape(pair.a, (count, rank, inner)), b)
+            rank, (height, width) = pair.rank // count, pair.shape
+            b = strided(reshape(pair.b, (height * pair.rank,)), 0, (count, height, rank), (1, pair.rank, count))
+            stack = LoraPair(reshape(pair.a, (count, rank, width)), b)
+            matches.append((candidate, stack if straight else stack.turned()))
+    return matches[0] if len(matches) == 1 else (name, pair)  # otherwise the table reports it as unmapped
 
 
 # ------------------------------------------------------------------------------------------------ scaling
 
 
-def _counted(adapter: LoraAdapter) -> LoraAdapter:
-    """The adapter with a single alpha, so that each pair is scaled by alpha/rank. B is multiplied where a pair's own
-    factor differs."""
-    alphas = {name: _alpha(adapter, name, pair) for name, pair in adapter.pairs.items()}
+def scaled_alike(adapter: LoraAdapter) -> LoraAdapter:
+    """Returns the adapter with a single alpha, so that each pair is scaled by alpha/rank. B of a pair with another
+    factor is multiplied, in F32."""
+    from weighbridge.base.dtypes import F32
+    from weighbridge.tensors.nodes import cast, scaled
+
+    alphas: dict[str, float] = {}
+    for name, pair in adapter.pairs.items():
+        module = name.removesuffix(_WEIGHT)
+        alpha = next((value for key, value in adapter.alphas.items() if _matches(key, module)), adapter.alpha)
+        # rsLoRA scales by alpha/sqrt(rank).
+        alphas[name] = number(alpha * math.sqrt(pair.rank), "lora_alpha") if adapter.root else alpha
     common = Counter(alphas.values()).most_common(1)[0][0] if alphas else adapter.alpha
     if not common:
         common = next((a for a in alphas.values() if a), 1.0)
-    pairs = {n: pair if alphas[n] == common else _times(pair, alphas[n] / common) for n, pair in adapter.pairs.items()}
+    pairs = {
+        name: pair if alphas[name] == common else replace(pair, b=scaled(cast(pair.b, F32), alphas[name] / common))
+        for name, pair in adapter.pairs.items()
+    }
     return replace(adapter, pairs=pairs, alpha=common, alphas={}, root=False)
 
 
-def _alpha(adapter: LoraAdapter, name: str, pair: LoraPair) -> float:
-    """The pair's alpha: its scale times its rank. With rsLoRA the scale is alpha/sqrt(rank)."""
-    module = name.removesuffix(_WEIGHT)
-    alpha = next((value for key, value in adapter.alphas.items() if _fits(key, module)), adapter.alpha)
-    return number(alpha * math.sqrt(pair.rank), "lora_alpha") if adapter.root else alpha
-
-
-def _fits(key: str, module: str) -> bool:
-    """As peft's `get_pattern_key`: a name, the end of one, or a regular expression for either."""
+def _matches(key: str, module: str) -> bool:
+    """Whether a key is a module's name, the end of it, or a regular expression for either, as in PEFT's
+    `get_pattern_key`."""
     if module == key or module.endswith(f".{key}"):
         return True
     if len(key) > 200 or _NESTED.search(key):

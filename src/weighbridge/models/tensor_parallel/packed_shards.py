@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from weighbridge.base.dtypes import Kind
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
+from weighbridge.base.words import plural
 from weighbridge.models.tensor_parallel.partition import Partition, RolePartitioner, Segment, slice_rank
 from weighbridge.packings.schema.base import COLUMNS, AxisUse, StorageAxes, axes_of_blocks
 
@@ -88,7 +89,7 @@ class Splitter:
         own, at = self.sizes.at(place.named), place.indices.index(_EXPERT)
         experts, found = own["E"], self.groups.get(name)
         if experts % ranks:
-            raise UsageError(f"{name}: {experts} experts can't be divided among {ranks} ranks")
+            raise UsageError(f"{name}: {plural(experts, 'expert')} can't be divided among {plural(ranks, 'rank')}")
         stored = {s: self.stored[s] for s in (found.stored if found else (name,))}
         if at < len(place.named):
             return dict.fromkeys(stored, OneRank(place.named[at] * ranks // experts))

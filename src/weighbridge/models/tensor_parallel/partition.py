@@ -8,22 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.words import plural
 from weighbridge.models.arch.expand import Sizes, TensorSlot, shape_of
 from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.size_keys import HEADS
 from weighbridge.models.arch.tables.spec import LayoutCall, Role
 from weighbridge.models.tensor_parallel.partition_rules import SplitRule, Unit, rule_of
+from weighbridge.tensors.layout_table import Run
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
-
-# Layouts that keep every row in its head, or whose segments `_layout_units` knows.
-_LAYOUTS: Final = frozenset(
-    {"rope", "halves", "shift", "neg_exp", "times", "transpose", "parted", "tiled", "tiled_columns", "padded"}
-)
 
 
 class Segment(NamedTuple):
@@ -82,26 +79,18 @@ def gather(nodes: Sequence[Node], partition: Partition | None) -> Node:
 def partition_tensors(
     family: Family, dialect: str, sizes: Sizes, names: Mapping[str, Any], ranks: int
 ) -> dict[str, Partition | None]:
-    """How each tensor of a model is divided; None: every rank has all of it. UnsupportedError for a role without a
+    """How each tensor of a model is divided; None: whole on every rank. UnsupportedError for a role without a
     rule, UsageError if the number of ranks doesn't divide a size."""
     places = family.expansion(dialect, sizes, family.prefix_of(dialect, names, sizes)).places
     partitioner = RolePartitioner(family, dialect, sizes, ranks)
     return {name: partitioner.partition(places[name]) for name in names if name in places}
 
 
-class _Units(NamedTuple):
-    """A run of `size` entries made of `units` that stay whole. `copied`: several ranks may store the same unit."""
-
-    size: int
-    units: int
-    copied: bool = False
-
-
 class _AxisUnits(NamedTuple):
     """The axis to divide and the runs along it."""
 
     axis: int
-    runs: list[_Units]
+    runs: list[Run]
 
 
 @dataclass(frozen=True)
@@ -139,7 +128,7 @@ class RolePartitioner:
             return None
         stacked = place.indices[len(place.named) :]
         if "h" in stacked:  # one tensor per head, stacked or concatenated
-            axis, runs = 0, [_Units(place.shape[0], self.sizes["H"])]
+            axis, runs = 0, [Run(place.shape[0], self.sizes["H"])]
         else:
             axis, runs = self._axis_units(place, rows)
         return Partition(axis, tuple(self._segment(place.name, rule.unit, run) for run in runs))
@@ -150,7 +139,7 @@ class RolePartitioner:
         axis, rank = by_role[0].axis, len(rows[0].shapes.get(self.dialect, rows[0].shape))
         runs = [run for units in by_role for run in units.runs]
         if place.interleave:
-            runs = [_Units(sum(place.heights), place.interleave)]
+            runs = [Run(sum(place.heights), place.interleave)]
         transposed = rows[0].transposed(self.dialect)
         for via, _ in place.plan.layouts:
             transposed ^= via.transposes
@@ -167,42 +156,34 @@ class RolePartitioner:
         if dims == ("G", "W"):  # a norm per group: divide inside a single group, else group by group
             groups = self.sizes["G"]
             inside = groups == 1
-            run = _Units(self.sizes["W"], self.state_heads) if inside else _Units(groups, groups)
+            run = Run(self.sizes["W"], self.state_heads) if inside else Run(groups, groups)
             return _AxisUnits(int(inside), [run])
         size = shape_of(row, self.sizes, self.dialect)[rule.axis]
         via = row.layouts.get(self.dialect)
-        if via is not None and via.layout not in _LAYOUTS:
+        if via is not None and not via.row.splits:
             raise UnsupportedError(f"{row.name!r} has the layout {via}, which can't be split")
         if via is not None and (found := self._layout_units(via, size)):
             return _AxisUnits(rule.axis, found)
         return _AxisUnits(rule.axis, self._units(row, rule, dims[rule.axis], size))
 
-    def _layout_units(self, via: LayoutCall, size: int) -> list[_Units]:
+    def _layout_units(self, via: LayoutCall, size: int) -> list[Run]:
         """The runs of a layout that regroups heads; [] for other layouts."""
-        if via.layout == "parted":
-            heads, groups = (self.sizes[s] for s in via.symbols)
-            width = size // (heads + 2 * groups)
-            return [_Units(heads * width, heads), *[_Units(groups * width, groups, copied=True)] * 2]
-        if via.layout.startswith("tiled"):  # one head of each group, then the next of each
-            groups, heads = (self.sizes[s] for s in via.symbols)
-            turns = heads // groups
-            return [_Units(size // turns, groups)] * turns
-        return []
+        return via.row.runs(size, *(self.sizes[s] for s in via.symbols)) if via.row.runs else []
 
-    def _units(self, row: Role, rule: SplitRule, dim: str, size: int) -> list[_Units]:
+    def _units(self, row: Role, rule: SplitRule, dim: str, size: int) -> list[Run]:
         """The runs of a role along its axis, which its shape calls `dim`."""
         if rule.unit is Unit.HEADS:
-            return [_Units(size, self._heads(dim))]
+            return [Run(size, self._heads(dim))]
         if rule.unit is Unit.KV_HEADS:
-            return [_Units(size, self._kv_heads(row, dim), copied=True)]
+            return [Run(size, self._kv_heads(row, dim), copied=True)]
         if rule.unit is Unit.KEY_HEADS:
-            return [_Units(size, self.sizes["G"])]
+            return [Run(size, self.sizes["G"])]
         if rule.unit is Unit.STATE_HEADS:
             return self._state_terms(dim)
         if rule.unit is not Unit.QKV:
-            return [_Units(size, size)]
+            return [Run(size, size)]
         if (via := row.layouts.get("gguf")) is not None and via.layout == "parted":  # q, k and v within each group
-            return [_Units(size, self.sizes[via.symbols[1]])]
+            return [Run(size, self.sizes[via.symbols[1]])]
         return self._fused_terms(row.shape[0])
 
     def _heads(self, dim: str) -> int:
@@ -217,25 +198,25 @@ class RolePartitioner:
     def _own(self, dim: str, size: str) -> int | None:
         return self.sizes.get(size) if size in dim else None
 
-    def _fused_terms(self, dim: str) -> list[_Units]:
+    def _fused_terms(self, dim: str) -> list[Run]:
         """Concatenated queries, keys and values: `3*N`, `N+2*D`."""
-        out: list[_Units] = []
+        out: list[Run] = []
         for count, symbols in _terms(dim):
             size = math.prod(self.sizes[s] for s in symbols)
             units = self.heads if not out or size == out[0].size else 1 if symbols == ["D"] else self.sizes["KV"]
-            out += [_Units(size, units, copied=bool(out))] * count
+            out += [Run(size, units, copied=bool(out))] * count
         return out
 
-    def _state_terms(self, dim: str) -> list[_Units]:
-        """The concatenated inputs of a state space: per head, or per group for what a group's heads share."""
-        out: list[_Units] = []
+    def _state_terms(self, dim: str) -> list[Run]:
+        """The concatenated inputs of a state space: per head, or per group for inputs that its heads share."""
+        out: list[Run] = []
         for count, symbols in _terms(dim):
             size = math.prod(self.sizes[s] for s in symbols)
             shared = "G" in symbols
-            out += [_Units(size, self.sizes["G"] if shared else self.state_heads, shared)] * count
+            out += [Run(size, self.sizes["G"] if shared else self.state_heads, shared)] * count
         return out
 
-    def _segment(self, name: str, unit: Unit, run: _Units) -> Segment:
+    def _segment(self, name: str, unit: Unit, run: Run) -> Segment:
         size, units, copied = run
         ranks = self.ranks
         if units and units % ranks == 0 and size % units == 0:
@@ -243,7 +224,7 @@ class RolePartitioner:
         if copied and units and ranks % units == 0 and size % units == 0:
             return Segment(size, ranks // units)
         raise UsageError(
-            f"{name}: {units:,} units ({unit}) can't be divided evenly among {ranks} ranks",
+            f"{name}: {plural(units, 'unit')} ({unit}) can't be divided evenly among {plural(ranks, 'rank')}",
             hint=f"use a number of ranks that divides {units:,} and the other sizes",
         )
 

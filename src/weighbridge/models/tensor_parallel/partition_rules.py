@@ -15,7 +15,7 @@ _AXES: Final = {"column": 0, "row": 1}
 
 
 class Unit(StrEnum):
-    """What a split never cuts through; the value is for messages."""
+    """Units that a split never cuts; the values are for messages."""
 
     HEADS = "attention head"
     KV_HEADS = "key/value head"

@@ -25,9 +25,9 @@ import msgspec
 
 from weighbridge.base.errors import FormatError
 from weighbridge.containers.gguf.values import Metadata, kvs
-from weighbridge.models.checkpoint import Checkpoint, SourceOptions, open_checkpoint
 from weighbridge.models.jsonfile import decode
 from weighbridge.models.locate import Place
+from weighbridge.models.model import OpenModel, SourceOptions, open_weights
 from weighbridge.models.tensor_parallel.packed_shards import GroupIndex, MatrixShape, Split, gather_numbers
 from weighbridge.models.tensor_parallel.partition import Partition, Segment, gather
 from weighbridge.models.tensor_parallel.rank_set import RANK, SIZE, SPLIT, RankStatus, rank_of, rank_set_of
@@ -54,12 +54,12 @@ def _encode(split: Split) -> dict[str, Any] | None:
     return None if split is None else {"axis": split.axis, "parts": [list(p) for p in split.parts]}
 
 
-def gather_ranks(path: Path, files: Sequence[Path], options: SourceOptions = SourceOptions()) -> Checkpoint:
+def gather_ranks(path: Path, files: Sequence[Path], options: SourceOptions = SourceOptions()) -> OpenModel:
     """The whole model from all of its ranks. FormatError for files of different sets."""
-    opened: list[Checkpoint] = []
+    opened: list[OpenModel] = []
     try:
         for file in files:
-            opened.append(open_checkpoint(file, options))
+            opened.append(open_weights(file, options))
         return _gather(path, opened)
     except BaseException:
         for model in opened:
@@ -67,7 +67,7 @@ def gather_ranks(path: Path, files: Sequence[Path], options: SourceOptions = Sou
         raise
 
 
-def _gather(path: Path, ranks: Sequence[Checkpoint]) -> Checkpoint:
+def _gather(path: Path, ranks: Sequence[OpenModel]) -> OpenModel:
     first = ranks[0]
     splits = parse_splits(first.metadata, _path(first))
     for number, model in enumerate(ranks):
@@ -80,7 +80,7 @@ def _gather(path: Path, ranks: Sequence[Checkpoint]) -> Checkpoint:
     return with_nodes(replace(first, place=place, index=index), nodes)
 
 
-def _without_set(model: Checkpoint) -> Any:
+def _without_set(model: OpenModel) -> Any:
     """A rank's metadata without the keys of the set."""
     if model.format != "gguf":
         return {k: v for k, v in model.metadata.items() if k not in (RANK, SIZE, SPLIT)}
@@ -88,7 +88,8 @@ def _without_set(model: Checkpoint) -> Any:
 
 
 def mismatch(split: Split, spec: Spec, first: Spec, ranks: int) -> str | None:
-    """What a rank's tensor should be if `spec` doesn't fit its split, else None. `first`: the same tensor of rank 0."""
+    """The expected form of a rank's tensor if `spec` doesn't fit its split, else None. `first`: the same tensor of
+    rank 0."""
     if isinstance(split, Partition):
         want = sum(split.local_sizes(ranks))
         if split.axis >= len(spec.shape) or spec.shape[split.axis] != want:
@@ -109,7 +110,7 @@ def whole_shape(split: Split, spec: Spec) -> tuple[int, ...]:
     return (*spec.shape[: split.axis], sum(part.size for part in split.parts), *spec.shape[split.axis + 1 :])
 
 
-def _gather_tensor(name: str, ranks: Sequence[Checkpoint], split: Split) -> Node:
+def _gather_tensor(name: str, ranks: Sequence[OpenModel], split: Split) -> Node:
     """A whole tensor from every rank's part of it."""
     parts = [model.stored[name] for model in ranks]
     for model, part in zip(ranks, parts, strict=True):
@@ -119,11 +120,11 @@ def _gather_tensor(name: str, ranks: Sequence[Checkpoint], split: Split) -> Node
     return gather_numbers(parts[0], split) if isinstance(split, MatrixShape | GroupIndex) else gather(parts, split)
 
 
-def _path(model: Checkpoint) -> str:
+def _path(model: OpenModel) -> str:
     return str(model.place.path)
 
 
-def _check(model: Checkpoint, first: Checkpoint, rank: int, ranks: int, names: set[str]) -> None:
+def _check(model: OpenModel, first: OpenModel, rank: int, ranks: int, names: set[str]) -> None:
     declared = model.metadata.get(RANK), model.metadata.get(SIZE)
     if declared != (str(rank), str(ranks)):
         found = " of ".join(map(str, declared))
@@ -178,22 +179,22 @@ def _two_integers(pair: Any, below: float = math.inf) -> tuple[int, int]:
     return pair[0], pair[1]
 
 
-# ------------------------------------------------------------------------------------------------ headers alone
+# ------------------------------------------------------------------------------------------------ headers only
 
 
-def open_ranks(path: Path, options: SourceOptions = SourceOptions()) -> tuple[Checkpoint, RankStatus | None]:
-    """The model at `path` from headers alone. A folder of ranks gives the whole model's tensors even if ranks are
+def open_ranks(path: Path, options: SourceOptions = SourceOptions()) -> tuple[OpenModel, RankStatus | None]:
+    """The model at `path` from only its headers. A folder of ranks gives the whole model's tensors even if ranks are
     missing, with the offsets of the first file; their data can't be read."""
     found = rank_set_of(path)
     if found is None:
-        return open_checkpoint(path, options), None
+        return open_weights(path, options), None
     if not path.is_dir():
         rank = rank_of(path.name)
-        return open_checkpoint(path, options), RankStatus(found.size, rank and rank[0], found.missing)
-    models: list[Checkpoint] = []
+        return open_weights(path, options), RankStatus(found.size, rank and rank[0], found.missing)
+    models: list[OpenModel] = []
     try:
         for _, file in sorted(found.files.items()):
-            models.append(open_checkpoint(file, options))
+            models.append(open_weights(file, options))
         return _whole_headers(path, models), RankStatus(found.size, None, found.missing)
     except BaseException:
         for model in models:
@@ -201,7 +202,7 @@ def open_ranks(path: Path, options: SourceOptions = SourceOptions()) -> tuple[Ch
         raise
 
 
-def _whole_headers(path: Path, models: Sequence[Checkpoint]) -> Checkpoint:
+def _whole_headers(path: Path, models: Sequence[OpenModel]) -> OpenModel:
     first = models[0]
     splits = parse_splits(first.metadata, _path(first))
     entries = []

@@ -1,5 +1,5 @@
-"""Which files are a tensor-parallel set, by their names alone: `model-rank-0-of-4.safetensors` ... What is in them is
-`rank_files`' to read."""
+"""Finds the files of a tensor-parallel set by name: `model-rank-0-of-4.safetensors` and so on. `rank_files` reads
+them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Final
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import SHARDS
+from weighbridge.base.words import plural
 
 #: Metadata keys of a rank's file.
 RANK, SIZE, SPLIT = "tensor_parallel.rank", "tensor_parallel.size", "tensor_parallel.split"
@@ -56,6 +57,12 @@ def rank_of(name: str) -> tuple[int, int] | None:
     """(rank, ranks) from a file name; None for other names."""
     match = _NAME.fullmatch(name)
     return (int(match["rank"]), int(match["size"])) if match else None
+
+
+def is_rank_set(names: Iterable[str]) -> bool:
+    """Whether all these files are of one tensor-parallel set."""
+    sets = {match and (match["stem"], match["size"], match["suffix"]) for match in map(_NAME.fullmatch, names)}
+    return len(sets) == 1 and None not in sets
 
 
 def rank_sets(folder: Path, names: Iterable[str]) -> list[RankSet]:
@@ -104,7 +111,7 @@ def find_ranks(path: Path) -> list[Path]:
         more = f" and {len(found.missing) - 1:,} more" if len(found.missing) > 1 else ""
         raise FormatError(
             f"missing rank: {found.missing[0]}{more}", path=str(found.folder),
-            expected=f"{found.size} ranks of one model", found=f"{len(found.files)} of them",
+            expected=f"{plural(found.size, 'rank')} of one model", found=f"{len(found.files)} of them",
             hint="copy the missing files, or split the model again",
         )  # fmt: skip
     return [found.files[rank] for rank in range(found.size)]

@@ -1,5 +1,5 @@
-"""A rank's part of a model that is stored whole: how every stored tensor is divided, and the parts of one rank, of
-which only what is asked for is read."""
+"""A rank's part of a model that is stored whole: how every stored tensor is divided, and the parts of one rank, which
+are read on request."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.limits import SHARDS
-from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.models.model import OpenModel
 from weighbridge.models.tensor_parallel.packed_shards import OneRank, Split, Splitter, rank_part
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ Experts = Literal["cut", "whole"]
 _TRIED: Final = 64  # the largest number of ranks that a hint suggests
 
 
-def rank_view(model: Checkpoint, rank: int, ranks: int, experts: Experts = "cut") -> Checkpoint:
+def rank_view(model: OpenModel, rank: int, ranks: int, experts: Experts = "cut") -> OpenModel:
     """The checkpoint with the tensors of one rank, under their stored names. Quantized tensors keep their codes: a cut
     through a word, a block or a group is a UsageError with the numbers of ranks that work. `experts`: "whole" deals
     them out instead of cutting each."""
@@ -36,14 +36,14 @@ def rank_view(model: Checkpoint, rank: int, ranks: int, experts: Experts = "cut"
     return replace(model, nodes=nodes)
 
 
-def splits_of(model: Checkpoint, ranks: int) -> dict[str, Split]:
+def splits_of(model: OpenModel, ranks: int) -> dict[str, Split]:
     """How each stored tensor is split. UsageError if a tensor can't be split among `ranks`, with the numbers that
     work for it."""
     divided = _divided(model, ranks, "cut")
     return {name: split for name, split in divided.items() if not isinstance(split, OneRank)}
 
 
-def _divided(model: Checkpoint, ranks: int, experts: Experts) -> dict[str, Split | OneRank]:
+def _divided(model: OpenModel, ranks: int, experts: Experts) -> dict[str, Split | OneRank]:
     family = model.family
     shapes = {name: node.spec.shape for name, node in model.tensors.items()}
     report = family.check(model.dialect, model.sizes, shapes)
@@ -52,8 +52,6 @@ def _divided(model: Checkpoint, ranks: int, experts: Experts) -> dict[str, Split
     splitter = Splitter(family, model.dialect, model.sizes, model.stored, model.packed)
     out: dict[str, Split | OneRank] = {}
     for name in model.logical:
-        if name in report.dropped:
-            continue
         try:
             whole = splitter.split_experts(name, ranks) if experts == "whole" else None
             out |= splitter.split(name, ranks) if whole is None else whole

@@ -1,7 +1,7 @@
-"""Tokenizers and chat templates, both ways: a Hugging Face folder's files <-> `Vocab` <-> a GGUF's keys.
+"""Tokenizers and chat templates, in both directions: a Hugging Face folder's files <-> `Vocab` <-> a GGUF's keys.
 
-`vocab` is the neutral form; `gguf` reads and writes a GGUF's keys; `hf` does the same for a folder's files; `formats`
-parses the files that are formats of their own; `pretokenizer` maps llama.cpp's pre-tokenizer names to definitions.
+`vocab` has the neutral form; `gguf` reads and writes a GGUF's keys; `hf` does the same for a folder's files; `formats`
+parses vocabulary file formats; `pretokenizer` maps llama.cpp's pre-tokenizer names to definitions.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Maps a tokenizer.json's pre-tokenizer to llama.cpp's name for it (`tokenizer.ggml.pre`), and a name to its
 definition.
 
-The reference runs the tokenizer over a text and hashes the ids, so the same rules over an unknown vocabulary are an
-error. Here the chain of pre-tokenizers is normalized and looked up in `pretokenizers.toml`. Normalizing keeps the
-meaning:
+The reference tokenizes a text and hashes the ids, so known rules over an unknown vocabulary are an error. Here the
+chain of pre-tokenizers is normalized and looked up in `pretokenizers.toml`. Normalization keeps the meaning:
 
     Sequence                          its items
     ByteLevel(use_regex)              Split(GPT-2's regex), bytes      (that is how it is implemented)
@@ -28,7 +27,7 @@ from weighbridge.base.limits import JSON_DEPTH
 from weighbridge.models.tokenizer.vocab import SPACE, Json
 
 Steps = tuple[str, ...]
-# The split of raw classes, whose normalizer replaces spaces by U+2581 first.
+# The split of raw classes; their normalizer replaces spaces by U+2581 first.
 BETWEEN: Final[Json] = {
     "type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False,
 }  # fmt: skip
@@ -40,13 +39,13 @@ SUFFIXES: Final = ("(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])", 
 
 @dataclass(frozen=True, slots=True)
 class PretokenizerClass:
-    """A row of the table: the names of one llama.cpp class with the same flags. `raw`: merges are over characters
-    instead of the byte alphabet, and spaces are U+2581; `metaspace`: with one before each text; `merges_optional`:
-    llama.cpp loads it without merges."""
+    """A row of the table: the names of a llama.cpp class with the same flags. `raw`: merges are over characters instead
+    of the byte alphabet, and spaces are U+2581; `metaspace`: with one before each text; `merges_optional`: llama.cpp
+    loads it without merges."""
 
     name: str
     names: tuple[str, ...]
-    steps: tuple[Any, ...]  # patterns in order; empty if the definition isn't known
+    steps: tuple[Any, ...]  # patterns in order; empty if the definition is unknown
     canonical: Steps
     ignore_merges: bool = False
     add_bos: bool = False
@@ -57,7 +56,7 @@ class PretokenizerClass:
 
 @dataclass(frozen=True, slots=True)
 class NameChoice:
-    """A row of `choose`: write `name` if all other fields match."""
+    """A row of `choose`: writes `name` if all other fields match."""
 
     name: str
     tokens: tuple[str, ...] = ()
@@ -84,14 +83,18 @@ def _document() -> Json:
 
 @cache
 def table() -> PretokenizerTable:
-    """The table, read from the package once."""
+    """Returns the table, read from the package once."""
     raw = _document()
-    patterns: Json = raw["pattern"]
-    return PretokenizerTable(
-        tuple(row(r, patterns) for r in raw["class"]),
-        tuple(choice(c) for c in raw["choose"]),
-        frozenset(raw["nfc"]),
+    classes = []
+    names = ("ignore_merges", "add_bos", "raw", "metaspace", "merges_optional")
+    for row in raw["class"]:
+        steps = tuple(BYTES if step == BYTES else raw["pattern"][step] for step in row.get("steps", ()))
+        flags = {name: bool(row.get(name, False)) for name in names}
+        classes.append(PretokenizerClass(row["class"], tuple(row["names"]), steps, tuple(map(key, steps)), **flags))
+    choices: Iterator[Json] = (
+        {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()} for row in raw["choose"]
     )
+    return PretokenizerTable(tuple(classes), tuple(NameChoice(**fields) for fields in choices), frozenset(raw["nfc"]))
 
 
 def same_rules(a: str | None, b: str | None) -> bool:
@@ -99,19 +102,8 @@ def same_rules(a: str | None, b: str | None) -> bool:
     return a == b or any({a, b} <= {*row.names} for row in table().classes)
 
 
-def choice(raw: Json) -> NameChoice:
-    fields: Json = {k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}
-    return NameChoice(**fields)
-
-
-def row(raw: Json, patterns: Json) -> PretokenizerClass:
-    steps = tuple(BYTES if s == BYTES else patterns[s] for s in raw.get("steps", ()))
-    flags = {k: bool(raw.get(k, False)) for k in ("ignore_merges", "add_bos", "raw", "metaspace", "merges_optional")}
-    return PretokenizerClass(raw["class"], tuple(raw["names"]), steps, tuple(map(key, steps)), **flags)
-
-
 def key(step: Any) -> str:
-    """A table step in canonical form."""
+    """Returns a table step in canonical form."""
     if step == BYTES:
         return BYTES
     if isinstance(step, str):
@@ -126,7 +118,7 @@ def spelled(regex: str) -> str:
 
 
 def flat(item: Any, child: str, depth: int = 0) -> Iterator[Json]:
-    """The items of a possibly nested `Sequence`; none for null."""
+    """Yields the items of a possibly nested `Sequence`; none for null."""
     if depth > JSON_DEPTH:
         raise FormatError("nested too deeply", path="tokenizer.json", field=child)
     if isinstance(item, dict) and item.get("type") == "Sequence" and isinstance(item.get(child), list):
@@ -139,7 +131,7 @@ def flat(item: Any, child: str, depth: int = 0) -> Iterator[Json]:
 
 
 def canonical(pre_tokenizer: Json | None) -> Steps:
-    """The chain in canonical form, with unsupported steps as `unknown: ...`."""
+    """Returns the chain in canonical form, with unsupported steps as `unknown: ...`."""
     return tuple(s for item in flat(pre_tokenizer, "pretokenizers") for s in steps_of(item))
 
 
@@ -161,7 +153,7 @@ def steps_of(item: Json) -> tuple[str, ...]:
 
 
 def built_in_regex() -> str:
-    """The regex that `ByteLevel` has built in."""
+    """Returns the regex that is built into `ByteLevel`."""
     return str(_document()["pattern"]["gpt2"])
 
 
@@ -173,37 +165,28 @@ def recognise(
     normalizer: str | None = None,
     processor: str | None = None,
 ) -> str:
-    """The name for a canonical chain over this vocabulary. UnsupportedError with the nearest known name."""
-    names = {n for c in table().classes if c.canonical and c.canonical == steps for n in c.names}
-    for choice in table().choices:
-        if choice.name in names and holds(choice, tokens, ignore_merges, normalizer, processor):
-            return choice.name
-    raise UnsupportedError(
-        f"llama.cpp has no pre-tokenizer with this definition: {' > '.join(steps) or 'none'}",
-        hint=f"the nearest is {nearest(steps)!r}; use --pre NAME to write a name of your choice",
-    )
-
-
-def holds(
-    choice: NameChoice, tokens: Collection[str], ignore_merges: bool, normalizer: str | None, processor: str | None
-) -> bool:
-    return (
-        all(t in tokens for t in choice.tokens)
-        and choice.normalizer in (None, normalizer)
-        and choice.processor in (None, processor)
-        and choice.ignore_merges in (None, ignore_merges)
-    )
-
-
-def nearest(steps: Steps) -> str:
-    """The name with the most similar definition."""
-    text = " > ".join(steps)
+    """Returns the name for a canonical chain over this vocabulary. Raises UnsupportedError with the nearest name."""
     rows = [c for c in table().classes if c.canonical]
-    return max(rows, key=lambda c: difflib.SequenceMatcher(None, text, " > ".join(c.canonical), False).ratio()).names[0]
+    names = {n for c in rows if c.canonical == steps for n in c.names}
+    for choice in table().choices:
+        if (
+            choice.name in names
+            and all(t in tokens for t in choice.tokens)
+            and choice.normalizer in (None, normalizer)
+            and choice.processor in (None, processor)
+            and choice.ignore_merges in (None, ignore_merges)
+        ):
+            return choice.name
+    text = " > ".join(steps)
+    nearest = max(rows, key=lambda c: difflib.SequenceMatcher(None, text, " > ".join(c.canonical), False).ratio())
+    raise UnsupportedError(
+        f"llama.cpp has no pre-tokenizer with this definition: {text or 'none'}",
+        hint=f"the nearest is {nearest.names[0]!r}; use --pre NAME to write a name of your choice",
+    )
 
 
 def known(name: str) -> PretokenizerClass:
-    """The row of a name. UnsupportedError for a name that llama.cpp doesn't know, with which it refuses to load."""
+    """Returns the row of a name. Raises UnsupportedError for a name that llama.cpp doesn't know and refuses to load."""
     row = next((c for c in table().classes if name in c.names), None)
     if row is None:
         close = difflib.get_close_matches(name, table().names, 3, 0.5) or ["gpt-2", "llama-bpe", "qwen2"]
@@ -212,13 +195,13 @@ def known(name: str) -> PretokenizerClass:
 
 
 def definition(name: str) -> Json:
-    """A name's `pre_tokenizer` for tokenizer.json."""
+    """Returns a name's `pre_tokenizer` for tokenizer.json."""
     row = known(name)
     if row.raw:
         return dict(METASPACE if row.metaspace else BETWEEN)
     if not row.steps:
         raise UnsupportedError(
-            f"no tokenizer.json definition is known for the pre-tokenizer {name!r}",
+            f"the pre-tokenizer {name!r} has no known definition in tokenizer.json",
             hint="use --pre NAME with a name that has one (gpt-2, llama-bpe, qwen2 ...)",
         )
     items: list[Json] = []
@@ -231,7 +214,7 @@ def definition(name: str) -> Json:
 
 
 def split(step: Any) -> Json:
-    """A table step in tokenizer.json's form."""
+    """Returns a table step in tokenizer.json's form."""
     if isinstance(step, dict) and step["type"] != "Split":
         return dict(step)
     regex = step if isinstance(step, str) else step["regex"]

@@ -19,19 +19,19 @@ from weighbridge.base.limits import VOCABULARY
 Json = dict[str, Any]
 NO_SCORE, PAD_SCORE = -1000.0, -10000.0  # scores of added tokens and of padding (conversion/base.py)
 BYTE_TOKEN: Final = re.compile(r"<0x[0-9A-Fa-f]{2}>")
-SPACE: Final = "\u2581"  # how SentencePiece writes a space inside a piece ("lower one eighth block")
+SPACE: Final = "\u2581"  # SentencePiece's space inside a piece ("lower one eighth block")
 
 
 class VocabKind(StrEnum):
-    """The algorithm. Its value is llama.cpp's name for it, `tokenizer.ggml.model`."""
+    """The algorithm. The value is llama.cpp's name for it, `tokenizer.ggml.model`."""
 
     WORDPIECE = "bert"
     SPM = "llama"  # SentencePiece BPE: merges by score
     BPE = "gpt2"  # byte-level BPE: merges by rank
     UNIGRAM = "t5"
-    RWKV = "rwkv"  # the longest token that fits, over bytes
-    PLAMO2 = "plamo2"  # the cut of a text with the best sum of scores
-    PLAMO3 = "plamo3"  # ... around the model's own tokens
+    RWKV = "rwkv"  # the longest matching token, over bytes
+    PLAMO2 = "plamo2"  # the segmentation of a text with the best sum of scores
+    PLAMO3 = "plamo3"  # the same, around the model's control tokens
     CHAR_BPE = "gemma4"  # BPE over characters: merges by rank, byte tokens for unknown characters
 
 
@@ -73,8 +73,10 @@ class Vocab:
     special: Mapping[str, int] = field(default_factory=dict)
     add: Mapping[str, bool] = field(default_factory=dict)
     add_space_prefix: bool | None = None
-    space_prefix_at: Literal["first", "tokens", "ids", "last"] = "first"  # where the reference converter writes its key
-    late: frozenset[str] = frozenset()  # roles, and `add_` roles, whose keys the reference writes after the templates
+    space_prefix_at: Literal["first", "tokens", "ids", "last"] = (
+        "first"  # the position of its key in the reference converter
+    )
+    late: frozenset[str] = frozenset()  # roles and `add_` roles with keys after the templates
     remove_extra_whitespaces: bool | None = None
     charsmap: bytes | None = None
     lowercase: bool | None = None
@@ -89,7 +91,7 @@ class Vocab:
         return len(self.tokens)
 
     def token(self, role: str) -> str | None:
-        """The text of a special token."""
+        """Returns the text of a special token."""
         index = self.special.get(role)
         return self.tokens[index] if index is not None and index < len(self.tokens) else None
 
@@ -99,13 +101,13 @@ class Vocab:
         return next((t.text for t in self.templates if t.name == "default"), None)
 
 
-def check_size(count: int, where: str) -> int:
-    """`count`, checked. Padding tokens are made from a number alone, so that number needs a bound."""
+def check_size(count: int, field: str) -> int:
+    """Returns `count` if it is in range. Padding tokens are created from a number, so that number needs a bound."""
     if not 0 <= count <= VOCABULARY:
-        raise FormatError("not a vocabulary size", field=where, expected=f"0..{VOCABULARY}", found=count)
+        raise FormatError("not a vocabulary size", field=field, expected=f"0..{VOCABULARY}", found=count)
     return count
 
 
 def padding(index: int) -> str:
-    """The text of an unused id (conversion/base.py, `_create_vocab_sentencepiece` and `get_vocab_base`)."""
+    """Returns the text of an unused id (conversion/base.py, `_create_vocab_sentencepiece` and `get_vocab_base`)."""
     return f"[PAD{index}]"

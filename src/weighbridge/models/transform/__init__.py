@@ -1,2 +1,2 @@
-"""Operations on a model: rename tensors, remove layers, remove experts. Each takes a checkpoint and returns one
-whose tensors, config and metadata agree, which any conversion can write."""
+"""Operations on a model: rename tensors, remove layers, remove experts. Each takes an open model and returns one with
+consistent tensors, config and metadata, which any conversion can write."""

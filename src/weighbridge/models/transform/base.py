@@ -1,4 +1,4 @@
-"""What every operation returns: the resulting model and a record of the changes."""
+"""The result of every operation: the new model and a record of the changes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from weighbridge.base.errors import UsageError
+from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.base.spec import Shape
 from weighbridge.containers.base import Entry
 from weighbridge.containers.gguf.values import KV, Metadata, kvs
-from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.config.naming import count_parameters, size_label
+from weighbridge.models.model import OpenModel
 
 if TYPE_CHECKING:
+    from weighbridge.models.arch.expand import TensorSlot
     from weighbridge.tensors.nodes import Node
 
 _SIZE_LABEL: Final = "general.size_label"
@@ -41,7 +42,7 @@ class ResizedTensor:
 
 @dataclass(frozen=True)
 class KeyChange:
-    """A key of config.json or of a GGUF and its values before and after; None: absent."""
+    """A key of config.json or of a GGUF and its values before and after; None if absent."""
 
     key: str
     before: Any
@@ -49,7 +50,7 @@ class KeyChange:
 
 
 class KeptLayers(NamedTuple):
-    """The layers that are left of the `before` first ones, in their new order."""
+    """The layers that are kept of the first `before` ones, in their new order."""
 
     kept: tuple[int, ...]
     before: int
@@ -57,9 +58,9 @@ class KeptLayers(NamedTuple):
 
 @dataclass(frozen=True)
 class Transformed:
-    """A model after an operation, and the changes. `layers`: those of a model with one stack, if some were taken."""
+    """A model after an operation, and the changes. `layers`: set for a model with one stack if layers were selected."""
 
-    model: Checkpoint
+    model: OpenModel
     renamed: tuple[RenamedTensor, ...] = ()
     dropped: tuple[str, ...] = ()
     cut: tuple[ResizedTensor, ...] = ()
@@ -68,29 +69,24 @@ class Transformed:
     layers: KeptLayers | None = None
 
     def then(self, after: Transformed) -> Transformed:
-        """Both operations' changes, with the second's model."""
+        """Returns both operations' changes, with the second's model."""
+        changes: dict[str, KeyChange] = {}  # one per key, from its first value to its last
+        for change in (*self.changed, *after.changed):
+            changes[change.key] = replace(changes.get(change.key, change), after=change.after)
         return Transformed(
             after.model,
             (*self.renamed, *after.renamed),
             (*self.dropped, *after.dropped),
             (*self.cut, *after.cut),
-            _together((*self.changed, *after.changed)),
+            tuple(c for c in changes.values() if c.before != c.after),
             (*self.notes, *after.notes),
             after.layers or self.layers,
         )
 
 
-def _together(changes: Iterable[KeyChange]) -> tuple[KeyChange, ...]:
-    """One change per key, from its first value to its last."""
-    out: dict[str, KeyChange] = {}
-    for change in changes:
-        first = out.get(change.key, change)
-        out[change.key] = replace(first, after=change.after)
-    return tuple(c for c in out.values() if c.before != c.after)
-
-
-def with_entries(model: Checkpoint, entries: Iterable[tuple[Entry, str]]) -> Checkpoint:
-    """The model with only these tensors, under these names. UsageError for two with one name, or if none is left."""
+def with_entries(model: OpenModel, entries: Iterable[tuple[Entry, str]]) -> OpenModel:
+    """Returns the model with only these tensors, under these names. Raises UsageError if two have the same name, or if
+    none is left."""
     named: dict[str, str] = {}
     kept = []
     for entry, name in entries:
@@ -109,9 +105,8 @@ def with_entries(model: Checkpoint, entries: Iterable[tuple[Entry, str]]) -> Che
     return replace(model, index=replace(model.index, entries=tuple(kept)), nodes=nodes)
 
 
-def with_nodes(model: Checkpoint, nodes: Mapping[str, Node]) -> Checkpoint:
-    """The model with these tensors instead of its own. Tensors that keep their name keep their position in the file
-    order."""
+def with_nodes(model: OpenModel, nodes: Mapping[str, Node]) -> OpenModel:
+    """Returns the model with only these tensors. Tensors that keep their name keep their position in the file."""
     before = model.index.by_name
     entries = (
         Entry(name, node.spec.dtype, node.spec.shape, 0, node.spec.nbytes, before[name].file if name in before else 0)
@@ -120,8 +115,8 @@ def with_nodes(model: Checkpoint, nodes: Mapping[str, Node]) -> Checkpoint:
     return replace(model, index=replace(model.index, entries=tuple(entries), findings=()), nodes=nodes)
 
 
-def with_shapes(model: Checkpoint, nodes: Mapping[str, Node]) -> Checkpoint:
-    """The model with these nodes, all under their present names. Entries keep their position and get the new shapes."""
+def with_shapes(model: OpenModel, nodes: Mapping[str, Node]) -> OpenModel:
+    """Returns the model with these nodes under their present names. Entries keep their order and get new shapes."""
     entries = tuple(
         msgspec.structs.replace(e, shape=nodes[e.name].spec.shape, nbytes=nodes[e.name].spec.nbytes)
         for e in model.index
@@ -129,16 +124,26 @@ def with_shapes(model: Checkpoint, nodes: Mapping[str, Node]) -> Checkpoint:
     return replace(model, index=replace(model.index, entries=entries), nodes=nodes)
 
 
-def with_config(model: Checkpoint, config: Mapping[str, Any], changes: Iterable[KeyChange]) -> Checkpoint:
-    """The model with another config.json; the same model if nothing changed."""
+def slots(model: OpenModel) -> Mapping[str, TensorSlot]:
+    """Returns the places of the family's table by tensor name, in the model's dialect; {} for a model without a
+    table."""
+    try:
+        family, sizes = model.family, model.sizes
+    except WeighbridgeError:
+        return {}
+    return family.expansion(model.dialect, sizes, family.prefix_of(model.dialect, model.logical, sizes)).places
+
+
+def with_config(model: OpenModel, config: Mapping[str, Any], changes: Iterable[KeyChange]) -> OpenModel:
+    """Returns the model with another config.json; the same model if nothing changed."""
     if not tuple(changes):
         return model
     data = (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode()
     return replace(model, texts={**model.texts, "config.json": data})
 
 
-def with_keys(model: Checkpoint, keys: Mapping[str, KV]) -> tuple[Checkpoint, tuple[KeyChange, ...]]:
-    """The GGUF with these keys and a size label that matches its new size; also returns what that changes."""
+def with_keys(model: OpenModel, keys: Mapping[str, KV]) -> tuple[OpenModel, tuple[KeyChange, ...]]:
+    """Returns the GGUF with these keys and a size label for its new size, and the changes."""
     before = kvs(model.metadata)
     after = {**before, **keys}
     if _SIZE_LABEL in before:
@@ -152,5 +157,5 @@ def with_keys(model: Checkpoint, keys: Mapping[str, KV]) -> tuple[Checkpoint, tu
 
 
 def _plain(value: Any) -> Any:
-    """An array of a GGUF, which is read on access, as a list."""
+    """Returns a GGUF's array, which is read on access, as a list."""
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value

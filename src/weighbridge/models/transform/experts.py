@@ -1,35 +1,33 @@
 """Removes experts: cuts or drops their tensors, cuts the router's rows, and keeps the config consistent.
 
-The family's table says which tensors contain experts: the index is in the name, the tensor is a stack over it, or
-its shape contains the number of experts (a router, its bias).
+The family's table identifies tensors with experts: the index is in the name, the tensor is a stack over it, or its
+shape contains the number of experts (a router, its bias).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.containers.gguf.values import KV, kvs
 from weighbridge.models.arch.expand import TensorSlot
 from weighbridge.models.arch.tables import expression
 from weighbridge.models.arch.tables.values import integer
-from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.base import (
     KeyChange,
     RenamedTensor,
     ResizedTensor,
     Transformed,
+    slots,
     with_config,
     with_entries,
     with_keys,
     with_shapes,
 )
 from weighbridge.models.transform.layer_stack import parse_numbers
-
-if TYPE_CHECKING:
-    from weighbridge.tensors.nodes import Node
 
 _INDEX: Final = "e"  # the symbol of the expert index in tables
 # Experts per token, and groups of experts to choose from: both bounded by the number of experts.
@@ -53,11 +51,23 @@ class _Experts:
     kept: tuple[int, ...]
 
 
-def slice_experts(model: Checkpoint, wanted: str) -> Transformed:
-    """The model with these experts in every layer (`0-3`; see `parse_numbers`). UnsupportedError if it has none, or
-    if a quantized stack isn't stored expert by expert."""
-    experts = _experts(model, wanted)
-    config = _config(model, experts)
+def slice_experts(model: OpenModel, selection: str) -> Transformed:
+    """Returns the model with these experts in every layer (`0-3`; see `parse_numbers`). Raises UnsupportedError if it
+    has none, or if a quantized stack isn't stored expert by expert."""
+    sizes = model.family.sizes
+    symbol = model.family.index.get(_INDEX)
+    count = model.sizes.get(symbol) if symbol else None
+    if symbol is None or count is None:
+        raise UnsupportedError(f"the model has no experts ({model.family.name})")
+    # Groups of experts share other modules if the number of these follows from the number of experts.
+    texts = [text for index in model.family.index.values() if index != symbol for text in sizes[index].hf]
+    if any(key in expression.names(expression.parse(text)) for text in texts for key in sizes[symbol].hf):
+        raise UnsupportedError(f"groups of experts share other modules ({model.family.name}): experts can't be removed")
+    kept = parse_numbers(selection, count, "expert")
+    if len(set(kept)) < len(kept):
+        raise UsageError("an expert can't be selected twice: the router would choose it twice")
+    experts = _Experts(symbol, count, kept)
+    config = _changed_keys(model, experts)
     done = _cut(model, experts)
     if model.format == "gguf":
         declared = kvs(model.metadata)
@@ -69,34 +79,18 @@ def slice_experts(model: Checkpoint, wanted: str) -> Transformed:
     return replace(done, model=with_config(done.model, {**model.config, **config}, changes), changed=changes)
 
 
-def _experts(model: Checkpoint, wanted: str) -> _Experts:
-    symbol = model.family.index.get(_INDEX)
-    count = model.sizes.get(symbol) if symbol else None
-    if symbol is None or count is None:
-        raise UnsupportedError(f"the model has no experts ({model.family.name})")
-    if _shared_by_experts(model, symbol):
-        raise UnsupportedError(f"groups of experts share others ({model.family.name}): none can be left out alone")
-    kept = parse_numbers(wanted, count, "expert")
-    if len(set(kept)) < len(kept):
-        raise UsageError("an expert can't be selected twice: the router would choose it twice")
-    return _Experts(symbol, count, kept)
-
-
-def _shared_by_experts(model: Checkpoint, symbol: str) -> bool:
-    """Whether the number of other modules follows from the number of experts."""
-    sizes = model.family.sizes
-    others = [text for other in model.family.index.values() if other != symbol for text in sizes[other].hf]
-    return any(key in expression.names(expression.parse(text)) for text in others for key in sizes[symbol].hf)
-
-
 # ------------------------------------------------------------------------------------------------ config and keys
 
 
-def _config(model: Checkpoint, experts: _Experts) -> dict[str, Any]:
-    """The keys that change with fewer experts; those of a GGUF without the architecture prefix."""
+def _changed_keys(model: OpenModel, experts: _Experts) -> dict[str, Any]:
+    """Returns the keys that change with fewer experts; those of a GGUF without the architecture prefix."""
     size = model.family.sizes[experts.symbol]
-    declared = _declared(model)
-    names = size.gguf if model.format == "gguf" else size.hf
+    if model.format == "gguf":
+        names, front = size.gguf, f"{model.family.gguf}."
+        keys = [key for key in model.metadata if key.startswith(front)]
+        declared = {key.removeprefix(front): model.metadata[key] for key in keys}
+    else:
+        names, declared = size.hf, dict(model.family.effective(model.config))
     stated = [name for name in names if declared.get(name) is not None] or list(names[:1])
     out: dict[str, Any] = dict.fromkeys(stated, len(experts.kept))
     for key in _USED:
@@ -104,63 +98,42 @@ def _config(model: Checkpoint, experts: _Experts) -> dict[str, Any]:
             out[key] = min(integer(declared[key], key, 1), len(experts.kept))
     for key in _GROUPS:
         if (groups := declared.get(key)) is not None and integer(groups, key) > 1:
-            _check_groups(key, groups, experts)
+            # The router chooses among groups of experts: every group must keep equally many, in order.
+            each, share = experts.count // groups, len(experts.kept) // groups
+            if [n // each for n in experts.kept] != [g for g in range(groups) for _ in range(share)]:
+                raise UsageError(
+                    f"the router chooses among {groups} groups of {each} experts ({key}): "
+                    "every group must keep equally many",
+                    hint=", ".join(f"{g * each}-{g * each + max(each // 2, 1) - 1}" for g in range(groups)),
+                )
     return out
-
-
-def _declared(model: Checkpoint) -> Mapping[str, Any]:
-    """The model's values under the keys that the tables list."""
-    if model.format == "gguf":
-        front = f"{model.family.gguf}."
-        return {key.removeprefix(front): model.metadata[key] for key in model.metadata if key.startswith(front)}
-    return model.family.effective(model.config)
-
-
-def _check_groups(key: str, groups: int, experts: _Experts) -> None:
-    """Experts are chosen group by group: every group must keep equally many, in order."""
-    each = experts.count // groups
-    left = [number // each for number in experts.kept]
-    share, over = divmod(len(left), groups)
-    if over or left != [g for g in range(groups) for _ in range(share)]:
-        raise UsageError(
-            f"the router chooses among {groups} groups of {each} experts ({key}): every group must keep equally many",
-            hint=", ".join(f"{g * each}-{g * each + max(each // 2, 1) - 1}" for g in range(groups)),
-        )
 
 
 # ------------------------------------------------------------------------------------------------ tensors
 
 
-def _cut(model: Checkpoint, experts: _Experts) -> Transformed:
-    parts = _parts(model, experts)
-    new = {old: at for at, old in enumerate(experts.kept)}
-    entries, gone = [], []
-    cuts: dict[str, int] = {}
-    for entry in model.index:
-        found = parts.get(entry.name)
-        if found is None or found.axis is not None:
-            entries.append((entry, entry.name))
-            if found is not None and found.axis is not None:
-                cuts[entry.name] = found.axis
-        elif (number := found.place.named[found.place.indices.index(_INDEX)]) in new:
-            module = _module(found.place.name)
-            entries.append((entry, _module(found.place.renumbered(_INDEX, new[number])) + entry.name[len(module) :]))
-        else:
-            gone.append(entry.name)
-    done = with_entries(model, entries)
-    renamed = tuple(RenamedTensor((e.name,), name) for e, name in entries if e.name != name)
-    nodes, resized = _take_experts(done, cuts, experts)
-    return Transformed(done if not resized else with_shapes(done, nodes), renamed, tuple(gone), resized)
-
-
-def _take_experts(
-    model: Checkpoint, cuts: Mapping[str, int], experts: _Experts
-) -> tuple[dict[str, Node], tuple[ResizedTensor, ...]]:
+def _cut(model: OpenModel, experts: _Experts) -> Transformed:
     from weighbridge.tensors.slicing import take
 
-    nodes = dict(model.stored)
-    resized = []
-    for name, axis in cuts.items():
+    axes = _expert_axes(model, experts)
+    new = {old: at for at, old in enumerate(experts.kept)}
+    entries, gone = [], []
+    for entry in model.index:
+        part = axes.get(entry.name)
+        if part is None or part.axis is not None:
+            entries.append((entry, entry.name))
+        elif (number := part.place.named[part.place.indices.index(_INDEX)]) in new:
+            module = part.place.name.removesuffix(".weight")
+            renumbered = part.place.renumbered(_INDEX, new[number]).removesuffix(".weight")
+            entries.append((entry, renumbered + entry.name[len(module) :]))
+        else:
+            gone.append(entry.name)
+    renamed = tuple(RenamedTensor((e.name,), name) for e, name in entries if e.name != name)
+    done = with_entries(model, entries)
+    nodes, resized = dict(done.stored), []
+    for name in (entry.name for entry in model.index):
+        if name not in axes or (axis := axes[name].axis) is None:
+            continue
         node = nodes[name]
         if len(node.spec.shape) <= axis or node.spec.shape[axis] % experts.count:
             raise UnsupportedError(
@@ -170,39 +143,26 @@ def _take_experts(
         unit = node.spec.shape[axis] // experts.count
         nodes[name] = take(node, axis, [(n * unit, (n + 1) * unit) for n in experts.kept])
         resized.append(ResizedTensor(name, node.spec.shape, nodes[name].spec.shape))
-    return nodes, tuple(resized)
+    return Transformed(with_shapes(done, nodes) if resized else done, renamed, tuple(gone), tuple(resized))
 
 
-def _parts(model: Checkpoint, experts: _Experts) -> dict[str, ExpertAxis]:
-    """The stored tensors that contain experts. The members of a packed tensor have the same expert axis as the
-    tensor."""
-    family, sizes = model.family, model.sizes
-    dialect = model.dialect
-    places = family.expansion(dialect, sizes, family.prefix_of(dialect, model.logical, sizes)).places
-    found = {name: part for name, place in places.items() if (part := _part(model, place, experts)) is not None}
-    modules = {_module(name): name for name in found}
+def _expert_axes(model: OpenModel, experts: _Experts) -> dict[str, ExpertAxis]:
+    """Returns the stored tensors with experts. The members of a packed tensor have the expert axis of the tensor."""
+    places = slots(model)
+    axes = {name: part for name, place in places.items() if (part := _expert_axis(model, place, experts)) is not None}
+    modules = {name.removesuffix(".weight"): part for name, part in axes.items()}
     out = {}
     for entry in model.index:
-        owners = (entry.name,) if entry.name in places else _owners(entry.name)  # a router's scale doesn't belong to it
-        known = next((k for k in owners if k in found or k in modules), None)
-        if known is not None:
-            out[entry.name] = found[known if known in found else modules[known]]
+        owners = [entry.name]  # then the modules that it may belong to, unless the table has it (a router's scale)
+        while entry.name not in places and "." in owners[-1]:
+            owners.append(owners[-1].rpartition(".")[0])
+        part = next((part for owner in owners if (part := axes.get(owner) or modules.get(owner))), None)
+        if part is not None:
+            out[entry.name] = part
     return out
 
 
-def _owners(name: str) -> Iterator[str]:
-    """Names of the logical tensor, or of the module, that a stored tensor may belong to."""
-    yield name
-    while "." in name:
-        name = name.rpartition(".")[0]
-        yield name
-
-
-def _module(name: str) -> str:
-    return name.removesuffix(".weight")
-
-
-def _part(model: Checkpoint, place: TensorSlot, experts: _Experts) -> ExpertAxis | None:
+def _expert_axis(model: OpenModel, place: TensorSlot, experts: _Experts) -> ExpertAxis | None:
     if _INDEX in place.indices[: len(place.named)]:
         return ExpertAxis(place, None)
     stacked: Sequence[str] = place.indices[len(place.named) :]
@@ -212,6 +172,4 @@ def _part(model: Checkpoint, place: TensorSlot, experts: _Experts) -> ExpertAxis
     if experts.symbol not in row.shape:
         return None
     axis = row.shape.index(experts.symbol)
-    if row.transposed(model.dialect):
-        axis = len(row.shape) - 1 - axis
-    return ExpertAxis(place, len(stacked) + axis)
+    return ExpertAxis(place, len(stacked) + (len(row.shape) - 1 - axis if row.transposed(model.dialect) else axis))

@@ -1,7 +1,7 @@
 """A model's layers: how its tensors are numbered, and which of them a selection covers.
 
 A stack is a run of names that differ in one number: `model.layers.0.` ... `model.layers.31.`, `blk.0.` ... It is found
-by its numbers and the count that a config states, so that models of families without a table have layers, too.
+by its numbers and the config's layer count, so that models of families without a table have layers too.
 """
 
 from __future__ import annotations
@@ -26,50 +26,50 @@ class LayerStack:
     count: int
 
     def layer(self, name: str) -> int | None:
-        """The layer of a tensor or module."""
+        """Returns the layer of a tensor or module."""
         if not name.startswith(self.prefix):
             return None
         number = name[len(self.prefix) :].partition(".")[0]
         return int(number) if number.isdecimal() and number.isascii() and len(number) < 10 else None
 
     def moved(self, name: str, to: int) -> str:
-        """The name of the same tensor in another layer."""
-        _, dot, rest = name[len(self.prefix) :].partition(".")
-        return f"{self.prefix}{to}{dot}{rest}"
+        """Returns the name of the same tensor in another layer."""
+        _, dot, suffix = name[len(self.prefix) :].partition(".")
+        return f"{self.prefix}{to}{dot}{suffix}"
 
 
-def _numbered(names: Iterable[str]) -> dict[str, set[int]]:
-    """Prefixes before a number in names, each with the numbers that occur."""
-    found: dict[str, set[int]] = {}
+def _numbers_by_prefix(names: Iterable[str]) -> dict[str, set[int]]:
+    """Returns the prefixes before a number in names, each with the numbers that occur."""
+    out: dict[str, set[int]] = {}
     for name in names:
         if match := _NUMBERED.fullmatch(name):
-            found.setdefault(match["prefix"], set()).add(int(match["number"]))
-    return found
+            out.setdefault(match["prefix"], set()).add(int(match["number"]))
+    return out
 
 
 def without_layer(name: str) -> str:
-    """A name with `*` for its first number, in which layers differ."""
+    """Returns a name with `*` for its first number, in which layers differ."""
     match = _NUMBERED.fullmatch(name)
     return f"{match['prefix']}*.{match['rest']}" if match else name
 
 
 def stacks(names: Iterable[str]) -> list[LayerStack]:
-    """The stacks that are numbered from 0 without a gap."""
-    return [LayerStack(prefix, len(ns)) for prefix, ns in _numbered(names).items() if max(ns) == len(ns) - 1]
+    """Returns the stacks that are numbered from 0 without a gap."""
+    return [LayerStack(prefix, len(ns)) for prefix, ns in _numbers_by_prefix(names).items() if max(ns) == len(ns) - 1]
 
 
 def find_stack(names: Iterable[str], stated: int | None) -> LayerStack:
-    """The stack of a model whose config states this many layers. UnsupportedError if there is none, or several."""
-    found = _numbered(names)
-    whole = {p: len(ns) for p, ns in found.items() if max(ns) == len(ns) - 1 and (stated is None or len(ns) >= stated)}
-    likely = [LayerStack(prefix, count) for prefix, count in whole.items() if stated is not None or count > 1]
-    if exact := [s for s in likely if s.count == stated]:
-        likely = exact
+    """Returns the stack of a model whose config declares `stated` layers. Raises UnsupportedError if there is none, or
+    several."""
+    names = list(names)
+    likely = [s for s in stacks(names) if (s.count > 1 if stated is None else s.count >= stated)]
+    likely = [s for s in likely if s.count == stated] or likely
     if len(likely) == 1:
         return likely[0]
-    declared = "" if stated is None else f" The config says {stated}."
+    declared = "" if stated is None else f" The config declares {stated}."
     if not likely:
-        have = ", ".join(f"{p}N ({len(ns)})" for p, ns in list(found.items())[:4]) or "none"
+        numbered = list(_numbers_by_prefix(names).items())[:4]
+        have = ", ".join(f"{prefix}N ({len(numbers)})" for prefix, numbers in numbered) or "none"
         raise UnsupportedError(
             f"no tensor names are numbered from 0 like layers.{declared}", hint=f"numbered names: {have}"
         )
@@ -80,33 +80,34 @@ def find_stack(names: Iterable[str], stated: int | None) -> LayerStack:
 
 
 def lists_from_1(key: str, value: Any, kept: Sequence[int], count: int) -> Any:
-    """An object whose lists count layers from 1 (Kimi Linear's `linear_attn_config`)."""
+    """Renumbers an object whose lists count layers from 1 (Kimi Linear's `linear_attn_config`)."""
     if not isinstance(value, Mapping):
         return value
     new = {old + 1: number for number, old in enumerate(kept, 1)}
-    listed = {name: own for name, own in value.items() if name.endswith("_layers") and isinstance(own, list)}
-    return {**value, **{name: sorted(new[n] for n in own if n in new) for name, own in listed.items()}}
+    lists = {name: layers for name, layers in value.items() if name.endswith("_layers") and isinstance(layers, list)}
+    return {**value, **{name: sorted(new[n] for n in layers if n in new) for name, layers in lists.items()}}
 
 
-def parse_numbers(text: str, count: int, what: str = "layer") -> tuple[int, ...]:
-    """`0-15`, `0,2,4-7`, `8-`: numbers below `count`, in the given order. UsageError for anything else."""
+def parse_numbers(text: str, count: int, unit: str = "layer") -> tuple[int, ...]:
+    """Parses `0-15`, `0,2,4-7` or `8-` to numbers below `count`, in the given order. Raises UsageError for anything
+    else."""
     numbers: list[int] = []
     for part in text.split(","):
         match = _RANGE.fullmatch(part)
         if match is None:
-            raise UsageError(f"{part.strip()!r} isn't a selection of {what}s", hint="write 0-15, or 0,2,4-7, or 8-")
+            raise UsageError(f"{part.strip()!r} isn't a selection of {unit}s", hint="write 0-15, or 0,2,4-7, or 8-")
         first = int(match[1])
         last = first if "-" not in part else int(match[2]) if match[2] else count - 1
         if last < first or last >= count:
-            raise UsageError(f"there are no {what}s {part.strip()}", hint=f"the model has 0 to {count - 1}")
+            raise UsageError(f"there are no {unit}s {part.strip()}", hint=f"the model has 0 to {count - 1}")
         numbers += range(first, last + 1)
         if len(numbers) > MAPPED_TENSORS:
-            raise UsageError(f"more {what}s than any model has")
+            raise UsageError(f"more {unit}s than any model has")
     return tuple(numbers)
 
 
 def renumbered(names: Mapping[str, Any] | Sequence[Any], stack: LayerStack, places: Mapping[int, int]) -> Any:
-    """A config's per-module settings (`quantization`, modules not to convert) with layers renumbered."""
+    """Returns a config's per-module settings (`quantization`, modules not to convert) with layers renumbered."""
     if isinstance(names, Mapping):
         return {n: renumbered(v, stack, places) for key, v in names.items() if (n := _moved(key, stack, places))}
     if isinstance(names, list | tuple):

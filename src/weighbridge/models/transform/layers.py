@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -15,12 +15,13 @@ from weighbridge.models.arch.size_keys import LAYERS
 from weighbridge.models.arch.tables.schema import LayerRulesEntry
 from weighbridge.models.arch.tables.spec import placeholders
 from weighbridge.models.arch.tables.values import integer
-from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.base import (
     KeptLayers,
     KeyChange,
     RenamedTensor,
     Transformed,
+    slots,
     with_config,
     with_entries,
     with_keys,
@@ -37,7 +38,7 @@ from weighbridge.models.transform.encoder_decoder import (
 from weighbridge.models.transform.layer_stack import LayerStack, find_stack, lists_from_1, parse_numbers, renumbered
 
 # Extra layers that predict further tokens: config.json counts them separately, a GGUF includes them.
-_EXTRA: Final = ("num_nextn_predict_layers",)
+_EXTRA: Final = "num_nextn_predict_layers"
 _GGUF_EXTRA: Final = "nextn_predict_layers"
 # Config keys with per-module settings.
 _BY_MODULE: Final = ("quantization", "quantization_config")
@@ -50,25 +51,10 @@ Kept = Sequence[int]
 
 def _listed(key: str, value: Any, kept: Kept, count: int) -> Any:
     """One entry per layer."""
-    if isinstance(value, str):
-        return "".join(value[i] for i in kept) if len(value) == count else value
-    return [value[i] for i in kept] if isinstance(value, list | tuple) and len(value) == count else value
-
-
-def _numbers(key: str, value: Any, kept: Kept, count: int) -> Any:
-    """Numbers of some layers."""
-    if not isinstance(value, list | tuple):
+    if not isinstance(value, str | list | tuple) or len(value) != count:
         return value
-    some = {n for n in value if isinstance(n, int)}
-    return [new for new, old in enumerate(kept) if old in some]
-
-
-def _by_number(key: str, value: Any, kept: Kept, count: int) -> Any:
-    """An object whose keys are layer numbers."""
-    if not isinstance(value, Mapping) or any(not str(n).isdigit() for n in value):
-        return value
-    declared = {int(n): own for n, own in value.items()}
-    return {str(new): declared[old] for new, old in enumerate(kept) if old in declared}
+    entries = [value[i] for i in kept]
+    return "".join(entries) if isinstance(value, str) else entries
 
 
 def _leading(key: str, value: Any, kept: Kept, count: int) -> Any:
@@ -85,7 +71,7 @@ def _leading(key: str, value: Any, kept: Kept, count: int) -> Any:
 
 
 def _step(key: str, value: Any, kept: Kept, count: int) -> Any:
-    """Every n-th layer differs, counted from the first."""
+    """The period of layers that differ, counted from the first."""
     if isinstance(value, list | tuple):
         return _listed(key, value, kept, count)
     if isinstance(value, int) and not _regular(value, kept):
@@ -97,14 +83,14 @@ def _step(key: str, value: Any, kept: Kept, count: int) -> Any:
 
 
 def _shared(key: str, value: Any, kept: Kept, count: int) -> Any:
-    """The number of trailing layers that reuse keys and values of earlier ones: of the last two layers with their
-    own, one per kind of attention (Gemma 3n and 4)."""
+    """The number of last layers that reuse keys and values of earlier ones: of the last two layers that compute them,
+    one per kind of attention (Gemma 3n and 4)."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < count:
         return value
     first = count - value
     flags = [old >= first for old in kept]
-    own = [old for old in kept if old < first]
-    if sorted(flags) != flags or (any(flags) and own[-2:] != list(range(first - 2, first))):
+    sources = [old for old in kept if old < first]
+    if sorted(flags) != flags or (any(flags) and sources[-2:] != list(range(first - 2, first))):
         raise UsageError(
             f"the last {value} layers reuse the keys and values of layers {first - 2} and {first - 1} ({key})",
             hint="keep these layers, and keep the ones that reuse them last",
@@ -114,6 +100,21 @@ def _shared(key: str, value: Any, kept: Kept, count: int) -> Any:
 
 def _regular(step: int, kept: Kept) -> bool:
     return step <= 1 or all(new % step == old % step for new, old in enumerate(kept))
+
+
+def _numbers(key: str, value: Any, kept: Kept, count: int) -> Any:
+    """Numbers of some layers."""
+    if not isinstance(value, list | tuple):
+        return value
+    return [new for new, old in enumerate(kept) if old in {n for n in value if isinstance(n, int)}]
+
+
+def _by_number(key: str, value: Any, kept: Kept, count: int) -> Any:
+    """An object whose keys are layer numbers."""
+    if not isinstance(value, Mapping) or any(not str(n).isdigit() for n in value):
+        return value
+    declared = {int(n): entry for n, entry in value.items()}
+    return {str(new): declared[old] for new, old in enumerate(kept) if old in declared}
 
 
 KeyRule = Callable[[str, Any, Kept, int], Any]
@@ -139,15 +140,13 @@ _ONLY_WITH: Final = MappingProxyType({"max_window_layers": "use_sliding_window"}
 
 
 class LayerPattern(NamedTuple):
-    """Every n-th layer differs, unless a list gives each layer's kind: `key` is the period, `listed` the list."""
+    """Every n-th layer is of the kind `other`, unless a list gives each layer's kind: `key` is the period, `listed` the
+    list."""
 
     key: str
     listed: str
     most: Any
     other: Any
-
-    def spelled(self, step: int, count: int) -> list[Any]:
-        return [self.most if (layer + 1) % step else self.other for layer in range(count)]
 
 
 _PATTERNS: Final = (
@@ -169,9 +168,9 @@ GGUF_RULES: Final[Mapping[str, KeyRule]] = MappingProxyType(
     {"leading_dense_block_count": _leading, "attention.shared_kv_layers": _shared}
     | dict.fromkeys(("interleave_moe_layer_step", "moe_every_n_layers", "full_attention_interval"), _step)
 )
-# ... which have no meaning beside a per-layer array.
+# Those without a meaning next to a per-layer array.
 _IMPLIED_BY: Final = MappingProxyType({"full_attention_interval": "attention.recurrent_layers"})
-# Arrays of a GGUF that are only by chance as long as the number of layers.
+# Arrays of a GGUF whose length may equal the number of layers by chance.
 _NOT_BY_LAYER: Final = frozenset({"rope.dimension_sections", "classifier.output_labels", "target_layers"})
 
 
@@ -180,10 +179,9 @@ _NO_RULES: Final = LayerRulesEntry()
 
 
 def rules_of_graph(architecture: str) -> LayerRulesEntry:
-    """Which layers of a llama.cpp graph (a GGUF's architecture) differ."""
+    """Returns the rules for layers that differ in a llama.cpp graph (a GGUF's architecture)."""
     tables = (family.document.layer_rules for family in families_of_graph(architecture))
-    known = (rules for rules in tables if rules.graph_every > 1 or rules.graph_unrotated > 1)
-    return next(known, _NO_RULES)
+    return next((rules for rules in tables if rules.graph_every > 1 or rules.graph_unrotated > 1), _NO_RULES)
 
 
 # ------------------------------------------------------------------------------------------------ the operation
@@ -195,83 +193,82 @@ class LayerSelection:
 
     stack: LayerStack
     kept: tuple[int, ...]
-    stated: int | None  # as the config counts; extra layers that predict further tokens add to it
+    stated: int | None  # as the config counts, without layers that predict further tokens
     side: str = ""  # "encoder" or "decoder", if the model has both
     fixed: frozenset[str] = frozenset()  # tensors of the whole stack whose names contain a layer number
 
     def layer(self, name: str) -> int | None:
-        """The layer of a tensor."""
+        """Returns the layer of a tensor."""
         return None if name in self.fixed else self.stack.layer(name)
 
     @property
     def places(self) -> dict[int, int]:
-        """Old number -> new."""
+        """New layer numbers by old ones."""
         return {old: new for new, old in enumerate(self.kept)}
 
-    @property
-    def whole(self) -> bool:
-        """Whether the layers keep their numbers and form a complete model."""
-        return self.kept == tuple(range(len(self.kept)))
 
-
-def slice_layers(model: Checkpoint, wanted: str, *, renumber: bool = False) -> Transformed:
-    """The model with these layers (`0-15`, see `parse_numbers`; `encoder:0-3`, see `encoder_decoder`). Without
+def slice_layers(model: OpenModel, selection: str, *, renumber: bool = False) -> Transformed:
+    """Returns the model with these layers (`0-15`, see `parse_numbers`; `encoder:0-3`, see `encoder_decoder`). Without
     `renumber`, layers other than the first ones keep their numbers and the config stays unchanged: the result is a
-    part of the model, not a model."""
+    part of the model, not a complete one."""
     done = Transformed(model)
-    for side, numbers in parse_selection(wanted).items():
-        done = done.then(_sliced(done.model, _layers(done.model, side, numbers), renumber))
+    for side, numbers in parse_selection(selection).items():
+        done = done.then(_slice(done.model, _select(done.model, side, numbers), renumber))
     check_depth(done.model)
     return done
 
 
-def _sliced(model: Checkpoint, layers: LayerSelection, renumber: bool) -> Transformed:
-    if not renumber and not layers.whole:
-        return _part(model, layers)
-    cut, resized = (model, ()) if layers.side else slice_across_layers(model, layers.kept, layers.stack.count)
-    numbers = None if layers.side else KeptLayers(layers.kept, layers.stack.count)
-    done = replace(_moved(cut, layers), cut=resized, layers=numbers)
+def _slice(model: OpenModel, layers: LayerSelection, renumber: bool) -> Transformed:
+    kept = layers.kept
+    staying = {None, *kept}  # None: tensors outside the layers
+    gone = tuple(e.name for e in model.index if layers.layer(e.name) not in staying)
+    if not renumber and kept != tuple(range(len(kept))):
+        if len(set(kept)) < len(kept):
+            raise UsageError("a repeated layer needs a new number", hint="--renumber")
+        entries = [(e, e.name) for e in model.index if e.name not in set(gone)]
+        note = "layers keep their numbers, and config and metadata describe the whole model"
+        note += ": --renumber makes a complete model"
+        return Transformed(with_entries(model, entries), dropped=gone, notes=(note,))
+    cut, resized = (model, ()) if layers.side else slice_across_layers(model, kept, layers.stack.count)
+    numbers = None if layers.side else KeptLayers(kept, layers.stack.count)
+    done = replace(_renumber(cut, layers), dropped=gone, cut=resized, layers=numbers)
     if model.format == "gguf":
         keyed, changes = with_keys(done.model, gguf_keys(kvs(model.metadata), layers))
         return replace(done, model=keyed, changed=changes)
-    config, changes = hf_config(model.config, layers, _rules(model))
-    notes = _unknown(_of_text(model.config), layers)
+    try:
+        rules = model.family.document.layer_rules
+    except WeighbridgeError:
+        rules = _NO_RULES  # a model without a table
+    config, changes = hf_config(model.config, layers, rules)
+    notes = _notes(_of_text(model.config), layers)
     return replace(done, model=with_config(done.model, config, changes), changed=changes, notes=notes)
 
 
-def _layers(model: Checkpoint, side: str, wanted: str) -> LayerSelection:
+def _notes(config: Mapping[str, Any], layers: LayerSelection) -> tuple[str, ...]:
+    """Reports lists that may be per-layer and that no rule covers."""
+    count = layers.stated or layers.stack.count
+    keys = (k for k, v in config.items() if isinstance(v, list) and len(v) == count > _SHORT and k not in RULES)
+    return tuple(f"{key} has one entry per original layer and stays unchanged" for key in keys)
+
+
+def _select(model: OpenModel, side: str, numbers: str) -> LayerSelection:
     names = [e.name for e in model.index]
     if side:
         stack = stack_of_side(names, side)
-        return LayerSelection(stack, parse_numbers(wanted, stack.count), stack.count, side, _fixed(model))
-    check_one(names)
-    stated = _stated(model)
-    stack = find_stack(names, stated)
-    return LayerSelection(stack, parse_numbers(wanted, stack.count), stated, fixed=_fixed(model))
+        stated: int | None = stack.count
+    else:
+        check_one(names)
+        stated = _stated(model)
+        stack = find_stack(names, stated)
+    fixed: set[str] = set()
+    if places := slots(model):  # T5's position biases belong to the whole stack, but their names have layer 0
+        unread = (name for name in model.family.dialects[model.dialect].drop if not placeholders(name))
+        fixed = {*(name for name, place in places.items() if not place.named), *unread}
+    return LayerSelection(stack, parse_numbers(numbers, stack.count), stated, side, frozenset(fixed))
 
 
-def _fixed(model: Checkpoint) -> frozenset[str]:
-    """Tensors of the whole stack with a number in their names: T5's position biases carry layer 0."""
-    try:
-        family, sizes = model.family, model.sizes
-    except WeighbridgeError:
-        return frozenset()  # a model without a table
-    dialect = model.dialect
-    places = family.expansion(dialect, sizes, family.prefix_of(dialect, model.logical, sizes)).places
-    unread = (name for name in family.dialects[dialect].drop if not placeholders(name))
-    return frozenset((*(name for name, place in places.items() if not place.named), *unread))
-
-
-def _rules(model: Checkpoint) -> LayerRulesEntry:
-    """The family's rules; none for a model without a table."""
-    try:
-        return model.family.document.layer_rules
-    except WeighbridgeError:
-        return _NO_RULES
-
-
-def _stated(model: Checkpoint) -> int | None:
-    """The number of layers in the config."""
+def _stated(model: OpenModel) -> int | None:
+    """Returns the number of layers that the config declares."""
     if model.format == "gguf":
         count = model.metadata.get(f"{model.metadata.get('general.architecture')}.{LAYERS.gguf}")
         return None if count is None else integer(count, LAYERS.gguf, 1)
@@ -280,42 +277,25 @@ def _stated(model: Checkpoint) -> int | None:
 
 
 def _of_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of a config that describes the layers."""
+    """Returns the part of a config that describes the layers."""
     text = config.get("text_config")
     return text if isinstance(text, Mapping) and not any(key in config for key in LAYERS.config) else config
 
 
-def _part(model: Checkpoint, layers: LayerSelection) -> Transformed:
-    if len(set(layers.kept)) < len(layers.kept):
-        raise UsageError("a repeated layer needs its own number", hint="--renumber")
-    taken = set(layers.kept)
-    entries = [e for e in model.index if (n := layers.layer(e.name)) is None or n in taken]
-    note = (
-        "layers keep their numbers, and config and metadata describe the whole model: --renumber makes a complete model"
-    )
-    return Transformed(with_entries(model, ((e, e.name) for e in entries)), dropped=_gone(model, layers), notes=(note,))
-
-
-def _gone(model: Checkpoint, layers: LayerSelection) -> tuple[str, ...]:
-    taken = set(layers.kept)
-    numbered = ((e.name, layers.layer(e.name)) for e in model.index)
-    return tuple(name for name, n in numbered if n is not None and n not in taken)
-
-
-def _moved(model: Checkpoint, layers: LayerSelection) -> Transformed:
-    """Every tensor at its layer's new position: the first copy where the layer was, further copies after the last
+def _renumber(model: OpenModel, layers: LayerSelection) -> Transformed:
+    """Moves every tensor to its layer's new number: the first copy to the layer's place, further copies after the last
     layer."""
-    again = {old: [n for n, k in enumerate(layers.kept) if k == old] for old in layers.kept}
+    copies = {old: [n for n, k in enumerate(layers.kept) if k == old] for old in layers.kept}
     pairs = []
-    for turn in range(max(map(len, again.values()))):
+    for turn in range(max(map(len, copies.values()))):
         for entry in model.index:
             old = layers.layer(entry.name)
             if old is None and not turn:
                 pairs.append((entry, entry.name))
-            elif old is not None and turn < len(again.get(old, ())):
-                pairs.append((entry, layers.stack.moved(entry.name, again[old][turn])))
+            elif old is not None and turn < len(copies.get(old, ())):
+                pairs.append((entry, layers.stack.moved(entry.name, copies[old][turn])))
     renamed = tuple(RenamedTensor((e.name,), name) for e, name in pairs if e.name != name)
-    return Transformed(with_entries(model, pairs), renamed, _gone(model, layers))
+    return Transformed(with_entries(model, pairs), renamed)
 
 
 # ------------------------------------------------------------------------------------------------ config.json
@@ -324,161 +304,116 @@ def _moved(model: Checkpoint, layers: LayerSelection) -> Transformed:
 def hf_config(
     config: Mapping[str, Any], layers: LayerSelection, rules: LayerRulesEntry = _NO_RULES
 ) -> tuple[dict[str, Any], tuple[KeyChange, ...]]:
-    """A config.json for the remaining layers, and its changes. `rules`: those of the model's family."""
+    """Returns a config.json for the kept layers, and its changes. `rules`: those of the model's family."""
     if not config:
         return {}, ()
     part = _of_text(config)
-    changes = tuple(_changes(part, layers, rules))
+    new = (
+        hf_counts(part, layers.side, layers.stack.count, len(layers.kept))
+        if layers.side
+        else _changed_keys(part, layers, rules)
+    )
+    changes = [KeyChange(key, part.get(key), value) for key, value in new.items() if part.get(key) != value]
     after = {**part, **{c.key: c.after for c in changes}}
     whole = after if part is config else {**config, "text_config": after}
-    modules = {
-        key: renumbered(whole[key], layers.stack, layers.places)
-        for key in _BY_MODULE
-        if isinstance(whole.get(key), dict)
-    }
-    changes += tuple(
-        KeyChange(key, whole[key], declared) for key, declared in modules.items() if declared != whole[key]
-    )
-    return {**whole, **modules}, changes
+    settings = {key: whole[key] for key in _BY_MODULE if isinstance(whole.get(key), dict)}
+    modules = {key: renumbered(value, layers.stack, layers.places) for key, value in settings.items()}
+    changes += [KeyChange(key, whole[key], value) for key, value in modules.items() if value != whole[key]]
+    return {**whole, **modules}, tuple(changes)
 
 
-def _changes(config: Mapping[str, Any], layers: LayerSelection, rules: LayerRulesEntry) -> Iterator[KeyChange]:
-    after = _of_side(config, layers) if layers.side else _of_stack(config, layers, rules)
-    for key, value in after.items():
-        if config.get(key) != value:
-            yield KeyChange(key, config.get(key), value)
-
-
-def _of_side(config: Mapping[str, Any], layers: LayerSelection) -> Mapping[str, Any]:
-    return hf_counts(config, layers.side, layers.stack.count, len(layers.kept))
-
-
-def _of_stack(config: Mapping[str, Any], layers: LayerSelection, rules: LayerRulesEntry) -> dict[str, Any]:
-    extra = next((key for key in _EXTRA if config.get(key)), None)
+def _changed_keys(config: Mapping[str, Any], layers: LayerSelection, rules: LayerRulesEntry) -> dict[str, Any]:
     main = [k for k in layers.kept if layers.stated is None or k < layers.stated]
     if list(layers.kept[: len(main)]) != main:
         raise UsageError("layers that predict further tokens must stay last")
-    after = {key: len(main) for key in LAYERS.config if key in config}
-    if extra is not None:
-        after[extra] = len(layers.kept) - len(main)
+    after: dict[str, Any] = {key: len(main) for key in LAYERS.config if key in config}
+    if config.get(_EXTRA):
+        after[_EXTRA] = len(layers.kept) - len(main)
     count = layers.stated or layers.stack.count
     for key, rule in RULES.items():
         if config.get(key) is not None and config.get(_ONLY_WITH.get(key, key)) is not False:
             after[key] = rule(key, config[key], main, count)
-    for pattern in _PATTERNS:
-        after |= _pattern(config, pattern, main, count, rules.every.get(pattern.key))
+    for pattern in _PATTERNS:  # becomes a list if the kept layers don't follow the pattern
+        step = config.get(pattern.key, rules.every.get(pattern.key))
+        if isinstance(step, int) and not config.get(pattern.listed) and not _regular(step, main):
+            after[pattern.listed] = [pattern.most if (layer + 1) % step else pattern.other for layer in main]
     for key, offset in _PERIODS.items():
         after |= _period(config, key, offset, main)
-    _check_last(config, after, rules.last)
+    kinds = after.get("layer_types") or ()
+    if rules.last and kinds and kinds[-1] != rules.last:
+        raise UsageError(
+            f"the last layer of a {config['model_type']} must be of type {rules.last}, not {kinds[-1]}",
+            hint=f"end with a layer that config.json's layer_types calls {rules.last}",
+        )
     return after | _sparse(config, main)
 
 
-def _check_last(config: Mapping[str, Any], after: Mapping[str, Any], last: str) -> None:
-    """UsageError if the class requires the last layer to be of kind `last` and it isn't."""
-    kinds = after.get("layer_types") or ()
-    if last and kinds and kinds[-1] != last:
-        raise UsageError(
-            f"the last layer of a {config['model_type']} must be of type {last}, not {kinds[-1]}",
-            hint=f"end with a layer that config.json's layer_types calls {last}",
-        )
-
-
 def _period(config: Mapping[str, Any], key: str, offset: str, kept: Kept) -> dict[str, Any]:
-    """The same period with another offset, if the remaining layers fit it. UsageError if they fit none."""
+    """Returns the same period with another offset, if the kept layers fit it. Raises UsageError if they fit none."""
     step, first = config.get(key), config.get(offset)
-    if not isinstance(step, int) or not isinstance(first, int):
-        return {} if step is None else {key: _step(key, step, kept, 0)}
-    other = [old % step == first for old in kept]
-    found = next((o for o in range(step) if [new % step == o for new in range(len(kept))] == other), None)
-    return {offset: found} if found is not None else {key: _step(key, step, kept, 0)}
+    if step is None:
+        return {}
+    if isinstance(step, int) and isinstance(first, int) and step > 0:
+        differ = [old % step == first for old in kept]
+        for shifted in range(step):
+            if [new % step == shifted for new in range(len(kept))] == differ:
+                return {offset: shifted}
+    return {key: _step(key, step, kept, 0)}
 
 
 def _sparse(config: Mapping[str, Any], kept: Kept) -> dict[str, Any]:
-    """A per-layer list of layers with experts, for remaining layers that no longer follow an n-th-layer rule (Llama
-    4's `moe_layers`, Qwen's `mlp_only_layers`)."""
+    """Returns a list of layers with or without experts if the kept layers don't follow an n-th-layer rule (Llama 4's
+    `moe_layers`, Qwen's `mlp_only_layers`)."""
     step, dense = config.get("interleave_moe_layer_step"), config.get("decoder_sparse_step")
     if isinstance(step, int) and config.get("moe_layers") is None and not _regular(step, kept):
         return {"moe_layers": [new for new, old in enumerate(kept) if (old + 1) % step == 0]}
     if isinstance(dense, int) and not _regular(dense, kept):
         only = config.get("mlp_only_layers") or ()
-        return {
-            "decoder_sparse_step": 1,
-            "mlp_only_layers": [new for new, old in enumerate(kept) if (old + 1) % dense or old in only],
-        }
+        layers = [new for new, old in enumerate(kept) if (old + 1) % dense or old in only]
+        return {"decoder_sparse_step": 1, "mlp_only_layers": layers}
     return {}
-
-
-def _unknown(config: Mapping[str, Any], layers: LayerSelection) -> tuple[str, ...]:
-    """Lists that may be per-layer and that no rule covers."""
-    count = layers.stated or layers.stack.count
-    lists = (k for k, v in config.items() if isinstance(v, list) and len(v) == count > _SHORT and k not in RULES)
-    return tuple(f"{key} has one entry per original layer and stays unchanged" for key in lists)
-
-
-def _pattern(
-    config: Mapping[str, Any], pattern: LayerPattern, kept: Kept, count: int, default: int | None
-) -> dict[str, Any]:
-    """The list that a pattern stands for, if the remaining layers don't follow the pattern. `default`: the class's
-    step."""
-    step = config.get(pattern.key, default)
-    if not isinstance(step, int) or config.get(pattern.listed) or _regular(step, kept):
-        return {}
-    spelled = pattern.spelled(step, count)
-    return {pattern.listed: [spelled[i] for i in kept]}
 
 
 # ------------------------------------------------------------------------------------------------ a GGUF's keys
 
 
 def gguf_keys(keys: Mapping[str, KV], layers: LayerSelection) -> dict[str, KV]:
-    """The GGUF keys that change with the remaining layers."""
+    """Returns the GGUF keys that change with the kept layers."""
     declared = keys.get("general.architecture")
     if declared is None or not isinstance(declared.value, str):
         raise FormatError("the GGUF doesn't name its architecture", field="general.architecture")
     front, kept, count = f"{declared.value}.", layers.kept, layers.stack.count
     if layers.side:
         return gguf_counts(keys, front, layers.side, count, len(kept))
-    inside = of_graph(declared.value)
+    tensor_keys = of_graph(declared.value)
     out = {f"{front}{LAYERS.gguf}": KV("u32", len(kept))}
     for key, kv in keys.items():
         name = key.removeprefix(front)
-        if (name == key and key not in inside) or name in _NOT_BY_LAYER:
+        if (name == key and key not in tensor_keys) or name in _NOT_BY_LAYER:
             continue
         if kv.type.startswith("arr[") and len(kv.value) == count:
             out[key] = KV(kv.type, [kv.value[i] for i in kept])
         elif name in GGUF_RULES and f"{front}{_IMPLIED_BY.get(name)}" not in keys:
             out[key] = KV(kv.type, GGUF_RULES[name](name, kv.value, kept, count))
-    out |= _extra_keys(keys, front, layers)
-    return out | _window_keys(keys, declared.value, layers)
+    if (extra := keys.get(f"{front}{_GGUF_EXTRA}")) is not None:
+        flags = [old >= count - integer(extra.value, extra.type) for old in kept]
+        if sorted(flags) != flags:
+            raise UsageError("layers that predict further tokens must stay last")
+        out[f"{front}{_GGUF_EXTRA}"] = KV(extra.type, sum(flags))
+    return out | _window_keys(keys, declared.value, kept)
 
 
-def _extra_keys(keys: Mapping[str, KV], front: str, layers: LayerSelection) -> dict[str, KV]:
-    kv = keys.get(f"{front}{_GGUF_EXTRA}")
-    if kv is None:
-        return {}
-    first = layers.stack.count - integer(kv.value, kv.type)
-    flags = [old >= first for old in layers.kept]
-    if sorted(flags) != flags:
-        raise UsageError("layers that predict further tokens must stay last")
-    return {f"{front}{_GGUF_EXTRA}": KV(kv.type, sum(flags))}
-
-
-def _window_keys(keys: Mapping[str, KV], architecture: str, layers: LayerSelection) -> dict[str, KV]:
-    """The list of layers with a window, if the graph's built-in pattern doesn't fit the remaining layers."""
-    rules = rules_of_graph(architecture)
-    if not _regular(rules.graph_unrotated, layers.kept):
+def _window_keys(keys: Mapping[str, KV], architecture: str, kept: Kept) -> dict[str, KV]:
+    """Returns the list of layers with a window, if the graph's built-in pattern doesn't fit the kept layers."""
+    rules, key = rules_of_graph(architecture), f"{architecture}.{_SLIDING}"
+    if not _regular(rules.graph_unrotated, kept):
         step = rules.graph_unrotated
         raise UsageError(
             f"llama.cpp's {architecture} graph doesn't rotate every {step}th layer once the layers are renumbered",
             hint=f"leave out runs of {step} layers that begin at a multiple of {step}",
         )
-    step, key = rules.graph_every, f"{architecture}.{_SLIDING}"
-    if key in keys:
-        value = keys[key].value
-        if not isinstance(value, int) or isinstance(value, bool):
-            return {}
-        step = value
-    if _regular(step, layers.kept):
+    step = keys[key].value if key in keys else rules.graph_every
+    if not isinstance(step, int) or isinstance(step, bool) or _regular(step, kept):
         return {}
     full = 0 if rules.graph_first else step - 1
-    return {key: KV("arr[bool]", [old % step != full for old in layers.kept])}
+    return {key: KV("arr[bool]", [old % step != full for old in kept])}

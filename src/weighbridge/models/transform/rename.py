@@ -1,47 +1,55 @@
-"""Renames a model's tensors: remove or add a prefix, replace a pattern, use another dialect's names.
+"""Renames a model's tensors: removes or adds a prefix, replaces a pattern, or uses another dialect's names.
 
-Another dialect's names come with its layout (stacked experts, reordered rotary rows), since a name without its layout
-would be wrong.
+Another dialect's names come with its layout (stacked experts, reordered rotary rows): the names would be wrong without
+it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from weighbridge.base.errors import UsageError
-from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.base.options import option
+from weighbridge.base.words import plural
+from weighbridge.models.model import OpenModel
 from weighbridge.models.transform import packed_rename
-from weighbridge.models.transform.base import RenamedTensor, Transformed, with_entries, with_nodes
+from weighbridge.models.transform.base import RenamedTensor, Transformed, slots, with_entries, with_nodes
 
 if TYPE_CHECKING:
     from weighbridge.models.arch.expand import Instance
-    from weighbridge.tensors.nodes import LogicalTensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RenameRules:
-    """Changes to names, applied in this order: prefixes to strip, patterns (of `re`) and their replacements, a
-    prefix to add, a dialect ("hf", "gguf", "mlx", "canonical" ...)."""
+    """Changes to names, applied in this order: prefixes to remove, patterns (of `re`) and their replacements, a prefix
+    to add, a dialect ("hf", "gguf", "mlx", "canonical" ...)."""
 
-    strip: tuple[str, ...] = ()
-    replace: tuple[tuple[str, str], ...] = ()
-    add: str = ""
-    dialect: str | None = None
+    strip_prefix: str | Sequence[str] = option("Remove PREFIX from names that begin with it.", (), metavar="PREFIX")
+    replace: Sequence[tuple[str, str]] = option(
+        r"Replace what the regular expression PATTERN matches by NEW (\1: its first group).", (), metavar="PATTERN NEW"
+    )
+    add_prefix: str = option("Put PREFIX before every name.", "", metavar="PREFIX")
+    to_names: str | None = option("Names and layout of hf, gguf, mlx or canonical.", metavar="DIALECT")
 
     def __bool__(self) -> bool:
-        return bool(self.plain or self.dialect)
+        return bool(self.plain or self.to_names)
 
     @property
     def plain(self) -> bool:
-        """Whether the old name alone determines the new one."""
-        return bool(self.strip or self.replace or self.add)
+        """Whether new names depend only on the old names."""
+        return bool(self.strip_prefix or self.replace or self.add_prefix)
+
+    @property
+    def prefixes(self) -> Sequence[str]:
+        """The prefixes to strip."""
+        return (self.strip_prefix,) if isinstance(self.strip_prefix, str) else self.strip_prefix
 
 
 class NameWrapper(NamedTuple):
-    """A part of names that stems from how a model was trained and saved. `anywhere`: also in the middle of names."""
+    """A part of names that the training or saving of a model added. `anywhere`: also in the middle of names."""
 
     part: str
     origin: str
@@ -71,8 +79,8 @@ WRAPPERS: Final = (
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A prefix or part of names that users may want to remove: its origin, how many tensors have it, and the options
-    that remove it."""
+    """A prefix or part of names that users may want to remove: its origin, the number of tensors with it, and the
+    options that remove it."""
 
     part: str
     origin: str
@@ -82,7 +90,7 @@ class Suggestion:
 
 @dataclass(frozen=True)
 class Suggestions:
-    """The usual prefixes and parts."""
+    """The usual prefixes and parts in a model's names."""
 
     source: str
     tensors: int
@@ -91,61 +99,60 @@ class Suggestions:
 
 
 def suggestions(names: Iterable[str]) -> tuple[Suggestion, ...]:
-    """The usual prefixes and parts found in these names, most frequent first."""
+    """Returns the usual prefixes and parts that occur in these names, most frequent first."""
     names = list(names)
-    found = (_suggested(wrapper, names) for wrapper in WRAPPERS)
-    return tuple(sorted((s for s in found if s.tensors), key=lambda s: -s.tensors))
+    out = []
+    for part, origin, anywhere in WRAPPERS:
+        prefixed = sum(name.startswith(part) for name in names)
+        options = f"--strip-prefix {part}"
+        if anywhere and any(f".{part}" in name for name in names):
+            prefixed = sum(name.startswith(part) or f".{part}" in name for name in names)
+            options = rf"--replace '(^|\.){re.escape(part)}' '\1'"
+        if prefixed:
+            out.append(Suggestion(part, origin, prefixed, options))
+    return tuple(sorted(out, key=lambda s: -s.tensors))
 
 
-def _suggested(wrapper: NameWrapper, names: list[str]) -> Suggestion:
-    part, inside = wrapper.part, f".{wrapper.part}"
-    in_front = sum(name.startswith(part) for name in names)
-    within = sum(inside in name for name in names) if wrapper.anywhere else 0
-    options = f"--strip-prefix {part}"
-    if within:
-        in_front = sum(name.startswith(part) or inside in name for name in names)
-        options = rf"--replace '(^|\.){re.escape(part)}' '\1'"
-    return Suggestion(part, wrapper.origin, in_front, options)
-
-
-def rename(model: Checkpoint, names: RenameRules) -> Transformed:
-    """The model under other names. UsageError if nothing would change, or if two names would collide."""
+def rename(model: OpenModel, names: RenameRules) -> Transformed:
+    """Renames the model's tensors. Raises UsageError if nothing would change, or if two names would collide."""
     if not names:
         raise UsageError("no rename option given", hint=_hint(model))
     done = Transformed(model)
     if names.plain:
-        done = done.then(_renamed(model, names))
-    if names.dialect:
-        done = done.then(to_dialect(done.model, names.dialect))
+        done = done.then(_apply(model, names))
+    if names.to_names:
+        done = done.then(to_dialect(done.model, names.to_names))
     return done
 
 
-def _hint(model: Checkpoint) -> str:
+def _hint(model: OpenModel) -> str:
     usual = suggestions(e.name for e in model.index)
-    known = "; ".join(f"{s.tensors:,} tensors have {s.part!r} ({s.origin}): {s.options}" for s in usual[:3])
-    return known or "use --strip-prefix, --add-prefix, --replace or --to-names"
+    suggested = "; ".join(
+        f"{plural(s.tensors, 'tensor', 'have')} {s.part!r} ({s.origin}): {s.options}" for s in usual[:3]
+    )
+    return suggested or "use --strip-prefix, --add-prefix, --replace or --to-names"
 
 
-def _renamed(model: Checkpoint, names: RenameRules) -> Transformed:
-    new = _Renamer(names)
-    pairs = [(e, new(e.name)) for e in model.index]
+def _apply(model: OpenModel, names: RenameRules) -> Transformed:
+    renamer = _Renamer(names)
+    pairs = [(e, renamer(e.name)) for e in model.index]
     renamed = tuple(RenamedTensor((e.name,), name) for e, name in pairs if e.name != name)
+    if idle := [part for part, used in renamer.used.items() if not used]:
+        raise UsageError(f"no tensor's name has {idle[0]!r}", hint=_hint(model))
     if not renamed:
         raise UsageError("no tensor's name would change", hint=_hint(model))
-    if idle := [prefix for prefix, used in new.used.items() if not used]:
-        raise UsageError(f"no tensor's name has {idle[0]!r}", hint=_hint(model))
-    if any(not name for _, name in pairs):
-        raise UsageError(f"{next(e.name for e, name in pairs if not name)!r} would be left without a name")
+    if unnamed := [e.name for e, name in pairs if not name]:
+        raise UsageError(f"{unnamed[0]!r} would be left without a name")
     done, changed, notes = packed_rename.settings(with_entries(model, pairs), renamed)
     return Transformed(done, renamed, changed=changed, notes=notes)
 
 
 class _Renamer:
-    """The new name, and which of the rules applied."""
+    """Computes new names and records which rules applied."""
 
     def __init__(self, names: RenameRules) -> None:
         self.names = names
-        self.used = dict.fromkeys((*names.strip, *(pattern for pattern, _ in names.replace)), False)
+        self.used = dict.fromkeys((*names.prefixes, *(pattern for pattern, _ in names.replace)), False)
         try:
             self.patterns = [(re.compile(pattern), new) for pattern, new in names.replace]
             for pattern, new in self.patterns:
@@ -154,7 +161,7 @@ class _Renamer:
             raise UsageError(f"{error} in a --replace", hint="a pattern of Python's re and its replacement") from None
 
     def __call__(self, name: str) -> str:
-        for prefix in self.names.strip:
+        for prefix in self.names.prefixes:
             if name.startswith(prefix):
                 self.used[prefix] = True
                 name = name.removeprefix(prefix)
@@ -164,51 +171,46 @@ class _Renamer:
             except (re.error, IndexError) as error:
                 raise UsageError(f"{error} in --replace {pattern.pattern!r} {new!r}") from None
             self.used[pattern.pattern] |= count > 0
-        return f"{self.names.add}{name}"
+        return f"{self.names.add_prefix}{name}"
 
 
 # ------------------------------------------------------------------------------------------------ dialects
 
 
-def to_dialect(model: Checkpoint, dialect: str) -> Transformed:
-    """The model's tensors with another dialect's names and layout; quantized ones as their stored parts.
-    UnsupportedError where that takes more than moving rows."""
+def to_dialect(model: OpenModel, dialect: str) -> Transformed:
+    """Returns the model's tensors with another dialect's names and layout; quantized ones as their stored parts. Raises
+    UnsupportedError if that takes more than moving rows."""
     family, sizes = model.family, model.sizes
     if dialect not in family.dialects:
         raise UsageError(
             f"the {family.name} family has no {dialect!r} names", hint=f"it has {', '.join(family.dialects)}"
         )
     if dialect == model.dialect:
-        raise UsageError(f"the tensors have {dialect}  names already")
-    lost = family.holding(model.dialect, sizes, model.tensors, family.unmapped_roles(dialect, sizes, model.roles))
-    nodes = family.save(dialect, sizes, model.roles)
-    renamed = tuple(_pairs(model, dialect, nodes))
+        raise UsageError(f"the tensors already have {dialect} names")
+    nodes = model.resolved.save_all(dialect)
+    lost = model.resolved.unnamed(dialect)
+    before, after = slots(model), family.expansion(dialect, sizes).places
+    holder: dict[Instance, str] = {i: n for n in model.tensors if n in before for i in before[n].instances}
+    sources = {
+        name: tuple(dict.fromkeys(holder[i] for i in after[name].instances if i in holder))
+        for name in nodes
+        if name not in model.resolved.others
+    }
+    renamed = tuple(RenamedTensor(old, name) for name, old in sources.items() if old != (name,))
     stored = packed_rename.parts(model, nodes, renamed)
     notes = tuple(_notes(stored, renamed))
     done, changed, remarks = packed_rename.settings(with_nodes(model, stored), renamed)
     return Transformed(done, renamed, tuple(lost), changed=changed, notes=(*notes, *remarks))
 
 
-def _pairs(model: Checkpoint, dialect: str, nodes: Mapping[str, LogicalTensor]) -> Iterator[RenamedTensor]:
-    """The source names of each tensor."""
-    family, sizes = model.family, model.sizes
-    places = family.expansion(model.dialect, sizes, family.prefix_of(model.dialect, model.logical, sizes)).places
-    holder: dict[Instance, str] = {i: n for n in model.tensors if n in places for i in places[n].instances}
-    after = family.expansion(dialect, sizes).places
-    for name in nodes:
-        old = dict.fromkeys(holder[i] for i in after[name].instances if i in holder)
-        if tuple(old) != (name,):
-            yield RenamedTensor(tuple(old), name)
-
-
 def _notes(nodes: Mapping[str, Any], renamed: Iterable[RenamedTensor]) -> Iterator[str]:
     from weighbridge.tensors.nodes import Bitcast, Concat, Gather, Slice, Stored, Strided, Transpose, walk
 
     old = {r.new: r.old for r in renamed}
-    copied = [n for n, node in nodes.items() if isinstance(node, Stored) and len(old.get(n, (n,))) == 1]
-    moved = [n for n in nodes if n not in copied]
+    moved = [n for n, node in nodes.items() if not isinstance(node, Stored) or len(old.get(n, (n,))) != 1]
     if moved:
-        yield f"{len(moved):,} tensors have another layout under these names: fused, split, or with reordered rows"
+        tensors = plural(len(moved), "tensor")
+        yield f"another layout under these names (fused, split, or with reordered rows): {tensors}"
     moves = (Concat, Gather, Bitcast, Slice, Stored, Strided, Transpose)
     computed = [n for n, node in nodes.items() if not all(isinstance(b, moves) for b in walk(node))]
     if computed:

@@ -1,5 +1,7 @@
-"""MLX affine quantization as a tensor (`schema/affine.py` has its form in a file). MLX computes values in the type of
-the scales; here they are computed in F32, which rounds less."""
+"""MLX affine quantization as a tensor (`schema/affine.py` has its form in a file).
+
+MLX computes values in the type of the scales. Here they are computed in F32, which rounds less.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ from numpy.typing import NDArray
 from weighbridge.base.dtypes import F16, F32, DType
 from weighbridge.base.spec import Spec
 from weighbridge.packings import ggml_blocks
+from weighbridge.packings.base import row_ranges
 from weighbridge.packings.schema.affine import NAME
 from weighbridge.packings.schema.base import Match
 from weighbridge.tensors import kernels
@@ -27,7 +30,7 @@ _ROWS: Final = MappingProxyType({"weight": 1, "scales": 1, "biases": 1})
 class Affine:
     """The parameters of one tensor's affine quantization. Only tensors with equal parameters can be joined."""
 
-    bits: int
+    code_bits: int
     group: int
     scale_dtype: DType
     name: str = field(default=NAME, init=False)
@@ -38,7 +41,7 @@ class Affine:
 
     def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: NDArray[np.float32]) -> None:
         kernels.affine_decode(
-            self.bits, self.group, self.scale_dtype, parts["weight"], parts["scales"], parts["biases"], False, out
+            self.code_bits, self.group, self.scale_dtype, parts["weight"], parts["scales"], parts["biases"], False, out
         )
 
     @property
@@ -47,14 +50,14 @@ class Affine:
 
     @property
     def blocks(self) -> tuple[DType, ...]:
-        signs = (ggml_blocks.Q1_0,) if self.bits == 1 and not self.group % ggml_blocks.Q1_0.block else ()
-        return signs + ggml_blocks.types_that_fit(0, (1 << self.bits) - 1, True, self.group)
+        signs = (ggml_blocks.Q1_0,) if self.code_bits == 1 and not self.group % ggml_blocks.Q1_0.block else ()
+        return signs + ggml_blocks.types_that_fit(0, (1 << self.code_bits) - 1, True, self.group)
 
     def inexact(self, members: Mapping[str, Node], dtype: DType) -> str:
         if dtype is ggml_blocks.Q1_0:
-            return _no_signs(self.scale_dtype, members["scales"], members["biases"])
-        wrong = [m for m in ("scales", "biases") if not ggml_blocks.fits_f16(members[m])]
-        return f"its {self.scale_dtype} {' and '.join(wrong)} are not f16 numbers" if wrong else ""
+            return _why_not_signs(self.scale_dtype, members["scales"], members["biases"])
+        inexact = [m for m in ("scales", "biases") if not ggml_blocks.fits_f16(members[m])]
+        return f"its {self.scale_dtype} {' and '.join(inexact)} are not f16 numbers" if inexact else ""
 
     def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:
         """The same codes in ggml's order, scale and bias once a block of 32."""
@@ -63,20 +66,18 @@ class Affine:
             ggml_blocks.of_stream(dtype, d, self.group, parts["weight"], out)
             return
         d, m = (ggml_blocks.to_f16_bytes(self.scale_dtype, parts[p]) for p in ("scales", "biases"))
-        kernels.join_blocks(dtype, self.bits, self.group, parts["weight"], d, m, out)
+        kernels.join_blocks(dtype, self.code_bits, self.group, parts["weight"], d, m, out)
 
 
 def _half(dtype: DType, scales: Bytes) -> NDArray[np.float32]:
     """d for blocks whose codes are signs: value = 2 * d * code - d."""
-    found: NDArray[np.float32] = kernels.widened(dtype, scales) / np.float32(2)
-    return found
+    half: NDArray[np.float32] = kernels.widened(dtype, scales) / np.float32(2)
+    return half
 
 
-def _no_signs(dtype: DType, scales: Node, biases: Node) -> str:
+def _why_not_signs(dtype: DType, scales: Node, biases: Node) -> str:
     """Why 1-bit codes don't mean d and -d; empty if they do."""
-    step = max(1, (8 << 20) // max(scales.spec.row_bytes, 1))
-    for lo in range(0, scales.spec.rows, step):
-        hi = min(lo + step, scales.spec.rows)
+    for lo, hi in row_ranges(scales):
         d = _half(dtype, scales.read(lo, hi))
         if not np.array_equal(-d, kernels.widened(dtype, biases.read(lo, hi))):
             return "its two values are not d and -d"

@@ -20,17 +20,17 @@ from weighbridge.tensors import kernels, nodes
 from weighbridge.tensors.nodes import LogicalTensor, QuantizedTensor
 from weighbridge.tensors.nodes.base import Bytes, Node
 
-# The reason why such a tensor is always decoded, for the plan.
-_WHY: Final = "no other format stores codes in planes"
+# Why such a tensor is always decoded, for the plan.
+_REASON: Final = "no other format stores codes in planes"
 
 
 @dataclass(frozen=True)
 class Plane(NoBlockForm):
-    """One part: (code - zero) * scale. `shared`: scale and zero are one row for all rows (HQQ's axis 0), or a single
+    """One plane: (code - zero) * scale. `shared`: scale and zero are one row for all rows (HQQ's axis 0), or a single
     number."""
 
     name: str
-    bits: int
+    code_bits: int
     shift: int
     word: DType
     scale_dtype: DType
@@ -44,7 +44,7 @@ class Plane(NoBlockForm):
     def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: NDArray[np.float32]) -> None:
         words: NDArray[Any] = parts["codes"].view("u1" if self.word is U8 else "<u4")
         rows = out.reshape(hi - lo, -1)
-        rows[:] = ((words >> self.shift) & ((1 << self.bits) - 1)).reshape(rows.shape)
+        rows[:] = ((words >> self.shift) & ((1 << self.code_bits) - 1)).reshape(rows.shape)
         scale, zero = (kernels.widened(self.scale_dtype, parts[m]) for m in ("scale", "zero"))
         across = (1, -1) if self.shared else (-1, 1)
         rows -= zero.reshape(across)
@@ -53,11 +53,8 @@ class Plane(NoBlockForm):
 
 def build(match: Match[Any], stored: Mapping[str, Node]) -> LogicalTensor:
     """See `packings.schema.base.PackingSchema`."""
-    return _bitnet(match, stored) if match.schema is BITNET else _hqq(match, stored)
-
-
-def _hqq(match: Match[HqqLayout], stored: Mapping[str, Node]) -> Node:
-    """Each plane decoded, stacked."""
+    if match.schema is BITNET:
+        return _bitnet(match, stored)
     _, word, rows, columns = match.layout
     shifts = SHIFTS[match.bits or 0]
     height = -(-rows // len(shifts))
@@ -79,20 +76,20 @@ def _plane(match: Match[HqqLayout], stored: Mapping[str, Node], codes: Node, shi
         else:
             members[m] = nodes.slice_rows(nodes.reshape(stored[m], (stored[m].spec.elements, 1)), lo, (hi - lo, 1))
     packing = Plane("hqq", match.bits or 0, shift, codes.spec.dtype, stored["scale"].spec.dtype, axis == 0)
-    return nodes.decode(QuantizedTensor(Spec((hi - lo, columns), F32), packing, members), _WHY)
+    return nodes.decode(QuantizedTensor(Spec((hi - lo, columns), F32), packing, members), _REASON)
 
 
 def _bitnet(match: Match[bool], stored: Mapping[str, Node]) -> QuantizedTensor:
-    """`layout`: whether values are multiplied by the scale rather than divided."""
-    weight, kind = stored["codes"], stored["scale"].spec.dtype
-    value = np.float32(kernels.widened(kind, np.frombuffer(match.values["scale"], np.uint8))[0])
+    """`match.layout`: whether values are multiplied by the scale rather than divided."""
+    weight, dtype = stored["codes"], stored["scale"].spec.dtype
+    value = np.float32(kernels.widened(dtype, np.frombuffer(match.values["scale"], np.uint8))[0])
     if not match.layout:
         with np.errstate(all="ignore"):
             value = np.float32(1) / value
     codes = nodes.concat([nodes.pack(weight, PlaneField(shift))["codes"] for shift in FIELDS])
     scales = nodes.strided(nodes.const(np.array([value]), F32), 0, (match.shape[0], 1), (0, 1))
-    return QuantizedTensor(match.spec, IntQuant("bitnet", 8, 2, match.shape[1], F32, 1),
-                           {"codes": codes, "scales": scales})  # fmt: skip
+    packing = IntQuant("bitnet", 8, 2, match.shape[1], F32, 1)
+    return QuantizedTensor(match.spec, packing, {"codes": codes, "scales": scales})
 
 
 @dataclass(frozen=True)

@@ -21,38 +21,36 @@ from weighbridge.tensors import kernels, nodes
 from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor
 from weighbridge.tensors.nodes.base import Bytes
 
-# As bitsandbytes spells 1 / 127, in f32.
+# 1 / 127 as bitsandbytes spells it, in F32.
 _INVERSE: Final = np.float32(7.874015718698502e-3)
 
 
 @dataclass(frozen=True)
 class Bnb4Bit(NoBlockForm):
-    """The parameters of a 4-bit tensor whose rows are whole blocks; `nested`: blocks per nested_absmax."""
+    """The parameters of a 4-bit tensor whose rows are whole blocks. `nested`: blocks per nested_absmax (0: none), to
+    whose products `offset` is added."""
 
     block: int
     nested: int = 0
     offset: float = 0.0
     name: str = field(default=NAME, init=False)
-    bits: int = field(default=4, init=False)
+    code_bits: int = field(default=4, init=False)
 
     @property
     def row_map(self) -> Mapping[str, int]:
-        own = {"codes": 1, "absmax": 1, "map": 0}
-        return MappingProxyType(own | ({"nested_absmax": 0, "nested_map": 0} if self.nested else {}))
+        nested = {"nested_absmax": 0, "nested_map": 0} if self.nested else {}
+        return MappingProxyType({"codes": 1, "absmax": 1, "map": 0, **nested})
 
     def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: NDArray[np.float32]) -> None:
-        scales = self._absmax(parts, lo * spec.shape[-1] // self.block)
+        absmax = parts["absmax"]
+        if self.nested:
+            first = lo * spec.shape[-1] // self.block
+            groups = np.arange(first, first + len(absmax)) // self.nested
+            factors = parts["nested_map"].view(np.float32)[absmax]
+            scales = factors * parts["nested_absmax"].view(np.float32)[groups] + np.float32(self.offset)
+        else:
+            scales = absmax.view(np.float32)
         kernels.table_decode(parts["map"].view(np.float32), self.block, parts["codes"], scales, out, high_first=True)
-
-    def _absmax(self, parts: Mapping[str, Bytes], first: int) -> NDArray[np.float32]:
-        if not self.nested:
-            return parts["absmax"].view(np.float32)
-        codes = parts["absmax"]
-        at = np.arange(first, first + len(codes)) // self.nested
-        found: NDArray[np.float32] = (
-            parts["nested_map"].view(np.float32)[codes] * parts["nested_absmax"].view(np.float32)[at]
-        )
-        return found + np.float32(self.offset)
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ class Bnb8Bit(NoBlockForm):
     """The parameters of an 8-bit tensor."""
 
     name: str = field(default=NAME, init=False)
-    bits: int = field(default=8, init=False)
+    code_bits: int = field(default=8, init=False)
 
     @property
     def row_map(self) -> Mapping[str, int]:
@@ -78,15 +76,12 @@ def build(match: Match[Bnb4Layout], stored: Mapping[str, Node]) -> LogicalTensor
     if match.schema is BNB_INT8:
         scales = nodes.reshape(stored["scales"], (match.spec.rows, 1))
         return QuantizedTensor(match.spec, Bnb8Bit(), {"codes": stored["codes"], "scales": scales})
-    return _four_bits(match, {role: node for role, node in stored.items() if role != "state"})
-
-
-def _four_bits(match: Match[Bnb4Layout], members: dict[str, Node]) -> LogicalTensor:
-    """A tensor whose rows are whole blocks; a matrix with blocks across its rows is decoded as rows of one block."""
+    members = {role: node for role, node in stored.items() if role != "state"}
     shape, (block, nested, offset) = match.shape, match.layout
     elements, width = math.prod(shape), shape[-1]
     if width % block and elements % block:
         raise UnsupportedError("a 4-bit weight whose last block is short", hint="load and save it with bitsandbytes")
+    # A matrix with blocks across its rows is decoded as rows of one block.
     spec = Spec((elements // block, block), F32) if width % block else match.spec
     *lead, columns = spec.shape
     members["codes"] = nodes.reshape(nodes.as_bytes(members["codes"]), (*lead, columns // 2))

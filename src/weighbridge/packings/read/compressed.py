@@ -16,30 +16,24 @@ from weighbridge.tensors.nodes import Node, QuantizedTensor
 
 def build(match: Match[str], stored: Mapping[str, Node]) -> QuantizedTensor:
     """See `packings.schema.base.PackingSchema`."""
-    return _bytes(match, stored) if match.schema is INT8 else _words(match, stored)
-
-
-def _words(match: Match[str], stored: Mapping[str, Node]) -> QuantizedTensor:
+    if match.schema is INT8:
+        return _build_bytes(match, stored)
     (outer, inner), bits, layout = match.shape, match.bits or 0, match.layout
     codes, scales = stored["codes"], per_row(stored["scales"], outer)
     dense = layout == "stream" and inner * bits == codes.spec.shape[-1] * 32
     members = {"codes": codes if dense else nodes.codes(codes, layout, bits, inner), "scales": scales}
     if "zeros" in stored:
         members["zeros"] = nodes.transpose(nodes.codes(nodes.transpose(stored["zeros"]), layout, bits, outer))
-    if ordered := _is_ordered(match, scales.spec.shape[1]):
+    used = "g_idx" in match.stored and (np.frombuffer(match.values["g_idx"], np.int32) != -1).any()  # -1: never set
+    ordered = used and column_order(match, scales.spec.shape[1]) is not None
+    if ordered:
         members["g_idx"] = stored["g_idx"]
     zero = None if "zeros" in stored else 1 << (bits - 1)
     packing = IntQuant(NAME, bits if dense else 8, bits, match.group or 0, scales.spec.dtype, zero, ordered=ordered)
     return QuantizedTensor(match.spec, packing, members)
 
 
-def _is_ordered(match: Match[str], groups: int) -> bool:
-    if "g_idx" not in match.stored or (np.frombuffer(match.values["g_idx"], np.int32) == -1).all():  # -1: never set
-        return False
-    return column_order(match, groups) is not None
-
-
-def _bytes(match: Match[str], stored: Mapping[str, Node]) -> QuantizedTensor:
+def _build_bytes(match: Match[str], stored: Mapping[str, Node]) -> QuantizedTensor:
     outer = match.shape[0]
     members = {"codes": stored["codes"]} | {
         role: per_row(node, outer) for role, node in stored.items() if role in ("scales", "zeros")

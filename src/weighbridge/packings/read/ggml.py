@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from weighbridge.base.dtypes import F32, U8
-from weighbridge.packings.read.microfloat import MXFP4, NVFP4, Microscaled
+from weighbridge.base.dtypes import BY_BLOCK, E4M3, F32, NVFP4, U8
+from weighbridge.packings.read.microscaled import Microscaled
 from weighbridge.packings.schema.base import Match
-from weighbridge.packings.schema.microfloat import E4M3, E8M0
 from weighbridge.packings.write import packers
 from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes import QuantizedTensor
 from weighbridge.tensors.nodes.base import Node
 
-_SCALES: Final = MappingProxyType({MXFP4: E8M0, NVFP4: E4M3})
 #: The architectures whose graphs apply this scale everywhere. llama.cpp loads it for all, but most graphs (gemma,
 #: qwen2, phi3, granite ...) silently ignore it in their feed-forward layers.
 GRAPHS: Final = ("cohere2", "llama", "mistral3", "qwen3", "qwen3moe")
@@ -29,20 +26,21 @@ SCALED: Final = (
 )  # fmt: skip
 
 
-def parts_of(node: Node) -> tuple[Node, Node]:
-    """The codes U8 [.., in / 2], two a byte in the order of the columns, and the scales of MXFP4 or NVFP4 blocks."""
+def split_blocks(node: Node) -> tuple[Node, Node]:
+    """The codes U8 [.., in / 2] of MXFP4 or NVFP4 blocks, two per byte in the order of the columns, and their scales,
+    U8 [.., in / 32] or E4M3 [.., in / 16]."""
     parts = nodes.pack(node, packers.BlocksOf(node.spec.dtype))
     codes, scales = parts["weight"], parts["scales"]
-    kind = U8 if node.spec.dtype is MXFP4 else E4M3
-    return nodes.bitcast(codes, U8, codes.spec.row_bytes), nodes.bitcast(scales, kind, scales.spec.shape[-1])
+    dtype = E4M3 if BY_BLOCK[node.spec.dtype] is NVFP4 else U8
+    return nodes.bitcast(codes, U8, codes.spec.row_bytes), nodes.bitcast(scales, dtype, scales.spec.shape[-1])
 
 
 def build(match: Match[int], stored: Mapping[str, Node]) -> QuantizedTensor:
     """See `packings.schema.base.PackingSchema`."""
     count = match.layout
-    codes, scales = parts_of(stored["codes"])
+    codes, scales = split_blocks(stored["codes"])
     members = {"codes": codes, "scales": scales, "global": nodes.reshape(stored["global"], (count, 1))}
-    packing = Microscaled("nvfp4", E4M3, overall=True, each=match.spec.rows // count if count > 1 else 0)
+    packing = Microscaled(NVFP4, overall=True, each=match.spec.rows // count if count > 1 else 0)
     return QuantizedTensor(match.spec, packing, members)
 
 
@@ -54,19 +52,20 @@ class SplitGlobalScale(NamedTuple):
 
 
 def split_global_scale(architecture: str, name: str, node: QuantizedTensor) -> SplitGlobalScale | None:
-    """A tensor under a GGUF name as llama.cpp stores it; None without such scales, or if they aren't applied there."""
-    how, module = node.packing, name.removesuffix(".weight")
-    if not isinstance(how, Microscaled) or not how.overall or how.scale_dtype is not E4M3:
+    """A tensor under a GGUF name as llama.cpp stores it; None if it has no such scales, or llama.cpp doesn't apply
+    them."""
+    packing, module = node.packing, name.removesuffix(".weight")
+    if not isinstance(packing, Microscaled) or not packing.overall or packing.type is not NVFP4:
         return None
     if (
         architecture not in GRAPHS
         or module == name
         or module.rpartition(".")[2] not in SCALED
-        or node.spec.shape[-1] % NVFP4.block
+        or (NVFP4.block and node.spec.shape[-1] % NVFP4.block.block)
     ):
         return None
-    factors = how.factor(node.members["global"].read_all())
-    bare = replace(how, overall=False, divided=False, each=0)
+    factors = packing.factor(node.members["global"].read_all())
+    bare = replace(packing, overall=False, divided=False, each=0)
     members = {m: x for m, x in node.members.items() if m != "global"}
     return SplitGlobalScale(
         QuantizedTensor(node.spec, bare, members), nodes.const(np.asarray(factors, np.float32).reshape(-1), F32)

@@ -27,45 +27,41 @@ def build(match: Match[GptqLayout], stored: Mapping[str, Node]) -> QuantizedTens
     zero, zeros = _zeros(match, stored)
     if zeros is not None:
         members["zeros"] = nodes.transpose(zeros)
-    order = _order(match, stored)
-    if order is not None:
-        members["g_idx"] = order
+    groups = stored["scales"].spec.shape[0]
+    ragged = inner % groups != 0  # the last group is incomplete
+    if "g_idx" not in stored or not stored["g_idx"].spec.elements:
+        if ragged:
+            members["g_idx"] = nodes.const(np.arange(inner, dtype=np.int32) // (match.group or 1), I32)
+    elif column_order(match, groups) is not None or ragged:
+        members["g_idx"] = stored["g_idx"]
     shift = int(zero is None and not planar and match.layout.version != "gptq_v2")
     packing = IntQuant(NAME, 8 if planar else bits, bits, match.group or 0, stored["scales"].spec.dtype, zero,
-                       shift=shift, ordered=order is not None)  # fmt: skip
+                       shift=shift, ordered="g_idx" in members)  # fmt: skip
     return QuantizedTensor(match.spec, packing, members)
 
 
-def _order(match: Match[GptqLayout], stored: Mapping[str, Node]) -> Node | None:
-    """The group of each input, unless groups are sequential (no act-order) and the last one is complete."""
-    inner, groups = match.shape[1], stored["scales"].spec.shape[0]
-    if "g_idx" not in stored or not stored["g_idx"].spec.elements:
-        return nodes.const(np.arange(inner, dtype=np.int32) // (match.group or 1), I32) if inner % groups else None
-    return None if column_order(match, groups) is None and inner % groups == 0 else stored["g_idx"]
-
-
 def _zeros(match: Match[GptqLayout], stored: Mapping[str, Node]) -> tuple[int | None, Node | None]:
-    """(the zero point of all groups, or those of each as U8 [groups, out])."""
+    """(the zero point that all groups share, None), or (None, the zero point of each group as U8 [groups, out])."""
     bits, outer = match.bits or 0, match.shape[0]
     middle = 1 << (bits - 1)
     if "zeros" not in stored:
         return middle, None
     layout = "planar" if match.layout.planar else "stream"
     zeros = nodes.codes(nodes.Const(stored["zeros"].spec, match.values["zeros"]), layout, bits, outer).read_all()
-    if any((zeros == zero).all() for zero in (middle, middle - 1)):  # symmetric, in one of the formats
+    if any((zeros == zero).all() for zero in (middle, middle - 1)):  # symmetric, in either format
         return middle, None
     return None, nodes.codes(stored["zeros"], layout, bits, outer)
 
 
 def mislabelled(module: str, tensors: Mapping[str, Node], config: Mapping[str, Any]) -> str:
-    """The config's name of the checkpoint format, if a symmetric weight's zero points contradict it; empty if it is
-    right or can't be verified. Reads the zero points."""
-    form = version(settings(config))
+    """The checkpoint format that the config declares, if a symmetric weight's zero points contradict it; empty if it
+    is right or can't be verified. Reads the zero points."""
+    declared = version(settings(config))
     zeros, scales = (tensors.get(module + GPTQ.members[role].suffix) for role in ("zeros", "scales"))
-    if form not in _FORMATS or zeros is None or scales is None:
+    if declared not in _FORMATS or zeros is None or scales is None:
         return ""
     outer = scales.spec.shape[-1]
     bits = zeros.spec.shape[-1] * 32 // max(outer, 1)
     stored = nodes.codes(zeros, "stream", bits, outer).read_all()
-    other = (1 << (bits - 1)) - 1 + (form == "gptq")  # format 1 has zero - 1
-    return form if stored.size and (stored == other).all() else ""
+    contradiction = (1 << (bits - 1)) - 1 + (declared == "gptq")  # format 1 has zero - 1
+    return declared if stored.size and (stored == contradiction).all() else ""

@@ -1,4 +1,4 @@
-"""Parameters of groups of columns, as the readers of several schemes need them."""
+"""Parameters of column groups, shared by the readers of several schemes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def column_order(match: Match[Any], groups: int) -> NDArray[np.int32] | None:
 
 
 def per_row(node: Node, rows: int) -> Node:
-    """Parameters [rows, groups] of a tensor that stores them so, or one per row, or one row for all."""
+    """Parameters as [rows, groups], from [rows, groups], [rows], [rows, 1] or a single row for all."""
     shape, elements = node.spec.shape, node.spec.elements
     if len(shape) == 2 and shape[0] == rows:
         return node

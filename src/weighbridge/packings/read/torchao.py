@@ -12,11 +12,11 @@ from weighbridge.base.dtypes import U8
 from weighbridge.base.errors import FormatError
 from weighbridge.base.spec import Spec
 from weighbridge.packings.int_quant import IntQuant
-from weighbridge.packings.read import microfloat, scaled
+from weighbridge.packings.read import microscaled, scaled_float
 from weighbridge.packings.read.params import per_row
 from weighbridge.packings.schema.base import Match
-from weighbridge.packings.schema.microfloat import MicroLayout
-from weighbridge.packings.schema.scaled import ScaledLayout
+from weighbridge.packings.schema.microscaled import MicroscaledLayout
+from weighbridge.packings.schema.scaled_float import ScaledFloatLayout
 from weighbridge.packings.schema.torchao import NAME
 from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes import Node, QuantizedTensor
@@ -25,14 +25,10 @@ from weighbridge.tensors.nodes.base import Bytes
 
 def build(match: Match[Any], stored: Mapping[str, Node]) -> QuantizedTensor:
     """See `packings.schema.base.PackingSchema`."""
-    if isinstance(match.layout, MicroLayout):
-        return microfloat.build(match, stored)
-    if isinstance(match.layout, ScaledLayout):
-        return scaled.build(match, {**stored, "weight": stored["codes"]})
-    return _integers(match, stored)
-
-
-def _integers(match: Match[None], stored: Mapping[str, Node]) -> QuantizedTensor:
+    if isinstance(match.layout, MicroscaledLayout):
+        return microscaled.build(match, stored)
+    if isinstance(match.layout, ScaledFloatLayout):
+        return scaled_float.build(match, {**stored, "weight": stored["codes"]})
     bits, rows = match.bits or 8, match.shape[0]
     unsigned = Unsigned(bits, match.module)
     members: dict[str, Node] = {"codes": nodes.pack(stored["codes"], unsigned)["codes"]}
@@ -47,7 +43,7 @@ def _integers(match: Match[None], stored: Mapping[str, Node]) -> QuantizedTensor
 
 @dataclass(frozen=True)
 class Unsigned:
-    """Codes of `bits` bits in two's complement, a byte each, as U8 from 0 on."""
+    """Codes of `bits` bits in two's complement, one byte each, as U8 from 0 on."""
 
     bits: int
     module: str

@@ -32,14 +32,14 @@ NAME: Final = "awq"
 BITS: Final = 4
 
 
-def _applies(group: Group) -> bool:
+def applies(group: Group) -> bool:
     if "scales" not in group.specs:
         return False
-    words, outputs = columns(group.specs["codes"]), columns(group.specs["scales"])
-    return -1 not in (words, outputs) and words != outputs
+    width, outputs = columns(group.specs["codes"]), columns(group.specs["scales"])
+    return -1 not in (width, outputs) and width != outputs
 
 
-def _solve(group: Group) -> Solution:
+def solve(group: Group) -> Solution:
     version = str(settings(group.config).get("version") or "gemm").lower()
     if version != "gemm":
         raise UnsupportedError(
@@ -62,5 +62,5 @@ AWQ: Final = PackingSchema(
         "zeros": Member(".qzeros", (I32,), "columns/group rows/word", required=False),
         "scales": Member(".scales", FLOATS, "columns/group rows"),
     },
-    key="codes", applies=_applies, solve=_solve, by_module=False, reader="weighbridge.packings.read.awq",
+    key="codes", applies=applies, solve=solve, by_module=False, reader="weighbridge.packings.read.awq",
 )  # fmt: skip

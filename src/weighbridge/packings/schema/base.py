@@ -1,9 +1,9 @@
-"""What a packing is in a file, as data: the stored tensors that make one logical matrix, and the rules by which their
-specs, the config and a few small values give its shape and parameters.
+"""The form of a packing in a file, as data: the stored tensors of one logical matrix, and the rules that derive its
+shape and parameters from their specs, the config and a few small values.
 
 Recognising is a pure function of specs, config and probed values. Nothing here imports numpy, so `wb inspect` counts
-parameters with the very code that unpacks, at the price of a header. The tensors themselves are built from a `Match` by
-the schema's `reader` (`packings/read/`).
+parameters with the code that unpacks, after reading only headers. The schema's `reader` (`packings/read/`) builds the
+tensors from a `Match`.
 
 The relation between a stored tensor and its matrix [.., out, in] is written as one word for each of its last axes:
 
@@ -14,6 +14,7 @@ The relation between a stored tensor and its matrix [.., out, in] is written as 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,10 +23,10 @@ from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from weighbridge.base.dtypes import BF16, F16, F32, DType
-from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.spec import Shape, Spec
 
-#: The config key for the metadata of the weights file itself, in which torchao describes its tensors.
+#: The config key for the metadata of the weights file, in which torchao describes its tensors.
 METADATA: Final = "__metadata__"
 ROWS, COLUMNS = 0, 1
 FLOATS: Final = (F16, BF16, F32)
@@ -97,7 +98,7 @@ class Group(NamedTuple):
     guess: bool = False
 
     def need(self, condition: object, what: str, expected: object, found: object = None) -> None:
-        """FormatError that names the module, unless `condition`."""
+        """Raises a FormatError that names the module, unless `condition`."""
         if not condition:
             text = described(self.specs) if found is None else str(found)
             raise FormatError(what, field=self.module, expected=str(expected), found=text)
@@ -117,13 +118,13 @@ class Solution(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recognized(Generic[Layout]):
-    """What a schema knows of a group apart from the module's name: one object for all groups with equal specs.
+    """The interpretation of a group except the module's name: one object for all groups with equal specs.
 
     roles     role -> ending of a stored tensor's name
     ignored   endings of companions that don't affect its values, such as scales of activations
     endings   all of these
     codes     the ending of the tensor that has the codes
-    axes      how the members run along the matrix; {}: they don't"""
+    axes      how the members run along the matrix; {} if they don't"""
 
     schema: PackingSchema
     shape: Shape
@@ -139,77 +140,77 @@ class Recognized(Generic[Layout]):
 
 
 class Match(NamedTuple, Generic[Layout]):
-    """One logical tensor in several stored ones: those of `module`. `values`: of the members with a probe. (A model has
-    100,000: all that they share is in `found`.)"""
+    """One logical tensor in several stored ones: those of `module`. `values`: data of the members with a probe. (A
+    model has 100,000, which share their `recognized` objects.)"""
 
     module: str
-    found: Recognized[Layout]
+    recognized: Recognized[Layout]
     values: Mapping[str, bytes] = _NONE
 
     @property
     def schema(self) -> PackingSchema:
-        return self.found.schema
+        return self.recognized.schema
 
     @property
     def shape(self) -> Shape:
-        return self.found.shape
+        return self.recognized.shape
 
     @property
     def bits(self) -> int | None:
-        return self.found.bits
+        return self.recognized.bits
 
     @property
     def group(self) -> int | None:
-        return self.found.group
+        return self.recognized.group
 
     @property
     def layout(self) -> Layout:
-        return self.found.layout
+        return self.recognized.layout
 
     @property
     def spec(self) -> Spec:
-        """Of the logical tensor, as F32."""
-        return self.found.spec
+        """The spec of the logical tensor, as F32."""
+        return self.recognized.spec
 
     @property
     def name(self) -> str:
-        return self.module + self.found.schema.logical
+        return self.module + self.recognized.schema.logical
 
     @property
     def stored(self) -> dict[str, str]:
         """Role -> name of a stored tensor."""
-        return {role: self.module + ending for role, ending in self.found.roles.items()}
+        return {role: self.module + ending for role, ending in self.recognized.roles.items()}
 
     @property
     def ignored(self) -> tuple[str, ...]:
         """The companions that don't affect its values."""
-        return tuple(self.module + ending for ending in self.found.ignored)
+        return tuple(self.module + ending for ending in self.recognized.ignored)
 
     @property
     def tensors(self) -> list[str]:
         """All stored tensors."""
-        return [self.module + ending for ending in self.found.endings]
+        return [self.module + ending for ending in self.recognized.endings]
 
     @property
     def storage_axes(self) -> dict[str, StorageAxes]:
         """How each stored tensor runs along the matrix, by name. A cut of the matrix between entries of all of them
         is a cut of each. UnsupportedError if they don't run along it."""
-        if not self.found.axes:
+        if not self.recognized.axes:
             raise UnsupportedError(
                 f"{self.name} is packed as {self.schema.label}, whose parts don't follow its rows and columns"
             )
-        axes = {name: self.found.axes[role] for role, name in self.stored.items()}
+        axes = {name: self.recognized.axes[role] for role, name in self.stored.items()}
         return axes | dict.fromkeys(self.ignored, ())
 
     @property
     def weight(self) -> str:
         """The name of the stored tensor that has the codes."""
-        return self.module + self.found.codes
+        return self.module + self.recognized.codes
 
 
 class Evidence(NamedTuple):
-    """What the name of a single tensor reveals about a file: an id, a description, and the role whose suffix reveals
-    it (None: the schema's key). `marks`: full names that reveal it too."""
+    """Evidence about a file in the name of a single tensor: an id, a description, and the role whose suffix is the
+    evidence (None: the schema's key). `marks`: full names that are evidence too."""
 
     what: str
     text: str
@@ -236,7 +237,7 @@ class PackingSchema:
               moved and stored again
     by_module whether the config or the members' values may differ between modules of equal specs; if not, groups with
               equal specs are solved once
-    evidence  what names alone reveal about a file; None: nothing, or another schema has it
+    evidence  evidence about a file in its names; None if there is none, or if another schema has it
     """
 
     name: str
@@ -254,6 +255,10 @@ class PackingSchema:
     by_module: bool = True
     evidence: Evidence | None = None
 
+    def __post_init__(self) -> None:
+        if problem := _fault(self):
+            raise UsageError(f"the packing {self.name!r}: {problem}", hint="see 'Extending' in Weighbridge's docs")
+
     @property
     def codes(self) -> str:
         """The role of the tensor that has the codes."""
@@ -270,35 +275,30 @@ class PackingSchema:
         return self.members[self.key].suffix
 
     def recognize(self, group: Group, ignored: tuple[str, ...]) -> Recognized[Any] | None:
-        """What a group is, given the suffixes of its ignored companions; None if it doesn't match this schema."""
+        """Interprets a group, given the suffixes of its ignored companions; None if it doesn't match this schema."""
         specs, guess = group.specs, group.guess
-        if not self._selected(specs) or not self.applies(group) or (guess and self.codes not in specs):
-            return None
-        found = self._solution(group)
-        known = not guess and (found.axes or any(m.axes for m in self.members.values()))
-        axes = {role: found.axes.get(role) or _axes(m, specs[role], found) for role, m in self.members.items()
-                if known and role in specs}  # fmt: skip
-        roles = {role: self.members[role].suffix for role in specs}
-        return Recognized(
-            self, found.shape, found.bits, found.group, found.layout, roles, ignored, (*roles.values(), *ignored),
-            self.members[self.codes].suffix, axes, Spec(found.shape, F32),
-        )  # fmt: skip
-
-    def _selected(self, specs: Mapping[str, Spec]) -> bool:
-        return all(
+        selected = all(
             role in specs and (not m.dtypes or specs[role].dtype in m.dtypes)
             for role, m in self.members.items()
             if m.selects
         )
-
-    def _solution(self, group: Group) -> Solution:
-        if not group.guess:
-            return self._solve(group)
+        if not selected or not self.applies(group) or (guess and self.codes not in specs):
+            return None
         try:
-            return self._solve(group)
+            solution = self._solve(group)
         except (FormatError, UnsupportedError, KeyError):
+            if not guess:
+                raise
             bits = configured_bits(group.config) or self.bits
-            return Solution((group.specs[self.codes].nbytes * 8 // bits,))
+            solution = Solution((specs[self.codes].nbytes * 8 // bits,))
+        has_axes = not guess and (solution.axes or any(m.axes for m in self.members.values()))
+        axes = {role: solution.axes.get(role) or _axes(m, specs[role], solution.units)
+                for role, m in self.members.items() if has_axes and role in specs}  # fmt: skip
+        roles = {role: self.members[role].suffix for role in specs}
+        return Recognized(
+            self, solution.shape, solution.bits, solution.group, solution.layout, roles, ignored,
+            (*roles.values(), *ignored), self.members[self.codes].suffix, axes, Spec(solution.shape, F32),
+        )  # fmt: skip
 
     def _solve(self, group: Group) -> Solution:
         for role, member in self.members.items():
@@ -309,20 +309,38 @@ class PackingSchema:
         return self.solve(group)
 
 
-def _axes(member: Member, spec: Spec, found: Solution) -> StorageAxes:
+_AXIS: Final = re.compile(r"-|(rows|columns)(/[\w-]+)?")
+
+
+def _fault(schema: PackingSchema) -> str | None:
+    """The first mistake in a schema's declaration."""
+    if schema.key not in schema.members:
+        return f"its key {schema.key!r} is none of its members {', '.join(schema.members)}"
+    if not schema.suffix:
+        return f"its key {schema.key!r} has no suffix"
+    if schema.evidence and (schema.evidence.role or schema.key) not in schema.members:
+        return f"its evidence names the unknown member {schema.evidence.role!r}"
+    for role, member in schema.members.items():
+        if member.needs and member.needs not in schema.members:
+            return f"the member {role!r} needs the unknown member {member.needs!r}"
+        for axis in member.axes.split():
+            if not _AXIS.fullmatch(axis):
+                return f"the member {role!r} has the axis {axis!r}, not rows, columns, rows/UNIT, columns/UNIT or -"
+    return None
+
+
+def _axes(member: Member, spec: Spec, units: Mapping[str, Shared | None]) -> StorageAxes:
     """The uses of a member's last axes. A single number for the whole matrix has none."""
-    words = member.axes.split()
-    if not words or spec.elements == 1:
-        return (None,) * len(spec.shape) if words else ()
-    return tuple(_use(word, found.units) for word in words)[: len(spec.shape)]
-
-
-def _use(word: str, units: Mapping[str, Shared | None]) -> AxisUse | None:
-    side, _, unit = word.partition("/")
-    if side == "-":
-        return None
-    shared = units[unit] if unit else Shared(1, 1, "an entry")
-    return None if shared is None else AxisUse({"rows": ROWS, "columns": COLUMNS}[side], *shared)
+    if not member.axes or spec.elements == 1:
+        return (None,) * len(spec.shape) if member.axes else ()
+    uses: list[AxisUse | None] = []
+    for axis in member.axes.split():
+        side, _, unit = axis.partition("/")
+        if unit and unit not in units:
+            raise UsageError(f"the axis {axis!r} of a packing has a unit that solve() doesn't return in Solution.units")
+        shared = None if side == "-" else units[unit] if unit else Shared(1, 1, "an entry")
+        uses.append(None if shared is None else AxisUse({"rows": ROWS, "columns": COLUMNS}[side], *shared))
+    return tuple(uses)[: len(spec.shape)]
 
 
 def axes_of_blocks(dtype: DType) -> StorageAxes:
@@ -339,15 +357,15 @@ def described(specs: Mapping[str, Spec]) -> str:
 
 def settings(config: Config) -> Config:
     """A config's quantization settings; {} without any."""
-    found = config.get("quantization_config") or config.get("quantization") or {}
-    return found if isinstance(found, Mapping) else {}
+    declared = config.get("quantization_config") or config.get("quantization") or {}
+    return declared if isinstance(declared, Mapping) else {}
 
 
 def configured_bits(config: Config) -> int:
     """The bits that a config declares for all packed weights; 0 if there are none, or several."""
-    own = settings(config)
-    named = next((own[key] for key in ("bits", "w_bit", "num_bits") if isinstance(own.get(key), int)), 0)
-    return named or configured_group_bits(config)
+    table = settings(config)
+    bits = next((table[key] for key in ("bits", "w_bit", "num_bits") if isinstance(table.get(key), int)), 0)
+    return bits or configured_group_bits(config)
 
 
 def configured_group_bits(config: Config) -> int:
@@ -357,8 +375,8 @@ def configured_group_bits(config: Config) -> int:
         [g.get("weights") for g in groups.values() if isinstance(g, Mapping)] if isinstance(groups, Mapping) else []
     )
     bits: set[Any] = {w.get("num_bits") for w in tables if isinstance(w, Mapping)}
-    found = bits.pop() if len(bits) == 1 else 0
-    return found if isinstance(found, int) else 0
+    declared = bits.pop() if len(bits) == 1 else 0
+    return declared if isinstance(declared, int) else 0
 
 
 def in_group(size: int, columns: int) -> Shared | None:

@@ -1,13 +1,12 @@
-"""Codes whose first rows lie in the high (or low) bits of the rows of the packed matrix, the next rows in the next
-bits.
+"""Codes in bit planes: the first rows are in the high (or low) bits of the packed rows, the next rows in the next bits.
 
     HQQ      P.W_q       U8 or I32 [rows / k, columns]; P.scale, P.zero: floats [rows, 1] on axis 1, [1, columns] on 0
-             P.nbits, P.group_size, P.shape, P.axis, P.packing ...: settings, each a tensor of its own
+             P.nbits, P.group_size, P.shape, P.axis, P.packing ...: settings, one tensor each
              4 bits: rows 0.. in the high nibbles, rows n/2.. in the low ones; 2 bits: quarters; 1 bit: eighths; 3 bits:
              ten parts in an I32, from bit 27 down, rows padded to tens; 5, 6 and 8 bits: a byte each
-             value = (code - zero) * scale, zero no integer; rows of one group (axis 1) or columns (axis 0), reshaped
+             value = (code - zero) * scale, zero a float; rows of one group (axis 1) or columns (axis 0), reshaped
     BitNet   P.weight    U8 [out / 4, in]: the code of output row r + k * out / 4 in bits 2k of row r; value code - 1
-             P.weight_scale [1]: divided by (multiplied where the config's linear_class is autobitlinear)
+             P.weight_scale [1]: divided by (multiplied if the config's linear_class is autobitlinear)
 
 hqq's own loader evaluates the bytes of `compute_dtype` as Python. Here they are never read.
 Source: hqq/core/bitpack.py, hqq/core/quantize.py (0.2); transformers/integrations/bitnet.py.
@@ -26,9 +25,9 @@ from weighbridge.packings.schema.base import FLOATS, Evidence, Group, Member, Pa
 from weighbridge.packings.schema.values import integers
 
 NAME: Final = "planes"
-#: Settings that hqq's loader evaluates as Python.
+#: Settings that hqq's loader evaluates as Python code.
 EVALUATED: Final = (".compute_dtype", ".unpack_view_dtype")
-# Settings that hqq saves as tensors and that aren't needed to read the codes.
+# Settings that hqq saves as tensors; reading the codes doesn't need them.
 _SETTINGS: Final = (
     ".packing", ".view_as_float", *EVALUATED, ".offload_meta", ".encoded_state_dict", ".stores_quant_config",
     ".channel_wise", ".optimize", ".round_zero", ".group_size",
@@ -42,7 +41,7 @@ FIELDS: Final = (0, 2, 4, 6)
 
 
 class HqqLayout(NamedTuple):
-    """Codes as [rows, columns] in words of `word`; `axis` tells which of the two is a group."""
+    """Codes as [rows, columns] in words of type `word`. `axis`: the axis that a group has one entry of."""
 
     axis: int
     word: DType

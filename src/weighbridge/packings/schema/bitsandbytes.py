@@ -1,16 +1,16 @@
 """bitsandbytes. A module P of W[out, in], 4 bits (nf4, fp4):
 
-    P.weight                    U8 [n / 2, 1], or of another type with the same bytes: codes of the flat matrix, two a
-                                byte, the first in the high nibble
+    P.weight                    U8 [n / 2, 1], or the same bytes in a different type: codes of the flat matrix,
+                                two per byte, the first in the high nibble
     P.weight.quant_map          F32 [16]
-    P.weight.absmax             F32 [n / blocksize], or of nested statistics U8 of the same length, and then
+    P.weight.absmax             F32 [n / blocksize], or U8 of the same length if statistics are nested, and then
     P.weight.nested_quant_map   F32 [256], P.weight.nested_absmax F32 [blocks / nested_blocksize]
     P.weight.quant_state.bitsandbytes__nf4 (or __fp4)   U8: a JSON object with shape, blocksize, nested_offset ...
 
     value = quant_map[code] * absmax,   absmax = nested_quant_map[byte] * nested_absmax + nested_offset
 
 and 8 bits:  P.weight I8 [out, in], P.SCB F32 [out], value = code * SCB * (1 / 127), as `int8_vectorwise_dequant`
-computes it. FP4 here isn't E2M1: the map of the file is what counts. Source: bitsandbytes/functional.py (0.4x).
+computes it. FP4 here isn't E2M1: the file's map has its values. Source: bitsandbytes/functional.py (0.4x).
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ def _solve_4bit(group: Group) -> Solution:
     elements = math.prod(shape)
     blocks = -(-elements // block)
     nested = state.get("nested_blocksize", 256) if "nested_absmax" in group.specs else 0
-    wanted = {"codes": -(-elements // 2), "absmax": blocks, "map": 16}
-    wanted |= {"nested_absmax": -(-blocks // nested), "nested_map": 256} if nested else {}
+    expected = {"codes": -(-elements // 2), "absmax": blocks, "map": 16}
+    expected |= {"nested_absmax": -(-blocks // nested), "nested_map": 256} if nested else {}
     specs = {role: spec for role, spec in group.specs.items() if role != "state"}
-    found = {role: spec.elements for role, spec in specs.items()} | {"codes": specs["codes"].nbytes}
-    kinds = {role: (U8 if role == "absmax" and nested else F32) for role in wanted if role != "codes"}
-    fits = found == wanted and all(specs[role].dtype is dtype for role, dtype in kinds.items())
-    group.need(fits, "a 4-bit weight doesn't fit its shape", f"{wanted} for {list(shape)}")
+    actual = {role: spec.elements for role, spec in specs.items()} | {"codes": specs["codes"].nbytes}
+    kinds = {role: (U8 if role == "absmax" and nested else F32) for role in expected if role != "codes"}
+    fits = actual == expected and all(specs[role].dtype is dtype for role, dtype in kinds.items())
+    group.need(fits, "a 4-bit weight doesn't fit its shape", f"{expected} for {list(shape)}")
     return Solution(shape, layout=Bnb4Layout(block, nested, float(state.get("nested_offset", 0.0))))
 
 

@@ -4,7 +4,7 @@
                       P.weight_scale       floats [out, groups]
                       P.weight_shape       I64 or I32 [2]
                       P.weight_zero_point  I32 [words, groups]  packed along `out`, with the same 2 ** (b - 1) added
-                      P.weight_g_idx       I32 [in]             where columns were taken in activation order
+                      P.weight_g_idx       I32 [in]             if columns were quantized in activation order
     int-quantized,    P.weight             I8 [out, in]
     naive-quantized   P.weight_scale       floats [out, groups], [out, 1], [out] or one
                       P.weight_zero_point  I8, as the scales
@@ -44,30 +44,27 @@ _ACTIVATIONS: Final = (".input_scale", ".input_zero_point", ".output_scale")
 
 
 def _solve_words(group: Group) -> Solution:
-    outer, inner = _shape(group)
-    words = group.specs["codes"].shape[-1]
-    bits, layout = _layout(group, words, inner)
+    specs, codes = group.specs, group.specs["codes"]
+    group.need(specs["shape"].elements == 2, "weight_shape is misshapen", "I64 [2]", specs["shape"])
+    outer, inner = integers(group, "shape")
+    group.need(codes.shape[:1] == (outer,) and len(codes.shape) == 2 and inner > 0,
+               "weight_shape contradicts weight_packed", f"[{outer}, words]", codes)  # fmt: skip
+    bits, layout = _layout(group, codes.shape[-1], inner)
     groups = _groups(group, outer, inner)
-    _check_companions(group, layout, bits, outer, inner, groups)
+    width = -(-outer // (32 // bits)) if layout == "padded" else -(-outer * bits // 32)
+    zeros, index = specs.get("zeros"), specs.get("g_idx")
+    group.need(zeros is None or zeros.shape == (width, groups), "weight_zero_point doesn't belong to the weight",
+               f"I32 [{width}, {groups}]", zeros)  # fmt: skip
+    group.need(index is None or index.shape == (inner,), "weight_g_idx is misshapen", f"I32 [{inner}]", index)
     size = inner // groups
-    units = {"word": in_words(bits, inner, words), "group": in_group(size, inner)}
-    zeros = group.specs.get("zeros")
+    units = {"word": in_words(bits, inner, codes.shape[-1]), "group": in_group(size, inner)}
     if zeros is not None:
         units["out-word"] = in_words(bits, outer, zeros.shape[0])
     return Solution((outer, inner), bits, size, layout, units)
 
 
-def _shape(group: Group) -> tuple[int, int]:
-    group.need(group.specs["shape"].elements == 2, "weight_shape is misshapen", "I64 [2]", group.specs["shape"])
-    outer, inner = integers(group, "shape")
-    packed = group.specs["codes"]
-    group.need(packed.shape[:1] == (outer,) and len(packed.shape) == 2 and inner > 0,
-               "weight_shape contradicts weight_packed", f"[{outer}, words]", packed)  # fmt: skip
-    return outer, inner
-
-
 def _layout(group: Group, words: int, inner: int) -> tuple[int, str]:
-    """Bits and layout by the width; by the config if several match, as is possible with few columns."""
+    """Bits and layout from the number of words; from the config if several match, which happens with few columns."""
     dense = [(b, "stream") for b in _BITS if -(-inner * b // 32) == words]
     padded = [(b, "padded") for b in _BITS if 32 % b and -(-inner // (32 // b)) == words]
     configured = configured_group_bits(group.config)
@@ -92,14 +89,6 @@ def _groups(group: Group, outer: int, inner: int) -> int:
     return groups
 
 
-def _check_companions(group: Group, layout: str, bits: int, outer: int, inner: int, groups: int) -> None:
-    words = -(-outer // (32 // bits)) if layout == "padded" else -(-outer * bits // 32)
-    zeros, index = group.specs.get("zeros"), group.specs.get("g_idx")
-    group.need(zeros is None or zeros.shape == (words, groups), "weight_zero_point doesn't belong to the weight",
-               f"I32 [{words}, {groups}]", zeros)  # fmt: skip
-    group.need(index is None or index.shape == (inner,), "weight_g_idx is misshapen", f"I32 [{inner}]", index)
-
-
 def _solve_bytes(group: Group) -> Solution:
     weight, zeros = group.specs["codes"], group.specs.get("zeros")
     group.need(len(weight.shape) == 2 and weight.elements > 0, "weight isn't a matrix", "I8 [out, in]", weight)
@@ -107,7 +96,7 @@ def _solve_bytes(group: Group) -> Solution:
     groups, scales = _groups(group, outer, inner), group.specs["scales"]
     group.need(zeros is None or zeros.elements == scales.elements, "weight_zero_point is not like weight_scale",
                f"I8 {list(scales.shape)}", zeros)  # fmt: skip
-    # Codes of fewer bits are stored in bytes too, so there are no bits to compare with a config.
+    # Codes of fewer bits are stored in bytes too, so the bits can't be compared with a config.
     return Solution(weight.shape, None, inner // groups, units={"group": in_group(inner // groups, inner)})
 
 

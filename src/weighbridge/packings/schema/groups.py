@@ -1,10 +1,10 @@
-"""The packed weights of a model: which stored tensors belong together, by the schemas. Reads no tensor data but what a
-schema declares as a probe.
+"""Finds the packed weights of a model: the stored tensors that belong together, by the schemas. Reads only tensor data
+that a schema declares as a probe.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -25,16 +25,18 @@ def find(
     """The group of each stored tensor that belongs to one. `on_error` is called for each group that can't be read,
     whose tensors then stay ungrouped; without it the first such error is raised."""
     schemas = tuple(schemas)
-    joined = _endings(schemas, tensors)
-    there = _present(schemas, joined)
-    searches = [_Search(schema, joined, tensors, config, read, guess) for schema in there]
-    endings = tuple({schema.suffix for schema in there})
+    # The ends of names, each with a NUL, as long as the longest suffix: 100,000 names end in a few dozen ways.
+    longest = max((len(suffix) for schema in schemas for suffix in schema.suffixes), default=1)
+    joined = "\0".join((*{name[-longest:] for name in tensors}, ""))
+    present = [schema for schema in schemas if f"{schema.suffix}\0" in joined]
+    searches = [_Search(schema, joined, tensors, config, read, guess) for schema in present]
+    endings = tuple({schema.suffix for schema in present})
     out: dict[str, Match[Any]] = {}
-    for name in tensors if there else ():
+    for name in tensors if present else ():
         if not name.endswith(endings) or name in out:
             continue
         try:
-            match = _first(searches, name)
+            match = next((match for search in searches if (match := search.match(name)) is not None), None)
         except (FormatError, UnsupportedError) as error:
             if on_error is None:
                 raise
@@ -42,46 +44,27 @@ def find(
             continue
         if match:
             module = match.module
-            for ending in match.found.endings:
+            for ending in match.recognized.endings:
                 out[module + ending] = match
     return out
 
 
-def _first(searches: Iterable[_Search], name: str) -> Match[Any] | None:
-    """The group that a name shows, of the first schema that has it."""
-    for search in searches:
-        if (match := search.match(name)) is not None:
-            return match
-    return None
-
-
-def _endings(schemas: Iterable[PackingSchema], names: Iterable[str]) -> str:
-    """How the names end, a NUL behind each, as long as any suffix: 100,000 names end in a few dozen ways."""
-    longest = max((len(suffix) for schema in schemas for suffix in schema.suffixes), default=1)
-    return "\0".join((*{name[-longest:] for name in names}, ""))
-
-
-def _present(schemas: Iterable[PackingSchema], joined: str) -> list[PackingSchema]:
-    """The schemas whose ending some name has. `joined`: of `_endings`."""
-    return [schema for schema in schemas if f"{schema.suffix}\0" in joined]
-
-
 class _Search:
-    """The groups of one schema in one model. Those with equal specs are solved once, unless the schema says otherwise:
+    """The groups of one schema in one model. Groups with equal specs are solved once, unless the schema is `by_module`:
     a model may have 100,000."""
 
     def __init__(
         self, schema: PackingSchema, joined: str, tensors: Mapping[str, Described], config: Config,
         read: Callable[[str, int], bytes], guess: bool,
     ) -> None:  # fmt: skip
-        """`joined`: of `_endings`. `read` gives the bytes of a stored tensor, at most so many."""
+        """`joined`: the ends of all names, see `find`. `read(name, limit)` returns the bytes of a stored tensor."""
         self._schema, self._tensors, self._config, self._read, self._guess = schema, tensors, config, read, guess
         self._members = [(role, m.suffix) for role, m in schema.members.items() if f"{m.suffix}\0" in joined]
         self._ignored = [ending for ending in schema.ignored if f"{ending}\0" in joined]
         self._known: dict[tuple[Any, ...], Recognized[Any] | None] = {}
 
     def match(self, name: str) -> Match[Any] | None:
-        """The group that a tensor's name shows; None where it is none of this form."""
+        """The group that a tensor's name identifies; None if it isn't of this schema."""
         schema, tensors = self._schema, self._tensors
         if not name.endswith(schema.suffix):
             return None
@@ -91,35 +74,30 @@ class _Search:
         key = (ignored, *[None if tensor is None else tensor.spec for tensor in stored])
         values = _NONE
         if key in self._known:
-            found = self._known[key]
+            recognized = self._known[key]
         else:
             specs = {role: tensor.spec for (role, _), tensor in zip(self._members, stored, strict=True)
                      if tensor is not None}  # fmt: skip
             probes = Probes(schema, {role: module + schema.members[role].suffix for role in specs}, self._read)
-            found = schema.recognize(Group(module, specs, self._config, probes, self._guess), ignored)
+            recognized = schema.recognize(Group(module, specs, self._config, probes, self._guess), ignored)
             if schema.by_module:
                 values = probes if probes else _NONE
             else:
-                self._known[key] = found
-        if found is None:
+                self._known[key] = recognized
+        if recognized is None:
             return None
-        if not self._guess and schema.logical not in found.endings:
-            _check_alone(module + schema.logical, tensors)
-        return Match(module, found, values)
-
-
-def _check_alone(name: str, tensors: Collection[str]) -> None:
-    """FormatError if the logical tensor `name` also exists under its own name."""
-    if name in tensors:
-        raise FormatError(
-            "a weight is stored twice, packed and plain", field=name, expected="one of them", found="both",
-            hint="probably left over from a conversion: remove one",
-        )  # fmt: skip
+        if not self._guess and schema.logical not in recognized.endings:
+            name = module + schema.logical
+            if name in tensors:
+                raise FormatError(
+                    "a weight is stored twice, packed and plain", field=name, expected="one of them", found="both",
+                    hint="probably left over from a conversion: remove one",
+                )  # fmt: skip
+        return Match(module, recognized, values)
 
 
 def companions(schemas: Iterable[PackingSchema]) -> dict[str, tuple[set[DType], tuple[str, ...]]]:
-    """Suffix of a stored tensor -> the dtypes in which it has no meaning alone, and the suffixes of which one must
-    exist too."""
+    """Suffix of a stored tensor -> the dtypes in which it needs a companion, and the companions' suffixes."""
     out: dict[str, tuple[set[DType], dict[str, None]]] = {}
     for schema in schemas:
         for member in schema.members.values():

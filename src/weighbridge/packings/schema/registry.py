@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from functools import cache
 from typing import Final
 
-from weighbridge.base.plugins import PACKINGS, plugins
+from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.plugins import PACKINGS, guard, plugins
 from weighbridge.packings.schema.affine import AFFINE
 from weighbridge.packings.schema.awq import AWQ
 from weighbridge.packings.schema.base import PackingSchema
 from weighbridge.packings.schema.bitplanes import BITNET, HQQ
 from weighbridge.packings.schema.bitsandbytes import BNB_4BIT, BNB_INT8
 from weighbridge.packings.schema.compressed import INT8, PACKED
+from weighbridge.packings.schema.exl3 import EXL3
 from weighbridge.packings.schema.ggml import GGML_NVFP4
 from weighbridge.packings.schema.gptq import GPTQ
-from weighbridge.packings.schema.microfloat import COMPRESSED_FP4, GPT_OSS, MLX_FLOATS, MODELOPT_NVFP4, SCALE_FP4
-from weighbridge.packings.schema.scaled import FP8, MLX_FP8
+from weighbridge.packings.schema.microscaled import COMPRESSED_FP4, GPT_OSS, MLX_FLOATS, MODELOPT_NVFP4, SCALE_FP4
+from weighbridge.packings.schema.scaled_float import FP8, MLX_FP8
 from weighbridge.packings.schema.torchao import TORCHAO
 
 SHIPPED: Final = (
@@ -24,15 +27,31 @@ SHIPPED: Final = (
     BITNET, *FP8, MLX_FP8, *BNB_4BIT, BNB_INT8, *TORCHAO,
 )  # fmt: skip
 
+#: Schemas whose weights are counted and not decoded.
+COUNTED: Final = (EXL3,)
+
 
 def schemas() -> tuple[PackingSchema, ...]:
     """The shipped schemas, then those of installed plug-ins."""
-    return (*SHIPPED, *plugins(PACKINGS, PackingSchema).values())
+    return (*SHIPPED, *plugged())
+
+
+@cache
+def plugged() -> tuple[PackingSchema, ...]:
+    """The schemas of installed plug-ins, with guarded functions. UnsupportedError if a name exists already."""
+    guarded: dict[str, PackingSchema] = {}
+    for schema in plugins(PACKINGS, PackingSchema).values():
+        if schema.name in {*guarded, *(shipped.name for shipped in (*SHIPPED, *COUNTED))}:
+            raise UnsupportedError(f"a plug-in registers a packing {schema.name!r}, which exists already",
+                                   hint=f"uninstall the package that has the module {schema.reader}")  # fmt: skip
+        door = guard(schema.name, schema.reader)
+        guarded[schema.name] = replace(schema, solve=door(schema.solve), applies=door(schema.applies))
+    return tuple(guarded.values())
 
 
 def any_present(names: Collection[str]) -> bool:
-    """Whether a name has the ending of some schema: not so in most models. Decided, if possible, by the last parts of
-    the names ("weight", "bias"), of which there are few."""
+    """Whether a name has the ending of a schema, which is rare. Tests the last parts of the names ("weight", "bias")
+    first, because they are few."""
     parts = "\0".join((*{name.rpartition(".")[2] for name in names}, ""))
     for ending in _last_parts(tuple(plugins(PACKINGS, PackingSchema))):
         if ending in parts:
@@ -44,6 +63,6 @@ def any_present(names: Collection[str]) -> bool:
 
 
 @cache
-def _last_parts(others: tuple[str, ...]) -> tuple[str, ...]:
-    """How names end, with a NUL, that have the ending of some schema. `others`: those of plug-ins."""
+def _last_parts(plugin_names: tuple[str, ...]) -> tuple[str, ...]:
+    """The last parts of schemas' endings, each with a NUL. `plugin_names`: the key of the cache."""
     return tuple({f"{schema.suffix.rpartition('.')[2]}\0" for schema in schemas()})

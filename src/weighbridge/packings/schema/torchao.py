@@ -9,8 +9,9 @@
                                             F8_E8M0 [out, in / 32]
     NVFP4Tensor                             U8 [out, in / 2]; F8_E4M3 [out, in / 16]; P._weight_per_tensor_scale F32
 
-Codes of fewer than 8 bits lie in bytes; only the metadata says how many they are. Int4Tensor, Int4PlainInt32Tensor,
-Int4TilePackedTo4dTensor and swizzled scales are made on a GPU, in the order of a kernel: named and refused.
+Codes of fewer than 8 bits take a byte each; only the metadata has their number of bits. Int4Tensor,
+Int4PlainInt32Tensor, Int4TilePackedTo4dTensor and swizzled scales are in the order of a GPU kernel: they are refused
+by name.
 Source: torchao 0.18, prototype/safetensors, quantization/quantize_/workflows, prototype/mx_formats.
 """
 
@@ -20,11 +21,11 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from weighbridge.base.dtypes import BY_NAME, U8, DType
+from weighbridge.base.dtypes import BY_NAME, FOUR_BITS, U8, DType
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.limits import PROBE_ZEROS
-from weighbridge.packings.schema import microfloat, scaled
-from weighbridge.packings.schema.base import FLOATS, METADATA, Config, Group, Member, PackingSchema, Solution
+from weighbridge.packings.schema import microscaled, scaled_float
+from weighbridge.packings.schema.base import FLOATS, METADATA, Group, Member, PackingSchema, Solution
 from weighbridge.packings.schema.values import json_object
 
 NAME: Final = "torchao"
@@ -33,31 +34,26 @@ _I8: Final = BY_NAME["I8"]
 _BITS: Final[Mapping[str, int]] = MappingProxyType({f"int{bits}": bits for bits in range(1, 9)})
 
 
-def _checked(solve: Callable[[Group, Mapping[str, Any]], Solution]) -> Callable[[Group], Solution]:
-    """The solver, once the metadata of the module is one of a layout that is read."""
+def _check_metadata(solve: Callable[[Group, Mapping[str, Any]], Solution]) -> Callable[[Group], Solution]:
+    """The solver, preceded by a check that the module's metadata declares a supported layout."""
 
-    def checked(group: Group) -> Solution:
-        own = _metadata(group.module, group.config)
-        data = own.get("_data")
+    def solve_checked(group: Group) -> Solution:
+        metadata = group.config.get(METADATA)
+        text = metadata.get(f"{group.module}.weight") if isinstance(metadata, Mapping) else None
+        described = json_object(text, "its metadata", f"{group.module}.weight") if isinstance(text, str) else {}
+        data = described.get("_data")
         data = data if isinstance(data, Mapping) else {}
-        if own.get("_type", _READ[0]) not in _READ or data.get("is_swizzled_scales") or "pre" in group.specs:
+        if described.get("_type", _READ[0]) not in _READ or data.get("is_swizzled_scales") or "pre" in group.specs:
             raise UnsupportedError(
-                f"{group.module} is a {own.get('_type')} in the order of a GPU kernel",
+                f"{group.module} is a {described.get('_type')} in the order of a GPU kernel",
                 hint="load it with torchao, dequantize it and save that",
             )
         return solve(group, data)
 
-    return checked
+    return solve_checked
 
 
-def _metadata(module: str, config: Config) -> Mapping[str, Any]:
-    """The file's metadata for a module's weight; {} where it has none."""
-    metadata = config.get(METADATA)
-    text = metadata.get(f"{module}.weight") if isinstance(metadata, Mapping) else None
-    return json_object(text, "its metadata", f"{module}.weight") if isinstance(text, str) else {}
-
-
-def _integers(group: Group, data: Mapping[str, Any]) -> Solution:
+def _solve_int(group: Group, data: Mapping[str, Any]) -> Solution:
     codes, scales, zeros = group.specs["codes"], group.specs["scales"], group.specs.get("zeros")
     fits = len(codes.shape) == len(scales.shape) == 2 and codes.elements and scales.elements
     fits = fits and scales.shape[0] in (1, codes.shape[0]) and not codes.shape[1] % scales.shape[1]
@@ -70,16 +66,17 @@ def _integers(group: Group, data: Mapping[str, Any]) -> Solution:
     return Solution(codes.shape, bits, codes.shape[1] // scales.shape[1])
 
 
-def _fp4(group: Group, data: Mapping[str, Any]) -> Solution:
+def _solve_fp4(group: Group, data: Mapping[str, Any]) -> Solution:
     scale, codes = group.specs["scales"].dtype, group.specs["codes"]
-    group.need(scale in microfloat.GROUPS, "scales of a type that FP4 has not", "F8_E8M0 or F8_E4M3")
-    return microfloat.solve(group, scale, codes.shape, codes.row_bytes)
+    group.need(scale in FOUR_BITS, "scales of a type that FP4 doesn't have", "F8_E8M0 or F8_E4M3")
+    return microscaled.solve(group, scale, codes.shape, codes.row_bytes)
 
 
-def _fp8(group: Group, data: Mapping[str, Any]) -> Solution:
-    group.need(group.specs["codes"].dtype in scaled.SMALL, "codes of an unknown type", "I8, U8 or floats of 8 bits")
-    found = scaled.solve(group._replace(specs={**group.specs, "weight": group.specs["codes"]}))
-    return found._replace(axes={})
+def _solve_fp8(group: Group, data: Mapping[str, Any]) -> Solution:
+    group.need(
+        group.specs["codes"].dtype in scaled_float.FLOATS_8, "codes of an unknown type", "I8, U8 or floats of 8 bits"
+    )
+    return scaled_float.solve(group, group.specs["codes"])._replace(axes={})
 
 
 def _schema(
@@ -94,12 +91,12 @@ def _schema(
             "global": Member("._weight_per_tensor_scale", required=False),
             "pre": Member("._weight_act_pre_scale", required=False),
         },
-        key="codes", solve=_checked(solve), reader="weighbridge.packings.read.torchao", bits=bits,
+        key="codes", solve=_check_metadata(solve), reader="weighbridge.packings.read.torchao", bits=bits,
     )  # fmt: skip
 
 
 TORCHAO: Final = (
-    _schema("torchao-int", (_I8,), _integers, 8),
-    _schema("torchao-fp4", (U8,), _fp4, 4),
-    _schema("torchao-fp8", (), _fp8, 8),
+    _schema("torchao-int", (_I8,), _solve_int, 8),
+    _schema("torchao-fp4", (U8,), _solve_fp4, 4),
+    _schema("torchao-fp8", (), _solve_fp8, 8),
 )

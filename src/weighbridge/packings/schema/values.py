@@ -1,4 +1,4 @@
-"""The values of small stored tensors, from their bytes."""
+"""Values of small stored tensors."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ def integers(group: Group, role: str) -> list[int]:
     """The values of a setting: a tensor of 1 to 8 integers. FormatError for anything else."""
     spec = group.specs[role]
     code = _CODES.get(spec.dtype.name, "")
-    group.need(code and 0 < spec.elements <= 8, "a setting is no integer", "integers", spec)
+    group.need(code and 0 < spec.elements <= 8, "a setting isn't an integer", "integers", spec)
     return list(struct.unpack(f"<{spec.elements}{code}", group.values[role]))
 
 
 def json_object(text: bytes | str, what: str, name: str) -> Mapping[str, Any]:
-    """A JSON object. FormatError where it is none."""
+    """Parses a JSON object. FormatError if the text isn't one."""
     try:
-        found: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
+        return msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise FormatError(f"{what} is no JSON: {error}", field=name) from None
-    return found
+        raise FormatError(f"{what} isn't JSON: {error}", field=name) from None

@@ -1,9 +1,9 @@
-"""Packers for MLX: the stored tensors of a logical one. Each computes only the requested parts: all of them if they go
-to one file; a single part costs only what it needs.
+"""Packers for MLX: they compute the stored tensors of a logical one. Parts of one file are computed together; a part
+computed by itself costs only its share.
 
     AffineOf    F32 values -> MLX affine, quantized by the rule of its CPU kernel
     FloatOf     F32 values -> MLX mxfp4, mxfp8, nvfp4, by the rule of its CPU kernel
-    BlocksOf    a ggml block type -> MLX with the same codes and parameters: nothing is quantized again
+    BlocksOf    a ggml block type -> MLX with the same codes and parameters, without requantizing
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weighbridge.base.dtypes import BY_NAME, F32, U8, U32, DType
+from weighbridge.base.dtypes import BY_BLOCK, BY_NAME, E4M3, F32, MICROSCALED, U8, U32, DType, MicroscaledType
 from weighbridge.base.errors import RefusedError, UnsupportedError
 from weighbridge.base.spec import Spec
 from weighbridge.packings.schema.affine import AFFINE
@@ -37,7 +37,7 @@ def _rows(source: Spec, columns: int) -> tuple[int, ...]:
 
 
 def finite(name: str, source: Bytes) -> Floats:
-    """The values. RefusedError for NaN or Inf: the scale would be invalid too, which loses a whole group."""
+    """The bytes as F32 values. RefusedError for NaN or Inf, which would invalidate the scale of a whole group."""
     values = source.view(np.float32)
     if kernels.nonfinite(values):
         raise RefusedError(
@@ -49,7 +49,7 @@ def finite(name: str, source: Bytes) -> Floats:
 
 @dataclass(frozen=True)
 class AffineOf:
-    """F32 values as MLX affine; `scale_dtype`: of scales and biases, that of the weights."""
+    """F32 values as MLX affine. `scale_dtype`: the type of scales and biases, which is the weights' own."""
 
     bits: int
     group: int
@@ -68,40 +68,26 @@ class AffineOf:
         }
 
     def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
-        codes_too = "weight" in outs
         values = finite(self.name, source)
-        found = kernels.affine_encode(self.bits, self.group, self.scale_dtype, values, codes_too)
-        for part, data in zip(PARTS, found, strict=True):
+        encoded = kernels.affine_encode(self.bits, self.group, self.scale_dtype, values, "weight" in outs)
+        for part, data in zip(PARTS, encoded, strict=True):
             if part in outs:
                 outs[part][:] = data
 
 
-class _Mode(NamedTuple):
-    """A float mode of MLX: elements per scale, bits of a code, the largest value, the scale's dtype, and the
-    rounding rule."""
-
-    group: int
-    bits: int
-    largest: float
-    scale: str
-    rule: str
-
-
-MODES: Final[Mapping[str, _Mode]] = MappingProxyType(
-    {
-        "mxfp4": _Mode(32, 4, 6.0, "F8_E8M0", "e2m1-down"),
-        "mxfp8": _Mode(32, 8, 448.0, "F8_E8M0", "e4m3"),
-        "nvfp4": _Mode(16, 4, 6.0, "F8_E4M3", "e2m1-down"),
-    }
-)
+#: MLX's float modes.
+MODES: Final[Mapping[str, MicroscaledType]] = MappingProxyType({m: row for m, row in MICROSCALED.items() if row.mlx})
+# Bits of a code -> MLX's rounding rule.
+_RULES: Final[Mapping[int, str]] = MappingProxyType({4: "e2m1-down", 8: "e4m3"})
 
 
 @dataclass(frozen=True)
 class FloatOf:
-    """F32 values in a float mode of MLX. `dtype`: of the weights, in which MLX computes amax / largest.
+    """F32 values in a float mode of MLX. `dtype`: the type of the weights, in which MLX computes amax / largest.
 
-    The scale of mxfp4 and mxfp8 is the smallest power of two that is not below it (mlx 0.32.4: pull request 4353), that
-    of nvfp4 the nearest E4M3. Ties go to the smaller magnitude in 4 bits, and small negative values become +0."""
+    The scale of mxfp4 and mxfp8 is the smallest power of two that is not below this quotient (mlx 0.32.4: pull request
+    4353), that of nvfp4 the nearest E4M3. In 4 bits, ties round to the smaller magnitude, and small negative values
+    become +0."""
 
     mode: str
     dtype: DType
@@ -110,40 +96,49 @@ class FloatOf:
     quantizes: ClassVar[bool] = True
 
     def specs(self, source: Spec) -> Mapping[str, Spec]:
-        columns, how = source.shape[-1], MODES[self.mode]
+        columns, mode = source.shape[-1], MODES[self.mode]
         return {
-            "weight": Spec(_rows(source, columns * how.bits // 32), U32),
-            "scales": Spec(_rows(source, columns // how.group), U8),
+            "weight": Spec(_rows(source, columns * mode.bits // 32), U32),
+            "scales": Spec(_rows(source, columns // mode.group), U8),
         }
 
     def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
-        how, values = MODES[self.mode], finite(self.name, source)
+        mode, values = MODES[self.mode], finite(self.name, source)
         with np.errstate(all="ignore"):
-            scales = self._scales(values, how)
+            scales = self._scales(values, mode)
         if "scales" in outs:
             outs["scales"][:] = scales
         if "weight" in outs:
-            wide = kernels.widened(BY_NAME[how.scale], scales)
-            outs["weight"][:] = kernels.round_codes(how.rule, values, wide, how.group, how.group)
+            wide = kernels.widened(mode.scale, scales)
+            outs["weight"][:] = kernels.round_codes(_RULES[mode.bits], values, wide, mode.group, mode.group)
 
-    def _scales(self, values: Floats, how: _Mode) -> Bytes:
-        low, high = kernels.extremes(values, how.group, how.group)
-        peaks: Floats = np.maximum(np.abs(low), np.abs(high))
-        ratio = self._rounded(peaks / np.float32(how.largest))
-        if how.scale == "F8_E4M3":
-            return _bytes_of("F8_E4M3", ratio)
+    def _scales(self, values: Floats, mode: MicroscaledType) -> Bytes:
+        """U8 [groups]."""
+        ratio = rounded(self.dtype, peaks(values, mode.group) / np.float32(mode.largest))
+        if mode.scale is E4M3:
+            return as_bytes(E4M3, ratio)
         fraction, exponent = np.frexp(ratio)  # 0.5 <= fraction < 1: a power of two has 0.5
         up = exponent - (fraction == 0.5)
         return np.where(ratio == 0, 127, up + 127).astype(np.uint8)
 
-    def _rounded(self, x: Floats) -> Floats:
-        return x if self.dtype is F32 else kernels.widened(self.dtype, _bytes_of(self.dtype.name, x))
 
-
-def _bytes_of(name: str, x: Floats) -> Bytes:
-    out = np.empty(x.size * BY_NAME[name].size, np.uint8)
-    kernels.cast(F32, BY_NAME[name], np.ascontiguousarray(x).view(np.uint8), out)
+def as_bytes(dtype: DType, x: Floats) -> Bytes:
+    """The bytes of values as `dtype`, rounded to nearest even."""
+    out = np.empty(x.size * dtype.size, np.uint8)
+    kernels.cast(F32, dtype, np.ascontiguousarray(x, np.float32).reshape(-1).view(np.uint8), out)
     return out
+
+
+def rounded(dtype: DType, x: Floats) -> Floats:
+    """Values rounded to `dtype`."""
+    return x if dtype is F32 else kernels.widened(dtype, as_bytes(dtype, x)).reshape(x.shape)
+
+
+def peaks(values: Floats, group: int) -> Floats:
+    """The largest magnitude of each `group` values, F32 [groups]."""
+    low, high = kernels.extremes(values, group, group)
+    largest: Floats = np.maximum(np.abs(low), np.abs(high))
+    return largest
 
 
 # ------------------------------------------------------------------------------------------------ repacking
@@ -151,15 +146,14 @@ def _bytes_of(name: str, x: Floats) -> Bytes:
 
 #: Block types that MLX can store with the same values.
 EXACT: Final = tuple(BY_NAME[name] for name in FORMS)
-# FP4 scales from here on are NaN in MLX but numbers in ggml; for E4M3 negative ones too.
-_STRANGE: Final = MappingProxyType({"F8_E8M0": 0xFF, "F8_E4M3": 0x7F})
-_DECODED: Final = "convert with --dtype f32"
-_MODES_OF: Final = MappingProxyType({"F8_E8M0": "mxfp4", "F8_E4M3": "nvfp4"})
+# FP4 scales from here on are NaN in MLX but numbers in ggml; so are negative E4M3.
+_NAN_IN_MLX: Final = MappingProxyType({"F8_E8M0": 0xFF, "F8_E4M3": 0x7F})
+_HINT: Final = "convert with --dtype f32"
 
 
 @dataclass(frozen=True)
 class BlocksOf:
-    """A ggml block type in MLX's format with the same codes and parameters: affine, or a mode of 4-bit floats."""
+    """A ggml block type in MLX's format with the same codes and parameters: affine, or a 4-bit float mode."""
 
     dtype: DType
 
@@ -169,7 +163,7 @@ class BlocksOf:
 
     @property
     def mode(self) -> str:
-        return _MODES_OF.get(self.form.parameter, "affine")
+        return BY_BLOCK[self.dtype].name if self.dtype in BY_BLOCK else "affine"
 
     @property
     def bits(self) -> int:
@@ -187,21 +181,14 @@ class BlocksOf:
         return AffineOf(self.bits, self.group, BY_NAME[self.form.parameter]).specs(source)
 
     def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
-        none = np.empty(0, np.uint8)
-        kernels.split_blocks(self.dtype, source, *(outs.get(part, none) for part in PARTS))
-        for part in PARTS[1:]:
-            self._check(outs.get(part, none))
-
-    def _check(self, parameters: Bytes) -> None:
-        if self.mode != "affine":
-            if (parameters >= _STRANGE[self.form.parameter]).any():
-                raise UnsupportedError(f"a scale of {self.dtype} has another meaning outside of ggml", hint=_DECODED)
-            return
-        found = kernels.stats(BY_NAME[self.form.parameter], parameters)
-        if found.nan or found.inf:
-            raise UnsupportedError(
-                f"a scale of {self.dtype} or its bias isn't finite in {self.form.parameter}", hint=_DECODED
-            )
+        absent, parameter = np.empty(0, np.uint8), self.form.parameter
+        kernels.split_blocks(self.dtype, source, *(outs.get(part, absent) for part in PARTS))
+        for data in (outs[part] for part in PARTS[1:] if part in outs):
+            if self.mode != "affine":
+                if (data >= _NAN_IN_MLX[parameter]).any():
+                    raise UnsupportedError(f"a scale of {self.dtype} has another meaning outside of ggml", hint=_HINT)
+            elif (stats := kernels.stats(BY_NAME[parameter], data)).nan or stats.inf:
+                raise UnsupportedError(f"a scale of {self.dtype} or its bias isn't finite in {parameter}", hint=_HINT)
 
 
 def gpt_oss_members(node: Node) -> tuple[Node, Node]:

@@ -6,6 +6,7 @@ let token = "";
 
 /** Takes the token out of the address, so that it is in no copied link; this tab keeps it. */
 export function takeToken() {
+  if (answers || asked) return;
   const found = new URLSearchParams(location.hash.slice(1));
   token = found.get("t") ?? remembered() ?? "";
   if (!found.has("t")) return;
@@ -123,18 +124,24 @@ function posted(question, signal, progress) {
 
 async function fetched(question, signal, progress) {
   if (asked) return posted(question, signal, progress);
-  const response = await fetch(`/api/${question}`, { headers: { "X-Token": token }, signal });
+  const response = await fetch(`/api/${question}`, { headers: { "X-Token": token }, signal }).catch((error) => gone(error, signal));
   if (!response.ok) throw new Refused(await response.json().catch(() => ({ error: `the server answers ${response.status}` })));
   if (response.headers.get("content-type").startsWith("application/json")) return response.json();
-  return streamed(response.body, progress);
+  return streamed(response.body, signal, progress);
+}
+
+/** Whoever asked has aborted it, or there is no server any more: browsers have words of their own for that. */
+function gone(error, signal) {
+  if (signal?.aborted) throw error;
+  throw new Refused({ error: "the server has ended", hint: "run wb view again, and open the address that it prints" });
 }
 
 /** The last of lines of JSON; those before it are progress. */
-async function streamed(body, progress) {
+async function streamed(body, signal, progress) {
   let rest = "";
   for (const reader = body.pipeThrough(new TextDecoderStream()).getReader(); ;) {
-    const { value, done } = await reader.read();
-    if (done) throw new Refused({ error: "the server went away before it answered" });
+    const { value, done } = await reader.read().catch((error) => gone(error, signal));
+    if (done) gone();
     const lines = (rest + value).split("\n");
     rest = lines.pop();
     for (const line of lines) {

@@ -21,10 +21,13 @@ const PANELS = [
   { key: "layout", title: "Layout", Panel: Layout, needsList: true },
   { key: "microscope", title: "Microscope", Panel: Microscope, needsList: true },
   { key: "numbers", title: "Numbers", Panel: Numbers, needsList: true },
-  { key: "tokenizer", title: "Tokenizer", Panel: Tokenizer, asks: (model) => [["vocabulary", { model }]] },
+  { key: "tokenizer", title: "Tokenizer", Panel: Tokenizer, ofDescribed: true, asks: (model) => [["vocabulary", { model }]] },
   { key: "architecture", title: "Architecture", Panel: Architecture, asks: (model) => [["architecture", { model }]] },
   { key: "diff", title: "Differences", Panel: Diff, ofTwo: true },
 ];
+/** Whether a panel has something to show: a plain file of tensors has no tokenizer, and no place for one. */
+const applies = ({ ofTwo, ofDescribed }, models) =>
+  (!ofTwo || models.length > 1) && (!ofDescribed || models.some(({ facts }) => facts.architecture ?? facts.tokenizer));
 const ALIVE = 60_000; // milliseconds between two signs of life
 
 function App() {
@@ -46,7 +49,7 @@ function App() {
   if (!state.data) return html`<main class="lone"><h1>Weighbridge</h1><${Waiting} state=${state} what="Reading headers" /></main>`;
   const { models } = state.data;
   const model = Math.min(Number(place.model ?? 0) || 0, models.length - 1);
-  const { key: panel, title, Panel, needsList } = PANELS.find((p) => p.key === place.panel && (!p.ofTwo || models.length > 1)) ?? PANELS[0];
+  const { key: panel, title, Panel, needsList } = PANELS.find((p) => p.key === place.panel && applies(p, models)) ?? PANELS[0];
   document.title = `${title}: ${visible(models.map((m) => m.name).join(" and "))}`;
   const checked = { ...place, tensor: Number(place.tensor) < models[model].tensors ? place.tensor : undefined };
   const unlisted = needsList ? models.map((_, m) => lists[m] ?? {}).find((list) => list.length === undefined) : undefined;
@@ -57,16 +60,16 @@ function App() {
       ${models.length > 1 && html`<${Choice} label="Model" options=${models.map((m, i) => [i, "AB"[i]])} value=${model} onChange=${(m) => go({ model: m, tensor: undefined, at: undefined, file: undefined })} />`}
       <${Choice} label="Colours" options=${[["", "Auto"], ["light", "Light"], ["dark", "Dark"]]} value=${theme} onChange=${setTheme} /></header>
     <div class="body">
-      <nav aria-label="Panels"><${Tabs} panel=${panel} go=${go} two=${models.length > 1} /></nav>
+      <nav aria-label="Panels"><${Tabs} panel=${panel} go=${go} models=${models} /></nav>
       <main id="content" tabindex="-1"><h2 class="hidden">${title}</h2>${models.map(({ damage }) => damage && html`<${Problem} error=${damage.error} hint=${damage.hint} />`)}${unlisted ? html`<${Waiting} state=${unlisted} what="Reading names" />`
         : html`<${Panel} key=${`${panel}${model}`} model=${model} models=${models} list=${lists[model]} lists=${lists} place=${checked} go=${go} />`}</main>
     </div>
     <footer class="quiet">Weighbridge ${state.data.version}${isExported() && `. An exported page: it holds what headers tell, and ${holdsValues() ? "statistics" : "no values"} of tensors.`}</footer>`;
 }
 
-function Tabs({ panel, go, two }) {
+function Tabs({ panel, go, models }) {
   const box = useInSight("[aria-current]", panel);
-  return html`<ul ref=${box}>${PANELS.filter((p) => !p.ofTwo || two).map(({ key, title }) => html`<li><button type="button" aria-current=${key === panel ? "page" : undefined} onClick=${() => go({ panel: key })}>${title}</button></li>`)}</ul>`;
+  return html`<ul ref=${box}>${PANELS.filter((p) => applies(p, models)).map(({ key, title }) => html`<li><button type="button" aria-current=${key === panel ? "page" : undefined} onClick=${() => go({ panel: key })}>${title}</button></li>`)}</ul>`;
 }
 
 /** {data, shown}: what the page is about, and a promise that is kept when the first panel shows what it asked for. */

@@ -1,16 +1,19 @@
 // Where the reader is: a panel, a tensor, a byte. It stands in the address, so that Back and reload work.
 import { useEffect, useState } from "./vendor/htm-preact.js";
+import { takeToken } from "./api.js";
 import { colorsOf } from "./colors.js";
 
+/** The place that the address names; the token isn't part of it, or it would be written back. */
 function read() {
-  return Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+  const { t, ...place } = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+  return place;
 }
 
 /** [place, go]: `go({panel: "layout", tensor: 3})` changes some of it. */
 export function usePlace() {
   const [place, setPlace] = useState(read);
   useEffect(() => {
-    const moved = () => setPlace(read());
+    const moved = () => (takeToken(), setPlace(read())); // the address of a new server may be opened in this tab
     addEventListener("hashchange", moved);
     return () => removeEventListener("hashchange", moved);
   }, []);

@@ -1,6 +1,6 @@
-"""A quality report as a picture and as a page, drawn here: neither needs a library.
+"""A quality report as an SVG and an HTML page, drawn without a library.
 
-The picture has two parts: every tensor by its bits and its error (log scale), and the bytes of each type.
+The SVG has two parts: the tensors by bits and error (log scale), and the bytes of each type.
 """
 
 from __future__ import annotations
@@ -21,39 +21,46 @@ _COLORS: Final = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a
 
 
 def render(report: QualityReport, path: PurePath, title: str) -> bytes:
-    """The report in the form that the file's suffix names."""
+    """Renders the report in the form of the file's suffix."""
     return form_of(path)(report, title).encode()
 
 
 def form_of(path: PurePath) -> Callable[[QualityReport, str], str]:
-    """The writer for files with that suffix. UsageError if there is none."""
+    """Returns the renderer for the file's suffix. Raises UsageError for an unsupported one."""
     form = _FORMS.get(path.suffix.lower())
     if form is None:
-        hint = f"one of {', '.join(_FORMS)}" + ("; most programs turn an SVG into one" if path.suffix == ".png" else "")
+        hint = f"one of {', '.join(_FORMS)}" + ("; most programs can convert an SVG" if path.suffix == ".png" else "")
         raise UsageError(f"a report can't be written as {path.suffix or path.name!r}", hint=hint)
     return form
 
 
-def _json(report: QualityReport, title: str) -> str:
-    return json.dumps(report.describe(), indent=1) + "\n"
-
-
 def svg(report: QualityReport, title: str) -> str:
-    """The picture."""
+    """Returns the picture."""
     colors = {name: _COLORS[i % len(_COLORS)] for i, name in enumerate(report.types)}
-    bars = _bars(report, colors)
     height = _TOP + _HIGH + 70 + 22 * len(report.types) + 20
+    dots = [
+        f'<circle cx="{_x(report, q.bits):.1f}" cy="{_y(report, q.nmse):.1f}" '
+        f'r="{3 + min(7.0, math.sqrt(q.bytes) / 2000):.1f}" fill="{colors[q.type]}" fill-opacity="0.6">'
+        f"<title>{escape(q.name)} {q.type} {q.nmse:.3g}</title></circle>"
+        for q in report.tensors
+    ]
+    top, most, bars = _TOP + _HIGH + 60, max(report.types.values(), default=1) or 1, []
+    for i, (name, size) in enumerate(report.types.items()):
+        y, width = top + 22 * i, (_WIDE - 120) * size / most
+        bars.append(f'<text x="{_LEFT - 8}" y="{y + 12}" text-anchor="end">{name}</text>')
+        bars.append(f'<rect x="{_LEFT}" y="{y}" width="{width:.1f}" height="16" fill="{colors[name]}"/>')
+        bars.append(f'<text x="{_LEFT + width + 6:.1f}" y="{y + 12}">{size / 1e6:,.1f} MB</text>')
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_LEFT + _WIDE + 30} {height}" '
         f'font-family="sans-serif" font-size="12">\n<rect width="100%" height="100%" fill="white"/>\n'
         f'<text x="{_LEFT}" y="22" font-size="15">{escape(title)}</text>\n'
-        + "\n".join([*_axes(report), *_dots(report, colors), *bars])
+        + "\n".join([*_axes(report), *dots, *bars])
         + "\n</svg>\n"
     )
 
 
 def _decades(report: QualityReport) -> tuple[int, int]:
-    """The powers of ten that span every error above 0."""
+    """Returns the powers of ten that enclose every nonzero error."""
     errors = [q.nmse for q in report.tensors if q.nmse > 0] or [1.0]
     low, high = math.floor(math.log10(min(errors))), math.ceil(math.log10(max(errors)))
     return low, max(high, low + 1)
@@ -82,26 +89,6 @@ def _axes(report: QualityReport) -> Iterable[str]:
     yield f'<text x="{_LEFT + _WIDE / 2}" y="{_TOP + _HIGH + 34}" text-anchor="middle">bits per weight</text>'
 
 
-def _dots(report: QualityReport, colors: dict[str, str]) -> Iterable[str]:
-    for q in report.tensors:
-        radius = 3 + min(7.0, math.sqrt(q.bytes) / 2000)
-        yield (
-            f'<circle cx="{_x(report, q.bits):.1f}" cy="{_y(report, q.nmse):.1f}" r="{radius:.1f}" '
-            f'fill="{colors[q.type]}" fill-opacity="0.6"><title>{escape(q.name)} {q.type} {q.nmse:.3g}</title></circle>'
-        )
-
-
-def _bars(report: QualityReport, colors: dict[str, str]) -> list[str]:
-    top, most = _TOP + _HIGH + 60, max(report.types.values(), default=1) or 1
-    lines = []
-    for i, (name, size) in enumerate(report.types.items()):
-        y, width = top + 22 * i, (_WIDE - 120) * size / most
-        lines.append(f'<text x="{_LEFT - 8}" y="{y + 12}" text-anchor="end">{name}</text>')
-        lines.append(f'<rect x="{_LEFT}" y="{y}" width="{width:.1f}" height="16" fill="{colors[name]}"/>')
-        lines.append(f'<text x="{_LEFT + width + 6:.1f}" y="{y + 12}">{size / 1e6:,.1f} MB</text>')
-    return lines
-
-
 _STYLE: Final = (
     "<style>body{font-family:sans-serif;margin:2em;max-width:72em}td,th{padding:2px 8px;text-align:left}"
     ".worst{background:#fde9e7}</style>"
@@ -110,7 +97,7 @@ _HEADS: Final = ("tensor", "shape", "from", "to", "bytes", "NMSE", "weighted", "
 
 
 def cells(q: Quality) -> tuple[str, ...]:
-    """A tensor's row as text."""
+    """Returns the cells of a tensor's row."""
     weighted = "" if q.weighted is None else f"{q.weighted:.3g}"
     shape = " x ".join(map(str, q.shape))
     errors = f"{q.nmse:.3g}", weighted, f"{q.max_error:.3g}", f"{q.cosine:.6f}"
@@ -136,5 +123,5 @@ def _html(report: QualityReport, title: str) -> str:
 
 
 _FORMS: Final = MappingProxyType[str, Callable[[QualityReport, str], str]](
-    {".json": _json, ".html": _html, ".svg": svg}
+    {".json": lambda report, _: json.dumps(report.describe(), indent=1) + "\n", ".html": _html, ".svg": svg}
 )

@@ -1,4 +1,4 @@
-"""Tensors that two models have under different names: of the same type and shape, and byte for byte equal."""
+"""Finds tensors that were renamed between two models: equal in type, shape and bytes."""
 
 from __future__ import annotations
 
@@ -13,34 +13,35 @@ _SLAB: Final = 4 << 20  # bytes read at a time
 _View = Mapping[str, "LogicalTensor"]
 
 
-def renamed(
+def find_renamed(
     a: _View, b: _View, only_a: Iterable[str], only_b: Iterable[str], step: Callable[[str], None]
 ) -> dict[str, str]:
-    """The name in `b` of each tensor of `only_a` that `only_b` has too. Equal ones are paired in order. Tensors whose
-    type and shape the other side lacks aren't read. `step` is called with the name of each that is."""
+    """Returns the name in `b` of each tensor of `only_a` that is also in `only_b`. Equal tensors are paired in order.
+    Tensors whose type and shape the other side lacks aren't read. `step` is called with each name before its tensor is
+    read."""
     left, right = _by_spec(a, only_a), _by_spec(b, only_b)
     pairs: dict[str, str] = {}
     for spec in left.keys() & right.keys():
-        waiting: dict[bytes, list[str]] = {}
+        candidates: dict[bytes, list[str]] = {}
         for name in right[spec]:
             step(name)
-            waiting.setdefault(_digest(b[name]), []).append(name)
+            candidates.setdefault(_digest(b[name]), []).append(name)
         for name in left[spec]:
             step(name)
-            if found := waiting.get(_digest(a[name])):
-                pairs[name] = found.pop(0)
+            if names := candidates.get(_digest(a[name])):
+                pairs[name] = names.pop(0)
     return pairs
 
 
 def _by_spec(view: _View, names: Iterable[str]) -> dict[tuple[object, ...], list[str]]:
-    found: dict[tuple[object, ...], list[str]] = {}
+    groups: dict[tuple[object, ...], list[str]] = {}
     for name in names:
-        found.setdefault(tuple(node.spec for node in _stored(view[name])), []).append(name)
-    return found
+        groups.setdefault(tuple(node.spec for node in _stored(view[name])), []).append(name)
+    return groups
 
 
 def _stored(node: LogicalTensor) -> Iterator[Node]:
-    """What a tensor is stored as: itself, or the members of a packed one."""
+    """Yields the stored tensors: the tensor, or the members of a packed one."""
     from weighbridge.tensors.nodes import QuantizedTensor
 
     if isinstance(node, QuantizedTensor):

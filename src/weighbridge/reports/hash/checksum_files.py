@@ -1,13 +1,13 @@
-"""Checks files and tensors against lists of digests from other tools.
+"""Checks files and tensors against digests from other tools.
 
-    SHA256SUMS              `<hex>  <file>`, and BSD's `SHA256 (<file>) = <hex>`; other algorithms by their length
+    SHA256SUMS              `<hex>  <file>`, and BSD's `SHA256 (<file>) = <hex>`; the length identifies the algorithm
     llama-gguf-hash         `<algorithm>  <hex>  <file>[:<tensor>]`
-    weighbridge             what `wb hash --json` printed
-    Git LFS pointer         `oid sha256:<hex>` and a size, of the file that it stands for
-    Ollama                  a manifest's layers, in the blobs of its store
-    the Hub's .metadata     of a file in a local folder: its etag is a SHA-256, or git's id of a blob
+    weighbridge             the output of `wb hash --json`
+    Git LFS pointer         `oid sha256:<hex>` and the size of the file that it replaces
+    Ollama                  the layers of a manifest, in the blobs of its store
+    the Hub's .metadata     of a file in a local folder; its etag is a SHA-256, or git's id of a blob
 
-A store that calls a file by its digest (the Hub's cache, Ollama's blobs) needs no list: `named`.
+Stores that name files by digest (the Hub's cache, Ollama's blobs) need no list: `digests_in_names`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -36,7 +37,7 @@ _HEX40: Final = re.compile(r"[0-9a-f]{40}\Z")
 _OLLAMA: Final = re.compile(r"sha256[-:]([0-9a-f]{64})\Z")
 
 
-class Wanted(NamedTuple):
+class ChecksumEntry(NamedTuple):
     """An entry of a list: for a file, for a tensor in it, or (`weights`) for all its tensors."""
 
     file: str
@@ -44,12 +45,12 @@ class Wanted(NamedTuple):
     digest: str
     tensor: str | None = None
     weights: bool = False
-    gguf: bool = False  # of bytes alone, as llama-gguf-hash computes them
+    gguf: bool = False  # of the bytes only, as in llama-gguf-hash
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One result: `ok`, `mismatch`, or `missing` if there is no such file or tensor."""
+    """One result. `status`: `ok`, `mismatch`, or `missing` if the file or tensor doesn't exist."""
 
     name: str
     algo: str
@@ -76,188 +77,179 @@ def _json(text: str, path: Path) -> Any:
     return decode(text.encode(), str(path)) if text.lstrip()[:1] == "{" else None
 
 
-def _of_weighbridge(text: str, path: Path) -> Iterator[Wanted]:
+def _parse_weighbridge(text: str, path: Path) -> Iterator[ChecksumEntry]:
     body = _json(text, path)
     if not isinstance(body, dict) or body.get("schema") != "weighbridge/hash/1":
         return
     for file in body.get("files", ()):
-        yield Wanted(file["path"], file["algo"], file["digest"])
+        yield ChecksumEntry(file["path"], file["algo"], file["digest"])
     for model in body.get("models", ()):
         for tensor in model["tensors"]:
-            yield Wanted(model["path"], model["algo"], tensor["digest"], tensor["name"])
-        yield Wanted(model["path"], model["algo"], model["digest"], weights=True)
+            yield ChecksumEntry(model["path"], model["algo"], tensor["digest"], tensor["name"])
+        yield ChecksumEntry(model["path"], model["algo"], model["digest"], weights=True)
 
 
-def _of_ollama(text: str, path: Path) -> Iterator[Wanted]:
+def _parse_ollama(text: str, path: Path) -> Iterator[ChecksumEntry]:
     body = _json(text, path)
     layers = [*body.get("layers", ()), body.get("config")] if isinstance(body, dict) and "layers" in body else []
     store = next((p / "blobs" for p in path.resolve().parents if (p / "blobs").is_dir()), path.parent)
     for layer in layers:
         digest = layer.get("digest") if isinstance(layer, dict) else None
         if isinstance(digest, str) and (match := _OLLAMA.match(digest)):
-            yield Wanted(str(store / f"sha256-{match[1]}"), "sha256", match[1])
+            yield ChecksumEntry(str(store / f"sha256-{match[1]}"), "sha256", match[1])
 
 
-def _of_pointer(text: str, path: Path) -> Iterator[Wanted]:
+def _parse_pointer(text: str, path: Path) -> Iterator[ChecksumEntry]:
     if text.startswith("version https://git-lfs.github.com/spec/"):
         for line in text.splitlines():
             if match := _OID.match(line):
-                yield Wanted(".", "sha256", match[1])
+                yield ChecksumEntry(".", "sha256", match[1])
 
 
-def _of_hub(text: str, path: Path) -> Iterator[Wanted]:
-    """.cache/huggingface/download/NAME.metadata in a local folder: commit, etag, time."""
+def _parse_hub_metadata(text: str, path: Path) -> Iterator[ChecksumEntry]:
+    """Parses .cache/huggingface/download/NAME.metadata in a local folder: commit, etag, time."""
     lines = text.splitlines()
-    if path.suffix == ".metadata" and len(lines) == 3 and (algo := _etag(lines[1])):
+    if path.suffix == ".metadata" and len(lines) == 3 and (algo := _etag_algorithm(lines[1])):
         folder = next((p.parent for p in path.resolve().parents if p.name == ".cache"), path.parent)
         inside = path.resolve().relative_to(folder).parts[3:] if folder != path.parent else (path.name,)
-        yield Wanted(str(folder.joinpath(*inside)).removesuffix(".metadata"), algo, lines[1])
+        yield ChecksumEntry(str(folder.joinpath(*inside)).removesuffix(".metadata"), algo, lines[1])
 
 
-def _of_lines(pattern: re.Pattern[str], make: Callable[[re.Match[str]], Wanted]) -> Callable[..., Iterator[Wanted]]:
-    def read(text: str, path: Path) -> Iterator[Wanted]:
-        lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-        found = [pattern.match(line.rstrip()) for line in lines]
-        if lines and all(found):
-            yield from (make(match) for match in found if match)
+def _parse_lines(
+    pattern: re.Pattern[str], parse: Callable[[re.Match[str]], ChecksumEntry], text: str, path: Path
+) -> Iterator[ChecksumEntry]:
+    """Parses a list if all of its lines, except empty ones and comments, match the pattern."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    matches = [pattern.match(line.rstrip()) for line in lines]
+    if lines and all(matches):
+        yield from (parse(match) for match in matches if match)
 
-    return read
 
-
-def _sum(match: re.Match[str]) -> Wanted:
+def _parse_sum(match: re.Match[str]) -> ChecksumEntry:
     digest, name = match[2].lower(), match[3]
-    if match[1]:  # sha256sum escapes a name with a backslash or a line break, and begins the line with one
+    if match[1]:  # sha256sum escapes backslashes and line breaks in a name, and then starts the line with a backslash
         name = re.sub(r"\\([\\nr])", lambda m: {"\\": "\\", "n": "\n", "r": "\r"}[m[1]], name)
     algo = _BY_LENGTH.get(len(digest))
     if algo is None:
-        raise FormatError("a digest of no known length", found=digest)
-    return Wanted(name, algo, digest)
+        raise FormatError("a digest of unknown length", found=digest)
+    return ChecksumEntry(name, algo, digest)
 
 
-def _bsd(match: re.Match[str]) -> Wanted:
+def _parse_bsd(match: re.Match[str]) -> ChecksumEntry:
     algo = match[1].lower().replace("-", "")
     if algo not in ALGORITHMS:
-        raise FormatError("a digest of no known kind", found=match[1])
-    return Wanted(match[2], algo, match[3].lower())
+        raise FormatError("unknown digest algorithm", found=match[1])
+    return ChecksumEntry(match[2], algo, match[3].lower())
 
 
-def _gguf(match: re.Match[str]) -> Wanted:
+def _parse_gguf_hash(match: re.Match[str]) -> ChecksumEntry:
     file, colon, tensor = match[3].rpartition(":")
-    # A Windows drive has a colon, too, and what follows isn't a tensor's name.
+    # A Windows drive has a colon too, followed by a path instead of a tensor's name.
     whole = not colon or "/" in tensor or "\\" in tensor
-    return Wanted(match[3] if whole else file, match[1], match[2], None if whole else tensor, weights=whole, gguf=True)
+    name = match[3] if whole else file
+    return ChecksumEntry(name, match[1], match[2], None if whole else tensor, weights=whole, gguf=True)
 
 
-FORMS: Final[tuple[tuple[str, Callable[[str, Path], Iterator[Wanted]]], ...]] = (
-    ("weighbridge", _of_weighbridge),
-    ("ollama", _of_ollama),
-    ("git-lfs pointer", _of_pointer),
-    ("hub metadata", _of_hub),
-    ("llama-gguf-hash", _of_lines(_GGUF, _gguf)),
-    ("checksums", _of_lines(_SUM, _sum)),
-    ("checksums (BSD)", _of_lines(_BSD, _bsd)),
+FORMS: Final[tuple[tuple[str, Callable[[str, Path], Iterator[ChecksumEntry]]], ...]] = (
+    ("weighbridge", _parse_weighbridge),
+    ("ollama", _parse_ollama),
+    ("git-lfs pointer", _parse_pointer),
+    ("hub metadata", _parse_hub_metadata),
+    ("llama-gguf-hash", partial(_parse_lines, _GGUF, _parse_gguf_hash)),
+    ("checksums", partial(_parse_lines, _SUM, _parse_sum)),
+    ("checksums (BSD)", partial(_parse_lines, _BSD, _parse_bsd)),
 )
 
 
-def read_manifest(path: Path) -> tuple[str, list[Wanted]]:
-    """The format of a list and its entries. FormatError if it is unknown."""
+def read_manifest(path: Path) -> tuple[str, list[ChecksumEntry]]:
+    """Returns the format of a list and its entries. Raises FormatError if the format is unknown."""
     with open_source(path) as source:
         if source.size > INDEX_JSON:
             raise FormatError("the file is too large", path=source.name, expected=f"at most {INDEX_JSON} bytes")
         raw = source.read(0, source.size)
     try:
         text = raw.decode("utf-8", "surrogateescape")
-        for form, read in FORMS:
-            if found := list(read(text, path)):
-                return form, found
+        for form, parse in FORMS:
+            if entries := list(parse(text, path)):
+                return form, entries
     except (UnicodeError, KeyError, TypeError, AttributeError) as error:
-        raise FormatError(f"no list of digests: {error!r}", path=str(path)) from None
-    raise FormatError("no list of digests of a known form", path=str(path), expected=", ".join(f for f, _ in FORMS))
+        raise FormatError(f"not a list of digests: {error!r}", path=str(path)) from None
+    raise FormatError(
+        "not a list of digests in a known format", path=str(path), expected=", ".join(f for f, _ in FORMS)
+    )
 
 
 # ------------------------------------------------------------------------------------------------ comparing
 
 
-def _etag(text: str) -> str | None:
+def _etag_algorithm(text: str) -> str | None:
     return "sha256" if _HEX64.match(text) else GIT if _HEX40.match(text) else None
 
 
 def digest_in_name(file: Path) -> tuple[str, str] | None:
-    """Algorithm and digest that a file is named by, at its real path."""
-    real = file.resolve().name
-    if match := _OLLAMA.match(real):
+    """Returns the algorithm and the digest in the name of a file, after resolving links."""
+    name = file.resolve().name
+    if match := _OLLAMA.match(name):
         return "sha256", match[1]
-    return (algo, real) if (algo := _etag(real)) else None
+    return (algo, name) if (algo := _etag_algorithm(name)) else None
 
 
-def named(paths: Sequence[Path]) -> list[Wanted]:
-    """The digests in a store's own file names. UsageError if there are none."""
-    found = []
+def digests_in_names(paths: Sequence[Path]) -> list[ChecksumEntry]:
+    """Returns the digests in a store's file names. Raises UsageError if there are none."""
+    entries = []
     for file in (f for path in paths for f in files_of(path)):
         if digest := digest_in_name(file):
-            found.append(Wanted(str(file), *digest))
-    if not found:
-        raise UsageError("no name here is a digest", hint="name a list: --check SHA256SUMS")
-    return found
+            entries.append(ChecksumEntry(str(file), *digest))
+    if not entries:
+        raise UsageError("no file name contains a digest", hint="name a list: --check SHA256SUMS")
+    return entries
 
 
 def check(manifest: Path, paths: Sequence[Path] = ()) -> CheckReport:
-    """Compares with a list. Its names are resolved next to it, or in the folder (as the file) that `paths` names."""
-    form, wanted = read_manifest(manifest)
-    return _report(str(manifest), form, wanted, manifest.parent, paths)
+    """Compares files with a list. Names are relative to the list, or to the folder in `paths`, which can also be the
+    file to compare."""
+    form, entries = read_manifest(manifest)
+    return _compare(str(manifest), form, entries, manifest.parent, paths)
 
 
 def check_names(paths: Sequence[Path]) -> CheckReport:
-    """Compares with the digests in a store's file names."""
-    return _report(", ".join(map(str, paths)), "names", named(paths), Path(), ())
+    """Compares files with the digests in their names."""
+    return _compare(", ".join(map(str, paths)), "names", digests_in_names(paths), Path(), ())
 
 
-def _report(manifest: str, form: str, wanted: list[Wanted], base: Path, paths: Sequence[Path]) -> CheckReport:
+def _compare(manifest: str, form: str, entries: list[ChecksumEntry], base: Path, paths: Sequence[Path]) -> CheckReport:
     if len(paths) > 1:
-        raise UsageError("one list is checked against one file or folder")
+        raise UsageError("a list applies to a single file or folder")
     results: list[Compared] = []
-    found = _Found()
-    for one in wanted:
-        file = _place(one.file, base, paths)
-        digest = found.digest(file, one)
-        status = "missing" if digest is None else "ok" if digest == one.digest else "mismatch"
-        name = one.file if one.tensor is None else f"{one.file}:{one.tensor}"
-        results.append(Compared(name, one.algo, status, one.digest, digest))
+    models: dict[tuple[Path, str, bool], dict[str | None, str]] = {}
+    for entry in entries:
+        # Both are in use: names relative to the list, and to the current folder.
+        file = base / entry.file if (base / entry.file).exists() else Path(entry.file)
+        if paths:
+            file = paths[0] / PurePosixPath(entry.file).name if paths[0].is_dir() else paths[0]
+        digest = _digest(file, entry, models)
+        status = "missing" if digest is None else "ok" if digest == entry.digest else "mismatch"
+        name = entry.file if entry.tensor is None else f"{entry.file}:{entry.tensor}"
+        results.append(Compared(name, entry.algo, status, entry.digest, digest))
     counts = {s: sum(r.status == s for r in results) for s in ("ok", "mismatch", "missing")}
     return CheckReport(manifest, form, counts["ok"], counts["mismatch"], counts["missing"], tuple(results))
 
 
-def _place(name: str, base: Path, paths: Sequence[Path]) -> Path:
-    """The path of a name in a list: next to the list, or from the current folder, since authors of lists mean
-    either."""
-    if not paths:
-        return base / name if (base / name).exists() else Path(name)
-    return paths[0] / PurePosixPath(name).name if paths[0].is_dir() else paths[0]
-
-
-class _Found:
-    """Digests on demand; a model is read once for all its tensors."""
-
-    def __init__(self) -> None:
-        self.models: dict[tuple[Path, str, bool], dict[str | None, str]] = {}
-
-    def digest(self, file: Path, wanted: Wanted) -> str | None:
-        if not file.exists():
-            return None
-        if wanted.tensor is None and not wanted.weights:
-            return hash_file(file, wanted.algo).digest if file.is_file() else None
-        key = (file, wanted.algo, wanted.gguf)
-        if key not in self.models:
-            self.models[key] = _of_gguf(file, wanted.algo) if wanted.gguf else _of_model(file, wanted.algo)
-        return self.models[key].get(wanted.tensor)
-
-
-def _of_model(file: Path, algo: str) -> dict[str | None, str]:
-    model = hash_model(file, algo=algo)
-    return {None: model.digest, **{t.name: t.digest for t in model.tensors}}
-
-
-def _of_gguf(file: Path, algo: str) -> dict[str | None, str]:
-    lines = gguf_hash(file, [algo])
-    front = f"{file}:"
-    return {line.name.removeprefix(front) if line.name.startswith(front) else None: line.digest for line in lines}
+def _digest(
+    file: Path, entry: ChecksumEntry, models: dict[tuple[Path, str, bool], dict[str | None, str]]
+) -> str | None:
+    """Returns the digest of a file, a tensor or the weights; None if it doesn't exist. `models` caches the digests of
+    each model by tensor, with None for the weights."""
+    if not file.exists():
+        return None
+    if entry.tensor is None and not entry.weights:
+        return hash_file(file, entry.algo).digest if file.is_file() else None
+    key = (file, entry.algo, entry.gguf)
+    if key not in models and entry.gguf:
+        prefix = f"{file}:"
+        lines = gguf_hash(file, [entry.algo])
+        models[key] = {x.name.removeprefix(prefix) if x.name.startswith(prefix) else None: x.digest for x in lines}
+    elif key not in models:
+        model = hash_model(file, algo=entry.algo)
+        models[key] = {None: model.digest, **{t.name: t.digest for t in model.tensors}}
+    return models[key].get(entry.tensor)

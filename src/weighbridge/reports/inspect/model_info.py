@@ -1,5 +1,5 @@
-"""A model's own description: architecture, sizes, tokenizer, chat template, quantization. From a GGUF's keys or from
-the JSON files of a folder; the same words for both. Reads no tensor and imports no numpy.
+"""Reads the facts that a model declares: architecture, sizes, tokenizer, chat template, quantization. They come from a
+GGUF's metadata or the JSON files of a folder, with the same terms for both. Reads no tensor and imports no numpy.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, TypeGuard
 
 import msgspec
@@ -21,7 +22,7 @@ from weighbridge.reports.inspect.adapter_info import AdapterInfo
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
-    """`kind`: BPE, WordPiece, Unigram, SentencePiece ...; `pre`: the name of a GGUF's pre-tokenizer."""
+    """`kind`: BPE, WordPiece, Unigram, SentencePiece ... `pre`: the name of a GGUF's pre-tokenizer."""
 
     kind: str
     vocab_size: int | None = None
@@ -31,7 +32,7 @@ class Tokenizer:
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """How weights are packed. `method`: mlx-affine, gptq, awq, fp8, bitsandbytes, mxfp4, ggml ..."""
+    """The packing of weights. `method`: mlx-affine, gptq, awq, fp8, bitsandbytes, mxfp4, ggml ..."""
 
     method: str
     bits: float | None = None
@@ -41,7 +42,7 @@ class Quantization:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """None: the files don't say."""
+    """None: not declared."""
 
     architecture: str | None = None
     family: str | None = None
@@ -63,52 +64,42 @@ class ModelInfo:
 # ---- GGUF ----
 
 
-def of_gguf(metadata: Mapping[str, Any]) -> ModelInfo:
-    """The facts in a GGUF's keys."""
-    arch = _text(metadata.get("general.architecture"))
+# llama-vocab.cpp: the meaning of tokenizer.ggml.model
+_GGUF_TOKENIZERS: Final = MappingProxyType(
+    {
+        "llama": "SentencePiece", "gpt2": "BPE", "bert": "WordPiece", "t5": "Unigram", "gemma4": "BPE", "none": "none",
+        "rwkv": "RWKV", "plamo2": "PLaMo 2", "plamo3": "PLaMo 3",
+    }
+)  # fmt: skip
 
+
+def of_gguf(metadata: Mapping[str, Any]) -> ModelInfo:
+    """Returns the facts in a GGUF's metadata."""
+    arch = _text(metadata.get("general.architecture"))
     numbers: dict[str, Any] = {size: _largest(metadata.get(f"{arch}.{key.gguf}")) for size, key in SIZE_KEYS.items()}
     template = metadata.get("tokenizer.chat_template")
     tokens = metadata.get("tokenizer.ggml.tokens")
-    numbers["vocab_size"] = numbers["vocab_size"] or (len(tokens) if _is_list(tokens) else None)
+    count = len(tokens) if _is_list(tokens) else None
+    numbers["vocab_size"] = numbers["vocab_size"] or count
+    tokenizer = None
+    if (kind := _text(metadata.get("tokenizer.ggml.model"))) is not None:
+        pre = _text(metadata.get("tokenizer.ggml.pre"))
+        tokenizer = Tokenizer(_GGUF_TOKENIZERS.get(kind, kind), count, pre, "tokenizer.ggml.*")
+    quantization, number = None, metadata.get("general.file_type")
+    if isinstance(number, int):
+        row = BY_NUMBER.get(number & ~GUESSED)
+        name = row.name if row else f"file type {number}"
+        quantization = Quantization("ggml", words=name + (" (guessed)" if number & GUESSED else ""))
     return ModelInfo(
         architecture=arch,
         family=arch,
         name=_text(metadata.get("general.name")),
         kind=_text(metadata.get("general.type")),
         **numbers,
-        tokenizer=_gguf_tokenizer(metadata, tokens),
+        tokenizer=tokenizer,
         chat_template=len(template) if isinstance(template, str) else None,
-        quantization=_file_type(metadata.get("general.file_type")),
+        quantization=quantization,
     )
-
-
-def _gguf_tokenizer(metadata: Mapping[str, Any], tokens: Any) -> Tokenizer | None:
-    kind = _text(metadata.get("tokenizer.ggml.model"))
-    # llama-vocab.cpp: the meaning of tokenizer.ggml.model
-    words = {
-        "llama": "SentencePiece",
-        "gpt2": "BPE",
-        "bert": "WordPiece",
-        "t5": "Unigram",
-        "gemma4": "BPE",
-        "none": "none",
-        "rwkv": "RWKV",
-        "plamo2": "PLaMo 2",
-        "plamo3": "PLaMo 3",
-    }
-    if kind is None:
-        return None
-    size = len(tokens) if _is_list(tokens) else None
-    return Tokenizer(words.get(kind, kind), size, _text(metadata.get("tokenizer.ggml.pre")), "tokenizer.ggml.*")
-
-
-def _file_type(number: Any) -> Quantization | None:
-    if not isinstance(number, int):
-        return None
-    row = BY_NUMBER.get(number & ~GUESSED)
-    name = row.name if row else f"file type {number}"
-    return Quantization("ggml", words=name + (" (guessed)" if number & GUESSED else ""))
 
 
 def _is_list(value: Any) -> TypeGuard[Sequence[Any]]:
@@ -120,7 +111,7 @@ def _text(value: Any) -> str | None:
 
 
 def _largest(value: Any) -> int | None:
-    """A number, or the largest of one a layer."""
+    """Returns a number, or the largest of a list by layer."""
     if _is_list(value):
         numbers = [v for v in list(value)[:4096] if isinstance(v, int)]
         return max(numbers, default=None)
@@ -131,7 +122,7 @@ def _largest(value: Any) -> int | None:
 
 
 def of_folder(folder: Path, config: dict[str, Any] | None = None) -> ModelInfo:
-    """The facts in config.json, the tokenizer's files and the chat template."""
+    """Returns the facts in config.json, the tokenizer's files and the chat template."""
     config = (
         sidecars.json(folder / "config.json") or sidecars.json(folder / "params.json") if config is None else config
     )
@@ -140,13 +131,14 @@ def of_folder(folder: Path, config: dict[str, Any] | None = None) -> ModelInfo:
         size: next((n for key in keys.config if (n := _largest(text.get(key))) is not None), None)
         for size, keys in SIZE_KEYS.items()
     }
-    named = config.get("architectures")
+    classes = config.get("architectures")
+    template = sidecars.chat_template(folder)
     return ModelInfo(
-        architecture=_text(named[0]) if _is_list(named) and named else _text(config.get("_class_name")),
+        architecture=_text(classes[0]) if _is_list(classes) and classes else _text(config.get("_class_name")),
         family=_text(config.get("model_type")),
         name=_text(config.get("_name_or_path")),
         tokenizer=_folder_tokenizer(folder),
-        chat_template=_template(folder),
+        chat_template=None if template is None else len(template),
         quantization=quantization(config),
         **numbers,
     )  # fmt: skip
@@ -167,7 +159,7 @@ class _TokenizerFile(msgspec.Struct):
 
 
 _COUNTED: Final = 16 * MIB
-# A tokenizer elsewhere is fetched for its kind and number of tokens up to this size; the config has the number, too.
+# The largest remote tokenizer to fetch for its kind and size; the config contains the size too.
 _FETCHED: Final = MIB // 2
 # Files that define a tokenizer without tokenizer.json.
 _TOKENIZERS: Final = (
@@ -185,8 +177,7 @@ def _folder_tokenizer(folder: Path) -> Tokenizer | None:
     data = sidecars.read(path, TOKENIZER_JSON)
     if data is not None:
         return _tokenizer_json(data)
-    found = next(((name, kind) for name, kind in _TOKENIZERS if (folder / name).is_file()), None)
-    return Tokenizer(found[1], source=found[0]) if found else None
+    return next((Tokenizer(kind, source=name) for name, kind in _TOKENIZERS if (folder / name).is_file()), None)
 
 
 def _tokenizer_json(data: bytes) -> Tokenizer | None:
@@ -197,27 +188,21 @@ def _tokenizer_json(data: bytes) -> Tokenizer | None:
     except (ValueError, RecursionError):
         return Tokenizer("unreadable", source="tokenizer.json")
     size = None
-    if isinstance(vocab, dict | list):  # those that are added are counted too, as ids are: from 0, without a hole
+    if isinstance(vocab, dict | list):  # added tokens count too: ids start at 0 and have no gaps
         size = max(len(vocab), *(token.id + 1 for token in file.added_tokens or ()), 0)
     return Tokenizer(model.type or "BPE", size, source="tokenizer.json")  # old files have no type: BPE
-
-
-def _template(folder: Path) -> int | None:
-    """The length of the chat template."""
-    text = sidecars.chat_template(folder)
-    return None if text is None else len(text)
 
 
 # ---- quantization ----
 
 
 def quantization(config: Mapping[str, Any]) -> Quantization | None:
-    """A config's quantization settings, or those of its part that writes. MLX writes `quantization` (and a copy without
-    `quant_method`)."""
+    """Returns a config's quantization settings, or those of its language model. MLX writes `quantization` (and a copy
+    without `quant_method`)."""
     mlx = config.get("quantization")
     if isinstance(mlx, Mapping) and "bits" in mlx:
         mode = mlx.get("mode", "affine")
-        return _described(f"mlx-{mode}", mlx.get("bits"), mlx.get("group_size"))
+        return _describe(f"mlx-{mode}", mlx.get("bits"), mlx.get("group_size"))
     configured = config.get("quantization_config")
     if not isinstance(configured, Mapping):
         part = config.get("text_config")
@@ -229,9 +214,7 @@ def quantization(config: Mapping[str, Any]) -> Quantization | None:
     )
     bits = configured.get("bits") or configured.get("w_bit") or _bits_of(method, configured)
     group = configured.get("group_size") or configured.get("q_group_size") or configured.get("weight_block_size")
-    return _described(
-        method, bits, group, _text(configured.get("format")) or _text(configured.get("checkpoint_format"))
-    )
+    return _describe(method, bits, group, _text(configured.get("format")) or _text(configured.get("checkpoint_format")))
 
 
 def _bits_of(method: str, configured: Mapping[str, Any]) -> int | None:
@@ -245,7 +228,7 @@ def _bits_of(method: str, configured: Mapping[str, Any]) -> int | None:
     return {"fp8": 8, "mxfp4": 4, "FP8": 8, "NVFP4": 4, "fbgemm_fp8": 8}.get(method)
 
 
-def _described(method: str, bits: Any, group: Any, form: str | None = None) -> Quantization:
+def _describe(method: str, bits: Any, group: Any, form: str | None = None) -> Quantization:
     bits = bits if isinstance(bits, int | float) and not isinstance(bits, bool) else None
     size = group if isinstance(group, int) else None
     declared = (

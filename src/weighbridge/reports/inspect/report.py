@@ -1,8 +1,8 @@
-"""The contents of a file, a folder or a sharded set: a summary, the tensors, the metadata. Reads headers and small
-files only, and never loads numpy, so that `wb inspect` starts fast.
+"""Reports the contents of a file, a folder or a sharded set: a summary, the tensors, the metadata. Reads headers and
+small files only, and never loads numpy, so that `wb inspect` starts fast.
 
     inspect(path, filter=["size>1MB"], sort="size:desc", limit=20) -> InspectReport
-    inspect("model.gguf::token_embd.weight")                        -> one of that tensor alone
+    inspect("model.gguf::token_embd.weight")                        -> report on one tensor
 
 The JSON form of a report is documented in docs/schema.md.
 """
@@ -10,6 +10,7 @@ The JSON form of a report is documented in docs/schema.md.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -19,28 +20,35 @@ from typing import Any, Final
 import msgspec
 
 from weighbridge.base import gc_pause
-from weighbridge.base.dtypes import BY_NAME, OLD, Kind
+from weighbridge.base.dtypes import BY_NAME, OLD, U32, Kind
 from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.nearest import check_globs
+from weighbridge.base.words import plural
 from weighbridge.containers.base import Entry, Finding, Index
-from weighbridge.models.checkpoint import Checkpoint
-from weighbridge.models.open import Headers, open_headers
+from weighbridge.io.inflate import InflateSource
+from weighbridge.io.source import BytesSource
+from weighbridge.models import parameter_count
+from weighbridge.models.mlxlm.quantization import with_quantization
+from weighbridge.models.model import OpenModel
+from weighbridge.models.open import WHOLE, open_headers
+from weighbridge.models.parameter_count import Count
 from weighbridge.models.tensor_parallel.rank_set import RankStatus
 from weighbridge.packings.schema.base import METADATA
 from weighbridge.reports import tensor_path
-from weighbridge.reports.inspect import adapter_info, model_info, parameter_count
+from weighbridge.reports.inspect import adapter_info, model_info
 from weighbridge.reports.inspect.model_info import ModelInfo, Quantization
 from weighbridge.reports.inspect.schemes import SchemeSummary, schemes
 from weighbridge.reports.select import Selection, named, select
 
 SCHEMA: Final = "weighbridge/inspect/1"
 
-# Arrays of metadata are abbreviated: a vocabulary isn't a summary.
+# Longer arrays of metadata are abbreviated.
 _SHOWN: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class InspectedFile:
-    """One file with tensors. `nbytes`: its size; `data_start`: where tensor data begins."""
+    """One file with tensors. `nbytes`: its size. `data_start`: the offset of tensor data."""
 
     path: str
     nbytes: int
@@ -50,7 +58,7 @@ class InspectedFile:
 
 class InspectedTensor(msgspec.Struct, frozen=True, gc=False):
     """One stored tensor. `parameters`: logical ones (0 for scales and other companions of a packed weight, whose
-    scheme is `packing`). `offset`: its first byte in its file. (A Struct: files have 100,000.)"""
+    scheme is `packing`). `offset`: its first byte in the file. A Struct, since files may have 100,000."""
 
     name: str
     dtype: str
@@ -64,7 +72,7 @@ class InspectedTensor(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class DTypeRow:
-    """All tensors of one stored type."""
+    """The tensors of one stored type."""
 
     dtype: str
     tensors: int
@@ -74,10 +82,9 @@ class DTypeRow:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class InspectReport:
-    """`tensors` holds the rows that pass the selection, `selected` is their number before `limit`; all sums are over
-    the whole model. `alignment`: of tensor data, as the file declares it or, where it doesn't, as it is. `schemes`: of
-    a quantized model, what its matrices lie in. `ranks`: of a tensor-parallel set, or one of its files, what it is; a
-    folder's tensors are then those of the whole model."""
+    """`tensors`: the selected rows. `selected`: their number before `limit`. All sums cover the whole model.
+    `alignment`: of tensor data, as declared or, without a declaration, as observed. `schemes`: the quantization of
+    matrices. `ranks`: the status of a tensor-parallel set, whose folder lists the tensors of the whole model."""
 
     path: str
     format: str
@@ -102,19 +109,37 @@ class InspectReport:
 
     @property
     def damage(self) -> tuple[Finding, ...]:
-        """The notes that are errors: the problems of the model."""
+        """The notes that are errors."""
         return tuple(note for note in self.notes if note.severity == "error")
+
+    @property
+    def type_words(self) -> str | None:
+        """The quantization, else the number type with the most bytes."""
+        if self.model.quantization:
+            return self.model.quantization.words
+        return max(self.dtypes, key=lambda row: row.nbytes).dtype if self.dtypes else None
 
     def __bool__(self) -> bool:
         return not self.damage
 
     def __repr__(self) -> str:
-        return f"<InspectReport {self.path} {self.format}, {self.tensor_count:,} tensors>"
+        return f"<InspectReport {self.path} {self.format}, {plural(self.tensor_count, 'tensor')}>"
 
-    def _repr_html_(self) -> str:
+    def html(self, parts: Sequence[tuple[str, int]] = ()) -> str:
+        """Returns the report for a notebook. `parts`: the name and bytes of each part of the model."""
         from weighbridge.reports.notebook import model_html
 
-        return model_html(self)
+        figures = [self.model.architecture, self.format, plural(self.tensor_count, "tensor"),
+                   f"{self.nbytes:,} bytes", plural(self.parameters, "parameter")]  # fmt: skip
+        if self.bits_per_weight is not None:
+            figures.append(f"{self.bits_per_weight:.2f} bits per weight")
+        if self.model.context_length:
+            figures.append(f"{plural(self.model.context_length, 'token')} of context")
+        types = [(row.dtype, row.nbytes) for row in self.dtypes]
+        return model_html(self.path, filter(None, figures), types, parts, self.tensors)
+
+    def _repr_html_(self) -> str:
+        return self.html()
 
 
 def inspect(
@@ -125,68 +150,70 @@ def inspect(
     exclude: Sequence[str] = (),
     sort: str | None = None,
     limit: int | None = None,
+    arch_file: str | os.PathLike[str] | None = None,
 ) -> InspectReport:
-    """The contents of `path`. FormatError or UnsupportedError if it can't be read; UsageError for a bad selection."""
+    """Inspects `path`. Raises FormatError or UnsupportedError if it can't be read, UsageError for a bad selection."""
     selection = Selection(tuple(filter), tuple(include), tuple(exclude), sort, limit)
     place, name = tensor_path.split(path)
     with gc_pause.paused():
-        model, ranks = _opened(place)
+        try:
+            model, ranks = open_headers(place, replace(WHOLE, arch_file=arch_file))
+        except (FormatError, UnsupportedError) as error:
+            from weighbridge.reports.inspect.damaged import open_damaged  # late: few files are damaged
+
+            model, ranks = open_damaged(place, error), None
         with model:
             rows = (tensor_path.entry(model.index, name, place),) if name is not None else model.index.entries
             return replace(report_of(model, rows, selection), ranks=ranks)
 
 
-def _opened(path: Path) -> Headers:
-    """The headers at `path`; for a damaged model the readable ones, with the problems in the index's findings."""
-    try:
-        return open_headers(path)
-    except (FormatError, UnsupportedError) as error:
-        from weighbridge.reports.inspect.damaged import open_damaged  # late: inspect starts without it
-
-        return Headers(open_damaged(path, error), None)
+def counted_parameters(model: OpenModel) -> Count:
+    """Returns the parameters of an open model, and its packed weights."""
+    return _count(model, model_facts(model))
 
 
-def counted_parameters(model: Checkpoint) -> parameter_count.Count:
-    """The parameters of an open model, and its packed weights."""
-    return _counted(model, model_facts(model))
-
-
-def _counted(model: Checkpoint, facts: ModelInfo) -> parameter_count.Count:
-    index = model.index
-    return parameter_count.count(index.entries, _packing_config(model, facts), parameter_count.settings_of(index))
+def _count(model: OpenModel, facts: ModelInfo) -> Count:
+    """Counts the parameters. The config, with the settings of the family's table, and the metadata decide between
+    packings if shapes don't."""
+    index, settings = model.index, {}
+    if model.format != "gguf":
+        packed = facts.quantization or any(entry.dtype is U32 for entry in index)
+        config = model.json("config.json") if packed and not _config_problems(model) else None
+        settings = {**with_quantization(config or {}, index.by_name), METADATA: model.metadata}
+    return parameter_count.count(index.entries, settings, parameter_count.settings_of(index))
 
 
 def report_of(
-    model: Checkpoint,
-    entries: Sequence[Entry],
-    selection: Selection,
-    counted: parameter_count.Count | None = None,
+    model: OpenModel, entries: Sequence[Entry], selection: Selection, counted: Count | None = None
 ) -> InspectReport:
-    """The report on an open model; `entries`: those to list, if the selection names them. `counted`: its parameters,
-    where they are counted already."""
+    """Reports on an open model. `entries`: those to list, if selected. `counted`: its parameters, if already
+    counted."""
     index = model.index
     facts = model_facts(model)
-    counted = _counted(model, facts) if counted is None else counted
-    paths = _paths(model)
-    chosen, selected = _chosen(entries, counted, paths, selection)
-    data = index.nbytes
+    counted = _count(model, facts) if counted is None else counted
+    owners = _owners(index)
+    tensors = Counter(owners[e.file] for e in index.entries)
+    starts = [*index.data_start, *[0] * len(owners)]
+    sources = {owner: index.files[owner] for owner in owners}
+    files = tuple(InspectedFile(Path(s.name).name, s.size, tensors[n], starts[n]) for n, s in sources.items())
+    chosen, selected = _select_rows(entries, counted, [Path(index.files[n].name).name for n in owners], selection)
     return InspectReport(
         path=os.fspath(model.place.path),
         format=index.format,
         version=index.version,
         byte_order="big" if index.byte_order == ">" else "little",
         alignment=index.alignment if index.alignment > 1 else _alignment(index.entries),
-        nbytes=sum(source.size for source in index.files),
-        tensor_nbytes=data,
+        nbytes=sum(file.nbytes for file in files),
+        tensor_nbytes=index.nbytes,
         tensor_count=len(index),
         parameters=counted.total,
-        bits_per_weight=round(data * 8 / counted.total, 4) if counted.total else None,
+        bits_per_weight=round(index.nbytes * 8 / counted.total, 4) if counted.total else None,
         model=replace(
             facts,
-            quantization=facts.quantization or _observed(index, counted),
+            quantization=facts.quantization or _observed_quantization(index, counted),
             adapter=adapter_info.of(model),
         ),
-        files=_files(index, paths),
+        files=files,
         dtypes=_dtypes(index.entries),
         tensors=tuple(chosen),
         selected=selected,
@@ -196,8 +223,8 @@ def report_of(
     )
 
 
-def _config_problems(model: Checkpoint) -> tuple[Finding, ...]:
-    """The problems of the config.json on which the summary would be based."""
+def _config_problems(model: OpenModel) -> tuple[Finding, ...]:
+    """Returns the problems of the config.json for the summary."""
     if model.format == "gguf":
         return ()
     try:
@@ -209,83 +236,66 @@ def _config_problems(model: Checkpoint) -> tuple[Finding, ...]:
     return ()
 
 
-def _packing_config(model: Checkpoint, facts: ModelInfo) -> Mapping[str, Any]:
-    """The settings that decide between packings if shapes don't: the config, if it belongs to this file, and the
-    file's metadata."""
-    if model.format == "gguf":
-        return {}
-    config = model.json("config.json") if facts.quantization and not _config_problems(model) else None
-    return {**(config or {}), METADATA: model.metadata}
-
-
-def _chosen(
-    entries: Sequence[Entry], counted: parameter_count.Count, paths: Sequence[str], selection: Selection
+def _select_rows(
+    entries: Sequence[Entry], counted: Count, files: Sequence[str], selection: Selection
 ) -> tuple[Sequence[InspectedTensor], int]:
-    """The rows to show, and their number without the limit. A file may have a million tensors, so rows are made only
-    for those that are shown."""
+    """Returns the rows to show, and their number without the limit. Only shown rows are created, since a file may have
+    a million tensors. `files`: the file name of each source."""
+
+    def row(e: Entry) -> InspectedTensor:
+        parameters, scheme = counted.of(e)
+        return InspectedTensor(e.name, e.dtype.name, e.shape, parameters, e.nbytes, files[e.file], e.offset, scheme)
+
     if not replace(selection, limit=None):
-        return [_row(e, counted, paths) for e in entries[: selection.limit]], len(entries)
-    rows = (_row(e, counted, paths) for e in entries if named(e.name, selection))
+        return [row(e) for e in entries[: selection.limit]], len(entries)
+    names = [e.name for e in entries] if selection.include or selection.exclude else []
+    check_globs(selection.include, names, "--include")
+    check_globs(selection.exclude, names, "--exclude")
+    rows = (row(e) for e in entries if named(e.name, selection))
     chosen = select(rows, replace(selection, limit=None))
     return chosen[: selection.limit], len(chosen)
 
 
-def model_facts(model: Checkpoint) -> ModelInfo:
-    """The model's own description. A single file next to a model that it doesn't belong to (an adapter, a projector)
-    isn't described by the config there: that belongs to `model*.safetensors`."""
+def model_facts(model: OpenModel) -> ModelInfo:
+    """Returns the facts that the model declares. The config doesn't describe a single file next to a model that it
+    isn't part of (an adapter, a projector), but `model*.safetensors`."""
     if model.format == "gguf":
         return model_info.of_gguf(model.metadata)
     if model.place.path.is_dir() or model.place.index or model.place.path.name.startswith(("model", "pytorch_model")):
-        found = model_info.of_folder(model.place.folder)
-        if found != ModelInfo():
-            return found
+        facts = model_info.of_folder(model.place.folder)
+        if facts != ModelInfo():
+            return facts
     from weighbridge.containers.sniff import tensor_names as sniff_names
 
     names = sniff_names.distinct(model.index.by_name)
     look = sniff_names.first(sniff_names.ADAPTERS, names) or sniff_names.first(sniff_names.FAMILIES, names)
-    return ModelInfo(kind=look.words if look else None)
+    return ModelInfo(kind=look.evidence if look else None)
 
 
-def _observed(index: Index, counted: parameter_count.Count) -> Quantization | None:
-    """The quantization by the tensors alone, if no config names it."""
+def _observed_quantization(index: Index, counted: Count) -> Quantization | None:
+    """Returns the quantization of the tensors if no config declares it."""
     if counted.schemes:
         name = max(counted.schemes, key=lambda scheme: counted.schemes[scheme])
         return Quantization(name, words=f"{name} (by tensor names)")
-    blocks = {e.dtype.name: e.nbytes for e in index.entries if e.dtype.kind is Kind.BLOCK}
-    if blocks:
-        sums: dict[str, int] = {}
-        for e in index.entries:
-            if e.dtype.name in blocks:
-                sums[e.dtype.name] = sums.get(e.dtype.name, 0) + e.nbytes
-        return Quantization("ggml", words=f"mostly {max(sums, key=lambda name: sums[name])}")
-    return None
-
-
-def _paths(model: Checkpoint) -> list[str]:
-    """The file names in rows: relative to the model's folder."""
-    return [Path(source.name).name for source in model.index.files]
-
-
-def _row(entry: Entry, counted: parameter_count.Count, paths: Sequence[str]) -> InspectedTensor:
-    parameters, scheme = counted.of(entry)
-    return InspectedTensor(
-        entry.name, entry.dtype.name, entry.shape, parameters, entry.nbytes, paths[entry.file], entry.offset, scheme
-    )
-
-
-def _files(index: Index, paths: Sequence[str]) -> tuple[InspectedFile, ...]:
-    tensors = [0] * len(paths)
+    sums = Counter[str]()
     for e in index.entries:
-        tensors[e.file] += 1
-    starts = list(index.data_start) + [0] * (len(paths) - len(index.data_start))
-    return tuple(
-        InspectedFile(path, source.size, n, start)
-        for path, source, n, start in zip(paths, index.files, tensors, starts, strict=False)
-    )
+        if e.dtype.kind is Kind.BLOCK:
+            sums[e.dtype.name] += e.nbytes
+    return Quantization("ggml", words=f"mostly {max(sums, key=lambda name: sums[name])}") if sums else None
+
+
+def _owners(index: Index) -> list[int]:
+    """Returns for each source of an index the number of its file: unpacked data (compressed arrays, data inside a
+    pickle) follows its file."""
+    owners: list[int] = []
+    for number, source in enumerate(index.files):
+        inner = owners and isinstance(source, BytesSource | InflateSource)
+        owners.append(owners[-1] if inner else number)
+    return owners
 
 
 def _dtypes(entries: Sequence[Entry]) -> tuple[DTypeRow, ...]:
-    """One row a type, the one with most bytes first."""
+    """Returns one row per type, most bytes first."""
     sums: dict[str, list[int]] = {}
     for e in entries:
         row = sums.setdefault(e.dtype.name, [0, 0, 0])
@@ -298,7 +308,7 @@ def _dtypes(entries: Sequence[Entry]) -> tuple[DTypeRow, ...]:
 
 
 def _alignment(entries: Sequence[Entry], most: int = 4096) -> int:
-    """The largest power of two, up to a page, that every tensor starts at a multiple of."""
+    """Returns the largest power of two, up to a page, that divides the offset of every tensor."""
     bits = most
     for e in entries:
         if e.nbytes:
@@ -307,7 +317,7 @@ def _alignment(entries: Sequence[Entry], most: int = 4096) -> int:
 
 
 def short(value: Any) -> Any:
-    """A metadata value as a report shows it: arrays by length and first elements."""
+    """Returns a metadata value with long arrays reduced to their length and first elements."""
     if isinstance(value, str | bytes | bool | int | float) or value is None:
         return value
     if isinstance(value, Sequence):

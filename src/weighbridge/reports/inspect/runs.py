@@ -1,4 +1,4 @@
-"""Names of tensors layer by layer: what is computed for the names below one layer serves all layers like it."""
+"""Groups tensor names by layer, so that results for one layer can be reused for equal ones."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 
 class LayerRun(NamedTuple):
-    """Names `start` to `stop` (exclusive), which begin with `prefix`: all up to and with their first number, as
-    `model.layers.7.`; "" for names that have none, or nothing behind it."""
+    """Names `start` to `stop` (exclusive), which begin with `prefix`: everything up to their first number, such as
+    `model.layers.7.`; empty for names without a number, or with nothing after it."""
 
     prefix: str
     start: int
@@ -16,7 +16,7 @@ class LayerRun(NamedTuple):
 
 
 def runs(names: Sequence[str]) -> Iterator[LayerRun]:
-    """Consecutive names with one prefix."""
+    """Yields runs of consecutive names with equal prefixes."""
     start, count = 0, len(names)
     while start < count:
         prefix, stop = prefix_of(names[start]), start + 1
@@ -28,7 +28,7 @@ def runs(names: Sequence[str]) -> Iterator[LayerRun]:
 
 
 def prefix_of(name: str) -> str:
-    """The parts of a name up to and with the first number that has something behind it, with the dot; or ""."""
+    """Returns the name up to the dot after its first number; empty if there is none."""
     end = -1
     while (dot := name.find(".", end + 1)) >= 0:
         if name[end + 1 : dot].isdecimal():

@@ -1,6 +1,4 @@
-"""Tensors as a tree of their names' parts, with layers that look the same folded into one line: what a model is made
-of, on one screen.
-"""
+"""Arranges tensors as a tree of the components of their names, and folds equal layers into one line."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from weighbridge.reports.inspect.runs import runs
 
 
 class Leaf(Protocol):
-    """What a row must tell to be in the tree."""
+    """The fields of a row in the tree."""
 
     @property
     def name(self) -> str: ...
@@ -29,7 +27,7 @@ class Leaf(Protocol):
 
 @dataclass(slots=True)
 class TreeNode:
-    """A part of the names; `repeat` siblings with the same content are folded into it (`part` is then `0-31`)."""
+    """A component of names, into which `repeat` siblings with equal content are folded (`part` is then `0-31`)."""
 
     part: str
     tensors: int = 0
@@ -38,55 +36,50 @@ class TreeNode:
     dtype: str = ""
     shape: tuple[int, ...] | None = None
     repeat: int = 1
-    look: int = 0  # equal for nodes with equal content below; 0 for a tensor
+    look: int = 0  # equal for nodes with equal content; 0 for a tensor
     children: list[TreeNode] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class TreeLine:
-    """A node as a line of text: how deep, what it is called, its sums over all repeats."""
+    """A node as a line of text: its depth, its name, and the sums over all repeats."""
 
     depth: int
     name: str
     node: TreeNode
 
 
-_DEPTH = 32  # of dots in a name; what is deeper stays one part, however long
+_DEPTH = 32  # dots in a name; deeper components stay one part
 
-#: What is below a part of the names, in order of appearance: tensors, and parts with what is below them.
+#: The content of a component, in order of appearance: tensors, and components with their content.
 _Below = list["TreeNode | tuple[str, _Below]"]
 
 
 def build_tree(rows: Iterable[Leaf]) -> list[TreeNode]:
-    """The forest of the rows' names, in order of appearance, folded. Tensors that are alike are one node, and what is
-    below layers that are alike is built once."""
+    """Returns the folded forest of the rows' names, in order of appearance. Equal tensors are one node, and the content
+    of equal layers is built once."""
     forest = _Forest()
     with gc_pause.paused():
-        for prefix, below in _by_layer(rows):
+        leaves = list(rows)
+        by_prefix: dict[tuple[str, int], list[Leaf]] = {}  # names without a prefix are separate
+        for prefix, start, stop in runs([row.name for row in leaves]):
+            by_prefix.setdefault((prefix, 0 if prefix else start), []).extend(leaves[start:stop])
+        for (prefix, _), below in by_prefix.items():
             forest.add(prefix, below)
         return _Folds().fold(forest.tops).children
 
 
-def _by_layer(rows: Iterable[Leaf]) -> Iterable[tuple[str, list[Leaf]]]:
-    """The rows by the prefix of their names, "" for each of those without one."""
-    there = list(rows)
-    found: dict[tuple[str, int], list[Leaf]] = {}
-    for prefix, start, stop in runs([row.name for row in there]):
-        found.setdefault((prefix, 0 if prefix else start), []).extend(there[start:stop])
-    return ((prefix, below) for (prefix, _), below in found.items())
-
-
 class _Forest:
-    """What is below each part of the names. Layers that are alike share what is below them."""
+    """The content of each component of the names. Equal layers share their content."""
 
     def __init__(self) -> None:
         self.tops: _Below = []
         self._homes: dict[str, _Below] = {"": self.tops}  # by the name up to the last dot
         self._leaves: dict[tuple[object, ...], TreeNode] = {}
-        self._layers: dict[tuple[object, ...], tuple[_Below, int]] = {}  # what is below a layer, and its dots
+        self._layers: dict[tuple[object, ...], tuple[_Below, int]] = {}  # the content of a layer, and its dots
 
     def add(self, prefix: str, rows: Sequence[Leaf]) -> None:
-        """Adds rows whose names begin with `prefix`; no others do."""
+        """Adds all rows whose names begin with `prefix`."""
         if prefix:
             below, dots = self._layer(len(prefix), rows)
             if prefix.count(".") + dots <= _DEPTH:
@@ -97,16 +90,17 @@ class _Forest:
 
     def _layer(self, cut: int, rows: Sequence[Leaf]) -> tuple[_Below, int]:
         key = tuple([(row.name[cut:], row.dtype, row.shape, row.parameters, row.nbytes) for row in rows])
-        found = self._layers.get(key)
-        if found is None:
+        layer = self._layers.get(key)
+        if layer is None:
             homes: dict[str, _Below] = {"": []}
             for row in rows:
                 self._place(row.name[cut:], row, homes)
-            found = self._layers[key] = homes[""], max(row.name.count(".", cut) for row in rows)
-        return found
+            layer = self._layers[key] = homes[""], max(row.name.count(".", cut) for row in rows)
+        return layer
 
     def _place(self, name: str, row: Leaf, homes: dict[str, _Below]) -> None:
-        prefix, last = _parted(name)
+        last = name.rpartition(".")[2] if name.count(".") <= _DEPTH else name.split(".", _DEPTH)[-1]
+        prefix = name[: len(name) - len(last)]
         key = last, row.dtype, row.shape, row.parameters, row.nbytes
         leaf = self._leaves.get(key)
         if leaf is None:
@@ -114,27 +108,18 @@ class _Forest:
         (homes.get(prefix) or _home(prefix, homes)).append(leaf)
 
 
-def _parted(name: str) -> tuple[str, str]:
-    """The name up to its last dot, and the rest."""
-    if name.count(".") <= _DEPTH:
-        last = name.rpartition(".")[2]
-    else:
-        last = name.split(".", _DEPTH)[-1]
-    return name[: len(name) - len(last)], last
-
-
 def _home(prefix: str, homes: dict[str, _Below], below: _Below | None = None) -> _Below:
-    """What is below a prefix; where the prefix isn't there yet, `below` or an empty list."""
-    found = homes.get(prefix)
-    if found is None:
-        found = homes[prefix] = [] if below is None else below
+    """Returns the content of a prefix. A new prefix gets `below`, or an empty list."""
+    content = homes.get(prefix)
+    if content is None:
+        content = homes[prefix] = [] if below is None else below
         above, dot, part = prefix[:-1].rpartition(".")
-        _home(above + dot, homes).append((part, found))
-    return found
+        _home(above + dot, homes).append((part, content))
+    return content
 
 
 class _Content(NamedTuple):
-    """What is below a part of the names, folded, and its sums. `look`: equal for equal names, shapes and types."""
+    """The folded content of a component, and its sums. `look`: equal for equal names, shapes and types."""
 
     children: list[TreeNode]
     look: int
@@ -144,23 +129,23 @@ class _Content(NamedTuple):
 
 
 class _Folds:
-    """Runs of numbered parts that look alike made one. Most are: what is equal is folded once."""
+    """Folds numbered components with equal content. Equal content, which is common, is folded once."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[object, ...], _Content] = {}
-        self._shared: dict[int, _Content] = {}  # by the identity of what layers share
+        self._folded: dict[tuple[object, ...], _Content] = {}
+        self._shared: dict[int, _Content] = {}  # by the identity of content that layers share
         self._looks: dict[tuple[object, ...], int] = {}
 
     def fold(self, below: _Below) -> _Content:
-        """Equal contents are one object, so that they are found by identity."""
+        """Folds a component's content. Equal contents become one object, so they can be compared by identity."""
         if (content := self._shared.get(id(below))) is not None:
             return content
         parts = [child if isinstance(child, TreeNode) else (child[0], self.fold(child[1])) for child in below]
         key = tuple([id(part) if isinstance(part, TreeNode) else (part[0], id(part[1])) for part in parts])
-        content = self._known.get(key)
+        content = self._folded.get(key)
         if content is None:
             children = list(self._runs(parts))
-            content = self._known[key] = _Content(
+            content = self._folded[key] = _Content(
                 children, self._look(children), sum(n.tensors for n in children),
                 sum(n.parameters for n in children), sum(n.nbytes for n in children),
             )  # fmt: skip
@@ -168,7 +153,7 @@ class _Folds:
         return content
 
     def _runs(self, parts: Sequence[TreeNode | tuple[str, _Content]]) -> Iterator[TreeNode]:
-        """Numbered siblings are gathered by look (they may be mixed), each look once, at its first place."""
+        """Yields the nodes of a content; numbered siblings with equal looks are grouped at the first of them."""
         alike: dict[int, list[tuple[str, _Content]]] = {}
         groups: list[TreeNode | list[tuple[str, _Content]]] = []
         for child in parts:
@@ -183,13 +168,13 @@ class _Folds:
         return (group if isinstance(group, TreeNode) else _branch(group) for group in groups)
 
     def _look(self, children: Sequence[TreeNode]) -> int:
-        """What must be equal for two siblings to be folded: names, shapes and types below."""
+        """Returns a number that is equal for siblings with equal names, shapes and types below."""
         below = sorted((child.part, child.repeat, child.look, child.dtype, child.shape or ()) for child in children)
         return self._looks.setdefault(tuple(below), len(self._looks) + 1)
 
 
 def _branch(group: Sequence[tuple[str, _Content]]) -> TreeNode:
-    """Parts that look alike as one node."""
+    """Returns components with equal looks as one node."""
     part, first = group[0]
     return TreeNode(
         _numbers([int(part) for part, _ in group]) if len(group) > 1 else part,
@@ -199,7 +184,7 @@ def _branch(group: Sequence[tuple[str, _Content]]) -> TreeNode:
 
 
 def _numbers(numbers: Sequence[int]) -> str:
-    """`0-3,5`."""
+    """Formats numbers as `0-3,5`."""
     out: list[list[int]] = []
     for n in sorted(numbers):
         if out and n == out[-1][1] + 1:
@@ -210,7 +195,7 @@ def _numbers(numbers: Sequence[int]) -> str:
 
 
 def lines(forest: Iterable[TreeNode], depth: int = 0) -> Iterator[TreeLine]:
-    """The tree as indented lines; a chain of single children is one line (`model.layers`)."""
+    """Yields the tree as indented lines; a chain of single children is one line (`model.layers`)."""
     for node in forest:
         name, at = chained(node)
         shown = node if at is node else TreeNode(name, node.tensors, node.parameters, node.nbytes, at.dtype, at.shape)
@@ -220,7 +205,7 @@ def lines(forest: Iterable[TreeNode], depth: int = 0) -> Iterator[TreeLine]:
 
 
 def chained(node: TreeNode) -> tuple[str, TreeNode]:
-    """The last of a chain of single children, and the parts of all as one name."""
+    """Returns the names of a chain of single children as one name, and the last of them."""
     name = node.part
     while len(node.children) == 1 and node.children[0].repeat == 1:
         node = node.children[0]

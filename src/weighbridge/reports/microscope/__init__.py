@@ -1,1 +1,1 @@
-"""From a file down to a nibble: what single bytes, blocks of weights and steps of a pickle mean."""
+"""Decodes single blocks of weights field by field, down to the bits of each code."""

@@ -1,6 +1,6 @@
-"""One block of a tensor: its bytes field by field, the scales and codes in them, the values that these give, and the
-formula. A block is the smallest piece that decodes by itself: a block of a ggml type, an element of a plain type, a
-group of weights that share a scale in a packed tensor (MLX, GPTQ, AWQ ...).
+"""One block of a tensor: its bytes field by field, the scales and codes in them, the decoded values, and the formula. A
+block is the smallest unit that can be decoded: a block of a ggml type, an element of a plain type, or a group of
+weights with a common scale in a packed tensor (MLX, GPTQ, AWQ ...).
 
     block(model, "blk.0.attn_q.weight", 3) -> BlockView
 """
@@ -15,26 +15,26 @@ from typing import TYPE_CHECKING, Any, Final
 from weighbridge.base.dtypes import Field, Kind
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.containers.base import Entry
-from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.models.model import OpenModel
 from weighbridge.reports import tensor_path
+from weighbridge.reports.anatomy import coordinates
 from weighbridge.reports.microscope import numbers
 from weighbridge.reports.microscope.code_bits import CodeBits, code_bits
 
 if TYPE_CHECKING:
     from weighbridge.packings.unpacking import PackedGroup
-    from weighbridge.tensors.nodes import Node, QuantizedTensor
     from weighbridge.tensors.reference.codec import Unpacking
 
 SCHEMA: Final = "weighbridge/block/1"
 
 Values = tuple[float | int, ...]
-_BITS: Final = "bits"  # the one field of a plain type
+_BITS: Final = "bits"  # the only field of a plain type
 
 
 @dataclass(frozen=True, slots=True)
 class BlockField:
-    """Bytes [start, end) of the block: `count` scalars of the type `scalar` (as in the table of number types). `raw`:
-    the bytes in hexadecimal. `stored`: of a packed tensor, the stored tensor that they are from."""
+    """Bytes [start, end) of the block: `count` scalars of type `scalar` (in the table of number types). `raw`: the
+    bytes in hexadecimal. `stored`: the stored tensor, for a packed weight."""
 
     name: str
     scalar: str
@@ -48,8 +48,8 @@ class BlockField:
 
 @dataclass(frozen=True, slots=True)
 class BlockPart:
-    """Numbers that are packed into the fields, in the order of the elements. `each`: elements that one number is for;
-    0: a table that codes are numbers into."""
+    """Numbers in the fields, in the order of the elements. `each`: the number of elements that share one; 0 for a table
+    indexed by the codes."""
 
     name: str
     each: int
@@ -58,11 +58,11 @@ class BlockPart:
 
 @dataclass(frozen=True, slots=True)
 class BlockView:
-    """Block `number` of the `blocks` of a tensor. `element`: of its first value; `index`: the same as coordinates.
-    `offset`: its first byte in `file`; -1 for a group of a packed tensor, whose bytes lie in several tensors, and for
-    compressed ones. `formula`: an expression of the parts in Python's notation that gives `values` in f32; empty where
-    the type has none. `values` are those of the kernels; empty for a type that can't be decoded. `bits`: of each
-    value the bytes of the block that its code lies in, each with a mask; empty without a formula."""
+    """Block `number` of the `blocks` of a tensor. `element`: its first value; `index`: the coordinates of it. `offset`:
+    its first byte in `file`; -1 for a group of a packed weight, whose bytes are in several tensors, and for compressed
+    bytes. `formula`: a Python expression of the parts that computes `values` in f32; empty if the type has none.
+    `values`: decoded by the kernels; empty if the type can't be decoded. `bits`: for each value, the bytes of the block
+    with its code, each with a mask; empty without a formula."""
 
     file: str
     tensor: str
@@ -82,18 +82,18 @@ class BlockView:
     schema: str = SCHEMA
 
 
-def block(model: Checkpoint, tensor: str, number: int) -> BlockView:
-    """Block `number` of a tensor, by its stored name or that of a packed weight, which goes first where groups of its
-    weights have scales of their own (those of FP8 are of squares). UsageError where there is none; UnsupportedError
-    where its blocks don't decode by themselves."""
-    packed = _packed(model, tensor)
+def block(model: OpenModel, tensor: str, number: int) -> BlockView:
+    """Returns block `number` of a tensor, named as stored or as a packed weight. A packed weight takes precedence if
+    its groups of weights have separate scales (those of FP8 belong to squares). Raises UsageError for an unknown tensor
+    or block, and UnsupportedError if blocks can't be decoded separately."""
+    packed = _packed_weight(model, tensor)
     if packed is not None and (tensor not in model.index or _grouping(packed.node) is not None):
         return _group(model, tensor, packed.node, packed.match.stored, number)
     return _block(model, tensor_path.entry(model.index, tensor, model.place.path), number)
 
 
-def _packed(model: Checkpoint, tensor: str) -> PackedGroup | None:
-    """The packed weight of this name; None where it is a tensor of its own, or a member of a broken one."""
+def _packed_weight(model: OpenModel, tensor: str) -> PackedGroup | None:
+    """Returns the packed weight with this name; None for a plain tensor, or a member of a broken group."""
     try:
         groups = model.packed_near([tensor]).values()
         return next((group for group in groups if group.name == tensor), None)
@@ -103,11 +103,13 @@ def _packed(model: Checkpoint, tensor: str) -> PackedGroup | None:
         return None
 
 
-def _block(model: Checkpoint, entry: Entry, number: int) -> BlockView:
+def _block(model: OpenModel, entry: Entry, number: int) -> BlockView:
     dtype, atoms = entry.dtype, prod(entry.shape) // entry.dtype.block
     _check(entry.name, number, atoms)
-    data = _atom(model.stored[entry.name], number)
-    how = _unpacking(entry)
+    node = model.stored[entry.name]
+    row, at = divmod(number, node.spec.row_atoms)
+    data = node.read(row, row + 1)[at * dtype.size : (at + 1) * dtype.size].copy()  # little-endian
+    layout = _unpacking(entry)
     fields = dtype.fields or (Field(_BITS, dtype.name, 1, 0),)
     source = model.index.files[entry.file]
     whole = entry.strides is None and not source.sequential and model.nodes is None
@@ -119,35 +121,20 @@ def _block(model: Checkpoint, entry: Entry, number: int) -> BlockView:
         number=number,
         blocks=atoms,
         element=number * dtype.block,
-        index=_coordinates(entry.shape, number * dtype.block),
+        index=coordinates(entry.shape, number * dtype.block),
         offset=entry.offset + number * dtype.size if whole else -1,
         nbytes=dtype.size,
-        formula=how.formula if how else "",
+        formula=layout.formula if layout else "",
         fields=tuple(_field(f, data, dtype.size) for f in fields),
-        parts=_parts(how.parts(data), dtype.block) if how else (),
-        values=_decoded(entry, data),
-        bits=code_bits([data], lambda: how.parts(data), dtype.block) if how else (),
+        parts=_parts(layout.parts(data), dtype.block) if layout else (),
+        values=_decode(entry, data),
+        bits=code_bits([data], lambda: layout.parts(data), dtype.block) if layout else (),
     )
 
 
 def _check(name: str, number: int, blocks: int) -> None:
     if not 0 <= number < blocks:
         raise UsageError(f"{name} has no block {number:,}", hint=f"it has {blocks:,}, from 0")
-
-
-def _atom(node: Node, number: int) -> Any:
-    """The bytes of one atom, little-endian."""
-    row, at = divmod(number, node.spec.row_atoms)
-    size = node.spec.dtype.size
-    return node.read(row, row + 1)[at * size : (at + 1) * size].copy()
-
-
-def _coordinates(shape: tuple[int, ...], element: int) -> tuple[int, ...]:
-    indices: list[int] = []
-    for n in reversed(shape):
-        element, i = divmod(element, n)
-        indices.insert(0, i)
-    return tuple(indices)
 
 
 def _unpacking(entry: Entry) -> Unpacking | None:
@@ -172,15 +159,15 @@ def _field(field: Field, data: Any, size: int) -> BlockField:
     return BlockField(field.name, field.scalar, field.count, field.offset, end, raw.tobytes().hex(), _listed(values))
 
 
-def _parts(found: Mapping[str, Any], elements: int) -> tuple[BlockPart, ...]:
+def _parts(arrays: Mapping[str, Any], elements: int) -> tuple[BlockPart, ...]:
     return tuple(
         BlockPart(name, 0 if name == "table" else elements // max(part.size, 1), _listed(part.reshape(-1)))
-        for name, part in found.items()
+        for name, part in arrays.items()
     )
 
 
 def _listed(values: Any) -> Values:
-    """Numbers as Python has them: a float of up to 32 bits with the digits that identify it among those of 32."""
+    """Returns Python numbers; floats of up to 32 bits get the shortest digits that identify them in f32."""
     import numpy as np
 
     if values.dtype.kind in "biu":
@@ -188,7 +175,7 @@ def _listed(values: Any) -> Values:
     return tuple(float(str(v)) for v in (values.astype(np.float32) if values.dtype.itemsize < 4 else values))
 
 
-def _decoded(entry: Entry, data: Any) -> Values:
+def _decode(entry: Entry, data: Any) -> Values:
     import numpy as np
 
     from weighbridge.tensors import kernels
@@ -209,38 +196,38 @@ def _decoded(entry: Entry, data: Any) -> Values:
 # ---- groups of packed tensors ----
 
 
-def _group(model: Checkpoint, name: str, tensor: Any, stored: Mapping[str, str], number: int) -> BlockView:
-    """Group `number` of a packed weight: the weights of a row that share a scale."""
-    how = _grouping(tensor)
-    if how is None:
+def _group(model: OpenModel, name: str, tensor: Any, stored: Mapping[str, str], number: int) -> BlockView:
+    """Returns group `number` of a packed weight: the weights of a row with a common scale."""
+    layout = _grouping(tensor)
+    if layout is None:
         raise UnsupportedError(
-            f"{name} isn't made of groups that decode by themselves",
+            f"{name} has no groups that can be decoded separately",
             hint=f"name one of its stored tensors: {', '.join(stored.values())}",
         )
     columns = tensor.spec.shape[-1]
-    groups = -(-columns // how.group)
+    groups = -(-columns // layout.group)
     _check(name, number, groups * tensor.spec.rows)
     row, at = divmod(number, groups)
-    lo, hi = at * how.group, min((at + 1) * how.group, columns)
-    data = _row(tensor, row)
-    parts = how.parts(data, columns, at)
-    first = next(iter(stored.values()))
+    lo, hi = at * layout.group, min((at + 1) * layout.group, columns)
+    with tensor.borrow(row, row + 1) as members:
+        data = {member: part.copy() for member, part in members.items()}
+    parts = layout.parts(data, columns, at)
     return BlockView(
-        file=model.files_of_tensors[first],
+        file=model.files_of_tensors[next(iter(stored.values()))],
         tensor=name,
-        dtype=how.name,
+        dtype=layout.name,
         shape=tensor.spec.shape,
         number=number,
         blocks=groups * tensor.spec.rows,
         element=row * columns + lo,
-        index=_coordinates(tensor.spec.shape, row * columns + lo),
+        index=coordinates(tensor.spec.shape, row * columns + lo),
         offset=-1,
         nbytes=sum(part.nbytes for part in parts.raw.values()),
-        formula=how.formula,
+        formula=layout.formula,
         fields=_members(parts, {role: stored.get(role, "") for role in parts.raw}),
         parts=_parts(parts.unpacked, hi - lo),
         values=_listed(tensor.decode().read(row, row + 1).view("<f4")[lo:hi]),
-        bits=code_bits(list(parts.raw.values()), lambda: how.parts(data, columns, at).unpacked, hi - lo),
+        bits=code_bits(list(parts.raw.values()), lambda: layout.parts(data, columns, at).unpacked, hi - lo),
     )
 
 
@@ -250,19 +237,13 @@ def _grouping(tensor: Any) -> numbers.Grouping | None:
     return numbers.grouping(tensor.packing) if isinstance(tensor, QuantizedTensor) else None
 
 
-def _row(tensor: QuantizedTensor, row: int) -> dict[str, Any]:
-    with tensor.borrow(row, row + 1) as parts:
-        return {name: part.copy() for name, part in parts.items()}
-
-
 def _members(parts: numbers.GroupParts, stored: Mapping[str, str]) -> tuple[BlockField, ...]:
-    """The bytes of each member, one after the other."""
-    fields, at = [], 0
+    """Returns the bytes of each member, one after another."""
+    fields, start = [], 0
     for role, raw in parts.raw.items():
         scalar, values = parts.scalars[role]
-        end = at + raw.nbytes
-        fields.append(
-            BlockField(role, scalar, len(values), at, end, raw.tobytes().hex(), _listed(values), stored[role])
-        )
-        at = end
+        end = start + raw.nbytes
+        data = raw.tobytes().hex()
+        fields.append(BlockField(role, scalar, len(values), start, end, data, _listed(values), stored[role]))
+        start = end
     return tuple(fields)

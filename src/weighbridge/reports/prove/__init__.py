@@ -1,1 +1,1 @@
-"""Whether two models are the same: by their settings, their tensors, and what they compute."""
+"""Proves that two models are equal: in settings, tensors and computed results."""

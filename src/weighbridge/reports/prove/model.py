@@ -1,4 +1,4 @@
-"""The answer of a proof: checks with verdicts."""
+"""The report of a proof: checks with verdicts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, slots=True)
 class ProveCheck:
-    """One check. `details`: what differs, or why it couldn't be made; `measures`: numbers and their `bounds`."""
+    """One check. `details`: the differences, or the reason why it wasn't possible. `measures`: numbers with
+    `bounds`."""
 
     name: str
     verdict: Verdict
@@ -25,8 +26,8 @@ class ProveCheck:
 
 @dataclass(frozen=True, slots=True)
 class ProveReport:
-    """All checks in order. `verdict`: "different" if one is, "incomplete" if one wasn't made, else "same". `notes`:
-    what was left out of the comparison on purpose."""
+    """All checks in order. `verdict`: "different" if one is, "incomplete" if one wasn't checked, else "same". `notes`:
+    deliberate omissions."""
 
     src: str
     dst: str

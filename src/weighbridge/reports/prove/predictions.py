@@ -1,4 +1,4 @@
-"""Measures over the logits of two models on the same tokens. All arrays are F32 [positions, vocabulary]."""
+"""Compares the logits of two models on the same tokens. Logits are F32 arrays [positions, vocabulary]."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _SLAB: Final = 32  # positions at a time
 
 
 class Agreement(NamedTuple):
-    """`divergence`: Kullback-Leibler divergence of the next token, nats, by position. `agreement`: share of positions
-    with the same most likely token. `gap`: by position, how much less likely the second's choice is to the first than
-    its own, nats."""
+    """`divergence`: F64 [positions], the Kullback-Leibler divergence of the next token in nats. `agreement`: share of
+    positions with the same most likely token. `gap`: F64 [positions], in nats, how much less likely than its own choice
+    the first model finds the second's."""
 
     divergence: F64
     agreement: float
@@ -25,29 +25,25 @@ class Agreement(NamedTuple):
 
 
 def compare_logits(a: F32, b: F32) -> Agreement:
-    """How far `b` predicts otherwise than `a`. Tokens beyond the smaller vocabulary, which pad a matrix, don't count. A
-    NaN or Inf in one gives an infinite divergence."""
+    """Compares the predictions of `b` with those of `a`. Tokens beyond the smaller vocabulary, which pad a matrix, are
+    ignored. NaN or Inf on one side results in an infinite divergence."""
     import numpy as np
 
     width = min(a.shape[-1], b.shape[-1])
-    found = [_divergence(a[i : i + _SLAB, :width], b[i : i + _SLAB, :width]) for i in range(0, len(a), _SLAB)]
-    one, other = (x[:, :width].argmax(-1) for x in (a, b))
-    rows = np.arange(len(one))
-    gap = a[rows, one].astype(np.float64) - a[rows, other]
-    return Agreement(np.concatenate(found), float((one == other).mean()), gap)
-
-
-def _divergence(a: F32, b: F32) -> F64:
-    import numpy as np
-
-    p, q = log_probabilities(a), log_probabilities(b)
-    with np.errstate(invalid="ignore", over="ignore"):
-        found = (np.exp(p) * (p - q)).sum(-1)
-    return np.where(np.isfinite(found), np.maximum(found, 0), np.inf)
+    divergences = []
+    for i in range(0, len(a), _SLAB):
+        p, q = (log_probabilities(logits[i : i + _SLAB, :width]) for logits in (a, b))
+        with np.errstate(invalid="ignore", over="ignore"):
+            divergence = (np.exp(p) * (p - q)).sum(-1)
+        divergences.append(np.where(np.isfinite(divergence), np.maximum(divergence, 0), np.inf))
+    choice_a, choice_b = (x[:, :width].argmax(-1) for x in (a, b))
+    rows = np.arange(len(choice_a))
+    gap = a[rows, choice_a].astype(np.float64) - a[rows, choice_b]
+    return Agreement(np.concatenate(divergences), float((choice_a == choice_b).mean()), gap)
 
 
 def log_probabilities(logits: F32) -> F64:
-    """Of every token, [positions, vocabulary]."""
+    """Returns the log probability of every token, F64 [positions, vocabulary]."""
     import numpy as np
 
     with np.errstate(invalid="ignore", over="ignore"):
@@ -57,7 +53,7 @@ def log_probabilities(logits: F32) -> F64:
 
 
 def surprise(logits: F32, ids: list[int]) -> float:
-    """The mean negative log-likelihood of each token after its predecessors, nats."""
+    """Returns the mean negative log-likelihood of each token after its predecessors, in nats."""
     import numpy as np
 
     rows = log_probabilities(logits[:-1])
@@ -65,7 +61,7 @@ def surprise(logits: F32, ids: list[int]) -> float:
 
 
 def cosine_distance(a: F32, b: F32) -> float:
-    """1 - cosine of two vectors; 1 where one isn't finite or is zero."""
+    """Returns 1 - cosine of two F32 vectors; 1 if one is zero or not finite."""
     import numpy as np
 
     x, y = a.astype(np.float64), b.astype(np.float64)

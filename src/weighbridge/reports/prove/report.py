@@ -1,12 +1,12 @@
-"""Whether one model is the other in another form: three steps, each with a verdict of its own.
+"""Proves that two models are the same in different forms, in three steps:
 
     prove("model/", "model.gguf") -> ProveReport
 
-    settings, tokenizer    every setting that the loaders take means the same (`static.py`)
+    settings, tokenizer    every setting means the same to the programs that load it (`static.py`)
     tensors                no tensor differs by more than its type implies (`values.py`)
-    tokens, predictions    both give the same in their own runtimes (`running.py`)
+    tokens, predictions    both compute the same in their runtimes (`running.py`)
 
-A check that couldn't be made is "not-checked", and a report with one is never "same".
+A check that isn't possible is "not-checked", and a report with one is never "same".
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import os
 from typing import Literal
 
 from weighbridge.base.errors import UsageError
-from weighbridge.models.open import open_model
+from weighbridge.io.location import path_text
+from weighbridge.models.open import SourceOptions, open_model
 from weighbridge.reports.prove import running, values
 from weighbridge.reports.prove import static as fields
-from weighbridge.reports.prove.model import Progress, ProveCheck, ProveReport
+from weighbridge.reports.prove.model import Progress, ProveReport
 
 
 def prove(
@@ -29,35 +30,35 @@ def prove(
     run: bool = True,
     text: str | os.PathLike[str] | None = None,
     tokens: int = 256,
+    arch_file: str | os.PathLike[str] | None = None,
     jobs: int | None = None,
     progress: Progress | None = None,
 ) -> ProveReport:
-    """Whether `dst` is the model `src`: settings, tokenizer, tensors, and what both compute in their own runtimes.
+    """Compares the model `dst` with `src`: settings, tokenizer, tensors, and the results that both compute in their
+    runtimes.
 
-    `static`: only settings and tokenizer, which reads headers. `run`: False leaves out the runtimes. `text`: a file
-    whose perplexity is compared too. `tokens`: how many positions are compared. Errors: OSError, FormatError,
-    UnsupportedError, UsageError for options that contradict each other.
+    `static`: only settings and tokenizer, from headers. `run`: whether to use the runtimes. `text`: a file whose
+    perplexity is compared too. `tokens`: the number of positions to compare. `arch_file`: a family table for both.
+    Raises OSError, FormatError, UnsupportedError, and UsageError for contradictory options.
     """
     if text is not None and (static or not run):
         raise UsageError("--text needs the models to run", hint="leave out --static and --no-run")
     if not running.SHORTEST <= tokens <= running.LONGEST:
         raise UsageError(f"{tokens} positions can't be compared", hint=f"{running.SHORTEST} to {running.LONGEST}")
-    with open_model(src) as one, open_model(dst) as other:
-        checks = [*fields.checks(one, other)]
+    options = SourceOptions(arch_file=arch_file)
+    with open_model(src, options) as a, open_model(dst, options) as b:
+        checks = [*fields.checks(a, b)]
         notes: list[str] = []
         if not static:
-            found = values.check(one, other, jobs, progress)
-            checks.append(found.check)
-            notes += found.notes
+            tensors = values.check(a, b, jobs, progress)
+            checks.append(tensors.check)
+            notes += tensors.notes
             if run:
-                checks += running.checks(one, other, found.bounds, running.Amounts(tokens, text), progress)
-                notes += running.notes(one, other)
-        settled = fields.settled(checks)
-        return ProveReport(os.fspath(src), os.fspath(dst), _verdict(settled), tuple(settled), tuple(notes))
-
-
-def _verdict(checks: list[ProveCheck]) -> Literal["same", "different", "incomplete"]:
-    found = {check.verdict for check in checks}
-    if "different" in found:
-        return "different"
-    return "incomplete" if "not-checked" in found or not checks else "same"
+                checks += running.checks(a, b, tensors.bounds, running.Amounts(tokens, text), progress)
+                notes += running.notes(a, b)
+        checks = fields.settled(checks)
+        verdicts = {check.verdict for check in checks}
+        verdict: Literal["same", "different", "incomplete"] = "different"
+        if "different" not in verdicts:
+            verdict = "incomplete" if "not-checked" in verdicts or not checks else "same"
+        return ProveReport(path_text(src), path_text(dst), verdict, tuple(checks), tuple(notes))

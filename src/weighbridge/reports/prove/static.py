@@ -1,87 +1,106 @@
-"""Settings and tokenizer, from headers and small files: whether each means the same to the programs that load them."""
+"""Checks that settings and tokenizer mean the same to the programs that load them. Reads headers and small files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from weighbridge.base.errors import UnsupportedError, WeighbridgeError
+from weighbridge.base.words import plural
+from weighbridge.models.clients import client_of, loads
 from weighbridge.models.config import settings
-from weighbridge.models.config.pooling import pooling_type
+from weighbridge.models.config.losses import config_losses
+from weighbridge.models.config.reranker import pooling_of
 from weighbridge.models.tokenizer import Vocab, from_gguf, from_hf
 from weighbridge.models.tokenizer.compare import vocab_differences
 from weighbridge.models.tokenizer.hf.read import VOCABULARY_FILES
-from weighbridge.reports.prove.model import ProveCheck
+from weighbridge.reports.prove.model import ProveCheck, Verdict
 
 if TYPE_CHECKING:
-    from weighbridge.models.checkpoint import Checkpoint
+    from weighbridge.models.model import OpenModel
 
 _PRE: Final = "pre-tokenizer"
+_SETTINGS: Final = "tokenizer_config.json"
 _SHOWN: Final = 60  # characters of a value
 
 
-def checks(a: Checkpoint, b: Checkpoint) -> list[ProveCheck]:
-    """The checks of settings and tokenizer; one that neither model has is left out."""
-    return [_settings(a, b), *_tokenizer(a, b)]
+def checks(a: OpenModel, b: OpenModel) -> list[ProveCheck]:
+    """Returns the checks of settings and tokenizer, except of what neither model has."""
+    failures = []
+    source, target = loads(a), loads(b)
+    for model, loading in ((a, source), (b, target)):
+        if loading.accepts is False:
+            verdict: Verdict = "not-checked" if loading is source or source.accepts is False else "different"
+            message = f"{loading.client} won't load {model.place.path}: {loading.why}"
+            failures.append(ProveCheck("loads", verdict, message))
+    return [*failures, _settings(a, b), *_tokenizer(a, b)]
 
 
-def settled(found: list[ProveCheck]) -> list[ProveCheck]:
-    """Without a check of the pre-tokenizer's name that wasn't made, where the tokens of texts are the same."""
-    if any(check.name == "tokens" and check.verdict == "same" for check in found):
-        return [check for check in found if check.name != _PRE]
-    return found
-
-
-def reader_of(model: Checkpoint) -> str:
-    """The program that a model's form is for."""
-    if model.format == "gguf":
-        return "llama.cpp"
-    return "mlx-lm" if model.metadata.get("format") == "mlx" else "transformers"
+def settled(checks: list[ProveCheck]) -> list[ProveCheck]:
+    """Returns the checks after the tokens of texts were compared. If the tokens are equal, the pre-tokenizer's name
+    needs no check; if not, the tokenizers differ even if their tables are equal."""
+    tokens = next((check.verdict for check in checks if check.name == "tokens"), None)
+    if tokens == "same":
+        return [check for check in checks if check.name != _PRE]
+    return [
+        replace(check, verdict="different", message=f"{check.message} are the same, but texts become other tokens")
+        if tokens == "different" and check.name == "tokenizer" and check.verdict == "same"
+        else check
+        for check in checks
+    ]
 
 
 # ------------------------------------------------------------------------------------------------ settings
 
 
-def _settings(a: Checkpoint, b: Checkpoint) -> ProveCheck:
+def _settings(a: OpenModel, b: OpenModel) -> ProveCheck:
     try:
-        one, other = _as_read(a), _as_read(b)
+        source, target = _loader_settings(a), _loader_settings(b)
     except WeighbridgeError as error:
         return ProveCheck("settings", "not-checked", f"not compared: {error.message}")
-    found = settings.differences(one, other)
-    if not found:
-        return ProveCheck("settings", "same", f"{len(one.values)} settings mean the same to {other.reader}")
-    return ProveCheck("settings", "different", f"{len(found)} differ", tuple(map(_words, found)))
+    differences = settings.differences(source, target)
+    lost = [loss for loss in folder_losses(a, b) if not any(d.named_in(loss) for d in differences)]
+    if not differences and not lost:
+        message = f"{plural(len(source.values), 'setting')} mean the same to {target.reader}"
+        return ProveCheck("settings", "same", message)
+    details = []
+    for difference in differences:
+        texts = ("not there" if value is None else str(value) for value in (difference.a, difference.b))
+        values = " and ".join(t if len(t) <= _SHOWN else f"{t[: _SHOWN - 3]}..." for t in texts)
+        lost_words = " (the target has no place for it)" if difference.lost else ""
+        details.append(f"{difference.source}: {values}{lost_words}")
+    return ProveCheck("settings", "different", f"{len(details) + len(lost)} differ", (*details, *lost))
 
 
-def _as_read(model: Checkpoint) -> settings.LoaderSettings:
-    """What the model's own program reads of its settings."""
-    reader = reader_of(model)
+def folder_losses(a: OpenModel, b: OpenModel) -> list[str]:
+    """Returns the settings of a folder that a GGUF can't hold, as listed by a conversion; none for two models of the
+    same kind."""
+    if (a.format == "gguf") == (b.format == "gguf"):
+        return []
+    folder = b if a.format == "gguf" else a
+    return config_losses(folder.config, folder.family)
+
+
+def _loader_settings(model: OpenModel) -> settings.LoaderSettings:
+    """Returns the settings that the model's program reads."""
+    reader = client_of(model)
     if reader == "llama.cpp":
-        return settings.of_gguf(model.metadata, model.family, model.index.by_name, model._vector)
+        return settings.of_gguf(model.metadata, model.family, model.index.by_name, model.vector)
     if not model.config:
         raise UnsupportedError(f"{model.place.path} has no config.json")
     if reader == "transformers":
-        return settings.of_config(model.config, model.family, pooling_type(model.place.read))
-    found = settings.of_mlx(model.config, model.family)
-    if found is None:
+        return settings.of_config(model.config, model.family, pooling_of(model))
+    mlx_settings = settings.of_mlx(model.config, model.family)
+    if mlx_settings is None:
         raise UnsupportedError(f"mlx-lm has no class for {model.config.get('model_type')}")
-    return found
-
-
-def _words(difference: settings.SettingDifference) -> str:
-    values = " and ".join(_short(v) for v in (difference.a, difference.b))
-    return f"{difference.source}: {values}" + (" (the target has no place for it)" if difference.lost else "")
-
-
-def _short(value: Any) -> str:
-    text = "not there" if value is None else str(value)
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+    return mlx_settings
 
 
 # ------------------------------------------------------------------------------------------------ tokenizer
 
 
-def _tokenizer(a: Checkpoint, b: Checkpoint) -> Iterator[ProveCheck]:
+def _tokenizer(a: OpenModel, b: OpenModel) -> Iterator[ProveCheck]:
     if not (has_tokenizer(a) or has_tokenizer(b)):
         return
     if not (has_tokenizer(a) and has_tokenizer(b)):
@@ -89,38 +108,52 @@ def _tokenizer(a: Checkpoint, b: Checkpoint) -> Iterator[ProveCheck]:
         yield ProveCheck("tokenizer", "different", f"{without.place.path} has no tokenizer")
         return
     try:
-        one, other, taken = _vocabularies(a, b)
+        source, target, assumed = _vocabularies(a, b)
     except WeighbridgeError as error:
         yield ProveCheck("tokenizer", "not-checked", f"not compared: {error.message}")
         return
-    found = vocab_differences(one, other)
-    message = f"{len(found)} differences" if found else f"{len(one):,} tokens and their rules"
-    yield ProveCheck("tokenizer", "different" if found else "same", message, tuple(found))
-    if taken:
-        yield ProveCheck(_PRE, "not-checked", taken)
+    folders = (m.place for m in (a, b) if m.format != "gguf")
+    incomplete = next((str(place.path) for place in folders if _SETTINGS not in place.names()), "")
+    yield _compare_vocabularies(source, target, incomplete)
+    if assumed:
+        yield ProveCheck(_PRE, "not-checked", assumed)
 
 
-def _vocabularies(a: Checkpoint, b: Checkpoint) -> tuple[Vocab, Vocab, str]:
-    """Both tokenizers; and whose pre-tokenizer isn't known, which is then taken to be the other's."""
+def _compare_vocabularies(source: Vocab, target: Vocab, incomplete: str) -> ProveCheck:
+    """Checks two vocabularies. `incomplete`: a folder without tokenizer_config.json."""
+    tables, special = vocab_differences(source, target)
+    lost = tuple(dict.fromkeys((*source.losses, *target.losses)))
+    if not tables and not special:
+        rare = ", except in rare texts" if lost else ""
+        return ProveCheck("tokenizer", "same", f"{plural(len(source), 'token')} and their rules{rare}", lost)
+    details = (*tables, *special, *lost)
+    if incomplete and not tables:
+        message = f"{incomplete} has no {_SETTINGS}, which names special tokens and the chat template: add it"
+        return ProveCheck("tokenizer", "not-checked", message, details)
+    return ProveCheck("tokenizer", "different", plural(len(details), "difference"), details)
+
+
+def _vocabularies(a: OpenModel, b: OpenModel) -> tuple[Vocab, Vocab, str]:
+    """Returns both tokenizers. If a pre-tokenizer is unknown, assumes the other's, and returns the reason."""
     try:
-        one = _vocabulary(a, None)
+        source = _vocabulary(a, None)
     except UnsupportedError as error:
-        other = _vocabulary(b, None)
-        return _vocabulary(a, other.pre), other, error.message
+        target = _vocabulary(b, None)
+        return _vocabulary(a, target.pre), target, error.message
     try:
-        return one, _vocabulary(b, None), ""
+        return source, _vocabulary(b, None), ""
     except UnsupportedError as error:
-        return one, _vocabulary(b, one.pre), error.message
+        return source, _vocabulary(b, source.pre), error.message
 
 
-def has_tokenizer(model: Checkpoint) -> bool:
-    """Whether a model comes with a tokenizer."""
+def has_tokenizer(model: OpenModel) -> bool:
+    """Returns whether a model includes a tokenizer."""
     if model.format == "gguf":
         return "tokenizer.ggml.tokens" in model.metadata
     return not VOCABULARY_FILES.isdisjoint(model.place.names())
 
 
-def _vocabulary(model: Checkpoint, pre: str | None) -> Vocab:
+def _vocabulary(model: OpenModel, pre: str | None) -> Vocab:
     if model.format == "gguf":
         return from_gguf(model.metadata)
     rules = model.family.document.tokenizer

@@ -1,4 +1,4 @@
-"""Texts that tokenizers disagree on when one of their rules is lost, and one that predictions are compared on."""
+"""Texts that become different tokens if a tokenizer's rule is lost, and a passage for comparing predictions."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""`scan(paths)`: what model files hold besides numbers, file by file, each with everything nested in it.
+"""Scans model files for code and other hazards, file by file, each with everything nested in it.
 
-    for report in reports(paths): ...      one file at a time, in a fixed order: a million files take no more memory
+    for report in reports(paths): ...      one file at a time, in a fixed order: memory use doesn't grow with the files
     scan(paths) -> ScanReport              all of them together
 
-Nothing that a file holds is run, imported or unpacked to disk. The engine opens each file, asks `detect` what it is,
-runs every scanner that the registry has for it, follows what they find nested, and folds the findings into verdicts.
-One budget bounds what a file costs with everything in it. Whatever goes wrong in one part is a finding; the scan goes
-on.
+Nothing in a file is run, imported or unpacked to disk. The engine opens each file, detects its kind, runs every scanner
+that the registry has for it, follows nested parts, and folds the findings into verdicts. One budget bounds the cost of
+a file with everything in it. A failure in one part is a finding, and the scan continues.
 """
 
 from __future__ import annotations
@@ -16,113 +15,113 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
-from types import MappingProxyType
 from typing import Final
 
 from weighbridge.adapters.remote.schemes import resolve_path
-from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.base.limits import SCAN_FILES, SCAN_IN_MEMORY
-from weighbridge.io.location import is_remote, open_source
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
+from weighbridge.base.limits import SCAN_FILES, SCAN_IN_MEMORY, SNIFF_HEAD
+from weighbridge.io.location import is_remote, open_source, path_text
 from weighbridge.io.source import FileSource, Source
 from weighbridge.reports.scan import walk
 from weighbridge.reports.scan.detect import kind_of
 from weighbridge.reports.scan.model import (
+    RULES,
     Budget,
     FileReport,
     MemberPath,
-    Nested,
     OverLimit,
+    Part,
     Piece,
     ScanFinding,
-    Scanner,
     ScanReport,
-    ScanRule,
     ScanVerdict,
     Skipped,
     escape,
-    finding,
     worst,
 )
+from weighbridge.reports.scan.names import is_accepted
 from weighbridge.reports.scan.pickle import whole_file
 from weighbridge.reports.scan.registry import is_special, scanners_for
 
 Progress = Callable[[int, int, str], None]
 
-#: Rules of the engine itself.
-RULES: Final = MappingProxyType(
-    {
-        "scan/broken": ScanRule(ScanVerdict.MALFORMED, "its first bytes say what it is, the rest contradicts them"),
-        "scan/limit": ScanRule(ScanVerdict.UNPROVEN, "scanning all of it would take more than a scan allows"),
-        "scan/failure": ScanRule(ScanVerdict.UNPROVEN, "the scanner failed on a part, which is a fault of the scanner"),
-    }
-)
+_ACCEPTED: Final = "scan/accepted"
 
 
 @dataclass
 class _Scan:
-    """One file at work."""
+    """The scan of one file. `libraries`: packages whose classes the user accepts."""
 
-    budget: Budget = field(default_factory=Budget)
+    budget: Budget
+    libraries: frozenset[str] = frozenset()
     findings: list[tuple[int, int, ScanFinding]] = field(default_factory=list)  # a heap, the mildest first
     skipped: list[Skipped] = field(default_factory=list)
     more: int = 0
-    leaves: int = 0  # parts that were scanned and hold no others
+    leaves: int = 0  # parts that were scanned and contain no others
     order: count[int] = field(default_factory=count)
+    open: set[tuple[int, str]] = field(default_factory=set)  # sources being scanned, each with its kind
 
-    def into(self, part: Nested) -> str:
-        """Run every scanner for a part, and for what is nested in it. Its kind."""
+    def scan_part(self, part: Part) -> str:
+        """Runs every scanner on a part and on the parts nested in it. Returns its kind."""
         kinds: list[str] = [part.kind] if part.kind else []
-        self._guarded(part, lambda: kinds.append(kind_of(part.source, part.place)) if not kinds else None)
+        self._guard(part, lambda: kinds.append(kind_of(part.source, part.place)) if not kinds else None)
         kind = kinds[0] if kinds else "unknown"
-        known, scanners = scanners_for(kind, part.place)
-        skipped, parts = len(self.skipped), [0]
+        reading = id(part.source), kind
+        if reading in self.open:  # a pickle that is HDF5 that is a pickle
+            return kind
+        self.open.add(reading)
+        supported, scanners = scanners_for(kind, part.place)
+        skipped, nested = len(self.skipped), [0]
+
         for scanner in scanners:
-            self._guarded(part, lambda scanner=scanner: self._take(scanner, part, parts))  # type: ignore[misc]
-        if not known and not parts[0]:
-            self.skip(part.place, kind, "unsupported file type")
-        elif not parts[0] and len(self.skipped) == skipped:
+
+            def take_pieces(scanner=scanner) -> None:  # type: ignore[no-untyped-def]
+                for piece in scanner(part):
+                    nested[0] += isinstance(piece, Part)
+                    self._take(piece)
+
+            self._guard(part, take_pieces)
+        if not supported and not nested[0]:
+            self.skipped.append(part.skipped(kind, "unsupported file type"))
+        elif not nested[0] and len(self.skipped) == skipped:
             self.leaves += 1
+        self.open.discard(reading)
         return kind
 
-    def _guarded(self, part: Nested, work: Callable[[], None]) -> None:
-        """`work`, whose failure is a finding on the part."""
-        place, source = part.place, part.source
+    def _guard(self, part: Part, action: Callable[[], None]) -> None:
+        """Runs `action`; its failure is a finding on the part."""
         try:
-            work()
+            action()
         except OverLimit as error:
-            self.add(finding(RULES, "scan/limit", source, place, error.message))
-            self.skip(place, "the rest", error.message)
+            self.add(part.finding("scan/limit", error.message))
+            self.skipped.append(part.skipped("the rest", error.message))
         except FormatError as error:
-            at = error.offset if error.offset is not None and error.offset < source.size else None
-            self.add(finding(RULES, "scan/broken", source, place, error.reason, at=at))
+            at = error.offset if error.offset is not None and error.offset < part.source.size else None
+            self.add(part.finding("scan/broken", error.reason, at=at))
         except UnsupportedError as error:
-            self.skip(place, part.kind or "part", error.message)
+            self.skipped.append(part.skipped(part.kind or "part", error.message))
         except OSError as error:
-            self.skip(place, part.kind or "part", error.strerror or str(error))
+            self.skipped.append(part.skipped(part.kind or "part", error.strerror or str(error)))
         except Exception as error:
-            self.add(finding(RULES, "scan/failure", source, place, f"{type(error).__name__}: {error}"))
+            self.add(part.finding("scan/failure", f"{type(error).__name__}: {error}"))
 
-    def _take(self, scanner: Scanner, part: Nested, parts: list[int]) -> None:
-        """The pieces that a scanner finds; `parts[0]` counts those that are nested."""
-        for piece in scanner(part.source, part.place, self.budget):
-            self._piece(piece, parts)
-
-    def _piece(self, piece: Piece, parts: list[int]) -> None:
+    def _take(self, piece: Piece) -> None:
         if isinstance(piece, ScanFinding):
             self.add(piece)
         elif isinstance(piece, Skipped):
             self.skipped.append(piece)
         else:
-            parts[0] += 1
-            self.budget.enter()
+            self.budget.enter(min(piece.source.size, SNIFF_HEAD))
             try:
-                self.into(piece)
+                self.scan_part(piece)
             finally:
                 self.budget.leave()
 
-    def add(self, found: ScanFinding) -> None:
-        """Keep a finding. Of too many the worst are kept, so that the verdict stays right."""
-        entry = found.verdict.rank, -next(self.order), found
+    def add(self, finding: ScanFinding) -> None:
+        """Keeps a finding. Of too many the worst are kept, so that the verdict stays right."""
+        if finding.verdict is ScanVerdict.UNKNOWN_CODE and finding.name and is_accepted(finding.name, self.libraries):
+            finding = replace(finding, verdict=RULES[_ACCEPTED].verdict, rule=_ACCEPTED, consequence="")
+        entry = finding.verdict.rank, -next(self.order), finding
         if self.budget.findings > 0:
             self.budget.findings -= 1
             heapq.heappush(self.findings, entry)
@@ -130,29 +129,25 @@ class _Scan:
             self.more += 1
             heapq.heappushpop(self.findings, entry)
 
-    def skip(self, place: MemberPath, what: str, why: str) -> None:
-        self.skipped.append(Skipped(place.path, place.members, what, why))
 
-
-def scan_source(source: Source, path: str) -> FileReport:
-    """The report on one source."""
-    work = _Scan()
-    kind = work.into(Nested(source, MemberPath(path)))
+def scan_source(source: Source, path: str, libraries: frozenset[str] = frozenset()) -> FileReport:
+    """The report on one source. `libraries`: packages whose classes are accepted."""
+    work = _Scan(Budget(size=source.size), libraries)
+    kind = work.scan_part(Part(source, MemberPath(path), work.budget))
     least = ScanVerdict.DATA_ONLY if work.leaves else ScanVerdict.NOT_SCANNED
-    ordered = tuple(sorted((f for *_, f in work.findings), key=_order))
-    verdict = worst((least, *(f.verdict for f in ordered)))
-    return FileReport(path, kind, source.size, verdict, not work.skipped, ordered, tuple(work.skipped), work.more)
-
-
-def _order(f: ScanFinding) -> tuple[int, tuple[str, ...], int, str, str]:
-    return -f.verdict.rank, f.members, -1 if f.offset is None else f.offset, f.rule, f.message
+    findings = tuple(sorted(
+        (f for *_, f in work.findings),
+        key=lambda f: (-f.verdict.rank, f.members, -1 if f.offset is None else f.offset, f.rule, f.message),
+    ))  # fmt: skip
+    verdict = worst((least, *(f.verdict for f in findings)))
+    return FileReport(path, kind, source.size, verdict, not work.skipped, findings, tuple(work.skipped), work.more)
 
 
 _PREAD: Final = hasattr(os, "pread")
 
 
 class _InMemory(Source):
-    """A small file, read once: archives have many places to read, and all scanners see the same bytes."""
+    """A small file, read once: archives are read in many places, and all scanners see the same bytes."""
 
     def __init__(self, file: Source) -> None:
         self.name, self.size, self.file = file.name, file.size, file
@@ -160,7 +155,7 @@ class _InMemory(Source):
             self.data = os.pread(file.fileno(), file.size, 0)
         else:
             self.data = file.read(0, file.size)
-        if len(self.data) != file.size:  # it shrank while it was read: the same error as for any file
+        if len(self.data) != file.size:  # the file shrank: raises the usual error
             file.read(0, file.size)
 
     def _readinto(self, offset: int, out: memoryview) -> int:
@@ -177,60 +172,69 @@ class _InMemory(Source):
         return self.file.location(offset)
 
 
-def scan_file(path: str) -> FileReport:
-    """The report on one file. One that can't be opened has a report that says why."""
+def scan_file(path: str, libraries: frozenset[str] = frozenset()) -> FileReport:
+    """The report on one file. If it can't be opened the report has the reason."""
     try:
-        plain = _plain_report(path)
-        if plain is not None:
-            return plain
+        if not is_remote(path) and not is_special(os.path.basename(path)):
+            data = whole_file.read_pickle(path)
+            if data and whole_file.is_plain(data):
+                return FileReport(path, "pickle", len(data), ScanVerdict.DATA_ONLY, True)
         with open_source(resolve_path(path)) as source:
-            return scan_source(source if source.size > SCAN_IN_MEMORY else _InMemory(source), path)
-    except FormatError as error:  # it shrinks while it is read
-        return _closed(path, "unreadable", error.reason)
+            return scan_source(source if source.size > SCAN_IN_MEMORY else _InMemory(source), path, libraries)
+    except FormatError as error:  # the file shrinks while it is read
+        return _unscanned(path, "unreadable", error.reason)
     except OSError as error:
-        return _closed(path, "unreadable", error.strerror or str(error))
+        return _unscanned(path, "unreadable", error.strerror or str(error))
     except UnsupportedError as error:
-        return _closed(path, "special", error.message)
+        return _unscanned(path, "special", error.message)
 
 
-def _plain_report(path: str) -> FileReport | None:
-    """The report on a small pickle of plain data; None for anything else."""
-    if is_remote(path) or is_special(os.path.basename(path)):
-        return None
-    data = whole_file.read_pickle(path)
-    if not data or not whole_file.is_plain(data):
-        return None
-    return FileReport(path, "pickle", len(data), ScanVerdict.DATA_ONLY, True)
-
-
-def _closed(path: str, kind: str, why: str) -> FileReport:
-    missed = Skipped(path, (), kind, why)
-    return FileReport(path, kind, 0, ScanVerdict.NOT_SCANNED, False, (), (missed,))
+def _unscanned(path: str, kind: str, reason: str) -> FileReport:
+    return FileReport(path, kind, 0, ScanVerdict.NOT_SCANNED, False, (), (Skipped(path, (), kind, reason),))
 
 
 # ---- paths ----
 
 
-def reports(paths: Iterable[str | os.PathLike[str]], progress: Progress | None = None) -> Iterator[FileReport]:
+def reports(
+    paths: Iterable[str | os.PathLike[str]], progress: Progress | None = None, libraries: Iterable[str] = ()
+) -> Iterator[FileReport]:
     """The reports on all files, one by one."""
-    for number, met in enumerate(walk.files(paths)):
-        yield scan_file(met.path) if met.why is None else passed(met.path, met.why, met.rule)
+    accepted = accepted_libraries(libraries)
+    for number, entry in enumerate(walk.files(paths)):
+        yield scan_file(entry.path, accepted) if entry.reason is None else passed(entry.path, entry.reason, entry.rule)
         if progress:
-            progress(number + 1, 0, met.path)
+            progress(number + 1, 0, entry.path)
 
 
-def passed(path: str, why: str, rule: str | None) -> FileReport:
-    """The report on what isn't entered or followed. A note on the history of git, which no loader reads, leaves a
-    folder's scan complete."""
-    closed = _closed(path, "folder" if rule is None else "link", escape(why))
+def accepted_libraries(libraries: Iterable[str]) -> frozenset[str]:
+    """The names of packages. Raises UsageError for text that can't be one."""
+    names = frozenset(libraries)
+    for name in names:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise UsageError(f"{name!r} is not the name of a package", hint="--allow-library sklearn")
+    return names
+
+
+def unknown_libraries(report: ScanReport) -> tuple[str, ...]:
+    """The packages whose classes are unknown code in a report, and which `--allow-library` would accept."""
+    names = [f.name for file in report.files for f in file.findings if f.verdict is ScanVerdict.UNKNOWN_CODE and f.name]
+    packages = dict.fromkeys(name.partition(".")[0] for name in names)
+    return tuple(p for p in packages if any(is_accepted(name, {p}) for name in names))
+
+
+def passed(path: str, reason: str, rule: str | None) -> FileReport:
+    """The report on a path that isn't followed. Git's history, which no loader reads, leaves a folder's scan
+    complete."""
+    report = _unscanned(path, "folder" if rule is None else "link", escape(reason))
     if rule is None:
-        return replace(closed, complete=why == walk.GIT_HISTORY)
-    found = ScanFinding(rule, walk.RULES[rule].verdict, escape(why), path, consequence=walk.CONSEQUENCE)
-    return replace(closed, verdict=found.verdict, findings=(found,))
+        return replace(report, complete=reason == walk.GIT_HISTORY)
+    finding = ScanFinding(rule, RULES[rule].verdict, escape(reason), path, consequence=walk.CONSEQUENCE)
+    return replace(report, verdict=finding.verdict, findings=(finding,))
 
 
 def fold(paths: tuple[str, ...], every: Iterable[FileReport]) -> ScanReport:
-    """Reports as one. Of very many files only those that found something are kept."""
+    """Combines reports into one. Of very many files only those with findings are kept."""
     counts = dict.fromkeys((v.value for v in ScanVerdict), 0)
     kept: list[FileReport] = []
     complete, unreadable, unproven, nbytes = True, 0, 0, 0
@@ -242,23 +246,25 @@ def fold(paths: tuple[str, ...], every: Iterable[FileReport]) -> ScanReport:
         nbytes += report.nbytes
         if len(kept) < SCAN_FILES or (len(kept) < 2 * SCAN_FILES and report.findings):
             kept.append(report)
-    overall = worst(tuple(ScanVerdict(v) for v, n in counts.items() if n))
+    overall = worst(ScanVerdict(v) for v, n in counts.items() if n)
     scanned = sum(counts.values())
-    complete &= scanned > 0  # a folder without files is no scanned one
+    complete &= scanned > 0  # a folder without files doesn't count as scanned
     return ScanReport(paths, overall, complete, counts, tuple(kept), scanned, unreadable, unproven, nbytes)
 
 
-def scan(*paths: str | os.PathLike[str], progress: Progress | None = None) -> ScanReport:
-    """What files and folders hold besides data, and the verdicts. FileNotFoundError where a path is none."""
-    named = tuple(os.fspath(p) for p in paths)
-    return fold(named, reports(named, progress))
+def scan(
+    *paths: str | os.PathLike[str], progress: Progress | None = None, allow_library: Iterable[str] = ()
+) -> ScanReport:
+    """Scans files and folders for anything besides data. `allow_library`: packages whose classes are accepted as data.
+    Raises FileNotFoundError if a path doesn't exist."""
+    return fold(tuple(path_text(p) for p in paths), reports(paths, progress, allow_library))
 
 
 def failed(
     report: ScanReport, fail_on: ScanVerdict | None, *, allow_unproven: bool = False, allow_unscanned: bool = False
 ) -> bool:
-    """Whether a file's verdict is at least as bad as `fail_on` (None: never fails), or something couldn't be followed
-    or wasn't scanned, unless that is allowed."""
+    """Whether a file's verdict is at least as bad as `fail_on` (None: never fails), or a part couldn't be followed or
+    wasn't scanned, unless that is allowed."""
     if fail_on is None:
         return False
     bad = any(n and ScanVerdict(v).rank >= fail_on.rank for v, n in report.counts.items())

@@ -1,6 +1,6 @@
-"""Where configs name code: which file, which place in its JSON, which loader imports it.
+"""Where configs name code: in which file, at which place in its JSON, and which loader imports it.
 
-Each row was read in the loader's source: what stands there is imported, or a file of that name is run.
+Each row is from the loader's source: the value is imported, or a file of that name is run.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
+from weighbridge.reports.scan import names
+
 Test = Callable[[Any], str | None]
 
 
 class NamedCode(NamedTuple):
-    """In files that match `file`, the value at `path` (`*`: any key or index, `**`: any depth) names code where
-    `name` returns it."""
+    """In files that match `file`, the value at `path` (`*`: any key or index, `**`: any depth) names code if `name`
+    returns a name."""
 
     file: str
     path: tuple[str | int, ...]
@@ -24,7 +26,7 @@ class NamedCode(NamedTuple):
     name: Test
 
 
-# Modules of diffusers.pipelines that a model_index.json names besides the libraries themselves.
+# Modules of diffusers.pipelines that a model_index.json names, besides the libraries themselves.
 _PIPELINES: Final = frozenset("".join((
     "allegro alt_diffusion amused animatediff audio_diffusion audioldm audioldm2 aura_flow blip_diffusion ",
     "bria chroma cogvideo cogview3 cogview4 consisid consistency_models controlnet cosmos dance_diffusion ",
@@ -37,7 +39,11 @@ _PIPELINES: Final = frozenset("".join((
     "stable_diffusion_xl stable_video_diffusion stochastic_karras_ve t2i_adapter text_to_video_synthesis ",
     "transformers unclip unidiffuser versatile_diffusion visualcloze vq_diffusion wan wuerstchen ",
 )).split())  # fmt: skip
-_DOTTED: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+DOTTED: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+# Modules of numpy whose path contains a name of the standard library.
+_NUMPY_RANDOM: Final = tuple(f"numpy.random.{module}" for module in (
+    "mtrand", "bit_generator", "_generator", "_pickle", "_pcg64", "_mt19937", "_philox", "_sfc64",
+))  # fmt: skip
 _LIBRARIES: Final = ("transformers", "diffusers", "torch", "timm", "sentence_transformers", "open_clip")
 
 
@@ -45,20 +51,20 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _unless(*known: str) -> Test:
-    """A module that is none of these packages."""
-
-    def name(value: Any) -> str | None:
-        text = _text(value)
-        return None if text is None or text.partition(".")[0] in known else text
-
-    return name
+def _unless(*packages: str) -> Test:
+    """A module outside these packages."""
+    return lambda value: _foreign(value, f"{value}.X", packages) if value not in packages else None
 
 
-def _class(*known: str) -> Test:
-    """`module.Class` of a module that is of none of these packages."""
-    unless = _unless(*known)
-    return lambda value: unless(value) if isinstance(value, str) and _DOTTED.fullmatch(value) else None
+def _class(*packages: str) -> Test:
+    """A dotted `module.Class` outside these packages."""
+    return lambda value: _foreign(value, value, packages) if DOTTED.fullmatch(_text(value) or "") else None
+
+
+def _foreign(value: Any, dotted: str, packages: tuple[str, ...]) -> str | None:
+    """The text `value`, unless `dotted` is a class in one of these packages."""
+    text = _text(value)
+    return None if text is None or names.is_accepted(dotted, packages) else text
 
 
 def _component(value: Any) -> str | None:
@@ -68,22 +74,7 @@ def _component(value: Any) -> str | None:
     return None if value[0] in _PIPELINES else f"{value[0]}.{value[1]}"
 
 
-def _own_pipeline(value: Any) -> str | None:
-    return f"{value[0]}.{value[-1]}" if isinstance(value, list) and value else None
-
-
-def _repository(value: Any) -> str | None:
-    """`owner/kernel`: a kernel of the Hub, whose code is fetched and run."""
-    text = _text(value)
-    return text if text and "/" in text else None
-
-
-def _path(value: Any) -> str | None:
-    """A file that a layer reads its vocabulary from."""
-    return value if isinstance(value, str) and ("/" in value or "\\" in value or "." in value) else None
-
-
-# Of a model's config, or of a part's (text_config): a name, or one for each part.
+# Keys of a model's config, or of a part's (text_config): a name, or one for each part.
 _KERNELS: Final = (
     "attn_implementation", "_attn_implementation", "_attn_implementation_internal", "experts_implementation",
 )  # fmt: skip
@@ -91,7 +82,7 @@ _TRUST: Final = "imports it when the model is loaded"
 TABLE: Final = (
     NamedCode("config.json", ("model_file",), "config/own-code", f"mlx_lm {_TRUST}", _text),
     NamedCode("modules.json", ("*", "type"), "config/named-class", f"sentence-transformers {_TRUST}",
-              _unless("sentence_transformers")),
+              lambda value: _foreign(value, value, ("sentence_transformers",))),
     NamedCode("config_sentence_transformers.json", ("model_type",), "config/named-class",
               f"sentence-transformers {_TRUST}", lambda v: v if isinstance(v, str) and "." in v else None),
     *(NamedCode(file, ("types", "*"), "config/named-class", f"sentence-transformers {_TRUST}",
@@ -102,7 +93,8 @@ TABLE: Final = (
                    ("activation_function",))),
     NamedCode("config.json", ("**", "type"), "config/named-class", f"AllenNLP {_TRUST}",
               _class("allennlp", *_LIBRARIES)),
-    NamedCode("model_index.json", ("_class_name",), "config/own-code", f"diffusers {_TRUST}", _own_pipeline),
+    NamedCode("model_index.json", ("_class_name",), "config/own-code", f"diffusers {_TRUST}",
+              lambda value: f"{value[0]}.{value[-1]}" if isinstance(value, list) and value else None),
     NamedCode("model_index.json", ("*",), "config/named-class", f"diffusers {_TRUST}", _component),
     NamedCode("adapter_config.json", ("auto_mapping", "parent_library"), "config/named-class", f"peft {_TRUST}",
               _unless(*_LIBRARIES)),
@@ -110,45 +102,41 @@ TABLE: Final = (
     NamedCode("configuration.json", ("plugins", "*"), "config/named-class", f"ModelScope {_TRUST}", _text),
     NamedCode("configuration.json", ("allow_remote",), "config/trust", "ModelScope runs code of the repository",
               lambda v: "allow_remote" if v is True else None),
-    *(NamedCode("config.json", path, "config/remote-code", "transformers fetches the kernel and runs it", _repository)
+    # `owner/kernel`: a kernel of the Hub
+    *(NamedCode("config.json", path, "config/remote-code", "transformers fetches the kernel and runs it",
+                lambda value: value if isinstance(value, str) and "/" in value else None)
       for key in _KERNELS for path in ((key,), (key, "*"), ("*", key), ("*", key, "*"))),
     NamedCode("schema.json", ("**", "__module__"), "config/named-class", f"skops {_TRUST}",
-              _unless("sklearn", "numpy", "scipy", "builtins", "collections")),
+              _unless("sklearn", "numpy", "scipy", "builtins", "collections", *_NUMPY_RANDOM)),
 )  # fmt: skip
 
 
 def named(file: str, value: Any) -> Iterator[tuple[NamedCode, str]]:
-    """The rows that apply to a file's JSON, each with the name."""
+    """The rows that apply to a file's JSON, each with the name of the code."""
     for row in TABLE:
         if fnmatchcase(file, row.file):
-            for found in _at(value, row.path):
-                name = row.name(found)
+            for candidate in _values_at(value, row.path):
+                name = row.name(candidate)
                 if name is not None:
                     yield row, name
 
 
-def _at(value: Any, path: tuple[str | int, ...]) -> Iterator[Any]:
+def _values_at(value: Any, path: tuple[str | int, ...]) -> Iterator[Any]:
     if not path:
         yield value
         return
-    step, rest = path[0], path[1:]
-    if step == "**":
-        for one in _below(value):
-            yield from _at(one, rest)
-        return
-    if isinstance(value, dict):
+    step, *further = path
+    if step == "**":  # the value and all objects and lists in it
+        inner, stack, seen = [], [value], set[int]()  # YAML's aliases repeat collections, and may form cycles
+        while stack:
+            node = stack.pop()
+            if isinstance(node, dict | list) and id(node) not in seen:
+                seen.add(id(node))
+                inner.append(node)
+                stack += node.values() if isinstance(node, dict) else node
+    elif isinstance(value, dict):
         inner = [v for k, v in value.items() if step in ("*", k)]
     else:
         inner = value if isinstance(value, list) and step == "*" else []
-    for one in inner:
-        yield from _at(one, rest)
-
-
-def _below(value: Any) -> Iterator[Any]:
-    """The value and all objects and lists in it."""
-    stack = [value]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, dict | list):
-            yield node
-            stack += node.values() if isinstance(node, dict) else node
+    for child in inner:
+        yield from _values_at(child, tuple(further))

@@ -1,7 +1,8 @@
-"""Scans ONNX models for tensors whose data lie in other files. The graph's operators are not read (`unsupported.py`).
+"""Scans ONNX models for tensors whose data is in other files. The graph's operators aren't read (`unsupported.py`).
 
-The messages are those of onnx.proto; what holds no tensor is stepped over. onnx sets every key of a tensor's external
-data as an attribute of an object of its own (onnx/external_data_helper.py), and opens the file that `location` names.
+The messages are those of onnx.proto; messages that hold no tensor are skipped. onnx sets every key of a tensor's
+external data as an attribute of a Python object (onnx/external_data_helper.py), and opens the file that `location`
+names.
 """
 
 from __future__ import annotations
@@ -13,17 +14,9 @@ from typing import Final
 from weighbridge.base.errors import FormatError
 from weighbridge.io.source import Source
 from weighbridge.reports.scan.archive.streams import leads_out
-from weighbridge.reports.scan.model import Budget, MemberPath, OverLimit, Piece, ScanRule, ScanVerdict, escape, finding
+from weighbridge.reports.scan.model import OverLimit, Part, Piece, escape
 
-RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
-    {
-        "onnx/outside": ScanRule(ScanVerdict.DANGEROUS, "ONNX tensor whose data is a file outside the folder"),
-        "onnx/external-key": ScanRule(
-            ScanVerdict.MALFORMED, "ONNX tensor whose external data has a key that the format doesn't have"
-        ),
-    }
-)
-# Of each message: the fields that are messages in which tensors may be.
+# For each message: the fields that are messages which may hold tensors.
 _MESSAGES: Final[Mapping[str, Mapping[int, str]]] = MappingProxyType(
     {
         "model": {7: "graph", 20: "training", 25: "function"},
@@ -43,19 +36,20 @@ _FIXED: Final = MappingProxyType({_FIXED64: 8, _FIXED32: 4})
 _LONGEST: Final = 4096
 
 
-def scan(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
-    """The external data of an ONNX model's tensors."""
-    for key, value in _entries(source):
+def scan(part: Part) -> Iterator[Piece]:
+    """Scans the external data of an ONNX model's tensors."""
+    for key, value in _external_data(part.source):
         name = value.decode("utf-8", "replace")
         if key not in _KEYS:
-            words = f"external data has the key {escape(key.decode('utf-8', 'replace'))!r}"
-            yield finding(RULES, "onnx/external-key", source, place, words)
+            yield part.finding(
+                "onnx/external-key", f"external data has the key {escape(key.decode('utf-8', 'replace'))!r}"
+            )
         if key == b"basepath" or (key == b"location" and (leads_out(name) or "://" in name or name[1:2] == ":")):
-            yield finding(RULES, "onnx/outside", source, place, f"tensor data in {escape(name)}",
-                          consequence="Loaders read that file as weights.")  # fmt: skip
+            message = f"tensor data in {escape(name)}"
+            yield part.finding("onnx/outside", message, consequence="Loaders read that file as weights.")
 
 
-def _entries(source: Source) -> Iterator[tuple[bytes, bytes]]:
+def _external_data(source: Source) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values of external data."""
     stack, left = [("model", 0, source.size)], _FIELDS
     while stack:
@@ -74,7 +68,7 @@ def _entries(source: Source) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _fields(source: Source, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """The fields of a message that have a length: number, start and end."""
+    """The length-delimited fields of a message: number, start and end."""
     while at < end:
         tag, at = _varint(source, at, end)
         kind = tag & 7
@@ -88,16 +82,15 @@ def _fields(source: Source, at: int, end: int) -> Iterator[tuple[int, int, int]]
         elif kind in _FIXED:
             at += _FIXED[kind]
         else:
-            raise FormatError("a field of a kind that ONNX doesn't have", path=source.name, offset=at)
+            raise FormatError("a field has a type that ONNX doesn't use", path=source.name, offset=at)
         if at > end:
             raise FormatError("a field is longer than its message", path=source.name, offset=end)
 
 
 def _varint(source: Source, at: int, end: int) -> tuple[int, int]:
-    """A number, and where it ends."""
+    """A number, and the offset after it."""
     value = 0
-    data = source.read(at, min(10, end - at))
-    for place, byte in enumerate(data):
+    for place, byte in enumerate(source.read(at, min(10, end - at))):
         value |= (byte & 0x7F) << 7 * place
         if byte < 0x80:
             return value, at + place + 1

@@ -1,63 +1,40 @@
-"""What the members of a zip say about the program that it is: TorchServe archives, torch.package, exported programs.
-The members themselves are scanned one by one, as any zip's are.
+"""Recognises programs by the member names of a zip: TorchServe archives, torch.package, exported programs. The members
+are also scanned one by one, like those of any zip.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Final
 
+from weighbridge.base.words import plural
 from weighbridge.containers.sniff.archive import EXPORTED, PACKAGE, TORCHSCRIPT, TORCHSERVE
-from weighbridge.io.source import Source
-from weighbridge.reports.scan.model import MemberPath, ScanFinding, ScanRule, ScanVerdict, escape, finding
-
-_U = ScanVerdict.UNKNOWN_CODE
-
-RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
-    {
-        "torchscript/code": ScanRule(_U, "TorchScript program: its code runs when it is loaded or called"),
-        "torchserve/handler": ScanRule(_U, "TorchServe archive with Python code, which the server runs"),
-        "package/code": ScanRule(_U, "torch.package with Python sources, which its importer runs"),
-        "package/extern": ScanRule(_U, "torch.package that takes modules from the system that loads it"),
-        "export/library": ScanRule(_U, "exported program with compiled code, which is loaded as a library"),
-    }
-)
+from weighbridge.reports.scan.model import RULES, Part, ScanFinding, escape
 
 
-class _Sign(NamedTuple):
-    """A zip with a member that fits `mark` and members that fit `code` is a finding of `rule`."""
-
-    rule: str
-    mark: re.Pattern[str]
-    code: re.Pattern[str]
-    words: str
+def _any_of(names: tuple[str, ...]) -> re.Pattern[str]:
+    """Matches these members in any folder; `name/` matches every member of that folder."""
+    pattern = "|".join(re.escape(name) + (".*" if name.endswith("/") else "") for name in names)
+    return re.compile(rf"(^|/)({pattern})$", re.IGNORECASE)
 
 
-def _sign(rule: str, marks: tuple[str, ...], code: str, words: str) -> _Sign:
-    """`marks`: member names, in any folder; `name/`: any member of this folder."""
-    names = "|".join(re.escape(mark) + (".*" if mark.endswith("/") else "") for mark in marks)
-    mark = rf"(^|/)({names})$"
-    return _Sign(rule, re.compile(mark, re.IGNORECASE), re.compile(code, re.IGNORECASE), words)
-
-
-_SIGNS: Final = (
-    _sign("torchscript/code", TORCHSCRIPT, r"(^|/)(code/.*\.py|bytecode\.pkl)$", "parts of its code"),
-    _sign("torchserve/handler", (TORCHSERVE,), r"\.(py|so|sh|tar\.gz|zip|whl)$", "files of code"),
-    _sign("package/code", (PACKAGE, ".data/version", ".data/python_version"), r"\.py$", "Python sources"),
-    _sign("package/extern", (PACKAGE,), r"(^|/)\.data/extern_modules$", "lists of modules"),
-    _sign("export/library", (EXPORTED, "data/aotinductor/"), r"\.(so|dll|dylib|cubin|cpp|o)$", "compiled files"),
-)  # fmt: skip
+# Rule; the members by which the kind of program is recognised; its code; what that is called.
+_PROGRAMS: Final = tuple((rule, _any_of(marks), re.compile(code, re.IGNORECASE), noun) for rule, marks, code, noun in (
+    ("torchscript/code", TORCHSCRIPT, r"(^|/)(code/.*\.py|bytecode\.pkl)$", "code file"),
+    ("torchserve/handler", (TORCHSERVE,), r"\.(py|so|sh|tar\.gz|zip|whl)$", "code file"),
+    ("package/code", (PACKAGE, ".data/version", ".data/python_version"), r"\.py$", "Python source"),
+    ("package/extern", (PACKAGE,), r"(^|/)\.data/extern_modules$", "module list"),
+    ("export/library", (EXPORTED, "data/aotinductor/"), r"\.(so|dll|dylib|cubin|cpp|o)$", "compiled file"),
+))  # fmt: skip
 _SHOWN: Final = 5
 
 
-def findings(source: Source, place: MemberPath, names: Sequence[str]) -> Iterator[ScanFinding]:
-    """What kind of program the names of a zip's members say that it is."""
-    for sign in _SIGNS:
-        code = [name for name in names if sign.code.search(name)]
-        if code and any(sign.mark.search(name) for name in names):
+def findings(part: Part, names: Sequence[str]) -> Iterator[ScanFinding]:
+    """The kinds of program that a zip with members of these names is."""
+    for rule, mark, pattern, noun in _PROGRAMS:
+        code = [name for name in names if pattern.search(name)]
+        if code and any(mark.search(name) for name in names):
             few = ", ".join(escape(name) for name in code[:_SHOWN])
             more = f" and {len(code) - _SHOWN} more" if len(code) > _SHOWN else ""
-            words = f"{len(code)} {sign.words}: {few}{more}"
-            yield finding(RULES, sign.rule, source, place, words, consequence=RULES[sign.rule].text)
+            yield part.finding(rule, f"{plural(len(code), noun)}: {few}{more}", consequence=RULES[rule].text)

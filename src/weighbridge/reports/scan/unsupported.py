@@ -1,75 +1,42 @@
-"""Kinds that aren't scanned, each with the reason; of some, what their bytes tell all the same."""
+"""Kinds that aren't scanned, each with the reason. Some are searched for known harmful bytes all the same."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import partial
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
 from weighbridge.base.limits import MIB
-from weighbridge.io.source import Source
-from weighbridge.reports.scan.model import Budget, MemberPath, Piece, Scanner, ScanRule, ScanVerdict, Skipped, finding
+from weighbridge.reports.scan.model import Part, Piece
 
-RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
-    {
-        "file/program": ScanRule(ScanVerdict.UNKNOWN_CODE, "program or library of the machine's own code"),
-        "savedmodel/operator": ScanRule(ScanVerdict.DANGEROUS, "SavedModel operator that touches files or runs Python"),
-    }
-)
 _SEARCHED: Final = 64 * MIB
-_PACKED: Final = "this kind of archive is not unpacked: unpack it and scan the folder"
+_PACKED: Final = "archives of this kind aren't unpacked: unpack it and scan the folder"
 #: Kind -> why it isn't scanned.
 WHY: Final[Mapping[str, str]] = MappingProxyType(
     {
         "7z": _PACKED, "rar": _PACKED,
-        "tf-savedmodel": "the graph is not read; operators such as ReadFile and PyFunc touch files or run Python",
-        "onnx": "the operators are not read; they may come from libraries",
-        "tflite": "the operators are not read", "executorch": "the program is not read",
-        "coreml": "the model's program is not read",
-        "llamafile": "it is a program; the model in it can be scanned when it is taken out",
-        "executable": "machine code is not read",
-        "sqlite": "databases are not read", "pdf": "documents are not read", "modelfile": "it names other files",
+        "tf-savedmodel": "the graph isn't read; operators such as ReadFile and PyFunc access files or run Python",
+        "onnx": "the operators aren't read; they may come from libraries",
+        "tflite": "the operators aren't read", "executorch": "the program isn't read",
+        "coreml": "the model's program isn't read",
+        "llamafile": "it is a program; extract its model and scan that",
+        "executable": "machine code isn't read",
+        "sqlite": "databases aren't read", "pdf": "documents aren't read", "modelfile": "it names other files",
     }
 )  # fmt: skip
+_OPERATORS: Final = re.compile(rb"\b(?:ReadFile|WriteFile|MatchingFiles|EagerPyFunc|PyFunc|PyFuncStateless)\b")
 
 
-class _Sign(NamedTuple):
-    """Files of `kind` that contain `pattern` break `rule`."""
-
-    kind: str
-    pattern: re.Pattern[bytes]
-    rule: str
-    words: str
-    consequence: str
-
-
-_SIGNS: Final = (
-    _Sign("tf-savedmodel", re.compile(rb"\b(?:ReadFile|WriteFile|MatchingFiles|EagerPyFunc|PyFunc|PyFuncStateless)\b"),
-          "savedmodel/operator", "an operator that touches files or runs Python", "The graph runs it when called."),
-)  # fmt: skip
-
-
-def of(kind: str) -> Scanner:
-    """The scanner of a kind in `WHY`."""
-    return partial(scan, kind)
-
-
-def scan(kind: str, source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
-    """Reports that a file isn't scanned, and the signs of harm that its bytes show all the same."""
-    yield Skipped(place.path, place.members, kind, WHY[kind])
+def scan(kind: str, part: Part) -> Iterator[Piece]:
+    """Reports that a file isn't scanned, and signs of harm in its bytes."""
+    yield part.skipped(kind, WHY[kind])
     if kind == "executable":
-        yield finding(RULES, "file/program", source, place, "a program or library", consequence="Whoever starts it or "
-                    "loads it as a library runs it.")  # fmt: skip
-    for sign in _SIGNS:
-        if sign.kind == kind:
-            yield from _signed(sign, source, place, budget)
-
-
-def _signed(sign: _Sign, source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
-    size = min(source.size, _SEARCHED, budget.nbytes)
-    budget.spend(size)
-    match = sign.pattern.search(source.read(0, size))
-    if match is not None:
-        yield finding(RULES, sign.rule, source, place, sign.words, at=match.start(), consequence=sign.consequence)
+        yield part.finding("file/program", "a program or library",
+                           consequence="Whoever starts it or loads it as a library runs it.")  # fmt: skip
+    if kind == "tf-savedmodel":
+        size = min(part.source.size, _SEARCHED, part.budget.nbytes)
+        part.budget.spend(size)
+        if match := _OPERATORS.search(part.source.read(0, size)):
+            yield part.finding("savedmodel/operator", "an operator that accesses files or runs Python",
+                               at=match.start(), consequence="The graph runs it when called.")  # fmt: skip

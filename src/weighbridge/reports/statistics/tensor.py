@@ -1,4 +1,4 @@
-"""Statistics of one tensor from every value of it, none sampled: counts by bit pattern, and then arithmetic on these.
+"""Statistics of all values of one tensor, without sampling: values are counted by bit pattern.
 
 tensor_statistics(model, "blk.0.attn_q.weight") -> TensorStatistics
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.dtypes import F32, DType, Kind
 from weighbridge.base.errors import UnsupportedError, WeighbridgeError
-from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.models.model import OpenModel
 from weighbridge.reports import tensor_path
 
 if TYPE_CHECKING:
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 SCHEMA: Final = "weighbridge/tensor-statistics/1"
 BINS: Final = 64
 _QUANTILES: Final = (0.001, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 0.999)
-#: A column whose largest magnitude is so many times the median column's is an outlier.
+#: The ratio of its largest magnitude to the median column's from which a column is an outlier.
 OUTLIER: Final = 6.0
 _CHANNELS: Final = 10  # listed
-_FIRST: Final = 8  # values that are listed
-_RUN: Final = 1 << 18  # values at a time: decoded, they stay in the second-level cache
+_FIRST: Final = 8  # values listed
+_RUN: Final = 1 << 18  # values at a time; decoded, they fit in the L2 cache
 
 Progress = Callable[[int, int, str], None]
 Cancelled = Callable[[], bool]
 
 
 class CancelledError(WeighbridgeError):
-    """The caller asked to stop."""
+    """The caller cancelled the work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class MagnitudeBin:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """A column (the last axis: an input of a matrix), its largest magnitude, and that over the median column's."""
+    """A column (an index of the last axis), its largest magnitude, and the ratio of that to the median column's."""
 
     index: int
     absmax: float
@@ -65,11 +65,11 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class TensorStatistics:
-    """Of all values, decoded where the tensor is quantized. `minimum` to `quantiles` are of the finite ones; None, and
-    empty, where there are none. `std` divides by n. `quantiles`: share -> value, as numpy's `inverted_cdf`; within 2^-8
-    of a value unless `exact`: so are the edges at which values fall into bins. All else is exact, up to the rounding of
-    f64 sums; kurtosis has five digits unless `exact`, and so have std and rms of what is decoded. `first`: the first
-    values, at most eight. `channels`: of a matrix, where it was asked for."""
+    """Statistics of all values; quantized tensors are decoded. `minimum` to `quantiles` cover the finite values and are
+    None or empty if there are none. `std` divides by n. `quantiles`: value by share, like numpy's `inverted_cdf`. If
+    `exact`, everything is exact up to the rounding of f64 sums; otherwise quantiles and bin edges are within 2^-8 of a
+    value, kurtosis has five digits, and so do std and rms of decoded tensors. `first`: up to eight values. `channels`:
+    of a matrix, if requested."""
 
     path: str
     tensor: str
@@ -100,8 +100,8 @@ class TensorStatistics:
 
 @dataclass(frozen=True, slots=True)
 class ChannelReport:
-    """The columns of a tensor: the median of their largest magnitudes, how many are outliers (`OUTLIER` times the
-    median), the largest columns first."""
+    """The outlier columns of a tensor. `median`: of the columns' largest magnitudes. `outliers`: the number of columns
+    above `OUTLIER` times the median. `largest`: the largest columns, in order."""
 
     tensor: str
     columns: int
@@ -111,31 +111,43 @@ class ChannelReport:
 
 
 def tensor_statistics(
-    model: Checkpoint,
+    model: OpenModel,
     tensor: str,
     *,
     bins: int = BINS,
     cancelled: Cancelled = lambda: False,
     progress: Progress | None = None,
 ) -> TensorStatistics:
-    """The statistics of a tensor, by its stored name or that of a packed weight. CancelledError soon after `cancelled`
-    is true; UnsupportedError for complex numbers; UsageError where there is no such tensor."""
+    """Computes the statistics of a tensor, named as stored or as a packed weight. Raises CancelledError soon after
+    `cancelled` returns True, UnsupportedError for complex numbers, and UsageError for an unknown tensor."""
     step = step_of(cancelled, progress, tensor)
-    return replace(node_statistics(find(model, tensor), tensor, step, bins=bins), path=str(model.place.path))
+    return replace(node_statistics(_find(model, tensor), tensor, step, bins=bins), path=str(model.place.path))
 
 
 def node_statistics(node: LogicalTensor, tensor: str, step: Step, *, bins: int = BINS) -> TensorStatistics:
-    """As `tensor_statistics`, of a tensor that is in no file. Its `path` is empty."""
+    """Computes the statistics of a tensor that need not be in a file; `path` is empty."""
+    import numpy as np
+
+    from weighbridge.tensors.nodes import stored_bytes
+
     counts = count_values(node, step)
     low, high = counts.extremes or (None, None)
+    histogram = Histogram((), ())
+    if low is not None and high is not None:
+        edges = np.linspace(*((low, high) if low < high else (low - 0.5, high + 0.5)), bins + 1)
+        histogram = Histogram(tuple(edges.tolist()), tuple(counts.histogram(edges).tolist()))
     moments = counts.moments()
     values = counts.quantiles(_QUANTILES)
+    packing = getattr(node, "packing", None)
+    source = _countable(node)
+    width = max(source.spec.row_atoms * source.spec.dtype.block, 1)
+    first = _wide(source, source.read(0, min(-(-_FIRST // width), source.spec.rows)))
     return TensorStatistics(
         path="",
         tensor=tensor,
-        dtype=_type_of(node),
+        dtype=node.spec.dtype.name if packing is None else f"{packing.name}-{packing.code_bits}",
         shape=node.spec.shape,
-        nbytes=_stored_bytes(node),
+        nbytes=stored_bytes(node),
         count=counts.total,
         nan=counts.nan,
         inf=counts.inf,
@@ -150,44 +162,26 @@ def node_statistics(node: LogicalTensor, tensor: str, step: Step, *, bins: int =
         rms=moments.rms,
         kurtosis=moments.kurtosis,
         quantiles={f"{share:g}": value for share, value in zip(_QUANTILES, values, strict=False)},
-        histogram=_histogram(counts, low, high, bins),
+        histogram=histogram,
         magnitudes=tuple(MagnitudeBin(e, n) for e, n in counts.magnitudes().items()),
         exact=counts.exact,
-        first=_first(countable(node)),
+        first=tuple(first[:_FIRST].tolist()),
     )
 
 
-def _first(node: Node) -> tuple[float, ...]:
-    """The first values."""
-    width = max(node.spec.row_atoms * node.spec.dtype.block, 1)
-    rows = min(-(-_FIRST // width), node.spec.rows)
-    return tuple(_wide(node, node.read(0, rows))[:_FIRST].tolist())
-
-
-def find(model: Checkpoint, tensor: str) -> LogicalTensor:
-    """The packed weight of this name, else the stored tensor."""
+def _find(model: OpenModel, tensor: str) -> LogicalTensor:
+    """Returns the packed weight with this name, else the stored tensor."""
     for group in model.packed_near([tensor]).values():
         if group.name == tensor:
             return group.node
     return model.stored[tensor_path.entry(model.index, tensor, model.place.path).name]
 
 
-def _type_of(node: LogicalTensor) -> str:
-    packing = getattr(node, "packing", None)
-    return f"{packing.name}-{packing.bits}" if packing is not None else node.spec.dtype.name
-
-
-def _stored_bytes(node: LogicalTensor) -> int:
-    from weighbridge.tensors.nodes import stored_bytes
-
-    return stored_bytes(node)
-
-
 Step = Callable[[int, int], None]
 
 
 def step_of(cancelled: Cancelled, progress: Progress | None, label: str) -> Step:
-    """Reports progress, and raises CancelledError."""
+    """Returns a function that reports progress, and raises CancelledError."""
 
     def step(done: int, total: int) -> None:
         if cancelled():
@@ -198,56 +192,56 @@ def step_of(cancelled: Cancelled, progress: Progress | None, label: str) -> Step
     return step
 
 
-#: Counters of the values of several tensors, by the type that is counted and whether they have `WideSums`.
+#: Value counts of several tensors, by the counted type and whether they have `WideSums`.
 Pool = dict[tuple[DType, bool], "ValueCounts"]
 
 
 def count_values(node: LogicalTensor, step: Step, pool: Pool | None = None) -> ValueCounts:
-    """All values of a tensor, counted; a quantized one decoded. `pool`: counts them together with those of the tensors
-    before it. UnsupportedError for complex numbers, and for what can't be decoded."""
+    """Counts all values of a tensor, decoded if quantized. `pool`: adds them to the counts of earlier tensors. Raises
+    UnsupportedError for complex numbers and undecodable types."""
     from weighbridge.tensors import counting
 
-    source, pool = countable(node), {} if pool is None else pool
+    source, pool = _countable(node), {} if pool is None else pool
     dtype = source.spec.dtype
     key = dtype if counting.is_half(dtype) else F32, _is_wide(dtype)
     counts = pool.get(key)
     if counts is None:
         counts = pool[key] = counting.ValueCounts(key[0])
         counts.wide = counting.WideSums() if key[1] else None
-    for data in slabs(source, step):
-        counts.add(data if counts.exact else floats(source, data))
+    for data in _slabs(source, step):
+        counts.add(data if counts.exact else _floats(source, data))
         if counts.wide is not None:
             counts.wide.add(_wide(source, data))
     return counts
 
 
 def _is_wide(dtype: DType) -> bool:
-    """Whether f32 may round values of this type, or values of f32 themselves."""
+    """Returns whether f32 may round values of this type. True for f32 too, whose sums need f64."""
     return dtype.kind is not Kind.BLOCK and dtype.size >= F32.size
 
 
 def _wide(node: Node, data: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """The values of a node's bytes as f64; integers of more than 53 bits are rounded."""
+    """Returns the values in a node's bytes as f64; integers above 53 bits are rounded."""
     import numpy as np
 
     dtype = node.spec.dtype
-    values: Any = data.view(np.dtype(dtype.numpy)) if _is_wide(dtype) else floats(node, data).view(np.float32)
+    values: Any = data.view(np.dtype(dtype.numpy)) if _is_wide(dtype) else _floats(node, data).view(np.float32)
     return values.astype(np.float64)  # type: ignore[no-any-return]
 
 
-def countable(node: LogicalTensor) -> Node:
-    """The node whose bytes are values of one number each, or blocks: a packed weight decoded."""
+def _countable(node: LogicalTensor) -> Node:
+    """Returns the node whose bytes are plain values or blocks: a packed weight is decoded."""
     from weighbridge.tensors.nodes import QuantizedTensor
 
     if isinstance(node, QuantizedTensor):
         return node.decode()
     if node.spec.dtype.kind is Kind.COMPLEX:
-        raise UnsupportedError("complex values have no order, so they have no statistics")
+        raise UnsupportedError("statistics of complex values are undefined")
     return node
 
 
-def slabs(node: Node, step: Step) -> Iterator[NDArray[np.uint8]]:
-    """The bytes of a node, some rows at a time, in one buffer."""
+def _slabs(node: Node, step: Step) -> Iterator[NDArray[np.uint8]]:
+    """Yields the bytes of a node, a few rows at a time, in one reused buffer."""
     import numpy as np
 
     spec = node.spec
@@ -261,8 +255,8 @@ def slabs(node: Node, step: Step) -> Iterator[NDArray[np.uint8]]:
     step(spec.nbytes, spec.nbytes)
 
 
-def floats(node: Node, data: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The bytes of a node's values as f32. Integers of more than 24 bits are rounded."""
+def _floats(node: Node, data: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Returns a node's values as the bytes of f32. Integers above 24 bits are rounded."""
     import numpy as np
 
     from weighbridge.tensors import kernels
@@ -283,33 +277,23 @@ def floats(node: Node, data: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return out.view(np.uint8)
 
 
-def _histogram(counts: ValueCounts, low: float | None, high: float | None, bins: int) -> Histogram:
-    import numpy as np
-
-    if low is None or high is None:
-        return Histogram((), ())
-    low, high = (low, high) if low < high else (low - 0.5, high + 0.5)
-    edges = np.linspace(low, high, bins + 1)
-    return Histogram(tuple(edges.tolist()), tuple(counts.histogram(edges).tolist()))
-
-
 def channel_report(
-    model: Checkpoint, tensor: str, *, cancelled: Cancelled = lambda: False, progress: Progress | None = None
+    model: OpenModel, tensor: str, *, cancelled: Cancelled = lambda: False, progress: Progress | None = None
 ) -> ChannelReport:
-    """The outlier channels of a matrix. UnsupportedError for a vector."""
+    """Finds the outlier channels of a matrix. Raises UnsupportedError for a vector."""
     import numpy as np
 
-    node = find(model, tensor)
+    node = _find(model, tensor)
     if len(node.spec.shape) < 2 or node.spec.flat:
-        raise UnsupportedError(f"{tensor} is no matrix, so it has no channels")
-    source, columns = countable(node), node.spec.shape[-1]
+        raise UnsupportedError(f"{tensor} isn't a matrix, so it has no channels")
+    source, columns = _countable(node), node.spec.shape[-1]
     largest = np.zeros(columns, np.float32)
-    for data in slabs(source, step_of(cancelled, progress, tensor)):
-        values: Any = floats(source, data).view(np.float32).reshape(-1, columns)
-        found = np.maximum(values.max(axis=0), -values.min(axis=0))
-        if not np.isfinite(found).all():
-            found = np.where(np.isfinite(values), np.abs(values), 0).max(axis=0)
-        np.maximum(largest, found, out=largest)
+    for data in _slabs(source, step_of(cancelled, progress, tensor)):
+        values: Any = _floats(source, data).view(np.float32).reshape(-1, columns)
+        absmax = np.maximum(values.max(axis=0), -values.min(axis=0))
+        if not np.isfinite(absmax).all():
+            absmax = np.where(np.isfinite(values), np.abs(values), 0).max(axis=0)
+        np.maximum(largest, absmax, out=largest)
     median = float(np.median(largest)) if columns else None
     order = np.argsort(-largest, kind="stable")[:_CHANNELS]
     rows = tuple(Channel(int(i), float(largest[i]), float(largest[i]) / median if median else None) for i in order)
@@ -317,11 +301,11 @@ def channel_report(
 
 
 def describe_tensor(
-    model: Checkpoint, tensor: str, *, bins: int = BINS, cancelled: Cancelled = lambda: False,
+    model: OpenModel, tensor: str, *, bins: int = BINS, cancelled: Cancelled = lambda: False,
     progress: Progress | None = None,
 ) -> TensorStatistics:  # fmt: skip
-    """The statistics of a tensor, and of a matrix its outlier channels too."""
-    found = tensor_statistics(model, tensor, bins=bins, cancelled=cancelled, progress=progress)
-    if len(found.shape) < 2:
-        return found
-    return replace(found, channels=channel_report(model, tensor, cancelled=cancelled, progress=progress))
+    """Computes the statistics of a tensor, with the outlier channels of a matrix."""
+    statistics = tensor_statistics(model, tensor, bins=bins, cancelled=cancelled, progress=progress)
+    if len(statistics.shape) < 2:
+        return statistics
+    return replace(statistics, channels=channel_report(model, tensor, cancelled=cancelled, progress=progress))

@@ -1,4 +1,4 @@
-"""Where the disk went: what each store takes, what is there twice, what nothing refers to. And what can be shared."""
+"""Reports the disk usage of stores with duplicates and unused files, and shares the space of duplicates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weighbridge.reports.stores.files import StoreFile, same_size, store_files, 
 from weighbridge.reports.stores.forms import Forms, forms_of
 from weighbridge.reports.stores.leftovers import Leftover, leftovers
 from weighbridge.reports.stores.listing import list_models
-from weighbridge.reports.stores.places import StorePlace, not_readable, roots_of
+from weighbridge.reports.stores.places import StorePlace, describe_error, roots_of
 
 Progress = Callable[[int, int, str], None]
 SCHEMA_DU: Final = "weighbridge/du/1"
@@ -30,7 +30,7 @@ class StoreUsage:
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """Files of the same bytes that don't share their space. `wasted`: bytes that sharing would free."""
+    """Files with equal bytes that don't share disk space. `wasted`: bytes that sharing would free."""
 
     digest: str
     bytes: int
@@ -40,8 +40,8 @@ class Duplicate:
 
 @dataclass(frozen=True, slots=True)
 class UsageReport:
-    """`uncompared`: models whose tensors couldn't be compared with the others', and why. `unreadable`: folders and
-    files that nothing is known of."""
+    """`uncompared`: models whose tensors couldn't be compared, and why. `unreadable`: folders and files that couldn't
+    be read."""
 
     usage: tuple[StoreUsage, ...]
     bytes: int
@@ -55,7 +55,7 @@ class UsageReport:
 
 @dataclass(frozen=True, slots=True)
 class DedupeReport:
-    """`shared`: what was (or with `dry_run` would be) done, file by file. `unreadable`: what wasn't compared."""
+    """`shared`: the files that were (or with `dry_run` would be) shared. `unreadable`: files that weren't compared."""
 
     shared: tuple[SharedFile, ...]
     freed: int
@@ -65,16 +65,16 @@ class DedupeReport:
 
 
 def usage(paths: Sequence[str | os.PathLike[str]] = (), *, progress: Progress | None = None) -> UsageReport:
-    """What the stores of this machine, or the folders `paths`, take. Files of the same size are read to compare them,
-    unless a store calls them by their digest; so are models of one architecture, size and type."""
+    """Reports the disk usage of this machine's stores, or of the folders `paths`. Files with equal sizes are read and
+    compared, unless a store names them by digest; so are models with equal architecture, size and type."""
     roots, unreadable = roots_of(paths), list[str]()
     files = store_files(roots, unreadable)
-    by_root = [StoreUsage(p.store, str(p.root), *total(_within(p, files, roots))) for p in roots]
-    left = leftovers(files, roots, unreadable)
+    by_root = tuple(StoreUsage(p.store, str(p.root), *total(_files_in(p, files, roots))) for p in roots)
+    unused = leftovers(files, roots, unreadable)
     duplicates = _duplicates(files, unreadable, progress)
     forms, uncompared = forms_of(list_models(paths).entries)
     return UsageReport(
-        tuple(by_root), total(files)[0], duplicates, left, forms, uncompared, tuple(dict.fromkeys(unreadable))
+        by_root, total(files)[0], duplicates, unused, forms, uncompared, tuple(dict.fromkeys(unreadable))
     )
 
 
@@ -85,19 +85,19 @@ def dedupe(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> DedupeReport:
-    """Let files of the same bytes share their space: by the file system's own sharing (btrfs, XFS: the kernel compares
-    the bytes itself), else with `hard_link` as one file under several names, after comparing every byte. Nothing is
-    deleted, and a name stays what it was."""
-    done, unreadable = list[SharedFile](), list[str]()
+    """Lets files with equal bytes share disk space: with the file system's sharing (btrfs, XFS: the kernel compares the
+    bytes), or with `hard_link` as one file with several names, after comparing every byte. Nothing is deleted, and all
+    names remain."""
+    shared, unreadable = list[SharedFile](), list[str]()
     for duplicate in _duplicates(store_files(roots_of(paths), unreadable), unreadable, progress):
-        first, *others = duplicate.paths
-        done += (share(Path(first), Path(other), hard_link=hard_link, dry_run=dry_run) for other in others)
-    freed = sum(d.bytes for d in done if d.how != "not shared")
-    return DedupeReport(tuple(done), freed, dry_run, tuple(unreadable))
+        first, *copies = duplicate.paths
+        shared += (share(Path(first), Path(copy), hard_link=hard_link, dry_run=dry_run) for copy in copies)
+    freed = sum(file.bytes for file in shared if file.how != "not shared")
+    return DedupeReport(tuple(shared), freed, dry_run, tuple(unreadable))
 
 
-def _within(place: StorePlace, files: Iterable[StoreFile], roots: Iterable[StorePlace]) -> Iterator[StoreFile]:
-    """The files below a root, but for those of the stores in it."""
+def _files_in(place: StorePlace, files: Iterable[StoreFile], roots: Iterable[StorePlace]) -> Iterator[StoreFile]:
+    """Yields the files below a root, except those of nested stores."""
     root = place.root.resolve()
     inner = [r for p in roots if (r := p.root.resolve()) != root and r.is_relative_to(root)]
     for file in files:
@@ -106,22 +106,23 @@ def _within(place: StorePlace, files: Iterable[StoreFile], roots: Iterable[Store
 
 
 def _duplicates(files: Sequence[StoreFile], unreadable: list[str], progress: Progress | None) -> tuple[Duplicate, ...]:
-    """Groups of files of the same bytes in several spaces, the largest waste first."""
+    """Returns groups of files with equal bytes that don't share disk space, the largest waste first."""
     alike = [list({f.space: f for f in reversed(group)}.values())[::-1] for group in same_size(files)]
     alike = [group for group in alike if len(group) > 1]
-    whole, done, found = sum(f.stat.st_size for g in alike for f in g), 0, []
+    whole, done, duplicates = sum(f.stat.st_size for g in alike for f in g), 0, []
     for group in alike:
         digests: dict[str, list[StoreFile]] = {}
         for file in group:
             try:
                 digests.setdefault(file.digest(), []).append(file)
             except OSError as error:
-                unreadable.append(not_readable(error))
+                unreadable.append(describe_error(error))
             done += file.stat.st_size
             if progress is not None:
                 progress(done, whole, file.path.name)
-        for digest, same in digests.items():
-            size = same[0].stat.st_size
-            if len(same) > 1:
-                found.append(Duplicate(digest, size, size * (len(same) - 1), tuple(str(f.path) for f in same)))
-    return tuple(sorted(found, key=lambda d: -d.wasted))
+        for digest, copies in digests.items():
+            size = copies[0].stat.st_size
+            if len(copies) > 1:
+                paths = tuple(str(f.path) for f in copies)
+                duplicates.append(Duplicate(digest, size, size * (len(copies) - 1), paths))
+    return tuple(sorted(duplicates, key=lambda d: -d.wasted))

@@ -1,10 +1,11 @@
-"""The models on this machine: in the Hub's cache, in Ollama, LM Studio and llama.cpp, in folders. One line a model, by
-headers alone; what several models share counts once in the sum."""
+"""Lists the models on this machine: in the Hub's cache, in Ollama, LM Studio and llama.cpp, in folders. Reads headers
+only; shared files count once in the total.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -13,15 +14,16 @@ from typing import Any, Final, NamedTuple
 
 from weighbridge.adapters.remote import ollama
 from weighbridge.base.errors import UsageError, WeighbridgeError
+from weighbridge.io.location import RemotePath
 from weighbridge.models.locate import locate, models_in
-from weighbridge.reports.inspect.report import InspectReport, inspect
-from weighbridge.reports.stores.places import DEPTH, FOLDER, HUB, StorePlace, kind_of, not_readable, roots_of
+from weighbridge.reports.inspect.report import inspect
+from weighbridge.reports.stores.places import DEPTH, FOLDER, HUB, StorePlace, describe_error, kind_of, roots_of
 
 SCHEMA: Final = "weighbridge/ls/1"
 
 
-class Found(NamedTuple):
-    """A model of a store, before it is opened."""
+class StoredModel(NamedTuple):
+    """A model of a store, before it is opened. `dangling`: the links to missing files in its folder."""
 
     store: str
     name: str
@@ -29,12 +31,13 @@ class Found(NamedTuple):
     path: Path
     files: tuple[Path, ...]
     trouble: str | None = None
+    dangling: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class StoreEntry:
-    """A model. `address`: what `wb inspect` takes; `bytes`: of its files; `used`: when one was last read or written;
-    `trouble`: what is wrong with it: why nothing more is known, or which part is missing."""
+    """A model. `address`: for `wb inspect`. `bytes`: of its files. `used`: the time when one of them was last read or
+    written. `trouble`: the reason why it can't be read, or the missing part."""
 
     store: str
     name: str
@@ -52,7 +55,7 @@ class StoreEntry:
 
 @dataclass(frozen=True, slots=True)
 class StoreReport:
-    """`bytes`: of all files, each counted once however many models share it."""
+    """`bytes`: of all files; shared files count once."""
 
     entries: tuple[StoreEntry, ...]
     bytes: int
@@ -66,36 +69,39 @@ def list_models(
     filter: Sequence[str] = (),
     sort: str | None = None,
 ) -> StoreReport:
-    """The models in the stores of this machine, or below the folders `paths`. `filter`: globs of names. `sort`: name,
-    size, used, params, format or store, with `:desc` for the other order."""
-    roots = roots_of(paths)
+    """Lists the models in this machine's stores, or below the folders `paths`, also in a bucket or on the Hub.
+    `filter`: globs of names. `sort`: name, size, used, params, format or store, with `:desc` for descending order."""
     unreadable: list[str] = []
-    found = [model for place in roots for model in _models(place, unreadable)]
-    wanted = [m for m in found if not filter or any(fnmatchcase(m.name, pattern) for pattern in filter)]
-    entries = _sorted([_entry(model) for model in wanted], sort)
-    seen = {(s.st_dev, s.st_ino): s.st_size for m in wanted for s in _stats(m.files)}
-    return StoreReport(tuple(entries), sum(seen.values()), tuple(dict.fromkeys(unreadable)))
-
-
-def _models(place: StorePlace, unreadable: list[str]) -> Iterator[Found]:
-    """The models of a store. `unreadable`: gets what can't be read."""
     readers = {HUB: hub_models, "ollama": ollama_models}
-    yield from readers.get(place.store, folder_models)(place, unreadable)
+    models = [
+        model
+        for place in roots_of(paths, elsewhere=True)
+        for model in readers.get(place.store, folder_models)(place, unreadable)
+        if not filter or any(fnmatchcase(model.name, pattern) for pattern in filter)
+    ]
+    entries = [_entry(model) for model in models]
+    if sort is not None:
+        key, _, order = sort.partition(":")
+        if key not in _KEYS or order not in ("", "asc", "desc"):
+            raise UsageError(f"unknown order {sort!r}", hint=f"{', '.join(_KEYS)}, with :desc for descending order")
+        entries.sort(key=_KEYS[key], reverse=order == "desc")
+    size = _size_of(file for model in models for file in model.files)
+    return StoreReport(tuple(entries), size, tuple(dict.fromkeys(unreadable)))
 
 
 def _children(folder: Path, unreadable: list[str]) -> list[Path]:
-    """What is in a folder; nothing where there is none."""
+    """Returns the contents of a folder; nothing if it is missing or unreadable."""
     try:
         return sorted(folder.iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        unreadable.append(not_readable(error))
+        unreadable.append(describe_error(error))
         return []
 
 
-def hub_models(place: StorePlace, unreadable: list[str]) -> Iterator[Found]:
-    """One a revision and model of each repository of the Hub's cache."""
+def hub_models(place: StorePlace, unreadable: list[str]) -> Iterator[StoredModel]:
+    """Yields the models of each revision of each repository in the Hub's cache."""
     for repository in _children(place.root, unreadable):
         if not repository.name.startswith("models--"):
             continue
@@ -109,7 +115,7 @@ def hub_models(place: StorePlace, unreadable: list[str]) -> Iterator[Found]:
 
 
 def _refs(folder: Path, above: str, unreadable: list[str]) -> Iterator[tuple[str, str]]:
-    """Commit and name of each ref."""
+    """Yields the commit and name of each ref."""
     for path in _children(folder, unreadable):
         if path.is_dir():
             yield from _refs(path, f"{above}{path.name}/", unreadable)
@@ -117,11 +123,11 @@ def _refs(folder: Path, above: str, unreadable: list[str]) -> Iterator[tuple[str
         try:
             yield path.read_text().strip(), above + path.name
         except OSError as error:
-            unreadable.append(not_readable(error))
+            unreadable.append(describe_error(error))
 
 
-def ollama_models(place: StorePlace, unreadable: list[str]) -> Iterator[Found]:
-    """One a manifest."""
+def ollama_models(place: StorePlace, unreadable: list[str]) -> Iterator[StoredModel]:
+    """Yields the model of each manifest."""
     paths = [place.root / "manifests"]
     for _ in ollama.OllamaName._fields:
         paths = [child for path in paths for child in _children(path, unreadable)]
@@ -132,18 +138,18 @@ def ollama_models(place: StorePlace, unreadable: list[str]) -> Iterator[Found]:
             weights = next((ollama.blob(place.root, x) for x in layers if x.media == ollama.MODEL), None)
             trouble = None if weights else "its manifest names no weights"
         except (OSError, WeighbridgeError) as error:
-            layers, weights, trouble = (), None, _words(error)
+            layers, weights, trouble = (), None, _reason(error)
         if weights is None:
-            yield Found("ollama", str(name), f"ollama://{name}", path, (path,), trouble)
+            yield StoredModel("ollama", str(name), f"ollama://{name}", path, (path,), trouble)
             continue
         files = tuple(f for x in layers if (f := ollama.blob(place.root, x)).is_file())
-        yield Found("ollama", str(name), f"ollama://{name}", weights, files)
+        yield StoredModel("ollama", str(name), f"ollama://{name}", weights, files)
 
 
-def folder_models(place: StorePlace, unreadable: list[str]) -> Iterator[Found]:
-    """The models at and below a folder, at most three folders deep; the stores there are places of their own."""
+def folder_models(place: StorePlace, unreadable: list[str]) -> Iterator[StoredModel]:
+    """Yields the models at and below a folder, at most three folders deep. Nested stores are listed separately."""
     if place.root.is_file():
-        yield Found(place.store, place.root.name, str(place.root), place.root, (place.root,))
+        yield StoredModel(place.store, place.root.name, str(place.root), place.root, (place.root,))
         return
     for folder in _folders(place.root, DEPTH, unreadable):
         title = folder.relative_to(place.root).as_posix() if folder != place.root else ""
@@ -159,21 +165,23 @@ def _folders(root: Path, depth: int, unreadable: list[str]) -> Iterator[Path]:
             yield from _folders(folder, depth - 1, unreadable)
 
 
-def _in_folder(store: str, folder: Path, title: str, address: str, unreadable: list[str]) -> Iterator[Found]:
-    """The model of a folder; of a folder of several one a model. The root of a listing, which has no `title`, may be a
-    model, or only hold its file."""
+def _in_folder(store: str, folder: Path, title: str, address: str, unreadable: list[str]) -> Iterator[StoredModel]:
+    """Yields the model of a folder, or several models. The root of a listing, which has no `title`, may be a model, or
+    only contain its file."""
     try:
         several, weights = models_in(folder), _weights(folder)
-        files = [p for p in sorted(folder.iterdir()) if p.is_file()]
-    except OSError:  # listed already, when it was read for folders
+        contents = sorted(folder.iterdir())
+    except OSError:  # reported already, when its folders were listed
         return
     if not title and len(weights) == 1 and not (folder / "config.json").exists():
         several = weights
     for path in several:
-        yield Found(store, f"{title}/{path.name}".lstrip("/"), f"{address}/{path.name}", path, _weights(path))
+        yield StoredModel(store, f"{title}/{path.name}".lstrip("/"), f"{address}/{path.name}", path, _weights(path))
     if not several and weights:
-        sidecars = tuple(p for p in files if p not in weights)
-        yield Found(store, title or folder.resolve().name, address, folder, (*weights, *sidecars))
+        sidecars = tuple(p for p in contents if p.is_file() and p not in weights)
+        dangling = tuple(p.name for p in contents if p.is_symlink() and not p.exists())
+        name, files = title or folder.resolve().name, (*weights, *sidecars)
+        yield StoredModel(store, name, address, folder, files, dangling=dangling)
 
 
 def _weights(path: Path) -> tuple[Path, ...]:
@@ -183,47 +191,50 @@ def _weights(path: Path) -> tuple[Path, ...]:
         return ()
 
 
-def _entry(found: Found) -> StoreEntry:
-    stats = list(_stats(found.files))
-    last = max((max(s.st_atime, s.st_mtime) for s in stats), default=None)
-    used = None if last is None else datetime.fromtimestamp(int(last), UTC).isoformat()
-    size = sum({(s.st_dev, s.st_ino): s.st_size for s in stats}.values())
-    plain = StoreEntry(
-        found.store, found.name, found.address, str(found.path), "unknown", None, None, None, size, len(found.files),
-        used, found.trouble,
+def _entry(model: StoredModel) -> StoreEntry:
+    last = max((max(s.st_atime, s.st_mtime) for _, s in _stats(model.files)), default=0)  # 0 for remote files: unknown
+    used = datetime.fromtimestamp(int(last), UTC).isoformat() if last else None
+    size = _size_of(model.files)
+    entry = StoreEntry(
+        model.store, model.name, model.address, str(model.path), "unknown", None, None, None, size, len(model.files),
+        used, model.trouble,
     )  # fmt: skip
-    if found.trouble:
-        return plain
+    if model.trouble:
+        return entry
     try:
-        return _with_headers(plain, inspect(found.path, limit=0))
+        report = inspect(model.path, limit=0)
     except (OSError, WeighbridgeError) as error:
-        return replace(plain, trouble=_words(error))
+        return replace(entry, trouble=_reason(error))
+    trouble = report.damage[0].message if report.damage else None
+    if model.dangling and trouble is None:
+        trouble = f"links to missing files: {', '.join(model.dangling)}"
+    return replace(
+        entry, format=report.format, quantization=report.type_words, architecture=report.model.architecture,
+        parameters=report.parameters, trouble=trouble,
+    )  # fmt: skip
 
 
-def _words(error: OSError | WeighbridgeError) -> str:
+def _reason(error: OSError | WeighbridgeError) -> str:
     if isinstance(error, FileNotFoundError):
         return "its file is missing"
     if isinstance(error, OSError):
-        return "not readable by you" if isinstance(error, PermissionError) else error.strerror or str(error)
+        return "permission denied" if isinstance(error, PermissionError) else error.strerror or str(error)
     return error.message
 
 
-def _with_headers(entry: StoreEntry, report: InspectReport) -> StoreEntry:
-    model = report.model
-    words = model.quantization.words if model.quantization else None
-    kinds = max(report.dtypes, key=lambda d: d.nbytes).dtype if report.dtypes else None
-    return replace(
-        entry, format=report.format, quantization=words or kinds, architecture=model.architecture,
-        parameters=report.parameters, trouble=report.damage[0].message if report.damage else None,
-    )  # fmt: skip
+def _size_of(files: Iterable[Path]) -> int:
+    """Returns the bytes of files, each counted once regardless of its names."""
+    return sum({key: status.st_size for key, status in _stats(files)}.values())
 
 
-def _stats(files: Iterable[Path]) -> Iterator[os.stat_result]:
+def _stats(files: Iterable[Path]) -> Iterator[tuple[Hashable, os.stat_result]]:
+    """Yields an identity and the status of each existing file."""
     for file in files:
         try:
-            yield file.stat()
-        except OSError:  # a dangling link: the entry's trouble says so
+            status = file.stat()
+        except OSError:  # a dangling link, which the entry reports
             continue
+        yield (file if isinstance(file, RemotePath) else (status.st_dev, status.st_ino)), status
 
 
 _KEYS: Final[Mapping[str, Callable[[StoreEntry], Any]]] = {
@@ -234,12 +245,3 @@ _KEYS: Final[Mapping[str, Callable[[StoreEntry], Any]]] = {
     "format": lambda e: e.format,
     "store": lambda e: e.store,
 }
-
-
-def _sorted(entries: list[StoreEntry], sort: str | None) -> list[StoreEntry]:
-    if sort is None:
-        return entries
-    key, _, order = sort.partition(":")
-    if key not in _KEYS or order not in ("", "asc", "desc"):
-        raise UsageError(f"{sort!r} is no order", hint=f"{', '.join(_KEYS)}, with :desc for the other order")
-    return sorted(entries, key=_KEYS[key], reverse=order == "desc")

@@ -1,4 +1,4 @@
-"""Where other tools keep models on this machine, by their variables and defaults."""
+"""The folders in which other tools store models on this machine, by their environment variables and defaults."""
 
 from __future__ import annotations
 
@@ -10,50 +10,49 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from weighbridge.adapters.remote import lmstudio, ollama
-from weighbridge.io.location import check_local
+from weighbridge.adapters.remote.schemes import resolve_path
+from weighbridge.io.location import RemotePath, check_local
 
 HUB: Final = "hub"
 FOLDER: Final = "folder"
-#: Folders below a root that may hold a model (publisher/model/variant) or a store (.cache/huggingface/hub).
+#: The depth of folders that may hold a model (publisher/model/variant) or a store (.cache/huggingface/hub).
 DEPTH: Final = 3
 
 
 class StorePlace(NamedTuple):
-    """A root folder, and the kind of store that it is."""
+    """A root folder and its kind of store."""
 
     store: str
     root: Path
 
 
 def hub_roots() -> Iterator[Path]:
-    """The Hub's cache (huggingface_hub, constants.py), and the one that llama.cpp fills where LLAMA_CACHE is set."""
-    named = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
-    yield _expanded(named) if named else _hf_home() / "hub"
-    if own := os.environ.get("LLAMA_CACHE"):
-        yield _expanded(own)
+    """Yields the Hub's cache (huggingface_hub, constants.py), and the one that llama.cpp uses if LLAMA_CACHE is set."""
+    cache = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    home = os.environ.get("HF_HOME")
+    yield _expand(cache) if cache else (_expand(home) if home else _user_cache() / "huggingface") / "hub"
+    if llama_cache := os.environ.get("LLAMA_CACHE"):
+        yield _expand(llama_cache)
 
 
-def _hf_home() -> Path:
-    if home := os.environ.get("HF_HOME"):
-        return _expanded(home)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (_expanded(base) if base else Path.home() / ".cache") / "huggingface"
-
-
-def _expanded(path: str) -> Path:
+def _expand(path: str) -> Path:
     return Path(os.path.expandvars(path)).expanduser()
 
 
+def _user_cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    return _expand(base) if base else Path.home() / ".cache"
+
+
 def llama_cpp_root() -> Path:
-    """The folder of llama.cpp's downloads by URL (common.cpp, fs_get_cache_directory)."""
-    if own := os.environ.get("LLAMA_CACHE"):
-        return _expanded(own)
+    """Returns the folder of llama.cpp's downloads by URL (common.cpp, fs_get_cache_directory)."""
+    if llama_cache := os.environ.get("LLAMA_CACHE"):
+        return _expand(llama_cache)
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA", Path.home())) / "llama.cpp"
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "llama.cpp"
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (_expanded(base) if base else Path.home() / ".cache") / "llama.cpp"
+    return _user_cache() / "llama.cpp"
 
 
 _ROOTS: Final[tuple[tuple[str, Callable[[], Iterator[Path]]], ...]] = (
@@ -65,26 +64,24 @@ _ROOTS: Final[tuple[tuple[str, Callable[[], Iterator[Path]]], ...]] = (
 
 
 def places() -> tuple[StorePlace, ...]:
-    """The stores that are there."""
-    found = (StorePlace(store, root) for store, roots in _ROOTS for root in roots())
-    return tuple(dict.fromkeys(place for place in found if place.root.is_dir()))
+    """Returns the existing stores."""
+    candidates = (StorePlace(store, root) for store, roots in _ROOTS for root in roots())
+    return tuple(dict.fromkeys(place for place in candidates if place.root.is_dir()))
 
 
-def roots_of(paths: Sequence[str | os.PathLike[str]]) -> tuple[StorePlace, ...]:
-    """The folders that were named, and the stores in them, each with its kind by its layout; else the stores of this
-    machine. FileNotFoundError where there is none, UsageError for an address."""
-    for path in paths:
+def roots_of(paths: Sequence[str | os.PathLike[str]], *, elsewhere: bool = False) -> tuple[StorePlace, ...]:
+    """Returns the folders `paths` and the stores in them, each with its kind, or by default the stores of this machine.
+    Raises FileNotFoundError for a missing folder, and UsageError for a remote address unless `elsewhere`."""
+    for path in () if elsewhere else paths:
         check_local(path)
-    return tuple(place for path in paths for place in _at(Path(path))) or places()
-
-
-def _at(root: Path) -> Iterator[StorePlace]:
-    if not root.exists():
-        raise FileNotFoundError(2, "no such file or folder", str(root))
-    kind = kind_of(root)
-    yield StorePlace(kind, root)
-    if kind == FOLDER:
-        yield from _stores_below(root, DEPTH)
+    roots: list[StorePlace] = []
+    for root in map(resolve_path, paths):
+        if not root.exists():
+            raise FileNotFoundError(2, "no such file or folder", str(root))
+        kind = kind_of(root)
+        roots.append(StorePlace(kind, root))
+        roots += _stores_below(root, DEPTH) if kind == FOLDER else ()
+    return tuple(roots) or places()
 
 
 def _stores_below(folder: Path, depth: int) -> Iterator[StorePlace]:
@@ -97,21 +94,23 @@ def _stores_below(folder: Path, depth: int) -> Iterator[StorePlace]:
 
 
 def _subfolders(folder: Path) -> list[Path]:
-    """No links; none of a folder that can't be read, which who lists it says."""
-    with suppress(PermissionError, NotADirectoryError), os.scandir(folder) as found:
-        return [Path(entry.path) for entry in found if entry.is_dir(follow_symlinks=False)]
+    """Returns the folders in a folder except links; none for a remote or unreadable one, which the listing reports."""
+    if isinstance(folder, RemotePath):
+        return []
+    with suppress(PermissionError, NotADirectoryError), os.scandir(folder) as entries:
+        return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
     return []
 
 
 def kind_of(root: Path) -> str:
-    """The kind of store that a folder is, by its layout; FOLDER where it is none."""
+    """Returns the kind of store by the folder's layout; FOLDER if it isn't a store."""
     names = {path.name for path in _subfolders(root)}
     if any(name.startswith("models--") and (root / name / "snapshots").is_dir() for name in names):
         return HUB
     return "ollama" if {"manifests", "blobs"} <= names else FOLDER
 
 
-def not_readable(error: OSError) -> str:
-    """What a listing shows for a folder or file that it can't read."""
-    why = "not readable by you" if isinstance(error, PermissionError) else error.strerror or str(error)
-    return f"{error.filename}: {why}"
+def describe_error(error: OSError) -> str:
+    """Describes a folder or file that can't be read."""
+    reason = "permission denied" if isinstance(error, PermissionError) else error.strerror or str(error)
+    return f"{error.filename}: {reason}"

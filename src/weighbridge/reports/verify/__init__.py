@@ -1,1 +1,1 @@
-"""Everything that is wrong with a file or a model."""
+"""Verifies files and models, and reports all findings at once."""

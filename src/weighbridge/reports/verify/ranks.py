@@ -1,22 +1,21 @@
-"""The checks of `verify` on sets of tensor-parallel ranks: whether all are there, and whether they are of one model."""
+"""The checks of `verify` on sets of tensor-parallel ranks: whether the set is complete, and its files match."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 from weighbridge.base.errors import FormatError
-from weighbridge.base.spec import Spec
+from weighbridge.base.words import plural
 from weighbridge.containers.base import Severity
 from weighbridge.models.tensor_parallel import rank_files as ranks
 from weighbridge.models.tensor_parallel import rank_set
-from weighbridge.models.tensor_parallel.packed_shards import Split
 from weighbridge.models.tensor_parallel.rank_set import RankSet
 from weighbridge.reports.verify.repo import Repo, RepoFile
 from weighbridge.reports.verify.rules import Check, Flaw
 
 _NAMED: Final = 8  # missing files that are named
-_AGAIN: Final = "copy it from where the others are, or split the model again: wb split SRC DST --tp N"
+_AGAIN: Final = "copy it from the source of the others, or split the model again: wb split SRC DST --tp N"
 
 
 def _sets(repo: Repo) -> Iterator[RankSet]:
@@ -25,80 +24,73 @@ def _sets(repo: Repo) -> Iterator[RankSet]:
 
 
 def missing(repo: Repo) -> Iterator[Flaw]:
-    for found in _sets(repo):
-        if gone := found.missing:
-            more = f" and {len(gone) - _NAMED:,} more" if len(gone) > _NAMED else ""
-            words = f"{len(gone):,} of {found.size:,} ranks of one model are missing: {', '.join(gone[:_NAMED])}{more}"
-            yield Flaw(words, str(found.folder), hint=_AGAIN)
+    for rank_files in _sets(repo):
+        if absent := rank_files.missing:
+            more = f" and {len(absent) - _NAMED:,} more" if len(absent) > _NAMED else ""
+            names = f"{', '.join(absent[:_NAMED])}{more}"
+            message = f"{len(absent):,} of {plural(rank_files.size, 'rank')} of one model are missing: {names}"
+            yield Flaw(message, rank_files.folder, hint=_AGAIN)
 
 
-def apart(repo: Repo) -> Iterator[Flaw]:
-    """A rank whose metadata or tensors aren't those of the set that its name says."""
-    for found in _sets(repo):
-        if files := _files(repo, found):
-            yield from _strangers(found, files)
+def mismatched(repo: Repo) -> Iterator[Flaw]:
+    """A rank whose metadata or tensors don't belong to the set that its name declares."""
+    for rank_files in _sets(repo):
+        by_rank: dict[int, list[RepoFile]] = {}
+        for file in repo.weights:
+            declared = rank_set.rank_of(file.base)
+            inside = file.path.parent == rank_files.folder and file.base.startswith(f"{rank_files.stem}-rank-")
+            if declared and inside and declared[1] == rank_files.size and file.base.endswith(rank_files.suffix):
+                by_rank.setdefault(declared[0], []).append(file)
+        if by_rank:
+            yield from _check_set(rank_files, dict(sorted(by_rank.items())))
 
 
-def _files(repo: Repo, found: RankSet) -> dict[int, list[RepoFile]]:
-    """The files with tensors of each rank of a set."""
-    out: dict[int, list[RepoFile]] = {}
-    for file in repo.weights:
-        declared = rank_set.rank_of(file.base)
-        ours = file.path.parent == found.folder and file.base.startswith(f"{found.stem}-rank-")
-        if declared and ours and declared[1] == found.size and file.base.endswith(found.suffix):
-            out.setdefault(declared[0], []).append(file)
-    return dict(sorted(out.items()))
-
-
-def _strangers(found: RankSet, files: Mapping[int, list[RepoFile]]) -> Iterator[Flaw]:
+def _check_set(rank_files: RankSet, files: dict[int, list[RepoFile]]) -> Iterator[Flaw]:
     first, *_ = next(iter(files.values()))
-    declared = first.parsed[1].metadata
+    first_metadata = first.parsed[1].metadata
     try:
-        shares = ranks.parse_splits(declared, str(first.path))
+        shares = ranks.parse_splits(first_metadata, str(first.path))
     except FormatError as error:
-        yield Flaw(error.message, str(first.path), hint=_AGAIN)
+        yield Flaw(error.message, first.path, hint=_AGAIN)
         return
     specs = {rank: {e.name: e.spec for f in some for e in f.parsed[1]} for rank, some in files.items()}
+    first_specs = next(iter(specs.values()))
     for rank, (file, *_) in files.items():
-        reported = file.parsed[1].metadata
-        declared_rank, declared_size = reported.get(rank_set.RANK), reported.get(rank_set.SIZE)
-        if (declared_rank, declared_size) != (str(rank), str(found.size)):
-            words = f"its metadata declare rank {declared_rank} of {declared_size}, its name another"
-            yield Flaw(words, str(file.path), hint=_AGAIN)
-        elif reported.get(rank_set.SPLIT) != declared.get(rank_set.SPLIT):
-            yield Flaw(f"its split differs from that of {first.base}", str(file.path), hint=_AGAIN)
+        metadata = file.parsed[1].metadata
+        declared = metadata.get(rank_set.RANK), metadata.get(rank_set.SIZE)
+        if declared != (str(rank), str(rank_files.size)):
+            message = f"its metadata declares rank {declared[0]} of {declared[1]}, unlike its name"
+            yield Flaw(message, file.path, hint=_AGAIN)
+        elif metadata.get(rank_set.SPLIT) != first_metadata.get(rank_set.SPLIT):
+            yield Flaw(f"its split differs from that of {first.base}", file.path, hint=_AGAIN)
         else:
-            yield from _misfits(file, specs[rank], next(iter(specs.values())), shares, found.size)
-
-
-def _misfits(
-    file: RepoFile, own: Mapping[str, Spec], first: Mapping[str, Spec], shares: Mapping[str, Split], size: int
-) -> Iterator[Flaw]:
-    for name in sorted(shares.keys() ^ own.keys()):
-        yield Flaw("missing tensor" if name in shares else "unknown to the set", str(file.path), name, _AGAIN)
-    for name, how in shares.items():
-        if name in own and (expected := ranks.mismatch(how, own[name], first.get(name, own[name]), size)) is not None:
-            words = f"it is {own[name]}, but the set's split gives {expected}"
-            yield Flaw(words, str(file.path), name, _AGAIN)
+            for name in sorted(shares.keys() ^ specs[rank].keys()):
+                yield Flaw("missing tensor" if name in shares else "unknown to the set", file.path, name, _AGAIN)
+            for name, split in shares.items():
+                if (spec := specs[rank].get(name)) is None:
+                    continue
+                expected = ranks.mismatch(split, spec, first_specs.get(name, spec), rank_files.size)
+                if expected is not None:
+                    yield Flaw(f"it is {spec}, but the set's split gives {expected}", file.path, name, _AGAIN)
 
 
 def part(repo: Repo) -> Iterator[Flaw]:
     for file in repo.files if repo.single else ():
         if declared := rank_set.rank_of(file.base):
-            words = f"rank {declared[0]} of {declared[1]} of one model, split for tensor parallelism"
-            yield Flaw(words, str(file.path), hint="wb merge DIR DST puts the ranks together")
+            message = f"rank {declared[0]} of {declared[1]} of one model, split for tensor parallelism"
+            yield Flaw(message, file.path, hint="wb merge DIR DST puts the ranks together")
 
 
 def whole(repo: Repo) -> Iterator[Flaw]:
-    for found in _sets(repo):
-        if not found.missing:
-            words = f"{found.size} ranks of one model, split for tensor parallelism"
-            yield Flaw(words, str(found.folder), hint="wb merge DIR DST puts them together")
+    for rank_files in _sets(repo):
+        if not rank_files.missing:
+            message = f"{plural(rank_files.size, 'rank')} of one model, split for tensor parallelism"
+            yield Flaw(message, rank_files.folder, hint="wb merge DIR DST puts them together")
 
 
 RULES: Final = (
-    Check("ranks/missing", Severity.ERROR, "every rank of a tensor-parallel set is there", missing),
-    Check("ranks/apart", Severity.ERROR, "ranks are of one set: number, names and shapes", apart),
-    Check("ranks/part", Severity.INFO, "a file is a model and no rank of one", part),
-    Check("ranks/whole", Severity.INFO, "a folder is a model and no set of ranks", whole),
+    Check("ranks/missing", Severity.ERROR, "a tensor-parallel set has all its ranks", missing),
+    Check("ranks/apart", Severity.ERROR, "the ranks of a set match in number, names and shapes", mismatched),
+    Check("ranks/part", Severity.INFO, "a file is a model, not one rank of a model", part),
+    Check("ranks/whole", Severity.INFO, "a folder is a model, not a set of ranks", whole),
 )

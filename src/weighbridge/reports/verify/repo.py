@@ -1,12 +1,12 @@
-"""What the checks of `verify` look at: the files under a path, each identified and parsed once, the sets they form. All
-of it is lenient; nothing here raises because a file is wrong, and nothing decides whether something is wrong.
+"""The input of `verify`'s checks: the files under a path, each identified and parsed once, and the sets they form.
+Everything is lenient: nothing here raises because of a bad file, or decides whether something is wrong.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,27 +27,28 @@ from weighbridge.containers.sniff.detect import sniff
 from weighbridge.containers.sniff.probe import Identity
 from weighbridge.io.location import RemotePath, StoredPath, open_source, prepare, walk
 from weighbridge.io.source import Source
+from weighbridge.models.arch.family import Family
 from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
 from weighbridge.models.tensor_parallel.rank_set import rank_of
 from weighbridge.reports import lenient, sidecars
 from weighbridge.reports.verify.zeros import ZeroTail, zero_tail_of
 
 Progress = Callable[[int, int, str], None]
-# Folders below folders that are checked: repositories nest two deep, the cache of Hugging Face three.
+# Levels of folders that are checked: repositories nest two deep, the cache of Hugging Face three.
 _DEPTH: Final = 3
-# Formats without tensors that have rules of their own.
+# Formats without tensors that have rules.
 _CHECKED: Final = frozenset({"imatrix-dat"})
-# Suffixes of the small files that lie beside weights.
+# Suffixes of the small files next to weights.
 _SMALL: Final = frozenset(
     {"", ".json", ".jsonl", ".txt", ".md", ".model", ".jinja", ".py", ".yaml", ".yml", ".png", ".jpg"}
 )
-# Names of what Weighbridge is writing, or was when it was killed (`io.sink`, `conversion.edit`).
+# Names of files that Weighbridge is writing, or was writing when it was killed (`io.sink`, `conversion.edit`).
 LEFTOVER: Final = re.compile(r"\.(?P<name>.+)\.(?:journal|\d+\.(?P<kind>partial|old))")
 
 
 @dataclass(frozen=True)
 class RepoFile:
-    """One file: its format and the findings of its container. `trouble`: why it can't be opened."""
+    """A file, its format and the findings of its container. `trouble`: why it can't be opened."""
 
     name: str
     path: Path
@@ -81,32 +82,39 @@ class RepoFile:
 
 @dataclass(frozen=True)
 class Listed:
-    """An index JSON: what it says (None where nothing can be made of it), names in it that leave the folder."""
+    """An index JSON, and its map (None if it is broken). `outside`: its entries that lead out of the folder."""
 
     file: RepoFile
     map: ShardIndex | None
     outside: Mapping[str, object]
-    why: str | None = None
+    error: str | None = None
 
 
 class Repo(Closing):
-    """The files under `path`: one file (of a model in a store all its files), the set that a split GGUF belongs to, or
-    a folder. `progress`: of checks that read data. Close it when done."""
+    """The files under `path`: one file (for a model in a store all its files), the set of a split GGUF, or a folder.
+    `progress`: of checks that read data; `values`: whether all data is read; `families`: tables that are tried first.
+    Close it when done."""
 
-    def __init__(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
-        self.path, self.progress = resolve_path(path), progress
+    def __init__(
+        self, path: str | os.PathLike[str], progress: Progress | None = None, *, values: bool = False,
+        families: Sequence[Family] = (),
+    ) -> None:  # fmt: skip
+        self.families = families
+        self.path, self.progress, self.values = resolve_path(path), progress, values
         self.stored = tuple(p.name for p in self.path.files) if isinstance(self.path, StoredPath) else ()
         self.single = not self.path.is_dir()
         self.modelfile = self.path if self.single and is_modelfile(self.path) else None
-        if self.modelfile is not None:  # it stands for the model that it describes, where it can be read
-            self.path = _described(self.modelfile)
+        if self.modelfile is not None:  # check the model of its FROM line; a rule reports an unreadable Modelfile
+            with suppress(WeighbridgeError):
+                parsed = read_modelfile(self.modelfile)
+                self.path = resolve_path(referred(parsed, parsed.values("FROM")[0], self.modelfile.parent))
             self.single = not self.path.is_dir()
-        if sharded.is_index(self.path.name) and self.single:  # an index stands for its folder
+        if sharded.is_index(self.path.name) and self.single:  # check the index's folder
             self.path, self.single = self.path.parent, False
         self.root = self.path.parent if self.single else self.path
         if self.single:
-            self.path.stat()  # no such file: the system's own words
-        self.memo: dict[str, Any] = {}  # what several checks need, worked out once
+            self.path.stat()  # raises the system's own error
+        self.memo: dict[str, Any] = {}  # results that several checks need
 
     # ---------------------------------------------------------------- files
 
@@ -121,8 +129,8 @@ class Repo(Closing):
             return tuple(sorted({self.path.name, *self.stored}))
         listed = {self.path.name, *(p.name for p in self.root.iterdir())}
         near = listed | _unlisted(self.root, listed)
-        siblings = (n for n in near if (s := parse_shard_name(n)) and (s[0], s[2]) == (declared[0], declared[2]))
-        return tuple(sorted(siblings))
+        same = (n for n in near if (s := parse_shard_name(n)) and (s[0], s[2]) == (declared[0], declared[2]))
+        return tuple(sorted(same))
 
     @cached_property
     def files(self) -> tuple[RepoFile, ...]:
@@ -133,7 +141,9 @@ class Repo(Closing):
         try:
             source = open_source(file.path)
         except OSError as error:
-            return replace(file, trouble=_words(error, file.path))
+            broken_link = file.path.is_symlink() and not file.path.exists()
+            target = f"a link to {os.readlink(file.path)}, which does not exist" if broken_link else None
+            return replace(file, trouble=target or error.strerror or str(error))
         except WeighbridgeError as error:
             return replace(file, trouble=error.message)
         identity = sniff(source)
@@ -145,20 +155,20 @@ class Repo(Closing):
 
     @property
     def weights(self) -> tuple[RepoFile, ...]:
-        """Files whose tensors are known."""
+        """Files with parsed tensors."""
         return tuple(f for f in self.files if f.index is not None)
 
     @property
     def checked(self) -> tuple[RepoFile, ...]:
-        """Files of formats that verify checks: those with tensors, and indexes of shards."""
+        """Files that verify checks: those with tensors, importance matrices, and indexes of shards."""
         return tuple(f for f in self.files if f.index is not None or f.format in _CHECKED or sharded.is_index(f.base))
 
     @property
     def unchecked(self) -> tuple[RepoFile, ...]:
-        """Files of formats that it doesn't check. In a folder the small files beside the weights don't count."""
-        known = {f.name for f in self.checked}
+        """Files that verify doesn't check. In a folder the small files next to the weights don't count."""
+        checked = {f.name for f in self.checked}
         small = () if self.single and not self.stored else _SMALL
-        return tuple(f for f in self.files if f.name not in known and f.source and f.path.suffix not in small)
+        return tuple(f for f in self.files if f.name not in checked and f.source and f.path.suffix not in small)
 
     def folder(self, name: str) -> str:
         return name.rpartition("/")[0]
@@ -166,10 +176,10 @@ class Repo(Closing):
     @cached_property
     def folders(self) -> Mapping[str, tuple[RepoFile, ...]]:
         """Folder -> its files."""
-        out: dict[str, list[RepoFile]] = {}
+        files: dict[str, list[RepoFile]] = {}
         for file in self.files:
-            out.setdefault(self.folder(file.name), []).append(file)
-        return {folder: tuple(files) for folder, files in out.items()}
+            files.setdefault(self.folder(file.name), []).append(file)
+        return {folder: tuple(members) for folder, members in files.items()}
 
     # ---------------------------------------------------------------- sets
 
@@ -180,25 +190,25 @@ class Repo(Closing):
 
     def shards(self, listed: Listed) -> dict[str, Index]:
         """The parsed files of an index's set, by name."""
-        named = set(listed.map.files) if listed.map else set()
-        return {f.base: f.index for f in self.folders[self.folder(listed.file.name)] if f.base in named and f.index}
+        names = set(listed.map.files) if listed.map else set()
+        return {f.base: f.index for f in self.folders[self.folder(listed.file.name)] if f.base in names and f.index}
 
     @cached_property
     def splits(self) -> Mapping[tuple[str, str, int], tuple[RepoFile, ...]]:
         """GGUF splits by folder, prefix and count."""
-        out: dict[tuple[str, str, int], list[RepoFile]] = {}
+        splits: dict[tuple[str, str, int], list[RepoFile]] = {}
         for file in self.weights:
             declared = parse_shard_name(file.base)
             if file.format == "gguf" and declared:
-                out.setdefault((self.folder(file.name), declared[0], declared[2]), []).append(file)
-        return {key: tuple(files) for key, files in out.items()}
+                splits.setdefault((self.folder(file.name), declared[0], declared[2]), []).append(file)
+        return {key: tuple(files) for key, files in splits.items()}
 
     # ---------------------------------------------------------------- small files
 
     def json(self, name: str) -> dict[str, Any] | None:
-        """A JSON object by its name in the root; None where it isn't there or is none."""
-        found = next((f for f in self.files if f.name == name and f.source), None)
-        value = _decoded(found.source) if found and found.source and found.size <= CONFIG_JSON else None
+        """The JSON object in a file by its name relative to the root, or None."""
+        file = next((f for f in self.files if f.name == name and f.source), None)
+        value = _decoded(file.source) if file and file.source and file.size <= CONFIG_JSON else None
         return value if isinstance(value, dict) else None
 
     @cached_property
@@ -207,17 +217,17 @@ class Repo(Closing):
 
     @cached_property
     def model(self) -> Index | None:
-        """The model of the folder itself: the set of the first index, else `model*.safetensors`; None where there is
-        none or it isn't whole enough to be spoken of."""
+        """The model in the folder itself: the set of the first index, or model.safetensors. None if there is none or it
+        is too incomplete."""
         top = [x for x in self.listed if "/" not in x.file.name and x.map and not rank_of(x.file.base)]
         if top and top[0].map:
             shards = self.shards(top[0])
             try:
                 return sharded.merge(list(shards.values()), top[0].map) if shards else None
-            except FormatError:  # not whole: reported by other rules
+            except FormatError:  # incomplete: reported by other rules
                 return None
-        own = [f.index for f in self.folders.get("", ()) if f.base == "model.safetensors" and f.index]
-        return own[0] if own else None
+        candidates = (f.index for f in self.folders.get("", ()) if f.base == "model.safetensors" and f.index)
+        return next(candidates, None)
 
     def close(self) -> None:
         for file in self.__dict__.get("files", ()):
@@ -226,74 +236,60 @@ class Repo(Closing):
 
 
 def _walk(root: Path) -> Iterator[str]:
-    """Files below `root`, as relative names with slashes; neither links to folders nor leftovers are followed."""
+    """Files below `root`, as relative names with slashes; links to folders and leftovers aren't followed."""
     for base, folders, files in walk(root):
         inner = base.relative_to(root)
-        near = sorted(f for f in folders if f != ".git" and not LEFTOVER.fullmatch(f))
-        folders[:] = near if len(inner.parts) < _DEPTH else []
+        kept = sorted(f for f in folders if f != ".git" and not LEFTOVER.fullmatch(f))
+        folders[:] = kept if len(inner.parts) < _DEPTH else []
         yield from ((inner / file).as_posix() for file in sorted(files))
 
 
 def _unlisted(root: Path, listed: Set[str]) -> set[str]:
-    """The files that indices and the numbers in names speak of, as far as they are there: a web server lists none."""
+    """Existing files that indexes and numbered names refer to, on a web server, which lists no files."""
     if not isinstance(root, RemotePath):
         return set()
-    names = {name for one in listed for name in _spoken_of(root, one)} - listed
+    names = {name for file in listed for name in _files_of_set(root, file)} - listed
     prepare(root / name for name in names)
     return {name for name in names if (root / name).is_file()}
 
 
-def _spoken_of(root: Path, name: str) -> Iterable[str]:
-    """The other files of the set that a file belongs to. What is wrong with it is found elsewhere."""
+def _files_of_set(root: Path, name: str) -> Iterable[str]:
+    """The files of the set that a file belongs to. Other code reports errors in it."""
     if sharded.is_index(name):
         with suppress(OSError, FormatError), open_source(root / name) as source:
             return [str(PurePosixPath(name).parent / file) for file in sharded.parse_index(source).files]
-    one = numbered(name)
-    return one.names() if one and one.total <= SHARDS else ()
-
-
-def _words(error: OSError, path: Path) -> str:
-    if path.is_symlink() and not path.exists():
-        return f"a link to {os.readlink(path)}, which does not exist"
-    return error.strerror or str(error)
+    number = numbered(name)
+    return number.names() if number and number.total <= SHARDS else ()
 
 
 def _decoded(source: Source) -> Any:
     try:
-        return sidecars.decoded(source.read(0, source.size))
-    except FormatError:  # it shrank
+        return sidecars.decode(source.read(0, source.size))
+    except FormatError:  # the file shrank
         return None
 
 
 def _listed(file: RepoFile) -> Listed:
-    """An index JSON. Where names in it leave the folder they are taken out, so that the rest can still be checked."""
+    """An index JSON. Names that lead out of the folder are removed, so that the others can still be checked."""
     assert file.source is not None
     try:
         return Listed(file, sharded.parse_index(file.source), {})
     except FormatError as error:
-        why = error.reason
+        reason = error.reason
     doc = _decoded(file.source) if file.size <= INDEX_JSON else None
-    where = doc.get("weight_map") if isinstance(doc, dict) else None
-    outside = {t: n for t, n in where.items() if not _plain(n)} if isinstance(where, dict) else {}
-    if not isinstance(where, dict) or not outside:
-        return Listed(file, None, {}, why)
-    good = {t: n for t, n in where.items() if t not in outside}
+    weight_map = doc.get("weight_map") if isinstance(doc, dict) else None
+    if not isinstance(weight_map, dict) or all(map(_is_inside, weight_map.values())):
+        return Listed(file, None, {}, reason)
+    inside = {t: n for t, n in weight_map.items() if _is_inside(n)}
+    outside = {t: n for t, n in weight_map.items() if t not in inside}
     metadata = doc.get("metadata") if isinstance(doc, dict) else None
-    return Listed(file, ShardIndex(file.source.name, good, metadata if isinstance(metadata, dict) else {}), outside)
+    return Listed(file, ShardIndex(file.source.name, inside, metadata if isinstance(metadata, dict) else {}), outside)
 
 
-def _plain(name: object) -> bool:
+def _is_inside(name: object) -> bool:
+    """Whether a name in an index is a plain file name of its folder."""
     try:
         sharded.shard_name(name, "", "")
     except FormatError:
         return False
     return True
-
-
-def _described(modelfile: Path) -> Path:
-    """The path of a Modelfile's FROM line; the Modelfile's own where it can't be read, which a check reports."""
-    try:
-        file = read_modelfile(modelfile)
-        return resolve_path(referred(file, file.values("FROM")[0], modelfile.parent))
-    except WeighbridgeError:
-        return modelfile

@@ -1,21 +1,25 @@
-"""Everything that can be wrong with a file, a set or a model folder, all findings at once.
+"""Verifies a file, a set or a model folder, and reports all findings at once.
 
-    verify(path) -> VerifyReport            headers, sets, config, tokenizer: no tensor is read
-    verify(path, values=True)         every number too
+    verify(path) -> VerifyReport      headers, sets, config, tokenizer: no tensor is read
+    verify(path, values=True)         every number as well
 
-The rules are tables: `RULES` here (files, folder, config ...), `verify_values.RULES`, and those of the containers,
-whose findings are passed on. Findings are data, sorted, with stable ids; an exception is for a path that isn't there.
+The rules are tables: `RULES` here (files, folder, config ...), `RULES` in `values.py`, and those of the containers,
+whose findings are passed on. Findings are data, sorted, with stable ids; only a missing path raises an exception.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal
 
 from weighbridge.base.errors import FormatError
+from weighbridge.base.words import plural
 from weighbridge.containers.base import Finding, Severity
+from weighbridge.io.location import path_text
+from weighbridge.models.arch.registry import read_family
 from weighbridge.reports.lenient import broken
 from weighbridge.reports.verify import digests as verify_digests
 from weighbridge.reports.verify import imatrix as verify_imatrix
@@ -24,12 +28,13 @@ from weighbridge.reports.verify import packing as verify_packing
 from weighbridge.reports.verify import ranks as verify_ranks
 from weighbridge.reports.verify import rules as verify_rules
 from weighbridge.reports.verify import values as verify_values
-from weighbridge.reports.verify.repo import Progress, Repo, RepoFile
-from weighbridge.reports.verify.rules import Check
+from weighbridge.reports.verify.repo import Progress, Repo
+from weighbridge.reports.verify.rules import Check, Flaw
+from weighbridge.reports.verify.values import ValueRule
 
 SCHEMA: Final = "weighbridge/verify/1"
 
-#: Every rule of ours that needs no tensor data. The order is that of the docs; findings are sorted.
+#: Every rule here that needs no tensor data, in the order of the docs.
 RULES: Final[tuple[Check, ...]] = (
     *verify_rules.RULES, *verify_digests.RULES, *verify_ranks.RULES, *verify_imatrix.RULES, *verify_model.RULES,
 )  # fmt: skip
@@ -39,9 +44,9 @@ _RANK: Final = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a tool loads a file as a model, by the findings that it would stop at; None where Weighbridge can't tell
-    (it doesn't know which tensors the architecture has). `stage`: how far it gets (GGUF: header, data, model); empty
-    where it loads it."""
+    """Whether a tool loads a file as a model, from the findings that would stop it. `accepts` is None if Weighbridge
+    doesn't know the tensors of the architecture. `stage`: the step at which the tool stops (GGUF: header, data, model);
+    empty if it loads the file."""
 
     path: str
     tool: str
@@ -51,10 +56,10 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class VerifyReport:
-    """`verdict`: "ok", "failed" (a finding is an error), or "not-checked" (nothing here is of a format that verify
-    checks). `ok`: no finding is an error. `unchecked`: files of formats that it doesn't check. `values`: whether every
-    number was read. `digests`: files compared with the digest that a store calls them by. A report is true where the
-    verdict is "ok"."""
+    """`verdict`: "ok", "failed" (a finding is an error), or "not-checked" (no file has a format that verify checks).
+    `ok`: no finding is an error. `unchecked`: files of other formats. `values`: whether every number was read.
+    `digests`: the number of files compared with the digest in their store's name for them, or in a remote listing. A
+    report is true if the verdict is "ok"."""
 
     path: str
     verdict: Literal["ok", "failed", "not-checked"]
@@ -76,7 +81,7 @@ class VerifyReport:
         return self.verdict == "ok"
 
     def __repr__(self) -> str:
-        counts = f"{self.errors} errors, {self.warnings} warnings, {self.infos} notes"
+        counts = f"{plural(self.errors, 'error')}, {plural(self.warnings, 'warning')}, {plural(self.infos, 'note')}"
         return f"<VerifyReport {self.path}: {self.verdict}, {counts}>"
 
     def worst(self) -> Severity | None:
@@ -84,14 +89,25 @@ class VerifyReport:
         return min((f.severity for f in self.findings), key=_RANK.__getitem__, default=None)
 
 
-def verify(path: str | os.PathLike[str], *, values: bool = False, progress: Progress | None = None) -> VerifyReport:
-    """All findings on what lies at `path`: a file, an index, a folder. FileNotFoundError where nothing does."""
-    with Repo(path, progress) as repo:
-        found = [*_checked(repo), *_passed_on(repo), *(_values(repo, progress) if values else ())]
-        findings = tuple(sorted(dict.fromkeys(found), key=_order))
+def verify(
+    path: str | os.PathLike[str], *, values: bool = False, arch_file: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> VerifyReport:  # fmt: skip
+    """Verifies a file, an index or a folder. `arch_file`: a family table for the model. Raises FileNotFoundError if
+    `path` doesn't exist."""
+    families = (read_family(Path(arch_file)),) if arch_file else ()
+    with Repo(path, progress, values=values, families=families) as repo:
+        every = [_finding(rule, flaw) for rule in RULES for flaw in rule.check(repo)]
+        every += [f for check in verify_rules.PASSED_ON.values() for f in check(repo)]
+        every += _check_values(repo, progress) if values else ()
+        findings = tuple(sorted(
+            dict.fromkeys(every),
+            key=lambda f: (_RANK[f.severity], f.path or "", -1 if f.offset is None else f.offset, f.tensor or "",
+                           f.rule, f.message),
+        ))  # fmt: skip
         count = {severity: sum(f.severity is severity for f in findings) for severity in Severity}
         return VerifyReport(
-            path=os.fspath(path),
+            path=path_text(path),
             verdict="failed" if count[Severity.ERROR] else "ok" if repo.checked else "not-checked",
             ok=bool(repo.checked) and not count[Severity.ERROR],
             errors=count[Severity.ERROR],
@@ -104,59 +120,44 @@ def verify(path: str | os.PathLike[str], *, values: bool = False, progress: Prog
             nbytes=sum(f.size for f in repo.files),
             values=values,
             unchecked=tuple(f.name for f in repo.unchecked),
-            digests=len(verify_digests.named(repo)),
+            digests=len(verify_digests.listed(repo)),
         )
 
 
-def _checked(repo: Repo) -> Iterator[Finding]:
-    for rule in RULES:
-        for f in rule.check(repo):
-            yield Finding(rule.id, rule.severity, f.message, f.path, f.offset, f.tensor, f.hint)
+def _finding(rule: Check | ValueRule, f: Flaw) -> Finding:
+    path = None if f.path is None else str(f.path)
+    return Finding(rule.id, rule.severity, f.message, path, f.offset, f.tensor, f.hint)
 
 
-def _passed_on(repo: Repo) -> Iterator[Finding]:
-    """Findings of the containers, which bring their ids and severities with them."""
-    for check in verify_rules.PASSED_ON.values():
-        yield from check(repo)
-
-
-def _values(repo: Repo, progress: Progress | None) -> Iterator[Finding]:
+def _check_values(repo: Repo, progress: Progress | None) -> Iterator[Finding]:
     try:
         damaged = list(verify_values.damaged(repo))
         yield from damaged
-        for rule, f in verify_values.found(repo, progress, {(f.path, f.tensor) for f in damaged}):
-            yield Finding(rule.id, rule.severity, f.message, f.path, f.offset, f.tensor, f.hint)
-        for packed in verify_packing.VALUE_RULES:
-            for f in packed.check(repo):
-                yield Finding(packed.id, packed.severity, f.message, f.path, f.offset, f.tensor, f.hint)
-    except FormatError as error:  # a file that shrinks while it is read
+        skip = {(f.path, f.tensor) for f in damaged}
+        yield from (_finding(rule, flaw) for rule, flaw in verify_values.check_values(repo, progress, skip))
+        yield from (_finding(rule, flaw) for rule in verify_packing.VALUE_RULES for flaw in rule.check(repo))
+    except FormatError as error:  # the file shrank while it was read
         yield broken("values/changed", error, str(repo.path))
 
 
-def _order(f: Finding) -> tuple[int, str, int, str, str, str]:
-    return _RANK[f.severity], f.path or "", -1 if f.offset is None else f.offset, f.tensor or "", f.rule, f.message
-
-
 def _verdicts(repo: Repo, findings: Iterable[Finding]) -> Iterator[Verdict]:
-    """The GGUF files' third level: whether llama.cpp would load them, whatever the specification says."""
+    """Whether the programs for which the files are made would load them, whatever the specification requires:
+    llama.cpp each GGUF, mlx-lm a folder in its format."""
+    from weighbridge.models.clients import MLX_LM, is_mlx
+    from weighbridge.models.llamacpp import verdict as gguf
+    from weighbridge.models.mlxlm.rules import accepts
+
+    if repo.config and repo.model is not None and is_mlx(repo.config, repo.model.metadata):
+        accepted = accepts(tuple(findings))
+        yield Verdict(str(repo.root), MLX_LM, accepted, "model" if accepted is False else "")
     files = [f for f in repo.files if f.format == "gguf"]
-    mine: dict[str, list[Finding]] = {str(f.path): [] for f in files}
+    by_path: dict[str, list[Finding]] = {str(f.path): [] for f in files}
     for finding in findings:
-        mine.get(finding.path or "", []).append(finding)
+        by_path.get(finding.path or "", []).append(finding)
     for file in files:
-        yield _verdict(file, mine[str(file.path)])
-
-
-def _verdict(file: RepoFile, findings: Sequence[Finding]) -> Verdict:
-    from weighbridge.containers.gguf.container import refused_at
-    from weighbridge.models.llamacpp.rules import OPEN, REFUSED
-
-    # What our lenient parser can't make an index of, nobody's can.
-    stage = refused_at(findings).value or ("header" if file.index is None else "")
-    rules = {finding.rule for finding in findings}
-    stage = stage or ("model" if rules & (REFUSED | {verify_model.GGUF_SIZE}) else "")
-    accepts = False if stage else None if rules & OPEN.keys() else True
-    return Verdict(str(file.path), "llama.cpp", accepts, stage)
+        f = by_path[str(file.path)]
+        unread = "header" if file.index is None else ""  # our parser is more lenient than any loader's
+        yield Verdict(str(file.path), "llama.cpp", False if unread else gguf.accepts(f), gguf.stage_of(f) or unread)
 
 
 def failed(report: VerifyReport, fail_on: Severity = Severity.ERROR) -> bool:

@@ -1,7 +1,8 @@
-"""The checks of `verify` on files and sets: one function a rule, one row a function. The rules of the containers
-themselves (bounds, overlaps, alignment ...) are theirs; here is what lies between files, and what isn't a container.
+"""The checks of `verify` on files and sets: one function per rule, one row per function. Rules within a container
+(bounds, overlaps, alignment ...) belong to the containers; the rules here cover relations between files, and files that
+aren't containers.
 
-A rule yields `Flaw`s; the id and severity are its row's.
+A rule yields `Flaw`s; their id and severity are those of its row.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
 from weighbridge.adapters.remote import ollama
-from weighbridge.base.errors import WeighbridgeError
+from weighbridge.base.errors import FormatError, WeighbridgeError
 from weighbridge.base.limits import FOLDER_FILES, SHARDS, ZERO_RUN
+from weighbridge.base.words import plural
 from weighbridge.containers import MISNAMED_UNLESS, PICKLED, sharded
 from weighbridge.containers.base import Finding, Severity, Stage
 from weighbridge.containers.formats import POINTERS
@@ -22,22 +24,23 @@ from weighbridge.containers.numbered import sets
 from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
 from weighbridge.models.open import open_headers
 from weighbridge.reports.identify import name_lies
+from weighbridge.reports.lenient import broken
 from weighbridge.reports.verify.repo import LEFTOVER, Repo, RepoFile
 from weighbridge.reports.verify.zeros import unwritten
 
 
 class Flaw(NamedTuple):
-    """What a rule found: words, and the place."""
+    """A violation of a rule: the message, and the place."""
 
     message: str
-    path: str | None = None
+    path: str | Path | None = None
     tensor: str | None = None
     hint: str | None = None
     offset: int | None = None
 
 
 class Check(NamedTuple):
-    """`check` yields what breaks the rule. `text` says what the rule asks (docs are made from it)."""
+    """`check` yields the violations of the rule. `text`: its requirement, for the docs."""
 
     id: str
     severity: Severity
@@ -48,8 +51,9 @@ class Check(NamedTuple):
 _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
 _AGAIN: Final = "download it again"
 
-# Suffixes whose files matter: a README that is HTML is nobody's problem.
+# Suffixes whose files matter: a README in HTML is fine.
 _MATTERS: Final = frozenset(MISNAMED_UNLESS) | {".jinja", ".txt"}
+_WITH_OWN_RULE: Final = POINTERS | {"html", "error-text", "empty", "zeros"}
 
 
 def _matters(file: RepoFile) -> bool:
@@ -60,149 +64,127 @@ def _matters(file: RepoFile) -> bool:
 
 
 def modelfile(repo: Repo) -> Iterator[Flaw]:
-    named = [repo.modelfile] if repo.modelfile else [f.path for f in repo.files if is_modelfile(f.path)]
-    for path in named:
+    for path in [repo.modelfile] if repo.modelfile else [f.path for f in repo.files if is_modelfile(f.path)]:
         try:
             file = read_modelfile(path)
             _ = file.parameters
-            values = (*file.values("FROM"), *file.values("ADAPTER"))
-            found = [referred(file, value, path.parent) for value in values]
-            for name in (name for name in found if isinstance(name, str)):
+            targets = [referred(file, value, path.parent) for key in ("FROM", "ADAPTER") for value in file.values(key)]
+            names = [target for target in targets if isinstance(target, str)]
+            for name in names:
                 ollama.parse_name(name.partition("://")[2])
-            if repo.modelfile and not any(isinstance(name, str) for name in found):
-                _check_adapters(path)
+            if repo.modelfile and not names:
+                from weighbridge.models.lora.merge import check_adapter
+
+                with open_headers(path).model as model:
+                    for adapter in model.place.adapters:
+                        check_adapter(model, adapter)
         except WeighbridgeError as error:
-            yield Flaw(error.message, str(path), hint=error.hint)
-
-
-def _check_adapters(modelfile: Path) -> None:
-    """An error where an adapter isn't one of the Modelfile's model."""
-    from weighbridge.models.lora.merge import check_adapter
-
-    with open_headers(modelfile).model as model:
-        for adapter in model.place.adapters:
-            check_adapter(model, adapter)
+            yield Flaw(error.message, path, hint=error.hint)
 
 
 def unreadable(repo: Repo) -> Iterator[Flaw]:
     for file in repo.files:
         if file.trouble:
-            yield Flaw(f"it can't be opened: {file.trouble}", str(file.path))
+            yield Flaw(f"it can't be opened: {file.trouble}", file.path)
 
 
 def pointer(repo: Repo) -> Iterator[Flaw]:
     for file in repo.files:
         if file.identity and file.format in POINTERS:
             size = file.identity.detail.get("size")
-            reported = f" of a file of {size:,} bytes" if isinstance(size, int) else ""
-            words = f"a {file.identity.title}{reported}, not the file itself"
-            yield Flaw(words, str(file.path), hint=file.identity.advice)
+            target = f" to a file of {size:,} bytes" if isinstance(size, int) else ""
+            message = f"a {file.identity.title}{target}, not the file itself"
+            yield Flaw(message, file.path, hint=file.identity.advice)
 
 
 def page(repo: Repo) -> Iterator[Flaw]:
     for file in repo.files:
         if file.identity and file.format in ("html", "error-text") and _matters(file):
-            words = f"{file.identity.title} in place of the file: {file.identity.evidence[-1]}"
-            yield Flaw(words, str(file.path), hint=file.identity.advice)
+            message = f"{file.identity.title} instead of the file: {file.identity.evidence[-1]}"
+            yield Flaw(message, file.path, hint=file.identity.advice)
 
 
 def empty(repo: Repo) -> Iterator[Flaw]:
     for file in repo.files:
         if file.format == "empty" and _matters(file):
-            yield Flaw("the file is empty", str(file.path), hint=_AGAIN)
+            yield Flaw("the file is empty", file.path, hint=_AGAIN)
 
 
 def zeros(repo: Repo) -> Iterator[Flaw]:
     for file in repo.files:
         if file.format == "zeros" and _matters(file):
-            yield Flaw(f"all of its {file.size:,} bytes are zero", str(file.path), hint=_AGAIN)
-
-
-_OWN_RULE: Final = POINTERS | {"html", "error-text", "empty", "zeros"}
+            yield Flaw(f"all of its {file.size:,} bytes are zero", file.path, hint=_AGAIN)
 
 
 def wrong_format(repo: Repo) -> Iterator[Flaw]:
     for file in repo.files:
-        lie = name_lies(file.base, file.format) if file.identity and file.format not in _OWN_RULE else None
-        if lie:
-            yield Flaw(lie, str(file.path), hint=file.identity.advice if file.identity else None)
+        if file.identity and file.format not in _WITH_OWN_RULE and (lie := name_lies(file.base, file.format)):
+            yield Flaw(lie, file.path, hint=file.identity.advice)
 
 
 def damaged(repo: Repo) -> Iterator[Flaw]:
-    """What shows in files that no container of ours parses (a zip without its directory, a cut pickle)."""
+    """Damage that is visible without a parser (a zip without its directory, a truncated pickle)."""
     for file in repo.files:
-        if (
-            file.identity
-            and file.index is None
-            and not file.findings
-            and file.format not in (*_OWN_RULE, "json", "text")
-        ):
-            for words in file.identity.damage if _matters(file) else ():
-                yield Flaw(f"{file.identity.title}: {words}", str(file.path), hint=_AGAIN)
+        unparsed = file.index is None and not file.findings and file.format not in (*_WITH_OWN_RULE, "json", "text")
+        if file.identity and unparsed and _matters(file):
+            for damage in file.identity.damage:
+                yield Flaw(f"{file.identity.title}: {damage}", file.path, hint=_AGAIN)
 
 
-def journal(repo: Repo) -> Iterator[Flaw]:
-    """What `wb edit` keeps while it writes a header in place: still there, the header may be half written."""
-    for path, name, kind in _our_leftovers(repo):
-        if kind == "journal":
-            words, hint = f"an edit of {name} has not ended: its header may be half written", "run wb edit on it again"
-            yield Flaw(words, str(path), hint=f"{hint}; it first puts the old bytes back")
-
-
-# Ends of names that download tools give to what isn't finished.
+# Suffixes that download tools give to unfinished files.
 _LEFTOVERS: Final = (
     ".incomplete", ".partial", ".part", ".crdownload", ".aria2", ".download", ".downloading", ".tmp", ".temp",
     ".lock", "~",
 )  # fmt: skip
-
-
-# What `io.sink` leaves where it is killed: kind -> words, the next step.
+# What `wb edit` (journal) and `io.sink` leave if they are killed: kind -> message, hint.
 _OURS: Final = {
-    "partial": ("a write of {} that has not ended", "delete it; the next write of {} does so, too"),
-    "old": ("{} as it was before it was replaced", "rename it to {} if that is missing, delete it otherwise"),
-}
+    "journal": ("an unfinished edit of {}: its header may be half written",
+                "run wb edit on it again; it first restores the old bytes"),
+    "partial": ("an unfinished write of {}", "delete it; the next write of {} does so, too"),
+    "old": ("{} before it was replaced", "rename it to {} if that is missing, delete it otherwise"),
+}  # fmt: skip
+
+
+def journal(repo: Repo) -> Iterator[Flaw]:
+    return _our_leftovers(repo, "journal")
 
 
 def leftover(repo: Repo) -> Iterator[Flaw]:
-    for path, name, kind in _our_leftovers(repo):
-        if kind in _OURS:
-            words, hint = _OURS[kind]
-            yield Flaw(words.format(name), str(path), hint=hint.format(name))
+    yield from _our_leftovers(repo, "partial", "old")
     for file in repo.files:
         end = next((e for e in _LEFTOVERS if file.base.endswith(e)), None)
         if end and not LEFTOVER.fullmatch(file.base) and ".cache" not in PurePosixPath(file.name).parts:
-            yield Flaw(
-                f"a leftover of an unfinished download or write ({end})", str(file.path), hint="delete it, or finish it"
-            )
+            message = f"a leftover of an unfinished download or write ({end})"
+            yield Flaw(message, file.path, hint="delete it, or finish it")
 
 
-def _our_leftovers(repo: Repo) -> Iterator[tuple[Path, str, str]]:
-    """Files and folders by the names that we give to what is under way: path, whose it is, kind. They lie beside what
-    they belong to: in the folder, or beside the folder or the one file that is checked."""
-    mine: list[tuple[Path, str | None]] = [(repo.root / name, None) for name in repo.names if not repo.single]
-    mine += [(path, None) for path in repo.root.iterdir() if not repo.single]
-    whole = repo.path.absolute()
+def _our_leftovers(repo: Repo, *kinds: str) -> Iterator[Flaw]:
+    """Unfinished files and folders of Weighbridge by their names. They are next to their target: in the folder, or next
+    to the folder or single file that is checked."""
+    paths: dict[Path, str | None] = {}  # each with the name of its target, if that matters
+    target = repo.path.absolute()
     with contextlib.suppress(PermissionError):
-        mine += [(path, whole.name) for path in whole.parent.iterdir()]
-    for path, owner in sorted(dict(reversed(mine)).items()):
+        paths = {path: target.name for path in target.parent.iterdir()}
+    if not repo.single:
+        paths |= dict.fromkeys([*repo.root.iterdir(), *(repo.root / name for name in repo.names)])
+    for path, owner in sorted(paths.items()):
         match = LEFTOVER.fullmatch(path.name)
-        if match and owner in (None, match["name"]):
-            yield path, match["name"], match["kind"] or "journal"
+        if match and owner in (None, match["name"]) and (kind := match["kind"] or "journal") in kinds:
+            message, hint = (text.format(match["name"]) for text in _OURS[kind])
+            yield Flaw(message, path, hint=hint)
 
 
 def zero_tail(repo: Repo) -> Iterator[Flaw]:
-    """A download into reserved space that stopped leaves zeros up to the right size; so may a model."""
-    for flaw, why in _zero_tails(repo):
-        if why is None:
-            yield flaw
+    """A download into reserved space that stopped leaves zeros up to the final size; a model may have zeros, too."""
+    return (flaw for flaw, reason in _zero_tails(repo) if reason is None)
 
 
 def unwritten_tail(repo: Repo) -> Iterator[Flaw]:
-    """Zeros up to the end that no model has."""
-    for flaw, why in _zero_tails(repo):
-        if why is not None:
-            words, hint = f"{flaw.message} ({why})", "its download was interrupted: download it again"
-            yield flaw._replace(message=words, hint=hint)
+    """Zeros at the end of a file that no model has."""
+    for flaw, reason in _zero_tails(repo):
+        if reason is not None:
+            hint = "its download was interrupted: download it again"
+            yield flaw._replace(message=f"{flaw.message} ({reason})", hint=hint)
 
 
 def _zero_tails(repo: Repo) -> Iterator[tuple[Flaw, str | None]]:
@@ -210,45 +192,48 @@ def _zero_tails(repo: Repo) -> Iterator[tuple[Flaw, str | None]]:
     for file in repo.weights:
         source, index = file.parsed
         tail = file.zeros
-        plain = [e for e in index if e.nbytes and not e.file]  # compressed tensors lie elsewhere in the file
-        lost = [e.name for e in plain if e.offset + e.nbytes > tail.start]
+        plain = [e for e in index if e.nbytes and not e.file]  # compressed tensors are elsewhere in the file
+        cut = [e.name for e in plain if e.offset + e.nbytes > tail.start]
         whole = [e for e in plain if e.offset >= tail.start]
-        if file.size - tail.start >= ZERO_RUN and lost:
-            zero = "are zero, by samples" if tail.sampled else "are zero"
-            words = f"its last {file.size - tail.start:,} bytes {zero}: {len(whole)} whole tensors, of {len(index)}"
+        if file.size - tail.start >= ZERO_RUN and cut:
+            sampled = ", by samples" if tail.sampled else ""
+            tensors = f"{plural(len(whole), 'whole tensor')}, of {len(index)}"
+            message = f"its last {file.size - tail.start:,} bytes are zero{sampled}: {tensors}"
             hint = "an interrupted download? compare its checksum"
-            yield Flaw(words, str(file.path), lost[0], hint, tail.start), unwritten(source, plain, tail)
+            yield Flaw(message, file.path, cut[0], hint, tail.start), unwritten(source, plain, tail)
 
 
 def hole(repo: Repo) -> Iterator[Flaw]:
-    """Holes of a sparse file: bytes that nobody ever wrote (they read as zeros)."""
+    """Holes of a sparse file: bytes that were never written and read as zeros."""
     for file in repo.weights:
         source, index = file.parsed
-        place = source.location(0)  # of a file elsewhere nothing is known about holes
+        place = source.location(0)  # None of a remote file, whose holes are unknown
         for at, end in _holes(place[0].fileno(), file.size) if place else ():
-            # A vocabulary may hold as many zeros, and some copying tools make holes of zeros: tensors only.
+            # A vocabulary may have as many zeros, and some tools make holes of zeros: only tensors count.
             inside = [e.name for e in index if not e.file and e.offset < end and e.offset + e.nbytes > at]
             if inside and end - at >= ZERO_RUN:
-                words = f"bytes {at:,} to {end:,} were never written ({len(inside)} tensors reach into them)"
-                yield Flaw(words, str(file.path), inside[0], "copy or download it again", at)
+                tensors = f"{plural(len(inside), 'tensor', 'reach')} into them"
+                message = f"bytes {at:,} to {end:,} were never written ({tensors})"
+                yield Flaw(message, file.path, inside[0], "copy or download it again", at)
 
 
 _HOLES: Final = 100
 
 
 def _holes(fd: int, size: int) -> Iterator[tuple[int, int]]:
-    """Ranges without blocks, where the system tells (Linux, macOS). Reads are positioned: moving `fd` is harmless."""
+    """Byte ranges without blocks, on systems that report them (Linux, macOS). Reads are positioned, so `fd` may be
+    moved."""
     at = 0
     for _ in range(_HOLES if hasattr(os, "SEEK_HOLE") else 0):
         try:
             at = os.lseek(fd, at, os.SEEK_HOLE)
-        except OSError:  # the file system doesn't tell, or there is no data after `at`
+        except OSError:  # the file system doesn't report holes, or the file has no data after `at`
             return
         if at >= size:
             return
         try:
             end = os.lseek(fd, at, os.SEEK_DATA)
-        except OSError:  # the hole is the rest of the file
+        except OSError:  # the hole extends to the end of the file
             end = size
         yield at, end
         at = end
@@ -259,20 +244,19 @@ def _holes(fd: int, size: int) -> Iterator[tuple[int, int]]:
 
 def index_broken(repo: Repo) -> Iterator[Flaw]:
     for listed in repo.listed:
-        if listed.why:
-            yield Flaw(listed.why, str(listed.file.path), hint=_AGAIN)
+        if listed.error:
+            yield Flaw(listed.error, listed.file.path, hint=_AGAIN)
 
 
 def traversal(repo: Repo) -> Iterator[Flaw]:
     for listed in repo.listed:
         for tensor, name in listed.outside.items():
-            yield Flaw(f"the index points outside its folder: {name!r}"[:200], str(listed.file.path), tensor,
-                        "a loader that follows it reads or writes elsewhere: don't use this file")  # fmt: skip
+            yield Flaw(f"the index points outside its folder: {name!r}"[:200], listed.file.path, tensor,
+                       "a loader that follows it accesses other files: don't use this file")  # fmt: skip
 
 
 def _numbered(repo: Repo) -> Iterator[tuple[str, str, set[int], int]]:
-    """Sets of numbered files without an index (GGUF's splits need none): folder, name, their numbers, how many there
-    should be."""
+    """Sets of numbered files without an index (GGUF splits don't need one): folder, name, numbers, total."""
     for folder, files in repo.folders.items():
         if repo.single or any(sharded.is_index(f.base) for f in files):
             continue
@@ -281,21 +265,20 @@ def _numbered(repo: Repo) -> Iterator[tuple[str, str, set[int], int]]:
 
 
 def no_index(repo: Repo) -> Iterator[Flaw]:
-    """transformers finds shards by their index only."""
-    for folder, name, numbers, count in _numbered(repo):
-        if count > 1:
-            words = f"{len(numbers)} shards {name}, but no index beside them"
-            yield Flaw(words, str(repo.root / folder), hint="download the index, or write the set anew with wb convert")
+    """transformers finds shards only by their index."""
+    for folder, name, numbers, total in _numbered(repo):
+        if total > 1:
+            message = f"{plural(len(numbers), 'shard')} {name} without an index"
+            yield Flaw(message, repo.root / folder, hint="download the index, or rewrite the set with wb convert")
 
 
 def gaps(repo: Repo) -> Iterator[Flaw]:
-    for folder, name, numbers, count in _numbered(repo):
-        absent = [n for n in range(1, min(count, SHARDS) + 1) if n not in numbers]
+    for folder, name, numbers, total in _numbered(repo):
+        absent = [n for n in range(1, min(total, SHARDS) + 1) if n not in numbers]
         if absent:
             some = ", ".join(map(str, absent[:10])) + (" ..." if len(absent) > 10 else "")
-            yield Flaw(
-                f"{len(absent)} of {count} shards {name} are missing: {some}", str(repo.root / folder), hint=_AGAIN
-            )
+            message = f"{len(absent)} of {plural(total, 'shard')} {name} are missing: {some}"
+            yield Flaw(message, repo.root / folder, hint=_AGAIN)
 
 
 # ---- the folder ----
@@ -303,46 +286,40 @@ def gaps(repo: Repo) -> Iterator[Flaw]:
 
 def too_many(repo: Repo) -> Iterator[Flaw]:
     if len(repo.names) >= FOLDER_FILES:
-        yield Flaw(f"only {FOLDER_FILES:,} of its files were checked", str(repo.root), hint="name a folder inside it")
+        yield Flaw(f"only {FOLDER_FILES:,} of its files were checked", repo.root, hint="name a folder inside it")
 
 
 def case_clash(repo: Repo) -> Iterator[Flaw]:
     seen: dict[str, str] = {}
     for name in repo.names:
-        other = seen.setdefault(name.casefold(), name)
-        if other != name:
-            yield Flaw(
-                f"{name} and {other} are one name where case doesn't count (macOS, Windows)", str(repo.root / name)
-            )
+        twin = seen.setdefault(name.casefold(), name)
+        if twin != name:
+            message = f"{name} and {twin} are the same name on case-insensitive systems (macOS, Windows)"
+            yield Flaw(message, repo.root / name)
 
 
 def link_outside(repo: Repo) -> Iterator[Flaw]:
-    """Links that leave the folder. Those of the Hugging Face cache go to its blobs, two floors up or more."""
+    """Links that leave the folder. In the Hugging Face cache they lead to the blobs, two levels up or more."""
     root = repo.root.resolve()
     for name in repo.names if not repo.single else ():
         path = repo.root / name
-        if path.is_symlink() and path.exists():
-            goal = path.resolve()
-            if not goal.is_relative_to(root) and not _in_cache(root, goal):
-                yield Flaw(
-                    f"a link that leaves the folder: {os.readlink(path)}", str(path), hint="copy the file in its place"
-                )
-
-
-def _in_cache(root: Path, goal: Path) -> bool:
-    return any(up.name == "snapshots" and goal.parent == up.parent / "blobs" for up in root.parents)
+        if not path.is_symlink() or not path.exists():
+            continue
+        target = path.resolve()
+        cached = any(up.name == "snapshots" and target.parent == up.parent / "blobs" for up in root.parents)
+        if not target.is_relative_to(root) and not cached:
+            message = f"a link that leaves the folder: {os.readlink(path)}"
+            yield Flaw(message, path, hint="copy the file in its place")
 
 
 def two_formats(repo: Repo) -> Iterator[Flaw]:
     for folder, files in repo.folders.items():
         pickles = [f for f in files if f.format in PICKLED]
-        tensors = [f for f in files if f.format == "safetensors"]
-        if pickles and tensors:
+        if pickles and any(f.format == "safetensors" for f in files):
             size = sum(f.size for f in pickles)
-            words = f"pickles beside safetensors: {', '.join(f.base for f in pickles[:3])}, {size:,} bytes"
-            yield Flaw(
-                words, str(repo.root / folder), hint="loaders prefer the safetensors; the pickles may be deleted"
-            )
+            message = f"pickles next to safetensors: {', '.join(f.base for f in pickles[:3])}, {size:,} bytes"
+            hint = "loaders prefer the safetensors; the pickles may be deleted"
+            yield Flaw(message, repo.root / folder, hint=hint)
 
 
 RULES: Final = (
@@ -351,28 +328,26 @@ RULES: Final = (
     Check("file/web-page", _E, "no file is a web page or a server's error message", page),
     Check("file/empty", _E, "no file is empty", empty),
     Check("file/zeros", _E, "no file is all zeros", zeros),
-    Check("file/wrong-format", _E, "a file is what its name says", wrong_format),
-    Check(
-        "file/modelfile", _E, "a Modelfile is one that Ollama reads, and the files that it names are there", modelfile
-    ),
-    Check("file/damaged", _E, "files of formats that aren't parsed look whole", damaged),
-    Check("file/journal", _E, "no file is in the middle of an edit", journal),
+    Check("file/wrong-format", _E, "a file has the format of its suffix", wrong_format),
+    Check("file/modelfile", _E, "a Modelfile is valid for Ollama, and the files that it names exist", modelfile),
+    Check("file/damaged", _E, "files of formats that aren't parsed look intact", damaged),
+    Check("file/journal", _E, "no file has an unfinished edit", journal),
     Check("file/leftover", _W, "no leftovers of unfinished downloads and writes", leftover),
     Check("file/unwritten-tail", _E, "no file ends in zeros that can't be weights", unwritten_tail),
     Check("file/zero-tail", _W, "no file ends in a long run of zeros", zero_tail),
-    Check("file/hole", _W, "no part of a file was never written", hole),
+    Check("file/hole", _W, "every part of a file was written", hole),
     Check("index/broken", _E, "an index is JSON with a weight_map", index_broken),
-    Check("index/traversal", _E, "an index names files of its own folder only", traversal),
+    Check("index/traversal", _E, "an index names only files in its folder", traversal),
     Check("index/none", _W, "numbered shards have an index", no_index),
-    Check("index/gaps", _E, "a numbered set without an index is whole", gaps),
-    Check("folder/too-many", _W, "a folder is small enough to be checked as a whole", too_many),
-    Check("folder/case-clash", _W, "no two names differ in case only", case_clash),
+    Check("index/gaps", _E, "a numbered set without an index is complete", gaps),
+    Check("folder/too-many", _W, "a folder is small enough to be checked completely", too_many),
+    Check("folder/case-clash", _W, "no two names differ only in case", case_clash),
     Check("folder/link-outside", _W, "links stay inside the folder", link_outside),
-    Check("folder/two-formats", _I, "weights lie there in one format", two_formats),
+    Check("folder/two-formats", _I, "a folder has weights in one format", two_formats),
 )
 
 
-# ---- what the containers and the sharded module find ----
+# ---- findings of the containers and of the loaders' rules ----
 
 
 def contained(repo: Repo) -> Iterator[Finding]:
@@ -382,7 +357,7 @@ def contained(repo: Repo) -> Iterator[Finding]:
 
 
 def shards(repo: Repo) -> Iterator[Finding]:
-    """An index against its shards, both ways."""
+    """Compares an index with its shards, both ways."""
     for listed in repo.listed:
         if listed.map:
             names = [f.base for f in repo.folders[repo.folder(listed.file.name)]]
@@ -390,10 +365,8 @@ def shards(repo: Repo) -> Iterator[Finding]:
 
 
 def splits(repo: Repo) -> Iterator[Finding]:
-    """GGUF splits among themselves."""
-    from weighbridge.base.errors import FormatError
+    """Compares the splits of a GGUF with each other."""
     from weighbridge.containers.gguf import container as gguf
-    from weighbridge.reports.lenient import broken
 
     for files in repo.splits.values():
         try:
@@ -405,8 +378,8 @@ def splits(repo: Repo) -> Iterator[Finding]:
 
 
 def loadable(repo: Repo) -> Iterator[Finding]:
-    """Why llama.cpp wouldn't load a GGUF as a model; of a set the whole of it, at its first file. Nothing of a file or
-    set that isn't whole."""
+    """Why llama.cpp wouldn't load a GGUF as a model; for a split set, at its first file. Incomplete files and sets have
+    no such findings."""
     from weighbridge.containers.gguf.container import refused_at
     from weighbridge.models.llamacpp.rules import findings
 
@@ -419,10 +392,21 @@ def loadable(repo: Repo) -> Iterator[Finding]:
             yield from findings(files[0].parsed[1].metadata, shapes, str(files[0].path))
 
 
-#: Checks that bring rules of their own with them: name -> function.
+def mlx_loadable(repo: Repo) -> Iterator[Finding]:
+    """Why mlx-lm wouldn't load a folder in MLX's format, if the folder is complete."""
+    from weighbridge.models.clients import is_mlx
+    from weighbridge.models.mlxlm.rules import findings
+
+    if repo.config and repo.model is not None and is_mlx(repo.config, repo.model.metadata):
+        shapes = {entry.name: entry.shape for entry in repo.model}
+        yield from findings(repo.config, shapes, str(repo.root))
+
+
+#: Checks whose findings already have rules: name -> function.
 PASSED_ON: Final[dict[str, Callable[[Repo], Iterator[Finding]]]] = {
     "container": contained,
     "shards": shards,
     "splits": splits,
     "loadable": loadable,
+    "mlx": mlx_loadable,
 }

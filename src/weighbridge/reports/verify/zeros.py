@@ -1,5 +1,5 @@
-"""Where the zeros at the end of a file begin, and whether they can be weights. An interrupted download into reserved
-space may be gigabytes of them, so more than a bounded part of the file is never read.
+"""Finds the start of the zeros at the end of a file, and whether they can be weights. An interrupted download into
+reserved space may leave gigabytes of zeros, so only a bounded part of the file is read.
 """
 
 from __future__ import annotations
@@ -8,24 +8,27 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from weighbridge.base.limits import MIB, ZERO_SAMPLE, ZERO_SCAN
+from weighbridge.base.words import plural
 from weighbridge.containers.base import Entry
 from weighbridge.io.source import Source
 
-#: Names of matrices that begin as zeros: a model that was never trained has them.
+#: Names of matrices that are initialised with zeros, as in a model that was never trained.
 FRESH: Final = ("lora_B.weight", "lora_up.weight")
 
 _SAMPLES: Final = 16  # between one distance from the end and twice that
+_PADDING: Final = 256  # bytes
+_WHOLE: Final = 32  # tensors whose bytes are read if samples found the zeros
 
 
 class ZeroTail(NamedTuple):
-    """`start`: the end of the last byte that isn't zero. `sampled`: not every byte behind it was read."""
+    """`start`: the end of the last byte that isn't zero. `sampled`: not every byte after it was read."""
 
     start: int
     sampled: bool
 
 
 def zero_tail_of(source: Source) -> ZeroTail:
-    """The zeros at the end of `source`: read whole up to 16 MiB, in samples before that."""
+    """The zeros at the end of `source`: the last 16 MiB are read completely, the bytes before in samples."""
     near = max(source.size - ZERO_SCAN, 0)
     end = _last_byte(source, near, source.size)
     if end > near or not near:
@@ -38,7 +41,7 @@ def zero_tail_of(source: Source) -> ZeroTail:
 
 
 def _last_byte(source: Source, start: int, end: int) -> int:
-    """The end of the last byte of a range that isn't zero; `start` where all are."""
+    """The end of the last byte of a range that isn't zero, or `start`."""
     while end > start:
         at = max(end - MIB, start)
         if kept := len(source.read(at, end - at).rstrip(b"\0")):
@@ -48,11 +51,10 @@ def _last_byte(source: Source, start: int, end: int) -> int:
 
 
 def _last_sample(source: Source, near: int) -> tuple[int, int]:
-    """The place of the last sample that isn't all zeros (0 where all are), and that of the one behind it."""
+    """The offset of the last sample that isn't all zeros (0 if all are), and that of the sample after it."""
     zeros = near
     while zeros:
-        distance = source.size - zeros
-        step = max(distance // _SAMPLES, ZERO_SAMPLE)
+        step = max((source.size - zeros) // _SAMPLES, ZERO_SAMPLE)
         for _ in range(_SAMPLES):
             at = max(zeros - step, 0)
             if not _is_zero(source, at):
@@ -68,30 +70,20 @@ def _is_zero(source: Source, at: int) -> bool:
 
 
 def unwritten(source: Source, entries: Sequence[Entry], tail: ZeroTail) -> str | None:
-    """Why the zeros at the end of a file aren't weights; None where they may be. Real models have matrices of zeros
-    (fresh adapters, added layers) and rows of zeros behind a vocabulary, but those begin where a tensor or a row does,
-    and something else has values."""
+    """Why the zeros at the end of a file can't be weights, or None. Real models have matrices of zeros (fresh adapters,
+    added layers) and rows of zeros after a vocabulary, but those begin with a tensor or a row, and other matrices have
+    values."""
     matrices = [e for e in entries if len(e.shape) > 1 and e.nbytes and not e.name.endswith(FRESH)]
     whole = [e for e in matrices if e.offset >= tail.start]
-    if not whole or (tail.sampled and not _all_zero(source, whole)):
+    if not whole:
         return None
-    cut = next((e for e in matrices if _stops_inside_a_row(e, tail.start)), None)
-    if cut is not None:
-        return f"{cut.name} stops inside a row, and {len(whole)} whole matrices behind it are zero"
-    return f"all {len(whole)} matrices are zero" if len(whole) == len(matrices) > 1 else None
-
-
-def _stops_inside_a_row(entry: Entry, start: int) -> bool:
-    """Whether the zeros begin inside a row that isn't the last: more of them than a row of padded columns ends in."""
-    row, into = entry.spec.row_bytes, start - entry.offset
-    return 0 < into < entry.nbytes - row and 0 < into % row < row - min(_PADDING, row // 2)
-
-
-_PADDING: Final = 256  # bytes
-_WHOLE: Final = 32  # tensors of which bytes are read where the zeros were found by samples
-
-
-def _all_zero(source: Source, whole: Sequence[Entry]) -> bool:
-    """Whether the first and last bytes of these are zero, of many those of some."""
-    some = whole[:: -(-len(whole) // _WHOLE)]
-    return all(_is_zero(source, at) for e in some for at in (e.offset, e.offset + max(e.nbytes - ZERO_SAMPLE, 0)))
+    if tail.sampled:  # read the first and last bytes of these matrices, or of some if there are many
+        offsets = ((e.offset, e.offset + max(e.nbytes - ZERO_SAMPLE, 0)) for e in whole[:: -(-len(whole) // _WHOLE)])
+        if not all(_is_zero(source, at) for both_ends in offsets for at in both_ends):
+            return None
+    for e in matrices:
+        # The zeros begin inside a row that isn't the last, with more zeros than padded columns have.
+        row, into = e.spec.row_bytes, tail.start - e.offset
+        if 0 < into < e.nbytes - row and 0 < into % row < row - min(_PADDING, row // 2):
+            return f"{e.name} stops inside a row, and {plural(len(whole), 'whole matrix', 'are')} zero after it"
+    return f"all {plural(len(whole), 'matrix', 'are')} zero" if len(whole) == len(matrices) > 1 else None

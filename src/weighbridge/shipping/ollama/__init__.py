@@ -1,1 +1,1 @@
-"""Ollama: what a model consists of there, its store, a registry that it is pulled from, and Go templates."""
+"""Ollama: the contents of a model, the store, a registry for `ollama pull`, and Go templates."""

@@ -1,7 +1,7 @@
-"""Forms of a date that chat templates write, and how a Go template of Ollama writes the same.
+"""Date formats that chat templates write, and the equivalent actions in Ollama's Go templates.
 
-Ollama's templates have `currentDate` and `yesterdayDate`, both as 2031-10-29 (template/template.go). Other forms are
-put together of its parts.
+Ollama's templates have `currentDate` and `yesterdayDate` in the format 2031-10-29 (template/template.go). Other formats
+are assembled from its parts.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 #: The day on which templates are learned, and those on which they are checked: ends of months and years, a leap day.
 LEARNED_DAY: Final = date(2031, 10, 29)
 CHECKED_DAYS: Final = (date(2032, 3, 1), date(2033, 1, 1), date(2034, 5, 7))
-_MARKS: Final = 0xE000  # private characters that stand for forms in learned texts
+_MARKS: Final = 0xE000  # private characters that represent date formats in learned texts
 
 
 class DateForm(NamedTuple):
-    """`strftime`: of the day `back` days before; `go`: actions that write it."""
+    """`strftime`: the format of the day `back` days earlier. `go`: the actions that write it."""
 
     strftime: str
     go: str
@@ -28,11 +28,11 @@ class DateForm(NamedTuple):
 
 
 def _month(short: bool) -> str:
-    """The month's English name by its number."""
+    """Returns actions that write the month's English name."""
     names = [date(2000, n, 1).strftime("%b" if short else "%B") for n in range(1, 13)]
     tests = "{{ else if eq $month %s }}%s"
-    first, *others = (tests % (f'"{n:02}"', name) for n, name in enumerate(names, 1))
-    chain = first.replace("else if", "if", 1) + "".join(others) + "{{ end }}"
+    branches = "".join(tests % (f'"{n:02}"', name) for n, name in enumerate(names, 1))
+    chain = branches.replace("else if", "if", 1) + "{{ end }}"
     return f"{{{{ $month := slice (currentDate) 5 7 }}}}{chain}"
 
 
@@ -48,24 +48,24 @@ FORMS: Final[Sequence[DateForm]] = (
 
 
 def seconds(day: date) -> float:
-    """Noon of a day, since 1970 (UTC)."""
+    """Returns noon of a day in seconds since 1970 (UTC)."""
     return datetime.combine(day, time(12), UTC).timestamp()
 
 
-def marked(text: str) -> str:
-    """A text of `LEARNED_DAY` with a mark for each date."""
+def mark_dates(text: str) -> str:
+    """Returns a text written on `LEARNED_DAY` with its dates replaced by marks."""
     for number, form in enumerate(FORMS):
         text = text.replace(form.write(LEARNED_DAY), chr(_MARKS + number))
     return text
 
 
-def on(text: str, day: date) -> str:
-    """A marked text on a day."""
+def write_dates(text: str, day: date) -> str:
+    """Returns a marked text as written on a day."""
     return "".join(piece if form is None else form.write(day) for piece, form in pieces(text))
 
 
 def pieces(text: str) -> Iterator[tuple[str, DateForm | None]]:
-    """A marked text as plain texts and forms."""
+    """Yields a marked text as plain pieces and date formats."""
     start = 0
     for at, character in enumerate(text):
         if 0 <= (number := ord(character) - _MARKS) < len(FORMS):

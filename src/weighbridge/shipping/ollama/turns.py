@@ -1,15 +1,15 @@
-"""A Jinja chat template as a Go template for Ollama, where a conversation is written turn by turn.
+"""Translates a Jinja chat template to a Go template for Ollama, if it writes a conversation turn by turn.
 
-The texts between the messages are learned from renderings of a few conversations, which covers ChatML, Llama 2 and 3,
-Gemma, Phi, Zephyr, Mistral and their relatives without a table of them. Dates in them are found by their forms
-(`dates.py`). Others are then rendered both ways, also on other days; a template that writes one of those differently is
-refused. What a Go template can't do (trimming, removing earlier reasoning, tools) is listed.
+The texts between messages are learned from renderings of a few conversations, which covers ChatML, Llama 2 and 3,
+Gemma, Phi, Zephyr, Mistral and related formats without a table. Dates are found by format (`dates.py`). Further
+conversations are then rendered both ways, also on other days; a template with a different result is refused. Features
+that Go templates lack (trimming, removing earlier reasoning, tools) are reported.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import Final, NamedTuple
@@ -19,7 +19,7 @@ from weighbridge.base.errors import UnsupportedError
 from weighbridge.shipping.ollama import dates
 
 Messages = tuple[tuple[str, str], ...]
-_OTHER_WAY: Final = "--template none leaves it to the model's own template, which current versions of Ollama render"
+_HINT: Final = "--template none keeps the Jinja template, which current versions of Ollama render"
 _S, _U, _A = (("system", "Ssystemtext"), ("user", "Uusertext"), ("assistant", "Areplytext"))
 _U2, _A2, _U3 = (("user", "Usecondtext"), ("assistant", "Asecondreply"), ("user", "Uthirdtext"))
 _ODD: Final = (("user", 'two\n\nlines, "quotes", {{ braces }}, ünïcode \U0001f600'), ("assistant", "a\nb\tc"), _U3)
@@ -37,19 +37,19 @@ _TOOL: Final = {
     "function": {"name": "weather", "description": "Weather of a place.",
                  "parameters": {"type": "object", "properties": {"place": {"type": "string"}}}},
 }  # fmt: skip
-#: What Go templates can't do: a conversation that shows it, and the words for it.
-_BEYOND: Final[tuple[tuple[Messages, str], ...]] = (
-    ((("user", "  spaced \n"),), "the model's own template removes spaces around the text of a message"),
+#: Features that Go templates lack: a conversation that reveals the feature, and its description.
+_UNSUPPORTED: Final[tuple[tuple[Messages, str], ...]] = (
+    ((("user", "  spaced \n"),), "the Jinja template removes spaces around the text of a message"),
     ((_U, ("assistant", "<think>\nReasoning.\n</think>\n\nReply."), _U2),
-     "the model's own template removes the reasoning of earlier replies"),
+     "the Jinja template removes the reasoning of earlier replies"),
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class TurnFormat:
-    """The texts before the first message, between messages, and after the last, with marks for dates. `system`: before
-    a system message; None where the template refuses one. `system_last`: a system message is put into the last user's,
-    before its text and `after_system`."""
+    """The texts before the first message, between messages, and after the last, with marked dates. `system`: before a
+    system message, None if the template refuses one. `system_last`: a system message is inserted into the last user
+    message, before its text and `after_system`."""
 
     first_user: str
     system: str | None
@@ -60,25 +60,23 @@ class TurnFormat:
     system_last: bool = False
 
     def render(self, messages: Messages, day: date = dates.LEARNED_DAY) -> str:
-        """A conversation that ends with a user's message, on a day."""
-        text, before, moved = "", "", ""
+        """Renders a conversation that ends with a user message, on a day."""
+        text, previous, system = "", "", ""
         if self.system_last and messages[0][0] == "system":
-            moved, messages = messages[0][1] + self.after_system, messages[1:]
+            system, messages = messages[0][1] + self.after_system, messages[1:]
         for number, (role, content) in enumerate(messages, 1):
-            put = moved if number == len(messages) else ""
-            text += dates.on(self._leading(role, before), day) + put + content
-            before = role
-        return text + dates.on(self.prompt, day)
-
-    def _leading(self, role: str, before: str) -> str:
-        if role == "user":
-            return {"": self.first_user, "system": self.after_system}.get(before, self.next_user)
-        return self.reply if role == "assistant" else self.system or ""
+            if role == "user":
+                leading = {"": self.first_user, "system": self.after_system}.get(previous, self.next_user)
+            else:
+                leading = self.reply if role == "assistant" else self.system or ""
+            text += dates.write_dates(leading, day) + (system if number == len(messages) else "") + content
+            previous = role
+        return text + dates.write_dates(self.prompt, day)
 
 
 @dataclass(frozen=True)
 class GoTemplate:
-    """`text`: the template; `turns`: what it writes; `differences`: what it can't do that the Jinja template does."""
+    """`text`: the template. `turns`: its format. `differences`: features of the Jinja template that it lacks."""
 
     text: str
     turns: TurnFormat
@@ -86,99 +84,97 @@ class GoTemplate:
 
 
 def translate(jinja: str, special: Mapping[str, str]) -> GoTemplate:
-    """The Go template of a Jinja one. `special`: the texts of bos_token and eos_token. The text of bos_token at the
-    start is left out, since Ollama's tokenizer adds it. UnsupportedError, with the reason, where there is none."""
-    chats = _rendered(jinja, special)
-    turns = _learned(chats)
-    moved = replace(turns, system_last=True)
-    if turns.system == turns.first_user and _wrong(moved, chats) is None:
-        turns = moved
-    if (reason := _wrong(turns, chats)) is not None:
-        raise _refused(reason)
-    return GoTemplate(go_text(turns), turns, tuple(_differences(turns, chats)))
+    """Translates a Jinja template. `special`: the texts of bos_token and eos_token. A leading bos_token is left out,
+    since Ollama's tokenizer adds it. Raises UnsupportedError, with the reason, for a template that can't be translated.
+    """
+    chats = _render(jinja, special)
+    turns = _learn(chats)
+    system_last = replace(turns, system_last=True)
+    if turns.system == turns.first_user and _mismatch(system_last, chats) is None:
+        turns = system_last
+    if (reason := _mismatch(turns, chats)) is not None:
+        raise _refusal(reason)
+    differences = [
+        feature
+        for (messages, feature), chat in zip(_UNSUPPORTED, chats.unsupported, strict=True)
+        if chat.text is not None and chat.text != turns.render(messages)
+    ]
+    if chats.with_tools.text != chats.checked[_CHECKED[0]].text:
+        differences.append("the Jinja template describes tools")
+    if turns.system is None:
+        differences.append("the Jinja template has no system message; it is inserted before the first user message")
+    return GoTemplate(go_text(turns), turns, tuple(differences))
 
 
 class _Rendered(NamedTuple):
-    """The template's renderings of `_CHECKED`, of `_BEYOND`, of the first one with tools, and on other days."""
+    """The renderings of `_CHECKED`, of `_UNSUPPORTED`, of the first conversation with tools, and on other days."""
 
     checked: Mapping[Messages, RenderedChat]
-    beyond: Sequence[RenderedChat]
+    unsupported: Sequence[RenderedChat]
     with_tools: RenderedChat
     later: Mapping[date, RenderedChat]
 
 
-def _rendered(jinja: str, special: Mapping[str, str]) -> _Rendered:
-    plain = [*_CHECKED, *(messages for messages, _ in _BEYOND)]
+def _render(jinja: str, special: Mapping[str, str]) -> _Rendered:
+    plain = [*_CHECKED, *(messages for messages, _ in _UNSUPPORTED)]
     now = dates.seconds(dates.LEARNED_DAY)
-    asked = [Conversation(messages, now=now, special=special) for messages in plain]
-    asked.append(Conversation(_CHECKED[0], (_TOOL,), now, special))
+    conversations = [Conversation(messages, now=now, special=special) for messages in plain]
+    conversations.append(Conversation(_CHECKED[0], (_TOOL,), now, special))
     days = dates.CHECKED_DAYS if "strftime_now" in jinja else dates.CHECKED_DAYS[:1]
-    asked += [Conversation(_CHECKED[0], now=dates.seconds(day), special=special) for day in days]
+    conversations += [Conversation(_CHECKED[0], now=dates.seconds(day), special=special) for day in days]
     bos = special.get("bos_token", "")
-    found = [replace(c, text=c.text and c.text.removeprefix(bos)) for c in render_chats(jinja, asked)]
-    checked = dict(zip(_CHECKED, found, strict=False))
-    beyond, with_tools = found[len(_CHECKED) : len(plain)], found[len(plain)]
-    return _Rendered(checked, beyond, with_tools, dict(zip(days, found[len(plain) + 1 :], strict=True)))
+    chats = [replace(c, text=c.text and c.text.removeprefix(bos)) for c in render_chats(jinja, conversations)]
+    checked = dict(zip(_CHECKED, chats, strict=False))
+    unsupported, with_tools = chats[len(_CHECKED) : len(plain)], chats[len(plain)]
+    return _Rendered(checked, unsupported, with_tools, dict(zip(days, chats[len(plain) + 1 :], strict=True)))
 
 
-def _differences(turns: TurnFormat, chats: _Rendered) -> Iterator[str]:
-    """What the Go template doesn't do, in words."""
-    for (messages, words), found in zip(_BEYOND, chats.beyond, strict=True):
-        if found.text is not None and found.text != turns.render(messages):
-            yield words
-    if chats.with_tools.text != chats.checked[_CHECKED[0]].text:
-        yield "the model's own template describes tools"
-    if turns.system is None:
-        yield "the model's own template has no system message; it is put before the first user's text"
-
-
-def _learned(chats: _Rendered) -> TurnFormat:
-    """The texts around the messages of three conversations."""
-    one, two, three = (chats.checked[messages] for messages in _LEARNED)
-    if one.text is None or three.text is None:
-        listing = one.text is None and chats.with_tools.text is not None
-        raise _refused(
-            "it can be rendered with tools alone" if listing else f"it can't be rendered: {one.error or three.error}"
-        )
-    first, prompt = _parts(one.text, _LEARNED[0])
-    _, reply, following, _ = _parts(three.text, _LEARNED[2])
-    if two.text is None:  # no system role
+def _learn(chats: _Rendered) -> TurnFormat:
+    """Returns the texts around the messages of three conversations."""
+    plain, with_system, several = (chats.checked[messages] for messages in _LEARNED)
+    if plain.text is None or several.text is None:
+        needs_tools = plain.text is None and chats.with_tools.text is not None
+        error = plain.error or several.error
+        raise _refusal("it needs tools to be rendered" if needs_tools else f"it can't be rendered: {error}")
+    first, prompt = _texts_around(plain.text, _LEARNED[0])
+    _, reply, following, _ = _texts_around(several.text, _LEARNED[2])
+    if with_system.text is None:
         return TurnFormat(first, None, "\n", reply, following, prompt)
-    before, after, _ = _parts(two.text, _LEARNED[1])
+    before, after, _ = _texts_around(with_system.text, _LEARNED[1])
     return TurnFormat(first, before, after, reply, following, prompt)
 
 
-def _parts(text: str, messages: Messages) -> list[str]:
-    """What stands around the messages."""
-    found, rest = [], text
+def _texts_around(text: str, messages: Messages) -> list[str]:
+    """Returns the texts before, between and after the messages."""
+    texts, rest = [], text
     for _, content in messages:
-        before, there, rest = rest.partition(content)
-        if not there:
-            raise _refused("it doesn't write the messages one after the other")
-        found.append(dates.marked(before))
-    return [*found, dates.marked(rest)]
+        before, separator, rest = rest.partition(content)
+        if not separator:
+            raise _refusal("it doesn't write the messages in order")
+        texts.append(dates.mark_dates(before))
+    return [*texts, dates.mark_dates(rest)]
 
 
-def _wrong(turns: TurnFormat, chats: _Rendered) -> str | None:
-    """Which conversation is rendered differently, or whether one is on another day."""
-    for day, later in chats.later.items():
-        if later.text != turns.render(_CHECKED[0], day):
-            return "it writes the date in a form of its own"
-    for messages, found in chats.checked.items():
+def _mismatch(turns: TurnFormat, chats: _Rendered) -> str | None:
+    """Returns why the format differs from the template's renderings, or None."""
+    for day, chat in chats.later.items():
+        if chat.text != turns.render(_CHECKED[0], day):
+            return "it writes the date in an unsupported format"
+    for messages, chat in chats.checked.items():
         if turns.system is None and messages[0][0] == "system":
             continue
-        if found.text != turns.render(messages):
+        if chat.text != turns.render(messages):
             roles = ", ".join(role for role, _ in messages)
-            return f"it isn't written turn by turn: a conversation of {roles} comes out differently"
+            return f"it doesn't write turn by turn: the result differs for a conversation of {roles}"
     return None
 
 
-def _refused(reason: str) -> UnsupportedError:
-    return UnsupportedError(f"the chat template can't be translated to a Go template: {reason}", hint=_OTHER_WAY)
+def _refusal(reason: str) -> UnsupportedError:
+    return UnsupportedError(f"the chat template can't be translated to a Go template: {reason}", hint=_HINT)
 
 
 def go_text(turns: TurnFormat) -> str:
-    """The Go template that renders as `turns` does. Texts are quoted, so that nothing in them is trimmed or run."""
+    """Returns the Go template for the format. Texts are quoted, so that nothing in them is trimmed or executed."""
     first = _quoted(turns.first_user)
     system = first if turns.system is None else _quoted(turns.system)
     after = _quoted(turns.after_system)
@@ -202,7 +198,7 @@ def go_text(turns: TurnFormat) -> str:
     )
 
 
-#: Where the system message goes into the last user's.
+#: Inserts the system message into the last user message.
 _NUMBERED: Final = (
     '{{- $system := "" }}\n'
     '{{- range .Messages }}{{ if eq .Role "system" }}{{ $system = .Content }}{{ end }}{{ end }}\n'
@@ -212,9 +208,8 @@ _SYSTEM_LAST: Final = "{{ if and $system (eq (len (slice $.Messages $number)) 1)
 
 
 def _quoted(text: str) -> str:
-    """A text as Go strings, with actions for its dates; the escapes of JSON are among Go's."""
-    return "".join(_action(piece) if form is None else form.go for piece, form in dates.pieces(text))
-
-
-def _action(text: str) -> str:
-    return f"{{{{ {json.dumps(text, ensure_ascii=False)} }}}}" if text else ""
+    """Returns a text as quoted Go strings and actions for its dates. JSON's escapes are valid in Go."""
+    return "".join(
+        form.go if form else f"{{{{ {json.dumps(piece, ensure_ascii=False)} }}}}" if piece else ""
+        for piece, form in dates.pieces(text)
+    )

@@ -55,8 +55,10 @@ from weighbridge.tensors.nodes.logical import (
     is_stored_as,
     needs_decoding,
     packed_in,
+    provisional,
     storage_name,
     stored_bytes,
+    swap_bytes,
 )
 from weighbridge.tensors.nodes.moves import (
     RowOrder,
@@ -90,7 +92,7 @@ __all__ = [
     "RowOrder", "RowRange", "Scaled", "Shift", "Slice", "Stored", "Strided", "T", "Transcode", "Transpose",
     "UnpackBits", "UpgradeBlocks", "abs_max", "apply_function", "as_bytes", "as_node", "bitcast", "cast", "codes",
     "concat", "const", "decode", "flat_range", "gather", "is_plain", "is_stored_as", "low_rank", "needs_decoding",
-    "normalize_rows", "pack", "pack_with_global", "packed_in", "product", "rescale_rows", "reshape", "scaled", "shift",
-    "slice_rows", "stack", "storage_name", "stored_bytes", "strided", "transcode", "transpose", "upgrade_blocks",
-    "walk", "zeros",
+    "normalize_rows", "pack", "pack_with_global", "packed_in", "product", "provisional", "rescale_rows", "reshape",
+    "scaled", "shift", "slice_rows", "stack", "storage_name", "stored_bytes", "strided", "swap_bytes", "transcode",
+    "transpose", "upgrade_blocks", "walk", "zeros",
 ]  # fmt: skip

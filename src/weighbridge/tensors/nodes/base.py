@@ -4,11 +4,11 @@ A node has a `spec` and `read(lo, hi, out=None)`, the bytes of rows lo..hi. Node
 `Slice`, `Bitcast`, `Concat`, `Gather`, `Strided`) never look inside an atom, so one code serves f32 and 4-bit blocks,
 and a quantized tensor passes through without requantizing. Those that compute are in `tensors/nodes/compute.py`.
 
-Each node says what it `needs` for rows lo..hi as runs of its sources' rows; from that the plan knows the memory of
-every slab before anything runs (`scratch`). Nodes are built with the functions of `tensors/nodes/`, which simplify.
+Each node declares the rows of its sources that it `needs` for rows lo..hi. From that the plan computes the memory of
+every slab before anything runs (`scratch`). The functions of `tensors/nodes/` build nodes and simplify.
 
-Laws (tests/property): read(a,c) = read(a,b) ++ read(b,c); the spec equals what is read; what `needs` names is
-enough; undo(apply(t)) = t for every move.
+Laws (tests/property): read(a,c) = read(a,b) ++ read(b,c); the bytes read have the spec; the rows in `needs` suffice;
+undo(apply(t)) = t for every move.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import UsageError
 from weighbridge.base.limits import MIB
-from weighbridge.base.spec import Spec
+from weighbridge.base.spec import Shape, Spec
 from weighbridge.io.source import Source
 from weighbridge.tensors import kernels
 from weighbridge.tensors.scratch import scratch_buffers
@@ -36,7 +37,7 @@ from weighbridge.tensors.scratch import scratch_buffers
 Bytes = NDArray[np.uint8]
 
 
-#: What a transpose or a view reads at a time: it and the part of the result it goes to stay in the second-level cache.
+#: Bytes that a transpose or a view reads at a time. They and their part of the result fit in the second-level cache.
 BAND = MIB // 8
 
 
@@ -50,12 +51,20 @@ class RowRange(NamedTuple):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Node:
-    """One lazily read tensor. Nodes are immutable and safe to read from several threads. (Abstract for the type checker
-    alone: `ABCMeta` makes `isinstance` several times slower, and plans ask it a million times.)"""
+    """One lazily read tensor. Nodes are immutable and safe to read from several threads. (Abstract only for the type
+    checker: `ABCMeta` makes `isinstance` several times slower, and plans call it a million times.)"""
 
     spec: Spec
-    #: True where the bytes of the sources go straight into `out`, so that reading costs no buffer of its own.
+    #: Whether the sources' bytes are read directly into `out`, without a buffer.
     direct: ClassVar[bool] = False
+
+    @property
+    def shape(self) -> Shape:
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.spec.dtype
 
     @property
     def stripes(self) -> bool:
@@ -63,7 +72,7 @@ class Node:
         return False
 
     def read(self, lo: int, hi: int, out: Bytes | None = None) -> Bytes:
-        """Bytes of rows lo..hi as uint8[(hi - lo) * row_bytes], into `out` where given (any alignment)."""
+        """Bytes of rows lo..hi as U8 [(hi - lo) * row_bytes], read into `out` if given (any alignment)."""
         if not 0 <= lo <= hi <= self.spec.rows:
             raise UsageError(f"rows {lo}..{hi} of a tensor of {self.spec.rows} rows")
         size = (hi - lo) * self.spec.row_bytes
@@ -80,14 +89,14 @@ class Node:
 
     @abstractmethod
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        """Fill `out`; bounds and size are already checked, and there is at least one byte."""
+        """Fills `out`, which has at least one byte. Bounds and size are already checked."""
 
     def needs(self, lo: int, hi: int) -> list[RowRange]:
-        """The runs of the sources' rows that rows lo..hi come from; [] for a leaf, and where there are no bytes."""
+        """The runs of the sources' rows that rows lo..hi depend on; [] for a leaf, or without bytes."""
         return self._needs(lo, hi) if hi > lo and self.spec.row_bytes else []
 
     def scratch(self, lo: int, hi: int) -> int:
-        """Bytes that `read(lo, hi, out)` allocates beside `out`, at its peak."""
+        """The most bytes that `read(lo, hi, out)` allocates in addition to `out`."""
         return self._scratch(lo, hi) if hi > lo and self.spec.row_bytes else 0
 
     def _needs(self, lo: int, hi: int) -> list[RowRange]:
@@ -100,7 +109,7 @@ class Node:
 
     @property
     def sources(self) -> tuple[Node, ...]:
-        """The nodes right below."""
+        """The nodes directly below."""
         return ()
 
 
@@ -142,7 +151,7 @@ def walk(node: Node) -> Iterator[Node]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Stored(Node):
-    """Bytes of a source at `offset`, as they lie; `swap` where the file is big-endian."""
+    """Bytes of a source at `offset`. `swap`: the file is big-endian."""
 
     source: Source
     offset: int
@@ -170,17 +179,17 @@ class Const(Node):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Slice(UnaryNode):
-    """A run of a source's atoms from `start` on, under a shape of its own (so reshape is a slice of everything)."""
+    """A run of a source's atoms from `start` on, in any shape (so a reshape is a slice of everything)."""
 
     start: int
     direct: ClassVar[bool] = True
 
     def _window(self, lo: int, hi: int) -> tuple[int, int, int, int]:
-        """Source rows a..b that hold our rows, and how many atoms to skip at their start and end."""
-        mine, theirs = self.spec.row_atoms, self.source.spec.row_atoms
-        first, last = self.start + lo * mine, self.start + hi * mine
-        a, b = first // theirs, -(-last // theirs)
-        return a, b, first - a * theirs, b * theirs - last
+        """Source rows a..b that contain rows lo..hi, and the numbers of atoms to skip at their start and end."""
+        width, source_width = self.spec.row_atoms, self.source.spec.row_atoms
+        first, last = self.start + lo * width, self.start + hi * width
+        a, b = first // source_width, -(-last // source_width)
+        return a, b, first - a * source_width, b * source_width - last
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         a, b, head, tail = self._window(lo, hi)
@@ -211,7 +220,7 @@ class Bitcast(UnaryNode):
 
 @dataclass(frozen=True, eq=False)
 class Concat(Node):
-    """Parts side by side on an axis. On the last axis the cut lies between atoms; elsewhere whole rows follow."""
+    """Parts concatenated along an axis: on the last axis between atoms, on others as whole rows."""
 
     parts: tuple[Node, ...]
     axis: int
@@ -222,7 +231,7 @@ class Concat(Node):
         return self.axis == len(self.spec.shape) - 1 and len(self.spec.shape) > 1
 
     def _segments(self, lo: int, hi: int) -> Iterator[RowRange]:
-        """The runs of the parts' rows that follow each other in our rows lo..hi (not for the last axis)."""
+        """The runs of the parts' rows that form rows lo..hi (not for the last axis)."""
         starts = self._starts
         for block in range(lo // starts[-1], -(-hi // starts[-1])):
             base = block * starts[-1]
@@ -269,7 +278,7 @@ class Concat(Node):
 
 @dataclass(frozen=True, eq=False)
 class Gather(UnaryNode):
-    """Rows of a source in another order: row i is the source's row `order[i]`."""
+    """Rows of a source in a different order: row i is the source's row `order[i]`, I64 [rows]."""
 
     order: NDArray[np.int64]
 
@@ -287,7 +296,7 @@ class Gather(UnaryNode):
 
     @staticmethod
     def _dense(want: NDArray[np.int64]) -> bool:
-        """True where one read of the whole span costs little more than the rows themselves."""
+        """Whether one read of the whole span costs little more than the rows themselves."""
         return int(want.max()) - int(want.min()) < 2 * len(want)
 
     def _needs(self, lo: int, hi: int) -> list[RowRange]:
@@ -313,7 +322,7 @@ def _consecutive(order: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
 class Strided(UnaryNode):
     """A strided view of a one-dimensional source: (i, j, ...) is its atom start + i*strides[0] + j*strides[1] + ...
 
-    Strides count atoms and may be zero (expanded) or negative. As torch storages lie.
+    Strides count atoms, as in torch, and may be zero (expanded) or negative.
     """
 
     start: int
@@ -321,7 +330,7 @@ class Strided(UnaryNode):
 
     @property
     def stripes(self) -> bool:
-        """Where another axis than the first takes the widest steps, each slab's rows lie all over the source."""
+        """If the first axis doesn't have the widest stride, each slab's rows are all over the source."""
         steps = [abs(s) for n, s in zip(self.spec.shape, self.strides, strict=True) if n > 1]
         return bool(steps) and steps[0] < max(steps)
 
@@ -338,29 +347,30 @@ class Strided(UnaryNode):
             done += count
 
     def _box(self, start: int, counts: tuple[int, ...], out: NDArray[np.void]) -> None:
-        """A box of elements, read in bands of the source: cut along the axis of the widest steps until it fits."""
+        """Reads a box of elements in bands of the source, cut along the axis with the widest stride until it fits."""
         size, steps = self.spec.dtype.size, self.strides
         ends = [(n - 1) * s for n, s in zip(counts, steps, strict=True)]
         low, high = start + sum(min(e, 0) for e in ends), start + sum(max(e, 0) for e in ends) + 1
         if (high - low) * size <= BAND or max(counts, default=1) == 1:
-            out[...] = _view(self.source.read(low, high).view(out.dtype), start - low, counts, steps)
+            band = self.source.read(low, high).view(out.dtype)[start - low :]
+            out[...] = np.lib.stride_tricks.as_strided(band, counts, [s * band.itemsize for s in steps])
             return
         axis = max((i for i, n in enumerate(counts) if n > 1), key=lambda i: abs(steps[i]))
-        rest = high - low - abs(ends[axis])
-        step = max(1, (BAND // size - rest) // max(abs(steps[axis]), 1) + 1)
+        width = high - low - abs(ends[axis])  # of one step along the axis
+        step = max(1, (BAND // size - width) // max(abs(steps[axis]), 1) + 1)
         step = min(step, counts[axis] - 1)
         for i in range(0, counts[axis], step):
-            some = (*counts[:axis], min(step, counts[axis] - i), *counts[axis + 1 :])
-            where = (*(slice(None) for _ in range(axis)), slice(i, i + step))
-            self._box(start + i * steps[axis], some, out[where])
+            part = (*counts[:axis], min(step, counts[axis] - i), *counts[axis + 1 :])
+            index = (*(slice(None) for _ in range(axis)), slice(i, i + step))
+            self._box(start + i * steps[axis], part, out[index])
 
     def _needs(self, lo: int, hi: int) -> list[RowRange]:
-        """From the corners alone: no index array is built to ask."""
+        """Computed from the corners, without an index array."""
         width = self.spec.row_atoms
         shape, steps = self.spec.shape or (1,), self.strides or (0,)
         first, last = (np.unravel_index(i, shape) for i in (lo * width, hi * width - 1))
         low = high = self.start
-        free = False  # once a leading index differs, the ones behind it run over their whole range
+        free = False  # once a leading index differs, the following ones cover their whole range
         for n, step, a, b in zip(shape, steps, first, last, strict=True):
             span = (0, n - 1) if free else (int(a), int(b))
             free = free or int(a) != int(b)
@@ -374,7 +384,7 @@ class Strided(UnaryNode):
 
 
 def _boxes(lo: int, hi: int, shape: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """The run lo..hi of elements of an array as boxes in their order: first index and extent along each axis."""
+    """Elements lo..hi of an array as boxes in order: the first index and the extent along each axis."""
     if not shape:
         yield (), ()
         return
@@ -390,8 +400,3 @@ def _boxes(lo: int, hi: int, shape: tuple[int, ...]) -> Iterator[tuple[tuple[int
         yield (a, *(0 for _ in shape[1:])), (b - a, *shape[1:])
     if to:
         yield from (((b, *first), (1, *counts)) for first, counts in _boxes(0, to, shape[1:]))
-
-
-def _view(block: NDArray[np.void], start: int, counts: tuple[int, ...], steps: tuple[int, ...]) -> NDArray[np.void]:
-    """The elements start + i*steps[0] + j*steps[1] ... of a block, which has them all."""
-    return np.lib.stride_tricks.as_strided(block[start:], counts, [s * block.itemsize for s in steps])

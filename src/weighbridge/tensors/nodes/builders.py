@@ -1,4 +1,4 @@
-"""Nodes that compute: elements, rows, codes, stored tensors of a packing. The functions check and simplify."""
+"""Builds nodes that compute elements, rows, codes and the stored tensors of a packing. Checks and simplifies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from weighbridge.tensors.reference import legacy_blocks
 
 
 def codes(node: Node, layout: str, bits: int, columns: int) -> Node:
-    """The integer codes in the words of a tensor as U8[..., columns]. UsageError where they aren't in a row."""
+    """The integer codes in the words of a tensor, as U8 [..., columns]. UsageError if a row is too short for them."""
     shape = (*node.spec.shape[:-1], columns)
     if bits * columns > 8 * node.spec.row_bytes or len(shape) < 2:
         raise UsageError(f"{node.spec} has no {columns} codes of {bits} bits a row")
@@ -28,10 +28,10 @@ def codes(node: Node, layout: str, bits: int, columns: int) -> Node:
 
 
 def upgrade_blocks(node: Node) -> Node:
-    """A tensor of an old block type in today's blocks. UnsupportedError where there are none of the kind."""
+    """A tensor of an old block type in current blocks. UnsupportedError for a type without a successor."""
     current_type = legacy_blocks.current_type(node.spec.dtype)
     if current_type is None:
-        raise UnsupportedError(f"{node.spec.dtype} has no block type of today")
+        raise UnsupportedError(f"{node.spec.dtype} has no current block type")
     return UpgradeBlocks(node.spec.with_dtype(current_type), node)
 
 
@@ -40,16 +40,16 @@ def pack(node: Node, packer: Packer, block: int = 1) -> dict[str, PackedMember]:
     return {part: PackedMember(spec, node, packer, part, block) for part, spec in packer.specs(node.spec).items()}
 
 
-def pack_with_global(node: Node, packer: GlobalScalePacker, given: Node) -> dict[str, PackedMemberWithGlobal]:
+def pack_with_global(node: Node, packer: GlobalScalePacker, global_scale: Node) -> dict[str, PackedMemberWithGlobal]:
     """As `pack`, for a packer with a global scale."""
     return {
-        part: PackedMemberWithGlobal(spec, node, packer, part, given=given)
+        part: PackedMemberWithGlobal(spec, node, packer, part, global_scale=global_scale)
         for part, spec in packer.specs(node.spec).items()
     }
 
 
 def abs_max(nodes: Sequence[LogicalTensor]) -> AbsMax:
-    """The largest magnitude in tensors, F32 [1]."""
+    """The largest magnitude in all tensors, F32 [1]."""
     return AbsMax(Spec((1,), F32), tuple(cast(node, F32) for node in nodes))
 
 
@@ -59,8 +59,7 @@ def transcode(node: QuantizedTensor, dtype: DType) -> Transcode:
 
 
 def shift(node: LogicalTensor, by: float) -> Node:
-    """Every element plus `by`, in F16 where it is that already, else in F32: as torch adds, and the reference converter
-    keeps no other float type while it works."""
+    """Every element plus `by`, in F16 for an F16 tensor, else in F32: like torch and the reference converter."""
     if isinstance(node, Shift) and node.by == -by:
         return node.source
     if is_floating(node):
@@ -69,8 +68,8 @@ def shift(node: LogicalTensor, by: float) -> Node:
 
 
 def scaled(node: T, by: float, *, over: bool = False) -> T:
-    """Every element times `by`, or divided by it (`over`): in F16 where it is that already, else in F32, as torch does
-    it. One that undoes the other is none, and so is a 1."""
+    """Every element times `by`, or divided by it (`over`), in F16 for an F16 tensor, else in F32, like torch. A factor
+    of 1 and a factor that undoes the previous one add no node."""
     if by == 1:
         return node
     if isinstance(node, Scaled) and (node.by, node.over) == (by, not over):
@@ -82,42 +81,41 @@ def scaled(node: T, by: float, *, over: bool = False) -> T:
     return scaled(cast(node, F32, CastReport()), by, over=over)
 
 
-def product(node: LogicalTensor, other: LogicalTensor) -> Product:
-    """Every element times that of another tensor, in F32. UsageError where the shapes differ."""
-    if node.spec.shape != other.spec.shape:
-        raise UsageError(f"{node.spec} can't be multiplied by {other.spec}, element by element")
-    node, other = cast(node, F32, CastReport()), cast(other, F32, CastReport())
-    return Product(node.spec, node, other)
+def product(node: LogicalTensor, factor: LogicalTensor) -> Product:
+    """The elementwise product of two tensors, in F32. UsageError if the shapes differ."""
+    if node.spec.shape != factor.spec.shape:
+        raise UsageError(f"{node.spec} can't be multiplied by {factor.spec}, element by element")
+    node, factor = cast(node, F32, CastReport()), cast(factor, F32, CastReport())
+    return Product(node.spec, node, factor)
 
 
 def low_rank(node: LogicalTensor, a: Node, b: Node, scale: float) -> Node:
     """A tensor [..., rows, columns] plus `scale` times b [..., rows, rank] @ a [..., rank, columns], in F32. UsageError
-    where the shapes don't fit."""
+    if the shapes don't fit."""
     *lead, rows, columns = node.spec.shape
     rank = b.spec.shape[-1]
     if a.spec.shape != (*lead, rank, columns) or b.spec.shape != (*lead, rows, rank) or not rank:
-        raise UsageError(f"{b.spec} times {a.spec} is no change of {node.spec}")
+        raise UsageError(f"{b.spec} times {a.spec} doesn't fit {node.spec}")
     node, a, b = cast(node, F32), cast(a, F32), cast(b, F32)
     if not lead:
         return LowRank(node.spec, node, a, b, scale)
-    each = []
+    matrices = []
     for n in range(math.prod(lead)):
         part = slice_rows(node, n * rows, (rows, columns))
-        own = slice_rows(a, n * rank, (rank, columns)), slice_rows(b, n * rows, (rows, rank))
-        each.append(LowRank(part.spec, part, *own, scale))
-    return reshape(concat(each), node.spec.shape)
+        pair = slice_rows(a, n * rank, (rank, columns)), slice_rows(b, n * rows, (rows, rank))
+        matrices.append(LowRank(part.spec, part, *pair, scale))
+    return reshape(concat(matrices), node.spec.shape)
 
 
 def normalize_rows(node: LogicalTensor) -> Node:
-    """Every row over its length, in F32."""
+    """Every row divided by its length, in F32."""
     if node.spec.dtype is F32 and not isinstance(node, QuantizedTensor):
         return NormalizeRows(node.spec, node)
     return normalize_rows(cast(node, F32, CastReport()))
 
 
 def rescale_rows(node: LogicalTensor, lengths: LogicalTensor) -> RescaleRows:
-    """A matrix whose rows are made as long (Euclidean) as `lengths` [rows, 1] says, in F32. UsageError where the shapes
-    don't fit."""
+    """A matrix with rows scaled to the Euclidean `lengths` [rows, 1], in F32. UsageError if the shapes don't fit."""
     node, lengths = cast(node, F32), cast(lengths, F32)
     if lengths.spec.shape != (node.spec.rows, 1):
         raise UsageError(f"lengths {lengths.spec} for the rows of {node.spec}")
@@ -125,7 +123,7 @@ def rescale_rows(node: LogicalTensor, lengths: LogicalTensor) -> RescaleRows:
 
 
 def apply_function(node: LogicalTensor, function: str) -> Node:
-    """A function of `tensors/functions.py` of every element, in F32; a function and its inverse are none."""
+    """Applies a function of `tensors/functions.py` to every element, in F32. A function and its inverse cancel."""
     if isinstance(node, Elementwise) and functions.FUNCTIONS[function][1] == node.function:
         return node.source
     if node.spec.dtype is F32 and not isinstance(node, QuantizedTensor):

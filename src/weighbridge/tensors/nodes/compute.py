@@ -1,5 +1,5 @@
 """Nodes that compute on whole slabs: bit codes, block types, casts, low-rank changes, transposes. Nodes that compute
-each element or row on its own are in elementwise.py."""
+elements or rows independently are in elementwise.py."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class UnpackBits(UnaryNode):
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         columns = self.spec.row_bytes
-        with borrow(RowRange(self.source, lo, hi)) as (words,):
-            rows = words.reshape(hi - lo, -1)
+        with borrow(RowRange(self.source, lo, hi)) as (packed,):
+            rows = packed.reshape(hi - lo, -1)
             out.reshape(hi - lo, columns)[:] = bits.unpack(self.layout, self.bits, rows, columns)
 
     def _scratch(self, lo: int, hi: int) -> int:
@@ -54,7 +54,7 @@ class Decode(UnaryNode):
 
 @dataclass(frozen=True, eq=False)
 class AbsMax(Node):
-    """The largest magnitude in several F32 tensors, as F32 [1]. They are read once, in bands."""
+    """The largest magnitude in several F32 tensors, F32 [1]. They are read once, in bands."""
 
     over: tuple[Node, ...]
 
@@ -81,7 +81,7 @@ class AbsMax(Node):
 
     @cached_property
     def _cost(self) -> int:
-        """The scratch of each tensor's first band: the others are as large, and a plan asks often."""
+        """From each tensor's first band: the others are as large. Cached, because plans ask often."""
         first: dict[int, RowRange] = {}
         for run in self._bands():
             first.setdefault(id(run.node), run)
@@ -94,7 +94,7 @@ class AbsMax(Node):
 
 @dataclass
 class CastReport:
-    """What casts lost, summed over slabs and threads. `name`: the tensor, for errors."""
+    """Losses of casts, summed over slabs and threads. `name`: the tensor, for errors."""
 
     name: str = ""
     overflow: int = 0
@@ -109,7 +109,7 @@ class CastReport:
 
 @dataclass(frozen=True, eq=False)
 class UpgradeBlocks(UnaryNode):
-    """Blocks of the time before GGUF as today's blocks with the same values; 32-bit scales are rounded to 16 bits."""
+    """Blocks from before GGUF as current blocks with the same values; 32-bit scales are rounded to 16 bits."""
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         with borrow(RowRange(self.source, lo, hi)) as (blocks,):
@@ -117,10 +117,21 @@ class UpgradeBlocks(UnaryNode):
 
 
 @dataclass(frozen=True, eq=False)
+class SwapBytes(UnaryNode):
+    """The same values in the other byte order. UnsupportedError for a type without byte order (IQ2_XXS)."""
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        self.source.read(lo, hi, out)
+        kernels.byteswap(self.spec.dtype, out)
+
+
+@dataclass(frozen=True, eq=False)
 class Cast(UnaryNode):
-    """A cast to another plain type, rounded to nearest even; over- and underflows are counted in `report`."""
+    """A cast to a plain type, rounded to nearest even; `report` counts overflows and underflows. `provisional`: a later
+    cast to another type replaces this one, so that values are rounded once."""
 
     report: CastReport = field(default_factory=CastReport)
+    provisional: bool = False
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         with borrow(RowRange(self.source, lo, hi)) as (values,):
@@ -130,9 +141,9 @@ class Cast(UnaryNode):
 
 @dataclass(frozen=True, eq=False)
 class Encode(UnaryNode):
-    """F32 rows quantized to a block type, byte for byte as the reference does. RefusedError where the reference
-    refuses too: non-finite values, and scales beyond f16. `importance`: f32 weights of the columns [groups,
-    columns], each for an equal number of rows (an expert's)."""
+    """F32 rows quantized to a block type, with the reference's bytes. RefusedError for values that the reference
+    refuses too: non-finite ones, and scales beyond F16. `importance`: F32 [groups, columns], weights of the columns;
+    each group is for an equal number of rows (an expert's)."""
 
     report: CastReport = field(default_factory=CastReport)
     importance: NDArray[np.float32] | None = None
@@ -146,21 +157,21 @@ class Encode(UnaryNode):
                 raise UsageError(f"the importance matrix of {self._name} has weights that aren't finite")
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        with borrow(RowRange(self.source, lo, hi)) as (data,):
-            self._encode(lo, hi, data.view(np.float32).reshape(hi - lo, -1), out)
-
-    def _encode(self, lo: int, hi: int, values: NDArray[np.float32], out: Bytes) -> None:
         width = self.spec.row_bytes
-        if kernels.nonfinite(values.reshape(-1)):
-            raise self._refusal(lo, values, "has values that aren't finite (NaN or Inf)", _not_finite)
-        for a, b, weights in self._groups(lo, hi):
-            piece = out[(a - lo) * width : (b - lo) * width]
-            try:
-                counts = kernels.encode(self.spec.dtype, values[a - lo : b - lo].reshape(-1), piece, weights)
-            except kernels.RefusedBlock as refused:
-                row, block = divmod(refused.block, self.spec.shape[-1] // self.spec.dtype.block)
-                raise self._refused(a + row, f"{refused.reason} from column {block * self.spec.dtype.block}") from None
-            self.report.add(counts.overflow, counts.underflow)
+        with borrow(RowRange(self.source, lo, hi)) as (data,):
+            values = data.view(np.float32).reshape(hi - lo, -1)
+            if kernels.nonfinite(values.reshape(-1)):
+                reason = "has values that aren't finite (NaN or Inf)"
+                raise self._refusal(lo, values, reason, lambda row: kernels.nonfinite(row) > 0)
+            for a, b, weights in self._groups(lo, hi):
+                piece = out[(a - lo) * width : (b - lo) * width]
+                try:
+                    counts = kernels.encode(self.spec.dtype, values[a - lo : b - lo].reshape(-1), piece, weights)
+                except kernels.RefusedBlock as refused:
+                    row, block = divmod(refused.block, self.spec.shape[-1] // self.spec.dtype.block)
+                    reason = f"{refused.reason} from column {block * self.spec.dtype.block}"
+                    raise self._refused(a + row, reason) from None
+                self.report.add(counts.overflow, counts.underflow)
         if self._broken(out):
             reason = f"has values too large for a scale of {self.spec.dtype}"
             raise self._refusal(lo, out.reshape(hi - lo, -1), reason, self._broken)
@@ -170,9 +181,9 @@ class Encode(UnaryNode):
         return self.report.name or "a tensor"
 
     def _broken(self, data: Bytes) -> bool:
-        """Scales that are NaN or Inf (which ggml_validate_row_data rejects)."""
-        found = kernels.stats(self.spec.dtype, data)
-        return bool(found.nan or found.inf)
+        """Whether scales are NaN or Inf (which ggml_validate_row_data rejects)."""
+        stats = kernels.stats(self.spec.dtype, data)
+        return bool(stats.nan or stats.inf)
 
     def _refusal(self, lo: int, rows: NDArray[Any], reason: str, bad: Callable[[NDArray[Any]], bool]) -> RefusedError:
         return self._refused(lo + next(i for i, row in enumerate(rows) if bad(row)), reason)
@@ -188,20 +199,16 @@ class Encode(UnaryNode):
         if self.importance is None:
             yield lo, hi, None
             return
-        each = self.spec.rows // len(self.importance)
-        for group in range(lo // each, -(-hi // each)):
-            yield max(lo, group * each), min(hi, (group + 1) * each), self.importance[group]
-
-
-def _not_finite(row: NDArray[Any]) -> bool:
-    return kernels.nonfinite(row) > 0
+        height = self.spec.rows // len(self.importance)
+        for group in range(lo // height, -(-hi // height)):
+            yield max(lo, group * height), min(hi, (group + 1) * height), self.importance[group]
 
 
 @dataclass(frozen=True, eq=False)
 class LowRank(UnaryNode):
     """An F32 matrix plus `scale` times b @ a, in F32: `a` [rank, columns] is read whole, `b` [rows, rank] by rows.
-    Summed rank by rank, so that a row's bits don't depend on which rows are read with it, as they do with a
-    library's product."""
+    Summed rank by rank, so that a row's bits don't depend on the rows that are read with it, unlike a library's
+    product."""
 
     a: Node
     b: Node
@@ -265,7 +272,7 @@ class Transpose(UnaryNode):
         while rows > 1 and cost > _BAND_COST:
             half = -(-rows // 2)
             less = self.source.scratch(0, half)
-            if 4 * less > 3 * cost:  # its source comes in blocks of rows
+            if 4 * less > 3 * cost:  # the source is read in blocks of rows
                 break
             rows, cost = half, less
         return rows

@@ -18,7 +18,7 @@ _SHORTEST = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Shift(UnaryNode):
-    """Each element of an F32 or F16 tensor plus `by`, rounded once in its own type."""
+    """Each element of an F32 or F16 tensor plus `by`, rounded once to the tensor's type."""
 
     by: float = 0.0
 
@@ -33,7 +33,7 @@ class Shift(UnaryNode):
 
 @dataclass(frozen=True, eq=False)
 class IntCast(UnaryNode):
-    """Signed integers in another width. FormatError for one that doesn't fit."""
+    """Signed integers in a different width. FormatError for a number that doesn't fit."""
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         with borrow(RowRange(self.source, lo, hi)) as (data,):
@@ -52,7 +52,7 @@ class IntCast(UnaryNode):
 @dataclass(frozen=True, eq=False)
 class Scaled(UnaryNode):
     """Each element of an F32 or F16 tensor times `by` as an F32, or divided by it: computed in F32 and rounded to
-    its own type, as torch does, a piece at a time. FormatError on overflow."""
+    the tensor's type, like torch, a piece at a time. FormatError on overflow."""
 
     by: float
     over: bool = False
@@ -74,8 +74,10 @@ class Scaled(UnaryNode):
 
     def _refusal(self, lo: int, first: int, end: int) -> FormatError:
         rows = _rows(lo, first, end, self.spec.row_atoms)
-        what = "divided by" if self.over else "times"
-        return FormatError(f"{rows} an element {what} {self.by} is too large", expected=f"a finite {self.spec.dtype}")
+        operation = "divided by" if self.over else "times"
+        return FormatError(
+            f"{rows} an element {operation} {self.by} is too large", expected=f"a finite {self.spec.dtype}"
+        )
 
     def _scratch(self, lo: int, hi: int) -> int:
         size = (hi - lo) * self.spec.row_bytes
@@ -84,29 +86,29 @@ class Scaled(UnaryNode):
 
 @dataclass(frozen=True, eq=False)
 class Product(UnaryNode):
-    """Each element of an F32 tensor times that of `other`, which has its shape and type, rounded once."""
+    """The elementwise product of two F32 tensors of one shape, rounded once."""
 
-    other: Node
+    factor: Node
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         with borrow(*self._needs(lo, hi)) as (first, second), np.errstate(over="ignore", invalid="ignore"):
             np.multiply(first.view(np.float32), second.view(np.float32), out=out.view(np.float32))
 
     def _needs(self, lo: int, hi: int) -> list[RowRange]:
-        return [RowRange(self.source, lo, hi), RowRange(self.other, lo, hi)]
+        return [RowRange(self.source, lo, hi), RowRange(self.factor, lo, hi)]
 
     def _scratch(self, lo: int, hi: int) -> int:
-        return super()._scratch(lo, hi) + 2 * (hi - lo) * self.spec.row_bytes + self.other.scratch(lo, hi)
+        return super()._scratch(lo, hi) + 2 * (hi - lo) * self.spec.row_bytes + self.factor.scratch(lo, hi)
 
     @property
     def sources(self) -> tuple[Node, ...]:
-        return (self.source, self.other)
+        return (self.source, self.factor)
 
 
 @dataclass(frozen=True, eq=False)
 class Elementwise(UnaryNode):
     """A function of `tensors/functions.py` applied to each element of an F32 tensor, a piece at a time. FormatError
-    where an element is outside the function's domain."""
+    for an element outside the function's domain."""
 
     function: str
 
@@ -132,7 +134,7 @@ class Elementwise(UnaryNode):
 
 @dataclass(frozen=True, eq=False)
 class NormalizeRows(UnaryNode):
-    """Each row of an F32 matrix divided by its length (the root of the sum of squares, in F64; at least 1e-12), as
+    """Each row of an F32 matrix divided by its length (the root of the sum of squares, in F64; at least 1e-12), like
     torch.nn.functional.normalize."""
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
@@ -161,10 +163,10 @@ class RescaleRows(UnaryNode):
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         with borrow(*self._needs(lo, hi)) as (data, lengths):
             rows = data.view(np.float32).reshape(hi - lo, -1)
-            found = np.sqrt(np.square(rows, dtype=np.float64).sum(axis=1)).astype(np.float32)
-            if not found.all():
-                raise FormatError(f"row {lo + int(found.argmin())} is all zeros", expected="a row that has a length")
-            factors = lengths.view(np.float32) / found
+            current = np.sqrt(np.square(rows, dtype=np.float64).sum(axis=1)).astype(np.float32)
+            if not current.all():
+                raise FormatError(f"row {lo + int(current.argmin())} is all zeros", expected="a row that has a length")
+            factors = lengths.view(np.float32) / current
             out[:] = (rows * factors[:, None]).reshape(-1).view(np.uint8)
 
     def _needs(self, lo: int, hi: int) -> list[RowRange]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from weighbridge.base import byteorder
 from weighbridge.base.dtypes import F16, F32, DType, Kind
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.tensors import kernels
-from weighbridge.tensors.nodes.base import Node, walk
-from weighbridge.tensors.nodes.compute import Cast, CastReport, Decode, Encode
+from weighbridge.tensors.nodes.base import Concat, Gather, Node, Slice, Stored, Strided, walk
+from weighbridge.tensors.nodes.compute import Cast, CastReport, Decode, Encode, SwapBytes, Transpose
 from weighbridge.tensors.nodes.elementwise import IntCast
 from weighbridge.tensors.nodes.quantized import LogicalTensor, PackedSource, QuantizedTensor
 from weighbridge.tensors.reference import legacy_blocks
@@ -28,7 +30,7 @@ def packed_in(tensor: LogicalTensor) -> QuantizedTensor | None:
 
 
 def needs_decoding(tensor: LogicalTensor) -> bool:
-    """Whether its values have to be decoded: packed, or a block type."""
+    """Whether its values have to be decoded: it is packed, or of a block type."""
     return isinstance(tensor, QuantizedTensor) or tensor.spec.dtype.kind is Kind.BLOCK
 
 
@@ -60,10 +62,10 @@ def storage_name(tensor: LogicalTensor) -> str:
 
 
 def as_node(tensor: LogicalTensor, dtype: DType | None = None) -> Node:
-    """`dtype` if given, else the stored type; F32 for a quantized tensor."""
-    return (
-        cast(tensor, dtype) if dtype is not None else tensor.decode() if isinstance(tensor, QuantizedTensor) else tensor
-    )
+    """The tensor as `dtype` if given, else in its stored type; F32 for a quantized tensor."""
+    if dtype is not None:
+        return cast(tensor, dtype)
+    return tensor.decode() if isinstance(tensor, QuantizedTensor) else tensor
 
 
 def decode(node: LogicalTensor, reason: str = "") -> Node:
@@ -80,12 +82,14 @@ def decode(node: LogicalTensor, reason: str = "") -> Node:
 def cast(
     node: LogicalTensor, dtype: DType, report: CastReport | None = None, importance: NDArray[np.float32] | None = None
 ) -> Node:
-    """The tensor as `dtype`: unchanged if it has that type, through F32 where a block type is involved. `importance`
-    is for the quantizer of a block type (see `Encode`)."""
+    """The tensor as `dtype`: unchanged if it has that type, through F32 if a block type is involved. `importance` is
+    for the quantizer of a block type (see `Encode`). Computed values are rounded once, see `provisional`."""
     if isinstance(node, QuantizedTensor) or (node.spec.dtype is not dtype and node.spec.dtype.kind is Kind.BLOCK):
         return cast(decode(node), dtype, report, importance)
     if node.spec.dtype is dtype:
         return node
+    if (unrounded := _unrounded(node)) is not node:
+        return cast(unrounded, dtype, report, importance)
     if dtype.kind is Kind.BLOCK:
         if not kernels.encodes(dtype):
             raise UnsupportedError(f"{dtype} can't be written by this version")
@@ -99,3 +103,35 @@ def cast(
     if not kernels.casts(node.spec.dtype, dtype):
         raise UnsupportedError(f"no cast from {node.spec.dtype} to {dtype}")
     return Cast(node.spec.with_dtype(dtype), node, report or CastReport())
+
+
+def swap_bytes(node: Node) -> Node:
+    """The same values in the other byte order, which may be that of the file. UnsupportedError for a type whose byte
+    order can't be changed."""
+    byteorder.swap_plan(node.spec.dtype)
+    if isinstance(node, Stored) and node.swap:
+        return replace(node, swap=False)
+    return SwapBytes(node.spec, node)
+
+
+def provisional(node: Node, dtype: DType) -> Node:
+    """Computed F32 values, rounded to `dtype` unless a later cast rounds them to another type. So they are rounded
+    once."""
+    rounded = cast(node, dtype)
+    return replace(rounded, provisional=True) if isinstance(rounded, Cast) else rounded
+
+
+def _unrounded(node: Node) -> Node:
+    """The tensor with its provisional casts undone, in F32; itself if there are none. Moves commute with casts."""
+    match node:
+        case Cast(provisional=True):
+            return cast(node.source, F32)
+        case Slice() | Gather() | Transpose() | Strided():
+            below = _unrounded(node.source)
+            return node if below is node.source else replace(node, spec=node.spec.with_dtype(F32), source=below)
+        case Concat():
+            parts = tuple(map(_unrounded, node.parts))
+            if all(new is old for new, old in zip(parts, node.parts, strict=True)):
+                return node
+            return replace(node, spec=node.spec.with_dtype(F32), parts=tuple(cast(part, F32) for part in parts))
+    return node

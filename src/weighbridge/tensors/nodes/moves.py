@@ -1,7 +1,7 @@
-"""Moves: nodes that rearrange or reshape the bytes of others.
+"""Moves: nodes that rearrange or reshape the bytes of their sources.
 
-A move of a quantized tensor is done in its members. One that isn't aligned with the packing's rows, or a join of parts
-whose parameters differ, becomes a `DecodePacked` with its reason, which the plan lists as a loss.
+A move of a quantized tensor moves its members. A move that isn't aligned with the packing's rows, or a join of parts
+with different parameters, becomes a `DecodePacked` with a reason, which the plan lists as a loss.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import F32, U8, DType
 from weighbridge.base.errors import UnsupportedError, UsageError
-from weighbridge.base.spec import Spec
+from weighbridge.base.spec import Spec, in_c_order
 from weighbridge.tensors.nodes.base import Bitcast, Concat, Const, Gather, Node, Slice, Stored, Strided
 from weighbridge.tensors.nodes.compute import Transpose
 from weighbridge.tensors.nodes.logical import T, cast, decode
@@ -65,7 +65,7 @@ def _slice(source: Node, start: int, spec: Spec) -> Node:
 
 
 def slice_rows(node: T, start: int, shape: Sequence[int]) -> T:
-    """The tensor of `shape` that begins at row `start` of `node`. It shares the source; nothing is copied."""
+    """The tensor of `shape` that begins at row `start` of `node`. It shares the source without a copy."""
     spec = node.spec.with_shape(*shape)
     if start < 0 or start + spec.rows > node.spec.rows or (len(shape) > 1 and spec.row_atoms != node.spec.row_atoms):
         raise UsageError(f"{spec} doesn't fit into {node.spec} at row {start}")
@@ -90,14 +90,9 @@ def _slice_packed(node: QuantizedTensor, start: int, spec: Spec) -> LogicalTenso
     return QuantizedTensor(spec, node.packing, members)
 
 
-def _columns(node: Node) -> int:
-    """The elements of one row."""
-    return node.spec.row_atoms * node.spec.dtype.block
-
-
 def _matrix(node: Node) -> Node:
-    """The node as rows x elements, so that members of any rank move alike."""
-    return reshape(node, (node.spec.rows, _columns(node)))
+    """The node as [rows, elements], so that members of any rank move alike."""
+    return reshape(node, (node.spec.rows, node.spec.row_atoms * node.spec.dtype.block))
 
 
 def flat_range(node: Node, start: int, shape: Sequence[int]) -> Node:
@@ -105,7 +100,7 @@ def flat_range(node: Node, start: int, shape: Sequence[int]) -> Node:
     block = node.spec.dtype.block
     spec = node.spec.with_shape(*shape)
     if start % block or start < 0 or start + spec.elements > node.spec.elements:
-        raise UsageError(f"{spec} does not lie in {node.spec} at element {start}")
+        raise UsageError(f"{spec} isn't inside {node.spec} at element {start}")
     return _slice(node, start // block, spec)
 
 
@@ -134,7 +129,7 @@ def concat(parts: Sequence[LogicalTensor], axis: int = 0) -> LogicalTensor:
 
 
 def _rejoin(parts: Sequence[Node], shape: tuple[int, ...]) -> Node | None:
-    """Adjacent cuts of one tensor, put together again, are one cut."""
+    """Adjacent slices of one tensor as one slice; None if they aren't adjacent."""
     spec = Spec(shape, parts[0].spec.dtype)
     if all(isinstance(p, Slice) for p in parts):
         cuts = [(p.source, p.start) for p in parts if isinstance(p, Slice)]
@@ -151,20 +146,19 @@ def _rejoin(parts: Sequence[Node], shape: tuple[int, ...]) -> Node | None:
 
 def _concat_packed(parts: Sequence[LogicalTensor], axis: int, shape: tuple[int, ...]) -> LogicalTensor:
     packed = _spread([p for p in parts if isinstance(p, QuantizedTensor)])
-    why = None
+    head, reason = packed[0], None
     if len(packed) < len(parts):
-        why = "only some of the joined parts are quantized"
-    elif not _alike(packed):
-        why = "the joined parts are quantized with different parameters"
-    elif math.prod(shape[:axis]) != 1 or (axis == len(shape) - 1 and len(shape) > 1):
-        why = f"the parts are joined on axis {axis}, inside a block"
-    elif any(
-        not k and packed[0].members[m] is not p.members[m] for p in packed for m, k in packed[0].packing.row_map.items()
+        reason = "only some of the joined parts are quantized"
+    elif not all(
+        (p.packing is head.packing or p.packing == head.packing) and p.spec.rows % head.block_rows == 0 for p in packed
     ):
-        why = "a parameter is shared by all rows of a part, and differs between the parts"
-    if why is not None:
-        return concat([p.decode(why) if isinstance(p, QuantizedTensor) else cast(p, F32) for p in parts], axis)
-    head = packed[0]
+        reason = "the joined parts are quantized with different parameters"
+    elif math.prod(shape[:axis]) != 1 or (axis == len(shape) - 1 and len(shape) > 1):
+        reason = f"the parts are joined on axis {axis}, inside a block"
+    elif any(not k and head.members[m] is not p.members[m] for p in packed for m, k in head.packing.row_map.items()):
+        reason = "a parameter is shared by all rows of a part, and differs between the parts"
+    if reason is not None:
+        return concat([p.decode(reason) if isinstance(p, QuantizedTensor) else cast(p, F32) for p in parts], axis)
     members = {
         m: concat([_matrix(p.members[m]) for p in packed]) if head.packing.row_map[m] else node
         for m, node in head.members.items()
@@ -172,25 +166,19 @@ def _concat_packed(parts: Sequence[LogicalTensor], axis: int, shape: tuple[int, 
     return replace(head, spec=head.spec.with_shape(*shape), members=members)
 
 
-def _alike(packed: Sequence[QuantizedTensor]) -> bool:
-    """Whether parts have the same parameters, and end where these do."""
-    packing, block = packed[0].packing, packed[0].block_rows
-    return all((p.packing is packing or p.packing == packing) and p.spec.rows % block == 0 for p in packed)
-
-
 def _spread(packed: Sequence[QuantizedTensor]) -> Sequence[QuantizedTensor]:
-    """Parts with row-shared parameters, rewritten to have them per run of rows, if the packing supports that and the
-    parts differ in them."""
+    """Parts whose row-shared parameters differ, with these parameters stored per run of rows, if their packings support
+    that. Other parts are returned unchanged."""
     shared = [m for m, k in packed[0].packing.row_map.items() if not k]
     if all(p.members.get(m) is packed[0].members[m] for p in packed for m in shared):
         return packed
-    ways = [p.packing.spread(p.spec.rows) if isinstance(p.packing, Spreading) else p.packing for p in packed]
-    if any(new is p.packing for new, p in zip(ways, packed, strict=True)):
+    packings = [p.packing.spread(p.spec.rows) if isinstance(p.packing, Spreading) else p.packing for p in packed]
+    if any(new is p.packing for new, p in zip(packings, packed, strict=True)):
         return packed
     return [
         replace(p, packing=new, members={m: reshape(x, (1, x.spec.elements)) if m in shared else x
                                          for m, x in p.members.items()})
-        for new, p in zip(ways, packed, strict=True)
+        for new, p in zip(packings, packed, strict=True)
     ]  # fmt: skip
 
 
@@ -203,7 +191,7 @@ def stack(parts: Sequence[T]) -> T:
 
 
 class RowOrder:
-    """Rows in another order: row i is row `rows[i]`. Made, and checked, once for all layers and experts."""
+    """An order of rows, I64 [rows]: row i is row `rows[i]`. Created and checked once for all layers and experts."""
 
     def __init__(self, rows: NDArray[np.int64]) -> None:
         self.rows = np.ascontiguousarray(rows, np.int64)
@@ -211,7 +199,7 @@ class RowOrder:
 
     @cached_property
     def inside(self) -> bool:
-        """Whether all are rows of a tensor of as many."""
+        """Whether all entries are rows of a tensor with that many rows."""
         return not len(self.rows) or bool(self.rows.min() >= 0 and self.rows.max() < len(self.rows))
 
     @cached_property
@@ -220,7 +208,7 @@ class RowOrder:
         return not np.array_equal(self.rows, np.arange(len(self.rows)))
 
     def blocks(self, height: int) -> RowOrder | None:
-        """The order of blocks of rows; None where these don't stay whole."""
+        """The order of blocks of rows; None if the blocks don't stay whole."""
         if height not in self._blocks:
             split = self.rows.reshape(-1, height) if len(self.rows) % height == 0 else self.rows[:0].reshape(0, 1)
             whole = len(split) and (split[:, 0] % height == 0).all() and (np.diff(split, axis=1) == 1).all()
@@ -229,7 +217,7 @@ class RowOrder:
 
 
 def gather(node: T, order: RowOrder | NDArray[np.int64]) -> T:
-    """Rows in the given order; two gathers in a row become one, and an identity order is dropped."""
+    """Rows in the given order. Two successive gathers become one; an identity order is dropped."""
     if not isinstance(order, RowOrder):
         order = RowOrder(order)
     if len(order.rows) != node.spec.rows or not order.inside:
@@ -279,15 +267,14 @@ def strided(node: Node, start: int, shape: Sequence[int], strides: Sequence[int]
     low, high = start + sum(min(e, 0) for e in ends), start + sum(max(e, 0) for e in ends)
     if spec.elements and not 0 <= low <= high < node.spec.elements:
         raise UsageError(f"a strided view reaches atom {low if low < 0 else high} of {node.spec}")
-    contiguous = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
-    if all(n == 1 or s == c for n, s, c in zip(shape, strides, contiguous, strict=True)):
+    if in_c_order(shape, strides):
         return _slice(node, start if spec.elements else 0, spec)
     return Strided(spec, node, start, strides)
 
 
 def bitcast(node: Node, dtype: DType, columns: int) -> Node:
-    """The bytes of a stored tensor as rows of `columns` elements of another type (words of packed floats).
-    UsageError if a row's size would change."""
+    """The bytes of a stored tensor as rows of `columns` elements of type `dtype` (words of packed floats). UsageError
+    if a row's size would change."""
     spec = Spec((*node.spec.shape[:-1], columns), dtype)
     if spec.nbytes != node.spec.nbytes or spec.row_bytes != node.spec.row_bytes:
         raise UsageError(f"{node.spec} doesn't have the bytes of {spec}")

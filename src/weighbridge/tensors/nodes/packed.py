@@ -20,13 +20,13 @@ class Packer(Protocol):
         """Specs of the stored tensors for a logical tensor `source`, keyed by name suffix."""
 
     def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
-        """Fills rows of the requested stored tensors from the same rows of the logical one (F32, or a block type)."""
+        """Fills rows of the requested stored tensors from the same rows of the logical one (F32 or a block type)."""
 
 
 @dataclass(frozen=True, eq=False)
 class PackedMember(UnaryNode):
-    """One of the stored tensors that `packer` produces from a logical one, row for row. `block`: rows of the logical
-    tensor that share a parameter; a part has one row per row, or one per block."""
+    """One of the stored tensors that `packer` computes from a logical one. `block`: rows of the logical tensor that
+    share a parameter; a part has one row per row, or one per block."""
 
     packer: Packer
     part: str
@@ -36,7 +36,7 @@ class PackedMember(UnaryNode):
         make([self], lo, hi, [out])
 
     def fill(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
-        """The parts, from the bytes of the same rows of the source."""
+        """Fills the parts from the bytes of the same rows of the source."""
         self.packer.make(source, outs)
 
     @property
@@ -59,8 +59,7 @@ class PackedMember(UnaryNode):
 
 
 def make(parts: Sequence[PackedMember], lo: int, hi: int, outs: Sequence[Bytes]) -> None:
-    """Rows lo..hi of several parts of one tensor, which is read once for all of them; the parts have equally many
-    rows."""
+    """Fills rows lo..hi of several parts of one tensor, which is read once. The parts have equally many rows."""
     first, run = parts[0], parts[0].span(lo, hi)
     with borrow(run) as (source,):
         if first.tall or (run.lo, run.hi) == (lo, hi):
@@ -75,23 +74,24 @@ def make(parts: Sequence[PackedMember], lo: int, hi: int, outs: Sequence[Bytes])
 class GlobalScalePacker(Packer, Protocol):
     """A packer that also needs a value of the whole tensor (a global scale)."""
 
-    def make_with(self, source: Bytes, given: Bytes, outs: Mapping[str, Bytes]) -> None:
-        """As `make`, with the bytes of that value."""
+    def make_with(self, source: Bytes, global_scale: Bytes, outs: Mapping[str, Bytes]) -> None:
+        """As `make`, with that value's bytes."""
 
 
 @dataclass(frozen=True, eq=False)
 class PackedMemberWithGlobal(PackedMember):
-    """As `PackedMember`, for a packer that also needs a whole-tensor value, `given`."""
+    """As `PackedMember`, for a packer that also needs a whole-tensor value, `global_scale`."""
 
     packer: GlobalScalePacker
-    given: Node = field(kw_only=True)
+    global_scale: Node = field(kw_only=True)
 
     def fill(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
-        self.packer.make_with(source, self.given.read_all(), outs)
+        self.packer.make_with(source, self.global_scale.read_all(), outs)
 
     def _scratch(self, lo: int, hi: int) -> int:
-        return super()._scratch(lo, hi) + self.given.spec.nbytes + self.given.scratch(0, self.given.spec.rows)
+        scale = self.global_scale
+        return super()._scratch(lo, hi) + scale.spec.nbytes + scale.scratch(0, scale.spec.rows)
 
     @property
     def sources(self) -> tuple[Node, ...]:
-        return (self.source, self.given)
+        return (self.source, self.global_scale)

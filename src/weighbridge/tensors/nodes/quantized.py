@@ -13,26 +13,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import F32, DType
-from weighbridge.base.spec import Spec
+from weighbridge.base.plugins import guard
+from weighbridge.base.spec import Shape, Spec
 from weighbridge.tensors.nodes.base import Bytes, Node, RowRange, borrow
 
 
 class Packing(Protocol):
-    """How several stored tensors form a logical one. Implemented in `packings/`; equal packings compare equal."""
+    """How several stored tensors form a logical one. Implemented in `packings/`; compared by value."""
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def code_bits(self) -> int:
+        """Bits of a code, however many it is stored in."""
 
     @property
     def row_map(self) -> Mapping[str, int]:
         """Logical rows per row of a member; 0: the member is shared by all rows."""
 
     def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: NDArray[np.float32]) -> None:
-        """Values of rows lo..hi of `spec` from the members' bytes. `parts[m]` starts at row lo // row_map[m]."""
+        """Fills `out` with rows lo..hi of `spec` in F32. `parts[m]`: member m's bytes from row lo // row_map[m] on."""
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """Members that get rounded where a block type can't store them exactly."""
+        """Members that `transcode` rounds if the block type can't store them exactly."""
 
     @property
     def blocks(self) -> tuple[DType, ...]:
@@ -42,7 +47,7 @@ class Packing(Protocol):
         """Why `dtype` can't store exactly the same values; empty if it can. Reads parameters, never codes."""
 
     def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:
-        """The same codes in one of `blocks`; scales are rounded to its type where they aren't exact in it."""
+        """Fills `out` with the same codes in one of `blocks`; scales are rounded if they aren't exact in its type."""
 
 
 @runtime_checkable
@@ -65,11 +70,21 @@ class QuantizedTensor:
     members: Mapping[str, Node]
 
     @property
+    def shape(self) -> Shape:
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> DType:
+        """The type that it decodes to."""
+        return self.spec.dtype
+
+    @property
     def block_rows(self) -> int:
         """The number of rows at whose multiples the packing can be cut."""
         return math.lcm(*(k for k in self.packing.row_map.values() if k))
 
     def runs(self, lo: int, hi: int) -> dict[str, RowRange]:
+        """The rows of each member that rows lo..hi need."""
         out = {}
         for name, node in self.members.items():
             k = self.packing.row_map[name]
@@ -114,7 +129,9 @@ class DecodePacked(PackedSource):
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         with aligned_values(out) as values, self.tensor.borrow(lo, hi) as parts:
-            self.tensor.packing.decode(self.spec, parts, lo, hi, values)
+            packing = self.tensor.packing
+            with guard(packing.name, type(packing).__module__):
+                packing.decode(self.spec, parts, lo, hi, values)
 
 
 @contextmanager
@@ -133,4 +150,6 @@ class Transcode(PackedSource):
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         with self.tensor.borrow(lo, hi) as parts:
-            self.tensor.packing.transcode(self.tensor.spec, self.spec.dtype, parts, out)
+            packing = self.tensor.packing
+            with guard(packing.name, type(packing).__module__):
+                packing.transcode(self.tensor.spec, self.spec.dtype, parts, out)

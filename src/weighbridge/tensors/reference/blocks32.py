@@ -89,7 +89,7 @@ def _with_minimum(codes: NDArray[np.integer], d: Floats, m: Floats) -> Floats:
 
 
 def parts_of_32(name: str) -> Callable[[Bytes], Parts]:
-    """The parts of a type of 32 elements a block: `d`, and `m` where it has one, and a code an element."""
+    """A function from blocks of 32 elements to their parts: `d`, `m` if the type has one, and a code per element."""
 
     def parts(src: Bytes) -> Parts:
         blocks = view(name, src)
@@ -205,9 +205,9 @@ def _row_weights(rows: Floats, columns: Floats) -> Floats:
     return weights_of(rows, columns, rows.shape[1], 1.0).reshape(-1, QK)
 
 
-def _weighted_signed(how: Signed, rows: Floats, columns: Floats) -> tuple[Floats, Ints]:
+def _weighted_signed(search: Signed, rows: Floats, columns: Floats) -> tuple[Floats, Ints]:
     with ignore_fp_warnings():
-        return search_signed(how, parts_of(QK, rows), _row_weights(rows, columns))
+        return search_signed(search, parts_of(QK, rows), _row_weights(rows, columns))
 
 
 def weighted_q4_0(rows: Floats, columns: Floats) -> tuple[Bytes, Lost]:
@@ -220,10 +220,10 @@ def weighted_q5_0(rows: Floats, columns: Floats) -> tuple[Bytes, Lost]:
     return pack_5bit("Q5_0", q, d=to_half(d)), scale_loss(d)
 
 
-def _weighted_range(how: Ranges, rows: Floats, columns: Floats) -> tuple[NDArray[np.float16], Ints, Lost]:
-    """[blocks, 2] of d and m, codes, what the scales lost."""
+def _weighted_range(search: Ranges, rows: Floats, columns: Floats) -> tuple[NDArray[np.float16], Ints, Lost]:
+    """d and m as F16 [blocks, 2], codes, and the losses of the scales."""
     with ignore_fp_warnings():
-        scale, least, codes = search_ranges(how, parts_of(QK, rows), _row_weights(rows, columns))
+        scale, least, codes = search_ranges(search, parts_of(QK, rows), _row_weights(rows, columns))
     scales = np.concatenate([scale, -least], axis=1)
     return to_half(scales), codes, scale_loss(scales)
 

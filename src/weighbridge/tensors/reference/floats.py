@@ -1,7 +1,7 @@
 """Plain floats in numpy: the casts that the native kernels must equal bit for bit, and the arithmetic of scales.
 
-Bytes are uint8 arrays of any alignment. What a cast loses is (overflow, underflow): finite values that became Inf or
-NaN, and non-zero values that became zero; of a block type, of its f16 scales.
+Bytes are U8 arrays of any alignment. The losses of a cast are (overflow, underflow): finite values that became Inf or
+NaN, and non-zero values that became zero; for a block type, of its F16 scales.
 """
 
 from __future__ import annotations
@@ -101,14 +101,14 @@ def narrow(name: str, x: Floats) -> Array:
 
 
 def narrowing_loss(source: Array, out: Array) -> Lost:
-    """What a cast from `source` to `out` lost."""
+    """The losses of a cast from `source` to `out`."""
     with ignore_fp_warnings():
         wide = out if out.dtype == np.float64 else out.astype(np.float32)
         return _lost(source, np.isfinite(wide), wide == 0)
 
 
 def cast(source: str, target: str, src: Bytes) -> tuple[Bytes, Lost]:
-    """Bytes of one float type as bytes of another, each value rounded once; the same type is copied bit for bit."""
+    """Casts bytes of one float type to another, rounding each value once; the same type is copied bit for bit."""
     if source == target:
         return src.copy(), (0, 0)
     values = aligned(src, SCALAR[source])

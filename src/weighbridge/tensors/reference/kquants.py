@@ -61,7 +61,8 @@ def decode_q2_k(src: Bytes) -> Floats:
 
 
 def _q3_scales(packed: Bytes) -> Array:
-    """16 x 6 bits: nibbles of bytes 0..7 (all low ones first), then two bits more from bytes 8..11, 4 apart."""
+    """16 x 6 bits: nibbles of bytes 0..7 (all low ones first), and two more bits from bytes 8..11: one has
+    those of every fourth scale."""
     low = np.concatenate([packed[:, :8] & 15, packed[:, :8] >> 4], axis=1)
     scales: Array = low | two_bit_codes(packed[:, 8:]).reshape(-1, 16) << 4
     return scales

@@ -3,8 +3,8 @@ of the columns (an importance matrix), quantize_row_*_impl (ggml-quants.c, b1154
 Blocks are described in `kquants.py`.
 
 Every part of a block gets a scale and a minimum, or a scale with a sign, by a search (`search.py`). Then the
-parts' scales and minima are rounded to few bits, with weights by a search of their own, and the codes made anew from
-what was rounded.
+parts' scales and minima are rounded to few bits (with weights by a second search), and the codes are recomputed from
+the rounded ones.
 """
 
 from __future__ import annotations
@@ -90,14 +90,14 @@ def weights_of(rows: Floats, columns: Floats, run: int, factor: float) -> Floats
 
 # ------------------------------------------------------------------ a scale and a minimum: Q2_K, Q4_K, Q5_K
 
-_Found = tuple[Floats, Ints, Ints]  # [d, dmin] of blocks, codes of the parts' scales and minima
+_Scales = tuple[Floats, Ints, Ints]  # [d, dmin] of blocks, codes of the parts' scales and minima
 
 
-def _search(how: Ranges, parts: Floats, weights: Floats, top: int) -> tuple[_Found, Ints]:
-    scales, minima, codes = search_ranges(how, parts, weights)
-    scales, minima = scales.reshape(-1, N // how.size), minima.reshape(-1, N // how.size)
+def _search(search: Ranges, parts: Floats, weights: Floats, top: int) -> tuple[_Scales, Ints]:
+    scales, minima, codes = search_ranges(search, parts, weights)
+    scales, minima = scales.reshape(-1, N // search.size), minima.reshape(-1, N // search.size)
     sums = in_order(weights).reshape(scales.shape)
-    if how.bounded:
+    if search.bounded:
         (d, scale), (dmin, minimum) = search_qp(top, scales, sums), search_qp(top, minima, sums)
         return (np.concatenate([d, dmin], axis=1), scale, minimum), codes
     tops: Floats = np.concatenate([_largest(scales), _largest(minima)], axis=1)
@@ -108,12 +108,12 @@ def _search(how: Ranges, parts: Floats, weights: Floats, top: int) -> tuple[_Fou
     return (d, scale, minimum), codes
 
 
-def _recode(how: Ranges, parts: Floats, codes: Ints, d: Floats, scale: Array, minimum: Array) -> Ints:
+def _recode(search: Ranges, parts: Floats, codes: Ints, d: Floats, scale: Array, minimum: Array) -> Ints:
     """The codes once more, for the scales and minima that were stored; a scale of zero leaves the search's."""
     factors = _half(d)
     by_scale = (factors[:, :1] * scale.astype(np.float32)).reshape(-1, 1)
     by_minimum = (factors[:, 1:] * minimum.astype(np.float32)).reshape(-1, 1)
-    return np.where(by_scale != 0, range_codes(how, (parts + by_minimum) / by_scale), codes)
+    return np.where(by_scale != 0, range_codes(search, (parts + by_minimum) / by_scale), codes)
 
 
 def _pack_two_bits(codes: Ints) -> Bytes:
@@ -123,11 +123,11 @@ def _pack_two_bits(codes: Ints) -> Bytes:
     return packed
 
 
-def _q2_k(how: Ranges, parts: Floats, weights: Floats) -> tuple[Bytes, Lost]:
+def _q2_k(search: Ranges, parts: Floats, weights: Floats) -> tuple[Bytes, Lost]:
     """Scales and minima have four bits."""
-    (d, scale, minimum), codes = _search(how, parts, weights, Q2_SCALE_TOP)
+    (d, scale, minimum), codes = _search(search, parts, weights, Q2_SCALE_TOP)
     packed = (scale | minimum << 4) & 255
-    codes = _recode(how, parts, codes, d, packed & 15, packed >> 4)
+    codes = _recode(search, parts, codes, d, packed & 15, packed >> 4)
     data = pack("Q2_K", scales=packed, qs=_pack_two_bits(codes), **_pair(d))
     return data, scale_loss(d)
 
@@ -168,24 +168,24 @@ def _pair(d: Floats) -> dict[str, Array]:
     return {"d": stored[:, 0], "dmin": stored[:, 1]}
 
 
-def _q45(how: Ranges, parts: Floats, weights: Floats) -> tuple[dict[str, Array], Ints, Lost]:
+def _q45(search: Ranges, parts: Floats, weights: Floats) -> tuple[dict[str, Array], Ints, Lost]:
     """The fields d, dmin and scales; codes [blocks, 256]. Scales and minima have six bits."""
-    (d, scale, minimum), codes = _search(how, parts, weights, Q45_SCALE_TOP)
-    if how is not Q4_WEIGHTED:  # which trusts its own; (uint8_t) of a code that may be negative, then at most 63
+    (d, scale, minimum), codes = _search(search, parts, weights, Q45_SCALE_TOP)
+    if search is not Q4_WEIGHTED:  # which trusts its own; (uint8_t) of a code that may be negative, then at most 63
         scale, minimum = np.minimum(scale & 255, Q45_SCALE_TOP), np.minimum(minimum & 255, Q45_SCALE_TOP)
     packed = _pack_q4_scales(scale, minimum)
-    codes = _recode(how, parts, codes, d, *unpack_q4_scales(packed)).reshape(-1, N)
+    codes = _recode(search, parts, codes, d, *unpack_q4_scales(packed)).reshape(-1, N)
     return {**_pair(d), "scales": packed}, codes, scale_loss(d)
 
 
-def _alone(how: Ranges, x: Floats) -> tuple[Floats, Floats]:
+def _unweighted(search: Ranges, x: Floats) -> tuple[Floats, Floats]:
     """Parts and their weights without an importance matrix: |x| and the root of the part's mean square."""
-    parts = parts_of(how.size, x)
-    return parts, np.sqrt(in_order(parts * parts) / np.float32(how.size)) + np.abs(parts)
+    parts = parts_of(search.size, x)
+    return parts, np.sqrt(in_order(parts * parts) / np.float32(search.size)) + np.abs(parts)
 
 
-def _with(how: Ranges, rows: Floats, columns: Floats) -> tuple[Floats, Floats]:
-    return parts_of(how.size, rows), weights_of(rows, columns, N, Q345_MEAN).reshape(-1, how.size)
+def _weighted(search: Ranges, rows: Floats, columns: Floats) -> tuple[Floats, Floats]:
+    return parts_of(search.size, rows), weights_of(rows, columns, N, Q345_MEAN).reshape(-1, search.size)
 
 
 def _pair_nibbles(codes: Ints) -> Bytes:
@@ -194,45 +194,45 @@ def _pair_nibbles(codes: Ints) -> Bytes:
     return (groups[:, :, 0] | groups[:, :, 1] << 4).astype(np.uint8).reshape(-1, 128)
 
 
-def _q4_k(how: Ranges, parts: Floats, weights: Floats) -> tuple[Bytes, Lost]:
-    head, codes, lost = _q45(how, parts, weights)
+def _q4_k(search: Ranges, parts: Floats, weights: Floats) -> tuple[Bytes, Lost]:
+    head, codes, lost = _q45(search, parts, weights)
     return pack("Q4_K", **head, qs=_pair_nibbles(codes)), lost
 
 
 def encode_q4_k(x: Floats) -> tuple[Bytes, Lost]:
     with ignore_fp_warnings():
-        return _q4_k(Q4_SEARCH, *_alone(Q4_SEARCH, x))
+        return _q4_k(Q4_SEARCH, *_unweighted(Q4_SEARCH, x))
 
 
 def weighted_q4_k(rows: Floats, columns: Floats) -> tuple[Bytes, Lost]:
     with ignore_fp_warnings():
-        return _q4_k(Q4_WEIGHTED, *_with(Q4_WEIGHTED, rows, columns))
+        return _q4_k(Q4_WEIGHTED, *_weighted(Q4_WEIGHTED, rows, columns))
 
 
-def _q5_k(how: Ranges, parts: Floats, weights: Floats) -> tuple[Bytes, Lost]:
+def _q5_k(search: Ranges, parts: Floats, weights: Floats) -> tuple[Bytes, Lost]:
     """Bit p of byte l of the fifth bits is for element l of part p."""
-    head, codes, lost = _q45(how, parts, weights)
+    head, codes, lost = _q45(search, parts, weights)
     high = (codes.reshape(-1, 8, 32) >> 4 << np.arange(8)[:, None]).sum(axis=1)
     return pack("Q5_K", **head, qh=high, qs=_pair_nibbles(codes)), lost
 
 
 def encode_q5_k(x: Floats) -> tuple[Bytes, Lost]:
     with ignore_fp_warnings():
-        return _q5_k(Q5_SEARCH, *_alone(Q5_SEARCH, x))
+        return _q5_k(Q5_SEARCH, *_unweighted(Q5_SEARCH, x))
 
 
 def weighted_q5_k(rows: Floats, columns: Floats) -> tuple[Bytes, Lost]:
     with ignore_fp_warnings():
-        return _q5_k(Q5_WEIGHTED, *_with(Q5_WEIGHTED, rows, columns))
+        return _q5_k(Q5_WEIGHTED, *_weighted(Q5_WEIGHTED, rows, columns))
 
 
 # ------------------------------------------------------------------ a scale with a sign: Q3_K, Q6_K
 
 
-def _recode_signed(how: Signed, parts: Floats, codes: Ints, d: Floats, scale: Ints) -> Ints:
+def _recode_signed(search: Signed, parts: Floats, codes: Ints, d: Floats, scale: Ints) -> Ints:
     """The codes [blocks, 256] once more, for the scales that were stored; a scale of zero leaves the search's."""
     by = (_half(d) * scale.astype(np.float32)).reshape(-1, 1)
-    return np.where(by != 0, signed_codes(how, parts / by) + how.zero, codes).reshape(-1, N)
+    return np.where(by != 0, signed_codes(search, parts / by) + search.zero, codes).reshape(-1, N)
 
 
 def _q3_k(parts: Floats, codes: Ints, d: Floats, scale: Ints) -> tuple[Bytes, Lost]:
@@ -249,8 +249,8 @@ def encode_q3_k(x: Floats) -> tuple[Bytes, Lost]:
     """The part's scale of largest magnitude becomes -32."""
     with ignore_fp_warnings():
         parts = parts_of(Q3_SEARCH.size, x)
-        found, codes = search_steps(Q3_SEARCH, parts)
-        scales: Floats = found.reshape(-1, 16)
+        raw_scales, codes = search_steps(Q3_SEARCH, parts)
+        scales: Floats = raw_scales.reshape(-1, 16)
         top = extreme(scales)
         inverse = np.float32(Q3_SCALE_LOW) / top
         d: Floats = np.where(top != 0, np.float32(1) / inverse, np.float32(0)).astype(np.float32)
@@ -262,8 +262,8 @@ def weighted_q3_k(rows: Floats, columns: Floats) -> tuple[Bytes, Lost]:
     with ignore_fp_warnings():
         parts = parts_of(Q3_SEARCH.size, rows)
         weights = weights_of(rows, columns, N, Q345_MEAN).reshape(-1, Q3_SEARCH.size)
-        found, codes = search_signed(Q3_SEARCH, parts, weights)
-        d, scale = search_signed(Q3_SCALES, found.reshape(-1, 16), in_order(weights).reshape(-1, 16))
+        raw_scales, codes = search_signed(Q3_SEARCH, parts, weights)
+        d, scale = search_signed(Q3_SCALES, raw_scales.reshape(-1, 16), in_order(weights).reshape(-1, 16))
         return _q3_k(parts, codes, d, scale)
 
 
@@ -275,7 +275,7 @@ def encode_q6_k(x: Floats) -> tuple[Bytes, Lost]:
 
 
 def weighted_q6_k(rows: Floats, columns: Floats) -> tuple[Bytes, Lost]:
-    """Weights are the columns' alone."""
+    """The weights are those of the columns."""
     with ignore_fp_warnings():
         weights: Floats = np.broadcast_to(columns, rows.shape).reshape(-1, Q6_SEARCH.size)
         return _q6_k(parts_of(Q6_SEARCH.size, rows), weights)
@@ -283,8 +283,8 @@ def weighted_q6_k(rows: Floats, columns: Floats) -> tuple[Bytes, Lost]:
 
 def _q6_k(parts: Floats, weights: Floats) -> tuple[Bytes, Lost]:
     """The part's scale of largest magnitude becomes -128. An all-zero block stays zero."""
-    found, codes = search_signed(Q6_SEARCH, parts, weights)
-    scales: Floats = found.reshape(-1, 16)
+    raw_scales, codes = search_signed(Q6_SEARCH, parts, weights)
+    scales: Floats = raw_scales.reshape(-1, 16)
     top = extreme(scales)
     nothing = np.abs(top) < np.float32(NOTHING)
     inverse = np.float32(Q6_SCALE_LOW) / top

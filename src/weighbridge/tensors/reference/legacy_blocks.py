@@ -1,14 +1,14 @@
-"""ggml's blocks as they were before GGUF, decoded, and made into today's. Written to be read; numpy alone.
+"""Decodes ggml's blocks from before GGUF, and converts them to current ones. In plain numpy.
 
     V1, until 2023-05-12    element 2i is the low half of byte i, 2i + 1 the high one; Q4_0, Q4_1, Q8_0 have F32 scales
-    V2, until 2023-05-19    element i is the low half of byte i, i + 16 the high one, as today; the F32 scales remain
+    V2, until 2023-05-19    element i is the low half of byte i, i + 16 the high one, as now; the F32 scales remain
     Q4_2, Q4_3              16 elements and F16 scales; gone with V2
 
     Q4_0: d, nibbles    (q - 8) d        Q4_1: d, m, nibbles    q d + m        Q8_0: d, 32 x i8    q d
     Q5_0: d(F16), 32 fifth bits, nibbles    (q - 16) d           Q5_1: d, m (F16), bits, nibbles    q d + m
 
-The fifth bits were always bit i for element i. So Q5 blocks of V1 become today's by moving bits; the others' scales are
-rounded to F16, to nearest even, which is exact where they are F16 numbers, and else off by 1/2048 at most.
+The fifth bits were always bit i for element i, so Q5 blocks of V1 need only moved bits. The scales of the other types
+are rounded to F16, to nearest even: exact for F16 numbers, and otherwise off by 1/2048 at most.
 """
 
 from __future__ import annotations

@@ -114,8 +114,8 @@ def encode_mxfp4(x: Floats) -> tuple[Bytes, Lost]:
     to scales far too large (counted as underflow), and Inf gives 0."""
     rows = x.reshape(-1, QK)
     amax = magnitude(rows)
-    known = (amax > 0) & np.isfinite(amax)
-    wide = np.where(known, floor_log2(np.where(known, amax, np.float32(1))) + MXFP4_BIAS, 0)
+    finite = (amax > 0) & np.isfinite(amax)
+    wide = np.where(finite, floor_log2(np.where(finite, amax, np.float32(1))) + MXFP4_BIAS, 0)
     e = (wide & 255).astype(np.uint8)
     codes = pack_nibbles(nearest_fp4(rows, _half_e8m0(e)))
     return pack("MXFP4", e=e, qs=codes), (0, int((wide < 0).sum()))
@@ -238,7 +238,7 @@ def encode_tq2_0(x: Floats) -> tuple[Bytes, Lost]:
 
 
 def _tq2_0_parts(src: Bytes) -> Parts:
-    """Two runs of 32 bytes of four codes, 32 apart."""
+    """Two runs of 32 bytes with four codes each; a byte's codes belong to every 32nd element."""
     blocks = view("TQ2_0", src)
     return {"d": half(blocks["d"]), "q": two_bit_codes(blocks["qs"].reshape(-1, 2, 32)).reshape(-1, TQ_N)}
 
@@ -260,11 +260,11 @@ def decode_tq1_0(src: Bytes) -> Floats:
 
 def trits(blocks: Array) -> NDArray[np.int32]:
     """The digits [n, 256] of TQ1_0 blocks: 32 + 16 bytes of five base-3 digits, 4 of four. A byte is a fraction of 256:
-    times three, the carry is the next digit. The digits of one part stand its bytes apart."""
-    rest, digits, at = np.concatenate([blocks["qs"], blocks["qh"]], axis=1).astype(np.int32), [], 0
-    for count, each in TQ1_PARTS:
-        part = rest[:, at : at + count]
-        for k in range(each):
+    times three, the carry is the next digit. All bytes of a part give their first digits, then their second."""
+    remainders, digits, at = np.concatenate([blocks["qs"], blocks["qh"]], axis=1).astype(np.int32), [], 0
+    for count, digits_per_byte in TQ1_PARTS:
+        part = remainders[:, at : at + count]
+        for k in range(digits_per_byte):
             digits.append((part * 3**k % 256) * 3 >> 8)
         at += count
     return np.concatenate(digits, axis=1)

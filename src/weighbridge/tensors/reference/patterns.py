@@ -1,9 +1,9 @@
-"""Values counted by bit pattern, in plain numpy. Results equal to the native counter (native/kernels/scan.cpp).
+"""Counts values by bit pattern, in plain numpy. Results equal to the native counter (native/kernels/scan.cpp).
 
-One counter of 64 bits for each pattern of 16 bits: a value adds 2^40, so that the upper 24 bits are how many there
-are. F16 and BF16 count at their own bits. All else counts as f32, at the upper half of its bits, and adds the lower
-half too: so the sum of a counter's values is known exactly. Every NaN counts as one pattern; what is smaller than any
-upper half that isn't zero counts at a pattern that only NaNs have, so that zeros stay apart.
+Each 16-bit pattern has a 64-bit counter. A value adds 2^40, so the upper 24 bits are the number of values. F16 and BF16
+count at their own bits. Other types count as F32, at the upper half of their bits, and also add the lower half, so the
+sum of a counter's values is exact. Every NaN counts as one pattern. Values whose upper half is zero, other than zero,
+count at a pattern that only NaNs have, so that zeros have their own counter.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def count_patterns(name: str, src: Bytes) -> Counters:
         return np.bincount(patterns, minlength=PATTERNS).astype(np.uint64) << np.uint64(COUNT_SHIFT)
     bits = np.ascontiguousarray(src).view("<u4") if name == "F32" else DECODE[name](src).view(np.uint32)
     magnitude = bits & np.uint32(0x7FFFFFFF)
-    known = np.where(magnitude - np.uint32(1) < 0xFFFF, bits | np.uint32(TINY << 16), bits)
-    known = np.where(magnitude > INFINITY << 16, np.uint32(NAN << 16), known)
-    patterns, low = known >> 16, known & 0xFFFF
+    counted = np.where(magnitude - np.uint32(1) < 0xFFFF, bits | np.uint32(TINY << 16), bits)
+    counted = np.where(magnitude > INFINITY << 16, np.uint32(NAN << 16), counted)
+    patterns, low = counted >> 16, counted & 0xFFFF
     sums = np.bincount(patterns, low, PATTERNS).astype(np.uint64)
     counters: Counters = (np.bincount(patterns, minlength=PATTERNS).astype(np.uint64) << np.uint64(COUNT_SHIFT)) + sums
     return counters

@@ -14,6 +14,8 @@ from typing import Final
 import numpy as np
 
 from weighbridge.base import dtypes
+from weighbridge.base.errors import UsageError
+from weighbridge.base.plugins import guard
 from weighbridge.tensors.reference import blocks32, kquants, lowbit
 from weighbridge.tensors.reference.codebooks import iq1_encode, iq4_encode, iq23_encode, iquants
 from weighbridge.tensors.reference.codec import Codec
@@ -63,17 +65,16 @@ for _name, _codec in _shipped().items():
 
 
 def register(row: dtypes.DType, codec: Codec) -> None:
-    """Add a block type that isn't shipped: its row (`base.dtypes.block_type`) and its codec. UsageError where the name
-    or the ggml id is taken."""
+    """Adds a block type that isn't shipped: its row (`base.dtypes.block_type`) and its codec. UsageError if the name
+    or the ggml id is taken, or if the codec doesn't fit the row."""
+    door = guard(row.name, codec.decode.__module__)
+    guarded = codec._replace(**{name: door(part) for name, part in codec._asdict().items() if callable(part)})
     dtypes.register(row)
-    _add(row.name, codec)
-
-
-def unregister(row: dtypes.DType) -> None:
-    """Undo `register`. UsageError for a shipped type."""
-    dtypes.unregister(row)
-    for table in (_blocks, _decode, _encode, _weighted):
-        table.pop(row.name, None)
+    values = np.asarray(guarded.decode(np.zeros(row.size, np.uint8)))
+    if values.dtype != np.float32 or values.shape != (row.block,):
+        raise UsageError(f"the codec of {row} decodes a block to {values.dtype}{list(values.shape)}, "
+                         f"not float32[{row.block}]")  # fmt: skip
+    _add(row.name, guarded)
 
 
 def stats(name: str, src: Bytes) -> tuple[int, int, float | None, float | None]:

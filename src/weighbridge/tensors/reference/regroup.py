@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from weighbridge.base.dtypes import BY_NAME
+from weighbridge.base.dtypes import BY_BLOCK, BY_NAME
 from weighbridge.tensors.reference.affine import pack_codes, unpack_codes
 from weighbridge.tensors.reference.blocks32 import fifth_bits, nibbles, pack_fifth_bits, pack_nibbles
 from weighbridge.tensors.reference.codec import pack, view
@@ -22,7 +22,7 @@ from weighbridge.tensors.reference.kquants_encode import unpack_q4_scales
 from weighbridge.tensors.reference.lowbit import trits, two_bit_codes
 
 Ints = NDArray[np.int32]
-# Blocks [n] -> scales and biases [n, groups], as f32 or as they are stored; of FP4 no biases.
+# Blocks [n] -> scales and biases [n, groups], in F32 or the stored type; FP4 has no biases.
 Parameters = Callable[[Array], tuple[Array, Array | None]]
 
 
@@ -59,7 +59,7 @@ def _negated(d: Array) -> Array:
 
 
 def _with_offset(zero: int) -> Parameters:
-    """d * (code - zero), of which -d * zero is the bias."""
+    """d * (code - zero): the bias is -d * zero."""
 
     def parameters(blocks: Array) -> tuple[Array, Array]:
         with ignore_fp_warnings():
@@ -97,7 +97,7 @@ def _ternary(blocks: Array) -> tuple[Array, Array]:
 
 
 def _tq2_0_codes(blocks: Array) -> Array:
-    """Two runs of 32 bytes of four codes, 32 apart."""
+    """Two runs of 32 bytes with four codes each; a byte's codes belong to every 32nd element."""
     return two_bit_codes(blocks["qs"].reshape(-1, 2, 32)).reshape(len(blocks), -1)
 
 
@@ -108,10 +108,10 @@ def _stream(bits: int) -> Callable[[Array], Array]:
 def _super_codes(blocks: Array) -> Array:
     """32 bytes are 64 elements, low nibbles first; bit p of byte l of `qh` is the fifth bit of element l of group p."""
     pairs = blocks["qs"].reshape(-1, 4, 1, 32)
-    found = np.concatenate([pairs & 15, pairs >> 4], axis=2).reshape(-1, 8, 32)
+    codes = np.concatenate([pairs & 15, pairs >> 4], axis=2).reshape(-1, 8, 32)
     if "qh" in (blocks.dtype.names or ()):
-        found = found | (blocks["qh"][:, None] >> np.arange(8, dtype=np.uint8)[:, None] & 1) << 4
-    return found.reshape(len(blocks), -1)
+        codes = codes | (blocks["qh"][:, None] >> np.arange(8, dtype=np.uint8)[:, None] & 1) << 4
+    return codes.reshape(len(blocks), -1)
 
 
 def _fours(blocks: Array) -> Array:
@@ -176,8 +176,18 @@ FORMS: Final = MappingProxyType(
             RegroupForm("TQ2_0", 2, 128, "F16", _tq2_0_codes, _ternary),
             RegroupForm("Q4_K", 4, 32, "F32", _super_codes, _of_super_block),
             RegroupForm("Q5_K", 5, 32, "F32", _super_codes, _of_super_block),
-            RegroupForm("MXFP4", 4, 32, "F8_E8M0", _nibble_parts(32), _floats("e"), _in_halves(32)),
-            RegroupForm("NVFP4", 4, 16, "F8_E4M3", _nibble_parts(16), _floats("d"), _in_halves(16)),
+            *(
+                RegroupForm(
+                    block.name,
+                    row.bits,
+                    row.group,
+                    row.scale.name,
+                    _nibble_parts(row.group),
+                    _floats(block.fields[0].name),
+                    _in_halves(row.group),
+                )
+                for block, row in BY_BLOCK.items()
+            ),
         )
     }
 )
@@ -202,14 +212,14 @@ def _stored(form: RegroupForm, parameters: Array | None) -> Bytes:
 def join(name: str, bits: int, group: int, codes: Bytes, scales: Bytes, offsets: Bytes) -> Bytes:
     """Blocks from codes of `bits` bits in groups of `group`. `scales` have the form's dtype; `offsets`: its minima,
     or one U8 zero point per group, or empty (FP4)."""
-    form, found = FORMS[name], unpack_codes(bits, codes).astype(np.int32)
+    form, unpacked = FORMS[name], unpack_codes(bits, codes).astype(np.int32)
     assert form.stored is not None
     if form.zero:
-        found += form.zero - np.repeat(offsets.astype(np.int32), group)
+        unpacked += form.zero - np.repeat(offsets.astype(np.int32), group)
     scale, *minimum = BY_NAME[name].fields[: 2 if form.minimum else 1]
     repeats = max(1, group // form.elements)
     width = BY_NAME[form.parameter].size
     parameters = {scale.name: np.repeat(scales.reshape(-1, width), repeats, axis=0).reshape(-1)}
     parameters |= {f.name: np.repeat(offsets.reshape(-1, width), repeats, axis=0).reshape(-1) for f in minimum}
     typed = {key: x.view(np.float16) if form.parameter == "F16" else x for key, x in parameters.items()}
-    return pack(name, **typed, **form.stored(found.reshape(-1, form.elements)))
+    return pack(name, **typed, **form.stored(unpacked.reshape(-1, form.elements)))

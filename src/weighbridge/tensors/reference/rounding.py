@@ -48,9 +48,9 @@ class RoundingRule(NamedTuple):
 def _nearest(size: Floats, values: Floats) -> Bytes:
     """Indices of the nearest of ascending values, of two that are as near the even one."""
     middles = (values[:-1] + values[1:]) / 2
-    found = np.searchsorted(middles, size, side="left")
-    tie = middles[np.minimum(found, len(middles) - 1)] == size
-    nearest: Bytes = (found + (tie & (found % 2 == 1))).astype(np.uint8)
+    index = np.searchsorted(middles, size, side="left")
+    tie = middles[np.minimum(index, len(middles) - 1)] == size
+    nearest: Bytes = (index + (tie & (index % 2 == 1))).astype(np.uint8)
     return nearest
 
 
@@ -77,13 +77,13 @@ def _e4m3(x: Floats, step: Step) -> Bytes:
 
 def _int(x: Floats, step: Step) -> Bytes:
     half = np.float32(1 << (step.bits - 1))
-    found = np.fmin(np.fmax(step.rounded(x + step.zeros), -half), half - 1)
-    return (np.rint(found) + half).astype(np.uint8)
+    values = np.fmin(np.fmax(step.rounded(x + step.zeros), -half), half - 1)
+    return (np.rint(values) + half).astype(np.uint8)
 
 
 def _gptq(x: Floats, step: Step) -> Bytes:
-    found = np.rint(np.fmin(np.fmax(x, -_FAR), _FAR)) + step.zeros
-    return np.clip(found, 0, (1 << step.bits) - 1).astype(np.uint8)
+    values = np.rint(np.fmin(np.fmax(x, -_FAR), _FAR)) + step.zeros
+    return np.clip(values, 0, (1 << step.bits) - 1).astype(np.uint8)
 
 
 _ALL: Final = ("F32", "F16", "BF16")
@@ -110,13 +110,13 @@ def round_codes(
     multiplied: bool,
 ) -> Bytes:  # fmt: skip
     """See `kernels.round_codes`."""
-    rows, how = x.reshape(-1, columns), RULES[rule]
+    rows, rounding = x.reshape(-1, columns), RULES[rule]
     step = Step(dtype, np.float32(0) if zeros is None else spread(zeros, columns, width), bits)
     each = spread(scales, columns, width)
     with ignore_fp_warnings():
         values = rows * each if multiplied else step.rounded(rows / each)
-        codes = how.codes(np.where(each == 0, np.float32(0), values), step).reshape(-1)
-    return codes if how.bits == 8 else pack_codes(how.bits, codes)
+        codes = rounding.codes(np.where(each == 0, np.float32(0), values), step).reshape(-1)
+    return codes if rounding.bits == 8 else pack_codes(rounding.bits, codes)
 
 
 def extremes(x: Floats, columns: int, width: int) -> tuple[Floats, Floats]:
@@ -131,5 +131,5 @@ def extremes(x: Floats, columns: int, width: int) -> tuple[Floats, Floats]:
 def scaled_decode(dtype: str, src: Bytes, scales: Floats, columns: int, width: int) -> Floats:
     """See `kernels.scaled_decode`."""
     with ignore_fp_warnings():
-        found: Floats = widen(dtype, src).reshape(-1, columns) * spread(scales, columns, width)
-    return found.reshape(-1)
+        values: Floats = widen(dtype, src).reshape(-1, columns) * spread(scales, columns, width)
+    return values.reshape(-1)

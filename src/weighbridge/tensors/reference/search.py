@@ -3,7 +3,7 @@ Parts are rows [parts, size]; sums go in order, in f32. The native twin is `nati
 
     search_signed    make_qx_quants     a scale with a sign; codes around zero
     search_ranges    make_qkx2_quants, make_qkx3_quants    a scale and a minimum
-    search_ladder    make_qp_quants     a scale of numbers that aren't negative: the scales and minima themselves
+    search_scale    make_qp_quants     a scale of numbers that aren't negative: the scales and minima themselves
     search_steps     make_q3_quants     a scale with a sign, code by code
 """
 
@@ -62,27 +62,27 @@ class Signed(NamedTuple):
     zero: int
 
 
-def signed_codes(how: Signed, x: Floats) -> Ints:
-    return np.clip(nearest(x), -how.zero, how.zero - 1)
+def signed_codes(search: Signed, x: Floats) -> Ints:
+    return np.clip(nearest(x), -search.zero, search.zero - 1)
 
 
-def search_signed(how: Signed, x: Floats, w: Floats) -> tuple[Floats, Ints]:
+def search_signed(search: Signed, x: Floats, w: Floats) -> tuple[Floats, Ints]:
     """(scale [parts, 1], codes with `zero` added): the plain grid, then nine finer or coarser ones each way. Where all
     is nothing, scale and codes are 0."""
     top, wx = extreme(x), w * x
     best = scale = np.zeros_like(top)
     codes = np.zeros(x.shape, np.int32)
     for k in (None, *range(-SIGNED_TRIES, 0), *range(1, SIGNED_TRIES + 1)):
-        grid = np.float32(how.zero) + np.float32(0.1) * np.float32(k or 0)
-        tried = signed_codes(how, -grid / top * x)
+        grid = np.float32(search.zero) + np.float32(0.1) * np.float32(k or 0)
+        tried = signed_codes(search, -grid / top * x)
         levels = tried.astype(np.float32)
         sum_lx, sum_l2 = in_order(wx * levels), in_order(w * levels * levels)
-        found = np.where(sum_l2 != 0, sum_lx / sum_l2, np.float32(0))
+        fitted = np.where(sum_l2 != 0, sum_lx / sum_l2, np.float32(0))
         better = np.array(True) if k is None else (sum_l2 > 0) & (sum_lx * sum_lx > best * sum_l2)
-        codes, scale = np.where(better, tried, codes), np.where(better, found, scale)
-        best = np.where(better, found * sum_lx, best)
+        codes, scale = np.where(better, tried, codes), np.where(better, fitted, scale)
+        best = np.where(better, fitted * sum_lx, best)
     nothing = np.abs(top) < np.float32(NOTHING)
-    return np.where(nothing, np.float32(0), scale), np.where(nothing, 0, codes + np.int32(how.zero))
+    return np.where(nothing, np.float32(0), scale), np.where(nothing, 0, codes + np.int32(search.zero))
 
 
 # ------------------------------------------------------------------ a scale and a minimum
@@ -102,22 +102,23 @@ class Ranges(NamedTuple):
     bounded: bool
 
 
-def range_codes(how: Ranges, products: Floats) -> Ints:
-    return np.clip(nearest(products), 0, how.top)
+def range_codes(search: Ranges, products: Floats) -> Ints:
+    return np.clip(nearest(products), 0, search.top)
 
 
-def _tried(how: Ranges, products: Floats) -> Ints:
-    if how.bounded:
-        products = np.where(products > 0, np.where(products < how.top, products, np.float32(how.top)), np.float32(0))
-    return range_codes(how, products)
+def _tried(search: Ranges, products: Floats) -> Ints:
+    if search.bounded:
+        top, zero = np.float32(search.top), np.float32(0)
+        products = np.where(products > 0, np.where(products < top, products, top), zero)
+    return range_codes(search, products)
 
 
-def _error(how: Ranges, x: Floats, w: Floats, codes: Ints, scale: Floats, low: Floats) -> Floats:
+def _error(search: Ranges, x: Floats, w: Floats, codes: Ints, scale: Floats, low: Floats) -> Floats:
     difference = scale * codes.astype(np.float32) + low - x
-    return in_order(w * (np.abs(difference) if how.magnitude else difference * difference))
+    return in_order(w * (np.abs(difference) if search.magnitude else difference * difference))
 
 
-def search_ranges(how: Ranges, x: Floats, w: Floats) -> tuple[Floats, Floats, Ints]:
+def search_ranges(search: Ranges, x: Floats, w: Floats) -> tuple[Floats, Floats, Ints]:
     """(scale, minimum times -1, codes) of each part: the best of all grids."""
     zero = np.float32(0)
     low, high = x[:, :1], x[:, :1]
@@ -126,14 +127,14 @@ def search_ranges(how: Ranges, x: Floats, w: Floats) -> tuple[Floats, Floats, In
     sum_w, sum_x = in_order(w), in_order(w * x)
     low = np.where(low > 0, zero, low)
     flat, start = high == low, low
-    plain = np.float32(how.top) / (high - low)
-    scale, codes = np.float32(1) / plain, range_codes(how, plain * (x - low))
-    best = _error(how, x, w, codes, scale, low)
-    for step in range(how.steps + 1):
-        grid = np.float32(how.start) + np.float32(how.delta) * np.float32(step) + np.float32(how.top)
-        tried = _tried(how, grid / (high - low) * (x - low))  # of the minimum found so far
+    plain = np.float32(search.top) / (high - low)
+    scale, codes = np.float32(1) / plain, range_codes(search, plain * (x - low))
+    best = _error(search, x, w, codes, scale, low)
+    for step in range(search.steps + 1):
+        grid = np.float32(search.start) + np.float32(search.delta) * np.float32(step) + np.float32(search.top)
+        tried = _tried(search, grid / (high - low) * (x - low))  # of the minimum found so far
         this_scale, this_low, solvable = _solve(x, w, tried, sum_w, sum_x)
-        error = _error(how, x, w, tried, this_scale, this_low)
+        error = _error(search, x, w, tried, this_scale, this_low)
         better = solvable & (error < best)
         codes, best = np.where(better, tried, codes), np.where(better, error, best)
         scale, low = np.where(better, this_scale, scale), np.where(better, this_low, low)
@@ -179,27 +180,27 @@ def search_qp(top: int, x: Floats, w: Floats) -> tuple[Floats, Ints]:
         most = np.where(most > column, most, column)
     most = most[:, None]
     step = np.float32(top) / most
-    least = _ladder_error(x, w, np.float32(1) / step, nearest(step * x) & BYTE)
+    least = _scale_error(x, w, np.float32(1) / step, nearest(step * x) & BYTE)
     for k in (*range(-LADDER_TRIES, 0), *range(1, LADDER_TRIES + 1)):
         tried = (np.float32(0.1) * np.float32(k) + np.float32(top)) / most
-        error = _ladder_error(x, w, np.float32(1) / tried, np.minimum(nearest(tried * x), top))
+        error = _scale_error(x, w, np.float32(1) / tried, np.minimum(nearest(tried * x), top))
         better = error < least
         least, step = np.where(better, error, least), np.where(better, tried, step)
     codes = np.minimum(nearest(step * x), top)
     sums, codes = _sums(w * x, w, codes), codes & BYTE
     for _ in range(ROUNDS):
         for i in range(x.shape[1]):
-            sums, codes[:, i] = _ladder_step(top, x[:, i], w[:, i], codes[:, i], sums)
+            sums, codes[:, i] = _improve_code(top, x[:, i], w[:, i], codes[:, i], sums)
     nothing = most < np.float32(NOTHING)
     return np.where(nothing, np.float32(0), _ratio(sums)[:, None]), np.where(nothing, 0, codes)
 
 
-def _ladder_error(x: Floats, w: Floats, scale: Floats, codes: Ints) -> Floats:
+def _scale_error(x: Floats, w: Floats, scale: Floats, codes: Ints) -> Floats:
     difference = x - scale * codes.astype(np.float32)
     return in_order(w * difference * difference)
 
 
-def _ladder_step(top: int, x: Floats, w: Floats, code: Ints, sums: _Sums) -> tuple[_Sums, Ints]:
+def _improve_code(top: int, x: Floats, w: Floats, code: Ints, sums: _Sums) -> tuple[_Sums, Ints]:
     without = _without(x, w, code, sums)
     tried = np.minimum(nearest(x * without.l2 / without.lx), top)
     having = _having(x, w, tried, without)
@@ -207,22 +208,22 @@ def _ladder_step(top: int, x: Floats, w: Floats, code: Ints, sums: _Sums) -> tup
     return _chosen(better, having, sums), np.where(better, tried & BYTE, code)
 
 
-def search_steps(how: Signed, x: Floats) -> tuple[Floats, Ints]:
+def search_steps(search: Signed, x: Floats) -> tuple[Floats, Ints]:
     """(scale [parts, 1], codes with `zero` added) of parts weighted by their squares."""
     top, w = extreme(x), x * x
-    codes = signed_codes(how, np.float32(-how.zero) / top * x)
+    codes = signed_codes(search, np.float32(-search.zero) / top * x)
     sums = _sums(w * x, w, codes)
     for _ in range(ROUNDS):
         for i in range(x.shape[1]):
             column, weight, code = x[:, i], w[:, i], codes[:, i]
             without = _without(column, weight, code, sums)
-            tried = signed_codes(how, column * without.l2 / without.lx)
+            tried = signed_codes(search, column * without.l2 / without.lx)
             having = _having(column, weight, tried, without)
             better = (without.lx > 0) & (tried != code) & (having.l2 > 0) & _better(having, sums)
             sums, codes[:, i] = _chosen(better, having, sums), np.where(better, tried, code)
     nothing = np.abs(top) < np.float32(NOTHING)
     scale = np.where(nothing, np.float32(0), _ratio(sums)[:, None])
-    return scale, np.where(nothing, 0, codes + np.int32(how.zero))
+    return scale, np.where(nothing, 0, codes + np.int32(search.zero))
 
 
 def _without(x: Floats, w: Floats, code: Ints, sums: _Sums) -> _Sums:

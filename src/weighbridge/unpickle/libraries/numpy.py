@@ -24,7 +24,7 @@ from weighbridge.unpickle.values import Blob, Global, Object, UnexpectedOpcode, 
 
 
 class Array(NamedTuple):
-    """`data` in C order (in Fortran order where `fortran`), most significant byte first where `big`."""
+    """`data` is in C order, or Fortran order if `fortran`; most significant byte first if `big`."""
 
     at: int
     dtype: DType
@@ -35,13 +35,13 @@ class Array(NamedTuple):
 
 
 class NumpyDtype(NamedTuple):
-    """A dtype: `code` as NumPy spells it ("f4"), `big`: bytes in the order of big machines."""
+    """A dtype. `code`: NumPy's spelling ("f4"); `big`: most significant byte first."""
 
     code: str
     big: bool
 
 
-# NumPy's kind and size, ours, the code of `struct`.
+# NumPy's kind and size -> the type here, and the format character of `struct`.
 _KINDS: Final[Mapping[str, tuple[DType, str]]] = MappingProxyType(
     {
         code: (dtypes.dtype(name), form)
@@ -65,7 +65,7 @@ def shape_of(value: Any) -> tuple[int, ...]:
 
 
 def _kind(value: Any) -> NumpyDtype:
-    """A dtype: what it is made of, and the byte order that its state tells."""
+    """Parses a dtype: its code, and the byte order in its state."""
     if not isinstance(value, Object) or not _is(value.callee, ("numpy", "dtype")) or not isinstance(value.args, tuple):
         raise UnexpectedOpcode(f"an array's type is {preview(value)}")
     code = value.args[0] if value.args else None
@@ -79,7 +79,7 @@ def _kind(value: Any) -> NumpyDtype:
             raise UnexpectedOpcode("a type's state is not NumPy's")
         order = state[1] if isinstance(state[1], str) else state[1].decode("latin-1")
         if state[2] is not None or state[3] is not None or state[4] is not None:
-            raise UnexpectedOpcode("records have no equal here")
+            raise UnexpectedOpcode("records are unsupported")
     if order not in ("<", ">", "|", "="):
         raise UnexpectedOpcode(f"a byte order is {order!r}")
     return NumpyDtype(code, order == ">")
@@ -93,7 +93,7 @@ _BYTES: Final = ("builtins.bytes", "__builtin__.bytes")
 
 
 def raw(value: Any) -> bytes | Blob:
-    """Bytes as protocols write them: as such, as text of Python 2, as latin-1 text to be encoded."""
+    """Bytes in the forms of all protocols: bytes, Python 2 text, and latin-1 text with a call that encodes it."""
     if isinstance(value, Object) and _is(value.callee, ("_codecs", "encode")):
         args = value.args if isinstance(value.args, tuple) else ()
         if len(args) != 2 or args[1] not in ("latin1", "latin-1") or value.kwargs is not None:
@@ -101,9 +101,7 @@ def raw(value: Any) -> bytes | Blob:
         value = args[0]
         if isinstance(value, Blob) and value.codec == "utf-8":
             return value
-    elif (
-        isinstance(value, Object) and value.args == () and str(value.callee) in ("builtins.bytes", "__builtin__.bytes")
-    ):
+    elif isinstance(value, Object) and value.args == () and str(value.callee) in _BYTES:
         return b""
     if isinstance(value, Blob) and value.codec in ("", "python 2"):
         return value
@@ -117,15 +115,15 @@ def raw(value: Any) -> bytes | Blob:
     return value
 
 
-def _array(at: int, kind: NumpyDtype, shape: tuple[int, ...], kept: Any, fortran: bool) -> Array:
+def _array(at: int, kind: NumpyDtype, shape: tuple[int, ...], value: Any, fortran: bool) -> Array:
     if kind.code not in _KINDS:
-        raise UnexpectedOpcode(f"arrays of type {kind.code!r} have no equal here")
-    dtype, data = _KINDS[kind.code][0], raw(kept)
-    wanted = math.prod(shape) * dtype.size
+        raise UnexpectedOpcode(f"arrays of type {kind.code!r} are unsupported")
+    dtype, data = _KINDS[kind.code][0], raw(value)
+    expected = math.prod(shape) * dtype.size
     size = len(data) if isinstance(data, bytes) else data.size
-    # The size of latin-1 text is known when it is decoded.
-    if size != wanted and not (isinstance(data, Blob) and data.codec == "utf-8" and size > wanted):
-        raise UnexpectedOpcode(f"an array of {wanted} bytes has {size}")
+    # Latin-1 text has a known size only after decoding.
+    if size != expected and not (isinstance(data, Blob) and data.codec == "utf-8" and size > expected):
+        raise UnexpectedOpcode(f"an array of {expected} bytes has {size}")
     return Array(at, dtype, shape, data, fortran and len(shape) > 1, kind.big)
 
 
@@ -153,7 +151,7 @@ def _frombuffer(value: Object) -> Any:
 
 
 def _scalar(value: Object) -> Any:
-    """A number; nothing for what metadata has no word for (a complex number, a date)."""
+    """A number; None if metadata can't hold it (a complex number, a date)."""
     args = value.args
     if not isinstance(args, tuple) or len(args) != 2:
         raise UnexpectedOpcode("a scalar has other arguments")
@@ -167,18 +165,13 @@ def _scalar(value: Object) -> Any:
     return codec.unpack(data)[0]
 
 
-def _type(value: Object) -> str:
-    """A dtype by itself."""
-    return f"numpy.{_kind(value).code}"
-
-
 _CORES: Final = ("numpy.core", "numpy._core")
 CALLS: Final[Mapping[tuple[str, str], Callable[[Object], Any]]] = MappingProxyType(
     {
         **{(f"{core}.multiarray", "_reconstruct"): _reconstruct for core in _CORES},
         **{(f"{core}.multiarray", "scalar"): _scalar for core in _CORES},
         **{(f"{core}.numeric", "_frombuffer"): _frombuffer for core in _CORES},
-        ("numpy", "dtype"): _type,
+        ("numpy", "dtype"): lambda value: f"numpy.{_kind(value).code}",
     }
 )
 NAMES: Final = frozenset({("numpy", "ndarray"), *CALLS})

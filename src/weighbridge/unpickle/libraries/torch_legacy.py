@@ -1,11 +1,11 @@
-"""The stack of five pickles and storages that torch wrote before 1.6, as a file of its own or inside a pickle
+"""The stack of five pickles and storages that torch wrote before 1.6, as a file or inside a pickle
 (`torch.storage._load_from_bytes`).
 
     magic number | protocol 1001 | {"little_endian": ..., "type_sizes": ...} | the object | [storage keys] |
     for each key: i64 number of elements, their bytes
 
-Nothing says how wide an element is but the persistent id by which the object names the storage. All numbers are
-little-endian, whatever the third pickle says. Reference: `_legacy_load` in torch/serialization.py.
+Only the persistent id by which the object names a storage has the width of its elements. All numbers are little-endian,
+whatever the third pickle declares. Reference: `_legacy_load` in torch/serialization.py.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class LegacyStack:
-    """The machines that read the five pickles, their values, the storages by key, and where all ends."""
+    """The machines that read the five pickles, their values, the storages by key, and the end of the stack."""
 
     machines: tuple[Machine, ...]
     values: tuple[Any, ...]
@@ -42,7 +42,7 @@ class LegacyStack:
 
 
 def read(source: Source, widths: Mapping[tuple[str, str], int], budget: int) -> LegacyStack:
-    """The stack. `widths`: bytes of an element of each class of storage."""
+    """Reads the stack. `widths`: bytes per element of each storage class."""
     machines: list[Machine] = []
     values: list[Any] = []
     at = 0
@@ -51,10 +51,10 @@ def read(source: Source, widths: Mapping[tuple[str, str], int], budget: int) -> 
         values.append(machine.run())
         machines.append(machine)
         at = machine.end
-        wanted = {"magic number": MAGIC, "protocol": PROTOCOL}.get(part)
-        if wanted is not None and (not isinstance(values[-1], int) or values[-1] != wanted):
-            found = preview(values[-1])
-            raise FormatError(f"not the {part}", path=source.name, offset=machine.start, expected=wanted, found=found)
+        expected = {"magic number": MAGIC, "protocol": PROTOCOL}.get(part)
+        if expected is not None and (not isinstance(values[-1], int) or values[-1] != expected):
+            raise FormatError(f"not the {part}", path=source.name, offset=machine.start, expected=expected,
+                              found=preview(values[-1]))  # fmt: skip
     spans, end = _spans(source, machines, values[4], widths)
     return LegacyStack(tuple(machines), tuple(values), spans, end)
 
@@ -63,14 +63,16 @@ def _spans(
     source: Source, machines: Sequence[Machine], keys: Any, widths: Mapping[tuple[str, str], int]
 ) -> tuple[dict[str, Span], int]:
     if not isinstance(keys, list) or not all(isinstance(k, str) for k in keys):
-        raise FormatError("no list of storage keys", path=source.name, offset=machines[4].start, found=preview(keys))
+        raise FormatError(
+            "the storage keys aren't text", path=source.name, offset=machines[4].start, found=preview(keys)
+        )
     named = _named(machines[3], widths)
     spans: dict[str, Span] = {}
     at = machines[4].end
     for key in keys:
         if key not in named or key in spans:
-            words = "a storage comes twice" if key in spans else "a storage that the object does not name"
-            raise FormatError(words, path=source.name, offset=at, field="storage keys", found=preview(key))
+            reason = "a storage is listed twice" if key in spans else "a storage that the object does not name"
+            raise FormatError(reason, path=source.name, offset=at, field="storage keys", found=preview(key))
         count = int.from_bytes(source.read(at, 8), "little", signed=True)
         size = count * named[key]
         if not 0 <= size <= source.size - at - 8:
@@ -83,7 +85,7 @@ def _spans(
 
 
 def _named(machine: Machine, widths: Mapping[tuple[str, str], int]) -> dict[str, int]:
-    """The storages that the object names, each with the width that it has where it is named first."""
+    """The width of each storage that the object names, as its first mention declares it."""
     named: dict[str, int] = {}
     ids: Iterable[Any] = (e.what.id for e in machine.events if isinstance(e.what, Persistent))
     for id in ids:

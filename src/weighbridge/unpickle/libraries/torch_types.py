@@ -1,5 +1,5 @@
-"""What PyTorch's checkpoints are made of: storages and tensors as their pickles name them, the names of types, and
-checks of arguments. `UnexpectedOpcode` where they are not as torch writes them. References: torch/serialization.py,
+"""The parts of PyTorch's checkpoints: storages and tensors as pickles name them, the names of types, and checks of
+arguments, which raise `UnexpectedOpcode` for anything that torch doesn't write. References: torch/serialization.py,
 torch/storage.py of torch 2.13.
 """
 
@@ -21,19 +21,19 @@ from weighbridge.unpickle.values import Blob, Global, Object, Persistent, Set, U
 
 
 class InlineBytes(NamedTuple):
-    """Bytes that the pickle itself holds: in a source from `start` on, or in memory. `codec`: of the text that they are
-    written as; `turned`: the byte order is that of big machines."""
+    """Bytes inside the pickle: in a source from `start` on, or in memory. `codec`: of the text that encodes them;
+    `big_endian`: most significant byte first."""
 
     data: bytes | Source
     start: int
     size: int
     codec: str = ""
-    turned: bool = False
+    big_endian: bool = False
 
 
 class Storage(msgspec.Struct, frozen=True, gc=False):
-    """`numel` elements of `dtype`, as its id says; an untyped one has bytes. A view (files before 1.6) is `view`
-    elements from `start` on of the storage `key`. `kept`: the bytes, where the pickle holds them."""
+    """`numel` elements of `dtype`; an untyped storage has bytes. A view (files before 1.6) is `view` elements from
+    `start` on of the storage `key`. `inline`: the bytes, if they are inside the pickle."""
 
     key: str
     dtype: DType
@@ -41,7 +41,7 @@ class Storage(msgspec.Struct, frozen=True, gc=False):
     location: str
     start: int = 0
     view: int | None = None
-    kept: InlineBytes | None = None
+    inline: InlineBytes | None = None
 
     @property
     def nbytes(self) -> int:
@@ -49,7 +49,7 @@ class Storage(msgspec.Struct, frozen=True, gc=False):
 
 
 class SavedTensor(msgspec.Struct, frozen=True, gc=False):
-    """A view: element (i, j ...) is element offset + i * strides[0] + ... of the storage, taken as `dtype`."""
+    """A view: element (i, j ...) is element offset + i * strides[0] + ... of the storage, read as `dtype`."""
 
     at: int
     storage: Storage
@@ -58,13 +58,13 @@ class SavedTensor(msgspec.Struct, frozen=True, gc=False):
     strides: tuple[int, ...]
     offset: int
     requires_grad: bool = False
-    flags: tuple[str, ...] = ()  # "conj", "neg": the values are those of the bytes conjugated, negated
+    flags: tuple[str, ...] = ()  # "conj", "neg": the values are the stored ones conjugated, negated
 
 
 # ---- names ----------------------------------------------------------------------------------------------------
 
 DTYPES: Final = MappingProxyType({t.torch: t for t in TABLE if t.torch})
-# torch.storage's classes: `torch.FloatStorage`. A quantized storage has the integers.
+# torch's storage classes: `torch.FloatStorage`. A quantized storage has integers.
 _CLASSES: Final = MappingProxyType(
     {
         "Double": "float64", "Float": "float32", "Half": "float16", "BFloat16": "bfloat16", "Long": "int64",
@@ -72,19 +72,31 @@ _CLASSES: Final = MappingProxyType(
         "ComplexDouble": "complex128", "QInt8": "int8", "QUInt8": "uint8", "QInt32": "int32",
     }
 )  # fmt: skip
+_MODULES: Final = ("torch", "torch.cuda")
+#: Classes whose elements are smaller than a byte. The length in an id counts bytes, a shape counts elements.
+SMALL_STORAGES: Final = frozenset((m, f"{c}Storage") for c in ("QUInt4x2", "QUInt2x4") for m in _MODULES)
+_UNTYPED: Final = (*((m, "UntypedStorage") for m in _MODULES),
+                   *(("torch.storage", f"{_}UntypedStorage") for _ in ("", "_")))  # fmt: skip
+_TYPED: Final = (*((m, "TypedStorage") for m in _MODULES), *(("torch.storage", f"{_}TypedStorage") for _ in ("", "_")))
+#: The classes whose elements are known.
 STORAGES: Final[Mapping[tuple[str, str], DType]] = MappingProxyType(
-    {(m, f"{c}Storage"): DTYPES[d] for c, d in _CLASSES.items() for m in ("torch", "torch.cuda")}
-    | {("torch.storage", "UntypedStorage"): U8, ("torch", "UntypedStorage"): U8}
+    {(m, f"{c}Storage"): DTYPES[d] for c, d in _CLASSES.items() for m in _MODULES} | dict.fromkeys(_UNTYPED, U8)
 )
-#: The storage class that torch writes for a type; types that came later have none and lie in an UntypedStorage.
+#: The storage class that torch writes for a type. Newer types have none and are in an UntypedStorage.
 CLASS_OF: Final[Mapping[DType, str]] = MappingProxyType(
     {DTYPES[d]: f"{c}Storage" for c, d in _CLASSES.items() if not c.startswith("Q")}
 )
 WIDTHS: Final = MappingProxyType({path: t.size for path, t in STORAGES.items()})
-TENSORS: Final = MappingProxyType({(m, n.replace("Storage", "Tensor")): d for (m, n), d in STORAGES.items()})
-# Names that stand for values: harmless to import.
+#: All of torch's classes, with the bytes of an element.
+ALL_WIDTHS: Final[Mapping[tuple[str, str], int]] = MappingProxyType(
+    {**WIDTHS, **dict.fromkeys((*sorted(SMALL_STORAGES), *_TYPED), 1)}
+)
+#: Types with a class like `torch.FloatTensor`.
+DENSE: Final = tuple(c for c in _CLASSES if not c.startswith(("Q", "Complex")))
+TENSORS: Final = MappingProxyType({(m, f"{c}Tensor"): DTYPES[d] for c, d in _CLASSES.items() for m in _MODULES})
+# Names of values, harmless to import.
 _SCHEMES: Final = ("per_tensor_affine", "per_channel_affine", "per_tensor_symmetric", "per_channel_symmetric")
-# Types that torch itself hardly computes with: their elements as they lie in memory.
+# Types that torch hardly computes with -> the type of their elements in memory.
 PLAIN: Final = MappingProxyType(
     {name: "uint8" for name in ("bits8", "bits1x8", "bits2x4", "bits4x2", *(f"uint{n}" for n in range(1, 8)))}
     | {name: "int8" for name in (f"int{n}" for n in range(1, 8))}
@@ -108,40 +120,40 @@ def arguments(value: Object, least: int, most: int) -> tuple[Any, ...]:
     return value.args
 
 
-def count(value: Any, what: str) -> int:
+def count(value: Any, name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
-        raise UnexpectedOpcode(f"{what} is {preview(value)}")
+        raise UnexpectedOpcode(f"{name} is {preview(value)}")
     return value
 
 
 def items(value: Object) -> list[Any]:
     args = arguments(value, 0, 1)
-    kept = args[0] if args else ()
-    if isinstance(kept, Set):
-        kept = kept.items
-    if not isinstance(kept, list | tuple):
-        raise UnexpectedOpcode(f"{value.callee} of {preview(kept)}")
-    return [*kept, *value.items]
+    initial = args[0] if args else ()
+    if isinstance(initial, Set):
+        initial = initial.items
+    if not isinstance(initial, list | tuple):
+        raise UnexpectedOpcode(f"{value.callee} of {preview(initial)}")
+    return [*initial, *value.items]
 
 
-def counts(value: Any, what: str) -> tuple[int, ...]:
+def counts(value: Any, name: str) -> tuple[int, ...]:
     if isinstance(value, Object) and isinstance(value.callee, Global) and value.callee.path == ("torch", "Size"):
         value = tuple(items(value))
     if not isinstance(value, tuple | list) or len(value) > DIMS:
-        raise UnexpectedOpcode(f"{what} is {preview(value)}")
-    return tuple(count(v, what) for v in value)
+        raise UnexpectedOpcode(f"{name} is {preview(value)}")
+    return tuple(count(v, name) for v in value)
 
 
-def text(value: Any, what: str) -> str:
+def text(value: Any, name: str) -> str:
     if isinstance(value, bytes):  # written by Python 2
         value = value.decode("latin-1")
     if not isinstance(value, str):
-        raise UnexpectedOpcode(f"{what} is {preview(value)}")
+        raise UnexpectedOpcode(f"{name} is {preview(value)}")
     return value
 
 
 def storage_of(value: Any) -> Storage:
-    """The storage of a persistent id ("storage", class, key, location, numel(, view)); one that was pickled whole."""
+    """The storage of an id ("storage", class, key, location, numel(, view)), or one that was pickled whole."""
     if isinstance(value, Object) and isinstance(value.meaning, Storage | UnexpectedOpcode):
         if isinstance(value.meaning, UnexpectedOpcode):
             raise value.meaning
@@ -151,45 +163,55 @@ def storage_of(value: Any) -> Storage:
         raise UnexpectedOpcode(f"{preview(value)} is not a storage")
     kind = id[1]
     if not isinstance(kind, Global) or kind.path not in STORAGES:
-        raise UnexpectedOpcode(f"a storage's class is {preview(kind)}")
-    key, place, numel = text(id[2], "a storage's key"), text(id[3], "its place"), count(id[4], "its length")
+        small = isinstance(kind, Global) and kind.path in SMALL_STORAGES
+        problem = "whose elements are smaller than a byte" if small else "which isn't torch's"
+        raise UnexpectedOpcode(f"a storage's class is {preview(kind)}, {problem}")
+    key, location, numel = text(id[2], "a storage's key"), text(id[3], "its location"), count(id[4], "its length")
     if len(id) == 5 or id[5] is None:
-        return Storage(key, STORAGES[kind.path], numel, place)
+        return Storage(key, STORAGES[kind.path], numel, location)
     if not isinstance(id[5], tuple) or len(id[5]) != 3:
         raise UnexpectedOpcode(f"a storage's view is {preview(id[5])}")
     start, size = count(id[5][1], "a view's start"), count(id[5][2], "a view's length")
     if start + size > numel:
-        raise UnexpectedOpcode("a view lies outside its storage")
-    return Storage(key, STORAGES[kind.path], numel, place, start, size)
+        raise UnexpectedOpcode("a view reaches outside its storage")
+    return Storage(key, STORAGES[kind.path], numel, location, start, size)
 
 
-def embedded(data: bytes | Blob, room: int) -> Storage | UnexpectedOpcode:
-    """The storage of `torch.storage._load_from_bytes(data)`: how a tensor is pickled without torch.save. The bytes are
-    a file as torch wrote before 1.6 whose object is the storage. Text is decoded while there is `room` for it."""
+def embedded_file(data: bytes | Blob, room: int) -> Source:
+    """The file that `torch.storage._load_from_bytes(data)` loads. `room`: the memory left for decoding text."""
     if isinstance(data, Blob) and data.codec:
         if room < 0:
-            return UnexpectedOpcode("bytes that are written as text take too much memory")
+            raise UnexpectedOpcode("bytes encoded as text take too much memory")
         try:
             data = data.source.read(data.start, data.size).decode().encode("latin-1")
         except UnicodeError:
-            return UnexpectedOpcode("its text is not of bytes")
-    source = BytesSource(data) if isinstance(data, bytes) else data.source.window(data.start, data.size)
+            raise UnexpectedOpcode("its text doesn't encode bytes") from None
+    return BytesSource(data) if isinstance(data, bytes) else data.source.window(data.start, data.size)
+
+
+def embedded(data: bytes | Blob, room: int) -> Storage | UnexpectedOpcode:
+    """The storage of `torch.storage._load_from_bytes(data)`, which a tensor pickled without torch.save calls. The bytes
+    are a file in torch's format before 1.6 whose object is the storage."""
+    try:
+        source = embedded_file(data, room)
+    except UnexpectedOpcode as odd:
+        return odd
     try:
         stack = legacy.read(source, WIDTHS, PICKLE_MEMORY)
-        found = storage_of(stack.values[3])
+        storage = storage_of(stack.values[3])
     except (FormatError, UnsupportedError, UnexpectedOpcode) as error:
-        return UnexpectedOpcode(f"the bytes that it is made of are no storage: {error}")
-    span = stack.spans.get(found.key)
-    if span is None or span.size != found.nbytes:
-        return UnexpectedOpcode("the storage that it is made of has another length")
-    if isinstance(data, bytes):
-        return replace(found, kept=InlineBytes(data, span.start, span.size))
-    return replace(found, kept=InlineBytes(data.source, data.start + span.start, span.size))
+        return UnexpectedOpcode(f"its bytes aren't a storage: {error}")
+    span = stack.spans.get(storage.key)
+    if span is None or span.size != storage.nbytes:
+        return UnexpectedOpcode("its storage has a different length")
+    if isinstance(source, BytesSource) or isinstance(data, bytes):
+        return replace(storage, inline=InlineBytes(source.read(0, source.size), span.start, span.size))
+    return replace(storage, inline=InlineBytes(data.source, data.start + span.start, span.size))
 
 
 def class_of(callee: Any) -> Global | None:
-    """A name; or the class of an id ("module", class, file, source), as files before 1.6 name a module. (torch compares
-    the source with its own; it makes no difference here.)"""
+    """A name, or the class of an id ("module", class, file, source), by which files before 1.6 name a module. (torch
+    also compares the source with its own.)"""
     if isinstance(callee, Persistent):
         id = callee.id
         if isinstance(id, tuple) and len(id) == 4 and isinstance(id[0], str) and id[0] == "module":
@@ -198,7 +220,7 @@ def class_of(callee: Any) -> Global | None:
 
 
 def within(t: SavedTensor) -> SavedTensor:
-    """The tensor, if it lies in its storage and nothing of it is negative."""
+    """Returns the tensor after checking that it is inside its storage, without negative sizes or strides."""
     if t.offset < 0 or any(n < 0 for n in (*t.shape, *t.strides)):
         raise UnexpectedOpcode("a size, a stride or its offset is negative")
     room = t.storage.nbytes if t.storage.view is None else t.storage.view * t.storage.dtype.size

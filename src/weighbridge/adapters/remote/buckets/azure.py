@@ -1,8 +1,8 @@
-"""Blobs of Azure written by blocks, through azure-storage-blob.
+"""Azure blobs written as blocks, through azure-storage-blob.
 
 A block's id holds the run's mark and the part's number, so the service's list of uncommitted blocks is the journal.
-There is no request that forgets blocks: those that no list commits are removed by Azure after a week, and when the blob
-is written. Reference: learn.microsoft.com/rest/api/storageservices, put-block and put-block-list.
+No request discards blocks: Azure removes uncommitted ones after a week, and when the blob is written. Reference:
+learn.microsoft.com/rest/api/storageservices, put-block and put-block-list.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _LOG_IN: Final = (
 def _container(name: str) -> Any:
     """The container's client, by the variables of Azure's own tools."""
     client = package("azure.storage.blob", _PURPOSE, "az").ContainerClient
-    patience = {"retry_total": TRIES, "initial_backoff": 1, "increment_base": 2}
+    retries = {"retry_total": TRIES, "initial_backoff": 1, "increment_base": 2}
     if connection := os.environ.get("AZURE_STORAGE_CONNECTION_STRING"):
         try:
-            return client.from_connection_string(connection, name, **patience)
+            return client.from_connection_string(connection, name, **retries)
         except ValueError as error:
             raise RemoteError(f"AZURE_STORAGE_CONNECTION_STRING: {error}", hint=_LOG_IN) from None
     endpoint = azure_endpoint()
@@ -49,7 +49,7 @@ def _container(name: str) -> Any:
         credential = package("azure.core.credentials", _PURPOSE, "az").AzureSasCredential(token.removeprefix("?"))
     if credential is None:
         credential = package("azure.identity", "writing to az:// without a key", "az").DefaultAzureCredential()
-    return client(endpoint, name, credential=credential, **patience)
+    return client(endpoint, name, credential=credential, **retries)
 
 
 class AzureErrors:
@@ -120,7 +120,7 @@ class AzureStore:
         return made
 
     def is_open(self, name: str, token: str) -> bool:
-        """Always: blocks have the run's mark, and can be sent whether or not there are others."""
+        """Returns True: blocks carry the run's mark and can be sent regardless of others."""
         return True
 
     def abandon(self, name: str, mark: str) -> None:
@@ -157,7 +157,7 @@ class AzureUpload:
         return f"{self.kind}{self.mark}{number:05d}"
 
     def find(self, replace: bool) -> None:
-        """Take up the blocks of this mark. RefusedError for those of another one, which `replace` passes over: Azure
+        """Finds the blocks of this mark. Raises RefusedError for blocks of a different mark, unless `replace`: Azure
         removes them when the blob is written."""
         with AzureErrors(f"{self.store.title}/{self.name}"):
             try:
@@ -177,7 +177,7 @@ class AzureUpload:
         self.done.add(number)
 
     def copy(self, number: int, source: Source, start: int, size: int) -> bool:
-        """False: the service copies from signed addresses alone, which are credentials."""
+        """Returns False: the service copies only from signed URLs, which are credentials."""
         return False
 
     def complete(self, parts: int, *, replace: bool) -> None:

@@ -1,8 +1,8 @@
-"""Objects of Google Cloud Storage written by parts, through google-cloud-storage.
+"""Google Cloud Storage objects written as parts, through google-cloud-storage.
 
-Its multipart uploads know no preconditions, so an object that appears meanwhile would be overwritten. Composition knows
-them: parts are objects of their own, in a hidden folder beside the target, and 32 at a time become one, the last time
-under the target's name. Nothing is copied for it. Reference: cloud.google.com/storage/docs, composite-objects and
+Its multipart uploads support no preconditions, so they could overwrite an object created meanwhile. Composition does
+support them: parts are objects in a hidden folder next to the target, composed 32 at a time, finally under the
+target's name, without copying any bytes. Reference: cloud.google.com/storage/docs, composite-objects and
 request-preconditions.
 """
 
@@ -50,7 +50,7 @@ class GcsErrors:
         if isinstance(error, answers.Unauthorized | answers.Forbidden):
             raise RemoteError(f"{self.name}: you may not write there", hint=_LOG_IN) from None
         if isinstance(error, answers.NotFound):
-            raise RemoteError(f"{self.name}: there is no such bucket", hint="make the bucket first") from None
+            raise RemoteError(f"{self.name}: the bucket doesn't exist", hint="make the bucket first") from None
         if isinstance(error, answers.GoogleAPIError | OSError) and not isinstance(error, FileExistsError | RemoteError):
             words = next(iter(str(error).splitlines()), type(error).__name__)
             hint = "check the network and the service, and try again"
@@ -115,7 +115,7 @@ class GcsStore:
         return made
 
     def is_open(self, name: str, token: str) -> bool:
-        """Always: parts lie under the run's mark, and can be sent whether or not there are others."""
+        """Returns True: parts are stored under the run's mark and can be sent regardless of others."""
         return True
 
     def abandon(self, name: str, mark: str) -> None:
@@ -155,7 +155,7 @@ class GcsStore:
 
 
 class GcsUpload:
-    """The parts of one object. Those of a run that can be resumed lie in a folder that is called by its mark."""
+    """The parts of one object. Parts of a resumable run are in a folder named after its mark."""
 
     def __init__(self, store: GcsStore, name: str, mark: str, *, resume: bool) -> None:
         self.store, self.name, self.mark = store, name, mark
@@ -173,7 +173,8 @@ class GcsUpload:
         self._take_up(self.store.names(self._folder))
 
     def find(self, replace: bool) -> None:
-        """Take up the parts of this mark. RefusedError for those of another mark, which `replace` deletes."""
+        """Finds the parts of this mark. Raises RefusedError for parts of a different mark, unless `replace`, which
+        deletes them."""
         names = self.store.names(f"{self._parts}run-")
         others = [name for name in names if not name.startswith(self._folder)]
         if others and not replace:
@@ -193,7 +194,7 @@ class GcsUpload:
         self.done.add(number)
 
     def copy(self, number: int, source: Source, start: int, size: int) -> bool:
-        """False: there is no request that copies a range."""
+        """Returns False: no request copies a range."""
         return False
 
     def complete(self, parts: int, *, replace: bool) -> None:

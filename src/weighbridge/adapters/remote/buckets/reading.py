@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from weighbridge.adapters.remote.extra import check_online, package, same_job
-from weighbridge.adapters.remote.http import Passing, Persistence, changed
+from weighbridge.adapters.remote.http import Retrier, TransientError, bare_etag, changed
 from weighbridge.adapters.remote.wire import abandonable, check_needed, never
 from weighbridge.base.errors import RemoteError, UsageError
 from weighbridge.io.location import RemotePath
@@ -32,19 +32,19 @@ _CREDENTIALS: Final = (
 
 @dataclass
 class BucketFile:
-    """One object, of one version."""
+    """One object, of one version: its ETag without quotes, "" if there is none."""
 
     store: Any
     key: str
     name: str
     size: int
     version: str
-    persistence: Persistence = field(default_factory=Persistence)
+    retrier: Retrier = field(default_factory=Retrier)
 
     def fetch(self, offset: int, out: memoryview, stopped: Callable[[], bool]) -> None:
-        """Fill `out` with the bytes at `offset`, from the byte on where an answer broke off. RemoteError where the
-        object is another one now. obstore's own waits can't be ended, so a thread that may be left alone has them; it
-        writes nothing after this."""
+        """Fills `out` with the bytes at `offset`, resuming where an answer broke off. Raises RemoteError if the
+        object has been replaced. obstore's waits can't be cancelled, so a thread that may be abandoned runs them; it
+        writes nothing after this returns."""
         done, left_alone, lock = 0, False, threading.Lock()
 
         def rest() -> None:
@@ -55,14 +55,14 @@ class BucketFile:
                     check_needed(lambda: left_alone or stopped())
                     out[done : done + len(part)] = part
                 done += len(part)
-                if self.persistence.is_slow(done - before, time.monotonic() - began):
+                if self.retrier.is_slow(done - before, time.monotonic() - began):
                     done = before  # no progress
-                    raise Passing("the answer comes too slowly")
+                    raise TransientError("the answer comes too slowly")
             if done < len(out):
-                raise Passing("the answer ended early")
+                raise TransientError("the answer ended early")
 
         try:
-            abandonable(lambda: self.persistence.persistent(self.name, rest, lambda: done, stopped), stopped)
+            abandonable(lambda: self.retrier.retry(self.name, rest, lambda: done, stopped), stopped)
         finally:
             with lock:
                 left_alone = True
@@ -72,10 +72,10 @@ class BucketFile:
         obstore = package("obstore", "reading from a bucket")
         options: dict[str, Any] = {"range": (offset, offset + length)}
         if self.version:
-            options["if_match"] = self.version
+            options["if_match"] = f'"{self.version}"'
         with BucketErrors(self.name):
             found = obstore.get(self.store, self.key, options=options)
-        if found.meta["size"] != self.size or (self.version and found.meta["e_tag"] not in (None, self.version)):
+        if found.meta["size"] != self.size or _differs(found.meta["e_tag"], self.version):
             raise changed(self.name)
         chunks, count = iter(found.stream(min_chunk_size=1)), 0
         while count < length:
@@ -84,7 +84,7 @@ class BucketFile:
             except StopIteration:
                 return
             except Exception as error:
-                raise Passing(f"the answer broke off ({type(error).__name__})") from None
+                raise TransientError(f"the answer broke off ({type(error).__name__})") from None
             count += len(part)
             yield part
 
@@ -93,7 +93,7 @@ class BucketTree:
     """The objects of a bucket; each folder is listed once."""
 
     def __init__(self, title: str, store: Any) -> None:
-        self.title, self.store, self.persistence = title, store, Persistence()
+        self.title, self.store, self.retrier = title, store, Retrier()
         self._listed: dict[str, dict[str, Any] | None] = {}
 
     def _list(self, folder: str) -> dict[str, Any] | None:
@@ -121,7 +121,7 @@ class BucketTree:
 
     def version(self, name: str) -> str:
         found = self._object(name)
-        return (found["e_tag"] or found["last_modified"].isoformat()) if found else ""
+        return (bare_etag(found["e_tag"]) or found["last_modified"].isoformat()) if found else ""
 
     def digest(self, name: str) -> tuple[str, str] | None:
         return None
@@ -130,11 +130,16 @@ class BucketTree:
         found = self._object(name)
         if found is None:
             raise FileNotFoundError(2, "no such object", f"{self.title}/{name}")
-        title, version = f"{self.title}/{name}", found["e_tag"] or ""
-        return RangeSource(BucketFile(self.store, name, title, found["size"], version, self.persistence))
+        title, version = f"{self.title}/{name}", bare_etag(found["e_tag"])
+        return RangeSource(BucketFile(self.store, name, title, found["size"], version, self.retrier))
 
 
-#: What to set, by scheme, where a store asks for credentials.
+def _differs(etag: str | None, version: str) -> bool:
+    """Whether an answer's ETag shows another version than that of the list; not if either of them has none."""
+    return bool(etag and version) and bare_etag(etag) != version
+
+
+#: Variables to set if a store asks for credentials, by scheme.
 _TO_SET: Final = MappingProxyType(
     {
         "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
@@ -143,13 +148,13 @@ _TO_SET: Final = MappingProxyType(
     }
 )
 _OTHERWISE: Final = "check the bucket's name, the endpoint and the network, and try again"
-#: What an error of obstore has in its kind or words -> ours (None: obstore's), the next step (None: credentials).
+#: Text in the kind or message of an obstore error -> our message (None: obstore's), the next step (None: credentials).
 _MEANINGS: Final = (
     *((kind, "access is denied", None) for kind in ("PermissionDeniedError", "UnauthenticatedError")),
     *((status, "access is denied", None) for status in ("403 Forbidden", "401 Unauthorized")),
     ("Account must be specified", None, None),
-    ("NoSuchBucket", "there is no such bucket", "check the bucket's name and the endpoint"),
-    ("ContainerNotFound", "there is no such container", "check the container's name and the account"),
+    ("NoSuchBucket", "the bucket doesn't exist", "check the bucket's name and the endpoint"),
+    ("ContainerNotFound", "the container doesn't exist", "check the container's name and the account"),
     ("illegal character sequence", "a name in it has '..' or '//'", "rename that object; such names aren't read"),
 )
 
@@ -226,7 +231,7 @@ _AZURE: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 
 def azure_setting(name: str) -> str | None:
-    """A setting of the storage account: from AZURE_STORAGE_CONNECTION_STRING where there is one, else from its own
+    """Returns a setting of the storage account, from AZURE_STORAGE_CONNECTION_STRING if set, else from its own
     variable."""
     connection, (within, *variables) = os.environ.get("AZURE_STORAGE_CONNECTION_STRING"), _AZURE[name]
     if connection:
@@ -236,12 +241,22 @@ def azure_setting(name: str) -> str | None:
 
 
 def azure_endpoint() -> str | None:
-    """The address of the account's blobs; None where no account is named."""
+    """Returns the URL of the account's blobs; None if no account is set."""
     account = azure_setting("account")
     given = azure_setting("endpoint")
     if given or account is None:
         return given and given.rstrip("/")
     return f"https://{account}.blob.{azure_setting('suffix') or 'core.windows.net'}"
+
+
+def _tree(title: str, kind: str, bucket: str) -> BucketTree:
+    if kind == "gs" and (emulator := os.environ.get("STORAGE_EMULATOR_HOST")):
+        from weighbridge.adapters.remote.buckets.gcs_json import JsonTree
+
+        tree = JsonTree(title, emulator if "://" in emulator else f"http://{emulator}", bucket)
+        if tree.is_served():
+            return tree
+    return BucketTree(title, open_store(kind, bucket))
 
 
 def to_path(text: str) -> RemotePath:
@@ -256,7 +271,7 @@ def to_path(text: str) -> RemotePath:
     check_online(text)
     title = f"{scheme}://{bucket}"
     kind = _SAME.get(scheme.lower(), scheme.lower())
-    tree = same_job((title, os.environ.get("AWS_ENDPOINT_URL")), lambda: BucketTree(title, open_store(kind, bucket)))
+    tree = same_job((title, os.environ.get("AWS_ENDPOINT_URL")), lambda: _tree(title, kind, bucket))
     root = RemotePath.root(title, tree)
     path: RemotePath = root / key if key else root
     if not path.exists():

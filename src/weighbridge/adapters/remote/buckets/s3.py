@@ -1,8 +1,8 @@
-"""Objects of S3 written by parts, through boto3: obstore has no call for a part of an upload that another process
-began. Any store with S3's multipart calls serves (AWS_ENDPOINT_URL: Google Cloud Storage, R2, MinIO, Ceph).
+"""S3 objects written as parts, through boto3: obstore can't send a part of an upload that another process began.
+Works with any store that has S3's multipart calls (AWS_ENDPOINT_URL: Google Cloud Storage, R2, MinIO, Ceph).
 
-Part 10,000 of an upload that can be resumed is its mark: its ETag, the MD5 of the run's fingerprint, is all that a
-listing tells about content, and a part that the completion doesn't name is dropped. Data has parts 1 to 9,999.
+Part 10,000 of a resumable upload is its mark. Its ETag, the MD5 of the run's fingerprint, is the only information
+about content in a listing, and completion drops parts that it doesn't name. Data has parts 1 to 9,999.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class S3Store:
                 made.abort()
 
     def read(self, name: str) -> bytes | None:
-        """A small object's bytes; None where there is none."""
+        """Returns a small object's bytes; None if it is missing."""
         with self._at(name):
             try:
                 return bytes(self.client.get_object(Bucket=self.bucket, Key=name)["Body"].read())
@@ -154,7 +154,7 @@ class S3Store:
 
 
 class S3Upload:
-    """One multipart upload. `_parts`: number -> what the completion must say of the part."""
+    """One multipart upload. `_parts`: number -> the part's entry in the completion request."""
 
     def __init__(self, store: S3Store, name: str, mark: str) -> None:
         self.store, self.name, self.mark = store, name, mark
@@ -180,8 +180,8 @@ class S3Upload:
         return self._at["UploadId"]
 
     def find(self, replace: bool | None) -> bool:
-        """Take up the oldest upload of this mark. RefusedError for one of another mark, which `replace` aborts, and
-        None leaves alone."""
+        """Finds the oldest upload of this mark. Raises RefusedError for one of a different mark; `replace` aborts it
+        instead, and None ignores it."""
         seal = hashlib.md5(self._seal, usedforsecurity=False).hexdigest()
         for row in self._open():
             at = {"Bucket": self.store.bucket, "Key": self.name, "UploadId": row["UploadId"]}

@@ -26,7 +26,7 @@ class BucketStore(ObjectStore, Protocol):
     """A bucket whose small objects are read back, too."""
 
     def read(self, name: str) -> bytes | None:
-        """A small object's bytes; None where there is none."""
+        """Returns a small object's bytes; None if it is missing."""
 
 
 def part_size(size: int) -> int:
@@ -93,7 +93,7 @@ class BucketTarget:
         check_uploads(self.store, name, overwrite=overwrite, folder=folder)
 
     def sink(self, name: str, *, size: int, **how: Any) -> UploadSink:
-        """What is written under a name; its `size` needs no room here."""
+        """Returns a sink for a name; `size` isn't needed, since no disk space is."""
         return UploadSink(self.store, name, **how)
 
     def records(self, name: str) -> BucketRecords:

@@ -1,1 +1,1 @@
-"""What a plan would lose: found before anything is written, and listed in it."""
+"""The losses of a plan: found before anything is written, and listed in the plan."""

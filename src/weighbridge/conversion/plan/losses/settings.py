@@ -1,15 +1,14 @@
-"""The last check of a plan: every setting that a loader takes from the source means the same in the target, or is
-listed.
+"""The last check of a plan: every setting that a loader reads from the source means the same in the target.
 
-A setting that the target has no place for becomes a loss. One that it has a place for and that means something else
-there stops the plan: nothing is written. The settings come from the family's table (`models/config/settings.py`).
+A setting that the target can't hold becomes a loss. One that it can hold, but that would mean something else there,
+stops the plan: nothing is written. The settings come from the family's table (`models/config/settings.py`).
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -17,31 +16,33 @@ from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import UnsupportedError, WeighbridgeError
 from weighbridge.base.limits import MIB
 from weighbridge.containers.gguf.values import KV, Metadata, kvs
+from weighbridge.conversion.gguf import metadata
 from weighbridge.conversion.plan.builder import PlanBuilder
-from weighbridge.conversion.plan.model import Loss
+from weighbridge.conversion.result import Loss
 from weighbridge.models.arch.config import DERIVED
-from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.size_keys import LAYERS
-from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.config import settings
 from weighbridge.models.config.keys import is_list
 from weighbridge.models.config.pooling import pooling_type
-from weighbridge.models.config.settings import LoaderSettings, SettingDifference
+from weighbridge.models.config.reranker import RANK, is_named, pooling_of
+from weighbridge.models.config.settings import LoaderSettings
+from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.base import KeptLayers, Transformed
 from weighbridge.models.transform.layer_stack import without_layer
-from weighbridge.tensors.nodes import Node
 
 _ARCHITECTURE: Final = "general.architecture"
 _KIND: Final = "layers "  # before the name of a kind of layers, in settings
 _COUNTS: Final = frozenset({*DERIVED, *LAYERS.config, "num_nextn_predict_layers"})  # follow from the number of layers
 _NOT_COMPARED: Final = Loss("settings by layer aren't compared with the source's: no table describes this model")
 _NAMED: Final = 4  # tensors that one loss names
-_FORMATS: Final = ("gguf", "mlx", "hf")  # the targets with a config of their own
+_FORMATS: Final = ("gguf", "mlx", "hf")  # the targets with a config
 
 
-def check_settings(model: Checkpoint, draft: PlanBuilder, kind: str) -> list[Loss]:
-    """The losses that `draft` doesn't list yet. UnsupportedError for a setting that would mean something else in the
-    target."""
+def check_settings(model: OpenModel, draft: PlanBuilder, kind: str) -> list[Loss]:
+    """Returns the losses that `draft` doesn't list yet.
+
+    Raises UnsupportedError for a setting that would mean something else in the target.
+    """
     if kind not in _FORMATS or not draft.tensors:
         return []
     if model.format == kind == "gguf":
@@ -52,16 +53,26 @@ def check_settings(model: Checkpoint, draft: PlanBuilder, kind: str) -> list[Los
     target = _target(model, draft, kind)
     if target is None:
         return []
-    found = settings.differences(_of_model(model), target)
-    unlisted = [d for d in found if not any(d.named_in(loss.message) for loss in draft.losses)]
-    if wrong := [d for d in unlisted if not d.lost]:
-        raise _changed(wrong, target)
-    return [Loss(_unheld(d, target)) for d in unlisted]
+    differences = [
+        d
+        for d in settings.differences(_of_model(model), target)
+        if d.setting not in draft.requested and not any(d.named_in(loss.message) for loss in draft.losses)
+    ]
+    if changed := next((d for d in differences if not d.lost), None):
+        raise _another_model(changed.source, changed.a, changed.b, target.reader)
+    place = {
+        "llama.cpp": f"has no key in a {target.family.gguf} GGUF",
+        "mlx-lm": "isn't read by mlx-lm",
+        "transformers": "has no place in config.json",
+    }[target.reader]
+    return [Loss(f"config.json: {d.source} = {_short(d.a)} {place}", effect="results") for d in differences]
 
 
 def check_keys(source: Mapping[str, KV], target: Mapping[str, KV], changed: Collection[str] = ()) -> None:
-    """UnsupportedError for a key of a GGUF's model or tokenizer that isn't kept by the GGUF made of it. `changed`: keys
-    that were to change."""
+    """Raises UnsupportedError if a GGUF made from another loses or changes a key of the model or tokenizer.
+
+    `changed`: keys that change on purpose.
+    """
     model = (f"{source[_ARCHITECTURE].value}.", "tokenizer.") if _ARCHITECTURE in source else ("tokenizer.",)
     for key in source.keys() | target.keys():
         if key.startswith(model) and key not in changed and source.get(key) != target.get(key):
@@ -69,41 +80,37 @@ def check_keys(source: Mapping[str, KV], target: Mapping[str, KV], changed: Coll
             raise _another_model(key, before, after, "llama.cpp")
 
 
-def slice_losses(model: Checkpoint, done: Transformed) -> list[Loss]:
-    """The settings that a slice changes for the layers it keeps, without those in `done.changed`."""
-    if done.layers is None:
+def slice_losses(model: OpenModel, result: Transformed) -> list[Loss]:
+    """The losses of settings that a slice changes for the layers it keeps, except those in `result.changed`."""
+    if result.layers is None:
         return []
     try:
-        before, after = _of_model(model), _of_model(done.model)
-    except WeighbridgeError:
-        return [_NOT_COMPARED, *_unmatched(done)]
-    asked = " ".join((LAYERS.gguf, *(change.key.rpartition(".")[2] for change in done.changed)))
-    cut = {key: _of_kept(key, value, done.layers) for key, value in before.values.items()}
-    found = (d for d in settings.differences(replace(before, values=cut), after) if d.setting in after.values)
-    wrong = [d for d in found if d.a is not None and not _expected(d, before.values[d.setting], asked)]
-    return [Loss(f"{d.source} was {_short(d.a)} for the layers that are left and becomes {_short(d.b)}") for d in wrong]
+        before, after = _of_model(model), _of_model(result.model)
+    except WeighbridgeError:  # without a table, a dropped tensor that no layer has may belong to the whole model
+        kept = {without_layer(entry.name) for entry in result.model.index}
+        unique = [name for name in result.dropped if without_layer(name) not in kept]
+        more = f" and {len(unique) - _NAMED:,} more" if len(unique) > _NAMED else ""
+        message = f"no remaining layer has a tensor like {', '.join(unique[:_NAMED])}{more}: dropped with its layer"
+        return [_NOT_COMPARED, *([Loss(message)] if unique else [])]
+    changed = " ".join((LAYERS.gguf, *(change.key.rpartition(".")[2] for change in result.changed)))
+    cut = {key: _cut(key, value, result.layers) for key, value in before.values.items()}
+    losses = []
+    for d in settings.differences(replace(before, values=cut), after):
+        if d.setting.startswith(_KIND):
+            expected = d.setting == f"{_KIND}extra"
+        else:  # it follows from the number of layers, or isn't by layer
+            expected = d.setting in _COUNTS or d.b == before.values.get(d.setting) or d.named_in(changed)
+        if d.setting in after.values and d.a is not None and not expected:
+            text = f"{d.source} was {_short(d.a)} for the layers that are left and becomes {_short(d.b)}"
+            losses.append(Loss(text, effect="results"))
+    return losses
 
 
-def _unmatched(done: Transformed) -> list[Loss]:
-    """Dropped tensors that no remaining layer has: without a table, one of them may belong to the whole model."""
-    left = {without_layer(entry.name) for entry in done.model.index}
-    gone = [name for name in done.dropped if without_layer(name) not in left]
-    if not gone:
-        return []
-    more = f" and {len(gone) - _NAMED:,} more" if len(gone) > _NAMED else ""
-    return [Loss(f"no remaining layer has a tensor like {', '.join(gone[:_NAMED])}{more}: dropped with its layer")]
+def _cut(setting: str, value: Any, layers: KeptLayers) -> Any:
+    """A setting for the kept layers: numbers of the layers of a kind, a list with one value per layer, or unchanged.
 
-
-def _expected(difference: SettingDifference, before: Any, asked: str) -> bool:
-    """Whether a difference follows from the number of layers, or is no setting by layer."""
-    if difference.setting.startswith(_KIND):
-        return difference.setting == f"{_KIND}extra"
-    return difference.setting in _COUNTS or difference.b == before or difference.named_in(asked)
-
-
-def _of_kept(setting: str, value: Any, layers: KeptLayers) -> Any:
-    """The numbers of the kept layers of a kind, one value a layer, or what isn't by layer. Layers that predict further
-    tokens come behind the others and stay."""
+    Layers that predict further tokens follow the others and are kept.
+    """
     if not is_list(value):
         return value
     if setting.startswith(_KIND):
@@ -113,63 +120,51 @@ def _of_kept(setting: str, value: Any, layers: KeptLayers) -> Any:
     return [value[i] for i in (*layers.kept, *further)] if len(value) >= layers.before else value
 
 
-def _of_model(model: Checkpoint) -> LoaderSettings:
+def _of_model(model: OpenModel) -> LoaderSettings:
     if model.format == "gguf":
-        return settings.of_gguf(model.metadata, model.family, model.index.by_name, model._vector)
-    return settings.of_config(model.config, model.family, pooling_type(model.place.read))
+        return settings.of_gguf(model.metadata, model.family, model.index.by_name, model.vector)
+    return settings.of_config(model.config, model.family, pooling_of(model))
 
 
-def _target(model: Checkpoint, draft: PlanBuilder, kind: str) -> LoaderSettings | None:
-    """The settings of the planned target; None where it has the source's own files."""
+def _target(model: OpenModel, draft: PlanBuilder, kind: str) -> LoaderSettings | None:
+    """The settings of the planned target; None if it has the source's files."""
     if kind == "gguf":
-        return _of_keys(model.family, draft)
+
+        def vector(name: str) -> tuple[float, ...] | None:
+            """The values of a short F32 tensor."""
+            node = draft.tensors.get(name)
+            if node is None or node.spec.dtype is not F32 or node.spec.nbytes > MIB:
+                return None
+            return struct.unpack(f"<{node.spec.elements}f", node.read(0, node.spec.rows).tobytes())
+
+        return settings.of_gguf(Metadata(kvs(draft.metadata)), model.family, draft.tensors, vector)
     if (text := draft.texts.get("config.json")) is None:
         return None
     config: dict[str, Any] = json.loads(text)
     if kind == "mlx":
         return settings.of_mlx(config, model.family)
     if model.format != "gguf":
-        return (
-            None
-            if config == dict(model.config)
-            else settings.of_config(config, model.family, pooling_type(model.place.read))
-        )
-    return settings.of_config(config, model.family, pooling_type(draft.texts.get))
+        if _without_storage(config) == _without_storage(model.config):
+            return None
+        return settings.of_config(config, model.family, pooling_of(model))
+    pooling = RANK if is_named(config, model.family) else pooling_type(draft.texts.get)
+    return settings.of_config(config, model.family, pooling)
 
 
-def _of_keys(family: Family, draft: PlanBuilder) -> LoaderSettings:
-    return settings.of_gguf(
-        Metadata(kvs(draft.metadata)), family, draft.tensors, lambda name: _vector(draft.tensors.get(name))
-    )
-
-
-def _vector(node: Node | None) -> tuple[float, ...] | None:
-    """A short F32 tensor's values."""
-    if node is None or node.spec.dtype is not F32 or node.spec.nbytes > MIB:
-        return None
-    return struct.unpack(f"<{node.spec.elements}f", node.read(0, node.spec.rows).tobytes())
-
-
-def _changed(wrong: Iterable[SettingDifference], target: LoaderSettings) -> UnsupportedError:
-    first = next(iter(wrong))
-    return _another_model(first.source, first.a, first.b, target.reader)
+def _without_storage(config: Any) -> Any:
+    """A config without the keys that a cast changes: those that describe how weights are stored."""
+    if not isinstance(config, Mapping):
+        return config
+    storage = (*metadata.WEIGHT_TYPES, *metadata.PACKINGS)
+    return {key: _without_storage(value) for key, value in config.items() if key not in storage}
 
 
 def _another_model(setting: str, before: Any, after: Any, reader: str) -> UnsupportedError:
     return UnsupportedError(
         f"the target would be another model: {setting} is {_short(before)} in the source, and {reader} would read "
         f"{_short(after)}",
-        hint="nothing was written; wb arch check says how the model fits its family's table",
+        hint="nothing was written; wb arch check shows how the model fits its family's table",
     )
-
-
-def _unheld(difference: SettingDifference, target: LoaderSettings) -> str:
-    why = {
-        "llama.cpp": f"has no key in a {target.family.gguf} GGUF",
-        "mlx-lm": "isn't read by mlx-lm",
-        "transformers": "has no place in config.json",
-    }
-    return f"config.json: {difference.source} = {_short(difference.a)} {why[target.reader]}"
 
 
 def _short(value: Any) -> str:

@@ -1,17 +1,18 @@
-"""Family tables as TOML files: those that are shipped, and those of plug-ins; what one inherits from others.
+"""The TOML files of family tables, shipped and from plug-ins, and what one table inherits from others.
 
-A table begins as the mixins that it includes (`include`), and before these as another family's table (`like`), of which
-it has names alone: classes, defaults and metadata belong to one family. Its own entries are laid over these, entry by
-entry and key by key; `exclude` takes away inherited ones.
+A table begins as another family's: all of it but its classes (`like`), or only its names, sizes and layers
+(`names_from`). The mixins that it includes (`include`) are laid over that, then `exclude` removes inherited entries,
+then its own entries are laid over the rest, entry by entry and key by key.
 
-Plug-ins are packages with TOML files, registered under the entry-point group `weighbridge.families`. They are looked
-for where no shipped family answers.
+Plug-ins are packages with TOML files, registered under the entry-point group `weighbridge.families`. They are
+searched if no shipped family matches.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import resources
@@ -22,14 +23,22 @@ from typing import Any, Final
 from weighbridge.base.errors import UsageError
 from weighbridge.base.plugins import FAMILIES, plugins
 from weighbridge.models.arch.tables.schema import WrapperEntry
+from weighbridge.models.arch.tables.short_forms import Document, overlaid, parse, shared
 from weighbridge.models.arch.tables.validate import convert, nearest_word
 
-INHERITED: Final = ("dialect", "size", "index", "layers", "role", "fuse", "drop", "tensor_parallel")
-_COLUMNS: Final = ("names", "layout", "shapes", "zeros", "unstacked", "as_metadata")  # of a role, by dialect
+_NAMES: Final = ("dialect", "size", "index", "layers", "role", "fuse", "drop", "tensor_parallel")
+_NOT_INHERITED: Final = ("name", "like", "names_from", "include", "exclude", "architecture", "wrappers")
+_OF_CLASS: Final = ("null", "full_layers")  # inherited by a class, in addition to the defaults
+_COLUMNS: Final = (
+    "names",
+    "layout",
+    "shapes",
+    "zeros",
+    "unstacked",
+    "as_metadata",
+)  # columns of a role that are keyed by dialect
 _DEEPEST: Final = 8
-_COMMON: Final = "common"  # the mixin under every table
-
-Document = Mapping[str, Any]
+_COMMON: Final = "common"  # the mixin below every table
 
 
 # ---------------------------------------------------------------------- files
@@ -43,13 +52,14 @@ def _texts(folder: Traversable) -> dict[str, str]:
 
 @cache
 def shipped() -> Mapping[str, str]:
-    """The text of every shipped table by its family's name."""
-    return _texts(resources.files("weighbridge.models.arch.tables") / "families")
+    """The text of every shipped table by its family's name, which is its file's."""
+    texts = _texts(resources.files("weighbridge.models.arch.tables") / "families")
+    return {name: f'name = "{name}"\n{text}' for name, text in texts.items()}
 
 
 @cache
 def plugged_in() -> Mapping[str, str]:
-    """The text of every table of installed plug-ins. UsageError where two have the same name."""
+    """The text of every table of installed plug-ins. UsageError if two have the same name."""
     out: dict[str, str] = {}
     for package in plugins(FAMILIES, ModuleType).values():
         texts = _texts(resources.files(package))
@@ -72,63 +82,16 @@ def mixin(name: str) -> Document:
 @cache
 def wrappers() -> Mapping[str, WrapperEntry]:
     """The classes of models of several parts, by name."""
-    import tomllib
-
-    text = (resources.files("weighbridge.models.arch.tables") / "wrappers.toml").read_text(encoding="utf-8")
-    return {name: convert(entry, WrapperEntry) for name, entry in tomllib.loads(text).items()}
+    return {name: convert(entry, WrapperEntry) for name, entry in shared("wrappers.toml").items()}
 
 
 @cache
 def document(name: str) -> Document:
-    """The table of a family as it is written."""
+    """The table of a family in its file."""
     text = shipped().get(name)
     if text is None and (text := plugged_in().get(name)) is None:
         raise UsageError(f"like: unknown family {name!r}{nearest_word(name, (*shipped(), *plugged_in()))}")
     return parse(text)
-
-
-def parse(text: str) -> Document:
-    """A table from its TOML, its short forms written out: lists of tables, names of key-values."""
-    import tomllib
-
-    table = tomllib.loads(text)
-    out = {**table, "gguf": table.get("gguf", table["name"])} if "name" in table else table
-    out = {key: _joined(value) for key, value in out.items()}
-    if isinstance(meta := table.get("meta"), dict):
-        out = {**out, "meta": {key: _with_key_values(key, value) for key, value in meta.items()}}
-    return out
-
-
-def _joined(value: Any) -> Any:
-    """One table of several in a list, which TOML needs where it wouldn't fit on a line."""
-    if isinstance(value, list) and all(isinstance(part, dict) for part in value):
-        return {key: entry for part in value for key, entry in part.items()}
-    return value
-
-
-def _with_key_values(part: str, value: Any) -> Any:
-    """The key-values of a list, of which some are named as in key_values.toml."""
-    if part in ("assumed", "presence", "tokens"):
-        return _joined(value)
-    if part not in ("key", "tokenizer") or not isinstance(value, list):
-        return value
-    return [_key_value(entry) if isinstance(entry, str) else entry for entry in value]
-
-
-def _key_value(name: str) -> Document:
-    if (found := _key_values().get(name)) is None:
-        raise UsageError(f"meta: unknown key-value {name!r}{nearest_word(name, _key_values())}")
-    return found
-
-
-@cache
-def _key_values() -> Mapping[str, Document]:
-    """The key-values that several families have, by name."""
-    import tomllib
-
-    text = (resources.files("weighbridge.models.arch.tables") / "key_values.toml").read_text(encoding="utf-8")
-    rows: dict[str, dict[str, Any]] = tomllib.loads(text)
-    return {name: {"name": f"{{a}}.{name.partition(' ')[0]}", **row} for name, row in rows.items()}
 
 
 def mentioning(pattern: str, tables: Mapping[str, str]) -> Iterator[str]:
@@ -140,65 +103,94 @@ def mentioning(pattern: str, tables: Mapping[str, str]) -> Iterator[str]:
 # ---------------------------------------------------------------------- inheritance
 
 
-def resolve(
-    own: Document, read: Callable[[str], Document] = document, included: Callable[[str], Document] = mixin
-) -> dict[str, Any]:
-    """The whole table of a document. `read` gives another family's document by name, `included` a mixin's."""
-    return _with_wrappers(_overlaid(mixin(_COMMON), _resolve(own, read, included, ())))
+@dataclass(frozen=True)
+class TableLibrary:
+    """Where tables find what they refer to: other families and mixins by name, and the known roles."""
+
+    document: Callable[[str], Document] = document
+    mixin: Callable[[str], Document] = mixin
+    roles: Mapping[str, Document] = field(default_factory=lambda: shared("roles.toml")["role"])
 
 
-def _resolve(
-    own: Document, read: Callable[[str], Document], included: Callable[[str], Document], seen: tuple[str, ...]
-) -> dict[str, Any]:
-    base: dict[str, Any] = {}
-    if (like := own.get("like")) is not None:
-        if len(seen) >= _DEEPEST or like in seen:
-            raise UsageError(f"circular `like`: {like}")
-        parent = _resolve(read(like), read, included, (*seen, like))
-        base = {key: parent[key] for key in INHERITED if key in parent}
-    for name in own.get("include", ()):
-        base = _overlaid(base, _resolve(included(name), read, included, (*seen, name)))
+def resolve(own: Document, library: TableLibrary | None = None) -> dict[str, Any]:
+    """The whole table of a document, with everything that it inherits."""
+    return _with_wrappers(overlaid(mixin(_COMMON), _resolve(own, library or TableLibrary(), ())))
+
+
+def _resolve(own: Document, library: TableLibrary, seen: tuple[str, ...]) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    if (parent := own.get("like", own.get("names_from"))) is not None:
+        if len(seen) >= _DEEPEST or parent in seen:
+            raise UsageError(f"circular `like` or `names_from`: {parent}")
+        whole = _resolve(library.document(parent), library, (*seen, parent))
+        if "like" in own:
+            table, own = _alike(own, whole)
+        else:
+            table = {key: whole[key] for key in _NAMES if key in whole}
+    for layer in _mixins(own, library, seen):
+        table = _with_layer(table, layer, library)
     for entry in own.get("exclude", ()):
-        base = _without(base, entry.split("."), entry)
-    table = _overlaid(base, own)
-    return (
-        {**table, "role": _ordered(dict(_with_biases(roles)))}
-        if isinstance(roles := table.get("role"), dict)
-        else table
-    )
+        table = _without(table, entry.split("."), entry)
+    return _with_layer(table, own, library)
 
 
-def _with_wrappers(table: dict[str, Any]) -> dict[str, Any]:
-    """The table with the classes that may have a model of the family as a part: before its own, the last of which stays
-    the plain one. The part's names have their prefixes, and what is beside it is ignored."""
-    names = table.get("wrappers", ())
-    if unknown := next((name for name in names if name not in wrappers()), None):
-        raise UsageError(f"wrappers: unknown class {unknown!r}{nearest_word(unknown, wrappers())}")
-    listed = [wrappers()[name] for name in names]
-    if not listed or "dialect" not in table:
-        return table
-    classes = {name: _class_of(entry, table["architecture"]) for name, entry in zip(names, listed, strict=True)}
-    names_of_hf = table["dialect"]["hf"]
-    prefixes = dict.fromkeys((*names_of_hf["prefixes"], *(p for entry in listed for p in entry.prefixes)))
-    apart = dict.fromkeys((*table.get("ignored_prefixes", ()), *(start for entry in listed for start in entry.apart)))
-    return {
-        **table,
-        "architecture": {**classes, **table["architecture"]},
-        "dialect": {**table["dialect"], "hf": {**names_of_hf, "prefixes": [*prefixes]}},
-        "ignored_prefixes": [*apart],
-    }
+def _alike(own: Document, parent: Document) -> tuple[dict[str, Any], Document]:
+    """The base of a table that is `like` its parent, and the table with the parent's class and key-values below its
+    own. The defaults of the parent's plain class, the last one, become the family's, so that the table's own win."""
+    plain: Document = [*parent["architecture"].values()][-1]
+    base = {key: value for key, value in parent.items() if key not in _NOT_INHERITED}
+    base["defaults"] = {**parent.get("defaults", {}), **plain.get("defaults", {})}
+    own = dict(own)
+    if isinstance(classes := own.get("architecture"), Mapping):
+        below = {key: value for key, value in plain.items() if key in _OF_CLASS} | {"known_as": plain["model_type"]}
+        own["architecture"] = {n: overlaid(below, c) if isinstance(c, Mapping) else c for n, c in classes.items()}
+    if isinstance(meta := own.get("meta"), Mapping):
+        inherited: Document = parent.get("meta", {})
+        own["meta"] = {key: _appended(inherited.get(key), value) for key, value in meta.items()}
+    return base, own
 
 
-def _class_of(entry: WrapperEntry, classes: Mapping[str, Any]) -> dict[str, Any]:
-    """The class of a wrapper: where its config is silent it means what the part's class does."""
-    own = {key: getattr(entry, key) for key in ("model_type", "part", "part_type", "part_aliases")}
-    part: Mapping[str, Any] = next((c for c in classes.values() if c["model_type"] == entry.part_type), {})
-    silent = {key: part[key] for key in ("defaults", "null", "full_layers") if key in part}
-    return {**silent, **own, "prefix": entry.prefixes[0]}
+def _appended(inherited: Any, own: Any) -> Any:
+    """A list of rows after the inherited ones, without those that it restates."""
+    if not (isinstance(inherited, list) and isinstance(own, list)):
+        return own
+    restated = [row.get("name") for row in own if isinstance(row, Mapping) and "name" in row]
+    return [*(row for row in inherited if not isinstance(row, Mapping) or row.get("name") not in restated), *own]
+
+
+def _mixins(own: Document, library: TableLibrary, seen: tuple[str, ...]) -> Iterator[Document]:
+    """The mixins that a table includes, each after those that it includes in turn."""
+    for name in own.get("include", ()):
+        if len(seen) >= _DEEPEST or name in seen:
+            raise UsageError(f"circular `include`: {name}")
+        layer = library.mixin(name)
+        yield from _mixins(layer, library, (*seen, name))
+        yield {key: value for key, value in layer.items() if key != "include"}
+
+
+def _with_layer(table: Document, layer: Document, library: TableLibrary) -> dict[str, Any]:
+    """A table with a mixin or a family's own entries laid over it."""
+    if not isinstance(roles := layer.get("role"), dict):
+        return overlaid(table, layer)
+    inherited = table.get("role", {})
+    begun = {n: role if n in inherited else _begin_role(n, role, library.roles) for n, role in roles.items()}
+    out = overlaid(table, {**layer, "role": begun})
+    return {**out, "role": _ordered(dict(_with_biases(out["role"])))}
+
+
+def _begin_role(name: str, row: Any, known: Mapping[str, Document]) -> Any:
+    """A new role; without a `kind` it begins as the known role of its name, or of `like`. `""` omits a name."""
+    if not isinstance(row, dict) or ("like" not in row and ("kind" in row or name not in known)):
+        return row
+    if (base := known.get(row.get("like", name))) is None:
+        raise UsageError(f"role.{name}.like: unknown role {row['like']!r}{nearest_word(row['like'], known)}")
+    role = overlaid(base, {key: value for key, value in row.items() if key != "like"})
+    omitted = {d for d, text in row.get("names", {}).items() if text == "" and d in base["names"]}
+    return {**role, "names": {d: text for d, text in role["names"].items() if d not in omitted}}
 
 
 def _with_biases(roles: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Roles, and after each with `bias` the vector that is added: all of it as the matrix has it, but one dimension."""
+    """The roles, and after each one with `bias` its bias: like the matrix, but with one dimension."""
     for name, role in roles.items():
         if not isinstance(role, dict) or not (group := role.get("bias")):
             yield name, role
@@ -207,61 +199,75 @@ def _with_biases(roles: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         kept = {key: role[key] for key in ("layout", "when", "layers") if key in role}
         texts = role.get("names", {}).items()
         names = {d: f"{text.removesuffix('weight')}bias" for d, text in texts if str(text).endswith("weight")}
-        bias = {
-            "kind": "bias",
-            "shape": str(role.get("shape", "")).partition(",")[0],
-            "names": names,
-            "after": name,
-            **kept,
-        }
+        shape = str(role.get("shape", "")).partition(",")[0]
+        bias = {"kind": "bias", "shape": shape, "names": names, "after": name, **kept}
         yield f"{name}_bias", bias if group is True else {**bias, "group": group}
 
 
 def _ordered(roles: Mapping[str, Any]) -> dict[str, Any]:
-    """The roles, each that says `after` behind the one that it names; `""`: the first."""
+    """The roles in order: one with `after` follows the role that it names; `""` puts it first."""
     order: list[str] = []
+    out = dict(roles)
     for name, role in roles.items():
         after = role.get("after") if isinstance(role, dict) else None
         if after and after not in order:
             raise UsageError(f"role.{name}.after: unknown role {after!r}{nearest_word(str(after), order)}")
         order.insert(len(order) if after is None else order.index(after) + 1 if after else 0, name)
-    return {name: _placed(roles[name]) for name in order}
+        if after is not None:
+            out[name] = {key: value for key, value in role.items() if key != "after"}
+    return {name: out[name] for name in order}
 
 
-def _placed(role: Any) -> Any:
-    return {key: value for key, value in role.items() if key != "after"} if isinstance(role, dict) else role
-
-
-def _overlaid(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    out = dict(under)
-    for key, value in over.items():
-        both = isinstance(value, Mapping) and isinstance(out.get(key), Mapping)
-        out[key] = _overlaid(out[key], value) if both else value
-    return out
-
-
-def _without(table: Mapping[str, Any], path: list[str], entry: str) -> dict[str, Any]:
-    """The table without the entry at a path, whose last part may be a pattern."""
+def _without(table: Document, path: list[str], entry: str) -> dict[str, Any]:
+    """The table without the entry at a path, whose last part may be a pattern. An excluded dialect is removed from the
+    columns of all roles, fuses and drops, too."""
     first, *rest = path
-    found = [key for key in table if (fnmatchcase(key, first) if not rest else key == first)]
-    if not found:
+    matches = [key for key in table if (fnmatchcase(key, first) if not rest else key == first)]
+    if not matches:
         raise UsageError(f"exclude: there is no {entry!r} to exclude{nearest_word(first, table)}")
     if not rest:
-        return {key: value for key, value in table.items() if key not in found}
-    left = {**table, first: _without(table[first], rest, entry)}
-    return _without_column(left, rest[0]) if first == "dialect" and len(rest) == 1 else left
-
-
-def _without_column(table: Mapping[str, Any], dialect: str) -> dict[str, Any]:
-    """The table without what its roles, fuses and drops say of a dialect."""
-    roles = {
-        name: {key: _drop(value, dialect) if key in _COLUMNS else value for key, value in role.items()}
-        for name, role in table.get("role", {}).items()
-    }
-    return {**table, "role": roles, **{key: _drop(table[key], dialect) for key in ("fuse", "drop") if key in table}}
+        return {key: value for key, value in table.items() if key not in matches}
+    out = {**table, first: _without(table[first], rest, entry)}
+    if first == "dialect" and len(rest) == 1:
+        roles = {name: dict(role) for name, role in out.get("role", {}).items()}
+        for role in roles.values():
+            role.update({key: _drop(role[key], rest[0]) for key in _COLUMNS if key in role})
+        out["role"] = roles
+        for key in {"fuse", "drop"} & out.keys():
+            out[key] = _drop(out[key], rest[0])
+    return out
 
 
 def _drop(column: Any, dialect: str) -> Any:
     if isinstance(column, Mapping):
         return {key: value for key, value in column.items() if key != dialect}
     return [key for key in column if key != dialect]
+
+
+# ---------------------------------------------------------------------- models of several parts
+
+
+def _with_wrappers(table: dict[str, Any]) -> dict[str, Any]:
+    """The table with the classes that may contain a model of the family: before its own classes, of which the last
+    stays the plain one. Names get the prefixes of these classes, and the names of other parts are ignored."""
+    names = table.get("wrappers", ())
+    if unknown := next((name for name in names if name not in wrappers()), None):
+        raise UsageError(f"wrappers: unknown class {unknown!r}{nearest_word(unknown, wrappers())}")
+    if not names or "dialect" not in table:
+        return table
+    entries = {name: wrappers()[name] for name in names}
+    classes: dict[str, dict[str, Any]] = {}
+    for name, entry in entries.items():
+        part: Document = next((c for c in table["architecture"].values() if c["model_type"] == entry.part_type), {})
+        classes[name] = {key: part[key] for key in ("defaults", "null", "full_layers") if key in part}
+        classes[name] |= {key: getattr(entry, key) for key in ("model_type", "part", "part_type", "part_aliases")}
+        classes[name]["prefix"] = entry.prefixes[0]
+    hf = table["dialect"]["hf"]
+    prefixes = dict.fromkeys((*hf["prefixes"], *(prefix for entry in entries.values() for prefix in entry.prefixes)))
+    apart = (*table.get("ignored_prefixes", ()), *(start for entry in entries.values() for start in entry.apart))
+    return {
+        **table,
+        "architecture": {**classes, **table["architecture"]},
+        "dialect": {**table["dialect"], "hf": {**hf, "prefixes": [*prefixes]}},
+        "ignored_prefixes": [*dict.fromkeys(apart)],
+    }

@@ -1,21 +1,21 @@
-"""The expression grammar of family tables, one for shapes, sizes, layer sets, conditions and layout calls.
+"""The expression grammar of family tables: shapes, sizes, layer sets, conditions and layout calls.
 
-The grammar is a subset of Python's expressions with Python's precedence. Names are keys of a config, keys of a GGUF
-(without the architecture's name), sizes, or sets of layers; which of them depends on the field.
+The grammar is a subset of Python's expressions with Python's precedence. Depending on the field, names are keys of a
+config, keys of a GGUF (without the architecture's name), sizes, or sets of layers.
 
     n_head * head_dim // 2             arithmetic: `+ - *`, and `//`, which rounds down
     max(64, hidden_size // 16)         the larger of two numbers
     len(tokenizer.ggml.tokens)         length of a list
-    uniform(head_count_kv)             the one value in a list by layer, zeros aside
-    head_count_kv[full]                the one value that all layers of a set have in a list by layer
+    uniform(head_count_kv)             the only value in a list by layer, except zeros
+    head_count_kv[full]                the only value of a set's layers in a list by layer
     layers[lo:hi:step]                 layers by number, as a slice
-    layer_types == "mamba"             layers whose entry in a list is this, or one of several: `in ("a", "b")`
-    layout == "split"                  all layers where the value is this word; a string of letters is a list of them
-    layer in moe_layers                layers whose number is in a list; `layer + 1`: in one that counts from 1
+    layer_types == "mamba"             layers with this entry in a list; `in ("a", "b")`: with one of these
+    layout == "split"                  all layers if the value is this word; a text of letters is a list of them
+    layer in moe_layers                layers whose number is in a list; `layer + 1`: in a list that counts from 1
     feed_forward_length                layers whose entry in a list is set and not zero; a single value: all or none
     tensor("blk.{l}.attn_v.weight")    whether the model has this tensor
     not full, a and b, a or b          conditions and sets combined
-    rope(H), times(a, b[2])            a layout and its arguments; `shift(0.2)`: decimals too
+    rope(H), times(a, b[2])            a layout and its arguments, which may be decimals: `shift(0.2)`
 
 Every expression of a table is parsed when the table is loaded; a mistake is a UsageError that names the column.
 """
@@ -29,10 +29,12 @@ from functools import lru_cache, partial
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UsageError
-from weighbridge.models.arch.tables.values import integer, one_value
+from weighbridge.base.limits import LAYERS
+from weighbridge.base.words import plural
+from weighbridge.models.arch.tables.values import Config, integer, one_value
 
 Expr = ast.expr
-_LONGEST: Final = 400  # characters; the longest of a shipped table has 100
+_LONGEST: Final = 400  # characters; the longest one in a shipped table has 100
 _NODES: Final = (
     ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Call, ast.Subscript, ast.Slice, ast.Attribute, ast.Name,
     ast.Constant, ast.Tuple, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context,
@@ -43,10 +45,9 @@ _TESTS: Final = (ast.Eq, ast.In)
 
 @lru_cache(maxsize=4096)
 def parse(text: str, decimals: bool = False) -> Expr:
-    """The syntax tree of an expression; `decimals`: numbers may have some. UsageError that names the column of a
-    mistake."""
+    """The syntax tree of an expression. `decimals`: allows decimals. UsageError names the column of a mistake."""
     if len(text) > _LONGEST:
-        raise UsageError(f"an expression of {len(text)} characters is too long (at most {_LONGEST})")
+        raise UsageError(f"an expression of {plural(len(text), 'character')} is too long (at most {_LONGEST})")
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -63,7 +64,7 @@ def _mistake(text: str, column: int, problem: str) -> UsageError:
 
 
 def _problem(node: ast.AST, decimals: bool) -> str | None:
-    """What the grammar of tables doesn't have, though Python's has."""
+    """Why a node isn't part of the grammar, or None."""
     if not isinstance(node, _NODES):
         return f"{type(node).__name__} is not part of the expression grammar"
     if isinstance(node, ast.BinOp) and not isinstance(node.op, _SIGNS):
@@ -75,12 +76,12 @@ def _problem(node: ast.AST, decimals: bool) -> str | None:
     if isinstance(node, ast.Constant) and type(node.value) not in (int, str, float if decimals else int):
         return "expected a whole number or a string"
     if isinstance(node, ast.Call) and (node.keywords or not isinstance(node.func, ast.Name)):
-        return "a call is written name(arguments)"
+        return "a call has the form name(arguments)"
     return None
 
 
 def path(node: ast.AST) -> str | None:
-    """`rope.dimension_count` of a dotted name; None of anything else."""
+    """A dotted name such as `rope.dimension_count`; None for anything else."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -89,9 +90,9 @@ def path(node: ast.AST) -> str | None:
 
 
 def names(node: ast.AST) -> Iterator[str]:
-    """The dotted names in an expression, from left to right; no names of functions."""
-    if (found := path(node)) is not None:
-        yield found
+    """The dotted names in an expression, from left to right, without names of functions."""
+    if (name := path(node)) is not None:
+        yield name
         return
     for child in ast.iter_child_nodes(node):
         if not (isinstance(node, ast.Call) and child is node.func):
@@ -104,12 +105,12 @@ def call(node: ast.AST) -> tuple[str, tuple[ast.expr, ...]] | None:
 
 
 def constant(node: ast.AST | None) -> Any:
-    """The value of a constant; None of anything else."""
+    """The value of a constant; None for anything else."""
     return node.value if isinstance(node, ast.Constant) else None
 
 
 def first_number(node: ast.Compare) -> int | None:
-    """The number that the first layer has in a list: 0 of `layer in a`, 1 of `layer + 1 in a`; None of others."""
+    """The number of the first layer in a list: 0 for `layer in a`, 1 for `layer + 1 in a`; None for others."""
     left = node.left
     if isinstance(left, ast.BinOp) and isinstance(left.op, ast.Add) and path(left.left) == "layer":
         first: int | None = constant(left.right)
@@ -118,7 +119,7 @@ def first_number(node: ast.Compare) -> int | None:
 
 
 def elements(node: ast.expr) -> tuple[ast.expr, ...]:
-    """The parts of `a, b`; of a single expression that one."""
+    """The parts of `a, b`, or a single expression."""
     return tuple(node.elts) if isinstance(node, ast.Tuple) else (node,)
 
 
@@ -126,22 +127,22 @@ def elements(node: ast.expr) -> tuple[ast.expr, ...]:
 
 
 def check_number(text: str, sets: Collection[str] = ()) -> None:
-    """UsageError unless an expression is a number over keys. `sets`: the sets of layers that subscripts may name."""
-    _require(text, parse(text), partial(_in_number, sets), "is no part of a number")
+    """UsageError unless an expression is a number over keys. `sets`: sets of layers that subscripts may name."""
+    _require(text, parse(text), partial(_in_number, sets), "is not part of a number")
 
 
 def check_layers(text: str) -> None:
     """UsageError unless an expression states a set of layers."""
-    _require(text, parse(text), _in_layers, "is no part of a set of layers")
+    _require(text, parse(text), _in_layers, "is not part of a set of layers")
 
 
 def check_condition(text: str) -> None:
     """UsageError unless an expression combines names and `tensor(...)` by `and`, `or`, `not`."""
-    _require(text, parse(text), _in_condition, "is no part of a condition")
+    _require(text, parse(text), _in_condition, "is not part of a condition")
 
 
 def _require(text: str, node: ast.expr, parts: Callable[[ast.expr], Sequence[ast.expr] | None], problem: str) -> None:
-    """Checks an expression and those in it; `parts`: the latter, None of an expression that may not stand here."""
+    """Checks an expression and its parts. `parts` returns these, or None if the expression isn't allowed here."""
     if (inner := parts(node)) is None:
         raise _mistake(text, node.col_offset, f"{ast.unparse(node)} {problem}")
     for part in inner:
@@ -192,30 +193,35 @@ def _in_condition(node: ast.expr) -> Sequence[ast.expr] | None:
 
 
 def evaluate(text: str, values: Mapping[str, Any]) -> int | None:
-    """The whole number that an expression gives over a config's or a GGUF's keys (`values`, which has the sets of
-    layers under `layer_sets`). None where a key is absent or null, or a set is empty."""
-    found = Evaluator(partial(stated, values), _scalar).number(parse(text))
-    return None if found is None else int(found)
+    """The integer value of an expression over a config's or a GGUF's keys (`values`, with the sets of layers under
+    `layer_sets`). None if a key is absent or null, or a set is empty."""
+    result = Evaluator(partial(stated, values), _scalar).number(parse(text))
+    return None if result is None else int(result)
+
+
+def layer_count(config: Config) -> int:
+    """The number of layers of a config."""
+    return integer(evaluate("num_hidden_layers", config) or 0, "num_hidden_layers", most=LAYERS)
 
 
 def stated(values: Mapping[str, Any], key: str) -> Any:
-    """The value of a key; of a dotted one that isn't there the value in the object of its first part."""
-    found = values.get(key)
-    first, _, rest = key.partition(".")
-    if found is None and rest and isinstance(inner := values.get(first), Mapping):
-        return stated(inner, rest)
-    return found
+    """The value of a key; for an absent dotted key, the value in the object under its first part."""
+    value = values.get(key)
+    first, _, inner_key = key.partition(".")
+    if value is None and inner_key and isinstance(inner := values.get(first), Mapping):
+        return stated(inner, inner_key)
+    return value
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluator:
-    """Computes numbers. `get`: the value of a key; `operand`: checks a value and makes it a number."""
+    """Computes numbers. `get` returns the value of a key; `operand` checks a value and converts it to a number."""
 
     get: Callable[[str], Any]
     operand: Callable[[Any, str], float]
 
     def number(self, node: ast.expr) -> float | None:
-        """The number of an expression; None where one of its keys is absent or null."""
+        """The number of an expression; None if one of its keys is absent or null."""
         if isinstance(node, ast.BinOp):
             left, right = self.number(node.left), self.number(node.right)
             return None if left is None or right is None else _apply(node, left, right)
@@ -275,7 +281,7 @@ def shared_value(value: Any, key: str, layers: Collection[int]) -> int | None:
     if not hasattr(value, "__len__"):
         return integer(value, key)
     if len(value) <= max(layers):
-        raise FormatError("hasn't an entry for each layer", field=key, expected=max(layers) + 1, found=len(value))
+        raise FormatError("needs an entry per layer", field=key, expected=max(layers) + 1, found=len(value))
     return one_value({integer(value[i], key) for i in layers}, key)
 
 

@@ -1,7 +1,7 @@
-"""Sets of layers: those that a table's `[layers]` names, from a config, from a GGUF, and as a config states them again.
+"""Sets of layers (a table's `[layers]`): computed from a config or a GGUF, and written back to a config.
 
-A set is stated by expressions (`expression.py`), the first whose keys are there. Pure functions over parsed JSON and
-metadata; what contradicts the number of layers is a FormatError.
+The first expression of a set (`expression.py`) whose keys are present counts. These are pure functions over parsed JSON
+and metadata; contradictions with the number of layers are FormatErrors.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from weighbridge.models.arch.tables.expression import evaluate
 from weighbridge.models.arch.tables.schema import LayerSetEntry
 
 Layers = frozenset[int]
-_ALL: Final = "layers"  # the name of all layers, which slices are taken of
+_ALL: Final = "layers"  # the name of all layers, in slices
 
 
 @dataclass(frozen=True, slots=True)
 class LayerSet:
-    """Where a config and a GGUF state which layers are in a set; see `schema.LayerSetEntry`."""
+    """The sources of a set of layers in a config and a GGUF; see `schema.LayerSetEntry`."""
 
     hf: tuple[str, ...]
     gguf: tuple[str, ...]
@@ -36,21 +36,21 @@ def build_layer_set(entry: LayerSetEntry) -> LayerSet:
 
 
 def optional_layers(sets: Mapping[str, LayerSet], known: Mapping[str, Layers]) -> Layers:
-    """The layers whose tensors may all be absent, of the sets that are known."""
+    """The layers of optional sets, as far as these are known."""
     return frozenset[int]().union(*(known[name] for name, s in sets.items() if s.optional and name in known))
 
 
 def layer_sets(sets: Mapping[str, LayerSet], side: str, values: Mapping[str, Any], count: int) -> dict[str, Layers]:
-    """Every set of a model with `count` layers. `side`: "hf" or "gguf". FormatError where nothing states one."""
+    """Every set of a model with `count` layers. `side`: "hf" or "gguf". FormatError if a set has no source."""
     out: dict[str, Layers] = {}
     for name, layer_set in sets.items():
         sources: tuple[str, ...] = getattr(layer_set, side)
         reader = _Reader(values, count - len(optional_layers(sets, out)), out)
-        found = next((s for source in sources if (s := reader.read(expression.parse(source))) is not None), None)
-        if found is None:
+        layers = next((s for source in sources if (s := reader.read(expression.parse(source))) is not None), None)
+        if layers is None:
             key = next(expression.names(expression.parse(sources[0])), name)
-            raise FormatError("doesn't say which layers are which", field=key)
-        out[name] = found | out[layer_set.include] if layer_set.include else found
+            raise FormatError("is needed to tell the kinds of layers apart", field=key)
+        out[name] = layers | out[layer_set.include] if layer_set.include else layers
     return out
 
 
@@ -63,54 +63,56 @@ class _Reader:
     known: Mapping[str, Layers]
 
     def read(self, node: ast.expr) -> Layers | None:
-        """The layers that an expression states; None where its keys are absent."""
+        """The layers of an expression; None if its keys are absent."""
         if isinstance(node, ast.BoolOp):
             parts = [self.read(value) for value in node.values]
             join = Layers.intersection if isinstance(node.op, ast.And) else Layers.union
             return None if None in parts else reduce(join, (part for part in parts if part is not None))
         if isinstance(node, ast.UnaryOp):
-            others = self.read(node.operand)
-            return None if others is None else frozenset(range(self.count)) - others
+            operand = self.read(node.operand)
+            return None if operand is None else frozenset(range(self.count)) - operand
         if isinstance(node, ast.Subscript):
             return self._slice(node)
         if (called := expression.call(node)) is not None:
             name = str(expression.constant(called[1][0]))
             return frozenset(i for i in range(self.count) if self.values.get(f"@{name.replace('{l}', str(i))}"))
         if isinstance(node, ast.Compare):
-            return self._compare(node)
-        key = expression.path(node) or ""
-        return self.known[key] if key in self.known else self._entries(key, None)
-
-    def _compare(self, node: ast.Compare) -> Layers | None:
-        if (first := expression.first_number(node)) is not None:
+            if (first := expression.first_number(node)) is None:
+                return self._entries(expression.path(node.left) or "", compared(node))
             key = expression.path(node.comparators[0]) or ""
             listed = expression.stated(self.values, key)
             return None if listed is None else frozenset(_numbers(listed, key, self.count, first))
-        return self._entries(expression.path(node.left) or "", compared(node))
+        key = expression.path(node) or ""
+        return self.known[key] if key in self.known else self._entries(key, None)
 
-    def _entries(self, key: str, wanted: Collection[Any] | None) -> Layers | None:
-        """The layers whose entry in a list is wanted, or without such, is set."""
+    def _entries(self, key: str, constants: Collection[Any] | None) -> Layers | None:
+        """The layers whose entry in a list is one of the constants; None: is set. A number or a word counts for all
+        layers, but a text that is compared with letters has one per layer."""
         entries = self.values.get(key)
         if entries is None:
             return None
-        if _is_for_all(entries, wanted):
-            all_layers = entries if wanted is None else entries in wanted
-            return frozenset(range(self.count)) if all_layers else frozenset()
+        if isinstance(entries, str):
+            single = constants is None or any(len(word) != 1 for word in constants)
+        else:
+            single = not hasattr(entries, "__len__")
+        if single:
+            matches = entries if constants is None else entries in constants
+            return frozenset(range(self.count)) if matches else frozenset()
         if len(entries) < self.count:
-            raise FormatError("hasn't an entry for each layer", field=key, expected=self.count, found=len(entries))
-        return frozenset(i for i, e in enumerate(entries[: self.count]) if (e if wanted is None else e in wanted))
+            raise FormatError("needs an entry per layer", field=key, expected=self.count, found=len(entries))
+        return frozenset(i for i, e in enumerate(entries[: self.count]) if (e if constants is None else e in constants))
 
     def _slice(self, node: ast.Subscript) -> Layers | None:
         bounds = slice_bounds(node)
-        found = [None if bound is None else evaluate(bound, self.values) for bound in bounds]
-        if any(bound is not None and value is None for bound, value in zip(bounds, found, strict=True)):
+        numbers = [None if bound is None else evaluate(bound, self.values) for bound in bounds]
+        if any(bound is not None and value is None for bound, value in zip(bounds, numbers, strict=True)):
             return None
-        lo, hi, step = found
+        lo, hi, step = numbers
         source = ast.unparse(node)
         if (low := min(lo or 0, hi or 0)) < 0:
-            raise FormatError("isn't a number of layers", field=source, expected="0 or more", found=low)
+            raise FormatError("is not a number of layers", field=source, expected="0 or more", found=low)
         if step is not None and step < 1:
-            raise FormatError("isn't a step between layers", field=source, expected="a positive number", found=step)
+            raise FormatError("is not a step between layers", field=source, expected="a positive number", found=step)
         return frozenset(range(self.count)[slice(lo, hi, step)])
 
 
@@ -119,29 +121,24 @@ def compared(node: ast.Compare) -> tuple[Any, ...]:
     return tuple(expression.constant(element) for element in expression.elements(node.comparators[0]))
 
 
-def _is_for_all(entries: Any, wanted: Collection[Any] | None) -> bool:
-    """Whether a value is of every layer: a number or a word. A text that is asked for letters has one a layer."""
-    if isinstance(entries, str):
-        return wanted is None or any(len(word) != 1 for word in wanted)
-    return not hasattr(entries, "__len__")
-
-
 def slice_bounds(node: ast.expr) -> tuple[str | None, str | None, str | None]:
-    """The bounds of `layers[lo:hi:step]` as expressions; None for what is left out."""
+    """The bounds of `layers[lo:hi:step]` as expressions; None for an omitted one."""
     if not (
         isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice) and expression.path(node.value) == _ALL
     ):
-        raise UsageError(f"{ast.unparse(node)} is no slice of layers; write layers[lo:hi:step]")
+        raise UsageError(f"{ast.unparse(node)} is not a slice of layers; write layers[lo:hi:step]")
     parts = (node.slice.lower, node.slice.upper, node.slice.step)
     lo, hi, step = (None if part is None else ast.unparse(part) for part in parts)
     return lo, hi, step
 
 
 def _numbers(listed: Any, key: str, count: int, first: int) -> Sequence[int]:
-    """The layers of a list in which the first layer has the number `first`."""
+    """The layers in a list of numbers, in which the first layer is number `first`."""
     last = first + count - 1
     if not isinstance(listed, list | tuple) or any(type(i) is not int or not first <= i <= last for i in listed):
-        raise FormatError("isn't a list of layers", field=key, expected=f"numbers from {first} to {last}", found=listed)
+        raise FormatError(
+            "is not a list of layers", field=key, expected=f"numbers from {first} to {last}", found=listed
+        )
     return [i - first for i in listed]
 
 
@@ -149,8 +146,7 @@ def _numbers(listed: Any, key: str, count: int, first: int) -> Sequence[int]:
 
 
 def as_config(sets: Mapping[str, LayerSet], known: Mapping[str, Layers], count: int) -> dict[str, Any]:
-    """The sets as a config states them, each by the first of its expressions, by dotted path; optional layers aren't
-    counted."""
+    """The sets as entries of a config by dotted path, each by its first expression. Optional layers aren't counted."""
     out: dict[str, Any] = {}
     optional = optional_layers(sets, known)
     count -= len(optional)
@@ -162,9 +158,12 @@ def as_config(sets: Mapping[str, LayerSet], known: Mapping[str, Layers], count: 
 
 
 def _state(node: ast.expr, layers: Layers, known: Mapping[str, Layers], count: int, out: dict[str, Any]) -> None:
-    """Adds to a config what one expression states about a set; others of its sets or sizes state the rest."""
+    """Adds the entries for one set to a config; other sets and sizes add the rest."""
     if isinstance(node, ast.BoolOp):
-        out |= _flag(node, layers, known)
+        base, flag = node.values  # `SET and flag` or `SET and not flag`
+        key = expression.path(flag.operand if isinstance(flag, ast.UnaryOp) else flag) or ""
+        if known[expression.path(base) or ""]:
+            out[key] = bool(layers) != isinstance(flag, ast.UnaryOp)
     elif isinstance(node, ast.Subscript):
         lo, _, step = slice_bounds(node)
         out |= _periodic(lo or "", step, layers, count) if step else {}
@@ -176,20 +175,12 @@ def _state(node: ast.expr, layers: Layers, known: Mapping[str, Layers], count: i
             listed[i] = compared(node)[0]
 
 
-def _flag(node: ast.BoolOp, layers: Layers, known: Mapping[str, Layers]) -> dict[str, bool]:
-    """The flag of `SET and flag` or `SET and not flag`; nothing where the set is empty."""
-    of, flag = node.values
-    negated = isinstance(flag, ast.UnaryOp)
-    key = expression.path(flag.operand if isinstance(flag, ast.UnaryOp) else flag) or ""
-    return {key: bool(layers) != negated} if known[expression.path(of) or ""] else {}
-
-
 def _periodic(lo: str, step: str, layers: Layers, count: int) -> dict[str, int]:
-    """The first layer and the step of `layers[lo::step]`: what recurs behind the last layer recurs nowhere."""
+    """The first layer and the step of `layers[lo::step]`, if the layers follow one."""
     if not lo.isidentifier() or not step.isidentifier():
         raise UsageError(f"layers[{lo}::{step}] cannot be derived from layer indices")
-    first, *rest = sorted(layers) or [count]
-    period = rest[0] - first if rest else max(count, first + 1)
+    first, *further = sorted(layers) or [count]
+    period = further[0] - first if further else max(count, first + 1)
     if frozenset(range(count)[first::period]) != layers or first >= period:
         raise FormatError("the layers follow no period", field=step, found=sorted(layers))
     return {lo: first, step: period}

@@ -1,7 +1,7 @@
 """A family's table as checked, immutable objects: roles, dialects and their templates, sizes, classes.
 
-Built from the structs of `schema.py`; whatever they name must exist: sizes, indices, dialects, sets of layers, roles.
-A mistake is a UsageError that names the place and the nearest known word.
+They are built from the structs of `schema.py`. All names in these must exist: sizes, indices, dialects, sets of layers,
+roles. A mistake is a UsageError that names the place and the nearest known word.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import ast
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from typing import Any, Final
 
 from weighbridge.base.errors import UsageError
@@ -25,44 +25,45 @@ from weighbridge.models.arch.tables.schema import (
     SizeEntry,
 )
 from weighbridge.models.arch.tables.validate import nearest_word
+from weighbridge.tensors.layout_table import LAYOUTS, LayoutRow
 
 _PLACEHOLDER = re.compile(r"{(\w+)}")
-_TRANSPOSING: Final = frozenset({"transpose"})  # layouts that swap a tensor's last two axes
-_NORMALIZING: Final = frozenset({"unit"})
-_MULTIPLYING: Final = frozenset({"multiplied"})  # layouts that make one of two joined roles
-LAYER: Final = "layer"  # the argument of a layout that is the number of the layer
-_FROM_CONFIG: Final = frozenset({"times"})  # layouts whose arguments are keys of the config, and no sizes
-PREFIX = "m"  # the placeholder that stands for a name prefix and is no index
-OUTER = "o"  # the same for what is in front of the `model.` of a prefix: of names beside it
+LAYER: Final = "layer"  # argument of a layout: the number of the layer
+PREFIX = "m"  # placeholder for a name prefix, not an index
+OUTER = "o"  # placeholder for the part of a prefix before its `model.`
 PREFIXES: Final = (PREFIX, OUTER)
 
 
 @dataclass(frozen=True, slots=True)
 class LayoutCall:
-    """A layout by name, and its arguments: symbols of sizes, numbers, `layer`, or keys of the config."""
+    """A layout by name, with its arguments: symbols of sizes, numbers, `layer`, or keys of the config."""
 
     layout: str
     symbols: tuple[str, ...]
 
     @property
+    def row(self) -> LayoutRow:
+        return LAYOUTS[self.layout]
+
+    @property
     def transposes(self) -> bool:
         """Whether it swaps a tensor's last two axes."""
-        return self.layout in _TRANSPOSING
+        return self.row.transposes
 
     @property
     def from_config(self) -> bool:
-        """Whether it takes numbers that a config states, and a GGUF doesn't."""
-        return self.layout in _FROM_CONFIG
+        """Whether it takes numbers that only a config has."""
+        return self.row.from_config
 
     @property
     def normalizes(self) -> bool:
-        """Whether it brings rows to a length that the model's class brings them to when it runs."""
-        return self.layout in _NORMALIZING
+        """Whether it normalizes rows, as the model's class does when it runs."""
+        return self.row.normalizes
 
     @property
     def multiplies(self) -> bool:
-        """Whether it makes their product of two joined roles of one shape."""
-        return self.layout in _MULTIPLYING
+        """Whether it multiplies two joined roles of one shape."""
+        return self.row.multiplies
 
     @property
     def sizes(self) -> frozenset[str]:
@@ -80,8 +81,8 @@ class LayoutCall:
 
 @dataclass(frozen=True)
 class Role:
-    """One logical tensor (or, with indices, as many) and its name in each dialect that holds it. See
-    `schema.RoleEntry` for the fields; dimensions of shapes are expressions of sizes."""
+    """One logical tensor, or one per index, and its name in each dialect. The fields are those of `schema.RoleEntry`;
+    dimensions of shapes are expressions of sizes."""
 
     name: str
     kind: str
@@ -106,7 +107,7 @@ class Role:
 
     @property
     def made(self) -> bool:
-        """Whether it follows from the config or from another role, and is no weight of its own."""
+        """Whether it is computed from the config or copied from another role, so not a weight."""
         return bool(self.derived or self.copies)
 
     @cached_property
@@ -122,11 +123,13 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class NameTemplate:
-    """One physical name of a dialect with its placeholders, and the roles it holds in joining order. `interleave`: the
-    size that says in how many groups, each with its share of every role; None: one role under the other. `layouts`: how
-    what is joined lies, one layout after another. Where an index is stacked, that is done for each by itself.
-    `metadata`: it is the name of a key. `mtp_name`: its name in the optional layers, the first of which is {n} 0; "":
-    as in the others. `part`: "others" or "mtp", the only layers that it is for."""
+    """One physical name of a dialect with its placeholders, and the roles it holds in joining order.
+
+    `interleave`: the size with the number of groups, each with its share of every role; None: one role after the
+    other. `layouts`: the layout changes of the joined tensor, in order; for each value of a stacked index separately.
+    `metadata`: whether it names a key. `mtp_name`: its name in the optional layers, numbered by {n} from 0; "": the
+    same. `part`: "others" or "mtp" if it is only for these layers.
+    """
 
     name: str
     roles: tuple[str, ...]
@@ -143,8 +146,8 @@ class NameTemplate:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """A convention of names: its templates in the order of the roles, and the fields of `schema.DialectEntry`.
-    `drop`: names that carry nothing."""
+    """A convention of names: its templates in the order of the roles, the names that it ignores (`drop`), and the
+    fields of `schema.DialectEntry`."""
 
     name: str
     templates: tuple[NameTemplate, ...]
@@ -159,18 +162,17 @@ class Dialect:
     kept_dtypes: Mapping[str, str] = field(default_factory=dict)
     write_packed_first: bool = False
 
-    def prefix_for(self, wanted: str | None, plain: Sequence[str]) -> str:
-        """A class's prefix among Hugging Face's (`plain`), or what stands in its place among the dialect's own; None:
-        the first."""
-        if wanted in self.prefixes:
-            return wanted
-        matched = len(plain) == len(self.prefixes) and wanted in plain
-        return self.prefixes[plain.index(wanted) if matched else 0]
+    def prefix_for(self, prefix: str | None, hf_prefixes: Sequence[str]) -> str:
+        """The dialect's prefix that corresponds to a class's Hugging Face prefix; None: the first."""
+        if prefix in self.prefixes:
+            return prefix
+        corresponds = len(hf_prefixes) == len(self.prefixes) and prefix in hf_prefixes
+        return self.prefixes[hf_prefixes.index(prefix) if corresponds else 0]
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Where a config and a GGUF state a size: expressions, the first whose keys are present."""
+    """The sources of a size in a config and a GGUF: the first expression whose keys are present counts."""
 
     hf: tuple[str, ...]
     gguf: tuple[str, ...]
@@ -180,8 +182,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """A class of transformers that belongs to the family; see `schema.ArchitectureEntry`. `defaults`: the family's with
-    the class's on top."""
+    """A class of transformers in the family; see `schema.ArchitectureEntry`. `defaults` include the family's."""
 
     name: str
     model_type: str
@@ -197,23 +198,23 @@ class Architecture:
     forbids: str | None = None
     part_type: str | None = None
     part_aliases: tuple[str, ...] = ()
+    known_as: str | None = None
 
     def merged(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The config with the keys of this part of the model on top, as the reference converter lays them."""
-        own = self.own_part(config)
-        return config if own is None else {**config, **own}
+        """The config with the keys of this part of the model laid over it, as the reference converter does."""
+        part = self.part_config(config)
+        return config if part is None else {**config, **part}
 
-    def own_part(self, config: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The object of a config that describes this part of the model; None where all of it does."""
-        own: Any = config if self.part else None
+    def part_config(self, config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The object of a config that describes this part of the model; None if the whole config does."""
+        value: Any = config if self.part else None
         for key in self.part.split(".") if self.part else ():
-            own = own.get(key) if isinstance(own, Mapping) else None
-        return own if isinstance(own, Mapping) else None
+            value = value.get(key) if isinstance(value, Mapping) else None
+        return value if isinstance(value, Mapping) else None
 
 
 def outer(prefix: str) -> str:
-    """What is in front of a prefix's `model.`, and so of the names that stand beside it: `thinker.` of
-    `thinker.model.`; nothing where it ends otherwise."""
+    """The part of a prefix before its `model.`: `thinker.` of `thinker.model.`; "" if it has another end."""
     return prefix.removesuffix("model.") if f".{prefix}".endswith(".model.") else ""
 
 
@@ -230,23 +231,19 @@ def build_size(entry: SizeEntry) -> Size:
 
 def build_role(name: str, entry: RoleEntry) -> Role:
     try:
-        return _build_role(name, entry)
+        layouts = {dialect: layout_call(text) for dialect, text in entry.layout.items()}
+        shape, shapes = dimensions(entry.shape), {d: dimensions(shape) for d, shape in entry.shapes.items()}
     except UsageError as error:
         raise UsageError(f"role.{name}: {error}") from None
-
-
-def _build_role(name: str, entry: RoleEntry) -> Role:
     return Role(
-        name, entry.kind, dimensions(entry.shape), entry.names,
-        {dialect: layout_call(text) for dialect, text in entry.layout.items()},
-        entry.when, entry.layers, entry.group, entry.tied, entry.derived, tuple(entry.unstacked), tuple(entry.stacked),
-        tuple(entry.zeros), {d: dimensions(shape) for d, shape in entry.shapes.items()}, tuple(entry.as_metadata),
+        name, entry.kind, shape, entry.names, layouts, entry.when, entry.layers, entry.group, entry.tied, entry.derived,
+        tuple(entry.unstacked), tuple(entry.stacked), tuple(entry.zeros), shapes, tuple(entry.as_metadata),
         entry.copies,
     )  # fmt: skip
 
 
 def dimensions(shape: str) -> tuple[str, ...]:
-    """`H*D, N` as its dimensions, spelt without spaces; a scalar has none."""
+    """The dimensions of a shape such as `H*D, N`, without spaces; a scalar has none."""
     parts = expression.elements(expression.parse(shape)) if shape else ()
     return tuple(ast.unparse(part).replace(" ", "") for part in parts)
 
@@ -259,7 +256,9 @@ def is_number(argument: str) -> bool:
 def layout_call(text: str) -> LayoutCall:
     called = expression.call(expression.parse(text, decimals=True))
     if called is None:
-        raise UsageError(f"a layout is written name(sizes), not {text!r}")
+        raise UsageError(f"a layout has the form name(sizes), not {text!r}")
+    if called[0] not in LAYOUTS:
+        raise UsageError(f"unknown layout {called[0]!r}", hint=f"known: {', '.join(LAYOUTS)}")
     return LayoutCall(called[0], tuple(ast.unparse(argument) for argument in called[1]))
 
 
@@ -267,23 +266,29 @@ def build_architecture(name: str, entry: ArchitectureEntry, shared: Mapping[str,
     return Architecture(
         name, entry.model_type, tuple(entry.aliases), entry.prefix, None if entry.gguf is None else tuple(entry.gguf),
         {**shared, **entry.defaults}, entry.null, tuple(entry.like), tuple(entry.full_layers), entry.part,
-        entry.requires, entry.forbids, entry.part_type, tuple(entry.part_aliases),
+        entry.requires, entry.forbids, entry.part_type, tuple(entry.part_aliases), entry.known_as,
     )  # fmt: skip
 
 
 def build_dialect(name: str, table: FamilyTable, roles: Mapping[str, Role]) -> Dialect:
-    """A dialect with all that it takes from its base: names, prefixes, drops, fused tensors."""
+    """A dialect with everything that it inherits from its base: names, prefixes, drops, fused tensors."""
     chain, entry = _bases(name, table.dialect)
     templates: dict[str, NameTemplate] = {}
     for role in roles.values():
         named = (_template_in(d, role, table.fuse.get(d, {})) for d in chain)
-        found = next((t for t in named if t is not None), None)
-        if found and found.name:  # an empty one: not in this dialect
-            key = f"{found.name} {role.when or ''}{role.layers if role.layers in table.layers else ''}"
-            mtp_name = _with_prefix(found.name, entry.mtp_prefixes)
-            templates.setdefault(key, replace(found, name=_replaced(found.name, entry.replace), mtp_name=mtp_name))
+        template = next((t for t in named if t is not None), None)
+        if template and template.name:  # "": not in this dialect
+            key = f"{template.name} {role.when or ''}{role.layers if role.layers in table.layers else ''}"
+            starts = (start for start in entry.mtp_prefixes if template.name.startswith(start))
+            start = next(starts, None)
+            mtp_name = "" if start is None else entry.mtp_prefixes[start] + template.name.removeprefix(start)
+            name_here = reduce(lambda text, pair: text.replace(*pair), entry.replace.items(), template.name)
+            templates.setdefault(key, replace(template, name=name_here, mtp_name=mtp_name))
     if entry.mtp_dialect is not None:
-        templates = _split_mtp(templates, build_dialect(entry.mtp_dialect, table, roles))
+        other = {t.name: t for t in build_dialect(entry.mtp_dialect, table, roles).templates}
+        names = {t.name for t in templates.values()}
+        templates = {key: t if t.name in other else replace(t, part="others") for key, t in templates.items()}
+        templates |= {n: replace(t, part="mtp") for n, t in other.items() if n not in names}
     return Dialect(
         name, tuple(templates.values()), tuple(entry.prefixes), tuple(t for d in chain for t in table.drop.get(d, ())),
         entry.order, tuple(map(tuple, entry.write_groups)), tuple(entry.write_first), entry.block_dtype,
@@ -293,7 +298,7 @@ def build_dialect(name: str, table: FamilyTable, roles: Mapping[str, Role]) -> D
 
 
 def _template_in(dialect: str, role: Role, fuses: Mapping[str, FuseEntry]) -> NameTemplate | None:
-    """What holds the role in one dialect: the tensor it is joined in, or its own."""
+    """The template of a role in one dialect: that of the tensor it is joined in, or its own."""
     for fuse in fuses.values():
         if role.name in fuse.roles:
             return NameTemplate(fuse.name, tuple(fuse.roles), fuse.interleave, tuple(map(layout_call, fuse.layout)))
@@ -306,7 +311,7 @@ def _bases(name: str, dialects: Mapping[str, DialectEntry]) -> tuple[list[str], 
     chain = [name]
     while (base := dialects[chain[-1]].base) is not None:
         if base in chain or base not in dialects:
-            raise UsageError(f"dialect.{name}.base: {base!r} is no other dialect{nearest_word(base, dialects)}")
+            raise UsageError(f"dialect.{name}.base: {base!r} is not another dialect{nearest_word(base, dialects)}")
         chain.append(base)
     options: dict[str, Any] = {}
     for link in reversed(chain):
@@ -316,34 +321,15 @@ def _bases(name: str, dialects: Mapping[str, DialectEntry]) -> tuple[list[str], 
     return chain, DialectEntry(**options)
 
 
-def _split_mtp(own: Mapping[str, NameTemplate], other: Dialect) -> dict[str, NameTemplate]:
-    """A dialect's templates where the optional layers are named as in another."""
-    theirs = {t.name: t for t in other.templates}
-    mine = {t.name for t in own.values()}
-    others = {key: t if t.name in theirs else replace(t, part="others") for key, t in own.items()}
-    return others | {name: replace(t, part="mtp") for name, t in theirs.items() if name not in mine}
-
-
-def _with_prefix(name: str, pairs: Mapping[str, str]) -> str:
-    """The name with another prefix, by the first of the pairs that fits; "" where none does."""
-    return next((new + name.removeprefix(old) for old, new in pairs.items() if name.startswith(old)), "")
-
-
-def _replaced(text: str, pairs: Mapping[str, str]) -> str:
-    for old, new in pairs.items():
-        text = text.replace(old, new)
-    return text
-
-
 # ---------------------------------------------------------------------- checking
 
 
 def check(
     table: FamilyTable, roles: Mapping[str, Role], dialects: Iterable[Dialect], layers: Mapping[str, LayerSet]
 ) -> None:
-    """Everything that a table names exists, and joined roles are alike in all but their first axis."""
+    """Checks that all names in a table exist, and that joined roles differ only in their first axis."""
     if not table.index or next(iter(table.index.values())) not in table.size:
-        raise UsageError("index: the first index doesn't run to a known size, the number of layers")
+        raise UsageError("index: the size of the first index, the number of layers, is unknown")
     for symbol, size in table.size.items():
         _check_expressions(f"size.{symbol}", (*size.hf, *size.gguf), partial(expression.check_number, sets=layers))
     for name, layer_set in layers.items():
@@ -377,10 +363,10 @@ def _check_expressions(place: str, texts: Iterable[str], check_one: Callable[[st
             raise UsageError(f"{place}: {error}") from None
 
 
-def _check_known(place: str, what: str, words: Iterable[str], known: Collection[str]) -> None:
-    for word in words:
-        if word not in known:
-            raise UsageError(f"{place}: unknown {what} {word!r}{nearest_word(word, known)}")
+def _check_known(place: str, kind: str, names: Iterable[str], known: Collection[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise UsageError(f"{place}: unknown {kind} {name!r}{nearest_word(name, known)}")
 
 
 def _check_template(template: NameTemplate, roles: Mapping[str, Role], table: FamilyTable) -> None:

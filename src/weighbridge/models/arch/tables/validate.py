@@ -1,4 +1,4 @@
-"""Tables of TOML as structs: the first wrong place is named, with the nearest word that fits it."""
+"""Converts TOML tables to structs; errors name the first wrong place and the nearest valid word."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def convert(document: Any, kind: type[T]) -> T:
-    """A struct from its TOML. UsageError that names the first wrong place and the nearest word that fits it."""
+    """Converts TOML to a struct. UsageError names the first wrong place and the nearest valid word."""
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
@@ -25,10 +25,10 @@ def convert(document: Any, kind: type[T]) -> T:
 
 
 def _find(value: Any, kind: Any, place: str) -> None:
-    """Raises the UsageError of the first place whose value isn't of its kind."""
+    """Raises a UsageError for the first value of a wrong kind."""
     kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     origin = get_origin(kind)
-    if isinstance(kind, type) and issubclass(kind, Struct) and isinstance(value, Mapping):
+    if _is_struct(kind) and isinstance(value, Mapping):
         _find_in_struct(value, kind, place)
     elif origin is dict and isinstance(value, Mapping):
         for key, entry in value.items():
@@ -37,17 +37,13 @@ def _find(value: Any, kind: Any, place: str) -> None:
         for i, entry in enumerate(value):
             _find(entry, get_args(kind)[0], f"{place}[{i}]")
     elif origin in (Union, types.UnionType) and isinstance(value, Mapping | list):
-        _find(value, _branch(kind, value), place)
+        container = list if isinstance(value, list) else dict
+        fits = (k for k in get_args(kind) if get_origin(k) is container or (container is dict and _is_struct(k)))
+        _find(value, next(fits, Any), place)
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise UsageError(f"{place}: {_plain(str(error), value, kind)}") from None
-
-
-def _branch(kind: Any, value: Any) -> Any:
-    """Of a union the member that a table or a list is meant for."""
-    wanted = list if isinstance(value, list) else dict
-    return next((k for k in get_args(kind) if get_origin(k) is wanted or (wanted is dict and _is_struct(k))), Any)
 
 
 def _is_struct(kind: Any) -> bool:
@@ -77,7 +73,7 @@ def _join(place: str, key: str) -> str:
 
 
 def nearest_word(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?`, or what is known where nothing is near."""
+    """`; did you mean 'x'?`, or the known words if none is near."""
     listed = [str(k) for k in known]
     if near := difflib.get_close_matches(word, listed, 1, 0.5):
         return f"; did you mean {near[0]!r}?"

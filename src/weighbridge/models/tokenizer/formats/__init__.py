@@ -1,1 +1,1 @@
-"""File formats of vocabularies, apart from any model folder: SentencePiece models, rank tables, merge lists."""
+"""Vocabulary file formats, independent of a model folder: SentencePiece models, rank tables, merge lists."""

@@ -1,10 +1,10 @@
-"""Rank tables: tiktoken's form of byte-level BPE, byte strings with ranks of which the lowest merges first. GGUF and
+"""Rank tables: tiktoken's form of byte-level BPE, byte strings with ranks, merged from the lowest rank. GGUF and
 tokenizer.json need merges, which the reference derives in two ways:
 
     natural   one per token: the two parts that lower ranks merge into            conversion/qwen.py, `bpe`
     every     all pairs of tokens whose concatenation is a token    gguf/vocab.py, `extract_vocab_merges_from_model`
 
-Both tokenize equally, since other pairs never meet; each file format gets what its reference converter writes.
+Both tokenize equally, since other pairs never occur; each file format gets the merges of its reference converter.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def is_ranks(data: bytes) -> bool:
 
 
 def parse(data: bytes, name: str) -> dict[bytes, int]:
-    """Token -> rank from a tiktoken file. FormatError for a duplicate token or rank, or a byte without a token."""
+    """Returns token -> rank from a tiktoken file. Raises FormatError for a duplicate token or rank, or a byte without a
+    token."""
     if len(data) > TOKENIZER_JSON:
         raise FormatError("file too large", path=name, expected=f"<= {TOKENIZER_JSON} bytes", found=len(data))
     ranks: dict[bytes, int] = {}
@@ -59,7 +60,7 @@ def parse(data: bytes, name: str) -> dict[bytes, int]:
 
 
 def unpacked(text: bytes | str, name: str, field: str) -> bytes:
-    """A token's bytes from base64."""
+    """Returns a token's bytes from base64."""
     try:
         token = b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
@@ -74,8 +75,8 @@ def check(ranks: Ranks, name: str) -> None:
         seen: dict[int, bytes] = {}
         for token, rank in ranks.items():
             if seen.setdefault(rank, token) != token:
-                words = f"tokens {ascii(seen[rank])[1:]} and {ascii(token)[1:]} have one rank"
-                raise FormatError(words, path=name, found=rank)
+                tokens = f"{ascii(seen[rank])[1:]} and {ascii(token)[1:]}"
+                raise FormatError(f"tokens {tokens} have the same rank", path=name, found=rank)
     missing = [b for b in range(256) if ONE[b] not in ranks]
     if missing:
         raise FormatError(
@@ -85,12 +86,12 @@ def check(ranks: Ranks, name: str) -> None:
 
 
 def spelled(token: bytes) -> str:
-    """A token in the byte alphabet."""
+    """Returns a token in the byte alphabet."""
     return token.decode("latin-1").translate(SPELLED)
 
 
 def natural(ranks: Ranks) -> list[tuple[str, str]]:
-    """The merges in the file's order. A token that doesn't split into two parts has none."""
+    """Returns the merges in the file's order. A token that doesn't split into two parts has none."""
     out = []
     for token, rank in ranks.items():
         if len(token) > 1:
@@ -101,7 +102,7 @@ def natural(ranks: Ranks) -> list[tuple[str, str]]:
 
 
 def every(ranks: Ranks) -> list[tuple[str, str]]:
-    """The merges by rank, those of the same token by the ranks of their parts."""
+    """Returns the merges by rank, those of the same token by the ranks of their parts."""
     out: list[tuple[int, int, int, bytes, bytes]] = []
     for token, rank in ranks.items():
         for cut in range(1, len(token)):
@@ -113,8 +114,8 @@ def every(ranks: Ranks) -> list[tuple[str, str]]:
 
 
 def split(ranks: Ranks, token: bytes, limit: int) -> list[bytes]:
-    """The parts of `token` after merging ranks below `limit`, lowest first, leftmost among equals. The file chooses how
-    long a token is, so long ones (runs of spaces) use an O(n log n) algorithm."""
+    """Returns the parts of `token` after merging ranks below `limit`, lowest first, leftmost among equals. The file
+    determines the length of a token, therefore long ones (runs of spaces) use an O(n log n) algorithm."""
     if len(token) > 64:
         return split_long(ranks, token, limit)
     parts = [ONE[b] for b in token]
@@ -130,9 +131,10 @@ def split(ranks: Ranks, token: bytes, limit: int) -> list[bytes]:
 
 
 def split_long(ranks: Ranks, token: bytes, limit: int) -> list[bytes]:
-    """`split` with a priority queue of pairs. `end[i]`: the end of the part that begins at i, 0 if none does."""
+    """Does the same as `split` with a priority queue of pairs. `end[i]`: the end of the part that begins at i, 0 if
+    none does."""
     size = len(token)
-    end, begin = [*range(1, size + 1)], [*range(-1, size)]  # begin[i]: where the part that ends at i begins
+    end, begin = [*range(1, size + 1)], [*range(-1, size)]  # begin[i]: the start of the part that ends at i
 
     def pair(at: int) -> tuple[int, int, int] | None:
         if at < 0 or end[at] >= size:
@@ -147,7 +149,7 @@ def split_long(ranks: Ranks, token: bytes, limit: int) -> list[bytes]:
         _, at, stop = heappop(queue)
         middle = end[at]
         if not middle or middle >= size or end[middle] != stop:
-            continue  # one of its parts has merged with another since
+            continue  # one of its parts was merged since
         end[at], end[middle], begin[stop] = stop, 0, at
         for new in (pair(at), pair(begin[at])):
             if new is not None:
@@ -156,6 +158,6 @@ def split_long(ranks: Ranks, token: bytes, limit: int) -> list[bytes]:
 
 
 def by_rank(ranks: Ranks) -> Iterator[tuple[int, str]]:
-    """(rank, spelling) in the order of the file."""
+    """Yields (rank, spelling) in the order of the file."""
     for token, rank in ranks.items():
         yield rank, spelled(token)

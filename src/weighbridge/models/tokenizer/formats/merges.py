@@ -22,34 +22,35 @@ ESCAPED: Final = chr(ord(" ") + 256)  # a space inside a merge's part (gguf-py/g
 
 
 def alphabet() -> dict[str, int]:
-    """GPT-2's printable character for each byte: itself where printable, else U+0100 + a running number."""
+    """Returns the byte of each of GPT-2's printable characters: the character itself if printable, otherwise U+0100 + a
+    running number."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    rest = [b for b in range(256) if b not in set(printable)]
-    return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(rest)}
+    unprintable = [b for b in range(256) if b not in set(printable)]
+    return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(unprintable)}
 
 
 BYTE_OF: Final = alphabet()
 
 
 def checked(rows: Sequence[MergeRow], vocab: Mapping[str, int], path: str) -> list[tuple[str, str]]:
-    """Merges as pairs, from either form of tokenizer.json ("a b" up to transformers 4.44, ["a", "b"] since).
-    FormatError if a part or result of one isn't a token."""
+    """Returns merges as pairs, from either form in tokenizer.json ("a b" up to transformers 4.44, ["a", "b"] since).
+    Raises FormatError if a part or result of a merge isn't a token."""
     pairs = split(rows, path)
     check(pairs, vocab, path)
     return pairs
 
 
 def spelled(json: Buffer, rows: Callable[[str], Sequence[MergeRow]], vocab: dict[str, int], path: str) -> Sequence[str]:
-    """The merges of a tokenizer.json in GGUF's spelling. `rows(path)`: what `json` says, for merges that aren't plain.
-    FormatError if a part or result of one isn't a token."""
-    if (found := gguf_merges(json, vocab)) is None:
+    """Returns the merges of a tokenizer.json in GGUF's spelling. `rows(path)`: returns the parsed merges, if `json`
+    isn't in the plain form. Raises FormatError if a part or result of a merge isn't a token."""
+    if (plain := gguf_merges(json, vocab)) is None:
         return joined(checked(rows(path), vocab, path))
-    count, raw = found
+    count, raw = plain
     return LazyArray("str", count, BytesSource(b"", path), 0, len(raw), raw=raw)
 
 
 def split(rows: Sequence[MergeRow], path: str) -> list[tuple[str, str]]:
-    """Merges as pairs."""
+    """Returns merges as pairs."""
     if not any(isinstance(row, str) for row in rows):
         return rows  # type: ignore[return-value]
     pairs = [tuple(row.split(" ")) if isinstance(row, str) else row for row in rows]
@@ -60,10 +61,11 @@ def split(rows: Sequence[MergeRow], path: str) -> list[tuple[str, str]]:
 
 
 def check(pairs: Sequence[tuple[str, str]], vocab: Mapping[str, int], path: str) -> None:
-    """FormatError if a part or result of a merge isn't a token; the tokenizers library refuses such files too."""
-    known = vocab.__contains__
-    if all(map(known, chain.from_iterable(pairs))) and all(map(known, map("".join, pairs))):
-        return  # half a million merges, without a step of Python for each
+    """Raises FormatError if a part or result of a merge isn't a token; the tokenizers library refuses such files
+    too."""
+    is_token = vocab.__contains__
+    if all(map(is_token, chain.from_iterable(pairs))) and all(map(is_token, map("".join, pairs))):
+        return  # fast path for half a million merges
     for i, (a, b) in enumerate(pairs):
         for text in (a, b, a + b):
             if text not in vocab:
@@ -71,7 +73,7 @@ def check(pairs: Sequence[tuple[str, str]], vocab: Mapping[str, int], path: str)
 
 
 def joined(pairs: Iterable[tuple[str, str]]) -> list[str]:
-    """GGUF's spelling: "a b", a space inside a part as U+0120."""
+    """Returns GGUF's spelling: "a b", with a space inside a part as U+0120."""
     out = list(map(" ".join, pairs))
     if "".join(out).count(" ") != len(out):  # one fast pass; hardly any file has a space inside a part
         return [" ".join(p.replace(" ", ESCAPED) for p in pair) for pair in pairs]
@@ -79,7 +81,7 @@ def joined(pairs: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def parted(merges: Sequence[str]) -> list[tuple[str, str]]:
-    """GGUF merges as pairs, split at the first space after the first character (llama-vocab.cpp, `load`)."""
+    """Returns GGUF merges as pairs, split at the first space after the first character (llama-vocab.cpp, `load`)."""
     out: list[tuple[str, str]] = []
     for i, text in enumerate(merges):
         cut = text.find(" ", 1)
@@ -90,24 +92,24 @@ def parted(merges: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def from_scores(tokens: Sequence[str], scores: Sequence[float], skip: Collection[int]) -> list[tuple[str, str]]:
-    """All pairs of tokens whose concatenation is a token, best score first, as transformers derives them from a
+    """Returns all pairs of tokens whose concatenation is a token, best score first, as transformers derives them from a
     `tokenizer.model` (`generate_merges`; its reversed sort puts the longer left part first among equals). Ids in `skip`
     (control, bytes ...) are ignored."""
     index = {t: i for i, t in enumerate(tokens) if i not in skip}
-    found: list[tuple[float, int, int, str, str]] = []
+    ranked: list[tuple[float, int, int, str, str]] = []
     for text, i in index.items():
         score, size = -scores[i], len(text)
         for cut in range(1, size):
             left, right = text[:cut], text[cut:]
             if left in index and right in index:
-                found.append((score, -cut, cut - size, left, right))
-    found.sort(key=lambda row: row[:3])  # stable: tokens of one score stay in order of their ids
-    return [(left, right) for *_, left, right in found]
+                ranked.append((score, -cut, cut - size, left, right))
+    ranked.sort(key=lambda row: row[:3])  # stable: tokens of one score stay in order of their ids
+    return [(left, right) for *_, left, right in ranked]
 
 
 def to_scores(pairs: Sequence[tuple[str, str]], vocab: Mapping[str, int], size: int) -> list[float]:
-    """A score for each id that makes SentencePiece merge in the order of `pairs`: minus the rank of the token's first
-    merge, counted in tokens as SentencePiece's trainer does; 0 for tokens that no merge produces."""
+    """Returns a score for each id that makes SentencePiece merge in the order of `pairs`: minus the rank of the token's
+    first merge, counted in tokens as in SentencePiece's trainer; 0 for tokens that no merge produces."""
     scores = [0.0] * size
     rank = 0
     for left, right in pairs:

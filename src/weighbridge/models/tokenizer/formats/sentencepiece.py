@@ -48,7 +48,7 @@ class SentencePieceModel:
 
 
 def varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """(value, offset after it) of the varint at `at`: at most 10 bytes, 7 bits each, lowest first."""
+    """Returns (value, offset after it) of the varint at `at`: at most 10 bytes, 7 bits each, lowest first."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= end:
@@ -62,7 +62,7 @@ def varint(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, Value, int]]:
-    """The fields of the message data[at:end]: (number, wire type, value, offset of the value)."""
+    """Yields the fields of the message data[at:end]: (number, wire type, value, offset of the value)."""
     while at < end:
         start = at
         tag, at = varint(data, at, end)
@@ -89,15 +89,15 @@ def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, Value, in
 
 
 def piece(data: bytes, at: int, end: int) -> tuple[bytes, float, int]:
-    """One SentencePiece message: (piece, score, type). Writers always use the field order 1, 2, 3 and one-byte lengths,
-    which a fast path reads: models have up to 260,000 pieces."""
+    """Parses one SentencePiece message to (piece, score, type). Writers always use the field order 1, 2, 3 and one-byte
+    lengths, which a fast path reads: models have up to 260,000 pieces."""
     text, score, kind = b"", 0.0, NORMAL
     if end - at >= 7 and data[at] == 0x0A and data[at + 1] < 0x80 and at + 2 + data[at + 1] <= end:
         stop = at + 2 + data[at + 1]
-        text, rest = data[at + 2 : stop], end - stop
-        if rest in (5, 7) and data[stop] == 0x15 and (rest == 5 or (data[end - 2] == 0x18 and data[end - 1] < 0x80)):
-            return text, F32.unpack_from(data, stop + 1)[0], data[end - 1] if rest == 7 else NORMAL
-    for number, wire, value, where in fields(data, at, end):
+        text, left = data[at + 2 : stop], end - stop
+        if left in (5, 7) and data[stop] == 0x15 and (left == 5 or (data[end - 2] == 0x18 and data[end - 1] < 0x80)):
+            return text, F32.unpack_from(data, stop + 1)[0], data[end - 1] if left == 7 else NORMAL
+    for number, wire, value, offset in fields(data, at, end):
         if number == 1 and isinstance(value, bytes):
             text = value
         elif number == 2 and wire == FIXED32 and isinstance(value, bytes):
@@ -105,15 +105,28 @@ def piece(data: bytes, at: int, end: int) -> tuple[bytes, float, int]:
         elif number == 3 and isinstance(value, int):
             kind = value
         elif number <= 3:
-            raise FormatError("a field has the wrong type", path=NAME, offset=where, field=f"piece field {number}")
+            raise FormatError("a field has the wrong type", path=NAME, offset=offset, field=f"piece field {number}")
     return text, score, kind
 
 
 def parse(data: bytes, name: str = NAME) -> SentencePieceModel:
-    """The model in `data`, a file called `name`, with the SentencePiece library's checks: exactly one <unk>, no empty
-    and no duplicate piece."""
+    """Parses a file called `name`, with the SentencePiece library's checks: exactly one <unk>, no empty or duplicate
+    piece."""
+    texts: list[bytes] = []
+    scores: list[float] = []
+    types: list[int] = []
+    specs: dict[str, Any] = {}
     try:
-        return parsed(data)
+        for number, wire, _, at, end in messages(data):
+            if number == 1 and wire == BYTES:
+                text, score, kind = piece(data, at, end)
+                texts.append(text)
+                scores.append(score)
+                types.append(kind)
+            elif number in (2, 3) and wire == BYTES:
+                specs |= read_spec(data, at, end, TRAINER if number == 2 else NORMALIZER)
+        check(texts, types)
+        return SentencePieceModel(decode(texts), scores, types, **arguments(specs))
     except FormatError as error:
         if name == NAME:
             raise
@@ -122,25 +135,8 @@ def parse(data: bytes, name: str = NAME) -> SentencePieceModel:
         ) from None
 
 
-def parsed(data: bytes) -> SentencePieceModel:
-    texts: list[bytes] = []
-    scores: list[float] = []
-    types: list[int] = []
-    specs: dict[str, Any] = {}
-    for number, wire, _, at, end in messages(data):
-        if number == 1 and wire == BYTES:
-            text, score, kind = piece(data, at, end)
-            texts.append(text)
-            scores.append(score)
-            types.append(kind)
-        elif number in (2, 3) and wire == BYTES:
-            specs |= read_spec(data, at, end, TRAINER if number == 2 else NORMALIZER)
-    check(texts, types)
-    return SentencePieceModel(decode(texts), scores, types, **named(specs))
-
-
 def messages(data: bytes) -> Iterator[tuple[int, int, int, int, int]]:
-    """The top-level fields as (number, wire type, tag offset, start, end), without copying bytes."""
+    """Yields the top-level fields as (number, wire type, tag offset, start, end), without copying bytes."""
     at, end = 0, len(data)
     while at < end:
         if data[at] == 0x0A and at + 1 < end and data[at + 1] < 0x80:  # a piece with a one-byte length
@@ -163,20 +159,20 @@ NORMALIZER: Final = {1: "normalizer", 2: "charsmap", 3: "add_dummy_prefix", 4: "
 KINDS: Final[dict[str, type]] = {"normalizer": bytes, "charsmap": bytes}
 
 
-def read_spec(data: bytes, at: int, end: int, known: dict[int, str]) -> dict[str, Value]:
-    """The known fields of a trainer or normalizer spec."""
+def read_spec(data: bytes, at: int, end: int, names: dict[int, str]) -> dict[str, Value]:
+    """Returns the named fields of a trainer or normalizer spec."""
     out: dict[str, Value] = {}
-    for number, _, value, where in fields(data, at, end):
-        name = known.get(number)
-        if name is not None and not isinstance(value, KINDS.get(name, int)):
-            raise FormatError("a field has the wrong type", path=NAME, offset=where, field=name)
-        if name is not None:
-            out[name] = value
+    for number, _, value, offset in fields(data, at, end):
+        if (name := names.get(number)) is None:
+            continue
+        if not isinstance(value, KINDS.get(name, int)):
+            raise FormatError("a field has the wrong type", path=NAME, offset=offset, field=name)
+        out[name] = value
     return out
 
 
-def named(specs: dict[str, Any]) -> dict[str, Any]:
-    """Spec fields as arguments of `SentencePieceModel`; ids are int32: -1 ("none") is the varint 2^64 - 1."""
+def arguments(specs: dict[str, Any]) -> dict[str, Any]:
+    """Converts spec fields to arguments of `SentencePieceModel`. Ids are int32: -1 ("none") is the varint 2^64 - 1."""
     ids = {r: specs.pop(r) for r in ("unk", "bos", "eos", "pad") if r in specs}
     ids = {r: v - (1 << 64) if v >= 1 << 63 else v for r, v in ids.items()}
     for name in ("byte_fallback", "add_dummy_prefix", "remove_extra_whitespaces"):
@@ -188,15 +184,16 @@ def named(specs: dict[str, Any]) -> dict[str, Any]:
 
 
 def check(texts: list[bytes], types: list[int]) -> None:
-    """FormatError for what the SentencePiece library refuses (model_interface.cc, `InitializePieces`)."""
+    """Raises FormatError for a model that the SentencePiece library refuses (model_interface.cc,
+    `InitializePieces`)."""
     if not texts or len(texts) > VOCABULARY:
         raise FormatError("not a vocabulary", path=NAME, expected=f"1..{VOCABULARY} pieces", found=len(texts))
     if len(set(texts)) != len(texts):
         seen: dict[bytes, int] = {}
         for i, text in enumerate(texts):
             if seen.setdefault(text, i) != i:
-                where = f"pieces {seen[text]} and {i}"
-                raise FormatError("a piece occurs twice", path=NAME, field=where, found=text.decode("utf-8", "replace"))
+                field, found = f"pieces {seen[text]} and {i}", text.decode("utf-8", "replace")
+                raise FormatError("a piece occurs twice", path=NAME, field=field, found=found)
     if b"" in texts:
         raise FormatError("a piece is empty", path=NAME, field=f"piece {texts.index(b'')}")
     if not NORMAL <= min(types) <= max(types) <= LAST_TYPE:
@@ -215,7 +212,7 @@ def decode(texts: list[bytes]) -> list[str]:
 
 
 def number(value: int) -> bytes:
-    """A varint; negative numbers as 64-bit two's complement."""
+    """Encodes a varint; negative numbers as 64-bit two's complement."""
     value &= (1 << 64) - 1
     out = bytearray()
     while value >= 0x80:
@@ -234,7 +231,7 @@ def field_int(tag: int, value: int) -> bytes:
 
 
 def dump(model: SentencePieceModel) -> bytes:
-    """`model` as a ModelProto that the SentencePiece library loads: identity normalization, spaces escaped."""
+    """Encodes `model` as a ModelProto that the SentencePiece library loads: identity normalization, spaces escaped."""
     out = bytearray()
     for text, score, kind in zip(model.pieces, model.scores, model.types, strict=True):
         row = field_bytes(1, text.encode()) + b"\x15" + F32.pack(score)

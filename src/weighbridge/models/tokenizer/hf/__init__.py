@@ -1,1 +1,1 @@
-"""The tokenizer files of a Hugging Face folder, read into `Vocab` and written from it."""
+"""Reads the tokenizer files of a Hugging Face folder into `Vocab`, and writes them."""

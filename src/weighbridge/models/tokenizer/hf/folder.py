@@ -1,9 +1,6 @@
-"""The JSON files of a tokenizer folder. A wrong type, a number out of range or deep nesting is a FormatError that names
-the file and the place in it.
-
-The structs declare the parts of each file that we use. msgspec checks types while decoding, so large parts (260,000
-tokens, 500,000 merges) need no second pass.
-"""
+"""The JSON files of a tokenizer folder. A wrong type, a number out of range or deep nesting raises a FormatError that
+names the file and the place in it. The structs declare the parts of each file that are used; msgspec checks types while
+decoding, so large parts (260,000 tokens, 500,000 merges) need no second pass."""
 
 from __future__ import annotations
 
@@ -51,8 +48,8 @@ class _MergesOfModel(Struct):
 
 
 class TokenizerModel(Struct):
-    """`model` of tokenizer.json. `type` is absent in files of tokenizers < 0.9. `merges`: its JSON, as half a million
-    pairs cost more than all else that is decoded here."""
+    """`model` of tokenizer.json. `type` is absent in files of tokenizers < 0.9. `merges` is raw JSON: decoding half a
+    million pairs would cost more than the rest of the file."""
 
     type: str | None = None
     vocab: dict[str, Id] | list[tuple[str, float]] = {}
@@ -65,7 +62,7 @@ class TokenizerModel(Struct):
     ignore_merges: bool | None = None
 
     def merge_rows(self, path: str) -> list[str | tuple[str, str]]:
-        """The merges as they are spelled: "a b" up to transformers 4.44, ["a", "b"] since. `path`: their file."""
+        """Returns the merges in their spelling: "a b" up to transformers 4.44, ["a", "b"] since. `path`: their file."""
         json = b'{"model":{"merges":%b}}' % bytes(self.merges)  # so that an error names the place in the file
         whole: _MergesOfModel = decode(json, path, _MergesOfModel, len(json))
         return whole.model.merges
@@ -104,20 +101,20 @@ class TokenizerJson(Struct):
 
 @dataclass(frozen=True)
 class TokenizerFolder:
-    """A tokenizer's files, decoded on first use. `names`: the folder's file names, if the caller knows them. `given`:
-    rules to use in place of the model class's."""
+    """A tokenizer's files, decoded on first use. `names`: the folder's file names, if the caller knows them.
+    `given_rules`: rules to use in place of the model class's."""
 
     read: Read
     names: Sequence[str] = field(default=())
-    given: TokenizerEntry | None = None
+    given_rules: TokenizerEntry | None = None
 
     @cached_property
     def rules(self) -> TokenizerEntry:
         """The rules for the model class in config.json."""
-        return rules_of_class(self.architecture) if self.given is None else self.given
+        return rules_of_class(self.architecture) if self.given_rules is None else self.given_rules
 
     def json(self, name: str, kind: Any = Json, limit: int = CONFIG_JSON) -> Any:
-        """The decoded file; None if it is missing."""
+        """Returns the decoded file, or None if it is missing."""
         data = self.read(name)
         return None if data is None else decode(data, name, kind, limit)
 
@@ -130,14 +127,14 @@ class TokenizerFolder:
 
     @cached_property
     def tokenizer(self) -> TokenizerJson | None:
-        found: TokenizerJson | None = self.json("tokenizer.json", TokenizerJson, TOKENIZER_JSON)
-        return found
+        value: TokenizerJson | None = self.json("tokenizer.json", TokenizerJson, TOKENIZER_JSON)
+        return value
 
     @cached_property
     def settings(self) -> Json | None:
         """tokenizer_config.json."""
-        found: Json | None = self.json("tokenizer_config.json")
-        return found
+        value: Json | None = self.json("tokenizer_config.json")
+        return value
 
     @cached_property
     def config(self) -> Json:
@@ -147,8 +144,8 @@ class TokenizerFolder:
     @cached_property
     def root(self) -> Json:
         """config.json."""
-        found: Json = self.json("config.json") or {}
-        return found
+        value: Json = self.json("config.json") or {}
+        return value
 
     @property
     def text_config(self) -> Json:
@@ -172,25 +169,24 @@ class TokenizerFolder:
     @cached_property
     def added_decoder(self) -> dict[int, AddedToken]:
         """`added_tokens_decoder` of tokenizer_config.json by id."""
-        name, key = "tokenizer_config.json", "added_tokens_decoder"
-        rows = (self.settings or {}).get(key)
-        try:
-            found = msgspec.convert(rows or {}, dict[Id, AddedToken], strict=False)
-        except msgspec.ValidationError as error:
-            raise FormatError(str(error), path=name, field=key) from error
-        return {i: msgspec.structs.replace(t, id=i) for i, t in found.items()}
+        tokens = self._setting("added_tokens_decoder", dict[Id, AddedToken])
+        return {i: msgspec.structs.replace(token, id=i) for i, token in tokens.items()}
 
     @property
     def stored_types(self) -> dict[int, int]:
         """`gguf_token_types` of tokenizer_config.json: types by id that no other file records (`hf.write`)."""
-        name, key = "tokenizer_config.json", "gguf_token_types"
+        types: dict[int, int] = self._setting("gguf_token_types", dict[Id, Type])
+        return types
+
+    def _setting(self, key: str, kind: Any) -> Any:
+        """Returns an object of tokenizer_config.json with number keys; {} if it is missing."""
         try:
-            return msgspec.convert((self.settings or {}).get(key) or {}, dict[Id, Type], strict=False)
+            return msgspec.convert((self.settings or {}).get(key) or {}, kind, strict=False)
         except msgspec.ValidationError as error:
-            raise FormatError(str(error), path=name, field=key) from error
+            raise FormatError(str(error), path="tokenizer_config.json", field=key) from error
 
     def vocab_size(self, *keys: str) -> int | None:
-        """The first of `keys` in config.json that is a count, ignoring zero and null."""
+        """Returns the first of `keys` in config.json that is a count, ignoring zero and null."""
         for key in keys:
             value = self.config.get(key)
             if value is None or value == 0:
@@ -204,13 +200,13 @@ class TokenizerFolder:
 
 
 def content(value: Any) -> str | None:
-    """The text of a `*_token` entry: a string, or an object with `content`."""
+    """Returns the text of a `*_token` entry: a string, or an object with `content`."""
     value = value.get("content") if isinstance(value, dict) else value
     return value if isinstance(value, str) else None
 
 
 def table_of(tokenizer: TokenizerJson) -> dict[str, int]:
-    """The model's vocabulary. FormatError if two tokens share an id."""
+    """Returns the model's vocabulary. Raises FormatError if two tokens share an id."""
     vocab = tokenizer.model.vocab
     if not isinstance(vocab, dict):
         raise FormatError("the vocabulary isn't an object", path="tokenizer.json", field="model.vocab")
@@ -220,10 +216,8 @@ def table_of(tokenizer: TokenizerJson) -> dict[str, int]:
         seen: dict[int, str] = {}
         for text, index in vocab.items():
             if seen.setdefault(index, text) != text:
+                texts = f"{seen[index]!r} and {text!r}"
                 raise FormatError(
-                    f"tokens {seen[index]!r} and {text!r} have the same id",
-                    path="tokenizer.json",
-                    field="model.vocab",
-                    found=index,
+                    f"tokens {texts} have the same id", path="tokenizer.json", field="model.vocab", found=index
                 )
     return vocab

@@ -1,9 +1,8 @@
-"""PLaMo 2's and 3's tokenizer: of the ways to cut a text the one with the best sum of scores (conversion/base.py,
-`_set_vocab_plamo`).
+"""PLaMo 2's and 3's tokenizer: segments a text with the best sum of scores (conversion/base.py, `_set_vocab_plamo`).
 
-    tokenizer.jsonl    a line for each token: its text, its score and its type, as a JSON list; more entries are ignored
+    tokenizer.jsonl    one line per token: its text, its score and its type, as a JSON list; more entries are ignored
 
-`tokenizer_class` of tokenizer_config.json tells the two apart: PLaMo 3's cuts a text around its own tokens first.
+`tokenizer_class` in tokenizer_config.json distinguishes the two: PLaMo 3's splits a text at its control tokens first.
 """
 
 from __future__ import annotations
@@ -23,22 +22,41 @@ NAME: Final = "tokenizer.jsonl"
 CLASSES: Final = {"Plamo2Tokenizer": VocabKind.PLAMO2, "Plamo3Tokenizer": VocabKind.PLAMO3}
 KINDS: Final = frozenset(CLASSES.values())
 _TYPES: Final = {kind.name: kind for kind in (TokenType.UNKNOWN, TokenType.CONTROL, TokenType.BYTE)}
-_OWN: Final = ("<|plamo:", "|>")  # how the model's own tokens begin and end, which control it
+_CONTROL: Final = ("<|plamo:", "|>")  # the begin and end of control tokens
 _ROLES: Final = ("bos", "eos", "pad", "sep", "unk")
 _LINE: Final = msgspec.json.Decoder(Annotated[list[Any], Meta(min_length=2)])
 
 
 def vocabulary(folder: TokenizerFolder) -> Vocab:
-    """The vocabulary of the file, padded to the model's size, without special ids."""
-    named = (folder.settings or {}).get("tokenizer_class")
-    if (kind := CLASSES.get(str(named))) is None:
+    """Reads the vocabulary, padded to the model's size, without special ids."""
+    name = (folder.settings or {}).get("tokenizer_class")
+    if (kind := CLASSES.get(str(name))) is None:
         raise UnsupportedError(
-            f"{NAME} of the tokenizer class {named!r}", hint=f"supported: {', '.join(CLASSES)} (tokenizer_config.json)"
+            f"{NAME} of the tokenizer class {name!r}", hint=f"supported: {', '.join(CLASSES)} (tokenizer_config.json)"
         )
     lines = (folder.read(NAME) or b"").splitlines()
     if len(lines) > VOCABULARY:
         raise FormatError("has too many tokens", path=NAME, expected=f"<= {VOCABULARY}", found=len(lines))
-    rows = [_row(line, number, folder.rules.normal) for number, line in enumerate(lines, 1) if line.strip()]
+    rows: list[tuple[str, float, int]] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            text, score, *more = _LINE.decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            text, score, more = None, None, []
+        if not isinstance(text, str) or isinstance(score, bool) or not isinstance(score, int | float):
+            raise FormatError(
+                "not the line of a token", path=NAME, field=f"line {number}", found=ascii(line)[:80],
+                expected="a list of its text, its score and its type",
+            )  # fmt: skip
+        control = text.startswith(_CONTROL[0]) and text.endswith(_CONTROL[1])
+        default = TokenType.CONTROL if control else TokenType.NORMAL
+        # Some control tokens of PLaMo 3 surround text outside the vocabulary, and are normal.
+        token_type = (
+            TokenType.NORMAL if text in folder.rules.normal else _TYPES.get(str(more[0]) if more else "", default)
+        )
+        rows.append((text, float(score), int(token_type)))
     size = check_size(folder.vocab_size("vocab_size") or len(rows), "vocab_size")
     if not 0 < len(rows) <= size:
         raise FormatError("has more tokens than the model, or none", path=NAME, expected=f"1..{size}", found=len(rows))
@@ -47,32 +65,9 @@ def vocabulary(folder: TokenizerFolder) -> Vocab:
     return Vocab(kind, tokens, types, scores, pre="default", add_space_prefix=False, space_prefix_at="ids")
 
 
-def _row(line: bytes, number: int, normal: list[str]) -> tuple[str, float, int]:
-    """The text, score and type of a line's token."""
-    try:
-        text, score, *rest = _LINE.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        text = score = None
-        rest = []
-    if not isinstance(text, str) or isinstance(score, bool) or not isinstance(score, int | float):
-        raise FormatError(
-            "is no token's line", path=NAME, field=f"line {number}", found=ascii(line)[:80],
-            expected="a list of its text, its score and its type",
-        )  # fmt: skip
-    return text, float(score), _type(text, rest[0] if rest else None, normal)
-
-
-def _type(text: str, named: Any, normal: list[str]) -> int:
-    """A token's type: some of PLaMo 3's own begin and end what isn't in the vocabulary, and are normal."""
-    if text in normal:
-        return int(TokenType.NORMAL)
-    own = text.startswith(_OWN[0]) and text.endswith(_OWN[1])
-    return int(_TYPES.get(str(named), TokenType.CONTROL if own else TokenType.NORMAL))
-
-
 def special(folder: TokenizerFolder, vocab: Vocab) -> SpecialTokens:
-    """Tokens by role, which tokenizer_config.json names by text, and the one that ends a turn. FormatError for one that
-    the vocabulary hasn't."""
+    """Returns tokens by role, which tokenizer_config.json names by text, and the end of a turn. Raises FormatError for
+    a token that the vocabulary doesn't have."""
     settings = folder.settings or {}
     named = {role: content(settings.get(f"{role}_token")) for role in _ROLES}
     index = {text: number for number, text in reversed([*enumerate(vocab.tokens)])}
@@ -88,7 +83,7 @@ def special(folder: TokenizerFolder, vocab: Vocab) -> SpecialTokens:
 
 
 def vocabulary_file(vocab: Vocab) -> bytes:
-    """tokenizer.jsonl of a vocabulary, without padding."""
+    """Returns tokenizer.jsonl for a vocabulary, without padding."""
     types = vocab.types if len(vocab.types) else [TokenType.NORMAL] * len(vocab)
     scores = vocab.scores if len(vocab.scores) else [0.0] * len(vocab)
     rows = zip(vocab.tokens, scores, types, strict=True)
@@ -97,4 +92,4 @@ def vocabulary_file(vocab: Vocab) -> bytes:
 
 
 def class_name(kind: VocabKind) -> str:
-    return next(name for name, known in CLASSES.items() if known is kind)
+    return next(name for name, vocab_kind in CLASSES.items() if vocab_kind is kind)

@@ -1,6 +1,6 @@
 """Reads a Hugging Face folder's tokenizer files by the reference converter's rules (llama.cpp, conversion/base.py,
-llama.py, bert.py). Candidates are tried in `LlamaModel.set_vocab`'s order; the files' content decides what the
-reference takes from the architecture:
+llama.py, bert.py). Candidates are tried in `LlamaModel.set_vocab`'s order; the files' content decides,
+not the architecture as in the reference:
 
     tokenizer.json of WordPiece, or vocab.txt      wordpiece   `BertModel.set_vocab`
     Unigram, tokenizer.json or SentencePiece       unigram     `T5Model.set_vocab`, `_xlmroberta_set_vocab`
@@ -36,7 +36,7 @@ from weighbridge.models.tokenizer.formats import bpe_ranks, sentencepiece
 from weighbridge.models.tokenizer.formats import merges as mergelists
 from weighbridge.models.tokenizer.hf import lattice, rwkv, tekken, tiktoken, unigram, vocab_json
 from weighbridge.models.tokenizer.hf.added import added_tokens, embedded, is_control, named_tokens, spoken
-from weighbridge.models.tokenizer.hf.folder import OTHERS, AddedToken, Read, TokenizerFolder, TokenizerJson, table_of
+from weighbridge.models.tokenizer.hf.folder import OTHERS, Read, TokenizerFolder, TokenizerJson, table_of
 from weighbridge.models.tokenizer.hf.special import finish, normalizer_flags, special
 from weighbridge.models.tokenizer.hf.spm import Scores, byte_fallback, char_bpe, is_spm_like, spm
 from weighbridge.models.tokenizer.vocab import SPACE, Json, TokenType, Vocab, VocabKind, padding
@@ -45,12 +45,9 @@ READ: Final = (
     "tokenizer.json", "tokenizer.model", "spiece.model", "vocab.txt", "vocab.json with merges.txt", "tekken.json",
     "tiktoken.model", rwkv.NAME, lattice.NAME,
 )  # fmt: skip
-MODELS: Final = (
-    sentencepiece.NAME,
-    "spiece.model",
-    unigram.FAIRSEQ_FILE,
-)  # SentencePiece files, in order of preference
-#: The files that hold a vocabulary; of "vocab.json with merges.txt" the first.
+# SentencePiece files, in order of preference
+MODELS: Final = (sentencepiece.NAME, "spiece.model", unigram.FAIRSEQ_FILE)
+#: The files with a vocabulary; of "vocab.json with merges.txt" the first.
 VOCABULARY_FILES: Final = frozenset((*MODELS, *(text.partition(" ")[0] for text in READ)))
 
 
@@ -58,9 +55,9 @@ def from_hf(
     read: Read, *, pre: str | None = None, scores: Scores = "exact", names: Sequence[str] = (),
     rules: TokenizerEntry | None = None,
 ) -> Vocab:  # fmt: skip
-    """The tokenizer of a folder. `read(name)` gives a file's bytes or None; `pre` overrides the pre-tokenizer's name;
-    `names` lists the folder's files, if known (for additional_chat_templates/); `rules` replace those of the model
-    class. Errors: FormatError, UnsupportedError."""
+    """Reads the tokenizer of a folder. `read(name)` returns a file's bytes or None; `pre` overrides the pre-tokenizer's
+    name; `names` lists the folder's files, if known (for additional_chat_templates/); `rules` replace those of the
+    model class. Raises FormatError and UnsupportedError."""
     folder = TokenizerFolder(read, tuple(names), rules)
     vocab = vocabulary(folder, pre, scores)
     types = folder.stored_types
@@ -76,13 +73,17 @@ def from_hf(
 
 
 def vocabulary(folder: TokenizerFolder, pre: str | None, scores: Scores) -> Vocab:
-    """The tokenizer, from the first candidate that fits."""
+    """Reads the tokenizer from the first candidate that matches."""
     tokenizer, read = folder.tokenizer, folder.read
     kind = None if tokenizer is None else model_type(tokenizer)
     if kind == "WordPiece" or (tokenizer is None and read("vocab.txt") is not None):
         return wordpiece(folder, tokenizer, pre)
     if tokenizer is None and read(tekken.NAME) is not None:
-        return from_tekken(folder, pre)
+        vocab, version = tekken.vocabulary(folder, pre)
+        state = special(folder, None)
+        tekken.mend(vocab, state)
+        templates, lost = tekken.template(folder, version, True)
+        return replace(finish(folder, vocab, state), templates=templates, losses=lost)
     if kind == "BPE" and tokenizer is not None and is_spm_like(tokenizer):
         rules = folder.rules
         if rules.char_bpe:
@@ -91,7 +92,10 @@ def vocabulary(folder: TokenizerFolder, pre: str | None, scores: Scores) -> Voca
             return byte_level(folder, tokenizer, name)
     file = model_file(folder, kind)
     if kind == "Unigram" or (kind is None and file is not None and file.model.model_type == sentencepiece.UNIGRAM):
-        return from_unigram(folder, tokenizer, file, pre)
+        vocab = unigram.unigram(folder, tokenizer, file, pre)
+        state = special(folder, len(vocab))
+        unigram.mend(folder, tokenizer, file, vocab, state)
+        return finish(folder, vocab, state)
     if file is not None:
         return with_model_rules(folder, spm(folder, file.model))
     if tokenizer is None:
@@ -105,43 +109,26 @@ def vocabulary(folder: TokenizerFolder, pre: str | None, scores: Scores) -> Voca
 
 
 def model_file(folder: TokenizerFolder, kind: str | None) -> unigram.SpmFile | None:
-    """The folder's SentencePiece model, unless tokenizer.json is of another `kind`. Some models have a rank table under
-    the same name."""
+    """Returns the folder's SentencePiece model, unless tokenizer.json has a different `kind`. Some models have a rank
+    table under the same name."""
     for name in MODELS:
         data = folder.read(name)
         if data is not None and not bpe_ranks.is_ranks(data):
             model = sentencepiece.parse(data, name)
-            wanted = {"Unigram": sentencepiece.UNIGRAM, "BPE": sentencepiece.BPE}.get(kind or "")
-            return unigram.SpmFile(name, model) if wanted in (None, model.model_type) else None
+            expected = {"Unigram": sentencepiece.UNIGRAM, "BPE": sentencepiece.BPE}.get(kind or "", model.model_type)
+            return unigram.SpmFile(name, model) if expected == model.model_type else None
     return None
 
 
-def from_unigram(
-    folder: TokenizerFolder, tokenizer: TokenizerJson | None, file: unigram.SpmFile | None, pre: str | None
-) -> Vocab:
-    vocab = unigram.unigram(folder, tokenizer, file, pre)
-    state = special(folder, len(vocab))
-    unigram.mend(folder, tokenizer, file, vocab, state)
-    return finish(folder, vocab, state)
-
-
-def from_tekken(folder: TokenizerFolder, pre: str | None) -> Vocab:
-    vocab, version = tekken.vocabulary(folder, pre)
-    state = special(folder, None)
-    tekken.mend(vocab, state)
-    found, lost = tekken.template(folder, version, True)
-    return replace(finish(folder, vocab, state), templates=found, losses=lost)
-
-
 def without_json(folder: TokenizerFolder, pre: str | None) -> Vocab:
-    """The tokenizer of a folder with neither tokenizer.json nor a SentencePiece model under a usual name."""
+    """Reads the tokenizer of a folder with neither tokenizer.json nor a SentencePiece model under a usual name."""
     name = tiktoken.find(folder)
     if name is not None:
         vocab = tiktoken.vocabulary(folder, name, pre)
         state = special(folder, None)
         tiktoken.mend(folder, name, vocab, state)
         return finish(folder, vocab, state)
-    if vocab_json.present(folder):
+    if folder.read(vocab_json.VOCAB) is not None:
         return vocab_json.mend(folder, byte_level(folder, vocab_json.tokenizer(folder, pre), pre, vocab_json.MERGES))
     if folder.read(rwkv.NAME) is not None:
         state = special(folder, None)
@@ -154,43 +141,41 @@ def without_json(folder: TokenizerFolder, pre: str | None) -> Vocab:
     if old is None:
         raise UnsupportedError(
             "no supported tokenizer file",
-            hint=f"supported: {', '.join(READ)}; AutoTokenizer.from_pretrained(...).save_pretrained(...) writes a "
-            "tokenizer.json from others",
+            hint=f"supported: {', '.join(READ)}; AutoTokenizer.from_pretrained(...).save_pretrained(...) converts "
+            "others to tokenizer.json",
         )
     model = sentencepiece.parse(folder.read(old[0]) or b"", old[0])
     vocab, state = spm(folder, model), special(folder, None)
     tekken.mend(vocab, state, model.ids)
-    found, lost = tekken.template(folder, old[1], False)
-    return replace(vocab, special=state.ids, add=state.add, templates=found, losses=(*vocab.losses, *lost))
+    templates, lost = tekken.template(folder, old[1], False)
+    return replace(vocab, special=state.ids, add=state.add, templates=templates, losses=(*vocab.losses, *lost))
 
 
 def model_type(tokenizer: TokenizerJson) -> str:
-    """`model.type`, or the type that the content of an old file implies."""
+    """Returns `model.type`, or the type that the content of an old file implies."""
     model = tokenizer.model
-    if model.type is not None:
-        return model.type
-    if isinstance(model.vocab, list):
+    if model.type is None and isinstance(model.vocab, list):
         return "Unigram"
-    return "BPE" if model.merge_rows("tokenizer.json") else "WordPiece"
+    return model.type or ("BPE" if model.merge_rows("tokenizer.json") else "WordPiece")
 
 
 @dataclass(frozen=True)
 class BaseVocab:
-    """A WordPiece or byte-level vocabulary with its added tokens. `known`: ids by text. `losses`: added tokens that
-    the model doesn't have."""
+    """A WordPiece or byte-level vocabulary with its added tokens. `ids`: by text. `losses`: added tokens that the model
+    doesn't have."""
 
     tokens: list[str]
     types: list[int]
-    known: Mapping[str, int]
+    ids: Mapping[str, int]
     losses: tuple[str, ...] = ()
 
 
 def base(folder: TokenizerFolder, vocab: dict[str, int], tokenizer: TokenizerJson | None) -> BaseVocab:
-    """The vocabulary with added tokens as control or user-defined tokens and unused ids as padding (conversion/base.py,
-    `get_vocab_base`)."""
+    """Returns the vocabulary with added tokens as control or user-defined tokens and unused ids as padding
+    (conversion/base.py, `get_vocab_base`)."""
     added, lost = embedded(folder, vocab, added_tokens(folder, vocab, tokenizer))
-    known = vocab | {t.content: i for i, t in added.items()}
-    top = max(known.values())
+    ids = vocab | {t.content: i for i, t in added.items()}
+    top = max(ids.values())
     size = folder.vocab_size("vocab_size") or top + 1
     if top >= size:
         raise FormatError(
@@ -202,31 +187,27 @@ def base(folder: TokenizerFolder, vocab: dict[str, int], tokenizer: TokenizerJso
     for text, index in vocab.items():
         tokens[index] = text
     for index, token in added.items():
-        tokens[index], types[index] = base_added(token, tokenizer)
-    for index in [i for i, t in enumerate(tokens) if t is None]:
+        # llama.cpp expects control and user-defined tokens in normalized form.
+        text = token.content if token.normalized else spoken(token.content, tokenizer.decoder if tokenizer else None)
+        control = token.special or is_control(text)
+        tokens[index] = text if control else text.replace(SPACE, " ")
+        types[index] = int(TokenType.CONTROL if control else TokenType.USER_DEFINED)
+    for index in (i for i, text in enumerate(tokens) if text is None):
         tokens[index], types[index] = padding(index), int(TokenType.UNUSED)
-    return BaseVocab(tokens, types, known, lost)
-
-
-def base_added(token: AddedToken, tokenizer: TokenizerJson | None) -> tuple[str, int]:
-    """An added token's text and type. llama.cpp expects control and user-defined tokens in normalized form."""
-    text = token.content if token.normalized else spoken(token.content, tokenizer.decoder if tokenizer else None)
-    if token.special or is_control(text):
-        return text, int(TokenType.CONTROL)
-    return text.replace(SPACE, " "), int(TokenType.USER_DEFINED)
+    return BaseVocab(tokens, types, ids, lost)
 
 
 def byte_level(
     folder: TokenizerFolder, tokenizer: TokenizerJson, pre: str | None, path: str = "tokenizer.json"
 ) -> Vocab:
-    """A byte-level BPE vocabulary (`_set_vocab_gpt2`). `path`: the file of the merges."""
+    """Reads a byte-level BPE vocabulary (`_set_vocab_gpt2`). `path`: the file of the merges."""
     vocab, model = table_of(tokenizer), tokenizer.model
     if model.continuing_subword_prefix or model.end_of_word_suffix:
         raise UnsupportedError("BPE with a subword prefix or suffix: llama.cpp has none")
     merges = mergelists.spelled(model.merges, model.merge_rows, vocab, path)
-    found = base(folder, vocab, tokenizer)
-    normalizers = normalizer_names(tokenizer)
-    losses = found.losses
+    table = base(folder, vocab, tokenizer)
+    normalizers = [str(n.get("type")) for n in pretokenizer.flat(tokenizer.normalizer, "normalizers")]
+    losses = table.losses
     raw = pre is not None and pretokenizer.known(pre).raw
     if set(normalizers) - {"NFC"} and pre is None:
         raise UnsupportedError(
@@ -234,100 +215,80 @@ def byte_level(
             hint="use --pre NAME to convert without it",
         )
     if normalizers and not raw:
-        losses += (f"the normalizer ({', '.join(normalizers)}): llama.cpp tokenizes the text as it is",)
+        losses += (f"the normalizer ({', '.join(normalizers)}): llama.cpp tokenizes the unmodified text",)
     if not len(merges):
         raise FormatError(
             "byte-level BPE without merges, which llama.cpp can't load", path=path, field="merges",
             expected="at least one", found=0, hint="get the file from the model's publisher",
         )  # fmt: skip
     state = special(folder, None)
-    name = pre if pre is not None else recognise(tokenizer, found.known, normalizers)
+    processor = tokenizer.post_processor
+    name = (
+        pre
+        if pre is not None
+        else pretokenizer.recognise(
+            pretokenizer.canonical(tokenizer.pre_tokenizer),
+            table.ids.keys(),
+            ignore_merges=bool(model.ignore_merges),
+            normalizer=normalizers[0] if normalizers else None,
+            processor=processor.type if processor is not None else None,
+        )
+    )
     if pretokenizer.known(name).add_bos:
         state.add.setdefault("bos", False)
-    made = Vocab(VocabKind.BPE, found.tokens, found.types, merges=merges, pre=name, losses=losses)
+    result = Vocab(VocabKind.BPE, table.tokens, table.types, merges=merges, pre=name, losses=losses)
     if folder.rules.token_types:
-        made = replace(made, token_type_count=folder.type_count)
-    return finish(folder, made, state)
+        result = replace(result, token_type_count=folder.type_count)
+    return finish(folder, result, state)
 
 
 def raw_name(tokenizer: TokenizerJson, by_type: Mapping[str, str], pre: str | None) -> str | None:
-    """The pre-tokenizer name under which BPE over characters is written as BPE: the caller's (`pre`), or the model
-    class's (`tokenizer.raw_pre`); None to write it as SentencePiece."""
+    """Returns the pre-tokenizer name under which BPE over characters is written as BPE: the caller's (`pre`), or the
+    model class's (`tokenizer.raw_pre`). None to write it as SentencePiece."""
     if pre is not None:
         return pre if pretokenizer.known(pre).raw else None
     items = pretokenizer.flat(tokenizer.pre_tokenizer, "pretokenizers")
     return next((by_type[kind] for item in items if (kind := str(item.get("type"))) in by_type), by_type.get("other"))
 
 
-def recognise(tokenizer: TokenizerJson, known: Mapping[str, int], normalizers: Sequence[str]) -> str:
-    processor = tokenizer.post_processor
-    return pretokenizer.recognise(
-        pretokenizer.canonical(tokenizer.pre_tokenizer),
-        known.keys(),
-        ignore_merges=bool(tokenizer.model.ignore_merges),
-        normalizer=normalizers[0] if normalizers else None,
-        processor=processor.type if processor is not None else None,
-    )
-
-
-def normalizer_names(tokenizer: TokenizerJson) -> list[str]:
-    return [str(n.get("type")) for n in pretokenizer.flat(tokenizer.normalizer, "normalizers")]
-
-
 def wordpiece(folder: TokenizerFolder, tokenizer: TokenizerJson | None, pre: str | None) -> Vocab:
-    """A WordPiece vocabulary: "##x" -> "x", other tokens -> U+2581 + token, control tokens unchanged
+    """Reads a WordPiece vocabulary: "##x" -> "x", other tokens -> U+2581 + token, control tokens unchanged
     (`BertModel.set_vocab`)."""
-    vocab = lines(folder) if tokenizer is None else table_of(tokenizer)
-    prefix = "##" if tokenizer is None else tokenizer.model.continuing_subword_prefix
-    if prefix not in (None, "##"):
-        raise UnsupportedError(f"WordPiece with the prefix {prefix!r}: llama.cpp supports ## only")
-    found = base(folder, vocab, tokenizer)
-    tokens = [phantom(t, k) for t, k in zip(found.tokens, found.types, strict=True)]
+    if tokenizer is not None:
+        vocab, prefix = table_of(tokenizer), tokenizer.model.continuing_subword_prefix
+        flags: Json = {**normalizer_flags(tokenizer.normalizer)}
+        if prefix not in (None, "##"):
+            raise UnsupportedError(f"WordPiece with the prefix {prefix!r}: llama.cpp supports ## only")
+    else:
+        # vocab.txt has one token per line. A duplicate token has its last id, as in transformers' `load_vocab`.
+        text = folder.text("vocab.txt")
+        if not text:
+            raise FormatError("the vocabulary is empty", path="vocab.txt")
+        vocab = {row.rstrip("\r"): i for i, row in enumerate(text.removesuffix("\n").split("\n"))}
+        settings = folder.settings or {}  # with `BertTokenizer`'s defaults
+        flags = {"lowercase": settings.get("do_lower_case", True) is not False}
+        if isinstance(strip := settings.get("strip_accents"), bool):
+            flags["strip_accents"] = strip
+    table = base(folder, vocab, tokenizer)
+    tokens = [
+        text if kind == TokenType.CONTROL else text[2:] if text.startswith("##") else SPACE + text
+        for text, kind in zip(table.tokens, table.types, strict=True)
+    ]
     state = special(folder, len(tokens))
-    flags: Json = {**normalizer_flags(tokenizer.normalizer)} if tokenizer is not None else settings_flags(folder)
     if tokenizer is None:
         for role, index in named_tokens(folder, vocab).items():
             state.ids.setdefault({"cls": "bos"}.get(role, role), index)
-    name = pre if pre is not None else wordpiece_name(len(tokens))
-    made = Vocab(
-        VocabKind.WORDPIECE, tokens, found.types, pre=name, token_type_count=folder.type_count, losses=found.losses
+    # The names that the reference writes; llama.cpp ignores them. The reference's hash knows an uncased English
+    # vocabulary (under two names, the later one wins) and a Chinese one.
+    name = pre if pre is not None else "bert-bge-large" if len(tokens) == 21128 else "jina-v2-en"
+    result = Vocab(
+        VocabKind.WORDPIECE, tokens, table.types, pre=name, token_type_count=folder.type_count, losses=table.losses
     )
-    return replace(finish(folder, made, state), **flags)
-
-
-def phantom(text: str, kind: int) -> str:
-    if kind == TokenType.CONTROL:
-        return text
-    return text[2:] if text.startswith("##") else SPACE + text
-
-
-def wordpiece_name(size: int) -> str:
-    """The pre-tokenizer name that the reference writes for a vocabulary of this size; llama.cpp ignores it. The
-    reference's hash knows an uncased English vocabulary (under two names, of which the later wins) and a Chinese
-    one."""
-    return "bert-bge-large" if size == 21128 else "jina-v2-en"
-
-
-def settings_flags(folder: TokenizerFolder) -> Json:
-    """The normalizer's flags without a tokenizer.json, with `BertTokenizer`'s defaults."""
-    settings = folder.settings or {}
-    lowercase, strip = settings.get("do_lower_case", True), settings.get("strip_accents")
-    flags = {"lowercase": lowercase is not False}
-    return flags | {"strip_accents": strip} if isinstance(strip, bool) else flags
-
-
-def lines(folder: TokenizerFolder) -> dict[str, int]:
-    """vocab.txt: one token per line. A duplicate token has its last id, as in transformers' `load_vocab`."""
-    text = folder.text("vocab.txt") or ""
-    rows = text.split("\n")
-    rows = rows[:-1] if rows and not rows[-1] else rows
-    if not rows:
-        raise FormatError("the vocabulary is empty", path="vocab.txt")
-    return {row.rstrip("\r"): i for i, row in enumerate(rows)}
+    return replace(finish(folder, result, state), **flags)
 
 
 def with_model_rules(folder: TokenizerFolder, vocab: Vocab) -> Vocab:
-    """The vocabulary with the rules of the model class (`LlamaModel.set_vocab`, its end)."""
+    """Applies the rules of the model class to the vocabulary (`LlamaModel.set_vocab`, its end)."""
     rules = folder.rules
     prefix = (folder.settings or {}).get("add_prefix_space")
     if rules.add_prefix_space and isinstance(prefix, bool):
@@ -335,9 +296,7 @@ def with_model_rules(folder: TokenizerFolder, vocab: Vocab) -> Vocab:
     by_size = rules.size.get(str(folder.vocab_size("vocab_size"))) if rules.size else None
     if by_size is None:
         return vocab
-    late = {
-        *by_size.special.keys() - vocab.special.keys(),
-        *(f"add_{r}" for r in by_size.add.keys() - vocab.add.keys()),
-    }
+    late = by_size.special.keys() - vocab.special.keys()
+    late |= {f"add_{role}" for role in by_size.add.keys() - vocab.add.keys()}
     special, add = {**vocab.special, **by_size.special}, {**vocab.add, **by_size.add}
     return replace(vocab, special=special, add=add, late=frozenset(late))

@@ -1,28 +1,31 @@
 """Special tokens, tokens added to every text, and chat templates, by the reference converter's rules
 (gguf-py/gguf/vocab.py, `SpecialVocab`) and in its order, which decides the order of the keys in a GGUF.
 
-    1 post_processor         decides what is added to a text (`add`), and may name tokens
+    1 post_processor         decides which tokens are added to a text (`add`), and may name tokens
     2 tokenizer_config.json  names tokens by text; the id is that of the first *added* token with that text
-    3 config.json            gives ids for the remaining roles
+    3 config.json            sets ids for the remaining roles
 
-Some rules are crude: a template that starts with neither bos nor cls means "don't add bos". They stay, since published
-files were made with them.
+Some rules are crude: a template that starts with neither bos nor cls means "don't add bos". They are kept because
+published files were made with them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import JSON_DEPTH
+from weighbridge.base.words import plural
 from weighbridge.models.tokenizer.hf.folder import AddedToken, PostProcessor, TemplatePiece, TokenizerFolder, content
 from weighbridge.models.tokenizer.vocab import ChatTemplate, Json, Vocab, VocabKind
 
 ROLES: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 NAMES: Final = ("tool_use", "rag")  # additional templates to try when the folder can't be listed
 EXTRA: Final = "additional_chat_templates/"
+_EXTRA: Final = re.compile(rf"{EXTRA}[^/]*\.jinja", re.DOTALL)
 
 
 @dataclass
@@ -58,12 +61,12 @@ def special(folder: TokenizerFolder, count: int | None, roles: Sequence[str] = R
 
 
 def around(state: SpecialTokens, processor: PostProcessor | None) -> None:
-    """Rule 1. If only `cls` and `sep` are named, they are also `bos` and `eos`."""
+    """Applies rule 1. If only `cls` and `sep` are named, they are also `bos` and `eos`."""
     if not state.token("bos") and state.token("cls"):
         state.name("bos", state.token("cls"))
     if not state.token("eos") and state.token("sep"):
         state.name("eos", state.token("sep"))
-    # As in the reference, the four tokens are remembered across the list of processors.
+    # As in the reference, the four tokens carry over from one processor to the next.
     seen = {r: state.token(r) for r in ("bos", "cls", "eos", "sep")}
     if processor is None:
         return
@@ -72,28 +75,42 @@ def around(state: SpecialTokens, processor: PostProcessor | None) -> None:
             state.add.setdefault("bos", False)
             state.add.setdefault("eos", False)
         elif item.type == "RobertaProcessing":
-            cls_and_sep(state, item, seen)
+            state.add |= {"bos": True, "eos": True, "sep": True}
+            for role, pair, default in (("cls", item.cls, "bos"), ("sep", item.sep, "eos")):
+                if not seen[role] and state.names is not None:
+                    seen[role] = pair[0] if pair is not None else seen[default]
+                    state.name(role, seen[role])
         elif item.type == "TemplateProcessing":
             template(state, item, seen)
 
 
-def cls_and_sep(state: SpecialTokens, item: PostProcessor, seen: Json) -> None:
-    state.add |= {"bos": True, "eos": True, "sep": True}
-    for role, pair, other in (("cls", item.cls, "bos"), ("sep", item.sep, "eos")):
-        if not seen[role] and state.names is not None:
-            seen[role] = pair[0] if pair is not None else seen[other]
-            state.name(role, seen[role])
-
-
 def template(state: SpecialTokens, item: PostProcessor, seen: Json) -> None:
-    """`[CLS] A [SEP]`: the first and last item are the added tokens; the pair shows whether a separator is added."""
+    """Reads `[CLS] A [SEP]`: the first and last item are the added tokens; the pair shows whether a separator is added.
+
+    A last token other than eos becomes eos; the former eos becomes end of turn, otherwise end of message.
+    """
     first = last = None
     if len(item.single) > 1:
         first, last = text_of(item.single[0]), text_of(item.single[-1])
-        if first:
-            leading(state, first, seen)
-        if last:
-            trailing(state, last, seen)
+    if first:
+        if state.names is None:
+            seen["bos"] = first
+        elif first not in (seen["bos"], seen["cls"]):
+            for role in (role for role in ("bos", "cls") if not seen[role]):
+                seen[role] = first
+                state.name(role, first)
+        state.add["bos"] = first in (seen["bos"], seen["cls"])
+    if last:
+        if state.names is None:
+            seen["eos"] = last
+        elif last != seen["eos"]:
+            spare = next((r for r in ("eot", "eom") if r not in state.roles), None)
+            if spare is not None:
+                state.roles += (spare,)
+                state.name(spare, seen["eos"])
+            seen["eos"] = last
+            state.name("eos", last)
+        state.add["eos"] = True
     if item.pair:
         separator(state, item.pair, first, last, seen)
 
@@ -102,51 +119,24 @@ def text_of(piece: TemplatePiece) -> str | None:
     return piece.special.id if piece.special is not None else None
 
 
-def leading(state: SpecialTokens, first: str, seen: Json) -> None:
-    if state.names is None:
-        seen["bos"] = first
-    elif first not in (seen["bos"], seen["cls"]):
-        for role in ("bos", "cls"):
-            if not seen[role]:
-                seen[role] = first
-                state.name(role, first)
-    state.add["bos"] = first in (seen["bos"], seen["cls"])
-
-
-def trailing(state: SpecialTokens, last: str, seen: Json) -> None:
-    """A last token other than eos becomes eos; the former eos becomes end of turn, or else end of message."""
-    if state.names is None:
-        seen["eos"] = last
-    elif last != seen["eos"]:
-        spare = next((r for r in ("eot", "eom") if r not in state.roles), None)
-        if spare is not None:
-            state.roles += (spare,)
-            state.name(spare, seen["eos"])
-        seen["eos"] = last
-        state.name("eos", last)
-    state.add["eos"] = last == seen["eos"]
-
-
 def separator(state: SpecialTokens, pair: list[TemplatePiece], first: str | None, last: str | None, seen: Json) -> None:
-    """`[CLS] A [SEP] B [SEP]` without its outer tokens: one or two separators between A and B."""
+    """Reads `[CLS] A [SEP] B [SEP]` without its outer tokens: one or two separators between A and B."""
     start = 1 if first and text_of(pair[0]) == first else 0
     stop = len(pair) - 1 if last and text_of(pair[-1]) == last else len(pair)
     inner = pair[start:stop]
     ends = [p.sequence.id if p.sequence is not None else None for p in (inner[:1] + inner[-1:])]
-    middle = inner[1:-1]
+    middle = [text_of(p) for p in inner[1:-1]]
     if ends != ["A", "B"] or not middle:
         return
-    known = (seen["sep"], seen["eos"])
-    add = bool(text_of(middle[0])) and text_of(middle[0]) in known and not last
-    if len(middle) == 2 and text_of(middle[1]) and text_of(middle[1]) in known:
-        add = True
+    separators = [bool(text) and text in (seen["sep"], seen["eos"]) for text in middle]
+    add = (separators[0] and not last) or (len(middle) == 2 and separators[1])
     state.add["sep"] = add
     if add and not seen["sep"]:
         state.name("sep", seen["eos"])
 
 
 def by_name(state: SpecialTokens, added: Sequence[AddedToken], count: int | None) -> None:
-    """Rule 2."""
+    """Applies rule 2."""
     index: dict[str, int] = {}
     for token in added:
         index.setdefault(token.content, token.id)
@@ -160,10 +150,10 @@ def by_name(state: SpecialTokens, added: Sequence[AddedToken], count: int | None
 
 
 def by_number(state: SpecialTokens, folder: TokenizerFolder, count: int | None) -> None:
-    """Rule 3. A list of ids (several end tokens) is ignored."""
+    """Applies rule 3. A list of ids (several end tokens) is ignored."""
     for role in state.roles:
-        found = folder.root.get(f"{role}_token_id")
-        put(state, role, folder.text_config.get(f"{role}_token_id") if found is None else found, count)
+        index = folder.root.get(f"{role}_token_id")
+        put(state, role, folder.text_config.get(f"{role}_token_id") if index is None else index, count)
 
 
 def put(state: SpecialTokens, role: str, index: Any, count: int | None) -> None:
@@ -178,7 +168,7 @@ def put(state: SpecialTokens, role: str, index: Any, count: int | None) -> None:
 
 
 def normalizer_flags(normalizer: Json | None, depth: int = 0) -> dict[str, bool]:
-    """`lowercase` and `strip_accents`, from a normalizer or a sequence of them (`_parse_normalizer`)."""
+    """Returns `lowercase` and `strip_accents` of a normalizer or a sequence of them (`_parse_normalizer`)."""
     out: dict[str, bool] = {}
     if normalizer is None or depth > JSON_DEPTH:
         return out
@@ -196,7 +186,7 @@ def normalizer_flags(normalizer: Json | None, depth: int = 0) -> dict[str, bool]
 
 
 def templates(folder: TokenizerFolder) -> tuple[ChatTemplate, ...]:
-    """The chat templates, by the reference's rules: tokenizer_config.json's entry takes precedence over
+    """Returns the chat templates, by the reference's rules: the entry in tokenizer_config.json takes precedence over
     chat_template.jinja and chat_template.json, and without tokenizer_config.json there are none."""
     settings = folder.settings
     if not settings:
@@ -210,38 +200,32 @@ def templates(folder: TokenizerFolder) -> tuple[ChatTemplate, ...]:
 
 
 def named_files(folder: TokenizerFolder) -> tuple[ChatTemplate, ...]:
-    """additional_chat_templates/NAME.jinja."""
-    names = [n.removeprefix(EXTRA).removesuffix(".jinja") for n in folder.names if is_extra(n)] or NAMES
-    found = [(n, folder.text(f"{EXTRA}{n}.jinja")) for n in sorted(names)]
-    return tuple(ChatTemplate(safe(n), t) for n, t in found if t)
-
-
-def is_extra(name: str) -> bool:
-    return name.startswith(EXTRA) and name.endswith(".jinja") and "/" not in name.removeprefix(EXTRA)
+    """Returns the templates additional_chat_templates/NAME.jinja."""
+    extra = [n.removeprefix(EXTRA).removesuffix(".jinja") for n in folder.names if _EXTRA.fullmatch(n)] or NAMES
+    texts = [(name, folder.text(f"{EXTRA}{name}.jinja")) for name in sorted(extra)]
+    return tuple(ChatTemplate(safe(name), text) for name, text in texts if text)
 
 
 def listed(value: Any) -> tuple[ChatTemplate, ...]:
-    """Templates from a string or a list of {name, template}. The default one comes last, as in the reference."""
+    """Returns the templates of a string or a list of {name, template}. The default one is last, as in the reference."""
     if isinstance(value, str):
         return (ChatTemplate("default", value),) if value else ()
     rows = [r for r in value if isinstance(r, dict)] if isinstance(value, list) else []
-    found = {}
-    for row in rows:
-        name, text = row.get("name"), row.get("template")
+    texts = {}
+    for name, text in ((row.get("name"), row.get("template")) for row in rows):
         if isinstance(name, str) and name and isinstance(text, str) and text:
-            found[safe(name)] = text
-    default = found.pop("default", None)
-    out = tuple(ChatTemplate(n, t) for n, t in found.items())
-    return out if default is None else (*out, ChatTemplate("default", default))
+            texts[safe(name)] = text
+    ordered = sorted(texts.items(), key=lambda row: row[0] == "default")
+    return tuple(ChatTemplate(name, text) for name, text in ordered)
 
 
 def safe(name: str) -> str:
-    """A name fit for a key: other characters than ASCII letters and digits become `_` (gguf_writer.py)."""
+    """Returns a name for a key: characters other than ASCII letters and digits become `_` (gguf_writer.py)."""
     return "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
 
 
 def finish(folder: TokenizerFolder, vocab: Vocab, state: SpecialTokens) -> Vocab:
-    """Special ids, flags, templates: `SpecialVocab` for all kinds."""
+    """Adds special ids, flags and templates, as `SpecialVocab` does for all kinds."""
     flags: dict[str, Any] = {}
     if vocab.kind != VocabKind.WORDPIECE and folder.tokenizer is not None:
         flags = normalizer_flags(folder.tokenizer.normalizer)
@@ -250,9 +234,9 @@ def finish(folder: TokenizerFolder, vocab: Vocab, state: SpecialTokens) -> Vocab
     ids = {r: i for r, i in state.ids.items() if i < len(vocab)}
     outside = {r: i for r, i in {**state.outside, **state.ids}.items() if r not in ids}
     if not (texts := templates(folder)) and folder.read("chat_template.jinja"):
-        missing = "says null" if folder.settings else "is missing or empty"
-        vocab = replace(vocab, losses=(*vocab.losses, f"chat_template.jinja: tokenizer_config.json {missing}"))
-    lost = [f"the {r} token's id {i}: the vocabulary has {len(vocab)} tokens" for r, i in outside.items()]
+        reason = "sets null" if folder.settings else "is missing or empty"
+        vocab = replace(vocab, losses=(*vocab.losses, f"chat_template.jinja: tokenizer_config.json {reason}"))
+    lost = [f"the {r} token's id {i}: the vocabulary has {plural(len(vocab), 'token')}" for r, i in outside.items()]
     return replace(
         vocab, special=ids, add=state.add, templates=texts, max_length=limit,
         losses=(*vocab.losses, *lost), **flags,

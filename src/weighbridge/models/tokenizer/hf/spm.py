@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import JSON_DEPTH
-from weighbridge.models.arch.tables.schema import TokenizerEntry
 from weighbridge.models.tokenizer import pretokenizer
 from weighbridge.models.tokenizer.formats import merges as mergelists
 from weighbridge.models.tokenizer.formats import sentencepiece
@@ -32,18 +31,16 @@ Scores = Literal["exact", "reference"]
 
 
 def is_spm_like(tokenizer: TokenizerJson) -> bool:
-    """Whether a BPE tokenizer.json stands for SentencePiece: byte fallback, and a decoder that is a sequence (gguf-py,
+    """Whether a BPE tokenizer.json represents SentencePiece: byte fallback, and a sequence as decoder (gguf-py,
     `LlamaHfVocab`)."""
     return bool(tokenizer.model.byte_fallback) and (tokenizer.decoder or {}).get("type") == "Sequence"
 
 
 def spm(folder: TokenizerFolder, model: sentencepiece.SentencePieceModel) -> Vocab:
-    """The vocabulary of a tokenizer.model: pieces, then added_tokens.json and `added_tokens_decoder`, padded to the
-    model's size (`_create_vocab_sentencepiece`)."""
+    """Returns the vocabulary of a tokenizer.model: pieces, then added_tokens.json and `added_tokens_decoder`, padded to
+    the model's size (`_create_vocab_sentencepiece`)."""
     if model.model_type != sentencepiece.BPE:
-        raise UnsupportedError(
-            "a SentencePiece model that is neither BPE nor Unigram, for which llama.cpp has no tokenizer",
-        )
+        raise UnsupportedError("llama.cpp has no tokenizer for a SentencePiece model other than BPE and Unigram")
     size = folder.vocab_size("vocab_size") or len(model.pieces)
     count = min(size, len(model.pieces))
     tokens = [*model.pieces[:count], *map(padding, range(count, size))]
@@ -51,7 +48,12 @@ def spm(folder: TokenizerFolder, model: sentencepiece.SentencePieceModel) -> Voc
     # As in the reference, user-defined pieces are normal unless an added token is at their id.
     types = [TokenType.NORMAL if t == TokenType.USER_DEFINED else t for t in model.types[:count]]
     types += [TokenType.UNUSED] * (size - count)
-    changed_pieces(folder.rules, tokens, types)
+    rules = folder.rules
+    if rules.piece_types or rules.piece_texts:  # the model class's texts and types of pieces
+        for index, text in enumerate(tokens):
+            tokens[index] = rules.piece_texts.get(text, text)
+            prefixed = (TokenType(kind) for start, kind in rules.piece_types.items() if text.startswith(start))
+            types[index] = next(prefixed, types[index])
     listed: dict[str, int] = folder.json("added_tokens.json", dict[str, Id]) or {}
     for text, index in listed.items():
         if index < size:
@@ -59,43 +61,30 @@ def spm(folder: TokenizerFolder, model: sentencepiece.SentencePieceModel) -> Voc
     for index, token in redefinitions(folder):
         if index < size:
             scores[index] = NO_SCORE
-            tokens[index], types[index] = redefined(token, folder.rules)
+            tokens[index], types[index] = token.content, TokenType.CONTROL
+            if not token.special and (rules.redefine or not is_control(token.content)):
+                tokens[index] = token.content if rules.redefine else token.content.replace(SPACE, " ")
+                types[index] = TokenType.USER_DEFINED
     extra = {i: text for text, i in listed.items()} | {i: t.content for i, t in redefinitions(folder)}
     losses = [unembedded(text, i, size) for i, text in extra.items() if i >= size]
-    losses += ["the SentencePiece normalizer: llama.cpp tokenizes the text as it is"] if model.charsmap else []
+    losses += ["the SentencePiece normalizer: llama.cpp tokenizes the unmodified text"] if model.charsmap else []
     if size < len(model.pieces):
         losses.append(f"pieces {size}..{len(model.pieces) - 1} of the tokenizer: config.json has vocab_size = {size}")
-    made = Vocab(VocabKind.SPM, tokens, [int(t) for t in types], scores, pre="default", losses=tuple(losses))
+    result = Vocab(VocabKind.SPM, tokens, [int(t) for t in types], scores, pre="default", losses=tuple(losses))
     if not model.add_dummy_prefix:
-        made = replace(made, add_space_prefix=False)
-    return finish(folder, made, special(folder, size))
-
-
-def changed_pieces(rules: TokenizerEntry, tokens: list[str], types: list[int]) -> None:
-    """The model class's own texts and types of pieces, in place."""
-    if not (rules.piece_types or rules.piece_texts):
-        return
-    for index, text in enumerate(tokens):
-        tokens[index] = rules.piece_texts.get(text, text)
-        types[index] = next((TokenType(t) for s, t in rules.piece_types.items() if text.startswith(s)), types[index])
+        result = replace(result, add_space_prefix=False)
+    return finish(folder, result, special(folder, size))
 
 
 def redefinitions(folder: TokenizerFolder) -> Iterator[tuple[int, AddedToken]]:
-    """Added tokens that replace pieces, the last of an id being the one that counts."""
+    """Yields added tokens that replace pieces; the last of an id counts."""
     yield from folder.added_decoder.items()
     if folder.rules.redefine and folder.tokenizer is not None:
         yield from ((token.id, token) for token in folder.tokenizer.added_tokens)
 
 
-def redefined(token: AddedToken, rules: TokenizerEntry) -> tuple[str, TokenType]:
-    """The text and type of an added token in place of a piece."""
-    if token.special or (not rules.redefine and is_control(token.content)):
-        return token.content, TokenType.CONTROL
-    return token.content if rules.redefine else token.content.replace(SPACE, " "), TokenType.USER_DEFINED
-
-
 def byte_fallback(folder: TokenizerFolder, tokenizer: TokenizerJson, scores: Scores) -> Vocab:
-    """The vocabulary of a tokenizer.json with byte fallback: the model's ids, then the added tokens
+    """Returns the vocabulary of a tokenizer.json with byte fallback: the model's ids, then the added tokens
     (`LlamaHfVocab`)."""
     vocab = table_of(tokenizer)
     size = len(vocab)
@@ -135,15 +124,15 @@ def byte_fallback(folder: TokenizerFolder, tokenizer: TokenizerJson, scores: Sco
     values += [PAD_SCORE] * missing
     types += [int(TokenType.UNUSED)] * missing
     tokens += [padding(len(tokens) + i) for i in range(missing)]
-    made = Vocab(VocabKind.SPM, tokens, types, values, pre="default", losses=(*lost, *metaspace_losses(tokenizer)))
+    result = Vocab(VocabKind.SPM, tokens, types, values, pre="default", losses=(*lost, *metaspace_losses(tokenizer)))
     if not prefixes_space(tokenizer):
-        made = replace(made, add_space_prefix=False)
-    return finish(folder, made, special(folder, len(tokens)))
+        result = replace(result, add_space_prefix=False)
+    return finish(folder, result, special(folder, len(tokens)))
 
 
 def char_bpe(folder: TokenizerFolder, tokenizer: TokenizerJson, visible: Collection[str]) -> Vocab:
-    """BPE over characters with its merges (`Gemma4Model.set_vocab`); its scores are unused. `visible`: control tokens
-    that become user-defined."""
+    """Returns BPE over characters with its merges (`Gemma4Model.set_vocab`); its scores are unused. `visible`: control
+    tokens that become user-defined."""
     vocab, model = byte_fallback(folder, tokenizer, "reference"), tokenizer.model
     merges = mergelists.spelled(model.merges, model.merge_rows, table_of(tokenizer), "tokenizer.json")
     types = [int(TokenType.USER_DEFINED) if t in visible else k for t, k in zip(vocab.tokens, vocab.types, strict=True)]
@@ -154,7 +143,7 @@ def char_bpe(folder: TokenizerFolder, tokenizer: TokenizerJson, visible: Collect
 
 
 def metaspace_losses(tokenizer: TokenizerJson) -> tuple[str, ...]:
-    """What `Metaspace` does differently from SentencePiece and llama.cpp."""
+    """Returns the differences between `Metaspace` and SentencePiece or llama.cpp."""
     items = [n for n in pretokenizer.flat(tokenizer.pre_tokenizer, "pretokenizers") if n.get("type") == "Metaspace"]
     if not items or items[0].get("prepend_scheme", "always") == "never":
         return ()
@@ -162,7 +151,7 @@ def metaspace_losses(tokenizer: TokenizerJson) -> tuple[str, ...]:
 
 
 def prefixes_space(tokenizer: TokenizerJson) -> bool:
-    """Whether a space goes before the text: from a `Prepend` normalizer, or a `Metaspace` unless its scheme is
+    """Whether a space is put before the text: by a `Prepend` normalizer, or a `Metaspace` unless its scheme is
     never."""
     items = [*pretokenizer.flat(tokenizer.normalizer, "normalizers")]
     items += pretokenizer.flat(tokenizer.pre_tokenizer, "pretokenizers")

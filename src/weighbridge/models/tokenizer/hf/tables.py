@@ -1,4 +1,4 @@
-"""tables.toml: what a folder's tokenizer files leave to programs."""
+"""tables.toml: facts about tokenizer files that programs know and the files don't state."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from weighbridge.models.arch.tables.schema import TokenizerEntry
 
 class TokenizerClass(Struct, frozen=True):
     """A tokenizer class of transformers. `architectures`: model classes that use it by default, by the start of their
-    names. `special`: its tokens by role. `pre`, `normalizer`: how it cuts text if there is no tokenizer.json.
-    `adds_ends`: it puts bos and eos around a text and a separator between two. `fairseq_ids`: its ids of a
-    SentencePiece model are fairseq's. `extra_ids`: how many sentinel tokens it adds to a SentencePiece model."""
+    names. `special`: its tokens by role. `pre`, `normalizer`: how it splits text without a tokenizer.json. `adds_ends`:
+    it puts bos and eos around a text and a separator between two. `fairseq_ids`: its ids for a SentencePiece model are
+    fairseq's. `extra_ids`: the number of sentinel tokens that it adds to a SentencePiece model."""
 
     architectures: list[str] = []
     special: dict[str, str] = {}
@@ -28,11 +28,11 @@ class TokenizerClass(Struct, frozen=True):
 
 
 class RankFile(Struct, frozen=True):
-    """A tiktoken file, known by its name. `pre`: its pre-tokenizer. Special tokens follow the ranks: `special` (or
-    those of the config's rope type), then `filler` with running numbers, up to `count`; `listed`:
-    tokenizer_config.json's at their ids and fillers numbered by id. `roles`: special tokens by role, unless a file
-    names others. `normalizer`: applied to text first, which llama.cpp doesn't do. `shared_name`: files of another
-    format have this name too; model classes whose `rank_file` it is have ranks in it."""
+    """A tiktoken file, identified by its name. `pre`: its pre-tokenizer. Special tokens follow the ranks: `special` (or
+    those of the config's rope type), then `filler` with running numbers, up to `count`; with `listed`, those of
+    tokenizer_config.json at their ids, and fillers numbered by id. `roles`: special tokens by role, unless a file names
+    others. `normalizer`: applied to text first, which llama.cpp doesn't do. `shared_name`: files of another format have
+    this name too; only for model classes with this `rank_file` it has ranks."""
 
     name: str = ""
     pre: str = ""
@@ -47,7 +47,7 @@ class RankFile(Struct, frozen=True):
 
 
 class TekkenTables(Struct, frozen=True):
-    """Mistral's special tokens and llama.cpp's names of its chat templates, by version."""
+    """Mistral's special tokens, and llama.cpp's names for its chat templates by version."""
 
     filler: str
     roles: dict[str, str]
@@ -67,7 +67,7 @@ class TokenizerTables(Struct, frozen=True, rename={"classes": "class", "rank_fil
 
 @cache
 def tables() -> TokenizerTables:
-    """The tables, read from the package once."""
+    """Returns the tables, read from the package once."""
     import tomllib
 
     text = (files(__package__ or "") / "tables.toml").read_text("utf-8")
@@ -75,18 +75,18 @@ def tables() -> TokenizerTables:
 
 
 def tokenizer_class(name: str) -> TokenizerClass:
-    """The class of this name; without any rule if it isn't in the table."""
+    """Returns the class of this name, or one without rules if the table doesn't have it."""
     return tables().classes.get(name) or TokenizerClass()
 
 
 @cache
 def rules_of_class(name: str) -> TokenizerEntry:
-    """The rules for a model class, from its family's table or tables.toml; the defaults for other classes."""
-    found = (family.document.tokenizer for family in families_of_class(name))
-    return next((rules for rules in found if rules is not None), tables().models.get(name) or TokenizerEntry())
+    """Returns the rules for a model class, from its family's table or tables.toml, otherwise the defaults."""
+    documents = (family.document.tokenizer for family in families_of_class(name))
+    return next((rules for rules in documents if rules is not None), tables().models.get(name) or TokenizerEntry())
 
 
 def class_of_architecture(architecture: str) -> str:
-    """The tokenizer class that a model class uses by default; "" if unknown."""
+    """Returns the tokenizer class that a model class uses by default; "" if unknown."""
     rows = tables().classes.items()
     return next((name for name, row in rows for start in row.architectures if architecture.startswith(start)), "")

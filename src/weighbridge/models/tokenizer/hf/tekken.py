@@ -1,4 +1,4 @@
-"""Mistral's own tokenizer files, if there is no tokenizer.json (conversion/base.py, `_set_vocab_mistral`).
+"""Mistral's tokenizer files, for folders without tokenizer.json (conversion/base.py, `_set_vocab_mistral`).
 
     tekken.json                                  ranks, after special tokens
     tokenizer.model.v1 .v2 .v3, *.model.v7m1     SentencePiece, with the version in the name
@@ -54,7 +54,7 @@ class Tekken(Struct):
 
 
 def vocabulary(folder: TokenizerFolder, pre: str | None) -> tuple[Vocab, str]:
-    """The vocabulary of tekken.json without special ids, and the file's version."""
+    """Returns the vocabulary of tekken.json without special ids, and the file's version."""
     file: Tekken = folder.json(NAME, Tekken, TOKENIZER_JSON)
     names = specials(file)
     size = file.config.default_vocab_size or len(names) + len(file.vocab)
@@ -68,21 +68,20 @@ def vocabulary(folder: TokenizerFolder, pre: str | None) -> tuple[Vocab, str]:
     table = by_bytes(file.vocab[:count])
     tokens = [*names, *(text for _, text in bpe_ranks.by_rank(table))]
     types = [int(TokenType.CONTROL)] * len(names) + [int(TokenType.NORMAL)] * count
-    name = pre if pre is not None else recognise(file.config.pattern)
+    steps = (pretokenizer.key(file.config.pattern), pretokenizer.BYTES)
+    name = pre if pre is not None else pretokenizer.recognise(steps, (), ignore_merges=True)
     pretokenizer.known(name)
     merges = mergelists.joined(bpe_ranks.every(table))
     return Vocab(VocabKind.BPE, tokens, types, merges=merges, pre=name), file.config.version
 
 
 def specials(file: Tekken) -> list[str]:
-    """The special tokens in order of their ids, with fillers."""
-    if file.special_tokens is None:
-        names = tables().tekken.special
-    else:
+    """Returns the special tokens in the order of their ids, with fillers."""
+    names = tables().tekken.special
+    if file.special_tokens is not None:
         rows = sorted(file.special_tokens, key=lambda t: t.rank)
-        if [t.rank for t in rows] != list(range(len(rows))):
-            bad = next(i for i, t in enumerate(rows) if t.rank != i)
-            raise FormatError("ranks have gaps", path=NAME, field="special_tokens", expected=bad, found=rows[bad].rank)
+        if (gap := next((i for i, t in enumerate(rows) if t.rank != i), None)) is not None:
+            raise FormatError("ranks have gaps", path=NAME, field="special_tokens", expected=gap, found=rows[gap].rank)
         names = [t.token_str for t in rows]
     count = file.config.default_num_special_tokens
     count = check_size(len(names) if count is None else count, "config.default_num_special_tokens")
@@ -95,26 +94,21 @@ def specials(file: Tekken) -> list[str]:
 
 
 def by_bytes(vocab: list[TekkenToken]) -> dict[bytes, int]:
-    """Token -> rank; ranks are positions in the list."""
+    """Returns token -> rank; ranks are positions in the list."""
     table: dict[bytes, int] = {}
     for i, row in enumerate(vocab):
         if row.rank != i:
             raise FormatError("a token's rank isn't its position", path=NAME, field=f"vocab[{i}].rank", found=row.rank)
         token = bpe_ranks.unpacked(row.token_bytes, NAME, f"vocab[{i}].token_bytes")
         if table.setdefault(token, i) != i:
-            words = f"a token occurs twice, at {table[token]} and {i}"
-            raise FormatError(words, path=NAME, field="vocab", found=ascii(token)[1:])
+            twice = f"a token occurs twice, at {table[token]} and {i}"
+            raise FormatError(twice, path=NAME, field="vocab", found=ascii(token)[1:])
     bpe_ranks.check(table, NAME)
     return table
 
 
-def recognise(pattern: str) -> str:
-    steps = (pretokenizer.key(pattern), pretokenizer.BYTES)
-    return pretokenizer.recognise(steps, (), ignore_merges=True)
-
-
 def versioned(folder: TokenizerFolder) -> tuple[str, str] | None:
-    """(name, version) of the newest versioned SentencePiece model; None if there is none."""
+    """Returns (name, version) of the newest versioned SentencePiece model, or None if there is none."""
     names = [n for n in folder.names if VERSIONED.fullmatch(n)]
     for name in sorted(names, reverse=True) or TRIED:
         match = VERSIONED.fullmatch(name)
@@ -126,19 +120,21 @@ def versioned(folder: TokenizerFolder) -> tuple[str, str] | None:
 def mend(vocab: Vocab, state: SpecialTokens, ids: Mapping[str, int] | None = None) -> None:
     """Sets special ids and flags from the file (`ids`: a SentencePiece model's) instead of config.json."""
     if ids is None:
-        known = {t: i for i, (t, k) in enumerate(zip(vocab.tokens, vocab.types, strict=True)) if k == TokenType.CONTROL}
+        controls = {
+            t: i for i, (t, k) in enumerate(zip(vocab.tokens, vocab.types, strict=True)) if k == TokenType.CONTROL
+        }
         roles = tables().tekken.roles
-        missing = [t for t in roles.values() if t not in known]
+        missing = [t for t in roles.values() if t not in controls]
         if missing:
             raise FormatError("special tokens are missing", path=NAME, field="special_tokens", expected=missing[0])
-        ids = {r: known[t] for r, t in roles.items()}
+        ids = {r: controls[t] for r, t in roles.items()}
     ids = {r: ids[r] for r in tables().tekken.roles if ids.get(r, -1) >= 0}
     state.ids = {**ids, "pad": ids.get("pad", ids["eos"])} if "eos" in ids else dict(ids)
     state.add = {"bos": True, "eos": False}
 
 
 def template(folder: TokenizerFolder, version: str, tekken: bool) -> tuple[tuple[ChatTemplate, ...], tuple[str, ...]]:
-    """(templates, losses): the folder's chat template, or llama.cpp's by name."""
+    """Returns (templates, losses): the folder's chat template, or llama.cpp's by name."""
     text = folder.text("chat_template.jinja")
     if text:
         return (ChatTemplate("default", text),), ()

@@ -1,11 +1,11 @@
 """Unigram, SentencePiece's probabilistic model: the likeliest split of a text. llama.cpp calls it `t5`.
 
-    spiece.model, tokenizer.model   ids are the pieces' own              conversion/t5.py, `T5Model.set_vocab`
+    spiece.model, tokenizer.model   ids are those of the pieces          conversion/t5.py, `T5Model.set_vocab`
     sentencepiece.bpe.model         ids are fairseq's                    conversion/bert.py, `_xlmroberta_set_vocab`
     tokenizer.json                  ids are positions in its list        the same, second half
 
-If both are there, ids come from tokenizer.json, as in transformers; the SentencePiece model adds what tokenizer.json
-lacks: which pieces are unused, and the normalizer's switches.
+If both exist, ids come from tokenizer.json, as in transformers; the SentencePiece model adds information that
+tokenizer.json lacks: which pieces are unused, and the normalizer's switches.
 
 Deliberate corrections of the reference:
   * added tokens (sentinels, <mask>) have their names; the reference writes padding;
@@ -50,14 +50,12 @@ from weighbridge.models.tokenizer.vocab import (
     padding,
 )
 
-# fairseq's dictionary begins with four tokens of its own; SentencePiece's <unk>, <s>, </s> have no place in it.
+# The first four tokens of fairseq's dictionary, which replace SentencePiece's <unk>, <s>, </s>.
 FAIRSEQ: Final = (
     ("<s>", TokenType.CONTROL), ("<pad>", TokenType.CONTROL), ("</s>", TokenType.CONTROL), ("<unk>", TokenType.UNKNOWN),
 )  # fmt: skip
 FAIRSEQ_FILE: Final = "sentencepiece.bpe.model"
-ALIGNED: Final = ["<unk>", "<s>", "</s>"]  # the pieces that those four stand for
-
-
+ALIGNED: Final = ["<unk>", "<s>", "</s>"]  # the pieces that those four replace
 TRIM: Final = {"Regex": r"\A +| +\z"}  # trims spaces only; `Strip` trims all white space
 F32_MAX: Final = 3.4028234663852886e38
 UNKNOWN_ID: Final = 2  # llama.cpp's default (llama-vocab.cpp, `load`)
@@ -89,7 +87,7 @@ class VocabRows:
 
 @dataclass(frozen=True)
 class TextNormalization:
-    """What happens to a text before it is split. `prefix`: a space is put before it; `merge`: spaces are merged;
+    """Changes to a text before it is split. `prefix`: a space is put before it; `merge`: spaces are merged;
     `whitespace`: tabs and newlines count as spaces; `unknown`: steps that llama.cpp doesn't have."""
 
     charsmap: bytes = b""
@@ -100,14 +98,14 @@ class TextNormalization:
 
 
 def unigram(folder: TokenizerFolder, tokenizer: TokenizerJson | None, file: SpmFile | None, pre: str | None) -> Vocab:
-    """The vocabulary without special ids, from at least one of the two sources."""
+    """Returns the vocabulary without special ids, from at least one of the two sources."""
     rows = listed(tokenizer, file) if tokenizer is not None else pieces(folder, file)
     beyond = place_added(folder, tokenizer, rows)
     size = folder.vocab_size("vocab_size") or len(rows.tokens)
     if size < len(rows.tokens):
         raise FormatError(
             "the tokenizer has more tokens than the model", path="config.json", field="vocab_size",
-            expected=f">= {len(rows.tokens)}", found=size, hint="take the tokenizer from the model's own folder",
+            expected=f">= {len(rows.tokens)}", found=size, hint="use the tokenizer from the model's folder",
         )  # fmt: skip
     if size > len(rows.tokens):
         rows.put(size - 1, padding(size - 1), PAD_SCORE, TokenType.UNUSED)
@@ -117,35 +115,34 @@ def unigram(folder: TokenizerFolder, tokenizer: TokenizerJson | None, file: SpmF
             f"Unigram with a normalizer that llama.cpp doesn't have: {', '.join(rules.unknown)}",
             hint="use --pre default to convert without it",
         )
-    made = Vocab(
+    result = Vocab(
         VocabKind.UNIGRAM, rows.tokens, rows.types, rows.scores, pre=pre or "default", charsmap=rules.charsmap or None,
         add_space_prefix=rules.prefix, remove_extra_whitespaces=rules.merge, losses=(*beyond, *lost(rules, rows)),
     )  # fmt: skip
-    typed = folder.rules.token_types
-    return replace(made, token_type_count=folder.type_count) if typed else made
+    return replace(result, token_type_count=folder.type_count) if folder.rules.token_types else result
 
 
 def listed(tokenizer: TokenizerJson, file: SpmFile | None) -> VocabRows:
-    """The tokens and scores of tokenizer.json, with types from the SentencePiece model if there is one."""
-    where: dict[str, Any] = {"path": "tokenizer.json", "field": "model.vocab"}
+    """Returns the tokens and scores of tokenizer.json, with types from the SentencePiece model if there is one."""
+    place: dict[str, Any] = {"path": "tokenizer.json", "field": "model.vocab"}
     model = tokenizer.model
     vocab = model.vocab if isinstance(model.vocab, list) else []
     if not vocab:
-        raise FormatError("the vocabulary isn't a list of tokens and scores", **where)
+        raise FormatError("the vocabulary isn't a list of tokens and scores", **place)
     seen: dict[str, int] = {}
     for i, (text, score) in enumerate(vocab):
         if seen.setdefault(text, i) != i:
-            raise FormatError(f"a token occurs twice, as id {seen[text]} and {i}", **where, found=text)
+            raise FormatError(f"a token occurs twice, as id {seen[text]} and {i}", **place, found=text)
         if not -F32_MAX <= score <= F32_MAX:
-            raise FormatError(f"the score of id {i} doesn't fit 32 bits", **where, found=score)
+            raise FormatError(f"the score of id {i} doesn't fit 32 bits", **place, found=score)
     if model.unk_id is not None and model.unk_id >= len(vocab):
         raise FormatError(
             "the unknown token's id is outside of the vocabulary", path="tokenizer.json", field="model.unk_id",
             expected=f"< {len(vocab)}", found=model.unk_id,
         )  # fmt: skip
-    given = {} if file is None else dict(zip(file.model.pieces, plain(file.model.types), strict=True))
+    piece_types = {} if file is None else dict(zip(file.model.pieces, plain(file.model.types), strict=True))
     rows = VocabRows(
-        [t for t, _ in vocab], [s for _, s in vocab], [given.get(t, int(TokenType.NORMAL)) for t, _ in vocab]
+        [t for t, _ in vocab], [s for _, s in vocab], [piece_types.get(t, int(TokenType.NORMAL)) for t, _ in vocab]
     )
     for i, text in enumerate(rows.tokens):
         if model.byte_fallback and BYTE_TOKEN.fullmatch(text):
@@ -158,8 +155,8 @@ def listed(tokenizer: TokenizerJson, file: SpmFile | None) -> VocabRows:
 
 
 def plain(types: Sequence[int]) -> list[int]:
-    """Types with user-defined pieces as normal ones, as in the reference: llama.cpp would cut user-defined pieces out
-    of the text and drop the space before them, and their score of 0 makes them win anyway."""
+    """Returns types with user-defined pieces as normal ones, as in the reference: llama.cpp would cut user-defined
+    pieces out of the text and drop the space before them, and their score of 0 makes them win anyway."""
     return [int(TokenType.NORMAL if t == TokenType.USER_DEFINED else t) for t in types]
 
 
@@ -171,7 +168,7 @@ def user_defined(text: str) -> int:
 
 
 def pieces(folder: TokenizerFolder, file: SpmFile | None) -> VocabRows:
-    """A SentencePiece model's pieces, at the ids that the tokenizer class gives them."""
+    """Returns a SentencePiece model's pieces, at the ids that the tokenizer class assigns."""
     assert file is not None
     model, name = file.model, class_name(folder)
     rules = tokenizer_class(name)
@@ -179,7 +176,7 @@ def pieces(folder: TokenizerFolder, file: SpmFile | None) -> VocabRows:
     if file.name == FAIRSEQ_FILE:
         if not rules.fairseq_ids or rows.tokens[:3] != ALIGNED:
             raise UnsupportedError(
-                f"{FAIRSEQ_FILE} of a {name or 'tokenizer without a class'}: the ids of its pieces aren't known",
+                f"{FAIRSEQ_FILE} of a {name or 'tokenizer without a class'}: the ids of its pieces are unknown",
                 hint="AutoTokenizer.from_pretrained(...).save_pretrained(...) writes a tokenizer.json with the ids",
             )
         rows.tokens[:3] = [t for t, _ in FAIRSEQ]
@@ -191,25 +188,27 @@ def pieces(folder: TokenizerFolder, file: SpmFile | None) -> VocabRows:
         count = (folder.settings or {}).get("extra_ids", rules.extra_ids)
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
             raise FormatError("not a count", path="tokenizer_config.json", field="extra_ids", found=count)
-        first, known = len(rows.tokens), set(rows.tokens)
+        first, texts = len(rows.tokens), set(rows.tokens)
         check_size(first + count, "extra_ids")
         for i, text in enumerate(f"<extra_id_{n}>" for n in reversed(range(count))):
-            if text not in known:
+            if text not in texts:
                 rows.put(first + i, text, 0.0, TokenType.CONTROL)
     return rows
 
 
 def place_added(folder: TokenizerFolder, tokenizer: TokenizerJson | None, rows: VocabRows) -> list[str]:
     """Adds the tokens of added_tokens.json, then those of tokenizer.json, tokenizer_config.json and the class. Returns
-    words about those that the model has no row for."""
+    losses for those that the model has no row for."""
     more: Mapping[str, int] = folder.json("added_tokens.json", dict[str, Id]) or {} if tokenizer is None else {}
     size = folder.vocab_size("vocab_size")
-    beyond = [unembedded(text, i, size) for text, i in more.items() if size is not None and i >= size]
+    beyond = []
     for text, index in more.items():
         if size is None or index < size:
             rows.put(index, text, NO_SCORE, user_defined(text))
-    known = {t: i for i, t in enumerate(rows.tokens)}
-    added, lost = embedded(folder, known, added_tokens(folder, known, tokenizer))
+        else:
+            beyond.append(unembedded(text, index, size))
+    ids = {t: i for i, t in enumerate(rows.tokens)}
+    added, lost = embedded(folder, ids, added_tokens(folder, ids, tokenizer))
     for index, token in sorted(added.items()):
         score = rows.scores[index] if index < len(rows.tokens) else 0.0
         control = token.special or is_control(token.content)
@@ -220,37 +219,39 @@ def place_added(folder: TokenizerFolder, tokenizer: TokenizerJson | None, rows: 
 
 
 def normalization(tokenizer: TokenizerJson | None, file: SpmFile | None) -> TextNormalization:
-    """The normalization: the SentencePiece model's switches if there is one, further steps from tokenizer.json."""
-    given = TextNormalization() if tokenizer is None else steps(tokenizer)
+    """Returns the normalization: the SentencePiece model's switches if there is one, other steps from tokenizer.json,
+    its normalizer and its pre-tokenizer."""
+    rules, unknown = TextNormalization(), list[str]()
+    if tokenizer is not None:
+        items = [*pretokenizer.flat(tokenizer.normalizer, "normalizers")]
+        for item in [*items, *pretokenizer.flat(tokenizer.pre_tokenizer, "pretokenizers")]:
+            changes = switches(item)
+            if changes is None:
+                unknown.append(str(item.get("type")))
+            else:
+                rules = replace(rules, **changes)
+    rules = replace(rules, unknown=tuple(unknown))
     if file is None:
-        check_charsmap(given.charsmap, "tokenizer.json", "normalizer")
-        return given
+        check_charsmap(rules.charsmap, "tokenizer.json", "normalizer")
+        return rules
     model = file.model
     check_charsmap(model.charsmap, file.name, "precompiled_charsmap")
     return replace(
-        given, charsmap=model.charsmap, prefix=model.add_dummy_prefix, merge=model.remove_extra_whitespaces,
+        rules, charsmap=model.charsmap, prefix=model.add_dummy_prefix, merge=model.remove_extra_whitespaces,
         whitespace=False,
     )  # fmt: skip
 
 
-def steps(tokenizer: TokenizerJson) -> TextNormalization:
-    """The normalizer and the pre-tokenizer as SentencePiece's switches."""
-    rules, unknown = TextNormalization(), list[str]()
-    items = [*pretokenizer.flat(tokenizer.normalizer, "normalizers")]
-    for item in [*items, *pretokenizer.flat(tokenizer.pre_tokenizer, "pretokenizers")]:
-        changes = switches(item)
-        if changes is None:
-            unknown.append(str(item.get("type")))
-        else:
-            rules = replace(rules, **changes)
-    return replace(rules, unknown=tuple(unknown))
-
-
 def switches(item: Json) -> Json | None:
-    """The fields that a step sets; None for a step that SentencePiece doesn't have."""
+    """Returns the fields that a step sets, or None for a step that SentencePiece doesn't have."""
     kind, pattern = item.get("type"), item.get("pattern")
     if kind == "Precompiled":
-        return {"charsmap": decoded(item.get("precompiled_charsmap"))}
+        text = item.get("precompiled_charsmap")
+        try:
+            return {"charsmap": b64decode(text, validate=True) if isinstance(text, str) else b""}
+        except (binascii.Error, ValueError) as error:
+            field = "normalizer.precompiled_charsmap"
+            raise FormatError(f"not base64: {error}", path="tokenizer.json", field=field) from error
     if kind == "Strip" or (kind == "Replace" and pattern == TRIM):
         return {"merge": True}
     if kind == "WhitespaceSplit":
@@ -269,17 +270,9 @@ def switches(item: Json) -> Json | None:
     return None
 
 
-def decoded(text: Any) -> bytes:
-    """A charsmap from tokenizer.json's base64."""
-    try:
-        return b64decode(text, validate=True) if isinstance(text, str) else b""
-    except (binascii.Error, ValueError) as error:
-        where: dict[str, Any] = {"path": "tokenizer.json", "field": "normalizer.precompiled_charsmap"}
-        raise FormatError(f"not base64: {error}", **where) from error
-
-
 def check_charsmap(data: bytes, path: str | None, field: str) -> None:
-    """FormatError for a map that llama.cpp refuses: its trie must end inside it, with a byte left (llama-vocab.cpp)."""
+    """Raises FormatError for a map that llama.cpp refuses: its trie must end inside it, with a byte left
+    (llama-vocab.cpp)."""
     if data and (len(data) < 4 or struct.unpack_from("<I", data)[0] + 4 >= len(data)):
         size = struct.unpack_from("<I", data)[0] if len(data) >= 4 else 4
         raise FormatError(
@@ -289,28 +282,23 @@ def check_charsmap(data: bytes, path: str | None, field: str) -> None:
 
 
 def lost(rules: TextNormalization, rows: VocabRows) -> list[str]:
-    """What llama.cpp does differently."""
+    """Returns the differences to llama.cpp."""
     out = [f"the normalizer ({', '.join(rules.unknown)}): llama.cpp has none"] if rules.unknown else []
     if TokenType.BYTE in rows.types:
-        out.append("byte fallback: llama.cpp gives the unknown token for a character without a token")
+        out.append("byte fallback: llama.cpp uses the unknown token for a character without a token")
     if rules.merge and not rules.prefix:
         out.append("no space before a text: llama.cpp adds one whenever it merges spaces")
     if rules.whitespace and not rules.charsmap:
-        out.append("tabs and newlines as spaces: llama.cpp takes them as characters")
+        out.append("tabs and newlines as spaces: llama.cpp keeps them as characters")
     return out
 
 
 def mend(
-    folder: TokenizerFolder,
-    tokenizer: TokenizerJson | None,
-    file: SpmFile | None,
-    vocab: Vocab,
-    state: SpecialTokens,
+    folder: TokenizerFolder, tokenizer: TokenizerJson | None, file: SpmFile | None, vocab: Vocab, state: SpecialTokens
 ) -> None:
     """Adds the special ids that a folder without tokenizer.json leaves to its class, and an unusual unknown token."""
     if tokenizer is None and file is not None and file.name == FAIRSEQ_FILE:
-        known = {t: i for i, t in enumerate(vocab.tokens)}
-        for role, index in named_tokens(folder, known).items():
+        for role, index in named_tokens(folder, {t: i for i, t in enumerate(vocab.tokens)}).items():
             state.ids.setdefault(role, index)
         state.add = {"bos": True, "eos": True, "sep": True} | state.add
     unknown = next((i for i, k in enumerate(vocab.types) if k == TokenType.UNKNOWN), UNKNOWN_ID)
@@ -318,34 +306,30 @@ def mend(
         state.ids.setdefault("unk", unknown)
 
 
-# ------------------------------------------------------------------------------------------------ back
+# ------------------------------------------------------------------------------------------------ writing
 
 
 def parts(vocab: Vocab, texts: list[str], types: list[int], unknown: int | None, processor: Json | None) -> Json:
-    """The parts of a tokenizer.json with llama.cpp's normalization, over the whole text between two special tokens.
-    (Published files split at white space first, which is the same unless a token crosses a space.)"""
+    """Returns the parts of a tokenizer.json with llama.cpp's normalization, over the whole text between two special
+    tokens. (Published files split at white space first, which is the same unless a token crosses a space.)"""
     scores = vocab.scores if len(vocab.scores) else [0.0] * len(texts)
-    chars = {"type": "Precompiled", "precompiled_charsmap": b64encode(vocab.charsmap or b"").decode()}
-    merge = (
-        [
-            {"type": "Replace", "pattern": TRIM, "content": ""},
-            {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
-        ]
-        if vocab.remove_extra_whitespaces
-        else []
-    )
-    prepend = [{"type": "Prepend", "prepend": SPACE}] if vocab.add_space_prefix else []
-    replaced = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
-    strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if vocab.add_space_prefix else []
-    back = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
+    steps: list[Json] = []
+    if vocab.charsmap:
+        steps.append({"type": "Precompiled", "precompiled_charsmap": b64encode(vocab.charsmap).decode()})
+    if vocab.remove_extra_whitespaces:
+        steps.append({"type": "Replace", "pattern": TRIM, "content": ""})
+        steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
+    strip = []
+    if vocab.add_space_prefix:
+        steps.append({"type": "Prepend", "prepend": SPACE})
+        strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}]
+    steps.append({"type": "Replace", "pattern": {"String": " "}, "content": SPACE})
+    unescape = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
     return {
-        "normalizer": {
-            "type": "Sequence",
-            "normalizers": [*([chars] if vocab.charsmap else []), *merge, *prepend, replaced],
-        },
+        "normalizer": {"type": "Sequence", "normalizers": steps},
         "pre_tokenizer": None,
         "post_processor": processor,
-        "decoder": {"type": "Sequence", "decoders": [back, {"type": "ByteFallback"}, {"type": "Fuse"}, *strip]},
+        "decoder": {"type": "Sequence", "decoders": [unescape, {"type": "ByteFallback"}, {"type": "Fuse"}, *strip]},
         "model": {
             "type": "Unigram", "unk_id": unknown, "byte_fallback": TokenType.BYTE in types,
             "vocab": [[text, float(score)] for text, score in zip(texts, scores, strict=False)],
@@ -354,8 +338,8 @@ def parts(vocab: Vocab, texts: list[str], types: list[int], unknown: int | None,
 
 
 def model_file(vocab: Vocab, texts: list[str], types: list[int]) -> dict[str, bytes]:
-    """The SentencePiece model to write; sentencepiece.bpe.model, without fairseq's additions, for fairseq's ids. No
-    file unless there is exactly one unknown piece, which SentencePiece requires."""
+    """Returns the SentencePiece model to write; sentencepiece.bpe.model, without fairseq's additions, for fairseq's
+    ids. No file unless there is exactly one unknown piece, which SentencePiece requires."""
     scores = [float(s) for s in vocab.scores[: len(texts)]] if len(vocab.scores) else [0.0] * len(texts)
     rows, name, ids = VocabRows(list(texts), scores, list(types)), "spiece.model", vocab.special
     if [(t, k) for t, k in zip(texts, types, strict=True)][: len(FAIRSEQ)] == list(FAIRSEQ):

@@ -1,7 +1,7 @@
-"""Writes a `Vocab` as the tokenizer files of a Hugging Face folder, with which transformers 4 and 5 tokenize as
-llama.cpp.
+"""Writes a `Vocab` as the tokenizer files of a Hugging Face folder; with them, transformers 4 and 5 tokenize as
+llama.cpp does.
 
-    tokenizer.json            always; complete by itself
+    tokenizer.json            always; complete without the others
     tokenizer_config.json     roles, flags, `added_tokens_decoder` (SPM), named chat templates
     special_tokens_map.json   roles again, for old programs
     chat_template.jinja       the default template, if it is the only one
@@ -19,7 +19,7 @@ are the same. Padding ([PADn]) isn't written: config.json's `vocab_size` implies
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -56,8 +56,8 @@ CLASS: Final = "PreTrainedTokenizerFast"
 
 
 def to_hf(vocab: Vocab, rules: TokenizerEntry | None = None) -> dict[str, bytes]:
-    """The tokenizer files by name; `losses` lists what they can't hold. `rules`: with which the files will be read, of
-    the model's family."""
+    """Returns the tokenizer files by name; `losses` lists what they can't hold. `rules`: those of the model's family,
+    which apply when the files are read."""
     if vocab.kind == VocabKind.RWKV:
         return with_settings(vocab, {rwkv.NAME: rwkv.vocabulary_file(vocab)}, {"tokenizer_class": "RwkvTokenizer"})
     if vocab.kind in lattice.KINDS:
@@ -84,7 +84,7 @@ def to_hf(vocab: Vocab, rules: TokenizerEntry | None = None) -> dict[str, bytes]
 
 
 def with_settings(vocab: Vocab, files: dict[str, bytes], config: Json) -> dict[str, bytes]:
-    """The list of tokens, and the settings with the chat template."""
+    """Adds tokenizer_config.json with the chat template to the list of tokens."""
     kept = [t for t in vocab.templates if not is_name(t)]
     if kept:
         named = [{"name": t.name, "template": t.text} for t in kept]
@@ -93,7 +93,7 @@ def with_settings(vocab: Vocab, files: dict[str, bytes], config: Json) -> dict[s
 
 
 def lattice_files(vocab: Vocab, rules: TokenizerEntry | None) -> dict[str, bytes]:
-    """tokenizer.jsonl, and the settings with the special tokens."""
+    """Returns tokenizer.jsonl, and the settings with the special tokens."""
     roles = {f"{r}_token": vocab.token(r) for r in TOKEN_ROLES if vocab.token(r) is not None}
     flags = {f"add_{r}_token": flag for r, flag in vocab.add.items()}
     config: Json = {"tokenizer_class": lattice.class_name(vocab.kind), **roles, **flags}
@@ -103,8 +103,8 @@ def lattice_files(vocab: Vocab, rules: TokenizerEntry | None) -> dict[str, bytes
 
 
 def unrecorded_types(vocab: Vocab, files: Mapping[str, bytes], rules: TokenizerEntry | None) -> dict[str, int]:
-    """The types by id that the files don't imply, such as a special token of type "normal". Only a conversion back to
-    GGUF reads them."""
+    """Returns the types by id that the files don't imply, such as a special token of type "normal". Only a conversion
+    back to GGUF reads them."""
     config = encode({"vocab_size": len(vocab)})
     ruled = vocab.kind == VocabKind.CHAR_BPE or vocab.kind in lattice.KINDS
     rules = rules if ruled and rules else TokenizerEntry(char_bpe=ruled)
@@ -113,31 +113,32 @@ def unrecorded_types(vocab: Vocab, files: Mapping[str, bytes], rules: TokenizerE
         back = from_hf({**files, "config.json": config}.get, pre=pre, rules=rules)
     except WeighbridgeError:
         return {}
-    return {str(i): t for i, (t, other) in enumerate(zip(vocab.types, back.types, strict=False)) if t != other}
+    return {str(i): t for i, (t, read) in enumerate(zip(vocab.types, back.types, strict=False)) if t != read}
 
 
 def is_name(template: ChatTemplate) -> bool:
-    """Whether this is the name of a template built into llama.cpp, which other programs can't render."""
+    """Whether a template is the name of one that is built into llama.cpp, which other programs can't render."""
     return re.fullmatch(r"[A-Za-z0-9._-]+", template.text) is not None
 
 
 def losses(vocab: Vocab) -> tuple[str, ...]:
-    """What the files guess because a GGUF doesn't record it, and what they can't express."""
+    """Returns facts that a GGUF doesn't record and the files assume, and those that they can't express."""
     kind, types = vocab.kind, vocab.types
     unset = sorted(set(vocab.special) - set(TOKEN_ROLES) - {"eot", "eom"})
     beyond = [f"{r} ({i})" for r, i in vocab.special.items() if i >= len(vocab)]
     rows = (
-        (TokenType.USER_DEFINED in types, "whether added tokens strip spaces (lstrip, rstrip): written as no"),
+        (TokenType.USER_DEFINED in types,
+         "a GGUF doesn't record whether added tokens strip spaces (lstrip, rstrip): assuming no"),
         (kind == VocabKind.SPM,
-         "whether a space goes before every piece between special tokens or only the first: written as every"),
-        (kind == VocabKind.WORDPIECE, "clean_text, tokenize_chinese_chars and the longest word: written as BERT's"),
+         "a GGUF doesn't record whether every text segment gets a leading space or only the first: assuming every"),
+        (kind == VocabKind.WORDPIECE, "clean_text, tokenize_chinese_chars and the longest word: assuming BERT's"),
         (kind == VocabKind.SPM and sum(t == TokenType.UNKNOWN for t in types) > 1,
          "tokenizer.model has one unknown piece: the others are written as control pieces"),
         (bool(unset), f"special tokens without a field in tokenizer files: {', '.join(unset)}"),
         (bool(beyond), f"special tokens beyond the vocabulary of {len(vocab)}: {', '.join(beyond)}"),
         (kind == VocabKind.BPE and len(vocab.scores) > 0 and any(vocab.scores), "unused scores of a byte-level BPE"),
-        (kind == VocabKind.RWKV, "the tokenizer's code, rwkv_tokenizer.py: take it from the model's own folder"),
-        (kind in lattice.KINDS, "the tokenizer's code, tokenization_plamo.py: take it from the model's own folder"),
+        (kind == VocabKind.RWKV, "the tokenizer's code, rwkv_tokenizer.py: get it from the model's folder"),
+        (kind in lattice.KINDS, "the tokenizer's code, tokenization_plamo.py: get it from the model's folder"),
         (len(vocab.suppress) > 0, "the list of suppressed tokens, which belongs in generation_config.json"),
     )  # fmt: skip
     named = (f"the chat template: {t.text!r} is llama.cpp's name for one" for t in vocab.templates if is_name(t))
@@ -151,20 +152,39 @@ class TokenTable:
     """The vocabulary for tokenizer.json: texts in its spelling, added tokens, padding."""
 
     def __init__(self, vocab: Vocab) -> None:
-        count = len(vocab.tokens)
-        self.types = list(vocab.types) if len(vocab.types) else [int(TokenType.NORMAL)] * count
-        texts = [t or f"[EMPTY_{i}]" for i, t in enumerate(vocab.tokens)]  # as llama.cpp names them (`load`)
-        self.texts = [hf_text(t, k) for t, k in zip(texts, self.types, strict=True)] if is_wordpiece(vocab) else texts
+        self.types = list(vocab.types) if len(vocab.types) else [int(TokenType.NORMAL)] * len(vocab.tokens)
+        self.texts = [t or f"[EMPTY_{i}]" for i, t in enumerate(vocab.tokens)]  # as llama.cpp names them (`load`)
+        if is_wordpiece(vocab):  # llama.cpp's phantom spaces back to "##"
+            self.texts = [
+                text if kind == TokenType.CONTROL else text[1:] if text.startswith(SPACE) else "##" + text
+                for text, kind in zip(self.texts, self.types, strict=True)
+            ]
         self.pads = {i for i, t in enumerate(self.types) if t == TokenType.UNUSED and self.texts[i] == padding(i)}
-        check_texts(self.texts, self.pads)
+        self._check()
         self.ids = self.named(vocab)
         self.roles = {r: self.texts[i] for r, i in self.ids.items()}
         # Tokens with a role are always added: transformers would append them otherwise.
         self.added = sorted({i for i, t in enumerate(self.types) if t in ADDED} | set(self.ids.values()))
         self.vocab = self.model_vocab(vocab)
 
+    def _check(self) -> None:
+        """Raises FormatError for tokens that aren't UTF-8, or that occur twice."""
+        kept = [t for i, t in enumerate(self.texts) if i not in self.pads] if self.pads else self.texts
+        if len(set(kept)) != len(kept):
+            seen: dict[str, int] = {}
+            for i, text in enumerate(self.texts):
+                if i not in self.pads and seen.setdefault(text, i) != i:
+                    twice = f"a token occurs twice, as id {seen[text]} and {i}"
+                    raise FormatError(twice, field="tokenizer.ggml.tokens", found=text)
+        try:
+            "".join(kept).encode()
+        except UnicodeEncodeError:
+            bad = next(i for i, t in enumerate(self.texts) if t.encode("utf-8", "ignore").decode() != t)
+            field = f"tokenizer.ggml.tokens[{bad}]"
+            raise FormatError("a token isn't UTF-8", field=field, found=ascii(self.texts[bad])) from None
+
     def named(self, vocab: Vocab) -> dict[str, int]:
-        """The special tokens by role, with llama.cpp's defaults for ids that a GGUF omits."""
+        """Returns the special tokens by role, with llama.cpp's defaults for ids that a GGUF omits."""
         ids = dict(vocab.special)
         defaults = DEFAULT_IDS[vocab.kind]
         for role, index in defaults.items():
@@ -179,7 +199,7 @@ class TokenTable:
         return {r: i for r, i in ids.items() if i < len(self.texts) and i not in self.pads}
 
     def model_vocab(self, vocab: Vocab) -> dict[str, int]:
-        """The model's own vocabulary. Added tokens that follow it without a gap are left out and get their ids by
+        """Returns the model's vocabulary. Added tokens that follow it without a gap are left out and get their ids by
         order; all others need an explicit id and are part of it."""
         last = max((i for i, t in enumerate(self.types) if t not in ADDED and i not in self.pads), default=-1)
         tail = [i for i in self.added if i > last]
@@ -207,32 +227,6 @@ def is_wordpiece(vocab: Vocab) -> bool:
     return vocab.kind == VocabKind.WORDPIECE
 
 
-def hf_text(text: str, kind: int) -> str:
-    """llama.cpp's phantom spaces back to "##"."""
-    if kind == TokenType.CONTROL:
-        return text
-    return text[1:] if text.startswith(SPACE) else "##" + text
-
-
-def check_texts(texts: Sequence[str], pads: set[int]) -> None:
-    """FormatError for tokens that aren't UTF-8, or that occur twice."""
-    kept = [t for i, t in enumerate(texts) if i not in pads] if pads else texts
-    if len(set(kept)) != len(kept):
-        seen: dict[str, int] = {}
-        for i, text in enumerate(texts):
-            if i not in pads and seen.setdefault(text, i) != i:
-                raise FormatError(
-                    f"a token occurs twice, as id {seen[text]} and {i}", field="tokenizer.ggml.tokens", found=text
-                )
-    try:
-        "".join(kept).encode()
-    except UnicodeEncodeError:
-        bad = next(i for i, t in enumerate(texts) if t.encode("utf-8", "ignore").decode() != t)
-        raise FormatError(
-            "a token isn't UTF-8", field=f"tokenizer.ggml.tokens[{bad}]", found=ascii(texts[bad])
-        ) from None
-
-
 def encode(value: Any, indent: int = 0) -> bytes:
     data = msgspec.json.encode(value)
     return msgspec.json.format(data, indent=indent) + b"\n" if indent else data
@@ -253,8 +247,8 @@ def tokenizer_json(vocab: Vocab, table: TokenTable) -> Json:
 
 
 def added(table: TokenTable, index: int) -> Json:
-    """An entry of `added_tokens`. A user-defined token that the byte decoder would garble is marked as normalized, so
-    that a conversion back keeps it."""
+    """Returns an entry of `added_tokens`. A user-defined token that the byte decoder would garble is marked as
+    normalized, so that a conversion back keeps it."""
     text, control = table.texts[index], table.types[index] != TokenType.USER_DEFINED
     garbled = not text.isascii() and all(c in merges.BYTE_OF for c in text)
     return {
@@ -264,8 +258,12 @@ def added(table: TokenTable, index: int) -> Json:
 
 
 def spm_parts(vocab: Vocab, table: TokenTable) -> Json:
-    """SentencePiece BPE as in transformers' `LlamaConverter` (legacy): like llama.cpp, it puts a space before the text
-    after every special token."""
+    """Returns SentencePiece BPE as in transformers' `LlamaConverter` (legacy): like llama.cpp, it puts a space before
+    the text after every special token."""
+    # Merges between normal tokens only: special tokens are cut out first, and no text becomes bytes or unused tokens.
+    scores = vocab.scores if len(vocab.scores) else [0.0] * len(table.texts)
+    skip = {i for i, t in enumerate(table.types) if t != TokenType.NORMAL}
+    pairs = merges.from_scores(table.texts, [float(s) for s in scores], skip)
     space = vocab.add_space_prefix is not False
     byte_fallback = any(t == TokenType.BYTE for t in table.types)
     escape = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
@@ -280,17 +278,9 @@ def spm_parts(vocab: Vocab, table: TokenTable) -> Json:
         "model": {
             "type": "BPE", "dropout": None, "unk_token": table.roles.get("unk"), "continuing_subword_prefix": None,
             "end_of_word_suffix": None, "fuse_unk": True, "byte_fallback": byte_fallback, "ignore_merges": False,
-            "vocab": table.vocab, "merges": spm_merges(vocab, table),
+            "vocab": table.vocab, "merges": pairs,
         },
     }  # fmt: skip
-
-
-def spm_merges(vocab: Vocab, table: TokenTable) -> list[tuple[str, str]]:
-    """Merges from scores, between normal tokens only: special tokens are cut out of the text first, and no text becomes
-    bytes or unused tokens."""
-    scores = vocab.scores if len(vocab.scores) else [0.0] * len(table.texts)
-    skip = {i for i, t in enumerate(table.types) if t != TokenType.NORMAL}
-    return merges.from_scores(table.texts, [float(s) for s in scores], skip)
 
 
 def bpe_parts(vocab: Vocab, table: TokenTable) -> Json:
@@ -318,7 +308,7 @@ def bpe_parts(vocab: Vocab, table: TokenTable) -> Json:
 
 
 def raw_parts(vocab: Vocab, table: TokenTable) -> Json:
-    """BPE over characters. llama.cpp always adds a bos to texts of its own kind, whatever the key says."""
+    """Returns BPE over characters. llama.cpp always adds a bos to texts of this kind, whatever the key sets."""
     name = vocab.pre or VocabKind.CHAR_BPE.value
     pairs = merges.parted(vocab.merges)
     merges.check(pairs, table.vocab, "tokenizer.ggml.merges")
@@ -345,13 +335,16 @@ def unigram_parts(vocab: Vocab, table: TokenTable) -> Json:
 
 def wordpiece_parts(vocab: Vocab, table: TokenTable) -> Json:
     cls, sep = table.roles.get("cls"), table.roles.get("sep")
+    around = processor(table, cls, sep, None) if vocab.add else None
+    if not vocab.add and cls is not None and sep is not None:  # the form that implies no flags in a conversion back
+        around = {"type": "BertProcessing", "sep": [sep, table.ids["sep"]], "cls": [cls, table.ids["cls"]]}
     return {
         "normalizer": {
             "type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True,
             "strip_accents": vocab.strip_accents, "lowercase": vocab.lowercase is not False,
         },
         "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": processor(table, cls, sep, None) if vocab.add else cls_sep_processor(table),
+        "post_processor": around,
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
         "model": {
             "type": "WordPiece", "unk_token": table.roles.get("unk", "[UNK]"), "continuing_subword_prefix": "##",
@@ -361,13 +354,14 @@ def wordpiece_parts(vocab: Vocab, table: TokenTable) -> Json:
 
 
 def template(vocab: Vocab, table: TokenTable, bos: bool, eos: bool = False) -> Json | None:
-    """What is added to a text: by the keys, or llama.cpp's defaults for the kind (`bos`, `eos`)."""
+    """Returns the post-processor that adds tokens to a text: by the keys, or llama.cpp's defaults for the kind (`bos`,
+    `eos`)."""
     first = table.roles.get("bos") if vocab.add.get("bos", bos) else None
     last = table.roles.get("eos") if vocab.add.get("eos", eos) else None
     if first is None and last is None:
         if vocab.kind != VocabKind.BPE or vocab.add.get("bos") is not False:
             return None
-        # This one adds nothing, and tells the reference to add neither bos nor eos.
+        # Adds nothing, and makes the reference add neither bos nor eos.
         return {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True}
     again = first if "sep" in vocab.add else None
     if vocab.add.get("sep"):
@@ -376,8 +370,8 @@ def template(vocab: Vocab, table: TokenTable, bos: bool, eos: bool = False) -> J
 
 
 def processor(table: TokenTable, first: str | None, last: str | None, again: str | None) -> Json | None:
-    """A TemplateProcessing: `first A last`, and for pairs `first A last B last`, with `again` before B if given. The
-    tokens between A and B decide whether a conversion back records a separator (`special.separator`)."""
+    """Returns a TemplateProcessing: `first A last`, and for pairs `first A last B last`, with `again` before B if set.
+    The tokens between A and B determine whether a conversion back records a separator (`special.separator`)."""
     if first is None and last is None:
         return None
     ids = {t: i for i, t in enumerate(table.texts) if t in (first, last, again)}
@@ -395,16 +389,8 @@ def processor(table: TokenTable, first: str | None, last: str | None, again: str
     }
 
 
-def cls_sep_processor(table: TokenTable) -> Json | None:
-    """[CLS] A [SEP], in the form that implies no flags in a conversion back."""
-    if "cls" not in table.roles or "sep" not in table.roles:
-        return None
-    pair = {role: [table.roles[role], table.ids[role]] for role in ("sep", "cls")}
-    return {"type": "BertProcessing", **pair}
-
-
 def settings(vocab: Vocab, table: TokenTable, roles: dict[str, str]) -> Json:
-    """tokenizer_config.json."""
+    """Returns tokenizer_config.json."""
     out: Json = {f"add_{r}_token": f for r, f in vocab.add.items()} if vocab.kind != VocabKind.WORDPIECE else {}
     if vocab.kind == VocabKind.SPM:
         # Entries override the pieces of tokenizer.model with the score of added tokens: only those that have it.
@@ -415,7 +401,7 @@ def settings(vocab: Vocab, table: TokenTable, roles: dict[str, str]) -> Json:
             out["add_prefix_space"] = vocab.add_space_prefix
         out["legacy"] = True
     out |= {f"{r}_token": t for r, t in roles.items()}
-    if vocab.kind != VocabKind.WORDPIECE:  # BERT's files don't say it, and transformers' versions differ in the default
+    if vocab.kind != VocabKind.WORDPIECE:  # absent from BERT's files; transformers' versions differ in the default
         out["clean_up_tokenization_spaces"] = False
     if vocab.kind == VocabKind.WORDPIECE:
         out |= {"do_lower_case": vocab.lowercase is not False, "strip_accents": vocab.strip_accents}
@@ -430,25 +416,19 @@ def settings(vocab: Vocab, table: TokenTable, roles: dict[str, str]) -> Json:
 
 
 def sentencepiece_model(vocab: Vocab, table: TokenTable) -> bytes:
-    """tokenizer.model: all tokens except the padding at the end as pieces. SentencePiece requires exactly one unknown
-    piece, and all byte pieces or none."""
+    """Returns tokenizer.model: all tokens except the padding at the end as pieces. SentencePiece requires exactly one
+    unknown piece, and all byte pieces or none."""
     count = max((i + 1 for i in range(len(table.texts)) if i not in table.pads), default=0)
     unknown = table.unknown
     types = [int(TokenType.CONTROL if t == TokenType.UNKNOWN else t) for t in table.types[:count]]
     types[unknown] = TokenType.UNKNOWN
-    scores = list(vocab.scores[:count]) if len(vocab.scores) else [0.0] * count
+    scores = [float(s) for s in vocab.scores[:count]] if len(vocab.scores) else [0.0] * count
     ids = {r: i for r, i in table.ids.items() if r in ("bos", "eos", "pad")}
-    return sentencepiece.dump(
-        sentencepiece.SentencePieceModel(
-            table.texts[:count],
-            [float(s) for s in scores],
-            types,
-            model_type=sentencepiece.BPE,
-            byte_fallback=any(
-                BYTE_TOKEN.fullmatch(t) for t, k in zip(table.texts, types, strict=False) if k == TokenType.BYTE
-            ),
-            add_dummy_prefix=vocab.add_space_prefix is not False,
-            remove_extra_whitespaces=False,
-            ids={"pad": -1} | ids | {"unk": unknown},
-        )
-    )
+    texts = table.texts[:count]
+    byte_texts = (text for text, kind in zip(texts, types, strict=True) if kind == TokenType.BYTE)
+    model = sentencepiece.SentencePieceModel(
+        texts, scores, types, model_type=sentencepiece.BPE, byte_fallback=any(map(BYTE_TOKEN.fullmatch, byte_texts)),
+        add_dummy_prefix=vocab.add_space_prefix is not False, remove_extra_whitespaces=False,
+        ids={"pad": -1} | ids | {"unk": unknown},
+    )  # fmt: skip
+    return sentencepiece.dump(model)

@@ -5,9 +5,10 @@ import { partColor } from "../colors.js";
 import { bytes, count, percent, plural, shape, visible, whole } from "../text.js";
 import { Answer, Facts, Name, Section } from "../ui.js";
 
-export function Architecture({ model, list, go }) {
+export function Architecture({ model, models, list, go }) {
+  const { architecture, tokenizer } = models[model].facts;
   return html`<${Answer} name="architecture" given=${{ model }} what="Reading roles">${({ drawing, cache, reason }) => html`
-    <${Drawing} drawing=${drawing} list=${list} go=${go} /><${Cache} cache=${cache} reason=${reason} />`}<//>`;
+    <${Drawing} drawing=${drawing} list=${list} go=${go} />${(cache || architecture || tokenizer) && html`<${Cache} cache=${cache} reason=${reason} />`}`}<//>`;
 }
 
 function Drawing({ drawing, list, go }) {
@@ -21,15 +22,16 @@ function Drawing({ drawing, list, go }) {
     <div class="flow">
       ${parts(before, total)}
       ${groups.map((group) => {
-        const [weights, size] = sums(group.boxes);
-        return html`<div class="layer"><div class="times-bar"><b>× ${group.layers.length}</b><span class="quiet">${group.layers.length === 1 ? "layer" : "layers"} ${ranges(group.layers)}</span><span class="quiet">${count(weights)} weights, ${bytes(size)}${group.layers.length > 1 ? " each" : ""}</span></div>
+        const [weights, size, alike] = sums(group.boxes);
+        return html`<div class="layer"><div class="times-bar"><b>× ${group.layers.length}</b><span class="quiet">${group.layers.length === 1 ? "layer" : "layers"} ${ranges(group.layers)}</span><span class="quiet">${count(weights)} weights, ${bytes(size)}${group.layers.length > 1 ? (alike ? " each" : " each on average") : ""}</span></div>
           ${parts(group, size)}</div>`;
       })}
       ${parts(after, total)}
     </div><//>`;
 }
 
-const sums = (boxes) => [boxes.reduce((n, b) => n + b.parameters, 0), boxes.reduce((n, b) => n + b.nbytes, 0)];
+/** Of one layer: weights, bytes, and whether every layer of the group has as many. */
+const sums = (boxes) => [boxes.reduce((n, b) => n + b.parameters, 0), boxes.reduce((n, b) => n + b.nbytes, 0), boxes.every((b) => b.alike)];
 
 /** The boxes of a group by the part of the model, in the group's order. */
 function partsOf(group) {
@@ -43,7 +45,7 @@ function Box({ part, of, find }) {
   const [weights, size] = sums(part.boxes);
   return html`<div class="box" style=${{ "--part": partColor(part.name) }}><h3>${part.name} <small>${count(weights)} weights, ${bytes(size)}, ${percent(size / Math.max(of, 1)).replace(" %", "\u00a0%")}</small></h3>
     <ul>${part.boxes.map((r) => html`<li><button type="button" class="plain" onClick=${() => find(r.role)}><${Name} text=${r.role} /></button>
-      <span>${r.shape ? shape(r.shape) : "of several shapes"}${r.count > 1 ? html` <b class="times">× ${r.count}</b>` : ""}</span><span class="quiet">${r.dtypes.join(", ")}</span><span class="quiet n">${bytes(r.nbytes)}</span></li>`)}</ul></div>`;
+      <span>${r.shape ? shape(r.shape) : "of several shapes"}${r.count > 1 ? html` <b class="times">× ${r.count}</b>` : ""}</span><span class="quiet">${r.dtypes.join(", ")}</span><span class="quiet n">${bytes(r.nbytes)}${r.alike ? "" : " on average"}</span></li>`)}</ul></div>`;
 }
 
 /** What the context costs beside the weights. */

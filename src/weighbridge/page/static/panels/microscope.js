@@ -20,7 +20,7 @@ export function Microscope({ models, model, list, place, go }) {
 function Stepper({ label, value, last, step = 1, onChange, format = whole }) {
   const set = (n) => Number.isFinite(n) && onChange(Math.min(Math.max(0, Math.floor(n)), last));
   return html`<span class="stepper"><button type="button" class="small" disabled=${value <= 0} aria-label=${`Previous ${label}`} onClick=${() => set(value - step)}>◂</button>
-    <input aria-label=${label} value=${String(value)} inputmode="numeric" onChange=${(e) => set(Number(e.target.value.replaceAll(/[,_ ]/g, "")))} />
+    <span class="quiet" aria-hidden="true">${label}</span><input aria-label=${label} value=${String(value)} inputmode="numeric" onChange=${(e) => set(Number(e.target.value.replaceAll(/[,_ ]/g, "")))} />
     <button type="button" class="small" disabled=${value >= last} aria-label=${`Next ${label}`} onClick=${() => set(value + step)}>▸</button><span class="quiet">of ${format(last + (step === 1 ? 1 : 0))}</span></span>`;
 }
 

@@ -1,6 +1,6 @@
-"""A zip as readers that are less strict than ours might see it: every directory that an end record could mean, and the
-local headers as they lie. Used where the strict reader (`containers/archive/zip.py`) has refused: all views are then
-scanned, and none is trusted.
+"""Reads a zip as less strict readers might: every directory that an end record could refer to, and the local headers in
+file order. Used if the strict reader (`containers/archive/zip.py`) refuses a zip: all views are scanned, none is
+trusted.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import bz2
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from weighbridge.base.limits import MIB, ZIP_TAIL
@@ -19,10 +20,11 @@ from weighbridge.io.source import BytesSource, Source
 ENDS: Final = 8  # end records that are tried
 _UNPACKED: Final = 64 * MIB  # of one member
 _BZIP2: Final = 12
+_NAME: Final = 256  # bytes of a name
 
 
-class Seen(NamedTuple):
-    """A member as some view has it: its local header at `at`, `packed` bytes of data from `start` on."""
+class ViewedMember(NamedTuple):
+    """A member as one view has it: its local header at `at`, `packed` bytes of data from `start`."""
 
     name: str
     method: int
@@ -33,61 +35,60 @@ class Seen(NamedTuple):
 
 
 def ends(source: Source) -> list[int]:
-    """Where end records may begin, from the last one on."""
+    """Offsets where end records may begin, from the last one backwards."""
     base = max(source.size - ZIP_TAIL, 0)
     tail = source.read(base, source.size - base)
-    out: list[int] = []
+    offsets: list[int] = []
     at = tail.rfind(END)
-    while at >= 0 and len(out) < ENDS:
+    while at >= 0 and len(offsets) < ENDS:
         if len(tail) - at >= 22:
-            out.append(base + at)
+            offsets.append(base + at)
         at = tail.rfind(END, 0, at)
-    return out
+    return offsets
 
 
-def listed(source: Source) -> Iterator[Seen]:
-    """Members of every directory that an end record could mean."""
+def listed(source: Source) -> Iterator[ViewedMember]:
+    """The members of every directory that an end record could refer to."""
     for end in ends(source):
         length = 22 + int.from_bytes(source.read(end + 20, 2), "little")
         view = source.window(0, min(end + length, source.size))
-        found = directory(Probe(view, depth=1))
-        for m in found.members if found else ():
-            head = _local(source, m.offset)
-            start = head.start if head else m.offset + LOCAL_FORM.size
+        candidate = directory(Probe(view, depth=1))
+        for m in candidate.members if candidate else ():
+            header = _local_header(source, m.offset)
+            start = header.start if header else m.offset + LOCAL_FORM.size
             if 0 <= start <= source.size:
-                yield Seen(m.name, m.method, m.offset, start, min(m.packed, source.size - start), m.size)
+                yield ViewedMember(m.name, m.method, m.offset, start, min(m.packed, source.size - start), m.size)
 
 
-def walked(source: Source, at: int, end: int, known: dict[int, Seen]) -> Iterator[Seen]:
-    """Members by their local headers, one behind the other from `at` on. A length that a header leaves open is that of
-    the member of `known` at the same place."""
+def walked(source: Source, at: int, end: int, by_offset: dict[int, ViewedMember]) -> Iterator[ViewedMember]:
+    """Members by their local headers, one after the other from `at`. If a header leaves its length open, the member of
+    `by_offset` at the same offset has it."""
     while at < end:
-        head = _local(source, at)
-        if head is None:
+        header = _local_header(source, at)
+        if header is None:
             return
-        if head.packed == 0 and at in known:
-            head = head._replace(packed=known[at].packed, method=known[at].method)
-        yield head._replace(packed=min(head.packed, source.size - head.start))
-        at = _next(source, head.start + head.packed)
+        if header.packed == 0 and at in by_offset:
+            header = header._replace(packed=by_offset[at].packed, method=by_offset[at].method)
+        yield header._replace(packed=min(header.packed, source.size - header.start))
+        # The next header, after a descriptor if there is one.
+        at = header.start + header.packed
+        near = source.read(at, min(28, max(source.size - at, 0))) if at < source.size else b""
+        skipped = near.find(LOCAL)
+        at = at + skipped if skipped >= 0 else source.size
 
 
-def headers(source: Source, start: int, end: int) -> Iterator[int]:
-    """Where local headers may begin in a stretch that no member covers (its first MiB)."""
+def headers(source: Source, start: int, end: int) -> Iterator[ViewedMember]:
+    """Members by the local headers in a range that no member covers (its first MiB)."""
     data = source.read(start, max(min(end - start, MIB), 0))
     at = data.find(LOCAL)
     while at >= 0:
-        yield start + at
+        header = _local_header(source, start + at)
+        if header is not None:
+            yield header._replace(packed=min(header.packed, source.size - header.start))
         at = data.find(LOCAL, at + 1)
 
 
-def _next(source: Source, at: int) -> int:
-    """Where the next local header begins, behind a descriptor if there is one."""
-    near = source.read(at, min(28, max(source.size - at, 0))) if at < source.size else b""
-    found = near.find(LOCAL)
-    return at + found if found >= 0 else source.size
-
-
-def _local(source: Source, at: int) -> Seen | None:
+def _local_header(source: Source, at: int) -> ViewedMember | None:
     if at < 0 or at + LOCAL_FORM.size > source.size:
         return None
     fields = LOCAL_FORM.unpack(source.read(at, LOCAL_FORM.size))
@@ -95,14 +96,16 @@ def _local(source: Source, at: int) -> Seen | None:
     start = at + LOCAL_FORM.size + n_name + n_extra
     if magic != LOCAL or start > source.size:
         return None
-    name = source.read(at + LOCAL_FORM.size, n_name).decode("utf-8" if flags & UTF8 else "cp437", "replace")
+    kept = min(n_name, _NAME)  # its end, with the suffix: names may contain other headers
+    raw = source.read(at + LOCAL_FORM.size + n_name - kept, kept)
+    name = raw.decode("utf-8" if flags & UTF8 else "cp437", "replace")
     packed = 0 if flags & HAS_DESCRIPTOR and packed == 0xFFFFFFFF else packed
-    return Seen(name, method, at, start, packed, size)
+    return ViewedMember(name, method, at, start, packed, size)
 
 
-def contents(source: Source, m: Seen) -> Source | None:
-    """What a member holds, as far as it can be had: broken data gives what comes before the break. None of a method
-    that is not known."""
+def contents(source: Source, m: ViewedMember) -> Source | None:
+    """The contents of a member as far as they can be unpacked: damaged data yields what precedes the damage. None if
+    the method is unknown."""
     if m.method == STORED:
         return source.window(m.start, m.packed, m.name)
     data = source.read(m.start, min(m.packed, _UNPACKED))
@@ -112,17 +115,12 @@ def contents(source: Source, m: Seen) -> Source | None:
         if m.method == _BZIP2:
             return BytesSource(bz2.BZ2Decompressor().decompress(data, _UNPACKED), m.name)
     except (zlib.error, OSError):
-        return BytesSource(_before_break(data), m.name) if m.method == DEFLATED else None
+        if m.method == DEFLATED:
+            intact, unpacker = bytearray(), zlib.decompressobj(-zlib.MAX_WBITS)
+            with suppress(zlib.error):
+                for at in range(0, len(data), 256):
+                    intact += unpacker.decompress(data[at : at + 256], MIB)
+                    if len(intact) >= MIB:
+                        break
+            return BytesSource(bytes(intact), m.name)
     return None
-
-
-def _before_break(data: bytes) -> bytes:
-    out, unpacker = bytearray(), zlib.decompressobj(-zlib.MAX_WBITS)
-    try:
-        for at in range(0, len(data), 256):
-            out += unpacker.decompress(data[at : at + 256], MIB)
-            if len(out) >= MIB:
-                break
-    except zlib.error:
-        pass
-    return bytes(out)

@@ -1,4 +1,4 @@
-"""The attributes of an object whose values are text or bytes: what programs take configs and pickles from."""
+"""The attributes of an object whose values are text or bytes, which programs take configs and pickles from."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NO_ELEMENT: Final = 2  # a dataspace
 
 
 class Datatype(NamedTuple):
-    """`base`: of what a value of any length is made; None for text."""
+    """`base`: the type of the elements of a value of any length; None for text."""
 
     kind: int
     size: int
@@ -39,23 +39,15 @@ def datatype(f: Fields) -> Datatype:
     return Datatype(kind, size, datatype(f) if of_any_length and f.left >= 8 else None)
 
 
-def elements(f: Fields) -> int:
-    """How many elements a dataspace has."""
-    version, rank, _ = f.numbers(1, 1, 1)
-    kind = f.number(1) if version >= 2 else None
-    f.take(0 if version >= 2 else 5)
-    return 0 if kind == _NO_ELEMENT else prod(f.length() for _ in range(rank))
-
-
 class Attribute(NamedTuple):
-    """`values`: where its elements are, as (address, size); none where they are no text or bytes."""
+    """`values`: the elements as (address, size); empty unless they are text or bytes."""
 
     name: str
     values: list[tuple[int, int]]
 
 
 def of_message(file: Hdf5, heap: GlobalHeap, message: Message) -> Iterator[Attribute]:
-    """The attributes that a message holds or leads to."""
+    """The attributes in a message, or in the heap that it refers to."""
     if message.kind == ATTRIBUTE:
         if message.shared:
             raise UnsupportedError("an attribute is shared between objects")
@@ -82,28 +74,31 @@ def _attribute(file: Hdf5, heap: GlobalHeap, f: Fields) -> Attribute:
         parts.append(f.part(size))
         f.take(min(-size % step, f.left))
     name, type_, space = parts
-    known = resolved(file, DATATYPE, type_) if version > 1 and flags & 1 else type_
-    spread = resolved(file, DATASPACE, space) if version > 1 and flags & 2 else space
-    if known is None or spread is None:
-        raise UnsupportedError("the type of an attribute lies in the heap of shared messages")
+    type_fields = resolved(file, DATATYPE, type_) if version > 1 and flags & 1 else type_
+    space_fields = resolved(file, DATASPACE, space) if version > 1 and flags & 2 else space
+    if type_fields is None or space_fields is None:
+        raise UnsupportedError("the type of an attribute is in the heap of shared messages")
     text = name.data.split(b"\0")[0].decode("utf-8", "replace")
-    return Attribute(text, _values(file, heap, f, datatype(known), elements(spread)))
+    kind = datatype(type_fields)
+    version, rank, _ = space_fields.numbers(1, 1, 1)
+    space_kind = space_fields.number(1) if version >= 2 else None
+    space_fields.take(0 if version >= 2 else 5)
+    count = 0 if space_kind == _NO_ELEMENT else prod(space_fields.length() for _ in range(rank))
+    return Attribute(text, list(_values(file, heap, f, kind, count)) if kind.is_bytes else [])
 
 
-def _values(file: Hdf5, heap: GlobalHeap, f: Fields, kind: Datatype, count: int) -> list[tuple[int, int]]:
-    if not kind.is_bytes:
-        return []
+def _values(file: Hdf5, heap: GlobalHeap, f: Fields, kind: Datatype, count: int) -> Iterator[tuple[int, int]]:
     at = f.at + f.place - file.base
     if kind.kind == _FIXED:
-        return [(at, min(count, f.left))]
+        yield at, min(count, f.left)
+        return
     size = 4 + file.offsets + 4 if kind.kind == _ANY_LENGTH else kind.size
     count = min(count, f.left // size if size else 0)
-    if kind.kind != _ANY_LENGTH:
-        return [(at + n * size, size) for n in range(count)]
-    found = []
-    for _ in range(count):
+    for number in range(count):
+        if kind.kind != _ANY_LENGTH:
+            yield at + number * size, size
+            continue
         length, address, index = f.number(4), f.address(), f.number(4)
         value = heap.get(address, index) if address else None
         if value is not None:
-            found.append((value[0], min(value[1], max(length, 0))))
-    return found
+            yield value[0], min(value[1], max(length, 0))

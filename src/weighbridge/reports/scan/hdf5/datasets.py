@@ -1,4 +1,4 @@
-"""What a dataset takes from elsewhere: data in other files, and filters that are libraries of the loading system."""
+"""Dependencies of a dataset: data in other files, and filters that the loading system's libraries provide."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from weighbridge.reports.scan.hdf5.heaps import GlobalHeap, LocalHeap
 from weighbridge.reports.scan.hdf5.structure import Hdf5
 
 _COMPACT, _CONTIGUOUS, _VIRTUAL = 0, 1, 3
-_OWN: Final = range(1, 7)  # filters that HDF5 comes with
-#: Filters registered with the HDF Group that h5py, PyTables and hdf5plugin come with.
+_OWN: Final = range(1, 7)  # filters that HDF5 includes
+#: Filters registered with the HDF Group that h5py, PyTables and hdf5plugin include.
 KNOWN: Final = MappingProxyType(
     {305: "lzo", 307: "bzip2", 32000: "lzf", 32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32013: "zfp",
      32015: "zstd", 32017: "sz", 32018: "fcidecomp", 32024: "sz3", 32026: "blosc2", 32028: "sperr"}
 )  # fmt: skip
-_SAME: Final = "."  # a virtual dataset of the file itself
+_SAME: Final = "."  # a virtual dataset in the same file
 
 
 def filters(message: Message) -> Iterator[int]:
-    """The filters of a dataset that HDF5 doesn't come with."""
+    """The filters of a dataset that HDF5 doesn't include."""
     if message.kind != FILTERS:
         return
     if message.shared:
@@ -41,7 +41,7 @@ def filters(message: Message) -> Iterator[int]:
 
 
 def files(file: Hdf5, heap: GlobalHeap, message: Message) -> Iterator[str]:
-    """The files that a dataset's data lie in."""
+    """The files that hold a dataset's data."""
     f = message.body
     if message.kind == EXTERNAL:
         f.take(4)
@@ -50,31 +50,31 @@ def files(file: Hdf5, heap: GlobalHeap, message: Message) -> Iterator[str]:
         if address is not None:
             names = LocalHeap(file, address)
             for _ in range(used):
-                yield names.text(f.length()).decode("utf-8", "replace")
+                yield names.text(f.length())
                 f.take(2 * f.lengths)
     elif message.kind == LAYOUT:
         version, kind = f.numbers(1, 1)
         if version >= 4 and kind == _VIRTUAL:
-            yield from _sources(file, heap, f.address(), f.number(4))
+            yield from _virtual_sources(file, heap, f.address(), f.number(4))
 
 
-def _sources(file: Hdf5, heap: GlobalHeap, address: int | None, index: int) -> Iterator[str]:
-    """The first file that a virtual dataset is made of. Further ones stand behind selections, which aren't read."""
-    found = heap.get(address, index) if address is not None else None
-    if found is None:
+def _virtual_sources(file: Hdf5, heap: GlobalHeap, address: int | None, index: int) -> Iterator[str]:
+    """The first source file of a virtual dataset. Further ones follow selections, which aren't read."""
+    mapping = heap.get(address, index) if address is not None else None
+    if mapping is None:
         return
-    f = file.fields(*found)
+    f = file.fields(*mapping)
     version = f.number(1)
     count = f.length()
     if not count:
         return
-    first = f.text().decode("utf-8", "replace") if version == 0 else ""
+    first = f.text() if version == 0 else ""
     if first != _SAME or count > 1:
-        yield first if first and first != _SAME else "files that it is made of"
+        yield first if first and first != _SAME else "its source files"
 
 
 def stored(file: Hdf5, message: Message) -> tuple[int, int] | None:
-    """Where the data of a dataset lie in one piece: address and size."""
+    """The address and size of a dataset's data if they are contiguous."""
     f = message.body
     if message.kind != LAYOUT or f.number(1) < 3:
         return None

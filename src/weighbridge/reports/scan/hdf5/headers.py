@@ -14,7 +14,7 @@ _SHARED: Final = 0x02
 
 
 class Message(NamedTuple):
-    """`shared`: the body names where the message itself is."""
+    """`shared`: the body only has the address of the message."""
 
     kind: int
     shared: bool
@@ -22,66 +22,55 @@ class Message(NamedTuple):
 
 
 def messages(file: Hdf5, address: int) -> Iterator[Message]:
-    """The messages of the object header at `address`, those of its further chunks behind."""
+    """The messages of the object header at `address`, including those of its continuation chunks."""
     new = file.upto(address, 4).data == b"OHDR"
-    first, flags = _new_chunk(file, address) if new else (_old_chunk(file, address), 0)
+    flags = 0
+    if new:
+        f = file.upto(address, 40)
+        f.expect(b"OHDR")
+        _, flags = f.numbers(1, 1)
+        f.take((16 if flags & 0x20 else 0) + (4 if flags & 0x10 else 0))
+        size = f.number(1 << (flags & 3))
+        first = file.fields(address + f.place, size)
+    else:
+        f = file.fields(address, 16)
+        if f.number(1) != 1:
+            raise file.error("an object header has an unknown version", file.base + address)
+        f.take(7)
+        first = file.fields(address + 16, f.number(4))
     chunks, seen = [first], {first.at}
     for chunk in chunks:
-        for message in _of_chunk(chunk, new, flags):
+        for message in _messages_of_chunk(chunk, new, flags):
             if message.kind != CONTINUATION:
                 yield message
                 continue
             at, size = message.body.address(), message.body.length()
             if at is not None and file.base + at not in seen:
                 seen.add(file.base + at)
-                chunks.append(_continued(file, at, size, new))
+                more = file.fields(at, size)
+                if new:
+                    more.expect(b"OCHK")
+                    more = more.part(max(more.left - 4, 0))
+                chunks.append(more)
 
 
-def _old_chunk(file: Hdf5, address: int) -> Fields:
-    f = file.fields(address, 16)
-    version = f.number(1)
-    if version != 1:
-        raise file.wrong("an object header is none", file.base + address)
-    f.take(7)
-    return file.fields(address + 16, f.number(4))
-
-
-def _new_chunk(file: Hdf5, address: int) -> tuple[Fields, int]:
-    f = file.upto(address, 40)
-    f.sign(b"OHDR")
-    _, flags = f.numbers(1, 1)
-    f.take((16 if flags & 0x20 else 0) + (4 if flags & 0x10 else 0))
-    size = f.number(1 << (flags & 3))
-    return file.fields(address + f.place, size), flags
-
-
-def _continued(file: Hdf5, address: int, size: int, new: bool) -> Fields:
-    if not new:
-        return file.fields(address, size)
-    f = file.fields(address, size)
-    f.sign(b"OCHK")
-    return f.part(max(f.left - 4, 0))
-
-
-def _of_chunk(chunk: Fields, new: bool, flags: int) -> Iterator[Message]:
-    """The messages of one chunk. What is left at its end is too short for one."""
+def _messages_of_chunk(chunk: Fields, new: bool, flags: int) -> Iterator[Message]:
+    """The messages of one chunk, which may end with bytes too few for another."""
     head = (4 + (2 if flags & 4 else 0)) if new else 8
     while chunk.left >= head:
-        if new:
-            kind, size, of_message = chunk.numbers(1, 2, 1)
-        else:
-            kind, size, of_message = chunk.numbers(2, 2, 1)
+        kind, size, message_flags = chunk.numbers(1, 2, 1) if new else chunk.numbers(2, 2, 1)
         chunk.take(head - (4 if new else 5))
-        yield Message(kind, bool(of_message & _SHARED), chunk.part(size))
+        yield Message(kind, bool(message_flags & _SHARED), chunk.part(size))
 
 
 def resolved(file: Hdf5, kind: int, body: Fields) -> Fields | None:
-    """What a shared message of `kind` stands for; None where it lies in the heap of shared messages."""
-    version, where = body.numbers(1, 1)
+    """The body of the message of `kind` that a shared message refers to; None if it is in the heap of shared
+    messages."""
+    version, location = body.numbers(1, 1)
     if version == 1:
         body.take(6)
-    elif version == 3 and where == 1:
+    elif version == 3 and location == 1:
         return None
     address = body.address()
-    found = messages(file, address) if address is not None else ()
-    return next((m.body for m in found if m.kind == kind and not m.shared), None)
+    candidates = messages(file, address) if address is not None else ()
+    return next((m.body for m in candidates if m.kind == kind and not m.shared), None)

@@ -1,4 +1,4 @@
-"""The links of a group, however it keeps them: in a symbol table, as messages, in a fractal heap."""
+"""The links of a group, whether in a symbol table, in messages or in a fractal heap."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SOFT_ENTRY: Final = 2  # of a symbol table
 
 
 class Hdf5Link(NamedTuple):
-    """`address`: of an object in the file; `outside`: the file that it leads to; `kind`: of a link by a plug-in."""
+    """`address`: of an object in this file; `outside`: the other file that it leads to; `kind`: of a plug-in's link."""
 
     name: str
     address: int | None = None
@@ -24,7 +24,7 @@ class Hdf5Link(NamedTuple):
 
 
 def of_message(file: Hdf5, message: Message) -> Iterator[Hdf5Link]:
-    """The links that a message of a group's header holds or leads to."""
+    """The links in a message of a group's header, or in the structure that it refers to."""
     body = message.body
     if message.kind == LINK:
         yield _link(body)
@@ -34,14 +34,10 @@ def of_message(file: Hdf5, message: Message) -> Iterator[Hdf5Link]:
         _, flags = body.numbers(1, 1)
         body.take(8 if flags & 1 else 0)
         heap, tree = body.address(), body.address()
-        for identifier in _identifiers(file, heap, tree, 4):
-            yield _link(identifier)
-
-
-def _identifiers(file: Hdf5, heap: int | None, tree: int | None, before: int) -> Iterator[Fields]:
-    if heap is not None and tree is not None:
-        objects = FractalHeap(file, heap)
-        yield from (objects.get(record[before:]) for record in trees.records(file, tree))
+        if heap is not None and tree is not None:
+            objects = FractalHeap(file, heap)
+            for record in trees.records(file, tree):
+                yield _link(objects.get(record[4:]))
 
 
 def of_table(file: Hdf5, tree: int | None, heap: int | None) -> Iterator[Hdf5Link]:
@@ -51,15 +47,14 @@ def of_table(file: Hdf5, tree: int | None, heap: int | None) -> Iterator[Hdf5Lin
     names = LocalHeap(file, heap)
     for leaf in trees.leaves(file, tree):
         f = file.fields(leaf, 8)
-        f.sign(b"SNOD")
+        f.expect(b"SNOD")
         f.take(2)
         f = file.fields(leaf + 8, f.number(2) * (2 * file.offsets + 24))
         while f.left:
             name, address = f.number(file.offsets), f.address()
             kind = f.number(4)
             f.take(20)
-            text = names.text(name).decode("utf-8", "replace")
-            yield Hdf5Link(text, None if kind == _SOFT_ENTRY else address)
+            yield Hdf5Link(names.text(name), None if kind == _SOFT_ENTRY else address)
 
 
 def _link(f: Fields) -> Hdf5Link:
@@ -74,5 +69,5 @@ def _link(f: Fields) -> Hdf5Link:
     if kind == _EXTERNAL:
         value = f.part(f.number(2))
         value.take(1)
-        return Hdf5Link(name, outside=value.text().decode("utf-8", "replace"))
+        return Hdf5Link(name, outside=value.text())
     return Hdf5Link(name, kind=kind)

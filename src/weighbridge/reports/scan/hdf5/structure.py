@@ -1,7 +1,7 @@
-"""The frame of an HDF5 file: its superblock, and numbers of the widths that it sets.
+"""The frame of an HDF5 file: its superblock, and fields of the widths that it sets.
 
-Everything here is little-endian. Addresses are relative to the superblock; all ones stand for "none". Reference: HDF5
-File Format Specification 3.0.
+Everything is little-endian. Addresses are relative to the superblock; all ones mean "undefined". Reference: HDF5 File
+Format Specification 3.0.
 """
 
 from __future__ import annotations
@@ -13,23 +13,24 @@ from weighbridge.io.source import Source
 from weighbridge.reports.scan.model import OverLimit
 
 SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
-_FIRST: Final = 512  # where a superblock may begin besides 0; each further place is twice as far
+_FIRST: Final = 512  # a superblock begins at 0, at 512 or at twice that, and so on
 _SUPERBLOCK: Final = 128
 _WIDTHS: Final = (2, 4, 8, 16, 32)
-_LEAST: Final = 64 << 10  # that may be read of the smallest file
+_LEAST: Final = 64 << 10  # bytes that may be read of the smallest file
 
 
 def starts(source: Source) -> list[int]:
-    """Where in `source` a superblock begins."""
-    places, at = [0], _FIRST
+    """The offsets of the superblocks in `source`."""
+    offsets, at = [0], _FIRST
     while at + len(SIGNATURE) <= source.size:
-        places.append(at)
+        offsets.append(at)
         at *= 2
-    return [p for p in places if p + len(SIGNATURE) <= source.size and source.read(p, len(SIGNATURE)) == SIGNATURE]
+    return [p for p in offsets if p + len(SIGNATURE) <= source.size and source.read(p, len(SIGNATURE)) == SIGNATURE]
 
 
 class Fields:
-    """The fields of a stretch of bytes, one behind the other. FormatError where it is too short."""
+    """Reads the consecutive fields of a range of bytes. Raises FormatError if it is too short. `offsets`, `lengths`:
+    the bytes of an address and of a length."""
 
     def __init__(self, data: bytes, at: int, offsets: int, lengths: int, name: str) -> None:
         self.data, self.at, self.place = data, at, 0
@@ -58,46 +59,66 @@ class Fields:
         return self.number(self.lengths)
 
     def address(self) -> int | None:
-        """An address; None where it is undefined."""
+        """An address, or None if it is undefined."""
         value = self.number(self.offsets)
         return None if value == (1 << 8 * self.offsets) - 1 else value
 
-    def text(self, end: bytes = b"\0") -> bytes:
-        """Bytes up to `end`, and step over it."""
-        found = self.data.find(end, self.place)
-        return self.take((found if found >= 0 else len(self.data)) + len(end) - self.place)[: -len(end)]
+    def text(self) -> str:
+        """Text up to a NUL, which is skipped."""
+        end = self.data.find(b"\0", self.place)
+        return self.take((end if end >= 0 else len(self.data)) + 1 - self.place)[:-1].decode("utf-8", "replace")
 
-    def sign(self, sign: bytes) -> None:
-        """FormatError unless `sign` stands here."""
-        found = self.take(len(sign))
-        if found != sign:
+    def expect(self, signature: bytes) -> None:
+        """Raises FormatError unless `signature` is next."""
+        if (actual := self.take(len(signature))) != signature:
+            at = self.at + self.place - len(signature)
             raise FormatError(
-                "a block is none", path=self.name, offset=self.at + self.place - len(sign), expected=sign, found=found
+                "a block has the wrong signature", path=self.name, offset=at, expected=signature, found=actual
             )
 
     def part(self, size: int) -> Fields:
-        """The next `size` bytes as fields of their own."""
+        """The next `size` bytes as separate fields."""
         at = self.at + self.place
         return Fields(self.take(size), at, self.offsets, self.lengths, self.name)
 
 
 class Hdf5:
-    """An HDF5 file whose superblock is at `base`. What is read of it is bounded by a multiple of its size, since an
-    honest file's structure is read once: OverLimit beyond."""
+    """An HDF5 file whose superblock is at `base`. A valid file's structure is read once, so reads are limited to a
+    multiple of the file's size: OverLimit beyond."""
 
     def __init__(self, source: Source, base: int) -> None:
         self.source, self.base, self.allowance = source, base, 4 * source.size + _LEAST
         self.offsets, self.lengths = 8, 8
-        self.declared: int | None = None  # the base address that the superblock names
         self.driver: int | None = None
         self.extension: int | None = None
-        self.cached: tuple[int | None, int | None] | None = None  # of the root group, outside its header
-        self.root = self._superblock()
+        self.cached: tuple[int | None, int | None] | None = None  # tree and heap of the root group, from its entry
+        f = self.upto(0, _SUPERBLOCK)
+        f.expect(SIGNATURE)
+        version = f.number(1)
+        if version > 3:
+            raise self.error("unknown HDF5 version", base + 8)
+        if version < 2:
+            f.take(4)
+        f.offsets, f.lengths = self.offsets, self.lengths = f.numbers(1, 1)
+        if f.offsets not in _WIDTHS or f.lengths not in _WIDTHS:
+            raise self.error("addresses of an invalid width", base)
+        f.take({0: 9, 1: 13}.get(version, 1))
+        self.declared = f.address()  # the base address in the superblock
+        if version < 2:
+            _, _, self.driver, _, root = (f.address() for _ in range(5))
+            kind = f.number(4)
+            f.take(4)
+            self.cached = (f.address(), f.address()) if kind == 1 else None
+        else:
+            self.extension, _, root = f.address(), f.address(), f.address()
+        if root is None:
+            raise self.error("the HDF5 file has no root group", base)
+        self.root = root
 
     def pay(self, size: int) -> None:
         self.allowance -= size
         if self.allowance < 0:
-            raise OverLimit("parts of the HDF5 file are used again and again")
+            raise OverLimit("parts of the HDF5 file are reused too often")
 
     def fields(self, address: int, size: int) -> Fields:
         """`size` bytes at `address`."""
@@ -106,44 +127,8 @@ class Hdf5:
         return Fields(self.source.read(at, size), at, self.offsets, self.lengths, self.source.name)
 
     def upto(self, address: int, size: int) -> Fields:
-        """As many of `size` bytes as there are."""
+        """At most `size` bytes at `address`, fewer at the end of the file."""
         return self.fields(address, max(min(size, self.source.size - self.base - address), 0))
 
-    def wrong(self, why: str, at: int | None = None) -> FormatError:
-        return FormatError(why, path=self.source.name, offset=at)
-
-    def _superblock(self) -> int:
-        f = self.upto(0, _SUPERBLOCK)
-        f.sign(SIGNATURE)
-        version = f.number(1)
-        if version > 3:
-            raise self.wrong("an HDF5 of a version that doesn't exist", self.base + 8)
-        if version < 2:
-            f.take(4)
-        f.offsets, f.lengths = f.numbers(1, 1)
-        if f.offsets not in _WIDTHS or f.lengths not in _WIDTHS:
-            raise self.wrong("addresses of an HDF5 file have a width that no file has", self.base)
-        self.offsets, self.lengths = f.offsets, f.lengths
-        root = self._old(f, version) if version < 2 else self._new(f)
-        if root is None:
-            raise self.wrong("the HDF5 file has no root group", self.base)
-        return root
-
-    def _old(self, f: Fields, version: int) -> int | None:
-        f.take(9 if version == 0 else 13)
-        self.declared = f.address()
-        f.address(), f.address()
-        self.driver = f.address()
-        f.address()
-        root = f.address()
-        kind = f.number(4)
-        f.take(4)
-        self.cached = (f.address(), f.address()) if kind == 1 else None
-        return root
-
-    def _new(self, f: Fields) -> int | None:
-        f.take(1)
-        self.declared = f.address()
-        self.extension = f.address()
-        f.address()
-        return f.address()
+    def error(self, reason: str, at: int | None = None) -> FormatError:
+        return FormatError(reason, path=self.source.name, offset=at)

@@ -1,44 +1,40 @@
-"""Names that are known to do harm, and what they do, in words: `denylist.toml`, looked up."""
+"""Looks up names that are known to do harm, and their consequences, in `denylist.toml`."""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Final
 
-#: What can reach any object can do anything.
+#: The consequence of reaching any object.
 ANY: Final = "it can reach any object of Python by its name, and so run anything"
-# What Python 2 called these; pickles of protocols 0 to 2 are read with these names (CPython Lib/_compat_pickle.py).
+# Python 2's names; pickles of protocols 0 to 2 are read with these (CPython Lib/_compat_pickle.py).
 _RENAMED: Final = MappingProxyType(
     {"__builtin__": "builtins", "copy_reg": "copyreg", "cStringIO": "io", "StringIO": "io", "UserDict": "collections"}
 )
 
 
-def _rows() -> Iterator[tuple[tuple[str, str], str]]:
-    text = files(__package__).joinpath("denylist.toml").read_text("utf-8")
-    for words, modules in tomllib.loads(text).items():
-        for module, names in modules.items():
-            for name in names.split():
-                yield (module, name), words
-
-
-def _first(rows: Iterator[tuple[tuple[str, str], str]]) -> Mapping[tuple[str, str], str]:
-    return MappingProxyType(dict(reversed(list(rows))))
-
-
-#: (module, name) or (module, "*") -> what follows.
-TABLE: Final = _first(_rows())
+_SECTIONS: Final = tomllib.loads(files(__package__).joinpath("denylist.toml").read_text("utf-8"))
+#: (module, name) or (module, "*") -> the consequence. The first row of a name counts.
+TABLE: Final[Mapping[tuple[str, str], str]] = MappingProxyType(
+    {
+        (module, name): consequence
+        for consequence, modules in reversed(_SECTIONS.items())
+        for module, names in modules.items()
+        for name in names.split()
+    }
+)
 
 
 def consequence(module: str, name: str) -> str | None:
-    """What a name would do, where it is known to do harm; None of any other. Of a name with dots its first part counts
-    as well, of a module those above it."""
+    """The consequence of using a name that is known to do harm, or None. The first component of a dotted name counts as
+    well, and so do the packages above a module."""
     module = _RENAMED.get(module, module)
-    for tried in ((module, name), (module, name.partition(".")[0])):
-        if tried in TABLE:
-            return TABLE[tried]
+    for candidate in ((module, name), (module, name.partition(".")[0])):
+        if candidate in TABLE:
+            return TABLE[candidate]
     while module:
         if (module, "*") in TABLE:
             return TABLE[module, "*"]

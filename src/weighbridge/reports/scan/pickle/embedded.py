@@ -1,5 +1,5 @@
-"""Pickles that a pickle carries as data: in byte strings, or in text as base64 or hexadecimal. Loading does not run
-them, so they don't make their carrier dangerous; but they exist to be run, and aren't numbers.
+"""Finds pickles that a pickle carries as data: in byte strings, or in text as base64 or hexadecimal. Loading doesn't
+run them, so the file isn't dangerous because of them; but they exist to be run, and aren't numbers.
 """
 
 from __future__ import annotations
@@ -14,50 +14,43 @@ from typing import Final, NamedTuple
 from weighbridge.base.errors import WeighbridgeError
 from weighbridge.base.limits import MIB
 from weighbridge.io.source import BytesSource
-from weighbridge.reports.scan.model import MemberPath, ScanVerdict
+from weighbridge.reports.scan.model import MemberPath, Part, ScanVerdict
 from weighbridge.reports.scan.pickle.policy import PicklePolicy
 from weighbridge.unpickle.machine import Machine
 
-_TRIED: Final = 64  # hits that are scanned
+_TRIED: Final = 64  # matches that are scanned
 _LONGEST: Final = MIB
 
 
 class EmbeddingForm(NamedTuple):
-    """`sign`: how a value of this form begins that is a pickle of protocol 2 or later; of text all of it."""
+    """`sign`: matches the start of a pickle of protocol 2 or later in this form, or in text the whole pickle."""
 
-    what: str
+    form: str
     sign: re.Pattern[bytes]
     decode: Callable[[bytes], bytes]
 
 
-def _base64(text: bytes) -> bytes:
-    whole = len(text) // 4 * 4
-    return base64.b64decode(text[:whole])
-
-
-def _hex(text: bytes) -> bytes:
-    return binascii.unhexlify(text[: len(text) // 2 * 2])
-
-
-# A pickle's first two bytes, behind an opcode of a byte string and its length.
+# A pickle's first two bytes, after an opcode of a byte string and its length.
 _RAW: Final = rb"\x80[\x02-\x05](?:(?<=[CU]...)|(?<=[BT]......)|(?<=[\x8e\x96]..........))"
 FORMS: Final = (
     EmbeddingForm("bytes", re.compile(_RAW, re.DOTALL), bytes),
-    EmbeddingForm("base64", re.compile(rb"gA[I-X][A-Za-z0-9+/]{14,}={0,2}"), _base64),
-    EmbeddingForm("hexadecimal", re.compile(rb"800[2-5](?:[0-9a-fA-F]{2}){8,}"), _hex),
-)
+    EmbeddingForm("base64", re.compile(rb"gA[I-X][A-Za-z0-9+/]{14,}={0,2}"),
+                  lambda text: base64.b64decode(text[: len(text) // 4 * 4])),
+    EmbeddingForm("hexadecimal", re.compile(rb"800[2-5](?:[0-9a-fA-F]{2}){8,}"),
+                  lambda text: binascii.unhexlify(text[: len(text) // 2 * 2])),
+)  # fmt: skip
 
 
 class EmbeddedPickle(NamedTuple):
-    """At `at` a pickle in the form `what`, in which `name` is imported or called."""
+    """A pickle at `at` in this `form`, which imports or calls `name`."""
 
     at: int
-    what: str
+    form: str
     name: str
 
 
 def embedded_pickles(data: bytes) -> Iterator[EmbeddedPickle]:
-    """The pickles in `data` that name what is not known to be harmless."""
+    """The pickles in `data` that use names which aren't known to be harmless."""
     tried = 0
     for form in FORMS:
         for match in form.sign.finditer(data):
@@ -65,18 +58,19 @@ def embedded_pickles(data: bytes) -> Iterator[EmbeddedPickle]:
             if tried > _TRIED:
                 return
             at = match.start()
-            text = data[at : at + _LONGEST] if form.what == "bytes" else match[0][:_LONGEST]
-            name = _named(form.decode(text))
+            text = data[at : at + _LONGEST] if form.form == "bytes" else match[0][:_LONGEST]
+            name = _worst_name(form.decode(text))
             if name:
-                yield EmbeddedPickle(at, form.what, name)
+                yield EmbeddedPickle(at, form.form, name)
 
 
-def _named(data: bytes) -> str | None:
-    """The worst name that a pickle is judged for; None of data."""
+def _worst_name(data: bytes) -> str | None:
+    """The name with the worst verdict in a pickle; None if all are harmless."""
     source = BytesSource(data)
-    policy, machine = PicklePolicy(source, MemberPath("")), Machine(source, budget=16 * MIB, strict=False)
-    with contextlib.suppress(WeighbridgeError):  # what it did before counts
+    policy = PicklePolicy(Part(source, MemberPath("")))
+    machine = Machine(source, budget=16 * MIB, strict=False, watch=policy.watch)
+    with contextlib.suppress(WeighbridgeError):  # the steps before the error count
         machine.run()
     policy.check(machine)
-    found = [f for f in policy.findings() if f.name and f.verdict.rank >= ScanVerdict.UNKNOWN_CODE.rank]
-    return max(found, key=lambda f: f.verdict.rank).name if found else None
+    findings = [f for f in policy.findings() if f.name and f.verdict.rank >= ScanVerdict.UNKNOWN_CODE.rank]
+    return max(findings, key=lambda f: f.verdict.rank).name if findings else None

@@ -40,8 +40,8 @@ IQ1_M_FUDGE: Final = 1.1125
 
 
 class Cut(NamedTuple):
-    """The best cut of each part [parts, 1]: elements of rank below `first` are -1, those from `second` on 1; `way` has
-    a 2 where the first half is shifted down and a 1 where the second is."""
+    """The best cut of each part [parts, 1]: elements of rank below `first` are -1, those from `second` on 1. `way`: 2
+    if the first half is shifted down, plus 1 if the second is."""
 
     scale: Floats
     score: Floats
@@ -94,13 +94,13 @@ def _whole_cuts(x: Floats, w: Floats, order: Ints) -> Iterator[Tried]:
 
 
 def _half_cuts(x: Floats, w: Floats, order: Ints) -> Iterator[Tried]:
-    """IQ1_M: a shift for each half. Sums go by halves, and each is had from its total: the values are one apart either
-    way."""
+    """IQ1_M: a shift per half. A half's sums follow from its total, because the values differ by one in both
+    directions."""
     half = np.arange(x.shape[1]) * 2 // x.shape[1]
     sums = []
     for h in (0, 1):
-        own = [np.where(half == h, a, np.float32(0)) for a in (w * x, w)]
-        sums.append([_prefix(np.take_along_axis(a, order, axis=1)) for a in own])
+        terms = [np.where(half == h, a, np.float32(0)) for a in (w * x, w)]
+        sums.append([_prefix(np.take_along_axis(a, order, axis=1)) for a in terms])
     for first, second in _cuts(x.shape[1]):
         qx, q2 = [], []
         for sum_x, sum_w in sums:
@@ -152,7 +152,7 @@ def encoded_parts(x: Floats, w: Floats, nothing: float) -> Parts:
 
 
 def _points(x: Floats, w: Floats, codes: Ints, some: Bools, values: Floats) -> tuple[Ints, Bools, Bools]:
-    """Each [parts, size / 8]: the points' indices, which ones needed a search, and where that aborts llama.cpp."""
+    """Each [parts, size / 8]: the points' indices, whether they needed a search, and whether it aborts llama.cpp."""
     shape, eights = values.shape[:2], (-1, 8)
     groups = np.broadcast_to(some, shape).reshape(-1)
     number, outside, lost = into_codebook(
@@ -190,35 +190,35 @@ def weighted_iq1_s(rows: Floats, columns: Floats) -> tuple[Bytes, Lost]:
     x = rows.reshape(-1, N)
     with ignore_fp_warnings():
         w = _weights(x, tiled(columns, len(x)))
-        found = encoded_parts(x.reshape(-1, 32), w.reshape(-1, 32), IQ1_S_NOTHING)
-        scales, points = found.scale.reshape(-1, 8), found.points.reshape(-1, 8, 4)
+        encoded = encoded_parts(x.reshape(-1, 32), w.reshape(-1, 32), IQ1_S_NOTHING)
+        scales, points = encoded.scale.reshape(-1, 8), encoded.points.reshape(-1, 8, 4)
         most = _most(scales)
         d = most / np.float32(IQ1_SCALE_STEPS) * np.float32(IQ1_S_FUDGE)
         d = np.where(most != 0, d, np.float32(0))  # it may be -0
-        codes = _scale_codes(scales, most) | np.where(most != 0, found.down[:, 0].reshape(-1, 8) << 3, 0)
+        codes = _scale_codes(scales, most) | np.where(most != 0, encoded.down[:, 0].reshape(-1, 8) << 3, 0)
         upper = (points >> 8 << np.array([0, 3, 6, 9])).sum(axis=2) | codes << 12
         data = pack("IQ1_S", d=to_half(d), qs=points, qh=upper)
-    return data, (*scale_loss(d), *first_of(found.lost.reshape(len(x), N // 32)))
+    return data, (*scale_loss(d), *first_of(encoded.lost.reshape(len(x), N // 32)))
 
 
 def weighted_iq1_m(rows: Floats, columns: Floats | None) -> tuple[Bytes, Lost]:
     x = rows.reshape(-1, N)
     with ignore_fp_warnings():
         w = _weights(x, tiled(columns, len(x)))
-        found = encoded_parts(x.reshape(-1, 16), w.reshape(-1, 16), IQ1_M_NOTHING)
-        scales, points = found.scale.reshape(-1, 16), found.points.reshape(-1, 32)
+        encoded = encoded_parts(x.reshape(-1, 16), w.reshape(-1, 16), IQ1_M_NOTHING)
+        scales, points = encoded.scale.reshape(-1, 16), encoded.points.reshape(-1, 32)
         most = _most(scales)
         codes = _scale_codes(scales, most)
-        q = _values(found.points, found.down) * (2 * codes + 1).astype(np.float32).reshape(-1, 1)
+        q = _values(encoded.points, encoded.down) * (2 * codes + 1).astype(np.float32).reshape(-1, 1)
         q = q.reshape(len(x), N)
         sum_qx, sum_q2 = in_order(w * q * x), in_order(w * q * q)
         d = np.where(sum_q2 > 0, sum_qx / sum_q2, most / np.float32(IQ1_SCALE_STEPS)) * np.float32(IQ1_M_FUDGE)
         d = np.where(most != 0, d, np.float32(0))
-        upper = points >> 8 | np.where(most != 0, found.down.reshape(-1, 32) << 3, 0)
+        upper = points >> 8 | np.where(most != 0, encoded.down.reshape(-1, 32) << 3, 0)
         words = (codes.reshape(-1, 4, 4) << np.array([0, 3, 6, 9])).sum(axis=2)
         words = words | (to_half(d).view(np.uint16).astype(np.int32) >> np.array([0, 4, 8, 12]) & 15) << 12
         data = pack("IQ1_M", qs=points, qh=upper[:, ::2] | upper[:, 1::2] << 4, scales=words)
-    return data, (*scale_loss(d), *first_of(found.lost.reshape(len(x), N // 16)))
+    return data, (*scale_loss(d), *first_of(encoded.lost.reshape(len(x), N // 16)))
 
 
 WEIGHTED: Final[MappingProxyType[str, WeightedEncoder]] = MappingProxyType(

@@ -94,18 +94,18 @@ def first_of(lost: Bools) -> tuple[int, ...]:
     return (int(at[0]),) if at.size else ()
 
 
-def weights_of(how: SearchOptions, x: Floats, columns: Floats | None) -> Floats:
+def weights_of(search: SearchOptions, x: Floats, columns: Floats | None) -> Floats:
     """[blocks, N]: importance times the root of square and mean square, or flat * mean + square."""
     squares = in_order(x * x)
     if columns is None:
-        return np.float32(how.flat) * (np.float32(2) * squares / np.float32(N)) + x * x if how.flat else x * x
-    return columns * np.sqrt(np.float32(how.mean) * squares / np.float32(N) + x * x)
+        return np.float32(search.flat) * (np.float32(2) * squares / np.float32(N)) + x * x if search.flat else x * x
+    return columns * np.sqrt(np.float32(search.mean) * squares / np.float32(N) + x * x)
 
 
-def _folded(how: SearchOptions, x: Floats, w: Floats) -> tuple[Floats, Ints]:
+def _folded(search: SearchOptions, x: Floats, w: Floats) -> tuple[Floats, Ints]:
     """Magnitudes of eight elements [n, 8], and their signs [n]: seven if the eighth is implied."""
     minus, rows = ~(x >= 0), np.arange(len(x))
-    if how.even:
+    if search.even:
         cost, cheapest = w * x * x, np.zeros(len(x), np.intp)
         for i in range(1, 8):
             cheapest = np.where(cost[:, i] < cost[rows, cheapest], i, cheapest)
@@ -123,30 +123,30 @@ class _Search:
     """Encodes parts [parts, part] of magnitudes under weights."""
 
     def __init__(self, name: str, x: Floats, w: Floats) -> None:
-        self.name, self.how, self.x, self.w = name, SEARCHES[name], x, w
+        self.name, self.options, self.x, self.w = name, SEARCHES[name], x, w
         most = x[:, :1]
         for column in x.T[1:, :, None]:
             most = np.where(most > column, most, column)
-        self.some = ~(most < np.float32(self.how.nothing) if self.how.nothing else most == 0)
+        self.some = ~(most < np.float32(self.options.nothing) if self.options.nothing else most == 0)
         self.lost = np.zeros_like(self.some)
-        self.scale, self.span = most / np.float32(self.how.largest), most
-        if self.how.again == "all":
+        self.scale, self.span = most / np.float32(self.options.largest), most
+        if self.options.again == "all":
             self.scale, _ = search_qp(LADDER_TOP, x, w)
             self.span = self.scale * np.float32(3)
             self.some = self.some & ~(self.span <= 0)
         self.best = np.zeros_like(most)
-        shape = (len(x), self.how.part // self.how.point)
+        shape = (len(x), self.options.part // self.options.point)
         self.points = np.zeros(shape, np.int32)
-        self.outside = np.full(shape, self.how.again != "outside")
+        self.outside = np.full(shape, self.options.again != "outside")
 
     def find(self, scale: Floats, inverse: Floats, active: Bools) -> tuple[Ints, Bools]:
         """Points on the grid of `scale`, and which of them needed a search."""
-        top = self.how.largest // 2
+        top = self.options.largest // 2
         ranks = np.clip(nearest(np.float32(0.5) * (inverse * self.x - np.float32(1))), 0, top)
         groups = self.points.shape[1]
         values = np.repeat(scale * (2 * np.arange(top + 1) + 1).astype(np.float32), groups, axis=0)
-        x, root = (a.reshape(-1, self.how.point) for a in (self.x, np.sqrt(self.w)))
-        ranks = ranks.reshape(-1, self.how.point)
+        x, root = (a.reshape(-1, self.options.point) for a in (self.x, np.sqrt(self.w)))
+        ranks = ranks.reshape(-1, self.options.point)
         number, outside, lost = into_codebook(self.name, ranks, active.reshape(-1), x, root, values)
         self.lost = self.lost | lost.reshape(-1, groups).any(axis=1, keepdims=True)
         return number.reshape(-1, groups), outside.reshape(-1, groups)
@@ -158,8 +158,8 @@ class _Search:
 
     def run(self) -> None:
         whole = np.broadcast_to(self.some, self.points.shape)
-        for k in range(-self.how.tries, self.how.tries + 1):
-            inverse = (np.float32(self.how.largest) + np.float32(k) * np.float32(self.how.step)) / self.span
+        for k in range(-self.options.tries, self.options.tries + 1):
+            inverse = (np.float32(self.options.largest) + np.float32(k) * np.float32(self.options.step)) / self.span
             tried, had = self.find(np.float32(1) / inverse, inverse, whole)
             sum_qx, sum_q2 = self.fit(tried)
             better = (sum_q2 > 0) & (sum_qx * sum_qx > self.best * sum_q2)
@@ -170,35 +170,35 @@ class _Search:
 
     def once_more(self) -> None:
         """The points of the scale that was found, and a scale for these."""
-        again = self.outside.any(axis=1, keepdims=True) | (self.how.again == "all")
+        again = self.outside.any(axis=1, keepdims=True) | (self.options.again == "all")
         again = again & self.some & (self.scale > 0)
-        who = again & (self.outside | (self.how.again != "outside"))
-        found, _ = self.find(self.scale, np.float32(1) / self.scale, who)
-        self.points = np.where(who, found, self.points)
+        retried = again & (self.outside | (self.options.again != "outside"))
+        points, _ = self.find(self.scale, np.float32(1) / self.scale, retried)
+        self.points = np.where(retried, points, self.points)
         sum_qx, sum_q2 = self.fit(self.points)
         self.scale = np.where(again & (sum_q2 > 0), sum_qx / sum_q2, self.scale)
 
 
 def _encoded(name: str, x: Floats, columns: Floats | None) -> GridMatch:
-    how, x = SEARCHES[name], x.reshape(-1, N)
-    w = weights_of(how, x, tiled(columns, len(x)))
-    folded, signs = _folded(how, x.reshape(-1, 8), w.reshape(-1, 8))
-    search = _Search(name, folded.reshape(-1, how.part), w.reshape(-1, how.part))
+    options, x = SEARCHES[name], x.reshape(-1, N)
+    w = weights_of(options, x, tiled(columns, len(x)))
+    folded, signs = _folded(options, x.reshape(-1, 8), w.reshape(-1, 8))
+    search = _Search(name, folded.reshape(-1, options.part), w.reshape(-1, options.part))
     search.run()
-    minus, parts = search.scale < 0, N // how.part
+    minus, parts = search.scale < 0, N // options.part
     scale = np.where(search.some, np.abs(search.scale), np.float32(0)).reshape(-1, parts)
     lost = ((search.lost | np.isnan(search.scale)) & search.some).reshape(-1, parts)
-    flipped = signs.reshape(-1, how.part // 8) ^ np.where(minus, 127 if how.even else 255, 0)
+    flipped = signs.reshape(-1, options.part // 8) ^ np.where(minus, 127 if options.even else 255, 0)
     most = np.zeros((len(x), 1), np.float32)
     for column in scale.T[:, :, None]:
         most = np.where(most > column, most, column)
     d = most / np.float32(SCALE_STEPS)
     codes = np.clip(nearest(np.float32(0.5) * (np.float32(1) / d * scale - np.float32(1))), 0, SCALE_TOP)
     return GridMatch(
-        np.where(search.some, search.points, 0).reshape(-1, N // how.point),
+        np.where(search.some, search.points, 0).reshape(-1, N // options.point),
         np.where(search.some, flipped, 0).reshape(-1, N // 8),
         np.where(most != 0, codes, 0),
-        np.where(most != 0, d * np.float32(how.fudge), np.float32(0)),  # `most` may be -0
+        np.where(most != 0, d * np.float32(options.fudge), np.float32(0)),  # `most` may be -0
         most != 0,
         ~search.some.reshape(-1, parts),
         first_of(lost),
@@ -216,29 +216,29 @@ def _upper(points: Ints, bits: int) -> Ints:
     return out
 
 
-def _signs_and_scales(found: GridMatch) -> Array:
+def _signs_and_scales(match: GridMatch) -> Array:
     """A u32 for each run [blocks, 8]: four times seven signs and a scale."""
-    signs = (found.signs.reshape(-1, 8, 4).astype(np.int64) << np.array([0, 7, 14, 21])).sum(axis=2)
-    words: Array = ((signs | found.codes.astype(np.int64) << 28) * found.some).astype("<u4")
+    signs = (match.signs.reshape(-1, 8, 4).astype(np.int64) << np.array([0, 7, 14, 21])).sum(axis=2)
+    words: Array = ((signs | match.codes.astype(np.int64) << 28) * match.some).astype("<u4")
     return words
 
 
-def _iq2_xxs(found: GridMatch) -> Fields:
-    points = (found.points * found.some).astype(np.uint8).reshape(-1, 8, 4)
-    words = _signs_and_scales(found).view(np.uint8).reshape(-1, 8, 4)
+def _iq2_xxs(match: GridMatch) -> Fields:
+    points = (match.points * match.some).astype(np.uint8).reshape(-1, 8, 4)
+    words = _signs_and_scales(match).view(np.uint8).reshape(-1, 8, 4)
     return {"qs": np.concatenate([points, words], axis=2)}
 
 
-def _iq2_xs(found: GridMatch) -> Fields:
-    return {"qs": (found.points | found.signs << 9) * found.some, "scales": _nibbles(found.codes)}
+def _iq2_xs(match: GridMatch) -> Fields:
+    return {"qs": (match.points | match.signs << 9) * match.some, "scales": _nibbles(match.codes)}
 
 
-def _iq2_s(found: GridMatch) -> Fields:
-    return {"qs": found.points, "signs": found.signs, "qh": _upper(found.points, 2), "scales": _nibbles(found.codes)}
+def _iq2_s(match: GridMatch) -> Fields:
+    return {"qs": match.points, "signs": match.signs, "qh": _upper(match.points, 2), "scales": _nibbles(match.codes)}
 
 
-def _iq3_xxs(found: GridMatch) -> Fields:
-    return {"qs": found.points * found.some, "signs": _signs_and_scales(found)}
+def _iq3_xxs(match: GridMatch) -> Fields:
+    return {"qs": match.points * match.some, "signs": _signs_and_scales(match)}
 
 
 def skip_empty_runs(values: Ints, empty: Bools) -> Ints:
@@ -249,16 +249,16 @@ def skip_empty_runs(values: Ints, empty: Bools) -> Ints:
     return np.take_along_axis(runs, order[:, :, None], axis=1).reshape(values.shape)
 
 
-def _iq3_s(found: GridMatch) -> Fields:
-    low, signs = (skip_empty_runs(values, found.empty) for values in (found.points & 255, found.signs))
-    return {"qs": low, "qh": _upper(found.points, 1), "signs": signs, "scales": _nibbles(found.codes)}
+def _iq3_s(match: GridMatch) -> Fields:
+    low, signs = (skip_empty_runs(values, match.empty) for values in (match.points & 255, match.signs))
+    return {"qs": low, "qh": _upper(match.points, 1), "signs": signs, "scales": _nibbles(match.codes)}
 
 
 def weighted(name: str, fields: Callable[[GridMatch], Fields]) -> WeightedEncoder:
     def encode(rows: Floats, columns: Floats | None) -> tuple[Bytes, Lost]:
         with ignore_fp_warnings():
-            found = _encoded(name, rows, columns)
-            return pack(name, d=to_half(found.d), **fields(found)), found.lost
+            match = _encoded(name, rows, columns)
+            return pack(name, d=to_half(match.d), **fields(match)), match.lost
 
     return encode
 

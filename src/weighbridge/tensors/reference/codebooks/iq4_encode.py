@@ -2,9 +2,9 @@
 (ggml-quants.c, b11549, x86-64 build), with and without weights of the columns. The native twin is
 `native/kernels/iq4_encode.cpp`.
 
-32 elements (a run) get a scale with a sign by a search over 16 grids: the one on which the largest element lies at -127
-of the other sign, then fifteen around the one on which it lies at -127. A weighted least-squares fit of each decides.
-Then the codes are made for the scale that was found; in IQ4_XS for that scale rounded to six bits.
+32 elements (a run) get a scale with a sign by a search over 16 grids: the first maps the largest element to -127 with
+the sign changed, the other fifteen are around the grid that maps it to -127. A weighted least-squares fit of each
+decides. Then the codes are computed for the best scale, which IQ4_XS rounds to six bits first.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def search_iq4(x: Floats, w: Floats) -> Floats:
             grid = np.float32(k + IQ4_VALUES[0]) / top
         q = look_up(IQ4_VALUES, nearest_iq4(grid * x))
         sum_qx, sum_q2 = in_order(w * q * x), in_order(w * q * q)
-        found = np.where(sum_q2 > 0, sum_qx / sum_q2, np.float32(0))
+        fitted = np.where(sum_q2 > 0, sum_qx / sum_q2, np.float32(0))
         better = np.array(True) if k is None else (sum_q2 > 0) & (sum_qx * sum_qx > best * sum_q2)
-        scale, best = np.where(better, found, scale), np.where(better, found * sum_qx, best)
+        scale, best = np.where(better, fitted, scale), np.where(better, fitted * sum_qx, best)
     return np.where(np.abs(top) < np.float32(NOTHING), np.float32(0), scale)
 
 

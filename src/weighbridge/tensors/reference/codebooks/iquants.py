@@ -78,8 +78,8 @@ def _iq2_xxs_parts(src: Bytes) -> Parts:
     """A run is four codes of 8 bits and a u32 of 4 x 7 signs and 4 bits of scale."""
     blocks = view("IQ2_XXS", src)
     runs = blocks["qs"].reshape(-1, RUNS, 8)
-    rest = np.ascontiguousarray(runs[..., 4:]).view("<u4")[..., 0]
-    return _codebook_parts("IQ2_XXS", half(blocks["d"]), rest >> 28, runs[..., :4], _four_signs(rest))
+    packed = np.ascontiguousarray(runs[..., 4:]).view("<u4")[..., 0]
+    return _codebook_parts("IQ2_XXS", half(blocks["d"]), packed >> 28, runs[..., :4], _four_signs(packed))
 
 
 def _decode_iq2(parts: Parts) -> Floats:
@@ -127,8 +127,8 @@ def decode_iq2_s(src: Bytes) -> Floats:
 def _iq3_xxs_parts(src: Bytes) -> Parts:
     """`signs` as the words of IQ2_XXS."""
     blocks = view("IQ3_XXS", src)
-    rest = blocks["signs"].astype(np.uint32)
-    return _codebook_parts("IQ3_XXS", half(blocks["d"]), rest >> 28, blocks["qs"], _four_signs(rest))
+    packed = blocks["signs"].astype(np.uint32)
+    return _codebook_parts("IQ3_XXS", half(blocks["d"]), packed >> 28, blocks["qs"], _four_signs(packed))
 
 
 def decode_iq3_xxs(src: Bytes) -> Floats:
@@ -169,10 +169,10 @@ def _decode_iq1(parts: Parts) -> Floats:
 def _iq1_s_parts(src: Bytes) -> Parts:
     """A word of `qh`: 4 x 3 upper bits of a run's codes, 3 bits of scale, the sign of delta."""
     blocks = view("IQ1_S", src)
-    rest = blocks["qh"].astype(np.uint32)
-    high = rest[..., None] >> np.array([0, 3, 6, 9], np.uint32) & 7
+    packed = blocks["qh"].astype(np.uint32)
+    high = packed[..., None] >> np.array([0, 3, 6, 9], np.uint32) & 7
     codes = blocks["qs"] | high.reshape(-1, 32) << 8
-    return _ternary_parts(codes, np.repeat(rest >> 15, 4, axis=1), half(blocks["d"]), rest >> 12 & 7)
+    return _ternary_parts(codes, np.repeat(packed >> 15, 4, axis=1), half(blocks["d"]), packed >> 12 & 7)
 
 
 def decode_iq1_s(src: Bytes) -> Floats:
@@ -189,10 +189,10 @@ def _iq1_m_scales(src: Bytes) -> Floats:
 def _iq1_m_parts(src: Bytes) -> Parts:
     """Nibbles of `qh`: 3 upper bits of a code and the sign of delta; words of `scales`: 4 x 3 bits, for 16 each."""
     blocks = view("IQ1_M", src)
-    rest = _nibbles(blocks["qh"])
+    packed = _nibbles(blocks["qh"])
     scales = blocks["scales"].astype(np.uint32)[..., None] >> np.array([0, 3, 6, 9], np.uint32) & 7
-    codes = blocks["qs"] | (rest & 7).astype(np.uint32) << 8
-    return _ternary_parts(codes, rest & 8, _iq1_m_scales(src).reshape(-1, 1), scales.reshape(-1, 16))
+    codes = blocks["qs"] | (packed & 7).astype(np.uint32) << 8
+    return _ternary_parts(codes, packed & 8, _iq1_m_scales(src).reshape(-1, 1), scales.reshape(-1, 16))
 
 
 def decode_iq1_m(src: Bytes) -> Floats:

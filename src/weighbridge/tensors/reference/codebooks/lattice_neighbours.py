@@ -1,6 +1,6 @@
 """The neighbours of each point of a codebook's lattice. Encoders round to the lattice, and replace points outside the
 codebook by a neighbour in it. The rule is llama.cpp's (iq2xs_init_impl and iq3xs_init_impl in ggml-quants.c):
-those at the smallest distance, at the second smallest, and so on for as many distances as the type says (`DISTANCES`).
+those at the smallest distance, at the second smallest, and so on, for the type's number of distances (`DISTANCES`).
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def neighbours(name: str) -> Neighbours:
 def into_codebook(
     name: str, ranks: Ints, active: Bools, x: Floats, w: Floats, values: Floats
 ) -> tuple[Ints, Bools, Bools]:
-    """Points [n, dimensions], rounded from x to the lattice, as numbers in the codebook: their own or, where they have
-    none, that of the neighbour with the least sum of w * (value - x)^2, of equals the first. Also who had none, and for
-    whom no sum was a finite number (there llama.cpp stops). Others than `active` get 0. `values` [n, base] are those of
-    the ranks."""
+    """Points [n, dimensions], rounded from x to the lattice, as indices in the codebook. A point outside the codebook
+    gets the first neighbour with the least sum of w * (value - x)^2. Also returns which points were outside, and which
+    had no finite sum (there llama.cpp stops). Points that aren't `active` get 0. `values` [n, base]: the values of the
+    ranks."""
     near = neighbours(name)
     place = ranks @ len(LATTICES[name].values) ** np.arange(ranks.shape[1])
     number = np.where(active, near.number[place], 0)
@@ -68,12 +68,12 @@ def into_codebook(
         return number, outside, np.zeros_like(outside)
     count = near.counts[place[at]]
     first = np.cumsum(count) - count
-    who = np.repeat(at, count)
-    listed = near.listed[np.repeat(near.start[place[at]] - first, count) + np.arange(len(who))]
-    sums = np.zeros(len(who), np.float32)
+    owner = np.repeat(at, count)
+    listed = near.listed[np.repeat(near.start[place[at]] - first, count) + np.arange(len(owner))]
+    sums = np.zeros(len(owner), np.float32)
     for i, rank in enumerate(near.ranks[listed].T):
-        difference = values[who, rank] - x[who, i]
-        sums = sums + w[who, i] * difference * difference
+        difference = values[owner, rank] - x[owner, i]
+        sums = sums + w[owner, i] * difference * difference
     sums = np.where(sums < np.finfo(np.float32).max, sums, np.float32(np.inf))
     least = np.minimum.reduceat(sums, first)
     best = np.flatnonzero(sums == np.repeat(least, count))

@@ -1,0 +1,64 @@
+"""The small files next to a model's weights: config, tokenizer, card, license. They are copied with the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+from weighbridge.conversion.plan import writers
+from weighbridge.conversion.plan.builder import PlanBuilder
+from weighbridge.conversion.plan.contents import PlannedFile
+from weighbridge.io.links import check_link
+from weighbridge.io.location import open_source
+from weighbridge.models.model import OpenModel
+
+# Suffixes and prefixes of the names of copied files.
+_SUFFIXES: Final = (
+    ".json", ".txt", ".md", ".model", ".jinja", ".py", ".yaml", ".yml", ".tiktoken", ".spm", ".bpe", ".vocab",
+)  # fmt: skip
+_PREFIXES: Final = ("license", "notice")
+_INDEX: Final = ".index.json"
+_SHOWN: Final = 8
+
+
+def side_files(folder: Path) -> list[Path]:
+    """The small files of a model folder, including those of sentence-transformers modules (1_Pooling/config.json).
+
+    Raises RefusedError for a link that leads out of the folder.
+    """
+    near = [
+        p for p in folder.iterdir()
+        if (p.name.endswith(_SUFFIXES) or p.name.lower().startswith(_PREFIXES)) and not p.name.endswith(_INDEX)
+    ]  # fmt: skip
+    files = sorted(p for p in (*near, *folder.glob("[0-9]_*/*.json")) if p.is_file())
+    for path in files:
+        check_link(path, folder)
+    return files
+
+
+def copied(files: Collection[Path], folder: Path) -> list[PlannedFile]:
+    """Plans verbatim copies of files of a folder."""
+    return [writers.raw(path.relative_to(folder).as_posix(), open_source(path)) for path in files]
+
+
+def add_side_files(model: OpenModel, draft: PlanBuilder, without: Collection[str] = ()) -> None:
+    """Adds the small files next to the weights, except those that the draft has and those in `without`.
+
+    Adds a note on the files of the folder that are neither weights nor copied, unless the model was given by its file.
+    """
+    folder = model.place.folder
+    files = side_files(folder)
+    skipped = {*draft.texts, *without}
+    draft.extra_files += copied([p for p in files if p.relative_to(folder).as_posix() not in skipped], folder)
+    if model.place.path != folder:
+        return
+    used = {*files, *model.place.weights, *(p.parent for p in files)}
+    unused = sorted(
+        f"{p.name}/" if p.is_dir() else p.name
+        for p in folder.iterdir()
+        if p not in used and not p.name.startswith(".") and not p.name.endswith(_INDEX)
+    )
+    if unused:
+        more = f" and {len(unused) - _SHOWN:,} more" if len(unused) > _SHOWN else ""
+        draft.notes.append(f"not copied from the source's folder: {', '.join(unused[:_SHOWN])}{more}")

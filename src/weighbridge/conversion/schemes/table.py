@@ -1,0 +1,131 @@
+"""The quantization schemes of model folders: how each reads quantized sources, rounds floats and stores codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from weighbridge.base.dtypes import F16, MXFP4, DType
+from weighbridge.base.errors import UsageError
+from weighbridge.conversion.options import SchemeOptions
+from weighbridge.packings import canonical
+from weighbridge.packings.canonical import IntQuantMatrix, MicroscaledMatrix, ScaledFloatMatrix
+from weighbridge.packings.write import rounding, schemes
+from weighbridge.tensors import nodes
+from weighbridge.tensors.nodes import LogicalTensor, Node
+
+Form = IntQuantMatrix | MicroscaledMatrix | ScaledFloatMatrix
+
+
+class Settings(NamedTuple):
+    """The parameters of one module; `group` 0: one group per row."""
+
+    bits: int
+    group: int
+    symmetric: bool
+
+
+class Scheme(NamedTuple):
+    """A quantization scheme.
+
+    `method`: its name in a config. `read`: converts a quantized tensor to the form that the scheme stores, or returns
+    why it can't. `round`: rounds floats to that form. `write`: makes the stored tensors of a form, given whether the
+    whole model is symmetric. `group`: columns that share a scale; 0: all of a row. `takes`: the options that change it.
+    """
+
+    method: str
+    read: Callable[[LogicalTensor], Form | str]
+    round: Callable[[str, Node, Scheme, DType, Node], Form]
+    write: Callable[[Any, bool], schemes.Stored]
+    bits: int
+    group: int = 0
+    symmetric: bool = True
+    block: tuple[int, int] | None = None
+    format: str = ""
+    activations: Mapping[str, Any] | None = None
+    takes: tuple[str, ...] = ()
+
+
+# ------------------------------------------------------------------------------------------------ rounding
+
+
+def _round_integers(name: str, node: Node, scheme: Scheme, dtype: DType, peak: Node) -> IntQuantMatrix:
+    group = scheme.group or node.spec.shape[-1]
+    rule, scales = (COMPRESSED, dtype) if scheme.method == COMPRESSED else ("gptq", F16)
+    parts = nodes.pack(node, rounding.RoundToIntQuant(rule, scheme.bits, group, scheme.symmetric, dtype, scales, name))
+    return IntQuantMatrix(scheme.bits, group, parts["codes"], parts["scales"], parts.get("zeros"))
+
+
+def _round_floats(name: str, node: Node, scheme: Scheme, dtype: DType, peak: Node) -> ScaledFloatMatrix:
+    columns = node.spec.shape[-1]
+    block = scheme.block or (1, columns)
+    parts = nodes.pack(node, rounding.RoundToScaledFloat(block, columns, dtype, scheme.method == "fp8", name), block[0])
+    return ScaledFloatMatrix(block, parts["weight"], parts["scales"])
+
+
+def _round_microscaled(name: str, node: Node, scheme: Scheme, dtype: DType, peak: Node) -> MicroscaledMatrix:
+    if scheme.group == MXFP4.group:
+        parts = nodes.pack(node, rounding.RoundToMicroscaled(scheme.bits, dtype, name=name))
+        return MicroscaledMatrix(scheme.bits, parts["codes"], parts["scales"], None)
+    overall = nodes.pack(peak, rounding.GlobalScale(dtype))["overall"]
+    wide = nodes.pack_with_global(node, rounding.RoundToMicroscaled(4, dtype, overall=True, name=name), overall)
+    return MicroscaledMatrix(4, wide["codes"], wide["scales"], overall)
+
+
+# ------------------------------------------------------------------------------------------------ the schemes
+
+#: The method of most schemes.
+COMPRESSED: Final = "compressed-tensors"
+_TOKEN: Final = MappingProxyType({"group_size": None, "strategy": "token"})
+_INT: Final = partial(Scheme, COMPRESSED, canonical.int_quant, _round_integers)
+_MX: Final = partial(Scheme, COMPRESSED, canonical.microscaled, _round_microscaled, schemes.microscaled)
+_FP8: Final = partial(
+    Scheme, COMPRESSED, canonical.scaled_float, _round_floats, schemes.scaled_float, 8, format="float-quantized"
+)
+_GROUPS: Final = ("group_size", "symmetric")
+
+#: Schemes: llm-compressor's presets in lower case, and the other methods.
+SCHEMES: Final[Mapping[str, Scheme]] = MappingProxyType(
+    {
+        **{f"w{b}a16": _INT(schemes.packed, b, 128, format="pack-quantized", takes=_GROUPS) for b in range(2, 9)},
+        "w8a8": _INT(schemes.int8, 8, format="int-quantized", activations={"num_bits": 8, "type": "int", **_TOKEN}),
+        "fp8_dynamic": _FP8(activations={"num_bits": 8, "type": "float", **_TOKEN}),
+        "fp8_block": _FP8(
+            block=(128, 128), activations={"num_bits": 8, "type": "float", "group_size": 128, "strategy": "group"}
+        ),
+        "mxfp4a16": _MX(4, 32, format="mxfp4-pack-quantized"),
+        "mxfp6a16": _MX(6, 32, format="mxfp6-pack-quantized"),
+        "mxfp8a16": _MX(8, 32, format="mxfp8-quantized"),
+        "nvfp4a16": _MX(4, 16, format="nvfp4-pack-quantized"),
+        "gptq": Scheme("gptq", canonical.int_quant, _round_integers, schemes.gptq, 4, 128, takes=("bits", *_GROUPS)),
+        "awq": Scheme("awq", canonical.int_quant, _round_integers, schemes.awq, 4, 128, False, takes=("group_size",)),
+        "fp8": Scheme("fp8", canonical.scaled_float, _round_floats, schemes.scaled_float_blocks, 8, block=(128, 128)),
+    }
+)
+#: Code widths that GPTQ's readers support.
+GPTQ_BITS: Final = (2, 3, 4, 8)
+_OPTIONS: Final = MappingProxyType({"bits": "--q-bits", "group_size": "--q-group-size", "symmetric": "--sym or --asym"})
+
+
+def choose_scheme(options: SchemeOptions) -> Scheme:
+    """Returns the requested scheme with the options applied. Raises UsageError for options that contradict it."""
+    name = str(options.scheme).lower().replace("-", "_")
+    if name not in SCHEMES:
+        raise UsageError(f"unknown scheme {options.scheme!r}", hint=f"one of {', '.join(SCHEMES)}")
+    scheme = SCHEMES[name]
+    given = {"bits": options.q_bits, "group_size": options.q_group_size, "symmetric": options.sym}
+    for option, value in given.items():
+        if value is not None and option not in scheme.takes:
+            raise UsageError(f"{name} has a fixed {option.replace('_', ' ')}", hint=f"omit {_OPTIONS[option]}")
+    if options.q_bits not in (None, *GPTQ_BITS):
+        raise UsageError(f"GPTQ's readers don't support {options.q_bits} bits", hint=f"one of {GPTQ_BITS}")
+    group = options.q_group_size
+    if group is not None and group != -1 and group < 8:
+        raise UsageError(f"invalid group size {group}", hint="use a number such as 32 or 128; -1: one group per row")
+    return scheme._replace(
+        bits=options.q_bits or scheme.bits,
+        group=scheme.group if group is None else max(group, 0),
+        symmetric=scheme.symmetric if options.sym is None else options.sym,
+    )

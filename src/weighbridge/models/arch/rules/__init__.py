@@ -1,0 +1,62 @@
+"""Rules that complete a config with values that a class of transformers computes from its keys, in the words that all
+classes share.
+
+A table names them in `config_rules`: the rules of `common.py`, and one per module here, named after the family that
+brought it. A module has `complete(config)`, the entries to add to a config (None: none), and may have
+`restore(config)`, its inverse for a config that is read from a GGUF, in which None removes a key, and `KEYS`, keys of
+a config that only the rule reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cache, lru_cache, partial
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Final
+
+from weighbridge.base.errors import UsageError
+from weighbridge.models.arch.rules import common
+from weighbridge.models.arch.tables import expression
+from weighbridge.models.arch.tables.validate import nearest_word
+from weighbridge.models.arch.tables.values import Config
+
+Rule = Callable[[Config], dict[str, Any]]
+
+#: The modules with the rule of one family.
+OF_FAMILIES: Final = (
+    "deci", "deepseek4", "falcon", "gemma3n", "gemma4", "glmmoedsa", "granite_swa", "lfm2", "minimax_m3", "openelm",
+    "plamo2", "plamo3", "rwkv6", "smallthinker", "step35",
+)  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def completing_rules(texts: tuple[str, ...]) -> tuple[Rule, ...]:
+    """The rules named by `NAME` or `NAME(KEYS)`. UsageError if one doesn't exist."""
+    rules: list[Rule] = []
+    for text in texts:
+        name, arguments = expression.call(expression.parse(text)) or (text, ())
+        if name in OF_FAMILIES:
+            rules.append(family_rule(name).complete)
+        elif name in common.RULES:
+            rules.append(partial(common.RULES[name], keys=[expression.path(key) or "" for key in arguments]))
+        else:
+            raise UsageError(f"config_rules: unknown rule {name!r}{nearest_word(name, (*common.RULES, *OF_FAMILIES))}")
+    return tuple(rules)
+
+
+def restoring_rules(texts: Iterable[str]) -> list[Rule]:
+    """The inverses of the rules that have one."""
+    modules = [family_rule(text) for text in texts if text in OF_FAMILIES]
+    return [module.restore for module in modules if hasattr(module, "restore")]
+
+
+def rule_keys(texts: Iterable[str]) -> set[str]:
+    """The keys of a config that only these rules read."""
+    return {key for text in texts if text in OF_FAMILIES for key in getattr(family_rule(text), "KEYS", ())}
+
+
+@cache
+def family_rule(name: str) -> ModuleType:
+    """The module of one family's rule."""
+    return import_module(f"{__name__}.{name}")

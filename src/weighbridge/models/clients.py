@@ -1,0 +1,71 @@
+"""Decides which program a model's form is for and whether that program loads it, for all commands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from weighbridge.base.errors import WeighbridgeError
+from weighbridge.base.spec import Shape
+from weighbridge.containers.base import Finding
+from weighbridge.containers.gguf import container as gguf
+from weighbridge.models.llamacpp import verdict as llamacpp
+from weighbridge.models.mlxlm import rules as mlxlm
+from weighbridge.models.model import OpenModel
+
+LLAMA_CPP: Final = "llama.cpp"
+MLX_LM: Final = "mlx-lm"
+TRANSFORMERS: Final = "transformers"
+
+
+class ClientVerdict(NamedTuple):
+    """`accepts`: whether `client` loads the model; None if undecided. `why`: the reason and the next step if it
+    doesn't, otherwise ""."""
+
+    client: str
+    accepts: bool | None
+    why: str = ""
+
+
+def is_mlx(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
+    """Whether a Safetensors folder is in MLX's form: its files declare it, or its config has MLX's quantization."""
+    return metadata.get("format") == "mlx" or "quantization" in config
+
+
+def client_of(model: OpenModel) -> str:
+    """Returns the program that a model's form is for."""
+    if model.format == "gguf":
+        return LLAMA_CPP
+    return MLX_LM if is_mlx(model.json("config.json") or {}, model.metadata) else TRANSFORMERS
+
+
+def loads(model: OpenModel) -> ClientVerdict:
+    """Returns whether the program that the model's form is for loads it."""
+    client = client_of(model)
+    if client == MLX_LM:
+        return in_mlx_lm(model)
+    if client != LLAMA_CPP:
+        return ClientVerdict(client, None)
+    try:
+        findings = llamacpp.all_findings([gguf.parse(file, level="lenient") for file in model.index.files])
+    except WeighbridgeError as error:
+        return ClientVerdict(client, False, error.message)
+    return _verdict(LLAMA_CPP, llamacpp.accepts(findings), [f for f in findings if llamacpp.stage_of([f])])
+
+
+def in_mlx_lm(model: OpenModel) -> ClientVerdict:
+    """Returns whether mlx-lm loads a folder in MLX's form or Hugging Face's."""
+    shapes = {entry.name: entry.shape for entry in model.index}
+    return mlx_verdict(model.json("config.json") or {}, shapes)
+
+
+def mlx_verdict(config: Mapping[str, Any], shapes: Mapping[str, Shape]) -> ClientVerdict:
+    """Returns whether mlx-lm loads a folder with this config.json and these stored tensors."""
+    findings = mlxlm.findings(config, shapes, "")
+    return _verdict(MLX_LM, mlxlm.accepts(findings), [f for f in findings if f.rule in mlxlm.REFUSED])
+
+
+def _verdict(client: str, accepts: bool | None, refused: list[Finding]) -> ClientVerdict:
+    first = refused[0] if refused else None
+    why = f"{first.message}{f' ({first.hint})' if first.hint else ''}" if first else ""
+    return ClientVerdict(client, accepts, why)

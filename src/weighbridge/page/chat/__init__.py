@@ -1,0 +1,1 @@
+"""A model's tokens, and its chat template rendered with example conversations."""

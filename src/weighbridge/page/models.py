@@ -1,0 +1,103 @@
+"""The open models of a page. Its endpoints look up files and tensors by number, tokenizers and surveys."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+from weighbridge.adapters.remote.schemes import resolve_path
+from weighbridge.base.closeable import Closing
+from weighbridge.base.errors import FormatError, UsageError
+from weighbridge.containers.base import Index
+from weighbridge.io.location import path_text
+from weighbridge.io.source import Source
+from weighbridge.models.model import OpenModel, SourceOptions
+from weighbridge.models.open import open_model
+from weighbridge.models.tokenizer import Vocab
+from weighbridge.page.chat.tokens import vocab_of
+from weighbridge.page.file_view import FileView
+from weighbridge.page.layout import LayoutMap, layout_map
+from weighbridge.reports.survey import Survey, survey
+
+
+class PageModels(Closing):
+    """One or two open models. A damaged model is opened as far as its headers can be read; `damage` has the error.
+
+    Raises the errors of `open_model` if nothing of a model can be read."""
+
+    def __init__(self, *paths: str | os.PathLike[str], options: SourceOptions = SourceOptions()) -> None:
+        self.paths: tuple[str, ...] = tuple(path_text(path) for path in paths)
+        self.models: list[OpenModel] = []
+        self.damage: list[FormatError | None] = []
+        self._file_views: dict[tuple[int, int], FileView] = {}
+        self._vocabs: dict[int, Vocab] = {}
+        self._surveys: dict[int, Survey] = {}
+        self._lock = threading.Lock()
+        try:
+            for path in paths:
+                damage = None
+                try:
+                    model = open_model(path, options)
+                except FormatError as error:
+                    from weighbridge.reports.inspect.damaged import open_damaged  # late: few files are damaged
+
+                    damage, model = error, open_damaged(resolve_path(path), error)
+                self.models.append(model)
+                self.damage.append(damage)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        for opened in (*self._file_views.values(), *self.models):
+            opened.close()
+
+    @property
+    def title(self) -> str:
+        """The names of the models."""
+        return " and ".join(Path(path).name or path for path in self.paths)
+
+    def survey(self, model: int) -> Survey:
+        """Returns the survey of a model, which several answers share."""
+        if model not in self._surveys:
+            self._surveys[model] = survey(self.models[model])
+        return self._surveys[model]
+
+    def source(self, model: int, file: int) -> Source:
+        """Returns a file of a model by its number. Raises UsageError if there is none."""
+        files = self.models[model].index.files
+        if file >= len(files):
+            raise UsageError(f"unknown file {file}")
+        return files[file]
+
+    def tensor(self, model: int, tensor: int) -> str:
+        """Returns the name of a stored tensor by its number. Raises UsageError if there is none."""
+        entries = self.models[model].index.entries
+        if tensor >= len(entries):
+            raise UsageError(f"unknown tensor {tensor}")
+        return entries[tensor].name
+
+    def vocab(self, model: int) -> Vocab:
+        """Returns the tokenizer of a model, which is read once. Raises the errors of `vocab_of`."""
+        with self._lock:
+            if model not in self._vocabs:
+                self._vocabs[model] = vocab_of(self.models[model])
+            return self._vocabs[model]
+
+    def layout(self, model: int, file: int) -> LayoutMap:
+        """Returns the map of a file. Raises the errors of `source` and `layout_map`."""
+        return layout_map(self.source(model, file).name, self._single_file_index(model))
+
+    def file_view(self, model: int, file: int) -> FileView:
+        """Returns the view of a file, which finds its regions once. Raises the errors of `source`."""
+        path = self.source(model, file).name
+        with self._lock:
+            if (model, file) not in self._file_views:
+                self._file_views[model, file] = FileView(path, self._single_file_index(model))
+            return self._file_views[model, file]
+
+    def _single_file_index(self, model: int) -> Index | None:
+        """Returns the index of an undamaged model in one file."""
+        index = self.models[model].index
+        return index if len(index.files) == 1 and not self.damage[model] else None

@@ -1,1 +1,0 @@
-"""A model's tokens, and its chat template rendered on example conversations."""
