@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from weighbridge.models.arch.expand import Instance, Sizes
     from weighbridge.models.arch.family import Family
     from weighbridge.models.config.mapping import HfConfig
+    from weighbridge.models.diffusion.model import DiffusionModel
     from weighbridge.models.resolved import ResolvedModel
     from weighbridge.models.training_parts import Dropped
     from weighbridge.packings.unpacking import PackedGroup
@@ -241,6 +242,13 @@ class OpenModel(Closing):
 
             check_names(self.place.path, self.index.by_name)
             raise
+
+    @cached_property
+    def diffusion(self) -> DiffusionModel | None:
+        """The image or video model that this is; None for other models."""
+        from weighbridge.models.diffusion.model import diffusion_model
+
+        return None if self.described else diffusion_model(self)
 
     @cached_property
     def sizes(self) -> Sizes:

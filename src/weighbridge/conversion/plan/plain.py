@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 
 from weighbridge.base.dtypes import Kind, dtype, requested_dtype
 from weighbridge.base.errors import UsageError
@@ -13,8 +13,9 @@ from weighbridge.conversion.options import CastOptions
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_to
 from weighbridge.conversion.plan.losses.shared_storage import place_of
 from weighbridge.conversion.result import Loss
+from weighbridge.models.diffusion.model import SHAPE_KEY, original_shapes
 from weighbridge.models.model import OpenModel
-from weighbridge.tensors.nodes import Node
+from weighbridge.tensors.nodes import LogicalTensor, Node
 
 
 def to_container(model: OpenModel, options: CastOptions, kind: str) -> PlanBuilder:
@@ -36,7 +37,7 @@ def to_container(model: OpenModel, options: CastOptions, kind: str) -> PlanBuild
         draft.losses += [Loss(f.message) for f in model.index.findings if f.rule.startswith("pickle.")]
     decoded = []
     nodes: dict[Hashable, Node] = {}  # by place: tensors that share their bytes are cast once
-    for name, node in (model.stored if options.dtype is None else model.logical).items():
+    for name, node in _tensors(model, options).items():
         chosen = dtype_policy.plain_dtype(options.dtype, node.spec)
         stored = target.stored_as(chosen) if target else chosen
         if stored is not chosen:
@@ -48,7 +49,17 @@ def to_container(model: OpenModel, options: CastOptions, kind: str) -> PlanBuild
     if decoded:
         count = plural(len(decoded), "tensor", "are")
         draft.notes.append(f"{count} decoded, since {kind} has no such type: first {decoded[0]}")
-    if model.format == "gguf" and model.metadata:
+    keys = [key for key in model.metadata if not key.startswith(SHAPE_KEY)] if model.format == "gguf" else []
+    if keys and model.diffusion is not None:
+        draft.losses.append(Loss(f"left out: the GGUF's keys, which describe the file: {', '.join(keys)}"))
+    elif keys:
         hint = "--to hf makes a folder with config and tokenizer"
-        draft.losses.append(Loss(f"left out: the GGUF's keys, {len(model.metadata):,} in all ({hint})"))
+        draft.losses.append(Loss(f"left out: the GGUF's keys, {len(keys):,} in all ({hint})"))
     return draft
+
+
+def _tensors(model: OpenModel, options: CastOptions) -> Mapping[str, LogicalTensor]:
+    """The stored tensors, or with a dtype the logical ones; those of an image model's GGUF in their original shapes."""
+    if model.format == "gguf" and model.diffusion is not None:
+        return original_shapes(model)
+    return model.stored if options.dtype is None else model.logical
