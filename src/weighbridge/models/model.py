@@ -248,7 +248,7 @@ class OpenModel(Closing):
         """The image or video model that this is; None for other models."""
         from weighbridge.models.diffusion.model import diffusion_model
 
-        return None if self.described else diffusion_model(self)
+        return None if self.format != "gguf" and self.described else diffusion_model(self)
 
     @cached_property
     def sizes(self) -> Sizes:
