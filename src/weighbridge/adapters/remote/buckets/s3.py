@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from weighbridge.adapters.remote.buckets.reading import BucketFile
+from weighbridge.adapters.remote.buckets.objects import BucketFile
 from weighbridge.adapters.remote.buckets.targets import MARKED, BucketCalls, Unfinished, path_of
 from weighbridge.adapters.remote.extra import package
 from weighbridge.base.errors import RemoteError
