@@ -30,7 +30,6 @@ from weighbridge.models.arch.tables.spec import (
     NameTemplate,
     Role,
     is_number,
-    outer,
     placeholders,
 )
 from weighbridge.models.arch.tables.values import multiplier
@@ -381,7 +380,8 @@ def _printf(template: str, prefix: str) -> tuple[str, tuple[str, ...]]:
     """Turns `model.layers.{l}.norm` into `model.layers.%d.norm` and its indices: three times as fast as `format`."""
     names = tuple(i for i in placeholders(template) if i not in PREFIXES)
     text = template.replace("%", "%%")
-    for placeholder, value in ((PREFIX, prefix), (OUTER, outer(prefix))):
+    outer = prefix.removesuffix("model.") if f".{prefix}".endswith(".model.") else ""  # `thinker.` of `thinker.model.`
+    for placeholder, value in ((PREFIX, prefix), (OUTER, outer)):
         text = text.replace(f"{{{placeholder}}}", value.replace("%", "%%"))
     for name in names:
         text = text.replace(f"{{{name}}}", "%d", 1)
@@ -399,8 +399,8 @@ def _plan(
     order = tuple((*named, *stacked).index(i) for i in all_indices)
     parts = tuple((row.name, _turned(shape_of(row, sizes, dialect), row.transposed(dialect))) for row in members)
     joined = (sum(shape[0] for _, shape in parts), *parts[0][1][1:]) if len(parts) > 1 else parts[0][1]
-    product_or_joined = parts[0][1] if any(call.multiplies for call in template.layouts) else joined
-    block = _turned(product_or_joined, sum(call.transposes for call in template.layouts) % 2 == 1)
+    product_or_joined = parts[0][1] if any(call.row.multiplies for call in template.layouts) else joined
+    block = _turned(product_or_joined, sum(call.row.transposes for call in template.layouts) % 2 == 1)
     layouts = tuple((call, arguments(call, sizes)) for call in template.layouts)
     need = members[0].group or (f"only {members[0].name}" if members[0].optional else None)
     runs = tuple(counts[i] for i in stacked)
@@ -419,7 +419,7 @@ def _plan(
 def arguments(call: LayoutCall, sizes: Sizes, layer: int = 0) -> tuple[float, ...]:
     """The arguments of a layout for these sizes in this layer. There are no numbers of a config if the sizes come
     from a GGUF, whose tensors are multiplied already."""
-    if call.from_config:
+    if call.row.from_config:
         return tuple(multiplier(key, sizes.facts) for key in call.symbols if sizes.facts)
     symbols = (layer if s == LAYER else ast.literal_eval(s) if is_number(s) else sizes[s] for s in call.symbols)
     return tuple(symbols)

@@ -46,7 +46,8 @@ from weighbridge.models.arch.mapping_report import MappingError, MappingReport
 from weighbridge.models.arch.naming import FamilyNames
 from weighbridge.models.arch.tables.expression import evaluate
 from weighbridge.models.arch.tables.layers import layer_sets
-from weighbridge.models.arch.tables.spec import Architecture, Role, Size
+from weighbridge.models.arch.tables.schema import SizeEntry
+from weighbridge.models.arch.tables.spec import Architecture, Role
 from weighbridge.models.arch.tables.values import integer, sizes_by_layer
 from weighbridge.models.arch.write_order import reference_order
 from weighbridge.models.jsonfile import numbers_as_text
@@ -189,7 +190,7 @@ class Family(FamilyNames):
         every = {s: max(listed[s]) if s in listed else plain[s] for s in self.sizes}
         return tuple((s, n) for s, n in every.items() if n), tuple(listed.items())
 
-    def _first(self, sources: Sequence[str], values: Mapping[str, Any], symbol: str, size: Size) -> int | None:
+    def _first(self, sources: Sequence[str], values: Mapping[str, Any], symbol: str, size: SizeEntry) -> int | None:
         for source in sources:
             n = values.get(source) if isinstance(values.get(source), bool) else evaluate(source, values)
             if n:
@@ -414,13 +415,15 @@ class Family(FamilyNames):
     @cached_property
     def folded(self) -> tuple[str, ...]:
         """Numbers of a config that a GGUF has multiplied into its weights and has no key for."""
-        calls = (call for row in self.rows.values() for call in row.layouts.values() if call.from_config)
+        calls = (call for row in self.rows.values() for call in row.layouts.values() if call.row.from_config)
         return tuple(dict.fromkeys(symbol for call in calls for symbol in call.symbols))
 
     @cached_property
     def products(self) -> Mapping[str, tuple[str, ...]]:
         """The names of a GGUF's tensors that are products of two roles, and these roles."""
-        return {t.name: t.roles for t in self.dialects["gguf"].templates if any(call.multiplies for call in t.layouts)}
+        return {
+            t.name: t.roles for t in self.dialects["gguf"].templates if any(call.row.multiplies for call in t.layouts)
+        }
 
     def layout_of(self, dialect: str, role: str, sizes: Sizes, layer: int = 0) -> TensorLayout | None:
         """The layout change from a role's own layout to the dialect's in a layer, if any."""

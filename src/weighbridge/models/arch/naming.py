@@ -9,9 +9,9 @@ from functools import cached_property
 from weighbridge.base.errors import UsageError
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.expand import Expansion, Sizes, expand
-from weighbridge.models.arch.tables.layers import LayerSet, optional_layers
-from weighbridge.models.arch.tables.schema import FamilyTable
-from weighbridge.models.arch.tables.spec import Architecture, Dialect, Role, Size
+from weighbridge.models.arch.tables.layers import optional_layers
+from weighbridge.models.arch.tables.schema import FamilyTable, LayerSetEntry, SizeEntry
+from weighbridge.models.arch.tables.spec import Architecture, Dialect, Role
 
 _EXPANSIONS = 8  # kept per family: those of a few models at a time
 
@@ -25,9 +25,9 @@ class FamilyNames:
     rows: Mapping[str, Role]
     dialects: Mapping[str, Dialect]
     architectures: Mapping[str, Architecture]
-    sizes: Mapping[str, Size]
+    sizes: Mapping[str, SizeEntry]
     index: Mapping[str, str]
-    layer_sets: Mapping[str, LayerSet]
+    layer_sets: Mapping[str, LayerSetEntry]
     document: FamilyTable
     _expansions: dict[tuple[str, str, Sizes], Expansion] = field(default_factory=dict, init=False, repr=False)
 

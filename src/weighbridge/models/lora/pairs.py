@@ -118,7 +118,7 @@ def linear_shape(family: Family, dialect: str, place: TensorSlot) -> tuple[int, 
 
 def is_turned(family: Family, dialect: str, place: TensorSlot) -> bool:
     """Whether a tensor stores its matrices transposed, single or fused."""
-    joined = sum(via.transposes for via, _ in place.plan.layouts)
+    joined = sum(via.row.transposes for via, _ in place.plan.layouts)
     return bool((family.rows[place.roles[0]].transposed(dialect) + joined) % 2)
 
 
@@ -127,7 +127,7 @@ def _check(name: str, place: TensorSlot, dialect: str) -> None:
     applies to no single part."""
     stacked = place.indices[len(place.named) :]
     flat = not 2 <= len(place.shape) <= 3 or (stacked and stacked != ("e",))
-    if flat or any(not via.transposes or dialect not in _LINEAR for via, _ in place.plan.layouts):
+    if flat or any(not via.row.transposes or dialect not in _LINEAR for via, _ in place.plan.layouts):
         raise UnsupportedError(f"{name} has a layout that a LoRA can't change", hint="merge the adapter: --lora")
 
 

@@ -142,9 +142,9 @@ class RolePartitioner:
             runs = [Run(sum(place.heights), place.interleave)]
         transposed = rows[0].transposed(self.dialect)
         for via, _ in place.plan.layouts:
-            transposed ^= via.transposes
-            laid = [] if via.transposes or len(rows) > 1 else self._layout_units(via, sum(run.size for run in runs))
-            if not via.transposes and not laid:
+            transposed ^= via.row.transposes
+            laid = [] if via.row.transposes or len(rows) > 1 else self._layout_units(via, sum(run.size for run in runs))
+            if not via.row.transposes and not laid:
                 raise UnsupportedError(f"{place.name} interleaves its roles ({via}); it can't be split")
             runs = laid or runs
         if transposed:

@@ -10,7 +10,6 @@ searched if no shipped family matches.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -92,12 +91,6 @@ def document(name: str) -> Document:
     if text is None and (text := plugged_in().get(name)) is None:
         raise UsageError(f"like: unknown family {name!r}{nearest_word(name, (*shipped(), *plugged_in()))}")
     return parse(text)
-
-
-def mentioning(pattern: str, tables: Mapping[str, str]) -> Iterator[str]:
-    """The families whose tables match a regular expression: those that are worth parsing for it."""
-    matches = re.compile(pattern, re.MULTILINE).search
-    return (name for name, text in tables.items() if matches(text))
 
 
 # ---------------------------------------------------------------------- inheritance

@@ -17,13 +17,13 @@ config, keys of a GGUF (without the architecture's name), sizes, or sets of laye
     not full, a and b, a or b          conditions and sets combined
     rope(H), times(a, b[2])            a layout and its arguments, which may be decimals: `shift(0.2)`
 
-Every expression of a table is parsed when the table is loaded; a mistake is a UsageError that names the column.
+A mistake is a UsageError that names the column. `check.py` checks that an expression has the form that its field needs.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Final
@@ -52,14 +52,14 @@ def parse(text: str, decimals: bool = False) -> Expr:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         column = getattr(error, "offset", None) or len(text) + 1
-        raise _mistake(text, column - 1, getattr(error, "msg", "invalid syntax")) from None
+        raise mistake(text, column - 1, getattr(error, "msg", "invalid syntax")) from None
     for node in ast.walk(tree):
         if (problem := _problem(node, decimals)) is not None:
-            raise _mistake(text, getattr(node, "col_offset", 0), problem)
+            raise mistake(text, getattr(node, "col_offset", 0), problem)
     return tree
 
 
-def _mistake(text: str, column: int, problem: str) -> UsageError:
+def mistake(text: str, column: int, problem: str) -> UsageError:
     return UsageError(f"in {text!r}, column {column + 1}: {problem}")
 
 
@@ -121,72 +121,6 @@ def first_number(node: ast.Compare) -> int | None:
 def elements(node: ast.expr) -> tuple[ast.expr, ...]:
     """The parts of `a, b`, or a single expression."""
     return tuple(node.elts) if isinstance(node, ast.Tuple) else (node,)
-
-
-# ---------------------------------------------------------------------- checks when a table is loaded
-
-
-def check_number(text: str, sets: Collection[str] = ()) -> None:
-    """UsageError unless an expression is a number over keys. `sets`: sets of layers that subscripts may name."""
-    _require(text, parse(text), partial(_in_number, sets), "is not part of a number")
-
-
-def check_layers(text: str) -> None:
-    """UsageError unless an expression states a set of layers."""
-    _require(text, parse(text), _in_layers, "is not part of a set of layers")
-
-
-def check_condition(text: str) -> None:
-    """UsageError unless an expression combines names and `tensor(...)` by `and`, `or`, `not`."""
-    _require(text, parse(text), _in_condition, "is not part of a condition")
-
-
-def _require(text: str, node: ast.expr, parts: Callable[[ast.expr], Sequence[ast.expr] | None], problem: str) -> None:
-    """Checks an expression and its parts. `parts` returns these, or None if the expression isn't allowed here."""
-    if (inner := parts(node)) is None:
-        raise _mistake(text, node.col_offset, f"{ast.unparse(node)} {problem}")
-    for part in inner:
-        _require(text, part, parts, problem)
-
-
-def _in_number(sets: Collection[str], node: ast.expr) -> Sequence[ast.expr] | None:
-    if isinstance(node, ast.BinOp):
-        return node.left, node.right
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return (node.operand,)
-    if isinstance(node, ast.Subscript):
-        return () if path(node.value) and path(node.slice) in sets else None
-    if (called := call(node)) is not None and len(called[1]) == (2 if called[0] == "max" else 1):
-        return _in_call(*called)
-    return () if path(node) or type(constant(node)) is int else None
-
-
-def _in_call(function: str, arguments: Sequence[ast.expr]) -> Sequence[ast.expr] | None:
-    if function in ("int", "max"):
-        return arguments
-    ok = type(constant(arguments[0])) is str if function == "tensor" else path(arguments[0]) is not None
-    return () if ok and function in ("len", "uniform", "tensor") else None
-
-
-def _in_layers(node: ast.expr) -> Sequence[ast.expr] | None:
-    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice) and path(node.value) == "layers":
-        for bound in filter(None, (node.slice.lower, node.slice.upper, node.slice.step)):
-            check_number(ast.unparse(bound))
-        return ()
-    if isinstance(node, ast.Compare) and (path(node.left) or first_number(node) is not None):
-        right = elements(node.comparators[0])
-        return () if path(right[0]) or all(isinstance(e, ast.Constant) for e in right) else None
-    return _in_condition(node)
-
-
-def _in_condition(node: ast.expr) -> Sequence[ast.expr] | None:
-    if isinstance(node, ast.BoolOp):
-        return node.values
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        return (node.operand,)
-    if (called := call(node)) is not None:
-        return () if called[0] == "tensor" and [type(constant(a)) for a in called[1]] == [str] else None
-    return () if path(node) else None
 
 
 # ---------------------------------------------------------------------- numbers
