@@ -138,8 +138,8 @@ class RolePartitioner:
         by_role = [self._role_units(row, rule) for row in rows if (rule := rule_of(self.family, row))]
         axis, rank = by_role[0].axis, len(rows[0].shapes.get(self.dialect, rows[0].shape))
         runs = [run for units in by_role for run in units.runs]
-        if place.interleave:
-            runs = [Run(sum(place.heights), place.interleave)]
+        if place.plan.interleave:
+            runs = [Run(sum(place.heights), place.plan.interleave)]
         transposed = rows[0].transposed(self.dialect)
         for via, _ in place.plan.layouts:
             transposed ^= via.row.transposes

@@ -23,7 +23,8 @@ A mistake is a UsageError that names the column. `check.py` checks that an expre
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterator, Mapping
+import operator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Final
@@ -39,7 +40,9 @@ _NODES: Final = (
     ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Call, ast.Subscript, ast.Slice, ast.Attribute, ast.Name,
     ast.Constant, ast.Tuple, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context,
 )  # fmt: skip
-_SIGNS: Final = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv)
+_SIGNS: Final[Mapping[type[ast.operator], Callable[[float, float], float]]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
+}  # fmt: skip
 _TESTS: Final = (ast.Eq, ast.In)
 
 
@@ -67,7 +70,7 @@ def _problem(node: ast.AST, decimals: bool) -> str | None:
     """Why a node isn't part of the grammar, or None."""
     if not isinstance(node, _NODES):
         return f"{type(node).__name__} is not part of the expression grammar"
-    if isinstance(node, ast.BinOp) and not isinstance(node.op, _SIGNS):
+    if isinstance(node, ast.BinOp) and type(node.op) not in _SIGNS:
         return "use // to divide" if isinstance(node.op, ast.Div) else "unknown operator; use + - * //"
     if isinstance(node, ast.UnaryOp) and not isinstance(node.op, ast.Not | ast.USub):
         return "unknown operator; use `not` or `-`"
@@ -158,7 +161,11 @@ class Evaluator:
         """The number of an expression; None if one of its keys is absent or null."""
         if isinstance(node, ast.BinOp):
             left, right = self.number(node.left), self.number(node.right)
-            return None if left is None or right is None else _apply(node, left, right)
+            if left is None or right is None:
+                return None
+            if isinstance(node.op, ast.FloorDiv) and right == 0:
+                raise FormatError("is zero, but sizes are divided by it", field=ast.unparse(node.right))
+            return _SIGNS[type(node.op)](left, right)
         if isinstance(node, ast.UnaryOp):
             operand = self.number(node.operand)
             return None if operand is None else -operand
@@ -183,16 +190,6 @@ class Evaluator:
             return int(bool(self.get(f"@{constant(arguments[0])}")))
         key = path(arguments[0]) or ""
         return (_length if function == "len" else by_layer)(self.get(key), key)
-
-
-def _apply(node: ast.BinOp, left: float, right: float) -> float:
-    if isinstance(node.op, ast.FloorDiv):
-        if right == 0:
-            raise FormatError("is zero, but sizes are divided by it", field=ast.unparse(node.right))
-        return left // right
-    if isinstance(node.op, ast.Mult):
-        return left * right
-    return left + right if isinstance(node.op, ast.Add) else left - right
 
 
 def _length(value: Any, key: str) -> int | None:
@@ -223,3 +220,42 @@ def _scalar(value: Any, key: str) -> int:
     if not isinstance(value, int | float | str) and hasattr(value, "__len__"):
         raise FormatError("varies by layer, which this family's table doesn't describe", field=key)
     return integer(value, key)
+
+
+# ---------------------------------------------------------------------- GGUFs
+
+
+class ArchView(Mapping[str, Any]):
+    """A GGUF's key-values by their names without the architecture (`block_count` for `llama.block_count`). `@NAME` is
+    whether it has that tensor. `layer_sets`: the sets of its layers, once they are computed."""
+
+    def __init__(self, metadata: Mapping[str, Any], architecture: str, names: Container[str] = ()) -> None:
+        self._metadata, self._architecture, self._names = metadata, architecture, names
+        self.layer_sets: Mapping[str, frozenset[int]] = {}
+
+    def __getitem__(self, key: str) -> Any:
+        if key == "layer_sets":
+            return self.layer_sets
+        if key.startswith("@"):
+            return key[1:] in self._names
+        return self._metadata[key if key.startswith(("general.", "tokenizer.")) else f"{self._architecture}.{key}"]
+
+    def __iter__(self) -> Any:
+        return iter(self._metadata)
+
+    def __len__(self) -> int:
+        return len(self._metadata)
+
+    def shows(self, conditions: Iterable[str]) -> bool:
+        """Whether a condition such as `key and not tensor("x")` holds: the key is set and not 0, the tensor exists."""
+        return any(self._holds(parse(condition)) for condition in conditions)
+
+    def _holds(self, node: ast.expr) -> bool:
+        if isinstance(node, ast.BoolOp):
+            return (all if isinstance(node.op, ast.And) else any)(map(self._holds, node.values))
+        if isinstance(node, ast.UnaryOp):
+            return bool(self._names) and not self._holds(node.operand)
+        if (called := call(node)) is not None:
+            return constant(called[1][0]) in self._names
+        value = self.get(path(node) or "")
+        return value is not None and not (isinstance(value, int | float) and value == 0)
