@@ -15,9 +15,8 @@ from typing import Any
 from weighbridge.base.dtypes import BF16, F16
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.base.ftypes import GUESSED, FileType
-from weighbridge.base.nearest import suggest_for_glob
 from weighbridge.base.spec import Spec, without_leading_ones
-from weighbridge.base.words import plural
+from weighbridge.base.words import plural, suggest_for_glob
 from weighbridge.containers.gguf.container import KV
 from weighbridge.conversion.gguf import metadata
 from weighbridge.conversion.gguf.plan import to_gguf
