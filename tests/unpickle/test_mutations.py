@@ -23,7 +23,7 @@ from weighbridge.containers.torch import entries as torch_entries
 from weighbridge.containers.torch import tar as torch_tar
 from weighbridge.containers.torch import zip as torch_zip
 from weighbridge.io.source import BytesSource
-from weighbridge.unpickle import machine, steps, text_numbers, values
+from weighbridge.unpickle import machine, state, steps, text_numbers, values
 from weighbridge.unpickle.libraries import numpy as numpy_calls
 from weighbridge.unpickle.libraries import torch, torch_calls, torch_types
 from weighbridge.unpickle.libraries import torch_legacy as legacy
@@ -231,7 +231,7 @@ def checks() -> Iterator[Check]:
 
 
 CHECKS = list(checks())
-MODULES: tuple[ModuleType, ...] = (machine, steps, text_numbers, legacy, numpy_calls, torch_calls, torch_types)
+MODULES: tuple[ModuleType, ...] = (machine, state, steps, text_numbers, legacy, numpy_calls, torch_calls, torch_types)
 
 
 def test_without_faults_all_is_green() -> None:
@@ -265,7 +265,7 @@ LIMITS: dict[str, tuple[ModuleType, str, Check]] = {
                                                       *test_machine.BROKEN["many digits"])),
     "longs": (steps, "PICKLE_LONG", partial(test_machine.test_broken_and_ambiguous_pickles_are_refused,
                                             *test_machine.BROKEN["long of many bytes"])),
-    "blobs": (machine, "PICKLE_BLOB", test_machine.test_a_long_text_stays_in_the_source),
+    "blobs": (state, "PICKLE_BLOB", test_machine.test_a_long_text_stays_in_the_source),
     "depth": (torch, "PICKLE_DEPTH", checkpoints.test_laughs_and_cycles_end),
     "pickles": (pickles, "PICKLES", partial(refused, pickles.parse, b"N." * 2000, "more than")),
     "dims": (torch_types, "DIMS", partial(left_out, checkpoints.WRONG["many dims"])),

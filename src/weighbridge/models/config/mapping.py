@@ -15,7 +15,7 @@ from weighbridge.containers.gguf.values import KV
 from weighbridge.models.arch.config import LOCAL_THETA, THETA, layer_types
 from weighbridge.models.arch.derived import RESTORED
 from weighbridge.models.arch.family import Family
-from weighbridge.models.arch.rules import restoring_rules
+from weighbridge.models.arch.rules import family_rules
 from weighbridge.models.arch.tables.expression import evaluate, shared_value
 from weighbridge.models.arch.tables.layers import as_config
 from weighbridge.models.arch.tables.schema import PresenceEntry
@@ -164,8 +164,8 @@ def gguf_to_config(
             config[key] = name.there if name.tensor in tensors else name.absent
         elif key in config:
             config[key] = (name.lstrip("!") in tensors) != name.startswith("!")
-    for restore in restoring_rules(family.document.config_rules):
-        stated = restore(config)
+    for rule in family_rules(family.document.config_rules):
+        stated = rule.restore(config) if hasattr(rule, "restore") else {}
         config = {key: value for key, value in {**config, **stated}.items() if value is not None or key not in stated}
     for key, values in rules(family).assumed.items():  # every GGUF means one of these, whatever the class's default
         if config.get(key) is not None and config[key] not in values:

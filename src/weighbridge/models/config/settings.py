@@ -23,7 +23,7 @@ from weighbridge.base.errors import WeighbridgeError
 from weighbridge.models.arch.config import DERIVED, LOCAL_THETA, THETA
 from weighbridge.models.arch.derived import f32
 from weighbridge.models.arch.family import Family
-from weighbridge.models.arch.rules import rule_keys
+from weighbridge.models.arch.rules import family_rules
 from weighbridge.models.arch.tables.expression import by_layer
 from weighbridge.models.config.harmless import why_harmless
 from weighbridge.models.config.keys import differs, implied, is_list, lookup, rules, to_kv
@@ -220,7 +220,8 @@ def ruled_words(family: Family) -> set[str]:
     texts += [text for size in family.sizes.values() for text in size.hf]
     texts += [text for layer_set in family.layer_sets.values() for text in layer_set.hf]
     texts += [text for a in family.architectures.values() for text in a.full_layers]
-    return {word for text in texts for word in words_of(text)} | rule_keys(family.document.config_rules)
+    rule_keys = (getattr(rule, "KEYS", ()) for rule in family_rules(family.document.config_rules))
+    return {word for text in texts for word in words_of(text)}.union(*rule_keys)
 
 
 def words_of(text: str) -> list[str]:

@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.spec import Shape
-from weighbridge.models.arch import kv_tensors
 from weighbridge.models.arch.mapping_report import MappingReport
 from weighbridge.models.arch.registry import family_of_gguf
 from weighbridge.models.llamacpp.table import key_of, table
@@ -127,7 +126,7 @@ class Candidate:
         try:
             family = family_of_gguf(keys, (), self.shapes)
             sizes = family.sizes_from_gguf(keys, self.shapes)
-            report, stored_as_keys = family.check("gguf", sizes, self.shapes), kv_tensors.names(family)
+            report, stored_as_keys = family.check("gguf", sizes, self.shapes), family.metadata_names()
             names = family.names("gguf", sizes)
         except (UnsupportedError, UsageError):
             return None

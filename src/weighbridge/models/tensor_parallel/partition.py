@@ -138,13 +138,13 @@ class RolePartitioner:
         by_role = [self._role_units(row, rule) for row in rows if (rule := rule_of(self.family, row))]
         axis, rank = by_role[0].axis, len(rows[0].shapes.get(self.dialect, rows[0].shape))
         runs = [run for units in by_role for run in units.runs]
-        if place.interleave:
-            runs = [Run(sum(place.heights), place.interleave)]
+        if place.plan.interleave:
+            runs = [Run(sum(place.heights), place.plan.interleave)]
         transposed = rows[0].transposed(self.dialect)
         for via, _ in place.plan.layouts:
-            transposed ^= via.transposes
-            laid = [] if via.transposes or len(rows) > 1 else self._layout_units(via, sum(run.size for run in runs))
-            if not via.transposes and not laid:
+            transposed ^= via.row.transposes
+            laid = [] if via.row.transposes or len(rows) > 1 else self._layout_units(via, sum(run.size for run in runs))
+            if not via.row.transposes and not laid:
                 raise UnsupportedError(f"{place.name} interleaves its roles ({via}); it can't be split")
             runs = laid or runs
         if transposed:
