@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
     from weighbridge.adapters.cuda import Devices
     from weighbridge.containers.base import Entry
-    from weighbridge.models.model import OpenModel
+    from weighbridge.models.model import Dropped, OpenModel
     from weighbridge.models.tensor_parallel.rank_view import Experts
-    from weighbridge.models.training_parts import Dropped
     from weighbridge.tensors.nodes import LogicalTensor, Node
 
 Names = Literal["stored", "logical", "canonical", "hf", "gguf", "mlx", "akunu"]
