@@ -25,7 +25,7 @@ from weighbridge.conversion.edit.headers import Edited, Header, changed_span, ch
 from weighbridge.conversion.edit.values import Edit, typed
 from weighbridge.conversion.gguf.loadable import refuse_new
 from weighbridge.io.source import FileSource
-from weighbridge.models.llamacpp.verdict import faults
+from weighbridge.models.llamacpp.rules import faults
 
 CHAT_TEMPLATE: Final = "tokenizer.chat_template"
 
