@@ -252,9 +252,14 @@ class OpenModel(Closing):
     @cached_property
     def diffusion(self) -> DiffusionModel | None:
         """The image or video model that this is; None for other models."""
+        from weighbridge.containers.sniff import diffusion
         from weighbridge.models.diffusion.model import diffusion_model
 
-        return None if self.format != "gguf" and self.described else diffusion_model(self)
+        architecture = self.metadata.get("general.architecture") if self.format == "gguf" else None
+        if self.described if self.format != "gguf" else architecture not in (None, *diffusion.architectures()):
+            return None
+        shapes = {e.name: e.shape for e in self.index}
+        return diffusion_model(shapes, self.place.path)
 
     @cached_property
     def sizes(self) -> Sizes:

@@ -23,7 +23,8 @@ from weighbridge.conversion.plan.builder import PlanBuilder, cast_for_gguf, cast
 from weighbridge.conversion.quantize import diffusion_types
 from weighbridge.conversion.quantize.ftypes import TypeOptions
 from weighbridge.conversion.result import Loss
-from weighbridge.models.diffusion.model import ARCHITECTURE, SHAPE_KEY, DiffusionModel, named_tensors
+from weighbridge.models.diffusion.model import DiffusionModel
+from weighbridge.models.diffusion.tensors import SHAPE_KEY, named_tensors
 from weighbridge.models.model import OpenModel
 from weighbridge.tensors.nodes import LogicalTensor, reshape
 
@@ -80,7 +81,7 @@ def plan(
         draft.tensors[name] = reshape(cast_to(name, tensor, base, draft), shape)
     ftype = dtype or next((n.spec.dtype for n in draft.tensors.values() if n.spec.dtype in (BF16, F16)), F16)
     general = {
-        ARCHITECTURE: KV("str", architecture),
+        "general.architecture": KV("str", architecture),
         "general.quantization_version": KV("u32", 2),
         "general.file_type": KV("u32", dtype_policy.FTYPES[ftype.name]),
     }

@@ -21,7 +21,7 @@ from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.side_files import add_side_files
 from weighbridge.conversion.plan.target import FOLDER_CONTAINERS
 from weighbridge.conversion.result import Loss, Move
-from weighbridge.models.diffusion.model import SHAPE_KEY, original_shapes
+from weighbridge.models.diffusion.tensors import SHAPE_KEY, original_shapes
 from weighbridge.models.model import OpenModel
 from weighbridge.packings.schema.microscaled import BLOCKS, SCALES
 from weighbridge.packings.write import packers

@@ -207,7 +207,8 @@ def to_dialect(model: OpenModel, dialect: str) -> Transformed:
 
 def _to_diffusion_dialect(model: OpenModel, found: DiffusionModel, dialect: str) -> Transformed:
     """Returns an image or video model under the names of its single file or of diffusers."""
-    from weighbridge.models.diffusion.model import DIFFUSERS, ORIGINAL, named_tensors
+    from weighbridge.models.diffusion.model import DIFFUSERS, ORIGINAL
+    from weighbridge.models.diffusion.tensors import named_tensors
 
     if dialect not in (ORIGINAL, DIFFUSERS):
         raise UsageError(f"{found.title} has no {dialect!r} names", hint=f"it has {ORIGINAL}, {DIFFUSERS}")
