@@ -14,7 +14,7 @@ from msgspec import Struct, convert
 
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.spec import Shape
-from weighbridge.models.arch.mapping_report import MappingReport
+from weighbridge.models.arch.naming import MappingReport
 from weighbridge.models.arch.registry import family_of_gguf
 
 

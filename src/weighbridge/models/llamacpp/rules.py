@@ -11,7 +11,7 @@ from weighbridge.base.spec import Shape, without_leading_ones
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Finding, Index, Severity, Stage
 from weighbridge.containers.gguf import container as gguf
-from weighbridge.models.arch.mapping_report import some
+from weighbridge.models.arch.naming import some
 from weighbridge.models.llamacpp.candidate import Candidate, table
 from weighbridge.models.loader_rules import LoaderRule, LoadRefusal, check
 from weighbridge.models.tokenizer import pretokenizer

@@ -11,9 +11,15 @@ from msgspec import structs
 
 from weighbridge.base.errors import FormatError
 from weighbridge.models.tokenizer.formats.merges import BYTE_OF
-from weighbridge.models.tokenizer.hf.folder import AddedToken, TokenizerFolder, TokenizerJson, content
+from weighbridge.models.tokenizer.hf.folder import (
+    AddedToken,
+    TokenizerFolder,
+    TokenizerJson,
+    class_of_architecture,
+    content,
+    tokenizer_class,
+)
 from weighbridge.models.tokenizer.hf.special import ROLES
-from weighbridge.models.tokenizer.hf.tables import class_of_architecture, tokenizer_class
 from weighbridge.models.tokenizer.pretokenizer import flat
 from weighbridge.models.tokenizer.vocab import Json, check_size
 

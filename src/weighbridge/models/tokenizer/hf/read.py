@@ -38,7 +38,7 @@ from weighbridge.models.tokenizer.hf import lattice, rwkv, tekken, tiktoken, uni
 from weighbridge.models.tokenizer.hf.added import added_tokens, decoded, embedded, is_control, named_tokens
 from weighbridge.models.tokenizer.hf.folder import OTHERS, Read, TokenizerFolder, TokenizerJson, table_of
 from weighbridge.models.tokenizer.hf.special import finish, normalizer_flags, special
-from weighbridge.models.tokenizer.hf.spm import Scores, byte_fallback, char_bpe, is_spm_like, spm
+from weighbridge.models.tokenizer.hf.spm import Scores, byte_fallback, char_bpe, spm
 from weighbridge.models.tokenizer.vocab import SPACE, Json, TokenType, Vocab, VocabKind, padding
 
 READ: Final = (
@@ -84,7 +84,7 @@ def vocabulary(folder: TokenizerFolder, pre: str | None, scores: Scores) -> Voca
         tekken.mend(vocab, state)
         templates, lost = tekken.template(folder, version, True)
         return replace(finish(folder, vocab, state), templates=templates, losses=lost)
-    if kind == "BPE" and tokenizer is not None and is_spm_like(tokenizer):
+    if kind == "BPE" and tokenizer is not None and tokenizer.is_spm_like:
         rules = folder.rules
         if rules.char_bpe:
             return char_bpe(folder, tokenizer, rules.visible)
@@ -104,7 +104,7 @@ def vocabulary(folder: TokenizerFolder, pre: str | None, scores: Scores) -> Voca
         raise UnsupportedError(
             f"a tokenizer of type {kind}", hint="supported: WordPiece, Unigram, SentencePiece BPE, byte-level BPE"
         )
-    vocab = byte_fallback(folder, tokenizer, scores) if is_spm_like(tokenizer) else byte_level(folder, tokenizer, pre)
+    vocab = byte_fallback(folder, tokenizer, scores) if tokenizer.is_spm_like else byte_level(folder, tokenizer, pre)
     return with_model_rules(folder, vocab)
 
 
