@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from weighbridge.base.errors import RefusedError, UsageError
-from weighbridge.base.nearest import suggest
+from weighbridge.base.words import suggest
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.gguf.values import KV
 from weighbridge.conversion.edit.apply import EditPlan, MetadataChange, stamp_of
