@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from weighbridge.base.errors import RefusedError, UsageError
-from weighbridge.base.nearest import suggest
 from weighbridge.base.options import accepting
+from weighbridge.base.words import suggest
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.gguf.values import KV
 from weighbridge.conversion.edit.apply import EditPlan, MetadataChange, stamp_of
@@ -27,7 +27,7 @@ from weighbridge.conversion.edit.options import EditOptions
 from weighbridge.conversion.edit.values import Edit, typed
 from weighbridge.conversion.gguf.loadable import refuse_new
 from weighbridge.io.source import FileSource
-from weighbridge.models.llamacpp.verdict import faults
+from weighbridge.models.llamacpp.rules import faults
 
 CHAT_TEMPLATE: Final = "tokenizer.chat_template"
 
