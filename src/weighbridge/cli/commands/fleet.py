@@ -12,8 +12,8 @@ import click
 from weighbridge.base.errors import UsageError
 from weighbridge.base.options import option
 from weighbridge.base.words import plural
-from weighbridge.cli.commands import scan as scan_command
-from weighbridge.cli.commands import verify as verify_command
+from weighbridge.cli.commands.scan import ScanFailureOptions
+from weighbridge.cli.commands.verify import VerifyFailureOptions
 from weighbridge.cli.options import DryRunOptions, command, examples, refuse_others
 from weighbridge.conversion.options import DTypeOptions, FolderOptions, RequantizeOptions
 from weighbridge.fleets.costs import Nodes, Prices, Terms
@@ -34,7 +34,7 @@ class FleetCommand(FleetOptions, DryRunOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FleetScan(scan_command.JudgeOptions, FleetCommand):
+class FleetScan(ScanFailureOptions, FleetCommand):
     pass
 
 
@@ -45,7 +45,7 @@ class FleetHash(FleetCommand):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FleetVerify(CheckOptions, verify_command.JudgeOptions, FleetCommand):
+class FleetVerify(CheckOptions, VerifyFailureOptions, FleetCommand):
     pass
 
 

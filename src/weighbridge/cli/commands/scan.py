@@ -31,7 +31,7 @@ _WORDS: Final = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgeOptions(ScanOptions):
+class ScanFailureOptions(ScanOptions):
     """What counts as a failure, here and in `wb fleet scan`."""
 
     fail_on: str = option(
@@ -43,7 +43,7 @@ class JudgeOptions(ScanOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScanCommand(JudgeOptions, OverwriteOptions, CommandOptions):
+class ScanCommand(ScanFailureOptions, OverwriteOptions, CommandOptions):
     recursive: bool = option("Scan folders, which it always does.", False, letter="r", hidden=True)
     sarif: str | None = option(
         "Also write the findings as SARIF 2.1.0; - for stdout.", metavar="FILE", kind="file or stdout"

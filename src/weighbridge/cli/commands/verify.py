@@ -20,14 +20,14 @@ _SHOWN = 10  # findings of one rule, unless --verbose
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgeOptions:
+class VerifyFailureOptions:
     """What counts as a failure, here and in `wb fleet verify`."""
 
     fail_on: str = option("Exit with 1 from this severity on [error].", "error", choices=("error", "warning", "info"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifyCommand(VerifyOptions, JudgeOptions, CommandOptions):
+class VerifyCommand(VerifyOptions, VerifyFailureOptions, CommandOptions):
     pass
 
 
