@@ -168,7 +168,7 @@ def printing(path: Path) -> Faults:
 ASKS_THE_SYSTEM = {"fitting/devices.py", "adapters/serving/mount.py"}
 # Processes of our own: one with limits, in which a chat template is rendered; one with a runtime that may abort; one
 # that takes the memory of a check with it.
-CONFINES = {"adapters/chat_template.py", "adapters/runtimes/process.py", "page/findings.py"}
+CONFINES = {"adapters/chat/template.py", "adapters/runtimes/process.py", "page/findings.py"}
 
 
 def executing(path: Path) -> Faults:

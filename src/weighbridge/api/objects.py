@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from weighbridge.base.closeable import Closing
 from weighbridge.base.dtypes import DTypeLike, requested_dtype
 from weighbridge.base.errors import UsageError
-from weighbridge.base.nearest import UnknownNameError
 from weighbridge.base.options import accepting
-from weighbridge.base.words import plural
+from weighbridge.base.words import UnknownNameError, plural
 from weighbridge.conversion.options import Path
 from weighbridge.models.names import tensors_named, unnamed
 from weighbridge.models.open import SourceOptions, open_model

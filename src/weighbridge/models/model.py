@@ -155,13 +155,8 @@ def _index(place: Place, sources: list[Source], allow_expand: bool) -> Index:
 
 
 def _parsed(source: Source, allow_expand: bool) -> Index:
-    index = parse(source)
+    index = opening.parse(source)
     return index.whole() if allow_expand and index.capped else index
-
-
-def parse(source: Source) -> Index:
-    """Returns the index of a file. Its content decides the format, not its name."""
-    return opening.parse(source)
 
 
 @dataclass(frozen=True)

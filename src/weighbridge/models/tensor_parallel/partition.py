@@ -173,9 +173,11 @@ class RolePartitioner:
     def _units(self, row: Role, rule: SplitRule, dim: str, size: int) -> list[Run]:
         """The runs of a role along its axis, which its shape calls `dim`."""
         if rule.unit is Unit.HEADS:
-            return [Run(size, self._heads(dim))]
+            return [Run(size, self._own(dim, "HS") or self.heads)]
         if rule.unit is Unit.KV_HEADS:
-            return [Run(size, self._kv_heads(row, dim), copied=True)]
+            layers_own = self._own(dim, "GK") or self._own(dim, "KS")
+            heads = layers_own or self.sizes.get("KV") or (1 if row.shape[0] == "D" else self.heads)
+            return [Run(size, heads, copied=True)]
         if rule.unit is Unit.KEY_HEADS:
             return [Run(size, self.sizes["G"])]
         if rule.unit is Unit.STATE_HEADS:
@@ -186,16 +188,8 @@ class RolePartitioner:
             return [Run(size, self.sizes[via.symbols[1]])]
         return self._fused_terms(row.shape[0])
 
-    def _heads(self, dim: str) -> int:
-        """The number of heads; layers with a window may have their own (HS)."""
-        return self._own(dim, "HS") or self.heads
-
-    def _kv_heads(self, row: Role, dim: str) -> int:
-        """The number of key/value heads; layers of full attention (GK) or with a window (KS) may have their own."""
-        own = self._own(dim, "GK") or self._own(dim, "KS")
-        return own or self.sizes.get("KV") or (1 if row.shape[0] == "D" else self.heads)
-
     def _own(self, dim: str, size: str) -> int | None:
+        """The number of heads of the layers with a window (HS, KS) or with full attention (GK), if a shape has it."""
         return self.sizes.get(size) if size in dim else None
 
     def _fused_terms(self, dim: str) -> list[Run]:
