@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +93,7 @@ def test_four_times_the_input_takes_its_share(
     for number, n in enumerate((size, size, 4 * size)):  # the first one imports
         folder = tmp_path / str(number)
         folder.mkdir()
-        path = make(folder, n)
-        counts.append(calls(lambda path=path: work(path), WeighbridgeError))
+        counts.append(calls(partial(work, make(folder, n)), WeighbridgeError))
     assert counts[2] <= 5 * counts[1]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from tests.costs import calls, traced_memory
@@ -69,7 +70,7 @@ def test_four_times_the_text_takes_four_times_the_work(name: str, size: int, mak
     _scan(name, make(size))  # imports, caches
     counts, peaks = [], []
     for text in (make(size), make(4 * size)):
-        counts.append(calls(lambda text=text: _scan(name, text)))  # type: ignore[misc]
+        counts.append(calls(partial(_scan, name, text)))
         with traced_memory() as memory:
             _scan(name, text)
         peaks.append(memory.peak)
