@@ -349,6 +349,11 @@ class AdapterOptions(DTypeOptions, NameOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class WhisperOptions(CastOptions):
+    title: ClassVar[str] = "a file of whisper.cpp"
+
+
+@dataclass(frozen=True, kw_only=True)
 class RankOptions(ShardOptions):
     """A folder with one file or sharded set per rank of a tensor-parallel group."""
 
@@ -388,6 +393,7 @@ FORMATS: Final[Mapping[str, type[TargetOptions]]] = MappingProxyType(
         "hf-torch": TorchFolderOptions,
         "npz": NumpyOptions,
         "npy": NumpyOptions,
+        "ggml": WhisperOptions,
         "checkpoint": CheckpointOptions,
     }
 )
