@@ -219,7 +219,7 @@ def rules() -> Iterator[str]:
         for name, row in SAFETENSORS.items()
     ]
     yield from table(("rule", "severity", "README", "what is wrong"), rows)
-    yield "## Sets of files, NumPy\n"
+    yield "## Sets of files, NumPy, ggml\n"
     yield "`npz/checksum` with `--values` only: it takes every byte.\n"
     tables = {"sharded": sharded.RULES, "npy": npy.RULES, "npz": npz.RULES, "ggml": ggml.RULES}
     others = {f"{of}/{name}": r for of, rules in tables.items() for name, r in rules.items()}

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 #: Sizes that K-quants fit. `special`: end, start, 99 languages, 6 others, 1501 timestamps.
-STATE, MELS, AUDIO, TEXT, SPECIAL = 256, 80, 100, 32, 1608
+STATE, MELS, AUDIO, TEXT, SPECIAL = 256, 80, 250, 32, 1608
 TOKENS = 320
 ROWS = TOKENS + SPECIAL
 _PAIRS = [(a, b) for a in b"abcdefgh" for b in b"abcdefgh"]
@@ -54,24 +54,25 @@ FILE_TYPES = {"F32": 0, "F16": 1, "Q4_0": 2002, "Q4_1": 2003, "Q8_0": 2007, "Q5_
               "Q3_K": 2011, "Q4_K": 2012, "Q5_K": 2013, "Q6_K": 2014}  # fmt: skip
 
 Arrays = dict[str, np.ndarray[Any, Any]]
+Shapes = dict[str, tuple[int, ...]]
 
 
 def weights(config: Mapping[str, Any] = CONFIG) -> Arrays:
     """The tensors of transformers' state dict, in its order, of values that F16 holds."""
     state, rows = config["d_model"], config["vocab_size"]
-    shapes: dict[str, tuple[int, ...]] = {
+    shapes: Shapes = {
         "encoder.conv1.weight": (state, config["num_mel_bins"], 3), "encoder.conv1.bias": (state,),
         "encoder.conv2.weight": (state, state, 3), "encoder.conv2.bias": (state,),
         "encoder.embed_positions.weight": (config["max_source_positions"], state),
     }  # fmt: skip
 
-    def attention(name: str) -> dict[str, tuple[int, ...]]:
-        parts = {f"{name}.k_proj.weight": (state, state)}
+    def attention(name: str) -> Shapes:
+        parts: Shapes = {f"{name}.k_proj.weight": (state, state)}
         for part in ("v_proj", "q_proj", "out_proj"):
             parts |= {f"{name}.{part}.weight": (state, state), f"{name}.{part}.bias": (state,)}
         return parts | norm(f"{name}_layer_norm")
 
-    def norm(name: str) -> dict[str, tuple[int, ...]]:
+    def norm(name: str) -> Shapes:
         return {f"{name}.weight": (state,), f"{name}.bias": (state,)}
 
     for stack in ("encoder", "decoder"):

@@ -200,7 +200,7 @@ class FolderOptions(TargetOptions):
 
     tokenizer: bool = option(
         next(d for one, d in options_of(TokenizerOptions) if one.name == "tokenizer").help, True, section=_TARGET,
-        sources=("gguf",),
+        sources=("gguf", "ggml"),
     )  # fmt: skip
 
 
@@ -400,9 +400,7 @@ FORMATS: Final[Mapping[str, type[TargetOptions]]] = MappingProxyType(
 #: The classes that `wb convert` chooses from.
 TARGETS: Final[tuple[type[TargetOptions], ...]] = (*dict.fromkeys(FORMATS.values()), SchemeOptions, AdapterOptions)
 # Kind of source -> its name in messages.
-_SOURCES: Final = MappingProxyType(
-    {"gguf": "a GGUF", "ggml": "a LLaMA file from before GGUF", "model": "a model folder"}
-)
+_SOURCES: Final = MappingProxyType({"gguf": "a GGUF", "ggml": "a ggml file", "model": "a model folder"})
 
 
 def names_of(options: type[TargetOptions]) -> frozenset[str]:

@@ -34,8 +34,8 @@ GENERATION: Final = ("alignment_heads", "begin_suppress_tokens", "forced_decoder
 _FRAMES_PER_POSITION: Final = 2  # the second convolution has a stride of 2
 
 
-def sizes_of(config: Mapping[str, Any], path: str, keys: Mapping[str, str] = KEYS) -> dict[str, int]:
-    """Returns the sizes in config.json, or in other `keys`. Raises FormatError for a missing or invalid one."""
+def sizes_of(config: Mapping[str, Any], path: str, keys: Mapping[str, str]) -> dict[str, int]:
+    """Returns the sizes under `keys` (`KEYS` in config.json). Raises FormatError for a missing or invalid one."""
     sizes = {}
     for name, key in keys.items():
         value = config.get(key)

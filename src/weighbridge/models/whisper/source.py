@@ -99,7 +99,7 @@ def _from_openai(model: OpenModel, tokenizer: bool) -> WhisperModel:
 
 def _from_hf(model: OpenModel, tokenizer: bool) -> WhisperModel:
     path = str(model.place.folder / "config.json")
-    sizes = configs.sizes_of(model.config, path)
+    sizes = configs.sizes_of(model.config, path, configs.KEYS)
     configs.check_config(model.config)
     prefix = PREFIX if any(name.startswith(PREFIX) for name in model.logical) else ""
     shaped, losses = _shaped(model, sizes, {row.openai: prefix + row.hf for row in _rows(model, sizes)})
