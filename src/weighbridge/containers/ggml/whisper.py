@@ -1,7 +1,7 @@
 """Whisper models of whisper.cpp: their tensors, types and header. The reader is in `container.py`.
 
 whisper.cpp (src/whisper.cpp, `whisper_model_load`) creates each tensor of the header's sizes with one type, and refuses
-a file that lacks one, has another, or stores one in another type. `models/convert-pt-to-ggml.py` and
+a file that lacks one, has another, or stores one in another type. convert-pt-to-ggml.py and
 `examples/quantize` write such files.
 """
 
