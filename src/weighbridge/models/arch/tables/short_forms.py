@@ -155,22 +155,22 @@ def _meta(section: Document) -> Document:
     out = dict(section)
     for part in {"key", "tokenizer", "implied", "requires_value"} & out.keys():
         if isinstance(out[part], list):
-            rows = [_joined(entry) for entry in out[part]]
-            out[part] = [_key_value(row) for row in rows] if part in ("key", "tokenizer") else rows
+            out[part] = [(key_value if part in ("key", "tokenizer") else _joined)(entry) for entry in out[part]]
     return {
         key: _joined(value, key) if key in ("assumed", "presence", "tokens") else value for key, value in out.items()
     }
 
 
-def _key_value(entry: Any) -> Any:
+def key_value(entry: Any) -> Any:
     """A key-value from its short form: its name in key_values.toml, `NAME = CONFIG` for a key of config.json that a
     GGUF holds, `NAME <- CONFIG` (or a value) for one that is only written; `:=` and `:<-` replace the shared key-value.
     A table without a `type` has that of its name in key_values.toml, and no architecture in its name."""
+    entry = _joined(entry)
     if isinstance(entry, str):
         if (short := _KEY_VALUE.fullmatch(entry)) is None:
             if (named := _key_values().get(entry)) is None:
                 raise UsageError(f"meta: unknown key-value {entry!r}{nearest_word(entry, _key_values())}")
-            return _key_value(named)
+            return key_value(named)
         source, sign = short["source"], short["sign"]
         is_value = "<" in sign and re.fullmatch(r'-?[0-9.e-]+|true|false|".*"', source)
         entry = {"name": short["name"]} | (
