@@ -258,8 +258,14 @@ def _select_rows(
 def model_facts(model: OpenModel) -> ModelInfo:
     """Returns the facts that the model declares. The config doesn't describe a single file next to a model that it
     isn't part of (an adapter, a projector), but `model*.safetensors`."""
+    from weighbridge.containers.sniff import diffusion
+
     if model.format == "gguf":
-        return model_info.of_gguf(model.metadata)
+        facts = model_info.of_gguf(model.metadata)
+        if facts.architecture not in diffusion.architectures():
+            return facts
+        title = diffusion.title_of({e.name: e.shape for e in model.index}, None)
+        return replace(facts, kind=title or facts.kind)
     if model.place.path.is_dir() or model.place.index or model.place.path.name.startswith(("model", "pytorch_model")):
         facts = model_info.of_folder(model.place.folder)
         if facts != ModelInfo():
@@ -267,8 +273,11 @@ def model_facts(model: OpenModel) -> ModelInfo:
     from weighbridge.containers.sniff import tensor_names as sniff_names
 
     names = sniff_names.distinct(model.index.by_name)
-    look = sniff_names.first(sniff_names.ADAPTERS, names) or sniff_names.first(sniff_names.FAMILIES, names)
-    return ModelInfo(kind=look.evidence if look else None)
+    if adapter := sniff_names.first(sniff_names.ADAPTERS, names):
+        return ModelInfo(kind=adapter.evidence)
+    family = sniff_names.first(sniff_names.FAMILIES, names)
+    title = diffusion.title_of({e.name: e.shape for e in model.index}, family.id if family else None)
+    return ModelInfo(kind=title or (family.evidence if family else None))
 
 
 def _observed_quantization(index: Index, counted: Count) -> Quantization | None:
