@@ -3,6 +3,7 @@
     role.q = ".self_attn.q_proj."           its `hf` name; the dots stand for the layer's prefix and `.weight`
     role.q = true                           the role as roles.toml has it
     role."q k v".layers = "full"            several roles; with `after`, each follows the one before
+    role."q k v" = ".attn.{}_proj."         `{}` is the first word of the role's name: `gate` for gate_shared
     exclude = ["role.q_norm k_norm"]        several entries
     size.E = "num_experts"                  a size of usual.toml, by its config key
     meta.key = ["block_count = n_layers"]   a key-value; key_values.toml has its type
@@ -98,9 +99,17 @@ def _roles(rows: Document) -> Document:
             row = {key: value for key, value in row.items() if key not in (*_DIALECTS, "names")}
             row = {**row, "names": whole} if whole else row
         for n, name in enumerate(names):
-            follows = n and isinstance(row, dict) and "after" in row
-            out = overlaid(out, {name: {**row, "after": names[n - 1]} if follows else row})
+            entry = _filled(row, name.partition("_")[0])
+            follows = n and isinstance(entry, dict) and "after" in entry
+            out = overlaid(out, {name: {**entry, "after": names[n - 1]} if follows else entry})
     return out
+
+
+def _filled(value: Any, word: str) -> Any:
+    """An entry with a word in place of each `{}`."""
+    if isinstance(value, str):
+        return value.replace("{}", word)
+    return {key: _filled(part, word) for key, part in value.items()} if isinstance(value, dict) else value
 
 
 def _whole_name(dialect: str, name: Any) -> Any:
