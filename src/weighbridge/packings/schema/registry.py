@@ -14,6 +14,7 @@ from weighbridge.packings.schema.awq import AWQ
 from weighbridge.packings.schema.base import PackingSchema
 from weighbridge.packings.schema.bitplanes import BITNET, HQQ
 from weighbridge.packings.schema.bitsandbytes import BNB_4BIT, BNB_INT8
+from weighbridge.packings.schema.comfy import COMFY
 from weighbridge.packings.schema.compressed import INT8, PACKED
 from weighbridge.packings.schema.exl3 import EXL3
 from weighbridge.packings.schema.ggml import GGML_NVFP4
@@ -23,8 +24,8 @@ from weighbridge.packings.schema.scaled_float import FP8, MLX_FP8
 from weighbridge.packings.schema.torchao import TORCHAO
 
 SHIPPED: Final = (
-    AFFINE, GPTQ, AWQ, GGML_NVFP4, MLX_FLOATS, *GPT_OSS, COMPRESSED_FP4, SCALE_FP4, MODELOPT_NVFP4, PACKED, INT8, HQQ,
-    BITNET, *FP8, MLX_FP8, *BNB_4BIT, BNB_INT8, *TORCHAO,
+    COMFY, AFFINE, GPTQ, AWQ, GGML_NVFP4, MLX_FLOATS, *GPT_OSS, COMPRESSED_FP4, SCALE_FP4, MODELOPT_NVFP4, PACKED, INT8,
+    HQQ, BITNET, *FP8, MLX_FP8, *BNB_4BIT, BNB_INT8, *TORCHAO,
 )  # fmt: skip
 
 #: Schemas whose weights are counted and not decoded.
