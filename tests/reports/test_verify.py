@@ -460,6 +460,34 @@ def pickles_beside_safetensors(folder: Path) -> None:
     (folder / "pytorch_model.bin").write_bytes(m.zipped({"x/data.pkl": b"\x80\x02}.", "x/version": b"3"}))
 
 
+def pipeline(folder: Path) -> None:
+    """Two parts, one without weights of its own, and a third that the pipeline goes without."""
+    parts = {"scheduler": ["diffusers", "Scheduler"], "unet": ["diffusers", "UNet"], "safety": [None, None]}
+    (folder / "model_index.json").write_text(json.dumps({"_class_name": "Pipeline", **parts}))
+    for name, files in {"scheduler": ["scheduler_config.json"], "unet": ["config.json", "w.safetensors"]}.items():
+        (folder / name).mkdir()
+        for file in files:
+            data = (folder / "model-00001-of-00002.safetensors").read_bytes() if file[0] == "w" else b"{}"
+            (folder / name / file).write_bytes(data)
+
+
+@case()
+def a_whole_pipeline(folder: Path) -> None:
+    pipeline(folder)
+
+
+@case("folder/pipeline", words="scheduler (Scheduler) is missing")
+def a_pipeline_without_a_part(folder: Path) -> None:
+    pipeline(folder)
+    (folder / "scheduler" / "scheduler_config.json").unlink()
+
+
+@case("folder/pipeline", words="unet (UNet) has a config and no weights")
+def a_part_without_weights(folder: Path) -> None:
+    pipeline(folder)
+    (folder / "unet" / "w.safetensors").unlink()
+
+
 # ---- config ----
 
 
