@@ -7,7 +7,7 @@ convert-h5-to-ggml.py does; the special token <|endoftext|> is never stored.
 
 from __future__ import annotations
 
-from weighbridge.base.dtypes import BY_NAME, F16, DType, Kind
+from weighbridge.base.dtypes import BY_NAME, F16, F32, DType, Kind
 from weighbridge.base.errors import UsageError
 from weighbridge.containers.ggml import whisper
 from weighbridge.conversion import dtype_policy
@@ -39,7 +39,10 @@ def to_ggml(model: OpenModel, options: WhisperOptions) -> PlanBuilder:
     """Plans a file of whisper.cpp. Raises UsageError for a type that it can't have."""
     read = source.read(model, whisper_form(model))
     matrices = _matrix_type(read, options)
-    draft = PlanBuilder({}, losses=[Loss(text) for text in read.losses], notes=list(read.notes))
+    losses = [Loss(text) for text in read.losses]
+    draft = PlanBuilder({}, losses=losses, notes=list(read.notes), used_values=frozenset({source.DIMS}))
+    if matrices is F32:
+        draft.notes.append("whisper.cpp computes convolutions of F16 only: a file of F32 is a source for quantizing")
     for name, node in read.tensors.items():
         dtype = whisper.stored_type(name, len(node.spec.shape), matrices)
         columns = node.spec.shape[-1]
@@ -95,7 +98,8 @@ def to_hf(model: OpenModel, options: HfOptions | TorchFolderOptions, form: Whisp
     read = source.read(model, form, tokenizer=False)
     named = {PREFIX + read.names[name].hf: reshape(node, read.names[name].plain_shape)
              for name, node in read.tensors.items()}  # fmt: skip
-    draft = PlanBuilder({}, {"format": "pt"}, losses=[Loss(text) for text in read.losses])
+    losses = [Loss(text) for text in read.losses]
+    draft = PlanBuilder({}, {"format": "pt"}, losses=losses, used_values=frozenset({source.DIMS}))
     narrow = probe.narrowest(named) if options.dtype is None else {}
     for name, node in named.items():
         dtype = dtype_policy.plain_dtype(options.dtype, node.spec)
