@@ -407,6 +407,7 @@ def _plan(
     whole = (*runs, *block)
     if dialect in (*members[0].unstacked, *members[0].as_metadata):
         whole = (math.prod(runs) * block[0], *block[1:])
+    whole = tuple(dimension(dim, sizes) for dim in template.shape) or whole
     layers = _layers(members[0], sizes, counts[named[0]]) if named else None
     interleave = sizes[template.interleave] if template.interleave else 0
     indices = (*named, *stacked)
