@@ -21,7 +21,7 @@ from weighbridge.base.errors import FormatError, RefusedError
 from weighbridge.conversion.edit import plan as edit_plan
 from weighbridge.conversion.edit.plan import plan_edit, read_metadata
 from weighbridge.conversion.edit.values import Edit
-from weighbridge.io.sink import Sink, exclusive, lock
+from weighbridge.io.sink import Sink, exclusive, processes
 
 _EDITS = 12
 # Each process tries again until all of its edits are made.
@@ -114,13 +114,13 @@ def test_a_file_that_was_replaced_before_the_lock_is_not_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = _weights(tmp_path / "a.safetensors")
-    taken = lock._flock
+    taken = processes._flock
 
     def replaced(fd: int, name: str) -> bool:
         os.replace(_weights(tmp_path / "b"), path)
         return taken(fd, name)
 
-    monkeypatch.setattr(lock, "_flock", replaced)
+    monkeypatch.setattr(processes, "_flock", replaced)
     with pytest.raises(RefusedError, match="replaced"), exclusive(path):
         pass
 

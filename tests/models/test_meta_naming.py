@@ -12,8 +12,7 @@ from tests.examples import examples
 from weighbridge.base.limits import MODEL_CARD
 from weighbridge.models.arch.registry import families
 from weighbridge.models.config.card import read_card, scalar, write_card
-from weighbridge.models.config.general import general_to_gguf
-from weighbridge.models.config.naming import count_parameters, parse_model_id, size_label, title
+from weighbridge.models.config.general import count_parameters, general_to_gguf, parse_model_id, size_label, title
 
 gguf = pytest.importorskip("gguf")
 LLAMA = families()["llama"]

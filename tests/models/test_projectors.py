@@ -18,8 +18,8 @@ from tests.models.record_reference import record
 import weighbridge as wb
 from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.models.arch import registry
-from weighbridge.models.arch.build import build_family
 from weighbridge.models.arch.mapping_report import MappingError
+from weighbridge.models.arch.registry import build_family
 from weighbridge.models.arch.tables.documents import projector_documents
 
 gguf = pytest.importorskip("gguf", reason="NOTHING HERE WAS PROVED: install requirements/oracles.txt")
@@ -236,3 +236,8 @@ def as_recorded(case: dict[str, Any], folder: Path) -> bool:
 
 def test_every_table_has_a_case() -> None:
     assert [table for table in registry_projectors if not cases_of(table)] == []
+
+
+@pytest.mark.parametrize("table", projector_documents())
+def test_a_table_is_well_formed(table: str) -> None:
+    build_family(projector_documents()[table])

@@ -14,6 +14,7 @@ from weighbridge.base.dtypes import F16, F32, DType
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.models.arch.rules import openelm, plamo2, plamo3, rwkv6
 from weighbridge.models.arch.tables import expression
+from weighbridge.models.arch.tables.check import check_number
 from weighbridge.models.arch.tables.spec import layout_call
 from weighbridge.tensors.layouts import layout
 from weighbridge.tensors.nodes import const
@@ -81,7 +82,7 @@ def test_the_larger_of_two_numbers() -> None:
     assert expression.evaluate("max(64, n // 16)", {}) is None
     for text in ("max(64)", "max(1, 2, 3)", "max(1, 'a')"):
         with pytest.raises(UsageError):
-            expression.check_number(text)
+            check_number(text)
 
 
 def test_layouts_alone_take_decimals() -> None:

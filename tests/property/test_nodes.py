@@ -11,7 +11,7 @@ from tests.property.trees import MOVED, Tree, stored, trees
 
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.errors import UsageError
-from weighbridge.conversion.plan.memory import SlabCosts
+from weighbridge.conversion.plan.contents import SlabCosts
 from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes.base import Node, Stored
 

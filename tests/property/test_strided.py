@@ -12,7 +12,7 @@ from tests.examples import examples
 
 from weighbridge.base.dtypes import dtype
 from weighbridge.base.spec import Spec
-from weighbridge.conversion.plan.memory import slab_cost, slab_rows
+from weighbridge.conversion.plan.contents import slab_cost, slab_rows
 from weighbridge.io.source import BytesSource
 from weighbridge.tensors.nodes import Stored, strided
 from weighbridge.tensors.nodes import base as kinds

@@ -302,7 +302,7 @@ def test_the_window_is_no_limit(value: Any, protocol: int, window: int) -> None:
     """The smallest windows: every argument is cut somewhere."""
     data = pickle.dumps([value, 1 << 300, "long text " * 20, b"long bytes" * 20], protocol)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("weighbridge.unpickle.machine.PICKLE_WINDOW", window)
+        patch.setattr("weighbridge.unpickle.state.PICKLE_WINDOW", window)
         machine = Machine(BytesSource(data))
         assert plain(machine.run()) == pickle.loads(data)
         assert (machine.end, machine.steps) == (len(data), sum(1 for _ in pickletools.genops(data)))
@@ -339,7 +339,7 @@ def test_keys_that_together_take_long_to_hash_are_a_bomb() -> None:
     """Each is small, and all share their parts, which are walked through once."""
     chain = b"\x80\x02)" + b"\x85" * 50 + b"q\0"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("weighbridge.unpickle.machine._HASHED", 1000)
+        patch.setattr("weighbridge.unpickle.state._HASHED", 1000)
         for keys, bombs in ((9, 0), (10, 1), (25, 2)):
             machine = Machine(BytesSource(chain + b"}" + b"h\0Ns" * keys + b"."))
             machine.run()

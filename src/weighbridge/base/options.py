@@ -90,7 +90,7 @@ class accepting(Generic[P, O]):  # a decorator
         @wraps(function)
         def call(*args: Any, **keywords: Any) -> Any:
             for name in keywords.keys() - whole.parameters.keys():
-                from weighbridge.base.nearest import suggest
+                from weighbridge.base.words import suggest
 
                 raise UsageError(f"unknown option {name!r}", hint=suggest(name, whole.parameters, count=1))
             values = {name: v for name, v in whole.bind(*args, **keywords).arguments.items() if v is not None}

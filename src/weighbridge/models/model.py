@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from weighbridge.models.arch.family import Family
     from weighbridge.models.config.mapping import HfConfig
     from weighbridge.models.resolved import ResolvedModel
-    from weighbridge.models.training_parts import Dropped
     from weighbridge.packings.unpacking import PackedGroup
     from weighbridge.tensors.nodes import LogicalTensor, Node
 
@@ -71,6 +70,18 @@ class SourceOptions(FamilyOptions):
     def __post_init__(self) -> None:
         if self.ema and self.all_parts:
             raise UsageError("ema and all_parts exclude each other", hint="ema replaces the weights by their averages")
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A removed part of a training checkpoint: its name, its kind, the evidence, and its size. A part without tensors
+    is plain values, such as an epoch."""
+
+    name: str
+    part: str
+    why: str
+    tensors: int
+    bytes: int
 
 
 def open_single_file(path: Path, options: SourceOptions) -> OpenModel | None:
@@ -144,13 +155,8 @@ def _index(place: Place, sources: list[Source], allow_expand: bool) -> Index:
 
 
 def _parsed(source: Source, allow_expand: bool) -> Index:
-    index = parse(source)
+    index = opening.parse(source)
     return index.whole() if allow_expand and index.capped else index
-
-
-def parse(source: Source) -> Index:
-    """Returns the index of a file. Its content decides the format, not its name."""
-    return opening.parse(source)
 
 
 @dataclass(frozen=True)

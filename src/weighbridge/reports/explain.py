@@ -22,7 +22,8 @@ from weighbridge.unpickle import explain as steps
 from weighbridge.unpickle.libraries.numpy import raw
 from weighbridge.unpickle.libraries.torch_calls import EMBEDDED, NAMES
 from weighbridge.unpickle.libraries.torch_types import embedded_file
-from weighbridge.unpickle.machine import Event, Machine
+from weighbridge.unpickle.machine import Machine
+from weighbridge.unpickle.state import Event
 from weighbridge.unpickle.values import Global, Object, UnexpectedOpcode
 
 SCHEMA: Final = "weighbridge/explain/1"

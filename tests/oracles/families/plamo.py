@@ -1,4 +1,4 @@
-"""Small models of PLaMo 1 to 3. See __init__.py, and oracles/plain_later.py for what they compute."""
+"""Small models of PLaMo 1 to 3. See __init__.py, and oracles/plain_plamo.py for what they compute."""
 
 from __future__ import annotations
 

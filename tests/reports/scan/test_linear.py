@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.reports.scan import vectors as v
-from tests.reports.scan.other_vectors import tarred
+from tests.reports.scan.file_vectors import tarred
 
 from weighbridge.io.source import BytesSource
 from weighbridge.reports.scan.engine import scan_source

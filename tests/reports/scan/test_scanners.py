@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from jinja2 import sandbox
-from tests.reports.scan import other_vectors as make
-from tests.reports.scan.other_vectors import VECTORS, Vector
+from tests.reports.scan import file_vectors as make
+from tests.reports.scan.file_vectors import VECTORS, Vector
 
 from weighbridge.containers import BUILT_IN
 from weighbridge.io.decompress import CODECS

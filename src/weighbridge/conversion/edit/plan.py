@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from weighbridge.base.errors import RefusedError, UsageError
-from weighbridge.base.nearest import suggest
+from weighbridge.base.words import suggest
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.gguf.values import KV
 from weighbridge.conversion.edit.apply import EditPlan, MetadataChange, stamp_of
@@ -25,7 +25,7 @@ from weighbridge.conversion.edit.headers import Edited, Header, changed_span, ch
 from weighbridge.conversion.edit.values import Edit, typed
 from weighbridge.conversion.gguf.loadable import refuse_new
 from weighbridge.io.source import FileSource
-from weighbridge.models.llamacpp.verdict import faults
+from weighbridge.models.llamacpp.rules import faults
 
 CHAT_TEMPLATE: Final = "tokenizer.chat_template"
 

@@ -12,7 +12,7 @@ from weighbridge.base.errors import RefusedError
 from weighbridge.containers.base import Finding, Layout
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.io.source import Source
-from weighbridge.models.llamacpp.verdict import refusals, stage_of, verdict
+from weighbridge.models.llamacpp.rules import refusals, stage_of, verdict
 from weighbridge.models.model import OpenModel
 
 _BIG_ENDIAN: Final = "gguf/big-endian"

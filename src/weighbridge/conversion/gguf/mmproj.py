@@ -26,9 +26,9 @@ from weighbridge.conversion.options import GgufFileOptions
 from weighbridge.conversion.plan import writers
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_for_gguf
 from weighbridge.conversion.result import Loss
+from weighbridge.models.arch.naming import as_read
 from weighbridge.models.arch.registry import projector_of_hf
 from weighbridge.models.arch.tables.spec import Role
-from weighbridge.models.arch.write_order import as_read
 from weighbridge.models.config import card
 from weighbridge.models.config.general import general_to_gguf
 from weighbridge.models.config.mapping import assemble, config_to_gguf, facts_losses, gguf_to_config

@@ -21,9 +21,8 @@ from weighbridge.conversion.plan import probe
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_for_gguf, cast_to, list_unnamed
 from weighbridge.conversion.result import Loss, Move
 from weighbridge.conversion.saving import cast_for_saving
-from weighbridge.models.arch import kv_tensors
+from weighbridge.models.arch.naming import as_read
 from weighbridge.models.arch.tables.values import multiplier
-from weighbridge.models.arch.write_order import as_read
 from weighbridge.models.model import OpenModel
 from weighbridge.models.wrapped import unwrapped
 from weighbridge.packings import mlx_affine_bridge
@@ -68,7 +67,7 @@ def to_gguf(model: OpenModel, options: GgufOptions) -> PlanBuilder:
         draft.notes.append(
             f"a reranker: {reranker.MATRIX} has the rows for {', '.join(rank.labels)} (--no-rerank: none)"
         )
-    in_keys = kv_tensors.names(family)
+    in_keys = family.metadata_names()
     for name in (n for n in named if n not in in_keys):
         draft.tensors |= _stored_tensors(model, name, named[name], dtype, options, draft)
     lists = {name: probe.numbers(name, node) for name, node in named.items() if name in in_keys}

@@ -15,9 +15,8 @@ from typing import Any
 from weighbridge.base.dtypes import BF16, F16
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.base.ftypes import GUESSED, FileType
-from weighbridge.base.nearest import suggest_for_glob
 from weighbridge.base.spec import Spec, without_leading_ones
-from weighbridge.base.words import plural
+from weighbridge.base.words import plural, suggest_for_glob
 from weighbridge.containers.gguf.container import KV
 from weighbridge.conversion.gguf import metadata
 from weighbridge.conversion.gguf.plan import to_gguf
@@ -30,9 +29,8 @@ from weighbridge.conversion.quantize import keys as gguf_keys
 from weighbridge.conversion.quantize import prune_layers as pruning
 from weighbridge.conversion.result import Loss
 from weighbridge.io.source import FileSource
-from weighbridge.models.llamacpp.candidate import Candidate
+from weighbridge.models.llamacpp.candidate import Candidate, table
 from weighbridge.models.llamacpp.rules import missing_keys, unknown_architecture
-from weighbridge.models.llamacpp.table import table
 from weighbridge.models.model import OpenModel
 from weighbridge.tensors.nodes import Node, QuantizedTensor, reshape
 

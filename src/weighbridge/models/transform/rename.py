@@ -119,7 +119,17 @@ def rename(model: OpenModel, names: RenameRules) -> Transformed:
         raise UsageError("no rename option given", hint=_hint(model))
     done = Transformed(model)
     if names.plain:
-        done = done.then(_apply(model, names))
+        renamer = _Renamer(names)
+        pairs = [(e, renamer(e.name)) for e in model.index]
+        renamed = tuple(RenamedTensor((e.name,), name) for e, name in pairs if e.name != name)
+        if idle := [part for part, used in renamer.used.items() if not used]:
+            raise UsageError(f"no tensor's name has {idle[0]!r}", hint=_hint(model))
+        if not renamed:
+            raise UsageError("no tensor's name would change", hint=_hint(model))
+        if unnamed := [e.name for e, name in pairs if not name]:
+            raise UsageError(f"{unnamed[0]!r} would be left without a name")
+        plain, changed, notes = packed_rename.settings(with_entries(model, pairs), renamed)
+        done = done.then(Transformed(plain, renamed, changed=changed, notes=notes))
     if names.to_names:
         done = done.then(to_dialect(done.model, names.to_names))
     return done
@@ -131,20 +141,6 @@ def _hint(model: OpenModel) -> str:
         f"{plural(s.tensors, 'tensor', 'have')} {s.part!r} ({s.origin}): {s.options}" for s in usual[:3]
     )
     return suggested or "use --strip-prefix, --add-prefix, --replace or --to-names"
-
-
-def _apply(model: OpenModel, names: RenameRules) -> Transformed:
-    renamer = _Renamer(names)
-    pairs = [(e, renamer(e.name)) for e in model.index]
-    renamed = tuple(RenamedTensor((e.name,), name) for e, name in pairs if e.name != name)
-    if idle := [part for part, used in renamer.used.items() if not used]:
-        raise UsageError(f"no tensor's name has {idle[0]!r}", hint=_hint(model))
-    if not renamed:
-        raise UsageError("no tensor's name would change", hint=_hint(model))
-    if unnamed := [e.name for e, name in pairs if not name]:
-        raise UsageError(f"{unnamed[0]!r} would be left without a name")
-    done, changed, notes = packed_rename.settings(with_entries(model, pairs), renamed)
-    return Transformed(done, renamed, changed=changed, notes=notes)
 
 
 class _Renamer:

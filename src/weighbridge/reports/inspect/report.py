@@ -22,8 +22,7 @@ import msgspec
 from weighbridge.base import gc_pause
 from weighbridge.base.dtypes import BY_NAME, OLD, U32, Kind
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.base.nearest import check_globs
-from weighbridge.base.words import plural
+from weighbridge.base.words import check_globs, plural
 from weighbridge.containers.base import Entry, Finding, Index
 from weighbridge.io.inflate import InflateSource
 from weighbridge.io.source import BytesSource

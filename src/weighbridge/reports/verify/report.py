@@ -144,7 +144,7 @@ def _verdicts(repo: Repo, findings: Iterable[Finding]) -> Iterator[Verdict]:
     """Whether the programs for which the files are made would load them, whatever the specification requires:
     llama.cpp each GGUF, mlx-lm a folder in its format."""
     from weighbridge.models.clients import MLX_LM, is_mlx
-    from weighbridge.models.llamacpp import verdict as gguf
+    from weighbridge.models.llamacpp import rules as gguf
     from weighbridge.models.mlxlm.rules import accepts
 
     if repo.config and repo.model is not None and is_mlx(repo.config, repo.model.metadata):

@@ -16,7 +16,7 @@ from weighbridge.adapters.remote.extra import package
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.limits import TEMPLATE_MEMORY, TEMPLATE_OUTPUT, TEMPLATE_SECONDS, TEMPLATE_WAIT
 
-_WORKER: Final = Path(__file__).with_name("chat_worker.py")
+_WORKER: Final = Path(__file__).with_name("worker.py")
 _OLDEST: Final = (3, 1, 6)  # older ones have known ways out of the sandbox
 _TIME: Final = (9, 24)  # SIGKILL, SIGXCPU
 _SECONDS: Final = 60.0  # of the clock, for all conversations of `render_chats`, and for transformers with its import

@@ -1,4 +1,4 @@
-"""Small models of the families of late 2026 that transformers has a class for. See __init__.py."""
+"""Small models with sliding windows by layer: Granite SWA, Granite MoE SWA and Cohere 2 MoE. See __init__.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small models of the families of 2026 that transformers has a class for. See __init__.py."""
+"""Small mixtures of experts: AFMoE, EXAONE MoE, MiMo 2 and HY 3. See __init__.py."""
 
 from __future__ import annotations
 

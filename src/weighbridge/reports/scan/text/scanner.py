@@ -10,8 +10,9 @@ from typing import Final
 from urllib.parse import unquote
 
 from weighbridge.base.limits import CONFIG_JSON, YAML_SIZE
-from weighbridge.reports.scan import configs, names, yaml_tree
+from weighbridge.reports.scan import names
 from weighbridge.reports.scan.model import Part, Piece, Skipped, Use
+from weighbridge.reports.scan.text import configs, yaml_tree
 
 SCRIPT_NAMES: Final = ("*.py", "*.pyw", "*.sh", "*.bash", "*.bat", "*.ps1")
 YAML_NAMES: Final = ("*.yaml", "*.yml", "mlmodel", "*.dvc")

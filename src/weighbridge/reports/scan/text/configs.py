@@ -18,11 +18,12 @@ from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import JINJA_TOTAL
 from weighbridge.base.words import plural
 from weighbridge.containers.sharded import shard_name
-from weighbridge.reports.scan import named_code, names
+from weighbridge.reports.scan import names
 from weighbridge.reports.scan.model import Part, Piece, ScanFinding, Use, escape
 from weighbridge.reports.scan.pickle.denylist import consequence
 from weighbridge.reports.scan.template import scanner as templates
-from weighbridge.reports.scan.yaml_tree import Opaque, ParsedMapping
+from weighbridge.reports.scan.text import named_code
+from weighbridge.reports.scan.text.yaml_tree import Opaque, ParsedMapping
 
 _TRUSTED: Final = "With trust_remote_code=True this code is imported and runs with all rights of the user."
 _KERAS: Final = ("keras", "tensorflow", "tf_keras", "keras_hub", "keras_nlp", "keras_cv", "builtins.NoneType")

@@ -1,4 +1,4 @@
-"""The small decoders of the first years. See __init__.py."""
+"""Small StarCoders, MPTs, GLMs and MiniCPM3s. See __init__.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small models of further classes: encoders of their own kind, and mixtures. See __init__.py."""
+"""Small EuroBERTs, NeoBERTs and Jina 5, Youtu, Solar Open, DBRX, Nanbeige and Phi-4 vision. See __init__.py."""
 
 from __future__ import annotations
 

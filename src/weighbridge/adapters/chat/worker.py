@@ -1,6 +1,6 @@
 """The process that renders a chat template: a template is a program, which may loop or grow without bound.
 
-`adapters/chat_template.py` runs it as a script; it imports nothing from Weighbridge. It reads one JSON object from
+`adapters/chat/template.py` runs it as a script; it imports nothing from Weighbridge. It reads one JSON object from
 standard input: {"template", "cases" (its variables), "now" (seconds since 1970, or null: the clock's), "path",
 "memory" in bytes and "seconds" of CPU time on top of the process's use without a template, "output" in characters,
 "engine"}. It drops everything that a template could abuse, renders, and writes a JSON list of {"text", "error",

@@ -1,4 +1,4 @@
-"""The small decoders with something that no other has. See __init__.py."""
+"""Small models of Apertus, GPT-J, Baichuan, InternLM 3, Kimi K2.5 and Kimi-VL. See __init__.py."""
 
 from __future__ import annotations
 
