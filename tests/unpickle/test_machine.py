@@ -8,12 +8,12 @@ import pickle
 import pickletools
 import struct
 import sys
-import tracemalloc
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.costs import traced_memory
 from tests.examples import examples
 
 from weighbridge.base.errors import FormatError, UnsupportedError
@@ -267,15 +267,10 @@ STORMS = {
 def test_the_account_is_no_less_than_what_values_take(first: bytes, unit: bytes) -> None:
     budget = 2 << 20
     machine = Machine(BytesSource(first + unit * ((8 << 20) // len(unit))), budget=budget)
-    tracemalloc.start()
-    try:
-        with pytest.raises(UnsupportedError, match="take more than"):
-            machine.run()
-        used = tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
+    with traced_memory() as memory, pytest.raises(UnsupportedError, match="take more than"):
+        machine.run()
     assert budget <= machine.spent
-    assert used < 1.05 * machine.spent + (64 << 10)
+    assert memory.held < 1.05 * machine.spent + (64 << 10)
     assert machine.spent - budget < (3 << 20)  # overdrawn by one window at most
 
 
@@ -287,13 +282,9 @@ def test_marks_that_are_taken_back_cost_nothing() -> None:
 @pytest.mark.parametrize("op", [b"I", b"V", b"S'", b"F", b"cos\n"])
 def test_a_line_without_end_is_not_held(op: bytes) -> None:
     machine = Machine(BytesSource(op + b"1" * (8 << 20)), budget=4 << 20)
-    tracemalloc.start()
-    try:
-        with pytest.raises(UnsupportedError, match="take more than"):
-            machine.run()
-        assert tracemalloc.get_traced_memory()[1] < 5 << 20
-    finally:
-        tracemalloc.stop()
+    with traced_memory() as memory, pytest.raises(UnsupportedError, match="take more than"):
+        machine.run()
+    assert memory.peak < 5 << 20
 
 
 @examples(60)

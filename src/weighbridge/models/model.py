@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from weighbridge.models.arch.expand import Instance, Sizes
     from weighbridge.models.arch.family import Family
     from weighbridge.models.config.mapping import HfConfig
+    from weighbridge.models.diffusion.model import DiffusionModel
     from weighbridge.models.resolved import ResolvedModel
     from weighbridge.packings.unpacking import PackedGroup
     from weighbridge.tensors.nodes import LogicalTensor, Node
@@ -250,6 +251,18 @@ class OpenModel(Closing):
 
             check_names(self.place.path, self.index.by_name)
             raise
+
+    @cached_property
+    def diffusion(self) -> DiffusionModel | None:
+        """The image or video model that this is; None for other models."""
+        from weighbridge.containers.sniff import diffusion
+        from weighbridge.models.diffusion.model import diffusion_model
+
+        architecture = self.metadata.get("general.architecture") if self.format == "gguf" else None
+        if self.described if self.format != "gguf" else architecture not in (None, *diffusion.architectures()):
+            return None
+        shapes = {e.name: e.shape for e in self.index}
+        return diffusion_model(shapes, self.place.path)
 
     @cached_property
     def sizes(self) -> Sizes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.oracles.case import Case
+from tests.oracles.case import Case, like, table
 from tests.oracles.families.common import BPE, GQA, WINDOW, theta
 
 _ROUTER = ((("mlp.gate.weight", "router.gate.weight"), (0.0, 0.1)),)  # a sigmoid in front of experts must not saturate
@@ -84,83 +84,76 @@ def _mimo_further() -> dict[str, tuple[int, ...]]:
     return {f"model.mtp.layers.{n}.{name}": shape for n in range(3) for name, shape in one.items()}
 
 
-CASES: dict[str, Case] = {
-    case.name: case
-    for case in (
-        # Trinity: gated attention, norms around each block, the fourth layer without rotation
-        Case(
-            "afmoe",
-            "AfmoeConfig",
-            "bpe",
-            _FOUR | _EXPERTS | theta(5000.0) | {"num_dense_layers": 1, "route_scale": 2.5, "mup_enabled": True},
-            said={"route_norm": True, "score_func": "sigmoid", "n_group": 1, "topk_group": 1},
-            words={"route_norm": True, "score_func": "sigmoid"},
-            recorded=("hf5", "mlx"),
-            spreads=_ROUTER,
-        ),
-        # K-EXAONE: the fourth layer without rotation, and a layer behind the others
-        Case(
-            "exaone-moe",
-            "ExaoneMoeConfig",
-            "bpe",
-            _FOUR | _EXPERTS | theta(5000.0) | {"routed_scaling_factor": 2.5, "norm_topk_prob": True},
-            said={"scoring_func": "sigmoid", "num_nextn_predict_layers": 1, "is_moe_layer": [False, True, True, True]},
-            further=_EXAONE_FURTHER,
-            recorded=("hf5", "mlx"),
-            unheld=frozenset({"is_moe_layer", "mlp_layer_types", "scoring_func"}),
-            spreads=_ROUTER,
-        ),
-        # ... and as transformers writes it
-        Case(
-            "exaone-moe-plain",
-            "ExaoneMoeConfig",
-            "none",
-            _FOUR | _EXPERTS | theta(5000.0),
-            said={"scoring_func": "sigmoid"},
-            unheld=frozenset({"mlp_layer_types", "scoring_func"}),
-        ),
-        Case(
-            "hy-v3-plain",
-            "HYV3Config",
-            "none",
-            GQA | BPE | _EXPERTS | theta(5000.0) | {"num_hidden_layers": 3, "head_dim": 24},
-            said={"num_nextn_predict_layers": 0},
-            unheld=frozenset({"enable_moe_fp32_combine"}),
-        ),
-        # MiMo-V2: two kinds of attention, narrow values, and three layers behind the others
-        Case(
-            "mimo2",
-            "MiMoV2FlashConfig",
-            "bpe",
-            _MIMO,
-            said=_MIMO_SAID | {"layernorm_epsilon": _MIMO["rms_norm_eps"], "num_nextn_predict_layers": 3},
-            words=_MIMO_WORDS,
-            # in the words of the published config, which is all that the reference reads
-            hparams={"rope_parameters": None, "rms_norm_eps": None, "rope_theta": 5000.0, "swa_rope_theta": 500.0}
-            | {"partial_rotary_factor": 8 / 24},
-            further=_mimo_further(),
-            unheld=frozenset({*_MIMO_SAID, "layernorm_epsilon", "mlp_layer_types"}),
-            recorded=("hf5", "mlx"),
-            spreads=_ROUTER,
-            guesses=("assuming the class MiMoV2FlashForCausalLM: a mimo2 GGUF of MiMoV2ForCausalLM is the same",),
-        ),
-        # Hy3: one dense layer in front, and one more behind the others
-        Case(
-            "hy-v3",
-            "HYV3Config",
-            "bpe",
-            GQA
-            | BPE
-            | _EXPERTS
-            | theta(5000.0)
-            | {"num_hidden_layers": 3, "head_dim": 24, "router_scaling_factor": 2.5, "num_nextn_predict_layers": 1},
-            further=_HY_FURTHER,
-            recorded=("hf5",),
-            unheld=frozenset({"enable_moe_fp32_combine"}),
-            spreads=_ROUTER,
-        ),
-    )
-}
+CASES = table(
+    # Trinity: gated attention, norms around each block, the fourth layer without rotation
+    Case(
+        "afmoe",
+        "AfmoeConfig",
+        "bpe",
+        _FOUR | _EXPERTS | theta(5000.0) | {"num_dense_layers": 1, "route_scale": 2.5, "mup_enabled": True},
+        said={"route_norm": True, "score_func": "sigmoid", "n_group": 1, "topk_group": 1},
+        words={"route_norm": True, "score_func": "sigmoid"},
+        recorded=("hf5", "mlx"),
+        spreads=_ROUTER,
+    ),
+    # K-EXAONE: the fourth layer without rotation, and a layer behind the others
+    Case(
+        "exaone-moe",
+        "ExaoneMoeConfig",
+        "bpe",
+        _FOUR | _EXPERTS | theta(5000.0) | {"routed_scaling_factor": 2.5, "norm_topk_prob": True},
+        said={"scoring_func": "sigmoid", "num_nextn_predict_layers": 1, "is_moe_layer": [False, True, True, True]},
+        further=_EXAONE_FURTHER,
+        recorded=("hf5", "mlx"),
+        unheld=frozenset({"is_moe_layer", "mlp_layer_types", "scoring_func"}),
+        spreads=_ROUTER,
+    ),
+    # ... and as transformers writes it
+    Case(
+        "exaone-moe-plain",
+        "ExaoneMoeConfig",
+        "none",
+        _FOUR | _EXPERTS | theta(5000.0),
+        said={"scoring_func": "sigmoid"},
+        unheld=frozenset({"mlp_layer_types", "scoring_func"}),
+    ),
+    Case(
+        "hy-v3-plain",
+        "HYV3Config",
+        "none",
+        GQA | BPE | _EXPERTS | theta(5000.0) | {"num_hidden_layers": 3, "head_dim": 24},
+        said={"num_nextn_predict_layers": 0},
+        unheld=frozenset({"enable_moe_fp32_combine"}),
+    ),
+    # MiMo-V2: two kinds of attention, narrow values, and three layers behind the others
+    Case(
+        "mimo2",
+        "MiMoV2FlashConfig",
+        "bpe",
+        _MIMO,
+        said=_MIMO_SAID | {"layernorm_epsilon": _MIMO["rms_norm_eps"], "num_nextn_predict_layers": 3},
+        words=_MIMO_WORDS,
+        # in the words of the published config, which is all that the reference reads
+        hparams={"rope_parameters": None, "rms_norm_eps": None, "rope_theta": 5000.0, "swa_rope_theta": 500.0}
+        | {"partial_rotary_factor": 8 / 24},
+        further=_mimo_further(),
+        unheld=frozenset({*_MIMO_SAID, "layernorm_epsilon", "mlp_layer_types"}),
+        recorded=("hf5", "mlx"),
+        spreads=_ROUTER,
+        guesses=("assuming the class MiMoV2FlashForCausalLM: a mimo2 GGUF of MiMoV2ForCausalLM is the same",),
+    ),
+    # Hy3: one dense layer in front, and one more behind the others
+    like(
+        "hy-v3-plain",
+        "hy-v3",
+        tokenizer="bpe",
+        more={"router_scaling_factor": 2.5, "num_nextn_predict_layers": 1},
+        further=_HY_FURTHER,
+        said={},
+        spreads=_ROUTER,
+        recorded=("hf5",),
+    ),
+)
 UNSAID: dict[str, dict[str, Any]] = {
     "afmoe": {"hidden_act": "gelu", "attention_bias": True, "n_group": 2, "mup_enabled": False}
     | {"full_attention_every": 3, "rope.rope_type": "llama3"},

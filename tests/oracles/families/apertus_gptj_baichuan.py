@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.oracles import vocabularies
-from tests.oracles.case import Case
+from tests.oracles.case import Case, like, table
 from tests.oracles.families.common import BPE, GQA, SMALL, SPM, theta
 
 # The class's own buffers are the same in every layer; published models may have others.
@@ -105,157 +105,146 @@ def _kimi_shapes() -> dict[str, tuple[int, ...]]:
     return {f"language_model.{name}": shape for name, shape in (rows | ends).items()} | seeing
 
 
-CASES: dict[str, Case] = {
-    case.name: case
-    for case in (
-        # Apertus: an activation with four numbers of its own in each layer
-        Case(
-            "apertus",
-            "ApertusConfig",
-            "bpe",
-            _APERTUS | theta(5000.0),
-            v4=True,
-            said=_PUBLISHED,
-            further=_XIELU,
-            spreads=_XIELU_SPREADS,
-            recorded=("mlx",),
-            told=("config.json: rope_theta",),  # the class's own rope_parameters win, to the reference too
-        ),
-        Case(
-            "apertus-long",
-            "ApertusConfig",
-            "bpe",
-            _APERTUS | _LLAMA3 | {"attention_bias": True, "head_dim": 32},
-            further=_XIELU,
-            spreads=_XIELU_SPREADS,
-        ),
-        # GPT-J: a Phi-2 without biases of its attention, whose pairs of a rotation are neighbours
-        Case(
-            "gptj",
-            "GPTJConfig",
-            "bpe",
-            _GPTJ,
-            spreads=_GPTJ_SPREADS,
-            recorded=("mlx",),
-            twin=True,
-            judged=False,
-            gelu=True,
-            unheld=frozenset({"n_inner"}),
-            older=("transformer.h.0.attn.bias", "transformer.h.1.attn.masked_bias"),
-        ),
-        Case(
-            "gptj-wide",
-            "GPTJConfig",
-            "none",
-            _GPTJ | {"n_inner": 96},
-            twin=True,
-            ours={"phi2.feed_forward_length": 96},
-        ),
-        Case(
-            "apertus-bias",
-            "ApertusConfig",
-            "none",
-            _APERTUS | _LLAMA3 | {"attention_bias": True},
-            said=_PUBLISHED,
-            recorded=("mlx",),
-        ),
-        # Baichuan: a Llama with q, k and v in one tensor. llama.cpp rotates 32 layers, and biases 40
-        Case(
-            "baichuan",
-            "BaichuanForCausalLM",
-            "none",
-            _baichuan(2) | {"max_position_embeddings": 256},
-            shapes=_baichuan_shapes(2, vocabularies.BPE_SIZE),
-            defaults=_BAICHUAN_DEFAULTS,
-            told=("config.json: num_hidden_layers",),
-            older=("model.layers.0.self_attn.rotary_emb.inv_freq",),
-        ),
-        # Baichuan 2: the output's rows at length 1
-        Case(
-            "baichuan2",
-            "BaichuanForCausalLM",
-            "none",
-            _baichuan(2) | {"model_max_length": 256, "z_loss_weight": 0},
-            shapes=_baichuan_shapes(2, vocabularies.BPE_SIZE),
-            defaults=_BAICHUAN_DEFAULTS,
-            told=("config.json: num_hidden_layers",),
-            unheld=frozenset({"z_loss_weight"}),
-            unit=True,
-        ),
-        Case(
-            "baichuan-7b",
-            "BaichuanForCausalLM",
-            "spm",
-            _baichuan(32) | {"max_position_embeddings": 256},
-            shapes=_baichuan_shapes(32, vocabularies.SPM_SIZE),
-            judged=False,
-            golden=False,
-        ),
-        Case(
-            "baichuan2-13b",
-            "BaichuanForCausalLM",
-            "spm",
-            _baichuan(40) | {"model_max_length": 256, "z_loss_weight": 0},
-            shapes=_baichuan_shapes(40, vocabularies.SPM_SIZE),
-            judged=False,
-            golden=False,
-            unheld=frozenset({"z_loss_weight"}),
-            unit=True,
-        ),
-        # InternLM 3: a Llama by another name
-        Case(
-            "internlm3",
-            "InternLM3Config",
-            "spm",
-            GQA | SPM | theta(5000.0) | {"head_dim": 16, "attention_bias": True, "mlp_bias": True},
-            said={"architectures": ["InternLM3ForCausalLM"], "qkv_bias": True, "bias": True},
-            recorded=("mlx",),
-            taken="llama",
-            guesses=_A_LLAMA,
-            unheld=_INTERNLM3_UNHELD,
-        ),
-        Case(
-            "internlm3-wide",
-            "InternLM3Config",
-            "none",
-            GQA | SPM | theta(5000.0) | {"head_dim": 32},
-            said={"architectures": ["InternLM3ForCausalLM"]},
-            taken="llama",
-            guesses=_A_LLAMA,
-            unheld=_INTERNLM3_UNHELD,
-        ),
-        # Kimi K2.5: what writes is a DeepSeek V3
-        Case(
-            "kimi-k2.5",
-            "KimiK25ForConditionalGeneration",
-            "bpe",
-            {
-                "model_type": "kimi_k25",
-                "text_config": _KIMI,
-                "vision_config": {"model_type": "kimi_k25_vision", "hidden_size": 32, "num_hidden_layers": 1},
-            },
-            shapes=_kimi_shapes(),
-            head="Kimi_K25ForConditionalGeneration",
-            beside=("vision_tower.encoder.blocks.0.norm0.weight", "mm_projector.proj.0.weight"),
-            spreads=((("mlp.gate.weight",), (0.0, 0.1)),),
-            unheld=frozenset({"scoring_func", "topk_method", "moe_layer_freq", "num_nextn_predict_layers"}),
-            recorded=("mlx",),
-        ),
-        # Kimi-VL, whose tower's tensors have other names
-        Case(
-            "kimi-vl",
-            "KimiVLForConditionalGeneration",
-            "none",
-            {"model_type": "kimi_vl", "text_config": _KIMI, "vision_config": {"model_type": "moonvit"}},
-            shapes={
-                name.replace("mm_projector", "multi_modal_projector"): shape for name, shape in _kimi_shapes().items()
-            },
-            head="KimiVLForConditionalGeneration",
-            spreads=((("mlp.gate.weight",), (0.0, 0.1)),),
-            unheld=frozenset({"scoring_func", "topk_method", "moe_layer_freq", "num_nextn_predict_layers"}),
-        ),
-    )
-}
+CASES = table(
+    # Apertus: an activation with four numbers of its own in each layer
+    Case(
+        "apertus",
+        "ApertusConfig",
+        "bpe",
+        _APERTUS | theta(5000.0),
+        v4=True,
+        said=_PUBLISHED,
+        further=_XIELU,
+        spreads=_XIELU_SPREADS,
+        recorded=("mlx",),
+        told=("config.json: rope_theta",),  # the class's own rope_parameters win, to the reference too
+    ),
+    Case(
+        "apertus-long",
+        "ApertusConfig",
+        "bpe",
+        _APERTUS | _LLAMA3 | {"attention_bias": True, "head_dim": 32},
+        further=_XIELU,
+        spreads=_XIELU_SPREADS,
+    ),
+    # GPT-J: a Phi-2 without biases of its attention, whose pairs of a rotation are neighbours
+    Case(
+        "gptj",
+        "GPTJConfig",
+        "bpe",
+        _GPTJ,
+        spreads=_GPTJ_SPREADS,
+        recorded=("mlx",),
+        twin=True,
+        judged=False,
+        gelu=True,
+        unheld=frozenset({"n_inner"}),
+        older=("transformer.h.0.attn.bias", "transformer.h.1.attn.masked_bias"),
+    ),
+    Case(
+        "gptj-wide",
+        "GPTJConfig",
+        "none",
+        _GPTJ | {"n_inner": 96},
+        twin=True,
+        ours={"phi2.feed_forward_length": 96},
+    ),
+    Case(
+        "apertus-bias",
+        "ApertusConfig",
+        "none",
+        _APERTUS | _LLAMA3 | {"attention_bias": True},
+        said=_PUBLISHED,
+        recorded=("mlx",),
+    ),
+    # Baichuan: a Llama with q, k and v in one tensor. llama.cpp rotates 32 layers, and biases 40
+    Case(
+        "baichuan",
+        "BaichuanForCausalLM",
+        "none",
+        _baichuan(2) | {"max_position_embeddings": 256},
+        shapes=_baichuan_shapes(2, vocabularies.BPE_SIZE),
+        defaults=_BAICHUAN_DEFAULTS,
+        told=("config.json: num_hidden_layers",),
+        older=("model.layers.0.self_attn.rotary_emb.inv_freq",),
+    ),
+    # Baichuan 2: the output's rows at length 1
+    like(
+        "baichuan",
+        "baichuan2",
+        more={"model_max_length": 256, "z_loss_weight": 0},
+        unheld=frozenset({"z_loss_weight"}),
+        unit=True,
+        older=(),
+    ),
+    Case(
+        "baichuan-7b",
+        "BaichuanForCausalLM",
+        "spm",
+        _baichuan(32) | {"max_position_embeddings": 256},
+        shapes=_baichuan_shapes(32, vocabularies.SPM_SIZE),
+        judged=False,
+        golden=False,
+    ),
+    like(
+        "baichuan-7b",
+        "baichuan2-13b",
+        more=_baichuan(40) | {"model_max_length": 256, "z_loss_weight": 0},
+        shapes=_baichuan_shapes(40, vocabularies.SPM_SIZE),
+        unheld=frozenset({"z_loss_weight"}),
+        unit=True,
+    ),
+    # InternLM 3: a Llama by another name
+    Case(
+        "internlm3",
+        "InternLM3Config",
+        "spm",
+        GQA | SPM | theta(5000.0) | {"head_dim": 16, "attention_bias": True, "mlp_bias": True},
+        said={"architectures": ["InternLM3ForCausalLM"], "qkv_bias": True, "bias": True},
+        recorded=("mlx",),
+        taken="llama",
+        guesses=_A_LLAMA,
+        unheld=_INTERNLM3_UNHELD,
+    ),
+    Case(
+        "internlm3-wide",
+        "InternLM3Config",
+        "none",
+        GQA | SPM | theta(5000.0) | {"head_dim": 32},
+        said={"architectures": ["InternLM3ForCausalLM"]},
+        taken="llama",
+        guesses=_A_LLAMA,
+        unheld=_INTERNLM3_UNHELD,
+    ),
+    # Kimi K2.5: what writes is a DeepSeek V3
+    Case(
+        "kimi-k2.5",
+        "KimiK25ForConditionalGeneration",
+        "bpe",
+        {
+            "model_type": "kimi_k25",
+            "text_config": _KIMI,
+            "vision_config": {"model_type": "kimi_k25_vision", "hidden_size": 32, "num_hidden_layers": 1},
+        },
+        shapes=_kimi_shapes(),
+        head="Kimi_K25ForConditionalGeneration",
+        beside=("vision_tower.encoder.blocks.0.norm0.weight", "mm_projector.proj.0.weight"),
+        spreads=((("mlp.gate.weight",), (0.0, 0.1)),),
+        unheld=frozenset({"scoring_func", "topk_method", "moe_layer_freq", "num_nextn_predict_layers"}),
+        recorded=("mlx",),
+    ),
+    # Kimi-VL, whose tower's tensors have other names
+    Case(
+        "kimi-vl",
+        "KimiVLForConditionalGeneration",
+        "none",
+        {"model_type": "kimi_vl", "text_config": _KIMI, "vision_config": {"model_type": "moonvit"}},
+        shapes={name.replace("mm_projector", "multi_modal_projector"): shape for name, shape in _kimi_shapes().items()},
+        head="KimiVLForConditionalGeneration",
+        spreads=((("mlp.gate.weight",), (0.0, 0.1)),),
+        unheld=frozenset({"scoring_func", "topk_method", "moe_layer_freq", "num_nextn_predict_layers"}),
+    ),
+)
 UNSAID: dict[str, dict[str, Any]] = {
     "baichuan": {"hidden_act": "gelu", "tie_word_embeddings": True},
     "gptj": {"activation_function": "relu", "tie_word_embeddings": True},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.oracles import vocabularies
-from tests.oracles.case import Case
+from tests.oracles.case import Case, like, table
 from tests.oracles.families.common import BPE, GQA, SMALL, theta
 from tests.oracles.families.published import PLAIN, PUBLISHED
 from tests.oracles.families.wrapped import Shapes, decoder, whole
@@ -128,208 +128,197 @@ def _wide() -> Shapes:
     return {n: next((w for end, w in ends.items() if n.endswith(end)), s) for n, s in decoder().items()}
 
 
-CASES: dict[str, Case] = {
-    case.name: case
-    for case in (
-        Case(
-            "glm4.7-flash-further",
-            "Glm4MoeLiteForCausalLM",
-            "none",
-            _LITE | {"num_nextn_predict_layers": 1},
-            shapes=_latent(layers=3)
-            | dense("model.layers.0.mlp.")
-            | chosen("model.layers.1.mlp.")
-            | chosen("model.layers.2.mlp.")
-            | predicting("model.layers.2."),
-            head="Glm4MoeLiteForCausalLM",
-            runs=False,
-            unheld=_LITE_UNHELD,
-            spreads=_MOE_SPREADS,
-        ),
-        Case(
-            "youtu",
-            "YoutuForCausalLM",
-            "none",
-            _LATENT
-            | {
-                "vocab_size": _ROWS,
-                "model_type": "youtu",
-                "hidden_act": "silu",
-                "tie_word_embeddings": False,
-                "attention_bias": False,
-                "rope_interleave": True,
-                "head_dim": 8,
-            },
-            shapes=_latent() | dense("model.layers.0.mlp.") | dense("model.layers.1.mlp."),
-            head="YoutuForCausalLM",
-            runs=False,
-            unheld=_LITE_UNHELD,
-        ),
-        whole(
-            "youtu-vl",
-            "YoutuVLForConditionalGeneration",
-            _LATENT
-            | {
-                "vocab_size": _ROWS,
-                "model_type": "youtu_vl",
-                "hidden_act": "silu",
-                "tie_word_embeddings": False,
-                "attention_bias": False,
-                "rope_interleave": True,
-                "head_dim": 8,
-            },
-            _latent() | dense("model.layers.0.mlp.") | dense("model.layers.1.mlp."),
-            ("siglip2.", "merger."),
-            unheld=_LITE_UNHELD,
-            taken="youtu",
-            part_type="youtu",
-        ),
-        Case(
-            "solar-open",
-            "SolarOpenForCausalLM",
-            "none",
-            PUBLISHED
-            | _MOE
-            | {"model_type": "solar_open", "head_dim": 16, "attention_bias": False, "partial_rotary_factor": 1.0},
-            shapes={n: s for n, s in decoder().items() if ".mlp." not in n}
-            | dense("model.layers.0.mlp.")
-            | chosen("model.layers.1.mlp."),
-            head="SolarOpenForCausalLM",
-            runs=False,
-            taken="glm4_moe",
-            unheld=PLAIN,
-            spreads=_MOE_SPREADS,
-        ),
-        Case(
-            "eurobert",
-            "EuroBertModel",
-            "none",
-            _EURO,
-            shapes=decoder(front="", head=""),
-            runs=False,
-            unheld=frozenset({"pad_token_id"}),
-            hparams={"classifier_pooling": None},
-        ),
-        # Llama Embed Nemotron
-        Case(
-            "llama-embed",
-            "LlamaBidirectionalModel",
-            "bpe",
-            _EMBED | {"head_dim": 16},
-            shapes=decoder(front="", head=""),
-            defaults=_EMBED_DEFAULTS,
-            added=_EMBED_ADDED,
-        ),
-        # ... with scaled positions, as published, beside which transformers 5 reads no tokenizer
-        Case(
-            "llama-embed-scaled",
-            "LlamaBidirectionalModel",
-            "none",
-            _EMBED | _EMBED_SCALED,
-            shapes={n: _WIDER.get(n.split(".")[-2], s) for n, s in decoder(front="", head="").items()},
-            defaults=_EMBED_DEFAULTS,
-            added=_EMBED_ADDED,
-        ),
-        Case(
-            "jina-v5",
-            "JinaEmbeddingsV5Model",
-            "none",
-            _EURO,
-            shapes=decoder(front="", head=""),
-            runs=False,
-            head="JinaEmbeddingsV5Model",
-            unheld=frozenset({"pad_token_id"}),
-            hparams={"classifier_pooling": None},
-            part_type="eurobert",
-        ),
-        Case(
-            "eurobert-masked",
-            "EuroBertForMaskedLM",
-            "none",
-            _EURO,
-            shapes=decoder(head=""),
-            runs=False,
-            beside=("lm_head.weight", "classifier.weight", "dense.weight"),
-            head="EuroBertForMaskedLM",
-            unheld=frozenset({"pad_token_id"}),
-            hparams={"classifier_pooling": None, "architectures": ["EuroBertModel"]},
-        ),
-        Case("neobert", "NeoBERT", "none", _NEO, shapes=_neobert(), runs=False, defaults=_NEO_DEFAULTS),
-        Case(
-            "neobert-lm",
-            "NeoBERTLMHead",
-            "none",
-            _NEO,
-            shapes=_neobert("model.") | {"decoder.weight": (600, 64)},
-            head="NeoBERTLMHead",
-            apart=("decoder.",),
-            runs=False,
-            defaults=_NEO_DEFAULTS,
-        ),
-        Case(
-            "neobert-labels",
-            "NeoBERTForSequenceClassification",
-            "none",
-            _NEO | {"id2label": {"0": "bad", "1": "fair", "2": "good"}},
-            shapes=_neobert("model.")
-            | {"dense.weight": (64, 64), "dense.bias": (64,), "classifier.weight": (3, 64), "classifier.bias": (3,)},
-            head="NeoBERTForSequenceClassification",
-            runs=False,
-            defaults=_NEO_DEFAULTS,
-        ),
-        Case(
-            "dbrx",
-            "DbrxConfig",
-            "none",
-            BPE
-            | {
-                "d_model": 64,
-                "n_heads": 4,
-                "n_layers": 2,
-                "max_seq_len": 256,
-                "attn_config": {"kv_n_heads": 2, "clip_qkv": 1.5, "rope_theta": 5000.0},
-                "ffn_config": {"ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2},
-            },
-            unheld=frozenset({"num_key_value_heads", "attn_config", "ffn_config"}),
-            told=("config.json: rope_parameters.rope_theta",),  # which transformers 5 rotates by
-        ),
-        Case(
-            "nanbeige",
-            "NanbeigeForCausalLM",
-            "none",
-            PUBLISHED | {"model_type": "nanbeige", "num_loops": 2, "skip_loop_final_norm": True, "head_dim": 32},
-            shapes=_wide(),
-            runs=False,
-            defaults=_NANBEIGE,
-        ),
-        Case(
-            "nanbeige-plain",
-            "NanbeigeForCausalLM",
-            "none",
-            PUBLISHED | {"model_type": "nanbeige"},
-            shapes=decoder(),
-            runs=False,
-            defaults=_NANBEIGE,
-        ),
-        whole(
-            "phi4-vision",
-            "Phi4ForCausalLMV",
-            PUBLISHED
-            | {"model_type": "phi4-siglip", "original_max_position_embeddings": 256, "partial_rotary_factor": 1.0},
-            {
-                n: s
-                for n, s in decoder().items()
-                if not any(p in n for p in ("q_proj", "k_proj", "v_proj", "gate_p", "up_p"))
-            }
-            | {f"model.layers.{i}.self_attn.qkv_proj.weight": (128, 64) for i in (0, 1)}
-            | {f"model.layers.{i}.mlp.gate_up_proj.weight": (192, 64) for i in (0, 1)},
-            ("model.vision_tower.", "model.mm_projector."),
-            taken="phi3",
-            part_type="phi3",
-            unheld=PLAIN,
-        ),
-    )
-}
+CASES = table(
+    Case(
+        "glm4.7-flash-further",
+        "Glm4MoeLiteForCausalLM",
+        "none",
+        _LITE | {"num_nextn_predict_layers": 1},
+        shapes=_latent(layers=3)
+        | dense("model.layers.0.mlp.")
+        | chosen("model.layers.1.mlp.")
+        | chosen("model.layers.2.mlp.")
+        | predicting("model.layers.2."),
+        head="Glm4MoeLiteForCausalLM",
+        runs=False,
+        unheld=_LITE_UNHELD,
+        spreads=_MOE_SPREADS,
+    ),
+    Case(
+        "youtu",
+        "YoutuForCausalLM",
+        "none",
+        _LATENT
+        | {
+            "vocab_size": _ROWS,
+            "model_type": "youtu",
+            "hidden_act": "silu",
+            "tie_word_embeddings": False,
+            "attention_bias": False,
+            "rope_interleave": True,
+            "head_dim": 8,
+        },
+        shapes=_latent() | dense("model.layers.0.mlp.") | dense("model.layers.1.mlp."),
+        head="YoutuForCausalLM",
+        runs=False,
+        unheld=_LITE_UNHELD,
+    ),
+    whole(
+        "youtu-vl",
+        "YoutuVLForConditionalGeneration",
+        _LATENT
+        | {
+            "vocab_size": _ROWS,
+            "model_type": "youtu_vl",
+            "hidden_act": "silu",
+            "tie_word_embeddings": False,
+            "attention_bias": False,
+            "rope_interleave": True,
+            "head_dim": 8,
+        },
+        _latent() | dense("model.layers.0.mlp.") | dense("model.layers.1.mlp."),
+        ("siglip2.", "merger."),
+        unheld=_LITE_UNHELD,
+        taken="youtu",
+        part_type="youtu",
+    ),
+    Case(
+        "solar-open",
+        "SolarOpenForCausalLM",
+        "none",
+        PUBLISHED
+        | _MOE
+        | {"model_type": "solar_open", "head_dim": 16, "attention_bias": False, "partial_rotary_factor": 1.0},
+        shapes={n: s for n, s in decoder().items() if ".mlp." not in n}
+        | dense("model.layers.0.mlp.")
+        | chosen("model.layers.1.mlp."),
+        head="SolarOpenForCausalLM",
+        runs=False,
+        taken="glm4_moe",
+        unheld=PLAIN,
+        spreads=_MOE_SPREADS,
+    ),
+    Case(
+        "eurobert",
+        "EuroBertModel",
+        "none",
+        _EURO,
+        shapes=decoder(front="", head=""),
+        runs=False,
+        unheld=frozenset({"pad_token_id"}),
+        hparams={"classifier_pooling": None},
+    ),
+    # Llama Embed Nemotron
+    Case(
+        "llama-embed",
+        "LlamaBidirectionalModel",
+        "bpe",
+        _EMBED | {"head_dim": 16},
+        shapes=decoder(front="", head=""),
+        defaults=_EMBED_DEFAULTS,
+        added=_EMBED_ADDED,
+    ),
+    # ... with scaled positions, as published, beside which transformers 5 reads no tokenizer
+    Case(
+        "llama-embed-scaled",
+        "LlamaBidirectionalModel",
+        "none",
+        _EMBED | _EMBED_SCALED,
+        shapes={n: _WIDER.get(n.split(".")[-2], s) for n, s in decoder(front="", head="").items()},
+        defaults=_EMBED_DEFAULTS,
+        added=_EMBED_ADDED,
+    ),
+    Case(
+        "jina-v5",
+        "JinaEmbeddingsV5Model",
+        "none",
+        _EURO,
+        shapes=decoder(front="", head=""),
+        runs=False,
+        head="JinaEmbeddingsV5Model",
+        unheld=frozenset({"pad_token_id"}),
+        hparams={"classifier_pooling": None},
+        part_type="eurobert",
+    ),
+    Case(
+        "eurobert-masked",
+        "EuroBertForMaskedLM",
+        "none",
+        _EURO,
+        shapes=decoder(head=""),
+        runs=False,
+        beside=("lm_head.weight", "classifier.weight", "dense.weight"),
+        head="EuroBertForMaskedLM",
+        unheld=frozenset({"pad_token_id"}),
+        hparams={"classifier_pooling": None, "architectures": ["EuroBertModel"]},
+    ),
+    Case("neobert", "NeoBERT", "none", _NEO, shapes=_neobert(), runs=False, defaults=_NEO_DEFAULTS),
+    Case(
+        "neobert-lm",
+        "NeoBERTLMHead",
+        "none",
+        _NEO,
+        shapes=_neobert("model.") | {"decoder.weight": (600, 64)},
+        head="NeoBERTLMHead",
+        apart=("decoder.",),
+        runs=False,
+        defaults=_NEO_DEFAULTS,
+    ),
+    Case(
+        "neobert-labels",
+        "NeoBERTForSequenceClassification",
+        "none",
+        _NEO | {"id2label": {"0": "bad", "1": "fair", "2": "good"}},
+        shapes=_neobert("model.")
+        | {"dense.weight": (64, 64), "dense.bias": (64,), "classifier.weight": (3, 64), "classifier.bias": (3,)},
+        head="NeoBERTForSequenceClassification",
+        runs=False,
+        defaults=_NEO_DEFAULTS,
+    ),
+    Case(
+        "dbrx",
+        "DbrxConfig",
+        "none",
+        BPE
+        | {
+            "d_model": 64,
+            "n_heads": 4,
+            "n_layers": 2,
+            "max_seq_len": 256,
+            "attn_config": {"kv_n_heads": 2, "clip_qkv": 1.5, "rope_theta": 5000.0},
+            "ffn_config": {"ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2},
+        },
+        unheld=frozenset({"num_key_value_heads", "attn_config", "ffn_config"}),
+        told=("config.json: rope_parameters.rope_theta",),  # which transformers 5 rotates by
+    ),
+    Case(
+        "nanbeige",
+        "NanbeigeForCausalLM",
+        "none",
+        PUBLISHED | {"model_type": "nanbeige", "num_loops": 2, "skip_loop_final_norm": True, "head_dim": 32},
+        shapes=_wide(),
+        runs=False,
+        defaults=_NANBEIGE,
+    ),
+    like("nanbeige", "nanbeige-plain", options=PUBLISHED | {"model_type": "nanbeige"}, shapes=decoder()),
+    whole(
+        "phi4-vision",
+        "Phi4ForCausalLMV",
+        PUBLISHED
+        | {"model_type": "phi4-siglip", "original_max_position_embeddings": 256, "partial_rotary_factor": 1.0},
+        {
+            n: s
+            for n, s in decoder().items()
+            if not any(p in n for p in ("q_proj", "k_proj", "v_proj", "gate_p", "up_p"))
+        }
+        | {f"model.layers.{i}.self_attn.qkv_proj.weight": (128, 64) for i in (0, 1)}
+        | {f"model.layers.{i}.mlp.gate_up_proj.weight": (192, 64) for i in (0, 1)},
+        ("model.vision_tower.", "model.mm_projector."),
+        taken="phi3",
+        part_type="phi3",
+        unheld=PLAIN,
+    ),
+)
 _SILENT = {"hidden_act": "relu", "rope.rope_type": "dynamic"}
 UNSAID: dict[str, dict[str, Any]] = {
     "glm4moelite": {**_SILENT, "attention_bias": True, "rope_interleave": False, "rms_norm_eps": 1e-4},

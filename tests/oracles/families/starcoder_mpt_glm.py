@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.oracles.case import Case
+from tests.oracles.case import Case, like, table
 from tests.oracles.families.common import BPE, GLM, GQA, LATENT, SPM, theta
 
 _MPT: dict[str, Any] = BPE | {
@@ -26,96 +26,77 @@ _MINICPM3: dict[str, Any] = GQA | SPM | {
     "v_head_dim": 16, "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256,
 }  # fmt: skip
 
-CASES: dict[str, Case] = {
-    case.name: case
-    for case in (
-        Case(
-            "starcoder",
-            "GPTBigCodeConfig",
-            "bpe",
-            BPE | {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 256, "layer_norm_epsilon": 5e-2},
-            older=("transformer.h.0.attn.bias", "transformer.h.1.attn.masked_bias"),
-            unheld=frozenset({"n_inner"}),
-            gelu=True,
-        ),
-        Case(
-            "starcoder-untied",
-            "GPTBigCodeConfig",
-            "bpe",
-            BPE
-            | {
-                "n_embd": 64,
-                "n_layer": 2,
-                "n_head": 4,
-                "n_positions": 256,
-                "n_inner": 96,
-                "layer_norm_epsilon": 5e-2,
-                "tie_word_embeddings": False,
+CASES = table(
+    Case(
+        "starcoder",
+        "GPTBigCodeConfig",
+        "bpe",
+        BPE | {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 256, "layer_norm_epsilon": 5e-2},
+        older=("transformer.h.0.attn.bias", "transformer.h.1.attn.masked_bias"),
+        unheld=frozenset({"n_inner"}),
+        gelu=True,
+    ),
+    like(
+        "starcoder",
+        "starcoder-untied",
+        more={"n_inner": 96, "tie_word_embeddings": False},
+        ours={"starcoder.feed_forward_length": 96},
+        recorded=("mlx",),
+        unheld=frozenset(),
+        older=(),
+    ),
+    Case(
+        "mpt",
+        "MptConfig",
+        "bpe",
+        _MPT | {"attn_config": {"clip_qkv": 1.5}},
+        hparams=_MPT_NAME,
+        ours=_MPT_EPSILON,
+        gelu=True,
+    ),
+    Case(
+        "mpt-untied",
+        "MptConfig",
+        "bpe",
+        _MPT | {"attn_config": {"alibi_bias_max": 4}, "tie_word_embeddings": False},
+        hparams=_MPT_NAME,
+        ours=_MPT_EPSILON,
+        runs=False,  # transformers' ALiBi goes up to 8 whatever the config says
+    ),
+    Case(
+        "glm",
+        "GlmConfig",
+        "glm",
+        _GLM | {"attention_bias": True},
+        recorded=("mlx",),
+        ours=_GLM_OURS,
+        unheld=frozenset({"bos_token_id"}),
+    ),
+    like("glm", "glm-plain", more={"attention_bias": False, "tie_word_embeddings": True}, recorded=()),
+    Case(
+        "minicpm3",
+        "MiniCPM3Config",
+        "spm",
+        _MINICPM3 | theta(10000.0),
+    ),
+    Case(
+        "minicpm3-long",
+        "MiniCPM3Config",
+        "spm",
+        _MINICPM3
+        | {
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 10000.0,
+                "short_factor": [1.0 + i / 16 for i in range(8)],
+                "long_factor": [1.5 + i / 4 for i in range(8)],
+                "original_max_position_embeddings": 256,
             },
-            recorded=("mlx",),
-            ours={"starcoder.feed_forward_length": 96},
-            gelu=True,
-        ),
-        Case(
-            "mpt",
-            "MptConfig",
-            "bpe",
-            _MPT | {"attn_config": {"clip_qkv": 1.5}},
-            hparams=_MPT_NAME,
-            ours=_MPT_EPSILON,
-            gelu=True,
-        ),
-        Case(
-            "mpt-untied",
-            "MptConfig",
-            "bpe",
-            _MPT | {"attn_config": {"alibi_bias_max": 4}, "tie_word_embeddings": False},
-            hparams=_MPT_NAME,
-            ours=_MPT_EPSILON,
-            runs=False,  # transformers' ALiBi goes up to 8 whatever the config says
-        ),
-        Case(
-            "glm",
-            "GlmConfig",
-            "glm",
-            _GLM | {"attention_bias": True},
-            recorded=("mlx",),
-            ours=_GLM_OURS,
-            unheld=frozenset({"bos_token_id"}),
-        ),
-        Case(
-            "glm-plain",
-            "GlmConfig",
-            "glm",
-            _GLM | {"attention_bias": False, "tie_word_embeddings": True},
-            ours=_GLM_OURS,
-            unheld=frozenset({"bos_token_id"}),
-        ),
-        Case(
-            "minicpm3",
-            "MiniCPM3Config",
-            "spm",
-            _MINICPM3 | theta(10000.0),
-        ),
-        Case(
-            "minicpm3-long",
-            "MiniCPM3Config",
-            "spm",
-            _MINICPM3
-            | {
-                "rope_parameters": {
-                    "rope_type": "longrope",
-                    "rope_theta": 10000.0,
-                    "short_factor": [1.0 + i / 16 for i in range(8)],
-                    "long_factor": [1.5 + i / 4 for i in range(8)],
-                    "original_max_position_embeddings": 256,
-                },
-                "tie_word_embeddings": False,
-            },
-            recorded=("mlx",),
-        ),
-    )
-}
+            "tie_word_embeddings": False,
+        },
+        recorded=("mlx",),
+    ),
+)
 
 UNSAID: dict[str, dict[str, Any]] = {
     "starcoder": {"activation_function": "relu", "scale_attn_weights": False, "multi_query": False},

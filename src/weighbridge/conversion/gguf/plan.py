@@ -3,6 +3,7 @@
 source     names              types                                    keys
 GGUF       kept               kept, or cast by the rules of a GGUF     kept
 folder     of its family      by the rules of a GGUF (dtype_policy)    of config and tokenizer
+an image or video model: `conversion/gguf/diffusion.py`
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from weighbridge.base.words import plural
 from weighbridge.containers import reader
 from weighbridge.containers.gguf.values import KV
 from weighbridge.conversion import dtype_policy
-from weighbridge.conversion.gguf import ggml_upgrade, metadata, mmproj, reranker
+from weighbridge.conversion.gguf import diffusion, ggml_upgrade, metadata, mmproj, reranker
 from weighbridge.conversion.options import GenericGgufOptions, GgufOptions
 from weighbridge.conversion.plan import probe
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_for_gguf, cast_to, list_unnamed
@@ -34,6 +35,8 @@ def to_gguf(model: OpenModel, options: GgufOptions) -> PlanBuilder:
     """Plans names, types, order and keys of `model` as a GGUF. Raises UnsupportedError, MappingError, FormatError."""
     if model.format == "gguf":
         return _from_gguf(model, options)
+    if model.diffusion is not None:
+        return diffusion.to_gguf(model, model.diffusion, options)
     if model.format == "ggml":
         tensors, losses, types = ggml_upgrade.tensors(model, options.dtype)
         draft = PlanBuilder({}, losses=losses)

@@ -22,6 +22,7 @@ from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.side_files import add_side_files
 from weighbridge.conversion.plan.target import FOLDER_CONTAINERS
 from weighbridge.conversion.result import Loss, Move
+from weighbridge.models.diffusion.tensors import SHAPE_KEY, original_shapes
 from weighbridge.models.model import OpenModel
 from weighbridge.packings.schema.microscaled import BLOCKS, SCALES
 from weighbridge.packings.write import packers
@@ -49,7 +50,9 @@ def to_container(model: OpenModel, options: CastOptions, kind: str) -> PlanBuild
         draft.losses += [Loss(f.message) for f in model.index.findings if f.rule.startswith("pickle.")]
     decoded = []
     nodes: dict[Hashable, Node] = {}  # by place: tensors that share their bytes are cast once
-    for name, node in (model.stored if options.dtype is None else model.logical).items():
+    pictures = model.format == "gguf" and model.diffusion is not None
+    tensors = original_shapes(model) if pictures else model.stored if options.dtype is None else model.logical
+    for name, node in tensors.items():
         chosen = dtype_policy.plain_dtype(options.dtype, node.spec)
         stored = target.stored_as(chosen) if target else chosen
         if stored is not chosen:
@@ -61,7 +64,10 @@ def to_container(model: OpenModel, options: CastOptions, kind: str) -> PlanBuild
     if decoded:
         count = plural(len(decoded), "tensor", "are")
         draft.notes.append(f"{count} decoded, since {kind} has no such type: first {decoded[0]}")
-    if model.format == "gguf" and model.metadata:
+    if pictures:
+        keys = ", ".join(key for key in model.metadata if not key.startswith(SHAPE_KEY))
+        draft.losses += [Loss(f"left out: the GGUF's keys, which describe the file: {keys}")] if keys else []
+    elif model.format == "gguf" and model.metadata:
         hint = "--to hf makes a folder with config and tokenizer"
         draft.losses.append(Loss(f"left out: the GGUF's keys, {len(model.metadata):,} in all ({hint})"))
     return draft

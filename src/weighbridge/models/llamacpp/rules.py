@@ -11,6 +11,7 @@ from weighbridge.base.spec import Shape, without_leading_ones
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Finding, Index, Severity, Stage
 from weighbridge.containers.gguf import container as gguf
+from weighbridge.containers.sniff import diffusion
 from weighbridge.models.arch.mapping_report import some
 from weighbridge.models.llamacpp.candidate import Candidate, table
 from weighbridge.models.loader_rules import LoaderRule, LoadRefusal, check
@@ -35,6 +36,9 @@ _COMPANIONS: Final = MappingProxyType({"adapter": "--lora", "mmproj": "--mmproj"
 def unknown_architecture(name: str) -> Iterator[LoadRefusal]:
     """Yields a refusal if llama.cpp has no graph for an architecture. Parts of models, such as `clip`, have one."""
     if not name or (name in table().architecture and name not in table().without_graph):
+        return
+    if name in diffusion.architectures():
+        yield LoadRefusal(f"general.architecture is {name!r}", hint="the file is for ComfyUI-GGUF")
         return
     plain = name.replace("-", "").replace("_", "")  # Ollama's gptoss is gpt-oss
     near = next((k for k in table().architecture if k.replace("-", "").replace("_", "") == plain), None)

@@ -47,7 +47,7 @@ def check_settings(model: OpenModel, draft: PlanBuilder, kind: str) -> list[Loss
     if model.format == kind == "gguf":
         check_keys(kvs(model.metadata), kvs(draft.metadata))
         return []
-    if model.format != "gguf" and not model.config:
+    if model.format != "gguf" and (not model.config or model.diffusion is not None):
         return []
     target = _target(model, draft, kind)
     if target is None:
