@@ -190,7 +190,7 @@ class FolderOptions(TargetOptions):
 
     tokenizer: bool = option(
         next(d for one, d in options_of(TokenizerOptions) if one.name == "tokenizer").help, True, section=_TARGET,
-        sources=("gguf",),
+        sources=("gguf", "ggml"),
     )  # fmt: skip
 
 
@@ -362,6 +362,11 @@ class AdapterOptions(DTypeOptions, NameOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class WhisperOptions(CastOptions):
+    title: ClassVar[str] = "a file of whisper.cpp"
+
+
+@dataclass(frozen=True, kw_only=True)
 class RankOptions(ShardOptions):
     """A folder with one file or sharded set per rank of a tensor-parallel group."""
 
@@ -401,6 +406,7 @@ FORMATS: Final[Mapping[str, type[TargetOptions]]] = MappingProxyType(
         "hf-torch": TorchFolderOptions,
         "npz": NumpyOptions,
         "npy": NumpyOptions,
+        "ggml": WhisperOptions,
         "checkpoint": CheckpointOptions,
     }
 )
@@ -409,9 +415,7 @@ TARGETS: Final[tuple[type[TargetOptions], ...]] = (
     *dict.fromkeys(FORMATS.values()), SchemeOptions, AdapterOptions, MmprojOptions,
 )  # fmt: skip
 # Kind of source -> its name in messages.
-_SOURCES: Final = MappingProxyType(
-    {"gguf": "a GGUF", "ggml": "a LLaMA file from before GGUF", "model": "a model folder"}
-)
+_SOURCES: Final = MappingProxyType({"gguf": "a GGUF", "ggml": "a ggml file", "model": "a model folder"})
 
 
 def names_of(options: type[TargetOptions]) -> frozenset[str]:
