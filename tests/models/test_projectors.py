@@ -18,7 +18,7 @@ from tests.models.record_reference import record
 import weighbridge as wb
 from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.models.arch import registry
-from weighbridge.models.arch.mapping_report import MappingError
+from weighbridge.models.arch.naming import MappingError
 from weighbridge.models.arch.registry import build_family
 from weighbridge.models.arch.tables.documents import projector_documents
 

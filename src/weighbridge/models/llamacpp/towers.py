@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from weighbridge.base.errors import UnsupportedError, UsageError
-from weighbridge.models.arch.mapping_report import MappingError, MappingReport
+from weighbridge.models.arch.naming import MappingError, MappingReport
 from weighbridge.models.arch.registry import projector_of_gguf, projector_of_hf, projectors
 from weighbridge.models.model import OpenModel
 from weighbridge.models.resolved import ResolvedModel
