@@ -135,6 +135,13 @@ def test_the_commands(source: Path, plain: Path, tmp_path: Path, capsys: pytest.
     assert {*targets.values()} == {"Q5_0", "F16", "F32"}
 
 
+def test_no_report_of_errors(plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = ["--report", str(tmp_path / "r.json")]
+    assert main(["quantize", str(plain), str(tmp_path / "a.bin"), "Q4_0", *report]) == 2
+    assert "--report doesn't apply" in capsys.readouterr().err
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_a_file_of_f32_is_for_quantizing(source: Path, plain: Path, tmp_path: Path) -> None:
     notes = wb.convert(source, tmp_path / "ggml-f32.bin", dtype="f32").notes
     assert any("source for quantizing" in note for note in notes)

@@ -116,6 +116,9 @@ def quantize(words: tuple[str, ...], options: QuantizeCommand) -> int:
     if options.report is not None:
         view.check_report(options.report, options.overwrite)
     plan = planned(weighbridge.plan_quantize, request.source, target, options, keywords)
+    if options.report is not None and plan.format != "gguf":
+        plan.close()
+        raise UsageError("--report doesn't apply to a file of whisper.cpp", hint="it measures the errors of a GGUF")
     if options.dry_run:
         return view.show_plan(plan, options)
     write(plan, options)
