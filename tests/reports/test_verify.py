@@ -471,11 +471,6 @@ def pipeline(folder: Path) -> None:
             (folder / name / file).write_bytes(data)
 
 
-@case()
-def a_whole_pipeline(folder: Path) -> None:
-    pipeline(folder)
-
-
 @case("folder/pipeline", words="scheduler (Scheduler) is missing")
 def a_pipeline_without_a_part(folder: Path) -> None:
     pipeline(folder)
@@ -1115,3 +1110,9 @@ def test_files_beside_a_model_that_nothing_checks_are_named(tmp_path: Path, caps
     assert (report.verdict, report.unchecked) == ("ok", ("tf_model.h5",))
     assert main(["verify", str(folder), str(folder)]) == 0
     assert "not checked: tf_model.h5" in capsys.readouterr().out
+
+
+def test_a_whole_pipeline_has_no_fault(tmp_path: Path) -> None:
+    folder = model(tmp_path / "model")
+    pipeline(folder)
+    assert "folder/pipeline" not in {finding.rule for finding in verify(folder).findings}
