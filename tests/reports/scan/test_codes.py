@@ -112,7 +112,7 @@ def chosen_by_text(tree: ast.AST) -> Iterator[int]:
             sides = [node.left, *node.comparators]
         elif isinstance(node, ast.Attribute) and node.attr in ("startswith", "endswith", "find", "partition", "split"):
             sides = [node.value]
-        if any(text_of_an_error(side, errors | names) for side in sides):
+        if isinstance(node, ast.expr) and any(text_of_an_error(side, errors | names) for side in sides):
             yield node.lineno
 
 
