@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import click
@@ -76,6 +78,7 @@ VALUES: Mapping[str, str] = {
     "--arch-file": "TABLE", "--config": "TABLE", "--jobs": "1", "--max-memory": "999MB", "--to": "torch|npz",
     "--max-shard-size": "1",
     "--max-shard-tensors": "2", "--inexact": "refuse", "--lora": "ADAPTER",
+    "--projector": "GGUF",
     "--base": "FOLDER", "--name": "Another", "--pre": "qwen2", "--align": "65536", "--rms-eps": "0.5",
     "--context-length": "17", "--scheme": "w8a8", "--q-bits": "8", "--q-group-size": "32", "--q-mode": "mxfp4",
     "--recipe": "mixed_2_6", "--imatrix": "IMATRIX", "--include-weights": "blk", "--exclude-weights": "blk",
@@ -164,10 +167,12 @@ def _served(monkeypatch: pytest.MonkeyPatch) -> None:
         print(sorted(files), point)
         started()
 
+    @wraps(viewing.view)
     def view(*settings: object, **options: object) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext(SimpleNamespace(url=f"{settings} {options}", wait=lambda: None))
 
     monkeypatch.setattr(hub_server, "run", run)
+    monkeypatch.setitem(sys.modules, "mfusepy", ModuleType("mfusepy"))  # without libfuse it can't be imported
     monkeypatch.setattr(mounting, "mount", mount)
     monkeypatch.setattr(viewing, "view", view)
 

@@ -19,9 +19,8 @@ from weighbridge.base.errors import UsageError
 from weighbridge.base.limits import MEMORY
 from weighbridge.base.options import flag, option, options_of
 from weighbridge.conversion.quantize import type_hints
+from weighbridge.io.options import JobsOptions, OverwriteOptions
 
-# More threads gain nothing: the disk bounds a conversion, and each thread holds slabs.
-_MAX_JOBS: Final = 8
 _TARGET, _WRITING, _GGUF, _SCHEME, _MLX = "Target", "Writing", "GGUF", "Quantized Hugging Face folder", "MLX folder"
 _MLX_OR_SCHEME: Final = f"{_MLX}, and --scheme"
 _IMATRIX: Final = "Importance matrix"
@@ -32,10 +31,9 @@ Options = TypeVar("Options", bound="TargetOptions")
 
 
 @dataclass(frozen=True, kw_only=True)
-class WriteOptions:
+class WriteOptions(JobsOptions, OverwriteOptions):
     """How any function writes. With `resume` the unfinished part stays next to the target; the same call continues."""
 
-    overwrite: bool = option("Replace an existing target.", False, section=_WRITING, aliases="f force")
     replace_folder: bool = option(
         "Replace an existing folder and delete the files in it that aren't rewritten.", False, section=_WRITING
     )
@@ -46,18 +44,10 @@ class WriteOptions:
     parents: bool = option(
         "Create missing parent folders of the target, more than one level deep.", False, section=_WRITING
     )
-    jobs: int | None = option(
-        "Threads [all cores].", metavar="N", least=1, most=1024, section=_WRITING, letter="j",
-        aliases="t threads nthread",
-    )  # fmt: skip
     max_memory: int | None = option("Memory limit, excluding the interpreter.", kind="size", least=1, section=_WRITING)
 
     def __post_init__(self) -> None:
         _check_bounds(self)
-
-    @property
-    def workers(self) -> int:
-        return self.jobs or min(os.cpu_count() or 1, _MAX_JOBS)
 
     @property
     def memory(self) -> int:
@@ -174,7 +164,7 @@ class CastOptions(DTypeOptions, RequantizeOptions):
 
     inexact: Literal["float", "near", "refuse"] = option(
         "Quantized tensors that fit no type exactly: floats [default], rounded scales, or an error.", "float",
-        section=_TARGET,
+        section=_TARGET, shorthand="lossless=refuse",
     )  # fmt: skip
     rounds_scales: ClassVar[bool] = False  # whether `near` applies
 
@@ -200,7 +190,7 @@ class FolderOptions(TargetOptions):
 
     tokenizer: bool = option(
         next(d for one, d in options_of(TokenizerOptions) if one.name == "tokenizer").help, True, section=_TARGET,
-        sources=("gguf",),
+        sources=("gguf", "ggml"),
     )  # fmt: skip
 
 
@@ -215,12 +205,21 @@ class SafetensorsOptions(CastOptions, ShardOptions, AlignOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HfOptions(SafetensorsOptions, FolderOptions):
-    title: ClassVar[str] = "a Hugging Face folder"
+class HfFolderOptions(SafetensorsOptions, FolderOptions):
+    """A folder of safetensors, also of packed weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SchemeOptions(HfOptions, CodeOptions):
+class HfOptions(HfFolderOptions):
+    title: ClassVar[str] = "a Hugging Face folder"
+    projector: Path | None = option(
+        "If SRC is a GGUF: its mmproj file, whose towers become part of the folder.", metavar="FILE", kind="path",
+        section=_TARGET, sources=("gguf",),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchemeOptions(HfFolderOptions, CodeOptions):
     title: ClassVar[str] = "a quantized Hugging Face folder (--scheme)"
     rounds_scales: ClassVar[bool] = True
     scheme: str = option(
@@ -231,7 +230,7 @@ class SchemeOptions(HfOptions, CodeOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MlxOptions(HfOptions, CodeOptions):
+class MlxOptions(HfFolderOptions, CodeOptions):
     """`quantize`, a `recipe` or any of the `q_` options quantizes. The names are those of mlx_lm.convert."""
 
     title: ClassVar[str] = "an MLX folder"
@@ -265,6 +264,10 @@ class GgufOptions(GgufFileOptions, TokenizerOptions):
     """`tokenizer=False` writes a GGUF that accepts only token ids, `vocab_only` one without tensors."""
 
     title: ClassVar[str] = "a GGUF"
+    with_mmproj: bool = option(
+        "Write the vision and audio towers, too, as a second GGUF in the folder DST.", False, section=_GGUF,
+        sources=("model",),
+    )  # fmt: skip
     vocab_only: bool = option("Write keys and tokenizer, and no tensors.", False, section=_GGUF, sources=("model",))
     rerank: bool | None = option(
         "Write a Qwen 3 as a reranker [if its README or name has Qwen3-Reranker].", section=_GGUF, sources=("model",)
@@ -300,6 +303,16 @@ class GenericGgufOptions(GgufFileOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MmprojOptions(GgufFileOptions):
+    """The vision and audio towers of a model folder, which llama.cpp has in a GGUF of their own."""
+
+    title: ClassVar[str] = "an mmproj file (--mmproj)"
+    mmproj: bool = option(
+        "Write only the vision and audio towers, for llama.cpp's --mmproj.", False, section=_GGUF, sources=("model",)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class QuantizeOptions(RequantizeOptions, TokenizerOptions, NameOptions, AlignOptions):
     """llama-quantize's options under its names, and those of the conversion to GGUF before it."""
 
@@ -315,7 +328,7 @@ class QuantizeOptions(RequantizeOptions, TokenizerOptions, NameOptions, AlignOpt
         "Choose types so that the file is at most this large.", kind="size", section=_TYPES
     )
     target_bpw: float | None = option(
-        "Choose types for this many bits per weight.", metavar="BITS", least=0, most=32, section=_TYPES
+        "Choose types for this many bits per weight.", metavar="BITS", above=0, most=32, section=_TYPES
     )
     pure: bool = option("Give all tensors the same type, no mixture.", False, section=_TYPES)
     leave_output_tensor: bool = option("Don't quantize output.weight.", False, section=_TYPES)
@@ -346,6 +359,11 @@ class AdapterOptions(DTypeOptions, NameOptions):
     base: Path | None = option(
         "If SRC is a LoRA adapter: its base model [the one it names].", metavar="MODEL", kind="path", section=_TARGET
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhisperOptions(CastOptions):
+    title: ClassVar[str] = "a file of whisper.cpp"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -388,15 +406,16 @@ FORMATS: Final[Mapping[str, type[TargetOptions]]] = MappingProxyType(
         "hf-torch": TorchFolderOptions,
         "npz": NumpyOptions,
         "npy": NumpyOptions,
+        "ggml": WhisperOptions,
         "checkpoint": CheckpointOptions,
     }
 )
 #: The classes that `wb convert` chooses from.
-TARGETS: Final[tuple[type[TargetOptions], ...]] = (*dict.fromkeys(FORMATS.values()), SchemeOptions, AdapterOptions)
+TARGETS: Final[tuple[type[TargetOptions], ...]] = (
+    *dict.fromkeys(FORMATS.values()), SchemeOptions, AdapterOptions, MmprojOptions,
+)  # fmt: skip
 # Kind of source -> its name in messages.
-_SOURCES: Final = MappingProxyType(
-    {"gguf": "a GGUF", "ggml": "a LLaMA file from before GGUF", "model": "a model folder"}
-)
+_SOURCES: Final = MappingProxyType({"gguf": "a GGUF", "ggml": "a ggml file", "model": "a model folder"})
 
 
 def names_of(options: type[TargetOptions]) -> frozenset[str]:

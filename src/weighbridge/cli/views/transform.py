@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.words import plural
+from weighbridge.cli.options import DryRunOptions
 from weighbridge.cli.render import (
     SCREEN,
     Cell,
@@ -27,13 +28,13 @@ if TYPE_CHECKING:
 _SHOWN: Final = 8  # rows of a table; all of them with --verbose
 
 
-def write_transform(plan: TransformPlan, *, dry_run: bool, as_json: bool) -> int:
-    """Runs the plan, unless `dry_run`, and prints the changes."""
+def write_transform(plan: TransformPlan, options: DryRunOptions) -> int:
+    """Runs the plan, unless it is a dry run, and prints the changes."""
     with plan:
-        if not dry_run:
+        if not options.dry_run:
             with Progress() as progress:
                 plan.run(progress)
-    emit_json(plan.report) if as_json else _print_transform(plan.report, dry_run)
+    emit_json(plan.report) if options.json else _print_transform(plan.report, options.dry_run)
     return 0
 
 

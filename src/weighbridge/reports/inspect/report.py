@@ -22,6 +22,7 @@ import msgspec
 from weighbridge.base import gc_pause
 from weighbridge.base.dtypes import BY_NAME, OLD, U32, Kind
 from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.options import accepting
 from weighbridge.base.words import check_globs, plural
 from weighbridge.containers.base import Entry, Finding, Index
 from weighbridge.io.inflate import InflateSource
@@ -37,6 +38,7 @@ from weighbridge.reports import tensor_path
 from weighbridge.reports.inspect import adapter_info, model_info
 from weighbridge.reports.inspect.model_info import ModelInfo, Quantization
 from weighbridge.reports.inspect.schemes import SchemeSummary, schemes
+from weighbridge.reports.options import InspectOptions
 from weighbridge.reports.select import Selection, named, select
 
 SCHEMA: Final = "weighbridge/inspect/1"
@@ -141,22 +143,15 @@ class InspectReport:
         return self.html()
 
 
-def inspect(
-    path: str | os.PathLike[str],
-    *,
-    filter: Sequence[str] = (),
-    include: Sequence[str] = (),
-    exclude: Sequence[str] = (),
-    sort: str | None = None,
-    limit: int | None = None,
-    arch_file: str | os.PathLike[str] | None = None,
-) -> InspectReport:
+@accepting(InspectOptions)
+def inspect(path: str | os.PathLike[str], options: InspectOptions) -> InspectReport:
     """Inspects `path`. Raises FormatError or UnsupportedError if it can't be read, UsageError for a bad selection."""
-    selection = Selection(tuple(filter), tuple(include), tuple(exclude), sort, limit)
+    globs = tuple(options.include), tuple(options.exclude)
+    selection = Selection(tuple(options.filter), *globs, options.sort, options.limit)
     place, name = tensor_path.split(path)
     with gc_pause.paused():
         try:
-            model, ranks = open_headers(place, replace(WHOLE, arch_file=arch_file))
+            model, ranks = open_headers(place, replace(WHOLE, arch_file=options.arch_file))
         except (FormatError, UnsupportedError) as error:
             from weighbridge.reports.inspect.damaged import open_damaged  # late: few files are damaged
 
