@@ -18,7 +18,6 @@ from weighbridge.models.arch.tables.schema import (
     ArchitectureEntry,
     DialectEntry,
     FamilyTable,
-    FuseEntry,
     RoleEntry,
 )
 from weighbridge.models.arch.tables.validate import nearest_word
@@ -210,8 +209,16 @@ def build_dialect(name: str, table: FamilyTable, roles: Mapping[str, Role]) -> D
     chain, entry = _bases(name, table.dialect)
     templates: dict[str, NameTemplate] = {}
     for role in roles.values():
-        named = (_template_in(d, role, table.fuse.get(d, {})) for d in chain)
-        template = next((t for t in named if t is not None), None)
+        template: NameTemplate | None = None
+        for link in chain:  # the tensor that it is joined in, or its own
+            fuse = next((fuse for fuse in table.fuse.get(link, {}).values() if role.name in fuse.roles), None)
+            if fuse is not None:
+                layouts = tuple(map(layout_call, fuse.layout))
+                template = NameTemplate(fuse.name, tuple(fuse.roles), fuse.interleave, layouts)
+            elif link in role.names:
+                template = NameTemplate(role.names[link], (role.name,), metadata=link in role.as_metadata)
+            if template is not None:
+                break
         if template and template.name:  # "": not in this dialect
             key = f"{template.name} {role.when or ''}{role.layers if role.layers in table.layers else ''}"
             starts = (start for start in entry.mtp_prefixes if template.name.startswith(start))
@@ -230,15 +237,6 @@ def build_dialect(name: str, table: FamilyTable, roles: Mapping[str, Role]) -> D
         tuple(entry.without or ()), tuple(map(tuple, entry.write_by_layer)), entry.kept_dtypes,
         entry.write_packed_first,
     )  # fmt: skip
-
-
-def _template_in(dialect: str, role: Role, fuses: Mapping[str, FuseEntry]) -> NameTemplate | None:
-    """The template of a role in one dialect: that of the tensor it is joined in, or its own."""
-    for fuse in fuses.values():
-        if role.name in fuse.roles:
-            return NameTemplate(fuse.name, tuple(fuse.roles), fuse.interleave, tuple(map(layout_call, fuse.layout)))
-    name = role.names.get(dialect)
-    return None if name is None else NameTemplate(name, (role.name,), metadata=dialect in role.as_metadata)
 
 
 def _bases(name: str, dialects: Mapping[str, DialectEntry]) -> tuple[list[str], DialectEntry]:
