@@ -18,6 +18,7 @@ from weighbridge.models.arch.tables.schema import (
     ArchitectureEntry,
     DialectEntry,
     FamilyTable,
+    FuseEntry,
     RoleEntry,
 )
 from weighbridge.models.arch.tables.validate import nearest_word
@@ -76,6 +77,7 @@ class Role:
     shapes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     as_metadata: tuple[str, ...] = ()
     copies: str | None = None
+    gguf_dtype: str = ""
 
     @property
     def optional(self) -> bool:
@@ -104,7 +106,8 @@ class NameTemplate:
     `interleave`: the size with the number of groups, each with its share of every role; None: one role after the
     other. `layouts`: the layout changes of the joined tensor, in order; for each value of a stacked index separately.
     `metadata`: whether it names a key. `mtp_name`: its name in the optional layers, numbered by {n} from 0; "": the
-    same. `part`: "others" or "mtp" if it is only for these layers.
+    same. `part`: "others" or "mtp" if it is only for these layers. `shape`: its dimensions, if they aren't those of the
+    joined roles.
     """
 
     name: str
@@ -114,6 +117,7 @@ class NameTemplate:
     metadata: bool = False
     mtp_name: str = ""
     part: str = ""
+    shape: tuple[str, ...] = ()
 
     @property
     def indices(self) -> tuple[str, ...]:
@@ -180,7 +184,7 @@ def build_role(name: str, entry: RoleEntry) -> Role:
     return Role(
         name, entry.kind, shape, entry.names, layouts, entry.when, entry.layers, entry.group, entry.tied, entry.derived,
         tuple(entry.unstacked), tuple(entry.stacked), tuple(entry.zeros), shapes, tuple(entry.as_metadata),
-        entry.copies,
+        entry.copies, entry.gguf_dtype,
     )  # fmt: skip
 
 
@@ -209,16 +213,8 @@ def build_dialect(name: str, table: FamilyTable, roles: Mapping[str, Role]) -> D
     chain, entry = _bases(name, table.dialect)
     templates: dict[str, NameTemplate] = {}
     for role in roles.values():
-        template: NameTemplate | None = None
-        for link in chain:  # the tensor that it is joined in, or its own
-            fuse = next((fuse for fuse in table.fuse.get(link, {}).values() if role.name in fuse.roles), None)
-            if fuse is not None:
-                layouts = tuple(map(layout_call, fuse.layout))
-                template = NameTemplate(fuse.name, tuple(fuse.roles), fuse.interleave, layouts)
-            elif link in role.names:
-                template = NameTemplate(role.names[link], (role.name,), metadata=link in role.as_metadata)
-            if template is not None:
-                break
+        named = (_template_in(d, role, table.fuse.get(d, {})) for d in chain)
+        template = next((t for t in named if t is not None), None)
         if template and template.name:  # "": not in this dialect
             key = f"{template.name} {role.when or ''}{role.layers if role.layers in table.layers else ''}"
             starts = (start for start in entry.mtp_prefixes if template.name.startswith(start))
@@ -237,6 +233,18 @@ def build_dialect(name: str, table: FamilyTable, roles: Mapping[str, Role]) -> D
         tuple(entry.without or ()), tuple(map(tuple, entry.write_by_layer)), entry.kept_dtypes,
         entry.write_packed_first,
     )  # fmt: skip
+
+
+def _template_in(dialect: str, role: Role, fuses: Mapping[str, FuseEntry]) -> NameTemplate | None:
+    """The template of a role in one dialect: that of the tensor it is joined in, or its own."""
+    for fuse in fuses.values():
+        if role.name in fuse.roles:
+            layouts = tuple(map(layout_call, fuse.layout))
+            return NameTemplate(
+                fuse.name, tuple(fuse.roles), fuse.interleave, layouts, shape=dimensions(fuse.shape)
+            )  # fmt: skip
+    name = role.names.get(dialect)
+    return None if name is None else NameTemplate(name, (role.name,), metadata=dialect in role.as_metadata)
 
 
 def _bases(name: str, dialects: Mapping[str, DialectEntry]) -> tuple[list[str], DialectEntry]:
