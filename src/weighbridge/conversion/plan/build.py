@@ -114,7 +114,7 @@ def _build(model: OpenModel, target: Target, write: WriteOptions, keep_names: bo
         folder=folder,
         files=(*files, *draft.extra_files),
         texts={**written.texts, **draft.texts},
-        losses=(*left_out(model), *draft.losses, *losses),
+        losses=(*left_out(model, draft.used_values), *draft.losses, *losses),
         moves=tuple(draft.moves),
         notes=(*notes, *link_notes(path), *too_large),
         write=write,

@@ -36,6 +36,8 @@ class PlanBuilder:
     #: writes the set's index from tensor -> file, for targets with a special index
     index: Callable[[Mapping[str, str]], bytes] | None = None
     reports: dict[str, CastReport] = field(default_factory=dict)
+    #: values of a training checkpoint that the target has in another form
+    used_values: frozenset[str] = frozenset()
     #: settings that an option changes on purpose
     requested: frozenset[str] = frozenset()
     #: further files that are read
@@ -84,10 +86,11 @@ def unplaced(model: OpenModel, dialect: str, target: str) -> list[Loss]:
     return [Loss(f"left out: a {family.name} {target} has no place for it", name) for name in names]
 
 
-def left_out(model: OpenModel) -> list[Loss]:
-    """The parts of a training checkpoint that a conversion omits: a loss for each with tensors, one for all values."""
+def left_out(model: OpenModel, used: Collection[str] = ()) -> list[Loss]:
+    """The parts of a training checkpoint that a conversion omits: a loss for each with tensors, one for all values
+    except `used`."""
     parts = [part for part in model.left_out if part.tensors]
-    values = [part.name for part in model.left_out if not part.tensors]
+    values = [part.name for part in model.left_out if not part.tensors and part.name not in used]
     losses = [
         Loss(f"left out: {part.part} ({part.why}), tensors: {part.tensors:,}, bytes: {part.bytes:,}", part.name)
         for part in parts

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from weighbridge.base.limits import DIMS
 from weighbridge.unpickle import machine
-from weighbridge.unpickle.values import Dict, Global, Object
+from weighbridge.unpickle.values import Dict, Global, Object, PickleFault
 
 WRAPPER: Final = ("joblib.numpy_pickle", "NumpyArrayWrapper")
 _CODE: Final = re.compile(r"([biufcSUVa])(\d{1,9})\Z|([mMO])8?\Z")
@@ -44,7 +44,7 @@ class JoblibMachine(machine.Machine):
         wrapper, self._wrapper = self._wrapper, None
         if wrapper is not None:
             if self._frame_end is not None and self.end != self._frame_end:
-                self.fail("an array inside a frame")
+                self.fail("an array inside a frame", code=PickleFault.FRAME)
             self._frame_end = None
             self._skip_array(wrapper)
         super()._ready()
