@@ -100,7 +100,14 @@ def _body(facts: CardFacts, fields: Mapping[str, Any]) -> Iterator[str]:
     yield "```"
     yield from commands(facts)
     yield "```\n"
-    yield from _prompt_format(facts)
+    try:
+        turns = translate(facts.jinja, facts.special).turns if facts.jinja else None
+    except UnsupportedError:
+        turns = None
+    if turns is not None:
+        chat = ((("system", "{system}"),) if turns.system is not None else ()) + (("user", "{prompt}"),)
+        yield "## Prompt format\n"
+        yield f"```\n{turns.render(chat).rstrip()}\n```\n"
     yield f"Made with Weighbridge {__version__}."
 
 
@@ -144,15 +151,3 @@ def commands(facts: CardFacts) -> tuple[str, ...]:
         return (f"vllm serve {repository}",)
     tag = next((f":{f.type}" for f in facts.files if f.type), "")
     return (f"llama-server -hf {repository}{tag}", f"ollama run hf.co/{repository}{tag}")
-
-
-def _prompt_format(facts: CardFacts) -> Iterator[str]:
-    """Yields the prompt format if the chat template writes turn by turn."""
-    try:
-        turns = translate(facts.jinja, facts.special).turns if facts.jinja else None
-    except UnsupportedError:
-        turns = None
-    if turns is not None:
-        chat = ((("system", "{system}"),) if turns.system is not None else ()) + (("user", "{prompt}"),)
-        yield "## Prompt format\n"
-        yield f"```\n{turns.render(chat).rstrip()}\n```\n"

@@ -39,24 +39,20 @@ def rename(src: Path | str, dst: str | None, dry_run: bool, as_json: bool, **opt
     if dst is None:
         if given_only(options) or dry_run:
             raise UsageError("no target was given", hint="wb rename SRC DST; wb rename SRC suggests changes")
-        return _suggest(src, as_json)
+        import weighbridge
+        from weighbridge.models.transform.rename import Suggestions, suggestions
+
+        with weighbridge.open(src, names="stored") as model:
+            report = Suggestions(str(src), len(model), suggestions(model))
+        if as_json:
+            emit_json(report)
+        elif not report.suggestions:
+            note(f"none of the {plural(report.tensors, 'tensor')} has a usual prefix")
+        else:
+            rows: list[tuple[Cell, ...]] = [(clean(s.part), s.tensors, s.origin, s.options) for s in report.suggestions]
+            table(["part", Column("tensors", right=True), "from", "remove with"], rows)
+        return 0
     import weighbridge
 
     plan = planned(weighbridge.plan_rename, src, dst, options, dry_run=dry_run)
     return write_transform(plan, dry_run=dry_run, as_json=as_json)
-
-
-def _suggest(src: Path | str, as_json: bool) -> int:
-    import weighbridge
-    from weighbridge.models.transform.rename import Suggestions, suggestions
-
-    with weighbridge.open(src, names="stored") as model:
-        report = Suggestions(str(src), len(model), suggestions(model))
-    if as_json:
-        emit_json(report)
-    elif not report.suggestions:
-        note(f"none of the {plural(report.tensors, 'tensor')} has a usual prefix")
-    else:
-        rows: list[tuple[Cell, ...]] = [(clean(s.part), s.tensors, s.origin, s.options) for s in report.suggestions]
-        table(["part", Column("tensors", right=True), "from", "remove with"], rows)
-    return 0

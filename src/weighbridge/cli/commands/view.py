@@ -82,18 +82,13 @@ def view(
                          hint="write one with --output FILE")  # fmt: skip
     if overwrite:
         raise UsageError("--overwrite replaces a page", hint="write one with --output FILE")
-    _serve(path, other, port or 0, browser is not False, 30 if idle is None else idle, arch_file, as_json)
-
-
-def _serve(
-    path: str, other: str | None, port: int, browser: bool, idle: float, arch_file: Path | None, as_json: bool
-) -> None:
     from weighbridge.page.malloc import share_one_arena
     from weighbridge.page.viewing import view
 
     share_one_arena()
     sys.setswitchinterval(_TURN)
-    with view(path, other, port=port, browser=browser, idle=idle, arch_file=arch_file) as page:
+    idle = 30 if idle is None else idle
+    with view(path, other, port=port or 0, browser=browser is not False, idle=idle, arch_file=arch_file) as page:
         try:
             _print({"url": page.url}, as_json)
             page.wait()

@@ -272,7 +272,13 @@ def _place(head: _ParsedHeader, file_size: int) -> tuple[Entry, ...]:
             form = forms[info.dtype, info.shape] = _Form(dtype, info.shape, size if whole else None)
         dtype, shape, nbytes = form
         if begin != at:
-            _report_gap(name, last, start, begin, at, head.problems)
+            before = f"tensor {last!r}" if at else "the start of the data"
+            if begin > at:
+                message = f"{begin - at} bytes between {before} and this tensor belong to none"
+                head.problems.add("hole", message, start + at, name, expected=f"begin at {at}", found=begin)
+            else:
+                head.problems.add("overlap", f"shares bytes with {before}", start + begin, name,
+                             expected=f"begin at {at}", found=begin)  # fmt: skip
         if end - begin == nbytes:
             entries.append(Entry(name, dtype, shape, start + begin, nbytes))
         else:
@@ -302,16 +308,6 @@ def _overflows(shape: tuple[int, ...], bits: int) -> bool:
         if total > _U64 or n > _U64:
             return True
     return False
-
-
-def _report_gap(name: str, last: str, start: int, begin: int, at: int, problems: Problems) -> None:
-    before = f"tensor {last!r}" if at else "the start of the data"
-    if begin > at:
-        message = f"{begin - at} bytes between {before} and this tensor belong to none"
-        problems.add("hole", message, start + at, name, expected=f"begin at {at}", found=begin)
-    else:
-        problems.add("overlap", f"shares bytes with {before}", start + begin, name,
-                     expected=f"begin at {at}", found=begin)  # fmt: skip
 
 
 def _report_size(name: str, info: HeaderEntry, dtype: DType, place: int, problems: Problems) -> None:

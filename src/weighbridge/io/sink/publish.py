@@ -20,20 +20,16 @@ def publish_file(stage: Path, target: Path, *, overwrite: bool) -> None:
     """Publishes the staged file under its name. FileExistsError if something is there that must not be replaced."""
     if overwrite:
         if target.exists():
-            _keep_owner(target, stage)
+            # Give the new file the owner and group of the old one, where we may.
+            if hasattr(os, "chown"):
+                old = target.stat()
+                for owner, group in ((old.st_uid, -1), (-1, old.st_gid)):
+                    with contextlib.suppress(OSError):
+                        os.chown(stage, owner, group)
             shutil.copymode(target, stage)
         os.replace(stage, target)
     elif not _rename(stage, target, _NOREPLACE):
         _link(stage, target)
-
-
-def _keep_owner(target: Path, stage: Path) -> None:
-    """Give the new file the owner and group of the old one, where we may."""
-    if hasattr(os, "chown"):
-        old = target.stat()
-        for owner, group in ((old.st_uid, -1), (-1, old.st_gid)):
-            with contextlib.suppress(OSError):
-                os.chown(stage, owner, group)
 
 
 def _link(stage: Path, target: Path) -> None:

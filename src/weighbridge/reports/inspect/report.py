@@ -191,7 +191,11 @@ def report_of(
     index = model.index
     facts = model_facts(model)
     counted = _count(model, facts) if counted is None else counted
-    owners = _owners(index)
+    # The number of each source's file: unpacked data (compressed arrays, data inside a pickle) follows its file.
+    owners: list[int] = []
+    for number, source in enumerate(index.files):
+        inner = owners and isinstance(source, BytesSource | InflateSource)
+        owners.append(owners[-1] if inner else number)
     tensors = Counter(owners[e.file] for e in index.entries)
     starts = [*index.data_start, *[0] * len(owners)]
     sources = {owner: index.files[owner] for owner in owners}
@@ -282,16 +286,6 @@ def _observed_quantization(index: Index, counted: Count) -> Quantization | None:
         if e.dtype.kind is Kind.BLOCK:
             sums[e.dtype.name] += e.nbytes
     return Quantization("ggml", words=f"mostly {max(sums, key=lambda name: sums[name])}") if sums else None
-
-
-def _owners(index: Index) -> list[int]:
-    """Returns for each source of an index the number of its file: unpacked data (compressed arrays, data inside a
-    pickle) follows its file."""
-    owners: list[int] = []
-    for number, source in enumerate(index.files):
-        inner = owners and isinstance(source, BytesSource | InflateSource)
-        owners.append(owners[-1] if inner else number)
-    return owners
 
 
 def _dtypes(entries: Sequence[Entry]) -> tuple[DTypeRow, ...]:

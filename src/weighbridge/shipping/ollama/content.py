@@ -104,7 +104,13 @@ def content_of(parts: GgufParts, request: ShipRequest) -> OllamaContent:
         "os": "linux", **{name: value for name, value in settings.items() if value},
     }  # fmt: skip
     instructions = (*_from(parts, request, files), *_instructions(parts, texts, params, messages, licences))
-    return OllamaContent(tuple(layers), config, _modelfile(instructions, notes), tuple(notes))
+    written = []
+    for instruction in instructions:
+        try:
+            written.append(write_modelfile([instruction]))
+        except UnsupportedError as error:
+            notes.append(f"not in the Modelfile: {instruction.command} ({error.message})")
+    return OllamaContent(tuple(layers), config, "".join(written), tuple(notes))
 
 
 def _texts(parts: GgufParts, request: ShipRequest, notes: list[str]) -> tuple[dict[str, str], str]:
@@ -211,14 +217,3 @@ def _instructions(
         yield Instruction("MESSAGE", text, role)
     for text in licences:
         yield Instruction("LICENSE", text)
-
-
-def _modelfile(instructions: Iterable[Instruction], notes: list[str]) -> str:
-    """Returns the Modelfile, and notes the instructions that it can't express."""
-    written = []
-    for instruction in instructions:
-        try:
-            written.append(write_modelfile([instruction]))
-        except UnsupportedError as error:
-            notes.append(f"not in the Modelfile: {instruction.command} ({error.message})")
-    return "".join(written)

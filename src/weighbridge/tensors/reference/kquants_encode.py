@@ -64,14 +64,10 @@ def _half(x: Floats) -> Floats:
     return half(to_half(x)).reshape(x.shape)
 
 
-def _canonical(x: Floats) -> Floats:
-    """NaN lose sign and payload: ggml lets payloads into the codes, by an order of operands that is the compiler's
-    choice (llama-quantize refuses NaN)."""
-    return np.where(np.isnan(x), np.float32(np.nan), x).astype(np.float32)
-
-
 def parts_of(size: int, x: Floats) -> Floats:
-    return _canonical(x).reshape(-1, size)
+    # NaN lose sign and payload: ggml lets payloads into the codes, by an order of operands that is the compiler's
+    # choice (llama-quantize refuses NaN).
+    return np.where(np.isnan(x), np.float32(np.nan), x).astype(np.float32).reshape(-1, size)
 
 
 def _largest(values: Floats) -> Floats:

@@ -243,29 +243,27 @@ class _Reading:
         if type(done[0].value) is not int or done[0].value != _PROTOCOL:
             self._report("pickle/legacy", f"the protocol is not {_PROTOCOL}", done[0].start)
         try:
-            return self._find_storages(done[2].machine, done[3])
+            last = done[3]
+            widths: dict[str, int] = {}
+            for event in done[2].machine.events:
+                key_and_width = storage_id(event.what) if event.kind == "persistent" else None
+                if key_and_width is not None:
+                    widths.setdefault(*key_and_width)
+            keys, at = last.value, last.end
+            if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+                raise FormatError("the last pickle is not a list of storage keys")
+            for key in keys:
+                if key not in widths:
+                    raise FormatError("a storage that the object does not name")
+                size = int.from_bytes(self.source.read(at, 8), "little", signed=True) * widths[key]
+                if not 0 <= size <= self.source.size - at - 8:
+                    raise FormatError("the file ends inside a storage")
+                self.storages.legacy[key] = at + 8, size
+                at += 8 + size
+            return at
         except FormatError as error:
             self._report("pickle/legacy", error.reason, done[3].end)
             return None
-
-    def _find_storages(self, machine: JoblibMachine, last: _FinishedPickle) -> int:
-        widths: dict[str, int] = {}
-        for event in machine.events:
-            key_and_width = storage_id(event.what) if event.kind == "persistent" else None
-            if key_and_width is not None:
-                widths.setdefault(*key_and_width)
-        keys, at = last.value, last.end
-        if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
-            raise FormatError("the last pickle is not a list of storage keys")
-        for key in keys:
-            if key not in widths:
-                raise FormatError("a storage that the object does not name")
-            size = int.from_bytes(self.source.read(at, 8), "little", signed=True) * widths[key]
-            if not 0 <= size <= self.source.size - at - 8:
-                raise FormatError("the file ends inside a storage")
-            self.storages.legacy[key] = at + 8, size
-            at += 8 + size
-        return at
 
     # ---- files in bytes
 
