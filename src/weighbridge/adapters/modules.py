@@ -48,12 +48,21 @@ def load_module(
     stay shared. `idle`: names of buffers that the module may lack. Raises UsageError if names (`strict`) or shapes
     differ."""
     places = module.state_dict(keep_vars=True)
-    groups = _shared(places)
+    groups: dict[int, set[str]] = {}
+    for name, value in places.items():
+        groups.setdefault(id(value), set()).add(name)
+    groups = {name: groups[id(value)] for name, value in places.items()}
     wanted = {name: tensors[name] for name in places if name in tensors}
     absent = [n for n in places if n not in wanted and not groups[n] & wanted.keys()]
     others = [n for n in tensors if n not in places]
     unexpected = [n for n in others if n not in idle]
-    _check(wanted, places, absent if strict else [], unexpected if strict else [])
+    for name, node in wanted.items():
+        stored, shape = node.spec.shape, tuple(places[name].shape)
+        if stored != shape:
+            raise UsageError(f"{name} is {list(stored)} in the file, {list(shape)} in the module")
+    words = {"not in the file": absent if strict else [], "not in the module": unexpected if strict else []}
+    if parts := [f"{word}: {', '.join(n[:4])}{' ...' * (len(n) > 4)}" for word, n in words.items() if n]:
+        raise UsageError("; ".join(parts), hint="strict=False loads the others")
     nodes = {name: as_node(node, _type_in(places[name], dtype)) for name, node in wanted.items()}
     where = {name: device or _device_in(places[name]) for name in wanted}
     prefetch_behind((node for name, node in nodes.items() if not is_cuda(where[name])), private=True)
@@ -65,26 +74,6 @@ def load_module(
     left = tuple(name for name, buffer in module.named_buffers() if buffer.is_meta and name not in places)
     unused = tuple(n for n in others if n in idle)
     return LoadReport(tuple(wanted), tuple(absent), tuple(unexpected), unused, left)
-
-
-def _shared(places: Mapping[str, Any]) -> dict[str, set[str]]:
-    """Of each name, the names of the same parameter."""
-    groups: dict[int, set[str]] = {}
-    for name, value in places.items():
-        groups.setdefault(id(value), set()).add(name)
-    return {name: groups[id(value)] for name, value in places.items()}
-
-
-def _check(
-    wanted: Mapping[str, LogicalTensor], places: Mapping[str, Any], absent: list[str], unexpected: list[str]
-) -> None:
-    for name, node in wanted.items():
-        stored, shape = node.spec.shape, tuple(places[name].shape)
-        if stored != shape:
-            raise UsageError(f"{name} is {list(stored)} in the file, {list(shape)} in the module")
-    words = {"not in the file": absent, "not in the module": unexpected}
-    if parts := [f"{word}: {', '.join(n[:4])}{' ...' * (len(n) > 4)}" for word, n in words.items() if n]:
-        raise UsageError("; ".join(parts), hint="strict=False loads the others")
 
 
 def _type_in(place: Any, dtype: DType | None) -> DType:

@@ -224,7 +224,9 @@ class _Restore:
     def tensor(self, ref: Ref) -> Any:
         if ref.kind == "torch" and not self.numpy:
             return self.of_torch(ref)
-        array = self.memory(ref.storage).view(_numpy_dtype(BY_NAME[ref.dtype]))
+        from weighbridge.adapters.numpy import numpy_dtype
+
+        array = self.memory(ref.storage).view(numpy_dtype(BY_NAME[ref.dtype]))
         size = array.itemsize
         made = np.lib.stride_tricks.as_strided(array[ref.offset :], ref.shape, tuple(s * size for s in ref.strides))
         return made[()] if ref.kind == "scalar" else made
@@ -250,12 +252,6 @@ class _Restore:
         if dtype.block > 1:
             return base.reshape(*ref.shape[:-1], ref.shape[-1] // dtype.block)
         return base.as_strided(ref.shape, ref.strides, ref.offset)
-
-
-def _numpy_dtype(dtype: DType) -> np.dtype[Any]:
-    from weighbridge.adapters.numpy import numpy_dtype
-
-    return numpy_dtype(dtype)
 
 
 # ---- random states --------------------------------------------------------------------------------------------

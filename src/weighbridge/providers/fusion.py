@@ -72,7 +72,16 @@ def fuse(
         return FusedWeight(tuple(names), axis, tuple(map(_alone, names, tensors)), reason)
     if mixed == "decode":
         return _decoded(names, [as_node(t, F32) for t in tensors], axis, f"decoded, since {reason}")
-    return FusedWeight(tuple(names), axis, _runs(names, tensors, axis), reason)
+    runs: list[FusedPart] = []
+    for name, tensor in zip(names, tensors, strict=True):
+        last = runs[-1] if runs else None
+        if last is not None and last.type == type_of(tensor):
+            joined = join([last.tensor, tensor], axis)
+            if isinstance(joined, QuantizedTensor) or not isinstance(tensor, QuantizedTensor):
+                runs[-1] = FusedPart((*last.names, name), last.type, joined)
+                continue
+        runs.append(_alone(name, tensor))
+    return FusedWeight(tuple(names), axis, tuple(runs), reason)
 
 
 def _axis(tensors: Sequence[LogicalTensor], axis: int | None) -> int:
@@ -109,20 +118,6 @@ def _why_decoded(joined: LogicalTensor) -> str:
 
 def _alone(name: str, tensor: LogicalTensor) -> FusedPart:
     return FusedPart((name,), type_of(tensor), tensor)
-
-
-def _runs(names: Sequence[str], tensors: Sequence[LogicalTensor], axis: int) -> tuple[FusedPart, ...]:
-    """Joins adjacent parts of one type, if possible."""
-    runs: list[FusedPart] = []
-    for name, tensor in zip(names, tensors, strict=True):
-        last = runs[-1] if runs else None
-        if last is not None and last.type == type_of(tensor):
-            joined = join([last.tensor, tensor], axis)
-            if isinstance(joined, QuantizedTensor) or not isinstance(tensor, QuantizedTensor):
-                runs[-1] = FusedPart((*last.names, name), last.type, joined)
-                continue
-        runs.append(_alone(name, tensor))
-    return tuple(runs)
 
 
 def join(tensors: Sequence[LogicalTensor], axis: int) -> LogicalTensor:

@@ -62,21 +62,16 @@ def directory(probe: Probe) -> Directory | None:
     # right before its end record, whatever offset is stored.
     shift = end - length - start
     data = probe.at(start + shift, min(length, SNIFF_WHOLE))
-    members = _members(data, SNIFF_ZIP_MEMBERS, shift)  # all entries: zipfile ignores the count
-    return Directory(members, shift, cut=len(members) != count)
-
-
-def _members(data: bytes, count: int, shift: int) -> list[ListedMember]:
-    out: list[ListedMember] = []
-    at = 0
-    while len(out) < count and (entry := central_entry(data, at)):
+    members: list[ListedMember] = []
+    at = 0  # all entries: zipfile ignores the count
+    while len(members) < SNIFF_ZIP_MEMBERS and (entry := central_entry(data, at)):
         stored = (entry.size, entry.packed, entry.at)
         size, packed, offset = (
             n if wide is None else wide for n, wide in zip(stored, widened(entry.extra, stored), strict=False)
         )
-        out.append(ListedMember(entry.name.decode("utf-8", "replace"), entry.method, offset + shift, packed, size))
+        members.append(ListedMember(entry.name.decode("utf-8", "replace"), entry.method, offset + shift, packed, size))
         at = entry.end
-    return out
+    return Directory(members, shift, cut=len(members) != count)
 
 
 def payload(probe: Probe, member: ListedMember) -> int | None:

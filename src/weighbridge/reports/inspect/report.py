@@ -201,6 +201,14 @@ def report_of(
     sources = {owner: index.files[owner] for owner in owners}
     files = tuple(InspectedFile(Path(s.name).name, s.size, tensors[n], starts[n]) for n, s in sources.items())
     chosen, selected = _select_rows(entries, counted, [Path(index.files[n].name).name for n in owners], selection)
+    sums: dict[str, list[int]] = {}
+    for e in index.entries:
+        row = sums.setdefault(e.dtype.name, [0, 0, 0])
+        row[0] += 1
+        row[1] += prod(e.shape)
+        row[2] += e.nbytes
+    rows = [*BY_NAME, *OLD]
+    ordered = sorted(sums, key=lambda name: (-sums[name][2], rows.index(name)))
     return InspectReport(
         path=os.fspath(model.place.path),
         format=index.format,
@@ -218,7 +226,7 @@ def report_of(
             adapter=adapter_info.of(model),
         ),
         files=files,
-        dtypes=_dtypes(index.entries),
+        dtypes=tuple(DTypeRow(name, *sums[name]) for name in ordered),
         tensors=tuple(chosen),
         selected=selected,
         schemes=schemes(index.entries, counted),
@@ -286,19 +294,6 @@ def _observed_quantization(index: Index, counted: Count) -> Quantization | None:
         if e.dtype.kind is Kind.BLOCK:
             sums[e.dtype.name] += e.nbytes
     return Quantization("ggml", words=f"mostly {max(sums, key=lambda name: sums[name])}") if sums else None
-
-
-def _dtypes(entries: Sequence[Entry]) -> tuple[DTypeRow, ...]:
-    """Returns one row per type, most bytes first."""
-    sums: dict[str, list[int]] = {}
-    for e in entries:
-        row = sums.setdefault(e.dtype.name, [0, 0, 0])
-        row[0] += 1
-        row[1] += prod(e.shape)
-        row[2] += e.nbytes
-    rows = [*BY_NAME, *OLD]
-    ordered = sorted(sums, key=lambda name: (-sums[name][2], rows.index(name)))
-    return tuple(DTypeRow(name, *sums[name]) for name in ordered)
 
 
 def _alignment(entries: Sequence[Entry], most: int = 4096) -> int:

@@ -5,17 +5,16 @@ without numpy.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from weighbridge.base.dtypes import MICROSCALED, Kind
 from weighbridge.containers.base import Entry
 from weighbridge.models.parameter_count import Count
-from weighbridge.packings.schema.base import Match
 from weighbridge.reports.inspect.runs import runs
 
 
@@ -96,20 +95,16 @@ def _weights(entries: Sequence[Entry], counted: Count) -> Iterator[tuple[_Kind, 
         if len(name) == len(module) + len(codes) and name.endswith(codes) and solution.spec.elements:
             if (facts := packed.get(id(solution))) is None:
                 nbytes = sum(by_name[stored].nbytes for stored in match.tensors)
-                facts = packed[id(solution)] = _packed_kind(match, by_name), solution.spec.elements, nbytes
+                parameters, stored = match.spec.elements, match.stored
+                scales = next((by_name[stored[role]] for role in _SCALES if role in stored), None)
+                bits = match.recognized.bits or round(by_name[match.weight].nbytes * 8 / parameters, 2)
+                count = prod(scales.shape) if scales is not None else 0
+                group = parameters // count if count and parameters % count == 0 else None
+                scheme = match.schema.label
+                if scheme == "mlx" and "biases" not in stored:
+                    scheme = f"mlx {_MODES.get((bits, group or 0), 'floats')}"
+                facts = packed[id(solution)] = _Kind(scheme, bits, group), solution.spec.elements, nbytes
             yield facts[0], _Weight(name, facts[1], facts[2])
-
-
-def _packed_kind(match: Match[Any], by_name: Mapping[str, Entry]) -> _Kind:
-    parameters, stored = match.spec.elements, match.stored
-    scales = next((by_name[stored[role]] for role in _SCALES if role in stored), None)
-    bits = match.recognized.bits or round(by_name[match.weight].nbytes * 8 / parameters, 2)
-    count = prod(scales.shape) if scales is not None else 0
-    group = parameters // count if count and parameters % count == 0 else None
-    scheme = match.schema.label
-    if scheme == "mlx" and "biases" not in stored:
-        scheme = f"mlx {_MODES.get((bits, group or 0), 'floats')}"
-    return _Kind(scheme, bits, group)
 
 
 def _layers(names: Sequence[str]) -> Iterator[Layers]:

@@ -81,22 +81,20 @@ class _Forest:
     def add(self, prefix: str, rows: Sequence[Leaf]) -> None:
         """Adds all rows whose names begin with `prefix`."""
         if prefix:
-            below, dots = self._layer(len(prefix), rows)
+            cut = len(prefix)
+            key = tuple([(row.name[cut:], row.dtype, row.shape, row.parameters, row.nbytes) for row in rows])
+            layer = self._layers.get(key)
+            if layer is None:
+                homes: dict[str, _Below] = {"": []}
+                for row in rows:
+                    self._place(row.name[cut:], row, homes)
+                layer = self._layers[key] = homes[""], max(row.name.count(".", cut) for row in rows)
+            below, dots = layer
             if prefix.count(".") + dots <= _DEPTH:
                 _home(prefix, self._homes, below)
                 return
         for row in rows:
             self._place(row.name, row, self._homes)
-
-    def _layer(self, cut: int, rows: Sequence[Leaf]) -> tuple[_Below, int]:
-        key = tuple([(row.name[cut:], row.dtype, row.shape, row.parameters, row.nbytes) for row in rows])
-        layer = self._layers.get(key)
-        if layer is None:
-            homes: dict[str, _Below] = {"": []}
-            for row in rows:
-                self._place(row.name[cut:], row, homes)
-            layer = self._layers[key] = homes[""], max(row.name.count(".", cut) for row in rows)
-        return layer
 
     def _place(self, name: str, row: Leaf, homes: dict[str, _Below]) -> None:
         last = name.rpartition(".")[2] if name.count(".") <= _DEPTH else name.split(".", _DEPTH)[-1]
@@ -144,28 +142,25 @@ class _Folds:
         key = tuple([id(part) if isinstance(part, TreeNode) else (part[0], id(part[1])) for part in parts])
         content = self._folded.get(key)
         if content is None:
-            children = list(self._runs(parts))
+            # Numbered siblings with equal looks are grouped at the first of them.
+            alike: dict[int, list[tuple[str, _Content]]] = {}
+            groups: list[TreeNode | list[tuple[str, _Content]]] = []
+            for child in parts:
+                if isinstance(child, TreeNode):
+                    groups.append(child)
+                elif child[0].isdecimal() and child[1].look in alike:
+                    alike[child[1].look].append(child)
+                else:
+                    groups.append(group := [child])
+                    if child[0].isdecimal():
+                        alike[child[1].look] = group
+            children = [group if isinstance(group, TreeNode) else _branch(group) for group in groups]
             content = self._folded[key] = _Content(
                 children, self._look(children), sum(n.tensors for n in children),
                 sum(n.parameters for n in children), sum(n.nbytes for n in children),
             )  # fmt: skip
         self._shared[id(below)] = content
         return content
-
-    def _runs(self, parts: Sequence[TreeNode | tuple[str, _Content]]) -> Iterator[TreeNode]:
-        """Yields the nodes of a content; numbered siblings with equal looks are grouped at the first of them."""
-        alike: dict[int, list[tuple[str, _Content]]] = {}
-        groups: list[TreeNode | list[tuple[str, _Content]]] = []
-        for child in parts:
-            if isinstance(child, TreeNode):
-                groups.append(child)
-            elif child[0].isdecimal() and child[1].look in alike:
-                alike[child[1].look].append(child)
-            else:
-                groups.append(group := [child])
-                if child[0].isdecimal():
-                    alike[child[1].look] = group
-        return (group if isinstance(group, TreeNode) else _branch(group) for group in groups)
 
     def _look(self, children: Sequence[TreeNode]) -> int:
         """Returns a number that is equal for siblings with equal names, shapes and types below."""

@@ -60,26 +60,21 @@ class JoblibMachine(machine.Machine):
         if count < 0 or size < 0:
             self.fail("a joblib array of unknown shape or type")
         if objects:
-            at = self._run_inner(at)
+            self.objects = True
+            inner = machine.Machine(self.source, at, self.budget - self.spent, strict=self.strict, watch=self.watch)
+            try:
+                inner.run()
+            finally:
+                self._log += inner._log
+                self.spent += inner.spent
+                self.steps += inner.steps
+            at = inner.end
         else:
             padded = state.get("numpy_array_alignment_bytes") is not None
             at += 1 + self.source.read(at, 1)[0] if padded else 0
             self.source.check(at, count * size)
             at += count * size
         self._data, self.base, self._here, self._next = b"", at, 0, 0
-
-    def _run_inner(self, at: int) -> int:
-        """Runs the pickle of an array of objects and returns its end. joblib reads it with pickle.load, so arrays in it
-        are numpy's own."""
-        self.objects = True
-        inner = machine.Machine(self.source, at, self.budget - self.spent, strict=self.strict, watch=self.watch)
-        try:
-            inner.run()
-        finally:
-            self._log += inner._log
-            self.spent += inner.spent
-            self.steps += inner.steps
-        return inner.end
 
 
 def class_path(value: Object) -> tuple[str, str] | None:
