@@ -127,15 +127,11 @@ def open_files(
             own = inferred(model.config, model.index.by_name)
         by = "caller" if quantization is not None else "shapes" if own else "config"
         check_names(model, names)
-        return FileProvider(_with_quantization(model, own), names, options, by, rank)
+        if own is not None:
+            config = {k: v for k, v in (model.json("config.json") or {}).items() if k != "quantization_config"}
+            text = json.dumps({**config, "quantization": own}).encode()
+            model = replace(model, texts={**model.texts, "config.json": text})
+        return FileProvider(model, names, options, by, rank)
     except BaseException:
         model.close()
         raise
-
-
-def _with_quantization(model: OpenModel, own: Mapping[str, Any] | None) -> OpenModel:
-    """The checkpoint with another `quantization` in its config."""
-    if own is None:
-        return model
-    config = {k: v for k, v in (model.json("config.json") or {}).items() if k != "quantization_config"}
-    return replace(model, texts={**model.texts, "config.json": json.dumps({**config, "quantization": own}).encode()})

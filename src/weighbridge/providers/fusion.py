@@ -61,8 +61,8 @@ def fuse(
     axis = _axis(tensors, axis)
     if dtype is not None:
         return _decoded(names, [as_node(t, dtype) for t in tensors], axis, "")
-    reason = _mixture(names, tensors)
-    if not reason:
+    kinds = [type_of(t).name for t in tensors]
+    if len(set(kinds)) == 1:
         joined = join(tensors, axis)
         kept = isinstance(joined, QuantizedTensor) or not isinstance(tensors[0], QuantizedTensor)
         if kept or mixed == "decode":
@@ -70,6 +70,7 @@ def fuse(
             return FusedWeight(tuple(names), axis, (FusedPart(tuple(names), type_of(joined), joined),), why)
         reason = _why_decoded(joined)
         return FusedWeight(tuple(names), axis, tuple(map(_alone, names, tensors)), reason)
+    reason = "the weights are of several types: " + ", ".join(f"{n} {k}" for n, k in zip(names, kinds, strict=True))
     if mixed == "decode":
         return _decoded(names, [as_node(t, F32) for t in tensors], axis, f"decoded, since {reason}")
     runs: list[FusedPart] = []
@@ -99,14 +100,6 @@ def _axis(tensors: Sequence[LogicalTensor], axis: int | None) -> int:
 def _decoded(names: Sequence[str], nodes: Sequence[Node], axis: int, reason: str) -> FusedWeight:
     joined = concat(nodes, axis)
     return FusedWeight(tuple(names), axis, (FusedPart(tuple(names), type_of(joined), joined),), reason)
-
-
-def _mixture(names: Sequence[str], tensors: Sequence[LogicalTensor]) -> str:
-    """Explains that the weights have several types; empty if they have one."""
-    kinds = [type_of(t).name for t in tensors]
-    if len(set(kinds)) == 1:
-        return ""
-    return "the weights are of several types: " + ", ".join(f"{n} {k}" for n, k in zip(names, kinds, strict=True))
 
 
 def _why_decoded(joined: LogicalTensor) -> str:

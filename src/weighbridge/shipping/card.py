@@ -6,7 +6,7 @@ Metadata: https://huggingface.co/docs/hub/model-cards. The contents of an existi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -94,7 +94,20 @@ def _body(facts: CardFacts, fields: Mapping[str, Any]) -> Iterator[str]:
     base = fields.get("base_model")
     if isinstance(base, str):
         yield f"[{base}](https://huggingface.co/{base}) as {_TITLES[facts.kind]}.\n"
-    yield from _file_table(facts.files)
+    losses = quality().type
+    rated = any(file.type in losses for file in facts.files)
+    heads = ["file", "type", "size", "bits per weight", *(["perplexity", "divergence"] if rated else [])]
+    yield "| " + " | ".join(heads) + " |"
+    yield "|" + "---|" * 2 + "--:|" * (len(heads) - 2)
+    for file in facts.files:
+        cells = [file.name, file.type or "-", f"{file.bytes / 1e9:.2f} GB", f"{file.bits:.2f}"]
+        if rated:
+            loss = losses.get(file.type)
+            cells += [f"+{loss.ppl:g}", f"{loss.kld:g}"] if loss else ["-", "-"]
+        yield "| " + " | ".join(cells) + " |"
+    yield ""
+    if rated:
+        yield f"Perplexity and divergence are of another model, for orientation: {quality().source}.\n"
     yield from _measurements(facts.measured)
     yield "## Run it\n"
     yield "```"
@@ -109,24 +122,6 @@ def _body(facts: CardFacts, fields: Mapping[str, Any]) -> Iterator[str]:
         yield "## Prompt format\n"
         yield f"```\n{turns.render(chat).rstrip()}\n```\n"
     yield f"Made with Weighbridge {__version__}."
-
-
-def _file_table(files: Sequence[CardFile]) -> Iterator[str]:
-    """Yields a table of the files; quantized GGUFs get the published losses of their types."""
-    losses = quality().type
-    rated = any(file.type in losses for file in files)
-    heads = ["file", "type", "size", "bits per weight", *(["perplexity", "divergence"] if rated else [])]
-    yield "| " + " | ".join(heads) + " |"
-    yield "|" + "---|" * 2 + "--:|" * (len(heads) - 2)
-    for file in files:
-        cells = [file.name, file.type or "-", f"{file.bytes / 1e9:.2f} GB", f"{file.bits:.2f}"]
-        if rated:
-            loss = losses.get(file.type)
-            cells += [f"+{loss.ppl:g}", f"{loss.kld:g}"] if loss else ["-", "-"]
-        yield "| " + " | ".join(cells) + " |"
-    yield ""
-    if rated:
-        yield f"Perplexity and divergence are of another model, for orientation: {quality().source}.\n"
 
 
 def _measurements(measurements: Mapping[str, MeasuredQuality]) -> Iterator[str]:

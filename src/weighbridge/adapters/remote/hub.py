@@ -136,22 +136,19 @@ class HubTree:
         token = self.utils.get_token() if _may_have_token(_constants()) else None
         headers = {"User-Agent": agent} | ({"Authorization": f"Bearer {token}"} if token else {})
         self.client = HttpClient(self.endpoint, headers, advice=advice, explain=self._explained)
-        info = self._info()
+        # The commit and the files, in one request; HfApi would take longer to import than to answer.
+        revision = f"/revision/{quote(self.uri.revision, safe='')}" if self.uri.revision else ""
+        url = f"{self.endpoint}/api/{self.uri.kind}s/{self.uri.repository}{revision}?blobs=true"
+        try:
+            info = msgspec.json.decode(self.client.get(url, self.title, _LISTING), type=_Info)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            hint = "check HF_ENDPOINT"
+            raise RemoteError(f"{self.title}: {self.endpoint} answers unlike a Hub ({error})", hint=hint) from None
         self.commit = info.sha
         self.entries = {entry.name: entry for entry in map(_entry, info.siblings)}
         for name in self.entries:
             _check_name(name, self.title)
         self._folders = _folders(self.entries)
-
-    def _info(self) -> _Info:
-        """The commit and the files, in one request; HfApi would take longer to import than to answer."""
-        revision = f"/revision/{quote(self.uri.revision, safe='')}" if self.uri.revision else ""
-        url = f"{self.endpoint}/api/{self.uri.kind}s/{self.uri.repository}{revision}?blobs=true"
-        try:
-            return msgspec.json.decode(self.client.get(url, self.title, _LISTING), type=_Info)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            hint = "check HF_ENDPOINT"
-            raise RemoteError(f"{self.title}: {self.endpoint} answers unlike a Hub ({error})", hint=hint) from None
 
     def _explained(self, response: Answer) -> Exception | None:
         """Returns a refusal by the Hub as an error with the next step, as huggingface_hub interprets it; None if it

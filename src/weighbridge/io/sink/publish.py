@@ -51,7 +51,15 @@ def publish_folder(stage: Path, target: Path, *, overwrite: bool) -> None:
     replaced. If the system can, old and new folder are exchanged in one step; otherwise the old one is renamed
     first, to a name that is never cleaned up automatically, and deleted after the new one is in place."""
     if not overwrite or not target.exists():
-        _rename_folder(stage, target)
+        # A rename, which replaces an empty folder and no other.
+        try:
+            if sys.platform == "win32" and target.is_dir():
+                target.rmdir()
+            os.rename(stage, target)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
+            raise
     elif _rename(stage, target, _EXCHANGE):
         shutil.rmtree(stage, ignore_errors=True)
     else:
@@ -63,18 +71,6 @@ def publish_folder(stage: Path, target: Path, *, overwrite: bool) -> None:
             os.rename(old, target)
             raise
         shutil.rmtree(old, ignore_errors=True)
-
-
-def _rename_folder(stage: Path, target: Path) -> None:
-    """A rename, which replaces an empty folder and no other."""
-    try:
-        if sys.platform == "win32" and target.is_dir():
-            target.rmdir()
-        os.rename(stage, target)
-    except OSError as error:
-        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
-        raise
 
 
 def _rename(a: Path, b: Path, flags: dict[str, int]) -> bool:
