@@ -187,6 +187,7 @@ class _HeaderWalk:
             head.order, cursor.order = ">", ">"
             version = int.from_bytes(version.to_bytes(4, "little"), "big")
         head.version, head.end = version, cursor.offset
+        self.wide = "I" if version == 1 else "Q"  # a count, a length or a dim
         if not 1 <= version <= VERSION:
             notes.stop("gguf/version", f"found {version}", offset=4)
         if head.order == ">":
@@ -221,10 +222,6 @@ class _HeaderWalk:
             raise
         except FormatError as error:
             raise _truncated(error) from None
-
-    @property
-    def wide(self) -> str:
-        return "I" if self.header.version == 1 else "Q"
 
     def _string(self, label: str) -> bytes:
         length = self.cursor.number(self.wide, f"length of {label}")
