@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 # Irregular plurals.
@@ -22,3 +23,14 @@ def plural(n: int, noun: str, verb: str = "") -> str:
     ends_in_y = last.endswith("y") and last[-2:-1] not in "aeiou"
     many = _IRREGULAR.get(last) or (f"{last[:-1]}ies" if ends_in_y else f"{last}s")
     return f"{n:,} {' '.join([*before, many])}"
+
+
+def ranges(numbers: Iterable[int], separator: str = ",") -> str:
+    """`0-3,5` for 0, 1, 2, 3 and 5."""
+    runs: list[list[int]] = []
+    for n in sorted(numbers):
+        if runs and n == runs[-1][1] + 1:
+            runs[-1][1] = n
+        else:
+            runs.append([n, n])
+    return separator.join(f"{first}" if first == last else f"{first}-{last}" for first, last in runs)

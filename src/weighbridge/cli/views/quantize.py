@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.errors import RefusedError
+from weighbridge.base.words import ranges
 from weighbridge.cli.render import SCREEN, Cell, Column, echo, emit_json, human_bytes, pairs, table, warn
 from weighbridge.cli.views.plan import print_losses, print_notes
 
@@ -83,14 +84,8 @@ def _grouped(rows: Iterable[QuantizeRow]) -> list[tuple[str, list[QuantizeRow]]]
         groups.setdefault((kind, row.shape, row.source, row.target, row.wanted, row.weighted), []).append(row)
     named = []
     for (kind, *_), group in groups.items():
-        runs: list[list[int]] = []  # of layers: {0-3,7}
-        for layer in sorted(int(number[0]) for row in group if (number := _LAYER.search(row.name))):
-            if runs and runs[-1][1] == layer - 1:
-                runs[-1][1] = layer
-            else:
-                runs.append([layer, layer])
-        ranges = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
-        named.append((kind.replace("*", f"{{{ranges}}}", 1) if len(group) > 1 else group[0].name, group))
+        layers = ranges(int(number[0]) for row in group if (number := _LAYER.search(row.name)))
+        named.append((kind.replace("*", f"{{{layers}}}", 1) if len(group) > 1 else group[0].name, group))
     return named
 
 

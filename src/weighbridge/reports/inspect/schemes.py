@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from math import prod
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from weighbridge.base.dtypes import MICROSCALED, Kind
+from weighbridge.base.words import ranges
 from weighbridge.containers.base import Entry
 from weighbridge.models.parameter_count import Count
 from weighbridge.reports.inspect.runs import runs
@@ -122,19 +122,9 @@ def _layers(names: Sequence[str]) -> Iterator[Layers]:
                 layers = cached[above, below] = roles.setdefault(above + _role(below), [])
             layers.append(number)
     for role, layers in roles.items():
-        yield Layers(role, _ranges({n for n in layers if n is not None}), len(layers))
+        yield Layers(role, ranges({n for n in layers if n is not None}, ", "), len(layers))
 
 
 def _role(name: str) -> str:
     """Returns a name with * for numbers."""
     return ".".join(["*" if part.isdecimal() else part for part in name.split(".")])
-
-
-def _ranges(numbers: set[int]) -> str:
-    """Formats 0, 1, 2, 5 as "0-2, 5"."""
-    if not numbers:
-        return ""
-    ordered = sorted(numbers)
-    starts = [ordered[0], *(b for a, b in pairwise(ordered) if b != a + 1)]
-    ends = [*(a for a, b in pairwise(ordered) if b != a + 1), ordered[-1]]
-    return ", ".join(f"{a}-{b}" if a != b else f"{a}" for a, b in zip(starts, ends, strict=True))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from weighbridge.base import gc_pause
+from weighbridge.base.words import ranges
 from weighbridge.reports.inspect.runs import runs
 
 
@@ -172,21 +173,10 @@ def _branch(group: Sequence[tuple[str, _Content]]) -> TreeNode:
     """Returns components with equal looks as one node."""
     part, first = group[0]
     return TreeNode(
-        _numbers([int(part) for part, _ in group]) if len(group) > 1 else part,
+        ranges(int(part) for part, _ in group) if len(group) > 1 else part,
         sum(c.tensors for _, c in group), sum(c.parameters for _, c in group), sum(c.nbytes for _, c in group),
         repeat=len(group), look=first.look, children=first.children,
     )  # fmt: skip
-
-
-def _numbers(numbers: Sequence[int]) -> str:
-    """Formats numbers as `0-3,5`."""
-    out: list[list[int]] = []
-    for n in sorted(numbers):
-        if out and n == out[-1][1] + 1:
-            out[-1][1] = n
-        else:
-            out.append([n, n])
-    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in out)
 
 
 def lines(forest: Iterable[TreeNode], depth: int = 0) -> Iterator[TreeLine]:
