@@ -52,18 +52,6 @@ class CardFacts:
 def card(facts: CardFacts, existing: bytes | None = None) -> tuple[str, tuple[str, ...]]:
     """Returns the card's text, and notes on facts to add manually."""
     old, trouble = read_card_as_written(existing)
-    fields = {**_fields(facts), **old}
-    notes = [trouble] if trouble else []
-    if "base_model" not in fields:
-        notes.append("the card names no base model: --base-model ORG/NAME")
-    if "license" not in fields:
-        notes.append("the card names no licence, and neither does the model's metadata")
-    body = _BODY.sub(b"", existing or b"").decode("utf-8", "replace").strip()
-    return front_matter(fields) + "\n" + (body or "\n".join(_body(facts, fields))).strip() + "\n", tuple(notes)
-
-
-def _fields(facts: CardFacts) -> dict[str, Any]:
-    """Returns the known metadata. The base model has the Hub's spelling."""
     keys = facts.keys
     url = keys.get("general.base_model.0.repo_url") or keys.get("general.source.repo_url")
     repository = _HUB.fullmatch(url) if isinstance(url, str) else None
@@ -85,7 +73,14 @@ def _fields(facts: CardFacts) -> dict[str, Any]:
         "quantized_by": facts.repository.partition("/")[0] if facts.quantized else None,
         "tags": tags or None,
     }
-    return {name: value for name, value in fields.items() if value}
+    fields = {**{name: value for name, value in fields.items() if value}, **old}
+    notes = [trouble] if trouble else []
+    if "base_model" not in fields:
+        notes.append("the card names no base model: --base-model ORG/NAME")
+    if "license" not in fields:
+        notes.append("the card names no licence, and neither does the model's metadata")
+    body = _BODY.sub(b"", existing or b"").decode("utf-8", "replace").strip()
+    return front_matter(fields) + "\n" + (body or "\n".join(_body(facts, fields))).strip() + "\n", tuple(notes)
 
 
 def _body(facts: CardFacts, fields: Mapping[str, Any]) -> Iterator[str]:

@@ -29,7 +29,6 @@ from weighbridge.cli.values import FILE, PATH, parse_size
 
 if TYPE_CHECKING:
     from weighbridge.containers.gguf.values import KV
-    from weighbridge.conversion.edit.apply import EditPlan
 
 _SHOWN = 60  # characters of a value in a table
 # Options that change something, and those that control a change. Without one of the former, keys are only read.
@@ -118,20 +117,19 @@ def edit(file: Path, get: tuple[str, ...], dry_run: bool, as_json: bool, **optio
     if not dry_run:
         with Progress() as progress:
             plan.run(progress)
-    emit_json(plan.describe() | {"written": not dry_run}) if as_json else _print_edit(plan, dry_run)
-    return 0
-
-
-def _print_edit(plan: EditPlan, dry_run: bool) -> None:
-    for change in plan.changes:
-        echo(f"{clean(change.key)}: {_short(change.before)} -> {_short(change.after)}")
-    if not plan.changes:
-        note("nothing changes")
-    will = "would be " if dry_run else ""
-    if plan.in_place:
-        note(f"{will}changed in place: {human_bytes(plan.written)} written")
+    if as_json:
+        emit_json(plan.describe() | {"written": not dry_run})
     else:
-        note(f"{will}rewritten ({clean(plan.reason)}): {human_bytes(plan.written)} to {clean(plan.target)}")
+        for change in plan.changes:
+            echo(f"{clean(change.key)}: {_short(change.before)} -> {_short(change.after)}")
+        if not plan.changes:
+            note("nothing changes")
+        will = "would be " if dry_run else ""
+        if plan.in_place:
+            note(f"{will}changed in place: {human_bytes(plan.written)} written")
+        else:
+            note(f"{will}rewritten ({clean(plan.reason)}): {human_bytes(plan.written)} to {clean(plan.target)}")
+    return 0
 
 
 def _short(kv: KV | None) -> str:

@@ -19,7 +19,31 @@ if TYPE_CHECKING:
 
 def show_plan(plan: QuantizePlan, *, as_json: bool) -> int:
     """Prints the plan. Returns exit code 1 if something prevents it."""
-    emit_json(plan.describe()) if as_json else _print_plan(plan)
+    if as_json:
+        emit_json(plan.describe())
+    else:
+        before, after = (sum(getattr(r, f) for r in plan.rows) for f in ("source_bytes", "target_bytes"))
+        pairs(
+            [
+                ("source", plan.source),
+                ("target", plan.target),
+                ("type", plan.ftype or "chosen for the size"),
+                ("size", f"{human_bytes(plan.size, exact=True)}, {plan.bits:.2f} bits per weight"),
+                ("tensors", f"{human_bytes(before)} -> {human_bytes(after)}"),
+                ("memory", f"{human_bytes(plan.memory)} at most, excluding the interpreter"),
+            ]
+        )
+        echo()
+        heads = (*map(Column, ("tensor", "shape", "from", "to")), Column("size", right=True), Column(""))
+        table(heads, [_line(*group) for group in _grouped(plan.rows)])
+        print_losses(plan.losses)
+        print_notes(plan.notes)
+        refused: dict[str, list[str]] = {}
+        for refusal in plan.refusals:
+            refused.setdefault(refusal.message, []).append(refusal.tensor)
+        for message, names in refused.items():
+            more = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
+            warn(f"refused: {names[0]}{more}: {message}")
     return 1 if plan.refusals else 0
 
 
@@ -46,31 +70,6 @@ def print_report(report: QualityReport, path: Path, name: str, *, overwrite: boo
     echo()
     heads = ("worst", "shape", "from", "to", "bytes", "NMSE", "weighted", "max error", "cosine")
     table([Column(h, right=i > 3) for i, h in enumerate(heads)], [cells(q) for q in report.worst])
-
-
-def _print_plan(plan: QuantizePlan) -> None:
-    before, after = (sum(getattr(r, f) for r in plan.rows) for f in ("source_bytes", "target_bytes"))
-    pairs(
-        [
-            ("source", plan.source),
-            ("target", plan.target),
-            ("type", plan.ftype or "chosen for the size"),
-            ("size", f"{human_bytes(plan.size, exact=True)}, {plan.bits:.2f} bits per weight"),
-            ("tensors", f"{human_bytes(before)} -> {human_bytes(after)}"),
-            ("memory", f"{human_bytes(plan.memory)} at most, excluding the interpreter"),
-        ]
-    )
-    echo()
-    heads = (*map(Column, ("tensor", "shape", "from", "to")), Column("size", right=True), Column(""))
-    table(heads, [_line(*group) for group in _grouped(plan.rows)])
-    print_losses(plan.losses)
-    print_notes(plan.notes)
-    refused: dict[str, list[str]] = {}
-    for refusal in plan.refusals:
-        refused.setdefault(refusal.message, []).append(refusal.tensor)
-    for message, names in refused.items():
-        more = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
-        warn(f"refused: {names[0]}{more}: {message}")
 
 
 _LAYER: Final = re.compile(r"(?<=blk\.)\d+(?=\.)")

@@ -22,7 +22,7 @@ from weighbridge.cli.views.plan import print_notes
 
 if TYPE_CHECKING:
     from weighbridge.conversion.checkpoint.strip import StripReport
-    from weighbridge.conversion.transform import TransformPlan, TransformReport
+    from weighbridge.conversion.transform import TransformPlan
 
 _SHOWN: Final = 8  # rows of a table; all of them with --verbose
 
@@ -33,24 +33,24 @@ def write_transform(plan: TransformPlan, *, dry_run: bool, as_json: bool) -> int
         if not dry_run:
             with Progress() as progress:
                 plan.run(progress)
-    emit_json(plan.report) if as_json else _print_transform(plan.report, dry_run)
+    report = plan.report
+    if as_json:
+        emit_json(report)
+    else:
+        if report.renamed and not report.cut and not report.dropped:
+            _rows(["new name", "was"], [(clean(r.new), clean(" + ".join(r.old[:3]))) for r in report.renamed])
+        elif report.renamed:
+            note(f"{plural(len(report.renamed), 'tensor')} renumbered")
+        _rows(["cut", "was", "is"], [(clean(c.tensor), str(list(c.before)), str(list(c.after))) for c in report.cut])
+        _rows(["key", "was", "is"], [(clean(c.key), _value(c.before), _value(c.after)) for c in report.changed])
+        if report.dropped:
+            note(clean(f"left out: {plural(len(report.dropped), 'tensor')}, first {report.dropped[0]}"))
+        for line in dict.fromkeys(report.losses):
+            warn(clean(line))
+        print_notes(report.notes)
+        will = "would have" if dry_run else "has"
+        echo(clean(f"{report.target} {will} {plural(report.tensors, 'tensor')}, {human_bytes(report.bytes)}"))
     return 0
-
-
-def _print_transform(report: TransformReport, dry_run: bool) -> None:
-    if report.renamed and not report.cut and not report.dropped:
-        _rows(["new name", "was"], [(clean(r.new), clean(" + ".join(r.old[:3]))) for r in report.renamed])
-    elif report.renamed:
-        note(f"{plural(len(report.renamed), 'tensor')} renumbered")
-    _rows(["cut", "was", "is"], [(clean(c.tensor), str(list(c.before)), str(list(c.after))) for c in report.cut])
-    _rows(["key", "was", "is"], [(clean(c.key), _value(c.before), _value(c.after)) for c in report.changed])
-    if report.dropped:
-        note(clean(f"left out: {plural(len(report.dropped), 'tensor')}, first {report.dropped[0]}"))
-    for line in dict.fromkeys(report.losses):
-        warn(clean(line))
-    print_notes(report.notes)
-    will = "would have" if dry_run else "has"
-    echo(clean(f"{report.target} {will} {plural(report.tensors, 'tensor')}, {human_bytes(report.bytes)}"))
 
 
 def print_strip(report: StripReport, dry_run: bool) -> None:

@@ -177,7 +177,20 @@ def _check_keys(index: Index, metadata: Metadata, notes: Collector) -> None:
         if types and metadata.type(key) not in types:
             notes.note("gguf/key-type", f"{key} is {metadata.type(key)}, not {' or '.join(types)}")
     _check_layers(metadata, notes)
-    _check_vocabulary(metadata, notes)
+    for key in (_LIST, "tokenizer.ggml.merges"):
+        if key in metadata and metadata.type(key) != "arr[str]":
+            notes.note("gguf/vocab-type", f"{key} is {metadata.type(key)}, not arr[str]")
+    tokens = metadata.get(_LIST)
+    if not isinstance(tokens, LazyArray) or tokens.type != "str":
+        return
+    for key, types in _PARALLEL.items():
+        if key not in metadata:
+            continue
+        if metadata.type(key) not in types:
+            notes.note("gguf/vocab-type", f"{key} is {metadata.type(key)}, not {' or '.join(types)}")
+        elif len(metadata[key]) != len(tokens):
+            rule = "gguf/vocab-short" if len(metadata[key]) < len(tokens) else "gguf/vocab-long"
+            notes.note(rule, f"{key} has {plural(len(metadata[key]), 'element')} for {plural(len(tokens), 'token')}")
 
 
 def _check_layers(metadata: Metadata, notes: Collector) -> None:
@@ -194,23 +207,6 @@ def _check_layers(metadata: Metadata, notes: Collector) -> None:
                 "gguf/layer-array",
                 f"{prefix}.{suffix} has {plural(len(value), 'element')} for {plural(count, 'layer')}",
             )
-
-
-def _check_vocabulary(metadata: Metadata, notes: Collector) -> None:
-    for key in (_LIST, "tokenizer.ggml.merges"):
-        if key in metadata and metadata.type(key) != "arr[str]":
-            notes.note("gguf/vocab-type", f"{key} is {metadata.type(key)}, not arr[str]")
-    tokens = metadata.get(_LIST)
-    if not isinstance(tokens, LazyArray) or tokens.type != "str":
-        return
-    for key, types in _PARALLEL.items():
-        if key not in metadata:
-            continue
-        if metadata.type(key) not in types:
-            notes.note("gguf/vocab-type", f"{key} is {metadata.type(key)}, not {' or '.join(types)}")
-        elif len(metadata[key]) != len(tokens):
-            rule = "gguf/vocab-short" if len(metadata[key]) < len(tokens) else "gguf/vocab-long"
-            notes.note(rule, f"{key} has {plural(len(metadata[key]), 'element')} for {plural(len(tokens), 'token')}")
 
 
 def _innermost(kv: KV) -> Iterable[LazyArray]:
