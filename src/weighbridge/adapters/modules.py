@@ -64,7 +64,7 @@ def load_module(
     if parts := [f"{word}: {', '.join(n[:4])}{' ...' * (len(n) > 4)}" for word, n in words.items() if n]:
         raise UsageError("; ".join(parts), hint="strict=False loads the others")
     nodes = {name: as_node(node, _type_in(places[name], dtype)) for name, node in wanted.items()}
-    where = {name: device or _device_in(places[name]) for name in wanted}
+    where = {name: device or ("cpu" if places[name].is_meta else str(places[name].device)) for name in wanted}
     prefetch_behind((node for name, node in nodes.items() if not is_cuda(where[name])), private=True)
     state = to_devices(nodes, where)
     module.load_state_dict(state, assign=True, strict=False)
@@ -82,11 +82,6 @@ def _type_in(place: Any, dtype: DType | None) -> DType:
     if kind is None:
         raise UnsupportedError(f"no cast to {place.dtype}")
     return kind
-
-
-def _device_in(place: Any) -> str:
-    """The device of a parameter; the CPU for one on the meta device."""
-    return "cpu" if place.is_meta else str(place.device)
 
 
 def _at(module: torch.nn.Module, name: str) -> Any:
