@@ -118,14 +118,14 @@ def public(corpora: Path) -> Iterator[Sample]:
 
 def crafted(folder: Path) -> Iterator[Sample]:
     """Our own vectors, one folder each, as some have files beside them."""
-    from tests.reports.scan import other_vectors, vectors
+    from tests.reports.scan import file_vectors, vectors
 
     files: list[tuple[str, str, Mapping[str, bytes]]] = [
         (case.id, "case.pt", {"case.pt": case.data})
         for case in (*vectors.PICKLES, *vectors.ZIPS)
         if case.verdict in ("dangerous", "malformed", "unknown-code")
     ]
-    files += [(f"{v.name} ({v.rule})", v.name, {v.name: v.data, **v.beside}) for v in other_vectors.VECTORS]
+    files += [(f"{v.name} ({v.rule})", v.name, {v.name: v.data, **v.beside}) for v in file_vectors.VECTORS]
     for number, (name, first, contents) in enumerate(files):
         place = folder / f"{number:03}"
         place.mkdir()

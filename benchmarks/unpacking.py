@@ -27,7 +27,7 @@ from tests.packings.stored import members, of_numpy, of_torch  # noqa: E402
 from tests.unpacked import unpack  # noqa: E402
 
 from weighbridge.base.dtypes import BF16  # noqa: E402
-from weighbridge.conversion.plan.memory import slab_rows  # noqa: E402
+from weighbridge.conversion.plan.contents import slab_rows  # noqa: E402
 from weighbridge.tensors import nodes as n  # noqa: E402
 from weighbridge.tensors.nodes import Node  # noqa: E402
 

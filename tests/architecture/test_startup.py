@@ -39,8 +39,8 @@ def test_help_loads_no_command() -> None:
     found = after_command("--help")
     assert not [m for m in found if m.startswith("weighbridge.cli.commands")]
     assert {m for m in found if m.startswith("weighbridge")} == {
-        *("weighbridge", "weighbridge.base", "weighbridge.base.errors"),
-        *("weighbridge.cli", "weighbridge.cli.main", "weighbridge.cli.render"),
+        *("weighbridge", "weighbridge.base", "weighbridge.base.errors", "weighbridge.base.options"),
+        *("weighbridge.cli", "weighbridge.cli.main", "weighbridge.cli.options", "weighbridge.cli.render"),
     }
     assert not found & {"msgspec", *HEAVY}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,7 @@ def test_every_option_reaches_the_library(source: Path, monkeypatch: pytest.Monk
     class Done(Exception):
         pass
 
+    @wraps(weighbridge.plan_convert)
     def plan_convert(src: Path, dst: Path, **given: Any) -> None:
         seen.update(given, dst=dst)
         raise Done

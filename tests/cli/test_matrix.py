@@ -10,6 +10,7 @@ import contextlib
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -164,6 +165,7 @@ def _served(monkeypatch: pytest.MonkeyPatch) -> None:
         print(sorted(files), point)
         started()
 
+    @wraps(viewing.view)
     def view(*settings: object, **options: object) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext(SimpleNamespace(url=f"{settings} {options}", wait=lambda: None))
 

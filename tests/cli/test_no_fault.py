@@ -1,4 +1,4 @@
-"""Whatever a folder's small files hold, no command ends as a fault of ours (exit 70)."""
+"""Whatever a folder's small files or a GGUF's architecture hold, no command ends as a fault of ours (exit 70)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.every_command import commands, lines, missing
+from tests.containers._gguf import STR, U32, File, Item, Tensor
 
 from weighbridge.cli.main import main
 
@@ -63,10 +64,32 @@ def _files(case: str) -> tuple[str, ...]:
 @pytest.mark.parametrize("case", CASES)
 def test_no_command_fails_by_its_own_fault(case: str, tmp_path: Path) -> None:
     folder = _folder(tmp_path / "model", CONFIGS.get(case, {}), FILES.get(case, {}))
+    _run_all(folder, tmp_path, _files(case))
+
+
+KEY = "general.architecture"
+ARCHITECTURES: dict[str, list[tuple[str | bytes, Item]]] = {
+    "none": [],
+    "a number": [(KEY, Item(U32, 7))],
+    "unknown": [(KEY, Item(STR, "zzz"))],
+    "empty": [(KEY, Item(STR, ""))],
+    "without keys": [(KEY, Item(STR, "llama"))],
+}
+
+
+@pytest.mark.parametrize("case", ARCHITECTURES)
+def test_no_command_fails_on_an_odd_architecture(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = tmp_path / "m.gguf"
+    path.write_bytes(File(keys=ARCHITECTURES[case], tensors=[Tensor("a", [8])]).bytes())
+    _run_all(path, tmp_path, ("",))  # the file itself
+
+
+def _run_all(model: Path, tmp_path: Path, files: tuple[str, ...]) -> None:
     base = _folder(tmp_path / "base", {}, {})
     faults = []
     for command in commands():
-        for line in lines(command, folder, base, tmp_path / "out", _files(case)):
+        for line in lines(command, model, base, tmp_path / "out", files):
             faults += [" ".join(line)] if main(line) == 70 else []
     assert not faults
 

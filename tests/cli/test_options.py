@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field
@@ -22,17 +23,19 @@ import weighbridge as wb
 from weighbridge.base.errors import UsageError
 from weighbridge.base.options import options_of
 from weighbridge.cli.main import BY_NAME, COMMANDS, common_options, load
+from weighbridge.cli.options import Option
 from weighbridge.conversion.options import TARGETS, GgufOptions, WriteOptions
 from weighbridge.conversion.plan.fingerprint import key_of
 from weighbridge.models.model import SourceOptions
+from weighbridge.reports.stores import duplicates
 
 # What a command adds to its function: how the answer is shown, or that nothing is written.
-SHOWN = {"as_json", "dry_run", "output", "short_quiet", *(p.name for p in common_options())}
+SHOWN = {"json", "dry_run", "output", "short_quiet", *(p.name for p in common_options())}
 # Command -> (function, options that only the command has, keywords that only the function has).
 FUNCTIONS: Mapping[str, tuple[Callable[..., Any], set[str], set[str]]] = {
     "convert": (wb.plan_convert, set(), set()),
     "plan": (wb.plan_convert, set(), set()),
-    "quantize": (wb.plan_quantize, {"patterns", "report"}, {"ftype"}),
+    "quantize": (wb.plan_quantize, {"tensor_type_file", "report"}, {"ftype"}),
     "split": (wb.plan_split, set(), set()),
     "merge": (wb.plan_merge, set(), set()),
     "strip": (wb.plan_strip, set(), set()),
@@ -52,9 +55,29 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], set[str], set[str]]] = {
     "stats": (wb.stats, set(), set()),
     "ls": (wb.ls, {"long"}, set()),
     "get": (wb.get, {"raw", "overwrite"}, set()),  # wb.save and wb.open(...)[name].raw()
-    "explain": (wb.explain, {"all"}, set()),
+    "explain": (wb.explain, set(), set()),
     "inspect": (wb.inspect, {"tensors", "tree", "metadata", "model"}, set()),
+    "anatomy": (wb.anatomy, {"tensor", "block", "map"}, {"cells"}),
+    "identify": (wb.identify, set(), set()),
+    "dedupe": (duplicates.dedupe, {"yes"}, {"dry_run"}),
+    "du": (duplicates.usage, set(), set()),
 }
+#: Command -> why no function of Python has its options.
+NO_FUNCTION = {
+    "arch": "it looks families up in their tables",
+    "completion": "it prints a script for a shell",
+    "fleet": "fleets.run.Fleet is the function, and a command is a job of it",
+    "mount": "it runs until the folder is unmounted",
+    "serve": "it runs until it is interrupted",
+}
+#: Command and parameter -> why it isn't declared by a dataclass (`base/options.py`).
+UNDECLARED = {
+    (name, "short_quiet"): "-q alone, told from --quiet: mlx_lm.convert's -q quantizes" for name in ("convert", "plan")
+}
+#: Function of Python that accepts any keyword -> what the keywords are.
+ANY_KEYWORD = {
+    "from_pretrained": "passed on to transformers", "load_checkpoint": "objects to load", "save_checkpoint": "parts",
+}  # fmt: skip
 #: The functions that read a model and write one.
 WRITING = (wb.convert, wb.split, wb.merge, wb.strip, wb.rename, wb.slice, wb.quantize)
 #: Options whose meaning is the command's -> why that is one meaning.
@@ -97,7 +120,7 @@ def spelled(option: click.Option) -> str:
 def test_options_are_the_keywords_of_the_function(name: str) -> None:
     function, of_command, of_function = FUNCTIONS[name]
     options = {p for p in load(BY_NAME[name]).params if isinstance(p, click.Option) and p.name not in SHOWN}
-    named = {spelled(p) for p in options} - {"lossless", "tensor_type_file"} | ({"patterns"} & of_command)
+    named = {spelled(p) for p in options} - {"lossless"}
     assert named - of_command == keywords(function) - of_function
 
 
@@ -114,11 +137,10 @@ def test_every_spelling_has_one_meaning() -> None:
 
 
 def test_an_option_is_spelled_as_its_keyword() -> None:
-    shorter = {"as_json": "json", "short_quiet": "quiet"}
     for _, command in commands():
         for option in command.params:
             if isinstance(option, click.Option) and not option.hidden and option.expose_value:
-                assert spelled(option) in (shorter.get(str(option.name), option.name), "lossless", "tensor_type_file")
+                assert spelled(option) in (option.name, "lossless")
 
 
 def test_every_function_that_writes_accepts_the_same_options() -> None:
@@ -143,9 +165,58 @@ def test_all_parts_are_of_a_training_checkpoint(sources: Mapping[str, Path], tmp
             wb.plan_convert(sources[source], tmp_path / "o.npz", all_parts=True)
 
 
-def test_every_command_that_writes_is_compared() -> None:
-    writing = {row.name for row in COMMANDS if any(p.name == "overwrite" for p in load(row).params)}
-    assert writing <= set(FUNCTIONS)
+def test_every_command_is_compared() -> None:
+    assert {row.name for row in COMMANDS} == {*FUNCTIONS, *NO_FUNCTION}
+
+
+def test_every_option_is_declared_by_a_dataclass() -> None:
+    undeclared = {
+        (name, param.name)
+        for name, command in commands()
+        for param in command.params
+        if isinstance(param, click.Option) and not isinstance(param, Option)
+    }
+    assert undeclared == set(UNDECLARED)
+
+
+def test_only_one_module_makes_options_of_click() -> None:
+    package = Path(wb.__file__).parent
+    makers = {
+        path.relative_to(package).as_posix(): len(found)
+        for path in sorted(package.rglob("*.py"))
+        if (found := re.findall(r"click\.[oO]ption\(", path.read_text("utf-8")))
+    }
+    assert makers == {"cli/commands/convert.py": 1, "cli/main.py": 1}  # -q of mlx_lm; --version
+
+
+def test_no_public_function_accepts_unknown_keywords() -> None:
+    functions = {name: getattr(wb, name) for name in wb.__all__ if callable(getattr(wb, name))}
+    loose = {
+        name
+        for name, function in functions.items()
+        if not isinstance(function, type)
+        and any(p.kind is Parameter.VAR_KEYWORD for p in signature(function).parameters.values())
+    }
+    assert loose == set(ANY_KEYWORD)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_no_command_takes_unnamed_options(name: str) -> None:
+    """A command gets its options as an object, whose class a type checker knows."""
+    command = load(BY_NAME[name])
+    callback: Any = getattr(command.callback, "func", command.callback)
+    parameters = signature(callback).parameters
+    assert "options" in parameters
+    assert all(p.kind is not Parameter.VAR_KEYWORD for p in parameters.values())
+
+
+def test_the_parts_of_a_checkpoint_stand_next_to_the_options(tmp_path: Path) -> None:
+    wb.save_checkpoint(tmp_path / "a" / "b", epoch=3, parents=True, jobs=1)
+    assert wb.load_checkpoint(tmp_path / "a" / "b") == {"epoch": 3}
+    with pytest.raises(wb.errors.RefusedError):
+        wb.save_checkpoint(tmp_path / "a" / "b", epoch=4)
+    wb.save_checkpoint(tmp_path / "a" / "b", epoch=4, overwrite=True)
+    assert wb.load_checkpoint(tmp_path / "a" / "b") == {"epoch": 4}
 
 
 # ------------------------------------------------------------------------------------------------ the matrix

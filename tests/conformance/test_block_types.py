@@ -14,7 +14,7 @@ from tests.plugins import registered
 from tests.toys.toy_block_type import CODEC, TOY
 
 import weighbridge as wb
-from weighbridge.base import byteorder, dtypes
+from weighbridge.base import dtypes
 from weighbridge.base.dtypes import BY_GGML, BY_NAME, F32, SCALARS, TABLE, DType
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.plugins import BLOCK_TYPES, plugins
@@ -68,9 +68,9 @@ def test_a_swap_turns_every_scalar(dtype: DType) -> None:
     data = bytearray(pack(dtype.name, **{f.name: np.ones(3 * f.count) for f in dtype.fields}))
     if any(f.scalar == "mixed" for f in dtype.fields):
         with pytest.raises(UnsupportedError):
-            byteorder.swap(dtype, data)
+            dtypes.swap(dtype, data)
         return
-    byteorder.swap(dtype, data)
+    dtypes.swap(dtype, data)
     assert bytes(data) == 3 * struct.pack(f">{form}", *np.ones(sum(f.count for f in dtype.fields), int))
 
 

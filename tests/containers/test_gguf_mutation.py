@@ -11,6 +11,7 @@ import pytest
 from tests.containers import _ggml, test_gguf_check, test_gguf_read, test_gguf_rules, test_gguf_split
 from tests.containers._gguf_cases import PARSED, Case
 from tests.containers._gguf_models import FAULTS
+from tests.mutation import Check, red
 
 from weighbridge.base import limits
 from weighbridge.base.dtypes import BY_NAME, by_ggml
@@ -24,7 +25,6 @@ from weighbridge.containers.gguf import write as gguf_write
 from weighbridge.containers.gguf.rules import RULES, Collector
 
 pytestmark = pytest.mark.mutation
-Check = Callable[[], None]
 
 
 def checks() -> Iterator[tuple[frozenset[str], Check]]:
@@ -42,14 +42,6 @@ def checks() -> Iterator[tuple[frozenset[str], Check]]:
 
 
 CHECKS = list(checks())
-
-
-def red(check: Check) -> bool:
-    try:
-        check()
-    except Exception:  # whatever goes wrong, the fault was seen
-        return True
-    return False
 
 
 @pytest.mark.parametrize("rule", [r.removeprefix("gguf/") for r in RULES])

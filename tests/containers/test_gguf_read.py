@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import struct
 import time
-import tracemalloc
 from collections.abc import Callable
 
 import pytest
 from tests.containers import _ggml
 from tests.containers._gguf import ARR, F32, I16, STR, U8, U32, File, Item, Tensor, good
+from tests.costs import traced_memory
 
 from weighbridge.base.errors import FormatError
 from weighbridge.containers.base import Index
@@ -177,14 +177,10 @@ def test_arrays_are_stepped_over() -> None:
     """A vocabulary is read once, and neither kept nor decoded: memory stays at a buffer."""
     data = long_vocabulary(200_000).bytes()
     source = Counting(data)
-    tracemalloc.start()
-    try:
+    with traced_memory() as memory:
         index = gguf.parse(source)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
     assert len(index.metadata["v.words"]) == 200_000
-    assert peak < 4 << 20
+    assert memory.peak < 4 << 20
     assert source.bytes_read < len(data) * 1.01 + (1 << 20)
 
 
@@ -260,16 +256,12 @@ def test_lying_array_lengths_cost_nothing(element: int, count: int) -> None:
 
 
 def _is_cheap(action: Callable[[], object], rule: str) -> None:
-    tracemalloc.start()
     began = time.process_time()
-    try:
-        with pytest.raises(gguf.GGUFError) as caught:
-            action()
-        assert tracemalloc.get_traced_memory()[1] < 4 << 20
-        assert time.process_time() - began < 1
-        assert caught.value.rule == f"gguf/{rule}"
-    finally:
-        tracemalloc.stop()
+    with traced_memory() as memory, pytest.raises(gguf.GGUFError) as caught:
+        action()
+    assert memory.peak < 4 << 20
+    assert time.process_time() - began < 1
+    assert caught.value.rule == f"gguf/{rule}"
 
 
 HUGE: list[tuple[str, Item, bytes, str]] = [
@@ -289,12 +281,9 @@ def test_more_than_llama_cpp_takes(item: Item, tail: bytes, rule: str) -> None:
 def test_a_glance_at_an_array_reads_a_page() -> None:
     head = File(keys=[("k", HUGE[0][1])]).bytes()
     array = gguf.parse(Sparse(head, (1 << 30) + (1 << 20))).metadata["k"]
-    tracemalloc.start()
-    try:
+    with traced_memory() as memory:
         assert repr(array) == "<1073741825 x u8: 0, 0, 0, 0, ...>"
-        assert tracemalloc.get_traced_memory()[1] < 1 << 20
-    finally:
-        tracemalloc.stop()
+    assert memory.peak < 1 << 20
 
 
 def test_a_huge_string_is_allocated_only_when_it_is_there() -> None:

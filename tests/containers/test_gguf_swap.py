@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from weighbridge.base import byteorder
+from weighbridge.base import dtypes
 from weighbridge.base.dtypes import BY_NAME, TABLE
 from weighbridge.base.errors import UnsupportedError
 
@@ -16,13 +16,13 @@ DESCRIBED = [t for t in TABLE if t.name not in REFUSED]
 
 @pytest.mark.parametrize("dtype", DESCRIBED, ids=str)
 def test_a_swap_is_a_permutation_and_its_own_inverse(dtype: object) -> None:
-    plan = byteorder.swap_plan(dtype)  # type: ignore[arg-type]
+    plan = dtypes.swap_plan(dtype)  # type: ignore[arg-type]
     size = dtype.size  # type: ignore[attr-defined]
     assert sorted(plan) == list(range(size))
     data = bytearray(i % 256 for i in range(3 * size))
-    byteorder.swap(dtype, data)  # type: ignore[arg-type]
+    dtypes.swap(dtype, data)  # type: ignore[arg-type]
     assert data == bytes((k * size + j) % 256 for k in range(3) for j in plan)
-    byteorder.swap(dtype, data)  # type: ignore[arg-type]
+    dtypes.swap(dtype, data)  # type: ignore[arg-type]
     assert data == bytes(i % 256 for i in range(3 * size))
 
 
@@ -44,11 +44,11 @@ def test_a_swap_is_a_permutation_and_its_own_inverse(dtype: object) -> None:
 def test_against_struct(name: str, form: str, values: tuple[float, ...]) -> None:
     """By the structures of ggml-common.h, packed in the two orders."""
     data = bytearray(struct.pack(f">{form}", *values) * 2)
-    byteorder.swap(BY_NAME[name], data)
+    dtypes.swap(BY_NAME[name], data)
     assert data == struct.pack(f"<{form}", *values) * 2
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_others_are_refused(name: str) -> None:
     with pytest.raises(UnsupportedError, match=name):
-        byteorder.swap_plan(BY_NAME[name])
+        dtypes.swap_plan(BY_NAME[name])

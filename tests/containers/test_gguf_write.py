@@ -14,7 +14,7 @@ from tests.containers import _ggml
 from tests.containers._gguf_models import metadata, model, render, tensors
 from tests.examples import examples
 
-from weighbridge.base import byteorder
+from weighbridge.base import dtypes
 from weighbridge.base.dtypes import BY_NAME, TABLE
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
@@ -208,7 +208,7 @@ def test_what_the_gguf_package_writes_is_read(tmp_path: Path, order: str, alignm
         for entry in index.entries:
             data = bytearray(source.read(entry.offset, entry.nbytes))
             if order == ">":
-                byteorder.swap(entry.dtype, data)
+                dtypes.swap(entry.dtype, data)
             assert bytes(data) == arrays[entry.name].tobytes()
         # The key-values again, little-endian: as the reference itself would have written them.
         if order == "<":

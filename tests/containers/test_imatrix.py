@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.containers.guards import guards, without
+from tests.mutation import Check, assert_needed, cases, guards, red
 
 from weighbridge.base.dtypes import F16, F32
 from weighbridge.base.errors import FormatError, UsageError
@@ -240,31 +241,15 @@ def test_names_that_do_not_fit_are_refused() -> None:
 # -- mutations -------------------------------------------------------------------------------------------------------
 
 
-def _red() -> bool:
-    for data, why in BAD.values():
-        try:
-            read(BytesSource(data))
-        except FormatError as error:
-            if why not in str(error):
-                return True
-        except Exception:
-            return True
-        else:
-            return True
-    for check in (
-        test_names_that_do_not_fit_are_refused,
-        test_entries_that_were_never_used_have_no_place_in_a_legacy_file,
-    ):
-        try:
-            check()
-        except BaseException:  # pytest's own failure is no Exception
-            return True
-    return False
+CHECKS: list[Check] = [
+    *cases(test_bad_files),
+    test_names_that_do_not_fit_are_refused,
+    test_entries_that_were_never_used_have_no_place_in_a_legacy_file,
+]
 
 
 @pytest.mark.mutation
-@pytest.mark.parametrize("guard", guards(imatrix))
-def test_every_guard_is_needed(guard: str) -> None:
-    assert not _red()
-    with without(imatrix, guard):
-        assert _red()
+@pytest.mark.parametrize(("module", "guard"), guards(imatrix))
+def test_every_guard_is_needed(module: ModuleType, guard: str) -> None:
+    assert not any(map(red, CHECKS))
+    assert_needed(module, guard, CHECKS)

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.containers.regions import check_regions
+from tests.costs import traced_memory
 
 from weighbridge.base.dtypes import BY_NAME, dtype
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
@@ -388,12 +389,7 @@ def test_damaged_streams(make: Callable[[], InflateSource], words: str) -> None:
 
 
 def test_a_bomb_is_not_unpacked_at_once() -> None:
-    import tracemalloc
-
     bomb = inflate(bytes(50 << 20))
-    tracemalloc.start()
-    try:
+    with traced_memory() as memory:
         assert bomb.read(40 << 20, 10) == bytes(10)
-        assert tracemalloc.get_traced_memory()[1] < 2 << 20
-    finally:
-        tracemalloc.stop()
+    assert memory.peak < 2 << 20

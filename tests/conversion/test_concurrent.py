@@ -21,7 +21,7 @@ from weighbridge.base.errors import FormatError, RefusedError
 from weighbridge.conversion.edit import plan as edit_plan
 from weighbridge.conversion.edit.plan import plan_edit, read_metadata
 from weighbridge.conversion.edit.values import Edit
-from weighbridge.io.sink import Sink, exclusive, lock
+from weighbridge.io.sink import Sink, exclusive, processes
 
 _EDITS = 12
 # Each process tries again until all of its edits are made.
@@ -76,7 +76,7 @@ def test_an_edit_planned_while_another_is_applied_is_refused(tmp_path: Path, mon
         wb.edit(path, set={"b": "other"})
 
     monkeypatch.setattr(edit_plan, "check", meanwhile)
-    plan = plan_edit(path, [Edit("a", "b")])
+    plan = plan_edit(path, set=[Edit("a", "b")])
     with pytest.raises(FormatError, match="changed after"):
         plan.run()
     assert list(read_metadata(path)) == ["b"]
@@ -89,11 +89,11 @@ def test_an_edit_of_a_locked_file_is_refused(tmp_path: Path) -> None:
     other.stdout.readline()
     try:
         with pytest.raises(RefusedError, match="by another process"):
-            plan_edit(path, [Edit("a", "b")]).run()
+            plan_edit(path, set=[Edit("a", "b")]).run()
     finally:
         other.kill()
         other.communicate()
-    plan_edit(path, [Edit("a", "b")]).run()
+    plan_edit(path, set=[Edit("a", "b")]).run()
 
 
 def test_where_there_is_no_flock_a_file_keeps_others_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,20 +114,20 @@ def test_a_file_that_was_replaced_before_the_lock_is_not_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = _weights(tmp_path / "a.safetensors")
-    taken = lock._flock
+    taken = processes._flock
 
     def replaced(fd: int, name: str) -> bool:
         os.replace(_weights(tmp_path / "b"), path)
         return taken(fd, name)
 
-    monkeypatch.setattr(lock, "_flock", replaced)
+    monkeypatch.setattr(processes, "_flock", replaced)
     with pytest.raises(RefusedError, match="replaced"), exclusive(path):
         pass
 
 
 def test_a_change_that_leaves_size_and_time_alone_is_seen(tmp_path: Path) -> None:
     path = _weights(tmp_path / "a.safetensors")
-    plan = plan_edit(path, [Edit("a", "b")])
+    plan = plan_edit(path, set=[Edit("a", "b")])
     before = path.stat()
     data = bytearray(path.read_bytes())
     data[20:21] = b"\t"
@@ -141,18 +141,18 @@ def test_a_backup_goes_on_after_a_kill_between_its_two_steps(tmp_path: Path) -> 
     path = _weights(tmp_path / "a.safetensors")
     old = path.read_bytes()
     os.link(path, tmp_path / "a.safetensors.bak")
-    plan_edit(path, [Edit("a", "b")], backup=True).run()
+    plan_edit(path, set=[Edit("a", "b")], backup=True).run()
     assert (tmp_path / "a.safetensors.bak").read_bytes() == old
     assert "a" in read_metadata(path)
     with pytest.raises(RefusedError, match="exists already"):
-        plan_edit(path, [Edit("a", "c")], backup=True).run()
+        plan_edit(path, set=[Edit("a", "c")], backup=True).run()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 def test_a_rewritten_file_keeps_its_owner(tmp_path: Path) -> None:
     path = _weights(tmp_path / "a.safetensors")
     os.chown(path, 1234, 4321)
-    plan_edit(path, [Edit("a", "b")], rewrite=True).run()
+    plan_edit(path, set=[Edit("a", "b")], rewrite=True).run()
     assert (path.stat().st_uid, path.stat().st_gid) == (1234, 4321)
 
 

@@ -67,7 +67,7 @@ def metadata(path: Path) -> dict[str, KV]:
 
 
 def edit(path: Path, *edits: Edit, **options: Any) -> Any:
-    plan = plan_edit(path, edits, **options)
+    plan = plan_edit(path, set=edits, **options)
     apply_edit(plan)
     return plan
 
@@ -107,7 +107,7 @@ def test_gguf_edits_do_what_a_dict_does(
         elif key in expected:
             del expected[key]
             edits.append(Edit(key, remove=True))
-    edit(path, *edits, force=True, reserve=reserve)
+    edit(path, *edits, allow_guarded=True, reserve=reserve)
     assert metadata(path) == expected
     assert tensors(path) == old
     edit(path, Edit("again", "x" * 40))  # what an edit wrote can be edited
@@ -229,8 +229,8 @@ def test_the_llama_loader_finds_the_data_after_every_edit_in_place(tmp_path: Pat
 
 def test_only_the_bytes_that_differ_are_written(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "m.gguf", BASE)
-    assert plan_edit(path, [Edit("llama.block_count", "3")]).written == 1
-    assert plan_edit(path, [Edit("llama.block_count", "2")]).changes == ()
+    assert plan_edit(path, set=[Edit("llama.block_count", "3")]).written == 1
+    assert plan_edit(path, set=[Edit("llama.block_count", "2")]).changes == ()
 
 
 def test_a_rewrite_that_is_interrupted_leaves_the_file_as_it_was(
@@ -238,7 +238,7 @@ def test_a_rewrite_that_is_interrupted_leaves_the_file_as_it_was(
 ) -> None:
     path = write_gguf(tmp_path / "m.gguf", BASE)
     before = path.read_bytes()
-    plan = plan_edit(path, [Edit("general.name", "m" * 300)])
+    plan = plan_edit(path, set=[Edit("general.name", "m" * 300)])
 
     def cut(*_: object) -> None:
         raise KeyboardInterrupt
@@ -255,7 +255,7 @@ def test_an_edit_in_place_that_is_cut_off_is_undone(
 ) -> None:
     path = write_gguf(tmp_path / "m.gguf", BASE)
     before = path.read_bytes()
-    plan = plan_edit(path, [Edit("general.name", "m" * 100)])
+    plan = plan_edit(path, set=[Edit("general.name", "m" * 100)])
 
     class Cut(InPlace):
         def write(self, offset: int, data: bytes) -> None:
@@ -295,7 +295,7 @@ def test_an_edit_that_runs_elsewhere_is_not_undone(tmp_path: Path) -> None:
 
 def test_a_file_changed_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "m.gguf", BASE)
-    plan = plan_edit(path, [Edit("general.name", "m")])
+    plan = plan_edit(path, set=[Edit("general.name", "m")])
     path.write_bytes(path.read_bytes() + b"more")
     with pytest.raises(FormatError, match="file changed"):
         apply_edit(plan)
@@ -307,7 +307,7 @@ def test_a_file_that_is_cut_off_is_told_as_that(tmp_path: Path, keep: int) -> No
     path = write_gguf(tmp_path / "m.gguf", BASE)
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(FormatError, match=r"the file ends|than the file can hold"):
-        plan_edit(path, [Edit("general.name", "m")])
+        plan_edit(path, set=[Edit("general.name", "m")])
 
 
 def test_a_big_endian_file_is_listed_and_not_edited(tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ def test_a_big_endian_file_is_listed_and_not_edited(tmp_path: Path) -> None:
     )
     assert metadata(path) == {"k": KV("u32", 7)}
     with pytest.raises(UnsupportedError, match="big-endian"):
-        plan_edit(path, [Edit("k", 8)])
+        plan_edit(path, set=[Edit("k", 8)])
 
 
 # Whose file it is
@@ -364,22 +364,22 @@ def test_a_blob_of_a_store_is_refused(tmp_path: Path, blob: str) -> None:
     link.symlink_to(path)
     for name in (path, link):
         with pytest.raises(RefusedError, match="is a blob of"):
-            plan_edit(name, [Edit("general.name", "m")])
+            plan_edit(name, set=[Edit("general.name", "m")])
     edit(link, Edit("general.name", "m"), output=tmp_path / "copy.gguf")
     assert metadata(tmp_path / "copy.gguf")["general.name"].value == "m"
     assert metadata(path) == BASE
-    edit(link, Edit("general.name", "m"), force=True)
+    edit(link, Edit("general.name", "m"), allow_guarded=True)
     assert metadata(path)["general.name"].value == "m"
 
 
 def test_a_backup_is_the_old_file(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "m.gguf", BASE)
     before = path.read_bytes()
-    plan = plan_edit(path, [Edit("llama.block_count", "3")], backup=True)
+    plan = plan_edit(path, set=[Edit("llama.block_count", "3")], backup=True)
     apply_edit(plan)
     assert (tmp_path / "m.gguf.bak").read_bytes() == before
     with pytest.raises(RefusedError):
-        apply_edit(plan_edit(path, [Edit("llama.block_count", "4")], backup=True))
+        apply_edit(plan_edit(path, set=[Edit("llama.block_count", "4")], backup=True))
 
 
 # What is refused
@@ -477,4 +477,4 @@ def test_a_damaged_file_is_not_edited(tmp_path: Path, cut: int) -> None:
     path = write_gguf(tmp_path / "m.gguf", BASE)
     path.write_bytes(path.read_bytes()[:cut])
     with pytest.raises(FormatError):
-        plan_edit(path, [Edit("general.name", "m")])
+        plan_edit(path, set=[Edit("general.name", "m")])

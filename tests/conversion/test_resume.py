@@ -22,8 +22,8 @@ from tests.oracles import quantize_cases
 import weighbridge as wb
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.cli.main import main
+from weighbridge.conversion.plan import contents as planning
 from weighbridge.conversion.plan import fingerprint
-from weighbridge.conversion.plan import memory as planning
 from weighbridge.conversion.plan import run as running
 from weighbridge.conversion.plan.fingerprint import key_of
 from weighbridge.io.sink import OutFile, Sink, partial_of

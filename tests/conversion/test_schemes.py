@@ -14,7 +14,9 @@ import pytest
 
 from weighbridge.conversion.options import SchemeOptions
 from weighbridge.conversion.schemes import configs as scheme_configs
+from weighbridge.conversion.schemes import plan as planning
 from weighbridge.conversion.schemes import table as schemes
+from weighbridge.conversion.schemes.plan import choose_scheme
 from weighbridge.conversion.schemes.table import Settings
 
 if os.environ.get("CI") != "true":
@@ -24,7 +26,7 @@ PRESETS = [name for name, scheme in schemes.SCHEMES.items() if scheme.method == 
 
 
 def told(scheme: str, **options: Any) -> dict[str, Any]:
-    how = schemes.choose_scheme(SchemeOptions(scheme=scheme, **options))
+    how = choose_scheme(SchemeOptions(scheme=scheme, **options))
     settings = {"model.layers.0.mlp.up_proj": Settings(how.bits, how.group, how.symmetric)}
     return scheme_configs.config(how, settings, ["lm_head"])
 
@@ -85,17 +87,17 @@ def _row(name: str, **changes: Any) -> Any:
 
 
 FAULTS: dict[str, tuple[Any, str, Any, Callable[[], None]]] = {
-    **{f"format of {name}": (schemes, "SCHEMES", _row(name, format="dense"), partial(check_preset, name))
+    **{f"format of {name}": (planning, "SCHEMES", _row(name, format="dense"), partial(check_preset, name))
        for name in PRESETS},
-    **{f"bits of {name}": (schemes, "SCHEMES", _row(name, bits=9), partial(check_preset, name))
+    **{f"bits of {name}": (planning, "SCHEMES", _row(name, bits=9), partial(check_preset, name))
        for name in PRESETS},
-    **{f"groups of {name}": (schemes, "SCHEMES", _row(name, group=16 if row.group != 16 else 32),
+    **{f"groups of {name}": (planning, "SCHEMES", _row(name, group=16 if row.group != 16 else 32),
                              partial(check_preset, name))
        for name, row in schemes.SCHEMES.items() if name in PRESETS},
-    **{f"activations of {name}": (schemes, "SCHEMES", _row(name, activations={} if row.activations is None else None),
+    **{f"activations of {name}": (planning, "SCHEMES", _row(name, activations={} if row.activations is None else None),
                                   partial(check_preset, name))
        for name, row in schemes.SCHEMES.items() if name in PRESETS},
-    "blocks of fp8_block": (schemes, "SCHEMES", _row("fp8_block", block=(64, 64)), lambda: check_preset("fp8_block")),
+    "blocks of fp8_block": (planning, "SCHEMES", _row("fp8_block", block=(64, 64)), lambda: check_preset("fp8_block")),
     "scales of 32": (scheme_configs, "_SCALES", {32: "torch.float8_e4m3fn", 16: "torch.float8_e4m3fn"},
                      lambda: check_preset("mxfp4a16")),
     "scales of 16": (scheme_configs, "_SCALES", {32: "torch.uint8", 16: "torch.uint8"},

@@ -14,7 +14,7 @@ from weighbridge.base.dtypes import BF16, F32
 from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Layout, Slot
 from weighbridge.conversion.options import WriteOptions
-from weighbridge.conversion.plan import memory as planning
+from weighbridge.conversion.plan import contents as planning
 from weighbridge.conversion.plan.contents import PlannedFile
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.run import run

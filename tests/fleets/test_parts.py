@@ -16,7 +16,7 @@ from tests.fleets.inline import InlineRunner
 
 import weighbridge as wb
 from weighbridge.adapters.remote import extra
-from weighbridge.adapters.remote.buckets import s3, targets
+from weighbridge.adapters.remote.buckets import targets
 from weighbridge.base.errors import RemoteError, UsageError
 from weighbridge.base.limits import MIB
 from weighbridge.cli.main import main
@@ -304,14 +304,14 @@ def test_what_is_only_moved_is_copied_by_the_store(
     bucket.upload_file(str(path), "models", "in/big.safetensors")
     sent: list[tuple[str, int]] = []
     for name in ("put", "copy"):
-        real = getattr(s3.S3Upload, name)
+        real = getattr(targets.BucketUpload, name)
 
         def counted(upload: Any, number: int, *args: Any, real: Any = real, name: str = name) -> Any:
             found = real(upload, number, *args)
             sent.append((name, number))
             return found
 
-        monkeypatch.setattr(s3.S3Upload, name, counted)
+        monkeypatch.setattr(targets.BucketUpload, name, counted)
     target = Target("s3://models/out", bucket)
     job = Job("convert", {"to": "safetensors", "suffix": ".safetensors"})
     report = Fleet(job, ("s3://models/in/",), target.text, task_size=SIZE).run(InlineRunner())
@@ -350,7 +350,7 @@ def test_a_store_that_fails_now_and_then(
 ) -> None:
     """Every third request fails, before or after the store has done it."""
     monkeypatch.setattr(targets, "PART", SIZE)
-    real, calls = getattr(s3.S3Upload, call), list[int]()
+    real, calls = getattr(targets.BucketUpload, call), list[int]()
 
     def flaky(upload: Any, *args: Any, **how: Any) -> None:
         calls.append(1)
@@ -360,7 +360,7 @@ def test_a_store_that_fails_now_and_then(
         if bad:
             raise RemoteError("the connection was reset")
 
-    monkeypatch.setattr(s3.S3Upload, call, flaky)
+    monkeypatch.setattr(targets.BucketUpload, call, flaky)
     target = Target("s3://models/out", bucket)
     assert target.fleet(source).run(InlineRunner()).failed == 0
     assert target.outputs() == {NAME: expected}

@@ -19,7 +19,8 @@ from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Index
 from weighbridge.io.source import BytesSource
 from weighbridge.models.locate import Place
-from weighbridge.models.lora import gguf, mlx, peft
+from weighbridge.models.lora import gguf, peft
+from weighbridge.models.lora.forms import adapter_form
 from weighbridge.models.model import OpenModel
 from weighbridge.tensors.nodes import Node, Stored
 
@@ -41,8 +42,8 @@ def target(data: bytes) -> None:
     keys |= {} if form == "safetensors" else {gguf.TYPE: "adapter"}
     texts = {peft.CONFIG: json.dumps(config).encode()} if isinstance(config, dict) else {}
     model = OpenModel(PLACE, Index(form, (NOTHING,), (), keys), nodes=nodes, texts=texts)
-    kinds = (gguf, mlx)
-    adapter = next((kind for kind in kinds if kind.is_adapter(model)), peft).read(model)
+    known = adapter_form(model)
+    adapter = (known.read if known else peft.read)(model)
     assert math.isfinite(adapter.alpha)
     assert all(isinstance(token, int) for token in adapter.tokens)
     for pair in adapter.pairs.values():

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import random
 import threading
-import tracemalloc
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.costs import traced_memory
 from tests.examples import examples
 
 from weighbridge.base.errors import FormatError
@@ -174,13 +174,11 @@ def test_a_bomb_is_refused_or_opened_only_so_far() -> None:
     bomb = deflated(bytes(64 * MIB), 9)
     with pytest.raises(FormatError, match="its input this much"):
         InflateSource(BytesSource(bomb), 0, len(bomb), len(bomb) * inflate.MAX_RATIO + 1)
-    tracemalloc.start()
-    with pytest.raises(FormatError, match="longer than stated"):
-        InflateSource(BytesSource(bomb), 0, len(bomb), 1000).read(0, 1000)
-    assert InflateSource(BytesSource(bomb), 0, len(bomb), 64 * MIB).read(40 * MIB, 5) == bytes(5)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 4 * MIB
+    with traced_memory() as memory:
+        with pytest.raises(FormatError, match="longer than stated"):
+            InflateSource(BytesSource(bomb), 0, len(bomb), 1000).read(0, 1000)
+        assert InflateSource(BytesSource(bomb), 0, len(bomb), 64 * MIB).read(40 * MIB, 5) == bytes(5)
+    assert memory.peak < 4 * MIB
 
 
 def test_a_part_outside_its_file() -> None:

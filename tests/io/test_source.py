@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import struct
-import tracemalloc
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.costs import traced_memory
 
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.io.cursor import Cursor
@@ -44,13 +44,9 @@ def test_every_range_reads_its_bytes(source: Source) -> None:
 
 @pytest.mark.parametrize("place", [(-1, 1), (0, len(DATA) + 1), (len(DATA), 1), (0, -1), (0, 1 << 62), (1 << 62, 1)])
 def test_a_range_outside_is_told_and_never_allocated(source: Source, place: tuple[int, int]) -> None:
-    tracemalloc.start()
-    try:
-        with pytest.raises(FormatError):
-            source.read(*place)
-        assert tracemalloc.get_traced_memory()[1] < 100_000
-    finally:
-        tracemalloc.stop()
+    with traced_memory() as memory, pytest.raises(FormatError):
+        source.read(*place)
+    assert memory.peak < 100_000
 
 
 def test_a_window_outside_is_told() -> None:

@@ -6,13 +6,13 @@ import bz2
 import gzip
 import lzma
 import random
-import tracemalloc
 import zlib
 from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.costs import traced_memory
 from tests.examples import examples
 
 from weighbridge.io import decompress as unpack
@@ -104,12 +104,9 @@ def test_what_refuses_the_cost_stops_it_early() -> None:
             raise Enough
 
     bomb = gzip.compress(bytes(64 << 20), mtime=0)
-    tracemalloc.start()
-    with pytest.raises(Enough):
+    with traced_memory() as memory, pytest.raises(Enough):
         UnpackSource(BytesSource(bomb), "gzip", charge=charge)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 16 << 20
+    assert memory.peak < 16 << 20
 
 
 def test_a_dictionary_beyond_the_limit_is_damage() -> None:

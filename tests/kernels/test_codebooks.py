@@ -28,6 +28,7 @@ from weighbridge.tensors.reference.codebooks import iq1_encode as reference_iq1e
 from weighbridge.tensors.reference.codebooks import iq23_encode as reference_iqencode
 from weighbridge.tensors.reference.codebooks import iquants as reference_iq
 from weighbridge.tensors.reference.codebooks import lattice_neighbours
+from weighbridge.tensors.reference.codebooks.grids import LATTICES, grid
 
 NAMES = ggml.STOPPING
 WAYS = [(name, how) for name in NAMES for how in (None, *WEIGHTS) if how or BY_NAME[name].importance != "required"]
@@ -301,3 +302,23 @@ def test_the_codebooks_have_zero_magnitudes_first() -> None:
         assert not lattice_neighbours.neighbours(name).ranks[0].any()
     assert set(codecs.WEIGHTED) >= set(NAMES)
     assert reference_iq.IQ1_DELTA == 0.125
+
+
+# The codebooks: sets of points of a lattice, compared with those of llama.cpp's own Python package.
+
+
+@pytest.mark.parametrize("name", LATTICES)
+def test_sizes(name: str) -> None:
+    lattice, points = LATTICES[name], grid(name)
+    assert points.shape == (lattice.size, lattice.dimensions)
+    assert set(np.unique(points).tolist()) == set(lattice.values)
+    assert len({p.tobytes() for p in points}) == lattice.size
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", LATTICES)
+def test_points_equal_llama_cpp(name: str) -> None:
+    quants = pytest.importorskip("gguf.quants")
+    theirs = getattr(quants, name)
+    theirs.init_grid()
+    np.testing.assert_array_equal(grid(name), theirs.grid.reshape(grid(name).shape))

@@ -19,12 +19,11 @@ from tests.models.family_judges import FORCED_F32, judge_dialects, judge_recorde
 from tests.models.reference_cases import CASES, golden
 
 from weighbridge.base.dtypes import F32
-from weighbridge.models.arch.build import build_family
 from weighbridge.models.arch.expand import Sizes
 from weighbridge.models.arch.family import Family
-from weighbridge.models.arch.registry import families
+from weighbridge.models.arch.naming import as_read
+from weighbridge.models.arch.registry import build_family, families
 from weighbridge.models.arch.tables.documents import TableLibrary, document, mixin, resolve
-from weighbridge.models.arch.write_order import as_read
 from weighbridge.models.config.mapping import config_to_gguf
 from weighbridge.tensors.nodes import LogicalTensor, Node, as_node, const
 

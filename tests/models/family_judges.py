@@ -27,8 +27,8 @@ from weighbridge.models.arch import kv_tensors as keyed
 from weighbridge.models.arch.config import LOCAL_THETA, THETA
 from weighbridge.models.arch.expand import Sizes, applies
 from weighbridge.models.arch.family import Family
+from weighbridge.models.arch.naming import as_read, reference_order
 from weighbridge.models.arch.registry import families, family_of_gguf, with_counted_layers
-from weighbridge.models.arch.write_order import as_read, reference_order
 from weighbridge.models.config.keys import lookup, rules
 from weighbridge.models.config.losses import config_losses
 from weighbridge.models.config.mapping import config_to_gguf, facts_losses, gguf_to_config
@@ -204,7 +204,7 @@ def judge_alone(family: Family, model: str) -> None:
 def judge_keys(family: Family, model: str) -> None:
     """The architecture's key-values are the reference's: names, types, values, order."""
     ours, named, added = CASES[model].ours, CASES[model].named, CASES[model].added
-    recorded = [key for key in golden()[model]["keys"] if key[0] not in keyed.names(family)]  # see judge_numbers
+    recorded = [key for key in golden()[model]["keys"] if key[0] not in family.metadata_names()]  # see judge_numbers
     want = [
         [named.get(key, key), kind, _coded(kind, ours[key]) if key in ours else value] for key, kind, value in recorded
     ]
@@ -243,7 +243,7 @@ def judge_numbers(family: Family, model: str) -> None:
     source = as_read(dict.fromkeys(recorded["hf"], "model.safetensors"))
     written = family.save("gguf", sizes, roles, source_order=source)
     want = [[name, shape, of] for name, _, shape, of in recorded["gguf"]]
-    inside, own = keyed.names(family), CASES[model].kept
+    inside, own = family.metadata_names(), CASES[model].kept
     found = [[name, *_brief(node)] for name, node in written.items() if name not in inside]
     assert [row for row in found if row[0] not in own] == [row for row in want if row[0] not in own], model
     of = {name: _brief(_nodes(model)[theirs]) for name, theirs in own.items()}

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from weighbridge.base.errors import FormatError
 from weighbridge.models.arch.registry import family_of_hf
-from weighbridge.models.arch.tables.layers import LayerSet, as_config, layer_sets
+from weighbridge.models.arch.tables.layers import as_config, layer_sets
+from weighbridge.models.arch.tables.schema import LayerSetEntry
 
 SEEN: dict[str, Any] = {
     "types": ["a", "b", "c", "a"],
@@ -62,9 +63,9 @@ SEEN: dict[str, Any] = {
 )
 def test_a_set_is_read(source: str, layers: set[int]) -> None:
     kinds = {
-        "known": LayerSet(("layer in few",), ()),
-        "first": LayerSet(("layers[:1]",), ()),
-        "it": LayerSet(("absent", 'absent == "a"', "layer in absent", "layers[absent::2]", source), ()),
+        "known": LayerSetEntry(["layer in few"], []),
+        "first": LayerSetEntry(["layers[:1]"], []),
+        "it": LayerSetEntry(["absent", 'absent == "a"', "layer in absent", "layers[absent::2]", source], []),
     }
     assert layer_sets(kinds, "hf", SEEN, 4)["it"] == layers
 
@@ -85,17 +86,17 @@ def test_a_set_is_read(source: str, layers: set[int]) -> None:
 def test_a_contradiction_is_told(source: str, words: str) -> None:
     seen = SEEN | {"short": ["a"], "wrong": 3, "far": [0, 4], "words": ["1"]}
     with pytest.raises(FormatError, match=words):
-        layer_sets({"it": LayerSet((source,), ())}, "hf", seen, 4)
+        layer_sets({"it": LayerSetEntry([source], [])}, "hf", seen, 4)
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=9))
 def test_lists_come_back(listed: list[str]) -> None:
     kinds = {
-        "a": LayerSet(('types in ("a", "old")',), ()),
-        "b": LayerSet(('types == "b"',), ()),
-        "c": LayerSet(('types == "c"',), ()),
-        "bs": LayerSet(("layer in numbers", 'types == "b"'), ()),
-        "rest": LayerSet(("not b",), ()),
+        "a": LayerSetEntry(['types in ("a", "old")'], []),
+        "b": LayerSetEntry(['types == "b"'], []),
+        "c": LayerSetEntry(['types == "c"'], []),
+        "bs": LayerSetEntry(["layer in numbers", 'types == "b"'], []),
+        "rest": LayerSetEntry(["not b"], []),
     }
     sets = layer_sets(kinds, "hf", {"types": listed}, len(listed))
     said = as_config(kinds, sets, len(listed))
@@ -105,7 +106,7 @@ def test_lists_come_back(listed: list[str]) -> None:
 
 @given(st.integers(1, 6), st.integers(1, 12), st.data())
 def test_periods_come_back(period: int, count: int, data: st.DataObject) -> None:
-    kinds = {"it": LayerSet(("layers[offset::period]",), ())}
+    kinds = {"it": LayerSetEntry(["layers[offset::period]"], [])}
     sets = layer_sets(kinds, "hf", {"offset": data.draw(st.integers(0, period - 1)), "period": period}, count)
     said = as_config(kinds, sets, count)
     assert layer_sets(kinds, "hf", said, count) == sets
@@ -113,13 +114,13 @@ def test_periods_come_back(period: int, count: int, data: st.DataObject) -> None
 
 
 def test_a_run_s_bounds_are_keys_of_their_own() -> None:
-    assert as_config({"it": LayerSet(("layers[count - shared:]",), ())}, {"it": frozenset({2, 3})}, 4) == {}
+    assert as_config({"it": LayerSetEntry(["layers[count - shared:]"], [])}, {"it": frozenset({2, 3})}, 4) == {}
 
 
 @pytest.mark.parametrize("source", ["few and flag", "few and not flag"])
 @pytest.mark.parametrize("flag", [True, False])
 def test_a_condition_comes_back(source: str, flag: bool) -> None:
-    kinds = {"few": LayerSet(("layer in few",), ()), "it": LayerSet((source,), ())}
+    kinds = {"few": LayerSetEntry(["layer in few"], []), "it": LayerSetEntry([source], [])}
     sets = layer_sets(kinds, "hf", {"few": [1, 3], "flag": flag}, 4)
     assert sets["it"] == ({1, 3} if flag == ("not" not in source) else set())
     assert as_config(kinds, sets, 4) == {"few": [1, 3], "flag": flag}
@@ -128,10 +129,10 @@ def test_a_condition_comes_back(source: str, flag: bool) -> None:
 
 def test_what_a_config_has_no_word_for_is_told() -> None:
     with pytest.raises(FormatError, match=r"no config\.json equivalent"):
-        as_config({"a": LayerSet(('types == "a"',), ())}, {"a": frozenset({0})}, 2)
+        as_config({"a": LayerSetEntry(['types == "a"'], [])}, {"a": frozenset({0})}, 2)
     for layers in ({0, 1, 3}, {3, 4}):
         with pytest.raises(FormatError, match="no period"):
-            as_config({"it": LayerSet(("layers[lo::step]",), ())}, {"it": frozenset(layers)}, 6)
+            as_config({"it": LayerSetEntry(["layers[lo::step]"], [])}, {"it": frozenset(layers)}, 6)
 
 
 def test_a_published_nemotron_says_its_layers_by_letters() -> None:

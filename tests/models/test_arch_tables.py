@@ -19,13 +19,12 @@ from tests.models.reference_cases import golden
 from weighbridge.base.dtypes import F32, Q8_0
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
-from weighbridge.models.arch.build import build_family
 from weighbridge.models.arch.expand import Sizes
 from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.mapping_report import MappingError
-from weighbridge.models.arch.registry import families, family_of_gguf, family_of_hf
-from weighbridge.models.arch.tables.documents import resolve
-from weighbridge.models.arch.write_order import as_read
+from weighbridge.models.arch.naming import as_read
+from weighbridge.models.arch.registry import build_family, families, family_of_gguf, family_of_hf
+from weighbridge.models.arch.tables.documents import document, resolve, shipped
 from weighbridge.tensors.layouts import (
     halves_order,
     interleave,
@@ -450,6 +449,11 @@ def test_a_table_that_makes_no_sense_is_refused_when_it_is_read(damage) -> None:
     damage(table)
     with pytest.raises(UsageError):
         build_family(table)
+
+
+def test_the_shipped_tables_pass_the_checks() -> None:  # which a user's table gets when it is read
+    for name in shipped():
+        assert build_family(resolve(document(name))).name == name
 
 
 def test_a_hundred_thousand_tensors_map_within_a_second_and_names_need_no_numpy() -> None:

@@ -21,11 +21,10 @@ from weighbridge.base.errors import RefusedError, WeighbridgeError
 from weighbridge.cli.main import BY_NAME, load, main
 from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.registry import families, family_of_hf, read_family
-from weighbridge.models.config.harmless import groups, why_harmless
 from weighbridge.models.config.keys import store
 from weighbridge.models.config.losses import config_losses, unread
 from weighbridge.models.config.mapping import config_to_gguf
-from weighbridge.models.config.settings import of_config
+from weighbridge.models.config.settings import groups, of_config, why_harmless
 from weighbridge.reports import arch
 from weighbridge.tensors.nodes import as_node
 

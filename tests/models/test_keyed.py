@@ -18,10 +18,9 @@ from tests.oracles.ours import report_of
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.containers.gguf.values import KV
-from weighbridge.models.arch.build import build_family
-from weighbridge.models.arch.kv_tensors import names, of_graph
+from weighbridge.models.arch.kv_tensors import of_graph
 from weighbridge.models.arch.mapping_report import MappingError
-from weighbridge.models.arch.registry import families
+from weighbridge.models.arch.registry import build_family, families
 from weighbridge.models.model import open_weights
 from weighbridge.reports import arch
 
@@ -175,8 +174,8 @@ def test_they_are_whole_on_every_rank(apertus: tuple[Path, Path], tmp_path: Path
 
 
 def test_a_table_keys_single_numbers_alone() -> None:
-    assert names(families()["apertus"]) == {f"xielu.{n}" for n in FOUR} == of_graph("apertus")
-    assert not names(families()["llama"])
+    assert families()["apertus"].metadata_names() == {f"xielu.{n}" for n in FOUR} == of_graph("apertus")
+    assert not families()["llama"].metadata_names()
     role = {"kind": "state", "shape": "N", "names": {"gguf": "a.b"}, "as_metadata": ["gguf"]}
     one = role | {"shape": "1"}
     for wrong in (role, one | {"names": {"gguf": "a.{l}"}}, one | {"as_metadata": ["mlx"]}):

@@ -24,8 +24,8 @@ from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.gguf.container import KV
 from weighbridge.io.source import BytesSource
 from weighbridge.models.llamacpp import rules as module
+from weighbridge.models.llamacpp.candidate import table
 from weighbridge.models.llamacpp.rules import RULES, findings
-from weighbridge.models.llamacpp.table import table
 
 F32, Q4_0 = BY_NAME["F32"], BY_NAME["Q4_0"]
 Change = Callable[[Metadata, Tensors], None]

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import string
+from typing import Any
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.examples import examples
 
 from weighbridge.base.limits import MODEL_CARD
 from weighbridge.models.arch.registry import families
-from weighbridge.models.config.card import read_card, scalar, write_card
-from weighbridge.models.config.general import general_to_gguf
-from weighbridge.models.config.naming import count_parameters, parse_model_id, size_label, title
+from weighbridge.models.config.card import front_matter, read_card, read_card_as_written, scalar, write_card
+from weighbridge.models.config.general import count_parameters, general_to_gguf, parse_model_id, size_label, title
 
 gguf = pytest.importorskip("gguf")
 LLAMA = families()["llama"]
@@ -182,3 +183,43 @@ def test_a_card_that_we_write_says_the_same_again(said: dict[str, str], tags: li
 
 def test_nothing_said_writes_no_card() -> None:
     assert write_card({"general.architecture": "llama"}) is None
+
+
+# A model card that is written again keeps texts as texts, whatever YAML takes them for.
+
+
+#: What people write, and what the Hub reads there.
+WRITTEN: dict[str, Any] = {
+    "language: no": "no",
+    "language:\n- no\n- en\n- on": ["no", "en", "on"],
+    "tags: [2024, 1.5, yes, gguf, 0x10, 12:30, 2024-01-01]": [
+        "2024", "1.5", "yes", "gguf", "0x10", "12:30", "2024-01-01"
+    ],
+    "version: 1.10": "1.10",
+    "license: off": "off",
+    "model_name: 3": "3",
+    "datasets: [1_000]": ["1_000"],
+    "license: null": None,
+    "license:": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", WRITTEN)
+def test_a_text_stays_as_it_was_written(line: str) -> None:
+    found, trouble = read_card_as_written(f"---\n{line}\n---\n# x".encode())
+    assert trouble is None
+    (key,) = found
+    assert found[key] == WRITTEN[line]
+    assert yaml.safe_load(front_matter(found).strip("-\n")) == {key: WRITTEN[line]}
+    assert read_card(front_matter(found).encode())[0] == found
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["inference: false", "co2_eq_emissions: 1.5", "model-index: [{name: a, results: [1, null]}]", "date: 2024-01-01",
+     "gated: null", "a: {b: yes}"],
+)  # fmt: skip
+def test_other_values_are_written_whatever_they_are(text: str) -> None:
+    found, _ = read_card_as_written(f"---\n{text}\n---\n".encode())
+    back = yaml.safe_load(front_matter(found).strip("-\n"))
+    assert back == found or "2024" in text

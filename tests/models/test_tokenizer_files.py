@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import json
 import struct
-import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.costs import traced_memory
 from tests.examples import examples
 from tests.models._tokenizers import folder_files, reading
 from tests.oracles.vocabularies import text
@@ -272,12 +272,9 @@ def test_old_files_without_a_type_are_recognised() -> None:
 def test_padding_is_bounded() -> None:
     """A config.json of 30 bytes can't ask for more than the largest vocabulary."""
     read = reading({**bpe(lambda t: t), "config.json": {"vocab_size": VOCABULARY + 1}})
-    tracemalloc.start()
-    with pytest.raises(FormatError, match="vocab_size"):
+    with traced_memory() as memory, pytest.raises(FormatError, match="vocab_size"):
         from_hf(read)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 8 << 20
+    assert memory.peak < 8 << 20
 
 
 GGUF = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a", "b", "ab"], "tokenizer.ggml.merges": ["a b"]}

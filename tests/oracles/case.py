@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -137,3 +137,26 @@ class Case:
     def pools(self) -> bool:
         """Whether its folder says how sentence-transformers pools."""
         return (self.config in ENCODERS and not self.classifies) or self.head == "Gemma3TextModel"
+
+
+#: A row of a table: a case, or how to make one from those above it.
+Row = Case | Callable[[dict[str, Case]], Case]
+
+
+def like(other: str, name: str, more: dict[str, Any] | None = None, **changes: Any) -> Row:
+    """The case `other` of the same table by another name, with further options and other fields."""
+
+    def vary(above: dict[str, Case]) -> Case:
+        model = above[other]
+        return replace(model, name=name, **({"options": model.options | (more or {})} | changes))
+
+    return vary
+
+
+def table(*rows: Row) -> dict[str, Case]:
+    """The cases of a module by name."""
+    cases: dict[str, Case] = {}
+    for row in rows:
+        made = row if isinstance(row, Case) else row(cases)
+        cases[made.name] = made
+    return cases

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.oracles import plain, plain_kimi, plain_later
+from tests.oracles import plain, plain_kimi, plain_plamo
 
 Config = dict[str, Any]
 Tensors = dict[str, Any]
@@ -75,7 +75,7 @@ class Twin:
 def of(folder: Path) -> Twin | plain.Plain | None:
     """The twin of a folder's class, where that is none of transformers', or what else computes it."""
     said = json.loads((folder / "config.json").read_text()).get("architectures") or [""]
-    written_out = {**plain.MODELS, **plain_later.MODELS, **plain_kimi.MODELS}
+    written_out = {**plain.MODELS, **plain_plamo.MODELS, **plain_kimi.MODELS}
     return TWINS.get(said[0]) or written_out.get(said[0])
 
 

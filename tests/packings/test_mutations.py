@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.kernels.data import running
+from tests.mutation import Check, Fault, assert_seen
 from tests.packings import makers as packed
 from tests.packings import test_integers as integers
 from tests.packings import test_makers as made
@@ -32,8 +32,6 @@ from weighbridge.tensors import bits, nodes
 from weighbridge.tensors.reference import registry as codecs
 from weighbridge.tensors.reference import regroup as reference_regroup
 from weighbridge.tensors.reference import rounding as reference_rounding
-
-Check = Callable[[], Any]
 
 
 def fp4(scale: str) -> None:
@@ -209,11 +207,7 @@ FAULTS |= {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_wrong_constant_is_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    where, name, wrong, check = FAULTS[fault]
-    check()
-    monkeypatch.setattr(where, name, wrong)
-    with pytest.raises(Exception):  # noqa: B017 -- an assertion, or an error of a wrong shape: either is red
-        check()
+    assert_seen(Fault(*FAULTS[fault]), monkeypatch)
 
 
 @pytest.mark.parametrize("name", [d.name for d in packers.EXACT])

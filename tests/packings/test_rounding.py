@@ -15,7 +15,7 @@ from weighbridge.base.dtypes import F16, F32
 from weighbridge.base.errors import RefusedError
 from weighbridge.conversion.options import SchemeOptions
 from weighbridge.conversion.schemes import plan as schemes
-from weighbridge.conversion.schemes.table import choose_scheme
+from weighbridge.conversion.schemes.plan import choose_scheme
 from weighbridge.packings.canonical import MicroscaledMatrix
 from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes import Node, walk

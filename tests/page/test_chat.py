@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.reports import makers as m
 
-from weighbridge.adapters import chat_template
+from weighbridge.adapters.chat import template as templates
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.models.open import open_model
 from weighbridge.models.tokenizer import ChatTemplate, TokenType, Vocab, VocabKind
@@ -92,11 +92,11 @@ def test_the_same_end_is_no_difference(text: str) -> None:
 
 def test_limits_are_those_of_the_template_in_transformers_too() -> None:
     pytest.importorskip("transformers")
-    assert chat_template.render_by_transformers("{{ 'a' * (10 ** 10) }}", {"messages": []}).stopped == "memory"
+    assert templates.render_by_transformers("{{ 'a' * (10 ** 10) }}", {"messages": []}).stopped == "memory"
 
 
 def test_without_transformers_nothing_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_template, "find_spec", lambda name: None)
+    monkeypatch.setattr(templates, "find_spec", lambda name: None)
     found = render_both(vocab(CHATML))
     assert (found.reference, found.same, found.ours.error) == (None, False, None)
     assert "transformers" in found.reason
@@ -127,10 +127,10 @@ def test_a_template_that_eats_the_machine_is_stopped(text: str) -> None:
 
 def test_a_template_that_waits_is_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "worker.py").write_text("import time; time.sleep(600)")
-    monkeypatch.setattr(chat_template, "_WORKER", tmp_path / "worker.py")
-    assert chat_template.render("", {}, wait=0.2).stopped == "time"
+    monkeypatch.setattr(templates, "_WORKER", tmp_path / "worker.py")
+    assert templates.render("", {}, wait=0.2).stopped == "time"
     (tmp_path / "worker.py").write_text("raise SystemExit(3)")
-    assert "ended with 3" in (chat_template.render("", {}).error or "")
+    assert "ended with 3" in (templates.render("", {}).error or "")
 
 
 # What a template tries -> what its error has in it.

@@ -11,7 +11,6 @@ memory budget is far below the tensor's size.
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.costs import traced_memory
 
 from weighbridge.base.dtypes import BY_NAME, F16, F32, I32, U8, DType
 from weighbridge.base.errors import RefusedError
@@ -222,15 +222,11 @@ def test_it_streams_within_the_stated_budget(name: str, tmp_path: Path) -> None:
     node, want = FIVE[name](np.random.default_rng(4))
     plan = plan_of(node, tmp_path / "out", BUDGET)
     assert plan.memory <= BUDGET < node.spec.nbytes / 2
-    tracemalloc.start()
-    try:
+    with traced_memory() as memory:
         run(plan)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
     assert (tmp_path / "out").read_bytes() == np.ascontiguousarray(want).tobytes()
     # Decoding in plain numpy takes a few temporaries of the slab's size beside the buffers the plan counts.
-    assert peak <= 6 * BUDGET + SLACK
+    assert memory.peak <= 6 * BUDGET + SLACK
 
 
 def test_a_transpose_tells_its_passes_and_more_memory_makes_fewer(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.costs import traced_memory
 from tests.examples import examples
 
 from weighbridge.base.dtypes import BF16, F16, F32, Q8_0
@@ -167,18 +168,14 @@ def test_a_function_and_its_inverse_are_none() -> None:
 
 
 def test_scratch_bounds_what_is_allocated() -> None:
-    import tracemalloc
-
     kinds = {3: np.float32, 5000: np.float32, 5001: np.float16}
     for rows, scaled in ((3, False), (3, True), (5000, False), (5000, True), (5001, True)):
         source = nodes.const(-np.ones((rows, 8), kinds[rows]), F16 if rows == 5001 else F32)
         node = nodes.scaled(source, 0.3) if scaled else nodes.apply_function(source, "log_neg")
         out = np.empty(node.spec.nbytes, np.uint8)
-        tracemalloc.start()
-        node.read(0, rows, out)
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert peak <= node.scratch(0, rows) + 64_000
+        with traced_memory() as memory:
+            node.read(0, rows, out)
+        assert memory.peak <= node.scratch(0, rows) + 64_000
 
 
 @pytest.mark.parametrize(("function", "bad"), [("neg_exp", 100.0), ("log_neg", 0.0), ("log_neg", 2.0),

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.costs import traced_memory
 from tests.examples import examples
 from tests.property.trees import MOVED, Tree, stored, trees
 
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.errors import UsageError
-from weighbridge.conversion.plan.memory import SlabCosts
+from weighbridge.conversion.plan.contents import SlabCosts
 from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes.base import Node, Stored
 
@@ -100,20 +101,14 @@ def _watch(node: Node) -> Node:
 @examples(200)
 def test_scratch_bounds_what_is_allocated(tree: Tree, data: st.DataObject) -> None:
     """No read allocates more than `scratch` says (and a little for index arithmetic)."""
-    import tracemalloc
-
     rows = tree.node.spec.rows
     lo = data.draw(st.integers(0, rows))
     hi = data.draw(st.integers(lo, rows))
     out = np.empty((hi - lo) * tree.node.spec.row_bytes, np.uint8)
     bound = tree.node.scratch(lo, hi)
-    tracemalloc.start()
-    try:
+    with traced_memory() as memory:
         tree.node.read(lo, hi, out)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak <= 2 * bound + 64_000
+    assert memory.peak <= 2 * bound + 64_000
 
 
 @pytest.mark.parametrize("name", MOVED)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import tracemalloc
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.costs import traced_memory
 from tests.examples import examples
 
 from weighbridge.base.dtypes import dtype
 from weighbridge.base.spec import Spec
-from weighbridge.conversion.plan.memory import slab_cost, slab_rows
+from weighbridge.conversion.plan.contents import slab_cost, slab_rows
 from weighbridge.io.source import BytesSource
 from weighbridge.tensors.nodes import Stored, strided
 from weighbridge.tensors.nodes import base as kinds
@@ -51,12 +50,8 @@ def test_a_large_transposed_view_streams_in_passes() -> None:
     rows = slab_rows([node], 4 << 20)
     assert 1 < rows < side
     out = np.empty(rows * node.spec.row_bytes, np.uint8)
-    tracemalloc.start()
-    try:
+    with traced_memory() as memory:
         node.read(0, rows, out)
-        used = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert used < node.scratch(0, rows) + (64 << 10)
+    assert memory.peak < node.scratch(0, rows) + (64 << 10)
     assert slab_cost([node], rows) <= 4 << 20
     np.testing.assert_array_equal(out.view(np.float32).reshape(rows, side), flat.reshape(side, side).T[:rows])

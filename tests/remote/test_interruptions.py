@@ -134,9 +134,9 @@ source = open_source(path)
 BUCKET = """
 import os, sys
 os.environ |= {{"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_ENDPOINT_URL": {url!r}}}
-from weighbridge.adapters.remote.buckets import reading
+from weighbridge.adapters.remote.buckets import objects, reading
 from weighbridge.io.ranges import RangeSource
-source = RangeSource(reading.BucketFile(reading.open_store("s3", "b"), "x", "s3://b/x", 9 << 20, ""))
+source = RangeSource(objects.BucketFile(reading.open_store("s3", "b"), "x", "s3://b/x", 9 << 20, ""))
 """
 
 

@@ -59,7 +59,7 @@ def from_hub(folder: Path, connect: Connect, faults: Faults) -> Iterator[tuple[S
 
 @contextmanager
 def from_bucket(monkeypatch: pytest.MonkeyPatch, faults: Faults) -> Iterator[tuple[Source, FileServer]]:
-    from weighbridge.adapters.remote.buckets import reading
+    from weighbridge.adapters.remote.buckets import objects, reading
 
     pytest.importorskip("obstore")
     monkeypatch.setattr(reading, "RETRIES", 2)
@@ -69,7 +69,7 @@ def from_bucket(monkeypatch: pytest.MonkeyPatch, faults: Faults) -> Iterator[tup
             monkeypatch.setenv(f"AWS_{name}", value)
         etag = hashlib.md5(DATA).hexdigest()
         store = reading.open_store("s3", "models")
-        with RangeSource(reading.BucketFile(store, "a b.bin", "s3://models/a b.bin", len(DATA), etag)) as source:
+        with RangeSource(objects.BucketFile(store, "a b.bin", "s3://models/a b.bin", len(DATA), etag)) as source:
             yield source, server
 
 

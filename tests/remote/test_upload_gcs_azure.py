@@ -71,7 +71,7 @@ def google(url: str, monkeypatch: pytest.MonkeyPatch) -> Place:
 
     for blob in bucket.list_blobs():
         blob.delete()
-    return Place("gs://models", gcs.GcsUpload, objects,
+    return Place("gs://models", targets.BucketUpload, objects,
                  lambda: [b.name for b in bucket.list_blobs() if ".weighbridge/" in b.name],
                  lambda name, data: bucket.blob(name).upload_from_string(data))  # fmt: skip
 
@@ -112,7 +112,7 @@ def microsoft(endpoint: str, key: str, monkeypatch: pytest.MonkeyPatch) -> Place
     def put(name: str, data: bytes) -> None:
         container.upload_blob(name, data, overwrite=True)
 
-    return Place("az://models", azure.AzureUpload, objects, list, put)
+    return Place("az://models", targets.BucketUpload, objects, list, put)
 
 
 AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # published
@@ -235,14 +235,14 @@ def test_parts_that_cannot_be_deleted_are_named(
 ) -> None:
     """The object is whole, so the run succeeds; what remains costs storage, so it says so."""
     place = google(gcs_emulator, monkeypatch)
-    remove = gcs.GcsStore.remove
+    delete = gcs.GcsCalls.delete
 
-    def refuse(self: gcs.GcsStore, name: str) -> None:
+    def refuse(self: gcs.GcsCalls, name: str) -> None:
         if name.endswith("00001"):
-            raise RemoteError(f"{self.title}/{name}: you may not write there")
-        remove(self, name)
+            raise self.errors.Forbidden("no")
+        delete(self, name)
 
-    monkeypatch.setattr(gcs.GcsStore, "remove", refuse)
+    monkeypatch.setattr(gcs.GcsCalls, "delete", refuse)
     monkeypatch.setattr(targets, "PART", PART)
     assert main(["convert", str(source), f"{place.url}/o.safetensors", "--dtype", "f16"]) == 0
     words = capsys.readouterr().err
@@ -262,8 +262,8 @@ def test_what_was_written_is_read(place: Place, source: Path, expected: Expected
 
 
 def test_records_are_written_once(place: Place) -> None:
-    store = gcs.GcsStore("models") if place.url.startswith("gs") else azure.AzureStore("models")
-    records = targets.BucketRecords(store, "job")
+    calls = gcs.GcsCalls("models") if place.url.startswith("gs") else azure.AzureCalls("models")
+    records = targets.BucketRecords(targets.BucketStore(calls), "job")
     assert records.read("a/1.json") is None
     assert records.add("a/1.json", b"one")
     assert not records.add("a/1.json", b"two")
@@ -324,7 +324,7 @@ def test_a_connection_string_that_is_none(bare: pytest.MonkeyPatch) -> None:
     pytest.importorskip("azure.storage.blob")
     bare.setenv("AZURE_STORAGE_CONNECTION_STRING", "nonsense")
     with pytest.raises(RemoteError, match="CONNECTION_STRING"):
-        azure.AzureStore("models")
+        azure.AzureCalls("models")
 
 
 @pytest.mark.parametrize(("scheme", "extra"), [("gs", "gs"), ("gcs", "gs"), ("az", "az"), ("abfs", "az")])

@@ -47,7 +47,7 @@ def test_a_target_in_a_bucket_has_the_bytes_of_a_local_run(
     assert objects(bucket) == expected(name)
 
 
-POINTS = {"after create": ("begin", 1, False), **POINTS_OF_ALL}
+POINTS = {"after create": ("start", 1, False), **POINTS_OF_ALL}
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -61,12 +61,12 @@ def test_a_run_that_is_killed_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with monkeypatch.context() as patch:
-        kill(patch, s3.S3Upload, *POINTS[point])
+        kill(patch, s3.S3Calls if point == "after create" else targets.BucketUpload, *POINTS[point])
         with pytest.raises(Killed):
             run(name, source, "s3://models", resume=True, jobs=1)
     before = objects(bucket)
     assert len(before) == (point == "after completion")
-    sent = watched(monkeypatch, s3.S3Upload)
+    sent = watched(monkeypatch, targets.BucketUpload)
     run(name, source, "s3://models", resume=True)
     assert objects(bucket) == expected(name)
     whole = sum(-(-len(data) // PART) for data in expected(name).values() if len(data) > PART)
@@ -78,12 +78,12 @@ def test_a_run_that_is_killed_goes_on(
 def test_sigkill(bucket: Any, source: Path, expected: Callable[[str], dict[str, bytes]]) -> None:
     code = f"""
 import os, signal, weighbridge as wb
-from weighbridge.adapters.remote.buckets import s3, targets
-targets.PART, put = {PART}, s3.S3Upload.put
+from weighbridge.adapters.remote.buckets import targets
+targets.PART, put = {PART}, targets.BucketUpload.put
 def once(self, number, data):
     put(self, number, data)
     os.kill(os.getpid(), signal.SIGKILL)
-s3.S3Upload.put = once
+targets.BucketUpload.put = once
 wb.convert({str(source)!r}, "s3://models/o.safetensors", dtype="f16", resume=True, jobs=1)
 """
     done = subprocess.run([sys.executable, "-c", code], env={**os.environ}, timeout=120)
@@ -115,7 +115,7 @@ def test_an_unfinished_upload_of_another_plan_is_refused(
     bucket: Any, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        kill(patch, s3.S3Upload, "put")
+        kill(patch, targets.BucketUpload, "put")
         with pytest.raises(Killed):
             run("copied", source, "s3://models", resume=True)
     with pytest.raises(RefusedError, match="other sources or options"):
@@ -229,14 +229,14 @@ def test_bytes_that_only_move_are_copied_by_the_store(
     bucket: Any, source: Path, expected: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bucket.upload_file(str(source), "models", "in/model.safetensors")
-    sent, copied = watched(monkeypatch, s3.S3Upload), []
-    real = s3.S3Upload.copy
+    sent, copied = watched(monkeypatch, targets.BucketUpload), []
+    real = targets.BucketUpload.copy
 
     def copy(self: Any, number: int, *args: Any) -> bool:
         copied.append(number)
         return real(self, number, *args)
 
-    monkeypatch.setattr(s3.S3Upload, "copy", copy)
+    monkeypatch.setattr(targets.BucketUpload, "copy", copy)
     run("copied", "s3://models/in/model.safetensors", "s3://models")
     assert objects(bucket)["o.safetensors"] == expected("copied")["o.safetensors"]
     assert len(copied) >= 3

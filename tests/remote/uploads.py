@@ -90,7 +90,7 @@ def kill(patch: pytest.MonkeyPatch, upload: type, method: str, nth: int = 1, bef
 
     patch.setattr(upload, method, call)
     patch.setattr(UploadSink, "__exit__", gone)
-    patch.setattr(UploadSink, "_undo", lambda *_: None)
+    patch.setattr(UploadSink, "_discard", lambda _: None)
 
 
 def watched(monkeypatch: pytest.MonkeyPatch, upload: type) -> list[int]:

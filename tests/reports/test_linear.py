@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import json
 import struct
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.costs import calls
 from tests.reports.scan import vectors
 
 import weighbridge as wb
@@ -84,24 +85,6 @@ CASES: dict[str, tuple[Callable[[Path, int], Path], int, Callable[[Path], Any]]]
 }
 
 
-def _calls(work: Callable[[Path], Any], path: Path) -> int:
-    count = 0
-
-    def counted(*_: object) -> None:
-        nonlocal count
-        count += 1
-
-    before = sys.getprofile()
-    sys.setprofile(counted)
-    try:
-        work(path)
-    except WeighbridgeError:
-        pass
-    finally:
-        sys.setprofile(before)
-    return count
-
-
 @pytest.mark.parametrize(("make", "size", "work"), CASES.values(), ids=CASES)
 def test_four_times_the_input_takes_its_share(
     make: Callable[[Path, int], Path], size: int, work: Callable[[Path], Any], tmp_path: Path
@@ -110,11 +93,11 @@ def test_four_times_the_input_takes_its_share(
     for number, n in enumerate((size, size, 4 * size)):  # the first one imports
         folder = tmp_path / str(number)
         folder.mkdir()
-        counts.append(_calls(work, make(folder, n)))
+        counts.append(calls(partial(work, make(folder, n)), WeighbridgeError))
     assert counts[2] <= 5 * counts[1]
 
 
 def test_layers_beyond_all_models_are_refused_at_once(tmp_path: Path) -> None:
     folder = many_layers(tmp_path, 1_048_576)
-    counts = [_calls(lambda path: wb.plan_convert(path, tmp_path / "x.gguf"), folder) for _ in range(2)]
+    counts = [calls(lambda: wb.plan_convert(folder, tmp_path / "x.gguf"), WeighbridgeError) for _ in range(2)]
     assert counts[1] < 100_000  # the first one imports

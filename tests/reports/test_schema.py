@@ -17,7 +17,7 @@ from weighbridge.containers.base import Finding
 from weighbridge.conversion import transform
 from weighbridge.conversion.checkpoint import strip
 from weighbridge.conversion.quantize import imatrix_report as importance_report
-from weighbridge.models import training_parts
+from weighbridge.models.model import Dropped
 from weighbridge.models.open import open_model
 from weighbridge.models.tensor_parallel import rank_set as ranks
 from weighbridge.models.transform import base as operations
@@ -74,7 +74,7 @@ CLASSES: dict[tuple[str, str], type] = {
     ("scan", "scan finding"): scan.ScanFinding,
     ("scan", "skipped part"): scan.Skipped,
     ("strip", ""): strip.StripReport,
-    ("strip", "dropped part"): training_parts.Dropped,
+    ("strip", "dropped part"): Dropped,
     ("transform", ""): transform.TransformReport,
     ("transform", "renamed tensor"): operations.RenamedTensor,
     ("transform", "cut tensor"): operations.ResizedTensor,

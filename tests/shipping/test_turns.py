@@ -10,8 +10,8 @@ from tests.oracles import tree
 from tests.shipping.go_template import render
 from tests.shipping.models import CHATML
 
-from weighbridge.adapters import chat_template
-from weighbridge.adapters.chat_template import Conversation, render_chats
+from weighbridge.adapters.chat import template as templates
+from weighbridge.adapters.chat.template import Conversation, render_chats
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.shipping.ollama.dates import seconds
 from weighbridge.shipping.ollama.turns import translate
@@ -139,7 +139,7 @@ def test_others_are_refused_with_the_reason_and_the_other_way(name: str) -> None
 
 
 def test_a_template_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_template, "_SECONDS", 1.0)
+    monkeypatch.setattr(templates, "_SECONDS", 1.0)
     endless = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     with pytest.raises(UnsupportedError, match="come to an end"):
         render_chats(endless, [Conversation((USER,))])

@@ -9,7 +9,7 @@ from typing import Any
 import joblib  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from tests.reports.scan.other_vectors import PAYLOAD, joblib_array
+from tests.reports.scan.file_vectors import PAYLOAD, joblib_array
 
 from weighbridge.base.errors import FormatError
 from weighbridge.io.source import BytesSource

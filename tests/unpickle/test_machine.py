@@ -8,12 +8,12 @@ import pickle
 import pickletools
 import struct
 import sys
-import tracemalloc
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.costs import traced_memory
 from tests.examples import examples
 
 from weighbridge.base.errors import FormatError, UnsupportedError
@@ -267,15 +267,10 @@ STORMS = {
 def test_the_account_is_no_less_than_what_values_take(first: bytes, unit: bytes) -> None:
     budget = 2 << 20
     machine = Machine(BytesSource(first + unit * ((8 << 20) // len(unit))), budget=budget)
-    tracemalloc.start()
-    try:
-        with pytest.raises(UnsupportedError, match="take more than"):
-            machine.run()
-        used = tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
+    with traced_memory() as memory, pytest.raises(UnsupportedError, match="take more than"):
+        machine.run()
     assert budget <= machine.spent
-    assert used < 1.05 * machine.spent + (64 << 10)
+    assert memory.held < 1.05 * machine.spent + (64 << 10)
     assert machine.spent - budget < (3 << 20)  # overdrawn by one window at most
 
 
@@ -287,13 +282,9 @@ def test_marks_that_are_taken_back_cost_nothing() -> None:
 @pytest.mark.parametrize("op", [b"I", b"V", b"S'", b"F", b"cos\n"])
 def test_a_line_without_end_is_not_held(op: bytes) -> None:
     machine = Machine(BytesSource(op + b"1" * (8 << 20)), budget=4 << 20)
-    tracemalloc.start()
-    try:
-        with pytest.raises(UnsupportedError, match="take more than"):
-            machine.run()
-        assert tracemalloc.get_traced_memory()[1] < 5 << 20
-    finally:
-        tracemalloc.stop()
+    with traced_memory() as memory, pytest.raises(UnsupportedError, match="take more than"):
+        machine.run()
+    assert memory.peak < 5 << 20
 
 
 @examples(60)
@@ -302,7 +293,7 @@ def test_the_window_is_no_limit(value: Any, protocol: int, window: int) -> None:
     """The smallest windows: every argument is cut somewhere."""
     data = pickle.dumps([value, 1 << 300, "long text " * 20, b"long bytes" * 20], protocol)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("weighbridge.unpickle.machine.PICKLE_WINDOW", window)
+        patch.setattr("weighbridge.unpickle.state.PICKLE_WINDOW", window)
         machine = Machine(BytesSource(data))
         assert plain(machine.run()) == pickle.loads(data)
         assert (machine.end, machine.steps) == (len(data), sum(1 for _ in pickletools.genops(data)))
@@ -339,7 +330,7 @@ def test_keys_that_together_take_long_to_hash_are_a_bomb() -> None:
     """Each is small, and all share their parts, which are walked through once."""
     chain = b"\x80\x02)" + b"\x85" * 50 + b"q\0"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("weighbridge.unpickle.machine._HASHED", 1000)
+        patch.setattr("weighbridge.unpickle.state._HASHED", 1000)
         for keys, bombs in ((9, 0), (10, 1), (25, 2)):
             machine = Machine(BytesSource(chain + b"}" + b"h\0Ns" * keys + b"."))
             machine.run()

@@ -13,10 +13,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from tests.containers.guards import Check, red
+from tests.mutation import Check, Fault, assert_needed, assert_seen, guards, red
 from tests.unpickle import test_lenient, test_machine, test_readers
 from tests.unpickle import test_torch as checkpoints
-from tests.unpickle._guards import guards, without
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.containers.torch import bare_pickle as pickles
@@ -24,7 +23,7 @@ from weighbridge.containers.torch import entries as torch_entries
 from weighbridge.containers.torch import tar as torch_tar
 from weighbridge.containers.torch import zip as torch_zip
 from weighbridge.io.source import BytesSource
-from weighbridge.unpickle import machine, steps, text_numbers, values
+from weighbridge.unpickle import machine, state, steps, text_numbers, values
 from weighbridge.unpickle.libraries import numpy as numpy_calls
 from weighbridge.unpickle.libraries import torch, torch_calls, torch_types
 from weighbridge.unpickle.libraries import torch_legacy as legacy
@@ -232,19 +231,18 @@ def checks() -> Iterator[Check]:
 
 
 CHECKS = list(checks())
-MODULES: tuple[ModuleType, ...] = (machine, steps, text_numbers, legacy, numpy_calls, torch_calls, torch_types)
-GUARDS = [pytest.param(m, g, id=f"{m.__name__.rpartition('.')[2]}.{g}") for m in MODULES for g in guards(m)]
+MODULES: tuple[ModuleType, ...] = (machine, state, steps, text_numbers, legacy, numpy_calls, torch_calls, torch_types)
 
 
 def test_without_faults_all_is_green() -> None:
     assert [i for i, check in enumerate(CHECKS) if red(check)] == []
 
 
-@pytest.mark.parametrize(("module", "guard"), GUARDS)
+@pytest.mark.parametrize(("module", "guard"), guards(*MODULES))
 def test_a_guard_that_is_not_there(module: ModuleType, guard: str) -> None:
     """What turns red may also hang: a second is for ever."""
-    with without(module, guard), _hurried():
-        assert any(map(red, CHECKS)), "no case needs it"
+    with _hurried():
+        assert_needed(module, guard, CHECKS)
 
 
 @contextmanager
@@ -267,7 +265,7 @@ LIMITS: dict[str, tuple[ModuleType, str, Check]] = {
                                                       *test_machine.BROKEN["many digits"])),
     "longs": (steps, "PICKLE_LONG", partial(test_machine.test_broken_and_ambiguous_pickles_are_refused,
                                             *test_machine.BROKEN["long of many bytes"])),
-    "blobs": (machine, "PICKLE_BLOB", test_machine.test_a_long_text_stays_in_the_source),
+    "blobs": (state, "PICKLE_BLOB", test_machine.test_a_long_text_stays_in_the_source),
     "depth": (torch, "PICKLE_DEPTH", checkpoints.test_laughs_and_cycles_end),
     "pickles": (pickles, "PICKLES", partial(refused, pickles.parse, b"N." * 2000, "more than")),
     "dims": (torch_types, "DIMS", partial(left_out, checkpoints.WRONG["many dims"])),
@@ -282,6 +280,4 @@ LIMITS: dict[str, tuple[ModuleType, str, Check]] = {
 @pytest.mark.parametrize("name", LIMITS)
 def test_a_limit_that_is_not_there(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, limit, check = LIMITS[name]
-    check()
-    monkeypatch.setattr(module, limit, 1 << 40)
-    assert red(check)
+    assert_seen(Fault(module, limit, 1 << 40, check), monkeypatch)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from weighbridge.base.options import option
+from weighbridge.base.options import GivenOptions, ProgressKeyword, option
 from weighbridge.conversion.options import (
     TARGETS,
     AdapterOptions,
@@ -29,7 +29,7 @@ from weighbridge.conversion.options import (
     WriteOptions,
     names_of,
 )
-from weighbridge.conversion.result import Progress
+from weighbridge.io.options import JobsOptions
 from weighbridge.models.model import SourceOptions
 from weighbridge.models.transform.rename import RenameRules
 
@@ -40,10 +40,8 @@ _OF_TARGETS: Final = frozenset[str]().union(
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceKeywords(SourceOptions):
-    """How a function opens its source, and the names of the options that were given. The others have their defaults."""
-
-    given: tuple[str, ...] = field(init=False, default=(), repr=False)
+class SourceKeywords(SourceOptions, GivenOptions):
+    """How a function opens its source. Only the given options of the target are checked against it."""
 
     @property
     def target_options(self) -> dict[str, Any]:
@@ -52,7 +50,7 @@ class SourceKeywords(SourceOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WriteKeywords(SourceKeywords, WriteOptions):
+class WriteKeywords(WriteOptions, SourceKeywords):
     """The options of every function that writes a model."""
 
     def __post_init__(self) -> None:  # the target's class checks its options
@@ -92,10 +90,7 @@ class QuantizeKeywords(WriteKeywords, LoraOptions, QuantizeOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareKeywords(SourceKeywords, LoraOptions, QuantizeOptions):
-    jobs: int | None = None
-    progress: Progress | None = None
-
+class CompareKeywords(SourceKeywords, LoraOptions, QuantizeOptions, JobsOptions, ProgressKeyword):
     def __post_init__(self) -> None:
         SourceOptions.__post_init__(self)
 

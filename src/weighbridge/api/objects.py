@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from weighbridge.base.closeable import Closing
 from weighbridge.base.dtypes import DTypeLike, requested_dtype
 from weighbridge.base.errors import UsageError
-from weighbridge.base.nearest import UnknownNameError
 from weighbridge.base.options import accepting
-from weighbridge.base.words import plural
+from weighbridge.base.words import UnknownNameError, plural
 from weighbridge.conversion.options import Path
 from weighbridge.models.names import tensors_named, unnamed
 from weighbridge.models.open import SourceOptions, open_model
@@ -23,9 +22,8 @@ if TYPE_CHECKING:
 
     from weighbridge.adapters.cuda import Devices
     from weighbridge.containers.base import Entry
-    from weighbridge.models.model import OpenModel
+    from weighbridge.models.model import Dropped, OpenModel
     from weighbridge.models.tensor_parallel.rank_view import Experts
-    from weighbridge.models.training_parts import Dropped
     from weighbridge.tensors.nodes import LogicalTensor, Node
 
 Names = Literal["stored", "logical", "canonical", "hf", "gguf", "mlx", "akunu"]

@@ -7,29 +7,28 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from weighbridge.base.errors import UsageError
+from weighbridge.base.options import accepting
+from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.result import Result
 
 Path = str | os.PathLike[str]
 
 
-def save_checkpoint(
-    path: Path, *, overwrite: bool = False, replace_folder: bool = False, rng: Any = None, **parts: Any
-) -> Result:
+@accepting(WriteOptions)
+def save_checkpoint(path: Path, options: WriteOptions, *, rng: Any = None, **parts: Any) -> Result:
     """Saves a training run's state as a folder of safetensors and JSON, all or nothing: `model=model, optimizer=opt,
     epoch=3, loss=0.1, rng=True, ...`. A part with a `state_dict()` is saved by it; nested dicts, lists, tuples,
     numbers, texts, bytes, tensors and arrays are kept; shared storages stay shared. `rng=True` saves the random
-    states of Python, numpy and torch. `replace_folder` replaces a folder that holds other files too. Raises UsageError
-    for a part that isn't data."""
+    states of Python, numpy and torch. A part can't have the name of an option. Raises UsageError for a part that isn't
+    data."""
     from weighbridge.adapters.state import capture, random_states
     from weighbridge.conversion.checkpoint.training import folder_plan
-    from weighbridge.conversion.options import WriteOptions
     from weighbridge.models.training_state import State, file_of
 
     states = {} if rng is None or rng is False else {"rng": random_states() if rng is True else rng}
-    write = WriteOptions(overwrite=overwrite, replace_folder=replace_folder)
     captured = capture({**parts, **states}, file_of)
     state = State(captured.value, captured.storages)
-    return folder_plan(state, FilePath(path), write).run()
+    return folder_plan(state, FilePath(path), options).run()
 
 
 def load_checkpoint(path: Path, *, numpy: bool = False, rng: bool = False, **into: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 A type is stored in *atoms*: the smallest run of elements that is a whole number of bytes. That is one element of a
 plain dtype, two of a 4-bit float (four of a 6-bit one), and one block of a ggml block type.
 
-A block type's row names the fields of one block. Its size, byte order (`base/byteorder.py`), the structured arrays of
+A block type's row names the fields of one block. Its size, byte order (`swap_plan`), the structured arrays of
 the numpy codecs (`tensors/reference/codec.py`), the C++ structs (`native/block_types.hpp`) and the drawings in the docs
 all derive from the fields. `register` adds a type that isn't shipped.
 
@@ -21,8 +21,8 @@ from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from weighbridge.base.errors import UnsupportedError, UsageError
-from weighbridge.base.nearest import suggest
 from weighbridge.base.plugins import BLOCK_TYPES, plugins
+from weighbridge.base.words import suggest
 
 
 class Kind(StrEnum):
@@ -361,3 +361,28 @@ NVFP4: Final = MICROSCALED["nvfp4"]
 #: The 4-bit types by the type of their scales, and those that ggml has by its block type.
 FOUR_BITS: Final = MappingProxyType({row.scale: row for row in (MXFP4, NVFP4)})
 BY_BLOCK: Final = MappingProxyType({row.block: row for row in MICROSCALED.values() if row.block})
+
+
+def swap_plan(dtype: DType) -> tuple[int, ...]:
+    """Returns the original place of each byte of an atom in the other byte order. Raises UnsupportedError if the order
+    is undefined. A big-endian GGUF also swaps the scalars inside every block, so a swap is a fixed permutation of an
+    atom's bytes, and swapping twice restores them. (gguf-py 0.19 leaves bf16 and block data of big-endian files
+    little-endian. Such a file can't be recognised.)"""
+    if any(f.scalar == "mixed" for f in dtype.fields) or not (dtype.plain or dtype.fields):
+        raise UnsupportedError(f"the byte order of {dtype} data can't be changed", hint="get a little-endian file")
+    plain = ((dtype.word, dtype.size // dtype.word),)
+    plan: list[int] = []
+    for word, count in [(f.itemsize, f.count) for f in dtype.fields] or plain:
+        for _ in range(count):
+            plan += range(len(plan) + word - 1, len(plan) - 1, -1)
+    return tuple(plan)
+
+
+def swap(dtype: DType, data: bytearray | memoryview) -> None:
+    """Swaps whole atoms in place: one strided copy per pair of bytes that trade places."""
+    for to, origin in enumerate(swap_plan(dtype)):
+        if to < origin:
+            data[to :: dtype.size], data[origin :: dtype.size] = (
+                bytes(data[origin :: dtype.size]),
+                bytes(data[to :: dtype.size]),
+            )

@@ -16,6 +16,9 @@ GGUF_STRING: Final = GIB
 GGUF_ARRAY: Final = 1 << 30
 GGUF_DIMS: Final = 4
 GGUF_NAME: Final = 63
+# The same in files for ComfyUI-GGUF, whose reader is Python's and whose patched llama-quantize takes longer names.
+GGUF_PICTURE_DIMS: Final = 5
+GGUF_PICTURE_NAME: Final = 127
 # The spec allows nested arrays (llama.cpp refuses them); this bound keeps a walk from recursing without end.
 GGUF_NESTING: Final = 4
 # Shape ranks seen in real files stay below 8; numpy's own cap is 64. Beyond it a header is hostile.

@@ -26,6 +26,8 @@ import click
 
 from weighbridge import __version__
 from weighbridge.base.errors import LeftoverWarning, WeighbridgeError
+from weighbridge.base.options import option
+from weighbridge.cli.options import click_options
 from weighbridge.cli.render import SCREEN, clean, os_words, print_error, warn
 
 if TYPE_CHECKING:
@@ -106,20 +108,22 @@ def _set_screen(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         setattr(SCREEN, str(param.name), value)
 
 
-def common_options() -> list[click.Option]:
+@dataclass(frozen=True, kw_only=True)
+class ScreenOptions:
     """The options that may be given before or after the command."""
-    color = click.Choice(["auto", "always", "never"])
-    kinds: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
-        (("-q", "--quiet"), {"is_flag": True, "help": "Print only the answer and errors."}),
-        (("-v", "--verbose"), {"count": True, "help": "Print more; twice for most."}),
-        (("--color",), {"type": color, "help": "Colours [auto]."}),
-        (("--offline",), {"is_flag": True, "help": "Don't connect: read remote files from the local cache."}),
-        (("--debug",), {"is_flag": True, "help": "Show the traceback of an error."}),
+
+    quiet: bool = option("Print only the answer and errors.", False, letter="q")
+    verbose: int = option("Print more; twice for most.", 0, letter="v", kind="count")
+    color: str | None = option("Colours [auto].", choices=("auto", "always", "never"))
+    offline: bool = option("Don't connect: read remote files from the local cache.", False)
+    debug: bool = option("Show the traceback of an error.", False)
+
+
+def common_options() -> list[click.Option]:
+    """The options of every command, which set `SCREEN`."""
+    return click_options(
+        ScreenOptions, section="Global options", expose_value=False, is_eager=True, callback=_set_screen
     )
-    return [
-        click.Option(list(names), expose_value=False, is_eager=True, callback=_set_screen, **settings)
-        for names, settings in kinds
-    ]
 
 
 class LazyGroup(click.Group):

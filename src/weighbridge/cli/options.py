@@ -1,23 +1,18 @@
 """Makes the options of the commands from the fields that declare them (`base/options.py`), with their sections in the
-help. Options that only commands have are declared here or in the command."""
+help, and passes a command those that were given as one object."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import Field
-from types import UnionType
-from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from dataclasses import Field, dataclass, make_dataclass
+from functools import wraps
+from types import MappingProxyType, UnionType
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 import click
 
 from weighbridge.base import options as declarations
 from weighbridge.base.errors import UsageError
-from weighbridge.cli.values import KINDS
-from weighbridge.conversion.options import WriteOptions
-from weighbridge.models.model import SourceOptions
-
-F = TypeVar("F", bound=Callable[..., Any])
-
 
 # Sections that every help ends with.
 _LAST: Final = {"Source": 1, "Writing": 2, "Output": 3, "Global options": 4}
@@ -39,11 +34,6 @@ class Option(click.Option):
             self.opts = shown
 
 
-def option(*names: str, **settings: Any) -> Callable[[F], F]:
-    """An `Option` of a command."""
-    return click.option(*names, cls=Option, **settings)
-
-
 class Command(click.Command):
     """A command whose help lists the options by section."""
 
@@ -59,40 +49,68 @@ class Command(click.Command):
                 formatter.write_dl(records)
 
 
-def command(**settings: Any) -> Callable[[Callable[..., Any]], click.Command]:
-    """A command with help by section."""
-    return click.command(cls=Command, **settings)
+@dataclass(frozen=True, kw_only=True)
+class CommandOptions(declarations.GivenOptions):
+    """The options of every command."""
+
+    json: bool = declarations.option("Print the answer as JSON.", False, section="Output")
 
 
-def applied(options: Iterable[Callable[[Any], Any]]) -> Callable[[Any], Any]:
-    """Options as one decorator, in the order of the help."""
-    rows = list(options)
+@dataclass(frozen=True, kw_only=True)
+class DryRunOptions(CommandOptions):
+    dry_run: bool = declarations.option("Print the plan and write nothing.", False, aliases="n", section="Writing")
 
-    def decorate(function: Any) -> Any:
-        for row in reversed(rows):
-            function = row(function)
-        return function
+
+def command(
+    *kinds: type[Any],
+    group: click.Group | None = None,
+    changed: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    **settings: Any,
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """A command of `group` whose function gets its arguments, and `options`: an object of all the classes `kinds`.
+    `changed`: settings of click by option."""
+    kind = kinds[0] if len(kinds) == 1 else make_dataclass("Options", (), bases=kinds, frozen=True, kw_only=True)
+
+    def decorate(function: Callable[..., Any]) -> click.Command:
+        arguments = [param.name for param in getattr(function, "__click_params__", ())]
+
+        @wraps(function)
+        def call(**values: Any) -> Any:
+            places = {name: values.pop(name) for name in arguments}
+            return function(**places, options=declarations.make(kind, given_only(values)))
+
+        made: click.Command = (group.command if group else click.command)(cls=Command, **settings)(call)
+        made.params += click_options(kind, changed)
+        return made
 
     return decorate
 
 
-def declared(kind: type, *names: str, **changed: Mapping[str, Any]) -> Callable[[Any], Any]:
-    """The options that a dataclass declares, or those of `names`. `changed`: settings of click by option.
+def click_options(
+    kind: type, changed: Mapping[str, Mapping[str, Any]] = MappingProxyType({}), **settings: Any
+) -> list[click.Option]:
+    """The options that a dataclass declares, in the order of the help. `changed`: settings of click by option,
+    `settings`: of all.
 
     None of them has a default, so that a command can tell which were given.
     """
     hints = get_type_hints(kind)
-    rows = {field.name: (field, row) for field, row in declarations.options_of(kind)}
-    return applied(
-        option(*_names(*rows[name]), **{**_settings(*rows[name], hints[name]), **changed.get(name, {})})
-        for name in names or rows
-    )
+    made: list[click.Option] = []
+    rows = sorted(declarations.options_of(kind), key=lambda row: _LAST.get(row[1].section, 0))
+    for field, row in rows:
+        own = {**_settings(field, row, hints[field.name]), **settings, **changed.get(field.name, {})}
+        made.append(Option(_names(field, row), **own))
+        if row.shorthand:
+            name, _, value = row.shorthand.partition("=")
+            same = f"Same as {declarations.flag(field.name)} {value}."
+            made.append(Option([declarations.flag(name), field.name], flag_value=value, section=row.section, help=same))
+    return made
 
 
 def _names(field: Field[Any], row: declarations.Declaration) -> list[str]:
     """How the command line spells an option: `--tokenizer/--no-tokenizer`."""
     long = declarations.flag(field.name)
-    if field.type in ("bool", "bool | None") and field.default is not False:
+    if field.type in ("bool", "bool | None") and (field.default is not False or row.off):
         long += f"/{declarations.flag(row.off or f'no_{field.name}')}"
     return [*([f"-{row.letter}"] if row.letter else []), long, field.name]
 
@@ -100,39 +118,28 @@ def _names(field: Field[Any], row: declarations.Declaration) -> list[str]:
 def _settings(field: Field[Any], row: declarations.Declaration, hint: Any) -> dict[str, Any]:
     """The settings of click for a field."""
     aliases = tuple(f"-{word}" if len(word) == 1 else declarations.flag(word) for word in row.aliases.split())
-    settings = {"help": row.help, "section": row.section, "aliases": aliases, "metavar": row.metavar, "default": None}
+    settings: dict[str, Any] = {"aliases": aliases, "default": None}
+    settings |= {name: getattr(row, name) for name in ("help", "section", "metavar", "hidden", "required")}
     union = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     several = next((kind for kind in union if get_origin(kind) is Sequence), None)
     kind = get_args(several)[0] if several else union[0]
-    bounds: dict[str, Any] = {"min": row.least, "max": row.most}
     if kind is bool:
-        return settings | ({"is_flag": True} if field.default is False else {})
+        return settings | ({"is_flag": True} if field.default is False and not row.off else {})
+    if row.kind == "count":
+        return settings | {"count": True}
     if row.kind:
+        from weighbridge.cli.values import KINDS  # late: `wb --help` needs none of them
+
         value: Any = KINDS[row.kind]
         settings["metavar"] = "SIZE" if row.kind == "size" else row.metavar
     elif choices := row.choices or (get_args(kind) if get_origin(kind) is Literal else ()):
         value = click.Choice(choices)
-    elif kind in (int, float) and (row.least is not None or row.most is not None):
-        value = click.IntRange(**bounds) if kind is int else click.FloatRange(**bounds, min_open=row.least == 0)
+    elif kind in (int, float) and (row.least, row.above, row.most) != (None, None, None):
+        ranged: Any = click.IntRange if kind is int else click.FloatRange
+        value = ranged(row.least if row.above is None else row.above, row.most, min_open=row.above is not None)
     else:
         value = get_args(kind) or kind
     return settings | {"type": value, "multiple": several is not None and row.kind != "layers"}
-
-
-#: `--json`: the answer as JSON on standard output. The parameter is called `as_json`.
-json_option: Final = option("--json", "as_json", is_flag=True, help="Print the answer as JSON.", section="Output")
-
-dry_run_option: Final = option(
-    "--dry-run", is_flag=True, aliases=("-n",), help="Print the plan and write nothing.", section="Writing"
-)
-arch_file_option: Final = declared(SourceOptions, "arch_file")
-jobs_option: Final = declared(WriteOptions, "jobs")
-overwrite_option: Final = declared(WriteOptions, "overwrite", overwrite={"default": False})
-
-
-def write_command(kind: type, **changed: Mapping[str, Any]) -> Callable[[Any], Any]:
-    """The options of a command that writes: those that a dataclass declares, --dry-run and --json."""
-    return applied((declared(kind, **changed), dry_run_option, json_option))
 
 
 def given_only(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,11 +147,11 @@ def given_only(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None and value != ()}
 
 
-def refuse_others(mode: str, given: Mapping[str, Any], hint: str | None = None) -> None:
-    """Raises UsageError for the first of the options `given` (by flag) that has a value: none applies to `mode`."""
-    for flag, value in given.items():
-        if value:
-            raise UsageError(f"{flag} doesn't apply to {mode}", hint=hint)
+def refuse_others(mode: str, options: declarations.GivenOptions, names: Iterable[str], hint: str | None = None) -> None:
+    """Raises UsageError for the first of the options `names` that was given: none applies to `mode`."""
+    for name in names:
+        if name in options.given:
+            raise UsageError(f"{declarations.flag(name)} doesn't apply to {mode}", hint=hint)
 
 
 def examples(*lines: str) -> str:

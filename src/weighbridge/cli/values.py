@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.shell_completion import CompletionItem
@@ -18,6 +18,9 @@ from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.cli.render import SCREEN
 from weighbridge.containers import by_target, writable
 from weighbridge.io.location import is_remote, split_tensor
+
+if TYPE_CHECKING:
+    from weighbridge.conversion.edit.values import Edit
 
 _OFFERED: Final = 200  # completed tensor names
 
@@ -230,6 +233,44 @@ def parse_layers(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(part) for part in parts}))
 
 
+def parse_offset(text: str) -> int:
+    """Parses an offset: `4096`, `4_096`, `0x1000`."""
+    try:
+        return int(text.replace("_", "").replace(",", ""), 0)
+    except ValueError:
+        raise UsageError(f"{text!r} is not an offset", hint="write it like 4096 or 0x1000") from None
+
+
+def parse_share(text: str) -> tuple[int, int]:
+    """Parses a share of a job: `2/8` is the second of eight."""
+    match = re.fullmatch(r"(\d{1,7})/(\d{1,7})", text)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
+        raise click.BadParameter(f"{text!r} is not a share: write 1/8 to 8/8.")
+    return int(match[1]), int(match[2])
+
+
+def parse_label(text: str) -> tuple[str, str]:
+    """Parses a label of a node: `zone=a`."""
+    key, equals, value = text.partition("=")
+    if not (key and equals and value):
+        raise click.BadParameter(f"{text!r} is not a label: write KEY=VALUE.")
+    return key, value
+
+
+def parse_assignment(text: str) -> Edit:
+    """Parses `KEY=[TYPE:]VALUE`."""
+    from weighbridge.conversion.edit import values
+
+    return values.parse_assignment(text)
+
+
+def parse_array(text: str) -> Edit:
+    """Parses `KEY=TYPE:[...]`, or `KEY=TYPE:@FILE`."""
+    from weighbridge.conversion.edit import values
+
+    return values.parse_array(text, lambda name: Path(name).read_text("utf-8"))
+
+
 #: A model to convert: a Path, or the text of a URL. `-` is refused with the reason.
 PATH: Final = NamedPath(path_type=Path)
 #: A file or folder to read.
@@ -244,12 +285,20 @@ KINDS: Final[Mapping[str, Any]] = MappingProxyType(
     {
         "path": PATH,
         "file": FILE,
+        "output": OUTPUT,
+        "file or stdout": click.Path(),
+        "existing file": click.Path(path_type=Path, exists=True, dir_okay=False),
+        "assignment": parse_assignment,
+        "array": parse_array,
         "size": parse_size,
         "dtype": DTypeName(),
         "type": DTypeName(quantized=True),
         "format": TargetType(),
         "format or checkpoint": TargetType("checkpoint"),
         "layers": parse_layers,
+        "offset": parse_offset,
+        "share": parse_share,
+        "label": parse_label,
         "device": DeviceType(),
         "tokens": ContextType(),
     }

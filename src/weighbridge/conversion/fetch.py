@@ -12,7 +12,7 @@ from pathlib import Path
 
 from weighbridge.adapters.remote.web import SIDECARS
 from weighbridge.base.errors import UsageError
-from weighbridge.base.nearest import check_globs
+from weighbridge.base.words import check_globs
 from weighbridge.containers.numbered import numbered
 from weighbridge.conversion.options import FetchOptions
 from weighbridge.conversion.plan import writers

@@ -20,8 +20,8 @@ from weighbridge.conversion.result import Loss
 from weighbridge.io.location import open_source
 from weighbridge.models.arch.expand import Sizes
 from weighbridge.models.arch.family import Family
+from weighbridge.models.arch.naming import reference_order
 from weighbridge.models.arch.registry import family_of_hf, read_family
-from weighbridge.models.arch.write_order import reference_order
 from weighbridge.models.config import card
 from weighbridge.models.config.general import general_to_gguf
 from weighbridge.models.jsonfile import decode

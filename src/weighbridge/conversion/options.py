@@ -19,9 +19,8 @@ from weighbridge.base.errors import UsageError
 from weighbridge.base.limits import MEMORY
 from weighbridge.base.options import flag, option, options_of
 from weighbridge.conversion.quantize import type_hints
+from weighbridge.io.options import JobsOptions, OverwriteOptions
 
-# More threads gain nothing: the disk bounds a conversion, and each thread holds slabs.
-_MAX_JOBS: Final = 8
 _TARGET, _WRITING, _GGUF, _SCHEME, _MLX = "Target", "Writing", "GGUF", "Quantized Hugging Face folder", "MLX folder"
 _MLX_OR_SCHEME: Final = f"{_MLX}, and --scheme"
 _IMATRIX: Final = "Importance matrix"
@@ -42,10 +41,9 @@ class Bounded:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WriteOptions(Bounded):
+class WriteOptions(JobsOptions, OverwriteOptions, Bounded):
     """How any function writes. With `resume` the unfinished part stays next to the target; the same call continues."""
 
-    overwrite: bool = option("Replace an existing target.", False, section=_WRITING, aliases="f force")
     replace_folder: bool = option(
         "Replace an existing folder and delete the files in it that aren't rewritten.", False, section=_WRITING
     )
@@ -56,15 +54,7 @@ class WriteOptions(Bounded):
     parents: bool = option(
         "Create missing parent folders of the target, more than one level deep.", False, section=_WRITING
     )
-    jobs: int | None = option(
-        "Threads [all cores].", metavar="N", least=1, most=1024, section=_WRITING, letter="j",
-        aliases="t threads nthread",
-    )  # fmt: skip
     max_memory: int | None = option("Memory limit, excluding the interpreter.", kind="size", least=1, section=_WRITING)
-
-    @property
-    def workers(self) -> int:
-        return self.jobs or min(os.cpu_count() or 1, _MAX_JOBS)
 
     @property
     def memory(self) -> int:
@@ -170,7 +160,7 @@ class CastOptions(DTypeOptions, RequantizeOptions):
 
     inexact: Literal["float", "near", "refuse"] = option(
         "Quantized tensors that fit no type exactly: floats [default], rounded scales, or an error.", "float",
-        section=_TARGET,
+        section=_TARGET, shorthand="lossless=refuse",
     )  # fmt: skip
     rounds_scales: ClassVar[bool] = False  # whether `near` applies
 
@@ -311,7 +301,7 @@ class QuantizeOptions(RequantizeOptions, TokenizerOptions, NameOptions, AlignOpt
         "Choose types so that the file is at most this large.", kind="size", section=_TYPES
     )
     target_bpw: float | None = option(
-        "Choose types for this many bits per weight.", metavar="BITS", least=0, most=32, section=_TYPES
+        "Choose types for this many bits per weight.", metavar="BITS", above=0, most=32, section=_TYPES
     )
     pure: bool = option("Give all tensors the same type, no mixture.", False, section=_TYPES)
     leave_output_tensor: bool = option("Don't quantize output.weight.", False, section=_TYPES)

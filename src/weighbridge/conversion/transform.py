@@ -12,7 +12,7 @@ from typing import Any
 
 from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.base.errors import UsageError
-from weighbridge.base.nearest import check_globs
+from weighbridge.base.words import check_globs
 from weighbridge.conversion.options import ShardOptions, SliceOptions, TargetOptions, WriteOptions
 from weighbridge.conversion.plan.build import build
 from weighbridge.conversion.plan.losses.settings import slice_losses

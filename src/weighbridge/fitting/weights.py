@@ -13,9 +13,8 @@ from weighbridge.base.ftypes import FILE_TYPES, FileType
 from weighbridge.base.spec import Spec, spec_of, without_leading_ones
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.quantize import ftypes
-from weighbridge.models.arch import kv_tensors
 from weighbridge.models.arch.derived import MAKERS
-from weighbridge.models.arch.dialects import optional_places
+from weighbridge.models.arch.naming import optional_places
 from weighbridge.models.config.mapping import config_to_gguf
 from weighbridge.models.model import OpenModel
 
@@ -85,7 +84,7 @@ def _converted(model: OpenModel, dialect: str, prefix: str) -> Iterator[tuple[st
     family, sizes = model.family, model.sizes
     dtypes = {entry.dtype for entry in model.index if len(entry.shape) > 1}
     dtype = next((half for half in (BF16, F16) if dtypes == {half}), F32)
-    metadata_tensors = set(kv_tensors.names(family))
+    metadata_tensors = set(family.metadata_names())
     # Optional roles that the source has. A packed weight is recognised by its name without ending.
     names, slots = model.index.by_name, list(optional_places(family, dialect, sizes, prefix))
     absent = [slot for slot in slots if slot.name not in names]

@@ -9,7 +9,7 @@ from weighbridge.base.errors import WeighbridgeError
 from weighbridge.base.spec import Shape
 from weighbridge.containers.base import Finding
 from weighbridge.containers.gguf import container as gguf
-from weighbridge.models.llamacpp import verdict as llamacpp
+from weighbridge.models.llamacpp import rules as llamacpp
 from weighbridge.models.mlxlm import rules as mlxlm
 from weighbridge.models.model import OpenModel
 

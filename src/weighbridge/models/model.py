@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from weighbridge.models.arch.expand import Instance, Sizes
     from weighbridge.models.arch.family import Family
     from weighbridge.models.config.mapping import HfConfig
+    from weighbridge.models.diffusion.model import DiffusionModel
     from weighbridge.models.resolved import ResolvedModel
-    from weighbridge.models.training_parts import Dropped
     from weighbridge.packings.unpacking import PackedGroup
     from weighbridge.tensors.nodes import LogicalTensor, Node
 
@@ -71,6 +71,18 @@ class SourceOptions(FamilyOptions):
     def __post_init__(self) -> None:
         if self.ema and self.all_parts:
             raise UsageError("ema and all_parts exclude each other", hint="ema replaces the weights by their averages")
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A removed part of a training checkpoint: its name, its kind, the evidence, and its size. A part without tensors
+    is plain values, such as an epoch."""
+
+    name: str
+    part: str
+    why: str
+    tensors: int
+    bytes: int
 
 
 def open_single_file(path: Path, options: SourceOptions) -> OpenModel | None:
@@ -144,13 +156,8 @@ def _index(place: Place, sources: list[Source], allow_expand: bool) -> Index:
 
 
 def _parsed(source: Source, allow_expand: bool) -> Index:
-    index = parse(source)
+    index = opening.parse(source)
     return index.whole() if allow_expand and index.capped else index
-
-
-def parse(source: Source) -> Index:
-    """Returns the index of a file. Its content decides the format, not its name."""
-    return opening.parse(source)
 
 
 @dataclass(frozen=True)
@@ -241,6 +248,18 @@ class OpenModel(Closing):
 
             check_names(self.place.path, self.index.by_name)
             raise
+
+    @cached_property
+    def diffusion(self) -> DiffusionModel | None:
+        """The image or video model that this is; None for other models."""
+        from weighbridge.containers.sniff import diffusion
+        from weighbridge.models.diffusion.model import diffusion_model
+
+        architecture = self.metadata.get("general.architecture") if self.format == "gguf" else None
+        if self.described if self.format != "gguf" else architecture not in (None, *diffusion.architectures()):
+            return None
+        shapes = {e.name: e.shape for e in self.index}
+        return diffusion_model(shapes, self.place.path)
 
     @cached_property
     def sizes(self) -> Sizes:

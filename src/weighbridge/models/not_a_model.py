@@ -15,7 +15,7 @@ _LORA: Final = (
     "merge it: wb convert BASE DST --lora {path}; for llama.cpp's --lora: wb convert {path} DST.gguf --base BASE",
 )
 _CAST: Final = "its tensors convert to .safetensors or .npz, with --dtype too"
-_IMAGES: Final = ("a part of an image model", f"{_CAST}; stable-diffusion.cpp makes GGUFs of such models")
+_IMAGES: Final = ("a part of an image model", f"{_CAST}; to .gguf if it is the denoiser")
 # The kind of names -> a description of the file, and the next step.
 _KINDS: Final = MappingProxyType(
     {

@@ -55,18 +55,14 @@ def count(
     by_name = {e.name: e for e in entries}
     reader = read or _no_bytes
     packed = find((*SHIPPED, *COUNTED), by_name, config, reader, guess=True)
-    if any(e.name not in packed and _unusual(e) for e in entries):  # a plug-in may support it
+    matrices = (e for e in entries if e.name not in packed and len(e.shape) > 1 and e.dtype.kind is not Kind.BLOCK)
+    # A plug-in may support a matrix of integers, or of floats below 16 bits.
+    if any(e.dtype.kind is not Kind.FLOAT or e.dtype.bits < 16 for e in matrices):
         packed = find((*schemas(), *COUNTED), by_name, config, reader, guess=True)
     weights = [match.recognized for match in {id(match): match for match in packed.values()}.values()]
     plain = sum(prod(e.shape) for e in entries if e.name not in packed)
     schemes = Counter(weight.schema.label for weight in weights)
     return Count(packed, schemes, plain + sum(weight.spec.elements for weight in weights))
-
-
-def _unusual(entry: Entry) -> bool:
-    """Returns whether a tensor is a matrix of integers or of floats below 16 bits, as packed weights are."""
-    return len(entry.shape) > 1 and entry.dtype.kind is not Kind.BLOCK and (
-        entry.dtype.kind is not Kind.FLOAT or entry.dtype.bits < 16)  # fmt: skip
 
 
 def _no_bytes(name: str, limit: int) -> bytes:

@@ -119,7 +119,7 @@ class ResolvedModel:
     def normalized(self) -> bool:
         """Whether a GGUF may have rows normalized to length 1, or products of tensors that a folder has separately."""
         vias = (via for row in self.family.rows.values() for via in row.layouts.values())
-        return bool(self.family.products) or any(via.normalizes for via in vias)
+        return bool(self.family.products) or any(via.row.normalizes for via in vias)
 
     @cached_property
     def as_in_gguf(self) -> Mapping[str, LogicalTensor]:

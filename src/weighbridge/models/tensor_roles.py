@@ -64,21 +64,25 @@ def roles_of(model: OpenModel, counted: Count) -> TensorRoles:
     with suppress(WeighbridgeError):
         dialect, prefix = model.family.dialect_and_prefix(shapes, model.sizes)
         family, places = model.family, model.family.expansion(dialect, model.sizes, prefix).places
-    roles = ((_table_role(family, places[n]) if family and n in places else unknown_role(n)) for n in shapes)
     distinct: dict[TensorRole, TensorRole] = {}  # the experts of a layer share one
-    rows = {name: distinct.setdefault(row, row) for name, row in zip(shapes, roles, strict=True)}
+    rows: dict[str, TensorRole] = {}
+    for name in shapes:
+        if family and name in places:
+            role, in_layer, part = _role_parts(family, places[name].roles)
+            named = places[name].named
+            row = TensorRole(role, named[0] if in_layer and named else -1, part)
+        else:
+            row = unknown_role(name)
+        rows[name] = distinct.setdefault(row, row)
     return TensorRoles(family.name if family else None, [rows[name] for name in logical])
-
-
-def _table_role(family: Family, slot: TensorSlot) -> TensorRole:
-    role, in_layer, part = _role_parts(family, slot.roles)
-    return TensorRole(role, slot.named[0] if in_layer and slot.named else -1, part)
 
 
 @cache
 def _role_parts(family: Family, roles: tuple[str, ...]) -> tuple[str, bool, str]:
     """Returns the joined role, whether it is in a layer, and the part of the model."""
-    names = [_canonical_names(family).get(role, role) for role in roles]
+    templates = family.dialects["canonical"].templates if "canonical" in family.dialects else ()
+    canonical = {role: template.name for template in templates for role in template.roles}
+    names = [canonical.get(role, role) for role in roles]
     components = [name.split(".") for name in names]
     in_layer = _LAYERS in components[0] or (roles[0] in names and bool(family.role_indices[roles[0]]))
     return "|".join(map(_without_layer, components)), in_layer, _part(components[0])
@@ -94,12 +98,6 @@ def _without_layer(components: list[str]) -> str:
         return ".".join(components)
     at = components.index(_LAYERS)
     return ".".join(components[:at] + components[at + 2 :])
-
-
-@cache
-def _canonical_names(family: Family) -> Mapping[str, str]:
-    templates = family.dialects["canonical"].templates if "canonical" in family.dialects else ()
-    return {role: template.name for template in templates for role in template.roles}
 
 
 def unknown_role(name: str) -> TensorRole:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -19,10 +19,8 @@ from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Entry, Index
 from weighbridge.containers.torch.tree import FORMATS, read_tree
+from weighbridge.models.model import Dropped, OpenModel
 from weighbridge.unpickle.tree import Gap, TensorLeaf
-
-if TYPE_CHECKING:
-    from weighbridge.models.model import OpenModel
 
 
 class Extra(StrEnum):
@@ -79,18 +77,6 @@ SHAPES: Final = (
 # The parts that a prefix of a flat name can identify; other prefixes (`loss.`) may belong to a module.
 _FLAT: Final = frozenset({Extra.OPTIMIZER, Extra.EMA})
 _SQUASHED: Final = ("", "model.")  # CompVis's LitEma removes the dots from names, and this prefix
-
-
-@dataclass(frozen=True)
-class Dropped:
-    """A removed part: its name, its kind, the evidence, and its size. A part without tensors is plain values, such as
-    an epoch."""
-
-    name: str
-    part: str
-    why: str
-    tensors: int
-    bytes: int
 
 
 class Judgement(NamedTuple):

@@ -25,7 +25,7 @@ _WRAPPERS: Final = ("_orig_mod.", "module.", "base_model.model.")
 def unwrapped(model: OpenModel) -> tuple[OpenModel, list[str]]:
     """Returns the model with the names and the vocabulary of its family, and notes on the changes. Returns a model
     unchanged if it fits already, or if no change makes it fit."""
-    if model.format in ("gguf", "ggml") or not len(model.index) or _fits(model):
+    if model.format in ("gguf", "ggml") or not len(model.index) or _fits(model) or model.diffusion:
         return model, []
     for key, count, note in _corrected_counts(model):
         config = json.loads(json.dumps(model.config))

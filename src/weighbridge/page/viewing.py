@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from weighbridge.base.closeable import Closing
+from weighbridge.base.options import ProgressKeyword, accepting, option
 from weighbridge.conversion.options import Path
-from weighbridge.models.model import SourceOptions
+from weighbridge.io.options import OverwriteOptions
+from weighbridge.models.model import FamilyOptions, SourceOptions
 
 if TYPE_CHECKING:
     from weighbridge.adapters.serving.page_server import PageServer
     from weighbridge.page.data import PageData
-    from weighbridge.reports.statistics.tensor import Progress
 
 
 class ServedPage(Closing):
@@ -41,33 +43,43 @@ class ServedPage(Closing):
         return notebook_html(self._data)
 
 
-def view(
-    path: Path,
-    other: Path | None = None,
-    *,
-    port: int = 0,
-    browser: bool = True,
-    idle: float = 30,
-    arch_file: Path | None = None,
-) -> ServedPage:
+@dataclass(frozen=True, kw_only=True)
+class PageOptions(FamilyOptions):
+    other: Path | None = field(default=None, kw_only=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewOptions(PageOptions):
+    port: int = option("Port to listen on [any].", 0, least=0, most=65535)
+    browser: bool = option("Open the page in a browser [yes].", True)
+    idle: float = option("Stop after this many minutes without an open page; 0: never [30].", 30.0, metavar="MINUTES",
+                         least=0)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(OverwriteOptions, PageOptions, ProgressKeyword):
+    values: bool = option("Also read the tensors for FILE: statistics, heat maps, differences.", False)
+
+
+@accepting(ViewOptions)
+def view(path: Path, options: ViewOptions) -> ServedPage:
     """Serves a page about the model at `path`, and its differences from `other`, to this machine only.
 
-    `port`: 0 chooses a free one. `browser`: opens the page. `idle`: minutes without an open page after which `wait`
-    returns; 0 for never. `arch_file`: a custom family table. Raises the errors of `open`, UsageError if the port is
+    `wait` returns when the page was closed for `idle` minutes. Raises the errors of `open`, UsageError if the port is
     taken, and UnsupportedError without the extra `view`.
     """
     from weighbridge.adapters.serving.page_server import PageServer
     from weighbridge.page.assemble import page
 
-    data = _page_data(path, other, arch_file)
+    data = _page_data(path, options.other, options.arch_file)
     try:
         data.prepare()
         document = page("Weighbridge")
-        server = PageServer(data, document.html, document.policy, port=port, idle=idle * 60)
+        server = PageServer(data, document.html, document.policy, port=options.port, idle=options.idle * 60)
     except BaseException:
         data.close()
         raise
-    if browser:
+    if options.browser:
         import webbrowser
 
         webbrowser.open(server.url)
@@ -91,25 +103,18 @@ def widget(path: Path, other: Path | None = None, *, height: int = 640, arch_fil
         raise
 
 
-def export_view(
-    path: Path,
-    output: Path,
-    other: Path | None = None,
-    *,
-    values: bool = False,
-    overwrite: bool = False,
-    arch_file: Path | None = None,
-    progress: Progress | None = None,
-) -> None:
+@accepting(ExportOptions)
+def export_view(path: Path, output: Path, options: ExportOptions) -> None:
     """Writes the page about `path` (and `other`) to the file `output`, which needs no server. It reads headers only;
     `values` adds the statistics of every tensor, heat maps and differences. Raises the errors of `open`, RefusedError
     if `output` exists, and UsageError for `values` of more than 4,096 tensors."""
     from weighbridge.io.sink import check_target, write_file
     from weighbridge.page.export import export
 
-    check_target(output, overwrite=overwrite, folder=False)
-    with _page_data(path, other, arch_file) as data:
-        write_file(output, export(data, values=values, progress=progress).encode(), overwrite=overwrite)
+    check_target(output, overwrite=options.overwrite, folder=False)
+    with _page_data(path, options.other, options.arch_file) as data:
+        page = export(data, values=options.values, progress=options.progress)
+        write_file(output, page.encode(), overwrite=options.overwrite)
 
 
 def _page_data(path: Path, other: Path | None, arch_file: Path | None) -> PageData:

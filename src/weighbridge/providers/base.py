@@ -14,8 +14,8 @@ from weighbridge.base.closeable import Closing
 from weighbridge.base.dtypes import DType, DTypeLike, requested_dtype
 from weighbridge.base.errors import UsageError
 from weighbridge.base.limits import PROVIDER_CACHE
-from weighbridge.base.nearest import UnknownNameError
 from weighbridge.base.spec import Shape
+from weighbridge.base.words import UnknownNameError
 from weighbridge.providers.cache import ByteCache
 from weighbridge.providers.config import ModelConfig
 from weighbridge.providers.dtypes import WeightType, type_of

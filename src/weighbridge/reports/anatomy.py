@@ -15,16 +15,15 @@ from itertools import chain, islice
 from typing import Final
 
 from weighbridge.base.errors import UsageError
+from weighbridge.base.options import accepting
 from weighbridge.containers.base import Entry, Region
 from weighbridge.containers.opening import format_of
 from weighbridge.io.location import open_source
 from weighbridge.io.source import Source
 from weighbridge.reports import lenient, tensor_path
+from weighbridge.reports.options import AnatomyOptions
 
 SCHEMA: Final = "weighbridge/anatomy/1"
-
-#: The first bytes of a region, which a report includes.
-HEAD: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +77,11 @@ class AnatomyReport:
     schema: str = SCHEMA
 
 
-def anatomy(
-    path: str | os.PathLike[str],
-    *,
-    at: int | None = None,
-    start: int = 0,
-    end: int | None = None,
-    kind: Sequence[str] = (),
-    limit: int | None = None,
-    head: int = HEAD,
-    cells: int = 64,
-) -> AnatomyReport:
+@accepting(AnatomyOptions)
+def anatomy(path: str | os.PathLike[str], options: AnatomyOptions) -> AnatomyReport:
     """Returns the regions of the file at `path` (`PATH::tensor`: of that tensor). `cells`: the resolution of `strip`,
     the prevailing kind of bytes in each of that many equal pieces of the file."""
+    at, start, end, kind = options.at, options.start, options.end, options.kind
     file, name = tensor_path.split(path)
     if file.is_dir():
         raise UsageError(f"{file} is a folder", hint="name one of its files")
@@ -101,7 +92,7 @@ def anatomy(
         end = source.size if end is None else end
         if not 0 <= start <= end or start > source.size or (at is not None and at >= source.size):
             raise UsageError(f"{source.name} has no bytes {start} to {end}", hint=f"its size is {source.size:,} bytes")
-        sums, band = _Sums(), _Strip(source.size, cells)
+        sums, band = _Sums(), _Strip(source.size, options.cells)
         regions = band.count(sums.count(form.regions(source)))
         selected = (
             r
@@ -109,7 +100,7 @@ def anatomy(
             if r.start < end and r.end > start and (name is None or r.label == name) and (not kind or r.kind in kind)
         )
         first = next(selected, None)
-        chosen = [] if first is None else list(islice(chain((first,), selected), limit))
+        chosen = [] if first is None else list(islice(chain((first,), selected), options.limit))
         collections.deque(regions, 0)  # counts the rest of the file
         if name is not None and first is None:
             tensor_path.entry(form.parse(source), name, file)  # reports similar names
@@ -118,7 +109,7 @@ def anatomy(
             raise UsageError(f"{file} has no region of the kind {unknown!r}", hint=hint)
         parts = []
         for r in chosen:
-            data = source.read(r.start, min(r.end - r.start, head))
+            data = source.read(r.start, min(r.end - r.start, options.head))
             parts.append(RegionRow(r.start, r.end, r.end - r.start, r.kind, r.label, r.value, data.hex()))
         return AnatomyReport(
             path=os.fspath(file),

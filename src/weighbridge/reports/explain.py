@@ -15,14 +15,17 @@ from typing import Final, NamedTuple
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import PICKLE_INLINE, PICKLE_READING, SCAN_DEPTH
+from weighbridge.base.options import accepting
 from weighbridge.containers.opening import format_of
 from weighbridge.io.location import open_source, path_text
 from weighbridge.io.source import Source
+from weighbridge.reports.options import ExplainOptions
 from weighbridge.unpickle import explain as steps
 from weighbridge.unpickle.libraries.numpy import raw
 from weighbridge.unpickle.libraries.torch_calls import EMBEDDED, NAMES
 from weighbridge.unpickle.libraries.torch_types import embedded_file
-from weighbridge.unpickle.machine import Event, Machine
+from weighbridge.unpickle.machine import Machine
+from weighbridge.unpickle.state import Event
 from weighbridge.unpickle.values import Global, Object, UnexpectedOpcode
 
 SCHEMA: Final = "weighbridge/explain/1"
@@ -87,11 +90,10 @@ class _PickleSpan(NamedTuple):
     start: int
 
 
-def explain(
-    path: str | os.PathLike[str], *, member: str | None = None, calls: bool = False, limit: int | None = LIMIT
-) -> ExplainReport:
-    """Explains the pickles of the file at `path`. `member`: only the pickle with this name. `limit`: the most steps of
-    each in the report."""
+@accepting(ExplainOptions)
+def explain(path: str | os.PathLike[str], options: ExplainOptions) -> ExplainReport:
+    """Explains the pickles of the file at `path`."""
+    member, limit = options.member, None if options.all else options.limit
     with open_source(resolve_path(path)) as source:
         form = format_of(source)
         spans = [_PickleSpan(*row) for row in form.pickles_in(source)]
@@ -99,7 +101,7 @@ def explain(
         if not chosen:
             hint = f"it has {', '.join(s.name for s in spans[:8])}"
             raise UsageError(f"{source.name} has no pickle {member!r}", hint=hint)
-        return ExplainReport(path_text(path), form.name, tuple(_explain_spans(chosen, calls, limit)))
+        return ExplainReport(path_text(path), form.name, tuple(_explain_spans(chosen, options.calls, limit)))
 
 
 def _explain_spans(spans: list[_PickleSpan], calls: bool, limit: int | None) -> Iterator[ExplainedPickle]:

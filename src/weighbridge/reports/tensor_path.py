@@ -7,7 +7,7 @@ from pathlib import Path
 
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import UsageError
-from weighbridge.base.nearest import suggest
+from weighbridge.base.words import suggest
 from weighbridge.containers.base import Entry, Index
 from weighbridge.io.location import is_remote, path_text, split_tensor
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 
 import msgspec
+
+from weighbridge.base.options import option
 
 
 class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,3 +68,19 @@ def rows(rules: tuple[ChoiceRule, ...]) -> Iterator[tuple[str, ChoiceRule]]:
     for rule in rules:
         conditions = "; ".join(f"{name}: {', '.join(values)}" for name, values in rule.when.items())
         yield conditions or "else", rule
+
+
+def _answers(name: str) -> tuple[str, ...]:
+    return tuple(question(name).answers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChooseOptions:
+    """The answers. The table has defaults for missing ones."""
+
+    model: str | os.PathLike[str] | None = field(default=None, kw_only=False)
+    purpose: str | None = option("Purpose of the model [chat].", choices=_answers("purpose"))
+    runtime: str | None = option("Program that runs the model [any].", choices=_answers("runtime"))
+    device: str | None = option("A GPU or Mac, a size such as 8GB, or this [this].", kind="device")
+    loss: str | None = option("Acceptable loss [little].", choices=_answers("loss"))
+    trusted: bool = option("Whether you trust its origin [no].", False, off="untrusted")

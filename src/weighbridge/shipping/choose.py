@@ -16,11 +16,12 @@ from typing import Final
 
 from weighbridge.base.dtypes import Kind
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
+from weighbridge.base.options import accepting
 from weighbridge.fitting import devices
 from weighbridge.fitting.report import fit
 from weighbridge.io.location import is_remote
 from weighbridge.models.open import open_headers
-from weighbridge.shipping.choice_table import ChoiceRule, table
+from weighbridge.shipping.choice_table import ChoiceRule, ChooseOptions, table
 from weighbridge.shipping.servers import method_of
 
 SCHEMA: Final = "weighbridge/choose/1"
@@ -51,22 +52,16 @@ class Choice:
     schema: str = SCHEMA
 
 
-def choose(
-    model: str | os.PathLike[str] | None = None,
-    *,
-    purpose: str | None = None,
-    runtime: str | None = None,
-    device: str | None = None,
-    loss: str | None = None,
-    trusted: bool = False,
-) -> Choice:
+@accepting(ChooseOptions)
+def choose(options: ChooseOptions) -> Choice:
     """Returns the format, the type and the commands for these answers; the table has defaults for missing ones. With a
     model, the type of a GGUF is the best one that fits on the device, and the commands start from the model's form.
 
     Raises UsageError for an unknown answer, UnsupportedError for weights that no program runs, and the errors of
     `wb.open`."""
-    options = dict(purpose=purpose, runtime=runtime, device=device, loss=loss, trusted="yes" if trusted else "no")
-    answers = {q.name: options[q.name] or q.default for q in table().question}
+    model = options.model
+    answers = {q.name: getattr(options, q.name) or q.default for q in table().question}
+    answers["trusted"] = "yes" if options.trusted else "no"
     for question in table().question:
         if question.answers and (answer := answers[question.name]) not in question.answers:
             hint = f"choose one of {', '.join(question.answers)}"

@@ -12,6 +12,7 @@ from weighbridge.base.errors import RefusedError
 from weighbridge.base.options import option
 from weighbridge.conversion.result import Progress
 from weighbridge.fitting.options import DeviceOptions
+from weighbridge.io.options import OverwriteOptions
 from weighbridge.io.sink import StoreWriter, write_file
 from weighbridge.models.model import FamilyOptions, SourceOptions
 
@@ -89,7 +90,7 @@ class ShipPlan(Closing):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShipOptions(DeviceOptions, FamilyOptions):
+class ShipOptions(OverwriteOptions, DeviceOptions, FamilyOptions):
     """The options of `wb ship`. Each target takes some of them (`targets.py`)."""
 
     name: str = field(default="", kw_only=False)
@@ -103,7 +104,6 @@ class ShipOptions(DeviceOptions, FamilyOptions):
     hard_link: bool = option(
         "If the file in the store can't share the blocks of MODEL, make it a hard link.", False, section=_STORES
     )
-    overwrite: bool = option("Replace an existing target.", False, section="Writing", aliases="f force")
     template: str | None = option(
         "Chat template: translated to Go [default], none (the model's own is used), or a Go template.",
         metavar="go|none|FILE", section="Ollama",

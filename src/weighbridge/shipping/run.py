@@ -12,7 +12,7 @@ from weighbridge.conversion.gguf.loadable import LayoutSource
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.io.location import RemotePath
 from weighbridge.models.clients import mlx_verdict
-from weighbridge.models.llamacpp.verdict import accepts, all_findings
+from weighbridge.models.llamacpp.rules import accepts, all_findings
 from weighbridge.shipping.servers import quantization_method, vllm_loads
 from weighbridge.shipping.targets import run_line
 

@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from weighbridge.base.byteorder import swap_plan
-from weighbridge.base.dtypes import BY_NAME, F32, DType
+from weighbridge.base.dtypes import BY_NAME, F32, DType, swap_plan
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.base.native import native
 from weighbridge.tensors.reference import affine, floats, patterns, regroup, rounding

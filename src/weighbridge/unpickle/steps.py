@@ -11,29 +11,20 @@ import codecs
 import struct
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.limits import PICKLE_LONG
 from weighbridge.unpickle import text_numbers
 from weighbridge.unpickle.opcodes import TABLE
+from weighbridge.unpickle.state import MachineState
 from weighbridge.unpickle.values import Blob, Dict, External, Object, Persistent, Set
-
-if TYPE_CHECKING:
-    from weighbridge.unpickle.machine import Machine
 
 HIGHEST: Final = 5
 _INDEX: Final = struct.Struct("<I")
 _FRAME: Final = struct.Struct("<Q")
 
-Step: TypeAlias = Callable[["Machine", bytes, int], int]
-
-
-class Short(Exception):
-    """The window ends inside an argument. `need`: the bytes needed, counted from the opcode."""
-
-    def __init__(self, need: int) -> None:
-        self.need = need
+Step: TypeAlias = Callable[[MachineState, bytes, int], int]
 
 
 # ---- numbers --------------------------------------------------------------------------------------------------
@@ -42,7 +33,7 @@ class Short(Exception):
 def _binary_long(form: str) -> Step:
     head = struct.Struct(f"<{form}")
 
-    def step(m: Machine, data: bytes, at: int) -> int:
+    def step(m: MachineState, data: bytes, at: int) -> int:
         (size,) = head.unpack_from(data, at)
         if size > PICKLE_LONG:
             m.need(size, at + head.size)
@@ -57,7 +48,7 @@ def _binary_long(form: str) -> Step:
 # ---- text and bytes -------------------------------------------------------------------------------------------
 
 
-def _old_text(m: Machine, raw: bytes) -> Any:
+def _old_text(m: MachineState, raw: bytes) -> Any:
     """A Python 2 string: text if it is UTF-8 (like torch.load), else bytes."""
     m.spent += 3 * len(raw)
     try:
@@ -66,7 +57,7 @@ def _old_text(m: Machine, raw: bytes) -> Any:
         return raw
 
 
-def _unquote(m: Machine, line: bytes) -> Any:
+def _unquote(m: MachineState, line: bytes) -> Any:
     if len(line) < 2 or line[:1] != line[-1:] or line[:1] not in (b'"', b"'"):
         m.fail("a string is not in quotes", found=line[:40])
     try:
@@ -76,7 +67,7 @@ def _unquote(m: Machine, line: bytes) -> Any:
     return _old_text(m, raw)
 
 
-def _text(m: Machine, raw: bytes, codec: str = "utf-8") -> str:
+def _text(m: MachineState, raw: bytes, codec: str = "utf-8") -> str:
     if not raw.isascii():
         m.spent += 3 * len(raw)  # up to four bytes a character
     try:
@@ -85,17 +76,17 @@ def _text(m: Machine, raw: bytes, codec: str = "utf-8") -> str:
         m.fail(f"text is not {codec}: {error.reason}")
 
 
-def _raw_unicode(m: Machine, line: bytes) -> str:
+def _raw_unicode(m: MachineState, line: bytes) -> str:
     m.spent += 3 * len(line)
     return _text(m, line, "raw-unicode-escape")
 
 
-def _counted(form: str, make: Callable[[Machine, bytes], Any], codec: str) -> Step:
+def _counted(form: str, make: Callable[[MachineState, bytes], Any], codec: str) -> Step:
     """An argument after its length. A long one stays in the source."""
     head = struct.Struct(f"<{form}")
     width = head.size
 
-    def step(m: Machine, data: bytes, at: int) -> int:
+    def step(m: MachineState, data: bytes, at: int) -> int:
         (size,) = head.unpack_from(data, at)
         raw = m.counted(size, at + width)
         if isinstance(raw, Blob):
@@ -108,7 +99,7 @@ def _counted(form: str, make: Callable[[Machine, bytes], Any], codec: str) -> St
     return step
 
 
-def _short_text(m: Machine, data: bytes, at: int) -> int:
+def _short_text(m: MachineState, data: bytes, at: int) -> int:
     """SHORT_BINUNICODE, the most frequent opcode of protocol 4."""
     end = at + 1 + data[at]
     raw = data[at + 1 : end]
@@ -123,7 +114,7 @@ def _short_text(m: Machine, data: bytes, at: int) -> int:
 
 
 def _push(value: Any) -> Step:
-    def step(m: Machine, data: bytes, at: int) -> int:
+    def step(m: MachineState, data: bytes, at: int) -> int:
         m.stack.append(value)
         return at
 
@@ -133,22 +124,22 @@ def _push(value: Any) -> Step:
 def _number(form: str) -> Step:
     codec = struct.Struct(form)
 
-    def step(m: Machine, data: bytes, at: int) -> int:
+    def step(m: MachineState, data: bytes, at: int) -> int:
         m.stack += codec.unpack_from(data, at)
         return at + codec.size
 
     return step
 
 
-def _byte(m: Machine, data: bytes, at: int) -> int:
+def _byte(m: MachineState, data: bytes, at: int) -> int:
     m.stack.append(data[at])
     return at + 1
 
 
-def _line(make: Callable[[Machine, bytes], Any]) -> Step:
+def _line(make: Callable[[MachineState, bytes], Any]) -> Step:
     """Pushes the value parsed from a line."""
 
-    def step(m: Machine, data: bytes, at: int) -> int:
+    def step(m: MachineState, data: bytes, at: int) -> int:
         end = m.line(at)
         m.stack.append(make(m, data[at:end]))
         return end + 1
@@ -156,21 +147,21 @@ def _line(make: Callable[[Machine, bytes], Any]) -> Step:
     return step
 
 
-def _plain(do: Callable[[Machine], Any]) -> Step:
+def _plain(do: Callable[[MachineState], Any]) -> Step:
     """A step without an argument."""
 
-    def step(m: Machine, data: bytes, at: int) -> int:
+    def step(m: MachineState, data: bytes, at: int) -> int:
         do(m)
         return at
 
     return step
 
 
-def _with_number(form: str, do: Callable[[Machine, Any], Any]) -> Step:
+def _with_number(form: str, do: Callable[[MachineState, Any], Any]) -> Step:
     """A step with one number as its argument."""
     codec = struct.Struct(f"<{form}")
 
-    def step(m: Machine, data: bytes, at: int) -> int:
+    def step(m: MachineState, data: bytes, at: int) -> int:
         do(m, codec.unpack_from(data, at)[0])
         return at + codec.size
 
@@ -180,30 +171,30 @@ def _with_number(form: str, do: Callable[[Machine, Any], Any]) -> Step:
 # ---- the memo -------------------------------------------------------------------------------------------------
 
 
-def _get(m: Machine, data: bytes, at: int) -> int:
+def _get(m: MachineState, data: bytes, at: int) -> int:
     m.get(data[at])
     return at + 1
 
 
-def _long_get(m: Machine, data: bytes, at: int) -> int:
+def _long_get(m: MachineState, data: bytes, at: int) -> int:
     m.get(_INDEX.unpack_from(data, at)[0])
     return at + 4
 
 
-def _put(m: Machine, data: bytes, at: int) -> int:
+def _put(m: MachineState, data: bytes, at: int) -> int:
     m.put(data[at])
     return at + 1
 
 
-def _long_put(m: Machine, data: bytes, at: int) -> int:
+def _long_put(m: MachineState, data: bytes, at: int) -> int:
     m.put(_INDEX.unpack_from(data, at)[0])
     return at + 4
 
 
-def _slot_line(do: Callable[[Machine, int], None]) -> Step:
+def _slot_line(do: Callable[[MachineState, int], None]) -> Step:
     """A step with a memo slot written as a line."""
 
-    def step(m: Machine, data: bytes, at: int) -> int:
+    def step(m: MachineState, data: bytes, at: int) -> int:
         end = m.line(at)
         do(m, text_numbers.index(m, data[at:end]))
         return end + 1
@@ -214,25 +205,25 @@ def _slot_line(do: Callable[[Machine, int], None]) -> Step:
 # ---- names, calls, objects ------------------------------------------------------------------------------------
 
 
-def _names(m: Machine, data: bytes, at: int) -> tuple[str, str, int]:
+def _names(m: MachineState, data: bytes, at: int) -> tuple[str, str, int]:
     middle = m.line(at)
     end = m.line(middle + 1)
     return _text(m, data[at:middle]), _text(m, data[middle + 1 : end]), end + 1
 
 
-def _global(m: Machine, data: bytes, at: int) -> int:
+def _global(m: MachineState, data: bytes, at: int) -> int:
     module, name, end = _names(m, data, at)
     m.stack.append(m.name(module, name))
     return end
 
 
-def _stack_global(m: Machine) -> None:
+def _stack_global(m: MachineState) -> None:
     name, module = m.stack.pop(), m.stack.pop()
     m.stack.append(m.name(module, name))
 
 
 def _call(op: str) -> Step:
-    def step(m: Machine, data: bytes, at: int) -> int:
+    def step(m: MachineState, data: bytes, at: int) -> int:
         args = m.stack.pop()
         m.call(m.stack.pop(), args, op)
         return at
@@ -240,7 +231,7 @@ def _call(op: str) -> Step:
     return step
 
 
-def _instance(m: Machine, data: bytes, at: int) -> int:
+def _instance(m: MachineState, data: bytes, at: int) -> int:
     module, name, end = _names(m, data, at)
     named = m.name(module, name)  # before looking for the mark, like Python's unpickler
     items = tuple(m.pop_mark())
@@ -249,7 +240,7 @@ def _instance(m: Machine, data: bytes, at: int) -> int:
     return end
 
 
-def _object(m: Machine) -> None:
+def _object(m: MachineState) -> None:
     items = m.pop_mark()
     if not items:
         m.fail("no class to make an object of")
@@ -257,12 +248,12 @@ def _object(m: Machine) -> None:
     m.call(items[0], tuple(items[1:]), "OBJ")
 
 
-def _new_object_ex(m: Machine) -> None:
+def _new_object_ex(m: MachineState) -> None:
     kwargs, args = m.stack.pop(), m.stack.pop()
     m.call(m.stack.pop(), args, "NEWOBJ_EX", kwargs)
 
 
-def _build(m: Machine) -> None:
+def _build(m: MachineState) -> None:
     state, target = m.stack.pop(), m.stack[-1]
     if isinstance(target, Object):
         target.build(state)
@@ -271,19 +262,19 @@ def _build(m: Machine) -> None:
         m.note("odd", target)
 
 
-def _line_persistent(m: Machine, data: bytes, at: int) -> int:
+def _line_persistent(m: MachineState, data: bytes, at: int) -> int:
     end = m.line(at)
     m.log(Persistent(m.at, _text(m, data[at:end]), "PERSID"))
     return end + 1
 
 
-def _extension(m: Machine, code: int) -> None:
+def _extension(m: MachineState, code: int) -> None:
     if code <= 0:
         m.fail("an extension's code is not positive", found=code)
     m.log(External(m.at, m.opcode, "extension", code))
 
 
-def _protocol(m: Machine, number: int) -> None:
+def _protocol(m: MachineState, number: int) -> None:
     if m.at != m.start:
         m.dispute("PROTO is not the first opcode")
     if number > HIGHEST and not m.strict:
@@ -293,7 +284,7 @@ def _protocol(m: Machine, number: int) -> None:
     m.protocol = number
 
 
-def _frame(m: Machine, data: bytes, at: int) -> int:
+def _frame(m: MachineState, data: bytes, at: int) -> int:
     (size,) = _FRAME.unpack_from(data, at)
     m.enter_frame(size, at + 8)
     return at + 8
@@ -302,65 +293,65 @@ def _frame(m: Machine, data: bytes, at: int) -> int:
 # ---- lists, tuples, dicts, sets -------------------------------------------------------------------------------
 
 
-def _mark(m: Machine, data: bytes, at: int) -> int:
+def _mark(m: MachineState, data: bytes, at: int) -> int:
     m.marks.append(m.stack)
     m.stack = []
     return at
 
 
-def _marked(m: Machine) -> list[Any]:
+def _marked(m: MachineState) -> list[Any]:
     """Removes the last mark and returns the values above it, which become part of a new value."""
     items = m.pop_mark()
     m.spent += 8 * len(items)
     return items
 
 
-def _tuple(m: Machine, data: bytes, at: int) -> int:
+def _tuple(m: MachineState, data: bytes, at: int) -> int:
     items = tuple(_marked(m))
     m.stack.append(items)
     return at
 
 
-def _tuple1(m: Machine, data: bytes, at: int) -> int:
+def _tuple1(m: MachineState, data: bytes, at: int) -> int:
     m.stack[-1] = (m.stack[-1],)
     return at
 
 
-def _tuple2(m: Machine, data: bytes, at: int) -> int:
+def _tuple2(m: MachineState, data: bytes, at: int) -> int:
     last = m.stack.pop()
     m.stack[-1] = (m.stack[-1], last)
     return at
 
 
-def _tuple3(m: Machine, data: bytes, at: int) -> int:
+def _tuple3(m: MachineState, data: bytes, at: int) -> int:
     third, second = m.stack.pop(), m.stack.pop()
     m.stack[-1] = (m.stack[-1], second, third)
     return at
 
 
-def _list(m: Machine) -> None:
+def _list(m: MachineState) -> None:
     items = _marked(m)  # replaces `m.stack`
     m.stack.append(items)
 
 
-def _frozen(m: Machine) -> None:
+def _frozen(m: MachineState) -> None:
     frozen = Set(m.at, _marked(m), frozen=True)
     m.stack.append(frozen)
 
 
-def _dict(m: Machine) -> None:
+def _dict(m: MachineState) -> None:
     items = _marked(m)
     if len(items) % 2:
         m.fail("a key without a value")
     m.stack.append(Dict(m.at, items))
 
 
-def _pair(m: Machine) -> None:
+def _pair(m: MachineState) -> None:
     value, key = m.stack.pop(), m.stack.pop()
     m.set_pairs([key, value])
 
 
-def _drop(m: Machine) -> None:
+def _drop(m: MachineState) -> None:
     """Removes the value on top, or the mark if nothing is above it."""
     if m.stack:
         m.stack.pop()
@@ -368,12 +359,12 @@ def _drop(m: Machine) -> None:
         m.pop_mark()
 
 
-def _stop(m: Machine, data: bytes, at: int) -> int:
+def _stop(m: MachineState, data: bytes, at: int) -> int:
     m.halt(at)
     return at
 
 
-def _unknown(m: Machine, data: bytes, at: int) -> int:
+def _unknown(m: MachineState, data: bytes, at: int) -> int:
     m.fail("not an opcode of a pickle", found=f"{data[at - 1]:#04x}")
 
 

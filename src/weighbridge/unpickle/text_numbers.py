@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from weighbridge.base.limits import PICKLE_DIGITS
-
-if TYPE_CHECKING:
-    from weighbridge.unpickle.machine import Machine
+from weighbridge.unpickle.state import MachineState
 
 # The form that pickle writes. Readers differ on others: C and Python read 0x1f and 0o7, the disassembler doesn't, and C
 # stops at a NUL (CPython #126992, #126996).
@@ -25,7 +23,7 @@ def _is_long(line: bytes) -> bool:
     return len(line) > PICKLE_DIGITS and _NUMERIC.match(line.partition(b"\0")[0]) is not None
 
 
-def _parse(m: Machine, digits: bytes, base: int) -> int:
+def _parse(m: MachineState, digits: bytes, base: int) -> int:
     """Parses an integer. `base`: the base that unpicklers pass to `int()`, 0 or 10."""
     if _is_long(digits):
         m.over_limit(f"an integer has more than {PICKLE_DIGITS} digits")
@@ -40,15 +38,15 @@ def _parse(m: Machine, digits: bytes, base: int) -> int:
     m.fail("not an integer", found=digits[:40])
 
 
-def integer(m: Machine, line: bytes) -> Any:
+def integer(m: MachineState, line: bytes) -> Any:
     return line == b"01" if line in (b"00", b"01") else _parse(m, line, 0)
 
 
-def long(m: Machine, line: bytes) -> int:
+def long(m: MachineState, line: bytes) -> int:
     return _parse(m, line.removesuffix(b"L"), 0)
 
 
-def real(m: Machine, line: bytes) -> float:
+def real(m: MachineState, line: bytes) -> float:
     if _is_long(line):
         m.over_limit(f"a float has more than {PICKLE_DIGITS} digits")
     if not _FLOAT.match(line):
@@ -59,7 +57,7 @@ def real(m: Machine, line: bytes) -> float:
         m.fail("not a float", found=line[:40])
 
 
-def index(m: Machine, line: bytes) -> int:
+def index(m: MachineState, line: bytes) -> int:
     slot = _parse(m, line, 10)
     if slot < 0:
         m.fail("a memo slot is negative", found=slot)

@@ -126,7 +126,7 @@ def programs(rng: random.Random) -> Iterator[Made]:
 
 def offsets(rng: random.Random) -> Iterator[Made]:
     """A file of one kind in a file of another one, where a loader may look for it."""
-    from tests.reports.scan.other_vectors import tarred
+    from tests.reports.scan.file_vectors import tarred
     from tests.reports.scan.test_offsets import GUESTS, HOSTS
 
     while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.oracles import published_packings
-from tests.oracles.case import Case
+from tests.oracles.case import Case, table
 from tests.oracles.families.common import BPE, GQA, WINDOW
 from tests.oracles.families.wrapped import VOCABULARY, Shapes
 
@@ -90,48 +90,45 @@ _SPREADS = (
 
 _BESIDE = ("mtp.0.norm.weight", "vision.norm.weight", "aligner.w1.weight", "image_newline")
 _UNHELD = frozenset({"topk_method"})
-CASES: dict[str, Case] = {
-    case.name: case
-    for case in (
-        # in floats, which the reference takes of no expert
-        Case(
-            "deepseek4",
-            "DeepseekV4ForCausalLM",
-            "bpe",
-            _V4,
-            shapes=_shapes(),
-            judged=False,
-            spreads=_SPREADS,
-            recorded=("types",),
-            unheld=_UNHELD,
-            beside=_BESIDE,
-            runs=False,  # llama.cpp b11549 divides by zero where it makes the cache of a small one
-        ),
-        # ... and with biases for the tokens of images
-        Case(
-            "deepseek4-vision",
-            "DeepseekV4ForCausalLM",
-            "none",
-            _V4,
-            shapes=_shapes(sees=True),
-            unheld=_UNHELD,
-            older=("layers.0.ffn.gate.bias",),
-        ),
-        # ... as it is published: llama.cpp rounds what it multiplies with blocks to 8 bits
-        Case(
-            "deepseek4-published",
-            "DeepseekV4ForCausalLM",
-            "bpe",
-            _V4,
-            shapes=_shapes(),
-            packed=published_packings.deepseek_v4,
-            golden=False,
-            runs=False,
-            returns=False,  # but its matrices in FP8 become Q8_0
-            unheld=_UNHELD,
-        ),
-    )
-}
+CASES = table(
+    # in floats, which the reference takes of no expert
+    Case(
+        "deepseek4",
+        "DeepseekV4ForCausalLM",
+        "bpe",
+        _V4,
+        shapes=_shapes(),
+        judged=False,
+        spreads=_SPREADS,
+        recorded=("types",),
+        unheld=_UNHELD,
+        beside=_BESIDE,
+        runs=False,  # llama.cpp b11549 divides by zero where it makes the cache of a small one
+    ),
+    # ... and with biases for the tokens of images
+    Case(
+        "deepseek4-vision",
+        "DeepseekV4ForCausalLM",
+        "none",
+        _V4,
+        shapes=_shapes(sees=True),
+        unheld=_UNHELD,
+        older=("layers.0.ffn.gate.bias",),
+    ),
+    # ... as it is published: llama.cpp rounds what it multiplies with blocks to 8 bits
+    Case(
+        "deepseek4-published",
+        "DeepseekV4ForCausalLM",
+        "bpe",
+        _V4,
+        shapes=_shapes(),
+        packed=published_packings.deepseek_v4,
+        golden=False,
+        runs=False,
+        returns=False,  # but its matrices in FP8 become Q8_0
+        unheld=_UNHELD,
+    ),
+)
 UNSAID: dict[str, dict[str, Any]] = {
     "deepseek4": {"hidden_act": "gelu", "attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4}
     | {"topk_method": "greedy", "tie_word_embeddings": True, "rope.rope_type": "longrope"},

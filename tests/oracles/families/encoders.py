@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.oracles import vocabularies
-from tests.oracles.case import Case
+from tests.oracles.case import Case, like, table
 from tests.oracles.families.common import SPM, WINDOW
 
 _SMALL: dict[str, Any] = {
@@ -86,310 +86,283 @@ _MODERNBERT: dict[str, Any] = _SMALL | {
         "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
     },
 }  # fmt: skip
-CASES: dict[str, Case] = {
-    case.name: case
-    for case in (
-        Case(
-            "distilbert",
-            "DistilBertConfig",
-            "wordpiece",
-            _DISTILBERT,
-            spreads=_SHARP,
-            older=("embeddings.position_ids",),
-            vocabulary={"tokenizer.ggml.bos_token_id": 2},  # [CLS], of which its config says nothing
-        ),
-        Case(
-            "distilbert-mlm",
-            "DistilBertConfig",
-            "wordpiece",
-            _DISTILBERT | {"tie_word_embeddings": False},
-            head="DistilBertForMaskedLM",
-            unheld=frozenset({"tie_word_embeddings"}),
-        ),
-        Case(
-            "roberta",
-            "RobertaConfig",
-            "roberta",
-            _ROBERTA,
-            older=("embeddings.position_ids", "embeddings.token_type_ids"),
-            prefixed="roberta.",
-            vocabulary={"tokenizer.ggml.merges": ["a b"]},
-        ),
-        # ModernBERT under transformers 4's config, as its models are published, every second layer without a window
-        Case(
-            "modernbert",
-            "ModernBertConfig",
-            "modernbert",
-            _MODERNBERT | {"global_attn_every_n_layers": 2},
-            v4=True,
-            said={"layer_norm_eps": 5e-2},
-            prefixed="model.",
-        ),
-        # and as transformers 5 writes it: each layer's kind, and the epsilon under one name
-        Case(
-            "modernbert-v5",
-            "ModernBertConfig",
-            "modernbert",
-            _MODERNBERT | {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
-            added={
-                "modern-bert.attention.layer_norm_epsilon": 5e-2,
-                "modern-bert.attention.sliding_window_pattern": [True, False, True],
+CASES = table(
+    Case(
+        "distilbert",
+        "DistilBertConfig",
+        "wordpiece",
+        _DISTILBERT,
+        spreads=_SHARP,
+        older=("embeddings.position_ids",),
+        vocabulary={"tokenizer.ggml.bos_token_id": 2},  # [CLS], of which its config says nothing
+    ),
+    Case(
+        "distilbert-mlm",
+        "DistilBertConfig",
+        "wordpiece",
+        _DISTILBERT | {"tie_word_embeddings": False},
+        head="DistilBertForMaskedLM",
+        unheld=frozenset({"tie_word_embeddings"}),
+    ),
+    Case(
+        "roberta",
+        "RobertaConfig",
+        "roberta",
+        _ROBERTA,
+        older=("embeddings.position_ids", "embeddings.token_type_ids"),
+        prefixed="roberta.",
+        vocabulary={"tokenizer.ggml.merges": ["a b"]},
+    ),
+    # ModernBERT under transformers 4's config, as its models are published, every second layer without a window
+    Case(
+        "modernbert",
+        "ModernBertConfig",
+        "modernbert",
+        _MODERNBERT | {"global_attn_every_n_layers": 2},
+        v4=True,
+        said={"layer_norm_eps": 5e-2},
+        prefixed="model.",
+    ),
+    # and as transformers 5 writes it: each layer's kind, and the epsilon under one name
+    Case(
+        "modernbert-v5",
+        "ModernBertConfig",
+        "modernbert",
+        _MODERNBERT | {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+        added={
+            "modern-bert.attention.layer_norm_epsilon": 5e-2,
+            "modern-bert.attention.sliding_window_pattern": [True, False, True],
+        },
+    ),
+    # the reference takes its head for a classifier's and stumbles over the bias of its output
+    Case(
+        "modernbert-mlm",
+        "ModernBertConfig",
+        "modernbert",
+        _MODERNBERT | {"global_attn_every_n_layers": 3, "tie_word_embeddings": False},
+        said={"layer_norm_eps": 5e-2},
+        head="ModernBertForMaskedLM",
+        beyond=("head.dense.weight", "head.norm.weight", "decoder.bias", "decoder.weight"),
+        unheld=frozenset({"tie_word_embeddings"}),
+    ),
+    Case(
+        "modernbert-labels",
+        "ModernBertConfig",
+        "modernbert",
+        _MODERNBERT
+        | _LABELS
+        | {"global_attn_every_n_layers": 3, "classifier_pooling": "mean", "classifier_activation": "silu"},
+        said={"layer_norm_eps": 5e-2},
+        head="ModernBertForSequenceClassification",
+        unheld=frozenset({"label2id"}),
+    ),
+    # NomicBERT, in the words of its published config beside those of transformers 5
+    Case(
+        "nomic-bert",
+        "NomicBertConfig",
+        "wordpiece",
+        _NOMIC,
+        said=_NOMIC_WORDS
+        | {
+            "n_embd": 64,
+            "n_layer": 2,
+            "n_head": 4,
+            "n_inner": 96,
+            "rotary_emb_base": 500,
+            "layer_norm_epsilon": 5e-2,
+        },
+        words=_NOMIC_WORDS
+        | {"n_embd": 768, "n_layer": 12, "n_head": 12, "n_inner": 3072, "rotary_emb_base": 1000.0}
+        | {"layer_norm_epsilon": 1e-12},
+        recorded=("hf5",),
+        unheld=frozenset({"rotary_emb_scale_base", "rotary_emb_base"}),
+    ),
+    # EmbeddingGemma: a window to both sides
+    Case(
+        "gemmaembedding",
+        "Gemma3TextConfig",
+        "gemma",
+        _SMALL
+        | SPM
+        | {
+            "num_key_value_heads": 2,
+            "rms_norm_eps": 3e-3,
+            "max_position_embeddings": 256,
+            "num_hidden_layers": 6,
+            "head_dim": 32,
+            "pad_token_id": 0,
+            "sliding_window": WINDOW,
+            "query_pre_attn_scalar": 32,
+            "use_bidirectional_attention": True,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 50000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
             },
-        ),
-        # the reference takes its head for a classifier's and stumbles over the bias of its output
-        Case(
-            "modernbert-mlm",
-            "ModernBertConfig",
-            "modernbert",
-            _MODERNBERT | {"global_attn_every_n_layers": 3, "tie_word_embeddings": False},
-            said={"layer_norm_eps": 5e-2},
-            head="ModernBertForMaskedLM",
-            beyond=("head.dense.weight", "head.norm.weight", "decoder.bias", "decoder.weight"),
-            unheld=frozenset({"tie_word_embeddings"}),
-        ),
-        Case(
-            "modernbert-labels",
-            "ModernBertConfig",
-            "modernbert",
-            _MODERNBERT
-            | _LABELS
-            | {"global_attn_every_n_layers": 3, "classifier_pooling": "mean", "classifier_activation": "silu"},
-            said={"layer_norm_eps": 5e-2},
-            head="ModernBertForSequenceClassification",
-            unheld=frozenset({"label2id"}),
-        ),
-        # NomicBERT, in the words of its published config beside those of transformers 5
-        Case(
-            "nomic-bert",
-            "NomicBertConfig",
-            "wordpiece",
-            _NOMIC,
-            said=_NOMIC_WORDS
-            | {
-                "n_embd": 64,
-                "n_layer": 2,
-                "n_head": 4,
-                "n_inner": 96,
-                "rotary_emb_base": 500,
-                "layer_norm_epsilon": 5e-2,
-            },
-            words=_NOMIC_WORDS
-            | {"n_embd": 768, "n_layer": 12, "n_head": 12, "n_inner": 3072, "rotary_emb_base": 1000.0}
-            | {"layer_norm_epsilon": 1e-12},
-            recorded=("hf5",),
-            unheld=frozenset({"rotary_emb_scale_base", "rotary_emb_base"}),
-        ),
-        # EmbeddingGemma: a window to both sides
-        Case(
-            "gemmaembedding",
-            "Gemma3TextConfig",
-            "gemma",
-            _SMALL
-            | SPM
-            | {
-                "num_key_value_heads": 2,
-                "rms_norm_eps": 3e-3,
-                "max_position_embeddings": 256,
-                "num_hidden_layers": 6,
-                "head_dim": 32,
-                "pad_token_id": 0,
-                "sliding_window": WINDOW,
-                "query_pre_attn_scalar": 32,
-                "use_bidirectional_attention": True,
-                "rope_parameters": {
-                    "full_attention": {"rope_type": "default", "rope_theta": 50000.0},
-                    "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
-                },
-            },
-            head="Gemma3TextModel",
-        ),
-        # T5: first as it was, then gated and with an output of its own, then its encoder alone
-        Case(
-            "t5",
-            "T5Config",
-            "t5",
-            _T5
-            | {
-                "num_layers": 3,
-                "num_decoder_layers": 2,
-                "feed_forward_proj": "gated-gelu",
-                "tie_word_embeddings": False,
-            },
-            said={"tie_word_embeddings": False, "n_positions": 256},
-            head="T5ForConditionalGeneration",
-            spreads=_T5_SPREADS,
-            gelu=True,
-            tolerance=0.02,
-            unheld=_T5_UNHELD,
-            older=("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
-        ),
-        Case(
-            "t5-first",
-            "T5Config",
-            "t5",
-            _T5,
-            head="T5ForConditionalGeneration",
-            spreads=_T5_SPREADS,
-            unheld=_T5_UNHELD,
-            older=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),
-            settings={"scale_decoder_outputs": False},
-            told=("config.json: tie_word_embeddings",),
-        ),
-        # mT5, which is T5 v1.1, and UMT5, each of whose blocks has its own bias of positions
-        Case(
-            "mt5",
-            "MT5Config",
-            "t5",
-            _T5 | {"num_layers": 3, "num_decoder_layers": 2},
-            said={"tie_word_embeddings": False},
-            head="MT5ForConditionalGeneration",
-            taken="t5",
-            spreads=_T5_SPREADS,
-            gelu=True,
-            tolerance=0.02,
-            unheld=_T5_UNHELD | {"model_type", "architectures"},
-            older=("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
-        ),
-        Case(
-            "mt5-tied",
-            "MT5Config",
-            "none",
-            _T5,
-            head="MT5ForConditionalGeneration",
-            taken="t5",
-            unheld=_T5_UNHELD | {"model_type", "architectures"},
-        ),
-        Case(
-            "umt5",
-            "UMT5Config",
-            "t5",
-            _T5 | {"num_layers": 3, "num_decoder_layers": 2},
-            said={"tie_word_embeddings": False, "n_positions": 256},
-            head="UMT5ForConditionalGeneration",
-            spreads=_T5_SPREADS,
-            gelu=True,
-            tolerance=0.02,
-            unheld=_T5_UNHELD,
-            settings={"tie_word_embeddings": False},
-        ),
-        Case(
-            "umt5-plain",
-            "UMT5Config",
-            "none",
-            _T5 | {"feed_forward_proj": "relu"},
-            head="UMT5ForConditionalGeneration",
-            unheld=_T5_UNHELD,
-            told=("config.json: tie_word_embeddings",),
-        ),
-        Case(
-            "t5encoder",
-            "T5Config",
-            "t5",
-            _T5 | {"feed_forward_proj": "gated-gelu"},
-            said={"n_positions": 256},
-            head="T5EncoderModel",
-            spreads=_T5_SPREADS,
-            unheld=_T5_UNHELD | {"decoder_start_token_id", "is_encoder_decoder", "num_decoder_layers"},
-            older=("encoder.embed_tokens.weight",),
-        ),
-        Case(
-            "t5encoder-first",
-            "T5Config",
-            "none",
-            _T5,
-            head="T5EncoderModel",
-            unheld=_T5_UNHELD | {"decoder_start_token_id", "is_encoder_decoder", "num_decoder_layers"},
-        ),
-        # classifiers: a reranker with the pooler that its output wants, one whose two labels have no names, and one of
-        # DistilBERT's, whose activation llama.cpp has no word for
-        Case(
-            "bert-rank",
-            "BertConfig",
-            "wordpiece",
-            _BERT | {"num_labels": 1},
-            head="BertForSequenceClassification",
-            unheld=frozenset({"label2id"}),
-            kept=_POOLER,
-        ),
-        Case(
-            "bert-unnamed",
-            "BertConfig",
-            "wordpiece",
-            _BERT,
-            head="BertForSequenceClassification",
-            added={"bert.classifier.output_labels": ["LABEL_0", "LABEL_1"]},
-            kept=_POOLER | {"cls.output.weight": "classifier.weight", "cls.output.bias": "classifier.bias"},
-        ),
-        Case(
-            "distilbert-labels",
-            "DistilBertConfig",
-            "wordpiece",
-            _DISTILBERT | _LABELS,
-            head="DistilBertForSequenceClassification",
-            spreads=_SHARP,
-            unheld=frozenset({"label2id"}),
-            vocabulary={"tokenizer.ggml.bos_token_id": 2},
-            told=("config.json: architectures",),
-        ),
-        # two labels without a name: the reference says nothing of them, and llama.cpp then looks for one
-        Case(
-            "roberta-labels",
-            "RobertaConfig",
-            "roberta",
-            _ROBERTA,
-            head="RobertaForSequenceClassification",
-            # which older files hold, and nothing computes with
-            further={"roberta.pooler.dense.weight": (64, 64), "roberta.pooler.dense.bias": (64,)},
-            vocabulary={"tokenizer.ggml.merges": ["a b"]},
-            added={"bert.classifier.output_labels": ["LABEL_0", "LABEL_1"]},
-        ),
-        Case(
-            "xlm-roberta",
-            "XLMRobertaConfig",
-            "xlmr",
-            _ROBERTA | {"type_vocab_size": 2},
-            vocabulary={"tokenizer.ggml.scores": [0.0]},
-        ),
-        # whose padding token has another number, from behind which positions are counted
-        Case(
-            "xlm-roberta-pad",
-            "XLMRobertaConfig",
-            "none",
-            _ROBERTA | {"type_vocab_size": 2, "pad_token_id": 3, "max_position_embeddings": 132},
-            vocabulary={"tokenizer.ggml.scores": [0.0]},
-        ),
-        # a reranker
-        Case(
-            "xlm-roberta-rank",
-            "XLMRobertaConfig",
-            "xlmr",
-            _ROBERTA | {"num_labels": 1},
-            head="XLMRobertaForSequenceClassification",
-            vocabulary={"tokenizer.ggml.scores": [0.0]},
-            unheld=frozenset({"label2id"}),
-        ),
-        # whose first tokens no text has; the reference takes it for a BERT, with the rows of positions as they are
-        Case(
-            "camembert",
-            "CamembertConfig",
-            "camembert",
-            _CAMEMBERT,
-            hparams=_AS_XLM_ROBERTA,
-            judged=False,
-            vocabulary={"tokenizer.ggml.scores": [0.0]},
-        ),
-        Case(
-            "camembert-labels",
-            "CamembertConfig",
-            "camembert",
-            _CAMEMBERT | {"num_labels": 3},
-            head="CamembertForSequenceClassification",
-            hparams={"architectures": ["XLMRobertaForSequenceClassification"]},
-            judged=False,
-            vocabulary={"tokenizer.ggml.scores": [0.0]},
-        ),
-    )
-}
+        },
+        head="Gemma3TextModel",
+    ),
+    # T5: first as it was, then gated and with an output of its own, then its encoder alone
+    Case(
+        "t5",
+        "T5Config",
+        "t5",
+        _T5
+        | {
+            "num_layers": 3,
+            "num_decoder_layers": 2,
+            "feed_forward_proj": "gated-gelu",
+            "tie_word_embeddings": False,
+        },
+        said={"tie_word_embeddings": False, "n_positions": 256},
+        head="T5ForConditionalGeneration",
+        spreads=_T5_SPREADS,
+        gelu=True,
+        tolerance=0.02,
+        unheld=_T5_UNHELD,
+        older=("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
+    ),
+    Case(
+        "t5-first",
+        "T5Config",
+        "t5",
+        _T5,
+        head="T5ForConditionalGeneration",
+        spreads=_T5_SPREADS,
+        unheld=_T5_UNHELD,
+        older=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),
+        settings={"scale_decoder_outputs": False},
+        told=("config.json: tie_word_embeddings",),
+    ),
+    # mT5, which is T5 v1.1, and UMT5, each of whose blocks has its own bias of positions
+    Case(
+        "mt5",
+        "MT5Config",
+        "t5",
+        _T5 | {"num_layers": 3, "num_decoder_layers": 2},
+        said={"tie_word_embeddings": False},
+        head="MT5ForConditionalGeneration",
+        taken="t5",
+        spreads=_T5_SPREADS,
+        gelu=True,
+        tolerance=0.02,
+        unheld=_T5_UNHELD | {"model_type", "architectures"},
+        older=("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
+    ),
+    like("mt5", "mt5-tied", tokenizer="none", options=_T5, said={}, tolerance=None, spreads=(), gelu=False, older=()),
+    Case(
+        "umt5",
+        "UMT5Config",
+        "t5",
+        _T5 | {"num_layers": 3, "num_decoder_layers": 2},
+        said={"tie_word_embeddings": False, "n_positions": 256},
+        head="UMT5ForConditionalGeneration",
+        spreads=_T5_SPREADS,
+        gelu=True,
+        tolerance=0.02,
+        unheld=_T5_UNHELD,
+        settings={"tie_word_embeddings": False},
+    ),
+    Case(
+        "umt5-plain",
+        "UMT5Config",
+        "none",
+        _T5 | {"feed_forward_proj": "relu"},
+        head="UMT5ForConditionalGeneration",
+        unheld=_T5_UNHELD,
+        told=("config.json: tie_word_embeddings",),
+    ),
+    Case(
+        "t5encoder",
+        "T5Config",
+        "t5",
+        _T5 | {"feed_forward_proj": "gated-gelu"},
+        said={"n_positions": 256},
+        head="T5EncoderModel",
+        spreads=_T5_SPREADS,
+        unheld=_T5_UNHELD | {"decoder_start_token_id", "is_encoder_decoder", "num_decoder_layers"},
+        older=("encoder.embed_tokens.weight",),
+    ),
+    like("t5encoder", "t5encoder-first", tokenizer="none", options=_T5, said={}, spreads=(), older=()),
+    # classifiers: a reranker with the pooler that its output wants, one whose two labels have no names, and one of
+    # DistilBERT's, whose activation llama.cpp has no word for
+    Case(
+        "bert-rank",
+        "BertConfig",
+        "wordpiece",
+        _BERT | {"num_labels": 1},
+        head="BertForSequenceClassification",
+        unheld=frozenset({"label2id"}),
+        kept=_POOLER,
+    ),
+    Case(
+        "bert-unnamed",
+        "BertConfig",
+        "wordpiece",
+        _BERT,
+        head="BertForSequenceClassification",
+        added={"bert.classifier.output_labels": ["LABEL_0", "LABEL_1"]},
+        kept=_POOLER | {"cls.output.weight": "classifier.weight", "cls.output.bias": "classifier.bias"},
+    ),
+    Case(
+        "distilbert-labels",
+        "DistilBertConfig",
+        "wordpiece",
+        _DISTILBERT | _LABELS,
+        head="DistilBertForSequenceClassification",
+        spreads=_SHARP,
+        unheld=frozenset({"label2id"}),
+        vocabulary={"tokenizer.ggml.bos_token_id": 2},
+        told=("config.json: architectures",),
+    ),
+    # two labels without a name: the reference says nothing of them, and llama.cpp then looks for one
+    Case(
+        "roberta-labels",
+        "RobertaConfig",
+        "roberta",
+        _ROBERTA,
+        head="RobertaForSequenceClassification",
+        # which older files hold, and nothing computes with
+        further={"roberta.pooler.dense.weight": (64, 64), "roberta.pooler.dense.bias": (64,)},
+        vocabulary={"tokenizer.ggml.merges": ["a b"]},
+        added={"bert.classifier.output_labels": ["LABEL_0", "LABEL_1"]},
+    ),
+    Case(
+        "xlm-roberta",
+        "XLMRobertaConfig",
+        "xlmr",
+        _ROBERTA | {"type_vocab_size": 2},
+        vocabulary={"tokenizer.ggml.scores": [0.0]},
+    ),
+    # whose padding token has another number, from behind which positions are counted
+    like("xlm-roberta", "xlm-roberta-pad", tokenizer="none", more={"pad_token_id": 3, "max_position_embeddings": 132}),
+    # a reranker
+    Case(
+        "xlm-roberta-rank",
+        "XLMRobertaConfig",
+        "xlmr",
+        _ROBERTA | {"num_labels": 1},
+        head="XLMRobertaForSequenceClassification",
+        vocabulary={"tokenizer.ggml.scores": [0.0]},
+        unheld=frozenset({"label2id"}),
+    ),
+    # whose first tokens no text has; the reference takes it for a BERT, with the rows of positions as they are
+    Case(
+        "camembert",
+        "CamembertConfig",
+        "camembert",
+        _CAMEMBERT,
+        hparams=_AS_XLM_ROBERTA,
+        judged=False,
+        vocabulary={"tokenizer.ggml.scores": [0.0]},
+    ),
+    like(
+        "camembert",
+        "camembert-labels",
+        more={"num_labels": 3},
+        hparams={"architectures": ["XLMRobertaForSequenceClassification"]},
+        head="CamembertForSequenceClassification",
+    ),
+)
 UNSAID: dict[str, dict[str, Any]] = {
     "gemmaembedding": {
         "use_bidirectional_attention": False,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.oracles import vocabularies
-from tests.oracles.case import Case
+from tests.oracles.case import Case, like, table
 from tests.oracles.families.common import BPE, GLM, GQA, LATENT, SPM, WINDOW, theta
 
 _ROUTER = ((("gate.weight",), (0.0, 0.1)),)  # a sigmoid in front of the experts must not saturate
@@ -70,179 +70,160 @@ _HUNYUAN: dict[str, Any] = GQA | BPE | {
 }  # fmt: skip
 _LISTED = {"moe_intermediate_size": [96, 96], "num_shared_expert": [1, 1]}
 
-CASES: dict[str, Case] = {
-    case.name: case
-    for case in (
-        Case(
-            "ernie4.5-moe",
-            "Ernie4_5_MoeConfig",
-            "spm",
-            _ERNIE | {"moe_num_shared_experts": 3, "moe_layer_start_index": 1},
-            beside=("model.mtp_block.0.input_layernorm.weight", "model.mtp_linear_proj.0.weight"),
-            recorded=("hf5", "mlx"),
-        ),
-        # as the largest: no shared experts; and none of its layers dense
-        Case(
-            "ernie4.5-moe-large",
-            "Ernie4_5_MoeConfig",
-            "spm",
-            _ERNIE | {"moe_num_shared_experts": 0, "moe_layer_start_index": 0, "tie_word_embeddings": False},
-        ),
-        Case(
-            "dots1",
-            "Dots1Config",
-            "bpe",
-            GQA
-            | BPE
-            | theta(5000.0)
-            | {
-                "num_hidden_layers": 3,
-                "num_key_value_heads": 4,
-                "n_routed_experts": 6,
-                "num_experts_per_tok": 2,
-                "n_shared_experts": 3,
-                "first_k_dense_replace": 1,
-                "moe_intermediate_size": 32,
-                "norm_topk_prob": True,
-                "routed_scaling_factor": 2.5,
-                "sliding_window": None,
+CASES = table(
+    Case(
+        "ernie4.5-moe",
+        "Ernie4_5_MoeConfig",
+        "spm",
+        _ERNIE | {"moe_num_shared_experts": 3, "moe_layer_start_index": 1},
+        beside=("model.mtp_block.0.input_layernorm.weight", "model.mtp_linear_proj.0.weight"),
+        recorded=("hf5", "mlx"),
+    ),
+    # as the largest: no shared experts; and none of its layers dense
+    Case(
+        "ernie4.5-moe-large",
+        "Ernie4_5_MoeConfig",
+        "spm",
+        _ERNIE | {"moe_num_shared_experts": 0, "moe_layer_start_index": 0, "tie_word_embeddings": False},
+    ),
+    Case(
+        "dots1",
+        "Dots1Config",
+        "bpe",
+        GQA
+        | BPE
+        | theta(5000.0)
+        | {
+            "num_hidden_layers": 3,
+            "num_key_value_heads": 4,
+            "n_routed_experts": 6,
+            "num_experts_per_tok": 2,
+            "n_shared_experts": 3,
+            "first_k_dense_replace": 1,
+            "moe_intermediate_size": 32,
+            "norm_topk_prob": True,
+            "routed_scaling_factor": 2.5,
+            "sliding_window": None,
+        },
+        said={"scoring_func": "sigmoid"},
+        recorded=("hf5", "mlx"),
+        spreads=_ROUTER,
+        unheld=frozenset({"scoring_func", "sliding_window"}),
+    ),
+    Case(
+        "minimax-m2",
+        "MiniMaxM2Config",
+        "bpe",
+        GQA
+        | BPE
+        | theta(5000.0)
+        | {"num_local_experts": 6, "num_experts_per_tok": 2, "head_dim": 32, "rotary_dim": 16},
+        said={"scoring_func": "sigmoid", "use_qk_norm": True, "shared_intermediate_size": 0},
+        recorded=("hf5", "mlx"),
+        spreads=_ROUTER,
+        unheld=frozenset({"scoring_func", "use_qk_norm", "shared_intermediate_size"}),
+    ),
+    Case(
+        "deepseek-v3.2",
+        "DeepseekV32Config",
+        "bpe",
+        _SPARSE,
+        said={"scoring_func": "sigmoid"},
+        recorded=("hf5", "mlx"),
+        judged=False,  # the reference wants a tokenizer that begins each text with a token
+        spreads=_ROUTER,
+        unheld=frozenset({"scoring_func", "mlp_layer_types"}),
+    ),
+    # as it is published: with a layer that predicts further tokens
+    like(
+        "deepseek-v3.2",
+        "deepseek-v3.2-further",
+        further=_FURTHER,
+        said={"scoring_func": "sigmoid", "num_nextn_predict_layers": 1},
+        recorded=(),
+    ),
+    like("deepseek-v3.2", "deepseek-v3.2-yarn", more={"rope_parameters": _YARN}, recorded=()),
+    # as GLM-5.2: a layer that takes the tokens of the one before, and one that predicts a further token
+    Case(
+        "glm5",
+        "GlmMoeDsaConfig",
+        "glm",
+        _SPARSE | GLM | {"indexer_types": ["full", "full", "shared"]},
+        words=_GLM_WORDS,
+        said={"scoring_func": "sigmoid", "num_nextn_predict_layers": 1},
+        further=_FURTHER_OF_GLM,
+        spreads=_ROUTER,
+        unheld=frozenset({"scoring_func", "mlp_layer_types", "bos_token_id"}),
+    ),
+    like(
+        "glm5",
+        "glm5-plain",
+        options=_SPARSE | GLM,
+        further={},
+        said={"scoring_func": "sigmoid", **_GLM_WORDS},
+        recorded=("hf5", "mlx"),
+    ),
+    Case(
+        "mellum",
+        "MellumConfig",
+        "bpe",
+        GQA
+        | BPE
+        | {
+            "num_hidden_layers": 4,
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "head_dim": 32,
+            "sliding_window": WINDOW,
+            "layer_types": [*["sliding_attention"] * 3, "full_attention"],
+            "rope_parameters": {
+                "full_attention": {k: v for k, v in _YARN.items() if "mscale" not in k},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
             },
-            said={"scoring_func": "sigmoid"},
-            recorded=("hf5", "mlx"),
-            spreads=_ROUTER,
-            unheld=frozenset({"scoring_func", "sliding_window"}),
+        },
+        words={"num_experts": 64},
+        said={"num_experts": 6},
+        beside=("mtp.layers.0.input_layernorm.weight",),
+        unheld=frozenset({"mlp_layer_types"}),
+        recorded=("hf5", "mlx"),
+    ),
+    # as A13B: a stretched base frequency, which the reference takes for heads of 128 alone; sizes listed by layer
+    Case(
+        "hunyuan-moe",
+        "HunYuanMoEV1Config",
+        "bpe",
+        _HUNYUAN
+        | {
+            "rope_parameters": {"rope_type": "dynamic", "alpha": 1000.0, "factor": 1.0, "rope_theta": 10000.0},
+            "max_position_embeddings": 32768,
+            "moe_topk": [2, 2],
+        },
+        said=_LISTED,
+        recorded=("hf5",),
+        judged=False,  # the reference wants the publisher's own tokenizer class
+        unheld=frozenset(
+            {
+                "max_position_embeddings",
+                "rope",
+                "rope_parameters",
+                "ntk_alpha_base",
+                "moe_topk",
+                "eod_token_id",
+                *_LISTED,
+            }
         ),
-        Case(
-            "minimax-m2",
-            "MiniMaxM2Config",
-            "bpe",
-            GQA
-            | BPE
-            | theta(5000.0)
-            | {"num_local_experts": 6, "num_experts_per_tok": 2, "head_dim": 32, "rotary_dim": 16},
-            said={"scoring_func": "sigmoid", "use_qk_norm": True, "shared_intermediate_size": 0},
-            recorded=("hf5", "mlx"),
-            spreads=_ROUTER,
-            unheld=frozenset({"scoring_func", "use_qk_norm", "shared_intermediate_size"}),
-        ),
-        Case(
-            "deepseek-v3.2",
-            "DeepseekV32Config",
-            "bpe",
-            _SPARSE,
-            said={"scoring_func": "sigmoid"},
-            recorded=("hf5", "mlx"),
-            judged=False,  # the reference wants a tokenizer that begins each text with a token
-            spreads=_ROUTER,
-            unheld=frozenset({"scoring_func", "mlp_layer_types"}),
-        ),
-        # as it is published: with a layer that predicts further tokens
-        Case(
-            "deepseek-v3.2-further",
-            "DeepseekV32Config",
-            "bpe",
-            _SPARSE,
-            said={"scoring_func": "sigmoid", "num_nextn_predict_layers": 1},
-            further=_FURTHER,
-            judged=False,  # the reference wants a tokenizer that begins each text with a token
-            spreads=_ROUTER,
-            unheld=frozenset({"scoring_func", "mlp_layer_types"}),
-        ),
-        Case(
-            "deepseek-v3.2-yarn",
-            "DeepseekV32Config",
-            "bpe",
-            _SPARSE | {"rope_parameters": _YARN},
-            said={"scoring_func": "sigmoid"},
-            judged=False,
-            spreads=_ROUTER,
-            unheld=frozenset({"scoring_func", "mlp_layer_types"}),
-        ),
-        # as GLM-5.2: a layer that takes the tokens of the one before, and one that predicts a further token
-        Case(
-            "glm5",
-            "GlmMoeDsaConfig",
-            "glm",
-            _SPARSE | GLM | {"indexer_types": ["full", "full", "shared"]},
-            words=_GLM_WORDS,
-            said={"scoring_func": "sigmoid", "num_nextn_predict_layers": 1},
-            further=_FURTHER_OF_GLM,
-            spreads=_ROUTER,
-            unheld=frozenset({"scoring_func", "mlp_layer_types", "bos_token_id"}),
-        ),
-        Case(
-            "glm5-plain",
-            "GlmMoeDsaConfig",
-            "glm",
-            _SPARSE | GLM,
-            words=_GLM_WORDS,
-            said={"scoring_func": "sigmoid", **_GLM_WORDS},
-            recorded=("hf5", "mlx"),
-            spreads=_ROUTER,
-            unheld=frozenset({"scoring_func", "mlp_layer_types", "bos_token_id"}),
-        ),
-        Case(
-            "mellum",
-            "MellumConfig",
-            "bpe",
-            GQA
-            | BPE
-            | {
-                "num_hidden_layers": 4,
-                "num_experts": 6,
-                "num_experts_per_tok": 2,
-                "moe_intermediate_size": 32,
-                "head_dim": 32,
-                "sliding_window": WINDOW,
-                "layer_types": [*["sliding_attention"] * 3, "full_attention"],
-                "rope_parameters": {
-                    "full_attention": {k: v for k, v in _YARN.items() if "mscale" not in k},
-                    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
-                },
-            },
-            words={"num_experts": 64},
-            said={"num_experts": 6},
-            beside=("mtp.layers.0.input_layernorm.weight",),
-            unheld=frozenset({"mlp_layer_types"}),
-            recorded=("hf5", "mlx"),
-        ),
-        # as A13B: a stretched base frequency, which the reference takes for heads of 128 alone; sizes listed by layer
-        Case(
-            "hunyuan-moe",
-            "HunYuanMoEV1Config",
-            "bpe",
-            _HUNYUAN
-            | {
-                "rope_parameters": {"rope_type": "dynamic", "alpha": 1000.0, "factor": 1.0, "rope_theta": 10000.0},
-                "max_position_embeddings": 32768,
-                "moe_topk": [2, 2],
-            },
-            said=_LISTED,
-            recorded=("hf5",),
-            judged=False,  # the reference wants the publisher's own tokenizer class
-            unheld=frozenset(
-                {
-                    "max_position_embeddings",
-                    "rope",
-                    "rope_parameters",
-                    "ntk_alpha_base",
-                    "moe_topk",
-                    "eod_token_id",
-                    *_LISTED,
-                }
-            ),
-        ),
-        Case(
-            "hunyuan-moe-plain",
-            "HunYuanMoEV1Config",
-            "bpe",
-            _HUNYUAN | theta(5000.0) | {"tie_word_embeddings": True, "moe_topk": 3},
-            hparams=_LISTED | {"moe_topk": [3, 3]},
-            judged=False,
-            unheld=frozenset({"eod_token_id"}),
-        ),
-    )
-}
+    ),
+    Case(
+        "hunyuan-moe-plain",
+        "HunYuanMoEV1Config",
+        "bpe",
+        _HUNYUAN | theta(5000.0) | {"tie_word_embeddings": True, "moe_topk": 3},
+        hparams=_LISTED | {"moe_topk": [3, 3]},
+        judged=False,
+        unheld=frozenset({"eod_token_id"}),
+    ),
+)
 
 _ACT = {"hidden_act": "relu"}
 _ROPE = {"rope.rope_type": "dynamic"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.oracles import vocabularies
-from tests.oracles.case import Case
+from tests.oracles.case import Case, like, table
 from tests.oracles.families.common import BPE, GQA, LN, SPM, theta
 
 _SSM = (
@@ -92,265 +92,247 @@ def _case(name: str, config: str, options: dict[str, Any], **more: Any) -> Case:
     return Case(name, config, more.pop("tokenizer", "bpe"), options, spreads=_SSM, **more)
 
 
-CASES: dict[str, Case] = {
-    case.name: case
-    for case in (
-        _case("mamba", "MambaConfig", _MAMBA, recorded=("mlx",)),
-        _case(
-            "mamba-untied",
-            "MambaConfig",
-            _MAMBA | {"tie_word_embeddings": False, "time_step_rank": 8, "conv_kernel": 3},
-        ),
-        # ... and one that normalizes the time step, B and C
-        _case(
-            "falcon-mamba",
-            "FalconMambaConfig",
-            _MAMBA | {"mixer_rms_eps": 5e-2, "tie_word_embeddings": False},
-            recorded=("mlx",),
-        ),
-        _case(
-            "mamba2",
-            "Mamba2Config",
-            _MAMBA2,
-            said={"intermediate_size": 128},  # mlx-lm asks for it
-            recorded=("mlx",),
-            prefixed="model.",
-            unheld=_LIMIT,
-        ),
-        _case("mamba2-tied", "Mamba2Config", _MAMBA2 | {"n_groups": 1, "tie_word_embeddings": True}, unheld=_LIMIT),
-        # Qwen 3-Next: gated delta nets, attention with a gate in every fourth layer
-        _case(
-            "qwen3next",
-            "Qwen3NextConfig",
-            _QWEN_NEXT,
-            tokenizer="qwen",
-            recorded=("hf5", "mlx"),
-            flags=("--no-mtp",),
-            said=_NONE,
-            unheld=frozenset(_FURTHER),
-        ),
-        # ... and as published, with a layer that predicts further tokens (of which its config doesn't speak)
-        _case(
-            "qwen3next-further",
-            "Qwen3NextConfig",
-            _QWEN_NEXT,
-            tokenizer="qwen",
-            said=_FURTHER,
-            mtp=True,
-            recorded=("hf5", "mlx"),
-        ),
-        _case(
-            "qwen3next-odd",
-            "Qwen3NextConfig",
-            _QWEN_NEXT
-            | {"layer_types": ["full_attention", "linear_attention", "linear_attention"], "num_hidden_layers": 3}
-            | {"tie_word_embeddings": True},
-            tokenizer="qwen",
-            flags=("--no-mtp",),
-            said={"full_attention_interval": 2},  # the list says more
-            unheld=frozenset({"full_attention_interval"}),
-        ),
-        # Qwen 3.5: value heads that GGUFs have in another order; alone, and as published, one part of a model that sees
-        _case(
-            "qwen35",
-            "Qwen3_5TextConfig",
-            _QWEN35,
-            tokenizer="qwen",
-            flags=("--no-mtp",),
-            said=_NONE,
-            unheld=frozenset(_FURTHER),
-        ),
-        _case(
-            "qwen35-further",
-            "Qwen3_5TextConfig",
-            _QWEN35 | {"tie_word_embeddings": True},
-            tokenizer="qwen",
-            said=_FURTHER,
-            mtp=True,
-        ),
-        _case(
-            "qwen35-odd",
-            "Qwen3_5TextConfig",
-            _QWEN35
-            | {"layer_types": ["full_attention", "linear_attention", "linear_attention"], "num_hidden_layers": 3}
-            | {"tie_word_embeddings": True, "linear_num_value_heads": 6, "rope_parameters": _SECTIONS},
-            tokenizer="qwen",
-            flags=("--no-mtp",),
-            said={"full_attention_interval": 2},  # the list says more
-            # sections that it doesn't say come back
-            unheld=frozenset({"full_attention_interval", "rope", "rope_parameters"}),
-        ),
-        _case(
-            "qwen35-seeing",
-            "Qwen3_5Config",
-            {
-                "text_config": _QWEN35 | {"linear_num_value_heads": 2, "vocab_size": vocabularies.QWEN_SIZE},
-                "vision_config": _QWEN35_EYES,
-            },
-            tokenizer="qwen",
-            head="Qwen3_5ForConditionalGeneration",
-            recorded=("mlx",),
-            flags=("--no-mtp",),
-        ),
-        # ... and with experts
-        _case(
-            "qwen35moe",
-            "Qwen3_5MoeTextConfig",
-            _QWEN35_MOE | {"rope_parameters": _SECTIONS},
-            tokenizer="qwen",
-            recorded=("hf5",),
-            unheld=frozenset({"rope", "rope_parameters", *_FURTHER}),  # as above
-            flags=("--no-mtp",),
-            said=_NONE,
-        ),
-        _case(
-            "qwen35moe-further",
-            "Qwen3_5MoeTextConfig",
-            _QWEN35_MOE,
-            tokenizer="qwen",
-            said=_FURTHER,
-            recorded=("hf5s",),
-            mtp=True,
-        ),
-        _case(
-            "qwen35moe-seeing",
-            "Qwen3_5MoeConfig",
-            {
-                "text_config": _QWEN35_MOE | {"vocab_size": vocabularies.QWEN_SIZE},
-                "vision_config": _QWEN35_EYES,
-            },
-            tokenizer="qwen",
-            head="Qwen3_5MoeForConditionalGeneration",
-            recorded=("hf5", "mlx"),
-            flags=("--no-mtp",),
-            said={"full_attention_interval": 2},  # the list says more
-        ),
-        # Granite 4: Mamba 2 and attention without positions, with experts and without
-        _case(
-            "granite-hybrid",
-            "GraniteMoeHybridConfig",
-            _GRANITE,
-            # as published: the reference knows no other words
-            said={"layer_types": ["mamba", "attention", "mamba"], "head_dim": 16},
-            recorded=("mlx",),
-            unheld=_LIMIT | {"max_position_embeddings", "head_dim"},
-        ),
-        _case(
-            "granite-hybrid-dense",
-            "GraniteMoeHybridConfig",
-            _GRANITE
-            | {
-                "intermediate_size": 128,
-                "num_local_experts": 0,
-                "num_experts_per_tok": 0,
-                "tie_word_embeddings": True,
-                "mamba_n_groups": 1,
-            },
-            said={"layer_types": ["mamba", "attention", "mamba"]},
-            recorded=("mlx",),
-            unheld=_LIMIT | {"max_position_embeddings"},
-        ),
-        # Granite 4 without any: attention with positions in all layers
-        _case(
-            "granite4-attention",
-            "GraniteMoeHybridConfig",
-            _GRANITE
-            | {"layer_types": ["full_attention"] * 3, "intermediate_size": 128, "position_embedding_type": "rope"}
-            | {"num_local_experts": 0, "num_experts_per_tok": 0, "tie_word_embeddings": True},
-            said={"layer_types": ["attention"] * 3, "head_dim": 16},
-            recorded=("mlx",),
-            unheld=_LIMIT | {"head_dim", "mamba_d_head"},
-        ),
-        # Falcon-H1: attention and Mamba 2 beside one another, with multipliers
-        _case("falcon-h1", "FalconH1Config", _FALCON_H1, unheld=_LIMIT | _MULTIPLIERS, folded=True),
-        _case(
-            "falcon-h1-norm",
-            "FalconH1Config",
-            _FALCON_H1
-            | {"mamba_rms_norm": True, "mamba_norm_before_gate": False, "mamba_n_groups": 2, "mamba_d_ssm": 128}
-            | {"mamba_n_heads": 4, "num_key_value_heads": 4},
-            unheld=_LIMIT | _MULTIPLIERS,
-            folded=True,
-        ),
-        # ... and one whose config leaves to the class what the reference reads as it is written
-        _case(
-            "falcon-h1-auto",
-            "FalconH1Config",
-            _FALCON_H1 | {"num_key_value_heads": 4},
-            tokenizer="none",
-            said={"num_key_value_heads": None, "mamba_d_head": "auto"},
-            hparams={"num_key_value_heads": 4, "mamba_d_head": 32},
-            unheld=_LIMIT | _MULTIPLIERS,
-            folded=True,
-        ),
-        # LFM2: gated convolutions, attention in some layers; its feed forward's width is adjusted
-        _case("lfm2", "Lfm2Config", _LFM2, recorded=("mlx",), said={"block_dim": 64}, unheld=_WIDTH),
-        _case(
-            "lfm2-plain",
-            "Lfm2Config",
-            _LFM2 | {"block_auto_adjust_ff_dim": False, "tie_word_embeddings": False},
-            said={
-                "layer_types": None,
-                "full_attn_idxs": [1],
-                "intermediate_size": 96,
-                "block_ff_dim": 128,
-            },  # as the first ones were published
-            unheld=_WIDTH,
-        ),
-        _case(
-            "lfm2moe",
-            "Lfm2MoeConfig",
-            {k: v for k, v in _LFM2.items() if not k.startswith("block_")}
-            | {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "num_dense_layers": 1},
-            recorded=("hf5", "mlx"),
-        ),
-        # Jamba: Mamba 1 with norms, attention without positions in every third layer, experts in every second
-        _case("jamba", "JambaConfig", _JAMBA, tokenizer="spm", recorded=("hf5", "mlx")),
-        _case(
-            "jamba-single",
-            "JambaConfig",
-            _JAMBA | {"num_experts": 1, "num_experts_per_tok": 1, "tie_word_embeddings": True, "mamba_dt_rank": 8},
-            tokenizer="spm",
-            unheld=frozenset({"expert_layer_period", "expert_layer_offset"}),
-        ),
-        # Nemotron-H: layers of Mamba 2, of attention and of a feed forward, each alone
-        _case(
-            "nemotron-h",
-            "NemotronHConfig",
-            _NEMOTRON | {"layers_block_type": ["linear_attention", "mlp", "full_attention", "mlp", "linear_attention"]},
-            # as published: transformers 5 adds experts to every config and has other words for the layers
-            hparams={"num_experts_per_tok": None, "n_routed_experts": None, "n_group": None, "topk_group": None}
-            | {"hybrid_override_pattern": "M-*-M"},
-            said=_NEMOTRON_SAID,
-            recorded=("mlx", "hf5"),
-            unheld=_LIMIT | _NEMOTRON_UNHELD,
-        ),
-        _case(
-            "nemotron-h-silent",
-            "NemotronHConfig",
-            _NEMOTRON | {"layers_block_type": ["linear_attention", "mlp", "full_attention"]},
-            tokenizer="none",
-            hparams={"num_experts_per_tok": None, "n_routed_experts": None, "n_group": None, "topk_group": None}
-            | {"hybrid_override_pattern": "M-*"},
-            unheld=_LIMIT | _NEMOTRON_UNHELD,
-        ),
-        _case(
-            "nemotron-h-moe",
-            "NemotronHConfig",
-            _NEMOTRON | _NEMOTRON_EXPERTS,
-            said=_NEMOTRON_SAID,
-            recorded=("mlx", "hf5"),
-            beside=("mtp.layers.0.mixer.q_proj.weight",),
-            unheld=_LIMIT | _NEMOTRON_UNHELD | {"intermediate_size"},
-        ),
-        _case(
-            "nemotron-h-latent",
-            "NemotronHConfig",
-            _NEMOTRON | _NEMOTRON_EXPERTS | {"moe_latent_size": 32, "n_shared_experts": 2},
-            unheld=_LIMIT | _NEMOTRON_UNHELD | {"intermediate_size"},
-        ),
-    )
-}
+CASES = table(
+    _case("mamba", "MambaConfig", _MAMBA, recorded=("mlx",)),
+    _case(
+        "mamba-untied",
+        "MambaConfig",
+        _MAMBA | {"tie_word_embeddings": False, "time_step_rank": 8, "conv_kernel": 3},
+    ),
+    # ... and one that normalizes the time step, B and C
+    _case(
+        "falcon-mamba",
+        "FalconMambaConfig",
+        _MAMBA | {"mixer_rms_eps": 5e-2, "tie_word_embeddings": False},
+        recorded=("mlx",),
+    ),
+    _case(
+        "mamba2",
+        "Mamba2Config",
+        _MAMBA2,
+        said={"intermediate_size": 128},  # mlx-lm asks for it
+        recorded=("mlx",),
+        prefixed="model.",
+        unheld=_LIMIT,
+    ),
+    _case("mamba2-tied", "Mamba2Config", _MAMBA2 | {"n_groups": 1, "tie_word_embeddings": True}, unheld=_LIMIT),
+    # Qwen 3-Next: gated delta nets, attention with a gate in every fourth layer
+    _case(
+        "qwen3next",
+        "Qwen3NextConfig",
+        _QWEN_NEXT,
+        tokenizer="qwen",
+        recorded=("hf5", "mlx"),
+        flags=("--no-mtp",),
+        said=_NONE,
+        unheld=frozenset(_FURTHER),
+    ),
+    # ... and as published, with a layer that predicts further tokens (of which its config doesn't speak)
+    like("qwen3next", "qwen3next-further", said=_FURTHER, flags=(), unheld=frozenset(), mtp=True),
+    _case(
+        "qwen3next-odd",
+        "Qwen3NextConfig",
+        _QWEN_NEXT
+        | {"layer_types": ["full_attention", "linear_attention", "linear_attention"], "num_hidden_layers": 3}
+        | {"tie_word_embeddings": True},
+        tokenizer="qwen",
+        flags=("--no-mtp",),
+        said={"full_attention_interval": 2},  # the list says more
+        unheld=frozenset({"full_attention_interval"}),
+    ),
+    # Qwen 3.5: value heads that GGUFs have in another order; alone, and as published, one part of a model that sees
+    _case(
+        "qwen35",
+        "Qwen3_5TextConfig",
+        _QWEN35,
+        tokenizer="qwen",
+        flags=("--no-mtp",),
+        said=_NONE,
+        unheld=frozenset(_FURTHER),
+    ),
+    _case(
+        "qwen35-further",
+        "Qwen3_5TextConfig",
+        _QWEN35 | {"tie_word_embeddings": True},
+        tokenizer="qwen",
+        said=_FURTHER,
+        mtp=True,
+    ),
+    like(
+        "qwen35",
+        "qwen35-odd",
+        more={"layer_types": ["full_attention", "linear_attention", "linear_attention"], "num_hidden_layers": 3}
+        | {"tie_word_embeddings": True, "linear_num_value_heads": 6, "rope_parameters": _SECTIONS},
+        said={"full_attention_interval": 2},
+        unheld=frozenset({"full_attention_interval", "rope", "rope_parameters"}),
+    ),
+    _case(
+        "qwen35-seeing",
+        "Qwen3_5Config",
+        {
+            "text_config": _QWEN35 | {"linear_num_value_heads": 2, "vocab_size": vocabularies.QWEN_SIZE},
+            "vision_config": _QWEN35_EYES,
+        },
+        tokenizer="qwen",
+        head="Qwen3_5ForConditionalGeneration",
+        recorded=("mlx",),
+        flags=("--no-mtp",),
+    ),
+    # ... and with experts
+    _case(
+        "qwen35moe",
+        "Qwen3_5MoeTextConfig",
+        _QWEN35_MOE | {"rope_parameters": _SECTIONS},
+        tokenizer="qwen",
+        recorded=("hf5",),
+        unheld=frozenset({"rope", "rope_parameters", *_FURTHER}),  # as above
+        flags=("--no-mtp",),
+        said=_NONE,
+    ),
+    _case(
+        "qwen35moe-further",
+        "Qwen3_5MoeTextConfig",
+        _QWEN35_MOE,
+        tokenizer="qwen",
+        said=_FURTHER,
+        recorded=("hf5s",),
+        mtp=True,
+    ),
+    _case(
+        "qwen35moe-seeing",
+        "Qwen3_5MoeConfig",
+        {
+            "text_config": _QWEN35_MOE | {"vocab_size": vocabularies.QWEN_SIZE},
+            "vision_config": _QWEN35_EYES,
+        },
+        tokenizer="qwen",
+        head="Qwen3_5MoeForConditionalGeneration",
+        recorded=("hf5", "mlx"),
+        flags=("--no-mtp",),
+        said={"full_attention_interval": 2},  # the list says more
+    ),
+    # Granite 4: Mamba 2 and attention without positions, with experts and without
+    _case(
+        "granite-hybrid",
+        "GraniteMoeHybridConfig",
+        _GRANITE,
+        # as published: the reference knows no other words
+        said={"layer_types": ["mamba", "attention", "mamba"], "head_dim": 16},
+        recorded=("mlx",),
+        unheld=_LIMIT | {"max_position_embeddings", "head_dim"},
+    ),
+    _case(
+        "granite-hybrid-dense",
+        "GraniteMoeHybridConfig",
+        _GRANITE
+        | {
+            "intermediate_size": 128,
+            "num_local_experts": 0,
+            "num_experts_per_tok": 0,
+            "tie_word_embeddings": True,
+            "mamba_n_groups": 1,
+        },
+        said={"layer_types": ["mamba", "attention", "mamba"]},
+        recorded=("mlx",),
+        unheld=_LIMIT | {"max_position_embeddings"},
+    ),
+    # Granite 4 without any: attention with positions in all layers
+    _case(
+        "granite4-attention",
+        "GraniteMoeHybridConfig",
+        _GRANITE
+        | {"layer_types": ["full_attention"] * 3, "intermediate_size": 128, "position_embedding_type": "rope"}
+        | {"num_local_experts": 0, "num_experts_per_tok": 0, "tie_word_embeddings": True},
+        said={"layer_types": ["attention"] * 3, "head_dim": 16},
+        recorded=("mlx",),
+        unheld=_LIMIT | {"head_dim", "mamba_d_head"},
+    ),
+    # Falcon-H1: attention and Mamba 2 beside one another, with multipliers
+    _case("falcon-h1", "FalconH1Config", _FALCON_H1, unheld=_LIMIT | _MULTIPLIERS, folded=True),
+    like(
+        "falcon-h1",
+        "falcon-h1-norm",
+        more={"mamba_rms_norm": True, "mamba_norm_before_gate": False, "mamba_n_groups": 2, "mamba_d_ssm": 128}
+        | {"mamba_n_heads": 4, "num_key_value_heads": 4},
+    ),
+    # ... and one whose config leaves to the class what the reference reads as it is written
+    _case(
+        "falcon-h1-auto",
+        "FalconH1Config",
+        _FALCON_H1 | {"num_key_value_heads": 4},
+        tokenizer="none",
+        said={"num_key_value_heads": None, "mamba_d_head": "auto"},
+        hparams={"num_key_value_heads": 4, "mamba_d_head": 32},
+        unheld=_LIMIT | _MULTIPLIERS,
+        folded=True,
+    ),
+    # LFM2: gated convolutions, attention in some layers; its feed forward's width is adjusted
+    _case("lfm2", "Lfm2Config", _LFM2, recorded=("mlx",), said={"block_dim": 64}, unheld=_WIDTH),
+    _case(
+        "lfm2-plain",
+        "Lfm2Config",
+        _LFM2 | {"block_auto_adjust_ff_dim": False, "tie_word_embeddings": False},
+        said={
+            "layer_types": None,
+            "full_attn_idxs": [1],
+            "intermediate_size": 96,
+            "block_ff_dim": 128,
+        },  # as the first ones were published
+        unheld=_WIDTH,
+    ),
+    _case(
+        "lfm2moe",
+        "Lfm2MoeConfig",
+        {k: v for k, v in _LFM2.items() if not k.startswith("block_")}
+        | {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "num_dense_layers": 1},
+        recorded=("hf5", "mlx"),
+    ),
+    # Jamba: Mamba 1 with norms, attention without positions in every third layer, experts in every second
+    _case("jamba", "JambaConfig", _JAMBA, tokenizer="spm", recorded=("hf5", "mlx")),
+    _case(
+        "jamba-single",
+        "JambaConfig",
+        _JAMBA | {"num_experts": 1, "num_experts_per_tok": 1, "tie_word_embeddings": True, "mamba_dt_rank": 8},
+        tokenizer="spm",
+        unheld=frozenset({"expert_layer_period", "expert_layer_offset"}),
+    ),
+    # Nemotron-H: layers of Mamba 2, of attention and of a feed forward, each alone
+    _case(
+        "nemotron-h",
+        "NemotronHConfig",
+        _NEMOTRON | {"layers_block_type": ["linear_attention", "mlp", "full_attention", "mlp", "linear_attention"]},
+        # as published: transformers 5 adds experts to every config and has other words for the layers
+        hparams={"num_experts_per_tok": None, "n_routed_experts": None, "n_group": None, "topk_group": None}
+        | {"hybrid_override_pattern": "M-*-M"},
+        said=_NEMOTRON_SAID,
+        recorded=("mlx", "hf5"),
+        unheld=_LIMIT | _NEMOTRON_UNHELD,
+    ),
+    _case(
+        "nemotron-h-silent",
+        "NemotronHConfig",
+        _NEMOTRON | {"layers_block_type": ["linear_attention", "mlp", "full_attention"]},
+        tokenizer="none",
+        hparams={"num_experts_per_tok": None, "n_routed_experts": None, "n_group": None, "topk_group": None}
+        | {"hybrid_override_pattern": "M-*"},
+        unheld=_LIMIT | _NEMOTRON_UNHELD,
+    ),
+    _case(
+        "nemotron-h-moe",
+        "NemotronHConfig",
+        _NEMOTRON | _NEMOTRON_EXPERTS,
+        said=_NEMOTRON_SAID,
+        recorded=("mlx", "hf5"),
+        beside=("mtp.layers.0.mixer.q_proj.weight",),
+        unheld=_LIMIT | _NEMOTRON_UNHELD | {"intermediate_size"},
+    ),
+    _case(
+        "nemotron-h-latent",
+        "NemotronHConfig",
+        _NEMOTRON | _NEMOTRON_EXPERTS | {"moe_latent_size": 32, "n_shared_experts": 2},
+        unheld=_LIMIT | _NEMOTRON_UNHELD | {"intermediate_size"},
+    ),
+)
 
 _NEMOTRON_UNSAID: dict[str, Any] = {
     "mlp_hidden_act": "relu",

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.oracles import published_packings
-from tests.oracles.case import Case
+from tests.oracles.case import Case, table
 from tests.oracles.families.common import BPE, GQA, LATENT
 from tests.oracles.families.wrapped import VOCABULARY, Shapes
 
@@ -109,58 +109,55 @@ _SPREADS = (
 _UNHELD = frozenset({"model_type", "topk_method", "use_grouped_topk", "num_nextn_predict_layers"})
 _PRODUCTS = (("res_norm.weight", "res_proj.weight"),)
 _BESIDE = ("vision_tower.encoder.blocks.0.norm0.weight", "mm_projector.proj.0.weight")
-CASES: dict[str, Case] = {
-    case.name: case
-    for case in (
-        Case(
-            "kimi-k3",
-            "KimiK3ForConditionalGeneration",
-            "bpe",
-            _config(),
-            shapes=_shapes(),
-            words=_WORDS,
-            defaults=_DEFAULTS,
-            part_type="kimi_k3",
-            taken="kimi_k3",
-            products=_PRODUCTS,
-            tails={"A_log": 4},
-            spreads=_SPREADS,
-            beside=_BESIDE,
-            recorded=("types",),
-            unheld=_UNHELD,
-            returns=False,  # but a product for each norm and its matrix of one row
-        ),
-        # ... as transformers 5 writes its config, and with queries that aren't of low rank
-        Case(
-            "kimi-k3-plain",
-            "KimiK3ForConditionalGeneration",
-            "none",
-            _config(q_lora_rank=None, head_dim=18),
-            shapes=_shapes(lora=False),
-            words=_WORDS,
-            defaults=_DEFAULTS,
-            part_type="kimi_k3",
-            taken="kimi_k3",
-            products=_PRODUCTS,
-            tails={"A_log": 4},
-            unheld=_UNHELD | {"head_dim"},
-        ),
-        # ... as it is published, with experts in MXFP4
-        Case(
-            "kimi-k3-published",
-            "KimiK3ForConditionalGeneration",
-            "bpe",
-            _config(),
-            shapes=_shapes(),
-            packed=published_packings.kimi_k3,
-            spreads=_SPREADS,
-            golden=False,
-            runs=False,
-            returns=False,
-            unheld=_UNHELD,
-        ),
-    )
-}
+CASES = table(
+    Case(
+        "kimi-k3",
+        "KimiK3ForConditionalGeneration",
+        "bpe",
+        _config(),
+        shapes=_shapes(),
+        words=_WORDS,
+        defaults=_DEFAULTS,
+        part_type="kimi_k3",
+        taken="kimi_k3",
+        products=_PRODUCTS,
+        tails={"A_log": 4},
+        spreads=_SPREADS,
+        beside=_BESIDE,
+        recorded=("types",),
+        unheld=_UNHELD,
+        returns=False,  # but a product for each norm and its matrix of one row
+    ),
+    # ... as transformers 5 writes its config, and with queries that aren't of low rank
+    Case(
+        "kimi-k3-plain",
+        "KimiK3ForConditionalGeneration",
+        "none",
+        _config(q_lora_rank=None, head_dim=18),
+        shapes=_shapes(lora=False),
+        words=_WORDS,
+        defaults=_DEFAULTS,
+        part_type="kimi_k3",
+        taken="kimi_k3",
+        products=_PRODUCTS,
+        tails={"A_log": 4},
+        unheld=_UNHELD | {"head_dim"},
+    ),
+    # ... as it is published, with experts in MXFP4
+    Case(
+        "kimi-k3-published",
+        "KimiK3ForConditionalGeneration",
+        "bpe",
+        _config(),
+        shapes=_shapes(),
+        packed=published_packings.kimi_k3,
+        spreads=_SPREADS,
+        golden=False,
+        runs=False,
+        returns=False,
+        unheld=_UNHELD,
+    ),
+)
 UNSAID: dict[str, dict[str, Any]] = {
     "kimi-k3": {"hidden_act": "silu", "num_expert_group": 2, "mla_use_nope": False, "mla_use_output_gate": False}
     | {"moe_layer_freq": 2, "latent_moe_use_norm": False, "linear_attn_config.use_full_rank_gate": False}

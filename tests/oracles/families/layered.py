@@ -1,4 +1,4 @@
-"""Small models of PLM, OpenELM, Refact and RWKV 6. See __init__.py, and oracles/plain_later.py for what they do."""
+"""Small models of PLM, OpenELM, Refact and RWKV 6. See __init__.py, and oracles/plain_plamo.py for what they do."""
 
 from __future__ import annotations
 

@@ -4,219 +4,184 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.oracles.case import Case
+from tests.oracles.case import Case, like, table
 from tests.oracles.families.common import BPE, LN, SMALL, SPM, WINDOW, theta
 
 _OLDER = {"n_layer": 32, "n_head": 71}  # the defaults of Falcon's class in the words of its first configs
 
-CASES: dict[str, Case] = {
-    case.name: case
-    for case in (
-        Case(
-            "phi2",
-            "PhiConfig",
-            "bpe",
-            SMALL
-            | BPE
-            | theta(10000.0, partial_rotary_factor=0.5)
-            | {"layer_norm_eps": 5e-2, "intermediate_size": 256},
-            recorded=("mlx",),
-            gelu=True,
+CASES = table(
+    Case(
+        "phi2",
+        "PhiConfig",
+        "bpe",
+        SMALL | BPE | theta(10000.0, partial_rotary_factor=0.5) | {"layer_norm_eps": 5e-2, "intermediate_size": 256},
+        recorded=("mlx",),
+        gelu=True,
+    ),
+    Case(
+        "gpt2",
+        "GPT2Config",
+        "bpe",
+        BPE | {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 256, "n_ctx": 256, "layer_norm_epsilon": 5e-2},
+        older=("transformer.h.0.attn.bias", "transformer.h.1.attn.masked_bias"),
+        unheld=frozenset({"n_ctx", "n_inner"}),
+        gelu=True,
+    ),
+    like(
+        "gpt2",
+        "gpt2-untied",
+        more={"n_inner": 96, "tie_word_embeddings": False},
+        ours={"gpt2.feed_forward_length": 96},
+        unheld=frozenset({"n_ctx"}),
+        older=(),
+    ),
+    Case(
+        "gptneox",
+        "GPTNeoXConfig",
+        "bpe",
+        SMALL
+        | BPE
+        | {
+            "intermediate_size": 256,
+            "layer_norm_eps": 5e-2,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+        },
+        recorded=("mlx",),
+        said={"rotary_pct": 0.5, "rotary_emb_base": 10000},
+        hparams={"rotary_pct": 0.5},
+        unheld=frozenset({"rotary_pct", "rotary_emb_base"}),
+        gelu=True,
+        older=(
+            "gpt_neox.layers.0.attention.bias",
+            "gpt_neox.layers.1.attention.masked_bias",
+            "gpt_neox.layers.0.attention.rotary_emb.inv_freq",
         ),
-        Case(
-            "gpt2",
-            "GPT2Config",
-            "bpe",
-            BPE
-            | {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 256, "n_ctx": 256, "layer_norm_epsilon": 5e-2},
-            older=("transformer.h.0.attn.bias", "transformer.h.1.attn.masked_bias"),
-            unheld=frozenset({"n_ctx", "n_inner"}),
-            gelu=True,
-        ),
-        Case(
-            "gpt2-untied",
-            "GPT2Config",
-            "bpe",
-            BPE
-            | {
-                "n_embd": 64,
-                "n_layer": 2,
-                "n_head": 4,
-                "n_positions": 256,
-                "n_ctx": 256,
-                "n_inner": 96,
-                "layer_norm_epsilon": 5e-2,
-                "tie_word_embeddings": False,
-            },
-            ours={"gpt2.feed_forward_length": 96},
-            unheld=frozenset({"n_ctx"}),
-            gelu=True,
-        ),
-        Case(
-            "gptneox",
-            "GPTNeoXConfig",
-            "bpe",
-            SMALL
-            | BPE
-            | {
-                "intermediate_size": 256,
-                "layer_norm_eps": 5e-2,
-                "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
-            },
-            recorded=("mlx",),
-            said={"rotary_pct": 0.5, "rotary_emb_base": 10000},
-            hparams={"rotary_pct": 0.5},
-            unheld=frozenset({"rotary_pct", "rotary_emb_base"}),
-            gelu=True,
-            older=(
-                "gpt_neox.layers.0.attention.bias",
-                "gpt_neox.layers.1.attention.masked_bias",
-                "gpt_neox.layers.0.attention.rotary_emb.inv_freq",
-            ),
-        ),
-        Case(
-            "starcoder2",
-            "Starcoder2Config",
-            "bpe",
-            LN | BPE | theta(5000.0) | {"norm_epsilon": 5e-2, "sliding_window": None, "tie_word_embeddings": False},
-            recorded=("mlx",),
-            gelu=True,
-        ),
-        Case(
-            "starcoder2-plain",
-            "Starcoder2Config",
-            "bpe",
-            LN | BPE | theta(5000.0) | {"norm_epsilon": 5e-2, "sliding_window": None, "use_bias": False},
-            runs=False,
-        ),
-        Case(
-            "falcon",
-            "FalconConfig",
-            "bpe",
-            BPE
-            | {
-                "hidden_size": 64,
-                "num_hidden_layers": 2,
-                "num_attention_heads": 4,
-                "layer_norm_epsilon": 5e-2,
-                "multi_query": True,
-                "num_kv_heads": 1,
-                "parallel_attn": True,
-                "bias": False,
-            },
-            gelu=True,
-            words=_OLDER,
-            unheld=frozenset({"ffn_hidden_size", "num_ln_in_parallel_attn"}),
-        ),
-        Case(
-            "falcon-new",
-            "FalconConfig",
-            "bpe",
-            BPE
-            | {
-                "hidden_size": 64,
-                "num_hidden_layers": 2,
-                "num_attention_heads": 4,
-                "num_kv_heads": 2,
-                "new_decoder_architecture": True,
-                "layer_norm_epsilon": 5e-2,
-                "bias": False,
-                "tie_word_embeddings": False,
-            },
-            unheld=frozenset({"num_ln_in_parallel_attn", "ffn_hidden_size"}),
-            gelu=True,
-            words=_OLDER,
-        ),
-        # Falcon 2: as 40B, with one norm and a base frequency of its own
-        Case(
-            "falcon2",
-            "FalconConfig",
-            "bpe",
-            BPE
-            | theta(500.0)
-            | {
-                "hidden_size": 64,
-                "num_hidden_layers": 2,
-                "num_attention_heads": 4,
-                "num_kv_heads": 2,
-                "new_decoder_architecture": True,
-                "num_ln_in_parallel_attn": 1,
-                "layer_norm_epsilon": 5e-2,
-                "bias": False,
-                "tie_word_embeddings": False,
-            },
-            added={"falcon.rope.freq_base": 500.0},
-            unheld=frozenset({"ffn_hidden_size"}),
-            gelu=True,
-            words=_OLDER,
-        ),
-        Case(
-            "stablelm",
-            "StableLmConfig",
-            "bpe",
-            LN | BPE | theta(10000.0, partial_rotary_factor=0.5) | {"layer_norm_eps": 5e-2, "use_qkv_bias": True},
-            recorded=("mlx",),
-        ),
-        Case(
-            "stablelm-parallel",
-            "StableLmConfig",
-            "bpe",
-            LN
-            | BPE
-            | theta(10000.0, partial_rotary_factor=0.5)
-            | {"layer_norm_eps": 5e-2, "use_parallel_residual": True},
-        ),
-        Case(
-            "command-r",
-            "CohereConfig",
-            "bpe",
-            LN | BPE | theta(5000.0) | {"layer_norm_eps": 5e-2, "logit_scale": 0.25},
-            recorded=("mlx",),
-            older=("lm_head.weight",),
-        ),
-        Case(
-            "command-r-plus",
-            "CohereConfig",
-            "bpe",
-            LN | BPE | theta(5000.0) | {"layer_norm_eps": 5e-2, "logit_scale": 0.25, "use_qk_norm": True},
-            runs=False,
-        ),
-        Case(
-            "cohere2",
-            "Cohere2Config",
-            "bpe",
-            LN
-            | BPE
-            | theta(5000.0)
-            | {
-                "layer_norm_eps": 5e-2,
-                "logit_scale": 0.25,
-                "rotary_pct": 1.0,
-                "sliding_window": WINDOW,
-                "num_hidden_layers": 4,
-            },
-            recorded=("mlx",),
-            older=("lm_head.weight",),
-            unheld=frozenset({"rotary_pct"}),
-        ),
-        Case(
-            "nemotron",
-            "NemotronConfig",
-            "spm",
-            LN | SPM | theta(5000.0, partial_rotary_factor=0.5) | {"norm_eps": 5e-2, "head_dim": 16},
-            recorded=("mlx",),
-            unheld=frozenset({"pad_token_id"}),
-        ),
-        Case(
-            "bloom",
-            "BloomConfig",
-            "bpe",
-            BPE
-            | {"hidden_size": 64, "n_layer": 2, "n_head": 4, "layer_norm_epsilon": 5e-2, "tie_word_embeddings": False},
-            gelu=True,
-        ),
-    )
-}
+    ),
+    Case(
+        "starcoder2",
+        "Starcoder2Config",
+        "bpe",
+        LN | BPE | theta(5000.0) | {"norm_epsilon": 5e-2, "sliding_window": None, "tie_word_embeddings": False},
+        recorded=("mlx",),
+        gelu=True,
+    ),
+    Case(
+        "starcoder2-plain",
+        "Starcoder2Config",
+        "bpe",
+        LN | BPE | theta(5000.0) | {"norm_epsilon": 5e-2, "sliding_window": None, "use_bias": False},
+        runs=False,
+    ),
+    Case(
+        "falcon",
+        "FalconConfig",
+        "bpe",
+        BPE
+        | {
+            "hidden_size": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "layer_norm_epsilon": 5e-2,
+            "multi_query": True,
+            "num_kv_heads": 1,
+            "parallel_attn": True,
+            "bias": False,
+        },
+        gelu=True,
+        words=_OLDER,
+        unheld=frozenset({"ffn_hidden_size", "num_ln_in_parallel_attn"}),
+    ),
+    like(
+        "falcon",
+        "falcon-new",
+        options=BPE
+        | {
+            "hidden_size": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_kv_heads": 2,
+            "new_decoder_architecture": True,
+            "layer_norm_epsilon": 5e-2,
+            "bias": False,
+            "tie_word_embeddings": False,
+        },
+    ),
+    # Falcon 2: as 40B, with one norm and a base frequency of its own
+    like(
+        "falcon",
+        "falcon2",
+        options=BPE
+        | theta(500.0)
+        | {
+            "hidden_size": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_kv_heads": 2,
+            "new_decoder_architecture": True,
+            "num_ln_in_parallel_attn": 1,
+            "layer_norm_epsilon": 5e-2,
+            "bias": False,
+            "tie_word_embeddings": False,
+        },
+        added={"falcon.rope.freq_base": 500.0},
+        unheld=frozenset({"ffn_hidden_size"}),
+    ),
+    Case(
+        "stablelm",
+        "StableLmConfig",
+        "bpe",
+        LN | BPE | theta(10000.0, partial_rotary_factor=0.5) | {"layer_norm_eps": 5e-2, "use_qkv_bias": True},
+        recorded=("mlx",),
+    ),
+    Case(
+        "stablelm-parallel",
+        "StableLmConfig",
+        "bpe",
+        LN | BPE | theta(10000.0, partial_rotary_factor=0.5) | {"layer_norm_eps": 5e-2, "use_parallel_residual": True},
+    ),
+    Case(
+        "command-r",
+        "CohereConfig",
+        "bpe",
+        LN | BPE | theta(5000.0) | {"layer_norm_eps": 5e-2, "logit_scale": 0.25},
+        recorded=("mlx",),
+        older=("lm_head.weight",),
+    ),
+    like("command-r", "command-r-plus", more={"use_qk_norm": True}, runs=False, recorded=(), older=()),
+    Case(
+        "cohere2",
+        "Cohere2Config",
+        "bpe",
+        LN
+        | BPE
+        | theta(5000.0)
+        | {
+            "layer_norm_eps": 5e-2,
+            "logit_scale": 0.25,
+            "rotary_pct": 1.0,
+            "sliding_window": WINDOW,
+            "num_hidden_layers": 4,
+        },
+        recorded=("mlx",),
+        older=("lm_head.weight",),
+        unheld=frozenset({"rotary_pct"}),
+    ),
+    Case(
+        "nemotron",
+        "NemotronConfig",
+        "spm",
+        LN | SPM | theta(5000.0, partial_rotary_factor=0.5) | {"norm_eps": 5e-2, "head_dim": 16},
+        recorded=("mlx",),
+        unheld=frozenset({"pad_token_id"}),
+    ),
+    Case(
+        "bloom",
+        "BloomConfig",
+        "bpe",
+        BPE | {"hidden_size": 64, "n_layer": 2, "n_head": 4, "layer_norm_epsilon": 5e-2, "tie_word_embeddings": False},
+        gelu=True,
+    ),
+)
 
 _ACT = {"hidden_act": "relu"}
 _GELU = {"hidden_activation": "relu"}

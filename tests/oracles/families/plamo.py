@@ -1,11 +1,11 @@
-"""Small models of PLaMo 1 to 3. See __init__.py, and oracles/plain_later.py for what they compute."""
+"""Small models of PLaMo 1 to 3. See __init__.py, and oracles/plain_plamo.py for what they compute."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from tests.oracles import vocabularies
-from tests.oracles.case import Case
+from tests.oracles.case import Case, table
 from tests.oracles.families.common import SPM, WINDOW
 from tests.oracles.families.wrapped import Shapes
 
@@ -86,57 +86,54 @@ _DEFAULTS1: dict[str, Any] = _DEFAULTS | {"n_shared_head": 8, "rope_theta": 1000
 _DEFAULTS1 |= {"tie_word_embeddings": False}
 _WIDER = ("config.json: window_size = 24: llama.cpp's window includes the token itself",)
 
-CASES: dict[str, Case] = {
-    case.name: case
-    for case in (
-        Case(
-            "plamo3",
-            "Plamo3ForCausalLM",
-            "plamo3",
-            _SAID3,
-            shapes={k: v for i in range(4) for k, v in _mixed(i, _PLAMO3).items()} | _ends(_ROWS, 64, tied=True),
-            defaults=_DEFAULTS3,
-            recorded=("mlx",),
-            told=_WIDER,
-            settings={"window_size": WINDOW - 1},
-            words={"rope_local_theta": 10000},
-        ),
-        # ... with positions stretched, and an output matrix of its own
-        Case(
-            "plamo3-yarn",
-            "Plamo3ForCausalLM",
-            "none",
-            _SAID3 | {"rope_scaling_factor": 4.0, "initial_context_length": 64, "tie_word_embeddings": False},
-            shapes={k: v for i in range(4) for k, v in _mixed(i, _PLAMO3).items()} | _ends(_ROWS, 64, tied=False),
-            defaults=_DEFAULTS3,
-            words={"rope_local_theta": 10000},
-            told=(*_WIDER, "config.json: rope.truncate = False: llama.cpp always rounds the bounds"),
-        ),
-        Case(
-            "plamo2",
-            "Plamo2ForCausalLM",
-            "plamo2",
-            _SAID2,
-            shapes={k: v for i in range(4) for k, v in _mixed(i, _PLAMO2 if i % 2 else _MAMBA).items()}
-            | _ends(_ROWS, 64, tied=True),
-            defaults=_DEFAULTS2,
-            recorded=("mlx",),
-            words={"rope_local_theta": 10000.0},
-            ours={"plamo2.attention.head_count": [4, 4, 4, 4]},
-            unheld=frozenset({"attention_window_size", "mamba_chunk_size"}),
-        ),
-        Case(
-            "plamo",
-            "PlamoForCausalLM",
-            "spm",
-            _SAID1,
-            shapes=_plamo1(),
-            defaults=_DEFAULTS1,
-            recorded=("mlx",),
-            unheld=frozenset({"num_key_value_heads"}),
-        ),
-    )
-}
+CASES = table(
+    Case(
+        "plamo3",
+        "Plamo3ForCausalLM",
+        "plamo3",
+        _SAID3,
+        shapes={k: v for i in range(4) for k, v in _mixed(i, _PLAMO3).items()} | _ends(_ROWS, 64, tied=True),
+        defaults=_DEFAULTS3,
+        recorded=("mlx",),
+        told=_WIDER,
+        settings={"window_size": WINDOW - 1},
+        words={"rope_local_theta": 10000},
+    ),
+    # ... with positions stretched, and an output matrix of its own
+    Case(
+        "plamo3-yarn",
+        "Plamo3ForCausalLM",
+        "none",
+        _SAID3 | {"rope_scaling_factor": 4.0, "initial_context_length": 64, "tie_word_embeddings": False},
+        shapes={k: v for i in range(4) for k, v in _mixed(i, _PLAMO3).items()} | _ends(_ROWS, 64, tied=False),
+        defaults=_DEFAULTS3,
+        words={"rope_local_theta": 10000},
+        told=(*_WIDER, "config.json: rope.truncate = False: llama.cpp always rounds the bounds"),
+    ),
+    Case(
+        "plamo2",
+        "Plamo2ForCausalLM",
+        "plamo2",
+        _SAID2,
+        shapes={k: v for i in range(4) for k, v in _mixed(i, _PLAMO2 if i % 2 else _MAMBA).items()}
+        | _ends(_ROWS, 64, tied=True),
+        defaults=_DEFAULTS2,
+        recorded=("mlx",),
+        words={"rope_local_theta": 10000.0},
+        ours={"plamo2.attention.head_count": [4, 4, 4, 4]},
+        unheld=frozenset({"attention_window_size", "mamba_chunk_size"}),
+    ),
+    Case(
+        "plamo",
+        "PlamoForCausalLM",
+        "spm",
+        _SAID1,
+        shapes=_plamo1(),
+        defaults=_DEFAULTS1,
+        recorded=("mlx",),
+        unheld=frozenset({"num_key_value_heads"}),
+    ),
+)
 UNSAID: dict[str, dict[str, Any]] = {
     "plamo": {"rope.rope_type": "yarn", "rope.rope_theta": 5000.0, "tie_word_embeddings": True},
     "plamo2": {"mamba_enabled": False, "rope.rope_type": "yarn", "rope_local_theta": 700.0, "rms_norm_eps": 1e-5}

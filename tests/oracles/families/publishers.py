@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.oracles import vocabularies
-from tests.oracles.case import Case
+from tests.oracles.case import Case, table
 from tests.oracles.families.common import BPE, GQA, SMALL, WINDOW
 
 Shapes = dict[str, tuple[int, ...]]
@@ -242,127 +242,124 @@ def _m3_shapes(front: str = "model.", head: str = "lm_head.") -> Shapes:
     return out
 
 
-CASES: dict[str, Case] = {
-    case.name: case
-    for case in (
-        # Llama Nemotron: keys and widths by layer, a linear layer for attention, no attention, no feed forward
-        Case(
-            "deci",
-            "DeciLMForCausalLM",
-            "bpe",
-            {key: value for key, value in SMALL.items() if key != "intermediate_size"}
-            | BPE
-            | {
-                "model_type": "nemotron-nas",
-                "num_hidden_layers": len(_BLOCKS),
-                "block_configs": [*map(_deci, _BLOCKS)],
-                "rms_norm_eps": 3e-3,
-                "rope_theta": 2000.0,
-                "tie_word_embeddings": False,
-                "hidden_act": "silu",
-                "rope_scaling": {
-                    "rope_type": "llama3",
-                    "factor": 4.0,
-                    "low_freq_factor": 1.0,
-                    "high_freq_factor": 4.0,
-                    "original_max_position_embeddings": 32,
-                },
+CASES = table(
+    # Llama Nemotron: keys and widths by layer, a linear layer for attention, no attention, no feed forward
+    Case(
+        "deci",
+        "DeciLMForCausalLM",
+        "bpe",
+        {key: value for key, value in SMALL.items() if key != "intermediate_size"}
+        | BPE
+        | {
+            "model_type": "nemotron-nas",
+            "num_hidden_layers": len(_BLOCKS),
+            "block_configs": [*map(_deci, _BLOCKS)],
+            "rms_norm_eps": 3e-3,
+            "rope_theta": 2000.0,
+            "tie_word_embeddings": False,
+            "hidden_act": "silu",
+            "rope_scaling": {
+                "rope_type": "llama3",
+                "factor": 4.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 32,
             },
-            shapes=_deci_shapes(),
-            judged=False,  # its tokenizer is of a size that the reference knows alone
-            defaults=_DECI_DEFAULTS,
-            words={"block_configs": [_deci((1, 256))] * _DECI_DEFAULTS["num_hidden_layers"]},
-            recorded=("mlx",),
-        ),
-        # DeepSeek MoE 16B: a dense layer, then chosen and shared experts
-        Case(
-            "deepseek-moe",
-            "DeepseekForCausalLM",
-            "bpe",
-            GQA
-            | BPE
-            | {
-                "model_type": "deepseek",
-                "num_hidden_layers": 3,
-                "moe_intermediate_size": 32,
-                "n_routed_experts": 6,
-                "n_shared_experts": 2,
-                "num_experts_per_tok": 2,
-                "first_k_dense_replace": 1,
-                "norm_topk_prob": False,
-                "scoring_func": "softmax",
-                "moe_layer_freq": 1,
-                "rope_theta": 2000.0,
-                "tie_word_embeddings": False,
-                "hidden_act": "silu",
-                "rope_scaling": None,
-                "attention_bias": False,
-            },
-            shapes=_deepseek_shapes(),
-            defaults=_DEEPSEEK_DEFAULTS,
-            recorded=("mlx",),
-        ),
-        # MiMo-V2.5: queries, keys and values in one tensor, beside it the parts that see and hear
-        _mimo(
-            "mimo2-qkv",
-            "fused_qkv",
-            2,
-            unheld=_MIMO_SAME - _MIMO_OWN,
-            by_rank=tuple(f"model.layers.{i}.self_attn.qkv_proj.weight" for i in (0, 1)),
-            beside=("visual.merger.mlp.0.weight", "audio_encoder.norm.weight", "speech_embeddings.0.weight"),
-        ),
-        # MiMo-V2.6, which a GGUF doesn't tell from the first
-        _mimo(
-            "mimo2-split",
-            "split",
-            4,
-            unheld=_MIMO_SAME | {"model_type"},
-            head="MiMoV2ForCausalLM",
-            taken="mimo_v2_flash",
-            guesses=_MIMO_GUESSES,
-        ),
-        # MiniMax M3: an indexer that picks blocks of keys
-        Case(
-            "minimax-m3",
-            "MiniMaxM3SparseForCausalLM",
-            "bpe",
-            _M3,
-            shapes=_m3_shapes(),
-            hparams=_M3_WORDS,
-            words={"n_shared_experts": 1},
-            unheld=_M3_SAME,
-            spreads=((("moe.gate.weight",), (0.0, 0.1)), (("norm.weight",), (0.0, 0.25))),
-        ),
-        # ... beside the part that sees
-        Case(
-            "minimax-m3-vl",
-            "MiniMaxM3SparseForConditionalGeneration",
-            "none",
-            {"model_type": "minimax_m3_vl", "text_config": _M3 | {"vocab_size": _BPE}},
-            shapes=_m3_shapes("language_model.model.", "language_model.lm_head.")
-            | {"vision_tower.x.weight": (8,), "multi_modal_projector.x.weight": (8,), "patch_merge_mlp.x.weight": (8,)},
-            head="MiniMaxM3SparseForConditionalGeneration",
-            apart=("vision_tower.", "multi_modal_projector.", "patch_merge_mlp."),
-            beside=("model.vision_tower.x.weight", "model.multi_modal_projector.x.weight"),
-            hparams=_M3_WORDS,
-            unheld=_M3_SAME,
-            taken="minimax_m3_vl_text",
-            runs=False,
-        ),
-        # Jina embeddings v2: no positions, attention that falls off with the distance
-        Case(
-            "jina-bert-v2",
-            "JinaBertModel",
-            "wordpiece",
-            _JINA_SAID,
-            shapes=_JINA,
-            defaults=_JINA_DEFAULTS,
-            spreads=(((".layernorm.weight",), (1.0, 0.25)), (("query.weight", "key.weight"), (0.0, 0.22))),
-            beside=("cls.predictions.bias",),
-            prefixed="bert.",
-        ),
-    )
-}
+        },
+        shapes=_deci_shapes(),
+        judged=False,  # its tokenizer is of a size that the reference knows alone
+        defaults=_DECI_DEFAULTS,
+        words={"block_configs": [_deci((1, 256))] * _DECI_DEFAULTS["num_hidden_layers"]},
+        recorded=("mlx",),
+    ),
+    # DeepSeek MoE 16B: a dense layer, then chosen and shared experts
+    Case(
+        "deepseek-moe",
+        "DeepseekForCausalLM",
+        "bpe",
+        GQA
+        | BPE
+        | {
+            "model_type": "deepseek",
+            "num_hidden_layers": 3,
+            "moe_intermediate_size": 32,
+            "n_routed_experts": 6,
+            "n_shared_experts": 2,
+            "num_experts_per_tok": 2,
+            "first_k_dense_replace": 1,
+            "norm_topk_prob": False,
+            "scoring_func": "softmax",
+            "moe_layer_freq": 1,
+            "rope_theta": 2000.0,
+            "tie_word_embeddings": False,
+            "hidden_act": "silu",
+            "rope_scaling": None,
+            "attention_bias": False,
+        },
+        shapes=_deepseek_shapes(),
+        defaults=_DEEPSEEK_DEFAULTS,
+        recorded=("mlx",),
+    ),
+    # MiMo-V2.5: queries, keys and values in one tensor, beside it the parts that see and hear
+    _mimo(
+        "mimo2-qkv",
+        "fused_qkv",
+        2,
+        unheld=_MIMO_SAME - _MIMO_OWN,
+        by_rank=tuple(f"model.layers.{i}.self_attn.qkv_proj.weight" for i in (0, 1)),
+        beside=("visual.merger.mlp.0.weight", "audio_encoder.norm.weight", "speech_embeddings.0.weight"),
+    ),
+    # MiMo-V2.6, which a GGUF doesn't tell from the first
+    _mimo(
+        "mimo2-split",
+        "split",
+        4,
+        unheld=_MIMO_SAME | {"model_type"},
+        head="MiMoV2ForCausalLM",
+        taken="mimo_v2_flash",
+        guesses=_MIMO_GUESSES,
+    ),
+    # MiniMax M3: an indexer that picks blocks of keys
+    Case(
+        "minimax-m3",
+        "MiniMaxM3SparseForCausalLM",
+        "bpe",
+        _M3,
+        shapes=_m3_shapes(),
+        hparams=_M3_WORDS,
+        words={"n_shared_experts": 1},
+        unheld=_M3_SAME,
+        spreads=((("moe.gate.weight",), (0.0, 0.1)), (("norm.weight",), (0.0, 0.25))),
+    ),
+    # ... beside the part that sees
+    Case(
+        "minimax-m3-vl",
+        "MiniMaxM3SparseForConditionalGeneration",
+        "none",
+        {"model_type": "minimax_m3_vl", "text_config": _M3 | {"vocab_size": _BPE}},
+        shapes=_m3_shapes("language_model.model.", "language_model.lm_head.")
+        | {"vision_tower.x.weight": (8,), "multi_modal_projector.x.weight": (8,), "patch_merge_mlp.x.weight": (8,)},
+        head="MiniMaxM3SparseForConditionalGeneration",
+        apart=("vision_tower.", "multi_modal_projector.", "patch_merge_mlp."),
+        beside=("model.vision_tower.x.weight", "model.multi_modal_projector.x.weight"),
+        hparams=_M3_WORDS,
+        unheld=_M3_SAME,
+        taken="minimax_m3_vl_text",
+        runs=False,
+    ),
+    # Jina embeddings v2: no positions, attention that falls off with the distance
+    Case(
+        "jina-bert-v2",
+        "JinaBertModel",
+        "wordpiece",
+        _JINA_SAID,
+        shapes=_JINA,
+        defaults=_JINA_DEFAULTS,
+        spreads=(((".layernorm.weight",), (1.0, 0.25)), (("query.weight", "key.weight"), (0.0, 0.22))),
+        beside=("cls.predictions.bias",),
+        prefixed="bert.",
+    ),
+)
 UNSAID: dict[str, dict[str, Any]] = {
     "deci": {"hidden_act": "gelu", "attention_bias": True, "mlp_bias": True, "rope.rope_type": "yarn"},
     "deepseek-moe": {"hidden_act": "gelu", "attention_bias": True, "norm_topk_prob": True, "scoring_func": "sigmoid"}

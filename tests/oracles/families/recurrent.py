@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.oracles import vocabularies
-from tests.oracles.case import Case
+from tests.oracles.case import Case, table
 from tests.oracles.families.common import BPE, GQA, LATENT
 from tests.oracles.families.wrapped import VOCABULARY, Shapes
 
@@ -134,41 +134,38 @@ _KIMI_WORDS: dict[str, Any] = {
     },
 }  # fmt: skip
 
-CASES: dict[str, Case] = {
-    case.name: case
-    for case in (
-        Case(
-            "kimi-linear",
-            "KimiLinearForCausalLM",
-            "bpe",
-            _KIMI,
-            shapes=_kimi(),
-            words=_KIMI_WORDS,
-            recorded=("mlx",),
-            spreads=((("gate.weight",), (0.0, 0.1)), (("o_norm.weight",), (1.0, 0.25))),
-        ),
-        Case(
-            "rwkv7",
-            "RWKV7ForCausalLM",
-            "rwkv",
-            _RWKV7,
-            shapes=_rwkv7(),
-            defaults=_RWKV7_DEFAULTS,
-            recorded=("mlx",),
-            unheld=frozenset({"num_heads", "max_position_embeddings"}),
-            spreads=(((".x_k", ".x_r", ".x_w", ".x_v", ".x_a", ".x_g", "k_k", "k_a"), (0.5, 0.25)),),
-        ),
-        # ... and with queries of low rank
-        Case(
-            "kimi-linear-lora",
-            "KimiLinearForCausalLM",
-            "none",
-            {key: value for key, value in _KIMI.items() if key != "head_dim"} | {"q_lora_rank": 32},
-            shapes=_kimi(lora=True),
-            words=_KIMI_WORDS,
-        ),
-    )
-}
+CASES = table(
+    Case(
+        "kimi-linear",
+        "KimiLinearForCausalLM",
+        "bpe",
+        _KIMI,
+        shapes=_kimi(),
+        words=_KIMI_WORDS,
+        recorded=("mlx",),
+        spreads=((("gate.weight",), (0.0, 0.1)), (("o_norm.weight",), (1.0, 0.25))),
+    ),
+    Case(
+        "rwkv7",
+        "RWKV7ForCausalLM",
+        "rwkv",
+        _RWKV7,
+        shapes=_rwkv7(),
+        defaults=_RWKV7_DEFAULTS,
+        recorded=("mlx",),
+        unheld=frozenset({"num_heads", "max_position_embeddings"}),
+        spreads=(((".x_k", ".x_r", ".x_w", ".x_v", ".x_a", ".x_g", "k_k", "k_a"), (0.5, 0.25)),),
+    ),
+    # ... and with queries of low rank
+    Case(
+        "kimi-linear-lora",
+        "KimiLinearForCausalLM",
+        "none",
+        {key: value for key, value in _KIMI.items() if key != "head_dim"} | {"q_lora_rank": 32},
+        shapes=_kimi(lora=True),
+        words=_KIMI_WORDS,
+    ),
+)
 UNSAID: dict[str, dict[str, Any]] = {
     "rwkv7": {"hidden_act": "relu", "norm_first": False, "norm_bias": False, "attn": {}, "norm_eps": 1e-6},
     "kimi-linear": {"hidden_act": "gelu", "num_expert_group": 2, "moe_renormalize": False, "mla_use_nope": False}

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.oracles import vocabularies
-from tests.oracles.case import Case
+from tests.oracles.case import Case, like, table
 from tests.oracles.families.common import BPE, GLM, GQA, SPM
 
 Shapes = dict[str, tuple[int, ...]]
@@ -270,141 +270,121 @@ _CODESHELL_DEFAULTS: dict[str, Any] = {
     "num_query_groups": 8, "tie_word_embeddings": False,
 }  # fmt: skip
 
-CASES: dict[str, Case] = {
-    case.name: case
-    for case in (
-        Case(
-            "internlm2",
-            "InternLM2ForCausalLM",
-            "spm",
-            _SMALL | {"model_type": "internlm2", "bias": False, "tie_word_embeddings": False},
-            shapes=_INTERNLM2,
-            defaults=_LLAMA | {"vocab_size": 103168, "pad_token_id": 0, "bias": True, "tie_word_embeddings": False},
-            recorded=("mlx",),
-            older=("model.layers.0.attention.rotary_emb.inv_freq",),
-        ),
-        Case(
-            "minicpm",
-            "MiniCPMForCausalLM",
-            "spm",
-            _MINICPM_SAID | {"tie_word_embeddings": False},
-            shapes=_MINICPM | {"lm_head.weight": (_SPM, 64)},
-            defaults=_MINICPM_DEFAULTS,
-            recorded=("mlx",),
-        ),
-        # as MiniCPM 4
-        Case(
-            "minicpm-long",
-            "MiniCPMForCausalLM",
-            "spm",
-            _MINICPM_SAID | {"rope_scaling": _LONGROPE},
-            shapes=_MINICPM,
-            defaults=_MINICPM_DEFAULTS,
-        ),
-        Case(
-            "exaone",
-            "ExaoneForCausalLM",
-            "bpe",
-            _EXAONE_SAID
-            | {
-                "rope_theta": 2000.0,
-                "rope_scaling": {
-                    "rope_type": "llama3",
-                    "factor": 4.0,
-                    "low_freq_factor": 1.0,
-                    "high_freq_factor": 4.0,
-                    "original_max_position_embeddings": 32,
-                },
-                "tie_word_embeddings": True,
+CASES = table(
+    Case(
+        "internlm2",
+        "InternLM2ForCausalLM",
+        "spm",
+        _SMALL | {"model_type": "internlm2", "bias": False, "tie_word_embeddings": False},
+        shapes=_INTERNLM2,
+        defaults=_LLAMA | {"vocab_size": 103168, "pad_token_id": 0, "bias": True, "tie_word_embeddings": False},
+        recorded=("mlx",),
+        older=("model.layers.0.attention.rotary_emb.inv_freq",),
+    ),
+    Case(
+        "minicpm",
+        "MiniCPMForCausalLM",
+        "spm",
+        _MINICPM_SAID | {"tie_word_embeddings": False},
+        shapes=_MINICPM | {"lm_head.weight": (_SPM, 64)},
+        defaults=_MINICPM_DEFAULTS,
+        recorded=("mlx",),
+    ),
+    # as MiniCPM 4
+    like("minicpm", "minicpm-long", options=_MINICPM_SAID | {"rope_scaling": _LONGROPE}, shapes=_MINICPM, recorded=()),
+    Case(
+        "exaone",
+        "ExaoneForCausalLM",
+        "bpe",
+        _EXAONE_SAID
+        | {
+            "rope_theta": 2000.0,
+            "rope_scaling": {
+                "rope_type": "llama3",
+                "factor": 4.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 32,
             },
-            shapes=_EXAONE,
-            defaults=_EXAONE_DEFAULTS,
-            named=_EXAONE_EPSILON,
-            recorded=("mlx",),
-            older=("transformer.rotary.inv_freq",),
-            judged=False,  # transformers 5 reads no tokenizer beside a config with such a rope_scaling
-        ),
-        Case(
-            "exaone-untied",
-            "ExaoneForCausalLM",
-            "bpe",
-            _EXAONE_SAID | {"rope_theta": 5000.0, "tie_word_embeddings": False},
-            shapes=_EXAONE | {"lm_head.weight": (_BPE, 64)},
-            defaults=_EXAONE_DEFAULTS,
-            named=_EXAONE_EPSILON,
-        ),
-        Case(
-            "ling2",
-            "BailingMoeV2ForCausalLM",
-            "bpe",
-            _BAILING_SAID,
-            shapes=_BAILING,
-            defaults=_BAILING_DEFAULTS,
-            recorded=("mlx",),
-            spreads=((("gate.weight",), (0.0, 0.1)),),
-            unheld=frozenset({"score_function"}),
-        ),
-        # ... with a layer that predicts further tokens
-        Case(
-            "ling2-further",
-            "BailingMoeV2ForCausalLM",
-            "bpe",
-            _BAILING_SAID | {"num_nextn_predict_layers": 1},
-            shapes=_BAILING_FURTHER,
-            defaults=_BAILING_DEFAULTS,
-            recorded=("mlx",),
-            spreads=((("gate.weight",), (0.0, 0.1)),),
-            unheld=frozenset({"score_function"}),
-        ),
-        Case(
-            "codeshell",
-            "CodeShellForCausalLM",
-            "bpe",
-            _CODESHELL_SAID,
-            shapes=_CODESHELL,
-            defaults=_CODESHELL_DEFAULTS,
-            older=("transformer.h.0.attn.rotary_emb.inv_freq",),
-            gelu=True,
-        ),
-        Case(
-            "qwen1",
-            "QWenLMHeadModel",
-            "qwen",
-            _QWEN_SAID,
-            shapes={n: (vocabularies.QWEN_SIZE, 64) if s[0] == _BPE else s for n, s in _QWEN.items()},
-            defaults=_QWEN_DEFAULTS,
-            recorded=("mlx",),
-            named={"qwen.attention.layer_norm_epsilon": "qwen.attention.layer_norm_rms_epsilon"},
-            judged=False,  # the reference wants the publisher's own tokenizer class
-            older=("transformer.rotary_emb.inv_freq",),
-        ),
-        Case(
-            "orion",
-            "OrionForCausalLM",
-            "spm",
-            _SMALL | {"model_type": "orion", "rope_theta": 10000.0, "tie_word_embeddings": False},
-            shapes=_ORION,
-            defaults=_ORION_DEFAULTS,
-        ),
-        Case(
-            "chatglm",
-            "ChatGLMModel",
-            "glm",
-            _CHATGLM_SAID,
-            shapes=_CHATGLM,
-            defaults=_CHATGLM_DEFAULTS,
-            older=("transformer.rotary_pos_emb.inv_freq",),
-        ),
-        Case(
-            "chatglm-plain",
-            "ChatGLMModel",
-            "glm",
-            _CHATGLM_SAID | {"add_qkv_bias": False},
-            shapes={name: shape for name, shape in _CHATGLM.items() if not name.endswith("bias")},
-            defaults=_CHATGLM_DEFAULTS,
-        ),
-    )
-}
+            "tie_word_embeddings": True,
+        },
+        shapes=_EXAONE,
+        defaults=_EXAONE_DEFAULTS,
+        named=_EXAONE_EPSILON,
+        recorded=("mlx",),
+        older=("transformer.rotary.inv_freq",),
+        judged=False,  # transformers 5 reads no tokenizer beside a config with such a rope_scaling
+    ),
+    Case(
+        "exaone-untied",
+        "ExaoneForCausalLM",
+        "bpe",
+        _EXAONE_SAID | {"rope_theta": 5000.0, "tie_word_embeddings": False},
+        shapes=_EXAONE | {"lm_head.weight": (_BPE, 64)},
+        defaults=_EXAONE_DEFAULTS,
+        named=_EXAONE_EPSILON,
+    ),
+    Case(
+        "ling2",
+        "BailingMoeV2ForCausalLM",
+        "bpe",
+        _BAILING_SAID,
+        shapes=_BAILING,
+        defaults=_BAILING_DEFAULTS,
+        recorded=("mlx",),
+        spreads=((("gate.weight",), (0.0, 0.1)),),
+        unheld=frozenset({"score_function"}),
+    ),
+    # ... with a layer that predicts further tokens
+    like("ling2", "ling2-further", more={"num_nextn_predict_layers": 1}, shapes=_BAILING_FURTHER),
+    Case(
+        "codeshell",
+        "CodeShellForCausalLM",
+        "bpe",
+        _CODESHELL_SAID,
+        shapes=_CODESHELL,
+        defaults=_CODESHELL_DEFAULTS,
+        older=("transformer.h.0.attn.rotary_emb.inv_freq",),
+        gelu=True,
+    ),
+    Case(
+        "qwen1",
+        "QWenLMHeadModel",
+        "qwen",
+        _QWEN_SAID,
+        shapes={n: (vocabularies.QWEN_SIZE, 64) if s[0] == _BPE else s for n, s in _QWEN.items()},
+        defaults=_QWEN_DEFAULTS,
+        recorded=("mlx",),
+        named={"qwen.attention.layer_norm_epsilon": "qwen.attention.layer_norm_rms_epsilon"},
+        judged=False,  # the reference wants the publisher's own tokenizer class
+        older=("transformer.rotary_emb.inv_freq",),
+    ),
+    Case(
+        "orion",
+        "OrionForCausalLM",
+        "spm",
+        _SMALL | {"model_type": "orion", "rope_theta": 10000.0, "tie_word_embeddings": False},
+        shapes=_ORION,
+        defaults=_ORION_DEFAULTS,
+    ),
+    Case(
+        "chatglm",
+        "ChatGLMModel",
+        "glm",
+        _CHATGLM_SAID,
+        shapes=_CHATGLM,
+        defaults=_CHATGLM_DEFAULTS,
+        older=("transformer.rotary_pos_emb.inv_freq",),
+    ),
+    Case(
+        "chatglm-plain",
+        "ChatGLMModel",
+        "glm",
+        _CHATGLM_SAID | {"add_qkv_bias": False},
+        shapes={name: shape for name, shape in _CHATGLM.items() if not name.endswith("bias")},
+        defaults=_CHATGLM_DEFAULTS,
+    ),
+)
 
 _ACT = {"hidden_act": "relu"}
 _ROPE = {"rope.rope_type": "dynamic"}

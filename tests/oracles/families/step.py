@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.oracles import vocabularies
-from tests.oracles.case import Case
+from tests.oracles.case import Case, table
 from tests.oracles.families.common import BPE, GQA, WINDOW
 
 Shapes = dict[str, tuple[int, ...]]
@@ -91,54 +91,51 @@ _ALL_SAID: dict[str, Any] = {
 _SILENT = ("rope_scaling", "swiglu_limits", "swiglu_limits_shared", "moe_every_n_layer")
 _SPREADS = ((("moe.gate.weight",), (0.0, 0.1)),)  # a sigmoid in front of experts must not saturate
 
-CASES: dict[str, Case] = {
-    case.name: case
-    for case in (
-        # Step 3.5 Flash: lists by layer run over the two that predict further tokens
-        Case(
-            "step3.5",
-            "Step3p5ForCausalLM",
-            "bpe",
-            _STEP | _ALL_SAID,
-            hparams=_HPARAMS | _ALL_SAID,
-            shapes=_shapes() | _further(),
-            further=_further(),
-            defaults=_DEFAULTS,
-            spreads=_SPREADS,
-            recorded=("mlx",),
-            unheld=frozenset({"use_head_wise_attn_gate", "yarn_only_types", "zero_centered"}),
+CASES = table(
+    # Step 3.5 Flash: lists by layer run over the two that predict further tokens
+    Case(
+        "step3.5",
+        "Step3p5ForCausalLM",
+        "bpe",
+        _STEP | _ALL_SAID,
+        hparams=_HPARAMS | _ALL_SAID,
+        shapes=_shapes() | _further(),
+        further=_further(),
+        defaults=_DEFAULTS,
+        spreads=_SPREADS,
+        recorded=("mlx",),
+        unheld=frozenset({"use_head_wise_attn_gate", "yarn_only_types", "zero_centered"}),
+    ),
+    # ... without them
+    Case(
+        "step3.5-plain",
+        "Step3p5ForCausalLM",
+        "bpe",
+        {k: v for k, v in _STEP.items() if k not in _SILENT} | {"num_nextn_predict_layers": 0},
+        hparams=_HPARAMS | dict.fromkeys(_SILENT),
+        shapes=_shapes(),
+        defaults=_DEFAULTS,
+        spreads=_SPREADS,
+        unheld=frozenset({"use_head_wise_attn_gate", "yarn_only_types", "zero_centered"}),
+    ),
+    # Step 3.7 Flash: the part that writes
+    Case(
+        "step3.7",
+        "Step3p7ForConditionalGeneration",
+        "none",
+        {"model_type": "step3p7", "text_config": _STEP},
+        hparams={"text_config": _STEP},
+        shapes=_shapes() | {"vision_model.x.weight": (8,), "vit_large_projector.weight": (8,)},
+        apart=("vision_model.", "vit_large_projector."),
+        head="Step3p7ForConditionalGeneration",
+        defaults=_DEFAULTS,
+        spreads=_SPREADS,
+        runs=False,
+        unheld=frozenset(
+            {"architectures", "num_key_value_heads", "use_head_wise_attn_gate", "yarn_only_types", "zero_centered"}
         ),
-        # ... without them
-        Case(
-            "step3.5-plain",
-            "Step3p5ForCausalLM",
-            "bpe",
-            {k: v for k, v in _STEP.items() if k not in _SILENT} | {"num_nextn_predict_layers": 0},
-            hparams=_HPARAMS | dict.fromkeys(_SILENT),
-            shapes=_shapes(),
-            defaults=_DEFAULTS,
-            spreads=_SPREADS,
-            unheld=frozenset({"use_head_wise_attn_gate", "yarn_only_types", "zero_centered"}),
-        ),
-        # Step 3.7 Flash: the part that writes
-        Case(
-            "step3.7",
-            "Step3p7ForConditionalGeneration",
-            "none",
-            {"model_type": "step3p7", "text_config": _STEP},
-            hparams={"text_config": _STEP},
-            shapes=_shapes() | {"vision_model.x.weight": (8,), "vit_large_projector.weight": (8,)},
-            apart=("vision_model.", "vit_large_projector."),
-            head="Step3p7ForConditionalGeneration",
-            defaults=_DEFAULTS,
-            spreads=_SPREADS,
-            runs=False,
-            unheld=frozenset(
-                {"architectures", "num_key_value_heads", "use_head_wise_attn_gate", "yarn_only_types", "zero_centered"}
-            ),
-        ),
-    )
-}
+    ),
+)
 UNSAID: dict[str, dict[str, Any]] = {
     "step35": {"rope_bases": 2, "yarn_only_types": ["sliding_attention"], "use_head_wise_attn_gate": False}
     | {"zero_centered": False, "moe_router_activation": "tanh", "rope.rope_type": "yarn"}

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.oracles import vocabularies
-from tests.oracles.case import Case
+from tests.oracles.case import Case, like, table
 from tests.oracles.families.common import BPE, GQA
 
 Shapes = dict[str, tuple[int, ...]]
@@ -328,18 +328,13 @@ _QWENS = (
         unheld=_QWEN_UNHELD | {"num_experts", "num_local_experts"},
         taken="qwen3_moe",
     ),
-    whole(
+    like(
+        "qwen3-vl-moe",
         "qwen3-vl-moe-unseeing",
-        "Qwen3VLMoeForConditionalGeneration",
-        {
+        options={
             "model_type": "qwen3_vl_moe",
             "text_config": _QWEN_MOE | _INTERLEAVED | {"model_type": "qwen3_vl_moe_text"},
         },
-        without_ffn(decoder(head_norms=True, front="model.language_model."))
-        | experts("model.language_model.", fused=True),
-        ("model.visual.",),
-        unheld=_QWEN_UNHELD | {"num_experts", "num_local_experts"},
-        taken="qwen3_moe",
     ),
     whole(
         "qwen3-omni",
@@ -462,25 +457,16 @@ _HUNYUANS = (
         part_type="hunyuan_vl_text",
     ),
     # ... without a factor, which transformers refuses, and the reference takes for 1
-    whole(
+    like(
+        "hunyuan-ocr",
         "hunyuan-ocr-silent",
-        "HunYuanVLForConditionalGeneration",
-        _HUNYUAN
-        | {
-            "model_type": "hunyuan_vl",
-            "rope_scaling": {"type": "xdrope", "alpha": 1000.0, "xdrope_section": [2, 2, 2, 2]},
-        },
-        _hunyuan("model."),
-        ("vit.",),
+        more={"rope_scaling": {"type": "xdrope", "alpha": 1000.0, "xdrope_section": [2, 2, 2, 2]}},
         hparams=_HUNYUAN
         | {
             "rope_parameters": None,
             "rope_scaling": {"type": "xdrope", "alpha": 1000.0, "xdrope_section": [2, 2, 2, 2]},
             "text_config": None,
         },
-        unheld=_HUNYUAN_UNHELD,
-        taken="hunyuan_v1_dense",
-        part_type="hunyuan_vl_text",
     ),
     # ... and as transformers writes it
     whole(
@@ -507,7 +493,7 @@ _HUNYUANS = (
     ),
 )
 
-CASES: dict[str, Case] = {case.name: case for case in (*_LLAMAS, *_GRANITES, *_QWENS, *_HUNYUANS, *_BARE)}
+CASES = table(*_LLAMAS, *_GRANITES, *_QWENS, *_HUNYUANS, *_BARE)
 
 _SCALED = {"hidden_act": "relu", "rope.rope_type": "dynamic"}
 UNSAID: dict[str, dict[str, Any]] = {

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.fuzz.differential import hdf5 as files
-from tests.reports.scan import other_vectors as make
+from tests.reports.scan import file_vectors as make
 
 from weighbridge.io.source import BytesSource
 from weighbridge.reports.scan.engine import scan_file, scan_source

@@ -5,20 +5,19 @@ from __future__ import annotations
 import gzip
 import json
 import struct
-import sys
 import time
-import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import pytest
+from tests.costs import calls, traced_memory
 from tests.reports.scan import vectors as v
-from tests.reports.scan.other_vectors import tarred
+from tests.reports.scan.file_vectors import tarred
 
 from weighbridge.io.source import BytesSource
 from weighbridge.reports.scan.engine import scan_source
-from weighbridge.reports.scan.model import FileReport, ScanVerdict
+from weighbridge.reports.scan.model import ScanVerdict
 
 
 def _repeated(n: int) -> bytes:
@@ -83,35 +82,21 @@ def _gap(count: int) -> bytes:
     return data[:start] + gap + data[start : end + 16] + moved + data[end + 20 :]
 
 
-def _calls(make: Callable[[], bytes], name: str) -> tuple[int, int, FileReport]:
-    """How many functions a scan calls, its peak of memory, and the report."""
-    data, calls = make(), 0
-
-    def count(frame: Any, event: str, arg: Any) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    tracemalloc.start()
-    sys.setprofile(count)
-    try:
-        report = scan_source(BytesSource(data), name)
-    finally:
-        sys.setprofile(None)
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-    return calls, peak, report
-
-
 @pytest.mark.parametrize("make", [_shared, _gap], ids=["members that share a header", "headers in each other's names"])
 def test_what_shares_bytes_costs_no_more_than_its_own(make: Callable[[int], bytes]) -> None:
     """Calls and memory, over inputs that double. Whatever isn't scanned is reported."""
-    costs = [_calls(lambda n=n: make(n), "x.zip") for n in (60, 120, 240)]  # type: ignore[misc]
-    for (calls, peak, _), (more_calls, more_peak, report) in pairwise(costs):
-        assert more_calls < 2.5 * calls + 20_000
+    costs, reports = [], []
+    for n in (60, 120, 240):
+        source = BytesSource(make(n))
+        with traced_memory() as memory:
+            count = calls(partial(scan_source, source, "x.zip"))
+        costs.append((count, memory.peak))
+        reports.append(scan_source(source, "x.zip"))
+    for (count, peak), (more_calls, more_peak) in pairwise(costs):
+        assert more_calls < 2.5 * count + 20_000
         assert more_peak < 2.5 * peak + (1 << 20)
-        assert report.verdict is ScanVerdict.MALFORMED
-        assert not report.complete
     assert costs[-1][0] < 1_000_000
+    assert [(r.verdict, r.complete) for r in reports[1:]] == [(ScanVerdict.MALFORMED, False)] * 2
 
 
 def test_what_is_honestly_packed_is_unpacked() -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
-import tracemalloc
 from collections.abc import Callable
+from functools import partial
 
 import pytest
+from tests.costs import calls, traced_memory
 
 from weighbridge.io.source import BytesSource
 from weighbridge.reports.scan.engine import scan_source
@@ -65,40 +65,14 @@ def _scan(name: str, text: str) -> None:
     scan_source(BytesSource(text.encode()), name)
 
 
-def _calls(name: str, text: str) -> int:
-    """Functions of Python that a scan calls."""
-    count = 0
-
-    def counted(frame: object, event: str, argument: object) -> None:
-        nonlocal count
-        count += event == "call"
-
-    sys.setprofile(counted)
-    try:
-        _scan(name, text)
-    finally:
-        sys.setprofile(None)
-    return count
-
-
-def _peak(name: str, text: str) -> int:
-    tracemalloc.start()
-    try:
-        _scan(name, text)
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
 @pytest.mark.parametrize(("name", "size", "make"), CASES.values(), ids=CASES)
-def test_four_times_the_text_takes_four_times_the_calls(name: str, size: int, make: Callable[[int], str]) -> None:
+def test_four_times_the_text_takes_four_times_the_work(name: str, size: int, make: Callable[[int], str]) -> None:
     _scan(name, make(size))  # imports, caches
-    small, large = (_calls(name, make(n)) for n in (size, 4 * size))
-    assert large < 4.6 * small
-
-
-@pytest.mark.parametrize(("name", "size", "make"), CASES.values(), ids=CASES)
-def test_four_times_the_text_takes_four_times_the_memory(name: str, size: int, make: Callable[[int], str]) -> None:
-    _scan(name, make(size))
-    small, large = (_peak(name, make(n)) for n in (size, 4 * size))
-    assert large < 5 * small + 500_000
+    counts, peaks = [], []
+    for text in (make(size), make(4 * size)):
+        counts.append(calls(partial(_scan, name, text)))
+        with traced_memory() as memory:
+            _scan(name, text)
+        peaks.append(memory.peak)
+    assert counts[1] < 4.6 * counts[0]
+    assert peaks[1] < 5 * peaks[0] + 500_000

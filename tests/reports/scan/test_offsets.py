@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import pytest
 from tests.reports.scan import vectors as v
-from tests.reports.scan.other_vectors import attribute, gguf, hdf5, tarred, zipped
+from tests.reports.scan.file_vectors import attribute, gguf, hdf5, tarred, zipped
 
 from weighbridge.base.limits import SCAN_PLAIN
 from weighbridge.io.source import BytesSource

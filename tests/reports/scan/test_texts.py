@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from tests.examples import examples
 
 from weighbridge.io.source import BytesSource
-from weighbridge.reports.scan import texts, yaml_tree
 from weighbridge.reports.scan.engine import scan_source
 from weighbridge.reports.scan.model import ScanVerdict
+from weighbridge.reports.scan.text import scanner as texts
+from weighbridge.reports.scan.text import yaml_tree
 
 NAMES = ("config.yaml", "c.YML", "MLmodel", "config", "model.cfg", "notes.txt", "x.conf", "README.md", "odd.json", "h")
 BREAKS = ("\n", "\r", "\r\n", "\x85", "\u2028", "\u2029")
@@ -166,7 +167,7 @@ def test_source_code_is_no_yaml() -> None:
 
 
 def test_every_word_that_a_scan_reads_opens_the_gate() -> None:
-    from weighbridge.reports.scan import configs
+    from weighbridge.reports.scan.text import configs
 
     read = set(configs._KEYS) - {"context", "chat_templates", "custom_pipelines"}
     assert not [word for word in read if not texts._MAY_NAME.search(f"{word}: x")]

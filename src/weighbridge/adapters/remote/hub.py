@@ -19,7 +19,7 @@ from weighbridge.adapters.remote.extra import is_offline, package, same_job
 from weighbridge.adapters.remote.http import HttpClient, HttpFile
 from weighbridge.base.errors import FormatError, RemoteError, UsageError
 from weighbridge.base.limits import MIB
-from weighbridge.base.nearest import suggest
+from weighbridge.base.words import suggest
 from weighbridge.io.location import RemotePath
 from weighbridge.io.ranges import RangeSource
 from weighbridge.io.source import FileSource, Source

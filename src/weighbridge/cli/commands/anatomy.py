@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from weighbridge.base.errors import UsageError
-from weighbridge.base.options import flag
+from weighbridge.base.options import option
 from weighbridge.base.words import plural
-from weighbridge.cli.options import command, examples, given_only, json_option, option, refuse_others
+from weighbridge.cli.options import CommandOptions, command, examples, refuse_others
 from weighbridge.cli.values import SOURCE_OR_TENSOR
+from weighbridge.reports.options import AnatomyOptions, TensorOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from weighbridge.reports.anatomy import AnatomyReport
 
-_DUMPED: Final = 32  # bytes of a region
+_SELECTING: Final = ("at", "start", "end", "kind", "head", "limit")
 _WIDE: Final = 77  # columns of a line with 16 bytes
 # Colours of kinds, in the dump and in the map.
 _STYLES: Final = {
@@ -30,34 +32,24 @@ _STYLES: Final = {
 }
 
 
-def _offset(text: str) -> int:
-    try:
-        return int(text.replace("_", "").replace(",", ""), 0)
-    except ValueError:
-        raise UsageError(f"{text!r} is not an offset", hint="write it like 4096 or 0x1000") from None
+@dataclass(frozen=True, kw_only=True)
+class AnatomyCommand(AnatomyOptions, TensorOptions, CommandOptions):
+    map: bool = option("Show how the file divides, and no regions.", False)
+    block: int | None = option("Decode one of its blocks: fields, scales, codes, values.", metavar="N", least=0)
 
 
 @command(
+    AnatomyCommand,
     epilog=examples(
         "wb anatomy model.gguf --limit 40",
         "wb anatomy model.safetensors --map",
         "wb anatomy model.gguf --at 0x5f3a80",
         "wb anatomy model.gguf --end 4096 --json",
         "wb anatomy model.gguf --tensor blk.0.attn_q.weight --block 3",
-    )
+    ),
 )
 @click.argument("file", type=SOURCE_OR_TENSOR)
-@option("--at", type=_offset, metavar="OFFSET", help="Show what the byte there means.")
-@option("--start", type=_offset, metavar="OFFSET", help="Only regions after this byte.")
-@option("--end", type=_offset, metavar="OFFSET", help="Only regions before this byte.")
-@option("--map", is_flag=True, help="Show how the file divides, and no regions.")
-@option("--kind", multiple=True, metavar="KIND", help="Only regions of a kind (key, value, tensor, padding ...).")
-@option("--head", type=click.IntRange(0, 1 << 20), metavar="N", help=f"Bytes of a region to dump [{_DUMPED}].")
-@option("--limit", type=click.IntRange(0), metavar="N", help="Show the first N regions.")
-@option("--tensor", metavar="NAME", help="Only this tensor; same as FILE::NAME.")
-@option("--block", type=click.IntRange(0), metavar="N", help="Decode one of its blocks: fields, scales, codes, values.")
-@json_option
-def anatomy(file: str, map: bool, tensor: str | None, block: int | None, as_json: bool, **options: Any) -> None:
+def anatomy(file: str, options: AnatomyCommand) -> None:
     """Name every byte of FILE: an annotated hexdump (FILE::TENSOR for one tensor's bytes) and a map of the layout.
 
     --block shows how the bytes of one block of a tensor become values, with the formula: the block of a ggml type,
@@ -66,28 +58,28 @@ def anatomy(file: str, map: bool, tensor: str | None, block: int | None, as_json
     from weighbridge.reports.anatomy import anatomy
     from weighbridge.reports.tensor_path import names_tensor
 
-    given = {flag(name): value not in (None, ()) for name, value in options.items()}
-    if block is not None:
-        refuse_others("--block", {**given, "--map": map}, hint="it shows one block")
+    if options.block is not None:
+        refuse_others("--block", options, {*_SELECTING, "map"}, hint="it shows one block")
         from weighbridge.cli.views import block as view
         from weighbridge.models.open import WHOLE, open_model
         from weighbridge.reports.microscope.blocks import block as block_view
 
-        path, name = _named_tensor(file, tensor)
+        path, name = _named_tensor(file, options.tensor)
         with open_model(path, WHOLE) as model:
-            shown = block_view(model, name, block)
-        return emit_json(shown) if as_json else view.show(shown)
-    if tensor is not None:
-        file = "::".join(str(part) for part in _named_tensor(file, tensor))
-    if map:
-        refuse_others("--map", given, hint="the map shows the whole file")
-    elif options["at"] is not None:
-        others = {"--start": given["--start"], "--end": given["--end"], "--tensor": bool(tensor) or names_tensor(file)}
-        refuse_others("--at", others, hint="give one of them")
-    report = anatomy(file, cells=max(width() - 2, 16), **{"head": _DUMPED, **given_only(options)})
-    if as_json:
+            shown = block_view(model, name, options.block)
+        return emit_json(shown) if options.json else view.show(shown)
+    if options.tensor is not None:
+        file = "::".join(str(part) for part in _named_tensor(file, options.tensor))
+    if options.map:
+        refuse_others("--map", options, _SELECTING, hint="the map shows the whole file")
+    elif options.at is not None:
+        refuse_others("--at", options, ("start", "end"), hint="give one of them")
+        if names_tensor(file):
+            raise UsageError("--tensor doesn't apply to --at", hint="give one of them")
+    report = anatomy(file, cells=max(width() - 2, 16), **options.keywords(anatomy))
+    if options.json:
         return emit_json(report)
-    if not map:
+    if not options.map:
         from weighbridge.cli.render import clean, echo, styled, width
         from weighbridge.reports.anatomy import hexdump
 
@@ -105,7 +97,7 @@ def anatomy(file: str, map: bool, tensor: str | None, block: int | None, as_json
                 f"byte {report.at:#x} is {report.place.words} of {clean(report.place.tensor)} ({report.place.dtype})",
                 "head",
             )
-    if map or not any(given[name] for name in ("--at", "--start", "--end")):
+    if options.map or not {"at", "start", "end"} & {*options.given}:
         _map(report)
 
 

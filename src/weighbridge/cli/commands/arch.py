@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
-from weighbridge.cli.options import arch_file_option, examples, json_option
+from weighbridge.cli.options import CommandOptions, command, examples
 from weighbridge.cli.values import SOURCE
+from weighbridge.models.model import FamilyOptions
 
 if TYPE_CHECKING:
     from weighbridge.reports.arch import FamilyCheck
@@ -21,25 +22,32 @@ def arch() -> None:
     """Model families: list them, show the names of their tensors, check how a model fits them."""
 
 
-@arch.command("list", epilog=examples("wb arch list --json"))
-@json_option
-def list_families(as_json: bool) -> None:
+@dataclass(frozen=True, kw_only=True)
+class FamilyCommand(FamilyOptions, CommandOptions):
+    pass
+
+
+@command(CommandOptions, group=arch, name="list", epilog=examples("wb arch list --json"))
+def list_families(options: CommandOptions) -> None:
     """List the families: their name in GGUF, their transformers classes, the known dialects."""
     from weighbridge.cli.render import emit_json, table
     from weighbridge.reports.arch import list_families
 
     lines = list_families()
-    if as_json:
+    if options.json:
         return emit_json(lines)
     rows = [(line.name, line.gguf, ", ".join(line.classes), ", ".join(line.dialects), line.roles) for line in lines]
     table(["family", "in GGUF", "classes", "names", "roles"], rows)
 
 
-@arch.command(epilog=examples("wb arch show llama", "wb arch show Qwen3MoeForCausalLM --json"))
+@command(
+    FamilyCommand,
+    group=arch,
+    name="show",
+    epilog=examples("wb arch show llama", "wb arch show Qwen3MoeForCausalLM --json"),
+)
 @click.argument("family")
-@arch_file_option
-@json_option
-def show(family: str, arch_file: Path | None, as_json: bool) -> None:
+def show(family: str, options: FamilyCommand) -> None:
     """Show the table of FAMILY: each role with its shape and its name in every dialect.
 
     FAMILY is a family, GGUF's name of an architecture, or a class of transformers.
@@ -47,8 +55,8 @@ def show(family: str, arch_file: Path | None, as_json: bool) -> None:
     from weighbridge.cli.render import echo, emit_json, pairs, table
     from weighbridge.reports.arch import family_table
 
-    table_of = family_table(family, arch_file)
-    if as_json:
+    table_of = family_table(family, options.arch_file)
+    if options.json:
         return emit_json(table_of)
     line = table_of.family
     pairs([("family", line.name), ("in GGUF", line.gguf), ("classes", ", ".join(line.classes))])
@@ -66,11 +74,12 @@ def show(family: str, arch_file: Path | None, as_json: bool) -> None:
     return None
 
 
-@arch.command(epilog=examples("wb arch check ./my-model/", "wb arch check model.gguf --arch-file mine.toml"))
+@command(
+    FamilyCommand, group=arch, name="check",
+    epilog=examples("wb arch check ./my-model/", "wb arch check model.gguf --arch-file mine.toml"),
+)  # fmt: skip
 @click.argument("path", type=SOURCE)
-@arch_file_option
-@json_option
-def check(path: str, arch_file: Path | None, as_json: bool) -> int:
+def check(path: str, options: FamilyCommand) -> int:
     """Check the tensors of PATH against its family's table, or against the nearest family if no table knows it.
 
     Reads headers only. Lists the settings of config.json that a GGUF can't hold or that the table doesn't read. Exit
@@ -79,8 +88,8 @@ def check(path: str, arch_file: Path | None, as_json: bool) -> int:
     from weighbridge.cli.render import emit_json
     from weighbridge.reports.arch import check
 
-    fit = check(path, arch_file)
-    if as_json:
+    fit = check(path, options.arch_file)
+    if options.json:
         emit_json(fit)
     else:
         _print_check(fit)

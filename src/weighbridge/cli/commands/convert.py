@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePath
 from typing import Any, Final, cast
@@ -16,23 +17,19 @@ from typing import Any, Final, cast
 import click
 
 from weighbridge.api.keywords import ConvertKeywords
-from weighbridge.base.dtypes import requested_dtype
+from weighbridge.base.dtypes import DTypeLike, requested_dtype
 from weighbridge.base.errors import UsageError
-from weighbridge.cli.options import Command, applied, command, examples, option, write_command
+from weighbridge.cli.options import Command, command, examples
 from weighbridge.cli.render import SCREEN
 from weighbridge.cli.values import OUTPUT, PATH
-from weighbridge.cli.views.plan import planned, write
+from weighbridge.cli.views.plan import TargetCommand, planned, write
 from weighbridge.cli.views.quantize import show_plan
+from weighbridge.conversion.options import TargetOptions
 
-_OPTIONS: Final = (
-    click.argument("src", type=PATH),
-    click.argument("dst", type=OUTPUT, required=False),
-    option("-o", "--output", type=OUTPUT, aliases=("--outfile", "--mlx-path"), help="The target, instead of DST.",
-           section="Target"),
-    write_command(ConvertKeywords),
-    option("--lossless", "inexact", flag_value="refuse", section="Target", help="Same as --inexact refuse."),
-    option("-q", "short_quiet", is_flag=True, hidden=True),
-)  # fmt: skip
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertCommand(ConvertKeywords, TargetCommand):
+    pass
 
 
 _QUANTIZING: Final = ("quantize", "q_bits", "q_group_size", "q_mode", "recipe")
@@ -40,12 +37,12 @@ _QUANTIZING: Final = ("quantize", "q_bits", "q_group_size", "q_mode", "recipe")
 _INTEGERS: Final = {"int8": 8, "int4": 4, "8bit": 8, "4bit": 4, "q8": 8, "q4": 4}
 
 
-def _is_quantized(src: Path | str, target: str, dtype: str | None, to: str | None) -> bool:
+def _is_quantized(src: Path | str, target: str, dtype: DTypeLike | None, to: str | TargetOptions | None) -> bool:
     """Whether --dtype names a type of `wb quantize`, which then does the work. Raises UsageError for a bare `int8` and
     for a type that no GGUF has."""
     from weighbridge.conversion.dtype_policy import FTYPES
 
-    if dtype is None:
+    if not isinstance(dtype, str):
         return False
     with suppress(UsageError):
         cast = requested_dtype(dtype)
@@ -54,7 +51,7 @@ def _is_quantized(src: Path | str, target: str, dtype: str | None, to: str | Non
     gguf = (to or PurePath(target).suffix[1:].lower()) == "gguf"
     if bits := _INTEGERS.get(dtype.lower()):
         ways = {"mlx": f"--to mlx --q-bits {bits}"}
-        way = f"--dtype q{bits}_0" if gguf else ways.get(to or "", f"--to hf --scheme w{bits}a16")
+        way = f"--dtype q{bits}_0" if gguf else ways.get(str(to), f"--to hf --scheme w{bits}a16")
         raise UsageError(f"{dtype} is not a dtype that weights are cast to", hint=f"wb convert {src} {target} {way}")
     from weighbridge.conversion.quantize.ftypes import parse_ftype
 
@@ -62,6 +59,7 @@ def _is_quantized(src: Path | str, target: str, dtype: str | None, to: str | Non
 
 
 @command(
+    ConvertCommand,
     epilog=examples(
         "wb convert ./my-model/ my-model.gguf --dtype q8_0",
         "wb convert my-model.gguf ./my-model/ --to hf",
@@ -72,18 +70,12 @@ def _is_quantized(src: Path | str, target: str, dtype: str | None, to: str | Non
         "wb convert ./adapter/ adapter.gguf --base ./my-model/",
         "wb convert ./my-model/ merged.gguf --lora ./adapter/ --dtype q4_k_m",
         "wb convert ./my-model/ my-model.gguf --dtype f16 --dry-run",
-    )
+    ),
 )
-@applied(_OPTIONS)
-def convert(
-    src: Path | str,
-    dst: str | None,
-    output: str | None,
-    dry_run: bool,
-    as_json: bool,
-    short_quiet: bool,
-    **options: Any,
-) -> int:
+@click.argument("src", type=PATH)
+@click.argument("dst", type=OUTPUT, required=False)
+@click.option("-q", "short_quiet", is_flag=True, hidden=True)
+def convert(src: Path | str, dst: str | None, short_quiet: bool, options: ConvertCommand) -> int:
     """Convert the model SRC to DST: another format, other dtypes, other shards.
 
     SRC is a file, a folder or one file of a sharded set. Reports everything that the target can't hold; with --dry-run,
@@ -92,19 +84,20 @@ def convert(
     """
     import weighbridge
 
-    if dst and output:
-        raise UsageError(f"two targets were given: {dst} and {output}", hint="wb convert SRC DST")
-    if (target := dst or output) is None:
+    if dst and options.output:
+        raise UsageError(f"two targets were given: {dst} and {options.output}", hint="wb convert SRC DST")
+    if (target := dst or options.output) is None:
         raise UsageError("no target was given", hint="wb convert SRC DST")
-    if short_quiet and options["to"] == "mlx" and all(options[name] is None for name in _QUANTIZING):
+    if short_quiet and options.to == "mlx" and not {*_QUANTIZING} & {*options.given}:
         raise UsageError("-q means quiet and doesn't quantize", hint="--q-bits 4 quantizes; --quiet is quiet")
     SCREEN.quiet = SCREEN.quiet or short_quiet
-    if _is_quantized(src, target, options["dtype"], options["to"]):
-        types = {**options, "dtype": None, "to": None}
-        quantized = planned(weighbridge.plan_quantize, src, target, types, dry_run=dry_run, ftype=options["dtype"])
-        return show_plan(quantized, as_json=as_json) if dry_run else write(quantized, dry_run=False, as_json=as_json)
-    plan = planned(weighbridge.plan_convert, src, target, options, dry_run=dry_run)
-    return write(plan, dry_run=dry_run, as_json=as_json)
+    if _is_quantized(src, target, options.dtype, options.to):
+        given = options.keywords(weighbridge.plan_convert)
+        keywords = {name: value for name, value in given.items() if name not in ("dtype", "to")}
+        keywords["ftype"] = options.dtype
+        quantized = planned(weighbridge.plan_quantize, src, target, options, keywords)
+        return show_plan(quantized, options) if options.dry_run else write(quantized, options)
+    return write(planned(weighbridge.plan_convert, src, target, options), options)
 
 
 plan: Final = Command(

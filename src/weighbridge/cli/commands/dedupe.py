@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import click
 
 from weighbridge.base.errors import UsageError
-from weighbridge.cli.options import command, dry_run_option, examples, json_option, option
+from weighbridge.base.options import option
+from weighbridge.cli.options import DryRunOptions, command, examples
 
 
-@command(epilog=examples("wb dedupe --dry-run", "wb dedupe --yes", "wb dedupe ~/models/ --hard-link"))
+@dataclass(frozen=True, kw_only=True)
+class DedupeCommand(DryRunOptions):
+    hard_link: bool = option(
+        "If the file system can't share blocks, make hard links: one file under several names. "
+        "Changing one of them in place then changes all.", False,
+    )  # fmt: skip
+    yes: bool = option("Don't ask.", False, letter="y")
+
+
+@command(DedupeCommand, epilog=examples("wb dedupe --dry-run", "wb dedupe --yes", "wb dedupe ~/models/ --hard-link"))
 @click.argument("paths", nargs=-1, metavar="[FOLDER]...")
-@option(
-    "--hard-link",
-    is_flag=True,
-    help="If the file system can't share blocks, make hard links: one file under several names. "
-    "Changing one of them in place then changes all.",
-)
-@option("-y", "--yes", is_flag=True, help="Don't ask.")
-@dry_run_option
-@json_option
-def dedupe(paths: tuple[str, ...], hard_link: bool, yes: bool, dry_run: bool, as_json: bool) -> None:
+def dedupe(paths: tuple[str, ...], options: DedupeCommand) -> None:
     """Let identical files share their disk space, in the stores of this machine or in FOLDERs, after asking.
 
     On btrfs and XFS the kernel compares the files and shares their blocks, so they stay separate files. On other file
@@ -28,10 +31,10 @@ def dedupe(paths: tuple[str, ...], hard_link: bool, yes: bool, dry_run: bool, as
     from weighbridge.cli.render import Progress, clean, echo, emit_json, human_bytes, is_terminal, warn
     from weighbridge.reports.stores import duplicates
 
-    if not (dry_run or yes):
+    if not (options.dry_run or options.yes):
         import sys
 
-        if as_json or not is_terminal(sys.stdin):
+        if options.json or not is_terminal(sys.stdin):
             raise UsageError("dedupe asks before it changes anything", hint="--yes, or --dry-run to see the changes")
         found = duplicates.usage(paths).duplicates
         if not found:
@@ -42,8 +45,8 @@ def dedupe(paths: tuple[str, ...], hard_link: bool, yes: bool, dry_run: bool, as
                 echo(f"  {clean(path)}")
         click.confirm(f"share {human_bytes(sum(d.wasted for d in found))}?", abort=True)
     with Progress() as progress:
-        report = duplicates.dedupe(paths, hard_link=hard_link, dry_run=dry_run, progress=progress)
-    if as_json:
+        report = duplicates.dedupe(paths, hard_link=options.hard_link, dry_run=options.dry_run, progress=progress)
+    if options.json:
         return emit_json(report)
     for row in report.shared:
         why = f" ({row.why})" if row.why else ""
@@ -53,4 +56,4 @@ def dedupe(paths: tuple[str, ...], hard_link: bool, yes: bool, dry_run: bool, as
         warn(f"not compared: {clean(line)}")
     if not report.shared:
         return echo("nothing is stored twice")
-    return echo(f"{human_bytes(report.freed)} {'would be shared' if dry_run else 'shared'}", "head")
+    return echo(f"{human_bytes(report.freed)} {'would be shared' if options.dry_run else 'shared'}", "head")

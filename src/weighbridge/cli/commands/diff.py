@@ -2,58 +2,42 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from weighbridge.base.errors import UsageError
-from weighbridge.cli.options import (
-    applied,
-    arch_file_option,
-    command,
-    examples,
-    jobs_option,
-    json_option,
-    option,
-    overwrite_option,
-)
-from weighbridge.cli.values import FILE, SOURCE
+from weighbridge.base.options import option
+from weighbridge.cli.options import CommandOptions, command, examples
+from weighbridge.cli.values import SOURCE
+from weighbridge.io.options import OverwriteOptions
+from weighbridge.reports.options import DiffOptions
 
 if TYPE_CHECKING:
     from weighbridge.reports.diff.model import DiffReport
 
-_SHOWN: Final = 20
 _LAYERS: Final = 5  # that lost most
 
 
-_OPTIONS: Final = (
-    click.argument("a", type=SOURCE),
-    click.argument("b", type=SOURCE),
-    option("--names", type=click.Choice(["auto", "stored", "logical", "canonical"]), default="auto",
-           help="Compare under these names [auto: canonical if the names differ]."),
-    option("--tolerance", type=click.FloatRange(0), default=0.0, metavar="X",
-           help="Differences up to X count as none [0]."),
-    option("--limit", type=click.IntRange(0), default=_SHOWN, metavar="N", help=f"Rows to show [{_SHOWN}]."),
-    option("--brief", is_flag=True, help="Print only the counts."),
-    option("--html", type=FILE, metavar="FILE", help="Write the whole table as a page."),
-    overwrite_option,
-    arch_file_option,
-    jobs_option,
-    json_option,
-)  # fmt: skip
+@dataclass(frozen=True, kw_only=True)
+class DiffCommand(DiffOptions, OverwriteOptions, CommandOptions):
+    limit: int = option("Rows to show [20].", 20, metavar="N", least=0)
+    brief: bool = option("Print only the counts.", False)
+    html: str | None = option("Write the whole table as a page.", metavar="FILE", kind="file")
 
 
 @command(
+    DiffCommand,
     epilog=examples(
         "wb diff ./my-model/ my-model.gguf",
         "wb diff base.safetensors tuned.safetensors --limit 50",
         "wb diff a.gguf b.gguf --html changes.html",
-    )
+    ),
 )
-@applied(_OPTIONS)
-def diff(
-    a: str, b: str, html: str | None, overwrite: bool, limit: int, brief: bool, as_json: bool, **options: Any
-) -> int:
+@click.argument("a", type=SOURCE)
+@click.argument("b", type=SOURCE)
+def diff(a: str, b: str, options: DiffCommand) -> int:
     """Compare the models A and B: names, bytes, then values after decoding (largest difference, NMSE, cosine).
 
     Maps names between formats if both families are known, and lists identical tensors under other names as renamed.
@@ -65,18 +49,18 @@ def diff(
     from weighbridge.reports.diff.model import html_page
     from weighbridge.reports.diff.report import diff
 
-    if html is not None:
-        check_target(html, overwrite=overwrite, folder=False)
-    elif overwrite:
+    if options.html is not None:
+        check_target(options.html, overwrite=options.overwrite, folder=False)
+    elif options.overwrite:
         raise UsageError("--overwrite replaces a page", hint="write one with --html FILE")
     with Progress() as progress:
-        report = diff(a, b, progress=progress, **options)
-    if html is not None:
-        write_file(html, html_page(report).encode(), overwrite=overwrite)
-    if as_json:
+        report = diff(a, b, progress=progress, **options.keywords(diff))
+    if options.html is not None:
+        write_file(options.html, html_page(report).encode(), overwrite=options.overwrite)
+    if options.json:
         emit_json(report)
     else:
-        _show(report, 0 if brief else limit, brief)
+        _show(report, 0 if options.brief else options.limit, options.brief)
     return int(not report)
 
 

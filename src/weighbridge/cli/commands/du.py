@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import click
 
-from weighbridge.cli.options import command, examples, json_option
+from weighbridge.cli.options import CommandOptions, command, examples
 
 
-@command(epilog=examples("wb du", "wb du ~/models/ ~/.cache/huggingface/hub/", "wb du --json"))
+@command(CommandOptions, epilog=examples("wb du", "wb du ~/models/ ~/.cache/huggingface/hub/", "wb du --json"))
 @click.argument("paths", nargs=-1, metavar="[FOLDER]...")
-@json_option
-def du(paths: tuple[str, ...], as_json: bool) -> None:
+def du(paths: tuple[str, ...], options: CommandOptions) -> None:
     """Show the disk usage of the models of this machine or in FOLDERs: by store, duplicates, leftovers, several forms.
 
     Files of the same size are read to compare them, unless their store names them by their digest; so are models of the
@@ -22,7 +21,7 @@ def du(paths: tuple[str, ...], as_json: bool) -> None:
 
     with Progress() as progress:
         report = usage(paths, progress=progress)
-    if as_json:
+    if options.json:
         return emit_json(report)
     rows = [[row.store, clean(row.path), f"{row.files:,}", human_bytes(row.bytes)] for row in report.usage]
     if rows:

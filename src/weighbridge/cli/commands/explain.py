@@ -2,48 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
-from weighbridge.cli.options import applied, command, examples, json_option, option, refuse_others
+from weighbridge.cli.options import CommandOptions, command, examples, refuse_others
 from weighbridge.cli.values import SOURCE
+from weighbridge.reports.options import ExplainOptions
 
 if TYPE_CHECKING:
     from weighbridge.reports.explain import ExplainedPickle
 
-_SHOWN: Final = 200  # steps of a pickle
 
-
-_OPTIONS: Final = (
-    click.argument("file", type=SOURCE),
-    option("--member", metavar="NAME", help="Only this pickle of the file (data.pkl, object ...)."),
-    option("--calls", is_flag=True, help="Only steps that import, call, or set a state."),
-    option("--limit", type=click.IntRange(0), metavar="N", help=f"Steps of each pickle to show [{_SHOWN}]."),
-    option("--all", is_flag=True, help="Show every step."),
-    json_option,
-)  # fmt: skip
+@dataclass(frozen=True, kw_only=True)
+class ExplainCommand(ExplainOptions, CommandOptions):
+    pass
 
 
 @command(
+    ExplainCommand,
     epilog=examples(
         "wb explain model.pt", "wb explain model.ckpt --calls --all", "wb explain model.pt --member data.pkl --json"
-    )
+    ),
 )
-@applied(_OPTIONS)
-def explain(file: str, member: str | None, calls: bool, limit: int | None, all: bool, as_json: bool) -> int:
+@click.argument("file", type=SOURCE)
+def explain(file: str, options: ExplainCommand) -> int:
     """Show step by step what the pickles in FILE would make Python do. Nothing is run."""
     from weighbridge.cli.render import emit_json
     from weighbridge.reports.explain import explain
 
-    if all:
-        refuse_others("--all", {"--limit": limit is not None}, hint="give one of them")
-    steps = None if all else _SHOWN if limit is None else limit
-    report = explain(file, member=member, calls=calls, limit=steps)
-    if as_json:
+    if options.all:
+        refuse_others("--all", options, ("limit",), hint="give one of them")
+    report = explain(file, **options.keywords(explain))
+    if options.json:
         emit_json(report)
-    for pickle in () if as_json else report.pickles:
-        _show(pickle, calls)
+    for pickle in () if options.json else report.pickles:
+        _show(pickle, options.calls)
     return 0
 
 

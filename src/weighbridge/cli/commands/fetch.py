@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
-from weighbridge.cli.options import command, examples, write_command
+from weighbridge.cli.options import command, examples
 from weighbridge.cli.values import OUTPUT, PATH
-from weighbridge.cli.views.plan import planned, write
+from weighbridge.cli.views.plan import WriteCommand, planned, write
 from weighbridge.conversion.options import FetchOptions
 
 
 @command(
+    FetchOptions,
+    WriteCommand,
     epilog=examples(
         "wb fetch hf://org/model ./model/",
         "wb fetch hf://org/model@v1.0 ./model/ --include '*.json' --include '*Q4_K_M*'",
         "wb fetch s3://bucket/model ./model/ --exclude '*.bin'",
         "wb fetch hf://org/model ./model/ --dry-run",
-    )
+    ),
 )
 @click.argument("src", type=PATH)
 @click.argument("dst", type=OUTPUT, metavar="DIR")
-@write_command(FetchOptions)
-def fetch(src: Path | str, dst: str, dry_run: bool, as_json: bool, **options: Any) -> int:
+def fetch(src: Path | str, dst: str, options: WriteCommand) -> int:
     """Fetch the files of SRC (hf://, https://, s3://, ollama:// ...) into the folder DIR.
 
     An index of shards, or a part of a split GGUF, fetches the whole set. A single file is written to the path DIR if
@@ -35,5 +35,5 @@ def fetch(src: Path | str, dst: str, dry_run: bool, as_json: bool, **options: An
     """
     import weighbridge
 
-    plan = planned(weighbridge.plan_fetch, src, dst, options, dry_run=dry_run)
-    return write(plan, dry_run=dry_run, as_json=as_json)
+    plan = planned(weighbridge.plan_fetch, src, dst, options)
+    return write(plan, options)

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import click
 
-from weighbridge.cli.options import command, declared, examples, json_option, option
+from weighbridge.base.options import option
+from weighbridge.cli.options import CommandOptions, command, examples
 from weighbridge.cli.values import SOURCE
 from weighbridge.fitting.options import FitOptions
 
 
+@dataclass(frozen=True, kw_only=True)
+class FitCommand(FitOptions, CommandOptions):
+    explain: bool = option("Show the arithmetic line by line.", False)
+
+
 @command(
+    FitCommand,
     epilog=examples(
         "wb fit ./my-model/ --device rtx4090",
         "wb fit model.gguf --device m3-max-36gb --context 32k",
         "wb fit ./my-model/ --device 8GB --type Q4_K_M --explain",
         "wb fit ./my-model/ --runtime mlx --kv q8_0 --json",
-    )
+    ),
 )
 @click.argument("model", type=SOURCE)
-@declared(FitOptions)
-@option("--explain", is_flag=True, help="Show the arithmetic line by line.")
-@json_option
-def fit(model: str, explain: bool, as_json: bool, **options: Any) -> int:
+def fit(model: str, options: FitCommand) -> int:
     """Check whether MODEL fits on a device [this one]: weights, KV cache, buffers, the longest context, every type.
 
     Reads headers and config.json only. For llama.cpp and Ollama, weights and caches are exact to the byte; compute
@@ -34,10 +38,10 @@ def fit(model: str, explain: bool, as_json: bool, **options: Any) -> int:
     from weighbridge.cli.views import fit as view
     from weighbridge.fitting.report import fit
 
-    report = fit(model, **options)
-    if as_json:
+    report = fit(model, **options.keywords(fit))
+    if options.json:
         emit_json(report)
-    elif explain:
+    elif options.explain:
         view.explanation(report)
     else:
         view.show(report)

@@ -4,38 +4,33 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
 
 import click
 
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import UsageError
+from weighbridge.base.options import option
 from weighbridge.base.plain import plain
-from weighbridge.cli.options import applied, command, examples, jobs_option, json_option, option, refuse_others
+from weighbridge.cli.options import CommandOptions, command, examples, refuse_others
 from weighbridge.cli.render import Progress, clean, echo, emit_json, is_terminal, warn, write_bytes
-from weighbridge.cli.values import FILE, SOURCE, is_standard_input
+from weighbridge.cli.values import SOURCE, is_standard_input
+from weighbridge.io.options import OverwriteOptions
+from weighbridge.reports.options import HashOptions
 
-#: Of files, here and in `wb fleet hash`.
-FILE_ALGORITHMS: Final = ("sha256", "sha1", "sha512", "md5", "blake2b", "blake3", "xxh3", "xxh64", "git")
 
-
-_OPTIONS: Final = (
-    click.argument("paths", nargs=-1, type=SOURCE),
-    option("-a", "--algo", multiple=True, type=click.Choice((*FILE_ALGORITHMS, "uuid")),
-           help="The digest [sha256]."),
-    option("--tensors", is_flag=True, help="Hash each tensor, whatever its container, and all weights."),
-    option("--gguf-hash", is_flag=True, help="Print the lines of llama-gguf-hash: only the bytes of tensors."),
-    option("--manifest", type=FILE, metavar="FILE", help="Write the digests there, as JSON."),
-    option("-c", "--check", is_flag=True,
-           help="Compare with the list PATH [of the file or folder FILE], or with file names."),
-    option("--overwrite", is_flag=True, help="Replace the manifest if it exists."),
-    jobs_option,
-    json_option,
-)  # fmt: skip
+@dataclass(frozen=True, kw_only=True)
+class HashCommand(HashOptions, OverwriteOptions, CommandOptions):
+    gguf_hash: bool = option("Print the lines of llama-gguf-hash: only the bytes of tensors.", False)
+    manifest: str | None = option("Write the digests there, as JSON.", metavar="FILE", kind="file")
+    check: bool = option(
+        "Compare with the list PATH [of the file or folder FILE], or with file names.", False, letter="c"
+    )
 
 
 @command(
+    HashCommand,
     epilog=examples(
         "wb hash ./my-model/ > SHA256SUMS",
         "wb hash --check SHA256SUMS",
@@ -43,10 +38,10 @@ _OPTIONS: Final = (
         "wb hash model.safetensors --tensors --manifest model.hash.json",
         "wb hash model.gguf --gguf-hash --algo sha1 --algo uuid",
         "wb hash --check ~/.ollama/models/blobs/",
-    )
+    ),
 )
-@applied(_OPTIONS)
-def hash(paths: tuple[str, ...], check: bool, gguf_hash: bool, as_json: bool, **options: Any) -> int:
+@click.argument("paths", nargs=-1, type=SOURCE)
+def hash(paths: tuple[str, ...], options: HashCommand) -> int:
     """Print digests of files as sha256sum does, or of tensors; write them to a list; check a list.
 
     A tensor's digest covers its type, shape and bytes in C order, so it is the same in every container. With --check
@@ -55,44 +50,42 @@ def hash(paths: tuple[str, ...], check: bool, gguf_hash: bool, as_json: bool, **
     """
     if not paths:
         raise UsageError("no path was given", hint="wb hash PATH")
-    algorithms = options.pop("algo")
-    chosen = {"--gguf-hash": gguf_hash and check} | {f"--{name}": value for name, value in options.items()}
-    if check:
-        refuse_others("--check", {"--algo": algorithms, **chosen}, hint="the list determines it")
-        return _check(tuple(map(resolve_path, paths)), as_json)
-    if gguf_hash:
-        refuse_others("--gguf-hash", chosen, hint="it prints a line for each tensor")
+    others = ("tensors", "manifest", "overwrite", "jobs")
+    if options.check:
+        refuse_others("--check", options, ("algo", "gguf_hash", *others), hint="the list determines it")
+        return _check(tuple(map(resolve_path, paths)), options.json)
+    if options.gguf_hash:
+        refuse_others("--gguf-hash", options, others, hint="it prints a line for each tensor")
         from weighbridge.reports.hash.digests import gguf_hash as hashes_of
 
-        lines = [line for path in paths for line in hashes_of(resolve_path(path), algorithms or ("sha256",))]
-        if as_json:
+        algorithms = (options.algo,) if isinstance(options.algo, str) else options.algo
+        lines = [line for path in paths for line in hashes_of(resolve_path(path), algorithms)]
+        if options.json:
             emit_json(lines)
-        for line in () if as_json else lines:
+        for line in () if options.json else lines:
             echo(clean(str(line)))
         return 0
-    if len(algorithms) > 1:
-        raise UsageError("only one digest is computed at a time", hint="--gguf-hash accepts several")
-    return _hash(paths, (*algorithms, "sha256")[0], as_json=as_json, **options)
+    return _hash(paths, options)
 
 
-def _hash(
-    paths: tuple[str, ...], algo: str, *, tensors: bool, manifest: str | None, overwrite: bool, jobs: int | None,
-    as_json: bool,
-) -> int:  # fmt: skip
+def _hash(paths: tuple[str, ...], options: HashCommand) -> int:
     from weighbridge.io.sink import check_target, write_file
     from weighbridge.reports.hash.digests import hash as hash_paths
 
+    manifest, overwrite = options.manifest, options.overwrite
+    if not isinstance(options.algo, str) and len(options.algo) > 1:
+        raise UsageError("only one digest is computed at a time", hint="--gguf-hash accepts several")
     if manifest is not None:
         check_target(manifest, overwrite=overwrite, folder=False)
     elif overwrite:
         raise UsageError("--overwrite replaces a manifest", hint="write one with --manifest FILE")
     with Progress() as progress:
-        report = hash_paths(paths, algo=algo, tensors=tensors, jobs=jobs, progress=progress)
+        report = hash_paths(paths, progress=progress, **options.keywords(hash_paths))
     if manifest is not None:
         import json
 
         write_file(manifest, (json.dumps(plain(report), indent=1) + "\n").encode(), overwrite=overwrite)
-    if as_json:
+    if options.json:
         emit_json(report)
     elif manifest is None:
         for file in report.files:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weighbridge.cli.options import command, examples, json_option
+from weighbridge.cli.options import CommandOptions, command, examples
 from weighbridge.cli.values import SOURCE
 
 if TYPE_CHECKING:
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 @command(
+    CommandOptions,
     epilog=examples("wb identify model.bin", "wb identify ./downloads/*", "wb identify ./my-model/ --json"),
 )
 @click.argument("paths", nargs=-1, required=True, type=SOURCE, metavar="PATH...")
-@json_option
-def identify(paths: tuple[str, ...], as_json: bool) -> int:
+def identify(paths: tuple[str, ...], options: CommandOptions) -> int:
     """Identify each PATH by its content, never by its name, and list the evidence.
 
     Exit code 1 if a name is wrong or a file is visibly damaged, 2 if a path can't be read.
@@ -33,7 +33,7 @@ def identify(paths: tuple[str, ...], as_json: bool) -> int:
         except OSError as error:
             trouble = True
             print_error(f"{path}: {os_words(error)}")
-    if as_json:
+    if options.json:
         emit_json(reports[0] if len(paths) == 1 and reports else reports)
     else:
         for report in reports:

@@ -2,53 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
 from weighbridge.base.errors import UsageError
+from weighbridge.base.options import option
 from weighbridge.base.words import plural
-from weighbridge.cli.options import arch_file_option, command, examples, json_option, option, refuse_others
+from weighbridge.cli.options import CommandOptions, command, examples, refuse_others
 from weighbridge.cli.values import SOURCE_OR_TENSOR
+from weighbridge.reports.options import InspectOptions
 
 if TYPE_CHECKING:
     from weighbridge.conversion.quantize.imatrix_report import ImatrixReport
     from weighbridge.reports.inspect.report import InspectReport
 
 
+@dataclass(frozen=True, kw_only=True)
+class InspectCommand(InspectOptions, CommandOptions):
+    tensors: bool = option("List the tensors (implied by a filter, a glob, --sort or --limit).", False)
+    tree: bool = option("Show the tree of names only.", False)
+    metadata: bool = option("Show the metadata only.", False)
+    model: str | None = option("For an importance matrix: check that it fits this model.", metavar="MODEL")
+
+
 @command(
+    InspectCommand,
     epilog=examples(
         "wb inspect ./my-model/",
         "wb inspect model.gguf --metadata",
         "wb inspect model.safetensors --filter 'size>1MB' --sort size:desc --limit 20",
         "wb inspect model.gguf::token_embd.weight",
         "wb inspect imatrix.gguf --model ./my-model/",
-    )
+    ),
 )
 @click.argument("paths", nargs=-1, required=True, type=SOURCE_OR_TENSOR, metavar="PATH...")
-@option("--tensors", is_flag=True, help="List the tensors (implied by a filter, a glob, --sort or --limit).")
-@option("--tree", is_flag=True, help="Show the tree of names only.")
-@option("--metadata", is_flag=True, help="Show the metadata only.")
-@option("--filter", multiple=True, metavar="EXPR", help="Only tensors that satisfy it: 'size>1MB and dtype=F16'.")
-@option("--include", multiple=True, metavar="GLOB", help="Only tensors whose name matches.")
-@option("--exclude", multiple=True, metavar="GLOB", help="Not those whose name matches.")
-@option("--sort", metavar="FIELD[:desc]", help="name, size, params, offset, dtype, rank, rows or file.")
-@option("--limit", type=click.IntRange(0), metavar="N", help="Show the first N rows.")
-@option("--model", metavar="MODEL", help="For an importance matrix: check that it fits this model.")
-@arch_file_option
-@json_option
-def inspect(
-    paths: tuple[str, ...],
-    tensors: bool,
-    tree: bool,
-    metadata: bool,
-    model: str | None,
-    arch_file: Path | None,
-    as_json: bool,
-    **selection: Any,
-) -> int:
+def inspect(paths: tuple[str, ...], options: InspectCommand) -> int:
     """Show the contents of each PATH: a file, a folder, one file of a sharded set, or PATH::TENSOR for one tensor.
 
     Reads only headers and config files. For an importance matrix (GGUF or .dat), shows its entries and their
@@ -60,32 +51,32 @@ def inspect(
     from weighbridge.reports import tensor_path
     from weighbridge.reports.inspect.report import inspect
 
-    rows = tensors or any(selection.values()) or selection["limit"] is not None
+    selecting = ("filter", "include", "exclude", "sort", "limit")
+    rows = options.tensors or not {*selecting}.isdisjoint(options.given)
+    selection = options.keywords(inspect)
     report: InspectReport | ImatrixReport
     shown, codes = [], []
     for path in _models(paths):
         if tensor_path.split(path)[1] is not None:
-            choosing = {"--tensors": tensors, **{f"--{name}": value for name, value in selection.items()}}
-            refuse_others("one tensor", choosing, hint="it selects tensors of a model")
-        if not (rows or tree or metadata) and _is_imatrix(path):
+            refuse_others("one tensor", options, ("tensors", *selecting), hint="it selects tensors of a model")
+        if not (rows or options.tree or options.metadata) and _is_imatrix(path):
             from weighbridge.conversion.quantize.imatrix_report import inspect_imatrix
 
-            report = inspect_imatrix(path, model=model)
+            report = inspect_imatrix(path, model=options.model)
             code = int(report.fit is not None and not report.fit.fits)
-        elif model is not None:
+        elif options.model is not None:
             raise UsageError("--model applies to an importance matrix", hint="wb diff compares two models")
         else:
-            limit = selection["limit"]
-            if not (as_json or rows or tree):
-                limit = 0 if metadata else TREE_TENSORS
-            report = inspect(path, **{**selection, "limit": limit}, arch_file=arch_file)
-            none_match = rows and not report.selected and limit != 0
+            if not (options.json or rows or options.tree):
+                selection["limit"] = 0 if options.metadata else TREE_TENSORS
+            report = inspect(path, **selection)
+            none_match = rows and not report.selected and options.limit != 0
             code = int(none_match or bool(report.damage))
         codes.append(code)
         shown.append(report)
-        if not as_json:
-            _show(path, report, rows, tree, metadata, selection["filter"])
-    if as_json:
+        if not options.json:
+            _show(path, report, rows, options)
+    if options.json:
         from weighbridge.cli.render import emit_json
 
         emit_json(shown[0] if len(shown) == 1 else shown)
@@ -119,9 +110,7 @@ def _is_imatrix(path: str) -> bool:
         return imatrix.recognised(source)
 
 
-def _show(
-    path: str, report: InspectReport | ImatrixReport, rows: bool, tree: bool, metadata: bool, filters: Sequence[str]
-) -> None:
+def _show(path: str, report: InspectReport | ImatrixReport, rows: bool, options: InspectCommand) -> None:
     from weighbridge.base.limits import TREE_LINES
     from weighbridge.cli.render import clean, note
     from weighbridge.cli.views import imatrix
@@ -132,16 +121,17 @@ def _show(
     if not isinstance(report, InspectReport):
         return imatrix.show(report)
     if rows and not report.selected and report.tensor_count:
-        return note(clean(f"no tensor of {path} matches {' and '.join(filters) or 'all options'}"))
+        return note(clean(f"no tensor of {path} matches {' and '.join(options.filter) or 'all options'}"))
     single = len(report.tensors) == 1 and names_tensor(path)
     if single:
         view.one(report)
-    elif not (tree or metadata or rows):
+    elif not (options.tree or options.metadata or rows):
         view.summary(report)
         view.schemes(report)
         view.tree(report, TREE_LINES)
         view.metadata(report, brief=True)
-    for requested, show in ((tree, view.tree), (rows and not single, view.rows), (metadata, view.metadata)):
+    listed = (options.tree, view.tree), (rows and not single, view.rows), (options.metadata, view.metadata)
+    for requested, show in listed:
         if requested:
             show(report)
     return view.notes(report)

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
-from weighbridge.cli.options import command, examples, json_option, option
+from weighbridge.base.options import option
+from weighbridge.cli.options import CommandOptions, command, examples
 from weighbridge.cli.values import SOURCE
+from weighbridge.reports.options import LsOptions
 
 if TYPE_CHECKING:
     from weighbridge.reports.stores.listing import StoreEntry
 
 
+@dataclass(frozen=True, kw_only=True)
+class LsCommand(LsOptions, CommandOptions):
+    long: bool = option("Also show the address of each model.", False)
+
+
 @command(
-    epilog=examples("wb ls", "wb ls --sort size:desc --include '*llama*'", "wb ls ~/models/ --json", "wb ls --long")
+    LsCommand,
+    epilog=examples("wb ls", "wb ls --sort size:desc --include '*llama*'", "wb ls ~/models/ --json", "wb ls --long"),
 )
 @click.argument("paths", nargs=-1, type=SOURCE, metavar="[FOLDER]...")
-@option("--include", multiple=True, metavar="GLOB", help="Only models whose name matches.")
-@option("--sort", metavar="FIELD[:desc]", help="name, size, used, params, format or store.")
-@option("--long", is_flag=True, help="Also show the address of each model.")
-@json_option
-def ls(paths: tuple[str, ...], include: tuple[str, ...], sort: str | None, long: bool, as_json: bool) -> int:
+def ls(paths: tuple[str, ...], options: LsCommand) -> int:
     """List the models of this machine: the Hub's cache, Ollama, LM Studio, llama.cpp's cache; or those in FOLDERs,
     which may be s3://BUCKET/PREFIX or hf://ORG/NAME.
 
@@ -32,18 +37,18 @@ def ls(paths: tuple[str, ...], include: tuple[str, ...], sort: str | None, long:
     from weighbridge.base.words import plural
     from weighbridge.cli.render import clean, echo, emit_json, human_bytes, note, warn
 
-    report = weighbridge.ls(paths, include=include, sort=sort)
-    if as_json:
+    report = weighbridge.ls(paths, **options.keywords(weighbridge.ls))
+    if options.json:
         emit_json(report)
     else:
-        _show(report.entries, long)
+        _show(report.entries, options.long)
         troubles = [f"{e.name}: {e.trouble}" for e in report.entries if e.trouble]
         for line in (*troubles, *report.unreadable):
             warn(clean(line))
         if report.entries:
             echo(f"{plural(len(report.entries), 'model')}, {human_bytes(report.bytes)}", "head")
         else:
-            matching = f" that match {' or '.join(include)}" if include else ""
+            matching = f" that match {' or '.join(options.include)}" if options.include else ""
             note(f"no models{matching} found; wb ls FOLDER lists those of a folder")
     return int(not report.entries)
 

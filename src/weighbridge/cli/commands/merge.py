@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.api.keywords import WriteKeywords
 from weighbridge.base.errors import UsageError
-from weighbridge.cli.options import command, examples, write_command
+from weighbridge.cli.options import command, examples
 from weighbridge.cli.values import NamedPath
-from weighbridge.cli.views.plan import planned, write
+from weighbridge.cli.views.plan import WriteCommand, planned, write
 
 
 @command(
+    WriteKeywords,
+    WriteCommand,
     epilog=examples(
         "wb merge ./sharded/ model.safetensors",
         "wb merge model-00001-of-00003.gguf model.gguf",
         "wb merge ./sharded/ model.safetensors --dry-run",
         "wb merge ./four-ranks/ ./model/",
-    )
+    ),
 )
 @click.argument("paths", nargs=-1, type=NamedPath(), metavar="SRC... DST")
-@write_command(WriteKeywords)
-def merge(paths: tuple[str, ...], dry_run: bool, as_json: bool, **options: Any) -> int:
+def merge(paths: tuple[str, ...], options: WriteCommand) -> int:
     """Merge the shards of SRC (their folder, any one of them, or all of them) into the single file DST, or into a
     folder with one file.
 
@@ -45,8 +45,8 @@ def merge(paths: tuple[str, ...], dry_run: bool, as_json: bool, **options: Any) 
             hint=f"wb convert {paths[0]} DST --lora {paths[-1]} merges it into the weights",
         )
     source = _set_of(tuple(map(resolve_path, paths[:-1])))
-    plan = planned(weighbridge.plan_merge, source, paths[-1], options, dry_run=dry_run)
-    return write(plan, dry_run=dry_run, as_json=as_json)
+    plan = planned(weighbridge.plan_merge, source, paths[-1], options)
+    return write(plan, options)
 
 
 def _set_of(paths: tuple[Path, ...]) -> Path:

@@ -8,22 +8,21 @@ from pathlib import Path
 import click
 
 from weighbridge.base.words import plural
-from weighbridge.cli.options import command, examples, json_option
+from weighbridge.cli.options import command, examples
 from weighbridge.cli.values import PATH
-from weighbridge.cli.views.forms import chosen, forms_option
+from weighbridge.cli.views.forms import FormsCommand, chosen
 
 
 @command(
+    FormsCommand,
     epilog=examples(
         "wb mount ./my-model/ /mnt/m",
         "wb mount ./my-model/ /mnt/m --form Q4_K_M --form mlx-4bit",
-    )
+    ),
 )
 @click.argument("src", type=PATH)
 @click.argument("point", type=click.Path(path_type=Path), metavar="FOLDER")
-@forms_option
-@json_option
-def mount(src: Path | str, point: Path, form: tuple[str, ...], as_json: bool) -> None:
+def mount(src: Path | str, point: Path, options: FormsCommand) -> None:
     """Mount the model SRC at the empty FOLDER in other forms: NAME-Q4_K_M.gguf, mlx-4bit/, safetensors/ ...
 
     Each file has the bytes that wb quantize or wb convert would write, computed on reading; nothing is stored. Runs
@@ -36,7 +35,7 @@ def mount(src: Path | str, point: Path, form: tuple[str, ...], as_json: bool) ->
     from weighbridge.conversion.forms.library import ModelForms
 
     check_mountable(point)
-    with ModelForms(src, chosen(form)) as model:
+    with ModelForms(src, chosen(options.form)) as model:
         files = dict(model.tree())
         for name, why in model.reasons.items():
             warn(clean(f"no {name}: {why}"))
@@ -45,7 +44,7 @@ def mount(src: Path | str, point: Path, form: tuple[str, ...], as_json: bool) ->
 
         def started() -> None:
             where = clean(str(point))
-            if as_json:
+            if options.json:
                 emit_json({"folder": str(point), "files": {name: file.size for name, file in files.items()}})
                 sys.stdout.flush()  # a parent process may wait for it
             else:

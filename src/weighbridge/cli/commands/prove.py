@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from weighbridge.cli.options import applied, arch_file_option, command, examples, jobs_option, json_option, option
-from weighbridge.cli.values import FILE, SOURCE
+from weighbridge.cli.options import CommandOptions, command, examples
+from weighbridge.cli.values import SOURCE
+from weighbridge.reports.options import ProveOptions
 
 if TYPE_CHECKING:
     pass
 
 _SHOWN: Final = 8  # details of one check, unless --verbose
 _STYLES: Final = {"same": "ok", "different": "error", "not-checked": "warning"}
-_OPTIONS: Final = (
-    click.argument("src", type=SOURCE),
-    click.argument("dst", type=SOURCE),
-    option("--static", is_flag=True, help="Compare only settings and tokenizer; reads only headers."),
-    option("--run/--no-run", default=True, help="Run both models [on]."),
-    option("--text", type=FILE, metavar="FILE", help="Also compare the perplexity of this text."),
-    option("--tokens", type=click.IntRange(1), metavar="N", default=256, help="Positions to compare [256]."),
-    arch_file_option,
-    jobs_option,
-    json_option,
-)
 
 
 @command(
+    ProveOptions,
+    CommandOptions,
     epilog=examples(
         "wb prove ./my-model/ my-model.gguf",
         "wb prove ./my-model/ ./my-model-mlx/ --no-run",
         "wb prove ./my-model/ my-model-Q4_K_M.gguf --text wiki.test.raw --json",
-    )
+    ),
 )
-@applied(_OPTIONS)
-def prove(src: str, dst: str, as_json: bool, **options: Any) -> int:
+@click.argument("src", type=SOURCE)
+@click.argument("dst", type=SOURCE)
+def prove(src: str, dst: str, options: CommandOptions) -> int:
     """Check whether DST is the model SRC in another form: settings, tokenizer, tensors, and what both compute.
 
     Both models process the same tokens: a folder in transformers, a GGUF in llama.cpp, an MLX folder in mlx-lm
@@ -46,8 +39,8 @@ def prove(src: str, dst: str, as_json: bool, **options: Any) -> int:
     from weighbridge.reports.prove.report import prove
 
     with Progress() as progress:
-        report = prove(src, dst, progress=progress, **options)
-    if as_json:
+        report = prove(src, dst, progress=progress, **options.keywords(prove))
+    if options.json:
         emit_json(report)
     else:
         from weighbridge.cli.render import SCREEN, clean, echo, note, styled

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from inspect import signature
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import NamedTuple
 
 import click
 
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.api.keywords import QuantizeKeywords
 from weighbridge.base.errors import UsageError
-from weighbridge.cli.options import applied, command, examples, given_only, option, write_command
+from weighbridge.base.options import option
+from weighbridge.cli.options import command, examples
 from weighbridge.cli.render import Progress
-from weighbridge.cli.values import OUTPUT, PATH, QuantizeWord
+from weighbridge.cli.values import QuantizeWord
 from weighbridge.cli.views import quantize as view
-from weighbridge.cli.views.plan import planned, write
+from weighbridge.cli.views.plan import TargetCommand, planned, write
 
 
 class Request(NamedTuple):
@@ -64,23 +65,20 @@ def parse_words(words: tuple[str, ...], output: str | None, sized: bool = False)
     return Request(source, output, ftype, int(more[0]) if more else None)
 
 
-def _patterns(ctx: click.Context, param: click.Parameter, value: Path | None) -> tuple[str, ...]:
-    return () if value is None else tuple(value.read_text("utf-8", "surrogateescape").split())
-
-
-_OPTIONS: Final = (
-    click.argument("words", nargs=-1, type=QuantizeWord(), metavar="SRC [DST] TYPE [THREADS]"),
-    option("-o", "--output", type=OUTPUT, aliases=("--outfile",), help="The target, instead of DST.", section="Target"),
-    option("--tensor-type-file", "patterns", type=click.Path(path_type=Path, exists=True, dir_okay=False),
-           callback=_patterns, metavar="FILE", help="A file of pairs for --tensor-type, separated by white space.",
-           section="Types"),
-    option("--report", type=PATH, metavar="FILE",
-           help="Then measure the errors: print a table, and write FILE (.json, .html or .svg).", section="Output"),
-    write_command(QuantizeKeywords),
-)  # fmt: skip
+@dataclass(frozen=True, kw_only=True)
+class QuantizeCommand(QuantizeKeywords, TargetCommand):
+    tensor_type_file: Path | None = option(
+        "A file of pairs for --tensor-type, separated by white space.", metavar="FILE", kind="existing file",
+        section="Types",
+    )  # fmt: skip
+    report: Path | None = option(
+        "Then measure the errors: print a table, and write FILE (.json, .html or .svg).", metavar="FILE", kind="path",
+        section="Output",
+    )  # fmt: skip
 
 
 @command(
+    QuantizeCommand,
     epilog=examples(
         "wb quantize ./my-model/ my-model.gguf Q4_K_M",
         "wb quantize model-f16.gguf Q5_K_S",
@@ -90,18 +88,10 @@ _OPTIONS: Final = (
         "wb quantize ./my-model/ my-model.gguf --target-bpw 4.5 --imatrix imatrix.gguf",
         "wb quantize ./my-model/ my-model.gguf Q4_K_M --lora ./adapter/",
         "wb quantize ./my-model/ Q4_K_M --dry-run",
-    )
+    ),
 )
-@applied(_OPTIONS)
-def quantize(
-    words: tuple[str, ...],
-    output: str | None,
-    dry_run: bool,
-    as_json: bool,
-    patterns: tuple[str, ...],
-    report: Path | None,
-    **options: Any,
-) -> int:
+@click.argument("words", nargs=-1, type=QuantizeWord(), metavar="SRC [DST] TYPE [THREADS]")
+def quantize(words: tuple[str, ...], options: QuantizeCommand) -> int:
     """Quantize the model SRC to the GGUF DST, with the bytes that llama-quantize writes.
 
     SRC is a GGUF, a model folder (safetensors, MLX, PyTorch) or a file of one. No intermediate file is written.
@@ -113,20 +103,21 @@ def quantize(
     import weighbridge
     from weighbridge.conversion.quantize.plan import default_target
 
-    request = parse_words(words, output, options["target_bpw"] is not None or options["target_size"] is not None)
-    options["tensor_type"] = (*(options["tensor_type"] or ()), *patterns)
-    options["jobs"] = options["jobs"] or request.threads
-    target = request.target or default_target(request.source, request.ftype, options["keep_split"])
-    if report is not None:
-        view.check_report(report, options["overwrite"])
-    plan = planned(weighbridge.plan_quantize, request.source, target, options, dry_run=dry_run, ftype=request.ftype)
-    if dry_run:
-        return view.show_plan(plan, as_json=as_json)
-    write(plan, dry_run=False, as_json=as_json)
-    if report is not None:
-        accepted = signature(weighbridge.compare_quantized).parameters
-        types = {name: value for name, value in given_only(options).items() if name in accepted}
+    request = parse_words(words, options.output, not {"target_bpw", "target_size"}.isdisjoint(options.given))
+    pairs = options.tensor_type_file
+    listed = () if pairs is None else pairs.read_text("utf-8", "surrogateescape").split()
+    changed = {"tensor_type": (*options.tensor_type, *listed), "jobs": options.jobs or request.threads}
+    keywords = options.keywords(weighbridge.plan_quantize) | changed | {"ftype": request.ftype}
+    target = request.target or default_target(request.source, request.ftype, options.keep_split)
+    if options.report is not None:
+        view.check_report(options.report, options.overwrite)
+    plan = planned(weighbridge.plan_quantize, request.source, target, options, keywords)
+    if options.dry_run:
+        return view.show_plan(plan, options)
+    write(plan, options)
+    if options.report is not None:
+        types = options.keywords(weighbridge.compare_quantized) | changed
         with Progress() as progress:
             errors = weighbridge.compare_quantized(request.source, plan.target, progress=progress, **types)
-        view.print_report(errors, report, plan.target.name, overwrite=options["overwrite"], as_json=as_json)
+        view.print_report(errors, options.report, plan.target.name, options)
     return 0

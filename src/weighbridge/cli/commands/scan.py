@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from weighbridge.cli.options import applied, command, examples, json_option, option, overwrite_option, refuse_others
+from weighbridge.base.options import option
+from weighbridge.cli.options import CommandOptions, command, examples, refuse_others
 from weighbridge.cli.values import SOURCE
+from weighbridge.io.options import OverwriteOptions
+from weighbridge.reports.options import ScanOptions
 
 if TYPE_CHECKING:
     from weighbridge.reports.scan.model import FileReport, ScanFinding, ScanVerdict
 
 _SHOWN: Final = 10  # findings of one file, unless --verbose
 _LIBRARIES: Final = 4  # libraries that the hint names
-FAIL_ON: Final = {
-    "dangerous": "dangerous",
-    "malformed": "malformed",
-    "unknown-code": "unknown-code",
-    "never": None,
-}
 # Verdict -> its text, and the style.
 _WORDS: Final = {
     "data-only": ("data only", "ok"),
@@ -32,37 +30,36 @@ _WORDS: Final = {
 }
 
 
-#: What counts as a failure, here and in `wb fleet scan`.
-JUDGING: Final = (
-    option("--fail-on", type=click.Choice(list(FAIL_ON)), default="unknown-code",
-           help="Exit with 1 from this verdict on [unknown-code]."),
-    option("--allow-unproven", is_flag=True, help="Don't fail if something couldn't be analyzed."),
-    option("--allow-unscanned", is_flag=True, help="Don't fail if something wasn't scanned."),
-    option("--allow-library", multiple=True, metavar="NAME",
-           help="Accept the classes of this Python package, such as sklearn. Repeatable."),
-)  # fmt: skip
-_OPTIONS: Final = (
-    click.argument("paths", nargs=-1, required=True, type=SOURCE, metavar="PATH..."),
-    *JUDGING,
-    option("-r", "--recursive", is_flag=True, hidden=True, expose_value=False),  # folders always are
-    option("--sarif", metavar="FILE", type=click.Path(), help="Also write the findings as SARIF 2.1.0; - for stdout."),
-    overwrite_option,
-    json_option,
-)  # fmt: skip
+@dataclass(frozen=True, kw_only=True)
+class ScanFailureOptions(ScanOptions):
+    """What counts as a failure, here and in `wb fleet scan`."""
+
+    fail_on: str = option(
+        "Exit with 1 from this verdict on [unknown-code].", "unknown-code",
+        choices=("dangerous", "malformed", "unknown-code", "never"),
+    )  # fmt: skip
+    allow_unproven: bool = option("Don't fail if something couldn't be analyzed.", False)
+    allow_unscanned: bool = option("Don't fail if something wasn't scanned.", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanCommand(ScanFailureOptions, OverwriteOptions, CommandOptions):
+    recursive: bool = option("Scan folders, which it always does.", False, letter="r", hidden=True)
+    sarif: str | None = option(
+        "Also write the findings as SARIF 2.1.0; - for stdout.", metavar="FILE", kind="file or stdout"
+    )
 
 
 @command(
+    ScanCommand,
     epilog=examples(
         "wb scan pytorch_model.bin",
         "wb scan ./downloads/ --fail-on dangerous",
         "wb scan ./my-model/ --sarif scan.sarif",
-    )
+    ),
 )
-@applied(_OPTIONS)
-def scan(
-    paths: tuple[str, ...], fail_on: str, sarif: str | None, overwrite: bool, as_json: bool,
-    allow_library: tuple[str, ...], **allow: bool,
-) -> int:  # fmt: skip
+@click.argument("paths", nargs=-1, required=True, type=SOURCE, metavar="PATH...")
+def scan(paths: tuple[str, ...], options: ScanCommand) -> int:
     """Report what loading each file under PATH would do besides returning numbers. Nothing in it is run.
 
     Pickles are interpreted, not unpickled: a call outside an exact table of harmless calls is unknown code. Archives
@@ -76,17 +73,16 @@ def scan(
     from weighbridge.reports.scan.engine import failed, fold, reports
     from weighbridge.reports.scan.model import ScanVerdict
 
-    quiet = as_json or sarif == "-"
+    sarif, quiet = options.sarif, options.json or options.sarif == "-"
     if sarif not in (None, "-"):
-        check_target(str(sarif), overwrite=overwrite, folder=False)
+        check_target(str(sarif), overwrite=options.overwrite, folder=False)
     else:
-        refuse_others(
-            "standard output", {"--overwrite": overwrite, "--json": as_json and sarif}, "name a file: --sarif FILE"
-        )
+        others = ("overwrite", "json") if sarif else ("overwrite",)
+        refuse_others("standard output", options, others, "name a file: --sarif FILE")
     with Progress() as progress:
-        every = reports(paths, lambda done, _, name: progress.count(done, "file", name), allow_library)
+        every = reports(paths, lambda done, _, name: progress.count(done, "file", name), options.allow_library)
         report = fold(paths, every if quiet else _shown(every, paths, progress.clear))
-    if as_json:
+    if options.json:
         emit_json(report)
     elif not quiet:
         from weighbridge.base.words import plural
@@ -111,11 +107,10 @@ def scan(
         if sarif == "-":
             emit_json(sarif_of(report))
         else:
-            write_file(sarif, json.dumps(sarif_of(report), indent=1).encode() + b"\n", overwrite=overwrite)
-    least = FAIL_ON[fail_on]
-    unscanned = allow["allow_unscanned"] or bool(report.unreadable)
-    allowed = {"allow_unproven": allow["allow_unproven"], "allow_unscanned": unscanned}
-    if failed(report, ScanVerdict(least) if least else None, **allowed):
+            write_file(sarif, json.dumps(sarif_of(report), indent=1).encode() + b"\n", overwrite=options.overwrite)
+    least = None if options.fail_on == "never" else ScanVerdict(options.fail_on)
+    unscanned = options.allow_unscanned or bool(report.unreadable)
+    if failed(report, least, allow_unproven=options.allow_unproven, allow_unscanned=unscanned):
         return 1
     return 2 if report.unreadable else 0
 

@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from weighbridge.cli.options import command, examples, json_option, option
+from weighbridge.base.options import option
+from weighbridge.cli.options import command, examples
 from weighbridge.cli.values import PATH
-from weighbridge.cli.views.forms import chosen, forms_option
+from weighbridge.cli.views.forms import FormsCommand, chosen
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeCommand(FormsCommand):
+    host: str = option("Address to listen on [127.0.0.1]; others need a token.", "127.0.0.1")
+    port: int = option("Port; 0: any [8080].", 8080, least=0, most=65535)
+    token: str | None = option("Token that clients must send (HF_TOKEN in huggingface_hub) [$WEIGHBRIDGE_TOKEN].")
 
 
 @command(
+    ServeCommand,
     epilog=examples(
         "wb serve ./models/ --port 8080",
         "wb serve ./my-model/ --form Q4_K_M --form F16",
         "wb serve ./models/ --host 0.0.0.0 --token s3cret",
-    )
+    ),
 )
 @click.argument("path", type=PATH)
-@option("--host", default="127.0.0.1", help="Address to listen on [127.0.0.1]; others need a token.")
-@option("--port", type=click.IntRange(0, 65535), default=8080, help="Port; 0: any [8080].")
-@option("--token", help="Token that clients must send (HF_TOKEN in huggingface_hub) [$WEIGHBRIDGE_TOKEN].")
-@forms_option
-@json_option
-def serve(path: Path, host: str, port: int, token: str | None, form: tuple[str, ...], as_json: bool) -> None:
+def serve(path: Path, options: ServeCommand) -> None:
     """Serve the models at PATH unchanged and in other forms, which are computed on reading.
 
     PATH may be hf://ORG/NAME if the local cache has it, or a model of a store: ollama://NAME, lmstudio://NAME.
@@ -42,20 +47,20 @@ def serve(path: Path, host: str, port: int, token: str | None, form: tuple[str, 
     from weighbridge.conversion.forms.shelf import ModelFolder
     from weighbridge.shipping.ollama.pull import PullableModels
 
-    token = token or os.environ.get("WEIGHBRIDGE_TOKEN")
+    host, token = options.host, options.token or os.environ.get("WEIGHBRIDGE_TOKEN")
     hub_server.check_access(host, token)
 
     def started(bound: int, server: Any) -> None:
         place = f"[{host}]" if ":" in host else host
         url, repositories = f"http://{place}:{bound}", shelf.repositories()
-        if as_json:
+        if options.json:
             emit_json({"url": url, "repositories": repositories})
             sys.stdout.flush()  # a parent process may wait for the address
         else:
             note(f"serving {clean(', '.join(repositories[:6]))} ... at {url}")
 
-    with ModelFolder(local_path(path), chosen(form)) as shelf:
+    with ModelFolder(local_path(path), chosen(options.form)) as shelf:
         if shelf.outside:
             warn(clean(f"not served, since they link out of the folder: {', '.join(shelf.outside)}"))
         pullable = PullableModels(shelf, lambda line: note(clean(line)))
-        hub_server.run(shelf, pullable, host, port, token, started)
+        hub_server.run(shelf, pullable, host, options.port, token, started)

@@ -4,28 +4,28 @@ file for each rank of a tensor-parallel group."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
 from weighbridge.api.keywords import SplitKeywords
-from weighbridge.cli.options import command, examples, write_command
+from weighbridge.cli.options import command, examples
 from weighbridge.cli.values import OUTPUT, PATH
-from weighbridge.cli.views.plan import planned, write
+from weighbridge.cli.views.plan import WriteCommand, planned, write
 
 
 @command(
+    SplitKeywords,
+    WriteCommand,
     epilog=examples(
         "wb split model.safetensors ./sharded/ --max-shard-size 5GB",
         "wb split model.gguf ./sharded/ --max-shard-size 2G",
         "wb split model.gguf ./sharded/ --max-shard-tensors 128 --dry-run",
         "wb split ./model/ ./four-ranks/ --tp 4 --max-shard-size 5GB",
-    )
+    ),
 )
 @click.argument("src", type=PATH)
 @click.argument("dst", type=OUTPUT)
-@write_command(SplitKeywords)
-def split(src: Path | str, dst: str, dry_run: bool, as_json: bool, **options: Any) -> int:
+def split(src: Path | str, dst: str, options: WriteCommand) -> int:
     """Split the model SRC into shards in the folder DST.
 
     Safetensors shards get an index (`model.safetensors.index.json`), GGUF shards the names and keys of
@@ -37,5 +37,5 @@ def split(src: Path | str, dst: str, dry_run: bool, as_json: bool, **options: An
     """
     import weighbridge
 
-    plan = planned(weighbridge.plan_split, src, dst, options, dry_run=dry_run)
-    return write(plan, dry_run=dry_run, as_json=as_json)
+    plan = planned(weighbridge.plan_split, src, dst, options)
+    return write(plan, options)

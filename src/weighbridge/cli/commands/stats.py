@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from weighbridge.cli.options import arch_file_option, command, examples, json_option, option
+from weighbridge.cli.options import CommandOptions, command, examples
 from weighbridge.cli.values import SOURCE_OR_TENSOR
+from weighbridge.reports.options import StatsOptions
 
 
 @command(
+    StatsOptions,
+    CommandOptions,
     epilog=examples(
         "wb stats ./my-model/",
         "wb stats model.gguf --statistic kurtosis",
         "wb stats model.gguf --statistic bits --json",
         "wb stats model.gguf::blk.0.attn_q.weight",
         "wb stats ./my-model/ --tensor model.layers.0.mlp.down_proj.weight --bins 20",
-    )
+    ),
 )
 @click.argument("path", type=SOURCE_OR_TENSOR)
-@option("--tensor", metavar="NAME", help="Only this tensor; same as PATH::NAME.")
-@option("--bins", type=click.IntRange(1, 4096), metavar="N", help="Bins of a tensor's histogram [64].")
-@option("--statistic", metavar="NAME", help="bytes, parameters, bits, mean, std, rms [default], kurtosis, absmax ...")
-@arch_file_option
-@json_option
-def stats(path: str, as_json: bool, **options: Any) -> None:
+def stats(path: str, options: CommandOptions) -> None:
     """Compute statistics of all values in PATH; quantized values are decoded.
 
     For a model: one number for every role of every layer; experts of a layer count as one tensor. bytes, parameters and
@@ -38,8 +34,8 @@ def stats(path: str, as_json: bool, **options: Any) -> None:
     from weighbridge.reports.statistics.heat import HeatMap
 
     with Progress() as progress:
-        report = weighbridge.stats(path, progress=progress, **options)
-    if as_json:
+        report = weighbridge.stats(path, progress=progress, **options.keywords(weighbridge.stats))
+    if options.json:
         emit_json(report)
     elif isinstance(report, HeatMap):
         view.heat(report)

@@ -2,39 +2,45 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
-from weighbridge.cli.options import applied, arch_file_option, command, examples, json_option, option
+from weighbridge.base.options import option
+from weighbridge.cli.options import CommandOptions, command, examples
 from weighbridge.cli.values import SOURCE
+from weighbridge.reports.options import VerifyOptions
 
 if TYPE_CHECKING:
     from weighbridge.containers.base import Finding
     from weighbridge.reports.verify.report import VerifyReport
 
 _SHOWN = 10  # findings of one rule, unless --verbose
-#: What is checked and what counts as a failure, here and in `wb fleet verify`.
-CHECKING: Final = (
-    option("--values", is_flag=True, help="Also check every number: NaN, Inf, broken block scales, zeros."),
-    option("--fail-on", type=click.Choice(["error", "warning", "info"]), default="error",
-           help="Exit with 1 from this severity on [error]."),
-)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyFailureOptions:
+    """What counts as a failure, here and in `wb fleet verify`."""
+
+    fail_on: str = option("Exit with 1 from this severity on [error].", "error", choices=("error", "warning", "info"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyCommand(VerifyOptions, VerifyFailureOptions, CommandOptions):
+    pass
 
 
 @command(
+    VerifyCommand,
     epilog=examples(
         "wb verify ./my-model/",
         "wb verify model.gguf --values",
         "wb verify ./downloads/ --fail-on warning --json",
-    )
+    ),
 )
 @click.argument("paths", nargs=-1, required=True, type=SOURCE, metavar="PATH...")
-@applied(CHECKING)
-@arch_file_option
-@json_option
-def verify(paths: tuple[str, ...], values: bool, fail_on: str, arch_file: Path | None, as_json: bool) -> int:
+def verify(paths: tuple[str, ...], options: VerifyCommand) -> int:
     """Check each PATH (a file, an index, a folder) for every known problem, and report all of them at once.
 
     For GGUF also reports whether llama.cpp would load the file. Exit code 1 if there is an error, 2 if nothing was
@@ -45,13 +51,14 @@ def verify(paths: tuple[str, ...], values: bool, fail_on: str, arch_file: Path |
     from weighbridge.reports.verify import report as reports
 
     with Progress() as progress:
-        every = [reports.verify(path, values=values, arch_file=arch_file, progress=progress) for path in paths]
-    if as_json:
+        keywords = options.keywords(reports.verify)
+        every = [reports.verify(path, progress=progress, **keywords) for path in paths]
+    if options.json:
         emit_json(every if len(every) > 1 else every[0])
     else:
         for report in every:
             _show(report)
-    if any(reports.failed(report, Severity(fail_on)) for report in every):
+    if any(reports.failed(report, Severity(options.fail_on)) for report in every):
         return 1
     return 2 if any(report.verdict == "not-checked" for report in every) else 0
 

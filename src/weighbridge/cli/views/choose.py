@@ -19,7 +19,7 @@ def ask(given: Mapping[str, Any]) -> dict[str, Any]:
 
     answers = dict(given)
     for question in table().question:
-        if answers[question.name] is not None:
+        if question.name in answers:
             continue
         for word, meaning in question.answers.items():
             echo(f"  {word.ljust(12)}  {meaning}", "dim")

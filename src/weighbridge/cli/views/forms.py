@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from weighbridge.cli.options import option
+from weighbridge.base.options import option
+from weighbridge.cli.options import CommandOptions
 
 
-def chosen(form: tuple[str, ...]) -> tuple[str, ...]:
+def chosen(form: Sequence[str]) -> tuple[str, ...]:
     """Returns the requested forms, types in any case; all forms if none was requested."""
     from weighbridge.conversion.forms.library import FORMS
 
@@ -15,7 +17,9 @@ def chosen(form: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(known.get(name.lower(), name) for name in form) or FORMS
 
 
-forms_option: Final = option(
-    "--form", multiple=True, metavar="NAME",
-    help="Only this form: F16, BF16, Q8_0, Q6_K, Q5_K_M, Q4_K_M, Q4_0, safetensors, mlx-4bit, mlx-8bit.",
-)  # fmt: skip
+@dataclass(frozen=True, kw_only=True)
+class FormsCommand(CommandOptions):
+    form: Sequence[str] = option(
+        "Only this form: F16, BF16, Q8_0, Q6_K, Q5_K_M, Q4_K_M, Q4_0, safetensors, mlx-4bit, mlx-8bit.", (),
+        metavar="NAME",
+    )  # fmt: skip

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from weighbridge.base.options import option
 from weighbridge.base.words import plural
-from weighbridge.cli.options import given_only
+from weighbridge.cli.options import DryRunOptions
 from weighbridge.cli.render import (
     SCREEN,
     Cell,
@@ -24,6 +26,7 @@ from weighbridge.cli.render import (
     table,
     warn,
 )
+from weighbridge.conversion.options import WriteOptions
 
 if TYPE_CHECKING:
     from weighbridge.conversion.plan.model import Plan
@@ -34,31 +37,45 @@ _NOTES = 4  # lines
 _NAMED = 3  # tensors in a line
 
 
+@dataclass(frozen=True, kw_only=True)
+class WriteCommand(WriteOptions, DryRunOptions):
+    """The options of every command that writes a model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetCommand(WriteCommand):
+    output: str | None = option(
+        "The target, instead of DST.", kind="output", letter="o", aliases="outfile mlx-path", section="Target"
+    )
+
+
 def planned(
-    plan: Callable[..., P], src: Path | str, dst: str | Path, options: Mapping[str, Any], *, dry_run: bool, **more: Any
+    plan: Callable[..., P],
+    src: Path | str,
+    dst: str | Path,
+    options: WriteCommand,
+    keywords: Mapping[str, Any] | None = None,
 ) -> P:
-    """Makes the plan of a command. Except in a dry run, a target that can't be written raises its error before the
-    source is read."""
+    """Makes the plan of a command. `keywords`: instead of the given options. Except in a dry run, a target that can't
+    be written raises its error before the source is read."""
     from weighbridge.adapters.remote.schemes import resolve_target
     from weighbridge.io.sink import check_target
 
-    if not dry_run:
-        overwrite = options["overwrite"] or options["replace_folder"]
-        check_target(
-            resolve_target(dst), overwrite=overwrite, parents=options["parents"], resume=bool(options.get("resume"))
-        )
-    return plan(src, dst, **more, **given_only(options))
+    if not options.dry_run:
+        overwrite = options.overwrite or options.replace_folder
+        check_target(resolve_target(dst), overwrite=overwrite, parents=options.parents, resume=options.resume)
+    return plan(src, dst, **(options.keywords(plan) if keywords is None else keywords))
 
 
-def write(plan: Plan, *, dry_run: bool, as_json: bool) -> int:
+def write(plan: Plan, options: WriteCommand) -> int:
     """Prints the plan, or runs it with a progress line and prints the result and the losses."""
     with plan:
-        if dry_run:
-            emit_json(plan.describe()) if as_json else _print_plan(plan)
+        if options.dry_run:
+            emit_json(plan.describe()) if options.json else _print_plan(plan)
             return 0
         with Progress() as progress:
             result = plan.run(progress)
-        if as_json:
+        if options.json:
             emit_json(result)
             return 0
         _moves(result.moves)

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.errors import RefusedError
 from weighbridge.base.words import ranges
+from weighbridge.cli.options import CommandOptions
 from weighbridge.cli.render import SCREEN, Cell, Column, echo, emit_json, human_bytes, pairs, table, warn
-from weighbridge.cli.views.plan import print_losses, print_notes
+from weighbridge.cli.views.plan import WriteCommand, print_losses, print_notes
 
 if TYPE_CHECKING:
     from weighbridge.conversion.quantize.plan import QuantizePlan, QuantizeRow
     from weighbridge.reports.diff.quality import QualityReport
 
 
-def show_plan(plan: QuantizePlan, *, as_json: bool) -> int:
+def show_plan(plan: QuantizePlan, options: CommandOptions) -> int:
     """Prints the plan. Returns exit code 1 if something prevents it."""
-    if as_json:
+    if options.json:
         emit_json(plan.describe())
     else:
         before, after = (sum(getattr(r, f) for r in plan.rows) for f in ("source_bytes", "target_bytes"))
@@ -56,13 +57,13 @@ def check_report(path: Path, overwrite: bool) -> None:
         raise RefusedError(f"{path} exists already", option="--overwrite")
 
 
-def print_report(report: QualityReport, path: Path, name: str, *, overwrite: bool, as_json: bool) -> None:
+def print_report(report: QualityReport, path: Path, name: str, options: WriteCommand) -> None:
     """Writes the errors of a quantized model to `path`, and prints the largest."""
     from weighbridge.io.sink import write_file
     from weighbridge.reports.diff.quality_page import cells, render
 
-    write_file(path, render(report, path, name), overwrite=overwrite)
-    if as_json:
+    write_file(path, render(report, path, name), overwrite=options.overwrite)
+    if options.json:
         return
     weighted = None if report.weighted is None else f"{report.weighted:.4g}"
     total = [("NMSE", f"{report.nmse:.4g}"), ("weighted", weighted), ("cosine", f"{report.cosine:.6f}")]

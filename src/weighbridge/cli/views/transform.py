@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.words import plural
+from weighbridge.cli.options import DryRunOptions
 from weighbridge.cli.render import (
     SCREEN,
     Cell,
@@ -27,14 +28,14 @@ if TYPE_CHECKING:
 _SHOWN: Final = 8  # rows of a table; all of them with --verbose
 
 
-def write_transform(plan: TransformPlan, *, dry_run: bool, as_json: bool) -> int:
-    """Runs the plan, unless `dry_run`, and prints the changes."""
+def write_transform(plan: TransformPlan, options: DryRunOptions) -> int:
+    """Runs the plan, unless it is a dry run, and prints the changes."""
     with plan:
-        if not dry_run:
+        if not options.dry_run:
             with Progress() as progress:
                 plan.run(progress)
     report = plan.report
-    if as_json:
+    if options.json:
         emit_json(report)
     else:
         if report.renamed and not report.cut and not report.dropped:
@@ -48,7 +49,7 @@ def write_transform(plan: TransformPlan, *, dry_run: bool, as_json: bool) -> int
         for line in dict.fromkeys(report.losses):
             warn(clean(line))
         print_notes(report.notes)
-        will = "would have" if dry_run else "has"
+        will = "would have" if options.dry_run else "has"
         echo(clean(f"{report.target} {will} {plural(report.tensors, 'tensor')}, {human_bytes(report.bytes)}"))
     return 0
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from weighbridge.base import limits
 from weighbridge.base.errors import UnsupportedError, UsageError
@@ -22,6 +22,7 @@ from weighbridge.containers.base import Layout, Slot
 from weighbridge.containers.gguf.read import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, KEY_MAX, MAGIC, VERSION, padded
 from weighbridge.containers.gguf.values import IDS, KV, SCALARS, LazyArray, check_type, element_type, infer, raw_text
 from weighbridge.containers.gguf.values import kvs as typed
+from weighbridge.containers.sniff import diffusion
 
 Tensors = Sequence[tuple[str, Spec]]
 # No machine has larger pages to align to, and every tensor is padded by as much.
@@ -69,19 +70,46 @@ def _header(
         raise UsageError(f"{ALIGNMENT_KEY} is {pairs[ALIGNMENT_KEY]}, but the file is to be aligned to {align}")
     if stated is None and align != DEFAULT_ALIGNMENT:
         pairs[ALIGNMENT_KEY] = KV("u32", align)
+    directory = _directory(tensors, align, order, _bounds(tensors, pairs))
+    head = struct.pack(f"{order}4sIQQ", MAGIC, VERSION, len(tensors), len(pairs))
+    keys = (_pair(key, kv, order) for key, kv in pairs.items())
+    return b"".join(chain([head], keys, directory)), align
+
+
+# -- tensor directory ----------------------------------------------------------------------------------------------
+
+
+class _Bounds(NamedTuple):
+    """The most bytes of a name, and dimensions of a tensor, that the readers of a file take."""
+
+    name: int
+    dims: int
+
+
+def _bounds(tensors: Tensors, pairs: Mapping[str, KV]) -> _Bounds:
+    """The bounds of llama.cpp's reader, or those of ComfyUI-GGUF for a file of its architectures that needs them."""
+    usual = _Bounds(limits.GGUF_NAME, limits.GGUF_DIMS)
+    if all(len(raw_text(name)) <= usual.name and len(spec.shape) <= usual.dims for name, spec in tensors):
+        return usual
+    stated = pairs.get("general.architecture")
+    pictures = stated is not None and stated.value in diffusion.architectures()
+    return _Bounds(limits.GGUF_PICTURE_NAME, limits.GGUF_PICTURE_DIMS) if pictures else usual
+
+
+def _directory(tensors: Tensors, align: int, order: str, bounds: _Bounds) -> list[bytes]:
     names = [raw_text(name) for name, _ in tensors]
     for raw in names:
-        if len(raw) > limits.GGUF_NAME:
+        if len(raw) > bounds.name:
             name = raw.decode(errors="replace")
-            raise UsageError(f"tensor name {name!r} has {len(raw)} bytes; GGUF takes {limits.GGUF_NAME}")
+            raise UsageError(f"tensor name {name!r} has {len(raw)} bytes; GGUF takes {bounds.name}")
     if len(set(names)) != len(names):
         twice = next(name for i, name in enumerate(names) if name in names[:i])
         raise UsageError(f"two tensors are called {twice.decode(errors='replace')!r}")
     entries, offset = [], 0
     for (name, spec), raw in zip(tensors, names, strict=True):
         dims = spec.shape[::-1]
-        if len(dims) > limits.GGUF_DIMS:
-            raise UsageError(f"{name!r} has {plural(len(dims), 'dimension')}; GGUF takes {limits.GGUF_DIMS}")
+        if len(dims) > bounds.dims:
+            raise UsageError(f"{name!r} has {plural(len(dims), 'dimension')}; GGUF takes {bounds.dims}")
         if spec.dtype.ggml is None:
             raise UnsupportedError(f"{name!r} is {spec.dtype}, which GGUF has no type for", hint="cast it, to F16 say")
         if (dims[0] if dims else 1) % spec.dtype.block:
@@ -89,9 +117,7 @@ def _header(
         form = f"{order}Q{len(raw)}sI{len(dims)}QIQ"
         entries.append(struct.pack(form, len(raw), raw, len(dims), *dims, spec.dtype.ggml, offset))
         offset += padded(spec.nbytes, align)
-    head = struct.pack(f"{order}4sIQQ", MAGIC, VERSION, len(tensors), len(pairs))
-    keys = (_pair(key, kv, order) for key, kv in pairs.items())
-    return b"".join(chain([head], keys, entries)), align
+    return entries
 
 
 # -- key-values ----------------------------------------------------------------------------------------------------

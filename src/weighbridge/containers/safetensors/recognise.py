@@ -8,7 +8,7 @@ from weighbridge.base.limits import MIB, SAFETENSORS_HEADER, SNIFF_WHOLE
 from weighbridge.base.words import plural
 from weighbridge.containers.safetensors.container import read_tensors
 from weighbridge.containers.safetensors.exact import LENGTH, SPACE
-from weighbridge.containers.sniff import tensor_names
+from weighbridge.containers.sniff import diffusion, tensor_names
 from weighbridge.containers.sniff.probe import Hit, Probe
 
 _EXACT: Final = MIB  # a longer header is parsed only if it has the usual form
@@ -49,7 +49,14 @@ def recognise(probe: Probe) -> Hit | None:
     names = tensor_names.distinct(infos)
     adapter, family = (tensor_names.first(table, names) for table in (tensor_names.ADAPTERS, tensor_names.FAMILIES))
     packings = tensor_names.packings(infos)
-    evidence += tuple(pattern.evidence for pattern in (adapter, family, *packings) if pattern)
+    pictures = None
+    if adapter is None:
+        shapes = {name: info.shape for name, info in infos.items()}
+        pictures = diffusion.title_of(shapes, family.id if family else None)
+    look = pictures or (family.evidence if family else None)
+    evidence += tuple(pattern.evidence for pattern in (adapter,) if pattern)
+    evidence += (look,) if look else ()
+    evidence += tuple(pattern.evidence for pattern in packings)
     detail |= {"family": family.id} if family else {}
     detail |= {"packings": [pattern.id for pattern in packings]} if packings else {}
     variant = adapter.id if adapter else "mlx" if framework == "mlx" else ""

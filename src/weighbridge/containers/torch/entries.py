@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from weighbridge.base.byteorder import swap
-from weighbridge.base.dtypes import DType
+from weighbridge.base.dtypes import DType, swap
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import EXPANDED, PICKLE_FINDINGS, PICKLE_INLINE, PICKLE_READING, PICKLE_REGIONS
 from weighbridge.base.spec import Spec, in_c_order

@@ -11,21 +11,23 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Final
 
 from weighbridge.base.errors import RefusedError, UsageError
-from weighbridge.base.nearest import suggest
+from weighbridge.base.options import accepting
+from weighbridge.base.words import suggest
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.gguf.values import KV
 from weighbridge.conversion.edit.apply import EditPlan, MetadataChange, stamp_of
 from weighbridge.conversion.edit.headers import Edited, Header, changed_span, check, frozen, open_header
+from weighbridge.conversion.edit.options import EditOptions
 from weighbridge.conversion.edit.values import Edit, typed
 from weighbridge.conversion.gguf.loadable import refuse_new
 from weighbridge.io.source import FileSource
-from weighbridge.models.llamacpp.verdict import faults
+from weighbridge.models.llamacpp.rules import faults
 
 CHAT_TEMPLATE: Final = "tokenizer.chat_template"
 
@@ -36,35 +38,22 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, KV]:
     return open_header(FileSource(path)).metadata
 
 
-def plan_edit(
-    path: str | os.PathLike[str],
-    edits: Iterable[Edit],
-    *,
-    output: str | os.PathLike[str] | None = None,
-    force: bool = False,
-    rewrite: bool = False,
-    reserve: int = 0,
-    backup: bool = False,
-    overwrite: bool = False,
-) -> EditPlan:
-    """Plans `edits` of the file at `path`.
-
-    `output`: write the result there and keep the file. `overwrite`: replace an existing `output`. `force`: also change
-    protected things: a store's blob, a key's type, keys that describe the file. `rewrite`: never edit in place.
-    `reserve`: spare bytes for later edits in a rewritten file. `backup`: rewrite, and keep the old file as NAME.bak.
-    """
-    rewrite = rewrite or backup or bool(reserve)
+@accepting(EditOptions)
+def plan_edit(path: str | os.PathLike[str], options: EditOptions) -> EditPlan:
+    """Plans to change the metadata of the GGUF or safetensors file at `path`, in place if that is safe."""
+    output, force = options.output, options.allow_guarded
+    rewrite = options.rewrite or options.backup or bool(options.reserve)
     with closing(FileSource(path)) as file:
         source = frozen(file)
         header = open_header(source)
-        metadata = _edit(header, edits, force)
+        metadata = _edit(header, _edits(options), force)
         values = ((key, header.metadata.get(key), metadata.get(key)) for key in {**header.metadata, **metadata})
         changes = tuple(MetadataChange(key, old, new) for key, old, new in values if old is not new)
         fitting = header.fit(metadata) if header.start <= source.size else None
         reason = ""
         if changes or output or rewrite:
             reason = _why_rewrite(Path(path), output, fitting is not None, rewrite, force)
-        rendered = header.render(metadata, reserve) if reason or fitting is None else fitting
+        rendered = header.render(metadata, options.reserve) if reason or fitting is None else fitting
         edited = Edited(source, header.start, rendered)
         check(source, edited, metadata)
         if changes and header.format == "gguf" and not force:
@@ -82,9 +71,21 @@ def plan_edit(
             header=rendered,
             start=header.start,
             stamp=stamp_of(file, source.header),
-            overwrite=overwrite,
-            backup=backup,
+            overwrite=options.overwrite,
+            backup=options.backup,
         )
+
+
+def _edits(options: EditOptions) -> Iterator[Edit]:
+    """Removals first, then values, then the template. A text of a mapping stays one, whatever it looks like."""
+    yield from (Edit(key, remove=True) for key in options.remove)
+    if isinstance(options.set, Mapping):
+        for key, value in options.set.items():
+            yield Edit(key, value, "str" if isinstance(value, str) else None)
+    else:
+        yield from options.set
+    if options.chat_template is not None:
+        yield Edit(CHAT_TEMPLATE, options.chat_template, "str")
 
 
 # ---- changes

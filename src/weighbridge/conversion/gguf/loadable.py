@@ -11,11 +11,14 @@ from typing import Final
 from weighbridge.base.errors import RefusedError
 from weighbridge.containers.base import Finding, Layout
 from weighbridge.containers.gguf import container as gguf
+from weighbridge.containers.sniff import diffusion
 from weighbridge.io.source import Source
-from weighbridge.models.llamacpp.verdict import refusals, stage_of, verdict
+from weighbridge.models.llamacpp.rules import refusals, stage_of, verdict
 from weighbridge.models.model import OpenModel
 
 _BIG_ENDIAN: Final = "gguf/big-endian"
+# What llama.cpp refuses and ComfyUI-GGUF reads.
+_PICTURES: Final = frozenset({"gguf/name-length", "gguf/name-64", "gguf/dims-count"})
 _HINT: Final = "write .safetensors, which holds any tensors; wb verify explains the rule"
 
 
@@ -41,6 +44,8 @@ def check_loadable(files: Iterable[tuple[str, Layout]], source: OpenModel, *, bi
     """
     planned = [gguf.parse(LayoutSource(name, layout), level="lenient") for name, layout in files]
     findings, unmapped = verdict(planned)
+    if planned and planned[0].metadata.get("general.architecture") in diffusion.architectures():
+        findings = tuple(f for f in findings if f.rule not in _PICTURES)  # noted by the plan
     before: Sequence[Finding] = ()
     if findings and source.format == "gguf":
         before = refusals([gguf.parse(file, level="lenient") for file in source.index.files])

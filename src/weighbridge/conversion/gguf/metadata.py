@@ -27,7 +27,7 @@ from weighbridge.models.config import pooling as sentence
 from weighbridge.models.config.general import general_to_gguf
 from weighbridge.models.config.losses import config_losses
 from weighbridge.models.config.mapping import HfConfig, Leading, assemble, config_to_gguf, with_tokenizer_keys
-from weighbridge.models.config.reranker import mark, pooling_of
+from weighbridge.models.config.pooling import mark, pooling_of
 from weighbridge.models.jsonfile import decode
 from weighbridge.models.model import OpenModel
 from weighbridge.models.tokenizer import Vocab, from_gguf, from_hf, to_gguf, to_hf

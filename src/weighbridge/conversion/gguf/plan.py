@@ -3,6 +3,7 @@
 source     names              types                                    keys
 GGUF       kept               kept, or cast by the rules of a GGUF     kept
 folder     of its family      by the rules of a GGUF (dtype_policy)    of config and tokenizer
+an image or video model: `conversion/gguf/diffusion.py`
 """
 
 from __future__ import annotations
@@ -15,15 +16,14 @@ from weighbridge.base.words import plural
 from weighbridge.containers import reader
 from weighbridge.containers.gguf.values import KV
 from weighbridge.conversion import dtype_policy
-from weighbridge.conversion.gguf import ggml_upgrade, metadata, reranker
+from weighbridge.conversion.gguf import diffusion, ggml_upgrade, metadata, reranker
 from weighbridge.conversion.options import GenericGgufOptions, GgufOptions
 from weighbridge.conversion.plan import probe
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_for_gguf, cast_to, list_unnamed
 from weighbridge.conversion.result import Loss, Move
 from weighbridge.conversion.saving import cast_for_saving
-from weighbridge.models.arch import kv_tensors
+from weighbridge.models.arch.naming import as_read
 from weighbridge.models.arch.tables.values import multiplier
-from weighbridge.models.arch.write_order import as_read
 from weighbridge.models.model import OpenModel
 from weighbridge.models.wrapped import unwrapped
 from weighbridge.packings import mlx_affine_bridge
@@ -35,6 +35,8 @@ def to_gguf(model: OpenModel, options: GgufOptions) -> PlanBuilder:
     """Plans names, types, order and keys of `model` as a GGUF. Raises UnsupportedError, MappingError, FormatError."""
     if model.format == "gguf":
         return _from_gguf(model, options)
+    if model.diffusion is not None:
+        return diffusion.to_gguf(model, model.diffusion, options)
     if model.format == "ggml":
         tensors, losses, types = ggml_upgrade.tensors(model, options.dtype)
         draft = PlanBuilder({}, losses=losses)
@@ -67,7 +69,7 @@ def to_gguf(model: OpenModel, options: GgufOptions) -> PlanBuilder:
         draft.notes.append(
             f"a reranker: {reranker.MATRIX} has the rows for {', '.join(rank.labels)} (--no-rerank: none)"
         )
-    in_keys = kv_tensors.names(family)
+    in_keys = family.metadata_names()
     for name in (n for n in named if n not in in_keys):
         draft.tensors |= _stored_tensors(model, name, named[name], dtype, options, draft)
     lists = {name: probe.numbers(name, node) for name, node in named.items() if name in in_keys}

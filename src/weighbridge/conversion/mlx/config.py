@@ -15,7 +15,7 @@ from weighbridge.models.arch.config import DERIVED, LOCAL_THETA, THETA
 from weighbridge.models.arch.family import Family
 from weighbridge.models.config.keys import lookup, rules
 from weighbridge.models.config.mlx_view import MlxReading, mlx_keys, reading
-from weighbridge.models.mlxlm.table import table
+from weighbridge.models.mlxlm.candidate import table
 
 _FULL: Final = "full_attention"
 _SHARE: Final = "partial_rotary_factor"

@@ -33,12 +33,11 @@ from weighbridge.conversion.options import (
 from weighbridge.conversion.plan import writers
 from weighbridge.conversion.plan.builder import PlanBuilder, left_out
 from weighbridge.conversion.plan.fingerprint import state_of
-from weighbridge.conversion.plan.folder import to_folder
+from weighbridge.conversion.plan.folder import to_container, to_folder
 from weighbridge.conversion.plan.losses.requantized import check_lossless, losses_of
 from weighbridge.conversion.plan.losses.settings import check_settings
 from weighbridge.conversion.plan.losses.ties import copied, drop_tied
 from weighbridge.conversion.plan.model import Plan
-from weighbridge.conversion.plan.plain import to_container
 from weighbridge.conversion.plan.target import WEIGHTS, Target, check_target, stem_of
 from weighbridge.conversion.schemes.plan import to_scheme
 from weighbridge.io.filesystem import largest_file

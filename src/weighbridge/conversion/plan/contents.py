@@ -2,21 +2,126 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any, NamedTuple
 
+from weighbridge.base.dtypes import DType
+from weighbridge.base.errors import RefusedError
+from weighbridge.base.limits import MIB, SLAB
+from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Layout, Slot
 from weighbridge.conversion.options import WriteOptions
-from weighbridge.conversion.plan.memory import SlabCost, SlabCosts
 from weighbridge.conversion.plan.read_ahead import reads_remote, room
 from weighbridge.conversion.result import Loss, Move
 from weighbridge.io.location import RemotePath
-from weighbridge.tensors.nodes import CastReport, Node, PackedMember
+from weighbridge.tensors.nodes import CastReport, Const, Node, PackedMember, QuantizedTensor, Stored, walk
 from weighbridge.tensors.nodes.packed import make
 from weighbridge.tensors.scratch import Bytes, scratch_buffers
+
+# Computed slabs are smaller than copied ones, so that source, temporary and result stay in the cache.
+_COMPUTED_SLAB = MIB
+_COMPUTED_COST = 4 * MIB
+# Slabs that are examined to find a node's peak. Costs repeat along the rows, so a few dozen suffice.
+_SAMPLES = 32
+_PLAIN = frozenset((int, bool, str, type(None), Spec, DType))  # types of fields that are compared by value
+
+
+def slab_cost(nodes: Sequence[Node], rows: int) -> int:
+    """The peak bytes of reading any slab of `rows` rows of a unit, including its results."""
+    total = nodes[0].spec.rows
+    count = -(-total // rows) if rows else 0
+    picks = range(count) if count <= _SAMPLES else {round(i * (count - 1) / (_SAMPLES - 1)) for i in range(_SAMPLES)}
+    width = sum(node.spec.row_bytes for node in nodes)
+    costs = (
+        (hi - lo) * width + max(node.scratch(lo, hi) for node in nodes)
+        for lo, hi in ((i * rows, min((i + 1) * rows, total)) for i in picks)
+    )
+    return max(costs, default=0)
+
+
+def slab_rows(nodes: Sequence[Node], budget: int, name: str = "a tensor") -> int:
+    """The rows of a unit to read at a time: a slab, or as many as fit in `budget` bytes if each read is a whole pass.
+
+    Raises RefusedError if one row exceeds the budget.
+    """
+    total, width = nodes[0].spec.rows, sum(node.spec.row_bytes for node in nodes)
+    if total == 0 or width == 0:
+        return max(total, 1)
+    if any(below.stripes for node in nodes for below in walk(node)):
+        rows, bound = total, budget
+    elif nodes[0].sources:
+        rows, bound = min(total, max(1, _COMPUTED_SLAB // width)), min(budget, _COMPUTED_COST)
+    else:
+        rows, bound = min(total, max(1, SLAB // width)), budget
+    while rows > 1 and slab_cost(nodes, rows) > bound:
+        rows = -(-rows // 2)
+    cost = slab_cost(nodes, rows)
+    if cost > budget:
+        raise RefusedError(
+            f"{name}: one row needs {cost} bytes of memory at a time, the budget of a worker is {budget}",
+            hint="raise --max-memory or lower --jobs",
+        )
+    return rows
+
+
+class SlabCost(NamedTuple):
+    """The rows of a unit's slabs, their peak bytes, and whether each slab takes a whole pass over a source."""
+
+    rows: int
+    memory: int
+    striped: bool
+
+
+class SlabCosts:
+    """Slabs within a budget of bytes.
+
+    Costs are cached: layers and experts are alike, so a model of 100,000 tensors has a few dozen distinct costs.
+    """
+
+    def __init__(self, budget: int) -> None:
+        self._budget = budget
+        self._numbers: dict[Hashable, int] = {}  # of nodes; equal if everything that affects the cost is equal
+        self._numbers_by_id: dict[int, int] = {}  # of values that aren't nodes
+        self._costs: dict[Hashable, SlabCost] = {}  # by the numbers of a unit's nodes
+
+    def of(self, nodes: Sequence[Node], name: str) -> SlabCost:
+        """Returns the slabs of a unit. Raises RefusedError if one row exceeds the budget."""
+        key = tuple(map(self._number, nodes))
+        if key not in self._costs:
+            rows = slab_rows(nodes, self._budget, name)
+            striped = any(below.stripes for node in nodes for below in walk(node))
+            self._costs[key] = SlabCost(rows, slab_cost(nodes, rows), striped)
+        return self._costs[key]
+
+    def _number(self, value: Any) -> Hashable:
+        """Returns a key that is equal for values of the same cost, wherever their bytes are."""
+        kind: object = type(value)
+        if kind in _PLAIN:
+            return value  # type: ignore[no-any-return]
+        if isinstance(value, Stored):
+            return value.spec
+        if isinstance(value, Const):
+            return kind, value.spec
+        if kind is tuple:
+            return tuple([self._number(each) for each in value])
+        if isinstance(value, Node | QuantizedTensor):
+            key = kind, *[self._number(getattr(value, name)) for name in kind.__dataclass_fields__]  # type: ignore[attr-defined]
+            return self._numbers.setdefault(key, len(self._numbers))
+        if isinstance(value, Mapping):
+            return tuple(value), self._number(tuple(value.values()))
+        if kind is CastReport:
+            return None
+        if id(value) not in self._numbers_by_id:  # equal packings have one number; arrays are compared by identity
+            try:
+                number = self._numbers.setdefault((kind, value), len(self._numbers))
+            except (TypeError, ValueError):  # unhashable; a memoryview raises ValueError
+                number = -id(value)
+            self._numbers_by_id[id(value)] = number
+        return self._numbers_by_id[id(value)]
 
 
 @dataclass(frozen=True)

@@ -1,28 +1,75 @@
-"""Plans of Hugging Face folders: weights under the family's names, with config, tokenizer and other small files."""
+"""Plans of files of plain dtypes (safetensors, NumPy, PyTorch), whose names are kept and dtypes kept or cast, and of
+Hugging Face folders of them: weights under the family's names, with config, tokenizer and other small files."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Final
 
-from weighbridge.base.dtypes import BY_NAME, F16, Kind
+from weighbridge.base.dtypes import BY_NAME, F16, Kind, dtype, requested_dtype
 from weighbridge.base.errors import UsageError
+from weighbridge.base.words import plural
+from weighbridge.containers import by_target, reader
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.gguf import metadata
-from weighbridge.conversion.options import HfOptions, TorchFolderOptions
+from weighbridge.conversion.options import CastOptions, HfOptions, TorchFolderOptions
 from weighbridge.conversion.plan import probe
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, unplaced
+from weighbridge.conversion.plan.losses.shared_storage import place_of
 from weighbridge.conversion.plan.model import Plan
-from weighbridge.conversion.plan.plain import to_container
 from weighbridge.conversion.plan.side_files import add_side_files
 from weighbridge.conversion.plan.target import FOLDER_CONTAINERS
 from weighbridge.conversion.result import Loss, Move
+from weighbridge.models.diffusion.tensors import SHAPE_KEY, original_shapes
 from weighbridge.models.model import OpenModel
 from weighbridge.packings.schema.microscaled import BLOCKS, SCALES
 from weighbridge.packings.write import packers
 from weighbridge.tensors.nodes import Node, QuantizedTensor
 
 I64: Final = BY_NAME["I64"]
+
+
+def to_container(model: OpenModel, options: CastOptions, kind: str) -> PlanBuilder:
+    """Plans the stored tensors of `model`; with a dtype the logical ones, so that packed tensors are decoded.
+
+    Raises UsageError for a dtype that the container can't store.
+    """
+    target = by_target(kind)
+    storable = target.dtypes if target else frozenset()
+    requested = requested_dtype(options.dtype)
+    if requested is not None and requested.name not in storable:
+        if requested.kind is Kind.BLOCK:
+            raise UsageError(f"{requested} is a type of GGUF files", hint="give the target the extension .gguf")
+        floats = ", ".join(sorted(name.lower() for name in storable if dtype(name).is_float))
+        raise UsageError(f"{kind} files can't store {requested}", hint=f"--dtype {floats}; or write .safetensors")
+    draft = PlanBuilder({}, {} if model.format == "gguf" else model.metadata)
+    if reader(model.format).own_target == "torch":
+        draft.metadata = {"format": "pt", **model.metadata}
+        draft.losses += [Loss(f.message) for f in model.index.findings if f.rule.startswith("pickle.")]
+    decoded = []
+    nodes: dict[Hashable, Node] = {}  # by place: tensors that share their bytes are cast once
+    pictures = model.format == "gguf" and model.diffusion is not None
+    tensors = original_shapes(model) if pictures else model.stored if options.dtype is None else model.logical
+    for name, node in tensors.items():
+        chosen = dtype_policy.plain_dtype(options.dtype, node.spec)
+        stored = target.stored_as(chosen) if target else chosen
+        if stored is not chosen:
+            decoded.append(name)
+        place = place_of(node) if isinstance(node, Node) else None
+        draft.tensors[name] = nodes.get(place) or cast_to(name, node, stored, draft)
+        if place is not None:
+            nodes[place] = draft.tensors[name]
+    if decoded:
+        count = plural(len(decoded), "tensor", "are")
+        draft.notes.append(f"{count} decoded, since {kind} has no such type: first {decoded[0]}")
+    if pictures:
+        keys = ", ".join(key for key in model.metadata if not key.startswith(SHAPE_KEY))
+        draft.losses += [Loss(f"left out: the GGUF's keys, which describe the file: {keys}")] if keys else []
+    elif model.format == "gguf" and model.metadata:
+        hint = "--to hf makes a folder with config and tokenizer"
+        draft.losses.append(Loss(f"left out: the GGUF's keys, {len(model.metadata):,} in all ({hint})"))
+    return draft
 
 
 def to_folder(model: OpenModel, options: HfOptions | TorchFolderOptions, container: str) -> PlanBuilder:

@@ -14,9 +14,8 @@ from functools import partial
 from weighbridge.base.errors import ChangedError, FormatError, RemoteError
 from weighbridge.base.limits import MIB
 from weighbridge.containers.base import Slot
-from weighbridge.conversion.plan.contents import PlanContents, PlannedFile, unit_rows
+from weighbridge.conversion.plan.contents import PlanContents, PlannedFile, SlabCost, unit_rows
 from weighbridge.conversion.plan.fingerprint import key_of, samples_of
-from weighbridge.conversion.plan.memory import SlabCost
 from weighbridge.conversion.plan.read_ahead import Task, announced
 from weighbridge.conversion.result import Progress, Result
 from weighbridge.io.sink import AnySink, Origin, OutFile, UploadFile, open_sink

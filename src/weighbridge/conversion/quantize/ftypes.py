@@ -32,8 +32,8 @@ from weighbridge.base.dtypes import BY_NAME, F16, DType, Kind, by_name
 from weighbridge.base.dtypes import TABLE as SHIPPED_TYPES
 from weighbridge.base.errors import UsageError
 from weighbridge.base.ftypes import FileType
-from weighbridge.base.nearest import suggest, suggest_for_glob
 from weighbridge.base.spec import Spec
+from weighbridge.base.words import suggest, suggest_for_glob
 from weighbridge.conversion.quantize import type_hints
 from weighbridge.conversion.quantize.ftype_table import FtypeRules, TypeRule, build_table, table
 from weighbridge.conversion.quantize.type_conditions import ModelFacts, TensorFacts, matches

@@ -10,32 +10,33 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from weighbridge.base.dtypes import BF16, F16
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.base.ftypes import GUESSED, FileType
-from weighbridge.base.nearest import suggest_for_glob
 from weighbridge.base.spec import without_leading_ones
-from weighbridge.base.words import plural
+from weighbridge.base.words import plural, suggest_for_glob
 from weighbridge.containers.gguf.container import KV
+from weighbridge.conversion.gguf import diffusion as pictures
 from weighbridge.conversion.gguf import metadata
 from weighbridge.conversion.gguf.plan import to_gguf
 from weighbridge.conversion.options import GgufOptions, QuantizeOptions
 from weighbridge.conversion.plan.builder import PlanBuilder, left_out
 from weighbridge.conversion.plan.losses.settings import check_keys, check_settings
 from weighbridge.conversion.plan.writers import specs
-from weighbridge.conversion.quantize import ftypes
+from weighbridge.conversion.quantize import diffusion_types, ftypes
 from weighbridge.conversion.quantize import imatrix as importance
 from weighbridge.conversion.quantize import keys as gguf_keys
 from weighbridge.conversion.quantize import prune_layers as pruning
 from weighbridge.conversion.result import Loss
 from weighbridge.io.source import FileSource
-from weighbridge.models.llamacpp.candidate import Candidate
+from weighbridge.models.llamacpp.candidate import Candidate, table
 from weighbridge.models.llamacpp.rules import missing_keys, unknown_architecture
-from weighbridge.models.llamacpp.table import table
 from weighbridge.models.model import OpenModel
 from weighbridge.tensors.nodes import Node, QuantizedTensor, reshape
+
+_ARCHITECTURE: Final = "general.architecture"
 
 
 def type_options(options: QuantizeOptions) -> ftypes.TypeOptions:
@@ -72,6 +73,8 @@ class QuantizeInputs:
 
     def choose(self, ftype: FileType | None, options: ftypes.TypeOptions) -> ftypes.TypeChoice:
         """Chooses the types for a file type (None: COPY). Raises RefusedError for another model's importance matrix."""
+        if self.facts.architecture in diffusion_types.table().architectures:
+            return diffusion_types.choose_types(specs(self.tensors), self.facts.architecture, ftype, options)
         sizes = None
         if self.imatrix is not None:
             entries = self.imatrix.matrix.sizes()
@@ -109,16 +112,20 @@ def prepare(model: OpenModel, ftype: FileType | None, options: QuantizeOptions) 
     """Collects all inputs; `ftype` None: COPY. Reads the headers of the model and the whole importance matrix."""
     if options.keep_split and model.format != "gguf":
         raise UsageError(f"a {model.format} model has no GGUF shards to keep", hint="omit --keep-split")
-    draft = _as_gguf(model, options)
+    draft = _as_gguf(model, options, ftype)
     overrides = gguf_keys.parse_overrides(options.override_kv)
-    facts = ftypes.ModelFacts.of({key: kv.value for key, kv in {**draft.metadata, **overrides}.items()})
+    values = {key: kv.value for key, kv in {**draft.metadata, **overrides}.items()}
+    pictured = values.get(_ARCHITECTURE) in diffusion_types.table().architectures
+    facts = ftypes.ModelFacts(values[_ARCHITECTURE], layers=0) if pictured else ftypes.ModelFacts.of(values)
     kept = pruning.prune(draft.tensors, options.prune_layers)
     places = {e.name: e.file for e in model.index} if options.keep_split else {}
-    order = list(places) if options.keep_split else [n for n, _ in ftypes.ordered(specs(draft.tensors))]
+    by_source = options.keep_split or pictured
+    order = list(places or draft.tensors) if by_source else [n for n, _ in ftypes.ordered(specs(draft.tensors))]
     tensors = {}
     for name in (n for n in order if n in kept.names):
         node = draft.tensors[name]
-        shape = without_leading_ones(node.spec.shape)  # as llama-quantize does (ggml_n_dims)
+        # as llama-quantize does (ggml_n_dims)
+        shape = node.spec.shape if pictured else without_leading_ones(node.spec.shape)
         tensors[kept.names[name]] = node if shape == node.spec.shape else reshape(node, shape)
     imatrix = _load_imatrix(options)
     keys = gguf_keys.keys(
@@ -141,7 +148,7 @@ def prepare(model: OpenModel, ftype: FileType | None, options: QuantizeOptions) 
     )  # fmt: skip
 
 
-def _as_gguf(model: OpenModel, options: QuantizeOptions) -> PlanBuilder:
+def _as_gguf(model: OpenModel, options: QuantizeOptions, ftype: FileType | None) -> PlanBuilder:
     """The tensors and keys of a GGUF, or of the intermediate GGUF of any other model."""
     if model.format == "gguf":
         if not model.index.by_name:
@@ -149,6 +156,9 @@ def _as_gguf(model: OpenModel, options: QuantizeOptions) -> PlanBuilder:
         keys = metadata.named(metadata.kept_keys(model.metadata), options.name)
         tensors = {e.name: model.stored[e.name] for e in sorted(model.index, key=lambda e: (e.file, e.offset))}
         return PlanBuilder(tensors, keys)
+    if model.diffusion is not None:
+        target = GgufOptions(name=options.name, align=options.align, pre=options.pre, tokenizer=options.tokenizer)
+        return pictures.plan(model, model.diffusion, target, None, unrounded=ftype is not None)
     # the type of all matrices, so that nothing is rounded twice, or F32
     types = {n.spec.dtype for n in model.logical.values() if len(n.spec.shape) > 1}
     packed = any(isinstance(n, QuantizedTensor) for n in model.logical.values())
@@ -173,6 +183,8 @@ def refuse_unreadable(model: OpenModel) -> None:
             hint=f"wb convert {model.place.path} little-endian.gguf makes a little-endian file of it",
         )
     candidate = Candidate(model.metadata, {})
+    if candidate.architecture in diffusion_types.table().architectures:
+        return
     for finding in unknown_architecture(candidate.architecture):
         raise RefusedError(
             f"{model.place.path}: {finding.message}, which llama.cpp doesn't know",

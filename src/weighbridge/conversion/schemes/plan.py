@@ -11,10 +11,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
 from weighbridge.base.dtypes import BF16, F16, F32, MXFP4, NVFP4, dtype
-from weighbridge.base.errors import RefusedError
+from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.gguf import metadata as meta
 from weighbridge.conversion.options import SchemeOptions
@@ -23,19 +24,46 @@ from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, unplaced
 from weighbridge.conversion.plan.side_files import add_side_files
 from weighbridge.conversion.result import Move
 from weighbridge.conversion.schemes import configs as scheme_configs
-from weighbridge.conversion.schemes.table import COMPRESSED, GPTQ_BITS, Form, Scheme, Settings, choose_scheme
+from weighbridge.conversion.schemes.table import COMPRESSED, GPTQ_BITS, SCHEMES, Form, Scheme, Settings
 from weighbridge.models.model import OpenModel
 from weighbridge.packings import ggml_blocks
 from weighbridge.packings.canonical import IntQuantMatrix, MicroscaledMatrix, ScaledFloatMatrix
 from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes import LogicalTensor, Node
 
+# Parameter of a scheme -> its option.
+_OPTIONS: Final = MappingProxyType({"bits": "--q-bits", "group_size": "--q-group-size", "symmetric": "--sym or --asym"})
 # Config files of other quantizers, which no longer apply.
 _CONFIGS: Final = ("config.json", "quantize_config.json", "quant_config.json", "hf_quant_config.json")
 # Layers that share a global scale, because engines fuse them (llm-compressor, FUSED_LAYER_NAMES).
 _TOGETHER: Final = (
     ("gate_proj", "up_proj"), ("q_proj", "k_proj", "v_proj"), ("q_a_proj", "kv_a_proj_with_mqa"), ("w1", "w3"),
 )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------ the scheme
+
+
+def choose_scheme(options: SchemeOptions) -> Scheme:
+    """Returns the requested scheme with the options applied. Raises UsageError for options that contradict it."""
+    name = str(options.scheme).lower().replace("-", "_")
+    if name not in SCHEMES:
+        raise UsageError(f"unknown scheme {options.scheme!r}", hint=f"one of {', '.join(SCHEMES)}")
+    scheme = SCHEMES[name]
+    given = {"bits": options.q_bits, "group_size": options.q_group_size, "symmetric": options.sym}
+    for option, value in given.items():
+        if value is not None and option not in scheme.takes:
+            raise UsageError(f"{name} has a fixed {option.replace('_', ' ')}", hint=f"omit {_OPTIONS[option]}")
+    if options.q_bits not in (None, *GPTQ_BITS):
+        raise UsageError(f"GPTQ's readers don't support {options.q_bits} bits", hint=f"one of {GPTQ_BITS}")
+    group = options.q_group_size
+    if group is not None and group != -1 and group < 8:
+        raise UsageError(f"invalid group size {group}", hint="use a number such as 32 or 128; -1: one group per row")
+    return scheme._replace(
+        bits=options.q_bits or scheme.bits,
+        group=scheme.group if group is None else max(group, 0),
+        symmetric=scheme.symmetric if options.sym is None else options.sym,
+    )
 
 
 # ------------------------------------------------------------------------------------------------ the folder

@@ -8,8 +8,6 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from weighbridge.base.dtypes import F16, MXFP4, DType
-from weighbridge.base.errors import UsageError
-from weighbridge.conversion.options import SchemeOptions
 from weighbridge.packings import canonical
 from weighbridge.packings.canonical import IntQuantMatrix, MicroscaledMatrix, ScaledFloatMatrix
 from weighbridge.packings.write import rounding, schemes
@@ -106,26 +104,3 @@ SCHEMES: Final[Mapping[str, Scheme]] = MappingProxyType(
 )
 #: Code widths that GPTQ's readers support.
 GPTQ_BITS: Final = (2, 3, 4, 8)
-_OPTIONS: Final = MappingProxyType({"bits": "--q-bits", "group_size": "--q-group-size", "symmetric": "--sym or --asym"})
-
-
-def choose_scheme(options: SchemeOptions) -> Scheme:
-    """Returns the requested scheme with the options applied. Raises UsageError for options that contradict it."""
-    name = str(options.scheme).lower().replace("-", "_")
-    if name not in SCHEMES:
-        raise UsageError(f"unknown scheme {options.scheme!r}", hint=f"one of {', '.join(SCHEMES)}")
-    scheme = SCHEMES[name]
-    given = {"bits": options.q_bits, "group_size": options.q_group_size, "symmetric": options.sym}
-    for option, value in given.items():
-        if value is not None and option not in scheme.takes:
-            raise UsageError(f"{name} has a fixed {option.replace('_', ' ')}", hint=f"omit {_OPTIONS[option]}")
-    if options.q_bits not in (None, *GPTQ_BITS):
-        raise UsageError(f"GPTQ's readers don't support {options.q_bits} bits", hint=f"one of {GPTQ_BITS}")
-    group = options.q_group_size
-    if group is not None and group != -1 and group < 8:
-        raise UsageError(f"invalid group size {group}", hint="use a number such as 32 or 128; -1: one group per row")
-    return scheme._replace(
-        bits=options.q_bits or scheme.bits,
-        group=scheme.group if group is None else max(group, 0),
-        symmetric=scheme.symmetric if options.sym is None else options.sym,
-    )

@@ -15,14 +15,12 @@ folder and commits it as a whole. `open_sink` chooses. `parallel_target` is a ta
 from __future__ import annotations
 
 from weighbridge.io.sink.commit import CommitSink
-from weighbridge.io.sink.files import InPlace, OutFile
+from weighbridge.io.sink.files import InPlace, OutFile, spooled
 from weighbridge.io.sink.journal import FileRange
-from weighbridge.io.sink.lock import exclusive
 from weighbridge.io.sink.open import AnySink, check_target, disk_needed, open_sink
 from weighbridge.io.sink.parallel import ParallelTarget, ParallelUploads, ParallelWrite, parallel_target
-from weighbridge.io.sink.partials import is_alive
+from weighbridge.io.sink.processes import exclusive, is_alive
 from weighbridge.io.sink.records import FolderRecords, Records, records_at
-from weighbridge.io.sink.spool import spooled
 from weighbridge.io.sink.store import StoreWriter
 from weighbridge.io.sink.target import Sink, foreign_files, link_notes, listed, partial_of, write_file
 from weighbridge.io.sink.upload import Origin, UploadFile, UploadSink, check_uploads

@@ -1,18 +1,23 @@
-"""Files written by position: new ones from any thread, or bytes of existing ones in place."""
+"""Files written by position (new ones from any thread, or bytes of existing ones in place), and streams as files."""
 
 from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 import sys
+import tempfile
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import TracebackType
+from typing import BinaryIO
 
 from weighbridge.base.errors import UsageError
+from weighbridge.base.limits import MIB
 from weighbridge.io.digest import digest_of
 from weighbridge.io.source import FileSource
 
@@ -184,3 +189,13 @@ class InPlace:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@contextmanager
+def spooled(stream: BinaryIO, name: str) -> Iterator[Path]:
+    """The bytes of `stream` in a temporary file called `name`, which is removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="weighbridge-") as folder:
+        path = Path(folder) / name
+        with path.open("wb") as file:
+            shutil.copyfileobj(stream, file, MIB)
+        yield path

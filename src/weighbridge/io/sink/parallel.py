@@ -19,11 +19,10 @@ import re
 import shutil
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Protocol
 
 from weighbridge.base.errors import RemoteError, UsageError
@@ -333,21 +332,19 @@ class _StageSink(Sink):
         mine = any(r.file == name and r.clip(piece.offset, piece.size)[1] for r in self._wanted)
         return None if mine else 0
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with ExitStack() as closing:
-            for out in self._open:
-                closing.callback(out.close)
-            if kind is None and self._part is None:
-                self._publish()
-            elif kind is None and self._part is not None and self._part is not _NOTHING:
-                for out in self._open:
-                    out.sync_data()
-                self._parallel.note(self._part)
+    def _discard(self) -> None:
+        """Nothing: other processes write to the stage."""
 
     def _publish(self) -> None:
-        """Moves an older folder aside first, so the stage never contains the older one."""
+        """Records the range as written, or publishes the stage. An older folder is moved aside first, so that the
+        stage never contains it."""
+        if self._part is _NOTHING:
+            return
+        if self._part is not None:
+            for out in self._open:
+                out.sync_data()
+            self._parallel.note(self._part)
+            return
         if not (self.folder and self.overwrite and self._exists()):
             super()._publish()
             return

@@ -8,23 +8,22 @@ import os
 import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.io.sink.files import OutFile
 from weighbridge.io.sink.journal import Journal, Piece
-from weighbridge.io.sink.partials import remove_stale
+from weighbridge.io.sink.processes import remove_stale
 from weighbridge.io.sink.publish import publish_file, publish_folder, sync_folder
+from weighbridge.io.sink.staging import Staging, refused_if_taken
 
 _DEPTH = 16  # of a file's path inside a folder
 _LISTED = 8  # names in a message
 _FULL = frozenset({errno.ENOSPC, errno.EFBIG, errno.EDQUOT})
 
 
-class Sink:
-    """Files written under one target: a single file, or a folder of files. Use as a context manager; exiting without an
-    error publishes everything at once. `key`: everything that determines the bytes, for a resumable write; `done` has
-    the pieces finished by earlier runs.
+class Sink(Staging):
+    """Files written under one target: a single file, or a folder of files. `key`: everything that determines the bytes,
+    for a resumable write; `done` has the pieces finished by earlier runs.
 
     `overwrite` replaces a file, or a folder that contains only `names`, the files that will be written;
     `replace_folder` replaces any folder. `parents` creates more than one missing folder above the target."""
@@ -84,7 +83,7 @@ class Sink:
         if self._key is not None:
             self._journal = Journal(self._stage, self._key, write_file, overwrite=self.overwrite)
             if not self._journal.done:
-                self._discard()
+                self._remove_stage()
         if self.folder:
             self._stage.mkdir(exist_ok=self._journal is not None)
             if self._journal is not None:
@@ -149,38 +148,21 @@ class Sink:
             raise UsageError(f"{name!r} is not a plain file name")
         return self._stage.joinpath(*parts)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if kind is None:
-                self._publish()
-            elif isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
-                error.filename = str(self.target)  # errors of calls on a descriptor have no file name
-        except BaseException as failure:
-            error = failure
-            raise
-        finally:
-            kept = error is not None and self._keeps(error)
-            for out in self._open:
-                out.close()
-            if self._journal is not None:
-                self._journal.close(remove=not kept)
-            if not kept:
-                self._discard()
-            if not self._real.exists():
-                for parent in self._made:  # deepest first
-                    with contextlib.suppress(OSError):
-                        parent.rmdir()
-
-    def _keeps(self, error: BaseException) -> bool:
-        """Whether the write can be resumed: writes pending records, as far as the disk still allows."""
+    def _settle(self, error: BaseException | None) -> None:
+        """Writes pending records, as far as the disk still allows."""
+        if isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
+            error.filename = str(self.target)  # errors of calls on a descriptor have no file name
         with contextlib.suppress(OSError):
             self._note()
-        if not self.done or not self._stage.exists():
-            return False
-        error.add_note(f"finished parts are kept in {self._stage}: the same with --resume (resume=True) continues")
-        return True
+
+    def _kept_in(self) -> Path | None:
+        return self._stage if self.done and self._stage.exists() else None
+
+    def _close(self, *, kept: bool) -> None:
+        for out in self._open:
+            out.close()
+        if self._journal is not None:
+            self._journal.close(remove=not kept)
 
     def _publish(self) -> None:
         self._note()
@@ -192,14 +174,18 @@ class Sink:
         if self.folder and self.overwrite and self._exists():
             self._check_foreign()  # files may have been added meanwhile
         publish = publish_folder if self.folder else publish_file
-        try:
+        with refused_if_taken(self.target):
             publish(self._stage, self._real, overwrite=self.overwrite)
-        except FileExistsError:
-            words = f"{self.target} has been created in the meantime"
-            raise RefusedError(words, option="--overwrite") from None
         sync_folder(self._real.parent)
 
     def _discard(self) -> None:
+        self._remove_stage()
+        if not self._real.exists():
+            for parent in self._made:  # deepest first
+                with contextlib.suppress(OSError):
+                    parent.rmdir()
+
+    def _remove_stage(self) -> None:
         if self._stage.is_dir():
             shutil.rmtree(self._stage, ignore_errors=True)
         else:

@@ -21,12 +21,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from hashlib import blake2b
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import IO, Final, NamedTuple, Protocol
 
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.base.limits import MIB
 from weighbridge.io.sink.journal import FileRange, Piece
+from weighbridge.io.sink.staging import Staging, refused_if_taken
 from weighbridge.io.sink.target import listed
 from weighbridge.io.source import Source
 
@@ -277,7 +278,7 @@ class UploadFile:
             self._spilled.close()
 
 
-class UploadSink:
+class UploadSink(Staging):
     """The objects below one name of a store, with the interface of `Sink`. `memory`: bytes that open parts may take.
     `tokens`: shared uploads, by object name. `part`: the range that this process sends; other processes send the rest,
     and nothing is published or aborted."""
@@ -303,6 +304,7 @@ class UploadSink:
         self._foreign = self._check_foreign(names, replace_folder) if folder else []
         self._room, self._memory = _LEAST_OPEN, memory
         self._files: list[UploadFile] = []
+        self._shown: list[UploadFile] = []  # of a folder that isn't whole yet
         self._failed: BaseException | None = None
         self._lock = threading.Lock()
         self._slots = threading.BoundedSemaphore(UPLOADS)
@@ -358,9 +360,6 @@ class UploadSink:
 
     # -- the interface of `Sink`
 
-    def __enter__(self) -> UploadSink:
-        return self
-
     def create(self, name: str, size: int, spans: Iterable[Span] | None = None, *, late: bool = False) -> UploadFile:
         """Creates an object of `size` bytes: `name` below the target, or the target itself if it is a file."""
         path = f"{self.target}/{name}".strip("/") if self.folder else self.target
@@ -383,56 +382,44 @@ class UploadSink:
         """Discards everything sent so far."""
         self.resumes = False
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        shown: list[UploadFile] = []
-        try:
-            if kind is None:
-                self._publish(shown)
-        except BaseException as failure:
-            error = failure
-            raise
-        finally:
-            for future in self._running:
-                future.cancel()
-            self._pool.shutdown()
-            if error is not None and self._part is None:
-                self._undo(shown, error)
-            with ExitStack() as closing:
-                for file in self._files:
-                    closing.callback(file.close)
-            self.store.changed()
+    def _settle(self, error: BaseException | None) -> None:
+        for future in self._running:
+            future.cancel()
+        self._pool.shutdown()
 
-    def _publish(self, shown: list[UploadFile]) -> None:
+    def _kept_in(self) -> str | None:
+        resumable = self._part is None and self.resumes and any(f.upload and f.upload.done for f in self._files)
+        return self.store.title if resumable else None
+
+    def _close(self, *, kept: bool) -> None:
+        with ExitStack() as closing:
+            for file in self._files:
+                closing.callback(file.close)
+        self.store.changed()
+
+    def _publish(self) -> None:
         for file in self._files:
             file.finish()
         self._wait()
-        for file in self._files if self._part is None else ():
-            fresh = not file.published
-            try:
-                file.publish()
-            except FileExistsError:
-                words = f"{self.store.title}/{file.name} has been created in the meantime"
-                raise RefusedError(words, option="--overwrite") from None
-            shown += [file] if fresh else []
-        for name in self._foreign if self._part is None else ():
-            self.store.remove(f"{self.target}/{name}")
-
-    def _undo(self, shown: list[UploadFile], error: BaseException) -> None:
-        """Removes everything, or keeps the parts that the next run can resume."""
-        kept = self.resumes and any(f.upload and f.upload.done for f in self._files)
+        if self._part is not None:
+            return
         for file in self._files:
-            if file.upload is not None and not file.published and not kept:
+            if not file.published:
+                with refused_if_taken(f"{self.store.title}/{file.name}"):
+                    file.publish()
+                self._shown.append(file)
+        for name in self._foreign:
+            self.store.remove(f"{self.target}/{name}")
+        self._shown.clear()
+
+    def _discard(self) -> None:
+        for file in self._files if self._part is None else ():
+            if file.upload is not None and not file.published:
                 with suppress(Exception):
                     file.upload.abort()
-        if kept:
-            words = f"finished parts are kept in {self.store.title}: the same with --resume (resume=True) continues"
-            error.add_note(words)
-        elif not self.replace:
-            for file in shown:  # of a folder that will never be whole
-                with suppress(Exception):
-                    self.store.remove(file.name)
+        for file in () if self.replace else self._shown:
+            with suppress(Exception):
+                self.store.remove(file.name)
 
 
 def mark_of(key: Mapping[str, str]) -> str:

@@ -117,7 +117,7 @@ def _dimensions(family: Family, dialect: str, place: TensorSlot, shape: Shape) -
     dims: list[str] = [*row.shapes.get(dialect, row.shape)]
     if len(place.roles) > 1:
         dims[0] = ""  # joined
-    if (row.transposed(dialect) + sum(call.transposes for call, _ in place.plan.layouts)) % 2:
+    if (row.transposed(dialect) + sum(call.row.transposes for call, _ in place.plan.layouts)) % 2:
         dims[-2:] = dims[:-3:-1]
     stacked = [family.index[i] for i in place.indices[len(place.named) :]]
     if len(place.shape) == len(shape) == len(stacked) + len(dims):

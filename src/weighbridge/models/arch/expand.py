@@ -30,7 +30,6 @@ from weighbridge.models.arch.tables.spec import (
     NameTemplate,
     Role,
     is_number,
-    outer,
     placeholders,
 )
 from weighbridge.models.arch.tables.values import multiplier
@@ -60,21 +59,14 @@ class Sizes:
         return replace(self, values=tuple((s, here.get(s, n)) for s, n in self.values if here.get(s, n)), by_layer=())
 
     @cached_property
-    def known(self) -> frozenset[str]:
-        return frozenset(s for s, _ in self.values)
-
-    @cached_property
-    def _by_symbol(self) -> Mapping[str, int]:
+    def by_symbol(self) -> Mapping[str, int]:
         return dict(self.values)
 
     def get(self, symbol: str) -> int | None:
-        return self._by_symbol.get(symbol)
+        return self.by_symbol.get(symbol)
 
     def __getitem__(self, symbol: str) -> int:
-        return self._by_symbol[symbol]
-
-    def __contains__(self, symbol: object) -> bool:
-        return symbol in self._by_symbol
+        return self.by_symbol[symbol]
 
 
 class RoleSlice(NamedTuple):
@@ -110,17 +102,8 @@ class CompiledTemplate:
     unnamed: int = 0  # number of leading indices that the name lacks, since it is for one layer
 
     @cached_property
-    def single(self) -> bool:
-        """Whether a physical tensor holds one logical tensor in its own layout."""
-        return not self.stacked and self._plain
-
-    @cached_property
-    def stacks_one(self) -> bool:
-        """Whether a physical tensor stacks the tensors of one role in their own layout."""
-        return bool(self.stacked) and self._plain
-
-    @property
-    def _plain(self) -> bool:
+    def plain(self) -> bool:
+        """Whether a physical tensor holds one logical tensor, or a stack of those of one role, in its own layout."""
         return len(self.parts) == 1 and not self.layouts and not self.interleave
 
     @cached_property
@@ -130,14 +113,10 @@ class CompiledTemplate:
             return lambda at: at
         return lambda at: tuple([at[n] for n in self.order])
 
-    def first(self, named: tuple[int, ...]) -> Instance:
-        """The instance in a physical tensor that holds only one."""
-        return self.parts[0][0], self.index_of(named)
-
     def instances(self, named: tuple[int, ...]) -> list[Instance]:
         """The instances in one physical tensor, in the order of its rows."""
         if not self.stacked and len(self.parts) == 1:  # the most common case, of up to 100,000
-            return [self.first(named)]
+            return [(self.parts[0][0], self.index_of(named))]
         indices = [self.index_of(named + values) for values in product(*map(range, self.stacked))]
         return [(role, index) for index in indices for role, _ in self.parts]
 
@@ -155,57 +134,49 @@ class TensorSlot:
     """One physical tensor of a dialect. `need`: None if it is required, else the name of its all-or-none group. There
     is one per name, so its contents are computed on request and not kept."""
 
-    __slots__ = ("_plan", "name", "named")
+    __slots__ = ("name", "named", "plan")
 
     def __init__(self, plan: CompiledTemplate, named: tuple[int, ...]) -> None:
-        self.name, self.named, self._plan = plan.text % named[plan.unnamed :], named, plan
+        self.name, self.named, self.plan = plan.text % named[plan.unnamed :], named, plan
 
     @property
     def shape(self) -> Shape:
-        return self._plan.shape
-
-    @property
-    def plan(self) -> CompiledTemplate:
-        return self._plan
+        return self.plan.shape
 
     @property
     def need(self) -> str | None:
-        plan = self._plan
+        plan = self.plan
         optional = plan.optional and self.named and self.named[0] in plan.optional
         return " of ".join(filter(None, (plan.need, _OPTIONAL))) if optional else plan.need
 
     @property
     def roles(self) -> tuple[str, ...]:
-        return tuple(role for role, _ in self._plan.parts)
-
-    @property
-    def interleave(self) -> int:
-        return self._plan.interleave
+        return tuple(role for role, _ in self.plan.parts)
 
     @property
     def heights(self) -> tuple[int, ...]:
         """The number of rows of each part."""
-        return tuple(height(shape) for _, shape in self._plan.parts)
+        return tuple(height(shape) for _, shape in self.plan.parts)
 
     @property
     def indices(self) -> tuple[str, ...]:
         """The names of its indices: those in its name, with the numbers in `named`, then the stacked ones."""
-        return self._plan.indices
+        return self.plan.indices
 
     def renumbered(self, index: str, number: int) -> str:
         """The name with another number for one of its indices."""
         at = self.indices.index(index)
-        return self._plan.text % (*self.named[:at], number, *self.named[at + 1 :])[self._plan.unnamed :]
+        return self.plan.text % (*self.named[:at], number, *self.named[at + 1 :])[self.plan.unnamed :]
 
     @property
     def instances(self) -> list[Instance]:
         """The logical tensors in it, in the order of its rows."""
-        return self._plan.instances(self.named)
+        return self.plan.instances(self.named)
 
     @property
     def cells(self) -> list[RoleSlice]:
         """The logical tensors in it, with their rows."""
-        return self._plan.cells(self.named)
+        return self.plan.cells(self.named)
 
 
 @dataclass(frozen=True)
@@ -218,16 +189,13 @@ class Expansion:
 
 def shape_of(row: Role, sizes: Sizes, dialect: str = "") -> Shape:
     """A role's own shape, or its shape in a dialect that has another one."""
-    return tuple(dimension(dim, sizes) for dim in row.shapes.get(dialect, row.shape))
-
-
-def dimension(text: str, sizes: Sizes) -> int:
-    """The value of a dimension, an expression of sizes."""
-    if (known := sizes.get(text)) is not None:
-        return known
-    value = expression.evaluate(text, dict(sizes.values))
-    assert value is not None, text
-    return value
+    shape = []
+    for text in row.shapes.get(dialect, row.shape):
+        value = sizes.get(text)
+        value = expression.evaluate(text, sizes.by_symbol) if value is None else value
+        assert value is not None, text
+        shape.append(value)
+    return tuple(shape)
 
 
 def height(shape: Shape) -> int:
@@ -239,7 +207,7 @@ def applies(row: Role, sizes: Sizes) -> bool:
     """Whether the role exists in a model of these sizes: its condition holds and the sizes in its shape are known."""
     if row.when is not None and not _holds(expression.parse(row.when), sizes):
         return False
-    return row.symbols <= sizes.known
+    return row.symbols <= sizes.by_symbol.keys()
 
 
 def _holds(node: ast.expr, sizes: Sizes) -> bool:
@@ -248,7 +216,7 @@ def _holds(node: ast.expr, sizes: Sizes) -> bool:
         return (all if isinstance(node.op, ast.And) else any)(_holds(part, sizes) for part in node.values)
     if isinstance(node, ast.UnaryOp):
         return not _holds(node.operand, sizes)
-    return (expression.path(node) or "") in sizes
+    return (expression.path(node) or "") in sizes.by_symbol
 
 
 def expand(
@@ -263,8 +231,7 @@ def expand(
     if len(places) < len(listed):
         twice = next(name for name, n in Counter(place.name for place in listed).items() if n > 1)
         raise UsageError(f"two rows of the table have the {dialect.name} name {twice}")
-    dropped = frozenset(name for template in dialect.drop for name in run(template, counts, prefix))
-    return Expansion(places, dropped)
+    return Expansion(places, frozenset(run(dialect.drop, counts, prefix)))
 
 
 def optional_slots(
@@ -352,22 +319,17 @@ def index_counts(index: Mapping[str, str], sizes: Sizes) -> dict[str, int]:
     return {i: sizes.get(symbol) or 0 for i, symbol in index.items()}
 
 
-def run(template: str, counts: Mapping[str, int], prefix: str) -> Iterator[str]:
-    """The names of one template."""
-    text, names = _printf(template, prefix)
-    _bound([math.prod(counts[i] for i in names)])
-    return (text % values for values in product(*(range(counts[i]) for i in names)))
+def run(templates: Iterable[str], counts: Mapping[str, int], prefix: str) -> Iterator[str]:
+    """The names of templates. FormatError if these have more names than any model has tensors."""
+    runs = [_printf(template, prefix) for template in templates]
+    _bound(math.prod(counts[i] for i in names) for _, names in runs)
+    return (text % values for text, names in runs for values in product(*(range(counts[i]) for i in names)))
 
 
 def first_name(template: str, counts: Mapping[str, int], prefix: str) -> str | None:
     """The first name of a template; None if it has no names."""
     text, names = _printf(template, prefix)
     return text % ((0,) * len(names)) if all(counts[i] > 0 for i in names) else None
-
-
-def check_count(templates: Iterable[str], counts: Mapping[str, int], prefix: str) -> None:
-    """FormatError if the templates together have more names than any model has tensors."""
-    _bound(math.prod(counts[i] for i in _printf(template, prefix)[1]) for template in templates)
 
 
 def _bound(counts: Iterable[int]) -> None:
@@ -381,7 +343,8 @@ def _printf(template: str, prefix: str) -> tuple[str, tuple[str, ...]]:
     """Turns `model.layers.{l}.norm` into `model.layers.%d.norm` and its indices: three times as fast as `format`."""
     names = tuple(i for i in placeholders(template) if i not in PREFIXES)
     text = template.replace("%", "%%")
-    for placeholder, value in ((PREFIX, prefix), (OUTER, outer(prefix))):
+    outer = prefix.removesuffix("model.") if f".{prefix}".endswith(".model.") else ""  # `thinker.` of `thinker.model.`
+    for placeholder, value in ((PREFIX, prefix), (OUTER, outer)):
         text = text.replace(f"{{{placeholder}}}", value.replace("%", "%%"))
     for name in names:
         text = text.replace(f"{{{name}}}", "%d", 1)
@@ -399,8 +362,8 @@ def _plan(
     order = tuple((*named, *stacked).index(i) for i in all_indices)
     parts = tuple((row.name, _turned(shape_of(row, sizes, dialect), row.transposed(dialect))) for row in members)
     joined = (sum(shape[0] for _, shape in parts), *parts[0][1][1:]) if len(parts) > 1 else parts[0][1]
-    product_or_joined = parts[0][1] if any(call.multiplies for call in template.layouts) else joined
-    block = _turned(product_or_joined, sum(call.transposes for call in template.layouts) % 2 == 1)
+    product_or_joined = parts[0][1] if any(call.row.multiplies for call in template.layouts) else joined
+    block = _turned(product_or_joined, sum(call.row.transposes for call in template.layouts) % 2 == 1)
     layouts = tuple((call, arguments(call, sizes)) for call in template.layouts)
     need = members[0].group or (f"only {members[0].name}" if members[0].optional else None)
     runs = tuple(counts[i] for i in stacked)
@@ -419,7 +382,7 @@ def _plan(
 def arguments(call: LayoutCall, sizes: Sizes, layer: int = 0) -> tuple[float, ...]:
     """The arguments of a layout for these sizes in this layer. There are no numbers of a config if the sizes come
     from a GGUF, whose tensors are multiplied already."""
-    if call.from_config:
+    if call.row.from_config:
         return tuple(multiplier(key, sizes.facts) for key in call.symbols if sizes.facts)
     symbols = (layer if s == LAYER else ast.literal_eval(s) if is_number(s) else sizes[s] for s in call.symbols)
     return tuple(symbols)

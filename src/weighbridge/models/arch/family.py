@@ -26,7 +26,6 @@ from weighbridge.base.limits import LAYERS
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.config import effective
 from weighbridge.models.arch.derived import filled_in, made
-from weighbridge.models.arch.dialects import best_prefix, detect_dialect
 from weighbridge.models.arch.expand import (
     Expansion,
     Instance,
@@ -41,14 +40,13 @@ from weighbridge.models.arch.expand import (
     started_groups,
 )
 from weighbridge.models.arch.fuse import LayoutMap, Roles, StackMember, check_unpacked, cut, join, join_stack, layout_of
-from weighbridge.models.arch.gguf_view import ArchView
 from weighbridge.models.arch.mapping_report import MappingError, MappingReport
-from weighbridge.models.arch.naming import FamilyNames
-from weighbridge.models.arch.tables.expression import evaluate
+from weighbridge.models.arch.naming import FamilyNames, best_prefix, detect_dialect, reference_order
+from weighbridge.models.arch.tables.expression import ArchView, evaluate
 from weighbridge.models.arch.tables.layers import layer_sets
-from weighbridge.models.arch.tables.spec import Architecture, Role, Size
+from weighbridge.models.arch.tables.schema import SizeEntry
+from weighbridge.models.arch.tables.spec import Architecture, Role
 from weighbridge.models.arch.tables.values import integer, sizes_by_layer
-from weighbridge.models.arch.write_order import reference_order
 from weighbridge.models.jsonfile import numbers_as_text
 
 if TYPE_CHECKING:
@@ -90,8 +88,18 @@ class Family(FamilyNames):
         else:
             same = [a for a in self.architectures.values() if a.model_type == config.get("model_type")]
             chosen = same[-1] if same else None  # the last is the plain one
-        if chosen is None or not self._has_part(chosen, config):
+        if chosen is None:
             return None
+        if chosen.part_type is not None:  # a class of several parts: one of them has to be a class of the family
+            part = chosen.part_config(config) or {}
+            plain = [a for a in self.architectures.values() if a.part is None]
+            named, model_type = part.get("architectures"), part.get("model_type", chosen.part_type)
+            if isinstance(named, list) and named:
+                has_part = any(named[0] in (a.name, *a.aliases) for a in plain)
+            else:
+                has_part = model_type in chosen.part_aliases or any(model_type == a.model_type for a in plain)
+            if not has_part:
+                return None
         if chosen.requires is None and chosen.forbids is None:
             return chosen
         try:
@@ -100,18 +108,6 @@ class Family(FamilyNames):
             return chosen
         fits = (chosen.requires is None or sets[chosen.requires]) and not sets.get(chosen.forbids or "")
         return chosen if fits else None
-
-    def _has_part(self, architecture: Architecture, config: Mapping[str, Any]) -> bool:
-        """Whether a class of several parts (`part_type`) has a part that is a class of the family."""
-        if architecture.part_type is None:
-            return True
-        part = architecture.part_config(config) or {}
-        plain = [a for a in self.architectures.values() if a.part is None]
-        listed = part.get("architectures")
-        if isinstance(listed, list) and listed:
-            return any(listed[0] in (a.name, *a.aliases) for a in plain)
-        model_type = part.get("model_type", architecture.part_type)
-        return model_type in architecture.part_aliases or any(model_type == a.model_type for a in plain)
 
     @property
     def plain_defaults(self) -> Mapping[str, Any]:
@@ -189,7 +185,7 @@ class Family(FamilyNames):
         every = {s: max(listed[s]) if s in listed else plain[s] for s in self.sizes}
         return tuple((s, n) for s, n in every.items() if n), tuple(listed.items())
 
-    def _first(self, sources: Sequence[str], values: Mapping[str, Any], symbol: str, size: Size) -> int | None:
+    def _first(self, sources: Sequence[str], values: Mapping[str, Any], symbol: str, size: SizeEntry) -> int | None:
         for source in sources:
             n = values.get(source) if isinstance(values.get(source), bool) else evaluate(source, values)
             if n:
@@ -206,18 +202,16 @@ class Family(FamilyNames):
         self, metadata: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any] = ()
     ) -> Architecture:
         """The most likely class of transformers of a GGUF, which doesn't name it."""
+        view = ArchView(metadata, self.gguf, names)
         for a in self.architectures.values():
-            if a.gguf is not None and (not a.gguf or self._shows(a, metadata, names)):
+            if a.gguf is not None and (not a.gguf or view.shows(a.gguf)):
                 return a
         raise UsageError(f"no class of the {self.name} family matches this GGUF")
 
     def shows(self, metadata: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any]) -> bool:
         """Whether a GGUF meets the conditions of one of the family's classes."""
-        return any(a.gguf and self._shows(a, metadata, names) for a in self.architectures.values())
-
-    def _shows(self, a: Architecture, metadata: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any]) -> bool:
         view = ArchView(metadata, self.gguf, names)
-        return any(view.shows(mark) for mark in a.gguf or ())
+        return any(view.shows(a.gguf or ()) for a in self.architectures.values())
 
     # ------------------------------------------------------------------ names
 
@@ -324,7 +318,8 @@ class Family(FamilyNames):
                 continue
             if by_rank and place.roles in by_rank:
                 check_unpacked(name, node)
-            if place.plan.single and known(first := place.plan.first(place.named)) == (None, node.spec.shape):
+            plain = place.plan.plain and not place.plan.stacked
+            if plain and known(first := place.instances[0]) == (None, node.spec.shape):
                 roles[first] = node  # the most common case, of up to 100,000
             else:
                 roles.update(cut(place, node, known))
@@ -339,13 +334,21 @@ class Family(FamilyNames):
         The order is layer by layer; for GGUF that of the reference converter, from the names as stored (`source_order`,
         of the dialect and prefix `source`).
         """
-        places = self.expansion(dialect, sizes, prefix).places
+        expansion = self.expansion(dialect, sizes, prefix)
+        places = expansion.places
         whole = roles if isinstance(roles, Roles) else Roles(roles)
         computed = {instance: node for instance, node in self.derived(dialect, sizes).items() if instance not in roles}
-        filled = filled_in(dialect, self.rows, self.expansion(dialect, sizes, prefix), sizes, roles)
+        filled = filled_in(dialect, self.rows, expansion, sizes, roles)
         roles = whole.behind({**computed, **filled})
         present = {n: p for n, p in places.items() if any(i in roles for i in p.instances)}
-        self._check_whole(dialect, sizes, present, roles, prefix)
+        if unknown := [i for i in roles if i[0] not in self.rows]:
+            raise UsageError(f"the {self.name} family has no role {unknown[0][0]!r}")
+        # Incomplete parts: a missing expert, half of a fused tensor, part of a group.
+        parts = [f"{p.name} (its {_label(i)})" for p in present.values() for i in p.instances if i not in roles]
+        needed = started_groups(present.values())
+        missing = [n for n, p in places.items() if n not in present and (p.need is None or p.need in needed)]
+        if parts or missing:
+            raise MappingError(self.name, dialect, MappingReport(missing=(*missing, *parts)))
         known = self._lie(dialect, sizes)
         out = {name: self._join(dialect, known, place, roles) for name, place in present.items()}
         if self.dialects[dialect].order == "table":
@@ -356,28 +359,11 @@ class Family(FamilyNames):
         packed = {place.roles[0] for name, place in present.items() if storage_name(out[name]) in kept}
         return {name: out[name] for name in reference_order(self, present, sizes, source_order, source, packed)}
 
-    def _check_whole(
-        self,
-        dialect: str,
-        sizes: Sizes,
-        present: Mapping[str, TensorSlot],
-        roles: Mapping[Instance, Any],
-        prefix: str | None,
-    ) -> None:
-        """FormatError for incomplete parts: a missing expert, half of a fused tensor, part of a group."""
-        if unknown := [i for i in roles if i[0] not in self.rows]:
-            raise UsageError(f"the {self.name} family has no role {unknown[0][0]!r}")
-        parts = [f"{p.name} (its {_label(i)})" for p in present.values() for i in p.instances if i not in roles]
-        needed = started_groups(present.values())
-        places = self.expansion(dialect, sizes, prefix).places
-        missing = [n for n, p in places.items() if n not in present and (p.need is None or p.need in needed)]
-        if parts or missing:
-            raise MappingError(self.name, dialect, MappingReport(missing=(*missing, *parts)))
-
     def _join(self, dialect: str, known: LayoutMap, place: TensorSlot, roles: Roles) -> LogicalTensor:
         instances, parts = place.instances, []
         if (
-            place.plan.stacks_one
+            place.plan.plain
+            and place.plan.stacked
             and (stack := roles.stack_of(instances))
             and known(instances[0]) == (None, stack.shape)
         ):
@@ -414,13 +400,15 @@ class Family(FamilyNames):
     @cached_property
     def folded(self) -> tuple[str, ...]:
         """Numbers of a config that a GGUF has multiplied into its weights and has no key for."""
-        calls = (call for row in self.rows.values() for call in row.layouts.values() if call.from_config)
+        calls = (call for row in self.rows.values() for call in row.layouts.values() if call.row.from_config)
         return tuple(dict.fromkeys(symbol for call in calls for symbol in call.symbols))
 
     @cached_property
     def products(self) -> Mapping[str, tuple[str, ...]]:
         """The names of a GGUF's tensors that are products of two roles, and these roles."""
-        return {t.name: t.roles for t in self.dialects["gguf"].templates if any(call.multiplies for call in t.layouts)}
+        return {
+            t.name: t.roles for t in self.dialects["gguf"].templates if any(call.row.multiplies for call in t.layouts)
+        }
 
     def layout_of(self, dialect: str, role: str, sizes: Sizes, layer: int = 0) -> TensorLayout | None:
         """The layout change from a role's own layout to the dialect's in a layer, if any."""

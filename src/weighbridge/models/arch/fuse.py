@@ -117,14 +117,14 @@ def _stacks(place: TensorSlot, node: LogicalTensor, known: LayoutMap) -> Sequenc
     from weighbridge.tensors.nodes import slice_rows
 
     plan, roles = place.plan, len(place.plan.parts)
-    if not plan.stacked or plan.layouts or (roles > 1) != (place.interleave > 0):
+    if not plan.stacked or plan.layouts or (roles > 1) != (place.plan.interleave > 0):
         return ()
     if any(known(instance)[0] for instance in place.instances[:roles]):
         return ()
     node, count = _in_rows(place, node), math.prod(plan.stacked)
     if roles == 1:
         return (RoleStack(node, count, plan.parts[0][1]),)
-    node = separate_stack(node, count, place.interleave, place.heights)
+    node = separate_stack(node, count, place.plan.interleave, place.heights)
     stacks, start = [], 0
     for _, shape in plan.parts:
         rows = count * height(shape)
@@ -171,11 +171,11 @@ def join_stack(place: TensorSlot, stack: RoleStack) -> LogicalTensor:
 
 def _layouts(place: TensorSlot) -> Sequence[TensorLayout]:
     """The layout changes of the fused tensor: interleaving, then those of the table."""
-    if not place.interleave and not place.plan.layouts:
+    if not place.plan.interleave and not place.plan.layouts:
         return ()
     from weighbridge.tensors.layouts import interleave
 
-    interleaved = [interleave(place.interleave, place.heights)] if place.interleave else []
+    interleaved = [interleave(place.plan.interleave, place.heights)] if place.plan.interleave else []
     return [*interleaved, *(layout_of(call, arguments) for call, arguments in place.plan.layouts)]
 
 

@@ -21,21 +21,15 @@ if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
 
 
-def names(family: Family, dialect: str = "gguf") -> frozenset[str]:
-    """The keys of a dialect that hold a role."""
-    templates = family.dialects[dialect].templates if dialect in family.dialects else ()
-    return frozenset(t.name for t in templates if t.metadata)
-
-
 def of_graph(architecture: str) -> frozenset[str]:
     """The keys of every family with this `general.architecture`."""
-    return frozenset[str]().union(*map(names, families_of_graph(architecture)))
+    return frozenset[str]().union(*(f.metadata_names() for f in families_of_graph(architecture)))
 
 
 def tensors(family: Family, sizes: Sizes, metadata: Mapping[str, Any]) -> dict[str, Node]:
     """The tensors that a GGUF stores in keys, in F32. A single number counts for every index, as in llama.cpp
     (`get_key_or_arr`). FormatError for another number of values or a value that is not a number."""
-    keys = sorted(names(family) & metadata.keys())
+    keys = sorted(family.metadata_names() & metadata.keys())
     if not keys:
         return {}
     import numpy as np

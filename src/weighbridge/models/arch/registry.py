@@ -1,4 +1,4 @@
-"""Finds families by a config's class or a GGUF's architecture, lists them, and reads a user's own table.
+"""Builds families from their tables, finds them by a config's class or a GGUF's architecture, and lists them.
 
 Only tables whose text contains the name are parsed, and those that these inherit from.
 """
@@ -13,23 +13,47 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from msgspec import structs
+
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import FAMILY_TABLE
-from weighbridge.models.arch.build import build_family
 from weighbridge.models.arch.family import Family
+from weighbridge.models.arch.rules import completing_rules
 from weighbridge.models.arch.tables import short_forms
-from weighbridge.models.arch.tables.documents import document, mentioning, plugged_in, resolve, shipped, wrappers
-from weighbridge.models.arch.tables.schema import DialectEntry
+from weighbridge.models.arch.tables.check import check
+from weighbridge.models.arch.tables.documents import document, plugged_in, resolve, shipped, wrappers
+from weighbridge.models.arch.tables.schema import DialectEntry, FamilyTable
+from weighbridge.models.arch.tables.spec import Architecture, build_dialect, build_role
+from weighbridge.models.arch.tables.validate import convert
 
 _CHECK: Final = "wb arch check PATH names the nearest family and the differences; wb arch list shows all"
 _GUIDE: Final = "wb arch show llama shows what a table has; guide-families.md in Weighbridge's docs describes it"
+
+
+def build_family(document: Mapping[str, Any], *, checked: bool = False) -> Family:
+    """Builds a family from its whole table (see `documents.resolve`). UsageError names the first mistake. `checked`:
+    the table is known to be right, as the shipped ones are."""
+    table = convert(document, FamilyTable)
+    roles = {name: build_role(name, entry) for name, entry in table.role.items()}
+    dialects = {name: build_dialect(name, table, roles) for name in table.dialect}
+    if not checked:
+        check(table, roles, dialects.values())
+        completing_rules(tuple(table.config_rules))
+    architectures = {
+        name: Architecture(**{**structs.asdict(entry), "name": name, "defaults": {**table.defaults, **entry.defaults}})
+        for name, entry in table.architecture.items()
+    }
+    return Family(
+        table.name, table.gguf, MappingProxyType(roles), MappingProxyType(dialects), MappingProxyType(architectures),
+        MappingProxyType(table.size), MappingProxyType(table.index), MappingProxyType(table.layers), table,
+    )  # fmt: skip
 
 
 @cache
 def family(name: str) -> Family:
     """The family of a table, shipped or from a plug-in."""
     try:
-        return build_family(resolve(document(name)))
+        return build_family(resolve(document(name)), checked=name in shipped())
     except UsageError as error:
         raise UsageError(f"the table of {name}: {error}") from None
 
@@ -60,8 +84,9 @@ def read_family(path: Path) -> Family:
 
 def _candidates(pattern: str) -> Iterator[Family]:
     """The families whose tables match a regular expression: shipped ones first, then those of plug-ins."""
+    matches = re.compile(pattern, re.MULTILINE).search
     for tables in (shipped, plugged_in):
-        yield from map(family, mentioning(pattern, tables()))
+        yield from (family(name) for name, text in tables().items() if matches(text))
 
 
 def _naming(name: object) -> Iterator[Family]:
@@ -141,7 +166,7 @@ def family_of_gguf(
         return chosen
     same = [*families_of_graph(architecture)]
     marked = (f for f in same if len(same) > 1 and f.shows(metadata, names))
-    open_to_any = (f for f in same if any(a.gguf == () for a in f.architectures.values()))
+    open_to_any = (f for f in same if any(a.gguf == [] for a in f.architectures.values()))
     if (matching := next(marked, None) or next(open_to_any, None)) is not None:
         return matching
     raise UnsupportedError(f"no family has the GGUF architecture {architecture}", hint=_CHECK)

@@ -292,13 +292,6 @@ def _undivided(row: KeyEntry, value: float, config: Mapping[str, Any]) -> float 
     return int(divisor) if divisor == int(divisor) else divisor
 
 
-def understood(row: KeyEntry, value: Any) -> bool:
-    """Whether the row can restore this value: it is a list if the type is one, and the map has it."""
-    if row.type.startswith("arr") != is_list(value):
-        return False
-    return not row.map or all(v in row.map.values() for v in (value if is_list(value) else [value]))
-
-
 def is_list(value: Any) -> TypeGuard[Sequence[Any]]:
     """Whether a value is a sequence other than text or bytes."""
     return isinstance(value, Sequence) and not isinstance(value, str | bytes)

@@ -15,7 +15,7 @@ from weighbridge.containers.gguf.values import KV
 from weighbridge.models.arch.config import LOCAL_THETA, THETA, layer_types
 from weighbridge.models.arch.derived import RESTORED
 from weighbridge.models.arch.family import Family
-from weighbridge.models.arch.rules import restoring_rules
+from weighbridge.models.arch.rules import family_rules
 from weighbridge.models.arch.tables.expression import evaluate, shared_value
 from weighbridge.models.arch.tables.layers import as_config
 from weighbridge.models.arch.tables.schema import PresenceEntry
@@ -32,7 +32,6 @@ from weighbridge.models.config.keys import (
     store,
     table,
     to_kv,
-    understood,
 )
 
 Vectors = Callable[[str], Sequence[float] | None]
@@ -119,16 +118,13 @@ def with_tokenizer_keys(
             first[row.name] = out.get(row.name, kv)
         elif row.last:
             last[row.name] = kv
-        else:
-            out = {**out, row.name: kv} if row.name in out else _insert_id(out, row.name, kv)
+        elif row.name in out:
+            out[row.name] = kv
+        else:  # a special token's id follows the existing ones
+            ends = ("_token_id", ".merges", ".token_type")
+            at = 1 + max((i for i, key in enumerate(out) if key.endswith(ends)), default=0)
+            out = dict([*out.items()][:at]) | {row.name: kv} | dict([*out.items()][at:])
     return {**first, **{key: kv for key, kv in out.items() if key not in first | last}, **last}
-
-
-def _insert_id(keys: Mapping[str, KV], name: str, kv: KV) -> dict[str, KV]:
-    """Inserts a special token's id after the existing ones."""
-    order = [*keys]
-    at = 1 + max((i for i, key in enumerate(order) if key.endswith(("_token_id", ".merges", ".token_type"))), default=0)
-    return {**{key: keys[key] for key in order[:at]}, name: kv, **{key: keys[key] for key in order[at:]}}
 
 
 # ---------------------------------------------------------------------- from GGUF
@@ -164,8 +160,8 @@ def gguf_to_config(
             config[key] = name.there if name.tensor in tensors else name.absent
         elif key in config:
             config[key] = (name.lstrip("!") in tensors) != name.startswith("!")
-    for restore in restoring_rules(family.document.config_rules):
-        stated = restore(config)
+    for rule in family_rules(family.document.config_rules):
+        stated = rule.restore(config) if hasattr(rule, "restore") else {}
         config = {key: value for key, value in {**config, **stated}.items() if value is not None or key not in stated}
     for key, values in rules(family).assumed.items():  # every GGUF means one of these, whatever the class's default
         if config.get(key) is not None and config[key] not in values:
@@ -209,7 +205,10 @@ def _restore(config: dict[str, Any], metadata: Mapping[str, Any], family: Family
             covered.add(key)
         if (row.null or row.default is not None) and key not in metadata:
             store(config, row.restored[0], row.default)
-        if key not in metadata or not understood(row, metadata[key]):
+        if key not in metadata or row.type.startswith("arr") != is_list(metadata[key]):
+            continue
+        values = metadata[key] if is_list(metadata[key]) else [metadata[key]]
+        if row.map and any(value not in row.map.values() for value in values):
             continue
         if row.others:  # a list with values for the layers of a set and for the others
             within = layers.sets[row.layers or ""]

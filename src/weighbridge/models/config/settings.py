@@ -13,19 +13,23 @@ defaults is a setting too. A value without effect (the table's `assumed` and `im
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from fnmatch import translate
 from functools import cache
+from importlib import resources
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
+
+from msgspec import Struct, toml
 
 from weighbridge.base.errors import WeighbridgeError
 from weighbridge.models.arch.config import DERIVED, LOCAL_THETA, THETA
 from weighbridge.models.arch.derived import f32
 from weighbridge.models.arch.family import Family
-from weighbridge.models.arch.rules import rule_keys
+from weighbridge.models.arch.rules import family_rules
 from weighbridge.models.arch.tables.expression import by_layer
-from weighbridge.models.config.harmless import why_harmless
 from weighbridge.models.config.keys import differs, implied, is_list, lookup, rules, to_kv
 from weighbridge.models.config.mapping import Vectors, gguf_to_config
 from weighbridge.models.config.mlx_view import as_mlx_reads, mlx_keys
@@ -220,7 +224,8 @@ def ruled_words(family: Family) -> set[str]:
     texts += [text for size in family.sizes.values() for text in size.hf]
     texts += [text for layer_set in family.layer_sets.values() for text in layer_set.hf]
     texts += [text for a in family.architectures.values() for text in a.full_layers]
-    return {word for text in texts for word in words_of(text)} | rule_keys(family.document.config_rules)
+    rule_keys = (getattr(rule, "KEYS", ()) for rule in family_rules(family.document.config_rules))
+    return {word for text in texts for word in words_of(text)}.union(*rule_keys)
 
 
 def words_of(text: str) -> list[str]:
@@ -259,3 +264,49 @@ def _same(a: Any, b: Any) -> bool:
         return True
     numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in (a, b))
     return f32(a) == f32(b) if numbers else a == b
+
+
+# ---------------------------------------------------------------------- keys without effect (harmless.toml)
+
+
+class HarmlessGroup(Struct, frozen=True, forbid_unknown_fields=True):
+    """Keys that are harmless for one reason. `*` in a key matches any text.
+
+    `families`: only in these families. `off`: only if the config sets this key to false, 0 or null. `without`: only if
+    the config doesn't set this key, or sets it to such a value.
+    """
+
+    reason: str
+    keys: list[str]
+    families: list[str] = []
+    off: str = ""
+    without: str = ""
+
+    def covers(self, names: Collection[str], config: Mapping[str, Any]) -> bool:
+        """Whether the group applies to a config. `names`: the family's name and the name of the one it is like."""
+        if (self.families and not {*self.families} & {*names}) or config.get(self.without):
+            return False
+        return not self.off or (self.off in config and not config[self.off])
+
+
+class _HarmlessTable(Struct, frozen=True, forbid_unknown_fields=True):
+    group: list[HarmlessGroup]
+
+
+@cache
+def groups() -> tuple[HarmlessGroup, ...]:
+    """Returns the groups of harmless.toml."""
+    text = (resources.files(__package__ or "") / "harmless.toml").read_text(encoding="utf-8")
+    return tuple(toml.decode(text, type=_HarmlessTable).group)
+
+
+@cache
+def _patterns() -> tuple[re.Pattern[str], ...]:
+    return tuple(re.compile("|".join(map(translate, group.keys))) for group in groups())
+
+
+def why_harmless(key: str, family: Family, config: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """Returns why no result depends on a key of a config, or "" if no group has the key."""
+    names = (family.name, family.document.like or "")
+    groups_with_key = (g for g, pattern in zip(groups(), _patterns(), strict=True) if pattern.match(key))
+    return next((group.reason for group in groups_with_key if group.covers(names, config)), "")

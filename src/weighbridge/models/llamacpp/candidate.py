@@ -2,18 +2,72 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.resources import files
 from typing import Any, Final, NamedTuple
+
+from msgspec import Struct, convert
 
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.spec import Shape
-from weighbridge.models.arch import kv_tensors
 from weighbridge.models.arch.mapping_report import MappingReport
 from weighbridge.models.arch.registry import family_of_gguf
-from weighbridge.models.llamacpp.table import key_of, table
+
+
+class NamedTokens(Struct, frozen=True, forbid_unknown_fields=True):
+    """Tokens that models with certain names need."""
+
+    names: list[str]
+    tokens: list[str]
+    unless_pre: list[str]
+    unless_architecture: list[str]
+
+
+class LoaderTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """architectures.toml documents the fields."""
+
+    required: list[str]
+    either: Mapping[str, list[str]]
+    lite: Mapping[str, list[list[int]]]
+    fixed: Mapping[str, Mapping[str, int]]
+    needed: Mapping[str, list[str]]
+    optional: Mapping[str, list[str]]
+    defaulted: Mapping[str, list[str]]
+    one_head_length: list[str]
+    apart_from_trunk: list[str]
+    longrope: list[str]
+    unknown: Mapping[str, list[str]]
+    unknown_below: Mapping[str, Mapping[int, list[str]]]
+    experts: list[str]
+    one_is_none: list[str]
+    without_graph: list[str]
+    parts: Mapping[str, str]
+    rotates_all: list[str]
+    rope_scaling: list[str]
+    max_experts: int
+    tokenizers: list[str]
+    without_tokens: list[str]
+    with_merges: list[str]
+    with_pretokenizer: list[str]
+    named: list[NamedTokens]
+    architecture: Mapping[str, list[str]]
+
+
+@cache
+def table() -> LoaderTable:
+    """Returns the parsed architectures.toml."""
+    text = (files(__package__) / "architectures.toml").read_text("utf-8")
+    return convert(tomllib.loads(text), LoaderTable, strict=False)
+
+
+def key_of(architecture: str, name: str) -> str:
+    """Returns the full name of a key in the table."""
+    return name if name.startswith(("general.", "tokenizer.", "xielu.")) else f"{architecture}.{name}"
+
 
 _VARIED: Final = "varies by layer"  # in the error for a list in place of a family's one number
 _LAYERS: Final = 512  # longer lists aren't lists by layer
@@ -94,12 +148,6 @@ class Candidate:
         return self.whole("embedding_length") // first if isinstance(first, int) and first > 0 else 0
 
     @property
-    def last_has_values(self) -> bool:
-        """Whether the last layer has a tensor for values; in some models its keys are its values."""
-        values = [name for name in self.shapes if name.endswith("attn_v.weight")]
-        return not values or f"blk.{self.layers - 1}." in "".join(values)
-
-    @property
     def _completed(self) -> dict[str, Any]:
         """The keys, with llama.cpp's defaults for missing ones."""
         heads = self.get("attention.head_count")
@@ -108,7 +156,7 @@ class Candidate:
         return {**{self.key(k): v for k, v in defaults.items() if v is not None}, **self.metadata}
 
     @cached_property
-    def _judged(self) -> TensorFit | str | None:
+    def judged(self) -> TensorFit | str | None:
         """How the tensors fit, or an error about a size that the keys don't determine; None if unknown."""
         result = self._fit_of(self._completed)
         if isinstance(result, str) and _VARIED in result:  # a number may be repeated for each layer
@@ -127,7 +175,7 @@ class Candidate:
         try:
             family = family_of_gguf(keys, (), self.shapes)
             sizes = family.sizes_from_gguf(keys, self.shapes)
-            report, stored_as_keys = family.check("gguf", sizes, self.shapes), kv_tensors.names(family)
+            report, stored_as_keys = family.check("gguf", sizes, self.shapes), family.metadata_names()
             names = family.names("gguf", sizes)
         except (UnsupportedError, UsageError):
             return None
@@ -183,17 +231,7 @@ class Candidate:
     @property
     def fit(self) -> TensorFit | None:
         """How the tensors fit the architecture; None if unknown."""
-        return self._judged if isinstance(self._judged, TensorFit) else None
-
-    @property
-    def unsized(self) -> str | None:
-        """An error about a size that the keys don't determine."""
-        return self._judged if isinstance(self._judged, str) else None
-
-    @property
-    def unchecked(self) -> bool:
-        """Whether the architecture's tensors are unknown."""
-        return self._judged is None
+        return self.judged if isinstance(self.judged, TensorFit) else None
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

@@ -3,16 +3,17 @@ rule. The verdicts are those of `llama_model_load_from_file`; tests compare them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from weighbridge.base.spec import Shape, without_leading_ones
 from weighbridge.base.words import plural
-from weighbridge.containers.base import Finding, Severity
+from weighbridge.containers.base import Finding, Index, Severity, Stage
+from weighbridge.containers.gguf import container as gguf
+from weighbridge.containers.sniff import diffusion
 from weighbridge.models.arch.mapping_report import some
-from weighbridge.models.llamacpp.candidate import Candidate
-from weighbridge.models.llamacpp.table import table
+from weighbridge.models.llamacpp.candidate import Candidate, table
 from weighbridge.models.loader_rules import LoaderRule, LoadRefusal, check
 from weighbridge.models.tokenizer import pretokenizer
 
@@ -35,6 +36,9 @@ _COMPANIONS: Final = MappingProxyType({"adapter": "--lora", "mmproj": "--mmproj"
 def unknown_architecture(name: str) -> Iterator[LoadRefusal]:
     """Yields a refusal if llama.cpp has no graph for an architecture. Parts of models, such as `clip`, have one."""
     if not name or (name in table().architecture and name not in table().without_graph):
+        return
+    if name in diffusion.architectures():
+        yield LoadRefusal(f"general.architecture is {name!r}", hint="the file is for ComfyUI-GGUF")
         return
     plain = name.replace("-", "").replace("_", "")  # Ollama's gptoss is gpt-oss
     near = next((k for k in table().architecture if k.replace("-", "").replace("_", "") == plain), None)
@@ -69,8 +73,8 @@ def missing_keys(model: Candidate) -> Iterator[str]:
 
 
 def _sizes(model: Candidate) -> Iterator[LoadRefusal]:
-    if model.unsized:
-        yield LoadRefusal(model.unsized)
+    if isinstance(model.judged, str):
+        yield LoadRefusal(model.judged)
     elif model.tokenizer in table().without_tokens and not model.whole("vocab_size"):
         yield LoadRefusal(f"{model.key('vocab_size')} is missing, and so is the list of tokens")
 
@@ -112,10 +116,13 @@ def _rope(model: Candidate) -> Iterator[LoadRefusal]:
 
 
 def _heads(model: Candidate) -> Iterator[LoadRefusal]:
-    # A family's table has one length of a head; llama.cpp has one for keys and one for values.
+    # A family's table has one length of a head; llama.cpp has one for keys and one for values. Without a tensor for
+    # values in the last layer, its keys are its values.
+    values = [name for name in model.shapes if name.endswith("attn_v.weight")]
+    shared = values and not any(f"blk.{model.layers - 1}." in name for name in values)
     key = model.get("attention.key_length")
     value = model.whole("attention.value_length") or model.head
-    separate = model.architecture in table().one_head_length or not model.last_has_values
+    separate = model.architecture in table().one_head_length or shared
     if model.fit and not (separate or model.fit.values_apart) and isinstance(key, int) and value and value != key:
         yield LoadRefusal(f"a key has {key} elements and a value {value} ({model.key('attention.value_length')})")
 
@@ -202,7 +209,7 @@ def _misshapen(model: Candidate) -> Iterator[LoadRefusal]:
 
 
 def _unchecked(model: Candidate) -> Iterator[LoadRefusal]:
-    if model.unchecked:
+    if model.judged is None:
         yield LoadRefusal(f"Weighbridge has no table for this form of {model.architecture}")
 
 
@@ -265,3 +272,64 @@ def findings(metadata: Mapping[str, Any], shapes: Mapping[str, Shape], path: str
     if kinds or model.architecture not in table().architecture:
         return kinds
     return tuple(finding for rules in (REFUSALS, LOADED, OPEN) for finding in check(rules, model, path))
+
+
+# ---------------------------------------------------------------------- verdicts
+
+
+#: Not a refusal if llama.cpp reads the file (--no-mmap).
+UNMAPPED: Final = "gguf/data-start"
+
+
+class LoadVerdict(NamedTuple):
+    """`refused`: findings for which llama.cpp refuses to load files as the model that they are. `unmapped`: findings
+    that prevent mapping them into memory."""
+
+    refused: tuple[Finding, ...]
+    unmapped: tuple[Finding, ...]
+
+
+def stage_of(findings: Iterable[Finding]) -> str:
+    """Returns the stage at which llama.cpp refuses a file with these findings: "header", "data" or "model"; "" if it
+    loads the file or Weighbridge can't decide (`accepts`)."""
+    findings = tuple(findings)
+    early = gguf.refused_at(findings).value
+    return early or ("model" if any(f.rule in REFUSED for f in findings) else "")
+
+
+def accepts(findings: Iterable[Finding]) -> bool | None:
+    """Whether llama.cpp loads a file with these findings as a model; None if Weighbridge can't decide."""
+    findings = tuple(findings)
+    return False if stage_of(findings) else None if any(f.rule in OPEN for f in findings) else True
+
+
+def all_findings(indexes: Sequence[Index]) -> tuple[Finding, ...]:
+    """Returns the findings of the container and of llama.cpp's loader on a file or the files of a set. Reads no
+    tensor."""
+    keys = [f for index in indexes for f in gguf.check_keys(index)]
+    if any(gguf.RULES[f.rule].refused not in (Stage.NEVER, Stage.MODEL) for f in keys if f.rule != UNMAPPED):
+        return tuple(keys)
+    shapes = {e.name: e.shape for index in indexes for e in index}
+    return (*keys, *findings(indexes[0].metadata, shapes, indexes[0].files[0].name))
+
+
+def refusals(indexes: Sequence[Index]) -> tuple[Finding, ...]:
+    """Returns the findings for which llama.cpp refuses to load a file or a set as the model that it is. There are none
+    for a file that accompanies a model or is for another program."""
+    return verdict(indexes).refused
+
+
+def faults(indexes: Sequence[Index]) -> tuple[Finding, ...]:
+    """Returns the refusals, and the findings for which llama.cpp loads a different model."""
+    return tuple(f for f in all_findings(indexes) if f.rule in LOADED or _refuses(f))
+
+
+def verdict(indexes: Sequence[Index]) -> LoadVerdict:
+    """Returns `refusals`, and the findings for which llama.cpp reads a file but doesn't map it."""
+    findings = all_findings(indexes)
+    unmapped = tuple(f for f in findings if f.rule == UNMAPPED)
+    return LoadVerdict(tuple(filter(_refuses, findings)), unmapped)
+
+
+def _refuses(finding: Finding) -> bool:
+    return finding.rule not in (UNMAPPED, *KINDS) and bool(stage_of([finding]))

@@ -19,25 +19,29 @@ _STACKED: Final = "hf5"
 
 
 class AdapterForm(NamedTuple):
-    """An adapter format: the dialect of its names, how it is detected and read, and its possible targets."""
+    """An adapter format: the dialect of its names, how it is read, and its possible targets."""
 
     dialect: str
-    detect: Callable[[OpenModel], bool]
     read: Callable[[OpenModel], LoraAdapter]
     targets: tuple[str, ...]
 
 
-# In order of detection: PEFT is any other folder with an adapter's config.
-_FORMS: Final = (
-    AdapterForm("gguf", gguf.is_adapter, gguf.read, ("hf", "safetensors")),
-    AdapterForm("mlx", mlx.is_adapter, mlx.read, ("gguf", "hf", "safetensors")),
-    AdapterForm("hf", peft.is_adapter, peft.read, ("gguf",)),
-)
+_GGUF: Final = AdapterForm("gguf", gguf.read, ("hf", "safetensors"))
+_MLX: Final = AdapterForm("mlx", mlx.read, ("gguf", "hf", "safetensors"))
+_PEFT: Final = AdapterForm("hf", peft.read, ("gguf",))
 
 
 def adapter_form(model: OpenModel) -> AdapterForm | None:
     """Returns the format of an adapter, or None for another model."""
-    return next((form for form in _FORMS if form.detect(model)), None)
+    if model.format == "gguf":
+        return _GGUF if model.metadata.get(gguf.TYPE) == "adapter" else None
+    if model.format == "safetensors" and mlx.PARAMETERS in (model.json(peft.CONFIG) or {}):
+        return _MLX
+    if not (model.place.folder / peft.CONFIG).is_file():
+        return None
+    # A model into which an adapter was merged may have its config too.
+    named = any(w.name.startswith("adapter") for w in model.place.weights)
+    return _PEFT if named or any("lora_" in e.name for e in model.index) else None
 
 
 def looks_like_adapter(path: Path) -> bool:

@@ -23,10 +23,6 @@ EMBEDDING: Final = "token_embd.weight"
 _A, _B = ".lora_a", ".lora_b"
 
 
-def is_adapter(model: OpenModel) -> bool:
-    return model.format == "gguf" and model.metadata.get(TYPE) == "adapter"
-
-
 def tensors(pairs: Mapping[str, LoraPair], whole: Mapping[str, Node]) -> dict[str, Node]:
     """Returns the tensors of an adapter's GGUF."""
     from weighbridge.tensors.nodes import transpose

@@ -94,7 +94,7 @@ def _changes(model: OpenModel, source: OpenModel) -> _Changes:
         raise _tied(missing[0])
     for role, _ in roles:
         via = model.family.rows[role].layouts.get("gguf")
-        if via is not None and via.from_config and not model.sizes.facts:
+        if via is not None and via.row.from_config and not model.sizes.facts:
             raise UnsupportedError(
                 f"the GGUF stores {role} multiplied by an unknown factor ({via}), unlike the adapter's change",
                 hint="merge the adapter into the folder that the GGUF was made of",

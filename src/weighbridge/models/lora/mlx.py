@@ -20,12 +20,8 @@ from weighbridge.models.model import OpenModel
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
 
-_PARAMETERS: Final = "lora_parameters"
+PARAMETERS: Final = "lora_parameters"
 _A, _B = ".lora_a", ".lora_b"
-
-
-def is_adapter(model: OpenModel) -> bool:
-    return model.format == "safetensors" and _PARAMETERS in (model.json(CONFIG) or {})
 
 
 def read(model: OpenModel) -> LoraAdapter:
@@ -44,10 +40,10 @@ def read(model: OpenModel) -> LoraAdapter:
     ranks = {pair.rank for pair in pairs.values()}
     if len(ranks) != 1:
         raise FormatError("an adapter of one rank was expected", path=str(model.place.path), found=sorted(ranks))
-    parameters = config[_PARAMETERS]
-    scale = number(parameters.get("scale") if isinstance(parameters, dict) else None, f"{_PARAMETERS}.scale")
+    parameters = config[PARAMETERS]
+    scale = number(parameters.get("scale") if isinstance(parameters, dict) else None, f"{PARAMETERS}.scale")
     base = config.get("model")
-    alpha = number(scale * ranks.pop(), f"{_PARAMETERS}.scale")
+    alpha = number(scale * ranks.pop(), f"{PARAMETERS}.scale")
     return LoraAdapter(pairs, alpha=alpha, base=base if isinstance(base, str) else None)
 
 

@@ -118,7 +118,7 @@ def linear_shape(family: Family, dialect: str, place: TensorSlot) -> tuple[int, 
 
 def is_turned(family: Family, dialect: str, place: TensorSlot) -> bool:
     """Whether a tensor stores its matrices transposed, single or fused."""
-    joined = sum(via.transposes for via, _ in place.plan.layouts)
+    joined = sum(via.row.transposes for via, _ in place.plan.layouts)
     return bool((family.rows[place.roles[0]].transposed(dialect) + joined) % 2)
 
 
@@ -127,7 +127,7 @@ def _check(name: str, place: TensorSlot, dialect: str) -> None:
     applies to no single part."""
     stacked = place.indices[len(place.named) :]
     flat = not 2 <= len(place.shape) <= 3 or (stacked and stacked != ("e",))
-    if flat or any(not via.transposes or dialect not in _LINEAR for via, _ in place.plan.layouts):
+    if flat or any(not via.row.transposes or dialect not in _LINEAR for via, _ in place.plan.layouts):
         raise UnsupportedError(f"{name} has a layout that a LoRA can't change", hint="merge the adapter: --lora")
 
 
@@ -150,7 +150,7 @@ def _parts(family: Family, sizes: Sizes, place: TensorSlot, pair: LoraPair) -> S
     heights = [shape_of(family.rows[role], sizes.at(place.named))[0] for role in place.roles]
     parts = []
     for matrix in matrices:
-        rows = matrix.moved(interleave(place.interleave, tuple(heights)).undo) if place.interleave else matrix
+        rows = matrix.moved(interleave(place.plan.interleave, tuple(heights)).undo) if place.plan.interleave else matrix
         start = 0
         for height in heights:
             parts.append(rows.moved(partial(_rows, slice_rows, start, height)))
@@ -179,7 +179,9 @@ def _join(name: str, place: TensorSlot, parts: Sequence[LoraPair]) -> LoraPair:
             hint="merge the adapter into the model: wb convert BASE DST --lora ADAPTER",
         )
     b = concat([part.b for part in parts])
-    return LoraPair(parts[0].a, interleave(place.interleave, place.heights).apply(b) if place.interleave else b)
+    return LoraPair(
+        parts[0].a, interleave(place.plan.interleave, place.heights).apply(b) if place.plan.interleave else b
+    )
 
 
 def _convert(family: Family, dialect: str, sizes: Sizes, role: str, pair: LoraPair, *, undo: bool) -> LoraPair:

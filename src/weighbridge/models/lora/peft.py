@@ -61,13 +61,6 @@ class LoraAdapter:
         return self.alpha / pair.rank
 
 
-def is_adapter(model: OpenModel) -> bool:
-    """Whether the weights are an adapter's. A model into which an adapter was merged may have its config too."""
-    if model.format == "gguf" or not (model.place.folder / CONFIG).is_file():
-        return False
-    return any(w.name.startswith("adapter") for w in model.place.weights) or any("lora_" in e.name for e in model.index)
-
-
 def read(model: OpenModel) -> LoraAdapter:
     """Reads the adapter in a PEFT folder. Raises UnsupportedError for anything but a plain LoRA, and FormatError if
     half of a pair is missing."""

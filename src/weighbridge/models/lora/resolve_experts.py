@@ -122,11 +122,3 @@ def _matches(key: str, module: str) -> bool:
         return re.match(rf"(.*\.)?({key})$", module) is not None
     except re.error as error:
         raise FormatError(f"isn't a valid pattern: {error}", field=f"alpha_pattern.{key}") from None
-
-
-def _times(pair: LoraPair, by: float) -> LoraPair:
-    """The change multiplied by a number, in F32."""
-    from weighbridge.base.dtypes import F32
-    from weighbridge.tensors.nodes import cast, scaled
-
-    return replace(pair, b=scaled(cast(pair.b, F32), by))

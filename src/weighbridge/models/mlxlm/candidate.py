@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.resources import files
 from typing import Any
+
+from msgspec import Struct, convert
 
 from weighbridge.base.errors import WeighbridgeError
 from weighbridge.base.spec import Shape
@@ -14,7 +18,32 @@ from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.mapping_report import MappingReport
 from weighbridge.models.arch.registry import family_of_hf, with_mtp_layers
 from weighbridge.models.config.mlx_view import reading
-from weighbridge.models.mlxlm.table import table
+
+
+class ClassTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """classes.toml documents the fields."""
+
+    set: Mapping[str, list[str]]
+    set_for_layers: Mapping[str, Mapping[str, list[str]]]
+    text: Mapping[str, list[str]]
+    instead: Mapping[str, Mapping[str, str]]
+    square: list[str]
+    only: Mapping[str, Mapping[str, str]]
+    scaling: Mapping[str, list[str]]
+    untied: list[str]
+    tied_fails: list[str]
+    other_names: Mapping[str, list[str]]
+    always: Mapping[str, list[str]]
+    every_layer: Mapping[str, list[str]]
+    unrenamed: list[str]
+    unrenamed_of: Mapping[str, list[str]]
+
+
+@cache
+def table() -> ClassTable:
+    """Returns the parsed classes.toml."""
+    text = (files(__package__) / "classes.toml").read_text("utf-8")
+    return convert(tomllib.loads(text), ClassTable)
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from weighbridge.containers.base import Finding, Severity
 from weighbridge.models.arch.mapping_report import some
 from weighbridge.models.config.mlx_view import reading
 from weighbridge.models.loader_rules import LoaderRule, LoadRefusal, check
-from weighbridge.models.mlxlm.candidate import MlxCandidate
-from weighbridge.models.mlxlm.table import table
+from weighbridge.models.mlxlm.candidate import MlxCandidate, table
 
 # ---- config.json ----
 

@@ -74,7 +74,11 @@ class Splitter:
         place, found = self.places.get(name), self.groups.get(name)
         partition = RolePartitioner(self.family, self.dialect, self.sizes, ranks).partition(place) if place else None
         if found is None:
-            _check_blocks(name, self.stored[name].spec, partition, ranks)
+            spec = self.stored[name].spec
+            if partition is not None and spec.dtype.kind is Kind.BLOCK and partition.axis == len(spec.shape) - 1:
+                _, along = axes_of_blocks(spec.dtype)
+                assert along is not None
+                _member_segments(name, partition, along, ranks)  # refuses to cut a block
             return {name: partition}
         if partition is None:
             return dict.fromkeys(found.stored)
@@ -100,28 +104,26 @@ class Splitter:
         return _split_members(found, whole, stored, ranks) if found else {name: whole}
 
 
-def _check_blocks(name: str, spec: Spec, partition: Partition | None, ranks: int) -> None:
-    if partition is not None and spec.dtype.kind is Kind.BLOCK and partition.axis == len(spec.shape) - 1:
-        _, along = axes_of_blocks(spec.dtype)
-        assert along is not None
-        _member_segments(name, partition, along, ranks)
-
-
 def _split_members(
     found: PackedGroup, partition: Partition, stored: Mapping[str, Node], ranks: int
 ) -> dict[str, Split]:
+    from weighbridge.tensors.nodes import QuantizedTensor
+
     spec = found.node.spec
     side = partition.axis - (len(spec.shape) - 2)
     if side < 0:
         return {name: _split_stack(name, node.spec, spec, partition) for name, node in stored.items()}
     layouts = found.match.storage_axes
     roles = {name: role for role, name in found.match.stored.items()}
-    ordered = _is_ordered(found) and side == COLUMNS
+    packing = found.node.packing if isinstance(found.node, QuantizedTensor) else None
+    ordered = bool(getattr(packing, "ordered", False)) and side == COLUMNS
     out: dict[str, Split] = {}
     for name, node in stored.items():
         role = roles.get(name, "")
         if role == "shape":
-            out[name] = _matrix_shape(spec, partition, side, ranks)
+            outer, inner = spec.shape
+            local = sum(partition.local_sizes(ranks))
+            out[name] = MatrixShape((outer, inner), (local, inner) if side == 0 else (outer, local))
         elif role == "g_idx" and side == COLUMNS and not ordered and _has_groups(node):
             out[name] = GroupIndex(spec.shape[-1], found.match.group or spec.shape[-1])
         elif ordered and role not in ("g_idx", found.match.schema.codes):
@@ -129,13 +131,6 @@ def _split_members(
         else:
             out[name] = _split_member(name, node.spec, layouts[name], side, partition, ranks)
     return out
-
-
-def _is_ordered(found: PackedGroup) -> bool:
-    from weighbridge.tensors.nodes import QuantizedTensor
-
-    node = found.node
-    return isinstance(node, QuantizedTensor) and bool(getattr(node.packing, "ordered", False))
 
 
 def _has_groups(node: Node) -> bool:
@@ -150,12 +145,6 @@ def _split_stack(name: str, spec: Spec, whole: Spec, partition: Partition) -> Sp
     if spec.elements == 1:
         return None
     raise UnsupportedError(f"{name} {spec} can't be split along axis {partition.axis} as its tensor {whole} is")
-
-
-def _matrix_shape(spec: Spec, partition: Partition, side: int, ranks: int) -> MatrixShape:
-    outer, inner = spec.shape
-    local = sum(partition.local_sizes(ranks))
-    return MatrixShape((outer, inner), (local, inner) if side == 0 else (outer, local))
 
 
 def _split_member(name: str, spec: Spec, layout: StorageAxes, side: int, partition: Partition, ranks: int) -> Split:

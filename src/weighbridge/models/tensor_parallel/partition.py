@@ -138,13 +138,13 @@ class RolePartitioner:
         by_role = [self._role_units(row, rule) for row in rows if (rule := rule_of(self.family, row))]
         axis, rank = by_role[0].axis, len(rows[0].shapes.get(self.dialect, rows[0].shape))
         runs = [run for units in by_role for run in units.runs]
-        if place.interleave:
-            runs = [Run(sum(place.heights), place.interleave)]
+        if place.plan.interleave:
+            runs = [Run(sum(place.heights), place.plan.interleave)]
         transposed = rows[0].transposed(self.dialect)
         for via, _ in place.plan.layouts:
-            transposed ^= via.transposes
-            laid = [] if via.transposes or len(rows) > 1 else self._layout_units(via, sum(run.size for run in runs))
-            if not via.transposes and not laid:
+            transposed ^= via.row.transposes
+            laid = [] if via.row.transposes or len(rows) > 1 else self._layout_units(via, sum(run.size for run in runs))
+            if not via.row.transposes and not laid:
                 raise UnsupportedError(f"{place.name} interleaves its roles ({via}); it can't be split")
             runs = laid or runs
         if transposed:
@@ -173,9 +173,11 @@ class RolePartitioner:
     def _units(self, row: Role, rule: SplitRule, dim: str, size: int) -> list[Run]:
         """The runs of a role along its axis, which its shape calls `dim`."""
         if rule.unit is Unit.HEADS:
-            return [Run(size, self._heads(dim))]
+            return [Run(size, self._own(dim, "HS") or self.heads)]
         if rule.unit is Unit.KV_HEADS:
-            return [Run(size, self._kv_heads(row, dim), copied=True)]
+            layers_own = self._own(dim, "GK") or self._own(dim, "KS")
+            heads = layers_own or self.sizes.get("KV") or (1 if row.shape[0] == "D" else self.heads)
+            return [Run(size, heads, copied=True)]
         if rule.unit is Unit.KEY_HEADS:
             return [Run(size, self.sizes["G"])]
         if rule.unit is Unit.STATE_HEADS:
@@ -186,16 +188,8 @@ class RolePartitioner:
             return [Run(size, self.sizes[via.symbols[1]])]
         return self._fused_terms(row.shape[0])
 
-    def _heads(self, dim: str) -> int:
-        """The number of heads; layers with a window may have their own (HS)."""
-        return self._own(dim, "HS") or self.heads
-
-    def _kv_heads(self, row: Role, dim: str) -> int:
-        """The number of key/value heads; layers of full attention (GK) or with a window (KS) may have their own."""
-        own = self._own(dim, "GK") or self._own(dim, "KS")
-        return own or self.sizes.get("KV") or (1 if row.shape[0] == "D" else self.heads)
-
     def _own(self, dim: str, size: str) -> int | None:
+        """The number of heads of the layers with a window (HS, KS) or with full attention (GK), if a shape has it."""
         return self.sizes.get(size) if size in dim else None
 
     def _fused_terms(self, dim: str) -> list[Run]:

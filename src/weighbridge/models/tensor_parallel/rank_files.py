@@ -54,30 +54,33 @@ def _encode(split: Split) -> dict[str, Any] | None:
     return None if split is None else {"axis": split.axis, "parts": [list(p) for p in split.parts]}
 
 
-def gather_ranks(path: Path, files: Sequence[Path], options: SourceOptions = SourceOptions()) -> OpenModel:
+def gather_ranks(path: Path, ranks: Sequence[Path], options: SourceOptions = SourceOptions()) -> OpenModel:
     """The whole model from all of its ranks. FormatError for files of different sets."""
     opened: list[OpenModel] = []
     try:
-        for file in files:
+        for file in ranks:
             opened.append(open_weights(file, options))
-        return _gather(path, opened)
+        first = opened[0]
+        splits = parse_splits(first.metadata, _path(first))
+        for number, model in enumerate(opened):
+            declared = model.metadata.get(RANK), model.metadata.get(SIZE)
+            if declared != (str(number), str(len(opened))):
+                found = " of ".join(map(str, declared))
+                words = "metadata contradicts the rank in the file name"
+                expected = f"{number} of {len(opened)}"
+                raise FormatError(words, path=_path(model), field=RANK, expected=expected, found=found)
+            if model.metadata.get(SPLIT) != first.metadata.get(SPLIT) or model.stored.keys() != splits.keys():
+                raise FormatError("belongs to another set than rank 0", path=_path(model), field=SPLIT)
+        nodes = {name: _gather_tensor(name, opened, split) for name, split in splits.items()}
+        folder = first.place.path.parent if first.place.path.is_file() else first.place.path
+        place = Place(path, tuple(w for m in opened for w in m.place.weights), folder)
+        files = tuple(source for m in opened for source in m.index.files)
+        index = replace(first.index, metadata=_without_set(first), files=files)
+        return with_nodes(replace(first, place=place, index=index), nodes)
     except BaseException:
         for model in opened:
             model.close()
         raise
-
-
-def _gather(path: Path, ranks: Sequence[OpenModel]) -> OpenModel:
-    first = ranks[0]
-    splits = parse_splits(first.metadata, _path(first))
-    for number, model in enumerate(ranks):
-        _check(model, first, number, len(ranks), set(splits))
-    nodes = {name: _gather_tensor(name, ranks, splits[name]) for name in splits}
-    folder = first.place.path.parent if first.place.path.is_file() else first.place.path
-    place = Place(path, tuple(w for m in ranks for w in m.place.weights), folder)
-    files = tuple(source for m in ranks for source in m.index.files)
-    index = replace(first.index, metadata=_without_set(first), files=files)
-    return with_nodes(replace(first, place=place, index=index), nodes)
 
 
 def _without_set(model: OpenModel) -> Any:
@@ -124,16 +127,6 @@ def _path(model: OpenModel) -> str:
     return str(model.place.path)
 
 
-def _check(model: OpenModel, first: OpenModel, rank: int, ranks: int, names: set[str]) -> None:
-    declared = model.metadata.get(RANK), model.metadata.get(SIZE)
-    if declared != (str(rank), str(ranks)):
-        found = " of ".join(map(str, declared))
-        words = "metadata contradicts the rank in the file name"
-        raise FormatError(words, path=_path(model), field=RANK, expected=f"{rank} of {ranks}", found=found)
-    if model.metadata.get(SPLIT) != first.metadata.get(SPLIT) or set(model.stored) != names:
-        raise FormatError("belongs to another set than rank 0", path=_path(model), field=SPLIT)
-
-
 def parse_splits(metadata: Mapping[str, Any], path: str) -> dict[str, Split]:
     """The splits in a rank's metadata, by tensor name. FormatError for an invalid entry."""
     path = f"{path} ({SPLIT})"
@@ -161,15 +154,10 @@ def _parse_split(entry: Any, ranks: int) -> Split:
     axis, parts = entry.get("axis"), entry.get("parts")
     if type(axis) is not int or not 0 <= axis < _AXES or not isinstance(parts, list) or not parts:
         raise ValueError(entry)
-    return Partition(axis, tuple(_parse_segment(part, ranks) for part in parts))
-
-
-def _parse_segment(part: Any, ranks: int) -> Segment:
-    """Entries that divide evenly among the ranks, each on the same number of them. ValueError if they don't."""
-    size, copies = _two_integers(part)
-    if ranks % copies or size * copies % ranks:
-        raise ValueError(part)
-    return Segment(size, copies)
+    segments = [Segment(*_two_integers(part)) for part in parts]
+    if any(ranks % copies or size * copies % ranks for size, copies in segments):  # not divided evenly
+        raise ValueError(entry)
+    return Partition(axis, tuple(segments))
 
 
 def _two_integers(pair: Any, below: float = math.inf) -> tuple[int, int]:

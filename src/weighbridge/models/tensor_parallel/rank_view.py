@@ -3,6 +3,7 @@ are read on request."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
@@ -62,14 +63,11 @@ def _divided(model: OpenModel, ranks: int, experts: Experts) -> dict[str, Split 
 
 def _hint(splitter: Splitter, name: str) -> str:
     """The numbers of ranks that a tensor can be split among."""
-    if fits := [n for n in range(2, _TRIED + 1) if _works(splitter, name, n)]:
+    fits = []
+    for ranks in range(2, _TRIED + 1):
+        with suppress(UsageError):
+            splitter.split(name, ranks)
+            fits.append(ranks)
+    if fits:
         return f"this tensor can be split among {', '.join(map(str, fits))} ranks"
     return "no number of ranks works for this tensor; decode the model: wb convert SRC DST --to hf --dtype bf16"
-
-
-def _works(splitter: Splitter, name: str, ranks: int) -> bool:
-    try:
-        splitter.split(name, ranks)
-    except UsageError:
-        return False
-    return True

@@ -13,7 +13,7 @@ from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.base.spec import Shape
 from weighbridge.containers.base import Entry
 from weighbridge.containers.gguf.values import KV, Metadata, kvs
-from weighbridge.models.config.naming import count_parameters, size_label
+from weighbridge.models.config.general import count_parameters, size_label
 from weighbridge.models.model import OpenModel
 
 if TYPE_CHECKING:

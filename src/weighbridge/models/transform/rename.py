@@ -20,19 +20,23 @@ from weighbridge.models.transform.base import RenamedTensor, Transformed, slots,
 
 if TYPE_CHECKING:
     from weighbridge.models.arch.expand import Instance
+    from weighbridge.models.diffusion.model import DiffusionModel
 
 
 @dataclass(frozen=True, kw_only=True)
 class RenameRules:
     """Changes to names, applied in this order: prefixes to remove, patterns (of `re`) and their replacements, a prefix
-    to add, a dialect ("hf", "gguf", "mlx", "canonical" ...)."""
+    to add, a dialect ("hf", "gguf", "mlx", "canonical", "diffusers" ...)."""
 
     strip_prefix: str | Sequence[str] = option("Remove PREFIX from names that begin with it.", (), metavar="PREFIX")
     replace: Sequence[tuple[str, str]] = option(
         r"Replace what the regular expression PATTERN matches by NEW (\1: its first group).", (), metavar="PATTERN NEW"
     )
     add_prefix: str = option("Put PREFIX before every name.", "", metavar="PREFIX")
-    to_names: str | None = option("Names and layout of hf, gguf, mlx or canonical.", metavar="DIALECT")
+    to_names: str | None = option(
+        "Names and layout of hf, gguf, mlx or canonical; of an image or video model: original or diffusers.",
+        metavar="DIALECT",
+    )  # fmt: skip
 
     def __bool__(self) -> bool:
         return bool(self.plain or self.to_names)
@@ -119,7 +123,17 @@ def rename(model: OpenModel, names: RenameRules) -> Transformed:
         raise UsageError("no rename option given", hint=_hint(model))
     done = Transformed(model)
     if names.plain:
-        done = done.then(_apply(model, names))
+        renamer = _Renamer(names)
+        pairs = [(e, renamer(e.name)) for e in model.index]
+        renamed = tuple(RenamedTensor((e.name,), name) for e, name in pairs if e.name != name)
+        if idle := [part for part, used in renamer.used.items() if not used]:
+            raise UsageError(f"no tensor's name has {idle[0]!r}", hint=_hint(model))
+        if not renamed:
+            raise UsageError("no tensor's name would change", hint=_hint(model))
+        if unnamed := [e.name for e, name in pairs if not name]:
+            raise UsageError(f"{unnamed[0]!r} would be left without a name")
+        plain, changed, notes = packed_rename.settings(with_entries(model, pairs), renamed)
+        done = done.then(Transformed(plain, renamed, changed=changed, notes=notes))
     if names.to_names:
         done = done.then(to_dialect(done.model, names.to_names))
     return done
@@ -131,20 +145,6 @@ def _hint(model: OpenModel) -> str:
         f"{plural(s.tensors, 'tensor', 'have')} {s.part!r} ({s.origin}): {s.options}" for s in usual[:3]
     )
     return suggested or "use --strip-prefix, --add-prefix, --replace or --to-names"
-
-
-def _apply(model: OpenModel, names: RenameRules) -> Transformed:
-    renamer = _Renamer(names)
-    pairs = [(e, renamer(e.name)) for e in model.index]
-    renamed = tuple(RenamedTensor((e.name,), name) for e, name in pairs if e.name != name)
-    if idle := [part for part, used in renamer.used.items() if not used]:
-        raise UsageError(f"no tensor's name has {idle[0]!r}", hint=_hint(model))
-    if not renamed:
-        raise UsageError("no tensor's name would change", hint=_hint(model))
-    if unnamed := [e.name for e, name in pairs if not name]:
-        raise UsageError(f"{unnamed[0]!r} would be left without a name")
-    done, changed, notes = packed_rename.settings(with_entries(model, pairs), renamed)
-    return Transformed(done, renamed, changed=changed, notes=notes)
 
 
 class _Renamer:
@@ -180,6 +180,8 @@ class _Renamer:
 def to_dialect(model: OpenModel, dialect: str) -> Transformed:
     """Returns the model's tensors with another dialect's names and layout; quantized ones as their stored parts. Raises
     UnsupportedError if that takes more than moving rows."""
+    if model.diffusion is not None:
+        return _to_diffusion_dialect(model, model.diffusion, dialect)
     family, sizes = model.family, model.sizes
     if dialect not in family.dialects:
         raise UsageError(
@@ -201,6 +203,22 @@ def to_dialect(model: OpenModel, dialect: str) -> Transformed:
     notes = tuple(_notes(stored, renamed))
     done, changed, remarks = packed_rename.settings(with_nodes(model, stored), renamed)
     return Transformed(done, renamed, tuple(lost), changed=changed, notes=(*notes, *remarks))
+
+
+def _to_diffusion_dialect(model: OpenModel, found: DiffusionModel, dialect: str) -> Transformed:
+    """Returns an image or video model under the names of its single file or of diffusers."""
+    from weighbridge.models.diffusion.model import DIFFUSERS, ORIGINAL
+    from weighbridge.models.diffusion.tensors import named_tensors
+
+    if dialect not in (ORIGINAL, DIFFUSERS):
+        raise UsageError(f"{found.title} has no {dialect!r} names", hint=f"it has {ORIGINAL}, {DIFFUSERS}")
+    if dialect == found.dialect and not found.prefix:
+        raise UsageError(f"the tensors already have {dialect} names")
+    named = named_tensors(model, found, dialect)
+    renamed = tuple(RenamedTensor(old, name) for name, old in named.sources.items() if old != (name,))
+    stored = packed_rename.parts(model, named.tensors, renamed)
+    notes = (f"{found.title}, under {dialect} names", *_notes(stored, renamed))
+    return Transformed(with_nodes(model, stored), renamed, named.others, notes=notes)
 
 
 def _notes(nodes: Mapping[str, Any], renamed: Iterable[RenamedTensor]) -> Iterator[str]:

@@ -15,12 +15,15 @@ The relation between a stored tensor and its matrix [.., out, in] is written as 
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
 from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+
+import msgspec
 
 from weighbridge.base.dtypes import BF16, F16, F32, DType
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
@@ -390,3 +393,22 @@ def dense(bits: int) -> Shared:
     """Codes in 32-bit words without gaps: the fewest words that contain whole codes."""
     even = gcd(bits, 32)
     return Shared(32 // even, bits // even, "a word" if bits == even else "words")
+
+
+_CODES: Final = MappingProxyType({"I64": "q", "I32": "i", "I16": "h", "I8": "b", "U8": "B"})
+
+
+def integers(group: Group, role: str) -> list[int]:
+    """The values of a setting: a tensor of 1 to 8 integers. FormatError for anything else."""
+    spec = group.specs[role]
+    code = _CODES.get(spec.dtype.name, "")
+    group.need(code and 0 < spec.elements <= 8, "a setting isn't an integer", "integers", spec)
+    return list(struct.unpack(f"<{spec.elements}{code}", group.values[role]))
+
+
+def json_object(text: bytes | str, what: str, name: str) -> Mapping[str, Any]:
+    """Parses a JSON object. FormatError if the text isn't one."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise FormatError(f"{what} isn't JSON: {error}", field=name) from None

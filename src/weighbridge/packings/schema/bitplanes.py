@@ -21,8 +21,16 @@ from typing import Final, NamedTuple
 
 from weighbridge.base.dtypes import I32, U8, DType
 from weighbridge.base.limits import PROBE_SETTING
-from weighbridge.packings.schema.base import FLOATS, Evidence, Group, Member, PackingSchema, Solution, settings
-from weighbridge.packings.schema.values import integers
+from weighbridge.packings.schema.base import (
+    FLOATS,
+    Evidence,
+    Group,
+    Member,
+    PackingSchema,
+    Solution,
+    integers,
+    settings,
+)
 
 NAME: Final = "planes"
 #: Settings that hqq's loader evaluates as Python code.

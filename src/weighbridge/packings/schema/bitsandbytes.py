@@ -20,8 +20,7 @@ from typing import Final, NamedTuple
 
 from weighbridge.base.dtypes import BY_NAME, F32, U8
 from weighbridge.base.limits import PROBE_SETTING, PROBE_TEXT
-from weighbridge.packings.schema.base import Evidence, Group, Member, PackingSchema, Solution
-from weighbridge.packings.schema.values import json_object
+from weighbridge.packings.schema.base import Evidence, Group, Member, PackingSchema, Solution, json_object
 
 NAME: Final = "bitsandbytes"
 _I8: Final = BY_NAME["I8"]

@@ -32,8 +32,8 @@ from weighbridge.packings.schema.base import (
     configured_group_bits,
     in_group,
     in_words,
+    integers,
 )
-from weighbridge.packings.schema.values import integers
 
 NAME: Final = "compressed-tensors"
 _BITS: Final = range(1, 9)

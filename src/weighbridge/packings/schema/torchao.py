@@ -25,8 +25,7 @@ from weighbridge.base.dtypes import BY_NAME, FOUR_BITS, U8, DType
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.limits import PROBE_ZEROS
 from weighbridge.packings.schema import microscaled, scaled_float
-from weighbridge.packings.schema.base import FLOATS, METADATA, Group, Member, PackingSchema, Solution
-from weighbridge.packings.schema.values import json_object
+from weighbridge.packings.schema.base import FLOATS, METADATA, Group, Member, PackingSchema, Solution, json_object
 
 NAME: Final = "torchao"
 _READ: Final = ("Int8Tensor", "IntxUnpackedToInt8Tensor", "Float8Tensor", "MXTensor", "NVFP4Tensor")

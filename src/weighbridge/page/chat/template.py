@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from weighbridge.adapters import chat_template
+from weighbridge.adapters.chat import template as templates
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.models.tokenizer import Vocab
 from weighbridge.page.chat.conversations import CONVERSATIONS
@@ -70,7 +70,7 @@ def render(
     variables. Raises UsageError for an unknown name, and UnsupportedError if the model has no template or Jinja2 isn't
     installed."""
     variables = _variables(vocab, conversation, add_generation_prompt)
-    rendering = chat_template.render(_template_text(vocab, template), variables)
+    rendering = templates.render(_template_text(vocab, template), variables)
     name = conversation if isinstance(conversation, str) else "own"
     spans = tuple(_spans(vocab, rendering.text))
     return RenderedTemplate(name, template, rendering.text, spans, rendering.error, rendering.stopped)
@@ -87,7 +87,7 @@ def render_both(
     ours = render(vocab, conversation, template=template, add_generation_prompt=add_generation_prompt)
     variables = _variables(vocab, conversation, add_generation_prompt)
     try:
-        rendering = chat_template.render_by_transformers(_template_text(vocab, template), variables)
+        rendering = templates.render_by_transformers(_template_text(vocab, template), variables)
     except UnsupportedError as error:
         return TemplateComparison(ours, None, same=False, reason=error.message)
     spans = tuple(_spans(vocab, rendering.text))

@@ -11,15 +11,16 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import msgspec
 
 from weighbridge.base.dtypes import F32, Kind
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.limits import TOKENIZER_JSON
+from weighbridge.base.options import Progress, accepting
 from weighbridge.base.words import plural
 from weighbridge.io.location import path_text
 from weighbridge.io.workers import Workers
@@ -30,6 +31,7 @@ from weighbridge.reports import sidecars
 from weighbridge.reports.diff.errors import layer_errors
 from weighbridge.reports.diff.model import KINDS, DiffReport, TensorChange, decibels
 from weighbridge.reports.diff.renames import find_renamed
+from weighbridge.reports.options import DiffOptions, Names
 from weighbridge.reports.survey import roles_by_name
 
 if TYPE_CHECKING:
@@ -39,8 +41,6 @@ _TEMPLATE: Final = "chat template"
 _SETTINGS: Final = ("generation_config.json", "tokenizer_config.json")
 _TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model")
 _FILE_KEYS: Final = ("split.", "general.alignment")  # prefixes of keys that describe the file, not the model
-Progress = Callable[[int, int, str], None]
-Names = Literal["auto", "stored", "logical", "canonical"]
 _SLAB: Final = 1 << 20  # elements compared at a time
 _COMPARED: Final = 2 << 20  # bytes of either side compared at a time
 
@@ -56,25 +56,19 @@ class Comparison:
     notes: tuple[str, ...]
 
 
-def diff(
-    a: str | os.PathLike[str],
-    b: str | os.PathLike[str],
-    *,
-    names: Names = "auto",
-    tolerance: float = 0.0,
-    jobs: int | None = None,
-    arch_file: str | os.PathLike[str] | None = None,
-    progress: Progress | None = None,
-) -> DiffReport:
+@accepting(DiffOptions)
+def diff(a: str | os.PathLike[str], b: str | os.PathLike[str], options: DiffOptions) -> DiffReport:
     """Returns the differences between the models at `a` and `b`. Tensors whose largest difference is at most
     `tolerance` count as equal. Raises UsageError if one of them can't be read under `names`."""
-    if names not in ("auto", "stored", "logical", "canonical"):
-        raise UsageError(f"unknown names {names!r}", hint="auto, stored, logical, canonical")
-    if not tolerance >= 0:  # also refuses NaN
-        raise UsageError(f"a tolerance can't be {tolerance}", hint="use a number from 0 up")
-    options = replace(ALONE, arch_file=arch_file)
-    with open_model(a, options) as left, open_model(b, options) as right:
-        report = diff_models(left, right, names=names, tolerance=tolerance, jobs=jobs, progress=progress)
+    if options.names not in (known := get_args(Names)):
+        raise UsageError(f"unknown names {options.names!r}", hint=", ".join(known))
+    if not options.tolerance >= 0:  # also refuses NaN
+        raise UsageError(f"a tolerance can't be {options.tolerance}", hint="use a number from 0 up")
+    opening = replace(ALONE, arch_file=options.arch_file)
+    with open_model(a, opening) as left, open_model(b, opening) as right:
+        report = diff_models(
+            left, right, names=options.names, tolerance=options.tolerance, jobs=options.jobs, progress=options.progress
+        )
         return replace(report, a=path_text(a), b=path_text(b))
 
 

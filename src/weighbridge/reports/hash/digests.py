@@ -25,16 +25,17 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.limits import MIB
+from weighbridge.base.options import Progress, accepting
 from weighbridge.base.words import plural
 from weighbridge.io.digest import GIT, git_hasher, update
 from weighbridge.io.location import open_source, path_text
 from weighbridge.io.workers import Workers
 from weighbridge.models.open import ALONE, open_model
+from weighbridge.reports.options import FILE_ALGORITHMS, HashOptions
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
 
-Progress = Callable[[int, int, str], None]
 _CHUNK: Final = 4 * MIB
 _MOST_JOBS: Final = 8
 
@@ -67,7 +68,6 @@ ALGORITHMS: Final[Mapping[str, Callable[[], Hasher]]] = MappingProxyType(
     }
 )
 #: Algorithms for files; git's digest includes the file's size.
-FILE_ALGORITHMS: Final = (*ALGORITHMS, GIT)
 # llama-gguf-hash's UUIDv5: SHA-1 of this namespace and the tensors' bytes.
 _LLAMA_CPP: Final = uuid.UUID("ef001206-dadc-5f6d-a15f-3359e577d4e5")
 GGUF_HASHES: Final = ("xxh64", "sha1", "sha256", "uuid")
@@ -110,19 +110,17 @@ class HashReport:
         return f"<HashReport {plural(len(self.files), 'file')}, {plural(len(self.models), 'model')}>"
 
 
-def hash(
-    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    *,
-    algo: str = "sha256",
-    tensors: bool = False,
-    jobs: int | None = None,
-    progress: Progress | None = None,
-) -> HashReport:
+@accepting(HashOptions)
+def hash(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], options: HashOptions) -> HashReport:
     """Computes the digests of the files at `paths` and in folders. `tensors`: computes those of each model's tensors
     and weights instead, which don't depend on the container. `progress(done, total, name)`: bytes, for each model
     separately."""
+    algorithms = [options.algo] if isinstance(options.algo, str) else options.algo
+    if len(algorithms) != 1:
+        raise UsageError("only one digest is computed at a time")
+    algo, jobs, progress = algorithms[0], options.jobs, options.progress
     paths = [paths] if isinstance(paths, str | os.PathLike) else paths
-    if tensors:
+    if options.tensors:
         return HashReport(models=tuple(hash_model(p, algo=algo, jobs=jobs, progress=progress) for p in paths))
     files = [file for path in paths for file in files_of(resolve_path(path))]
     tally = _Tally(sum(file.stat().st_size for file in files), progress)

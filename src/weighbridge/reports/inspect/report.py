@@ -22,8 +22,8 @@ import msgspec
 from weighbridge.base import gc_pause
 from weighbridge.base.dtypes import BY_NAME, OLD, U32, Kind
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.base.nearest import check_globs
-from weighbridge.base.words import plural
+from weighbridge.base.options import accepting
+from weighbridge.base.words import check_globs, plural
 from weighbridge.containers.base import Entry, Finding, Index
 from weighbridge.io.inflate import InflateSource
 from weighbridge.io.source import BytesSource
@@ -38,6 +38,7 @@ from weighbridge.reports import tensor_path
 from weighbridge.reports.inspect import adapter_info, model_info
 from weighbridge.reports.inspect.model_info import ModelInfo, Quantization
 from weighbridge.reports.inspect.schemes import SchemeSummary, schemes
+from weighbridge.reports.options import InspectOptions
 from weighbridge.reports.select import Selection, named, select
 
 SCHEMA: Final = "weighbridge/inspect/1"
@@ -142,22 +143,15 @@ class InspectReport:
         return self.html()
 
 
-def inspect(
-    path: str | os.PathLike[str],
-    *,
-    filter: Sequence[str] = (),
-    include: Sequence[str] = (),
-    exclude: Sequence[str] = (),
-    sort: str | None = None,
-    limit: int | None = None,
-    arch_file: str | os.PathLike[str] | None = None,
-) -> InspectReport:
+@accepting(InspectOptions)
+def inspect(path: str | os.PathLike[str], options: InspectOptions) -> InspectReport:
     """Inspects `path`. Raises FormatError or UnsupportedError if it can't be read, UsageError for a bad selection."""
-    selection = Selection(tuple(filter), tuple(include), tuple(exclude), sort, limit)
+    globs = tuple(options.include), tuple(options.exclude)
+    selection = Selection(tuple(options.filter), *globs, options.sort, options.limit)
     place, name = tensor_path.split(path)
     with gc_pause.paused():
         try:
-            model, ranks = open_headers(place, replace(WHOLE, arch_file=arch_file))
+            model, ranks = open_headers(place, replace(WHOLE, arch_file=options.arch_file))
         except (FormatError, UnsupportedError) as error:
             from weighbridge.reports.inspect.damaged import open_damaged  # late: few files are damaged
 
@@ -271,8 +265,14 @@ def _select_rows(
 def model_facts(model: OpenModel) -> ModelInfo:
     """Returns the facts that the model declares. The config doesn't describe a single file next to a model that it
     isn't part of (an adapter, a projector), but `model*.safetensors`."""
+    from weighbridge.containers.sniff import diffusion
+
     if model.format == "gguf":
-        return model_info.of_gguf(model.metadata)
+        facts = model_info.of_gguf(model.metadata)
+        if facts.architecture not in diffusion.architectures():
+            return facts
+        title = diffusion.title_of({e.name: e.shape for e in model.index}, None)
+        return replace(facts, kind=title or facts.kind)
     if model.place.path.is_dir() or model.place.index or model.place.path.name.startswith(("model", "pytorch_model")):
         facts = model_info.of_folder(model.place.folder)
         if facts != ModelInfo():
@@ -280,8 +280,11 @@ def model_facts(model: OpenModel) -> ModelInfo:
     from weighbridge.containers.sniff import tensor_names as sniff_names
 
     names = sniff_names.distinct(model.index.by_name)
-    look = sniff_names.first(sniff_names.ADAPTERS, names) or sniff_names.first(sniff_names.FAMILIES, names)
-    return ModelInfo(kind=look.evidence if look else None)
+    if adapter := sniff_names.first(sniff_names.ADAPTERS, names):
+        return ModelInfo(kind=adapter.evidence)
+    family = sniff_names.first(sniff_names.FAMILIES, names)
+    title = diffusion.title_of({e.name: e.shape for e in model.index}, family.id if family else None)
+    return ModelInfo(kind=title or (family.evidence if family else None))
 
 
 def _observed_quantization(index: Index, counted: Count) -> Quantization | None:

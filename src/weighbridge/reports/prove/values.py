@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from weighbridge.base.errors import WeighbridgeError
+from weighbridge.base.options import Progress
 from weighbridge.base.words import plural
 from weighbridge.reports.diff.model import TensorChange
-from weighbridge.reports.diff.report import Comparison, Progress, compare
+from weighbridge.reports.diff.report import Comparison, compare
 from weighbridge.reports.prove.bounds import RunBounds, largest_error, run_bounds, type_of
 from weighbridge.reports.prove.model import ProveCheck
 

@@ -20,8 +20,10 @@ from typing import Final
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import SCAN_FILES, SCAN_IN_MEMORY, SNIFF_HEAD
+from weighbridge.base.options import accepting
 from weighbridge.io.location import is_remote, open_source, path_text
 from weighbridge.io.source import FileSource, Source
+from weighbridge.reports.options import ScanOptions
 from weighbridge.reports.scan import walk
 from weighbridge.reports.scan.detect import kind_of
 from weighbridge.reports.scan.model import (
@@ -248,12 +250,10 @@ def fold(paths: tuple[str, ...], every: Iterable[FileReport]) -> ScanReport:
     return ScanReport(paths, overall, complete, counts, tuple(kept), scanned, unreadable, unproven, nbytes)
 
 
-def scan(
-    *paths: str | os.PathLike[str], progress: Progress | None = None, allow_library: Iterable[str] = ()
-) -> ScanReport:
-    """Scans files and folders for anything besides data. `allow_library`: packages whose classes are accepted as data.
-    Raises FileNotFoundError if a path doesn't exist."""
-    return fold(tuple(path_text(p) for p in paths), reports(paths, progress, allow_library))
+@accepting(ScanOptions)
+def scan(*paths: str | os.PathLike[str], options: ScanOptions) -> ScanReport:
+    """Scans files and folders for anything besides data. Raises FileNotFoundError if a path doesn't exist."""
+    return fold(tuple(path_text(p) for p in paths), reports(paths, options.progress, options.allow_library))
 
 
 def failed(

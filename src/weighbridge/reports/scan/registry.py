@@ -16,7 +16,7 @@ from weighbridge.containers import PICKLED, find
 from weighbridge.containers.formats import POINTERS
 from weighbridge.containers.sniff.archive import TARS, ZIPS
 from weighbridge.io.decompress import CODECS
-from weighbridge.reports.scan import headers, onnx, texts, unsupported
+from weighbridge.reports.scan import headers, onnx, unsupported
 from weighbridge.reports.scan.archive import polyglots, streams, torch_tar, zip_scanner
 from weighbridge.reports.scan.detect import STORAGE
 from weighbridge.reports.scan.hdf5 import scanner as hdf5
@@ -24,6 +24,7 @@ from weighbridge.reports.scan.model import MemberPath, Part, Piece, Scanner
 from weighbridge.reports.scan.pickle import arrays, probe
 from weighbridge.reports.scan.pickle import scanner as pickles
 from weighbridge.reports.scan.template import scanner as templates
+from weighbridge.reports.scan.text import scanner as texts
 
 #: Kinds that hold numbers, text or pictures, and nothing that their loaders would run.
 DATA: Final = frozenset(

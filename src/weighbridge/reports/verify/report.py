@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Final, Literal
 
 from weighbridge.base.errors import FormatError
+from weighbridge.base.options import accepting
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Finding, Severity
 from weighbridge.io.location import path_text
 from weighbridge.models.arch.registry import read_family
 from weighbridge.reports.lenient import broken
+from weighbridge.reports.options import VerifyOptions
 from weighbridge.reports.verify import digests as verify_digests
 from weighbridge.reports.verify import imatrix as verify_imatrix
 from weighbridge.reports.verify import model as verify_model
@@ -89,17 +91,14 @@ class VerifyReport:
         return min((f.severity for f in self.findings), key=_RANK.__getitem__, default=None)
 
 
-def verify(
-    path: str | os.PathLike[str], *, values: bool = False, arch_file: str | os.PathLike[str] | None = None,
-    progress: Progress | None = None,
-) -> VerifyReport:  # fmt: skip
-    """Verifies a file, an index or a folder. `arch_file`: a family table for the model. Raises FileNotFoundError if
-    `path` doesn't exist."""
-    families = (read_family(Path(arch_file)),) if arch_file else ()
-    with Repo(path, progress, values=values, families=families) as repo:
+@accepting(VerifyOptions)
+def verify(path: str | os.PathLike[str], options: VerifyOptions) -> VerifyReport:
+    """Verifies a file, an index or a folder. Raises FileNotFoundError if `path` doesn't exist."""
+    families = (read_family(Path(options.arch_file)),) if options.arch_file else ()
+    with Repo(path, options.progress, values=options.values, families=families) as repo:
         every = [_finding(rule, flaw) for rule in RULES for flaw in rule.check(repo)]
         every += [f for check in verify_rules.PASSED_ON.values() for f in check(repo)]
-        every += _check_values(repo, progress) if values else ()
+        every += _check_values(repo, options.progress) if options.values else ()
         findings = tuple(sorted(
             dict.fromkeys(every),
             key=lambda f: (_RANK[f.severity], f.path or "", -1 if f.offset is None else f.offset, f.tensor or "",
@@ -118,7 +117,7 @@ def verify(
             files=len(repo.files),
             tensors=sum(len(f.index) for f in repo.weights if f.index),
             nbytes=sum(f.size for f in repo.files),
-            values=values,
+            values=options.values,
             unchecked=tuple(f.name for f in repo.unchecked),
             digests=len(verify_digests.listed(repo)),
         )
@@ -144,7 +143,7 @@ def _verdicts(repo: Repo, findings: Iterable[Finding]) -> Iterator[Verdict]:
     """Whether the programs for which the files are made would load them, whatever the specification requires:
     llama.cpp each GGUF, mlx-lm a folder in its format."""
     from weighbridge.models.clients import MLX_LM, is_mlx
-    from weighbridge.models.llamacpp import verdict as gguf
+    from weighbridge.models.llamacpp import rules as gguf
     from weighbridge.models.mlxlm.rules import accepts
 
     if repo.config and repo.model is not None and is_mlx(repo.config, repo.model.metadata):

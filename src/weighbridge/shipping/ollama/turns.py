@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 from typing import Final, NamedTuple
 
-from weighbridge.adapters.chat_template import Conversation, RenderedChat, render_chats
+from weighbridge.adapters.chat.template import Conversation, RenderedChat, render_chats
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.shipping.ollama import dates
 

@@ -8,8 +8,7 @@ from typing import TypeGuard, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from weighbridge.base import byteorder
-from weighbridge.base.dtypes import F16, F32, DType, Kind
+from weighbridge.base.dtypes import F16, F32, DType, Kind, swap_plan
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.tensors import kernels
 from weighbridge.tensors.nodes.base import Concat, Gather, Node, Slice, Stored, Strided, walk
@@ -108,7 +107,7 @@ def cast(
 def swap_bytes(node: Node) -> Node:
     """The same values in the other byte order, which may be that of the file. UnsupportedError for a type whose byte
     order can't be changed."""
-    byteorder.swap_plan(node.spec.dtype)
+    swap_plan(node.spec.dtype)
     if isinstance(node, Stored) and node.swap:
         return replace(node, swap=False)
     return SwapBytes(node.spec, node)

@@ -25,7 +25,8 @@ from weighbridge.base.words import plural
 from weighbridge.unpickle.libraries import numpy as numpy_calls
 from weighbridge.unpickle.libraries.torch_calls import CLASSES, EMBEDDED, KNOWN, NAMES, interpret
 from weighbridge.unpickle.libraries.torch_types import SavedTensor, Storage, class_of, embedded
-from weighbridge.unpickle.machine import Event, Machine
+from weighbridge.unpickle.machine import Machine
+from weighbridge.unpickle.state import Event
 from weighbridge.unpickle.values import Blob, Dict, Global, Object, Persistent, Record, Set, UnexpectedOpcode, preview
 
 __all__ = ["Reading", "Remark", "SavedTensor", "Storage", "read"]

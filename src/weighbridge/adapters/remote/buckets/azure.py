@@ -8,22 +8,22 @@ learn.microsoft.com/rest/api/storageservices, put-block and put-block-list.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, Final
 
 from weighbridge.adapters.remote.buckets.reading import azure_endpoint, azure_setting
-from weighbridge.adapters.remote.buckets.targets import MARKED, part_size, path_of
-from weighbridge.adapters.remote.extra import forget, package
-from weighbridge.base.errors import RefusedError, RemoteError
+from weighbridge.adapters.remote.buckets.targets import MARKED, BucketCalls, Unfinished, path_of
+from weighbridge.adapters.remote.extra import package
+from weighbridge.base.errors import RemoteError
 from weighbridge.io.location import RemotePath
 from weighbridge.io.sink.upload import ObjectState
-from weighbridge.io.source import Source
 
 _PURPOSE: Final = "writing to az://"
 _MARKED: Final = MARKED.replace("-", "_")  # names of metadata are identifiers
 _RESUMED, _ONCE = "r", "o"  # the first letter of a block's id
+_DIGITS: Final = 5  # of a part's number
 TRIES: Final = 6
 _HINTS: Final[Mapping[str, str]] = MappingProxyType({"ContainerNotFound": "make the container first"})
 _LOG_IN: Final = (
@@ -52,153 +52,89 @@ def _container(name: str) -> Any:
     return client(endpoint, name, credential=credential, **retries)
 
 
-class AzureErrors:
-    """Errors of azure-storage-blob as errors with a next step."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        errors = package("azure.core.exceptions", _PURPOSE, "az")
-        if not isinstance(error, errors.AzureError):
-            return
-        code = str(getattr(error, "error_code", None) or getattr(error, "status_code", None) or "")
-        words = next(iter(str(error.message).splitlines()), type(error).__name__)
-        if isinstance(error, errors.ResourceExistsError | errors.ResourceModifiedError):
-            raise FileExistsError(17, "there is a blob already", self.name) from None
-        if isinstance(error, errors.ClientAuthenticationError) or code in ("403", "AuthorizationFailure"):
-            raise RemoteError(f"{self.name}: access is denied", hint=_LOG_IN) from None
-        hint = _HINTS.get(code, "check the account and the network, and try again")
-        raise RemoteError(f"{self.name}: {words[:300]}", hint=hint) from None
-
-
-class AzureStore:
-    """One container."""
+class AzureCalls(BucketCalls):
+    """One container. The token of an upload begins the ids of its blocks: "r" if the run is resumable, else "o", then
+    the run's mark (32 characters). The part's number (5 digits) follows."""
 
     def __init__(self, container: str) -> None:
         self.title = f"az://{container}"
         self.container = _container(container)
         self.errors = package("azure.core.exceptions", _PURPOSE, "az")
-        self.blobs = package("azure.storage.blob", _PURPOSE, "az")
+        self.failures = (self.errors.AzureError,)
 
-    def _at(self, name: str) -> AzureErrors:
-        return AzureErrors(f"{self.title}/{name}" if name else self.title)
-
-    def part_size(self, size: int) -> int:
-        return part_size(size)
+    def explain(self, name: str, error: Any) -> Exception:
+        code = str(getattr(error, "error_code", None) or getattr(error, "status_code", None) or "")
+        words = next(iter(str(error.message).splitlines()), type(error).__name__)
+        if isinstance(error, self.errors.ResourceExistsError | self.errors.ResourceModifiedError):
+            return FileExistsError(17, "there is a blob already", name)
+        if isinstance(error, self.errors.ClientAuthenticationError) or code in ("403", "AuthorizationFailure"):
+            return RemoteError(f"{name}: access is denied", hint=_LOG_IN)
+        hint = _HINTS.get(code, "check the account and the network, and try again")
+        return RemoteError(f"{name}: {words[:300]}", hint=hint)
 
     def state(self, name: str) -> ObjectState | None:
-        with self._at(name):
-            try:
-                found = self.container.get_blob_client(name).get_blob_properties()
-            except self.errors.ResourceNotFoundError:
-                return None
-        return ObjectState(found.size, (found.metadata or {}).get(_MARKED, ""))
+        try:
+            blob = self.container.get_blob_client(name).get_blob_properties()
+        except self.errors.ResourceNotFoundError:
+            return None
+        return ObjectState(blob.size, (blob.metadata or {}).get(_MARKED, ""))
 
-    def below(self, folder: str) -> Collection[str]:
-        prefix = f"{folder}/" if folder else ""
-        with self._at(folder):
-            names = self.container.list_blob_names(name_starts_with=prefix or None)
-            return {name[len(prefix) :] for name in names} - {""}
-
-    def put(self, name: str, data: bytes | bytearray, mark: str, *, replace: bool) -> None:
-        blob = self.container.get_blob_client(name)
-        with self._at(name):
-            try:
-                blob.upload_blob(bytes(data), overwrite=replace, metadata={_MARKED: mark})
-            except self.errors.AzureError:
-                if self.state(name) != ObjectState(len(data), mark):
-                    raise
-
-    def upload(self, name: str, mark: str, *, resume: bool, replace: bool, token: str | None = None) -> AzureUpload:
-        made = AzureUpload(self, name, mark, _RESUMED if resume else _ONCE)
-        if resume:
-            made.find(replace or token is not None)
-        return made
-
-    def is_open(self, name: str, token: str) -> bool:
-        """Returns True: blocks carry the run's mark and can be sent regardless of others."""
-        return True
-
-    def abandon(self, name: str, mark: str) -> None:
-        """Nothing: Azure removes blocks that aren't committed."""
+    def names(self, prefix: str) -> Iterable[str]:
+        return self.container.list_blob_names(name_starts_with=prefix or None)  # type: ignore[no-any-return]
 
     def read(self, name: str) -> bytes | None:
-        with self._at(name):
-            try:
-                return bytes(self.container.get_blob_client(name).download_blob().readall())
-            except self.errors.ResourceNotFoundError:
-                return None
+        try:
+            return bytes(self.container.get_blob_client(name).download_blob().readall())
+        except self.errors.ResourceNotFoundError:
+            return None
 
-    def remove(self, name: str) -> None:
-        with self._at(name), suppress(self.errors.ResourceNotFoundError):
+    def send(self, name: str, data: bytes | bytearray, mark: str, *, replace: bool) -> None:
+        blob = self.container.get_blob_client(name)
+        blob.upload_blob(bytes(data), overwrite=replace, metadata={_MARKED: mark})
+
+    def delete(self, name: str) -> None:
+        with suppress(self.errors.ResourceNotFoundError):
             self.container.get_blob_client(name).delete_blob()
 
-    def changed(self) -> None:
-        forget(self.title)
+    def start(self, name: str, mark: str, *, resume: bool) -> str:
+        return f"{_RESUMED if resume else _ONCE}{mark}"
 
+    def _blocks(self, name: str) -> list[str]:
+        """The ids of the uncommitted blocks."""
+        try:
+            _, blocks = self.container.get_blob_client(name).get_block_list("uncommitted")
+        except self.errors.ResourceNotFoundError:
+            return []
+        return [str(block.id) for block in blocks]
 
-class AzureUpload:
-    """The blocks of one blob. Ids: the kind of run, its mark (32 characters), the part's number (5)."""
+    def unfinished(self, name: str, mark: str) -> Iterable[Unfinished]:
+        """The runs that left blocks; the one with this mark is the last."""
+        blocks, mine = self._blocks(name), f"{_RESUMED}{mark}"
+        runs = {i[:-_DIGITS] for i in blocks if i.startswith(_RESUMED) and len(i) == len(mine) + _DIGITS}
+        ordered = sorted(runs, key=lambda run: run == mine)
+        return [Unfinished(run, run == mine, _numbered(blocks, run)) for run in ordered]
 
-    def __init__(self, store: AzureStore, name: str, mark: str, kind: str) -> None:
-        self.store, self.name, self.mark, self.kind = store, name, mark, kind
-        self.blob = store.container.get_blob_client(name)
-        self.done: set[int] = set()
+    def parts(self, name: str, token: str) -> Mapping[int, Any]:
+        return _numbered(self._blocks(name), token)
 
-    @property
-    def token(self) -> str:
-        return self.mark
+    def put_part(self, name: str, token: str, number: int, data: bytes | bytearray) -> Any:
+        block = f"{token}{number:0{_DIGITS}d}"
+        self.container.get_blob_client(name).stage_block(block, bytes(data), length=len(data))
+        return block
 
-    def _id(self, number: int) -> str:
-        return f"{self.kind}{self.mark}{number:05d}"
-
-    def find(self, replace: bool) -> None:
-        """Finds the blocks of this mark. Raises RefusedError for blocks of a different mark, unless `replace`: Azure
-        removes them when the blob is written."""
-        with AzureErrors(f"{self.store.title}/{self.name}"):
-            try:
-                _, blocks = self.blob.get_block_list("uncommitted")
-            except self.store.errors.ResourceNotFoundError:
-                return
-        ids = [str(block.id) for block in blocks]
-        own = self._id(0)[:-5]
-        if not replace and any(i.startswith(_RESUMED) and len(i) == len(own) + 5 and i[:-5] != own for i in ids):
-            words = f"an unfinished upload of {self.store.title}/{self.name} has other sources or options"
-            raise RefusedError(words, option="--overwrite", hint="start again with --overwrite")
-        self.done = {int(i[-5:]) for i in ids if i.startswith(own)}
-
-    def put(self, number: int, data: bytes | bytearray) -> None:
-        with AzureErrors(f"{self.store.title}/{self.name}"):
-            self.blob.stage_block(self._id(number), bytes(data), length=len(data))
-        self.done.add(number)
-
-    def copy(self, number: int, source: Source, start: int, size: int) -> bool:
-        """Returns False: the service copies only from signed URLs, which are credentials."""
-        return False
-
-    def complete(self, parts: int, *, replace: bool) -> None:
-        listed = [self.store.blobs.BlobBlock(self._id(number)) for number in range(parts)]
+    def complete(self, name: str, token: str, parts: Sequence[Any], mark: str, *, replace: bool) -> None:
         missing = package("azure.core", _PURPOSE, "az").MatchConditions.IfMissing
         only = {} if replace else {"match_condition": missing}
-        with AzureErrors(f"{self.store.title}/{self.name}"):
-            try:
-                self.blob.commit_block_list(listed, metadata={_MARKED: self.mark}, **only)
-            except self.store.errors.AzureError:
-                found = self.store.state(self.name)
-                if found is not None and found.mark == self.mark:
-                    return  # another process with the same plan has committed them
-                if found is not None and not replace:  # whoever wrote it has also removed our blocks
-                    raise FileExistsError(17, "there is a blob already", self.name) from None
-                raise
+        listed = list(map(package("azure.storage.blob", _PURPOSE, "az").BlobBlock, parts))
+        self.container.get_blob_client(name).commit_block_list(listed, metadata={_MARKED: mark}, **only)
 
-    def abort(self) -> None:
+    def abort(self, name: str, token: str) -> None:
         """Nothing: Azure removes blocks that aren't committed."""
+
+
+def _numbered(blocks: Iterable[str], token: str) -> dict[int, str]:
+    return {int(block[-_DIGITS:]): block for block in blocks if block.startswith(token)}
 
 
 def to_target(text: str) -> RemotePath:
-    """The blob or folder of a container's address, which needn't be there."""
-    return path_of(text, "az", AzureStore)
+    return path_of(text, "az", AzureCalls)

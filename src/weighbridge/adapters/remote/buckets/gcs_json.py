@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from weighbridge.adapters.remote.buckets.reading import BucketTree
+from weighbridge.adapters.remote.buckets.objects import BucketTree
 from weighbridge.adapters.remote.http import HttpClient, HttpFile
 from weighbridge.base.errors import RemoteError
 from weighbridge.base.limits import MIB

@@ -23,8 +23,7 @@ from weighbridge.models.arch.config import DERIVED
 from weighbridge.models.arch.size_keys import LAYERS
 from weighbridge.models.config import settings
 from weighbridge.models.config.keys import is_list
-from weighbridge.models.config.pooling import pooling_type
-from weighbridge.models.config.reranker import RANK, is_named, pooling_of
+from weighbridge.models.config.pooling import RANK, is_named, pooling_of, pooling_type
 from weighbridge.models.config.settings import LoaderSettings
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.base import KeptLayers, Transformed
@@ -48,7 +47,7 @@ def check_settings(model: OpenModel, draft: PlanBuilder, kind: str) -> list[Loss
     if model.format == kind == "gguf":
         check_keys(kvs(model.metadata), kvs(draft.metadata))
         return []
-    if model.format != "gguf" and not model.config:
+    if model.format != "gguf" and (not model.config or model.diffusion is not None):
         return []
     target = _target(model, draft, kind)
     if target is None:

@@ -10,7 +10,7 @@ a config that only the rule reads.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from importlib import import_module
 from types import ModuleType
 from typing import Any, Final
@@ -37,7 +37,7 @@ def completing_rules(texts: tuple[str, ...]) -> tuple[Rule, ...]:
     for text in texts:
         name, arguments = expression.call(expression.parse(text)) or (text, ())
         if name in OF_FAMILIES:
-            rules.append(family_rule(name).complete)
+            rules += [module.complete for module in family_rules([name])]
         elif name in common.RULES:
             rules.append(partial(common.RULES[name], keys=[expression.path(key) or "" for key in arguments]))
         else:
@@ -45,18 +45,6 @@ def completing_rules(texts: tuple[str, ...]) -> tuple[Rule, ...]:
     return tuple(rules)
 
 
-def restoring_rules(texts: Iterable[str]) -> list[Rule]:
-    """The inverses of the rules that have one."""
-    modules = [family_rule(text) for text in texts if text in OF_FAMILIES]
-    return [module.restore for module in modules if hasattr(module, "restore")]
-
-
-def rule_keys(texts: Iterable[str]) -> set[str]:
-    """The keys of a config that only these rules read."""
-    return {key for text in texts if text in OF_FAMILIES for key in getattr(family_rule(text), "KEYS", ())}
-
-
-@cache
-def family_rule(name: str) -> ModuleType:
-    """The module of one family's rule."""
-    return import_module(f"{__name__}.{name}")
+def family_rules(texts: Iterable[str]) -> list[ModuleType]:
+    """The modules of the families' rules among these."""
+    return [import_module(f"{__name__}.{text}") for text in texts if text in OF_FAMILIES]

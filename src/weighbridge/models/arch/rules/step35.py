@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -86,9 +86,11 @@ def _rotation_by_kind(config: Config, kinds: list[Any]) -> dict[str, Any]:
     values_of: dict[str, dict[str, list[Any]]] = {}
     for (key, values), word in zip(listed.items(), ("rope_theta", "partial_rotary_factor"), strict=True):
         if isinstance(values, list | tuple):
-            values_of[key] = {
-                kind: sorted({number(v, key) for v in _each(values, layers[kind], key)}) for kind in _KINDS
-            }
+            if any(numbers and numbers[0] >= len(values) for numbers in layers.values()):
+                raise FormatError("needs an entry per layer", field=key, found=len(values))
+            # A list may end before the last layers.
+            of_kind = {kind: [values[i] for i in numbers if i < len(values)] for kind, numbers in layers.items()}
+            values_of[key] = {kind: sorted({number(v, key) for v in of_kind[kind]}) for kind in _KINDS}
         else:
             values_of[key] = {kind: [typed[kind][word]] for kind in _KINDS if word in typed.get(kind, {})}
     shares = {kind: values for kind, values in values_of["partial_rotary_factors"].items() if values and layers[kind]}
@@ -103,13 +105,6 @@ def _rotation_by_kind(config: Config, kinds: list[Any]) -> dict[str, Any]:
         "rope_scaling": {**(scaling if isinstance(scaling, Mapping) else {}), "rope_theta": base[0]},
     }
     return out | ({"local_rope_theta": bases[_KINDS[1]][0]} if _KINDS[1] in bases else {})
-
-
-def _each(values: Sequence[Any], layers: Sequence[int], key: str) -> list[Any]:
-    """The entries of some layers in a list, which may end before the last ones."""
-    if layers and layers[0] >= len(values):
-        raise FormatError("needs an entry per layer", field=key, found=len(values))
-    return [values[i] for i in layers if i < len(values)]
 
 
 def restore(config: Config) -> dict[str, Any]:

@@ -10,7 +10,6 @@ searched if no shipped family matches.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -94,12 +93,6 @@ def document(name: str) -> Document:
     return parse(text)
 
 
-def mentioning(pattern: str, tables: Mapping[str, str]) -> Iterator[str]:
-    """The families whose tables match a regular expression: those that are worth parsing for it."""
-    matches = re.compile(pattern, re.MULTILINE).search
-    return (name for name, text in tables.items() if matches(text))
-
-
 # ---------------------------------------------------------------------- inheritance
 
 
@@ -113,8 +106,31 @@ class TableLibrary:
 
 
 def resolve(own: Document, library: TableLibrary | None = None) -> dict[str, Any]:
-    """The whole table of a document, with everything that it inherits."""
-    return _with_wrappers(overlaid(mixin(_COMMON), _resolve(own, library or TableLibrary(), ())))
+    """The whole table of a document, with everything that it inherits, and with the classes that may contain a model of
+    the family: before its own classes, of which the last stays the plain one. Names get the prefixes of these classes,
+    and the names of other parts are ignored."""
+    table = overlaid(mixin(_COMMON), _resolve(own, library or TableLibrary(), ()))
+    names = table.get("wrappers", ())
+    if unknown := next((name for name in names if name not in wrappers()), None):
+        raise UsageError(f"wrappers: unknown class {unknown!r}{nearest_word(unknown, wrappers())}")
+    if not names or "dialect" not in table:
+        return table
+    entries = {name: wrappers()[name] for name in names}
+    classes: dict[str, dict[str, Any]] = {}
+    for name, entry in entries.items():
+        part: Document = next((c for c in table["architecture"].values() if c["model_type"] == entry.part_type), {})
+        classes[name] = {key: part[key] for key in ("defaults", "null", "full_layers") if key in part}
+        classes[name] |= {key: getattr(entry, key) for key in ("model_type", "part", "part_type", "part_aliases")}
+        classes[name]["prefix"] = entry.prefixes[0]
+    hf = table["dialect"]["hf"]
+    prefixes = dict.fromkeys((*hf["prefixes"], *(prefix for entry in entries.values() for prefix in entry.prefixes)))
+    apart = (*table.get("ignored_prefixes", ()), *(start for entry in entries.values() for start in entry.apart))
+    return {
+        **table,
+        "architecture": {**classes, **table["architecture"]},
+        "dialect": {**table["dialect"], "hf": {**hf, "prefixes": [*prefixes]}},
+        "ignored_prefixes": [*dict.fromkeys(apart)],
+    }
 
 
 def _resolve(own: Document, library: TableLibrary, seen: tuple[str, ...]) -> dict[str, Any]:
@@ -145,17 +161,13 @@ def _alike(own: Document, parent: Document) -> tuple[dict[str, Any], Document]:
         below = {key: value for key, value in plain.items() if key in _OF_CLASS} | {"known_as": plain["model_type"]}
         own["architecture"] = {n: overlaid(below, c) if isinstance(c, Mapping) else c for n, c in classes.items()}
     if isinstance(meta := own.get("meta"), Mapping):
-        inherited: Document = parent.get("meta", {})
-        own["meta"] = {key: _appended(inherited.get(key), value) for key, value in meta.items()}
+        own["meta"] = dict(meta)
+        for key, inherited in parent.get("meta", {}).items():  # rows follow the inherited ones that they don't restate
+            if isinstance(inherited, list) and isinstance(rows := meta.get(key), list):
+                restated = [row["name"] for row in rows if isinstance(row, Mapping) and "name" in row]
+                kept = (row for row in inherited if not isinstance(row, Mapping) or row.get("name") not in restated)
+                own["meta"][key] = [*kept, *rows]
     return base, own
-
-
-def _appended(inherited: Any, own: Any) -> Any:
-    """A list of rows after the inherited ones, without those that it restates."""
-    if not (isinstance(inherited, list) and isinstance(own, list)):
-        return own
-    restated = [row.get("name") for row in own if isinstance(row, Mapping) and "name" in row]
-    return [*(row for row in inherited if not isinstance(row, Mapping) or row.get("name") not in restated), *own]
 
 
 def _mixins(own: Document, library: TableLibrary, seen: tuple[str, ...]) -> Iterator[Document]:
@@ -242,32 +254,3 @@ def _drop(column: Any, dialect: str) -> Any:
     if isinstance(column, Mapping):
         return {key: value for key, value in column.items() if key != dialect}
     return [key for key in column if key != dialect]
-
-
-# ---------------------------------------------------------------------- models of several parts
-
-
-def _with_wrappers(table: dict[str, Any]) -> dict[str, Any]:
-    """The table with the classes that may contain a model of the family: before its own classes, of which the last
-    stays the plain one. Names get the prefixes of these classes, and the names of other parts are ignored."""
-    names = table.get("wrappers", ())
-    if unknown := next((name for name in names if name not in wrappers()), None):
-        raise UsageError(f"wrappers: unknown class {unknown!r}{nearest_word(unknown, wrappers())}")
-    if not names or "dialect" not in table:
-        return table
-    entries = {name: wrappers()[name] for name in names}
-    classes: dict[str, dict[str, Any]] = {}
-    for name, entry in entries.items():
-        part: Document = next((c for c in table["architecture"].values() if c["model_type"] == entry.part_type), {})
-        classes[name] = {key: part[key] for key in ("defaults", "null", "full_layers") if key in part}
-        classes[name] |= {key: getattr(entry, key) for key in ("model_type", "part", "part_type", "part_aliases")}
-        classes[name]["prefix"] = entry.prefixes[0]
-    hf = table["dialect"]["hf"]
-    prefixes = dict.fromkeys((*hf["prefixes"], *(prefix for entry in entries.values() for prefix in entry.prefixes)))
-    apart = (*table.get("ignored_prefixes", ()), *(start for entry in entries.values() for start in entry.apart))
-    return {
-        **table,
-        "architecture": {**classes, **table["architecture"]},
-        "dialect": {**table["dialect"], "hf": {**hf, "prefixes": [*prefixes]}},
-        "ignored_prefixes": [*dict.fromkeys(apart)],
-    }

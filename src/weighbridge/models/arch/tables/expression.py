@@ -17,13 +17,14 @@ config, keys of a GGUF (without the architecture's name), sizes, or sets of laye
     not full, a and b, a or b          conditions and sets combined
     rope(H), times(a, b[2])            a layout and its arguments, which may be decimals: `shift(0.2)`
 
-Every expression of a table is parsed when the table is loaded; a mistake is a UsageError that names the column.
+A mistake is a UsageError that names the column. `check.py` checks that an expression has the form that its field needs.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Final
@@ -39,7 +40,9 @@ _NODES: Final = (
     ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Call, ast.Subscript, ast.Slice, ast.Attribute, ast.Name,
     ast.Constant, ast.Tuple, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context,
 )  # fmt: skip
-_SIGNS: Final = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv)
+_SIGNS: Final[Mapping[type[ast.operator], Callable[[float, float], float]]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
+}  # fmt: skip
 _TESTS: Final = (ast.Eq, ast.In)
 
 
@@ -52,14 +55,14 @@ def parse(text: str, decimals: bool = False) -> Expr:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         column = getattr(error, "offset", None) or len(text) + 1
-        raise _mistake(text, column - 1, getattr(error, "msg", "invalid syntax")) from None
+        raise mistake(text, column - 1, getattr(error, "msg", "invalid syntax")) from None
     for node in ast.walk(tree):
         if (problem := _problem(node, decimals)) is not None:
-            raise _mistake(text, getattr(node, "col_offset", 0), problem)
+            raise mistake(text, getattr(node, "col_offset", 0), problem)
     return tree
 
 
-def _mistake(text: str, column: int, problem: str) -> UsageError:
+def mistake(text: str, column: int, problem: str) -> UsageError:
     return UsageError(f"in {text!r}, column {column + 1}: {problem}")
 
 
@@ -67,7 +70,7 @@ def _problem(node: ast.AST, decimals: bool) -> str | None:
     """Why a node isn't part of the grammar, or None."""
     if not isinstance(node, _NODES):
         return f"{type(node).__name__} is not part of the expression grammar"
-    if isinstance(node, ast.BinOp) and not isinstance(node.op, _SIGNS):
+    if isinstance(node, ast.BinOp) and type(node.op) not in _SIGNS:
         return "use // to divide" if isinstance(node.op, ast.Div) else "unknown operator; use + - * //"
     if isinstance(node, ast.UnaryOp) and not isinstance(node.op, ast.Not | ast.USub):
         return "unknown operator; use `not` or `-`"
@@ -123,72 +126,6 @@ def elements(node: ast.expr) -> tuple[ast.expr, ...]:
     return tuple(node.elts) if isinstance(node, ast.Tuple) else (node,)
 
 
-# ---------------------------------------------------------------------- checks when a table is loaded
-
-
-def check_number(text: str, sets: Collection[str] = ()) -> None:
-    """UsageError unless an expression is a number over keys. `sets`: sets of layers that subscripts may name."""
-    _require(text, parse(text), partial(_in_number, sets), "is not part of a number")
-
-
-def check_layers(text: str) -> None:
-    """UsageError unless an expression states a set of layers."""
-    _require(text, parse(text), _in_layers, "is not part of a set of layers")
-
-
-def check_condition(text: str) -> None:
-    """UsageError unless an expression combines names and `tensor(...)` by `and`, `or`, `not`."""
-    _require(text, parse(text), _in_condition, "is not part of a condition")
-
-
-def _require(text: str, node: ast.expr, parts: Callable[[ast.expr], Sequence[ast.expr] | None], problem: str) -> None:
-    """Checks an expression and its parts. `parts` returns these, or None if the expression isn't allowed here."""
-    if (inner := parts(node)) is None:
-        raise _mistake(text, node.col_offset, f"{ast.unparse(node)} {problem}")
-    for part in inner:
-        _require(text, part, parts, problem)
-
-
-def _in_number(sets: Collection[str], node: ast.expr) -> Sequence[ast.expr] | None:
-    if isinstance(node, ast.BinOp):
-        return node.left, node.right
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return (node.operand,)
-    if isinstance(node, ast.Subscript):
-        return () if path(node.value) and path(node.slice) in sets else None
-    if (called := call(node)) is not None and len(called[1]) == (2 if called[0] == "max" else 1):
-        return _in_call(*called)
-    return () if path(node) or type(constant(node)) is int else None
-
-
-def _in_call(function: str, arguments: Sequence[ast.expr]) -> Sequence[ast.expr] | None:
-    if function in ("int", "max"):
-        return arguments
-    ok = type(constant(arguments[0])) is str if function == "tensor" else path(arguments[0]) is not None
-    return () if ok and function in ("len", "uniform", "tensor") else None
-
-
-def _in_layers(node: ast.expr) -> Sequence[ast.expr] | None:
-    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice) and path(node.value) == "layers":
-        for bound in filter(None, (node.slice.lower, node.slice.upper, node.slice.step)):
-            check_number(ast.unparse(bound))
-        return ()
-    if isinstance(node, ast.Compare) and (path(node.left) or first_number(node) is not None):
-        right = elements(node.comparators[0])
-        return () if path(right[0]) or all(isinstance(e, ast.Constant) for e in right) else None
-    return _in_condition(node)
-
-
-def _in_condition(node: ast.expr) -> Sequence[ast.expr] | None:
-    if isinstance(node, ast.BoolOp):
-        return node.values
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        return (node.operand,)
-    if (called := call(node)) is not None:
-        return () if called[0] == "tensor" and [type(constant(a)) for a in called[1]] == [str] else None
-    return () if path(node) else None
-
-
 # ---------------------------------------------------------------------- numbers
 
 
@@ -224,7 +161,11 @@ class Evaluator:
         """The number of an expression; None if one of its keys is absent or null."""
         if isinstance(node, ast.BinOp):
             left, right = self.number(node.left), self.number(node.right)
-            return None if left is None or right is None else _apply(node, left, right)
+            if left is None or right is None:
+                return None
+            if isinstance(node.op, ast.FloorDiv) and right == 0:
+                raise FormatError("is zero, but sizes are divided by it", field=ast.unparse(node.right))
+            return _SIGNS[type(node.op)](left, right)
         if isinstance(node, ast.UnaryOp):
             operand = self.number(node.operand)
             return None if operand is None else -operand
@@ -249,16 +190,6 @@ class Evaluator:
             return int(bool(self.get(f"@{constant(arguments[0])}")))
         key = path(arguments[0]) or ""
         return (_length if function == "len" else by_layer)(self.get(key), key)
-
-
-def _apply(node: ast.BinOp, left: float, right: float) -> float:
-    if isinstance(node.op, ast.FloorDiv):
-        if right == 0:
-            raise FormatError("is zero, but sizes are divided by it", field=ast.unparse(node.right))
-        return left // right
-    if isinstance(node.op, ast.Mult):
-        return left * right
-    return left + right if isinstance(node.op, ast.Add) else left - right
 
 
 def _length(value: Any, key: str) -> int | None:
@@ -289,3 +220,42 @@ def _scalar(value: Any, key: str) -> int:
     if not isinstance(value, int | float | str) and hasattr(value, "__len__"):
         raise FormatError("varies by layer, which this family's table doesn't describe", field=key)
     return integer(value, key)
+
+
+# ---------------------------------------------------------------------- GGUFs
+
+
+class ArchView(Mapping[str, Any]):
+    """A GGUF's key-values by their names without the architecture (`block_count` for `llama.block_count`). `@NAME` is
+    whether it has that tensor. `layer_sets`: the sets of its layers, once they are computed."""
+
+    def __init__(self, metadata: Mapping[str, Any], architecture: str, names: Container[str] = ()) -> None:
+        self._metadata, self._architecture, self._names = metadata, architecture, names
+        self.layer_sets: Mapping[str, frozenset[int]] = {}
+
+    def __getitem__(self, key: str) -> Any:
+        if key == "layer_sets":
+            return self.layer_sets
+        if key.startswith("@"):
+            return key[1:] in self._names
+        return self._metadata[key if key.startswith(("general.", "tokenizer.")) else f"{self._architecture}.{key}"]
+
+    def __iter__(self) -> Any:
+        return iter(self._metadata)
+
+    def __len__(self) -> int:
+        return len(self._metadata)
+
+    def shows(self, conditions: Iterable[str]) -> bool:
+        """Whether a condition such as `key and not tensor("x")` holds: the key is set and not 0, the tensor exists."""
+        return any(self._holds(parse(condition)) for condition in conditions)
+
+    def _holds(self, node: ast.expr) -> bool:
+        if isinstance(node, ast.BoolOp):
+            return (all if isinstance(node.op, ast.And) else any)(map(self._holds, node.values))
+        if isinstance(node, ast.UnaryOp):
+            return bool(self._names) and not self._holds(node.operand)
+        if (called := call(node)) is not None:
+            return constant(called[1][0]) in self._names
+        value = self.get(path(node) or "")
+        return value is not None and not (isinstance(value, int | float) and value == 0)

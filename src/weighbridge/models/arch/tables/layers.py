@@ -21,30 +21,18 @@ Layers = frozenset[int]
 _ALL: Final = "layers"  # the name of all layers, in slices
 
 
-@dataclass(frozen=True, slots=True)
-class LayerSet:
-    """The sources of a set of layers in a config and a GGUF; see `schema.LayerSetEntry`."""
-
-    hf: tuple[str, ...]
-    gguf: tuple[str, ...]
-    optional: bool = False
-    include: str = ""
-
-
-def build_layer_set(entry: LayerSetEntry) -> LayerSet:
-    return LayerSet(tuple(entry.hf), tuple(entry.gguf), entry.optional, entry.include)
-
-
-def optional_layers(sets: Mapping[str, LayerSet], known: Mapping[str, Layers]) -> Layers:
+def optional_layers(sets: Mapping[str, LayerSetEntry], known: Mapping[str, Layers]) -> Layers:
     """The layers of optional sets, as far as these are known."""
     return frozenset[int]().union(*(known[name] for name, s in sets.items() if s.optional and name in known))
 
 
-def layer_sets(sets: Mapping[str, LayerSet], side: str, values: Mapping[str, Any], count: int) -> dict[str, Layers]:
+def layer_sets(
+    sets: Mapping[str, LayerSetEntry], side: str, values: Mapping[str, Any], count: int
+) -> dict[str, Layers]:
     """Every set of a model with `count` layers. `side`: "hf" or "gguf". FormatError if a set has no source."""
     out: dict[str, Layers] = {}
     for name, layer_set in sets.items():
-        sources: tuple[str, ...] = getattr(layer_set, side)
+        sources: list[str] = getattr(layer_set, side)
         reader = _Reader(values, count - len(optional_layers(sets, out)), out)
         layers = next((s for source in sources if (s := reader.read(expression.parse(source))) is not None), None)
         if layers is None:
@@ -145,7 +133,7 @@ def _numbers(listed: Any, key: str, count: int, first: int) -> Sequence[int]:
 # ---------------------------------------------------------------------- the inverse
 
 
-def as_config(sets: Mapping[str, LayerSet], known: Mapping[str, Layers], count: int) -> dict[str, Any]:
+def as_config(sets: Mapping[str, LayerSetEntry], known: Mapping[str, Layers], count: int) -> dict[str, Any]:
     """The sets as entries of a config by dotted path, each by its first expression. Optional layers aren't counted."""
     out: dict[str, Any] = {}
     optional = optional_layers(sets, known)

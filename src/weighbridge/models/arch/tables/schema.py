@@ -7,7 +7,7 @@ forms that a TOML may use are expanded before (short_forms.py).
 To add a section, write a struct, give `FamilyTable` a field of it with a description, and read it where it is used as
 `family.document.FIELD`. A table that is `like` another inherits the section; one with `names_from` inherits the
 sections in `documents._NAMES`. Fields are checked by type; words that must exist elsewhere in the table (dialects,
-sizes, sets) are checked in `spec.py`.
+sizes, sets) are checked in `check.py`.
 """
 
 from __future__ import annotations

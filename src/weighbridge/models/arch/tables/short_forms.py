@@ -89,21 +89,18 @@ def _usual(place: str, name: str) -> Any:
 
 
 def _roles(rows: Document) -> Document:
-    return reduce(overlaid, (_rows(names.split(), row) for names, row in rows.items()), dict[str, Any]())
-
-
-def _rows(names: list[str], row: Any) -> Document:
-    """The rows of one or several roles."""
-    row = _joined(row)
-    row = {"hf": row} if isinstance(row, str) else {} if row is True else row
-    if not isinstance(row, dict) or not isinstance(named := row.get("names", {}), dict):
-        return dict.fromkeys(names, row)
-    named = {d: _whole_name(d, name) for d, name in (*named.items(), *row.items()) if d in named or d in _DIALECTS}
-    row = {key: value for key, value in row.items() if key not in (*_DIALECTS, "names")}
-    row = {**row, "names": named} if named else row
-    if "after" not in row:
-        return dict.fromkeys(names, row)
-    return {name: {**row, "after": names[n - 1] if n else row["after"]} for n, name in enumerate(names)}
+    out: dict[str, Any] = {}
+    for names, row in ((key.split(), _joined(value)) for key, value in rows.items()):
+        row = {"hf": row} if isinstance(row, str) else {} if row is True else row
+        if isinstance(row, dict) and isinstance(named := row.get("names", {}), dict):
+            columns = (*named.items(), *row.items())
+            whole = {d: _whole_name(d, name) for d, name in columns if d in named or d in _DIALECTS}
+            row = {key: value for key, value in row.items() if key not in (*_DIALECTS, "names")}
+            row = {**row, "names": whole} if whole else row
+        for n, name in enumerate(names):
+            follows = n and isinstance(row, dict) and "after" in row
+            out = overlaid(out, {name: {**row, "after": names[n - 1]} if follows else row})
+    return out
 
 
 def _whole_name(dialect: str, name: Any) -> Any:
@@ -174,8 +171,13 @@ def _key_value(entry: Any) -> Any:
             if (named := _key_values().get(entry)) is None:
                 raise UsageError(f"meta: unknown key-value {entry!r}{nearest_word(entry, _key_values())}")
             return _key_value(named)
-        entry = {"name": short["name"]} | _stated(short["source"], written="<" in short["sign"])
-        entry |= {"replaces": True} if short["sign"].startswith(":") else {}
+        source, sign = short["source"], short["sign"]
+        is_value = "<" in sign and re.fullmatch(r'-?[0-9.e-]+|true|false|".*"', source)
+        entry = {"name": short["name"]} | (
+            {"value": json.loads(source)} if is_value else {"config": source.split(", ")}
+        )
+        entry |= {"restore": False} if "<" in sign else {}
+        entry |= {"replaces": True} if sign.startswith(":") else {}
     if not isinstance(entry, dict) or "type" in entry or (kind := _types().get(entry.get("name", ""))) is None:
         return entry
     return {**entry, "name": _whole_key(entry["name"]), "type": kind}
@@ -183,15 +185,6 @@ def _key_value(entry: Any) -> Any:
 
 def _whole_key(name: str) -> str:
     return name if name.startswith(("general.", "tokenizer.")) else f"{{a}}.{name}"
-
-
-def _stated(source: str, *, written: bool) -> dict[str, Any]:
-    """The columns of a key-value's source: a value of TOML, or expressions over the config."""
-    if not written:
-        return {"config": source.split(", ")}
-    if re.fullmatch(r'-?[0-9.e-]+|true|false|".*"', source):
-        return {"value": json.loads(source), "restore": False}
-    return {"config": source.split(", "), "restore": False}
 
 
 @cache

@@ -1,28 +1,25 @@
 """A family's table as checked, immutable objects: roles, dialects and their templates, sizes, classes.
 
-They are built from the structs of `schema.py`. All names in these must exist: sizes, indices, dialects, sets of layers,
-roles. A mistake is a UsageError that names the place and the nearest known word.
+They are built from the structs of `schema.py`; `check.py` checks that all names in them exist.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial, reduce
+from functools import cached_property, reduce
 from typing import Any, Final
 
 from weighbridge.base.errors import UsageError
 from weighbridge.models.arch.tables import expression
-from weighbridge.models.arch.tables.layers import LayerSet, slice_bounds
 from weighbridge.models.arch.tables.schema import (
     ArchitectureEntry,
     DialectEntry,
     FamilyTable,
     FuseEntry,
     RoleEntry,
-    SizeEntry,
 )
 from weighbridge.models.arch.tables.validate import nearest_word
 from weighbridge.tensors.layout_table import LAYOUTS, LayoutRow
@@ -46,29 +43,9 @@ class LayoutCall:
         return LAYOUTS[self.layout]
 
     @property
-    def transposes(self) -> bool:
-        """Whether it swaps a tensor's last two axes."""
-        return self.row.transposes
-
-    @property
-    def from_config(self) -> bool:
-        """Whether it takes numbers that only a config has."""
-        return self.row.from_config
-
-    @property
-    def normalizes(self) -> bool:
-        """Whether it normalizes rows, as the model's class does when it runs."""
-        return self.row.normalizes
-
-    @property
-    def multiplies(self) -> bool:
-        """Whether it multiplies two joined roles of one shape."""
-        return self.row.multiplies
-
-    @property
     def sizes(self) -> frozenset[str]:
         """The symbols of sizes that it takes."""
-        return frozenset(s for s in self.symbols if not self.from_config and s != LAYER and not is_number(s))
+        return frozenset(s for s in self.symbols if not self.row.from_config and s != LAYER and not is_number(s))
 
     @property
     def by_layer(self) -> bool:
@@ -118,7 +95,7 @@ class Role:
 
     def transposed(self, dialect: str) -> bool:
         """Whether the dialect holds it with its last two axes swapped."""
-        return dialect in self.layouts and self.layouts[dialect].transposes
+        return dialect in self.layouts and self.layouts[dialect].row.transposes
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,35 +147,10 @@ class Dialect:
         return self.prefixes[hf_prefixes.index(prefix) if corresponds else 0]
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """The sources of a size in a config and a GGUF: the first expression whose keys are present counts."""
-
-    hf: tuple[str, ...]
-    gguf: tuple[str, ...]
-    optional: bool = False
-    by_layer: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """A class of transformers in the family; see `schema.ArchitectureEntry`. `defaults` include the family's."""
+class Architecture(ArchitectureEntry, frozen=True, kw_only=True):
+    """A class of transformers in the family, with its name. `defaults` include the family's."""
 
     name: str
-    model_type: str
-    aliases: tuple[str, ...]
-    prefix: str | None
-    gguf: tuple[str, ...] | None
-    defaults: Mapping[str, Any]
-    null: Mapping[str, str]
-    like: tuple[str, ...]
-    full_layers: tuple[str, ...] = ()
-    part: str | None = None
-    requires: str | None = None
-    forbids: str | None = None
-    part_type: str | None = None
-    part_aliases: tuple[str, ...] = ()
-    known_as: str | None = None
 
     def merged(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         """The config with the keys of this part of the model laid over it, as the reference converter does."""
@@ -213,20 +165,11 @@ class Architecture:
         return value if isinstance(value, Mapping) else None
 
 
-def outer(prefix: str) -> str:
-    """The part of a prefix before its `model.`: `thinker.` of `thinker.model.`; "" if it has another end."""
-    return prefix.removesuffix("model.") if f".{prefix}".endswith(".model.") else ""
-
-
 def placeholders(template: str) -> list[str]:
     return _PLACEHOLDER.findall(template)
 
 
 # ---------------------------------------------------------------------- building
-
-
-def build_size(entry: SizeEntry) -> Size:
-    return Size(tuple(entry.hf), tuple(entry.gguf), entry.optional, entry.by_layer)
 
 
 def build_role(name: str, entry: RoleEntry) -> Role:
@@ -260,14 +203,6 @@ def layout_call(text: str) -> LayoutCall:
     if called[0] not in LAYOUTS:
         raise UsageError(f"unknown layout {called[0]!r}", hint=f"known: {', '.join(LAYOUTS)}")
     return LayoutCall(called[0], tuple(ast.unparse(argument) for argument in called[1]))
-
-
-def build_architecture(name: str, entry: ArchitectureEntry, shared: Mapping[str, Any]) -> Architecture:
-    return Architecture(
-        name, entry.model_type, tuple(entry.aliases), entry.prefix, None if entry.gguf is None else tuple(entry.gguf),
-        {**shared, **entry.defaults}, entry.null, tuple(entry.like), tuple(entry.full_layers), entry.part,
-        entry.requires, entry.forbids, entry.part_type, tuple(entry.part_aliases), entry.known_as,
-    )  # fmt: skip
 
 
 def build_dialect(name: str, table: FamilyTable, roles: Mapping[str, Role]) -> Dialect:
@@ -319,94 +254,3 @@ def _bases(name: str, dialects: Mapping[str, DialectEntry]) -> tuple[list[str], 
         defaults = DialectEntry()
         options.update({f: v for f in entry.__struct_fields__ if (v := getattr(entry, f)) != getattr(defaults, f)})
     return chain, DialectEntry(**options)
-
-
-# ---------------------------------------------------------------------- checking
-
-
-def check(
-    table: FamilyTable, roles: Mapping[str, Role], dialects: Iterable[Dialect], layers: Mapping[str, LayerSet]
-) -> None:
-    """Checks that all names in a table exist, and that joined roles differ only in their first axis."""
-    if not table.index or next(iter(table.index.values())) not in table.size:
-        raise UsageError("index: the size of the first index, the number of layers, is unknown")
-    for symbol, size in table.size.items():
-        _check_expressions(f"size.{symbol}", (*size.hf, *size.gguf), partial(expression.check_number, sets=layers))
-    for name, layer_set in layers.items():
-        _check_expressions(f"layers.{name}", (*layer_set.hf, *layer_set.gguf), expression.check_layers)
-    for name, entry in table.architecture.items():
-        place = f"architecture.{name}"
-        _check_expressions(place, entry.null.values(), expression.check_number)
-        _check_expressions(place, entry.gguf or (), expression.check_condition)
-        _check_expressions(place, entry.full_layers, lambda text: slice_bounds(expression.parse(text)))
-        _check_known(place, "set of layers", filter(None, (entry.requires, entry.forbids)), layers)
-    for dialect in dialects:
-        for template in dialect.templates:
-            _check_template(template, roles, table)
-        used = {i for name in dialect.drop for i in placeholders(name)}
-        _check_known(f"drop.{dialect.name}", "index", used, {*table.index, *PREFIXES})
-        _check_known(f"dialect.{dialect.name}.without", "set of layers", dialect.without, layers)
-    for name, fuses in table.fuse.items():
-        _check_known("fuse", "dialect", [name], table.dialect)
-        for key, fuse in fuses.items():
-            _check_known(f"fuse.{name}.{key}.roles", "role", fuse.roles, roles)
-    _check_known("drop", "dialect", table.drop, table.dialect)
-    for role in roles.values():
-        _check_role(role, table, roles, layers)
-
-
-def _check_expressions(place: str, texts: Iterable[str], check_one: Callable[[str], object]) -> None:
-    for text in texts:
-        try:
-            check_one(text)
-        except UsageError as error:
-            raise UsageError(f"{place}: {error}") from None
-
-
-def _check_known(place: str, kind: str, names: Iterable[str], known: Collection[str]) -> None:
-    for name in names:
-        if name not in known:
-            raise UsageError(f"{place}: unknown {kind} {name!r}{nearest_word(name, known)}")
-
-
-def _check_template(template: NameTemplate, roles: Mapping[str, Role], table: FamilyTable) -> None:
-    _check_known(template.name, "role", template.roles, roles)
-    first = roles[template.roles[0]]
-    joined = [roles[name] for name in template.roles]
-    if any(r.shape[1:] != first.shape[1:] or r.group != first.group for r in joined):
-        raise UsageError(f"{template.name}: joined roles differ in shape or group")
-    if template.interleave is not None:
-        _check_known(template.name, "size", [template.interleave], table.size)
-    _check_known(template.name, "index", template.indices, table.index)
-    _check_known(template.name, "size", (s for call in template.layouts for s in call.sizes), table.size)
-    if any(call.from_config for call in template.layouts):
-        raise UsageError(f"{template.name}: `times` isn't allowed on a fused tensor; put it on the roles")
-
-
-def _check_role(role: Role, table: FamilyTable, roles: Mapping[str, Role], layers: Mapping[str, LayerSet]) -> None:
-    place = f"role.{role.name}"
-    by_dialect = (role.names, role.layouts, role.shapes, role.zeros, role.unstacked, role.as_metadata)
-    for column in by_dialect:
-        _check_known(place, "dialect", column, table.dialect)
-    for dim in (*role.shape, *(dim for shape in role.shapes.values() for dim in shape)):
-        _check_expressions(f"{place}.shape", [dim], expression.check_number)
-    _check_known(f"{place}.shape", "size", role.symbols, table.size)
-    for dialect, called in role.layouts.items():
-        _check_known(f"{place}.layout.{dialect}", "size", called.sizes, table.size)
-    if role.when is not None:
-        _check_expressions(f"{place}.when", [role.when], expression.check_condition)
-        _check_known(f"{place}.when", "size", expression.names(expression.parse(role.when)), table.size)
-    if role.tied is not None:
-        _check_known(f"{place}.tied", "role", [role.tied], roles)
-    if role.copies is not None:
-        _check_known(f"{place}.copies", "role", [role.copies], roles)
-    _check_known(place, "index", role.stacked, table.index)
-    if role.as_metadata and (role.shape != ("1",) or any("{" in role.names.get(d, "{") for d in role.as_metadata)):
-        raise UsageError(f"{place}: `as_metadata` needs the shape 1 and a name without indices")
-    if role.layers is not None and role.layers not in layers:
-        if not isinstance(tree := expression.parse(role.layers), ast.Subscript):
-            raise UsageError(
-                f"{place}.layers: unknown set of layers {role.layers!r}{nearest_word(role.layers, layers)}"
-            )
-        _check_expressions(f"{place}.layers", [role.layers], expression.check_layers)
-        _check_known(f"{place}.layers", "size", expression.names(tree.slice), table.size)

@@ -43,7 +43,11 @@ def _find(value: Any, kind: Any, place: str) -> None:
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{place}: {_plain(str(error), value, kind)}") from None
+        message = f"{str(error)[:1].lower()}{str(error)[1:]}"
+        if get_origin(kind) is Literal:
+            words = get_args(kind)
+            message = f"{value!r} is none of {', '.join(map(str, words))}{nearest_word(str(value), words)}"
+        raise UsageError(f"{place}: {message}") from None
 
 
 def _is_struct(kind: Any) -> bool:
@@ -60,12 +64,6 @@ def _find_in_struct(value: Mapping[str, Any], kind: type[Struct], place: str) ->
             raise UsageError(f"{place or 'the table'}: the field {f.name!r} is missing")
     for key, entry in value.items():
         _find(entry, hints[key], _join(place, key))
-
-
-def _plain(message: str, value: Any, kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return f"{value!r} is none of {', '.join(map(str, get_args(kind)))}{nearest_word(str(value), get_args(kind))}"
-    return f"{message[:1].lower()}{message[1:]}"
 
 
 def _join(place: str, key: str) -> str:

@@ -17,8 +17,7 @@ from weighbridge.base.limits import SNIFF_HEAD
 from weighbridge.base.words import plural
 from weighbridge.containers.archive import zip as zips
 from weighbridge.containers.archive.zip_records import STARTS, STORED
-from weighbridge.reports.scan import programs
-from weighbridge.reports.scan.archive import streams, zip_ambiguity
+from weighbridge.reports.scan.archive import programs, streams, zip_ambiguity
 from weighbridge.reports.scan.detect import is_storage
 from weighbridge.reports.scan.model import Part, Piece, ScanFinding, escape
 from weighbridge.reports.scan.pickle import scanner as pickles

@@ -27,7 +27,8 @@ from weighbridge.reports.scan.pickle.allowlist import (
 )
 from weighbridge.reports.scan.pickle.indices import INDEXED
 from weighbridge.reports.scan.pickle.shapes import LOADED, WORDS, class_of, fits, numpy_state, scheme_fits
-from weighbridge.unpickle.machine import Event, Machine
+from weighbridge.unpickle.machine import Machine
+from weighbridge.unpickle.state import Event
 from weighbridge.unpickle.values import Dict, External, Global, Object, Persistent, Set, preview
 
 _PLAIN_WORD: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\Z")

@@ -17,7 +17,7 @@ from weighbridge.reports.scan.pickle import denylist
 from weighbridge.reports.scan.pickle.scanner import FEW, LEGACY, OPCODES, Metered, harmful_names, is_idle
 from weighbridge.reports.scan.pickle.shapes import class_of
 from weighbridge.unpickle.libraries.joblib import JoblibMachine
-from weighbridge.unpickle.machine import Event
+from weighbridge.unpickle.state import Event
 
 # Limits on bytes that may not be a pickle at all: of a member, of a file.
 _PROBED: Final = MIB

@@ -20,7 +20,7 @@ from weighbridge.reports.scan.pickle.indices import StorageBytes, Unresolved, fa
 from weighbridge.reports.scan.pickle.policy import PicklePolicy
 from weighbridge.reports.scan.pickle.shapes import storage_id
 from weighbridge.unpickle.libraries.torch_types import SMALL_STORAGES, Storage
-from weighbridge.unpickle.machine import Event
+from weighbridge.unpickle.state import Event
 
 _LONGEST: Final = 256 * MIB  # of a storage of indices
 

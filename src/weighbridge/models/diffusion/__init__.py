@@ -1,0 +1,1 @@
+"""Image and video models: their names in single files and in folders of diffusers."""

@@ -1,0 +1,56 @@
+"""Which image or video model tensors belong to, and in whose names: those of the single file, or of diffusers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from weighbridge.base.errors import UnsupportedError
+from weighbridge.containers.sniff import diffusion
+from weighbridge.containers.sniff.diffusion import DiffusionRow
+from weighbridge.models.diffusion.names import NameTable, filled, table
+
+#: The dialects of names, for `wb rename --to-names`.
+ORIGINAL: Final = "original"
+DIFFUSERS: Final = "diffusers"
+
+
+class DiffusionModel(NamedTuple):
+    """`prefix`: of its names in the file. `names`: the table of its names; None if it has none."""
+
+    row: DiffusionRow
+    title: str
+    prefix: str
+    dialect: str
+    names: NameTable | None
+
+
+def diffusion_model(shapes: Mapping[str, Sequence[int]], path: Path) -> DiffusionModel | None:
+    """The image or video model with tensors of these names and shapes; None for other models. UnsupportedError if two
+    tables fit. `path`: of the model, for errors."""
+    found = diffusion.denoisers(shapes)
+    if len({match.row.id for match in found}) > 1:
+        titles = " and ".join(match.title for match in found)
+        raise UnsupportedError(f"{path} has the tensors of {titles}", hint="wb identify names the parts")
+    for match in found:
+        return DiffusionModel(match.row, match.title, match.prefix, ORIGINAL, table(match.row.id))
+    return next(_in_diffusers(shapes), None)
+
+
+def _in_diffusers(shapes: Mapping[str, Sequence[int]]) -> Iterator[DiffusionModel]:
+    """The models whose names in diffusers these are."""
+    for row in diffusion.table().rows:
+        known = table(row.id) if row.part == "denoiser" else None
+        if known is not None and all(_exists(known, name, row, shapes) for name in row.conditions.names):
+            yield DiffusionModel(row, row.title, "", DIFFUSERS, known)
+
+
+def _exists(known: NameTable, name: str, row: DiffusionRow, shapes: Mapping[str, Sequence[int]]) -> bool:
+    """Whether a tensor of a single file exists under its names in diffusers, with the sizes that its row requires."""
+    place = known.place_of(name, diffusers=False)
+    if place is None:
+        return False
+    names = [filled(template, place.numbers) for template in place.row.diffusers]
+    sizes = row.conditions.shapes.get(name)
+    return all(n in shapes for n in names) and (sizes is None or diffusion.fits(shapes[names[0]], sizes))
