@@ -175,6 +175,7 @@ def models_part(claims: dict[str, Any]) -> Iterator[str]:
 
 def rules() -> Iterator[str]:
     from weighbridge.containers import sharded
+    from weighbridge.containers.ggml import container as ggml
     from weighbridge.containers.gguf.rules import RULES as GGUF
     from weighbridge.containers.numpy import npy, npz
     from weighbridge.containers.safetensors.rules import RULES as SAFETENSORS
@@ -218,9 +219,9 @@ def rules() -> Iterator[str]:
         for name, row in SAFETENSORS.items()
     ]
     yield from table(("rule", "severity", "README", "what is wrong"), rows)
-    yield "## Sets of files, NumPy\n"
+    yield "## Sets of files, NumPy, ggml\n"
     yield "`npz/checksum` with `--values` only: it takes every byte.\n"
-    tables = {"sharded": sharded.RULES, "npy": npy.RULES, "npz": npz.RULES}
+    tables = {"sharded": sharded.RULES, "npy": npy.RULES, "npz": npz.RULES, "ggml": ggml.RULES}
     others = {f"{of}/{name}": r for of, rules in tables.items() for name, r in rules.items()}
     yield from table(("rule", "severity", "what is wrong"), plain_rows(others))
     yield "## Files, folders, config, tokenizer\n"

@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import click
@@ -170,6 +171,7 @@ def _served(monkeypatch: pytest.MonkeyPatch) -> None:
         return contextlib.nullcontext(SimpleNamespace(url=f"{settings} {options}", wait=lambda: None))
 
     monkeypatch.setattr(hub_server, "run", run)
+    monkeypatch.setitem(sys.modules, "mfusepy", ModuleType("mfusepy"))  # without libfuse it can't be imported
     monkeypatch.setattr(mounting, "mount", mount)
     monkeypatch.setattr(viewing, "view", view)
 

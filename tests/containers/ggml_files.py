@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from tests.containers import whisper_files
 
 LLAMA = {"n_vocab": 300, "n_embd": 64, "n_mult": 32, "n_head": 4, "n_layer": 2, "n_rot": 16, "ftype": 0}
 N_FF, N_KV = 96, 32
@@ -93,13 +94,12 @@ def gpt2(kind: str = "F16", ftype: int = 1, generation: int = 3) -> bytes:
 
 
 def whisper() -> bytes:
-    out = bytearray(b"lmgg" + struct.pack("<11I", 6, 10, 8, 2, 1, 12, 8, 2, 1, 80, 1))
-    out += struct.pack("<2I", 80, 3) + np.arange(240, dtype=np.float32).tobytes() + struct.pack("<I", 4)
-    for word in (b"a", b"b", b"cc", b""):
-        out += struct.pack("<I", len(word)) + word
-    for name, own, shape in (("encoder.conv1.weight", "F16", (2, 4, 3)), ("encoder.conv1.bias", "F32", (4, 1))):
-        out += record(name, own, shape, data_of(own, 3, shape, 2), len(out), False)
-    return bytes(out)
+    """A whole Whisper of one layer each, with tokens and filters of no meaning."""
+    sizes = dict(zip(whisper_files.HEADER, (6, 10, 8, 2, 1, 12, 8, 2, 1, 80), strict=True))
+    arrays = {whisper_files.openai_name(name): array for name, array in whisper_files.weights(sizes).items()}
+    filters = np.arange(240, dtype=np.float32).tobytes()
+    return whisper_files.reference([*(sizes[key] for key in whisper_files.HEADER)], arrays, filters,
+                                   strings=(b"a", b"b", b"cc", b""))  # fmt: skip
 
 
 def named(words: Sequence[bytes]) -> bytes:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import struct
-import tomllib
 from decimal import Decimal
-from importlib import resources
 from typing import Any
 
 import pytest
@@ -35,6 +33,7 @@ from weighbridge.models.arch.derived import f32, llama3, llama3_parameters
 from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.registry import families, family_of_hf
 from weighbridge.models.arch.tables import validate
+from weighbridge.models.arch.tables.short_forms import key_value, shared
 from weighbridge.models.config import keys
 from weighbridge.models.config.general import general_to_gguf
 from weighbridge.models.config.losses import config_losses
@@ -50,10 +49,10 @@ def test_keys_types_values_and_order_are_the_reference_s(name: str) -> None:
 
 
 def _damaged() -> list[Any]:
-    """Every row of keys.toml, wrong in each of its columns."""
-    document = tomllib.loads((resources.files("weighbridge.models.config") / "keys.toml").read_text())
+    """Every default row of key_values.toml, wrong in each of its columns."""
+    document = keys.rows()
     cases = []
-    for part in ("key", "sampling"):
+    for part in ("base", "sampling"):
         for i, row in enumerate(document[part]):
             faults: dict[str, Any] = {"name": row["name"] + "s", "type": "i32" if row["type"] == "u32" else "u32"}
             faults |= {"config": [c + "_" for c in row["config"]]} if "config" in row else {}
@@ -73,6 +72,18 @@ def _damaged() -> list[Any]:
             wrong[part].insert(0 if i else len(wrong[part]), wrong[part].pop(i))
             cases.append(pytest.param(wrong, id=f"{row['name']}, {i}: place"))
     return cases
+
+
+def test_a_key_value_is_stated_once() -> None:
+    """No default row repeats an entry that families list; a type is stated with its name only."""
+    document = shared("key_values.toml")
+    names = [name for typed in document["types"].values() for name in typed]
+    assert len(names) == len(set(names))
+    entries = {name: key_value(name) for name in document["key"]}
+    rows = [row for row in (*document["base"], *document["sampling"]) if not (isinstance(row, str) and row in entries)]
+    assert not [row for row in rows if key_value(row) in entries.values()]
+    parts = [part for row in rows for part in (row if isinstance(row, list) else [row]) if isinstance(part, dict)]
+    assert not [part for part in parts if "type" in part]
 
 
 @pytest.mark.mutation

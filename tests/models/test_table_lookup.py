@@ -7,6 +7,7 @@ import pytest
 
 from weighbridge.models.arch import registry
 from weighbridge.models.arch.family import Family
+from weighbridge.models.arch.tables.short_forms import parse
 
 # A class that several graphs run, and the language models inside one wrapper (InternVL), are the most.
 MOST = 3
@@ -46,3 +47,14 @@ def test_a_model_type_finds_the_families_of_its_classes(name: str, model_type: s
     """Wrappers, too, whose model_type stands in no family's own table."""
     found = [f for f in registry._of_model_type(model_type) if name in f.architectures and f.gguf == graph]
     assert found
+
+
+def test_one_row_names_several_roles() -> None:
+    """`{}` is the first word of each role's name."""
+    short = parse("""[role]\n"gate_exp up_exp" = { hf = ".experts.{e}.{}_proj.", mlx = "{}.", layers = "moe" }""")
+    long = parse(
+        """[role]
+gate_exp = { hf = ".experts.{e}.gate_proj.", mlx = "gate.", layers = "moe" }
+up_exp = { hf = ".experts.{e}.up_proj.", mlx = "up.", layers = "moe" }"""
+    )
+    assert short == long

@@ -39,11 +39,12 @@ from weighbridge.conversion.options import (
 )
 from weighbridge.conversion.plan.build import build
 from weighbridge.conversion.plan.model import Plan
-from weighbridge.conversion.plan.target import choose_target, same_format
+from weighbridge.conversion.plan.target import choose_target, is_whisper_cpp, same_format
 from weighbridge.conversion.quantize import plan as quantizing
 from weighbridge.conversion.quantize.plan import QuantizePlan
 from weighbridge.conversion.tensor_parallel import plan_ranks
 from weighbridge.conversion.transform import TransformPlan
+from weighbridge.conversion.whisper import quantize as whisper
 from weighbridge.models.lora.merge import merge_for_writing
 from weighbridge.models.model import OpenModel, open_tokenizer
 from weighbridge.models.open import open_model
@@ -68,8 +69,9 @@ def _opened(src: Path, options: WriteKeywords, *, tokenizer: bool = False) -> It
 def plan_convert(src: Path, dst: Path, options: ConvertKeywords) -> Plan:
     """Plans to convert the model at `src` to `dst`: another format, other dtypes, other shards.
 
-    `to` is a format (gguf, hf, mlx, safetensors, torch, npz, checkpoint) or the options of one
-    (`wb.GgufOptions(...)`); without it the extension of `dst` decides."""
+    `to` is a format (gguf, hf, mlx, safetensors, torch, npz, ggml, checkpoint) or the options of one
+    (`wb.GgufOptions(...)`); without it the extension of `dst` decides. ggml is whisper.cpp's: a Whisper to
+    `ggml-NAME.bin` is written as one."""
     if options.to == CHECKPOINT or isinstance(options.to, CheckpointOptions):
         if options.ema:
             raise UsageError("--ema doesn't apply to a training checkpoint as the target", hint="it keeps all parts")
@@ -138,8 +140,11 @@ def plan_slice(src: Path, dst: Path, options: SliceKeywords) -> TransformPlan:
 def plan_quantize(src: Path, dst: Path, options: QuantizeKeywords) -> QuantizePlan:
     """Plans to quantize the model at `src`, in any format, to the GGUF `dst`, with the bytes that llama-quantize would
     write. `ftype` is one of its types, such as Q4_K_M; leave it out with `target_bpw` or `target_size`, which choose a
-    type for each tensor. `plan.refusals` lists what prevents `run`."""
+    type for each tensor. `plan.refusals` lists what prevents `run`. A Whisper becomes a file of whisper.cpp if `src` is
+    one, or if `dst` is named ggml-NAME.bin."""
     with _opened(src, options) as model:
+        if is_whisper_cpp(model, resolve_target(dst)):
+            return whisper.plan_quantize(model, dst, options.ftype, options.target_options, options)
         chosen = resolve(QuantizeOptions, "gguf" if model.format == "gguf" else "model", options.target_options)
         if options.lora is not None:
             model = merge_for_writing(model, resolve_path(options.lora))

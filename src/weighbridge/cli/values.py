@@ -148,10 +148,11 @@ class QuantizeWord(SourcePath):
 
 # Other names of targets.
 _NICKNAMES: Final = MappingProxyType(
-    {"huggingface": "hf", "transformers": "hf", "mlx-lm": "mlx", "mlx_lm": "mlx", "llama.cpp": "gguf"}
-)
-#: Targets that are model folders of more than one container's files.
-MODELS: Final = ("hf", "mlx")
+    {"huggingface": "hf", "transformers": "hf", "mlx-lm": "mlx", "mlx_lm": "mlx", "llama.cpp": "gguf",
+     "whisper.cpp": "ggml"}
+)  # fmt: skip
+#: Targets that aren't containers: model folders, and files of whisper.cpp.
+MODELS: Final = ("hf", "mlx", "ggml")
 
 
 class TargetType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3

@@ -73,8 +73,8 @@ READ: Final = (
            pickles=True, recognisers=_PICKLE),
     Format("ggml", "ggml file", (), (".bin",), (Magic(2, b"gg"),), module="weighbridge.containers.ggml.container",
            parsed_to_identify=True,
-           advice="a llama: wb convert FILE new.gguf; others: wb convert FILE new.safetensors; "
-           "whisper.cpp's models run there unchanged", recognisers=_GGML),
+           advice="a llama: wb convert FILE new.gguf; a whisper runs in whisper.cpp, and wb convert FILE ./folder/ is "
+           "for transformers; others: wb convert FILE new.safetensors", recognisers=_GGML),
     Format("llamafile", "llamafile", (".llamafile",), (".exe",), module="weighbridge.containers.gguf.llamafile",
            rewritten_as="gguf", recognisers=_PROGRAM),
 )  # fmt: skip

@@ -186,7 +186,7 @@ class FolderOptions(TargetOptions):
 
     tokenizer: bool = option(
         next(d for one, d in options_of(TokenizerOptions) if one.name == "tokenizer").help, True, section=_TARGET,
-        sources=("gguf",),
+        sources=("gguf", "ggml"),
     )  # fmt: skip
 
 
@@ -335,6 +335,11 @@ class AdapterOptions(DTypeOptions, NameOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class WhisperOptions(CastOptions):
+    title: ClassVar[str] = "a file of whisper.cpp"
+
+
+@dataclass(frozen=True, kw_only=True)
 class RankOptions(ShardOptions):
     """A folder with one file or sharded set per rank of a tensor-parallel group."""
 
@@ -374,15 +379,14 @@ FORMATS: Final[Mapping[str, type[TargetOptions]]] = MappingProxyType(
         "hf-torch": TorchFolderOptions,
         "npz": NumpyOptions,
         "npy": NumpyOptions,
+        "ggml": WhisperOptions,
         "checkpoint": CheckpointOptions,
     }
 )
 #: The classes that `wb convert` chooses from.
 TARGETS: Final[tuple[type[TargetOptions], ...]] = (*dict.fromkeys(FORMATS.values()), SchemeOptions, AdapterOptions)
 # Kind of source -> its name in messages.
-_SOURCES: Final = MappingProxyType(
-    {"gguf": "a GGUF", "ggml": "a LLaMA file from before GGUF", "model": "a model folder"}
-)
+_SOURCES: Final = MappingProxyType({"gguf": "a GGUF", "ggml": "a ggml file", "model": "a model folder"})
 
 
 def names_of(options: type[TargetOptions]) -> frozenset[str]:

@@ -88,6 +88,7 @@ class QuantizeCommand(QuantizeKeywords, TargetCommand):
         "wb quantize ./my-model/ my-model.gguf --target-bpw 4.5 --imatrix imatrix.gguf",
         "wb quantize ./my-model/ my-model.gguf Q4_K_M --lora ./adapter/",
         "wb quantize ./my-model/ Q4_K_M --dry-run",
+        "wb quantize ggml-base.en.bin ggml-base.en-q5_0.bin Q5_0",
     ),
 )
 @click.argument("words", nargs=-1, type=QuantizeWord(), metavar="SRC [DST] TYPE [THREADS]")
@@ -99,6 +100,9 @@ def quantize(words: tuple[str, ...], options: QuantizeCommand) -> int:
     its number: Q4_0 Q4_1 Q5_0 Q5_1 Q8_0, Q2_K Q2_K_S Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M Q6_K, IQ1_S IQ1_M
     IQ2_XXS IQ2_XS IQ2_S IQ2_M IQ3_XXS IQ3_XS IQ3_S IQ3_M IQ4_NL IQ4_XS, TQ1_0 TQ2_0, MXFP4_MOE, Q1_0 Q2_0, F32
     F16 BF16; COPY keeps every tensor's type.
+
+    A Whisper becomes a file of whisper.cpp, with the bytes of its own quantize, if SRC is such a file or DST is named
+    ggml-NAME.bin. Its types are F32 F16, Q4_0 Q4_1 Q5_0 Q5_1 Q8_0, Q2_K Q3_K Q4_K Q5_K Q6_K.
     """
     import weighbridge
     from weighbridge.conversion.quantize.plan import default_target

@@ -28,7 +28,8 @@ from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import VOCABULARY
 from weighbridge.base.spec import Spec
 from weighbridge.base.words import plural
-from weighbridge.containers.base import Entry, Finding, Index, Region, Severity
+from weighbridge.containers.base import Entry, Finding, Index, Region, Rule, Severity
+from weighbridge.containers.ggml import whisper
 from weighbridge.io.cursor import Cursor
 from weighbridge.io.source import Source
 
@@ -39,10 +40,7 @@ _DIMS: Final = 4
 
 _LLAMA: Final = ("n_vocab", "n_embd", "n_mult", "n_head", "n_layer", "n_rot", "ftype")
 _GPT2: Final = ("n_vocab", "n_ctx", "n_embd", "n_head", "n_layer", "ftype")
-_WHISPER: Final = (
-    "n_vocab", "n_audio_ctx", "n_audio_state", "n_audio_head", "n_audio_layer", "n_text_ctx", "n_text_state",
-    "n_text_head", "n_text_layer", "n_mels", "ftype",
-)  # fmt: skip
+_WHISPER: Final = (*whisper.SIZES, "ftype")
 _PARAKEET: Final = (
     "n_vocab", "n_audio_ctx", "n_audio_state", "n_audio_head", "n_audio_layer", "n_mels", "ftype", "n_fft",
     "subsampling_factor", "n_subsampling_channels", "n_conv_kernel", "n_pred_dim", "n_pred_layers",
@@ -77,6 +75,15 @@ MAGICS: Final[Mapping[bytes, tuple[str, tuple[int, ...] | None, tuple[FileVarian
         b"tjgg": ("ggjt", (1, 2, 3), _WITH_SCORES),
     }
 )  # fmt: skip
+RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+    {
+        "no-tensors": Rule(Severity.WARNING, "the file has no tensors: whisper.cpp takes it for a model of its tests"),
+        "old-blocks": Rule(
+            Severity.WARNING, "blocks without a version: their layout is unknown, that of GGJT 1 is assumed"
+        ),
+        **whisper.RULES,
+    }
+)
 _OTHERS: Final = MappingProxyType({b"algg": "a LoRA adapter", b"nsgg": "a saved session"})
 
 
@@ -118,17 +125,21 @@ def parse(source: Source) -> Index:
     entries = tuple(entry for _, _, entry in header.infos)
     findings: list[Finding] = []
     if not entries:
-        message = "the file has no tensors: whisper.cpp takes it for a model of its tests"
-        findings.append(Finding("ggml/no-tensors", Severity.WARNING, message, source.name))
+        findings.append(_finding("no-tensors", source))
+    elif header.form.model == "whisper":
+        findings += whisper.problems(header.sizes, entries, source.name)
     if header.generation == 0 and any(e.dtype.block > 1 for e in entries):
-        message = "blocks without a version: their layout is unknown, that of GGJT 1 is assumed"
-        findings.append(Finding("ggml/old-blocks", Severity.WARNING, message, source.name))
+        findings.append(_finding("old-blocks", source))
     described = {"model": header.form.model, "format": f"{header.kind}{header.version or ''}", **header.sizes}
     return Index(
         NAME, (source,), entries, {**described, "tokens": len(header.tokens)}, version=header.version,
         data_start=(entries[0].offset if entries else source.size,), alignment=ALIGN if header.kind == "ggjt" else 1,
         findings=tuple(findings),
     )  # fmt: skip
+
+
+def _finding(rule: str, source: Source) -> Finding:
+    return Finding(f"{NAME}/{rule}", RULES[rule].severity, RULES[rule].text, source.name)
 
 
 # ------------------------------------------------------------------------------------------------ reading

@@ -63,8 +63,8 @@ def tensors(model: OpenModel, requested: DTypeLike | None) -> tuple[dict[str, No
     header = ggml.read_header(model.index.files[0])
     if header.form.model != "llama":
         raise UnsupportedError(
-            f"{model.place.path} is a {header.form.model} model of ggml's examples, which llama.cpp can't run",
-            hint="convert it to safetensors, names and shapes kept",
+            f"{model.place.path} is a {header.form.model} model, which llama.cpp can't run",
+            hint="convert it to safetensors, names and shapes kept; a whisper also to a folder for transformers",
         )
     quantized = any(e.dtype.block > 1 for e in model.index)
     if header.generation == 0 and quantized:

@@ -28,6 +28,7 @@ from weighbridge.conversion.options import (
     ShardOptions,
     TargetOptions,
     TorchFolderOptions,
+    WhisperOptions,
     WriteOptions,
 )
 from weighbridge.conversion.plan import writers
@@ -40,6 +41,7 @@ from weighbridge.conversion.plan.losses.ties import copied, drop_tied
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.target import WEIGHTS, Target, check_target, stem_of
 from weighbridge.conversion.schemes.plan import to_scheme
+from weighbridge.conversion.whisper.plan import to_ggml
 from weighbridge.io.filesystem import largest_file
 from weighbridge.io.sink import link_notes
 from weighbridge.models.model import OpenModel
@@ -127,6 +129,7 @@ _BUILDERS: Final[Mapping[type[TargetOptions], tuple[Unwrap | None, Builder]]] = 
         MlxOptions: (unwrapped, lambda model, options, _: to_mlx(model, options)),
         GgufOptions: (unwrapped, lambda model, options, _: to_gguf(model, options)),
         GenericGgufOptions: (None, lambda model, options, _: to_generic_gguf(model, options)),
+        WhisperOptions: (None, lambda model, options, _: to_ggml(model, options)),
         HfOptions: (unwrapped_folder, lambda model, options, kind: to_folder(model, options, WEIGHTS[kind])),
         TorchFolderOptions: (unwrapped_folder, lambda model, options, kind: to_folder(model, options, WEIGHTS[kind])),
     }

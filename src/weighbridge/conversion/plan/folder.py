@@ -21,8 +21,10 @@ from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.side_files import add_side_files
 from weighbridge.conversion.plan.target import FOLDER_CONTAINERS
 from weighbridge.conversion.result import Loss, Move
+from weighbridge.conversion.whisper import plan as whisper
 from weighbridge.models.diffusion.tensors import SHAPE_KEY, original_shapes
 from weighbridge.models.model import OpenModel
+from weighbridge.models.whisper.source import WhisperForm, form_of
 from weighbridge.packings.schema.microscaled import BLOCKS, SCALES
 from weighbridge.packings.write import packers
 from weighbridge.tensors.nodes import Node, QuantizedTensor
@@ -76,6 +78,8 @@ def to_folder(model: OpenModel, options: HfOptions | TorchFolderOptions, contain
     """Plans the weights in `container` and the small files. Raises UsageError for a source without a config."""
     if model.format == "gguf":
         return _from_gguf(model, options)
+    if (form := form_of(model)) in (WhisperForm.GGML, WhisperForm.OPENAI):
+        return whisper.to_hf(model, options, form)
     if model.format not in FOLDER_CONTAINERS:
         raise UsageError(f"a {model.format} file has no config, which a model folder needs")
     if options.dtype and any(isinstance(node, QuantizedTensor) for node in model.logical.values()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -25,9 +26,12 @@ from weighbridge.conversion.options import (
 )
 from weighbridge.conversion.plan import writers
 from weighbridge.models.model import OpenModel
+from weighbridge.models.whisper.source import form_of
 
 #: Containers of model folders, with a config.json.
 FOLDER_CONTAINERS: Final = frozenset(f.name for f in BUILT_IN.values() if f.hub_name)
+#: The suffix of whisper.cpp's files, which PyTorch's have, too.
+WHISPER_SUFFIX: Final = ".bin"
 #: Kind of model folder -> the container of its weights.
 WEIGHTS: Final = MappingProxyType({"hf": "safetensors", "mlx": "safetensors", "hf-torch": "torch"})
 # Container -> the stem of its file names in a model folder.
@@ -60,7 +64,7 @@ def choose_target(
     slash = name.endswith(("/", os.sep))
     suffix = Path(name).suffix
     if kind != training.NAME and kind in (*WEIGHTS, *FORMATS) and not slash and not Path(name).is_dir():
-        named = target_of(suffix)
+        named = kind if (kind, suffix) == ("ggml", WHISPER_SUFFIX) else target_of(suffix)
         if named not in (None, kind):  # `--to mlx out.gguf` would be a folder of that name
             content = "a folder" if kind in WEIGHTS else f"a {kind} file"
             raise UsageError(
@@ -103,17 +107,30 @@ def _choose_format(to: str | TargetOptions | None, path: Path, model: OpenModel)
     `torch` is a model folder if the target is a folder and the source can become one.
     """
     by_suffix = target_of(path.suffix)
-    makes_folder = model.format == "gguf" or (model.place.path.is_dir() and model.format in FOLDER_CONTAINERS)
+    makes_folder = (
+        model.format == "gguf"
+        or (model.place.path.is_dir() and model.format in FOLDER_CONTAINERS)
+        or (model.format == "ggml" and form_of(model) is not None)
+    )
     if to:
         container = None if to in WEIGHTS or to == training.NAME else by_target(str(to))
         if container and container.target == "torch" and by_suffix is None and makes_folder:
             return "hf-torch"
         return container.target if container else str(to)
+    if path.suffix == WHISPER_SUFFIX and not path.is_dir() and is_whisper_cpp(model, path):
+        return "ggml"
     if by_suffix is not None:
         return by_suffix
     if path.suffix and not path.is_dir() and not path.suffix[1:].isdigit():
         raise UsageError(f"{path.suffix!r} isn't a format to write", hint=f"{', '.join(model_suffixes())}, or --to")
     return "hf" if makes_folder else reader(model.format).own_target
+
+
+def is_whisper_cpp(model: OpenModel, path: Path) -> bool:
+    """Whether quantizing `model` to `path` makes a file of whisper.cpp: of a Whisper that is such a file, or whose
+    target has such a name."""
+    named = fnmatchcase(path.name, "ggml-*" + WHISPER_SUFFIX)
+    return (named or model.format == "ggml") and form_of(model) is not None
 
 
 def same_format(model: OpenModel, path: Path) -> str | None:

@@ -15,6 +15,7 @@ from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.spec import Spec
 from weighbridge.containers import by_target, writable
 from weighbridge.containers.base import Layout, Slot
+from weighbridge.containers.ggml import whisper
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.safetensors import container as safetensors
 from weighbridge.conversion.options import GgufFileOptions, SafetensorsOptions, ShardOptions, TargetOptions
@@ -132,16 +133,22 @@ def write_torch(stem: str, tensors: Tensors, metadata: Mapping[str, Any], option
     return Written(files, texts, files[0].layout.notes, storage_of)
 
 
+def write_ggml(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options: TargetOptions) -> Written:
+    """Plans a file of whisper.cpp, under its name there (`conversion/whisper`)."""
+    layout = whisper.layout(specs(tensors), metadata["sizes"], metadata["filters"], metadata["tokens"])
+    return Written((planned(metadata["file"], layout, tensors),), {})
+
+
 Writer = Callable[[str, Tensors, Mapping[str, Any], TargetOptions], Written]
-_SHARDED: Final[Mapping[str, Writer]] = MappingProxyType(
-    {"safetensors": write_safetensors, "gguf": write_gguf, "torch": write_torch}
+_WRITERS: Final[Mapping[str, Writer]] = MappingProxyType(
+    {"safetensors": write_safetensors, "gguf": write_gguf, "torch": write_torch, "ggml": write_ggml}
 )
 
 
 def writer(name: str) -> Writer:
     """The function that lays out the files of a target. Raises UnsupportedError for an unknown target."""
-    if name in _SHARDED:
-        return _SHARDED[name]
+    if name in _WRITERS:
+        return _WRITERS[name]
     container = by_target(name)
     if container is None:
         raise UnsupportedError(f"{name} can't be written", hint=f"targets: {', '.join(writable())}, hf")

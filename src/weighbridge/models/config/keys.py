@@ -1,4 +1,4 @@
-"""The rows of keys.toml, which map a config's keys to GGUF key-values, and how a row is applied in either direction.
+"""The default key-values (key_values.toml), which map a config's keys, and how a row is applied in either direction.
 
 All functions are pure: they read parsed JSON and a GGUF's metadata. A value that doesn't fit its key's type raises a
 FormatError that names the config's key; no number is ever truncated.
@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
@@ -20,7 +19,7 @@ from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.containers.gguf.values import KV
 from weighbridge.models.arch.derived import f32
 from weighbridge.models.arch.registry import families_of_graph
-from weighbridge.models.arch.tables import expression, validate
+from weighbridge.models.arch.tables import expression, short_forms, validate
 from weighbridge.models.arch.tables.expression import by_layer, evaluate
 from weighbridge.models.arch.tables.schema import ImpliedEntry, KeyEntry, MetaEntry, PresenceEntry, RequiredValueEntry
 from weighbridge.models.arch.tables.values import number, one_value
@@ -38,9 +37,9 @@ _TOKENS: Final = MappingProxyType({
 
 
 class KeyTable(Struct, frozen=True, forbid_unknown_fields=True):
-    """keys.toml: key-values that families share (`MetaEntry.base`), and those for generation_config.json."""
+    """Key-values that families have by default (`MetaEntry.base`), and those for generation_config.json."""
 
-    key: list[KeyEntry]
+    base: list[KeyEntry]
     sampling: list[KeyEntry]
 
 
@@ -58,13 +57,15 @@ class Rules:
     requires_value: Sequence[RequiredValueEntry]
 
 
+def rows() -> dict[str, list[dict[str, Any]]]:
+    """Returns the rows of the table in their full form."""
+    document = short_forms.shared("key_values.toml")
+    return {part: [short_forms.key_value(row) for row in document[part]] for part in ("base", "sampling")}
+
+
 @cache
 def table() -> KeyTable:
-    """Returns the parsed keys.toml."""
-    import tomllib
-
-    text = (resources.files(__package__ or "") / "keys.toml").read_text(encoding="utf-8")
-    return validate.convert(tomllib.loads(text), KeyTable)
+    return validate.convert(rows(), KeyTable)
 
 
 def rules(family: Family) -> Rules:
@@ -74,7 +75,7 @@ def rules(family: Family) -> Rules:
     if meta is None:
         same = (f.document.meta for f in families_of_graph(family.gguf) if f.name == family.gguf)
         meta = next(same, None) or MetaEntry()
-    shared = table().key
+    shared = table().base
     at = next((i for i, entry in enumerate(shared) if entry.name == _LAST), len(shared))
     first = [entry for entry in shared[:at] if meta.base and entry.name not in meta.without]
     replacing = {e.name: [r for r in meta.key if r.replaces and r.name == e.name] for e in meta.key if e.replaces}

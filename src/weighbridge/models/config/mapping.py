@@ -1,4 +1,4 @@
-"""config.json <-> GGUF key-values, whole files at a time. keys.toml has the rows.
+"""config.json <-> GGUF key-values, whole files at a time. key_values.toml has the rows.
 
 The key-values equal those that the reference converter writes for the same config: keys, types, values and order. A
 restored config is the class's defaults, overlaid with the GGUF's values. GGUF has no key for some settings (which of

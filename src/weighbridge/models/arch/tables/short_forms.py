@@ -3,6 +3,7 @@
     role.q = ".self_attn.q_proj."           its `hf` name; the dots stand for the layer's prefix and `.weight`
     role.q = true                           the role as roles.toml has it
     role."q k v".layers = "full"            several roles; with `after`, each follows the one before
+    role."q k v" = ".attn.{}_proj."         `{}` is the first word of the role's name: `gate` for gate_shared
     exclude = ["role.q_norm k_norm"]        several entries
     size.E = "num_experts"                  a size of usual.toml, by its config key
     meta.key = ["block_count = n_layers"]   a key-value; key_values.toml has its type
@@ -98,9 +99,17 @@ def _roles(rows: Document) -> Document:
             row = {key: value for key, value in row.items() if key not in (*_DIALECTS, "names")}
             row = {**row, "names": whole} if whole else row
         for n, name in enumerate(names):
-            follows = n and isinstance(row, dict) and "after" in row
-            out = overlaid(out, {name: {**row, "after": names[n - 1]} if follows else row})
+            entry = _filled(row, name.partition("_")[0])
+            follows = n and isinstance(entry, dict) and "after" in entry
+            out = overlaid(out, {name: {**entry, "after": names[n - 1]} if follows else entry})
     return out
+
+
+def _filled(value: Any, word: str) -> Any:
+    """An entry with a word in place of each `{}`."""
+    if isinstance(value, str):
+        return value.replace("{}", word)
+    return {key: _filled(part, word) for key, part in value.items()} if isinstance(value, dict) else value
 
 
 def _whole_name(dialect: str, name: Any) -> Any:
@@ -155,22 +164,22 @@ def _meta(section: Document) -> Document:
     out = dict(section)
     for part in {"key", "tokenizer", "implied", "requires_value"} & out.keys():
         if isinstance(out[part], list):
-            rows = [_joined(entry) for entry in out[part]]
-            out[part] = [_key_value(row) for row in rows] if part in ("key", "tokenizer") else rows
+            out[part] = [(key_value if part in ("key", "tokenizer") else _joined)(entry) for entry in out[part]]
     return {
         key: _joined(value, key) if key in ("assumed", "presence", "tokens") else value for key, value in out.items()
     }
 
 
-def _key_value(entry: Any) -> Any:
+def key_value(entry: Any) -> Any:
     """A key-value from its short form: its name in key_values.toml, `NAME = CONFIG` for a key of config.json that a
     GGUF holds, `NAME <- CONFIG` (or a value) for one that is only written; `:=` and `:<-` replace the shared key-value.
     A table without a `type` has that of its name in key_values.toml, and no architecture in its name."""
+    entry = _joined(entry)
     if isinstance(entry, str):
         if (short := _KEY_VALUE.fullmatch(entry)) is None:
             if (named := _key_values().get(entry)) is None:
                 raise UsageError(f"meta: unknown key-value {entry!r}{nearest_word(entry, _key_values())}")
-            return _key_value(named)
+            return key_value(named)
         source, sign = short["source"], short["sign"]
         is_value = "<" in sign and re.fullmatch(r'-?[0-9.e-]+|true|false|".*"', source)
         entry = {"name": short["name"]} | (

@@ -1,0 +1,1 @@
+"""Conversions of Whisper models between whisper.cpp, transformers and OpenAI's checkpoints."""

@@ -1,0 +1,45 @@
+"""Plans what whisper.cpp's quantize writes, from a Whisper in any format."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from weighbridge.base.errors import UsageError
+from weighbridge.containers.ggml import whisper
+from weighbridge.conversion.options import WriteOptions
+from weighbridge.conversion.plan.build import build
+from weighbridge.conversion.plan.model import Plan
+from weighbridge.conversion.plan.target import choose_target
+from weighbridge.conversion.quantize.plan import QuantizePlan, QuantizeRow
+from weighbridge.models.model import OpenModel
+from weighbridge.models.whisper import source
+
+
+def plan_quantize(
+    model: OpenModel, dst: str | os.PathLike[str], ftype: str, given: Mapping[str, Any], write: WriteOptions
+) -> QuantizePlan:
+    """Plans a quantized file of whisper.cpp. Raises UsageError for a type or an option that it doesn't have."""
+    if ftype.upper() not in whisper.FTYPES:
+        names = ", ".join(whisper.FTYPES)
+        raise UsageError(f"{ftype or 'a size'} doesn't determine a file of whisper.cpp", hint=f"its types: {names}")
+    if (suffix := Path(dst).suffix) == ".gguf":
+        name = f"ggml-NAME-{ftype.lower()}.bin"
+        raise UsageError(f"whisper.cpp doesn't read {suffix}", hint=f"name the target: wb quantize SRC {name} {ftype}")
+    target = choose_target(model, dst, "ggml", {**given, "dtype": ftype.lower()})
+    plan = build(model, target, write)
+    form = source.form_of(model)
+    assert form is not None  # the plan was built
+    stored = source.read(model, form).tensors
+    file = plan.files[0]
+    rows = tuple(
+        QuantizeRow(
+            name=slot.name, shape=slot.spec.shape, source=stored[slot.name].spec.dtype.name,
+            target=slot.spec.dtype.name, source_bytes=stored[slot.name].spec.nbytes, target_bytes=slot.spec.nbytes,
+        )
+        for slot, _ in file.slots
+    )  # fmt: skip
+    return QuantizePlan(**{one.name: getattr(plan, one.name) for one in fields(Plan)}, ftype=ftype.upper(), rows=rows)
