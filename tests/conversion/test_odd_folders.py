@@ -15,7 +15,7 @@ from tests.conversion.test_published import make_folder
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.models.arch.mapping_report import MappingError
+from weighbridge.models.arch.naming import MappingError
 from weighbridge.models.arch.registry import family_of_hf
 from weighbridge.models.config.mapping import config_to_gguf
 

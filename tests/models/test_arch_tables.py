@@ -21,8 +21,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.models.arch.expand import Sizes
 from weighbridge.models.arch.family import Family
-from weighbridge.models.arch.mapping_report import MappingError
-from weighbridge.models.arch.naming import as_read
+from weighbridge.models.arch.naming import MappingError, as_read
 from weighbridge.models.arch.registry import build_family, families, family_of_gguf, family_of_hf
 from weighbridge.models.arch.tables.documents import document, resolve, shipped
 from weighbridge.tensors.layouts import (

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +17,8 @@ from weighbridge.models.diffusion import names
 from weighbridge.tensors.nodes import as_node, const
 
 torch = pytest.importorskip("torch")
-FOLDER = resources.files("weighbridge.models.diffusion") / "names"
-TABLES = sorted(path.name.removesuffix(".toml") for path in FOLDER.iterdir() if path.name.endswith(".toml"))
-
-
-def raw(name: str) -> dict[str, Any]:
-    return tomllib.loads((FOLDER / f"{name}.toml").read_text("utf-8"))
+TABLES = names.documents()
+PAIRS = [(table, model) for table, raw in TABLES.items() for model in raw["models"]]
 
 
 def judged(name: str, tensors: dict[str, Any]) -> dict[str, Any]:
@@ -66,32 +60,54 @@ def convicts(known: names.NameTable, name: str) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_names_and_values_are_those_of_diffusers(name: str) -> None:
-    known = names.table(name)
+@pytest.mark.parametrize(("table", "model"), PAIRS)
+def test_names_and_values_are_those_of_diffusers(table: str, model: str) -> None:
+    known = names.table(model)
     assert known is not None
-    assert convicts(known, name) is None
+    assert convicts(known, model) is None
+    assert model in pictures.MODELS
 
 
-def faults() -> Iterator[tuple[str, str, Callable[[dict[str, Any]], None]]]:
-    for name in TABLES:
-        table = raw(name)
-        for section in ("modules", "tensors"):
-            for key, value in table.get(section, {}).items():
-                yield name, f"no {key}", partial(_change, section, key, None)
-                yield name, f"name of {key}", partial(_change, section, key, _other)
+Change = Callable[[dict[str, Any]], None]
+
+
+def faults() -> Iterator[tuple[str, str, Change]]:
+    for table, raw in TABLES.items():
+        sections = ["modules", "tensors", *(f"parts.{name}" for name in raw.get("parts", {}))]
+        for section in sections:
+            for key, value in _at(raw, section).items():
+                yield table, f"no {key} in {section}", partial(_change, section, key, None)
+                yield table, f"name of {key} in {section}", partial(_change, section, key, _other)
                 if isinstance(value, list):
-                    yield name, f"order of {key}", partial(_change, section, key, lambda names: names[::-1])
+                    yield table, f"order of {key}", partial(_change, section, key, lambda names: names[::-1])
                 for flag in ("swap", "pointwise", "transposed"):
                     if isinstance(value, dict) and flag in value:
-                        yield name, f"{flag} of {key}", partial(_change, section, key, lambda row: {"to": row["to"]})
+                        yield table, f"{flag} of {key}", partial(_change, section, key, partial(_without, flag))
+        for letter in raw.get("counts", {}):
+            yield table, f"count {letter}", partial(_change, "counts", letter, lambda count: count - 1)
+        for name in raw.get("exclude", ()):
+            yield table, f"exclude {name}", partial(_include, name)
+
+
+def _at(raw: Mapping[str, Any], section: str) -> Any:
+    first, _, rest = section.partition(".")
+    return raw.get(first, {}).get(rest, {}) if rest else raw.get(first, {})
+
+
+def _without(flag: str, row: dict[str, Any]) -> dict[str, Any]:
+    return {column: value for column, value in row.items() if column != flag}
+
+
+def _include(name: str, table: dict[str, Any]) -> None:
+    table["exclude"].remove(name)
 
 
 def _change(section: str, key: str, change: Callable[[Any], Any] | None, table: dict[str, Any]) -> None:
     """Changes a row, or takes it away."""
-    value = table[section].pop(key)
+    rows = _at(table, section)
+    value = rows.pop(key)
     if change is not None:
-        table[section][key] = change(value)
+        rows[key] = change(value)
 
 
 def _other(value: Any) -> Any:
@@ -104,32 +120,50 @@ def _other(value: Any) -> Any:
 
 
 @pytest.mark.mutation
-@pytest.mark.parametrize(("name", "what", "fault"), [pytest.param(*f, id=f"{f[0]}: {f[1]}") for f in faults()])
-def test_every_row_is_seen(name: str, what: str, fault: Callable[[dict[str, Any]], None]) -> None:
-    table = copy.deepcopy(raw(name))
-    fault(table)
-    assert convicts(names.build_table(name, table), name) is not None, what
+@pytest.mark.parametrize(("table", "what", "fault"), [pytest.param(*f, id=f"{f[0]}: {f[1]}") for f in faults()])
+def test_every_row_is_seen(table: str, what: str, fault: Change, monkeypatch: pytest.MonkeyPatch) -> None:
+    damaged = copy.deepcopy(dict(TABLES))
+    fault(damaged[table])  # type: ignore[arg-type]
+    monkeypatch.setattr(names, "documents", lambda: damaged)
+    known = names.build_table(damaged[table])
+    assert any(convicts(known, model) is not None for model in TABLES[table]["models"]), what
 
 
 # ---- the command ----
 
 
-@pytest.mark.parametrize("prefix", ["", "model.diffusion_model."])
-def test_there_and_back_by_the_command(tmp_path: Path, prefix: str) -> None:
+PREFIXES = {"vae": "first_stage_model.", "open-clip": "conditioner.embedders.1.model."}
+
+
+@pytest.mark.parametrize("prefixed", [False, True])
+@pytest.mark.parametrize("model", [model for _, model in PAIRS])
+def test_there_and_back_by_the_command(tmp_path: Path, model: str, prefixed: bool) -> None:
+    """The names alone say which model it is, in both dialects; a GGUF of either is the same."""
     load = pytest.importorskip("safetensors.torch").load_file
-    tensors = pictures.values(pictures.flux(), "bfloat16")
-    path = pictures.save(tmp_path / "flux.safetensors", {prefix + name: t for name, t in tensors.items()})
+    tensors = pictures.values(pictures.MODELS[model](), "bfloat16")
+    prefix = PREFIXES.get(model, "model.diffusion_model.") if prefixed else ""
+    path = pictures.save(tmp_path / "single.safetensors", {prefix + name: t for name, t in tensors.items()})
     wb.rename(path, tmp_path / "diffusers.safetensors", to_names="diffusers")
     wb.rename(tmp_path / "diffusers.safetensors", tmp_path / "back.safetensors", to_names="original")
-    for file, expected in (("back", tensors), ("diffusers", judged("flux", dict(tensors)))):
+    for file, expected in (("back", tensors), ("diffusers", judged(model, dict(tensors)))):
         result = load(tmp_path / f"{file}.safetensors")
         assert set(result) == set(expected)
         assert all(torch.equal(result[name], expected[name]) for name in result)
+    if model in ("vae", "open-clip"):
+        return
     wb.convert(path, tmp_path / "a.gguf", dtype="q8_0")
     wb.convert(tmp_path / "diffusers.safetensors", tmp_path / "b.gguf", dtype="q8_0")
     one, other = (pictures.comfy_load(tmp_path / f"{name}.gguf")[1] for name in "ab")
-    assert set(one) == set(other)
-    assert all((one[n].kind, one[n].data.tobytes()) == (other[n].kind, other[n].data.tobytes()) for n in one)
+    assert set(one) == set(other) == set(tensors)
+    for name, tensor in tensors.items():
+        assert one[name].shape == tuple(tensor.shape)
+        assert (one[name].kind, one[name].data.tobytes()) == (other[name].kind, other[name].data.tobytes())
+        exact = one[name].kind in ("F32", "BF16")
+        close = torch.from_numpy(one[name].numbers()) - tensor.float()
+        assert close.abs().max() <= (0 if exact else 0.05), name
+    wb.convert(tmp_path / "a.gguf", tmp_path / "again.safetensors", dtype="f32")
+    again = load(tmp_path / "again.safetensors")
+    assert all(torch.equal(again[name], torch.from_numpy(one[name].numbers())) for name in tensors)
 
 
 def test_a_missing_part_is_named(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import weighbridge as wb
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.containers.gguf.values import KV
 from weighbridge.models.arch.kv_tensors import of_graph
-from weighbridge.models.arch.mapping_report import MappingError
+from weighbridge.models.arch.naming import MappingError
 from weighbridge.models.arch.registry import build_family, families
 from weighbridge.models.model import open_weights
 from weighbridge.reports import arch

@@ -14,8 +14,7 @@ from weighbridge.base.dtypes import BY_NAME, F32
 from weighbridge.base.spec import Spec
 from weighbridge.containers.gguf.values import KV
 from weighbridge.models.arch.family import Family
-from weighbridge.models.arch.mapping_report import MappingError
-from weighbridge.models.arch.naming import as_read
+from weighbridge.models.arch.naming import MappingError, as_read
 from weighbridge.models.arch.registry import families, family_of_hf
 from weighbridge.models.config.mapping import gguf_to_config, with_tokenizer_keys
 from weighbridge.tensors.nodes import Const, Node, const

@@ -38,9 +38,9 @@ from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.models.tokenizer import TokenType, Vocab, VocabKind, from_hf, losses, to_gguf, to_hf
 from weighbridge.models.tokenizer.formats import bpe_ranks
-from weighbridge.models.tokenizer.hf import tables as tables_module
+from weighbridge.models.tokenizer.hf import folder as folder_module
 from weighbridge.models.tokenizer.hf import tekken, tiktoken
-from weighbridge.models.tokenizer.hf.tables import TokenizerTables, tables
+from weighbridge.models.tokenizer.hf.folder import TokenizerTables, tables
 
 Files = dict[str, Any]
 TEXTS = (*NASTY, "a" * 200, "ab " * 60, " " * 70 + "x", "décomposé e\u0301")
@@ -605,7 +605,7 @@ def test_a_fault_in_the_byte_alphabet_is_seen(monkeypatch: pytest.MonkeyPatch) -
 def test_a_fault_in_a_rule_is_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     changed, files = FAULTS[fault]
     right = to_gguf(vocab(files()))
-    for module in (tekken, tiktoken, tables_module):
+    for module in (tekken, tiktoken, folder_module):
         monkeypatch.setattr(module, "tables", lambda: changed)
     try:
         assert to_gguf(vocab(files())) != right

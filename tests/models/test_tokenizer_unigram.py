@@ -22,7 +22,7 @@ from weighbridge.models.arch.tables.schema import TokenizerEntry
 from weighbridge.models.tokenizer import TokenType, Vocab, from_hf, losses, to_gguf, to_hf
 from weighbridge.models.tokenizer.formats import sentencepiece
 from weighbridge.models.tokenizer.hf import folder as tokenizer_folder
-from weighbridge.models.tokenizer.hf import tables, unigram
+from weighbridge.models.tokenizer.hf import unigram
 
 TEXTS = (*NASTY, "e\u0301 \ufb01 \u2167 \uff21\uff22", "a" * 200, "ab " * 60, "tab\there  and\nthere \u00a0 x ")
 OWN = {"t5": "spiece.model", "xlmr": "sentencepiece.bpe.model"}
@@ -389,9 +389,9 @@ def bare(kind: str, architecture: str) -> dict[str, Any]:
     return {OWN[kind]: folder_files(kind)[OWN[kind]], "config.json": {"architectures": [architecture]}}
 
 
-def with_class(name: str, **changes: Any) -> tables.TokenizerTables:
+def with_class(name: str, **changes: Any) -> tokenizer_folder.TokenizerTables:
     """The tables with another tokenizer class."""
-    known = tables.tables()
+    known = tokenizer_folder.tables()
     return replace_struct(known, classes={**known.classes, name: replace_struct(known.classes[name], **changes)})
 
 
@@ -418,7 +418,7 @@ def test_a_fault_in_a_rule_is_seen(rule: str, monkeypatch: pytest.MonkeyPatch) -
         files = {"tokenizer.json": tokenizer, "config.json": {"bos_token_id": 0, "eos_token_id": 2}}
     right = to_gguf(from_hf(reading(files)))
     if name == "tables":
-        monkeypatch.setattr(tables, "tables", lambda: value)
+        monkeypatch.setattr(tokenizer_folder, "tables", lambda: value)
     elif name == "rules":
         monkeypatch.setattr(tokenizer_folder, "rules_of_class", lambda name: value)
     else:

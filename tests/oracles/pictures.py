@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,197 @@ def flux(width: int = 64, head: int = 32, layers: int = 2, guidance: bool = True
         out |= {f"{block}.norm.{part}_norm.scale": (head,) for part in ("query", "key")}
     out.update(linear("final_layer.linear", channels, width))
     out.update(linear("final_layer.adaLN_modulation.1", 2 * width, width))
+    return out
+
+
+def sd3(width: int = 32, head: int = 8) -> Shapes:
+    """Stable Diffusion 3.5 medium (Stability-AI/sd3.5, mmditx.py): the first layer has a second attention, the last
+    one ends the context."""
+    out: Shapes = {"pos_embed": (1, 16, width), "x_embedder.proj.weight": (width, 4, 2, 2)}
+    out |= {"x_embedder.proj.bias": (width,)}
+    out.update(linear("context_embedder", width, 24))
+    for name, inputs in (("t_embedder", 16), ("y_embedder", 20)):
+        out.update(linear(f"{name}.mlp.0", width, inputs))
+        out.update(linear(f"{name}.mlp.2", width, width))
+    for layer in range(3):
+        for stream in ("x", "context"):
+            block, last = f"joint_blocks.{layer}.{stream}_block", stream == "context" and layer == 2
+            for attention in ("attn", "attn2") if (stream, layer) == ("x", 0) else ("attn",):
+                out.update(linear(f"{block}.{attention}.qkv", 3 * width, width))
+                out |= {f"{block}.{attention}.ln_{part}.weight": (head,) for part in "qk"}
+                out.update(() if last else linear(f"{block}.{attention}.proj", width, width))
+            out.update(linear(f"{block}.adaLN_modulation.1", (2 if last else 6) * width, width))
+            out.update(() if last else linear(f"{block}.mlp.fc1", 4 * width, width))
+            out.update(() if last else linear(f"{block}.mlp.fc2", width, 4 * width))
+    out.update(linear("final_layer.linear", 16, width))
+    out.update(linear("final_layer.adaLN_modulation.1", 2 * width, width))
+    return out
+
+
+def wan(width: int = 32) -> Shapes:
+    """Wan (Wan-Video/Wan2.1, wan/modules/model.py), with an image encoder, and one block of VACE."""
+    out: Shapes = {"patch_embedding.weight": (width, 16, 1, 2, 2), "patch_embedding.bias": (width,)}
+    out |= {"vace_patch_embedding.weight": (width, 24, 1, 2, 2), "vace_patch_embedding.bias": (width,)}
+    for name, inputs in (("time", 16), ("text", 24)):
+        out.update(linear(f"{name}_embedding.0", width, inputs))
+        out.update(linear(f"{name}_embedding.2", width, width))
+    out.update(linear("time_projection.1", 6 * width, width))
+    out |= {f"img_emb.proj.{n}.{part}": (20 if n == 0 else width,) for n in (0, 4) for part in ("weight", "bias")}
+    out.update(linear("img_emb.proj.1", 20, 20))
+    out.update(linear("img_emb.proj.3", width, 20))
+    for block in ("blocks.0", "blocks.1", "vace_blocks.0"):
+        for attention in ("self_attn", "cross_attn"):
+            images = attention == "cross_attn" and block.startswith("blocks")
+            for part in ("q", "k", "v", "o", *(("k_img", "v_img") if images else ())):
+                out.update(linear(f"{block}.{attention}.{part}", width, width))
+            for part in ("norm_q", "norm_k", *(("norm_k_img",) if images else ())):
+                out[f"{block}.{attention}.{part}.weight"] = (width,)
+        out |= {
+            f"{block}.modulation": (1, 6, width),
+            f"{block}.norm3.weight": (width,),
+            f"{block}.norm3.bias": (width,),
+        }
+        out.update(linear(f"{block}.ffn.0", 64, width))
+        out.update(linear(f"{block}.ffn.2", width, 64))
+    out.update(linear("vace_blocks.0.before_proj", width, width))
+    out.update(linear("vace_blocks.0.after_proj", width, width))
+    out["head.modulation"] = (1, 2, width)
+    out.update(linear("head.head", 64, width))
+    return out
+
+
+def ltx(width: int = 32) -> Shapes:
+    """LTX-Video (Lightricks/LTX-Video, ltx_video/models/transformers/transformer3d.py): 28 layers, by which it is
+    known."""
+    out: Shapes = {"scale_shift_table": (2, width)}
+    for name, outputs, inputs in (
+        ("patchify_proj", width, 16), ("proj_out", 16, width), ("caption_projection.linear_1", width, 24),
+        ("caption_projection.linear_2", width, width), ("adaln_single.linear", 6 * width, width),
+        ("adaln_single.emb.timestep_embedder.linear_1", width, 16),
+        ("adaln_single.emb.timestep_embedder.linear_2", width, width),
+    ):  # fmt: skip
+        out.update(linear(name, outputs, inputs))
+    for layer in range(28):
+        block = f"transformer_blocks.{layer}"
+        for attention in ("attn1", "attn2"):
+            for part in ("to_q", "to_k", "to_v", "to_out.0"):
+                out.update(linear(f"{block}.{attention}.{part}", width, width))
+            out |= {f"{block}.{attention}.{part}_norm.weight": (width,) for part in "qk"}
+        out.update(linear(f"{block}.ff.net.0.proj", 2 * width, width))
+        out.update(linear(f"{block}.ff.net.2", width, 2 * width))
+        out[f"{block}.scale_shift_table"] = (6, width)
+    return out
+
+
+def conv(name: str, outputs: int, inputs: int, size: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield f"{name}.weight", (outputs, inputs, size, size)
+    yield f"{name}.bias", (outputs,)
+
+
+def unet(
+    levels: int, attention: Sequence[int], context: int, labels: bool = False, convolved: bool = False, width: int = 16
+) -> Shapes:
+    """The UNet of Stable Diffusion (CompVis/stable-diffusion, ldm/modules/diffusionmodules/openaimodel.py).
+
+    `attention`: the levels with it. `convolved`: projections are convolutions."""
+    out: Shapes = {}
+    for name in ("time_embed", *(["label_emb.0"] if labels else [])):
+        out.update(linear(f"{name}.0", width, width))
+        out.update(linear(f"{name}.2", width, width))
+
+    def norm(name: str) -> None:
+        out.update({f"{name}.weight": (width,), f"{name}.bias": (width,)})
+
+    def resnet(name: str, inputs: int = 16) -> None:
+        out.update({f"{name}.in_layers.0.weight": (inputs,), f"{name}.in_layers.0.bias": (inputs,)})
+        out.update(conv(f"{name}.in_layers.2", width, inputs, 3))
+        out.update(linear(f"{name}.emb_layers.1", width, width))
+        norm(f"{name}.out_layers.0")
+        out.update(conv(f"{name}.out_layers.3", width, width, 3))
+        out.update(conv(f"{name}.skip_connection", width, inputs, 1) if inputs != width else ())
+
+    def transformer(name: str) -> None:
+        norm(f"{name}.norm")
+        for end in ("proj_in", "proj_out"):
+            out.update(conv(f"{name}.{end}", width, width, 1) if convolved else linear(f"{name}.{end}", width, width))
+        block = f"{name}.transformer_blocks.0"
+        for part, inputs in (("attn1", width), ("attn2", context)):
+            out.update({f"{block}.{part}.to_q.weight": (width, width)})
+            out.update({f"{block}.{part}.to_{x}.weight": (width, inputs) for x in "kv"})
+            out.update(linear(f"{block}.{part}.to_out.0", width, width))
+        for part in ("norm1", "norm2", "norm3"):
+            norm(f"{block}.{part}")
+        out.update(linear(f"{block}.ff.net.0.proj", 8 * width, width))
+        out.update(linear(f"{block}.ff.net.2", width, 4 * width))
+
+    out.update(conv("input_blocks.0.0", width, 4, 3))
+    for level in range(levels):
+        for layer in range(2):
+            block = f"input_blocks.{3 * level + layer + 1}"
+            resnet(f"{block}.0", 24 if (level, layer) == (1, 0) else width)
+            if level in attention:
+                transformer(f"{block}.1")
+        out.update(conv(f"input_blocks.{3 * level + 3}.0.op", width, width, 3) if level < levels - 1 else ())
+    resnet("middle_block.0")
+    transformer("middle_block.1")
+    resnet("middle_block.2")
+    for level in range(levels):
+        for layer in range(3):
+            block = f"output_blocks.{3 * level + layer}"
+            resnet(f"{block}.0", 2 * width)
+            attends = levels - 1 - level in attention
+            if attends:
+                transformer(f"{block}.1")
+            up = layer == 2 and level < levels - 1
+            out.update(conv(f"{block}.{1 + attends}.conv", width, width, 3) if up else ())
+    norm("out.0")
+    out.update(conv("out.2", 4, width, 3))
+    return out
+
+
+def vae(width: int = 8) -> Shapes:
+    """The VAE of latent diffusion (CompVis/taming-transformers, taming/modules/diffusionmodules/model.py)."""
+    out: Shapes = {}
+
+    def resnet(name: str, inputs: int) -> None:
+        for number, channels in ((1, inputs), (2, width)):
+            out.update({f"{name}.norm{number}.{part}": (channels,) for part in ("weight", "bias")})
+            out.update(conv(f"{name}.conv{number}", width, channels, 3))
+        out.update(conv(f"{name}.nin_shortcut", width, inputs, 1) if inputs != width else ())
+
+    for half in ("encoder", "decoder"):
+        out.update(conv(f"{half}.conv_in", width, 3, 3))
+        out.update(conv(f"{half}.conv_out", 8, width, 3))
+        for middle in ("mid.block_1", "mid.block_2"):
+            resnet(f"{half}.{middle}", width)
+        for name in ("norm_out", "mid.attn_1.norm"):
+            out.update({f"{half}.{name}.{part}": (width,) for part in ("weight", "bias")})
+        for name in ("q", "k", "v", "proj_out"):
+            out.update(conv(f"{half}.mid.attn_1.{name}", width, width, 1))
+    for level in range(4):
+        for layer in range(3):
+            inputs = 12 if (level, layer) == (1, 0) else width
+            if layer < 2:
+                resnet(f"encoder.down.{level}.block.{layer}", inputs)
+            resnet(f"decoder.up.{level}.block.{layer}", inputs)
+        out.update(conv(f"encoder.down.{level}.downsample.conv", width, width, 3) if level < 3 else ())
+        out.update(conv(f"decoder.up.{level}.upsample.conv", width, width, 3) if level else ())
+    out.update(conv("quant_conv", 8, 8, 1))
+    out.update(conv("post_quant_conv", 4, 4, 1))
+    return out
+
+
+def open_clip(width: int = 16) -> Shapes:
+    """OpenCLIP's text encoder (mlfoundations/open_clip, src/open_clip/transformer.py)."""
+    out: Shapes = {"positional_embedding": (7, width), "token_embedding.weight": (20, width)}
+    out |= {"text_projection": (width, 24), "ln_final.weight": (width,), "ln_final.bias": (width,)}
+    for layer in range(2):
+        block = f"transformer.resblocks.{layer}"
+        out |= {f"{block}.{norm}.{part}": (width,) for norm in ("ln_1", "ln_2") for part in ("weight", "bias")}
+        out |= {f"{block}.attn.in_proj_weight": (3 * width, width), f"{block}.attn.in_proj_bias": (3 * width,)}
+        out.update(linear(f"{block}.attn.out_proj", width, width))
+        out.update(linear(f"{block}.mlp.c_fc", 4 * width, width))
+        out.update(linear(f"{block}.mlp.c_proj", width, 4 * width))
     return out
 
 
@@ -98,13 +290,20 @@ def comfy_load(path: Path) -> tuple[str, dict[str, ComfyTensor]]:
 
 
 #: Row of diffusion.toml -> the shapes of a small model.
-MODELS: dict[str, Callable[[], Shapes]] = {"flux": flux}
+MODELS: dict[str, Callable[[], Shapes]] = {
+    "flux": flux, "sd3": sd3, "wan": wan, "ltx": ltx, "vae": vae, "open-clip": open_clip,
+    "sd1": partial(unet, 4, (0, 1, 2), 768, convolved=True), "sd2": partial(unet, 4, (0, 1, 2), 1024),
+    "sdxl": partial(unet, 3, (1, 2), 2048, labels=True), "sdxl-refiner": partial(unet, 4, (1, 2), 1280, labels=True),
+}  # fmt: skip
 
 
-def _converted(function: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+def _converted(
+    function: str, *more: Any, prefix: str = "", first: tuple[Any, ...] = ()
+) -> Callable[[dict[str, Any]], dict[str, Any]]:
     def convert(tensors: dict[str, Any]) -> dict[str, Any]:
         module = pytest.importorskip("diffusers.loaders.single_file_utils")
-        result: dict[str, Any] = getattr(module, function)(dict(tensors))
+        named = {prefix + name: tensor for name, tensor in tensors.items()}
+        result: dict[str, Any] = getattr(module, function)(*first, named, *more)
         return {name: tensor.contiguous() for name, tensor in result.items()}
 
     return convert
@@ -130,5 +329,21 @@ def _padded(torch: Any, tensor: Any, rows: int) -> Any:
     return torch.cat([tensor, torch.zeros((rows - tensor.shape[0], *tensor.shape[1:]), dtype=tensor.dtype)])
 
 
+_UNET: dict[str, Any] = {"layers_per_block": 2}
+_LABELS: dict[str, Any] = {**_UNET, "addition_embed_type": "text_time"}
+_LEVELS: dict[str, Any] = {"down_block_types": range(4), "up_block_types": range(4)}
+_LDM = partial(_converted, "convert_ldm_unet_checkpoint", prefix="model.diffusion_model.")
+
 #: Row of diffusion.toml -> diffusers' conversion of a single file's tensors.
-DIFFUSERS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"flux": _flux_to_diffusers}
+DIFFUSERS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "flux": _flux_to_diffusers,
+    "sd1": _LDM(_UNET), "sd2": _LDM(_UNET), "sdxl": _LDM(_LABELS), "sdxl-refiner": _LDM(_LABELS),
+    "sd3": _converted("convert_sd3_transformer_checkpoint_to_diffusers"),
+    "wan": _converted("convert_wan_transformer_to_diffusers"),
+    "ltx": _converted("convert_ltx_transformer_checkpoint_to_diffusers"),
+    "vae": _converted("convert_ldm_vae_checkpoint", _LEVELS, prefix="first_stage_model."),
+    "open-clip": _converted(
+        "convert_open_clip_checkpoint", "conditioner.embedders.1.model.", prefix="conditioner.embedders.1.model.",
+        first=(None,),
+    ),
+}  # fmt: skip

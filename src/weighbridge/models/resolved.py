@@ -11,7 +11,7 @@ from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.expand import Instance, Sizes
 from weighbridge.models.arch.family import Family
-from weighbridge.models.arch.mapping_report import MappingError, MappingReport
+from weighbridge.models.arch.naming import MappingError, MappingReport
 
 if TYPE_CHECKING:
     from weighbridge.models.arch.diagnose import SizeMismatch

@@ -228,26 +228,21 @@ def read_state(folder: Path) -> State:
             indexes[name] = safetensors.parse(open_source(folder / f"{name}.safetensors"))
             build = node_builder(indexes[name])
             storages |= {f"{name}/{e.name}": build(e) for e in indexes[name]}
-        for ref in refs:
-            _check(ref, storages, path)
+        for ref in refs:  # each view has to be inside its storage
+            found = ref.storage[:100]
+            if ref.storage not in storages:
+                raise FormatError("a tensor that is in no file", path=path, found=found)
+            dtype, stored = BY_NAME[ref.dtype], storages[ref.storage].spec.nbytes
+            if dtype.block > 1 and (Spec(ref.shape, dtype).nbytes != stored or ref.offset):
+                raise FormatError(f"a view of {dtype}", path=path, found=found)
+            end = (extent(ref.shape, ref.strides, ref.offset).last + 1) * dtype.size
+            if stored % dtype.size or (dtype.block == 1 and end > stored):
+                raise FormatError(f"a tensor beyond {stored} bytes", path=path, found=found)
     except BaseException:
         for index in indexes.values():
             index.close()
         raise
     return State(value, storages, tuple(indexes.values()))
-
-
-def _check(ref: Ref, storages: Mapping[str, Node], path: str) -> None:
-    """Raises FormatError unless a view is inside its storage."""
-    found = ref.storage[:100]
-    if ref.storage not in storages:
-        raise FormatError("a tensor that is in no file", path=path, found=found)
-    dtype, stored = BY_NAME[ref.dtype], storages[ref.storage].spec.nbytes
-    if dtype.block > 1 and (Spec(ref.shape, dtype).nbytes != stored or ref.offset):
-        raise FormatError(f"a view of {dtype}", path=path, found=found)
-    end = (extent(ref.shape, ref.strides, ref.offset).last + 1) * dtype.size
-    if stored % dtype.size or (dtype.block == 1 and end > stored):
-        raise FormatError(f"a tensor beyond {stored} bytes", path=path, found=found)
 
 
 def _collect(value: Any, refs: list[Ref]) -> None:

@@ -126,11 +126,6 @@ def architectures() -> frozenset[str]:
     return frozenset(row.gguf for row in table().rows if row.gguf)
 
 
-def denoisers(shapes: Mapping[str, Sequence[int]]) -> tuple[DiffusionMatch, ...]:
-    """The matches of the part that removes noise: one, unless the names don't decide."""
-    return tuple(match for match in matches(shapes) if match.row.part == "denoiser")
-
-
 def describe(found: Sequence[DiffusionMatch]) -> str:
     """A line about the parts, such as `FLUX.1 [dev], with VAE`; says if two tables fit one part."""
     parts: dict[tuple[str, str], list[str]] = {}

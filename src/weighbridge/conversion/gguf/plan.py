@@ -35,7 +35,7 @@ def to_gguf(model: OpenModel, options: GgufOptions) -> PlanBuilder:
     """Plans names, types, order and keys of `model` as a GGUF. Raises UnsupportedError, MappingError, FormatError."""
     if model.format == "gguf":
         return _from_gguf(model, options)
-    if model.diffusion is not None:
+    if model.diffusion is not None and model.diffusion.denoises:
         return diffusion.to_gguf(model, model.diffusion, options)
     if model.format == "ggml":
         tensors, losses, types = ggml_upgrade.tensors(model, options.dtype)

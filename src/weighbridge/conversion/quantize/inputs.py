@@ -156,7 +156,7 @@ def _as_gguf(model: OpenModel, options: QuantizeOptions, ftype: FileType | None)
         keys = metadata.named(metadata.kept_keys(model.metadata), options.name)
         tensors = {e.name: model.stored[e.name] for e in sorted(model.index, key=lambda e: (e.file, e.offset))}
         return PlanBuilder(tensors, keys)
-    if model.diffusion is not None:
+    if model.diffusion is not None and model.diffusion.denoises:
         target = GgufOptions(name=options.name, align=options.align, pre=options.pre, tokenizer=options.tokenizer)
         return pictures.plan(model, model.diffusion, target, None, unrounded=ftype is not None)
     # the type of all matrices, so that nothing is rounded twice, or F32

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.expand import TensorSlot
 from weighbridge.models.arch.family import Family, Sizes
-from weighbridge.models.arch.mapping_report import MappingReport
+from weighbridge.models.arch.naming import MappingReport
 
 _NUMBER: Final = re.compile(r"(?<=\.)\d{1,6}(?=\.)", re.ASCII)
 _MOST: Final = 2  # numbers to report

@@ -40,8 +40,14 @@ from weighbridge.models.arch.expand import (
     started_groups,
 )
 from weighbridge.models.arch.fuse import LayoutMap, Roles, StackMember, check_unpacked, cut, join, join_stack, layout_of
-from weighbridge.models.arch.mapping_report import MappingError, MappingReport
-from weighbridge.models.arch.naming import FamilyNames, best_prefix, detect_dialect, reference_order
+from weighbridge.models.arch.naming import (
+    FamilyNames,
+    MappingError,
+    MappingReport,
+    best_prefix,
+    detect_dialect,
+    reference_order,
+)
 from weighbridge.models.arch.tables.expression import ArchView, evaluate
 from weighbridge.models.arch.tables.layers import layer_sets
 from weighbridge.models.arch.tables.schema import SizeEntry

@@ -15,8 +15,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.expand import Sizes
 from weighbridge.models.arch.family import Family
-from weighbridge.models.arch.mapping_report import MappingReport
-from weighbridge.models.arch.naming import detect_dialect
+from weighbridge.models.arch.naming import MappingReport, detect_dialect
 from weighbridge.models.arch.registry import families
 
 

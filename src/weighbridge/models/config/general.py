@@ -220,7 +220,18 @@ def general_to_gguf(
     for row in table().sampling:
         if (kv := to_kv(row, generation_config or {})) is not None:
             out[row.name] = kv
-    fields = _fields(card, config, directory, total.total)
+    # The card's, then those of the name that the config was loaded from, then those of the folder's name.
+    fields = {
+        name: next((t for k in keys if (t := scalar(card.get(k))) is not None), None) for name, keys in _CARD.items()
+    }
+    fields["license"] = ",".join(scalars(card["license"])) if "license" in card else None
+    path = config.get("_name_or_path")
+    ids = [path] if isinstance(path, str) and path.count("/") <= 1 else []  # a model's id, not a path on a user's disk
+    for parsed in (parse_model_id(name, total.total) for name in (*ids, directory)):
+        offers = {**parsed._asdict(), "name": _title(parsed.full), "organization": _title(parsed.organization)}
+        fields |= {name: offers[name] for name in fields.keys() & offers.keys() if fields[name] is None}
+    if fields["name"] is None:
+        fields["name"] = directory
     if fields.get("size_label") is None and total.total > 0:
         fields["size_label"] = size_label(total)
     for name in _CARD:
@@ -245,23 +256,6 @@ def general_to_gguf(
 def _put(out: dict[str, KV], key: str, text: str | None) -> None:
     if text:  # the reference's writer skips empty strings
         out[key] = KV("str", text)
-
-
-def _fields(card: Card, config: Mapping[str, Any], directory: str, parameters: int) -> dict[str, str | None]:
-    """Returns the single values: the card's, then those of the name that the config was loaded from, then those of the
-    folder's name."""
-    fields = {
-        name: next((t for k in keys if (t := scalar(card.get(k))) is not None), None) for name, keys in _CARD.items()
-    }
-    fields["license"] = ",".join(scalars(card["license"])) if "license" in card else None
-    path = config.get("_name_or_path")
-    ids = [path] if isinstance(path, str) and path.count("/") <= 1 else []  # a model's id, not a path on a user's disk
-    for parsed in (parse_model_id(name, parameters) for name in (*ids, directory)):
-        offers = {**parsed._asdict(), "name": _title(parsed.full), "organization": _title(parsed.organization)}
-        fields |= {name: offers[name] for name in fields.keys() & offers.keys() if fields[name] is None}
-    if fields["name"] is None:
-        fields["name"] = directory
-    return fields
 
 
 def _title(name: str | None) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -14,6 +14,7 @@ from weighbridge.models.diffusion.names import NameTable, filled, table
 #: The dialects of names, for `wb rename --to-names`.
 ORIGINAL: Final = "original"
 DIFFUSERS: Final = "diffusers"
+_DENOISER: Final = "denoiser"
 
 
 class DiffusionModel(NamedTuple):
@@ -25,23 +26,37 @@ class DiffusionModel(NamedTuple):
     dialect: str
     names: NameTable | None
 
+    @property
+    def denoises(self) -> bool:
+        """Whether it is the part of a pipeline that GGUFs are made of."""
+        return self.row.part == _DENOISER
+
+    def known(self, names: Iterable[str]) -> int:
+        """The number of names in diffusers that its table has."""
+        table = self.names
+        return 0 if table is None else sum(table.place_of(name, diffusers=True) is not None for name in names)
+
 
 def diffusion_model(shapes: Mapping[str, Sequence[int]], path: Path) -> DiffusionModel | None:
     """The image or video model with tensors of these names and shapes; None for other models. UnsupportedError if two
     tables fit. `path`: of the model, for errors."""
-    found = diffusion.denoisers(shapes)
+    matches = diffusion.matches(shapes)
+    found = [match for match in matches if match.row.part == _DENOISER] or [*matches]
     if len({match.row.id for match in found}) > 1:
         titles = " and ".join(match.title for match in found)
         raise UnsupportedError(f"{path} has the tensors of {titles}", hint="wb identify names the parts")
-    for match in found:
+    # a text encoder of transformers may be OpenCLIP's, under the names that diffusers gives it
+    if found and (found[0].row.part != "text" or table(found[0].row.id)):
+        match = found[0]
         return DiffusionModel(match.row, match.title, match.prefix, ORIGINAL, table(match.row.id))
-    return next(_in_diffusers(shapes), None)
+    # the names of some models are among those of others: the table that knows most of them decides
+    return max(_in_diffusers(shapes), key=lambda candidate: candidate.known(shapes), default=None)
 
 
 def _in_diffusers(shapes: Mapping[str, Sequence[int]]) -> Iterator[DiffusionModel]:
     """The models whose names in diffusers these are."""
     for row in diffusion.table().rows:
-        known = table(row.id) if row.part == "denoiser" else None
+        known = table(row.id)
         if known is not None and all(_exists(known, name, row, shapes) for name in row.conditions.names):
             yield DiffusionModel(row, row.title, "", DIFFUSERS, known)
 

@@ -6,15 +6,19 @@
     { to = "attn.to_q", pointwise = true }        a convolution with 1 x 1 kernels in the file, a matrix in the folder
     { to = "text_projection.weight", transposed = true }
 
-`*` stands for a number. Each row works in both directions.
+`*` stands for a number, and each row works in both directions. `{ to = ..., parts = "resnet" }` is a row for each entry
+of [parts.resnet], below the module. `{3b+l+1}` is computed for each b and l of [counts]. A table `like` another begins
+with its rows, except those in `exclude`. `models`: ids of rows of diffusion.toml.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from weighbridge.base.errors import FormatError
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from weighbridge.tensors.nodes import LogicalTensor
 
 _SUFFIXES: Final = (".weight", ".bias")
+_EXPRESSION: Final = re.compile(r"\{([^}]*)\}")
 
 
 class NameRow(NamedTuple):
@@ -46,10 +51,9 @@ class NamePlace(NamedTuple):
 
 @dataclass(frozen=True)
 class NameTable:
-    """The rows of a model. `classes`: of diffusers."""
+    """The rows of a model, and its class in diffusers."""
 
-    name: str
-    classes: tuple[str, ...]
+    class_name: str
     rows: tuple[NameRow, ...]
     _originals: dict[str, Any] = field(default_factory=dict, compare=False)
     _diffusers: dict[str, Any] = field(default_factory=dict, compare=False)
@@ -92,29 +96,59 @@ def filled(template: str, numbers: Iterable[str]) -> str:
 
 
 @cache
-def table(name: str) -> NameTable | None:
-    """The table of a model by the id of its row in diffusion.toml; None if it has none."""
+def documents() -> Mapping[str, Mapping[str, Any]]:
+    """The tables by name, as they are written."""
     import tomllib
 
-    path = resources.files(__package__ or "") / "names" / f"{name}.toml"
-    return build_table(name, tomllib.loads(path.read_text("utf-8"))) if path.is_file() else None
+    files = (path for path in (resources.files(__package__ or "") / "names").iterdir() if path.name.endswith(".toml"))
+    return {path.name.removesuffix(".toml"): tomllib.loads(path.read_text("utf-8")) for path in files}
 
 
-def build_table(name: str, raw: Mapping[str, Any]) -> NameTable:
-    """The rows of a parsed table."""
-    classes = raw["class"]
-    return NameTable(name, (classes,) if isinstance(classes, str) else tuple(classes), tuple(_rows(raw)))
+@cache
+def table(model: str) -> NameTable | None:
+    """The table of a model by the id of its row in diffusion.toml; None if it has none."""
+    return next((build_table(raw) for raw in documents().values() if model in raw["models"]), None)
+
+
+def build_table(raw: Mapping[str, Any]) -> NameTable:
+    """The rows of a table."""
+    return NameTable(raw["class"], tuple(_rows(raw)))
 
 
 def _rows(raw: Mapping[str, Any]) -> Iterator[NameRow]:
+    inherited = documents()[raw["like"]] if "like" in raw else {}
+    parts = {**inherited.get("parts", {}), **raw.get("parts", {})}
+    counts = {**inherited.get("counts", {}), **raw.get("counts", {})}
     for section, suffixes in (("modules", _SUFFIXES), ("tensors", ("",))):
-        for original, value in raw.get(section, {}).items():
+        entries = {**inherited.get(section, {}), **raw.get(section, {})}
+        for template, value in entries.items():
             columns = value if isinstance(value, dict) else {"to": value}
-            names = columns["to"]
-            for end in suffixes:
-                parts = tuple(part + end for part in ([names] if isinstance(names, str) else names))
-                flags = {flag: bool(columns.get(flag)) for flag in ("swap", "pointwise", "transposed")}
-                yield NameRow(original + end, parts, **flags)
+            to = (columns["to"],) if isinstance(columns["to"], str) else tuple(columns["to"])
+            flags = {flag: bool(columns.get(flag)) for flag in ("swap", "pointwise", "transposed")}
+            below = parts[columns["parts"]] if "parts" in columns else {"": ""}
+            for original, *names in (
+                _numbered((template, *to), counts) if template not in raw.get("exclude", ()) else ()
+            ):
+                for inner, name in below.items():
+                    for end in suffixes:
+                        yield NameRow(original + inner + end, tuple(n + name + end for n in names), **flags)
+
+
+def _numbered(templates: tuple[str, ...], counts: Mapping[str, int]) -> Iterator[list[str]]:
+    """The templates with numbers for their letters, once for each combination of these."""
+    letters = [letter for letter in counts if any(letter in e for text in templates for e in _EXPRESSION.findall(text))]
+    for numbers in product(*(range(counts[letter]) for letter in letters)):
+        known = dict(zip(letters, numbers, strict=True))
+        yield [_EXPRESSION.sub(lambda match: str(_sum(match[1], known)), text) for text in templates]  # noqa: B023
+
+
+def _sum(expression: str, numbers: Mapping[str, int]) -> int:
+    """The value of a sum such as `3b+l+1`."""
+    total = 0
+    for term in expression.split("+"):
+        letter = next((letter for letter in numbers if term.endswith(letter)), "")
+        total += int(term.removesuffix(letter) or 1) * numbers.get(letter, 1)
+    return total
 
 
 class Renaming(NamedTuple):

@@ -14,7 +14,7 @@ from msgspec import Struct, convert
 
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.spec import Shape
-from weighbridge.models.arch.mapping_report import MappingReport
+from weighbridge.models.arch.naming import MappingReport
 from weighbridge.models.arch.registry import family_of_gguf
 
 
@@ -64,11 +64,6 @@ def table() -> LoaderTable:
     return convert(tomllib.loads(text), LoaderTable, strict=False)
 
 
-def key_of(architecture: str, name: str) -> str:
-    """Returns the full name of a key in the table."""
-    return name if name.startswith(("general.", "tokenizer.", "xielu.")) else f"{architecture}.{name}"
-
-
 _VARIED: Final = "varies by layer"  # in the error for a list in place of a family's one number
 _LAYERS: Final = 512  # longer lists aren't lists by layer
 
@@ -97,7 +92,8 @@ class Candidate:
         return str(self.metadata.get("general.architecture", ""))
 
     def key(self, name: str) -> str:
-        return key_of(self.architecture, name)
+        """Returns the full name of a key in the table."""
+        return name if name.startswith(("general.", "tokenizer.", "xielu.")) else f"{self.architecture}.{name}"
 
     def get(self, name: str) -> Any:
         """Returns a key's value by its name in the table, or None if the file doesn't have it."""

@@ -12,7 +12,7 @@ from weighbridge.base.words import plural
 from weighbridge.containers.base import Finding, Index, Severity, Stage
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.sniff import diffusion
-from weighbridge.models.arch.mapping_report import some
+from weighbridge.models.arch.naming import some
 from weighbridge.models.llamacpp.candidate import Candidate, table
 from weighbridge.models.loader_rules import LoaderRule, LoadRefusal, check
 from weighbridge.models.tokenizer import pretokenizer

@@ -16,7 +16,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.words import plural
 from weighbridge.models.arch.expand import Instance, Sizes, TensorSlot, shape_of
 from weighbridge.models.arch.family import Family
-from weighbridge.models.arch.mapping_report import MappingError, MappingReport
+from weighbridge.models.arch.naming import MappingError, MappingReport
 
 if TYPE_CHECKING:
     from weighbridge.tensors.layouts import TensorLayout

@@ -15,7 +15,7 @@ from weighbridge.base.errors import WeighbridgeError
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.expand import Sizes
 from weighbridge.models.arch.family import Family
-from weighbridge.models.arch.mapping_report import MappingReport
+from weighbridge.models.arch.naming import MappingReport
 from weighbridge.models.arch.registry import family_of_hf, with_mtp_layers
 from weighbridge.models.config.mlx_view import reading
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from weighbridge.base.spec import Shape
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Finding, Severity
-from weighbridge.models.arch.mapping_report import some
+from weighbridge.models.arch.naming import some
 from weighbridge.models.config.mlx_view import reading
 from weighbridge.models.loader_rules import LoaderRule, LoadRefusal, check
 from weighbridge.models.mlxlm.candidate import MlxCandidate, table

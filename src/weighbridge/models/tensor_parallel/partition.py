@@ -181,33 +181,32 @@ class RolePartitioner:
         if rule.unit is Unit.KEY_HEADS:
             return [Run(size, self.sizes["G"])]
         if rule.unit is Unit.STATE_HEADS:
-            return self._state_terms(dim)
+            return self._concatenated(dim, rule.unit)
         if rule.unit is not Unit.QKV:
             return [Run(size, size)]
         if (via := row.layouts.get("gguf")) is not None and via.layout == "parted":  # q, k and v within each group
             return [Run(size, self.sizes[via.symbols[1]])]
-        return self._fused_terms(row.shape[0])
+        return self._concatenated(row.shape[0], rule.unit)
 
     def _own(self, dim: str, size: str) -> int | None:
         """The number of heads of the layers with a window (HS, KS) or with full attention (GK), if a shape has it."""
         return self.sizes.get(size) if size in dim else None
 
-    def _fused_terms(self, dim: str) -> list[Run]:
-        """Concatenated queries, keys and values: `3*N`, `N+2*D`."""
+    def _concatenated(self, dim: str, unit: Unit) -> list[Run]:
+        """The terms of `3*N`, `N+2*D`: queries, keys and values, or the inputs of a state space, per head or per group
+        for inputs that its heads share."""
         out: list[Run] = []
-        for count, symbols in _terms(dim):
+        for term in dim.split("+"):
+            symbols = term.split("*")
+            count = int(symbols.pop(0)) if symbols[0].isdigit() else 1
             size = math.prod(self.sizes[s] for s in symbols)
-            units = self.heads if not out or size == out[0].size else 1 if symbols == ["D"] else self.sizes["KV"]
-            out += [Run(size, units, copied=bool(out))] * count
-        return out
-
-    def _state_terms(self, dim: str) -> list[Run]:
-        """The concatenated inputs of a state space: per head, or per group for inputs that its heads share."""
-        out: list[Run] = []
-        for count, symbols in _terms(dim):
-            size = math.prod(self.sizes[s] for s in symbols)
-            shared = "G" in symbols
-            out += [Run(size, self.sizes["G"] if shared else self.state_heads, shared)] * count
+            if unit is Unit.STATE_HEADS:
+                shared = "G" in symbols
+                units = self.sizes["G"] if shared else self.state_heads
+            else:
+                shared = bool(out)
+                units = self.heads if not out or size == out[0].size else 1 if symbols == ["D"] else self.sizes["KV"]
+            out += [Run(size, units, shared)] * count
         return out
 
     def _segment(self, name: str, unit: Unit, run: Run) -> Segment:
@@ -221,13 +220,3 @@ class RolePartitioner:
             f"{name}: {plural(units, 'unit')} ({unit}) can't be divided evenly among {plural(ranks, 'rank')}",
             hint=f"use a number of ranks that divides {units:,} and the other sizes",
         )
-
-
-def _terms(dim: str) -> list[tuple[int, list[str]]]:
-    """`2*I+G*S` as (count, sizes) pairs: [(2, ["I"]), (1, ["G", "S"])]."""
-    out = []
-    for term in dim.split("+"):
-        symbols = term.split("*")
-        count = int(symbols.pop(0)) if symbols[0].isdigit() else 1
-        out.append((count, symbols))
-    return out

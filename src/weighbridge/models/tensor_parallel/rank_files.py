@@ -183,22 +183,20 @@ def open_ranks(path: Path, options: SourceOptions = SourceOptions()) -> tuple[Op
     try:
         for _, file in sorted(found.files.items()):
             models.append(open_weights(file, options))
-        return _whole_headers(path, models), RankStatus(found.size, None, found.missing)
+        first = models[0]
+        splits = parse_splits(first.metadata, _path(first))
+        entries = []
+        for e in first.index:
+            spec = e.spec.with_shape(*whole_shape(splits.get(e.name), e.spec))
+            entries.append(msgspec.structs.replace(e, shape=spec.shape, nbytes=spec.nbytes))
+        index = replace(
+            first.index, entries=tuple(entries), metadata=_without_set(first),
+            files=tuple(source for m in models for source in m.index.files),
+            data_start=tuple(start for m in models for start in m.index.data_start),
+        )  # fmt: skip
+        place = Place(path, tuple(w for m in models for w in m.place.weights), path)
+        return replace(first, place=place, index=index), RankStatus(found.size, None, found.missing)
     except BaseException:
         for model in models:
             model.close()
         raise
-
-
-def _whole_headers(path: Path, models: Sequence[OpenModel]) -> OpenModel:
-    first = models[0]
-    splits = parse_splits(first.metadata, _path(first))
-    entries = []
-    for e in first.index:
-        spec = e.spec.with_shape(*whole_shape(splits.get(e.name), e.spec))
-        entries.append(msgspec.structs.replace(e, shape=spec.shape, nbytes=spec.nbytes))
-    files = tuple(source for m in models for source in m.index.files)
-    starts = tuple(start for m in models for start in m.index.data_start)
-    index = replace(first.index, entries=tuple(entries), metadata=_without_set(first), files=files, data_start=starts)
-    place = Place(path, tuple(w for m in models for w in m.place.weights), path)
-    return replace(first, place=place, index=index)

@@ -217,7 +217,8 @@ def _to_diffusion_dialect(model: OpenModel, found: DiffusionModel, dialect: str)
     named = named_tensors(model, found, dialect)
     renamed = tuple(RenamedTensor(old, name) for name, old in named.sources.items() if old != (name,))
     stored = packed_rename.parts(model, named.tensors, renamed)
-    notes = (f"{found.title}, under {dialect} names", *_notes(stored, renamed))
+    owner = f" ({found.names.class_name})" if dialect == DIFFUSERS and found.names else ""
+    notes = (f"{found.title}, under {dialect} names{owner}", *_notes(stored, renamed))
     return Transformed(with_nodes(model, stored), renamed, named.others, notes=notes)
 
 

@@ -28,7 +28,12 @@ def complete(config: Config) -> dict[str, Any]:
     listed = config.get("per_layer_config")
     if listed is None:
         return out if config.get("attention_k_eq_v") else {**out, "num_global_key_value_heads": None}
-    declared = {layer: settings for layer, settings in _by_layer(listed).items() if settings}
+    if not isinstance(listed, Mapping) or not all(isinstance(settings, Mapping) for settings in listed.values()):
+        raise FormatError("is not an object of objects", field="per_layer_config", found=repr(listed)[:80])
+    if any(not str(layer).isdigit() for layer in listed):
+        raise FormatError("has keys that aren't numbers of layers", field="per_layer_config",
+                          found=sorted(map(str, listed)))  # fmt: skip
+    declared = {int(layer): settings for layer, settings in listed.items() if settings}
     first = declared[min(declared)] if declared else {}
     if declared.keys() - full or any(s != first or s.keys() - _OF_FULL.keys() for s in declared.values()):
         raise FormatError(
@@ -39,13 +44,3 @@ def complete(config: Config) -> dict[str, Any]:
         raise FormatError("must cover all layers with full attention", field="per_layer_config")
     return {**out, "global_head_dim": first.get("head_dim", config.get("head_dim")),
             "num_global_key_value_heads": first.get("num_key_value_heads")}  # fmt: skip
-
-
-def _by_layer(value: Any) -> dict[int, Mapping[str, Any]]:
-    """An object of objects by the numbers of layers."""
-    if not isinstance(value, Mapping) or not all(isinstance(settings, Mapping) for settings in value.values()):
-        raise FormatError("is not an object of objects", field="per_layer_config", found=repr(value)[:80])
-    if any(not str(layer).isdigit() for layer in value):
-        raise FormatError("has keys that aren't numbers of layers", field="per_layer_config",
-                          found=sorted(map(str, value)))  # fmt: skip
-    return {int(layer): settings for layer, settings in value.items()}

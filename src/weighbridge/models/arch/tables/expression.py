@@ -173,29 +173,24 @@ class Evaluator:
             key = path(node.value) or ""
             return shared_value(self.get(key), key, self.get("layer_sets")[path(node.slice)])
         if (called := call(node)) is not None:
-            return self._call(*called)
+            function, arguments = called
+            if function in ("max", "int"):
+                numbers = [n for argument in arguments if (n := self.number(argument)) is not None]
+                if len(numbers) < len(arguments):
+                    return None
+                return max(numbers) if function == "max" else int(numbers[0])
+            if function == "tensor":
+                return int(bool(self.get(f"@{constant(arguments[0])}")))
+            value = self.get(key := path(arguments[0]) or "")
+            if function != "len":
+                return by_layer(value, key)
+            if value is not None and not hasattr(value, "__len__"):
+                raise FormatError("is no list", field=key, found=repr(value)[:80])
+            return len(value) or None if value is not None else None
         if isinstance(node, ast.Constant):
             return int(constant(node))
         key = path(node) or ""
         return None if (value := self.get(key)) is None else self.operand(value, key)
-
-    def _call(self, function: str, arguments: tuple[ast.expr, ...]) -> float | None:
-        if function == "max":
-            both = [self.number(argument) for argument in arguments]
-            return max(n for n in both if n is not None) if None not in both else None
-        if function == "int":
-            number = self.number(arguments[0])
-            return None if number is None else int(number)
-        if function == "tensor":
-            return int(bool(self.get(f"@{constant(arguments[0])}")))
-        key = path(arguments[0]) or ""
-        return (_length if function == "len" else by_layer)(self.get(key), key)
-
-
-def _length(value: Any, key: str) -> int | None:
-    if value is not None and not hasattr(value, "__len__"):
-        raise FormatError("is no list", field=key, found=repr(value)[:80])
-    return len(value) or None if value is not None else None
 
 
 def by_layer(value: Any, key: str) -> int | None:

@@ -134,33 +134,30 @@ def _numbers(listed: Any, key: str, count: int, first: int) -> Sequence[int]:
 
 
 def as_config(sets: Mapping[str, LayerSetEntry], known: Mapping[str, Layers], count: int) -> dict[str, Any]:
-    """The sets as entries of a config by dotted path, each by its first expression. Optional layers aren't counted."""
+    """The sets as entries of a config by dotted path, each by its first expression. Optional layers aren't counted.
+    Other sets and sizes add what one set leaves open."""
     out: dict[str, Any] = {}
     optional = optional_layers(sets, known)
     count -= len(optional)
     for name, layer_set in ((n, s) for n, s in sets.items() if not s.optional):
-        _state(expression.parse(layer_set.hf[0]), known[name] - optional, known, count, out)
+        node, layers = expression.parse(layer_set.hf[0]), known[name] - optional
+        if isinstance(node, ast.BoolOp):
+            base, flag = node.values  # `SET and flag` or `SET and not flag`
+            key = expression.path(flag.operand if isinstance(flag, ast.UnaryOp) else flag) or ""
+            if known[expression.path(base) or ""]:
+                out[key] = bool(layers) != isinstance(flag, ast.UnaryOp)
+        elif isinstance(node, ast.Subscript):
+            lo, _, step = slice_bounds(node)
+            out |= _periodic(lo or "", step, layers, count) if step else {}
+        elif isinstance(node, ast.Compare) and (first := expression.first_number(node)) is not None:
+            out[expression.path(node.comparators[0]) or ""] = [first + i for i in sorted(layers)]
+        elif isinstance(node, ast.Compare):
+            listed = out.setdefault(expression.path(node.left) or "", [None] * count)
+            for i in layers:
+                listed[i] = compared(node)[0]
     if open_key := next((key for key, v in out.items() if isinstance(v, list) and None in v), None):
         raise FormatError("layer type has no config.json equivalent", field=open_key, found=out[open_key])
     return out
-
-
-def _state(node: ast.expr, layers: Layers, known: Mapping[str, Layers], count: int, out: dict[str, Any]) -> None:
-    """Adds the entries for one set to a config; other sets and sizes add the rest."""
-    if isinstance(node, ast.BoolOp):
-        base, flag = node.values  # `SET and flag` or `SET and not flag`
-        key = expression.path(flag.operand if isinstance(flag, ast.UnaryOp) else flag) or ""
-        if known[expression.path(base) or ""]:
-            out[key] = bool(layers) != isinstance(flag, ast.UnaryOp)
-    elif isinstance(node, ast.Subscript):
-        lo, _, step = slice_bounds(node)
-        out |= _periodic(lo or "", step, layers, count) if step else {}
-    elif isinstance(node, ast.Compare) and (first := expression.first_number(node)) is not None:
-        out[expression.path(node.comparators[0]) or ""] = [first + i for i in sorted(layers)]
-    elif isinstance(node, ast.Compare):
-        listed = out.setdefault(expression.path(node.left) or "", [None] * count)
-        for i in layers:
-            listed[i] = compared(node)[0]
 
 
 def _periodic(lo: str, step: str, layers: Layers, count: int) -> dict[str, int]:

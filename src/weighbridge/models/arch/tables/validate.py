@@ -29,7 +29,15 @@ def _find(value: Any, kind: Any, place: str) -> None:
     kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     origin = get_origin(kind)
     if _is_struct(kind) and isinstance(value, Mapping):
-        _find_in_struct(value, kind, place)
+        hints = get_type_hints(kind, include_extras=True)
+        for key in value:
+            if key not in hints:
+                raise UsageError(f"{place or 'the table'}: unknown field {key!r}{nearest_word(key, hints)}")
+        for f in msgspec.structs.fields(kind):
+            if f.required and f.name not in value:
+                raise UsageError(f"{place or 'the table'}: the field {f.name!r} is missing")
+        for key, entry in value.items():
+            _find(entry, hints[key], _join(place, key))
     elif origin is dict and isinstance(value, Mapping):
         for key, entry in value.items():
             _find(entry, get_args(kind)[1], _join(place, key))
@@ -52,18 +60,6 @@ def _find(value: Any, kind: Any, place: str) -> None:
 
 def _is_struct(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Struct)
-
-
-def _find_in_struct(value: Mapping[str, Any], kind: type[Struct], place: str) -> None:
-    hints = get_type_hints(kind, include_extras=True)
-    for key in value:
-        if key not in hints:
-            raise UsageError(f"{place or 'the table'}: unknown field {key!r}{nearest_word(key, hints)}")
-    for f in msgspec.structs.fields(kind):
-        if f.required and f.name not in value:
-            raise UsageError(f"{place or 'the table'}: the field {f.name!r} is missing")
-    for key, entry in value.items():
-        _find(entry, hints[key], _join(place, key))
 
 
 def _join(place: str, key: str) -> str:

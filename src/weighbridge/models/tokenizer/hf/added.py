@@ -11,12 +11,18 @@ from msgspec import structs
 
 from weighbridge.base.errors import FormatError
 from weighbridge.models.tokenizer.formats.merges import BYTE_OF
-from weighbridge.models.tokenizer.hf.folder import AddedToken, TokenizerFolder, TokenizerJson, content
-from weighbridge.models.tokenizer.hf.tables import class_of_architecture, tokenizer_class
+from weighbridge.models.tokenizer.hf.folder import (
+    AddedToken,
+    TokenizerFolder,
+    TokenizerJson,
+    class_of_architecture,
+    content,
+    tokenizer_class,
+)
+from weighbridge.models.tokenizer.hf.special import ROLES
 from weighbridge.models.tokenizer.pretokenizer import flat
 from weighbridge.models.tokenizer.vocab import Json, check_size
 
-NAMED: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 CLEAN_UP: Final = (  # tokenizers, decoders/wordpiece.rs, `cleanup`
     (" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m"),
     (" do not", " don't"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re"),
@@ -49,8 +55,8 @@ def specials(folder: TokenizerFolder) -> Iterator[tuple[str, str]]:
     mapped = (folder.json("special_tokens_map.json") or {}) if "added_tokens_decoder" not in settings else {}
     stated = {**tokenizer_class(class_name(folder)).special}
     for source in (settings, mapped):
-        stated |= {role: source[f"{role}_token"] for role in NAMED if f"{role}_token" in source}
-    yield from ((role, text) for role in NAMED if (text := content(stated.get(role))))
+        stated |= {role: source[f"{role}_token"] for role in ROLES if f"{role}_token" in source}
+    yield from ((role, text) for role in ROLES if (text := content(stated.get(role))))
     yield from (("", text) for text in model_tokens(folder))
     for source in (settings, mapped):
         for key in ("extra_special_tokens", "additional_special_tokens"):
@@ -65,7 +71,7 @@ def model_tokens(folder: TokenizerFolder) -> list[str]:
     settings = folder.settings or {}
     mapped = folder.json("special_tokens_map.json") or {}
     mapped = {} if "added_tokens_decoder" in settings else mapped
-    roles = {f"{role}_token" for role in NAMED}
+    roles = {f"{role}_token" for role in ROLES}
     keyed = (v for s in (settings, mapped) for k, v in s.items() if k.endswith("_token") and k not in roles)
     texts = [text for value in keyed if (text := content(value))]
     listed = settings.get("model_specific_special_tokens")
@@ -145,16 +151,8 @@ def is_control(text: str) -> bool:
     )
 
 
-def spoken(text: str, decoder: Json | None) -> str:
-    """Returns the text that an added token decodes to. The reference encodes and decodes every token that isn't
-    normalized."""
-    for step in flat(decoder, "decoders"):
-        text = decoded(text, step)
-    return text
-
-
 def decoded(text: str, step: Json) -> str:
-    """Returns `text` after one step of a decoder."""
+    """Returns the text of an added token after one step of a decoder."""
     kind: Any = step.get("type")
     if kind == "ByteLevel" and all(c in BYTE_OF for c in text):  # other texts stay (decoders/byte_level.rs)
         return bytes(BYTE_OF[c] for c in text).decode("utf-8", "replace")

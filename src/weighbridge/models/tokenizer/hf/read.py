@@ -35,10 +35,10 @@ from weighbridge.models.tokenizer import pretokenizer
 from weighbridge.models.tokenizer.formats import bpe_ranks, sentencepiece
 from weighbridge.models.tokenizer.formats import merges as mergelists
 from weighbridge.models.tokenizer.hf import lattice, rwkv, tekken, tiktoken, unigram, vocab_json
-from weighbridge.models.tokenizer.hf.added import added_tokens, embedded, is_control, named_tokens, spoken
+from weighbridge.models.tokenizer.hf.added import added_tokens, decoded, embedded, is_control, named_tokens
 from weighbridge.models.tokenizer.hf.folder import OTHERS, Read, TokenizerFolder, TokenizerJson, table_of
 from weighbridge.models.tokenizer.hf.special import finish, normalizer_flags, special
-from weighbridge.models.tokenizer.hf.spm import Scores, byte_fallback, char_bpe, is_spm_like, spm
+from weighbridge.models.tokenizer.hf.spm import Scores, byte_fallback, char_bpe, spm
 from weighbridge.models.tokenizer.vocab import SPACE, Json, TokenType, Vocab, VocabKind, padding
 
 READ: Final = (
@@ -84,7 +84,7 @@ def vocabulary(folder: TokenizerFolder, pre: str | None, scores: Scores) -> Voca
         tekken.mend(vocab, state)
         templates, lost = tekken.template(folder, version, True)
         return replace(finish(folder, vocab, state), templates=templates, losses=lost)
-    if kind == "BPE" and tokenizer is not None and is_spm_like(tokenizer):
+    if kind == "BPE" and tokenizer is not None and tokenizer.is_spm_like:
         rules = folder.rules
         if rules.char_bpe:
             return char_bpe(folder, tokenizer, rules.visible)
@@ -104,7 +104,7 @@ def vocabulary(folder: TokenizerFolder, pre: str | None, scores: Scores) -> Voca
         raise UnsupportedError(
             f"a tokenizer of type {kind}", hint="supported: WordPiece, Unigram, SentencePiece BPE, byte-level BPE"
         )
-    vocab = byte_fallback(folder, tokenizer, scores) if is_spm_like(tokenizer) else byte_level(folder, tokenizer, pre)
+    vocab = byte_fallback(folder, tokenizer, scores) if tokenizer.is_spm_like else byte_level(folder, tokenizer, pre)
     return with_model_rules(folder, vocab)
 
 
@@ -187,8 +187,11 @@ def base(folder: TokenizerFolder, vocab: dict[str, int], tokenizer: TokenizerJso
     for text, index in vocab.items():
         tokens[index] = text
     for index, token in added.items():
-        # llama.cpp expects control and user-defined tokens in normalized form.
-        text = token.content if token.normalized else spoken(token.content, tokenizer.decoder if tokenizer else None)
+        # llama.cpp expects control and user-defined tokens in normalized form. The reference encodes and decodes every
+        # token that isn't normalized.
+        text = token.content
+        for step in pretokenizer.flat(tokenizer.decoder if tokenizer and not token.normalized else None, "decoders"):
+            text = decoded(text, step)
         control = token.special or is_control(text)
         tokens[index] = text if control else text.replace(SPACE, " ")
         types[index] = int(TokenType.CONTROL if control else TokenType.USER_DEFINED)

@@ -19,7 +19,7 @@ from typing import Any, Final
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import JSON_DEPTH
 from weighbridge.base.words import plural
-from weighbridge.models.tokenizer.hf.folder import AddedToken, PostProcessor, TemplatePiece, TokenizerFolder, content
+from weighbridge.models.tokenizer.hf.folder import PostProcessor, TemplatePiece, TokenizerFolder, content
 from weighbridge.models.tokenizer.vocab import ChatTemplate, Json, Vocab, VocabKind
 
 ROLES: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
@@ -54,9 +54,19 @@ def special(folder: TokenizerFolder, count: int | None, roles: Sequence[str] = R
     tokenizer = folder.tokenizer
     if tokenizer is not None:
         around(state, tokenizer.post_processor)
-    if state.names is not None:
-        by_name(state, tokenizer.added_tokens if tokenizer is not None else [], count)
-    by_number(state, folder, count)
+    if state.names is not None:  # rule 2
+        ids: dict[str, int] = {}
+        for token in tokenizer.added_tokens if tokenizer is not None else ():
+            ids.setdefault(token.content, token.id)
+        for role in state.roles:
+            flag = state.names.get(f"add_{role}_token")
+            if isinstance(flag, bool):
+                state.add.setdefault(role, flag)
+            if (text := content(state.token(role))) is not None:
+                put(state, role, ids.get(text), count)
+    for role in state.roles:  # rule 3; a list of ids (several end tokens) is ignored
+        index = folder.root.get(f"{role}_token_id")
+        put(state, role, folder.text_config.get(f"{role}_token_id") if index is None else index, count)
     return state
 
 
@@ -133,27 +143,6 @@ def separator(state: SpecialTokens, pair: list[TemplatePiece], first: str | None
     state.add["sep"] = add
     if add and not seen["sep"]:
         state.name("sep", seen["eos"])
-
-
-def by_name(state: SpecialTokens, added: Sequence[AddedToken], count: int | None) -> None:
-    """Applies rule 2."""
-    index: dict[str, int] = {}
-    for token in added:
-        index.setdefault(token.content, token.id)
-    for role in state.roles:
-        flag = (state.names or {}).get(f"add_{role}_token")
-        if isinstance(flag, bool):
-            state.add.setdefault(role, flag)
-        text = content(state.token(role))
-        if text is not None:
-            put(state, role, index.get(text), count)
-
-
-def by_number(state: SpecialTokens, folder: TokenizerFolder, count: int | None) -> None:
-    """Applies rule 3. A list of ids (several end tokens) is ignored."""
-    for role in state.roles:
-        index = folder.root.get(f"{role}_token_id")
-        put(state, role, folder.text_config.get(f"{role}_token_id") if index is None else index, count)
 
 
 def put(state: SpecialTokens, role: str, index: Any, count: int | None) -> None:

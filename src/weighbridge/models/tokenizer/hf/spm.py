@@ -30,12 +30,6 @@ from weighbridge.models.tokenizer.vocab import (
 Scores = Literal["exact", "reference"]
 
 
-def is_spm_like(tokenizer: TokenizerJson) -> bool:
-    """Whether a BPE tokenizer.json represents SentencePiece: byte fallback, and a sequence as decoder (gguf-py,
-    `LlamaHfVocab`)."""
-    return bool(tokenizer.model.byte_fallback) and (tokenizer.decoder or {}).get("type") == "Sequence"
-
-
 def spm(folder: TokenizerFolder, model: sentencepiece.SentencePieceModel) -> Vocab:
     """Returns the vocabulary of a tokenizer.model: pieces, then added_tokens.json and `added_tokens_decoder`, padded to
     the model's size (`_create_vocab_sentencepiece`)."""

@@ -20,9 +20,8 @@ from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.models.tokenizer import pretokenizer
 from weighbridge.models.tokenizer.formats import bpe_ranks
 from weighbridge.models.tokenizer.formats import merges as mergelists
-from weighbridge.models.tokenizer.hf.folder import Id, TokenizerFolder
+from weighbridge.models.tokenizer.hf.folder import Id, TokenizerFolder, tables
 from weighbridge.models.tokenizer.hf.special import SpecialTokens
-from weighbridge.models.tokenizer.hf.tables import tables
 from weighbridge.models.tokenizer.vocab import ChatTemplate, TokenType, Vocab, VocabKind, check_size
 
 NAME: Final = "tekken.json"

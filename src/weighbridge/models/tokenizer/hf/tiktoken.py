@@ -11,9 +11,8 @@ from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.models.tokenizer import pretokenizer
 from weighbridge.models.tokenizer.formats import bpe_ranks
 from weighbridge.models.tokenizer.formats import merges as mergelists
-from weighbridge.models.tokenizer.hf.folder import TokenizerFolder, content
+from weighbridge.models.tokenizer.hf.folder import RankFile, TokenizerFolder, content, tables
 from weighbridge.models.tokenizer.hf.special import ROLES, SpecialTokens
-from weighbridge.models.tokenizer.hf.tables import RankFile, tables
 from weighbridge.models.tokenizer.vocab import TokenType, Vocab, VocabKind, check_size, padding
 
 

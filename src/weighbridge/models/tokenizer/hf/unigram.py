@@ -34,9 +34,8 @@ from weighbridge.models.tokenizer.hf.added import (
     named_tokens,
     unembedded,
 )
-from weighbridge.models.tokenizer.hf.folder import Id, TokenizerFolder, TokenizerJson
+from weighbridge.models.tokenizer.hf.folder import Id, TokenizerFolder, TokenizerJson, tokenizer_class
 from weighbridge.models.tokenizer.hf.special import SpecialTokens
-from weighbridge.models.tokenizer.hf.tables import tokenizer_class
 from weighbridge.models.tokenizer.vocab import (
     BYTE_TOKEN,
     NO_SCORE,

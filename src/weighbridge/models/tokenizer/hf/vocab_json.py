@@ -19,8 +19,8 @@ from weighbridge.models.tokenizer.hf.folder import (
     TokenizerFolder,
     TokenizerJson,
     TokenizerModel,
+    tokenizer_class,
 )
-from weighbridge.models.tokenizer.hf.tables import tokenizer_class
 from weighbridge.models.tokenizer.vocab import Vocab
 
 VOCAB, MERGES, ADDED = "vocab.json", "merges.txt", "added_tokens.json"
