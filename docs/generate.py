@@ -436,10 +436,29 @@ def reference_classes() -> Iterator[str]:
         (f"`{name}`", state, family) for name, (state, family) in sorted(states.items(), key=lambda r: r[0].lower())
     )
     yield from table(("class", "state", "family"), rows)
+    yield from projector_classes(listed["other"], listed["left"])
     own = sorted((n for n in known if n not in states), key=str.lower)
     yield "## Further classes\n"
     yield "The reference doesn't register these, or converts them by the class of their text model.\n"
     yield from table(("class", "state", "family"), ((f"`{n}`", *state_of_class(*known[n])) for n in own))
+
+
+def projector_classes(registered: Sequence[str], left: Mapping[str, str]) -> Iterator[str]:
+    """The classes with towers that see or hear, which `--mmproj` writes."""
+    from weighbridge.models.arch.registry import projectors
+
+    known = {name: table for table in projectors().values() for name in table.architectures}
+    written = [name for name in known if name in registered]
+    yield "## Towers\n"
+    yield (
+        "Every class with towers that see or hear that the reference registers, and whether `wb convert --mmproj` "
+        f"writes its mmproj file: {len(written)} of {len(registered)}.\n"
+    )
+    rows = (
+        (f"`{name}`", "converts", f"`{known[name].name}`") if name in known else (f"`{name}`", "absent", left[name])
+        for name in sorted({*registered, *known}, key=str.lower)
+    )
+    yield from table(("class", "state", "projector, or what it needs"), rows)
 
 
 def state_of_class(family: Family, architecture: Architecture) -> tuple[str, str]:

@@ -78,6 +78,7 @@ VALUES: Mapping[str, str] = {
     "--arch-file": "TABLE", "--config": "TABLE", "--jobs": "1", "--max-memory": "999MB", "--to": "torch|npz",
     "--max-shard-size": "1",
     "--max-shard-tensors": "2", "--inexact": "refuse", "--lora": "ADAPTER",
+    "--projector": "GGUF",
     "--base": "FOLDER", "--name": "Another", "--pre": "qwen2", "--align": "65536", "--rms-eps": "0.5",
     "--context-length": "17", "--scheme": "w8a8", "--q-bits": "8", "--q-group-size": "32", "--q-mode": "mxfp4",
     "--recipe": "mixed_2_6", "--imatrix": "IMATRIX", "--include-weights": "blk", "--exclude-weights": "blk",

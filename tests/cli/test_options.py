@@ -82,6 +82,7 @@ ANY_KEYWORD = {
 WRITING = (wb.convert, wb.split, wb.merge, wb.strip, wb.rename, wb.slice, wb.quantize)
 #: Options whose meaning is the command's -> why that is one meaning.
 SHARED: Mapping[str, str] = {
+    "mmproj": "the towers of a model, under llama.cpp's name: its converter has a flag, its programs a file",
     "limit": "number of rows", "sort": "a field to sort by", "include": "names to keep",
     "exclude": "names to leave out",
     "fail_on": "the least verdict with exit code 1", "tensors": "one row per tensor", "values": "read the values too",
@@ -237,7 +238,7 @@ TO: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 SPECIAL: Mapping[str, Any] = {
     "max_shard_size": 1, "max_shard_tensors": 1, "inexact": "refuse", "align": 1 << 18, "pre": "qwen2",
     "name": "Another", "rms_eps": 0.5, "context_length": 17, "scheme": "w8a8", "q_bits": 8, "q_group_size": 64,
-    "sym": False, "q_mode": "mxfp4", "recipe": "mixed_2_6", "dtype": None, "base": None,
+    "sym": False, "q_mode": "mxfp4", "recipe": "mixed_2_6", "dtype": None, "base": None, "projector": None,
 }  # fmt: skip
 
 
@@ -308,7 +309,8 @@ def test_an_option_changes_the_plan_or_is_refused(
     for option, value in VALUES.items():
         if option in to:
             continue
-        value = {"dtype": other_dtype(source, target), "base": sources["base"]}.get(option, value)
+        files = {"base": sources["base"], "projector": sources["gguf"]}
+        value = {"dtype": other_dtype(source, target), **files}.get(option, value)
         given = {option: value}
         try:
             changed = outcome(plan(**{**to, **given}))

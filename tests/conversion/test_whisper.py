@@ -15,6 +15,7 @@ from tests.containers import whisper_files as cases
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
+from weighbridge.cli.main import main
 from weighbridge.containers.ggml import whisper as tensors
 from weighbridge.models.whisper import config, mel, names, tokens
 
@@ -115,6 +116,40 @@ def test_the_sources_type_and_prefix_dont_matter(tmp_path: Path, plain: Path, dt
     assert (tmp_path / "ggml-out.bin").read_bytes() == plain.read_bytes()
 
 
+def test_the_commands(source: Path, plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As people type them; the answers as JSON list the same tensors."""
+    answers = []
+    for words in (
+        ["quantize", plain, tmp_path / "a.bin", "q5_0"],
+        ["quantize", source, tmp_path / "ggml-b.bin", "Q5_0"],
+        ["convert", source, tmp_path / "c.bin", "--to", "whisper.cpp", "--dtype", "q5_0"],
+    ):
+        assert main([*map(str, words), "--dry-run", "--json"]) == 0
+        answers.append(json.loads(capsys.readouterr().out))
+        assert main([*map(str, words)]) == 0
+        capsys.readouterr()
+    assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 1
+    assert [answer["format"] for answer in answers] == ["ggml"] * 3
+    targets = {row["name"]: row["target"] for row in answers[0]["tensors"]}
+    assert targets == {t["name"]: t["dtype"] for t in answers[2]["files"][0]["tensors"]}
+    assert {*targets.values()} == {"Q5_0", "F16", "F32"}
+
+
+def test_no_report_of_errors(plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = ["--report", str(tmp_path / "r.json")]
+    assert main(["quantize", str(plain), str(tmp_path / "a.bin"), "Q4_0", *report]) == 2
+    assert "--report doesn't apply" in capsys.readouterr().err
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_file_of_f32_is_for_quantizing(source: Path, plain: Path, tmp_path: Path) -> None:
+    notes = wb.convert(source, tmp_path / "ggml-f32.bin", dtype="f32").notes
+    assert any("source for quantizing" in note for note in notes)
+    for path in (plain, tmp_path / "ggml-f32.bin"):
+        wb.quantize(path, tmp_path / f"{path.stem}-q.bin", "Q4_1")
+    assert (tmp_path / "ggml-f32-q.bin").read_bytes() == (tmp_path / "ggml-base.en-q.bin").read_bytes()
+
+
 @pytest.mark.parametrize("kind", [None, "q5_0"])
 def test_a_folder_gets_whisper_cpps_names(source: Path, tmp_path: Path, kind: str | None) -> None:
     wb.convert(source, f"{tmp_path}/out/", to="ggml", dtype=kind)
@@ -134,7 +169,7 @@ def test_a_checkpoint_of_openais(tmp_path: Path) -> None:
     ranks = b"".join(base64.b64encode(token) + b" %d\n" % i for i, token in enumerate(cases.STRINGS))
     (tmp_path / "gpt2.tiktoken").write_bytes(ranks)
     result = wb.convert(tmp_path / "base.en.pt", tmp_path / "ggml-a.bin")
-    assert not [loss for loss in result.losses if loss.tensor]
+    assert result.losses == ()
     assert (tmp_path / "ggml-a.bin").read_bytes() == cases.reference(HEADER, arrays, mel.filters(80))
     wb.convert(tmp_path / "base.en.pt", tmp_path / "hf", to="hf")
     assert json.loads((tmp_path / "hf" / "config.json").read_text())["d_model"] == cases.STATE

@@ -11,7 +11,7 @@ import pytest
 from tests.models.family_judges import golden
 from tests.oracles import tree
 
-from weighbridge.models.arch.registry import families, families_of_class
+from weighbridge.models.arch.registry import families, families_of_class, projectors
 
 DOCS = Path(__file__).parents[2] / "docs"
 LISTED = tomllib.loads((DOCS / "reference-classes.toml").read_text("utf-8"))
@@ -50,3 +50,11 @@ def test_every_class_of_several_parts_has_a_recorded_model() -> None:
     recorded = {model["config"]["architectures"][0] for model in golden().values()}
     partly = {a.name for f in families().values() for a in f.architectures.values() if a.part}
     assert partly - recorded == set()
+
+
+def test_every_class_with_towers_has_a_table_or_a_reason() -> None:
+    known = {name for table in projectors().values() for name in table.architectures}
+    assert LISTED["left"].keys() == set(LISTED["other"]) - known
+    page = (DOCS / "reference-classes.md").read_text("utf-8")
+    for name in LISTED["other"]:
+        assert f"| `{name}` | {'converts' if name in known else 'absent'} |" in page, name

@@ -15,9 +15,8 @@ from tests.printed.texts import messages
 
 import weighbridge as wb
 from weighbridge.api.keywords import ConvertKeywords, QuantizeKeywords
-from weighbridge.base.errors import RefusedError
+from weighbridge.base.errors import COMMANDS_ONLY, FLAGS, RefusedError, in_python
 from weighbridge.base.options import options_of
-from weighbridge.base.spelling import COMMANDS_ONLY, FLAGS, in_python
 from weighbridge.cli.main import main
 from weighbridge.shipping.plan import ShipOptions
 

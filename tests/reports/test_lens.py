@@ -17,10 +17,10 @@ from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.limits import VIEW_BYTES
 from weighbridge.containers.base import Index
 from weighbridge.models.open import open_model
-from weighbridge.page import file_view, layout
-from weighbridge.page import pickle_trace as pickle_traces
-from weighbridge.page.file_view import ByteView, FileView
-from weighbridge.page.pickle_trace import PickleTrace, pickle_trace
+from weighbridge.page.views import file_view, layout
+from weighbridge.page.views import pickle_trace as pickle_traces
+from weighbridge.page.views.file_view import ByteView, FileView
+from weighbridge.page.views.pickle_trace import PickleTrace, pickle_trace
 from weighbridge.reports.anatomy import anatomy
 
 TENSORS = {"a": ("F32", (2, 3)), "b": ("F16", (5,))}

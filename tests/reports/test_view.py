@@ -16,11 +16,11 @@ from weighbridge.base.errors import UsageError
 from weighbridge.models import tensor_roles
 from weighbridge.models.arch.registry import families
 from weighbridge.models.open import open_model
-from weighbridge.page import layout
-from weighbridge.page.architecture import architecture
-from weighbridge.page.layout import layout_map, moves
-from weighbridge.page.tensor_columns import TensorColumns, tensor_columns
-from weighbridge.page.tree import NumberedNode, TensorTree, tensor_tree
+from weighbridge.page.views import layout
+from weighbridge.page.views.architecture import architecture
+from weighbridge.page.views.layout import layout_map, moves
+from weighbridge.page.views.tensor_columns import TensorColumns, tensor_columns
+from weighbridge.page.views.tree import NumberedNode, TensorTree, tensor_tree
 from weighbridge.reports.anatomy import anatomy
 from weighbridge.reports.inspect.report import inspect
 from weighbridge.reports.summary import summary

@@ -17,7 +17,9 @@ from weighbridge.conversion.options import (
     DTypeOptions,
     GenericGgufOptions,
     GgufOptions,
+    HfOptions,
     MlxOptions,
+    MmprojOptions,
     Path,
     QuantizeOptions,
     RankOptions,
@@ -77,8 +79,8 @@ class LoraOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertKeywords(
-    TransformKeywords, LoraOptions, GgufOptions, GenericGgufOptions, TorchFolderOptions, SchemeOptions, MlxOptions,
-    AdapterOptions,
+    TransformKeywords, LoraOptions, GgufOptions, GenericGgufOptions, MmprojOptions, TorchFolderOptions, HfOptions,
+    SchemeOptions, MlxOptions, AdapterOptions,
 ):  # fmt: skip
     to: str | TargetOptions | None = option(_TO, kind="format or checkpoint", section="Target")
 

@@ -18,7 +18,6 @@ OPTIONS: Final = MappingProxyType(
         ("convert", "--type"): "wb convert SRC DST.gguf --dtype q8_0, or wb quantize SRC DST.gguf Q4_K_M",
         ("convert", "--quantization"): "wb quantize SRC DST.gguf Q4_K_M",
         ("convert", "--remote"): "wb convert hf://ORG/NAME DST.gguf",  # convert_hf_to_gguf.py
-        ("convert", "--mmproj"): "wb inspect SRC shows the parts; the text model is converted",
         ("convert", "--ctx"): "wb convert SRC DST.gguf --context-length 4096",
         ("convert", "--output-dir"): "wb convert SRC DST/",
         ("convert", "--upload-repo"): "wb convert SRC DST, then wb ship hub DST",

@@ -201,12 +201,21 @@ class SafetensorsOptions(CastOptions, ShardOptions, AlignOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HfOptions(SafetensorsOptions, FolderOptions):
-    title: ClassVar[str] = "a Hugging Face folder"
+class HfFolderOptions(SafetensorsOptions, FolderOptions):
+    """A folder of safetensors, also of packed weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SchemeOptions(HfOptions, CodeOptions):
+class HfOptions(HfFolderOptions):
+    title: ClassVar[str] = "a Hugging Face folder"
+    projector: Path | None = option(
+        "If SRC is a GGUF: its mmproj file, whose towers become part of the folder.", metavar="FILE", kind="path",
+        section=_TARGET, sources=("gguf",),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchemeOptions(HfFolderOptions, CodeOptions):
     title: ClassVar[str] = "a quantized Hugging Face folder (--scheme)"
     rounds_scales: ClassVar[bool] = True
     scheme: str = option(
@@ -217,7 +226,7 @@ class SchemeOptions(HfOptions, CodeOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MlxOptions(HfOptions, CodeOptions):
+class MlxOptions(HfFolderOptions, CodeOptions):
     """`quantize`, a `recipe` or any of the `q_` options quantizes. The names are those of mlx_lm.convert."""
 
     title: ClassVar[str] = "an MLX folder"
@@ -251,6 +260,10 @@ class GgufOptions(GgufFileOptions, TokenizerOptions):
     """`tokenizer=False` writes a GGUF that accepts only token ids, `vocab_only` one without tensors."""
 
     title: ClassVar[str] = "a GGUF"
+    with_mmproj: bool = option(
+        "Write the vision and audio towers, too, as a second GGUF in the folder DST.", False, section=_GGUF,
+        sources=("model",),
+    )  # fmt: skip
     vocab_only: bool = option("Write keys and tokenizer, and no tensors.", False, section=_GGUF, sources=("model",))
     rerank: bool | None = option(
         "Write a Qwen 3 as a reranker [if its README or name has Qwen3-Reranker].", section=_GGUF, sources=("model",)
@@ -283,6 +296,16 @@ class GenericGgufOptions(GgufFileOptions):
         if not re.fullmatch(r"[a-z0-9]+([-_.][a-z0-9]+)*", self.generic):
             hint = "lower-case letters, digits, - and _: --generic my-model"
             raise UsageError(f"{self.generic!r} is not the name of an architecture", hint=hint)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MmprojOptions(GgufFileOptions):
+    """The vision and audio towers of a model folder, which llama.cpp has in a GGUF of their own."""
+
+    title: ClassVar[str] = "an mmproj file (--mmproj)"
+    mmproj: bool = option(
+        "Write only the vision and audio towers, for llama.cpp's --mmproj.", False, section=_GGUF, sources=("model",)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -384,7 +407,9 @@ FORMATS: Final[Mapping[str, type[TargetOptions]]] = MappingProxyType(
     }
 )
 #: The classes that `wb convert` chooses from.
-TARGETS: Final[tuple[type[TargetOptions], ...]] = (*dict.fromkeys(FORMATS.values()), SchemeOptions, AdapterOptions)
+TARGETS: Final[tuple[type[TargetOptions], ...]] = (
+    *dict.fromkeys(FORMATS.values()), SchemeOptions, AdapterOptions, MmprojOptions,
+)  # fmt: skip
 # Kind of source -> its name in messages.
 _SOURCES: Final = MappingProxyType({"gguf": "a GGUF", "ggml": "a ggml file", "model": "a model folder"})
 

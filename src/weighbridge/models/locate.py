@@ -25,7 +25,7 @@ from weighbridge.base.limits import INDEX_JSON, MIB, SHARDS
 from weighbridge.base.words import plural
 from weighbridge.containers import BUILT_IN, model_suffixes
 from weighbridge.containers.numbered import Numbered, numbered
-from weighbridge.io.links import cached_repository, check_link
+from weighbridge.io.filesystem import cached_repository, check_link
 from weighbridge.io.location import RemotePath, StoredPath, expect, open_source
 from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
 from weighbridge.models.tensor_parallel.rank_set import is_rank_set

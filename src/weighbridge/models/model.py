@@ -191,12 +191,15 @@ class OpenModel(Closing):
 
         return with_mtp_layers(self.json("config.json") or {}, self.index.by_name if self.nodes is None else self.nodes)
 
-    def to_hf_config(self, torch_dtype: str | None = None) -> HfConfig:
-        """Returns a GGUF's keys as config.json and generation_config.json, and what they can't express."""
+    def to_hf_config(self, torch_dtype: str | None = None, class_: str | None = None) -> HfConfig:
+        """Returns a GGUF's keys as config.json and generation_config.json, and what they can't express. `class_`: the
+        class of a model of several parts, of which this is one."""
         from weighbridge.models.config.mapping import gguf_to_config
 
         names = self.index.by_name
-        return gguf_to_config(self.metadata, self.family, names, vectors=self.vector, torch_dtype=torch_dtype)
+        return gguf_to_config(
+            self.metadata, self.family, names, vectors=self.vector, torch_dtype=torch_dtype, class_=class_
+        )
 
     def vector(self, name: str) -> tuple[float, ...] | None:
         """Returns the values of a short F32 tensor, or None if the file has none of this name."""

@@ -60,7 +60,7 @@ def summary(data: PageModels, model: int) -> Any:
 
 def tree(data: PageModels, model: int, counted: int) -> Any:
     """The tensor names as a folded tree of a few dozen nodes. It is much faster without parameter counts."""
-    from weighbridge.page.tree import tensor_tree
+    from weighbridge.page.views.tree import tensor_tree
 
     return tensor_tree(data.models[model], data.survey(model).counted if counted else None)
 
@@ -68,7 +68,7 @@ def tree(data: PageModels, model: int, counted: int) -> Any:
 def architecture(data: PageModels, model: int) -> Any:
     """The drawing of the model, and its cache size per token or the reason why that is unknown."""
     from weighbridge.fitting.per_token import cache_per_token
-    from weighbridge.page.architecture import architecture
+    from weighbridge.page.views.architecture import architecture
 
     drawing = architecture(data.models[model], data.survey(model))
     try:
@@ -86,7 +86,7 @@ def findings(data: PageModels, model: int, control: Control) -> Any:
 
 def tensors(data: PageModels, model: int) -> Any:
     """The columns of the tensor list, with front-coded names."""
-    from weighbridge.page.tensor_columns import tensor_columns
+    from weighbridge.page.views.tensor_columns import tensor_columns
 
     columns = tensor_columns(data.models[model], data.survey(model))
     values = {f.name: getattr(columns, f.name) for f in fields(columns)}
@@ -217,14 +217,14 @@ def block(data: PageModels, model: int, tensor: int, number: int) -> Any:
 
 def pickle(data: PageModels, model: int, file: int, member: str, start: int) -> Any:
     """Steps of a pickle, by default of the file's first one."""
-    from weighbridge.page.pickle_trace import pickle_trace
+    from weighbridge.page.views.pickle_trace import pickle_trace
 
     return pickle_trace(data.source(model, file).name, member=member or None, start=start)
 
 
 def moves(data: PageModels, file: int) -> Any:
     """The regions at other places in the same file of two models."""
-    from weighbridge.page.layout import moves
+    from weighbridge.page.views.layout import moves
 
     rows = moves(*[data.layout(model, file) for model, _ in enumerate(_both(data))])
     return {"total": len(rows), "rows": rows[:_SHOWN]}

@@ -16,8 +16,8 @@ from weighbridge.models.model import OpenModel, SourceOptions
 from weighbridge.models.open import open_model
 from weighbridge.models.tokenizer import Vocab
 from weighbridge.page.chat.tokens import vocab_of
-from weighbridge.page.file_view import FileView
-from weighbridge.page.layout import LayoutMap, layout_map
+from weighbridge.page.views.file_view import FileView
+from weighbridge.page.views.layout import LayoutMap, layout_map
 from weighbridge.reports.survey import Survey, survey
 
 

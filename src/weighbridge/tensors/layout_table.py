@@ -62,6 +62,8 @@ LAYOUTS: Final = MappingProxyType(
             LayoutRow("parted", order="parted_order", runs=_parted_runs, lora=True),
             LayoutRow("tiled", order="tiled_order", runs=_tiled_runs),
             LayoutRow("tiled_columns", change="TiledColumns", runs=_tiled_runs),
+            LayoutRow("frames", order="frames_order", splits=False),
+            LayoutRow("channels_last", change="ChannelsLast", splits=False),
             LayoutRow("transpose", change="Transposed", transposes=True),
             LayoutRow("shift", change="Shifted"),
             LayoutRow("neg_exp", change="NegExp"),

@@ -215,6 +215,32 @@ class Transposed:
         return transpose(node)
 
 
+def frames_order(rows: int, count: int, height: int) -> NDArray[np.int64]:
+    """The order in which the kernels of `count` frames, one frame after the other (ggml), become one kernel over time
+    (a Conv3D of Hugging Face), whose rows alternate between the frames in runs of `height`."""
+    if count <= 0 or height <= 0 or rows % (count * height):
+        raise FormatError("frames don't divide the rows", expected=f"a multiple of {count * height}", found=rows)
+    return np.arange(rows, dtype=np.int64).reshape(count, -1, height).swapaxes(0, 1).ravel()
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelsLast:
+    """A kernel over patches [outputs, channels, height, width] (ggml) <-> a matrix whose inputs are pixels, channel by
+    channel (a Linear of Hugging Face)."""
+
+    channels: int
+    exact: bool = True
+
+    def apply(self, node: T) -> T:
+        return transpose(reshape(node, (node.spec.shape[0], self.channels, self._pixels(node))))
+
+    def undo(self, node: T) -> T:
+        return transpose(reshape(node, (node.spec.shape[0], self._pixels(node), self.channels)))
+
+    def _pixels(self, node: LogicalTensor) -> int:
+        return math.prod(node.spec.shape[1:]) // self.channels
+
+
 @dataclass(frozen=True, slots=True)
 class Shifted:
     """A number added to each element: a norm that multiplies by 1 + w (Gemma) or 1/5 + w (PLaMo 2) <-> by w (ggml).

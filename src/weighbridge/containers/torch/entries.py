@@ -12,8 +12,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import EXPANDED, PICKLE_FINDINGS, PICKLE_INLINE, PICKLE_READING, PICKLE_REGIONS
 from weighbridge.base.spec import Spec, in_c_order
 from weighbridge.containers.base import CAPPED, Entry, Finding, Index, Region, Severity
-from weighbridge.io.flip import FlippedSource
-from weighbridge.io.source import BytesSource, Source, Window
+from weighbridge.io.source import BytesSource, FlippedSource, Source, Window
 from weighbridge.unpickle.explain import explain
 from weighbridge.unpickle.libraries.torch import Reading, Remark, SavedTensor, Storage
 from weighbridge.unpickle.libraries.torch_types import InlineBytes

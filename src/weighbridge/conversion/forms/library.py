@@ -21,7 +21,7 @@ from weighbridge.conversion.plan.build import build
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.target import choose_target
 from weighbridge.conversion.quantize import plan as quantizing
-from weighbridge.io.links import cached_repository, is_inside
+from weighbridge.io.filesystem import cached_repository, is_inside
 from weighbridge.io.location import StoredPath
 from weighbridge.models.open import open_model
 

@@ -18,7 +18,7 @@ from weighbridge.conversion.forms.library import FOLDERS, GGUFS, FormFile, Model
 from weighbridge.conversion.forms.views import SlabCache
 from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.plan.model import Plan
-from weighbridge.io.links import is_inside, own_folders
+from weighbridge.io.filesystem import is_inside, own_folders
 from weighbridge.io.location import open_source
 from weighbridge.io.source import FileSource
 from weighbridge.models.locate import locate, models_in

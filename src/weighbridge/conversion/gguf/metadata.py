@@ -189,20 +189,21 @@ def with_alignment(metadata: Mapping[str, KV], align: int | None) -> dict[str, K
 
 
 def for_hf(
-    model: OpenModel, tensors: Mapping[str, Node], tokenizer: bool = True, *, quantized: str | None = None
-) -> tuple[dict[str, bytes], list[Loss]]:
+    model: OpenModel, tensors: Mapping[str, Node], tokenizer: bool = True, *, quantized: str | None = None,
+    class_: str | None = None,
+) -> tuple[dict[str, bytes], list[Loss]]:  # fmt: skip
     """The small files of a model folder for a GGUF's tensors, and their losses.
 
-    `quantized`: the dialect of the tensors that keep their codes, if any.
+    `quantized`: the dialect of the tensors that keep their codes, if any. `class_`: see `OpenModel.to_hf_config`.
     """
     sizes = Counter[DType]()
     for node in (n for n in tensors.values() if n.spec.dtype.kind is Kind.FLOAT):
         sizes[node.spec.dtype] += node.spec.elements
-    config = model.to_hf_config(sizes.most_common(1)[0][0].torch if sizes else None)
+    config = model.to_hf_config(sizes.most_common(1)[0][0].torch if sizes else None, class_)
     quantization = {"quantization_config": _QUANTIZED[quantized]} if quantized else {}
-    texts = {"config.json": _json({**config.config, **quantization, **mark(model.metadata, model.family)})}
+    texts = {"config.json": json_text({**config.config, **quantization, **mark(model.metadata, model.family)})}
     if config.generation is not None:
-        texts["generation_config.json"] = _json(config.generation)
+        texts["generation_config.json"] = json_text(config.generation)
     texts |= sentence.sentence_files(model.metadata, model.family.gguf, model.sizes["N"])
     if (readme := card.write_card(model.metadata)) is not None:
         texts["README.md"] = readme
@@ -231,7 +232,7 @@ def vocabulary_files(model: OpenModel) -> tuple[dict[str, bytes], list[Loss]]:
         config = model.to_hf_config()
     except WeighbridgeError:
         return files, [*losses, Loss("config.json: the keys of the vocabulary don't identify its model")]
-    return {"config.json": _json(config.config), **files}, [*losses, *_losses_of(config)]
+    return {"config.json": json_text(config.config), **files}, [*losses, *_losses_of(config)]
 
 
 def _losses_of(config: HfConfig) -> list[Loss]:
@@ -252,12 +253,12 @@ def retyped(config: Mapping[str, Any], dtype: DTypeLike) -> bytes:
 
     transformers 4 calls the key of the type torch_dtype, 5 dtype; both load in that type.
     """
-    return _json(_of_type(config, dtype))
+    return json_text(_of_type(config, dtype))
 
 
 def quantized(config: Mapping[str, Any], dtype: DTypeLike | None, scheme_config: Mapping[str, Any]) -> bytes:
     """config.json for weights quantized as `scheme_config`. `dtype`: the type requested for the other weights."""
-    return _json({**_of_type(config, dtype), "quantization_config": scheme_config})
+    return json_text({**_of_type(config, dtype), "quantization_config": scheme_config})
 
 
 def _of_type(config: Mapping[str, Any], dtype: DTypeLike | None) -> dict[str, Any]:
@@ -272,5 +273,6 @@ def _of_type(config: Mapping[str, Any], dtype: DTypeLike | None) -> dict[str, An
     return kept | {key: dtype_of(dtype).torch for key in WEIGHT_TYPES if key in config}
 
 
-def _json(value: Mapping[str, Any]) -> bytes:
+def json_text(value: Mapping[str, Any]) -> bytes:
+    """A JSON object as the text of a file."""
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()

@@ -16,7 +16,7 @@ from weighbridge.base.words import plural
 from weighbridge.containers import reader
 from weighbridge.containers.gguf.values import KV
 from weighbridge.conversion import dtype_policy
-from weighbridge.conversion.gguf import diffusion, ggml_upgrade, metadata, reranker
+from weighbridge.conversion.gguf import diffusion, ggml_upgrade, metadata, mmproj, reranker
 from weighbridge.conversion.options import GenericGgufOptions, GgufOptions
 from weighbridge.conversion.plan import probe
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_for_gguf, cast_to, list_unnamed
@@ -54,7 +54,8 @@ def to_gguf(model: OpenModel, options: GgufOptions) -> PlanBuilder:
     model, renamed = unwrapped(model)
     family = model.family
     draft = PlanBuilder({})
-    list_unnamed(model, draft)
+    written = mmproj.add_file(model, draft, options) if options.with_mmproj else ()
+    list_unnamed(model, draft, written, mmproj.hint(model))
     unmapped = family.unmapped_roles("gguf", model.sizes, model.roles)
     unused = [i for i in unmapped if family.rows[i[0]].zeros]
     for part, roles in (("it", [i for i in unmapped if i not in unused]), ("the rows that no token uses", unused)):

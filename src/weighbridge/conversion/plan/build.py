@@ -10,10 +10,12 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
+from weighbridge.base.errors import UsageError
 from weighbridge.base.gc_pause import paused
 from weighbridge.conversion import lora
 from weighbridge.conversion.checkpoint import training
 from weighbridge.conversion.gguf.loadable import check_loadable
+from weighbridge.conversion.gguf.mmproj import to_mmproj
 from weighbridge.conversion.gguf.plan import to_generic_gguf, to_gguf
 from weighbridge.conversion.mlx.plan import SHARD, load_losses, to_mlx
 from weighbridge.conversion.options import (
@@ -24,6 +26,7 @@ from weighbridge.conversion.options import (
     GgufOptions,
     HfOptions,
     MlxOptions,
+    MmprojOptions,
     SchemeOptions,
     ShardOptions,
     TargetOptions,
@@ -60,7 +63,7 @@ def build(model: OpenModel, target: Target, write: WriteOptions = WriteOptions()
             plan = training.plan_torch(model.place.path, target.path, write)
         else:
             plan = _build(model, target, write, keep_names)
-        return replace(plan, sources=tuple(map(state_of, model.place.files)), model=model)
+        return replace(plan, sources=(*map(state_of, model.place.files), *plan.sources), model=model)
 
 
 def _build(model: OpenModel, target: Target, write: WriteOptions, keep_names: bool) -> Plan:
@@ -68,12 +71,15 @@ def _build(model: OpenModel, target: Target, write: WriteOptions, keep_names: bo
     unwrap, to_draft = _BUILDERS.get(type(options), (None, to_container))
     model, renamed = (model, []) if keep_names or unwrap is None else unwrap(model)
     draft = to_draft(model, options, kind)
-    draft.losses += [] if isinstance(options, GenericGgufOptions) else check_settings(model, draft, kind)
+    draft.losses += [] if isinstance(options, _UNCHECKED) else check_settings(model, draft, kind)
     draft.losses += load_losses(draft) if kind == "mlx" else []
     if kind == "hf":
         drop_tied(model, draft)
     container = WEIGHTS.get(kind, kind)
     folder = folder or kind in WEIGHTS or (isinstance(options, ShardOptions) and options.sharded)
+    if isinstance(options, GgufOptions) and options.with_mmproj and not folder:
+        hint = "a slash at the end of DST names a folder: wb convert SRC DST/ --to gguf --with-mmproj"
+        raise UsageError("--with-mmproj writes two files, so DST must be a folder", hint=hint)
     check_target(path, model, folder)
     draft.stem = stem_of(path, model, kind)
     if isinstance(options, MlxOptions) and not options.sharded:
@@ -108,14 +114,17 @@ def _build(model: OpenModel, target: Target, write: WriteOptions, keep_names: bo
         folder=folder,
         files=(*files, *draft.extra_files),
         texts={**written.texts, **draft.texts},
-        losses=(*left_out(model), *draft.losses, *losses),
+        losses=(*left_out(model, draft.used_values), *draft.losses, *losses),
         moves=tuple(draft.moves),
         notes=(*notes, *link_notes(path), *too_large),
         write=write,
         reports=draft.reports,
+        sources=tuple(map(state_of, draft.sources)),
     )
 
 
+#: Targets whose settings aren't those of a language model.
+_UNCHECKED: Final = (GenericGgufOptions, MmprojOptions)
 Unwrap = Callable[[OpenModel], tuple[OpenModel, list[str]]]
 Builder = Callable[[OpenModel, Any, str], PlanBuilder]
 
@@ -128,6 +137,7 @@ _BUILDERS: Final[Mapping[type[TargetOptions], tuple[Unwrap | None, Builder]]] = 
         SchemeOptions: (unwrapped_folder, lambda model, options, _: to_scheme(model, options)),
         MlxOptions: (unwrapped, lambda model, options, _: to_mlx(model, options)),
         GgufOptions: (unwrapped, lambda model, options, _: to_gguf(model, options)),
+        MmprojOptions: (None, lambda model, options, _: to_mmproj(model, options)),
         GenericGgufOptions: (None, lambda model, options, _: to_generic_gguf(model, options)),
         WhisperOptions: (None, lambda model, options, _: to_ggml(model, options)),
         HfOptions: (unwrapped_folder, lambda model, options, kind: to_folder(model, options, WEIGHTS[kind])),

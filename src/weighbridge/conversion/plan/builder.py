@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from weighbridge.base.dtypes import F16, DType
@@ -35,8 +36,12 @@ class PlanBuilder:
     #: writes the set's index from tensor -> file, for targets with a special index
     index: Callable[[Mapping[str, str]], bytes] | None = None
     reports: dict[str, CastReport] = field(default_factory=dict)
+    #: values of a training checkpoint that the target has in another form
+    used_values: frozenset[str] = frozenset()
     #: settings that an option changes on purpose
     requested: frozenset[str] = frozenset()
+    #: further files that are read
+    sources: tuple[Path, ...] = ()
 
 
 def cast_to(name: str, node: LogicalTensor, dtype: DType, draft: PlanBuilder) -> Node:
@@ -55,14 +60,16 @@ def cast_for_gguf(name: str, node: LogicalTensor, dtype: DType, requested: DType
     return cast_to(name, node, dtype, draft)
 
 
-def list_unnamed(model: OpenModel, draft: PlanBuilder) -> None:
+def list_unnamed(model: OpenModel, draft: PlanBuilder, elsewhere: Collection[str] = (), hint: str = "") -> None:
     """Lists the tensors that the family's table doesn't name, so that the target can't hold them.
 
-    Adds a loss per other part of the model (vision, audio), and a note on tensors that carry nothing.
+    Adds a loss per other part of the model (vision, audio), with a hint, and a note on tensors that carry nothing.
+    `elsewhere`: tensors that another file of the target holds.
     """
     report = model.resolved.report
-    for start, count in model.family.parted(report.apart, model.sizes).items():
-        draft.losses.append(Loss(f"left out: {plural(count, 'tensor')} of another part of the model, {start}*"))
+    apart = [name for name in report.apart if name not in elsewhere]
+    for start, count in model.family.parted(apart, model.sizes).items():
+        draft.losses.append(Loss(f"left out: {plural(count, 'tensor')} of another part of the model, {start}*{hint}"))
     if report.dropped:
         kinds = Counter(_NUMBER.sub(".*.", name) for name in report.dropped)
         names = ", ".join(f"{kind} ({count:,})" if count > 1 else kind for kind, count in kinds.items())
@@ -79,10 +86,11 @@ def unplaced(model: OpenModel, dialect: str, target: str) -> list[Loss]:
     return [Loss(f"left out: a {family.name} {target} has no place for it", name) for name in names]
 
 
-def left_out(model: OpenModel) -> list[Loss]:
-    """The parts of a training checkpoint that a conversion omits: a loss for each with tensors, one for all values."""
+def left_out(model: OpenModel, used: Collection[str] = ()) -> list[Loss]:
+    """The parts of a training checkpoint that a conversion omits: a loss for each with tensors, one for all values
+    except `used`."""
     parts = [part for part in model.left_out if part.tensors]
-    values = [part.name for part in model.left_out if not part.tensors]
+    values = [part.name for part in model.left_out if not part.tensors and part.name not in used]
     losses = [
         Loss(f"left out: {part.part} ({part.why}), tensors: {part.tensors:,}, bytes: {part.bytes:,}", part.name)
         for part in parts

@@ -13,6 +13,7 @@ from weighbridge.base.words import plural
 from weighbridge.containers import by_target, reader
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.gguf import metadata
+from weighbridge.conversion.gguf.mmproj import add_towers, projector_of
 from weighbridge.conversion.options import CastOptions, HfOptions, TorchFolderOptions
 from weighbridge.conversion.plan import probe
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, unplaced
@@ -116,7 +117,9 @@ def _from_gguf(model: OpenModel, options: HfOptions | TorchFolderOptions) -> Pla
         notes = ["the GGUF is a vocabulary: the folder has its tokenizer and no model"]
         return PlanBuilder({}, texts=texts, losses=losses, notes=notes)
     blocks = model.family.holding_blocks(model.sizes, model.roles) if options.dtype is None else None
-    named = model.resolved.save(blocks or "hf")
+    towers = projector_of(model, options.projector) if isinstance(options, HfOptions) and options.projector else None
+    prefix = None if towers is None else model.family.architectures[towers.class_].prefix
+    named = {**model.resolved.save(blocks or "hf", prefix=prefix), **(towers.named if towers else {})}
     draft = PlanBuilder({}, {"format": "pt"}, losses=unplaced(model, blocks or "hf", "folder"))
     narrow = probe.narrowest(named) if options.dtype is None else {}
     for name, node in named.items():
@@ -132,7 +135,10 @@ def _from_gguf(model: OpenModel, options: HfOptions | TorchFolderOptions) -> Pla
             dtype = F16 if dtype.kind is Kind.BLOCK else dtype
             draft.losses.append(Loss(f"decoded from {node.spec.dtype} to {dtype}", name))
         draft.tensors[name] = cast_to(name, node, narrow.get(name, dtype), draft)
-    draft.texts, losses = metadata.for_hf(model, draft.tensors, options.tokenizer, quantized=blocks)
+    class_ = None if towers is None else towers.class_
+    draft.texts, losses = metadata.for_hf(model, draft.tensors, options.tokenizer, quantized=blocks, class_=class_)
     draft.losses += losses
+    if towers is not None:
+        add_towers(draft, towers)
     draft.notes += metadata.products(model.family)
     return draft

@@ -9,7 +9,7 @@ from typing import Final
 from weighbridge.conversion.plan import writers
 from weighbridge.conversion.plan.builder import PlanBuilder
 from weighbridge.conversion.plan.contents import PlannedFile
-from weighbridge.io.links import check_link
+from weighbridge.io.filesystem import check_link
 from weighbridge.io.location import open_source
 from weighbridge.models.model import OpenModel
 

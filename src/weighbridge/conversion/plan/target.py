@@ -20,6 +20,7 @@ from weighbridge.conversion.options import (
     CastOptions,
     CheckpointOptions,
     GenericGgufOptions,
+    MmprojOptions,
     SchemeOptions,
     TargetOptions,
     resolve,
@@ -71,7 +72,11 @@ def choose_target(
                 f"--to {kind} writes {content}, but {name} is named as a {named} file",
                 hint="leave --to out, or name the target otherwise; a slash at its end names a folder",
             )
-    options = type(base) if base is not None else _options_class(model, kind, given.keys())
+    options = (
+        type(base)
+        if base is not None
+        else _options_class(model, kind, [name for name in given if given[name] is not False])
+    )
     source = model.format if model.format in ("gguf", "ggml") else "model"
     # without a suffix, the formats of model folders write a folder: `--to safetensors out` writes out/model.safetensors
     return Target(path, kind, resolve(options, source, given, base), slash or (kind in _STEMS and not suffix))
@@ -81,7 +86,7 @@ def _format_of(options: TargetOptions, path: Path) -> str | None:
     """The format of options; None for an adapter, whose format depends on the path."""
     if isinstance(options, SchemeOptions):
         return "hf"
-    if isinstance(options, GenericGgufOptions):
+    if isinstance(options, GenericGgufOptions | MmprojOptions):
         return "gguf"
     names = [name for name, known in FORMATS.items() if type(options) is known]
     return next((name for name in names if path.suffix == f".{name}"), names[0] if names else None)
@@ -96,6 +101,8 @@ def _options_class(model: OpenModel, kind: str, given: Collection[str]) -> type[
         return SchemeOptions
     if kind == "gguf" and "generic" in given:
         return GenericGgufOptions
+    if kind == "gguf" and "mmproj" in given:
+        return MmprojOptions
     if kind not in FORMATS:
         writers.writer(kind)  # UnsupportedError if nothing writes it
     return FORMATS.get(kind, CastOptions)

@@ -35,7 +35,7 @@ from weighbridge.conversion.quantize import ftypes, size_target
 from weighbridge.conversion.quantize import keys as gguf_keys
 from weighbridge.conversion.quantize.inputs import QuantizeInputs, prepare, refuse_unreadable, type_options
 from weighbridge.conversion.result import Loss
-from weighbridge.io.links import cached_repository
+from weighbridge.io.filesystem import cached_repository
 from weighbridge.io.location import RemotePath, StoredPath
 from weighbridge.io.sink import link_notes
 from weighbridge.models.model import OpenModel

@@ -1,13 +1,15 @@
 """Plans of whisper.cpp's files, and of Hugging Face folders made from them.
 
-The files equal those of whisper.cpp's convert-pt-to-ggml.py and quantize, apart from these: a quantized file has its
-convolutions in F16, without which whisper.cpp doesn't load it; F32 tensors aren't rounded to F16 first, as
-convert-h5-to-ggml.py does; the special token <|endoftext|> is never stored.
+The files equal those of whisper.cpp's convert-pt-to-ggml.py and quantize, with three exceptions. A quantized file has
+its convolutions in F16, without which whisper.cpp doesn't load it. Vectors keep F32, while convert-h5-to-ggml.py rounds
+them to F16 first. The special token <|endoftext|> is never stored.
 """
 
 from __future__ import annotations
 
-from weighbridge.base.dtypes import BY_NAME, F16, DType, Kind
+from typing import Final
+
+from weighbridge.base.dtypes import BY_NAME, F16, F32, DType, Kind
 from weighbridge.base.errors import UsageError
 from weighbridge.containers.ggml import whisper
 from weighbridge.conversion import dtype_policy
@@ -21,7 +23,11 @@ from weighbridge.models.whisper import mel, source, tokens
 from weighbridge.models.whisper.names import PREFIX
 from weighbridge.models.whisper.source import WhisperForm, WhisperModel
 
-_TOKENIZER_LOSS = "left out: the tokenizer; {rows:,} tokens aren't those of a Whisper with {count:,} byte strings"
+# transformers' English spellings, for word error rates
+_NORMALIZER: Final = "normalizer.json"
+_TOKENIZER_LOSS: Final = (
+    "left out: the tokenizer; {rows:,} tokens aren't those of a Whisper with {count:,} byte strings"
+)
 
 
 def whisper_form(model: OpenModel) -> WhisperForm:
@@ -39,7 +45,10 @@ def to_ggml(model: OpenModel, options: WhisperOptions) -> PlanBuilder:
     """Plans a file of whisper.cpp. Raises UsageError for a type that it can't have."""
     read = source.read(model, whisper_form(model))
     matrices = _matrix_type(read, options)
-    draft = PlanBuilder({}, losses=[Loss(text) for text in read.losses], notes=list(read.notes))
+    losses = [Loss(text) for text in read.losses]
+    draft = PlanBuilder({}, losses=losses, notes=list(read.notes), used_values=frozenset({source.DIMS}))
+    if matrices is F32:
+        draft.notes.append("whisper.cpp computes convolutions of F16 only: a file of F32 is a source for quantizing")
     for name, node in read.tensors.items():
         dtype = whisper.stored_type(name, len(node.spec.shape), matrices)
         columns = node.spec.shape[-1]
@@ -54,11 +63,11 @@ def to_ggml(model: OpenModel, options: WhisperOptions) -> PlanBuilder:
         "sizes": {**read.sizes, "ftype": ftype}, "filters": read.filters, "tokens": read.tokens or [],
         "file": file_name(model, matrices),
     }  # fmt: skip
-    if (count := tokens.languages(read.sizes["n_vocab"], len(read.tokens or []))) is None:
+    if tokens.languages(read.sizes["n_vocab"], len(read.tokens or [])) is None:
         rows = read.sizes["n_vocab"]
         draft.notes.append(f"{rows:,} isn't the size of Whisper's vocabulary: whisper.cpp guesses its special tokens")
-    elif count and read.form is not WhisperForm.GGML:
-        draft.losses += _file_losses(model)
+    if read.form is WhisperForm.HF and model.place.read(_NORMALIZER) is not None:
+        draft.losses.append(Loss(f"left out: {_NORMALIZER}, which only evaluations use"))
     return draft
 
 
@@ -72,12 +81,6 @@ def _matrix_type(read: WhisperModel, options: WhisperOptions) -> DType:
         names = ", ".join(name.lower() for name in whisper.FTYPES)
         raise UsageError(f"whisper.cpp's files don't have the type {chosen}", hint=f"--dtype {names}")
     return chosen
-
-
-def _file_losses(model: OpenModel) -> list[Loss]:
-    """Files of a folder that a file of whisper.cpp can't hold."""
-    lost = [name for name in ("normalizer.json",) if model.place.read(name) is not None]
-    return [Loss(f"left out: {name}, which only evaluations use") for name in lost]
 
 
 def file_name(model: OpenModel, matrices: DType) -> str:
@@ -95,7 +98,8 @@ def to_hf(model: OpenModel, options: HfOptions | TorchFolderOptions, form: Whisp
     read = source.read(model, form, tokenizer=False)
     named = {PREFIX + read.names[name].hf: reshape(node, read.names[name].plain_shape)
              for name, node in read.tensors.items()}  # fmt: skip
-    draft = PlanBuilder({}, {"format": "pt"}, losses=[Loss(text) for text in read.losses])
+    losses = [Loss(text) for text in read.losses]
+    draft = PlanBuilder({}, {"format": "pt"}, losses=losses, used_values=frozenset({source.DIMS}))
     narrow = probe.narrowest(named) if options.dtype is None else {}
     for name, node in named.items():
         dtype = dtype_policy.plain_dtype(options.dtype, node.spec)
@@ -108,7 +112,7 @@ def to_hf(model: OpenModel, options: HfOptions | TorchFolderOptions, form: Whisp
 
 
 def _add_files(read: WhisperModel, draft: PlanBuilder, tokenizer: bool) -> None:
-    """Adds config, preprocessor and tokenizer, and lists what the source doesn't have."""
+    """Adds config, preprocessor and tokenizer, and a loss for each setting that the source lacks."""
     rows, strings = read.sizes["n_vocab"], read.tokens
     special = {} if strings is None else tokens.special_tokens(rows, len(strings))
     types: dict[str | None, int] = {}

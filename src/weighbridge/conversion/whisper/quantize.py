@@ -10,7 +10,7 @@ from typing import Any
 
 from weighbridge.base.errors import UsageError
 from weighbridge.containers.ggml import whisper
-from weighbridge.conversion.options import WriteOptions
+from weighbridge.conversion.options import QuantizeOptions, WriteOptions
 from weighbridge.conversion.plan.build import build
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.target import choose_target
@@ -29,7 +29,8 @@ def plan_quantize(
     if (suffix := Path(dst).suffix) == ".gguf":
         name = f"ggml-NAME-{ftype.lower()}.bin"
         raise UsageError(f"whisper.cpp doesn't read {suffix}", hint=f"name the target: wb quantize SRC {name} {ftype}")
-    target = choose_target(model, dst, "ggml", {**given, "dtype": ftype.lower()})
+    changed = {name: value for name, value in given.items() if value != getattr(QuantizeOptions(), name)}
+    target = choose_target(model, dst, "ggml", {**changed, "dtype": ftype.lower()})
     plan = build(model, target, write)
     form = source.form_of(model)
     assert form is not None  # the plan was built

@@ -189,8 +189,13 @@ class Expansion:
 
 def shape_of(row: Role, sizes: Sizes, dialect: str = "") -> Shape:
     """A role's own shape, or its shape in a dialect that has another one."""
+    return dimensions_of(row.shapes.get(dialect, row.shape), sizes)
+
+
+def dimensions_of(texts: Iterable[str], sizes: Sizes) -> Shape:
+    """The values of dimensions, which are expressions of sizes."""
     shape = []
-    for text in row.shapes.get(dialect, row.shape):
+    for text in texts:
         value = sizes.get(text)
         value = expression.evaluate(text, sizes.by_symbol) if value is None else value
         assert value is not None, text
@@ -370,6 +375,7 @@ def _plan(
     whole = (*runs, *block)
     if dialect in (*members[0].unstacked, *members[0].as_metadata):
         whole = (math.prod(runs) * block[0], *block[1:])
+    whole = dimensions_of(template.shape, sizes) or whole
     layers = _layers(members[0], sizes, counts[named[0]]) if named else None
     interleave = sizes[template.interleave] if template.interleave else 0
     indices = (*named, *stacked)

@@ -21,7 +21,14 @@ from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.rules import completing_rules
 from weighbridge.models.arch.tables import short_forms
 from weighbridge.models.arch.tables.check import check
-from weighbridge.models.arch.tables.documents import document, plugged_in, resolve, shipped, wrappers
+from weighbridge.models.arch.tables.documents import (
+    document,
+    plugged_in,
+    projector_documents,
+    resolve,
+    shipped,
+    wrappers,
+)
 from weighbridge.models.arch.tables.schema import DialectEntry, FamilyTable
 from weighbridge.models.arch.tables.spec import Architecture, build_dialect, build_role
 from weighbridge.models.arch.tables.validate import convert
@@ -170,3 +177,25 @@ def family_of_gguf(
     if (matching := next(marked, None) or next(open_to_any, None)) is not None:
         return matching
     raise UnsupportedError(f"no family has the GGUF architecture {architecture}", hint=_CHECK)
+
+
+@cache
+def projectors() -> Mapping[str, Family]:
+    """The tables of projectors by projector type: the towers of a model that sees or hears, with what connects them to
+    its language model. llama.cpp has them in a GGUF of their own, of architecture `clip`."""
+    return MappingProxyType({name: build_family(table, checked=True) for name, table in projector_documents().items()})
+
+
+def projector_of_hf(config: Mapping[str, Any]) -> Family | None:
+    """The projector of a config.json, if any."""
+    return next((table for table in projectors().values() if table.architecture(config) is not None), None)
+
+
+def projector_of_gguf(metadata: Mapping[str, Any]) -> Family:
+    """The projector of a GGUF of architecture `clip`. UnsupportedError if no table has its type."""
+    keys = ("clip.projector_type", "clip.vision.projector_type", "clip.audio.projector_type")
+    named = next((metadata[key] for key in keys if metadata.get(key)), None)
+    if (table := projectors().get(str(named))) is None:
+        hint = f"known: {', '.join(projectors())}"
+        raise UnsupportedError(f"no table has the projector type {named}", hint=hint)
+    return table

@@ -132,16 +132,18 @@ def with_tokenizer_keys(
 
 def gguf_to_config(
     metadata: Mapping[str, Any], family: Family, tensors: Mapping[str, Any] | Sequence[str], *,
-    vectors: Vectors = lambda name: None, torch_dtype: str | None = None,
+    vectors: Vectors = lambda name: None, torch_dtype: str | None = None, class_: str | None = None,
 ) -> HfConfig:  # fmt: skip
     """Returns a GGUF's key-values as config.json and generation_config.json.
 
     `tensors`: its tensor names. `vectors`: returns the values of a short tensor. A GGUF has llama3 rope scaling only as
     such a tensor, `rope_freqs.weight`; a file with it is refused if `vectors` returns None. `torch_dtype`: the type of
-    the written weights.
+    the written weights. `class_`: a class of transformers, if it isn't the family's most likely one.
     """
-    architecture = family.architecture_of_gguf(metadata, tensors)
+    plain = family.architecture_of_gguf(metadata, tensors)
+    architecture = plain if class_ is None else family.architectures[class_]
     config = {k: v for k, v in architecture.defaults.items() if k not in ("rope_theta", "rope_parameters")}
+    config |= {k: dict(v) for k, v in config.items() if isinstance(v, Mapping)}  # rows write into these
     layers = _Layers({}, 0)
     if family.layer_sets:
         sizes = family.sizes_from_gguf(metadata, tensors)
@@ -179,6 +181,7 @@ def gguf_to_config(
     generation = _generation(metadata, config, family) if architecture.name.endswith("ForCausalLM") else None
     if architecture.part is not None:  # a class of several parts has most settings in the object of the part
         part = {k: v for k, v in config.items() if k not in _OF_THE_WHOLE}
+        part |= {} if class_ is None else {"model_type": architecture.part_type or plain.model_type}
         whole = {k: v for k, v in config.items() if k in (*_OF_THE_WHOLE, "tie_word_embeddings")}
         whole |= {k: v for k, v in config.items() if k.endswith("_token_id")}
         config = {**whole, architecture.part: dict(sorted(part.items()))}

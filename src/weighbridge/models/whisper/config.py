@@ -55,7 +55,7 @@ def check_config(config: Mapping[str, Any]) -> None:
 
 def filters_of(preprocessor: Mapping[str, Any], bands: int) -> bytes:
     """Returns the mel filters in preprocessor_config.json, or the computed ones if it has none. Raises UnsupportedError
-    for a spectrum that whisper.cpp can't compute, FormatError for filters of another shape."""
+    for a spectrum that whisper.cpp can't compute, FormatError if the filters have the wrong shape."""
     for key, value in _SPECTRUM.items():
         if preprocessor.get(key, value) != value:
             raise UnsupportedError(f"{key} is {preprocessor[key]!r}; whisper.cpp computes only {value!r}")

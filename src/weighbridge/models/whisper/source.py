@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 # A tensor that only OpenAI's and whisper.cpp's Whisper has under this name.
 _OPENAI: Final = "decoder.blocks.0.cross_attn.query.weight"
-_DIMS: Final = "dims"
+#: OpenAI's sizes, next to the tensors.
+DIMS: Final = "dims"
 
 
 class WhisperForm(StrEnum):
@@ -85,9 +86,9 @@ def _from_ggml(model: OpenModel, tokenizer: bool) -> WhisperModel:
 
 def _from_openai(model: OpenModel, tokenizer: bool) -> WhisperModel:
     top = read_tree(model.index.files[0], model.format)
-    dims = top.get(_DIMS) if isinstance(top, dict) else None
+    dims = top.get(DIMS) if isinstance(top, dict) else None
     if not isinstance(dims, dict):
-        raise FormatError("no sizes next to the tensors", path=str(model.place.path), field=_DIMS)
+        raise FormatError("no sizes next to the tensors", path=str(model.place.path), field=DIMS)
     sizes = configs.sizes_of(dims, str(model.place.path), {name: name for name in configs.KEYS})
     rows = {row.openai for row in _rows(model, sizes)}
     kept = [name for name in model.logical if name in rows]  # the converter keeps the checkpoint's order

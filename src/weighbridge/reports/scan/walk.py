@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from weighbridge.adapters.remote.schemes import resolve_path
-from weighbridge.io.links import is_inside, own_folders
+from weighbridge.io.filesystem import is_inside, own_folders
 from weighbridge.io.location import is_remote, walk
 
 OUTSIDE: Final = "scan/link-outside"

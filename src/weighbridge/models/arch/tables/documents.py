@@ -50,6 +50,24 @@ def _texts(folder: Traversable) -> dict[str, str]:
 
 
 @cache
+def projector_documents() -> Mapping[str, Document]:
+    """The tables of projectors by projector type, which is the file's name. A table's key-values follow those of the
+    mixins that it includes; one with a name that these have replaces theirs."""
+    folder = resources.files("weighbridge.models.arch.tables") / "projectors"
+    mixins = {name: parse(text) for name, text in _texts(folder / "mixins").items()}
+    library = TableLibrary(mixin=mixins.__getitem__)
+    out: dict[str, Document] = {}
+    for name, text in _texts(folder).items():
+        own = parse(f'name = "{name}"\ngguf = "clip"\n{text}')
+        table = resolve(own, library)
+        keys: dict[str, Any] = {}
+        for layer in (*_mixins(own, library, ()), own):
+            keys |= {row["name"]: row for row in layer.get("meta", {}).get("key", ())}
+        out[name] = {**table, "meta": {**table["meta"], "key": [*keys.values()]}}
+    return out
+
+
+@cache
 def shipped() -> Mapping[str, str]:
     """The text of every shipped table by its family's name, which is its file's."""
     texts = _texts(resources.files("weighbridge.models.arch.tables") / "families")

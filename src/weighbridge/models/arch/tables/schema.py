@@ -148,6 +148,10 @@ class RoleEntry(Struct, frozen=True, forbid_unknown_fields=True):
     unstacked: Annotated[Words, _doc("dialects whose tensor has no separate axis for the indices")] = []
     zeros: Annotated[Words, _doc("dialects that hold zeros if it is absent")] = []
     copies: Annotated[str | None, _doc("role of the same layer that it repeats; nothing computes with it")] = None
+    gguf_dtype: Annotated[
+        Literal["", "F16", "F32", "F16 or F32"],
+        _doc("type in a GGUF whatever is requested; `F16 or F32`: F16 if that is requested, else F32"),
+    ] = ""
     as_metadata: Annotated[Words, _doc("dialects that hold it in a key of this name, one number per index")] = []
 
 
@@ -158,6 +162,7 @@ class FuseEntry(Struct, frozen=True, forbid_unknown_fields=True):
     name: Annotated[str, _doc("name of the tensor")]
     interleave: Annotated[str | None, _doc("size: the number of groups, each with its share of every role")] = None
     layout: Annotated[Words, _doc("layout changes of the joined tensor, one after another")] = []
+    shape: Annotated[str, _doc("dimensions of the tensor, if they aren't those of the joined roles")] = ""
     by_rank: Annotated[bool, _doc("packed files have its rows rank by rank: refused")] = False
 
 

@@ -77,6 +77,7 @@ class Role:
     shapes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     as_metadata: tuple[str, ...] = ()
     copies: str | None = None
+    gguf_dtype: str = ""
 
     @property
     def optional(self) -> bool:
@@ -105,7 +106,8 @@ class NameTemplate:
     `interleave`: the size with the number of groups, each with its share of every role; None: one role after the
     other. `layouts`: the layout changes of the joined tensor, in order; for each value of a stacked index separately.
     `metadata`: whether it names a key. `mtp_name`: its name in the optional layers, numbered by {n} from 0; "": the
-    same. `part`: "others" or "mtp" if it is only for these layers.
+    same. `part`: "others" or "mtp" if it is only for these layers. `shape`: its dimensions, if they aren't those of the
+    joined roles.
     """
 
     name: str
@@ -115,6 +117,7 @@ class NameTemplate:
     metadata: bool = False
     mtp_name: str = ""
     part: str = ""
+    shape: tuple[str, ...] = ()
 
     @property
     def indices(self) -> tuple[str, ...]:
@@ -181,7 +184,7 @@ def build_role(name: str, entry: RoleEntry) -> Role:
     return Role(
         name, entry.kind, shape, entry.names, layouts, entry.when, entry.layers, entry.group, entry.tied, entry.derived,
         tuple(entry.unstacked), tuple(entry.stacked), tuple(entry.zeros), shapes, tuple(entry.as_metadata),
-        entry.copies,
+        entry.copies, entry.gguf_dtype,
     )  # fmt: skip
 
 
@@ -236,7 +239,10 @@ def _template_in(dialect: str, role: Role, fuses: Mapping[str, FuseEntry]) -> Na
     """The template of a role in one dialect: that of the tensor it is joined in, or its own."""
     for fuse in fuses.values():
         if role.name in fuse.roles:
-            return NameTemplate(fuse.name, tuple(fuse.roles), fuse.interleave, tuple(map(layout_call, fuse.layout)))
+            layouts = tuple(map(layout_call, fuse.layout))
+            return NameTemplate(
+                fuse.name, tuple(fuse.roles), fuse.interleave, layouts, shape=dimensions(fuse.shape)
+            )  # fmt: skip
     name = role.names.get(dialect)
     return None if name is None else NameTemplate(name, (role.name,), metadata=dialect in role.as_metadata)
 

@@ -19,7 +19,7 @@ from weighbridge.base.limits import VIEW_BYTES
 from weighbridge.containers.base import Index, Region
 from weighbridge.containers.opening import format_of
 from weighbridge.io.location import open_source
-from weighbridge.page.layout import has_many, regions_near
+from weighbridge.page.views.layout import has_many, regions_near
 from weighbridge.reports import lenient, tensor_path
 from weighbridge.reports.anatomy import TensorPosition, place
 

@@ -1,0 +1,175 @@
+"""Plans of mmproj files: the vision and audio towers of a model folder as the second GGUF of llama.cpp, and back.
+
+Names, layouts, keys and types are those of the projector's table (`models/arch/tables/projectors`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from weighbridge.adapters.remote.schemes import resolve_path
+from weighbridge.base.dtypes import BY_NAME, F16, F32, DType
+from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.spec import Spec
+from weighbridge.base.words import plural
+from weighbridge.containers import reader
+from weighbridge.containers.gguf.values import KV
+from weighbridge.conversion import dtype_policy
+from weighbridge.conversion.gguf import metadata
+from weighbridge.conversion.options import GgufFileOptions
+from weighbridge.conversion.plan import writers
+from weighbridge.conversion.plan.builder import PlanBuilder, cast_for_gguf
+from weighbridge.conversion.result import Loss
+from weighbridge.models.arch.naming import as_read
+from weighbridge.models.arch.registry import projector_of_hf
+from weighbridge.models.arch.tables.spec import Role
+from weighbridge.models.config import card
+from weighbridge.models.config.general import general_to_gguf
+from weighbridge.models.config.mapping import assemble, config_to_gguf, facts_losses, gguf_to_config
+from weighbridge.models.llamacpp.towers import PREPROCESSOR, Towers, check_pair, towers_of, towers_of_gguf
+from weighbridge.models.model import OpenModel, open_weights
+from weighbridge.tensors.nodes import LogicalTensor
+
+
+def to_mmproj(model: OpenModel, options: GgufFileOptions) -> PlanBuilder:
+    """Plans the towers of `model`. Lists the language model's tensors as left out."""
+    towers = towers_of(model)
+    draft = plan_towers(model, towers, options)
+    if towers.language:
+        count = plural(len(towers.language), "tensor")
+        draft.losses.append(
+            Loss(f"left out, as asked: {count} of the language model; wb convert SRC DST.gguf writes it")
+        )
+    return draft
+
+
+def hint(model: OpenModel) -> str:
+    """The command that writes the towers of a model, for a loss; "" if no projector's table has its class."""
+    return "" if projector_of_hf(model.config) is None else "; wb convert SRC DST.gguf --mmproj writes it"
+
+
+def add_file(model: OpenModel, draft: PlanBuilder, options: GgufFileOptions) -> Collection[str]:
+    """Adds the mmproj file to the plan of a language model's GGUF. Returns the source's tensors that it holds."""
+    towers = towers_of(model)
+    second = plan_towers(model, towers, options)
+    whole = replace(options, max_shard_size=None, max_shard_tensors=None)
+    draft.extra_files += writers.write_gguf(file_stem(second.metadata), second.tensors, second.metadata, whole).files
+    draft.losses += second.losses
+    draft.reports |= second.reports
+    return {*towers.resolved.tensors, *towers.dropped}
+
+
+def file_stem(keys: Mapping[str, KV]) -> str:
+    """The name of an mmproj file without its suffix, as the reference converter gives it (gguf-py
+    `naming_convention`, llama.cpp b11549)."""
+    stated = {name: kv.value for name in _NAMED if (kv := keys.get(f"general.{name}")) is not None}
+    base = re.sub("[ /]", "-", (stated.get("basename") or stated["name"]).strip())
+    dtype = next(name for name, number in dtype_policy.FTYPES.items() if number == keys["general.file_type"].value)
+    named = (stated[name].strip().replace(" ", "-") for name in ("finetune", "version") if name in stated)
+    return "-".join(("mmproj", base, *named, dtype))
+
+
+_NAMED: Final = ("basename", "finetune", "name", "version")
+
+
+def plan_towers(model: OpenModel, towers: Towers, options: GgufFileOptions) -> PlanBuilder:
+    """Plans the tensors and keys of the towers."""
+    resolved, family = towers.resolved, towers.resolved.family
+    order = as_read(model.files_of_tensors, pickled=reader(model.format).own_target == "torch")
+    named = resolved.save("gguf", source_order=order)
+    specs = (resolved.tensors[name].spec for name in order if name in resolved.tensors)
+    requested = dtype_policy.requested_gguf_dtype(options.dtype, specs)
+    draft = PlanBuilder({})
+    rows = family.rows_of("gguf", resolved.sizes, named)
+    for name, node in named.items():
+        dtype = tower_dtype(rows[name], name, node.spec, requested)
+        draft.tensors[name] = cast_for_gguf(name, node, dtype, dtype if rows[name].gguf_dtype else requested, draft)
+    draft.losses += [Loss("left out: llama.cpp doesn't compute with it", name) for name in towers.dropped]
+    facts = family.effective(towers.config)
+    draft.losses += [Loss(text, effect="results") for text in facts_losses(facts, family)]
+    draft.metadata = _keys(model, towers, draft, requested, options)
+    return draft
+
+
+def tower_dtype(row: Role, name: str, spec: Spec, requested: DType) -> DType:
+    """The dtype that the reference converter chooses for a tower's tensor: its class's, unless it is a vector or a norm
+    (conversion/base.py `prepare_tensors`, `tensor_force_quant`, llama.cpp b11549)."""
+    usual = dtype_policy.gguf_dtype(name, spec, requested)
+    if not row.gguf_dtype or len(spec.shape) <= 1 or name.endswith("_norm.weight"):
+        return usual
+    if row.gguf_dtype == "F16 or F32":
+        return F16 if requested is F16 else F32
+    return BY_NAME[row.gguf_dtype]
+
+
+def _keys(
+    model: OpenModel, towers: Towers, draft: PlanBuilder, requested: DType, options: GgufFileOptions
+) -> Mapping[str, KV]:
+    family = towers.resolved.family
+    readme, unreadable = card.read_card(model.place.read("README.md"))
+    draft.losses += [Loss(unreadable)] if unreadable else []
+    general = general_to_gguf(
+        family, directory=options.name or model.place.title, config=model.config,
+        shapes={name: node.spec.shape for name, node in draft.tensors.items()},
+        generation_config=model.json("generation_config.json"),
+        card={**readme, "name": options.name} if options.name else readme, kind="mmproj",
+    )  # fmt: skip
+    architecture = config_to_gguf(towers.config, family, file_type=dtype_policy.FTYPES[requested.name])
+    return metadata.with_alignment(assemble(general, architecture, {}), options.align)
+
+
+# ---------------------------------------------------------------------- back to a folder
+
+
+class Projector(NamedTuple):
+    """An mmproj file. `named`: its tensors under Hugging Face's names; `class_`: the class of the whole model;
+    `config`: the part of its config that describes the towers; `losses`: keys that no config has."""
+
+    path: Path
+    named: Mapping[str, LogicalTensor]
+    class_: str
+    config: Mapping[str, Any]
+    losses: tuple[str, ...]
+
+
+#: Keys of a config that describe the whole model.
+_OF_THE_WHOLE: Final = ("architectures", "model_type")
+
+
+def projector_of(model: OpenModel, path: str | os.PathLike[str]) -> Projector:
+    """The mmproj file at `path`, which belongs to the GGUF `model`. Its file stays open with the model. Raises
+    UsageError if the widths of the two differ, UnsupportedError if no class has both."""
+    source = open_weights(resolve_path(path))
+    try:
+        resolved = towers_of_gguf(source)
+        check_pair(model.metadata, source.metadata)
+        family = resolved.family
+        class_ = next((name for name in family.architectures if name in model.family.architectures), None)
+        if class_ is None:
+            raise UnsupportedError(f"no class has a {model.family.name} language model and a {family.name} projector")
+        restored = gguf_to_config(source.metadata, family, source.index.by_name, class_=class_)
+        config = {key: value for key, value in restored.config.items() if key not in _OF_THE_WHOLE}
+        return Projector(source.place.path, resolved.save("hf"), class_, config, tuple(restored.losses))
+    except BaseException:
+        source.close()
+        raise
+
+
+def add_towers(draft: PlanBuilder, projector: Projector) -> None:
+    """Adds the towers' part of config.json, and preprocessor_config.json, to the small files of a folder."""
+    config = dict(projector.config)
+    prepared = config.pop(PREPROCESSOR, None)
+    whole = json.loads(draft.texts["config.json"])
+    draft.texts["config.json"] = metadata.json_text({**whole, **config})
+    draft.losses += [Loss(text, effect="results") for text in projector.losses]
+    if prepared is not None:
+        draft.texts["preprocessor_config.json"] = metadata.json_text(prepared)
+    kept = ", ".join(prepared or ()) or "nothing"
+    draft.losses.append(Loss(f"preprocessor_config.json: an mmproj file has {kept}; take the rest from the original"))
+    draft.sources = (*draft.sources, projector.path)

@@ -1,0 +1,1 @@
+"""Rules of one projector, named after it. See the package above."""

@@ -1,0 +1,98 @@
+"""The towers of a model that sees or hears, through the table of its projector.
+
+A Hugging Face folder holds them next to the language model. llama.cpp has them in a second GGUF, of architecture
+`clip`, which it calls mmproj.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.models.arch.naming import MappingError, MappingReport
+from weighbridge.models.arch.registry import projector_of_gguf, projector_of_hf, projectors
+from weighbridge.models.model import OpenModel
+from weighbridge.models.resolved import ResolvedModel
+
+#: Files of a folder that describe how images and sounds are prepared: later ones win.
+PREPROCESSORS: Final = ("preprocessor_config.json", "processor_config.json")
+#: The object of a config that has their keys.
+PREPROCESSOR: Final = "preprocessor"
+#: Keys of a projector with the width of the embeddings that it computes.
+WIDTHS: Final = ("clip.vision.projection_dim", "clip.audio.projection_dim")
+_INNER: Final = ("media_proc_cfg", "image_processor", "feature_extractor")
+
+
+@dataclass(frozen=True)
+class Towers:
+    """`resolved`: the towers' tensors through the projector's table. `dropped`: tensors that llama.cpp doesn't compute
+    with. `language`: tensors of the language model. `config`: the folder's, with `preprocessor`."""
+
+    resolved: ResolvedModel
+    config: Mapping[str, Any]
+    dropped: tuple[str, ...]
+    language: tuple[str, ...]
+
+
+def towers_of(model: OpenModel) -> Towers:
+    """The towers of a model folder. Raises UnsupportedError if no table has its class, UsageError if the folder has
+    only the language model, MappingError for a tensor that neither has."""
+    listed = model.config.get("architectures") or [model.config.get("model_type")]
+    if (family := projector_of_hf(model.config)) is None:
+        known = sorted(name for table in projectors().values() for name in table.architectures)
+        raise UnsupportedError(f"no projector's table has the class {listed[0]}", hint=f"known: {', '.join(known)}")
+    config = {**model.config, PREPROCESSOR: preprocessor(model)}
+    sizes = family.sizes_from_hf(config)
+    try:
+        dialect, prefix = family.dialect_and_prefix(model.logical, sizes)
+    except UnsupportedError:
+        hint = "it has only the language model: wb convert SRC DST.gguf"
+        raise UsageError(f"{model.place.path} has no tensor of the {family.name} projector", hint=hint) from None
+    expansion = family.expansion(dialect, sizes, prefix)
+    mine = {name: node for name, node in model.logical.items() if name in expansion.places}
+    dropped = tuple(name for name in model.logical if name in expansion.dropped)
+    others = [name for name in model.logical if name not in mine and name not in expansion.dropped]
+    if model.described:
+        report = model.resolved.report
+        if unknown := [name for name in others if name in {*report.apart, *report.unmapped}]:
+            raise MappingError(family.name, dialect, MappingReport(unmapped=tuple(unknown)), path=str(model.place.path))
+    resolved = ResolvedModel(family, sizes, dialect, prefix, mine, model.format, str(model.place.path))
+    return Towers(resolved, config, dropped, tuple(others))
+
+
+def preprocessor(model: OpenModel) -> dict[str, Any]:
+    """The keys that describe how images and sounds are prepared, as the reference converter merges them
+    (conversion/base.py `MmprojModel`, llama.cpp b11549)."""
+    out: dict[str, Any] = {}
+    for file in PREPROCESSORS:
+        content = model.json(file) or {}
+        inner = [content[key] for key in _INNER if isinstance(content.get(key), Mapping)]
+        for layer in (content, *inner):
+            out |= layer
+    return out
+
+
+def towers_of_gguf(model: OpenModel) -> ResolvedModel:
+    """The towers in a GGUF of architecture `clip`. Raises UsageError for another GGUF."""
+    if model.metadata.get("general.architecture") != "clip":
+        raise UsageError(
+            f"{model.place.path} isn't an mmproj file", hint="wb convert DIR mmproj.gguf --mmproj makes one"
+        )
+    family = projector_of_gguf(model.metadata)
+    sizes = family.sizes_from_gguf(model.metadata, model.index.by_name)
+    return ResolvedModel(family, sizes, "gguf", "", model.logical, "gguf", str(model.place.path))
+
+
+def check_pair(language: Mapping[str, Any], towers: Mapping[str, Any]) -> None:
+    """Raises UsageError if the embeddings of a projector are of another width than those of a language model, by the
+    keys of both GGUFs; llama.cpp refuses such a pair when it loads it."""
+    width = language.get(f"{language.get('general.architecture')}.embedding_length")
+    for key in WIDTHS:
+        if (projected := towers.get(key)) is not None and width is not None and projected != width:
+            raise UsageError(
+                f"the mmproj file computes embeddings of width {projected:,} ({key}), the language model's have width "
+                f"{width:,}: they are of different models",
+                hint="take both files of the same model",
+            )

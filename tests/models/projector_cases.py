@@ -1,0 +1,123 @@
+"""Small model folders with towers, whose conversion by the reference converter is recorded in golden/projectors.json.
+
+`names` come from the classes of transformers (`record_projectors.py`); the weights follow from the names, so that the
+record has only shapes, keys and digests. Towers have at least three blocks: the reference's table of names has the
+numbers of blocks, and needs 2 for `mm.2`, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+from zlib import crc32
+
+import numpy as np
+
+GOLDEN: Final = Path(__file__).parent / "golden" / "projectors.json"
+OUTTYPES: Final = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}
+PREPROCESSOR: Final = {"image_mean": [0.5, 0.25, 0.5], "image_std": [0.5, 0.5, 0.75]}
+
+_TEXT: Final = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 32,
+}  # fmt: skip
+_GEMMA: Final = {**_TEXT, "head_dim": 16, "query_pre_attn_scalar": 16}
+_SECTIONS: Final = {
+    **_TEXT, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]}
+}  # fmt: skip
+_VISION: Final = {
+    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4, "image_size": 56,
+    "patch_size": 14,
+}  # fmt: skip
+_QWEN: Final = {"hidden_size": 64, "intermediate_size": 128, "num_heads": 4, "out_hidden_size": 64}
+_AUDIO: Final = {"num_mel_bins": 16, "max_source_positions": 1500}
+_WHISPER: Final = {
+    "d_model": 64, "encoder_ffn_dim": 128, "encoder_layers": 3, "encoder_attention_heads": 4, **_AUDIO,
+}  # fmt: skip
+
+#: Names of folders, whose default file names are recorded.
+FOLDERS: Final = ("tiny-model", "Qwen2.5-VL-3B-Instruct", "gemma-3-4b-it-v1.5", "a b")
+
+#: Name -> class of transformers, the arguments of its config, and preprocessor_config.json.
+CASES: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
+    "gemma3": (
+        "Gemma3",
+        {"text_config": _GEMMA, "vision_config": _VISION, "mm_tokens_per_image": 1},
+        {**PREPROCESSOR, "image_seq_length": 1},
+    ),
+    "gemma3-tokens": (
+        "Gemma3",
+        {"text_config": _GEMMA, "vision_config": _VISION, "mm_tokens_per_image": 4},
+        {**PREPROCESSOR, "image_seq_length": 4},
+    ),
+    "qwen2-vl": (
+        "Qwen2VL",
+        {"text_config": _SECTIONS, "vision_config": {**_QWEN, "depth": 3, "embed_dim": 32}},
+        PREPROCESSOR,
+    ),
+    "qwen2.5-vl": (
+        "Qwen2_5_VL",
+        {"text_config": _SECTIONS, "vision_config": {**_QWEN, "depth": 4, "fullatt_block_indexes": [1, 3]}},
+        PREPROCESSOR,
+    ),
+    "qwen2-audio": ("Qwen2Audio", {"text_config": {**_TEXT, "model_type": "qwen2"}, "audio_config": _WHISPER}, {}),
+    "voxtral": (
+        "Voxtral",
+        {
+            "text_config": {**_TEXT, "model_type": "llama"},
+            "audio_config": {
+                "hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4, **_AUDIO
+            },
+        },
+        {},
+    ),
+}  # fmt: skip
+
+
+#: Values of a config that its class of transformers doesn't write, or not at this place.
+ADDED: Final[dict[str, dict[str, Any]]] = {
+    "gemma3": {"vision_config": {"layer_norm_eps": 1e-5}},
+    "qwen2-vl": {"rms_norm_eps": 1e-5, "vision_config": {"image_size": 280}},
+    "qwen2.5-vl": {"rms_norm_eps": 1e-5, "vision_config": {"image_size": 280}},
+    "qwen2-audio": {"audio_config": {"layer_norm_eps": 1e-6}},
+    "voxtral": {"audio_config": {"layer_norm_eps": 1e-6}},
+}
+
+
+@cache
+def golden() -> dict[str, Any]:
+    records: dict[str, Any] = json.loads(GOLDEN.read_text())
+    return records
+
+
+def weights(names: dict[str, list[int]]) -> dict[str, np.ndarray]:
+    """A tensor of each name and shape, of numbers that follow from the name."""
+    return {
+        name: np.random.default_rng(crc32(name.encode())).normal(0, 0.25, shape).astype(np.float32)
+        for name, shape in names.items()
+    }
+
+
+def write_folder(record: dict[str, Any], folder: Path, *, bf16: bool = False) -> Path:
+    """The folder of a record: its config, how images are prepared, and weights."""
+    from safetensors.numpy import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(record["config"], indent=2))
+    if record["preprocessor"]:
+        (folder / "preprocessor_config.json").write_text(json.dumps(record["preprocessor"]))
+    save_file(weights(record["names"]), folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def digests(path: Path) -> list[list[Any]]:
+    """Name, type, shape and SHA-256 of the bytes of each tensor of a GGUF, in order, by gguf-py."""
+    import gguf
+
+    return [
+        [t.name, t.tensor_type.name, [int(n) for n in reversed(t.shape)], hashlib.sha256(t.data.tobytes()).hexdigest()]
+        for t in gguf.GGUFReader(path).tensors
+    ]

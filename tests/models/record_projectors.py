@@ -1,0 +1,73 @@
+"""Records what the reference converter makes of towers: `python -m tests.models.record_projectors [NAME ...]`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tests.models.projector_cases import ADDED, CASES, FOLDERS, GOLDEN, OUTTYPES, digests, write_folder
+from tests.models.record_reference import record as keys_and_tensors
+
+#: As the files on the Hub have it. The reference knows no other names.
+_RENAMED = {"gemma3": ("vision_tower.", "vision_tower.vision_model.")}
+
+
+def of_transformers(name: str) -> dict[str, Any]:
+    """The config of a case as transformers saves it, and the names and shapes of its tensors."""
+    import transformers
+    from safetensors import safe_open
+
+    class_, arguments, preprocessor = CASES[name]
+    config = getattr(transformers, f"{class_}Config")(**arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        getattr(transformers, f"{class_}ForConditionalGeneration")(config).save_pretrained(folder)
+        saved = json.loads((Path(folder) / "config.json").read_text())
+        with safe_open(Path(folder) / "model.safetensors", "np") as file:
+            names = {key: file.get_slice(key).get_shape() for key in file.keys()}  # noqa: SIM118
+    for key, value in ADDED.get(name, {}).items():
+        saved[key] = {**saved[key], **value} if isinstance(value, dict) else value
+    old, new = _RENAMED.get(saved["model_type"], ("", ""))
+    names = {new + key.removeprefix(old) if old and key.startswith(old) else key: shape for key, shape in names.items()}
+    return {"config": saved, "preprocessor": preprocessor, "names": names}
+
+
+def by_reference(record: dict[str, Any]) -> dict[str, Any]:
+    """The reference's keys and tensors of a record, by the requested type."""
+    from tests.oracles import tree
+
+    root = str(tree.require())
+    sys.path[:0] = [f"{root}/gguf-py"]
+    sys.path.append(root)  # last: it has a package `tests` too
+    import gguf
+    import torch
+    from conversion import get_model_class  # type: ignore[import-not-found]
+
+    out: dict[str, Any] = {"files": []}
+    made = get_model_class(record["config"]["architectures"][0], mmproj=True)
+    for name in FOLDERS:
+        with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
+            model = made(write_folder(record, Path(folder) / name), gguf.LlamaFileType.MOSTLY_F16, Path(folder))
+            model.write()
+            out["files"].append(model.fname_out.name)
+    for outtype, number in OUTTYPES.items():
+        with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
+            source, target = write_folder(record, Path(folder) / "tiny-model"), Path(folder) / "out.gguf"
+            made(source, gguf.LlamaFileType(number), target).write()
+            out[outtype] = {"keys": keys_and_tensors(gguf, target)["keys"], "tensors": digests(target)}
+    return out
+
+
+def main(names: list[str]) -> None:
+    records = json.loads(GOLDEN.read_text()) if names and GOLDEN.exists() else {}
+    for name in names or CASES:
+        record = of_transformers(name)
+        records[name] = {**record, "reference": by_reference(record)}
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(records[name])}" for name in CASES if name in records)
+    GOLDEN.write_text(f"{{\n{lines}\n}}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,243 @@
+"""mmproj files: the towers of models that see or hear. The judge is the reference converter, whose keys and digests of
+tensors are recorded in golden/projectors.json."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from tests.models.projector_cases import FOLDERS, OUTTYPES, digests, golden, weights, write_folder
+from tests.models.record_reference import record
+
+import weighbridge as wb
+from weighbridge.base.errors import UsageError, WeighbridgeError
+from weighbridge.models.arch import registry
+from weighbridge.models.arch.naming import MappingError
+from weighbridge.models.arch.registry import build_family
+from weighbridge.models.arch.tables.documents import projector_documents
+
+gguf = pytest.importorskip("gguf", reason="NOTHING HERE WAS PROVED: install requirements/oracles.txt")
+
+
+@pytest.mark.parametrize("outtype", OUTTYPES)
+@pytest.mark.parametrize("name", golden())
+def test_keys_and_tensors_are_the_reference_s(name: str, outtype: str, tmp_path: Path) -> None:
+    case, target = golden()[name], tmp_path / "mmproj.gguf"
+    wb.convert(write_folder(case, tmp_path / "tiny-model"), target, mmproj=True, dtype=outtype)
+    assert record(gguf, target)["keys"] == case["reference"][outtype]["keys"]
+    assert digests(target) == case["reference"][outtype]["tensors"]
+
+
+@pytest.mark.parametrize("name", golden())
+def test_a_pair_of_ggufs_is_a_folder_again(name: str, tmp_path: Path) -> None:
+    case = golden()[name]
+    source = write_folder(case, tmp_path / "tiny-model")
+    wb.convert(source, tmp_path / "text.gguf", dtype="f32", tokenizer=False)
+    wb.convert(source, tmp_path / "mmproj.gguf", dtype="f32", mmproj=True)
+    lost = wb.plan_convert(source, tmp_path / "mmproj2.gguf", dtype="f32", mmproj=True)
+    plan = wb.plan_convert(
+        tmp_path / "text.gguf", tmp_path / "back", to="hf", tokenizer=False, projector=tmp_path / "mmproj.gguf"
+    )
+    assert "mmproj.gguf" in str(plan.sources[-1])
+    plan.run()
+    before, after = (load_file(folder / "model.safetensors") for folder in (source, tmp_path / "back"))
+    dropped = {loss.tensor for loss in lost.losses if loss.tensor}
+    assert before.keys() - dropped == after.keys()
+    inexact = {"norm", *(t for t in INEXACT)}
+    for key in after:
+        if not any(part in key for part in inexact):
+            assert np.array_equal(before[key], after[key]), key
+        assert np.allclose(before[key], after[key], rtol=2**-10, atol=2**-22), key
+    config = json.loads((tmp_path / "back" / "config.json").read_text())
+    part = "vision_config" if "vision_config" in case["config"] else "audio_config"
+    assert config["architectures"] == case["config"]["architectures"]
+    assert config[part].items() <= {**case["config"][part], "vision_use_head": False}.items()
+    if case["preprocessor"]:
+        prepared = json.loads((tmp_path / "back" / "preprocessor_config.json").read_text())
+        assert prepared.items() <= case["preprocessor"].items()
+
+
+#: Weights that a GGUF has as F16 whatever is requested, and such that the language model's family rounds.
+INEXACT = ("conv1.weight", "conv2.weight", "mm_input_projection")
+
+
+@pytest.mark.parametrize("name", golden())
+def test_transformers_computes_the_same_with_the_folder_made_of_a_pair(name: str, tmp_path: Path) -> None:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    case = golden()[name]
+    source = write_folder(case, tmp_path / "tiny-model")
+    wb.convert(source, tmp_path / "text.gguf", dtype="f32", tokenizer=False)
+    wb.convert(source, tmp_path / "mmproj.gguf", dtype="f32", mmproj=True)
+    wb.convert(tmp_path / "text.gguf", tmp_path / "back", to="hf", tokenizer=False, projector=tmp_path / "mmproj.gguf")
+    made = getattr(transformers, case["config"]["architectures"][0])
+    states = []
+    for folder in (source, tmp_path / "back"):
+        model, report = made.from_pretrained(folder, output_loading_info=True)
+        assert not [key for key in report["missing_keys"] if ".head." not in key]
+        assert not report["unexpected_keys"]
+        states.append(model.eval())
+    first, second = states
+    with torch.inference_mode():
+        for x, y in zip(outputs(first, case), outputs(second, case), strict=True):
+            assert torch.allclose(x, y, rtol=1e-2, atol=2e-3)
+
+
+def outputs(model: Any, case: dict[str, Any]) -> list[Any]:
+    """The embeddings that the towers compute for one image or sound, and the language model's logits of five tokens."""
+    import torch
+
+    generator = torch.Generator().manual_seed(1)
+    logits = model(input_ids=torch.arange(5)[None]).logits
+    if "audio_config" in case["config"]:
+        bins = case["config"]["audio_config"]["num_mel_bins"]
+        sound = torch.randn(1, bins, 3000, generator=generator)
+        tower = getattr(model, "audio_tower", None) or model.model.audio_tower
+        return [tower(sound).last_hidden_state, logits]
+    vision = case["config"]["vision_config"]
+    if "depth" in vision:
+        side = 4
+        pixels = torch.randn(side * side, 3 * 2 * vision["patch_size"] ** 2, generator=generator)
+        image = model.model.visual(pixels, grid_thw=torch.tensor([[1, side, side]]))
+        return [getattr(image, "pooler_output", image), logits]
+    size = vision["image_size"]
+    pixels = torch.randn(1, 3, size, size, generator=generator)
+    return [model.get_image_features(pixels).pooler_output, logits]
+
+
+def test_the_way_out_of_a_missing_tower_is_named(tmp_path: Path) -> None:
+    plan = wb.plan_convert(write_folder(golden()["gemma3"], tmp_path / "g"), tmp_path / "t.gguf", tokenizer=False)
+    assert any("wb convert SRC DST.gguf --mmproj writes it" in str(loss) for loss in plan.losses)
+
+
+def test_both_files_in_one_command(tmp_path: Path) -> None:
+    source = write_folder(golden()["qwen2.5-vl"], tmp_path / "tiny-model")
+    with pytest.raises(UsageError, match="DST must be a folder"):
+        wb.convert(source, tmp_path / "one.gguf", with_mmproj=True, tokenizer=False)
+    plan = wb.plan_convert(source, f"{tmp_path}/both/", to="gguf", with_mmproj=True, tokenizer=False, dtype="f16")
+    assert not [loss for loss in plan.losses if "another part" in str(loss)]
+    plan.run()
+    wb.convert(source, tmp_path / "alone.gguf", mmproj=True, dtype="f16")
+    assert {path.name for path in (tmp_path / "both").iterdir()} == {"both.gguf", "mmproj-Tiny-Model-F16.gguf"}
+    assert (tmp_path / "both" / "mmproj-Tiny-Model-F16.gguf").read_bytes() == (tmp_path / "alone.gguf").read_bytes()
+
+
+@pytest.mark.parametrize(("folder", "file"), [*zip(FOLDERS, golden()["gemma3"]["reference"]["files"], strict=True)])
+def test_the_file_beside_has_the_reference_s_name(folder: str, file: str, tmp_path: Path) -> None:
+    source = write_folder(golden()["gemma3"], tmp_path / folder)
+    plan = wb.plan_convert(source, f"{tmp_path}/out/", to="gguf", with_mmproj=True, tokenizer=False, dtype="f16")
+    assert file in plan.names
+
+
+def test_files_of_different_models_are_refused(tmp_path: Path) -> None:
+    first, second = golden()["qwen2.5-vl"], golden()["qwen2-vl"]
+    wb.convert(write_folder(first, tmp_path / "a"), tmp_path / "a.gguf", tokenizer=False)
+    wb.convert(write_folder(second, tmp_path / "b"), tmp_path / "b.gguf", mmproj=True)
+    wb.edit(tmp_path / "b.gguf", set={"clip.vision.projection_dim": 128})
+    with pytest.raises(UsageError, match=r"width 128 .*language model's have width 64"):
+        wb.convert(tmp_path / "a.gguf", tmp_path / "c", to="hf", projector=tmp_path / "b.gguf")
+    with pytest.raises(UsageError, match="isn't an mmproj file"):
+        wb.convert(tmp_path / "a.gguf", tmp_path / "c", to="hf", projector=tmp_path / "a.gguf")
+
+
+def test_every_tensor_is_in_one_of_the_two_files_or_listed(tmp_path: Path) -> None:
+    """A tensor of the tower that no table knows is refused, not left out."""
+    case = json.loads(json.dumps(golden()["gemma3"]))
+    case["names"]["vision_tower.vision_model.encoder.layers.1.gate"] = [64]
+    with pytest.raises(MappingError, match=r"layers\.1\.gate"):
+        wb.convert(write_folder(case, tmp_path / "g"), tmp_path / "m.gguf", mmproj=True)
+
+
+def test_names_of_transformers_5_are_understood(tmp_path: Path) -> None:
+    """Gemma 3 as transformers 5 saves it, which the reference refuses: the file is that of the older names."""
+    case = golden()["gemma3"]
+    old, new = write_folder(case, tmp_path / "old" / "x"), write_folder(case, tmp_path / "new" / "x")
+    tensors = {n.replace("vision_tower.vision_model.", "vision_tower."): t for n, t in weights(case["names"]).items()}
+    save_file(tensors, new / "model.safetensors")
+    for folder in (old, new):
+        wb.convert(folder, folder.parent / "m.gguf", mmproj=True)
+    assert (tmp_path / "old" / "m.gguf").read_bytes() == (tmp_path / "new" / "m.gguf").read_bytes()
+
+
+#: A table's field and its change, which the golden must show.
+FAULTS: Final[dict[str, Callable[[Any], Any]]] = {
+    "names": lambda names: {dialect: f"{name}x" for dialect, name in names.items()},
+    "shape": lambda shape: f"2*({shape.partition(',')[0]}){shape[len(shape.partition(',')[0]) :]}",
+    "shapes": lambda shapes: {},
+    "layout": lambda layout: [] if isinstance(layout, list) else {},
+    "gguf_dtype": lambda dtype: {"F32": "F16", "F16": "F32"}.get(dtype, "F16"),
+    "name": lambda name: f"{name}x",
+    "type": lambda kind: "f32" if kind == "u32" else "i32",
+    "config": lambda config: ["nothing"],
+    "value": lambda value: (
+        not value if isinstance(value, bool) else f"{value}x" if isinstance(value, str) else value + 1
+    ),
+    "omit_if": lambda value: value + 1,
+    "when": lambda when: {"nothing": ["*"]},
+    "map": lambda values: {key: f"{value}x" for key, value in values.items()},
+    "layers": lambda layers: None,
+    "roles": lambda roles: roles[::-1],
+}
+
+
+def faults() -> Iterator[tuple[str, str, int | str, str]]:
+    """Table, section, entry and field of each fault."""
+    for table, document in projector_documents().items():
+        sections: list[tuple[str, Iterable[tuple[int | str, Any]]]] = [
+            ("role", document["role"].items()), ("key", enumerate(document["meta"]["key"])),
+            ("fuse", document.get("fuse", {}).get("hf", {}).items()),
+        ]  # fmt: skip
+        for section, entries in sections:
+            for entry, fields in entries:
+                yield from ((table, section, entry, field) for field in FAULTS.keys() & fields.keys())
+
+
+@pytest.mark.parametrize(("table", "section", "entry", "field"), sorted(faults(), key=str))
+def test_a_fault_in_a_table_is_seen(
+    table: str, section: str, entry: int | str, field: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    document = copy.deepcopy(projector_documents()[table])
+    listed = {"role": document["role"], "key": document["meta"]["key"], "fuse": document.get("fuse", {}).get("hf")}
+    fields = listed[section][entry]
+    fields[field] = FAULTS[field](fields[field])
+    try:
+        broken = build_family(document)
+    except UsageError:
+        return
+    monkeypatch.setattr(registry, "projectors", lambda: {**registry_projectors, table: broken})
+    assert any(not as_recorded(case, tmp_path / str(n)) for n, case in enumerate(cases_of(table)))
+
+
+registry_projectors = registry.projectors()
+
+
+def cases_of(table: str) -> list[dict[str, Any]]:
+    classes = registry_projectors[table].architectures
+    return [case for case in golden().values() if case["config"]["architectures"][0] in classes]
+
+
+def as_recorded(case: dict[str, Any], folder: Path) -> bool:
+    for outtype in ("f16", "bf16"):
+        target = folder / f"{outtype}.gguf"
+        try:
+            wb.convert(write_folder(case, folder / "tiny-model"), target, mmproj=True, dtype=outtype)
+        except WeighbridgeError:
+            return False
+        expected = case["reference"][outtype]
+        if record(gguf, target)["keys"] != expected["keys"] or digests(target) != expected["tensors"]:
+            return False
+    return True
+
+
+def test_every_table_has_a_case() -> None:
+    assert [table for table in registry_projectors if not cases_of(table)] == []
+
+
+@pytest.mark.parametrize("table", projector_documents())
+def test_a_table_is_well_formed(table: str) -> None:
+    build_family(projector_documents()[table])
