@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.api.test_provider import CONFIG, llama_tensors
+from tests.llama import CONFIG, llama_tensors
 
 import weighbridge as wb
 from weighbridge.adapters.engines import torchao

@@ -19,7 +19,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.api.test_provider import CONFIG, llama_tensors
+from tests.llama import CONFIG, llama_tensors
 from tests.oracles import vocabularies
 
 import weighbridge as wb

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save_file
-from tests.api.test_provider import CONFIG, llama_tensors, write
+from tests.llama import CONFIG, llama_tensors, write
 
 import weighbridge as wb
 from weighbridge.base.dtypes import BY_NAME, TABLE, dtype, requested_dtype

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.api.test_provider import CONFIG, llama_tensors, write
+from tests.llama import CONFIG, llama_tensors, write
 
 import weighbridge as wb
 from weighbridge.base.errors import UsageError

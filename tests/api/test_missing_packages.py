@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from tests.api.test_provider import CONFIG, llama_tensors, write
 from tests.architecture.house import ROOT
+from tests.llama import CONFIG, llama_tensors, write
 
 import weighbridge as wb
 from weighbridge.base.errors import UnsupportedError

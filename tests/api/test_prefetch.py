@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.api.test_provider import CONFIG
+from tests.llama import CONFIG
 
 import weighbridge as wb
 from weighbridge.base.dtypes import BF16, F32

@@ -6,12 +6,12 @@ import json
 import os
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.examples import examples
+from tests.llama import llama_tensors, make_folder, write
 
 import weighbridge as wb
 from weighbridge.base.dtypes import BF16, F32
@@ -20,49 +20,11 @@ from weighbridge.io.source import BytesSource
 from weighbridge.tensors import nodes
 from weighbridge.tensors.slicing import narrow
 
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 96,
-    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 80, "rms_norm_eps": 1e-5,
-    "max_position_embeddings": 128, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
-}  # fmt: skip
-
-
-def llama_tensors(seed: int = 0) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (80, 64), "lm_head.weight": (80, 64)}
-    shapes["model.norm.weight"] = (64,)
-    for layer in range(2):
-        p = f"model.layers.{layer}."
-        shapes |= {p + f"{x}.weight": (64,) for x in ("input_layernorm", "post_attention_layernorm")}
-        shapes |= {p + f"self_attn.{x}_proj.weight": (64, 64) for x in "qo"}
-        shapes |= {p + f"self_attn.{x}_proj.weight": (32, 64) for x in "kv"}
-        shapes |= {p + f"mlp.{x}_proj.weight": (96, 64) for x in ("gate", "up")}
-        shapes[p + "mlp.down_proj.weight"] = (64, 96)
-    return {k: rng.normal(0, 0.3, s).astype(np.float32).astype(ml_dtypes.bfloat16) for k, s in shapes.items()}
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Llama folder without a tokenizer, written by our own writer through the sink."""
-    path = tmp_path_factory.mktemp("m") / "llama"
-    path.mkdir()
-    (path / "config.json").write_text(json.dumps(CONFIG))
-    write(path / "model.safetensors", llama_tensors())
-    return path
-
-
-def write(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    from weighbridge.base.dtypes import BY_NUMPY
-    from weighbridge.containers.safetensors import container as safetensors
-
-    members = {k: nodes.const(a, BY_NUMPY[a.dtype.name]) for k, a in arrays.items()}
-    layout = safetensors.layout([(k, v.spec) for k, v in members.items()], {"format": "pt"})
-    data = bytearray(layout.size)
-    for offset, piece in layout.pieces:
-        data[offset : offset + len(piece)] = piece
-    for slot in layout.slots:
-        data[slot.offset : slot.offset + slot.spec.nbytes] = members[slot.name].read_all().tobytes()
-    path.write_bytes(data)
+    return make_folder(tmp_path_factory.mktemp("m") / "llama")
 
 
 def test_a_model_is_a_mapping_of_its_tensors(folder: Path) -> None:

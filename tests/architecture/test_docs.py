@@ -3,15 +3,14 @@ command line that a page shows is one that the parser takes, every link leads so
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
 import pytest
 from tests.architecture import house
+from tests.programs import load_program
 
 from weighbridge import __version__
 from weighbridge.cli.main import BY_NAME, COMMANDS, load
@@ -78,18 +77,8 @@ def test_aliases_are_unique() -> None:
     assert len(BY_NAME) == sum(1 + len(r.aliases) for r in COMMANDS)
 
 
-def generator() -> object:
-    spec = importlib.util.spec_from_file_location("generate_docs", DOCS / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["generate_docs"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_generated_pages_are_up_to_date() -> None:
-    pages = generator().PAGES  # type: ignore[attr-defined]
+    pages = load_program(DOCS / "generate.py", "generate_docs").PAGES
     stale = [n for n, make in pages.items() if text(DOCS / n) != "\n".join(make()).rstrip() + "\n"]
     assert stale == [], "run `make docs`"
 

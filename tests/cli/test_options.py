@@ -16,8 +16,7 @@ import click
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from tests.api.test_provider import CONFIG, llama_tensors, write
-from tests.conversion.test_build import tokenizer
+from tests.llama import CONFIG, make_folder
 
 import weighbridge as wb
 from weighbridge.base.errors import UsageError
@@ -260,11 +259,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     import torch
 
     here = tmp_path_factory.mktemp("sources")
-    folder = here / "model"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(CONFIG))
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer()))
-    write(folder / "model.safetensors", llama_tensors())
+    folder = make_folder(here / "model", words=True)
     wb.convert(folder, here / "m.gguf", dtype="f16")
     tensors = {"a": np.ones((4, 64), np.float32), "b": np.ones((64,), np.float32), "c": np.ones((8, 64), np.float32)}
     save_file(tensors, here / "m.safetensors")

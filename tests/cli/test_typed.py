@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 from tests import system
-from tests.api.test_provider import CONFIG, llama_tensors, write
-from tests.conversion.test_build import tokenizer
+from tests.llama import make_folder
 
 import weighbridge as wb
 from weighbridge.cli.habits import OPTIONS, WORDS
@@ -37,12 +36,7 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    path = tmp_path / "llama"
-    path.mkdir()
-    (path / "config.json").write_text(json.dumps(CONFIG))
-    (path / "tokenizer.json").write_text(json.dumps(tokenizer()))
-    write(path / "model.safetensors", llama_tensors())
-    return path
+    return make_folder(tmp_path / "llama", words=True)
 
 
 def run(*words: object) -> int:

@@ -3,7 +3,6 @@ agree on the matrix."""
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import re
 import subprocess
@@ -22,6 +21,7 @@ from tests.conformance.packing_examples import EXAMPLES, IN, OUT, Example
 from tests.models.test_parallel_packed import by_hand, model
 from tests.packings.stored import of_numpy, values
 from tests.plugins import installed, toy_packing, toy_strips
+from tests.programs import load_program
 from tests.unpacked import unpack
 
 import weighbridge as wb
@@ -408,9 +408,5 @@ def test_a_wrong_packing_is_an_error_that_names_it(tmp_path: Path, right: str) -
 
 def docs_rows(packing: str) -> list[str]:
     """Rows of a packing on the page of supported packings, as the generator of the docs writes it."""
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    generate = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(generate)
+    generate = load_program(ROOT / "docs" / "generate.py")
     return [line for line in "\n".join(generate.supported()).split("\n") if f"`{packing}`" in line]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tests.architecture.house import ROOT
 from tests.plugins import TOYS, environment, installed, toy_family
+from tests.programs import load_program
 
 import weighbridge as wb
 from weighbridge.models.arch import registry
@@ -86,9 +86,5 @@ def test_every_command_knows_it(packages: Path, model: Path, tmp_path: Path) -> 
 
 
 def test_the_docs_generator_lists_it(packages: Path) -> None:
-    spec = importlib.util.spec_from_file_location("generate_with_toy", ROOT / "docs" / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_program(ROOT / "docs" / "generate.py", "generate_with_toy")
     assert "`toy`" in "\n".join(module.models_part(tomllib.loads((ROOT / "docs/supported.toml").read_text())))

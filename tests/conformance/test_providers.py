@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.api.test_provider import CONFIG, llama_tensors, write
+from tests.llama import llama_tensors, make_folder
 from tests.plugins import installed, write_package
 
 import weighbridge as wb
@@ -30,10 +29,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
 
 def make_sources(folder: Path) -> dict[str, Any]:
     """One Llama in every kind of source."""
-    hf = folder / "hf"
-    hf.mkdir()
-    (hf / "config.json").write_text(json.dumps(CONFIG))
-    write(hf / "model.safetensors", llama_tensors())
+    hf = make_folder(folder / "hf")
     for dtype in ("q8_0", "f16"):
         wb.convert(hf, folder / f"{dtype}.gguf", dtype=dtype, tokenizer=False)
     wb.quantize(folder / "f16.gguf", folder / "q4_0.gguf", "Q4_0")

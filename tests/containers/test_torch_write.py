@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.reports.makers import torch_saved
 
 import weighbridge as wb
 from weighbridge.base.dtypes import BY_NAME, TABLE, U8
@@ -54,12 +55,6 @@ def of_torch(state: dict[str, Any]) -> bytes:
     return filled(torch_write.layout(tensors), data)
 
 
-def saved(value: Any) -> bytes:
-    out = io.BytesIO()
-    torch.save(value, out)
-    return out.getvalue()
-
-
 def every_type() -> OrderedDict[str, Any]:
     torch.manual_seed(3)
     state = OrderedDict()
@@ -97,7 +92,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_the_bytes_are_torchs(case: str) -> None:
     state = CASES[case]()
-    assert masked(of_torch(state)) == masked(saved(state))
+    assert masked(of_torch(state)) == masked(torch_saved(state))
 
 
 def test_every_type_has_a_value_in_torch() -> None:
@@ -115,7 +110,7 @@ def test_a_wrong_storage_class_is_seen(name: str, monkeypatch: pytest.MonkeyPatc
     others = {**torch_types.CLASS_OF, BY_NAME[name]: "FloatStorage" if name != "F32" else "LongStorage"}
     monkeypatch.setattr(torch_write, "CLASS_OF", others)
     state = every_type()
-    assert masked(of_torch(state)) != masked(saved(state))
+    assert masked(of_torch(state)) != masked(torch_saved(state))
 
 
 @pytest.mark.mutation
@@ -134,7 +129,7 @@ def test_a_wrong_storage_class_is_seen(name: str, monkeypatch: pytest.MonkeyPatc
 def test_a_wrong_constant_is_seen(what: str, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_write, what, value)
     state = CASES["shapes"]()
-    assert masked(of_torch(state)) != masked(saved(state))
+    assert masked(of_torch(state)) != masked(torch_saved(state))
 
 
 # ---- files beyond 4 GB ----------------------------------------------------------------------------------------

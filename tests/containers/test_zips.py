@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.containers.regions import check_regions
+from tests.reports.makers import npy
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.containers.archive import zip as zips
@@ -21,19 +22,13 @@ from weighbridge.io.source import BytesSource
 ARRAYS = {"a": np.arange(6, dtype="<f4"), "b": np.arange(40, dtype="<i8").reshape(5, 8)}
 
 
-def npy_bytes(array: Any) -> bytes:
-    out = io.BytesIO()
-    np.save(out, array)
-    return out.getvalue()
-
-
 def archive(arrays: dict[str, Any] = ARRAYS, front: bytes = b"") -> bytes:
     out = io.BytesIO(front)
     out.seek(len(front))
     with zipfile.ZipFile(out, "a" if front else "w") as made:
         for name, array in arrays.items():
             with made.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
-                member.write(npy_bytes(array))
+                member.write(npy(array))
     return out.getvalue()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.api.test_provider import CONFIG, llama_tensors, write
+from tests.llama import CONFIG, VOCAB, llama_tensors, tokenizer, write
 
 import weighbridge as wb
 from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, Q8_0
@@ -22,8 +22,6 @@ from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.tensors import nodes
 
-VOCAB = ["t", "0", "t0", *(f"x{i}" for i in range(77))]
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -35,13 +33,6 @@ def folder(tmp_path: Path) -> Path:
     (path / "README.md").write_text("# no front matter\n")
     write(path / "model.safetensors", llama_tensors())
     return path
-
-
-def tokenizer() -> dict[str, object]:
-    gpt2 = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    model = {"type": "BPE", "vocab": {t: i for i, t in enumerate(VOCAB)}, "merges": [["t", "0"]]}
-    return {"version": "1.0", "added_tokens": [], "normalizer": None, "pre_tokenizer": gpt2, "decoder": gpt2,
-            "post_processor": gpt2, "model": model}  # fmt: skip
 
 
 def types(plan: Plan) -> dict[str, str]:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.api.test_provider import CONFIG, llama_tensors, write
+from tests.llama import CONFIG, llama_tensors, write
 
 import weighbridge as wb
 from weighbridge.cli.main import main

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.api.test_provider import CONFIG, llama_tensors, write
+from tests.llama import llama_tensors, make_folder
 
 import weighbridge as wb
 from weighbridge.base.dtypes import TABLE
@@ -19,11 +18,7 @@ gguf = pytest.importorskip("gguf")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "hf"
-    made.mkdir()
-    (made / "config.json").write_text(json.dumps(CONFIG))
-    write(made / "model.safetensors", llama_tensors())
-    return made
+    return make_folder(tmp_path / "hf")
 
 
 def read(path: Path) -> Any:

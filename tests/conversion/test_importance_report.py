@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.api.test_provider import CONFIG, llama_tensors, write
-from tests.conversion.test_build import tokenizer
+from tests.llama import CONFIG, make_folder
 from tests.reports import makers as m
 
 import weighbridge as wb
@@ -43,12 +42,7 @@ def matrix(sizes: dict[str, int]) -> ImportanceMatrix:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    path = tmp_path / "llama"
-    path.mkdir()
-    (path / "config.json").write_text(json.dumps(CONFIG))
-    (path / "tokenizer.json").write_text(json.dumps(tokenizer()))
-    write(path / "model.safetensors", llama_tensors())
-    return path
+    return make_folder(tmp_path / "llama", words=True)
 
 
 def line(found: ImatrixReport, name: str) -> EntryStats:

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.api.test_provider import CONFIG, llama_tensors
 from tests.containers._gguf_models import Metadata, Tensors, model, render, tensors
-from tests.conversion.test_published import make_folder
+from tests.llama import make_folder
 
 import weighbridge as wb
 from weighbridge.base.dtypes import BY_NAME
@@ -45,7 +44,7 @@ WRITERS: dict[str, Callable[[Path, Path], object]] = {
 @pytest.mark.parametrize("writer", list(WRITERS))
 def test_a_folder_whose_gguf_would_be_refused_is_refused(writer: str, tmp_path: Path) -> None:
     """Two tokens of the vocabulary are one to llama.cpp, which aborts."""
-    folder = make_folder(tmp_path / "m", CONFIG, llama_tensors())
+    folder = make_folder(tmp_path / "m", words=True)
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     ends = dict(zip(list(tokenizer["model"]["vocab"])[-2:], ("a\0b", "a\0c"), strict=True))
     tokenizer["model"]["vocab"] = {ends.get(k, k): v for k, v in tokenizer["model"]["vocab"].items()}

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.api.test_provider import CONFIG, llama_tensors
-from tests.conversion.test_published import make_folder
+from tests.llama import CONFIG, llama_tensors, make_folder
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError
@@ -65,7 +64,7 @@ REFUSED: dict[str, tuple[Break, str]] = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return make_folder(tmp_path / "llama", CONFIG, llama_tensors())
+    return make_folder(tmp_path / "llama", words=True)
 
 
 @pytest.mark.parametrize("name", list(READ))
@@ -112,7 +111,7 @@ NAMES: dict[str, tuple[dict[str, np.ndarray], str]] = {
 def test_names_as_they_are(name: str, folder: Path, tmp_path: Path) -> None:
     tensors, words = NAMES[name]
     wb.convert(folder, tmp_path / "tidy.gguf", name="llama")
-    odd = make_folder(tmp_path / "odd", CONFIG, tensors)
+    odd = make_folder(tmp_path / "odd", CONFIG, tensors, words=True)
     with wb.plan_convert(odd, tmp_path / "odd.gguf", name="llama") as plan:
         assert words in " ".join(plan.notes)
         plan.run()
@@ -128,7 +127,7 @@ def test_names_as_they_are_in_folders(name: str, to: str, folder: Path, tmp_path
     how: dict[str, Any] = {"scheme": to, "q_group_size": 32} if to == "w4a16" else {"to": to}
     tensors, words = NAMES[name]
     wb.convert(folder, tmp_path / "tidy", **how)
-    with wb.plan_convert(make_folder(tmp_path / "odd", CONFIG, tensors), tmp_path / "out", **how) as plan:
+    with wb.plan_convert(make_folder(tmp_path / "odd", CONFIG, tensors, words=True), tmp_path / "out", **how) as plan:
         assert words in " ".join(plan.notes)
         plan.run()
     with wb.open(tmp_path / "tidy") as tidy, wb.open(tmp_path / "out") as found:
@@ -137,7 +136,7 @@ def test_names_as_they_are_in_folders(name: str, to: str, folder: Path, tmp_path
 
 
 def test_names_of_a_folder_without_a_family_are_kept(tmp_path: Path) -> None:
-    odd = make_folder(tmp_path / "odd", {"model_type": "nobody's"}, renamed(lambda n: f"module.{n}"))
+    odd = make_folder(tmp_path / "odd", {"model_type": "nobody's"}, renamed(lambda n: f"module.{n}"), words=True)
     wb.convert(odd, tmp_path / "out", to="hf")
     with wb.open(tmp_path / "out") as found:
         assert all(name.startswith("module.") for name in found)
@@ -153,8 +152,8 @@ def padded(rows: int) -> dict[str, np.ndarray]:
 def test_more_rows_than_the_config_says(to: str, tmp_path: Path) -> None:
     """The reference converter writes fewer tokens than rows, and llama.cpp refuses the file."""
     size = int(str(CONFIG["vocab_size"]))
-    tidy = make_folder(tmp_path / "a" / "llama", {**CONFIG, "vocab_size": size + 8}, padded(8))
-    stale = make_folder(tmp_path / "b" / "llama", CONFIG, padded(8))
+    tidy = make_folder(tmp_path / "a" / "llama", {**CONFIG, "vocab_size": size + 8}, padded(8), words=True)
+    stale = make_folder(tmp_path / "b" / "llama", CONFIG, padded(8), words=True)
     for folder in (tidy, stale):
         with wb.plan_convert(folder, folder.parent / f"m.{to}", to=to) as plan:
             told = [note for note in plan.notes if f"but the tensors have {size + 8}" in note]
@@ -171,11 +170,11 @@ def test_more_rows_than_the_config_says(to: str, tmp_path: Path) -> None:
 def test_fewer_rows_than_the_config_says_are_refused(rows: int, tmp_path: Path) -> None:
     tensors = {n: v[:rows] if v.shape[0] == CONFIG["vocab_size"] else v for n, v in llama_tensors().items()}
     with pytest.raises(MappingError, match="but the tensors have"):
-        wb.convert(make_folder(tmp_path / "llama", CONFIG, tensors), tmp_path / "m.gguf")
+        wb.convert(make_folder(tmp_path / "llama", CONFIG, tensors, words=True), tmp_path / "m.gguf")
 
 
 def test_names_of_no_family_stay_refused(folder: Path, tmp_path: Path) -> None:
-    odd = make_folder(tmp_path / "odd", CONFIG, renamed(lambda n: f"a.b.{n}"))
+    odd = make_folder(tmp_path / "odd", CONFIG, renamed(lambda n: f"a.b.{n}"), words=True)
     with pytest.raises(UnsupportedError, match="has a name of the llama family"):
         wb.convert(odd, tmp_path / "odd.gguf")
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.api.test_provider import CONFIG, llama_tensors, write
-from tests.conversion.test_build import tokenizer
+from tests.llama import CONFIG, llama_tensors, make_folder
 from tests.oracles.published_configs import make_folder as make_sparse_folder
 
 import weighbridge as wb
@@ -22,19 +21,11 @@ from weighbridge.tensors import nodes
 DEFAULT_VOCABULARY = 32000  # LlamaConfig
 
 
-def make_folder(path: Path, config: dict[str, object], tensors: dict[str, np.ndarray]) -> Path:
-    path.mkdir(parents=True)
-    (path / "config.json").write_text(json.dumps(config))
-    (path / "tokenizer.json").write_text(json.dumps(tokenizer()))
-    write(path / "model.safetensors", tensors)
-    return path
-
-
 def test_a_vocabulary_size_left_to_the_class_pads_the_tokens(tmp_path: Path) -> None:
     embeddings = np.zeros((DEFAULT_VOCABULARY, 64), ml_dtypes.bfloat16)
     tensors = llama_tensors() | dict.fromkeys(("model.embed_tokens.weight", "lm_head.weight"), embeddings)
     config = {key: value for key, value in CONFIG.items() if key != "vocab_size"}
-    folder = make_folder(tmp_path / "llama", config, tensors)
+    folder = make_folder(tmp_path / "llama", config, tensors, words=True)
     wb.convert(folder, tmp_path / "m.gguf")
     with wb.open(tmp_path / "m.gguf") as model:
         assert len(model.metadata["tokenizer.ggml.tokens"]) == DEFAULT_VOCABULARY
@@ -62,7 +53,9 @@ def fp8(tmp_path: Path) -> Path:
             tensors[f"{name}_scale_inv"] = np.full((1, 1), 0.5, np.float32)
         else:
             tensors[name] = values
-    return make_folder(tmp_path / "fp8", {**CONFIG, "quantization_config": {"quant_method": "fp8"}}, tensors)
+    return make_folder(
+        tmp_path / "fp8", {**CONFIG, "quantization_config": {"quant_method": "fp8"}}, tensors, words=True
+    )
 
 
 @pytest.mark.parametrize("dtype", ["q8_0", "f16"])
@@ -83,7 +76,7 @@ def test_released_fp8_weights_can_be_quantized(fp8: Path, tmp_path: Path) -> Non
 
 
 def test_weights_quantized_by_others_stay_refused(tmp_path: Path) -> None:
-    folder = make_folder(tmp_path / "llama", CONFIG, llama_tensors())
+    folder = make_folder(tmp_path / "llama", words=True)
     wb.convert(folder, tmp_path / "mlx", to="mlx", q_bits=4, q_group_size=32)
     with pytest.raises(RefusedError, match="allow_requantize=True"):
         wb.convert(tmp_path / "mlx", tmp_path / "m.gguf", dtype="q8_0")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.api.test_provider import CONFIG, llama_tensors, write
+from tests.llama import make_folder
 
 import weighbridge as wb
 from weighbridge.models.arch import family, registry
@@ -38,11 +37,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    path = tmp_path / "llama"
-    path.mkdir()
-    (path / "config.json").write_text(json.dumps(CONFIG))
-    write(path / "model.safetensors", llama_tensors())
-    return path
+    return make_folder(tmp_path / "llama")
 
 
 ONCE = dict.fromkeys(("detect_dialect", "check", "load_checked"), 1)

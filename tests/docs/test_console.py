@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from tests.architecture import house
+from tests.programs import load_program
 
 
 @pytest.fixture(scope="module")
-def console() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_console", house.ROOT / "docs" / "console.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def console() -> Any:
+    return load_program(house.ROOT / "docs" / "console.py", "docs_console")
 
 
 def test_the_outputs_are_those_of_the_commands(console: ModuleType) -> None:

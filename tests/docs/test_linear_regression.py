@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from tests.programs import load_program
 
 pytest.importorskip("torch")
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "linear_regression.py"
 
 
-def example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("linear_regression", EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_every_step_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    module = example()
+    module = load_program(EXAMPLE)
     weights = module.main(tmp_path)
     assert weights["weight"] == pytest.approx([3], abs=0.05)
     assert weights["bias"] == pytest.approx([-1], abs=0.05)
@@ -38,6 +28,6 @@ def test_every_step_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_the_gguf_is_one_that_the_reference_reads(tmp_path: Path) -> None:
     gguf = pytest.importorskip("gguf")
-    weights = example().main(tmp_path)
+    weights = load_program(EXAMPLE).main(tmp_path)
     reader = gguf.GGUFReader(tmp_path / "line.gguf")
     assert {t.name: t.data.reshape(-1).tolist() for t in reader.tensors} == weights

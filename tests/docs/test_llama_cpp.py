@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from examples.engine import Engine
-from tests.api.test_provider import CONFIG, llama_tensors, write
+from tests.llama import CONFIG, llama_tensors, write
 
 import weighbridge as wb
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 from tests.oracles import llamacpp
+from tests.programs import load_program
 
 import weighbridge as wb
 
@@ -19,20 +18,11 @@ pytestmark = pytest.mark.oracle
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_tiny.py"
 
 
-def example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("train_tiny", EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three steps, on a few hundred kilobytes."""
     path = tmp_path_factory.mktemp("trained") / "tiny"
-    module = example()
+    module = load_program(EXAMPLE)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -64,7 +54,7 @@ def test_every_row_is_whole_blocks(folder: Path) -> None:
 
 
 def test_what_is_held_out_was_not_trained_on() -> None:
-    texts = example().standard_library(200_000)
+    texts = load_program(EXAMPLE).standard_library(200_000)
     assert texts.training
     assert texts.held_out
     assert not set(texts.training) & set(texts.held_out)
@@ -72,4 +62,4 @@ def test_what_is_held_out_was_not_trained_on() -> None:
 
 def test_the_config_is_what_the_page_says(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text("utf-8"))
-    assert {key: config[key] for key in example().SHAPE} == example().SHAPE
+    assert {key: config[key] for key in load_program(EXAMPLE).SHAPE} == load_program(EXAMPLE).SHAPE

@@ -21,7 +21,7 @@ NAMES = tuple(sorted(path.stem for path in FAMILIES.glob("*.json")))
 def recorded(name: str) -> tuple[dict[str, KV], list[tuple[str, Spec]]]:
     """The key-values and tensors of a record; without a tokenizer."""
     record = json.loads((FAMILIES / f"{name}.json").read_text())
-    keys = {key: KV(kind, _value(kind, value)) for key, kind, value in record["keys"]}
+    keys = {key: KV(kind, decoded(kind, value)) for key, kind, value in record["keys"]}
     architecture = keys["general.architecture"].value
     keys.setdefault(f"{architecture}.vocab_size", KV("u32", record["config"].get("vocab_size", 704)))
     tensors = [(tensor, Spec(tuple(shape), BY_NAME[dtype])) for tensor, dtype, shape, _ in record["gguf"]]
@@ -30,7 +30,7 @@ def recorded(name: str) -> tuple[dict[str, KV], list[tuple[str, Spec]]]:
     return keys, tensors
 
 
-def _value(kind: str, value: Any) -> Any:
+def decoded(kind: str, value: Any) -> Any:
     """Floats are recorded by their bits."""
     if kind == "f32":
         return struct.unpack("<f", bytes.fromhex(value))[0]

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.programs import load_program
 
-_SPEC = importlib.util.spec_from_file_location("harness", Path(__file__).with_name("harness.py"))
-assert _SPEC is not None
-assert _SPEC.loader is not None
-harness: Any = importlib.util.module_from_spec(_SPEC)
-sys.modules["harness"] = harness  # the name by which harness files import it
-_SPEC.loader.exec_module(harness)
+harness = load_program(Path(__file__).with_name("harness.py"))
 
 
 @pytest.mark.fuzz

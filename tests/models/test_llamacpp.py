@@ -4,7 +4,6 @@ tensors and shapes changed one at a time, and over a table of files as they are 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from zlib import crc32
 import pytest
 from tests.containers._gguf import STR, U32, File, Item, Tensor
 from tests.containers._gguf_models import VOCAB, Metadata, Tensors, model, render, tensors
+from tests.fit.hollow import decoded
 from tests.models.family_judges import golden
 from tests.oracles.llama_loads import Judge
 
@@ -54,7 +54,7 @@ TYPED = ("bert", "nomic-bert")  # whose number of token types stands among the t
 def family_model(name: str) -> tuple[Metadata, Tensors]:
     """What the reference converter makes of a family's small model, with a vocabulary that is only counted."""
     recorded = golden()[name]
-    keys = {key: KV(kind, _decoded(kind, value)) for key, kind, value in recorded["keys"]}
+    keys = {key: KV(kind, decoded(kind, value)) for key, kind, value in recorded["keys"]}
     slots = [(tensor, Spec(tuple(shape), BY_NAME[dtype])) for tensor, dtype, shape, _ in recorded["gguf"]]
     architecture = keys["general.architecture"].value
     keys["tokenizer.ggml.model"] = KV("str", "none")
@@ -63,12 +63,6 @@ def family_model(name: str) -> tuple[Metadata, Tensors]:
         types = dict(slots).get("token_types.weight")
         keys["tokenizer.ggml.token_type_count"] = KV("u32", types.shape[0] if types else 1)
     return keys, slots
-
-
-def _decoded(kind: str, value: Any) -> Any:
-    if kind == "f32":
-        return struct.unpack("<f", bytes.fromhex(value))[0]
-    return value
 
 
 def faults(keys: Metadata, slots: Tensors) -> dict[str, tuple[Metadata, Tensors]]:

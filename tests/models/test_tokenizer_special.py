@@ -4,14 +4,11 @@ each role and flag seen in the GGUF and by llama.cpp.
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 import tempfile
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -20,6 +17,7 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.models._tokenizers import llamacpp_ids, reading, tokenizers_ids, trained, uncut
 from tests.oracles import tree
+from tests.programs import load_program
 
 from weighbridge.base.errors import FormatError
 from weighbridge.models.tokenizer import ChatTemplate, Vocab, from_gguf, to_gguf, to_hf
@@ -29,16 +27,10 @@ from weighbridge.models.tokenizer.hf.special import normalizer_flags, special, t
 
 
 @cache
-def reference() -> ModuleType:
+def reference() -> Any:
     """vocab.py of the tree's gguf-py, under another name: the installed package is older."""
     path = tree.require() / "gguf-py" / "gguf" / "vocab.py"
-    spec = importlib.util.spec_from_file_location("gguf.reference_vocab", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_program(path, "gguf.reference_vocab")
 
 
 TEXTS = ("<s>", "</s>", "[CLS]", "[SEP]", "<x>")

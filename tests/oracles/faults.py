@@ -34,7 +34,7 @@ def shifted(name: str) -> Fault:
     return fault
 
 
-def _swap(first: str, second: str) -> Fault:
+def swapped(first: str, second: str) -> Fault:
     def fault(file: File) -> None:
         a, b = file.tensors[first], file.tensors[second]
         a.data, b.data = b.data, a.data
@@ -42,7 +42,7 @@ def _swap(first: str, second: str) -> Fault:
     return fault
 
 
-def _edit(name: str, change: Callable[[Tensor], Any]) -> Fault:
+def edited(name: str, change: Callable[[Tensor], Any]) -> Fault:
     def fault(file: File) -> None:
         file.tensors[name].data = np.ascontiguousarray(change(file.tensors[name]))
 
@@ -117,25 +117,25 @@ def _reversed_experts(tensor: Tensor) -> Any:
 _ATTENTION: dict[str, Fault] = {
     "q-unpermuted": unpermuted(f"{BLOCK}attn_q.weight", "llama.attention.head_count"),
     "k-unpermuted": unpermuted(f"{BLOCK}attn_k.weight", "llama.attention.head_count_kv"),
-    "k-v-swapped": _swap(f"{BLOCK}attn_k.weight", f"{BLOCK}attn_v.weight"),
-    "norms-swapped": _swap(f"{BLOCK}attn_norm.weight", f"{BLOCK}ffn_norm.weight"),
-    "attn-norm-reset": _edit(f"{BLOCK}attn_norm.weight", _ones),
-    "ffn-norm-reset": _edit(f"{BLOCK}ffn_norm.weight", _ones),
-    "output-norm-reset": _edit("output_norm.weight", _ones),
-    "layers-swapped": _swap("blk.0.attn_q.weight", "blk.1.attn_q.weight"),
+    "k-v-swapped": swapped(f"{BLOCK}attn_k.weight", f"{BLOCK}attn_v.weight"),
+    "norms-swapped": swapped(f"{BLOCK}attn_norm.weight", f"{BLOCK}ffn_norm.weight"),
+    "attn-norm-reset": edited(f"{BLOCK}attn_norm.weight", _ones),
+    "ffn-norm-reset": edited(f"{BLOCK}ffn_norm.weight", _ones),
+    "output-norm-reset": edited("output_norm.weight", _ones),
+    "layers-swapped": swapped("blk.0.attn_q.weight", "blk.1.attn_q.weight"),
     "norm-dropped": _drop_tensor("output_norm.weight"),
 }
-_DENSE: dict[str, Fault] = {"gate-up-swapped": _swap(f"{BLOCK}ffn_gate.weight", f"{BLOCK}ffn_up.weight")}
+_DENSE: dict[str, Fault] = {"gate-up-swapped": swapped(f"{BLOCK}ffn_gate.weight", f"{BLOCK}ffn_up.weight")}
 _UNTIED: dict[str, Fault] = {
     "output-tied": _drop_tensor("output.weight"),
-    "output-embedding-swapped": _swap("output.weight", "token_embd.weight"),
+    "output-embedding-swapped": swapped("output.weight", "token_embd.weight"),
 }
 _EXPERTS: dict[str, Fault] = {
-    "gate-up-swapped": _swap(f"{BLOCK}ffn_gate_exps.weight", f"{BLOCK}ffn_up_exps.weight"),
-    "gate-experts-reversed": _edit(f"{BLOCK}ffn_gate_exps.weight", _reversed_experts),
-    "up-experts-reversed": _edit(f"{BLOCK}ffn_up_exps.weight", _reversed_experts),
-    "down-experts-reversed": _edit(f"{BLOCK}ffn_down_exps.weight", _reversed_experts),
-    "router-reversed": _edit(f"{BLOCK}ffn_gate_inp.weight", lambda t: t.data[::-1]),
+    "gate-up-swapped": swapped(f"{BLOCK}ffn_gate_exps.weight", f"{BLOCK}ffn_up_exps.weight"),
+    "gate-experts-reversed": edited(f"{BLOCK}ffn_gate_exps.weight", _reversed_experts),
+    "up-experts-reversed": edited(f"{BLOCK}ffn_up_exps.weight", _reversed_experts),
+    "down-experts-reversed": edited(f"{BLOCK}ffn_down_exps.weight", _reversed_experts),
+    "router-reversed": edited(f"{BLOCK}ffn_gate_inp.weight", lambda t: t.data[::-1]),
 }
 
 
@@ -157,121 +157,121 @@ _QWEN_ATTENTION: dict[str, Fault] = {name: f for name, f in _ATTENTION.items() i
 }
 
 _CLASSIFIER: dict[str, Fault] = {
-    "dense-zero": _edit("cls.weight", _zeros),
-    "labels-turned": _edit("cls.output.weight", lambda t: t.data[::-1]),
-    "bias-zero": _edit("cls.output.bias", _zeros),
+    "dense-zero": edited("cls.weight", _zeros),
+    "labels-turned": edited("cls.output.weight", lambda t: t.data[::-1]),
+    "bias-zero": edited("cls.output.bias", _zeros),
 }
 LAYOUTS: dict[str, dict[str, Fault]] = {
     "llama": _ATTENTION
     | _DENSE
     | _UNTIED
     | {
-        "q-transposed": _edit(f"{BLOCK}attn_q.weight", _transposed),
+        "q-transposed": edited(f"{BLOCK}attn_q.weight", _transposed),
         "v-permuted": unpermuted(f"{BLOCK}attn_v.weight", "llama.attention.head_count_kv"),
-        "o-transposed": _edit(f"{BLOCK}attn_output.weight", _transposed),
+        "o-transposed": edited(f"{BLOCK}attn_output.weight", _transposed),
     },
     "llama3": _ATTENTION
     | _DENSE
     | {
         "rope-factors-dropped": _drop_tensor("rope_freqs.weight"),
-        "rope-factors-reset": _edit("rope_freqs.weight", _ones),
+        "rope-factors-reset": edited("rope_freqs.weight", _ones),
     },
     "llama-bias": {
         "q-bias-unpermuted": unpermuted(f"{BLOCK}attn_q.bias", "llama.attention.head_count"),
         "k-bias-unpermuted": unpermuted(f"{BLOCK}attn_k.bias", "llama.attention.head_count_kv"),
         "q-bias-dropped": _drop_tensor(f"{BLOCK}attn_q.bias"),
-        "o-bias-zero": _edit(f"{BLOCK}attn_output.bias", _zeros),
-        "down-bias-zero": _edit(f"{BLOCK}ffn_down.bias", _zeros),
-        "gate-up-bias-swapped": _swap(f"{BLOCK}ffn_gate.bias", f"{BLOCK}ffn_up.bias"),
+        "o-bias-zero": edited(f"{BLOCK}attn_output.bias", _zeros),
+        "down-bias-zero": edited(f"{BLOCK}ffn_down.bias", _zeros),
+        "gate-up-bias-swapped": swapped(f"{BLOCK}ffn_gate.bias", f"{BLOCK}ffn_up.bias"),
     },
     "mistral": _ATTENTION | _DENSE | _UNTIED,
     "mixtral": _ATTENTION | _UNTIED | _EXPERTS,
     "qwen2": _QWEN_ATTENTION
     | _DENSE
     | {
-        "q-bias-zero": _edit(f"{BLOCK}attn_q.bias", _zeros),
-        "k-bias-zero": _edit(f"{BLOCK}attn_k.bias", _zeros),
-        "v-bias-zero": _edit(f"{BLOCK}attn_v.bias", _zeros),
-        "k-v-bias-swapped": _swap(f"{BLOCK}attn_k.bias", f"{BLOCK}attn_v.bias"),
+        "q-bias-zero": edited(f"{BLOCK}attn_q.bias", _zeros),
+        "k-bias-zero": edited(f"{BLOCK}attn_k.bias", _zeros),
+        "v-bias-zero": edited(f"{BLOCK}attn_v.bias", _zeros),
+        "k-v-bias-swapped": swapped(f"{BLOCK}attn_k.bias", f"{BLOCK}attn_v.bias"),
     },
     "qwen2moe": _QWEN_ATTENTION
     | _UNTIED
     | _EXPERTS
     | {
-        "q-bias-zero": _edit(f"{BLOCK}attn_q.bias", _zeros),
-        "shared-gate-up-swapped": _swap(f"{BLOCK}ffn_gate_shexp.weight", f"{BLOCK}ffn_up_shexp.weight"),
-        "shared-gate-negated": _edit(f"{BLOCK}ffn_gate_inp_shexp.weight", lambda t: -t.data),
-        "shared-down-zero": _edit(f"{BLOCK}ffn_down_shexp.weight", _zeros),
+        "q-bias-zero": edited(f"{BLOCK}attn_q.bias", _zeros),
+        "shared-gate-up-swapped": swapped(f"{BLOCK}ffn_gate_shexp.weight", f"{BLOCK}ffn_up_shexp.weight"),
+        "shared-gate-negated": edited(f"{BLOCK}ffn_gate_inp_shexp.weight", lambda t: -t.data),
+        "shared-down-zero": edited(f"{BLOCK}ffn_down_shexp.weight", _zeros),
     },
     "qwen3": _QWEN_ATTENTION
     | _DENSE
     | _UNTIED
     | {
-        "q-norm-reset": _edit(f"{BLOCK}attn_q_norm.weight", _ones),
-        "k-norm-reset": _edit(f"{BLOCK}attn_k_norm.weight", _ones),
-        "q-k-norms-swapped": _swap(f"{BLOCK}attn_q_norm.weight", f"{BLOCK}attn_k_norm.weight"),
+        "q-norm-reset": edited(f"{BLOCK}attn_q_norm.weight", _ones),
+        "k-norm-reset": edited(f"{BLOCK}attn_k_norm.weight", _ones),
+        "q-k-norms-swapped": swapped(f"{BLOCK}attn_q_norm.weight", f"{BLOCK}attn_k_norm.weight"),
         "q-norm-dropped": _drop_tensor(f"{BLOCK}attn_q_norm.weight"),
     },
     "qwen3moe": _QWEN_ATTENTION | _UNTIED | _EXPERTS,
     "modernbert": {
-        "gate-up-swapped": _edit(f"{BLOCK}ffn_up.weight", _halves_swapped),
-        "q-k-v-turned": _edit(f"{BLOCK}attn_qkv.weight", lambda t: np.roll(t.data, 64, axis=0)),
-        "norms-swapped": _swap(f"{BLOCK}attn_norm.weight", f"{BLOCK}ffn_norm.weight"),
-        "embedding-norm-reset": _edit("token_embd_norm.weight", _ones),
-        "output-norm-reset": _edit("output_norm.weight", _ones),
+        "gate-up-swapped": edited(f"{BLOCK}ffn_up.weight", _halves_swapped),
+        "q-k-v-turned": edited(f"{BLOCK}attn_qkv.weight", lambda t: np.roll(t.data, 64, axis=0)),
+        "norms-swapped": swapped(f"{BLOCK}attn_norm.weight", f"{BLOCK}ffn_norm.weight"),
+        "embedding-norm-reset": edited("token_embd_norm.weight", _ones),
+        "output-norm-reset": edited("output_norm.weight", _ones),
         "first-norm": _copy(f"{BLOCK}attn_norm.weight", "blk.0.attn_norm.weight"),
     },
-    "modernbert-labels": _CLASSIFIER | {"norm-reset": _edit("cls.norm.weight", _ones)},
+    "modernbert-labels": _CLASSIFIER | {"norm-reset": edited("cls.norm.weight", _ones)},
     "nomic-bert": {
-        "gate-up-swapped": _swap(f"{BLOCK}ffn_gate.weight", f"{BLOCK}ffn_up.weight"),
-        "q-k-v-turned": _edit(f"{BLOCK}attn_qkv.weight", lambda t: np.roll(t.data, 64, axis=0)),
-        "norms-swapped": _swap(f"{BLOCK}attn_output_norm.weight", f"{BLOCK}layer_output_norm.weight"),
-        "types-zero": _edit("token_types.weight", _zeros),
+        "gate-up-swapped": swapped(f"{BLOCK}ffn_gate.weight", f"{BLOCK}ffn_up.weight"),
+        "q-k-v-turned": edited(f"{BLOCK}attn_qkv.weight", lambda t: np.roll(t.data, 64, axis=0)),
+        "norms-swapped": swapped(f"{BLOCK}attn_output_norm.weight", f"{BLOCK}layer_output_norm.weight"),
+        "types-zero": edited("token_types.weight", _zeros),
     },
     "t5": {
-        "gate-up-swapped": _swap("dec.blk.1.ffn_gate.weight", "dec.blk.1.ffn_up.weight"),
-        "cross-k-v-swapped": _swap("dec.blk.1.cross_attn_k.weight", "dec.blk.1.cross_attn_v.weight"),
-        "cross-norm-reset": _edit("dec.blk.1.cross_attn_norm.weight", _ones),
-        "biases-swapped": _swap("enc.blk.0.attn_rel_b.weight", "dec.blk.0.attn_rel_b.weight"),
-        "bias-turned": _edit("enc.blk.0.attn_rel_b.weight", lambda t: t.data[::-1]),
-        "norms-swapped": _swap("enc.output_norm.weight", "dec.output_norm.weight"),
+        "gate-up-swapped": swapped("dec.blk.1.ffn_gate.weight", "dec.blk.1.ffn_up.weight"),
+        "cross-k-v-swapped": swapped("dec.blk.1.cross_attn_k.weight", "dec.blk.1.cross_attn_v.weight"),
+        "cross-norm-reset": edited("dec.blk.1.cross_attn_norm.weight", _ones),
+        "biases-swapped": swapped("enc.blk.0.attn_rel_b.weight", "dec.blk.0.attn_rel_b.weight"),
+        "bias-turned": edited("enc.blk.0.attn_rel_b.weight", lambda t: t.data[::-1]),
+        "norms-swapped": swapped("enc.output_norm.weight", "dec.output_norm.weight"),
         "output-tied": _drop_tensor("output.weight"),
     },
     "gemma4": {
-        "keys-of-the-next": _swap("blk.0.attn_k.weight", "blk.1.attn_k.weight"),
-        "layer-scale-reset": _edit(f"{BLOCK}layer_output_scale.weight", _ones),
-        "shared-layer-scaled": _edit("blk.4.layer_output_scale.weight", lambda t: t.data * 2),
-        "layers-embeddings-turned": _edit("per_layer_token_embd.weight", lambda t: np.roll(t.data, 32, axis=1)),
-        "layers-projections-turned": _edit("per_layer_model_proj.weight", lambda t: np.roll(t.data, 32, axis=0)),
-        "all-pairs-turn": _edit("rope_freqs.weight", _ones),
-        "no-pair-turns": _edit("rope_freqs.weight", lambda t: np.full_like(t.data, 1e30)),
+        "keys-of-the-next": swapped("blk.0.attn_k.weight", "blk.1.attn_k.weight"),
+        "layer-scale-reset": edited(f"{BLOCK}layer_output_scale.weight", _ones),
+        "shared-layer-scaled": edited("blk.4.layer_output_scale.weight", lambda t: t.data * 2),
+        "layers-embeddings-turned": edited("per_layer_token_embd.weight", lambda t: np.roll(t.data, 32, axis=1)),
+        "layers-projections-turned": edited("per_layer_model_proj.weight", lambda t: np.roll(t.data, 32, axis=0)),
+        "all-pairs-turn": edited("rope_freqs.weight", _ones),
+        "no-pair-turns": edited("rope_freqs.weight", lambda t: np.full_like(t.data, 1e30)),
         "factors-dropped": _drop_tensor("rope_freqs.weight"),
     },
     "gemma4-experts": _UNTIED
     | {
-        "gate-up-swapped": _edit(f"{BLOCK}ffn_gate_up_exps.weight", lambda t: np.roll(t.data, 32, axis=1)),
-        "gate-up-reversed": _edit(f"{BLOCK}ffn_gate_up_exps.weight", _reversed_experts),
-        "down-reversed": _edit(f"{BLOCK}ffn_down_exps.weight", _reversed_experts),
-        "expert-scale-reset": _edit(f"{BLOCK}ffn_down_exps.scale", _ones),
-        "expert-scale-turned": _edit(f"{BLOCK}ffn_down_exps.scale", lambda t: t.data[::-1]),
-        "router-norm-reset": _edit(f"{BLOCK}ffn_gate_inp.scale", _ones),
-        "norms-behind-swapped": _swap(f"{BLOCK}post_ffw_norm_1.weight", f"{BLOCK}post_ffw_norm_2.weight"),
-        "norms-before-swapped": _swap(f"{BLOCK}ffn_norm.weight", f"{BLOCK}pre_ffw_norm_2.weight"),
+        "gate-up-swapped": edited(f"{BLOCK}ffn_gate_up_exps.weight", lambda t: np.roll(t.data, 32, axis=1)),
+        "gate-up-reversed": edited(f"{BLOCK}ffn_gate_up_exps.weight", _reversed_experts),
+        "down-reversed": edited(f"{BLOCK}ffn_down_exps.weight", _reversed_experts),
+        "expert-scale-reset": edited(f"{BLOCK}ffn_down_exps.scale", _ones),
+        "expert-scale-turned": edited(f"{BLOCK}ffn_down_exps.scale", lambda t: t.data[::-1]),
+        "router-norm-reset": edited(f"{BLOCK}ffn_gate_inp.scale", _ones),
+        "norms-behind-swapped": swapped(f"{BLOCK}post_ffw_norm_1.weight", f"{BLOCK}post_ffw_norm_2.weight"),
+        "norms-before-swapped": swapped(f"{BLOCK}ffn_norm.weight", f"{BLOCK}pre_ffw_norm_2.weight"),
     },
     "gemmaembedding": {
-        "norm-unshifted": _edit(f"{BLOCK}attn_norm.weight", lambda t: t.data - 1),
-        "q-k-norms-swapped": _swap(f"{BLOCK}attn_q_norm.weight", f"{BLOCK}attn_k_norm.weight"),
-        "gate-up-swapped": _swap(f"{BLOCK}ffn_gate.weight", f"{BLOCK}ffn_up.weight"),
+        "norm-unshifted": edited(f"{BLOCK}attn_norm.weight", lambda t: t.data - 1),
+        "q-k-norms-swapped": swapped(f"{BLOCK}attn_q_norm.weight", f"{BLOCK}attn_k_norm.weight"),
+        "gate-up-swapped": swapped(f"{BLOCK}ffn_gate.weight", f"{BLOCK}ffn_up.weight"),
     },
-    "roberta-labels": _CLASSIFIER | {"dense-bias-zero": _edit("cls.bias", _zeros)},
+    "roberta-labels": _CLASSIFIER | {"dense-bias-zero": edited("cls.bias", _zeros)},
     "bert": {
         "q-permuted-as-llama": unpermuted(f"{BLOCK}attn_q.weight", "bert.attention.head_count"),
-        "k-v-swapped": _swap(f"{BLOCK}attn_k.weight", f"{BLOCK}attn_v.weight"),
-        "norms-swapped": _swap(f"{BLOCK}attn_output_norm.weight", f"{BLOCK}layer_output_norm.weight"),
-        "norm-bias-zero": _edit(f"{BLOCK}layer_output_norm.bias", _zeros),
-        "types-zero": _edit("token_types.weight", _zeros),
-        "positions-off-by-two": _edit("position_embd.weight", lambda t: np.roll(t.data, 2, 0)),
-        "embedding-norm-reset": _edit("token_embd_norm.weight", _ones),
+        "k-v-swapped": swapped(f"{BLOCK}attn_k.weight", f"{BLOCK}attn_v.weight"),
+        "norms-swapped": swapped(f"{BLOCK}attn_output_norm.weight", f"{BLOCK}layer_output_norm.weight"),
+        "norm-bias-zero": edited(f"{BLOCK}layer_output_norm.bias", _zeros),
+        "types-zero": edited("token_types.weight", _zeros),
+        "positions-off-by-two": edited("position_embd.weight", lambda t: np.roll(t.data, 2, 0)),
+        "embedding-norm-reset": edited("token_embd_norm.weight", _ones),
     },
 }
 

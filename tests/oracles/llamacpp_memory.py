@@ -62,13 +62,9 @@ def write_hollow(path: Path, tensors: Iterable[tuple[str, Spec]], keys: Mapping[
     return path
 
 
-def breakdowns(path: Path, settings: Iterable[Settings]) -> list[Breakdown | str]:
-    """For each of the settings llama.cpp's figures, or why there are none."""
-    return all_breakdowns({path: list(settings)})[path]
-
-
 def all_breakdowns(jobs: Mapping[Path, Sequence[Settings]]) -> dict[Path, list[Breakdown | str]]:
-    """`breakdowns` of several files from one process, which forks for each: llama.cpp aborts on some."""
+    """For the settings of each file llama.cpp's figures, or why there are none. One process forks for each file, since
+    llama.cpp aborts on some."""
     todo = json.dumps({str(path): [asdict(s) for s in settings] for path, settings in jobs.items()})
     done = subprocess.run([sys.executable, __file__], input=todo, capture_output=True, text=True, timeout=600)
     if done.returncode:

@@ -76,10 +76,10 @@ def _jina_bert(config: Config, w: Weights, ids: Any) -> Any:
     return x
 
 
-def _rms_norm(x: Any, weight: Any, epsilon: float) -> Any:
-    from torch.nn.functional import rms_norm
+def rms_norm(x: Any, weight: Any, epsilon: float) -> Any:
+    from torch.nn import functional
 
-    return rms_norm(x, x.shape[-1:], weight, epsilon)
+    return functional.rms_norm(x, x.shape[-1:], weight, epsilon)
 
 
 def _swiglu(x: Any, weights: Weights, at: str) -> Any:
@@ -120,7 +120,7 @@ def _deci(config: Config, w: Weights, ids: Any) -> Any:
     for i, block in enumerate(config["block_configs"]):
         at, own = f"model.layers.{i}", block["attention"]
         if not own["no_op"]:
-            normed = _rms_norm(x, w[f"{at}.input_layernorm.weight"], epsilon)
+            normed = rms_norm(x, w[f"{at}.input_layernorm.weight"], epsilon)
             if own["replace_with_linear"]:
                 x = x + _linear(normed, w, f"{at}.self_attn.linear_attn")
             else:
@@ -129,9 +129,9 @@ def _deci(config: Config, w: Weights, ids: Any) -> Any:
                 q, k = apply_rotary_pos_emb(q, k, cos, sin)
                 x = x + _linear(_attention(q[0], k[0], v[0]), w, f"{at}.self_attn.o_proj")
         if not block["ffn"]["no_op"]:
-            normed = _rms_norm(x, w[f"{at}.post_attention_layernorm.weight"], epsilon)
+            normed = rms_norm(x, w[f"{at}.post_attention_layernorm.weight"], epsilon)
             x = x + _swiglu(normed, w, f"{at}.mlp")
-    return _linear(_rms_norm(x, w["model.norm.weight"], epsilon), w, "lm_head")
+    return _linear(rms_norm(x, w["model.norm.weight"], epsilon), w, "lm_head")
 
 
 def _experts(config: Config, w: Weights, x: Any, at: str) -> Any:
@@ -164,15 +164,15 @@ def _deepseek(config: Config, w: Weights, ids: Any) -> Any:
     cos, sin = LlamaRotaryEmbedding(settings)(x[None], torch.arange(len(ids))[None])
     for i in range(config["num_hidden_layers"]):
         at = f"model.layers.{i}"
-        normed = _rms_norm(x, w[f"{at}.input_layernorm.weight"], epsilon)
+        normed = rms_norm(x, w[f"{at}.input_layernorm.weight"], epsilon)
         projected = (_linear(normed, w, f"{at}.self_attn.{part}_proj") for part in "qkv")
         q, k, v = (t.reshape(len(ids), -1, width // heads).transpose(0, 1)[None] for t in projected)
         q, k = apply_rotary_pos_emb(q, k, cos, sin)
         x = x + _linear(_attention(q[0], k[0], v[0]), w, f"{at}.self_attn.o_proj")
-        normed = _rms_norm(x, w[f"{at}.post_attention_layernorm.weight"], epsilon)
+        normed = rms_norm(x, w[f"{at}.post_attention_layernorm.weight"], epsilon)
         dense = i < config["first_k_dense_replace"]
         x = x + (_swiglu(normed, w, f"{at}.mlp") if dense else _experts(config, w, normed, f"{at}.mlp"))
-    return _linear(_rms_norm(x, w["model.norm.weight"], epsilon), w, "lm_head")
+    return _linear(rms_norm(x, w["model.norm.weight"], epsilon), w, "lm_head")
 
 
 def _llama_bidirectional(config: Config, w: Weights, ids: Any) -> Any:
@@ -234,19 +234,19 @@ def _minimax_m3(config: Config, w: Weights, ids: Any) -> Any:
 
     for i in range(config["num_hidden_layers"]):
         at = f"model.layers.{i}"
-        normed = _rms_norm(x, 1 + w[f"{at}.input_layernorm.weight"], epsilon)
+        normed = rms_norm(x, 1 + w[f"{at}.input_layernorm.weight"], epsilon)
         q, k, v = (
             _linear(normed, w, f"{at}.self_attn.{p}_proj").reshape(count, -1, dim).transpose(0, 1) for p in "qkv"
         )
         norms = (1 + w[f"{at}.self_attn.{part}_norm.weight"] for part in "qk")
-        q, k = (rotated(_rms_norm(t, norm, epsilon)) for t, norm in zip((q, k), norms, strict=True))
+        q, k = (rotated(rms_norm(t, norm, epsilon)) for t, norm in zip((q, k), norms, strict=True))
         x = x + _linear(_attention(q, k, v), w, f"{at}.self_attn.o_proj")
-        normed = _rms_norm(x, 1 + w[f"{at}.post_attention_layernorm.weight"], epsilon)
+        normed = rms_norm(x, 1 + w[f"{at}.post_attention_layernorm.weight"], epsilon)
         dense = [f"{at}.mlp.{p}_proj" for p in ("gate", "up", "down")]
         sparse = f"{at}.block_sparse_moe.gate.weight" in w
         made = _minimax_experts(config, w, normed, f"{at}.block_sparse_moe") if sparse else None
         x = x + (_clamped(config, w, normed, dense) if made is None else made)
-    return _linear(_rms_norm(x, 1 + w["model.norm.weight"], epsilon), w, "lm_head")
+    return _linear(rms_norm(x, 1 + w["model.norm.weight"], epsilon), w, "lm_head")
 
 
 def rotate(x: Any, theta: float) -> Any:
@@ -266,14 +266,14 @@ def _ling(config: Config, w: Weights, ids: Any) -> Any:
     x = w["model.word_embeddings.weight"][ids]
     for i in range(config["num_hidden_layers"]):
         at = f"model.layers.{i}"
-        normed = _rms_norm(x, w[f"{at}.input_layernorm.weight"], epsilon)
+        normed = rms_norm(x, w[f"{at}.input_layernorm.weight"], epsilon)
         joined = _linear(normed, w, f"{at}.attention.query_key_value")
         split = joined.reshape(len(ids), heads + 2 * groups, -1).transpose(0, 1)
         q, k, v = split.split((heads, groups, groups))
         x = x + _linear(_attention(rotate(q, theta), rotate(k, theta), v), w, f"{at}.attention.dense")
-        normed = _rms_norm(x, w[f"{at}.post_attention_layernorm.weight"], epsilon)
+        normed = rms_norm(x, w[f"{at}.post_attention_layernorm.weight"], epsilon)
         x = x + _experts(config, w, normed, f"{at}.mlp")
-    return _linear(_rms_norm(x, w["model.norm.weight"], epsilon), w, "lm_head")
+    return _linear(rms_norm(x, w["model.norm.weight"], epsilon), w, "lm_head")
 
 
 def _llada(config: Config, w: Weights, ids: Any) -> Any:
@@ -284,16 +284,16 @@ def _llada(config: Config, w: Weights, ids: Any) -> Any:
     x = w["model.transformer.wte.weight"][ids]
     for i in range(config["n_layers"]):
         at = f"model.transformer.blocks.{i}"
-        normed = _rms_norm(x, w[f"{at}.attn_norm.weight"], epsilon)
+        normed = rms_norm(x, w[f"{at}.attn_norm.weight"], epsilon)
         projected = (_linear(normed, w, f"{at}.{part}_proj") for part in "qkv")
         q, k, v = (t.reshape(len(ids), -1, config["d_model"] // config["n_heads"]).transpose(0, 1) for t in projected)
         attended = _attention(rotate(q, theta), rotate(k, theta), v, causal=False)
         x = x + _linear(attended, w, f"{at}.attn_out")
-        normed = _rms_norm(x, w[f"{at}.ff_norm.weight"], epsilon)
+        normed = rms_norm(x, w[f"{at}.ff_norm.weight"], epsilon)
         x = x + _linear(
             silu(_linear(normed, w, f"{at}.ff_proj")) * _linear(normed, w, f"{at}.up_proj"), w, f"{at}.ff_out"
         )
-    return _linear(_rms_norm(x, w["model.transformer.ln_f.weight"], epsilon), w, "model.transformer.ff_out")
+    return _linear(rms_norm(x, w["model.transformer.ln_f.weight"], epsilon), w, "model.transformer.ff_out")
 
 
 def _llada_moe(config: Config, w: Weights, ids: Any) -> Any:
@@ -303,15 +303,15 @@ def _llada_moe(config: Config, w: Weights, ids: Any) -> Any:
     x = w["model.embed_tokens.weight"][ids]
     for i in range(config["num_hidden_layers"]):
         at = f"model.layers.{i}"
-        normed = _rms_norm(x, w[f"{at}.input_layernorm.weight"], epsilon)
+        normed = rms_norm(x, w[f"{at}.input_layernorm.weight"], epsilon)
         projected = (_linear(normed, w, f"{at}.self_attn.{part}_proj") for part in "qkv")
         q, k, v = (t.reshape(len(ids), -1, width).transpose(0, 1) for t in projected)
-        q, k = (_rms_norm(t, w[f"{at}.self_attn.{n}_norm.weight"], epsilon) for t, n in ((q, "q"), (k, "k")))
+        q, k = (rms_norm(t, w[f"{at}.self_attn.{n}_norm.weight"], epsilon) for t, n in ((q, "q"), (k, "k")))
         attended = _attention(rotate(q, theta), rotate(k, theta), v, causal=False)
         x = x + _linear(attended, w, f"{at}.self_attn.o_proj")
-        normed = _rms_norm(x, w[f"{at}.post_attention_layernorm.weight"], epsilon)
+        normed = rms_norm(x, w[f"{at}.post_attention_layernorm.weight"], epsilon)
         x = x + _experts(config, w, normed, f"{at}.mlp")
-    return _linear(_rms_norm(x, w["model.norm.weight"], epsilon), w, "lm_head")
+    return _linear(rms_norm(x, w["model.norm.weight"], epsilon), w, "lm_head")
 
 
 def _rwkv7(config: Config, w: Weights, ids: Any) -> Any:
@@ -370,12 +370,12 @@ def _smallthinker(config: Config, w: Weights, ids: Any) -> Any:
         shares = logits.softmax(-1) if config["moe_primary_router_apply_softmax"] else logits.sigmoid()
         weights, chosen = torch.topk(shares, used)
         weights = weights / weights.sum(-1, keepdim=True)
-        normed = _rms_norm(x, w[f"{at}.input_layernorm.weight"], epsilon)
+        normed = rms_norm(x, w[f"{at}.input_layernorm.weight"], epsilon)
         projected = (_linear(normed, w, f"{at}.self_attn.{part}_proj") for part in "qkv")
         q, k, v = (t.reshape(len(ids), -1, config["head_dim"]).transpose(0, 1) for t in projected)
         q, k = (rotate(q, theta), rotate(k, theta)) if config["rope_layout"][i] else (q, k)
         x = x + _linear(_attention(q, k, v), w, f"{at}.self_attn.o_proj")
-        normed, rows = _rms_norm(x, w[f"{at}.post_attention_layernorm.weight"], epsilon), []
+        normed, rows = rms_norm(x, w[f"{at}.post_attention_layernorm.weight"], epsilon), []
         for row, own, which in zip(normed, weights, chosen, strict=True):
             fronts = [f"{at}.block_sparse_moe.experts.{e}" for e in which.tolist()]
             made = [
@@ -383,7 +383,7 @@ def _smallthinker(config: Config, w: Weights, ids: Any) -> Any:
             ]
             rows.append(sum(share * one for share, one in zip(own, made, strict=True)))
         x = x + torch.stack(rows)
-    return _linear(_rms_norm(x, w["model.norm.weight"], epsilon), w, "lm_head")
+    return _linear(rms_norm(x, w["model.norm.weight"], epsilon), w, "lm_head")
 
 
 def _step(config: Config, w: Weights, ids: Any) -> Any:
@@ -433,21 +433,21 @@ def _step(config: Config, w: Weights, ids: Any) -> Any:
 
     for i in range(config["num_hidden_layers"]):
         at = f"model.layers.{i}"
-        normed = _rms_norm(x, 1 + w[f"{at}.input_layernorm.weight"], epsilon)
+        normed = rms_norm(x, 1 + w[f"{at}.input_layernorm.weight"], epsilon)
         q, k, v = (
             _linear(normed, w, f"{at}.self_attn.{p}_proj").reshape(count, -1, dim).transpose(0, 1) for p in "qkv"
         )
         norms = (1 + w[f"{at}.self_attn.{part}_norm.weight"] for part in "qk")
-        q, k = (rotated(_rms_norm(t, norm, epsilon), i) for t, norm in zip((q, k), norms, strict=True))
+        q, k = (rotated(rms_norm(t, norm, epsilon), i) for t, norm in zip((q, k), norms, strict=True))
         gates = _linear(normed, w, f"{at}.self_attn.g_proj").sigmoid().repeat_interleave(dim, -1)
         window = None if config["layer_types"][i] == "full_attention" else config["sliding_window"]
         x = x + _linear(_attention(q, k, v, window=window) * gates, w, f"{at}.self_attn.o_proj")
-        normed = _rms_norm(x, 1 + w[f"{at}.post_attention_layernorm.weight"], epsilon)
+        normed = rms_norm(x, 1 + w[f"{at}.post_attention_layernorm.weight"], epsilon)
         sparse = f"{at}.moe.gate.weight" in w
         x = x + (
             experts(normed, at, i) if sparse else swiglu(normed, parts(f"{at}.mlp"), limit("swiglu_limits_shared", i))
         )
-    return _linear(_rms_norm(x, 1 + w["model.norm.weight"], epsilon), w, "lm_head")
+    return _linear(rms_norm(x, 1 + w["model.norm.weight"], epsilon), w, "lm_head")
 
 
 MODELS: dict[str, Plain] = {

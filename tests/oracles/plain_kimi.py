@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.oracles.plain import Config, Plain, Weights
+from tests.oracles.plain import Config, Plain, Weights, rms_norm
 
 _OWN_EPSILON = 1e-6  # of the norms inside the latent attention, and of the lengths of keys
-
-
-def _norm(x: Any, weight: Any, epsilon: float) -> Any:
-    from torch.nn.functional import rms_norm
-
-    return rms_norm(x, x.shape[-1:], weight, epsilon)
 
 
 def _situ(config: Config, gate: Any, up: Any) -> Any:
@@ -56,7 +50,7 @@ def _delta(config: Config, x: Any, w: Weights, at: str) -> Any:
         error = v[t] - torch.einsum("hkv,hk->hv", state, k[t])
         state = state + torch.einsum("hk,hv->hkv", k[t], error * beta[t, :, None])
         out.append(torch.einsum("hkv,hk->hv", state, q[t]) * width**-0.5)
-    normed = _norm(torch.stack(out), w[f"{at}.o_norm.weight"], config["rms_norm_eps"])
+    normed = rms_norm(torch.stack(out), w[f"{at}.o_norm.weight"], config["rms_norm_eps"])
     gate = (x @ w[f"{at}.g_proj.weight"].T).sigmoid()
     return (normed.reshape(count, -1) * gate) @ w[f"{at}.o_proj.weight"].T
 
@@ -66,10 +60,10 @@ def _latent(config: Config, x: Any, w: Weights, at: str) -> Any:
     import torch
 
     heads, nope, rank = config["num_attention_heads"], config["qk_nope_head_dim"], config["kv_lora_rank"]
-    small = _norm(x @ w[f"{at}.q_a_proj.weight"].T, w[f"{at}.q_a_layernorm.weight"], _OWN_EPSILON)
+    small = rms_norm(x @ w[f"{at}.q_a_proj.weight"].T, w[f"{at}.q_a_layernorm.weight"], _OWN_EPSILON)
     q = (small @ w[f"{at}.q_b_proj.weight"].T).reshape(len(x), heads, -1).transpose(0, 1)
     latent, shared = (x @ w[f"{at}.kv_a_proj_with_mqa.weight"].T).tensor_split([rank], -1)
-    made = _norm(latent, w[f"{at}.kv_a_layernorm.weight"], _OWN_EPSILON) @ w[f"{at}.kv_b_proj.weight"].T
+    made = rms_norm(latent, w[f"{at}.kv_a_layernorm.weight"], _OWN_EPSILON) @ w[f"{at}.kv_b_proj.weight"].T
     k, v = made.reshape(len(x), heads, -1).transpose(0, 1).tensor_split([nope], -1)
     k = torch.cat([k, shared.expand(heads, *shared.shape)], -1)
     seen = torch.full((len(x), len(x)), -torch.inf).triu(1)
@@ -92,7 +86,7 @@ def _experts(config: Config, x: Any, w: Weights, at: str) -> Any:
         for e, share in zip(numbers, own, strict=True):
             expert = f"{at}.experts.{e}"
             made[t] += share * _mlp(config, narrow[t], w, (f"{expert}.w1", f"{expert}.w3", f"{expert}.w2"))
-    made = _norm(made, w[f"{at}.routed_expert_norm.weight"], config["rms_norm_eps"])
+    made = rms_norm(made, w[f"{at}.routed_expert_norm.weight"], config["rms_norm_eps"])
     shared = tuple(f"{at}.shared_experts.{name}_proj" for name in ("gate", "up", "down"))
     return made @ w[f"{at}.routed_expert_up_proj.weight"].T + _mlp(config, x, w, shared)  # type: ignore[arg-type]
 
@@ -104,7 +98,7 @@ def _mixed(config: Config, blocks: list[Any], current: Any, w: Weights, at: str)
     if not blocks:
         return current
     states = torch.stack([*blocks, current])
-    scores = _norm(states, w[f"{at}_norm.weight"], config["rms_norm_eps"]) @ w[f"{at}_proj.weight"][0]
+    scores = rms_norm(states, w[f"{at}_norm.weight"], config["rms_norm_eps"]) @ w[f"{at}_proj.weight"][0]
     return (scores.softmax(0)[..., None] * states).sum(0)
 
 
@@ -120,15 +114,15 @@ def kimi_k3(config: Config, weights: Weights, ids: Any) -> Any:
         begins = i % text["attn_res_block_size"] == 0
         blocks += [x] if begins else []
         attend = _latent if i + 1 in full else _delta
-        made = attend(text, _norm(mixed, w[f"{at}.input_layernorm.weight"], epsilon), w, f"{at}.self_attn")
+        made = attend(text, rms_norm(mixed, w[f"{at}.input_layernorm.weight"], epsilon), w, f"{at}.self_attn")
         x = made if begins else x + made
         mixed = _mixed(text, blocks, x, w, f"{at}.mlp_res")
-        mixed = _norm(mixed, w[f"{at}.post_attention_layernorm.weight"], epsilon)
+        mixed = rms_norm(mixed, w[f"{at}.post_attention_layernorm.weight"], epsilon)
         dense = i < text["first_k_dense_replace"]
         names = (f"{at}.mlp.gate_proj", f"{at}.mlp.up_proj", f"{at}.mlp.down_proj")
         x = x + (_mlp(text, mixed, w, names) if dense else _experts(text, mixed, w, f"{at}.block_sparse_moe"))
     x = _mixed(text, blocks, x, w, "model.output_attn_res")
-    return _norm(x, w["model.norm.weight"], epsilon) @ w["lm_head.weight"].T
+    return rms_norm(x, w["model.norm.weight"], epsilon) @ w["lm_head.weight"].T
 
 
 MODELS: dict[str, Plain] = {"KimiK3ForConditionalGeneration": Plain(kimi_k3)}

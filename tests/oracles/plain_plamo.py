@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.oracles.plain import Config, Plain, Weights, _attention, _layer_norm, _linear, _rms_norm, _swiglu, rotate
+from tests.oracles.plain import Config, Plain, Weights, _attention, _layer_norm, _linear, _swiglu, rms_norm, rotate
 
 
 def plamo(config: Config, w: Weights, ids: Any) -> Any:
@@ -13,14 +13,14 @@ def plamo(config: Config, w: Weights, ids: Any) -> Any:
     x = w["model.embed_tokens.weight"][ids]
     for i in range(config["num_hidden_layers"]):
         at = f"model.layers.layers.{i}"
-        normed = _rms_norm(x, w[f"{at}.norm.weight"], epsilon)
+        normed = rms_norm(x, w[f"{at}.norm.weight"], epsilon)
         projected = (_linear(normed, w, f"{at}.self_attn.{part}_proj") for part in "qkv")
         q, k, v = (t.reshape(len(ids), -1, config["hidden_size"] // heads).transpose(0, 1) for t in projected)
         q, k = rotate(q, 10000.0), rotate(k, 10000.0)
         k, v = (t.repeat(config["n_shared_head"], 1, 1) for t in (k, v))
         attended = _linear(_attention(q, k, v), w, f"{at}.self_attn.o_proj")
         x = x + attended + _swiglu(normed, w, f"{at}.mlp")
-    return _linear(_rms_norm(x, w["model.norm.weight"], epsilon), w, "lm_head")
+    return _linear(rms_norm(x, w["model.norm.weight"], epsilon), w, "lm_head")
 
 
 def plamo3(config: Config, w: Weights, ids: Any) -> Any:
@@ -38,7 +38,7 @@ def plamo3(config: Config, w: Weights, ids: Any) -> Any:
         q, k, v = joined.split((heads, keys, keys))
         theta = config["rope_theta" if full else "rope_local_theta"]
         q, k = (
-            rotate(_rms_norm(t, 1 + w[f"{at}.{part}_norm.weight"], epsilon), theta) for t, part in ((q, "q"), (k, "k"))
+            rotate(rms_norm(t, 1 + w[f"{at}.{part}_norm.weight"], epsilon), theta) for t, part in ((q, "q"), (k, "k"))
         )
         mask = (places[:, None] >= places) & (near | full)
         return _linear(_masked(q, k, v, mask), w, f"{at}.o_proj")
@@ -56,7 +56,7 @@ def plamo2(config: Config, w: Weights, ids: Any) -> Any:
         joined = _linear(normed, w, f"{at}.qkv_proj").reshape(len(ids), heads + 2 * keys, -1).transpose(0, 1)
         q, k, v = joined.split((heads, keys, keys))
         q, k = (
-            rotate(_rms_norm(t, None, 1e-6) * w[f"{at}.{part}_weight"][:, None], 10000.0)
+            rotate(rms_norm(t, None, 1e-6) * w[f"{at}.{part}_weight"][:, None], 10000.0)
             for t, part in ((q, "q"), (k, "k"))
         )
         return _linear(_attention(q, k, v), w, f"{at}.o_proj")
@@ -81,7 +81,7 @@ def _mamba(config: Config, w: Weights, at: str, normed: Any) -> Any:
     before = torch.nn.functional.pad(x.flatten(1).T, (kernel.shape[-1] - 1, 0))
     x = silu(conv1d(before, kernel, groups=len(kernel))).T
     b, c, dt = _linear(x, w, f"{at}.bcdt_proj").split((size, size, w[f"{at}.dt_norm_weight"].numel()), -1)
-    b, c, dt = (_rms_norm(t, w[f"{at}.{name}_norm_weight"], epsilon) for t, name in ((b, "B"), (c, "C"), (dt, "dt")))
+    b, c, dt = (rms_norm(t, w[f"{at}.{name}_norm_weight"], epsilon) for t, name in ((b, "B"), (c, "C"), (dt, "dt")))
     dt = softplus(_linear(dt, w, f"{at}.dt_proj") + w[f"{at}.dt_bias"])
     x, decay = x.reshape(len(x), heads, -1), torch.exp(dt * -torch.exp(w[f"{at}.A_log"]))
     state, rows = torch.zeros(heads, x.shape[-1], size), []
@@ -97,7 +97,7 @@ def _layers(config: Config, w: Weights, ids: Any, mixer: Any) -> Any:
     epsilon = config["rms_norm_eps"]
 
     def norm(x: Any, name: str, more: float = 1.0) -> Any:
-        return _rms_norm(x, w[f"{name}.weight"] + more, epsilon)
+        return rms_norm(x, w[f"{name}.weight"] + more, epsilon)
 
     x = w["model.embed_tokens.weight"][ids]
     for i in range(config["num_hidden_layers"]):
@@ -126,18 +126,18 @@ def plm(config: Config, w: Weights, ids: Any) -> Any:
     x = w["model.embed_tokens.weight"][ids]
     for i in range(config["num_hidden_layers"]):
         at = f"model.layers.{i}"
-        normed = _rms_norm(x, w[f"{at}.input_layernorm.weight"], epsilon)
+        normed = rms_norm(x, w[f"{at}.input_layernorm.weight"], epsilon)
         q = _linear(normed, w, f"{at}.self_attn.q_proj").reshape(count, heads, -1).transpose(0, 1)
         low = _linear(normed, w, f"{at}.self_attn.kv_a_proj_with_mqa")
         k_pe = _paired(low[:, rank:][None], theta).expand(heads, -1, -1)
-        kept = _rms_norm(low[:, :rank], w[f"{at}.self_attn.kv_a_layernorm.weight"], 1e-6)
+        kept = rms_norm(low[:, :rank], w[f"{at}.self_attn.kv_a_layernorm.weight"], 1e-6)
         kv = _linear(kept, w, f"{at}.self_attn.kv_b_proj").reshape(count, heads, -1).transpose(0, 1)
         k = torch.cat((kv[..., :nope], k_pe), -1)
         q = torch.cat((q[..., :nope], _paired(q[..., nope:], theta)), -1)
         x = x + _linear(_attention(q, k, kv[..., nope:]), w, f"{at}.self_attn.o_proj")
-        normed = _rms_norm(x, w[f"{at}.post_attention_layernorm.weight"], epsilon)
+        normed = rms_norm(x, w[f"{at}.post_attention_layernorm.weight"], epsilon)
         x = x + _linear(torch.relu(_linear(normed, w, f"{at}.mlp.up_proj")) ** 2, w, f"{at}.mlp.down_proj")
-    return _linear(_rms_norm(x, w["model.norm.weight"], epsilon), w, "model.embed_tokens")
+    return _linear(rms_norm(x, w["model.norm.weight"], epsilon), w, "model.embed_tokens")
 
 
 def openelm(config: Config, w: Weights, ids: Any) -> Any:
@@ -147,15 +147,15 @@ def openelm(config: Config, w: Weights, ids: Any) -> Any:
     x, theta = w["transformer.token_embeddings.weight"][ids], config["rope_freq_constant"]
     for i, (heads, keys) in enumerate(zip(config["num_query_heads"], config["num_kv_heads"], strict=True)):
         at = f"transformer.layers.{i}"
-        joined = _linear(_rms_norm(x, w[f"{at}.attn_norm.weight"], 1e-6), w, f"{at}.attn.qkv_proj")
+        joined = _linear(rms_norm(x, w[f"{at}.attn_norm.weight"], 1e-6), w, f"{at}.attn.qkv_proj")
         q, k, v = joined.reshape(len(ids), heads + 2 * keys, -1).transpose(0, 1).split((heads, keys, keys))
         q, k = (
-            rotate(_rms_norm(t, w[f"{at}.attn.{part}_norm.weight"], 1e-6), theta) for t, part in ((q, "q"), (k, "k"))
+            rotate(rms_norm(t, w[f"{at}.attn.{part}_norm.weight"], 1e-6), theta) for t, part in ((q, "q"), (k, "k"))
         )
         x = x + _linear(_attention(q, k, v), w, f"{at}.attn.out_proj")
-        gate, up = _linear(_rms_norm(x, w[f"{at}.ffn_norm.weight"], 1e-6), w, f"{at}.ffn.proj_1").chunk(2, -1)
+        gate, up = _linear(rms_norm(x, w[f"{at}.ffn_norm.weight"], 1e-6), w, f"{at}.ffn.proj_1").chunk(2, -1)
         x = x + _linear(silu(gate) * up, w, f"{at}.ffn.proj_2")
-    return _linear(_rms_norm(x, w["transformer.norm.weight"], 1e-6), w, "transformer.token_embeddings")
+    return _linear(rms_norm(x, w["transformer.norm.weight"], 1e-6), w, "transformer.token_embeddings")
 
 
 def refact(config: Config, w: Weights, ids: Any) -> Any:
@@ -171,13 +171,13 @@ def refact(config: Config, w: Weights, ids: Any) -> Any:
     x = w["transformer.wte.weight"][ids]
     for i in range(config["n_layer"]):
         at = f"transformer.h.{i}"
-        normed = _rms_norm(x, w[f"{at}.ln_1.weight"], epsilon)
+        normed = rms_norm(x, w[f"{at}.ln_1.weight"], epsilon)
         q = _linear(normed, w, f"{at}.attn.q").reshape(count, heads, -1).transpose(0, 1)
         k, v = (t[None] for t in _linear(normed, w, f"{at}.attn.kv").chunk(2, -1))
         x = x + _linear(_masked(q, k, v, bias), w, f"{at}.attn.c_proj")
-        gate, up = _linear(_rms_norm(x, w[f"{at}.ln_2.weight"], epsilon), w, f"{at}.mlp.gate_up_proj").chunk(2, -1)
+        gate, up = _linear(rms_norm(x, w[f"{at}.ln_2.weight"], epsilon), w, f"{at}.mlp.gate_up_proj").chunk(2, -1)
         x = x + _linear(silu(gate) * up, w, f"{at}.mlp.c_proj")
-    return _linear(_rms_norm(x, w["ln_f.weight"], epsilon), w, "lm_head")
+    return _linear(rms_norm(x, w["ln_f.weight"], epsilon), w, "lm_head")
 
 
 def rwkv6(config: Config, w: Weights, ids: Any) -> Any:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
-import importlib.util
 import json
 import re
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.architecture import house
 from tests.page.samples import SEVEN_B, sparse
+from tests.programs import load_program
 
 import weighbridge as wb
 from weighbridge.base.errors import RefusedError, UsageError
@@ -26,13 +25,8 @@ from weighbridge.page.endpoints import exact, front_coded
 from weighbridge.page.export import export, key
 
 
-def vendor() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("vendor", house.ROOT / "requirements" / "vendor.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def vendor() -> Any:
+    return load_program(house.ROOT / "requirements" / "vendor.py")
 
 
 def test_third_party_files_are_those_that_are_pinned() -> None:

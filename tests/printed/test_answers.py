@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.api.test_provider import llama_tensors, write
+from tests.llama import llama_tensors, write
 from tests.printed.commands import Command, commands, fault
 from tests.printed.texts import Text
 from tests.shipping.models import write_folder

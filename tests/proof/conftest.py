@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -19,6 +19,7 @@ for _oracle in ("torch", "transformers", "gguf", "xllamacpp", "sentencepiece", "
 
 from tests.oracles import gguf_file, models, ours, reference_converter  # noqa: E402
 from tests.oracles.case import Case  # noqa: E402
+from tests.oracles.llama_loads import Judge  # noqa: E402
 from tests.oracles.reference_converter import Job  # noqa: E402
 from tests.oracles.sharing import made_once  # noqa: E402
 
@@ -108,3 +109,10 @@ def parsed() -> Callable[[Path], gguf_file.File]:
 
 def _case(name: str) -> Case:
     return models.CASES[name.partition("@")[0]]
+
+
+@pytest.fixture(scope="module")
+def judge() -> Iterator[Judge]:
+    opened = Judge()
+    yield opened
+    opened.close()

@@ -112,30 +112,15 @@ def test_nothing_reads_the_keys_of_layers_that_take_others(
     assert np.array_equal(found(path), found(deep))
 
 
-def edited(name: str, change: Callable[[gguf_file.Tensor], Any]) -> faults.Fault:
-    def fault(file: gguf_file.File) -> None:
-        file.tensors[name].data = np.ascontiguousarray(change(file.tensors[name]))
-
-    return fault
-
-
-def swapped(first: str, second: str) -> faults.Fault:
-    def fault(file: gguf_file.File) -> None:
-        a, b = file.tensors[first], file.tensors[second]
-        a.data, b.data = b.data, a.data
-
-    return fault
-
-
 LAST = "blk.21."
 FAULTS = {
-    "streams-swapped": edited("altup_proj.weight", lambda t: t.data[::-1]),
-    "layers-turned": edited("per_layer_token_embd.weight", lambda t: np.roll(t.data, 256, axis=-1)),
-    "gate-up-swapped": swapped(f"{LAST}ffn_gate.weight", f"{LAST}ffn_up.weight"),
-    "post-norms-swapped": swapped(f"{LAST}post_attention_norm.weight", f"{LAST}post_norm.weight"),
-    "norm-shifted": edited(f"{LAST}attn_norm.weight", lambda t: t.data + 1),
+    "streams-swapped": faults.edited("altup_proj.weight", lambda t: t.data[::-1]),
+    "layers-turned": faults.edited("per_layer_token_embd.weight", lambda t: np.roll(t.data, 256, axis=-1)),
+    "gate-up-swapped": faults.swapped(f"{LAST}ffn_gate.weight", f"{LAST}ffn_up.weight"),
+    "post-norms-swapped": faults.swapped(f"{LAST}post_attention_norm.weight", f"{LAST}post_norm.weight"),
+    "norm-shifted": faults.edited(f"{LAST}attn_norm.weight", lambda t: t.data + 1),
     "predict-turned": faults.shifted("blk.0.altup_predict_coef.weight"),
-    "scale-one": edited("blk.0.altup_correct_scale.weight", lambda t: np.ones_like(t.data)),
+    "scale-one": faults.edited("blk.0.altup_correct_scale.weight", lambda t: np.ones_like(t.data)),
     "theta": faults.set_key("gemma3n.rope.freq_base", 500.0),
     "window-theta": faults.set_key("gemma3n.rope.freq_base_swa", 50.0),
     "window": faults.set_key("gemma3n.attention.sliding_window", 12),

@@ -4,7 +4,7 @@ damaged models in each form; and of the program itself."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -109,13 +109,6 @@ MODELS: dict[str, Callable[[Path, Maker], Path]] = {
     **{f"mlx with {damage}": mlx("llama3-v4", damage, q_bits=4, q_group_size=32) for damage in DAMAGES
        if damage not in UNKNOWN},
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def judge() -> Iterator[Judge]:
-    opened = Judge()
-    yield opened
-    opened.close()
 
 
 @pytest.mark.parametrize("model", MODELS)

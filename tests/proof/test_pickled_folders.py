@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.api.test_provider import CONFIG, llama_tensors
-from tests.conversion.test_build import tokenizer
+from tests.llama import CONFIG, llama_tensors, tokenizer
 from tests.oracles import gguf_file, reference_converter
 
 import weighbridge

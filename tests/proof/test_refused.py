@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,13 +12,6 @@ from tests.oracles.llama_loads import Judge
 from weighbridge.base.errors import RefusedError
 
 pytestmark = pytest.mark.oracle
-
-
-@pytest.fixture(scope="module")
-def judge() -> Iterator[Judge]:
-    opened = Judge()
-    yield opened
-    opened.close()
 
 
 @pytest.mark.parametrize("name", sorted(ours.REFUSED))

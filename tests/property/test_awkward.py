@@ -1,6 +1,6 @@
-"""The awkward five: layouts that break converters which think that a tensor is one array in one place. Each is built on
-random data with nothing but nodes and a `Packing`, equals the direct computation, and streams through a plan whose
-memory budget is far below the tensor's size.
+"""The awkward five: layouts that break converters which think that a tensor is one array in one place. Each equals the
+direct computation, and streams through a plan whose memory budget is far below the tensor's size. FP8 blocks have a
+`Packing` of their own here, the others are unpacked as models are.
 
     GPTQ         packed along the input axis, transposed, its columns in groups of any order (act-order)
     FP8 blocks   one scale for each 128 x 128 block
@@ -20,8 +20,10 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.costs import traced_memory
+from tests.packings import makers
+from tests.unpacked import unpack
 
-from weighbridge.base.dtypes import BY_NAME, F16, F32, I32, U8, DType
+from weighbridge.base.dtypes import BY_NAME, F32, U8, DType
 from weighbridge.base.errors import RefusedError
 from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Layout, Slot
@@ -57,43 +59,13 @@ class _Packing(NoBlockForm):
     code_bits: int = field(default=4, init=False)
 
 
-@dataclass(frozen=True)
-class Gptq(_Packing):
-    """w[o, i] = scales[g[i], o] * (code[i, o] - zero[g[i], o] - 1); members transposed so that rows are outputs."""
-
-    groups: int = 0
-
-    def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: np.ndarray[Any, Any]) -> None:
-        shifts = 4 * np.arange(8, dtype=np.uint32)
-        words = parts["qweight"].view(np.uint32).reshape(hi - lo, -1)
-        codes = ((words[:, :, None] >> shifts) & 15).reshape(hi - lo, -1)
-        rows = np.arange(lo, hi) - lo // 8 * 8
-        packed = parts["qzeros"].view(np.uint32).reshape(-1, self.groups)[rows // 8]
-        zeros = (packed >> (4 * (rows % 8).astype(np.uint32))[:, None]) & 15
-        group = parts["g_idx"].view(np.int32)
-        scales = floats(parts["scales"], "<f2", self.groups)
-        values = scales[:, group] * (codes.astype(np.float32) - zeros[:, group].astype(np.float32) - 1)
-        out[:] = values.reshape(-1)
+def unpacked(tensors: Mapping[str, Node], method: str) -> Node:
+    return nodes.decode(unpack(tensors, {"quantization_config": {"quant_method": method}})["m.weight"])
 
 
 def gptq(rng: np.random.Generator) -> tuple[Node, np.ndarray[Any, Any]]:
-    inner, outer, groups = 512, 384, 4
-    codes = rng.integers(0, 16, (inner, outer), np.uint32)
-    zeros = rng.integers(0, 15, (groups, outer), np.uint32)
-    scales = rng.normal(size=(groups, outer)).astype(np.float16)
-    g_idx = rng.permutation(np.repeat(np.arange(groups), inner // groups)).astype(np.int32)
-    shifts = 4 * np.arange(8, dtype=np.uint32)
-    qweight = (codes.reshape(inner // 8, 8, outer) << shifts[None, :, None]).sum(1, dtype=np.uint32)
-    qzeros = (zeros.reshape(groups, outer // 8, 8) << shifts).sum(2, dtype=np.uint32)
-    members = {
-        "qweight": nodes.transpose(as_stored(qweight, I32)),
-        "qzeros": nodes.transpose(as_stored(qzeros, I32)),
-        "scales": nodes.transpose(as_stored(scales, F16)),
-        "g_idx": as_stored(g_idx, I32),
-    }
-    packing = Gptq(MappingProxyType({"qweight": 1, "qzeros": 8, "scales": 1, "g_idx": 0}), groups)
-    want = scales.astype(np.float32)[g_idx] * (codes.astype(np.float32) - zeros[g_idx].astype(np.float32) - 1)
-    return nodes.decode(QuantizedTensor(Spec((outer, inner), F32), packing, members)), want.T
+    made = makers.gptq(4, inner=512, outer=384, group=128, order=True, seed=int(rng.integers(1000)))
+    return unpacked(made.tensors, "gptq"), made.values
 
 
 @dataclass(frozen=True)
@@ -110,6 +82,10 @@ class Fp8Block(_Packing):
         out[:] = (values * np.repeat(scale, 128, axis=1)[rows, :columns]).reshape(-1)
 
 
+class OtherBlock(Fp8Block):
+    """The same blocks under another packing."""
+
+
 def fp8(rng: np.random.Generator) -> tuple[QuantizedTensor, np.ndarray[Any, Any]]:
     import ml_dtypes
 
@@ -122,48 +98,26 @@ def fp8(rng: np.random.Generator) -> tuple[QuantizedTensor, np.ndarray[Any, Any]
     return QuantizedTensor(Spec((rows, columns), F32), packing, members), weight.astype(np.float32) * grid
 
 
-@dataclass(frozen=True)
-class Plane(_Packing):
-    """One plane of bits of every byte: (code - zero) * scale."""
-
-    shift: int = 0
-    mask: int = 15
-
-    def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: np.ndarray[Any, Any]) -> None:
-        codes = ((parts["weight"] >> self.shift) & self.mask).reshape(hi - lo, -1).astype(np.float32)
-        scale, zero = (parts[m].view(np.float32)[:, None] for m in ("scale", "zero"))
-        out[:] = ((codes - zero) * scale).reshape(-1)
-
-
 def hqq(rng: np.random.Generator) -> tuple[Node, np.ndarray[Any, Any]]:
     """4 bits: rows 0..n/2 in the high nibbles, the others in the low ones; a scale and zero for each group of 64."""
     outer, inner, group = 512, 640, 64
     rows = outer * inner // group
     codes = rng.integers(0, 16, (rows, group), np.uint8)
-    scale, zero = rng.normal(size=(2, rows)).astype(np.float32)
-    packed = as_stored((codes[: rows // 2] << 4) | codes[rows // 2 :], U8)
-    each = MappingProxyType({"weight": 1, "scale": 1, "zero": 1})
-    halves = []
-    for i, shift in enumerate((4, 0)):
-        members: dict[str, Node] = {"weight": packed}
-        for m, values in (("scale", scale), ("zero", zero)):
-            members[m] = nodes.slice_rows(as_stored(values, F32, (rows, 1)), i * rows // 2, (rows // 2, 1))
-        halves.append(nodes.decode(QuantizedTensor(Spec((rows // 2, group), F32), Plane(each, shift), members)))
-    want = (codes.astype(np.float32) - zero[:, None]) * scale[:, None]
-    return nodes.reshape(nodes.concat(halves), (outer, inner)), want.reshape(outer, inner)
+    scale, zero = rng.normal(size=(2, rows, 1)).astype(np.float32)
+    shape = np.array([outer, inner])
+    tensors = {
+        "m.W_q": as_stored((codes[: rows // 2] << 4) | codes[rows // 2 :], U8),
+        "m.scale": as_stored(scale, F32),
+        "m.zero": as_stored(zero, F32),
+        "m.nbits": as_stored(np.array(4), BY_NAME["I64"]),
+        "m.shape": as_stored(shape, BY_NAME["I64"]),
+    }
+    return unpacked(tensors, "hqq"), ((codes.astype(np.float32) - zero) * scale).reshape(outer, inner)
 
 
 def bitnet(rng: np.random.Generator) -> tuple[Node, np.ndarray[Any, Any]]:
-    """2 bits: row r of quarter i in bits 2i of packed row r; one scale for all."""
-    outer, inner = 512, 384
-    codes = rng.integers(0, 3, (4, outer // 4, inner), np.uint8)
-    packed = as_stored((codes << (2 * np.arange(4, dtype=np.uint8))[:, None, None]).sum(0, dtype=np.uint8), U8)
-    shared = MappingProxyType({"weight": 1, "scale": 0, "zero": 0})
-    scale, zero = as_stored(np.array([0.37], np.float32), F32), as_stored(np.ones(1, np.float32), F32)
-    members: dict[str, Node] = {"weight": packed, "scale": scale, "zero": zero}
-    spec = Spec((outer // 4, inner), F32)
-    parts = [nodes.decode(QuantizedTensor(spec, Plane(shared, 2 * i, 3), members)) for i in range(4)]
-    return nodes.concat(parts), ((codes.astype(np.float32) - 1) * np.float32(0.37)).reshape(outer, inner)
+    made = makers.bitnet(inner=384, outer=512, seed=int(rng.integers(1000)))
+    return unpacked(made.tensors, "bitnet"), made.values
 
 
 def conv1d(rng: np.random.Generator) -> tuple[Node, np.ndarray[Any, Any]]:
@@ -264,7 +218,7 @@ def test_a_join_of_different_parameters_becomes_a_decode_that_says_why() -> None
     joined = nodes.concat([top, nodes.slice_rows(b, 0, (128, 520))])
     assert isinstance(joined, QuantizedTensor)  # same packing, whole blocks: still packed
     assert joined.spec.shape == (768, 520)
-    other = QuantizedTensor(b.spec, Plane(b.packing.row_map), b.members)
+    other = QuantizedTensor(b.spec, OtherBlock(b.packing.row_map), b.members)
     joined = nodes.concat([top, nodes.slice_rows(other, 0, (128, 520))])
     assert isinstance(joined, Node)
     assert "different parameters" in losses_of({"t": joined})[0].message

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tests import jax_process
-from tests.api.test_provider import llama_tensors, write
 from tests.conformance.test_providers import make_sources
+from tests.llama import llama_tensors, write
 
 import weighbridge as wb
 from weighbridge.adapters.numpy import to_numpy

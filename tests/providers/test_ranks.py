@@ -3,14 +3,13 @@ it: rows of q, k, v, gate and up, columns of o and down, everything of norms."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.api.test_provider import CONFIG, llama_tensors, write
+from tests.llama import CONFIG, llama_tensors, make_folder
 
 import weighbridge as wb
 from weighbridge.base.errors import UsageError
@@ -31,10 +30,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
         name: rng.normal(size=tuple(128 if n == CONFIG["intermediate_size"] else n for n in t.shape)).astype(t.dtype)
         for name, t in llama_tensors().items()
     }
-    hf = folder / "hf"
-    hf.mkdir()
-    (hf / "config.json").write_text(json.dumps({**CONFIG, **wide}))
-    write(hf / "model.safetensors", tensors)
+    hf = make_folder(folder / "hf", {**CONFIG, **wide}, tensors)
     wb.convert(hf, folder / "f16.gguf", dtype="f16", tokenizer=False)
     wb.convert(hf, folder / "q8_0.gguf", dtype="q8_0", tokenizer=False)
     wb.convert(hf, folder / "gptq", to=wb.SchemeOptions(scheme="gptq", q_group_size=32))

@@ -120,6 +120,14 @@ def zipped(members: Mapping[str, bytes], method: int = zipfile.ZIP_STORED) -> by
     return out.getvalue()
 
 
+def torch_saved(value: Any, **options: Any) -> bytes:
+    import torch
+
+    out = io.BytesIO()
+    torch.save(value, out, **options)
+    return out.getvalue()
+
+
 def npy(array: np.ndarray) -> bytes:
     out = io.BytesIO()
     np.save(out, array)

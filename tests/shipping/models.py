@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.api.test_provider import CONFIG, llama_tensors, write
-from tests.conversion.test_build import tokenizer
+from tests.llama import CONFIG, llama_tensors, tokenizer, write
 
 SPECIAL = ("<s>", "<|im_start|>", "<|im_end|>", "</s>")
 CHATML = (

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.containers.regions import check_regions
+from tests.reports.makers import torch_saved
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError
@@ -165,9 +166,9 @@ def test_what_is_embedded_must_be_a_storage() -> None:
     head = b"\x80\x04ctorch._utils\n_rebuild_tensor_v2\n(ctorch.storage\n_load_from_bytes\n"
     tail = b"\x85RK\0))\x89NtR."
     old = {"_use_new_zipfile_serialization": False}
-    good = _saved(BASE.untyped_storage(), **old)
+    good = torch_saved(BASE.untyped_storage(), **old)
     assert len(pickles.parse(BytesSource(head + _binary(good) + tail))) == 1
-    for data in (b"", b"junk", pickle.dumps([1]), _saved(BASE), _saved({"a": BASE}, **old), good[:-1]):
+    for data in (b"", b"junk", pickle.dumps([1]), torch_saved(BASE), torch_saved({"a": BASE}, **old), good[:-1]):
         index = pickles.parse(BytesSource(head + _binary(data) + tail))
         assert (len(index), "pickle.left-out" in rules(index)) == (0, True)
 
@@ -185,7 +186,7 @@ def test_one_embedded_storage_is_read_once(monkeypatch: pytest.MonkeyPatch) -> N
         return read(*args)
 
     monkeypatch.setattr(legacy, "read", counted)
-    data = _saved(BASE.untyped_storage(), _use_new_zipfile_serialization=False)
+    data = torch_saved(BASE.untyped_storage(), _use_new_zipfile_serialization=False)
     call = b"ctorch.storage\n_load_from_bytes\nq\0" + _binary(data) + b"\x85q\1R"
     index = pickles.parse(BytesSource(b"\x80\x04](" + call + b"h\0h\1R" * 1000 + b"e."))
     assert (count, len(index)) == (1, 1001)
@@ -203,12 +204,6 @@ def test_several_pickles_in_a_file(tmp_path: Path) -> None:
 
 def _binary(data: bytes) -> bytes:
     return b"B" + struct.pack("<I", len(data)) + data
-
-
-def _saved(value: Any, **options: Any) -> bytes:
-    out = io.BytesIO()
-    torch.save(value, out, **options)
-    return out.getvalue()
 
 
 # ---- TorchScript ----------------------------------------------------------------------------------------------
@@ -359,7 +354,7 @@ def test_negated_and_conjugated_views(tmp_path: Path, name: str, new: bool) -> N
     assert tensor.is_conj() or tensor.is_neg()
     plain = COMPLEX if tensor.is_complex() else BASE  # of the same storage, mostly
     path = tmp_path / "x.pt"
-    path.write_bytes(_saved({"x": tensor, "plain": plain}, _use_new_zipfile_serialization=new))
+    path.write_bytes(torch_saved({"x": tensor, "plain": plain}, _use_new_zipfile_serialization=new))
     theirs = torch.load(path, weights_only=True)["x"].resolve_conj().resolve_neg()
     with wb.open(path) as model:
         assert torch.equal(model["x"].torch(), theirs)
@@ -368,7 +363,7 @@ def test_negated_and_conjugated_views(tmp_path: Path, name: str, new: bool) -> N
 
 def test_a_big_endian_archive_with_arrays_and_views(tmp_path: Path) -> None:
     """The data members are big-endian; arrays in the pickle say themselves how they lie."""
-    data = _saved({"x": COMPLEX.conj(), "n": np.arange(4.0), "b": np.arange(4, dtype=">i2")})
+    data = torch_saved({"x": COMPLEX.conj(), "n": np.arange(4.0), "b": np.arange(4, dtype=">i2")})
     out = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(out, "w") as new:
         for name in old.namelist():
@@ -383,7 +378,7 @@ def test_a_big_endian_archive_with_arrays_and_views(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flag", [b"X\3\0\0\0neg", b"X\4\0\0\0conj", b"X\4\0\0\0what"])
 def test_flags_that_a_type_cannot_have(flag: bytes) -> None:
-    data = _saved({"x": torch.arange(4)})
+    data = torch_saved({"x": torch.arange(4)})
     old, new = b")Rq\x0btq\x0cRq\rs.", b")Rq\x0b}" + flag + b"\x88stRs."
     out = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(data)) as archive, zipfile.ZipFile(out, "w") as changed:

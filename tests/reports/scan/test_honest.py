@@ -9,7 +9,6 @@ import datetime
 import decimal
 import fractions
 import functools
-import io
 import pathlib
 import pickle
 import types
@@ -23,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.reports.makers import torch_saved
 
 from weighbridge.io.source import BytesSource
 from weighbridge.reports.scan.engine import scan_file, scan_source
@@ -36,12 +36,6 @@ def is_quiet(data: bytes) -> None:
     assert report.findings == ()
     assert report.verdict is ScanVerdict.DATA_ONLY
     assert report.complete
-
-
-def saved(value: Any, **options: Any) -> bytes:
-    out = io.BytesIO()
-    torch.save(value, out, **options)
-    return out.getvalue()
 
 
 @functools.cache
@@ -108,7 +102,7 @@ SAVES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("save", SAVES)
 @pytest.mark.parametrize("name", [*tensors(), "checkpoint"])
 def test_what_torch_saves(name: str, save: str) -> None:
-    is_quiet(saved(checkpoint() if name == "checkpoint" else tensors()[name], **SAVES[save]))
+    is_quiet(torch_saved(checkpoint() if name == "checkpoint" else tensors()[name], **SAVES[save]))
 
 
 DTYPES = sorted({str(d)[6:] for d in vars(torch).values() if isinstance(d, torch.dtype)})
@@ -118,9 +112,9 @@ DTYPES = sorted({str(d)[6:] for d in vars(torch).values() if isinstance(d, torch
 def test_every_dtype(name: str) -> None:
     try:
         value = torch.zeros(8, dtype=torch.uint8).view(getattr(torch, name))
-        data = saved({"w": value, "dtype": value.dtype})
+        data = torch_saved({"w": value, "dtype": value.dtype})
     except (RuntimeError, KeyError):  # quantized ones have no view, those below 8 bits can't be saved
-        data = saved({"dtype": getattr(torch, name)})
+        data = torch_saved({"dtype": getattr(torch, name)})
     is_quiet(data)
 
 
@@ -130,11 +124,11 @@ def test_without_checksums_and_with_data_left_out() -> None:
     before = get_crc32_options()
     set_crc32_options(False)
     try:
-        is_quiet(saved(tensors()["plain"]))
+        is_quiet(torch_saved(tensors()["plain"]))
     finally:
         set_crc32_options(before)
     with skip_data():
-        is_quiet(saved(tensors()["plain"]))
+        is_quiet(torch_saved(tensors()["plain"]))
 
 
 def test_a_tensor_that_was_pickled_alone() -> None:

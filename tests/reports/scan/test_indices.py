@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.reports.makers import torch_saved
 
 from weighbridge.io.source import BytesSource
 from weighbridge.reports.scan.engine import scan_source
@@ -29,12 +30,6 @@ def scan(data: bytes) -> FileReport:
 
 def rules(data: bytes) -> set[str]:
     return {f.rule for f in scan(data).findings}
-
-
-def saved(value: Any, **options: Any) -> bytes:
-    out = io.BytesIO()
-    torch.save(value, out, **options)
-    return out.getvalue()
 
 
 def changed(data: bytes, name: str, new: bytes, method: int = zipfile.ZIP_STORED) -> bytes:
@@ -114,7 +109,7 @@ _SAVES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("save", _SAVES)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_indices_outside_are_dangerous(name: str, save: str) -> None:
-    data = saved({"w": HOSTILE[name]()}, **_SAVES[save])
+    data = torch_saved({"w": HOSTILE[name]()}, **_SAVES[save])
     assert rules(data) == {"pickle/index-outside"}
     assert scan(data).verdict is ScanVerdict.DANGEROUS
     if save == "zip":
@@ -124,7 +119,7 @@ def test_indices_outside_are_dangerous(name: str, save: str) -> None:
 @pytest.mark.parametrize("save", _SAVES)
 @pytest.mark.parametrize("name", HONEST)
 def test_honest_indices_are_data(name: str, save: str) -> None:
-    data = saved({"w": HONEST[name]()}, **_SAVES[save])
+    data = torch_saved({"w": HONEST[name]()}, **_SAVES[save])
     assert scan(data).verdict is ScanVerdict.DATA_ONLY
     if save == "zip":
         assert takes(data)
@@ -137,7 +132,7 @@ def test_pickled_without_torch_save(name: str, verdict: str) -> None:
 
 
 def test_numbers_of_big_machines() -> None:
-    data = saved(coo([[0, 1]], (2,)))
+    data = torch_saved(coo([[0, 1]], (2,)))
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         name = next(n for n in archive.namelist() if n.endswith("data/0"))
         turned = bytes(8) + bytes(7) + b"\1"
@@ -184,7 +179,7 @@ def test_torch_finds_the_same_wrong() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             value = (_random_coo if number % 2 else _random_compressed)(rng)
-        data = saved(value)
+        data = torch_saved(value)
         verdict = scan(data).verdict
         assert (verdict is ScanVerdict.DATA_ONLY) == takes(data), (value._indices() if number % 2 else value, verdict)
         wrong += verdict is ScanVerdict.DANGEROUS
@@ -233,13 +228,13 @@ class _Quantized(_Made):
      (2, 9, 0, "dangerous"), (2, 1, -1, "dangerous"), (-2, 1, 0, "dangerous"), (0, 1, 99, "data-only")],
 )  # fmt: skip
 def test_nested_tensors(size: int, stride: int, offset: int, verdict: str) -> None:
-    assert scan(saved(_nested(size, stride, offset))).verdict == verdict
+    assert scan(torch_saved(_nested(size, stride, offset))).verdict == verdict
 
 
 @pytest.mark.parametrize(("index", "verdict"), [(1, "data-only"), (9, "dangerous")])
 def test_a_sparse_tensor_that_another_call_makes(index: int, verdict: str) -> None:
     made = _Typed((torch.sparse_coo, (torch.tensor([[index]]), torch.ones(1), torch.Size([3]), None)))
-    assert scan(saved(made)).verdict == verdict
+    assert scan(torch_saved(made)).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -254,7 +249,7 @@ def test_a_sparse_tensor_that_another_call_makes(index: int, verdict: str) -> No
      ((torch.per_channel_affine, [0.5] * 2, [0] * 2, 1), True), ((), False)],
 )  # fmt: skip
 def test_quantized_tensors_have_a_scale_for_every_channel(scheme: tuple[Any, ...], fits: bool) -> None:
-    assert ("pickle/odd-arguments" not in rules(saved(_Quantized(scheme)))) is fits
+    assert ("pickle/odd-arguments" not in rules(torch_saved(_Quantized(scheme)))) is fits
 
 
 # ---- storages ---------------------------------------------------------------------------------------------------
@@ -263,7 +258,7 @@ def test_quantized_tensors_have_a_scale_for_every_channel(scheme: tuple[Any, ...
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 @pytest.mark.parametrize("length", [0, 47, 49])
 def test_a_storage_of_another_length(length: int, method: int) -> None:
-    data = saved({"w": torch.arange(12.0)})
+    data = torch_saved({"w": torch.arange(12.0)})
     assert scan(data).verdict is ScanVerdict.DATA_ONLY
     data = changed(data, "archive/data/0", bytes(length), method)
     assert rules(data) == {"pickle/storage-length"}
@@ -271,7 +266,7 @@ def test_a_storage_of_another_length(length: int, method: int) -> None:
 
 
 def test_what_is_not_at_hand_is_unproven(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = saved(coo([[0, 1]], (2,)))
+    data = torch_saved(coo([[0, 1]], (2,)))
     for name, most in (("_LONGEST", 3),):
         with monkeypatch.context() as patch:
             patch.setattr(storages, name, most)
@@ -281,10 +276,10 @@ def test_what_is_not_at_hand_is_unproven(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def _broken() -> Iterator[bytes]:
-    yield saved(HOSTILE["coo beyond"]())
-    yield changed(saved({"w": torch.arange(12.0)}), "archive/data/0", b"")
+    yield torch_saved(HOSTILE["coo beyond"]())
+    yield changed(torch_saved({"w": torch.arange(12.0)}), "archive/data/0", b"")
     yield pickle.dumps(torch.nn.Parameter(torch.ones(1))) + b""
-    with zipfile.ZipFile(io.BytesIO(saved(HONEST["coo"]()))) as archive:
+    with zipfile.ZipFile(io.BytesIO(torch_saved(HONEST["coo"]()))) as archive:
         yield archive.read("archive/data.pkl")
 
 
