@@ -237,6 +237,21 @@ def test_of_two_writers_one_wins(name: str, place: Place, source: Path) -> None:
     assert place.objects() == {key: b"the winner"}
 
 
+def test_a_loser_whose_parts_the_store_removed_is_refused(place: Place, source: Path, monkeypatch: Any) -> None:
+    """Azure drops a blob's uncommitted blocks when another process writes it, and then says that a block is unknown."""
+    calls = gcs.GcsCalls if place.url.startswith("gs") else azure.AzureCalls
+
+    def complete(self: Any, name: str, *_: Any, **__: Any) -> None:
+        place.put(name, b"the winner")
+        raise self.failures[0]("the block list is invalid")
+
+    monkeypatch.setattr(targets, "PART", PART)
+    monkeypatch.setattr(calls, "complete", complete)
+    with pytest.raises(RefusedError, match="in the meantime"):
+        run("cast", source, place.url)
+    assert place.objects() == {"o.safetensors": b"the winner"}
+
+
 def test_several_machines_write_one_object(place: Place, source: Path, expected: Expected, tmp_path: Path) -> None:
     """Each knows its own share alone; the parts meet under the run's mark."""
     (tmp_path / "in").mkdir()
@@ -303,6 +318,18 @@ def test_records_are_written_once(place: Place) -> None:
     records.remove("b.json")
     records.remove("b.json")
     assert set(records.names("")) == {"a/1.json"}
+
+
+def test_a_run_beside_another_s_parts_is_refused(place: Place) -> None:
+    """Even one that has parts of its own."""
+    calls = gcs.GcsCalls("models") if place.url.startswith("gs") else azure.AzureCalls("models")
+    store, ours, theirs = targets.BucketStore(calls), "a" * 32, "b" * 32
+    for mark in (ours, theirs):
+        calls.put_part("o.bin", calls.start("o.bin", mark, resume=True), 0, b"part")
+    for mark in (ours, theirs):
+        with pytest.raises(RefusedError, match="other sources or options"):
+            store.upload("o.bin", mark, resume=True, replace=False)
+    assert store.upload("o.bin", theirs, resume=True, replace=True).done == {0}
 
 
 def test_a_bucket_that_is_not_there(place: Place, source: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,15 +19,17 @@ from typing import Any, Final
 
 
 class WeighbridgeError(Exception):
-    """Base of every error that Weighbridge raises deliberately. `hint` is the next step for the user.
+    """Base of every error that Weighbridge raises deliberately. `hint` is the next step for the user. `code` identifies
+    the fault for programs, if the reader that raises it declares codes: a message may be reworded, a code stays.
 
     `message` and `hint` name options as the command line does, `str(error)` as Python does.
     """
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, hint: str | None = None, code: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.code = code
 
     def __str__(self) -> str:
         from weighbridge.base.errors import in_python
@@ -49,6 +51,7 @@ class FormatError(WeighbridgeError):
         expected: Any = None,
         found: Any = None,
         hint: str | None = None,
+        code: str = "",
     ) -> None:
         place = [] if path is None else [path]
         place += [] if offset is None else [f"byte {offset}"]
@@ -58,7 +61,7 @@ class FormatError(WeighbridgeError):
             text += f" (expected {expected}, found {found})"
         elif found is not None:
             text += f" (found {found})"
-        super().__init__(text, hint=hint)
+        super().__init__(text, hint=hint, code=code)
         self.reason = message
         self.path, self.offset, self.field = path, offset, field
         self.expected, self.found = expected, found

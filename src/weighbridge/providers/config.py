@@ -141,10 +141,7 @@ def build_config(
     facts = family.effective(config)
     stated = {name: _uniform(_first(keys, known)) for name, known in _KEYS.items()}
     heads = stated["heads"]
-    head = _first(keys, _HEAD_KEYS)
-    if not head:  # no setting states it
-        dim, most = stated["dim"], max(heads, default=0) if isinstance(heads, tuple) else heads
-        head = dim // most if dim and most else None
+    head = _first(keys, _HEAD_KEYS) or _share(stated["dim"], heads)
     sets = {name: tuple(sorted(layers)) for name, layers in facts["layer_sets"].items() if layers}
     return ModelConfig(
         **stated, architecture=family.gguf, kv_heads=_positive(_uniform(keys.get("attention.head_count_kv")), heads),
@@ -179,6 +176,12 @@ def _first(keys: Mapping[str, Any], names: Sequence[str]) -> Any:
 def _positive(value: Any, otherwise: Any) -> Any:
     """Returns the number, or numbers, if positive."""
     return otherwise if value is None or value == 0 else value
+
+
+def _share(dim: Any, heads: Any) -> int | None:
+    """Returns the width of a head if no setting states it."""
+    most = max(heads, default=0) if isinstance(heads, tuple) else heads
+    return dim // most if dim and most else None
 
 
 def _rope(facts: Mapping[str, Any], keys: Mapping[str, Any], head: int | None) -> RopeConfig | None:

@@ -122,16 +122,22 @@ def open_files(
     `{"bits": 4, "group_size": 64}`, with entries for modules that differ)."""
     model = open_model(path, source)
     try:
-        own = quantization
-        if own is None and model.format == "safetensors":
-            own = inferred(model.config, model.index.by_name)
+        own = quantization if quantization is not None else _inferred(model)
         by = "caller" if quantization is not None else "shapes" if own else "config"
         check_names(model, names)
-        if own is not None:
-            config = {k: v for k, v in (model.json("config.json") or {}).items() if k != "quantization_config"}
-            text = json.dumps({**config, "quantization": own}).encode()
-            model = replace(model, texts={**model.texts, "config.json": text})
-        return FileProvider(model, names, options, by, rank)
+        return FileProvider(_with_quantization(model, own), names, options, by, rank)
     except BaseException:
         model.close()
         raise
+
+
+def _inferred(model: OpenModel) -> Mapping[str, Any] | None:
+    return inferred(model.config, model.index.by_name) if model.format == "safetensors" else None
+
+
+def _with_quantization(model: OpenModel, own: Mapping[str, Any] | None) -> OpenModel:
+    """The checkpoint with another `quantization` in its config."""
+    if own is None:
+        return model
+    config = {k: v for k, v in (model.json("config.json") or {}).items() if k != "quantization_config"}
+    return replace(model, texts={**model.texts, "config.json": json.dumps({**config, "quantization": own}).encode()})

@@ -73,19 +73,7 @@ def identify(path: str | os.PathLike[str]) -> IdentifyReport:
     """Identifies `path`. Raises OSError if it can't be read, and no other error."""
     path = resolve_path(path)
     if path.is_dir():
-        folder = Folder(path)
-        for kind in FOLDERS:
-            try:
-                match = kind.test(folder)
-            except WeighbridgeError as error:
-                raise UsageError(f"{path}: {error.message}") from error
-            if match is not None:
-                return _folder_report(folder, kind, *match)
-        weights = folder.of("safetensors", "gguf", "npz", *PICKLED, top=False)
-        evidence = f"it contains {', '.join(folder.names[:4]) or 'nothing'}"
-        if weights:
-            evidence = f"weights are below it, in {', '.join(sorted({os.path.dirname(w.name) for w in weights})[:4])}"
-        return _folder_report(folder, _NO_WEIGHTS, "", (evidence,), {})
+        return _folder(path)
     with open_source(path) as source:
         file, size = _identify_bytes(source), source.size
     return IdentifyReport(
@@ -323,6 +311,22 @@ FOLDERS: Final = (
                _files_test("Manifest.json", "*.mlmodel", evidence="Manifest.json and a .mlmodel"), False),
     FolderKind("weights", "folder of weights", _weights, True),
 )  # fmt: skip
+
+
+def _folder(path: Path) -> IdentifyReport:
+    folder = Folder(path)
+    for kind in FOLDERS:
+        try:
+            match = kind.test(folder)
+        except WeighbridgeError as error:
+            raise UsageError(f"{path}: {error.message}") from error
+        if match is not None:
+            return _folder_report(folder, kind, *match)
+    weights = folder.of("safetensors", "gguf", "npz", *PICKLED, top=False)
+    evidence = f"it contains {', '.join(folder.names[:4]) or 'nothing'}"
+    if weights:
+        evidence = f"weights are below it, in {', '.join(sorted({os.path.dirname(w.name) for w in weights})[:4])}"
+    return _folder_report(folder, _NO_WEIGHTS, "", (evidence,), {})
 
 
 _NO_WEIGHTS: Final = FolderKind("folder", "folder without weights", _weights, False)

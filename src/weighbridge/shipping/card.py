@@ -6,7 +6,7 @@ Metadata: https://huggingface.co/docs/hub/model-cards. The contents of an existi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -52,6 +52,18 @@ class CardFacts:
 def card(facts: CardFacts, existing: bytes | None = None) -> tuple[str, tuple[str, ...]]:
     """Returns the card's text, and notes on facts to add manually."""
     old, trouble = read_card_as_written(existing)
+    fields = {**_fields(facts), **old}
+    notes = [trouble] if trouble else []
+    if "base_model" not in fields:
+        notes.append("the card names no base model: --base-model ORG/NAME")
+    if "license" not in fields:
+        notes.append("the card names no licence, and neither does the model's metadata")
+    body = _BODY.sub(b"", existing or b"").decode("utf-8", "replace").strip()
+    return front_matter(fields) + "\n" + (body or "\n".join(_body(facts, fields))).strip() + "\n", tuple(notes)
+
+
+def _fields(facts: CardFacts) -> dict[str, Any]:
+    """Returns the known metadata. The base model has the Hub's spelling."""
     keys = facts.keys
     url = keys.get("general.base_model.0.repo_url") or keys.get("general.source.repo_url")
     repository = _HUB.fullmatch(url) if isinstance(url, str) else None
@@ -73,14 +85,7 @@ def card(facts: CardFacts, existing: bytes | None = None) -> tuple[str, tuple[st
         "quantized_by": facts.repository.partition("/")[0] if facts.quantized else None,
         "tags": tags or None,
     }
-    fields = {**{name: value for name, value in fields.items() if value}, **old}
-    notes = [trouble] if trouble else []
-    if "base_model" not in fields:
-        notes.append("the card names no base model: --base-model ORG/NAME")
-    if "license" not in fields:
-        notes.append("the card names no licence, and neither does the model's metadata")
-    body = _BODY.sub(b"", existing or b"").decode("utf-8", "replace").strip()
-    return front_matter(fields) + "\n" + (body or "\n".join(_body(facts, fields))).strip() + "\n", tuple(notes)
+    return {name: value for name, value in fields.items() if value}
 
 
 def _body(facts: CardFacts, fields: Mapping[str, Any]) -> Iterator[str]:
@@ -89,12 +94,24 @@ def _body(facts: CardFacts, fields: Mapping[str, Any]) -> Iterator[str]:
     base = fields.get("base_model")
     if isinstance(base, str):
         yield f"[{base}](https://huggingface.co/{base}) as {_TITLES[facts.kind]}.\n"
+    yield from _file_table(facts.files)
+    yield from _measurements(facts.measured)
+    yield "## Run it\n"
+    yield "```"
+    yield from commands(facts)
+    yield "```\n"
+    yield from _prompt_format(facts)
+    yield f"Made with Weighbridge {__version__}."
+
+
+def _file_table(files: Sequence[CardFile]) -> Iterator[str]:
+    """Yields a table of the files; quantized GGUFs get the published losses of their types."""
     losses = quality().type
-    rated = any(file.type in losses for file in facts.files)
+    rated = any(file.type in losses for file in files)
     heads = ["file", "type", "size", "bits per weight", *(["perplexity", "divergence"] if rated else [])]
     yield "| " + " | ".join(heads) + " |"
     yield "|" + "---|" * 2 + "--:|" * (len(heads) - 2)
-    for file in facts.files:
+    for file in files:
         cells = [file.name, file.type or "-", f"{file.bytes / 1e9:.2f} GB", f"{file.bits:.2f}"]
         if rated:
             loss = losses.get(file.type)
@@ -103,20 +120,6 @@ def _body(facts: CardFacts, fields: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     if rated:
         yield f"Perplexity and divergence are of another model, for orientation: {quality().source}.\n"
-    yield from _measurements(facts.measured)
-    yield "## Run it\n"
-    yield "```"
-    yield from commands(facts)
-    yield "```\n"
-    try:
-        turns = translate(facts.jinja, facts.special).turns if facts.jinja else None
-    except UnsupportedError:
-        turns = None
-    if turns is not None:
-        chat = ((("system", "{system}"),) if turns.system is not None else ()) + (("user", "{prompt}"),)
-        yield "## Prompt format\n"
-        yield f"```\n{turns.render(chat).rstrip()}\n```\n"
-    yield f"Made with Weighbridge {__version__}."
 
 
 def _measurements(measurements: Mapping[str, MeasuredQuality]) -> Iterator[str]:
@@ -141,3 +144,15 @@ def commands(facts: CardFacts) -> tuple[str, ...]:
         return (f"vllm serve {repository}",)
     tag = next((f":{f.type}" for f in facts.files if f.type), "")
     return (f"llama-server -hf {repository}{tag}", f"ollama run hf.co/{repository}{tag}")
+
+
+def _prompt_format(facts: CardFacts) -> Iterator[str]:
+    """Yields the prompt format if the chat template writes turn by turn."""
+    try:
+        turns = translate(facts.jinja, facts.special).turns if facts.jinja else None
+    except UnsupportedError:
+        turns = None
+    if turns is not None:
+        chat = ((("system", "{system}"),) if turns.system is not None else ()) + (("user", "{prompt}"),)
+        yield "## Prompt format\n"
+        yield f"```\n{turns.render(chat).rstrip()}\n```\n"

@@ -104,16 +104,7 @@ def _facts(request: ShipRequest) -> tuple[CardFacts, tuple[str, ...]]:
     files, notes, first = [], [], None
     for path in models:
         with open_headers(path).model as model:
-            from weighbridge.reports.inspect.report import inspect
-
-            weights = model.place.weights
-            report = inspect(weights[0] if model.place.single else model.place.path, limit=0)
-            number = model.metadata.get("general.file_type")
-            row = BY_NUMBER.get(number % GUESSED) if isinstance(number, int) else None
-            name = weights[0].name if len(weights) == 1 else f"{weights[0].name} to {weights[-1].name}"
-            size = sum(path.stat().st_size for path in weights)
-            kind = row.name if row else report.type_words or ""
-            files.append(CardFile(name, kind, size, 8 * size / max(report.parameters, 1)))
+            files.append(_card_file(model))
             first = first or _model_facts(model)
             if model.format == "gguf" and "general.architecture" not in model.metadata:
                 notes.append(f"{path.name} has no general.architecture, so the Hub offers no app for it")
@@ -123,6 +114,18 @@ def _facts(request: ShipRequest) -> tuple[CardFacts, tuple[str, ...]]:
     measurements = measured_quality(request.options.measured, [request.path.name, *(file.name for file in files)])
     facts = CardFacts(request.name, kind, tuple(files), keys, jinja, special, quantized, base, measurements)
     return facts, tuple(notes)
+
+
+def _card_file(model: OpenModel) -> CardFile:
+    from weighbridge.reports.inspect.report import inspect
+
+    weights = model.place.weights
+    report = inspect(weights[0] if model.place.single else model.place.path, limit=0)
+    number = model.metadata.get("general.file_type")
+    row = BY_NUMBER.get(number % GUESSED) if isinstance(number, int) else None
+    name = weights[0].name if len(weights) == 1 else f"{weights[0].name} to {weights[-1].name}"
+    size = sum(path.stat().st_size for path in weights)
+    return CardFile(name, row.name if row else report.type_words or "", size, 8 * size / max(report.parameters, 1))
 
 
 def _model_facts(model: OpenModel) -> tuple[str, dict[str, Any], str | None, dict[str, str], bool]:

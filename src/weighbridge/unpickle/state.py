@@ -10,7 +10,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import PICKLE_BLOB, PICKLE_MEMORY, PICKLE_STEPS, PICKLE_WINDOW
 from weighbridge.io.source import Source
 from weighbridge.unpickle.opcodes import COSTS, MARK, TABLE
-from weighbridge.unpickle.values import Blob, Dict, Done, External, Global, Object, Persistent, Set, weight
+from weighbridge.unpickle.values import Blob, Dict, Done, External, Global, Object, Persistent, PickleFault, Set, weight
 
 _EVENT: Final = 152  # bytes of an Event and its slot
 _MEMO: Final = 96  # bytes of a number and its slot in a growing dict, beyond a list's
@@ -29,12 +29,19 @@ class Short(Exception):
         self.need = need
 
 
+class Dispute(NamedTuple):
+    """A place that unpicklers read differently."""
+
+    code: PickleFault
+    reason: str
+
+
 class Event(NamedTuple):
     """An action of a real unpickler beyond creating plain data.
 
     kind     import, call, build, persistent, extension, buffer, computed-name, odd (an operation that the value
              doesn't have), bomb (a key that takes too long to hash, a memo slot far above the others) or disputed
-    what     the record, key or slot; for disputed, the reason as text
+    what     the record, key or slot; for disputed, a `Dispute`
     """
 
     kind: str
@@ -103,7 +110,7 @@ class MachineState:
         if self._frame_end is not None and self.end >= self._frame_end:
             # CPython's C unpickler reads on across a frame's end (#154848); its Python one refuses.
             if self.end > self._frame_end:
-                self.dispute(_FRAME, f"end at {self._frame_end}", self.end)
+                self.dispute(_FRAME, f"end at {self._frame_end}", self.end, code=PickleFault.FRAME)
                 self.reframed = True
             self._frame_end = None
         if self._next >= len(self._data):
@@ -118,7 +125,7 @@ class MachineState:
         left = self.source.size - at
         if left <= 0:
             raise FormatError("the pickle ends too early", path=self.source.name, offset=at, expected="an opcode",
-                              found="no byte")  # fmt: skip
+                              found="no byte", code=PickleFault.TRUNCATED)  # fmt: skip
         self._data, self.base, self._here, self._next = self.source.read(at, min(size, left)), at, 0, 0
 
     def _again(self, need: int) -> None:
@@ -129,23 +136,27 @@ class MachineState:
             self.fail("the stack is empty")
         left = self.source.size - self.at
         if kept >= left:
-            self.fail("the pickle ends too early", f"{need - 1} bytes", f"{left - 1} left")
+            self.fail("the pickle ends too early", f"{need - 1} bytes", f"{left - 1} left", code=PickleFault.TRUNCATED)
         if need > PICKLE_WINDOW:
             self.spend(_COPIES * need)
             self.spent -= _COPIES * need
         self._load(max(need, PICKLE_WINDOW))
 
-    def fail(self, reason: str, expected: Any = None, found: Any = None) -> NoReturn:
+    def fail(
+        self, reason: str, expected: Any = None, found: Any = None, *, code: PickleFault = PickleFault.BROKEN
+    ) -> NoReturn:
         op = TABLE.get(self._data[self._here]) if self._here < len(self._data) else None
         raise FormatError(reason, path=self.source.name, offset=self.at, field=op and op.name, expected=expected,
-                          found=found)  # fmt: skip
+                          found=found, code=code)  # fmt: skip
 
-    def dispute(self, reason: str, expected: Any = None, found: Any = None) -> None:
+    def dispute(
+        self, reason: str, expected: Any = None, found: Any = None, *, code: PickleFault = PickleFault.BROKEN
+    ) -> None:
         """Handles bytes that unpicklers read differently: a strict machine refuses them, a lenient one records them."""
         if self.strict:
-            self.fail(reason, expected, found)
+            self.fail(reason, expected, found, code=code)
         self.disputes = True
-        self.note("disputed", f"{reason} ({found!r})" if isinstance(found, str | bytes) else reason)
+        self.note("disputed", Dispute(code, f"{reason} ({found!r})" if isinstance(found, str | bytes) else reason))
 
     def over_limit(self, reason: str) -> NoReturn:
         """Raises an error for a limit of this machine, beyond which an unpickler may continue."""
@@ -168,7 +179,7 @@ class MachineState:
             kept = len(self._data) - self._here
             if kept < self.source.size - self.at:
                 raise Short(2 * kept)
-            self.dispute("a line has no end")
+            self.dispute("a line has no end", code=PickleFault.TRUNCATED)
             end = max(at, len(self._data) - 1)  # like Python's readline()[:-1]
         self.spent += end - at
         self._cross(end)
@@ -196,15 +207,16 @@ class MachineState:
         """Raises FormatError unless the source has `size` bytes from `at` on."""
         left = self.source.size - self.base - at
         if not 0 <= size <= left:
-            self.fail("the pickle ends inside a value", f"{size} bytes", f"{left} left")
+            self.fail("the pickle ends inside a value", f"{size} bytes", f"{left} left", code=PickleFault.TRUNCATED)
 
     def enter_frame(self, size: int, at: int) -> None:
         if self._frame_end is not None:
-            self.dispute("a frame begins inside a frame")
+            self.dispute("a frame begins inside a frame", code=PickleFault.FRAME)
             self.reframed = True
         start = self.base + at
         if size > self.source.size - start:
-            self.dispute("the pickle ends inside a frame", f"{size} bytes", f"{self.source.size - start} left")
+            left = f"{self.source.size - start} left"
+            self.dispute("the pickle ends inside a frame", f"{size} bytes", left, code=PickleFault.FRAME)
         if size:
             self._frame_end = start + size
             self._stop = min(self._stop, at + size)
@@ -247,7 +259,7 @@ class MachineState:
         if not self.stack:
             self.fail("the stack is empty")
         if self._frame_end is not None and self.base + at < self._frame_end:
-            self.dispute("STOP inside a frame", f"end at {self._frame_end}", self.base + at)
+            self.dispute("STOP inside a frame", f"end at {self._frame_end}", self.base + at, code=PickleFault.FRAME)
         self.leftover = len(self.stack) - 1 + sum(map(len, self.marks))
         self.done, self._stop = True, 0
 

@@ -18,7 +18,7 @@ from weighbridge.base.limits import PICKLE_LONG
 from weighbridge.unpickle import text_numbers
 from weighbridge.unpickle.opcodes import TABLE
 from weighbridge.unpickle.state import MachineState
-from weighbridge.unpickle.values import Blob, Dict, External, Object, Persistent, Set
+from weighbridge.unpickle.values import Blob, Dict, External, Object, Persistent, PickleFault, Set
 
 HIGHEST: Final = 5
 _INDEX: Final = struct.Struct("<I")
@@ -59,11 +59,11 @@ def _old_text(m: MachineState, raw: bytes) -> Any:
 
 def _unquote(m: MachineState, line: bytes) -> Any:
     if len(line) < 2 or line[:1] != line[-1:] or line[:1] not in (b'"', b"'"):
-        m.fail("a string is not in quotes", found=line[:40])
+        m.fail("a string is not in quotes", found=line[:40], code=PickleFault.TEXT)
     try:
         raw, _ = codecs.escape_decode(line[1:-1])  # as pickle does
     except ValueError as error:
-        m.fail(f"a string's escapes are broken: {error}")
+        m.fail(f"a string's escapes are broken: {error}", code=PickleFault.TEXT)
     return _old_text(m, raw)
 
 
@@ -73,7 +73,7 @@ def _text(m: MachineState, raw: bytes, codec: str = "utf-8") -> str:
     try:
         return raw.decode(codec, "surrogatepass" if codec == "utf-8" else "strict")
     except UnicodeDecodeError as error:
-        m.fail(f"text is not {codec}: {error.reason}")
+        m.fail(f"text is not {codec}: {error.reason}", code=PickleFault.TEXT)
 
 
 def _raw_unicode(m: MachineState, line: bytes) -> str:
@@ -276,9 +276,9 @@ def _extension(m: MachineState, code: int) -> None:
 
 def _protocol(m: MachineState, number: int) -> None:
     if m.at != m.start:
-        m.dispute("PROTO is not the first opcode")
+        m.dispute("PROTO is not the first opcode", code=PickleFault.PROTOCOL)
     if number > HIGHEST and not m.strict:
-        m.fail("PROTO of an unknown protocol", found=number)
+        m.fail("PROTO of an unknown protocol", found=number, code=PickleFault.PROTOCOL)
     if number > HIGHEST:
         raise UnsupportedError(f"{m.source.name}: unknown pickle protocol {number}", hint="is it a pickle at all?")
     m.protocol = number
@@ -365,7 +365,7 @@ def _stop(m: MachineState, data: bytes, at: int) -> int:
 
 
 def _unknown(m: MachineState, data: bytes, at: int) -> int:
-    m.fail("not an opcode of a pickle", found=f"{data[at - 1]:#04x}")
+    m.fail("not an opcode of a pickle", found=f"{data[at - 1]:#04x}", code=PickleFault.OPCODE)
 
 
 DO: Final[Mapping[str, Step]] = MappingProxyType(

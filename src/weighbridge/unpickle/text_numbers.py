@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from weighbridge.base.limits import PICKLE_DIGITS
 from weighbridge.unpickle.state import MachineState
+from weighbridge.unpickle.values import PickleFault
 
 # The form that pickle writes. Readers differ on others: C and Python read 0x1f and 0o7, the disassembler doesn't, and C
 # stops at a NUL (CPython #126992, #126996).
@@ -29,13 +30,14 @@ def _parse(m: MachineState, digits: bytes, base: int) -> int:
         m.over_limit(f"an integer has more than {PICKLE_DIGITS} digits")
     if _INTEGER.match(digits):
         return int(digits)
-    m.dispute("not a decimal integer, or one that readers parse differently", found=digits[:40])
+    m.dispute("not a decimal integer, or one that readers parse differently", found=digits[:40],
+              code=PickleFault.NUMBER)  # fmt: skip
     for text in (digits, digits.partition(b"\0")[0]):
         if base == 0 and not text.strip():
             return 0  # C's strtol without digits
         with suppress(ValueError):
             return int(text, 8 if base == 0 and _OCTAL.match(text) else base)
-    m.fail("not an integer", found=digits[:40])
+    m.fail("not an integer", found=digits[:40], code=PickleFault.NUMBER)
 
 
 def integer(m: MachineState, line: bytes) -> Any:
@@ -50,15 +52,15 @@ def real(m: MachineState, line: bytes) -> float:
     if _is_long(line):
         m.over_limit(f"a float has more than {PICKLE_DIGITS} digits")
     if not _FLOAT.match(line):
-        m.dispute("not a float", found=line[:40])
+        m.dispute("not a float", found=line[:40], code=PickleFault.NUMBER)
     try:
         return float(line.partition(b"\0")[0])
     except ValueError:
-        m.fail("not a float", found=line[:40])
+        m.fail("not a float", found=line[:40], code=PickleFault.NUMBER)
 
 
 def index(m: MachineState, line: bytes) -> int:
     slot = _parse(m, line, 10)
     if slot < 0:
-        m.fail("a memo slot is negative", found=slot)
+        m.fail("a memo slot is negative", found=slot, code=PickleFault.NUMBER)
     return slot

@@ -9,6 +9,7 @@ set of visited ids, never recursively, and never print it whole.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Any, TypeAlias
 
 from weighbridge.io.source import Source
@@ -16,6 +17,18 @@ from weighbridge.io.source import Source
 
 class UnexpectedOpcode(Exception):
     """A known call with arguments that its library would not write, or with an unavailable result."""
+
+
+class PickleFault(StrEnum):
+    """The codes of a pickle's errors and disputes."""
+
+    BROKEN = "broken"  # any fault without a code of its own
+    FRAME = "frame"
+    TRUNCATED = "truncated"
+    NUMBER = "number"
+    TEXT = "text"
+    PROTOCOL = "protocol"
+    OPCODE = "opcode"
 
 
 class Record:

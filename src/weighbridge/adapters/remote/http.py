@@ -330,10 +330,7 @@ class HttpClient(Retrier):
         except (ValueError, InvalidURL) as error:
             raise RemoteError(f"{name}: no valid address: {error}", hint="check it") from None
         except (OSError, HTTPException) as error:
-            host = urlsplit(url).netloc.rpartition("@")[2]
-            raise TransientError(
-                f"no answer from {host} ({type(error).__name__}{f': {error}' if str(error) else ''})"
-            ) from None
+            raise TransientError(_words(error, url)) from None
 
     def _redirected(self, response: Answer, url: str, name: str, linked: str | None) -> str:
         location = quote(response.headers.get("location", "").encode("latin-1", "replace"), safe=SAFE)
@@ -428,3 +425,8 @@ def _retry_after(response: Answer) -> float | None:
         return float(text)
     limit = re.search(r";t=(\d+)", response.headers.get("ratelimit", ""))
     return float(limit[1]) + 1 if limit else None
+
+
+def _words(error: Exception, url: str) -> str:
+    host = urlsplit(url).netloc.rpartition("@")[2]
+    return f"no answer from {host} ({type(error).__name__}{f': {error}' if str(error) else ''})"

@@ -11,7 +11,7 @@ from weighbridge.cli.values import SOURCE
 from weighbridge.reports.options import ProveOptions
 
 if TYPE_CHECKING:
-    pass
+    from weighbridge.reports.prove.model import ProveReport
 
 _SHOWN: Final = 8  # details of one check, unless --verbose
 _STYLES: Final = {"same": "ok", "different": "error", "not-checked": "warning"}
@@ -43,22 +43,25 @@ def prove(src: str, dst: str, options: CommandOptions) -> int:
     if options.json:
         emit_json(report)
     else:
-        from weighbridge.cli.render import SCREEN, clean, echo, note, styled
-
-        for check in report.checks:
-            verdict = styled(check.verdict.replace("-", " "), _STYLES[check.verdict])
-            echo(f"{verdict}: {check.name}: {clean(check.message)}")
-            shown = check.details if SCREEN.verbose else check.details[:_SHOWN]
-            for line in shown:
-                echo(f"  {clean(line)}")
-            if len(check.details) > len(shown):
-                echo(f"  ... {len(check.details) - len(shown):,} more (--verbose)", "dim")
-        for line in report.notes:
-            note(clean(line))
-        verdicts = {
-            "same": "the same model",
-            "different": "a different model",
-            "incomplete": "not proved: a check didn't run",
-        }
-        echo(verdicts[report.verdict], "head")
+        _show(report)
     return {"same": 0, "different": 1, "incomplete": 2}[report.verdict]
+
+
+def _show(report: ProveReport) -> None:
+    from weighbridge.cli.render import SCREEN, clean, echo, note, styled
+
+    for check in report.checks:
+        echo(f"{styled(check.verdict.replace('-', ' '), _STYLES[check.verdict])}: {check.name}: {clean(check.message)}")
+        shown = check.details if SCREEN.verbose else check.details[:_SHOWN]
+        for line in shown:
+            echo(f"  {clean(line)}")
+        if len(check.details) > len(shown):
+            echo(f"  ... {len(check.details) - len(shown):,} more (--verbose)", "dim")
+    for line in report.notes:
+        note(clean(line))
+    verdicts = {
+        "same": "the same model",
+        "different": "a different model",
+        "incomplete": "not proved: a check didn't run",
+    }
+    echo(verdicts[report.verdict], "head")

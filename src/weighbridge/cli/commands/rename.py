@@ -39,20 +39,24 @@ def rename(src: Path | str, dst: str | None, options: WriteCommand) -> int:
     if dst is None:
         if {*options.given} - {"json"}:
             raise UsageError("no target was given", hint="wb rename SRC DST; wb rename SRC suggests changes")
-        import weighbridge
-        from weighbridge.models.transform.rename import Suggestions, suggestions
-
-        with weighbridge.open(src, names="stored") as model:
-            report = Suggestions(str(src), len(model), suggestions(model))
-        if options.json:
-            emit_json(report)
-        elif not report.suggestions:
-            note(f"none of the {plural(report.tensors, 'tensor')} has a usual prefix")
-        else:
-            rows: list[tuple[Cell, ...]] = [(clean(s.part), s.tensors, s.origin, s.options) for s in report.suggestions]
-            table(["part", Column("tensors", right=True), "from", "remove with"], rows)
-        return 0
+        return _suggest(src, options.json)
     import weighbridge
 
     plan = planned(weighbridge.plan_rename, src, dst, options)
     return write_transform(plan, options)
+
+
+def _suggest(src: Path | str, as_json: bool) -> int:
+    import weighbridge
+    from weighbridge.models.transform.rename import Suggestions, suggestions
+
+    with weighbridge.open(src, names="stored") as model:
+        report = Suggestions(str(src), len(model), suggestions(model))
+    if as_json:
+        emit_json(report)
+    elif not report.suggestions:
+        note(f"none of the {plural(report.tensors, 'tensor')} has a usual prefix")
+    else:
+        rows: list[tuple[Cell, ...]] = [(clean(s.part), s.tensors, s.origin, s.options) for s in report.suggestions]
+        table(["part", Column("tensors", right=True), "from", "remove with"], rows)
+    return 0

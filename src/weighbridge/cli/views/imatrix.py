@@ -9,7 +9,7 @@ from weighbridge.base.words import plural
 from weighbridge.cli.render import SCREEN, Column, clean, echo, human_bytes, pairs, styled, table
 
 if TYPE_CHECKING:
-    from weighbridge.conversion.quantize.imatrix_report import ImatrixReport
+    from weighbridge.conversion.quantize.imatrix_report import ImatrixReport, ModelFit
 
 _SHOWN: Final = 10  # names per kind of mismatch, unless --verbose
 _HEADS: Final = ("entry", "matrices", "columns", "seen", "unused", "sum", "most", "at", "least", "at", "zeros")
@@ -32,25 +32,7 @@ def show(report: ImatrixReport) -> None:
     table(columns, rows)
     if report.fit is not None:
         echo()
-        model = clean(report.fit.model)
-        if report.fit.fits:
-            echo(f"{styled('ok', 'ok')}: it fits {model}")
-        else:
-            echo(f"it doesn't fit {model}", "error")
-        wrong = [f"{w.name} ({plural(w.expected, 'value')} expected, {w.found:,} found)" for w in report.fit.wrong_size]
-        for kind, names in (
-            ("entries without a tensor", report.fit.extra),
-            ("tensors without an entry", report.fit.missing),
-            ("wrong size", wrong),
-            ("no entry, as llama-imatrix omits it by default", report.fit.seldom),
-        ):
-            if names:
-                echo(f"  {kind}: {len(names):,}")
-                shown = names if SCREEN.verbose else names[:_SHOWN]
-                for name in shown:
-                    echo(f"    {clean(name)}")
-                if len(names) > len(shown):
-                    echo(f"    ... {len(names) - len(shown):,} more (--verbose)", "dim")
+        _fit(report.fit)
 
 
 def _summary(report: ImatrixReport) -> Iterator[tuple[str, object]]:
@@ -66,3 +48,25 @@ def _summary(report: ImatrixReport) -> Iterator[tuple[str, object]]:
 
 def _value(value: float | None, at: Sequence[int] | None) -> tuple[str, str]:
     return ("-", "-") if value is None or at is None else (f"{value:.4g}", f"{at[0]},{at[1]}")
+
+
+def _fit(fit: ModelFit) -> None:
+    model = clean(fit.model)
+    if fit.fits:
+        echo(f"{styled('ok', 'ok')}: it fits {model}")
+    else:
+        echo(f"it doesn't fit {model}", "error")
+    wrong = [f"{w.name} ({plural(w.expected, 'value')} expected, {w.found:,} found)" for w in fit.wrong_size]
+    for kind, names in (
+        ("entries without a tensor", fit.extra),
+        ("tensors without an entry", fit.missing),
+        ("wrong size", wrong),
+        ("no entry, as llama-imatrix omits it by default", fit.seldom),
+    ):
+        if names:
+            echo(f"  {kind}: {len(names):,}")
+            shown = names if SCREEN.verbose else names[:_SHOWN]
+            for name in shown:
+                echo(f"    {clean(name)}")
+            if len(names) > len(shown):
+                echo(f"    ... {len(names) - len(shown):,} more (--verbose)", "dim")

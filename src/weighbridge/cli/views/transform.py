@@ -23,7 +23,7 @@ from weighbridge.cli.views.plan import print_notes
 
 if TYPE_CHECKING:
     from weighbridge.conversion.checkpoint.strip import StripReport
-    from weighbridge.conversion.transform import TransformPlan
+    from weighbridge.conversion.transform import TransformPlan, TransformReport
 
 _SHOWN: Final = 8  # rows of a table; all of them with --verbose
 
@@ -34,24 +34,24 @@ def write_transform(plan: TransformPlan, options: DryRunOptions) -> int:
         if not options.dry_run:
             with Progress() as progress:
                 plan.run(progress)
-    report = plan.report
-    if options.json:
-        emit_json(report)
-    else:
-        if report.renamed and not report.cut and not report.dropped:
-            _rows(["new name", "was"], [(clean(r.new), clean(" + ".join(r.old[:3]))) for r in report.renamed])
-        elif report.renamed:
-            note(f"{plural(len(report.renamed), 'tensor')} renumbered")
-        _rows(["cut", "was", "is"], [(clean(c.tensor), str(list(c.before)), str(list(c.after))) for c in report.cut])
-        _rows(["key", "was", "is"], [(clean(c.key), _value(c.before), _value(c.after)) for c in report.changed])
-        if report.dropped:
-            note(clean(f"left out: {plural(len(report.dropped), 'tensor')}, first {report.dropped[0]}"))
-        for line in dict.fromkeys(report.losses):
-            warn(clean(line))
-        print_notes(report.notes)
-        will = "would have" if options.dry_run else "has"
-        echo(clean(f"{report.target} {will} {plural(report.tensors, 'tensor')}, {human_bytes(report.bytes)}"))
+    emit_json(plan.report) if options.json else _print_transform(plan.report, options.dry_run)
     return 0
+
+
+def _print_transform(report: TransformReport, dry_run: bool) -> None:
+    if report.renamed and not report.cut and not report.dropped:
+        _rows(["new name", "was"], [(clean(r.new), clean(" + ".join(r.old[:3]))) for r in report.renamed])
+    elif report.renamed:
+        note(f"{plural(len(report.renamed), 'tensor')} renumbered")
+    _rows(["cut", "was", "is"], [(clean(c.tensor), str(list(c.before)), str(list(c.after))) for c in report.cut])
+    _rows(["key", "was", "is"], [(clean(c.key), _value(c.before), _value(c.after)) for c in report.changed])
+    if report.dropped:
+        note(clean(f"left out: {plural(len(report.dropped), 'tensor')}, first {report.dropped[0]}"))
+    for line in dict.fromkeys(report.losses):
+        warn(clean(line))
+    print_notes(report.notes)
+    will = "would have" if dry_run else "has"
+    echo(clean(f"{report.target} {will} {plural(report.tensors, 'tensor')}, {human_bytes(report.bytes)}"))
 
 
 def print_strip(report: StripReport, dry_run: bool) -> None:

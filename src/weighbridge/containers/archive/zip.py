@@ -36,6 +36,7 @@ from weighbridge.containers.archive.zip_records import (
     STORED,
     UNREADABLE,
     UTF8,
+    ZipFault,
     central_entry,
     extra_fields,
     widened,
@@ -96,23 +97,23 @@ def read(source: Source) -> Archive:
         places.append((start + at, start + end, entry.name))
         at = end
     if len(entries) != count:
-        raise FormatError(
-            "the directory's count is wrong", path=source.name, offset=tail, expected=len(entries), found=count
-        )
+        raise FormatError("the directory's count is wrong", code=ZipFault.COUNT, path=source.name, offset=tail,
+                          expected=len(entries), found=count)  # fmt: skip
     members = sorted((_member(source, e, start) for e in entries), key=lambda m: m.at)
     names: set[str] = set()
     at = 0
     for m in members:
         if m.at < at:
-            raise FormatError("two members overlap", path=source.name, offset=m.at, field=repr(m.name),
-                              expected=f">= {at}")  # fmt: skip
+            raise FormatError("two members overlap", code=ZipFault.OVERLAP, path=source.name, offset=m.at,
+                              field=repr(m.name), expected=f">= {at}")  # fmt: skip
         if m.name in names:
-            raise FormatError("two members have one name", path=source.name, offset=m.at, field=repr(m.name))
+            raise FormatError("two members have one name", code=ZipFault.DUPLICATE, path=source.name, offset=m.at,
+                              field=repr(m.name))  # fmt: skip
         names.add(m.name)
         at = m.end
     if members and members[0].at:
-        raise FormatError("the archive doesn't begin at the first byte", path=source.name, offset=0,
-                          found=members[0].at)  # fmt: skip
+        raise FormatError("the archive doesn't begin at the first byte", code=ZipFault.PREFIX, path=source.name,
+                          offset=0, found=members[0].at)  # fmt: skip
     return Archive(tuple(members), tuple(places), tail)
 
 
@@ -165,17 +166,19 @@ def _find_directory(source: Source) -> tuple[int, int, int, int]:
         at = tail.rfind(END, 0, at)
     if at < 0:
         hint = "is it cut off? download or copy it again" if source.head(4) == LOCAL else None
-        raise FormatError("no end of a zip archive", path=source.name, offset=source.size, hint=hint)
+        raise FormatError("no end of a zip archive", code=ZipFault.NO_END, path=source.name, offset=source.size,
+                          hint=hint)  # fmt: skip
     _, disk, first, on_disk, count, size, start, _ = END_FORM.unpack_from(tail, at)
     end = base + at
     if FULL16 in (disk, first, on_disk, count) or FULL32 in (size, start) or tail[max(at - 20, 0) : at][:4] == LOCATOR:
         plain = (disk, first, on_disk, count, size, start)
         end, disk, first, on_disk, count, size, start = _zip64_end(source, end, plain)
     if (disk, first) != (0, 0) or on_disk != count:
-        raise UnsupportedError(f"{source.name}: a zip of several volumes", hint="join it first: zip -s 0")
+        raise UnsupportedError(f"{source.name}: a zip of several volumes", code=ZipFault.VOLUMES,
+                               hint="join it first: zip -s 0")  # fmt: skip
     if start + size != end:
-        raise FormatError("the directory isn't at the place in the end record", path=source.name, offset=end,
-                          expected=f"end at {end}", found=start + size)  # fmt: skip
+        raise FormatError("the directory isn't at the place in the end record", code=ZipFault.DIRECTORY,
+                          path=source.name, offset=end, expected=f"end at {end}", found=start + size)  # fmt: skip
     return end, count, size, start
 
 
@@ -185,29 +188,34 @@ def _zip64_end(source: Source, end: int, plain: tuple[int, ...]) -> tuple[int, .
         return (end, *plain)
     _, _, at, _ = LOCATOR_FORM.unpack(source.read(end - 20, 20))
     if at + END64_FORM.size > end - 20:
-        raise FormatError("the zip64 end record is outside the file", path=source.name, offset=end - 20, found=at)
+        raise FormatError("the zip64 end record is outside the file", code=ZipFault.ZIP64, path=source.name,
+                          offset=end - 20, found=at)  # fmt: skip
     magic, length, _, _, *wide = END64_FORM.unpack(source.read(at, END64_FORM.size))
     if magic != END64 or at + 12 + length != end - 20:
-        raise FormatError("the zip64 end record is damaged", path=source.name, offset=at)
+        raise FormatError("the zip64 end record is damaged", code=ZipFault.ZIP64, path=source.name, offset=at)
     for short, long in zip(plain, wide, strict=True):
         if short not in (long, FULL16, FULL32):
-            raise FormatError("the two end records differ", path=source.name, offset=at, expected=short, found=long)
+            raise FormatError("the two end records differ", code=ZipFault.ZIP64, path=source.name, offset=at,
+                              expected=short, found=long)  # fmt: skip
     return (at, *wide)
 
 
 def _directory_entry(raw: bytes, at: int, base: int, path: str) -> tuple[_Entry, int]:
     entry = central_entry(raw, at)
     if entry is None:
-        raise FormatError("no directory entry", path=path, offset=base + at, expected=CENTRAL, found=raw[at : at + 4])
+        raise FormatError("no directory entry", code=ZipFault.DIRECTORY, path=path, offset=base + at,
+                          expected=CENTRAL, found=raw[at : at + 4])  # fmt: skip
     if entry.end > len(raw):
-        raise FormatError("a directory entry is cut off", path=path, offset=base + at)
+        raise FormatError("a directory entry is cut off", code=ZipFault.DIRECTORY, path=path, offset=base + at)
     size, packed, place, disk = _widened(entry.extra, (entry.size, entry.packed, entry.at), entry.disk, path, base + at)
     if disk:
-        raise UnsupportedError(f"{path}: a zip of several volumes", hint="join it first: zip -s 0")
+        raise UnsupportedError(f"{path}: a zip of several volumes", code=ZipFault.VOLUMES,
+                               hint="join it first: zip -s 0")  # fmt: skip
     try:
         name = entry.name.decode("utf-8" if entry.flags & UTF8 else "cp437")
     except UnicodeDecodeError:
-        raise FormatError("a member's name is not UTF-8", path=path, offset=base + at, found=entry.name) from None
+        raise FormatError("a member's name is not UTF-8", code=ZipFault.NAME, path=path, offset=base + at,
+                          found=entry.name) from None  # fmt: skip
     return _Entry(name, entry.name, entry.flags, entry.method, entry.crc, packed, size, place), entry.end
 
 
@@ -216,10 +224,10 @@ def _widened(extra: bytes, numbers: tuple[int, ...], disk: int, path: str, place
     if FULL32 not in numbers and disk != FULL16:
         return [*numbers, disk]
     if any(len(value) < length for _, length, value in extra_fields(extra)):
-        raise FormatError("an extra field is cut off", path=path, offset=place)
+        raise FormatError("an extra field is cut off", code=ZipFault.DIRECTORY, path=path, offset=place)
     wide = [n for n in widened(extra, numbers, disk) if n is not None]
     if len(wide) <= len(numbers):
-        raise FormatError("a zip64 number is missing", path=path, offset=place)
+        raise FormatError("a zip64 number is missing", code=ZipFault.ZIP64, path=path, offset=place)
     return wide
 
 
@@ -230,15 +238,16 @@ def _member(source: Source, e: _Entry, directory: int) -> ZipMember:
     """The member of a directory entry, after its local header has confirmed it."""
     path = source.name
     if e.flags & UNREADABLE:
-        raise UnsupportedError(f"{path}: member {e.name!r} is encrypted or a patch", hint="unpack it with unzip first")
+        raise UnsupportedError(f"{path}: member {e.name!r} is encrypted or a patch", code=ZipFault.ENCRYPTED,
+                               hint="unpack it with unzip first")  # fmt: skip
     if not e.raw or b"\0" in e.raw:  # some readers cut a name there, others don't
-        raise FormatError("a member has no proper name", path=path, offset=e.at, field="name", found=e.raw)
+        raise FormatError("a member has no proper name", code=ZipFault.NAME, path=path, offset=e.at, field="name",
+                          found=e.raw)  # fmt: skip
     if e.method not in (STORED, DEFLATED):
-        raise UnsupportedError(
-            f"{path}: member {e.name!r} is compressed by method {e.method}", hint="store or deflate it"
-        )
+        raise UnsupportedError(f"{path}: member {e.name!r} is compressed by method {e.method}", code=ZipFault.METHOD,
+                               hint="store or deflate it")  # fmt: skip
     if e.at + LOCAL_FORM.size > directory:
-        raise FormatError("a member is outside the archive's data", path=path, offset=e.at,
+        raise FormatError("a member is outside the archive's data", code=ZipFault.OUTSIDE, path=path, offset=e.at,
                           field=repr(e.name), expected=f"< {directory}")  # fmt: skip
     # One read for the header, and often for the data and its descriptor too: archives have 100,000 small members.
     near = source.read(e.at, min(_NEAR, directory - e.at))
@@ -246,8 +255,8 @@ def _member(source: Source, e: _Entry, directory: int) -> ZipMember:
     magic, _, flags, method, _, _, crc, packed, size, n_name, n_extra = fields
     start = e.at + LOCAL_FORM.size + n_name + n_extra
     if start + e.packed > directory:
-        raise FormatError("a member's data extends outside the archive's data", path=path, offset=start,
-                          field=repr(e.name), found=e.packed)  # fmt: skip
+        raise FormatError("a member's data extends outside the archive's data", code=ZipFault.OUTSIDE, path=path,
+                          offset=start, field=repr(e.name), found=e.packed)  # fmt: skip
     if start - e.at > len(near):
         near = source.read(e.at, start - e.at)
     middle = LOCAL_FORM.size + n_name
@@ -262,7 +271,8 @@ def _member(source: Source, e: _Entry, directory: int) -> ZipMember:
     if numbers != listed and not open_ones:
         raise _disagree(e, path, "checksum and sizes", numbers, listed)
     if e.method == STORED and e.packed != e.size:
-        raise FormatError("a stored member has two sizes", path=path, offset=e.at, expected=e.size, found=e.packed)
+        raise FormatError("a stored member has two sizes", code=ZipFault.LOCAL_HEADER, path=path, offset=e.at,
+                          expected=e.size, found=e.packed)  # fmt: skip
     end = start + e.packed
     if flags & HAS_DESCRIPTOR:
         inside = near[end - e.at : end - e.at + 24]
@@ -272,7 +282,8 @@ def _member(source: Source, e: _Entry, directory: int) -> ZipMember:
 
 def _disagree(e: _Entry, path: str, facts: str, local: object, listed: object = None) -> FormatError:
     message = f"local header and directory disagree on a member's {facts}"
-    return FormatError(message, path=path, offset=e.at, field=repr(e.name), expected=listed, found=local)
+    return FormatError(message, path=path, offset=e.at, field=repr(e.name), expected=listed, found=local,
+                       code=ZipFault.LOCAL_HEADER)  # fmt: skip
 
 
 def _descriptor(data: bytes, e: _Entry) -> int:

@@ -62,16 +62,21 @@ def directory(probe: Probe) -> Directory | None:
     # right before its end record, whatever offset is stored.
     shift = end - length - start
     data = probe.at(start + shift, min(length, SNIFF_WHOLE))
-    members: list[ListedMember] = []
-    at = 0  # all entries: zipfile ignores the count
-    while len(members) < SNIFF_ZIP_MEMBERS and (entry := central_entry(data, at)):
+    members = _members(data, SNIFF_ZIP_MEMBERS, shift)  # all entries: zipfile ignores the count
+    return Directory(members, shift, cut=len(members) != count)
+
+
+def _members(data: bytes, count: int, shift: int) -> list[ListedMember]:
+    out: list[ListedMember] = []
+    at = 0
+    while len(out) < count and (entry := central_entry(data, at)):
         stored = (entry.size, entry.packed, entry.at)
         size, packed, offset = (
             n if wide is None else wide for n, wide in zip(stored, widened(entry.extra, stored), strict=False)
         )
-        members.append(ListedMember(entry.name.decode("utf-8", "replace"), entry.method, offset + shift, packed, size))
+        out.append(ListedMember(entry.name.decode("utf-8", "replace"), entry.method, offset + shift, packed, size))
         at = entry.end
-    return Directory(members, shift, cut=len(members) != count)
+    return out
 
 
 def payload(probe: Probe, member: ListedMember) -> int | None:

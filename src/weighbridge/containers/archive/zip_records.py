@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from enum import StrEnum
 from typing import Final, NamedTuple
 
 STORED: Final = 0
@@ -42,6 +43,24 @@ UNREADABLE: Final = ENCRYPTED | PATCH | STRONGLY_ENCRYPTED | MASKED
 FULL16: Final = 0xFFFF
 FULL32: Final = 0xFFFFFFFF
 ZIP64: Final = 1  # the id of the extra field of 64-bit numbers
+
+
+class ZipFault(StrEnum):
+    """The codes of the strict reader's errors (`zip.py`)."""
+
+    NO_END = "no-end"
+    COUNT = "count"
+    PREFIX = "prefix"
+    DIRECTORY = "directory"
+    ZIP64 = "zip64"
+    LOCAL_HEADER = "local-header"
+    OVERLAP = "overlap"
+    DUPLICATE = "duplicate"
+    NAME = "name"
+    OUTSIDE = "outside"
+    ENCRYPTED = "encrypted"
+    METHOD = "method"
+    VOLUMES = "volumes"
 
 
 class CentralEntry(NamedTuple):

@@ -143,13 +143,7 @@ class LazyArray(Sequence[Any]):
             at = self._string_offsets()[start] if start else 0
             return read_strings(self.raw, at, stop - start, self.width, self.order == ">")[0]
         if self.type not in SCALARS:
-            if self._parts is None:
-                source, at, parts = BytesSource(self.raw, self.source.name), 0, []
-                for _ in range(self.length):
-                    parts.append(nested(source, at, self.order, self.width))
-                    at = parts[-1].offset + parts[-1].nbytes
-                self._parts = parts
-            return self._parts[start:stop]
+            return self._nested()[start:stop]
         size = SIZES[self.type]
         view = memoryview(self.raw)[start * size : stop * size]
         if self.type == "bool":  # any byte but 0 is true, as in llama.cpp
@@ -162,6 +156,15 @@ class LazyArray(Sequence[Any]):
         if self._offsets is None:
             self._offsets = string_offsets(self.raw, 0, self.length, self.width, self.order == ">")
         return self._offsets
+
+    def _nested(self) -> list[LazyArray]:
+        if self._parts is None:
+            source, at, parts = BytesSource(self.raw, self.source.name), 0, []
+            for _ in range(self.length):
+                parts.append(nested(source, at, self.order, self.width))
+                at = parts[-1].offset + parts[-1].nbytes
+            self._parts = parts
+        return self._parts
 
     @property
     def _form(self) -> tuple[str, int, int, str, int]:

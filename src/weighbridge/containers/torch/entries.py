@@ -69,22 +69,24 @@ class SourceList:
             return StoragePlace(self.add(source) if number is None else number, start, kept.size)
         key = (id(source), start, int(turned))
         if key not in self._kept:
-            data = _bytes_of(kept)
-            if self._number is None:
-                self._number = self.add(BytesSource(b""))
-            if self._size + len(data) > PICKLE_INLINE:
-                raise FormatError("arrays that must be decoded to be read take too much memory",
-                                  expected=f"<= {PICKLE_INLINE} bytes")  # fmt: skip
-            if turned:
-                if len(data) % dtype.size:
-                    raise FormatError("its bytes aren't a whole number of elements", found=len(data))
-                swapped = bytearray(data)
-                swap(dtype, swapped)
-                data = bytes(swapped)
-            self._memory.append(data)
-            self._size += len(data)
-            self._kept[key] = StoragePlace(self._number, self._size - len(data), len(data))
+            self._kept[key] = self._remember(_bytes_of(kept), dtype, turned)
         return self._kept[key]
+
+    def _remember(self, data: bytes, dtype: DType, turned: bool) -> StoragePlace:
+        if self._number is None:
+            self._number = self.add(BytesSource(b""))
+        if self._size + len(data) > PICKLE_INLINE:
+            raise FormatError("arrays that must be decoded to be read take too much memory",
+                              expected=f"<= {PICKLE_INLINE} bytes")  # fmt: skip
+        if turned:
+            if len(data) % dtype.size:
+                raise FormatError("its bytes aren't a whole number of elements", found=len(data))
+            swapped = bytearray(data)
+            swap(dtype, swapped)
+            data = bytes(swapped)
+        self._memory.append(data)
+        self._size += len(data)
+        return StoragePlace(self._number, self._size - len(data), len(data))
 
     def flip(self, place: StoragePlace, dtype: DType, flags: tuple[str, ...]) -> StoragePlace:
         """A place with the values negated or conjugated: their signs are bits."""

@@ -82,22 +82,7 @@ def _read(source: Source) -> _File:
         if name not in file.members:
             raise FormatError(f"the tar has no member {name!r}", path=source.name, found=sorted(file.members)[:4])
     _storages(_Cursor(source, file, "storages"), file)
-    c = _Cursor(source, file, "tensors")
-    for _ in range(c.count("tensors")):
-        key, storage, _ = c.row("tensor")
-        if not _is_key(storage) or storage not in file.storages or key in file.tensors:
-            c.fail("not a storage, or a duplicate key", storage)
-        at = c.member.start + c.at - file.members["pickle"].start
-        rank, _ = c.numbers(2, 4, "dimensions")
-        if not 0 <= rank <= DIMS:
-            c.fail("a tensor has too many dimensions", rank)
-        shape, strides = c.numbers(rank, 8, "shape"), c.numbers(rank, 8, "strides")
-        (offset,) = c.numbers(1, 8, "offset")
-        of = file.storages[storage]
-        try:
-            file.tensors[key] = within(SavedTensor(at, of, of.dtype, tuple(shape), tuple(strides), offset))
-        except UnexpectedOpcode as odd:
-            c.fail(f"a tensor is not as torch writes it: {odd}", shape)
+    _tensors(_Cursor(source, file, "tensors"), file)
     return file
 
 
@@ -183,6 +168,24 @@ def _storages(c: _Cursor, file: _File) -> None:
         if not all(isinstance(n, int) and n >= 0 for n in (offset, count)) or of.start + offset + count > of.numel:
             c.fail("a view reaches beyond its storage", view)
         file.storages[key] = Storage(of.key, of.dtype, of.numel, of.location, of.start + offset, count)
+
+
+def _tensors(c: _Cursor, file: _File) -> None:
+    for _ in range(c.count("tensors")):
+        key, storage, _ = c.row("tensor")
+        if not _is_key(storage) or storage not in file.storages or key in file.tensors:
+            c.fail("not a storage, or a duplicate key", storage)
+        at = c.member.start + c.at - file.members["pickle"].start
+        rank, _ = c.numbers(2, 4, "dimensions")
+        if not 0 <= rank <= DIMS:
+            c.fail("a tensor has too many dimensions", rank)
+        shape, strides = c.numbers(rank, 8, "shape"), c.numbers(rank, 8, "strides")
+        (offset,) = c.numbers(1, 8, "offset")
+        of = file.storages[storage]
+        try:
+            file.tensors[key] = within(SavedTensor(at, of, of.dtype, tuple(shape), tuple(strides), offset))
+        except UnexpectedOpcode as odd:
+            c.fail(f"a tensor is not as torch writes it: {odd}", shape)
 
 
 def pickles(source: Source) -> list[tuple[str, Source, int]]:

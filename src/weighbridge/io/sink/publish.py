@@ -20,16 +20,20 @@ def publish_file(stage: Path, target: Path, *, overwrite: bool) -> None:
     """Publishes the staged file under its name. FileExistsError if something is there that must not be replaced."""
     if overwrite:
         if target.exists():
-            # Give the new file the owner and group of the old one, where we may.
-            if hasattr(os, "chown"):
-                old = target.stat()
-                for owner, group in ((old.st_uid, -1), (-1, old.st_gid)):
-                    with contextlib.suppress(OSError):
-                        os.chown(stage, owner, group)
+            _keep_owner(target, stage)
             shutil.copymode(target, stage)
         os.replace(stage, target)
     elif not _rename(stage, target, _NOREPLACE):
         _link(stage, target)
+
+
+def _keep_owner(target: Path, stage: Path) -> None:
+    """Give the new file the owner and group of the old one, where we may."""
+    if hasattr(os, "chown"):
+        old = target.stat()
+        for owner, group in ((old.st_uid, -1), (-1, old.st_gid)):
+            with contextlib.suppress(OSError):
+                os.chown(stage, owner, group)
 
 
 def _link(stage: Path, target: Path) -> None:
@@ -51,15 +55,7 @@ def publish_folder(stage: Path, target: Path, *, overwrite: bool) -> None:
     replaced. If the system can, old and new folder are exchanged in one step; otherwise the old one is renamed
     first, to a name that is never cleaned up automatically, and deleted after the new one is in place."""
     if not overwrite or not target.exists():
-        # A rename, which replaces an empty folder and no other.
-        try:
-            if sys.platform == "win32" and target.is_dir():
-                target.rmdir()
-            os.rename(stage, target)
-        except OSError as error:
-            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
-            raise
+        _rename_folder(stage, target)
     elif _rename(stage, target, _EXCHANGE):
         shutil.rmtree(stage, ignore_errors=True)
     else:
@@ -71,6 +67,18 @@ def publish_folder(stage: Path, target: Path, *, overwrite: bool) -> None:
             os.rename(old, target)
             raise
         shutil.rmtree(old, ignore_errors=True)
+
+
+def _rename_folder(stage: Path, target: Path) -> None:
+    """A rename, which replaces an empty folder and no other."""
+    try:
+        if sys.platform == "win32" and target.is_dir():
+            target.rmdir()
+        os.rename(stage, target)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
+        raise
 
 
 def _rename(a: Path, b: Path, flags: dict[str, int]) -> bool:

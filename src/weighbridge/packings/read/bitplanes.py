@@ -54,15 +54,7 @@ class Plane(NoBlockForm):
 def build(match: Match[Any], stored: Mapping[str, Node]) -> LogicalTensor:
     """See `packings.schema.base.PackingSchema`."""
     if match.schema is BITNET:
-        weight, dtype = stored["codes"], stored["scale"].spec.dtype
-        value = np.float32(kernels.widened(dtype, np.frombuffer(match.values["scale"], np.uint8))[0])
-        if not match.layout:
-            with np.errstate(all="ignore"):
-                value = np.float32(1) / value
-        codes = nodes.concat([nodes.pack(weight, PlaneField(shift))["codes"] for shift in FIELDS])
-        scales = nodes.strided(nodes.const(np.array([value]), F32), 0, (match.shape[0], 1), (0, 1))
-        packing = IntQuant("bitnet", 8, 2, match.shape[1], F32, 1)
-        return QuantizedTensor(match.spec, packing, {"codes": codes, "scales": scales})
+        return _bitnet(match, stored)
     _, word, rows, columns = match.layout
     shifts = SHIFTS[match.bits or 0]
     height = -(-rows // len(shifts))
@@ -85,6 +77,19 @@ def _plane(match: Match[HqqLayout], stored: Mapping[str, Node], codes: Node, shi
             members[m] = nodes.slice_rows(nodes.reshape(stored[m], (stored[m].spec.elements, 1)), lo, (hi - lo, 1))
     packing = Plane("hqq", match.bits or 0, shift, codes.spec.dtype, stored["scale"].spec.dtype, axis == 0)
     return nodes.decode(QuantizedTensor(Spec((hi - lo, columns), F32), packing, members), _REASON)
+
+
+def _bitnet(match: Match[bool], stored: Mapping[str, Node]) -> QuantizedTensor:
+    """`match.layout`: whether values are multiplied by the scale rather than divided."""
+    weight, dtype = stored["codes"], stored["scale"].spec.dtype
+    value = np.float32(kernels.widened(dtype, np.frombuffer(match.values["scale"], np.uint8))[0])
+    if not match.layout:
+        with np.errstate(all="ignore"):
+            value = np.float32(1) / value
+    codes = nodes.concat([nodes.pack(weight, PlaneField(shift))["codes"] for shift in FIELDS])
+    scales = nodes.strided(nodes.const(np.array([value]), F32), 0, (match.shape[0], 1), (0, 1))
+    packing = IntQuant("bitnet", 8, 2, match.shape[1], F32, 1)
+    return QuantizedTensor(match.spec, packing, {"codes": codes, "scales": scales})
 
 
 @dataclass(frozen=True)

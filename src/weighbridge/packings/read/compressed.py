@@ -17,14 +17,7 @@ from weighbridge.tensors.nodes import Node, QuantizedTensor
 def build(match: Match[str], stored: Mapping[str, Node]) -> QuantizedTensor:
     """See `packings.schema.base.PackingSchema`."""
     if match.schema is INT8:
-        outer = match.shape[0]
-        members = {"codes": stored["codes"]} | {
-            role: per_row(node, outer) for role, node in stored.items() if role in ("scales", "zeros")
-        }
-        zero = None if "zeros" in stored else 128
-        packing = IntQuant(NAME, 8, 8, match.group or 0, stored["scales"].spec.dtype, zero,
-                           shift=128 * (zero is None), signed=True)  # fmt: skip
-        return QuantizedTensor(match.spec, packing, members)
+        return _build_bytes(match, stored)
     (outer, inner), bits, layout = match.shape, match.bits or 0, match.layout
     codes, scales = stored["codes"], per_row(stored["scales"], outer)
     dense = layout == "stream" and inner * bits == codes.spec.shape[-1] * 32
@@ -37,4 +30,15 @@ def build(match: Match[str], stored: Mapping[str, Node]) -> QuantizedTensor:
         members["g_idx"] = stored["g_idx"]
     zero = None if "zeros" in stored else 1 << (bits - 1)
     packing = IntQuant(NAME, bits if dense else 8, bits, match.group or 0, scales.spec.dtype, zero, ordered=ordered)
+    return QuantizedTensor(match.spec, packing, members)
+
+
+def _build_bytes(match: Match[str], stored: Mapping[str, Node]) -> QuantizedTensor:
+    outer = match.shape[0]
+    members = {"codes": stored["codes"]} | {
+        role: per_row(node, outer) for role, node in stored.items() if role in ("scales", "zeros")
+    }
+    zero = None if "zeros" in stored else 128
+    packing = IntQuant(NAME, 8, 8, match.group or 0, stored["scales"].spec.dtype, zero,
+                       shift=128 * (zero is None), signed=True)  # fmt: skip
     return QuantizedTensor(match.spec, packing, members)

@@ -16,7 +16,8 @@ computes it. FP4 here isn't E2M1: the file's map has its values. Source: bitsand
 from __future__ import annotations
 
 import math
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 from weighbridge.base.dtypes import BY_NAME, F32, U8
 from weighbridge.base.limits import PROBE_SETTING, PROBE_TEXT
@@ -36,15 +37,7 @@ class Bnb4Layout(NamedTuple):
 
 
 def _solve_4bit(group: Group) -> Solution:
-    state = json_object(group.values["state"], "quant_state", group.module)
-    shape, block = state.get("shape"), state.get("blocksize")
-    sound = (
-        isinstance(shape, list) and shape and all(type(d) is int and d > 0 for d in shape)
-        and type(block) is int and block > 0 and block % 16 == 0
-        and type(state.get("nested_blocksize", 256)) is int and state.get("nested_blocksize", 256) > 0
-        and isinstance(state.get("nested_offset", 0.0), int | float)
-    )  # fmt: skip
-    group.need(sound, "quant_state is incomplete", "shape, blocksize (and nested_*)", dict(state))
+    state = _state(group)
     shape, block = tuple(state["shape"]), state["blocksize"]
     elements = math.prod(shape)
     blocks = -(-elements // block)
@@ -57,6 +50,20 @@ def _solve_4bit(group: Group) -> Solution:
     fits = actual == expected and all(specs[role].dtype is dtype for role, dtype in kinds.items())
     group.need(fits, "a 4-bit weight doesn't fit its shape", f"{expected} for {list(shape)}")
     return Solution(shape, layout=Bnb4Layout(block, nested, float(state.get("nested_offset", 0.0))))
+
+
+def _state(group: Group) -> Mapping[str, Any]:
+    """The JSON of a quant_state, checked."""
+    state = json_object(group.values["state"], "quant_state", group.module)
+    shape, block = state.get("shape"), state.get("blocksize")
+    sound = (
+        isinstance(shape, list) and shape and all(type(d) is int and d > 0 for d in shape)
+        and type(block) is int and block > 0 and block % 16 == 0
+        and type(state.get("nested_blocksize", 256)) is int and state.get("nested_blocksize", 256) > 0
+        and isinstance(state.get("nested_offset", 0.0), int | float)
+    )  # fmt: skip
+    group.need(sound, "quant_state is incomplete", "shape, blocksize (and nested_*)", dict(state))
+    return state
 
 
 def _solve_int8(group: Group) -> Solution:

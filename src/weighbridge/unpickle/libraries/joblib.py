@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from weighbridge.base.limits import DIMS
 from weighbridge.unpickle import machine
-from weighbridge.unpickle.values import Dict, Global, Object
+from weighbridge.unpickle.values import Dict, Global, Object, PickleFault
 
 WRAPPER: Final = ("joblib.numpy_pickle", "NumpyArrayWrapper")
 _CODE: Final = re.compile(r"([biufcSUVa])(\d{1,9})\Z|([mMO])8?\Z")
@@ -44,7 +44,7 @@ class JoblibMachine(machine.Machine):
         wrapper, self._wrapper = self._wrapper, None
         if wrapper is not None:
             if self._frame_end is not None and self.end != self._frame_end:
-                self.fail("an array inside a frame")
+                self.fail("an array inside a frame", code=PickleFault.FRAME)
             self._frame_end = None
             self._skip_array(wrapper)
         super()._ready()
@@ -60,21 +60,26 @@ class JoblibMachine(machine.Machine):
         if count < 0 or size < 0:
             self.fail("a joblib array of unknown shape or type")
         if objects:
-            self.objects = True
-            inner = machine.Machine(self.source, at, self.budget - self.spent, strict=self.strict, watch=self.watch)
-            try:
-                inner.run()
-            finally:
-                self._log += inner._log
-                self.spent += inner.spent
-                self.steps += inner.steps
-            at = inner.end
+            at = self._run_inner(at)
         else:
             padded = state.get("numpy_array_alignment_bytes") is not None
             at += 1 + self.source.read(at, 1)[0] if padded else 0
             self.source.check(at, count * size)
             at += count * size
         self._data, self.base, self._here, self._next = b"", at, 0, 0
+
+    def _run_inner(self, at: int) -> int:
+        """Runs the pickle of an array of objects and returns its end. joblib reads it with pickle.load, so arrays in it
+        are numpy's own."""
+        self.objects = True
+        inner = machine.Machine(self.source, at, self.budget - self.spent, strict=self.strict, watch=self.watch)
+        try:
+            inner.run()
+        finally:
+            self._log += inner._log
+            self.spent += inner.spent
+            self.steps += inner.steps
+        return inner.end
 
 
 def class_path(value: Object) -> tuple[str, str] | None:

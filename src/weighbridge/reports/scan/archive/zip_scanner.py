@@ -9,36 +9,39 @@ names with the local headers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import SNIFF_HEAD
 from weighbridge.base.words import plural
 from weighbridge.containers.archive import zip as zips
-from weighbridge.containers.archive.zip_records import STARTS, STORED
+from weighbridge.containers.archive.zip_records import STARTS, STORED, ZipFault
 from weighbridge.reports.scan.archive import programs, streams, zip_ambiguity
 from weighbridge.reports.scan.detect import is_storage
 from weighbridge.reports.scan.model import Part, Piece, ScanFinding, escape
 from weighbridge.reports.scan.pickle import scanner as pickles
 
-# Text in the strict reader's errors -> the rule. The first match counts.
-_REASONS: Final = (
-    ("no end of a zip", "zip/no-end"),
-    ("count is wrong", "zip/count"),
-    ("doesn't begin", "zip/prefix"),
-    ("directory isn't at", "zip/directory"),
-    ("zip64", "zip/zip64"),
-    ("two end records", "zip/zip64"),
-    ("disagree", "zip/local-header"),
-    ("has two sizes", "zip/local-header"),
-    ("overlap", "zip/overlap"),
-    ("one name", "zip/duplicate"),
-    ("name", "zip/name"),
-    ("outside", "zip/outside"),
-    ("encrypted", "zip/encrypted"),
-    ("compressed by", "zip/method"),
-    ("volumes", "zip/volumes"),
+#: Code of the strict reader's errors -> the rule. An error without a code, such as a file that shrinks, is the
+#: directory's.
+RULES_OF: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        ZipFault.NO_END: "zip/no-end",
+        ZipFault.COUNT: "zip/count",
+        ZipFault.PREFIX: "zip/prefix",
+        ZipFault.DIRECTORY: "zip/directory",
+        ZipFault.ZIP64: "zip/zip64",
+        ZipFault.LOCAL_HEADER: "zip/local-header",
+        ZipFault.OVERLAP: "zip/overlap",
+        ZipFault.DUPLICATE: "zip/duplicate",
+        ZipFault.NAME: "zip/name",
+        ZipFault.OUTSIDE: "zip/outside",
+        ZipFault.ENCRYPTED: "zip/encrypted",
+        ZipFault.METHOD: "zip/method",
+        ZipFault.VOLUMES: "zip/volumes",
+        "": "zip/directory",
+    }
 )
 _FOLDER_BIT: Final = 0x10
 _PATH: Final = 4096
@@ -146,8 +149,11 @@ def _scan_disputed(part: Part, error: FormatError | UnsupportedError) -> Iterato
     reason, at, about = error.message, None, ""
     if isinstance(error, FormatError):
         reason, at, about = error.reason, error.offset, f": {error.field}" if error.field else ""
-    rule = next((rule for text, rule in _REASONS if text in reason), "zip/directory")
-    findings = [part.finding(rule, reason + about, at=at, consequence="programs see different members in this file")]
+    findings = [
+        part.finding(
+            RULES_OF[error.code], reason + about, at=at, consequence="programs see different members in this file"
+        )
+    ]
     members = list(zip_ambiguity.listed(part.source))
     part.budget.spend(members=len(members))
     yield from programs.findings(part, [m.name for m in members])

@@ -137,16 +137,20 @@ class FractalHeap:
         if relative < 0 or row >= rows:
             raise self.file.error("an object is outside its heap")
         column = (relative - t.begin(row)) // t.size(row)
-        if block not in self.blocks:
-            head = 5 + self.file.offsets + self.offset_size
-            f = self.file.fields(block, head + rows * self.table.width * self.file.offsets)
-            f.expect(b"FHIB")
-            f.take(head - 4)
-            self.blocks[block] = {n: f.address() for n in range(rows * self.table.width)}
-        child = self.blocks[block].get(row * t.width + column)
+        child = self._children(block, rows).get(row * t.width + column)
         if child is None:
             raise self.file.error("an object is in a missing block of the heap")
         deeper = t.rows_of(t.size(row)) if row >= t.direct_rows else 0
         if deeper >= rows:
             raise self.file.error("the blocks of a heap don't get smaller")
         return child, begin + t.begin(row) + column * t.size(row), deeper
+
+    def _children(self, block: int, rows: int) -> dict[int, int | None]:
+        """The addresses in an indirect block, by their index in the table."""
+        if block not in self.blocks:
+            head = 5 + self.file.offsets + self.offset_size
+            f = self.file.fields(block, head + rows * self.table.width * self.file.offsets)
+            f.expect(b"FHIB")
+            f.take(head - 4)
+            self.blocks[block] = {n: f.address() for n in range(rows * self.table.width)}
+        return self.blocks[block]

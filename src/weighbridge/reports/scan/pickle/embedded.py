@@ -59,13 +59,18 @@ def embedded_pickles(data: bytes) -> Iterator[EmbeddedPickle]:
                 return
             at = match.start()
             text = data[at : at + _LONGEST] if form.form == "bytes" else match[0][:_LONGEST]
-            source = BytesSource(form.decode(text))
-            policy = PicklePolicy(Part(source, MemberPath("")))
-            machine = Machine(source, budget=16 * MIB, strict=False, watch=policy.watch)
-            with contextlib.suppress(WeighbridgeError):  # the steps before the error count
-                machine.run()
-            policy.check(machine)
-            findings = [f for f in policy.findings() if f.name and f.verdict.rank >= ScanVerdict.UNKNOWN_CODE.rank]
-            name = max(findings, key=lambda f: f.verdict.rank).name if findings else None
+            name = _worst_name(form.decode(text))
             if name:
                 yield EmbeddedPickle(at, form.form, name)
+
+
+def _worst_name(data: bytes) -> str | None:
+    """The name with the worst verdict in a pickle; None if all are harmless."""
+    source = BytesSource(data)
+    policy = PicklePolicy(Part(source, MemberPath("")))
+    machine = Machine(source, budget=16 * MIB, strict=False, watch=policy.watch)
+    with contextlib.suppress(WeighbridgeError):  # the steps before the error count
+        machine.run()
+    policy.check(machine)
+    findings = [f for f in policy.findings() if f.name and f.verdict.rank >= ScanVerdict.UNKNOWN_CODE.rank]
+    return max(findings, key=lambda f: f.verdict.rank).name if findings else None

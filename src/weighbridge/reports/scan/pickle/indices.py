@@ -94,24 +94,28 @@ def _sparse(args: tuple[Any, ...], fetch: Fetch) -> str:
     layout, data = args
     kind = layout.args[0].removeprefix("torch.sparse_") if isinstance(layout, Object) else ""
     if kind == "coo" and len(data) in (3, 4):
-        import numpy as np
-
-        indices, values = _integers(data[0], fetch), _tensor(data[1]).shape
-        size = counts(data[2], "its shape")
-        if indices.ndim != 2 or not values or len(indices) + len(values) - 1 != len(size):
-            return "its indices, values and shape do not match"
-        dims, count = indices.shape
-        if values != (count, *size[dims:]):
-            return "its values do not match its indices and shape"
-        limits = np.array(size[:dims], np.int64).reshape(dims, 1)
-        if count and ((indices < 0) | (indices >= limits)).any():
-            return "an index is out of bounds"
-        if len(data) == 4 and data[3] is True and not _is_coalesced(indices):
-            return "its indices are declared coalesced and are not"
-        return ""
+        return _coo(data, fetch)
     if kind in _COMPRESSED and len(data) == 4:
         return _compressed(_COMPRESSED[kind], data, fetch)
     raise Unresolved("its layout is unknown")
+
+
+def _coo(data: tuple[Any, ...], fetch: Fetch) -> str:
+    import numpy as np
+
+    indices, values = _integers(data[0], fetch), _tensor(data[1]).shape
+    size = counts(data[2], "its shape")
+    if indices.ndim != 2 or not values or len(indices) + len(values) - 1 != len(size):
+        return "its indices, values and shape do not match"
+    dims, count = indices.shape
+    if values != (count, *size[dims:]):
+        return "its values do not match its indices and shape"
+    limits = np.array(size[:dims], np.int64).reshape(dims, 1)
+    if count and ((indices < 0) | (indices >= limits)).any():
+        return "an index is out of bounds"
+    if len(data) == 4 and data[3] is True and not _is_coalesced(indices):
+        return "its indices are declared coalesced and are not"
+    return ""
 
 
 def _is_coalesced(indices: Integers) -> bool:

@@ -8,7 +8,8 @@ before 1.6 with its storages. Anything after a pickle is read as another pickle,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
@@ -25,20 +26,20 @@ from weighbridge.reports.scan.pickle.shapes import BYTES, callee_of, storage_id
 from weighbridge.unpickle.libraries.joblib import JoblibMachine
 from weighbridge.unpickle.libraries.torch import embed
 from weighbridge.unpickle.opcodes import TABLE
-from weighbridge.unpickle.values import Blob, preview
+from weighbridge.unpickle.values import Blob, PickleFault, preview
 
-# Text in the machine's errors -> the rule. The first match counts; any other error is `pickle/broken`.
-_REASONS: Final = (
-    ("frame", "pickle/frame"),
-    ("ends", "pickle/truncated"),
-    ("has no end", "pickle/truncated"),
-    ("integer", "pickle/number"),
-    ("not a float", "pickle/number"),
-    ("memo slot is", "pickle/number"),
-    ("text is not", "pickle/text"),
-    ("a string", "pickle/text"),
-    ("PROTO", "pickle/protocol"),
-    ("not an opcode", "pickle/opcode"),
+#: Code of an error or a dispute -> the rule. An error without a code, such as a file that shrinks, is `pickle/broken`.
+RULES_OF: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        PickleFault.BROKEN: "pickle/broken",
+        PickleFault.FRAME: "pickle/frame",
+        PickleFault.TRUNCATED: "pickle/truncated",
+        PickleFault.NUMBER: "pickle/number",
+        PickleFault.TEXT: "pickle/text",
+        PickleFault.PROTOCOL: "pickle/protocol",
+        PickleFault.OPCODE: "pickle/opcode",
+        "": "pickle/broken",
+    }
 )
 _NAMES: Final = 20  # names after an error that are reported
 _HIDDEN: Final = 4 * MIB  # bytes after an error that are searched for names
@@ -161,7 +162,7 @@ class _Reading:
             self._check(machine)
             value_text = f" ({error.found!r})" if isinstance(error.found, str | bytes) else ""
             message = f"{error.field or 'the pickle'}: {error.reason}{value_text}"
-            self._report(_rule_of(error.reason), message, machine.at, opcode=error.field,
+            self._report(RULES_OF[error.code], message, machine.at, opcode=error.field,
                          consequence="an unpickler stops here, or continues differently")  # fmt: skip
             self.pieces += self._hidden_names(machine.at)
             return None
@@ -189,9 +190,9 @@ class _Reading:
             embed(machine)
         if not machine.disputes:
             return
-        disputed = {_rule_of(e.what): e for e in reversed(list(machine.events)) if e.kind == "disputed"}
+        disputed = {RULES_OF[e.what.code]: e for e in reversed(list(machine.events)) if e.kind == "disputed"}
         for rule, event in disputed.items():
-            self._report(rule, f"{event.op}: {event.what}", event.at, opcode=event.op,
+            self._report(rule, f"{event.op}: {event.what.reason}", event.at, opcode=event.op,
                          consequence="unpicklers read it differently, or stop here")  # fmt: skip
             if rule == "pickle/frame":
                 self.pieces += self._hidden_names(event.at)  # some unpicklers continue elsewhere
@@ -243,27 +244,29 @@ class _Reading:
         if type(done[0].value) is not int or done[0].value != _PROTOCOL:
             self._report("pickle/legacy", f"the protocol is not {_PROTOCOL}", done[0].start)
         try:
-            last = done[3]
-            widths: dict[str, int] = {}
-            for event in done[2].machine.events:
-                key_and_width = storage_id(event.what) if event.kind == "persistent" else None
-                if key_and_width is not None:
-                    widths.setdefault(*key_and_width)
-            keys, at = last.value, last.end
-            if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
-                raise FormatError("the last pickle is not a list of storage keys")
-            for key in keys:
-                if key not in widths:
-                    raise FormatError("a storage that the object does not name")
-                size = int.from_bytes(self.source.read(at, 8), "little", signed=True) * widths[key]
-                if not 0 <= size <= self.source.size - at - 8:
-                    raise FormatError("the file ends inside a storage")
-                self.storages.legacy[key] = at + 8, size
-                at += 8 + size
-            return at
+            return self._find_storages(done[2].machine, done[3])
         except FormatError as error:
             self._report("pickle/legacy", error.reason, done[3].end)
             return None
+
+    def _find_storages(self, machine: JoblibMachine, last: _FinishedPickle) -> int:
+        widths: dict[str, int] = {}
+        for event in machine.events:
+            key_and_width = storage_id(event.what) if event.kind == "persistent" else None
+            if key_and_width is not None:
+                widths.setdefault(*key_and_width)
+        keys, at = last.value, last.end
+        if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+            raise FormatError("the last pickle is not a list of storage keys")
+        for key in keys:
+            if key not in widths:
+                raise FormatError("a storage that the object does not name")
+            size = int.from_bytes(self.source.read(at, 8), "little", signed=True) * widths[key]
+            if not 0 <= size <= self.source.size - at - 8:
+                raise FormatError("the file ends inside a storage")
+            self.storages.legacy[key] = at + 8, size
+            at += 8 + size
+        return at
 
     # ---- files in bytes
 
@@ -290,10 +293,6 @@ class _Reading:
         elif callee in BYTES and isinstance(value.args, tuple):
             value = _joined(value.args)
         return BytesSource(value) if isinstance(value, bytes) else None
-
-
-def _rule_of(reason: str) -> str:
-    return next((rule for text, rule in _REASONS if text in reason), "pickle/broken")
 
 
 def _joined(args: tuple[Any, ...]) -> bytes | None:

@@ -73,7 +73,7 @@ def read_json(data: bytes) -> Any:
     except RecursionError:
         return Unread("config/unproven", "it is nested too deeply to be read")
     except ValueError as error:
-        if "digits" in str(error):
+        if not isinstance(error, json.JSONDecodeError):  # int() refuses thousands of digits
             return Unread("config/unproven", "it has an integer too long to be read")
         return Unread("config/unreadable", f"it can't be read as JSON: {error}")
 

@@ -83,22 +83,7 @@ def _scan_text(part: Part) -> Iterator[Piece]:
         return
     parsed = yaml_tree.read(text) if len(text) <= YAML_SIZE else yaml_tree.YamlText(refused=_LONG)
     for tag in dict.fromkeys(map(unquote, parsed.tags)):
-        python = _PYTHON.match(tag)
-        if python is not None and python[1] not in _PLAIN_TAGS:
-            module, _, last = python[2].rpartition(".")
-            harm = not last or names.harm_of(module or "builtins", last) or names.harm_of(python[2], "*")
-            consequence = _IMPORTS if python[1] in ("name", "module") else _LOADS
-            rule = "yaml/python-tag" if harm else "yaml/python-name"
-            yield part.finding(rule, f"the tag {tag}", name=tag, consequence=consequence)
-        hyper = _HYPER.match(tag) if python is None else None
-        if hyper is not None:
-            word, name = hyper[1], hyper[2].strip()
-            is_known, harm = names.judge(name)
-            message = f"!{word}: names {name}"
-            if harm:
-                yield part.finding("config/dangerous-target", message, name=name, use=Use.CALLED, consequence=harm)
-            elif word == "include" or not is_known:
-                yield part.finding("yaml/hyper-tag", message, name=name, consequence=_HYPER_LOADS)
+        yield from _check_tag(tag, part)
     if parsed.handles:
         yield part.finding("yaml/tag-alias", "a %TAG line renames tags", consequence=_LOADS)
     yield from configs.check([value for value in parsed.documents if not isinstance(value, str)], part)
@@ -107,6 +92,26 @@ def _scan_text(part: Part) -> Iterator[Piece]:
         yield part.finding("yaml/unproven", parsed.refused)
     elif _OLD_BREAKS.search(text) and names_code:
         yield part.finding("yaml/unproven", "line breaks that are letters in YAML 1.2")
+
+
+def _check_tag(tag: str, part: Part) -> Iterator[Piece]:
+    """Reports tags that make a loader import or call."""
+    python = _PYTHON.match(tag)
+    if python is not None and python[1] not in _PLAIN_TAGS:
+        module, _, last = python[2].rpartition(".")
+        harm = not last or names.harm_of(module or "builtins", last) or names.harm_of(python[2], "*")
+        consequence = _IMPORTS if python[1] in ("name", "module") else _LOADS
+        rule = "yaml/python-tag" if harm else "yaml/python-name"
+        yield part.finding(rule, f"the tag {tag}", name=tag, consequence=consequence)
+    hyper = _HYPER.match(tag) if python is None else None
+    if hyper is not None:
+        word, name = hyper[1], hyper[2].strip()
+        is_known, harm = names.judge(name)
+        message = f"!{word}: names {name}"
+        if harm:
+            yield part.finding("config/dangerous-target", message, name=name, use=Use.CALLED, consequence=harm)
+        elif word == "include" or not is_known:
+            yield part.finding("yaml/hyper-tag", message, name=name, consequence=_HYPER_LOADS)
 
 
 def _unescape(match: re.Match[str]) -> str:
