@@ -181,8 +181,8 @@ def test_what_the_file_does_not_say_is_told(tmp_path: Path) -> None:
     [
         (ggml_files.llama("ggml", "Q4_0", 2), UnsupportedError, "before blocks had versions"),
         (ggml_files.llama("ggmf1", "Q4_1", 3), UnsupportedError, "before blocks had versions"),
-        (ggml_files.gpt2(), UnsupportedError, "gpt-2 model of ggml's examples"),
-        (ggml_files.whisper(), UnsupportedError, "whisper model of ggml's examples"),
+        (ggml_files.gpt2(), UnsupportedError, "is a gpt-2 model, which llama.cpp"),
+        (ggml_files.whisper(), UnsupportedError, "is a whisper model, which llama.cpp"),
         (
             ggml_files.llama("ggjt3", n_layer=3).replace(b"layers.2.", b"layers.3."),
             UnsupportedError,
