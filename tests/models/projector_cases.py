@@ -28,11 +28,22 @@ _GEMMA: Final = {**_TEXT, "head_dim": 16, "query_pre_attn_scalar": 16}
 _SECTIONS: Final = {
     **_TEXT, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]}
 }  # fmt: skip
+_HALF: Final = {
+    **_TEXT,
+    "rope_parameters": {
+        "rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2], "partial_rotary_factor": 0.5
+    },
+}  # fmt: skip
+_EXPERTS: Final = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 32}
+_LINEAR: Final = {
+    "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+}  # fmt: skip
 _VISION: Final = {
     "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4, "image_size": 56,
     "patch_size": 14,
 }  # fmt: skip
 _QWEN: Final = {"hidden_size": 64, "intermediate_size": 128, "num_heads": 4, "out_hidden_size": 64}
+_GLM: Final = {**_QWEN, "depth": 3, "image_size": 56, "patch_size": 14}
 _AUDIO: Final = {"num_mel_bins": 16, "max_source_positions": 1500}
 _WHISPER: Final = {
     "d_model": 64, "encoder_ffn_dim": 128, "encoder_layers": 3, "encoder_attention_heads": 4, **_AUDIO,
@@ -64,6 +75,69 @@ CASES: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
         PREPROCESSOR,
     ),
     "qwen2-audio": ("Qwen2Audio", {"text_config": {**_TEXT, "model_type": "qwen2"}, "audio_config": _WHISPER}, {}),
+    "qwen3-vl": (
+        "Qwen3VL",
+        {
+            "text_config": {**_SECTIONS, "head_dim": 16, "rms_norm_eps": 1e-5},
+            "vision_config": {**_QWEN, "depth": 4, "deepstack_visual_indexes": [1, 2], "num_position_embeddings": 16},
+        },
+        PREPROCESSOR,
+    ),
+    "qwen3.5": (
+        "Qwen3_5",
+        {
+            "text_config": {**_TEXT, "head_dim": 16, "num_hidden_layers": 4, **_LINEAR},
+            "vision_config": {**_QWEN, "depth": 3, "num_position_embeddings": 16},
+        },
+        PREPROCESSOR,
+    ),
+    "glm-4v": (
+        "Glm4v",
+        {"text_config": _HALF, "vision_config": {**_GLM, "rms_norm_eps": 1e-4}},
+        PREPROCESSOR,
+    ),
+    "glm-4v-gelu": ("Glm4v", {"text_config": _HALF, "vision_config": {**_GLM, "hidden_act": "gelu"}}, PREPROCESSOR),
+    "qwen3-vl-moe": (
+        "Qwen3VLMoe",
+        {
+            "text_config": {**_SECTIONS, "head_dim": 16, **_EXPERTS},
+            "vision_config": {**_QWEN, "depth": 3, "deepstack_visual_indexes": [1], "num_position_embeddings": 16},
+        },
+        PREPROCESSOR,
+    ),
+    "qwen3.5-moe": (
+        "Qwen3_5Moe",
+        {
+            "text_config": {**_TEXT, "head_dim": 16, "num_hidden_layers": 4, **_LINEAR, **_EXPERTS},
+            "vision_config": {**_QWEN, "depth": 3, "num_position_embeddings": 16},
+        },
+        PREPROCESSOR,
+    ),
+    "glm-4v-moe": (
+        "Glm4vMoe",
+        {"text_config": {**_HALF, **_EXPERTS, "n_routed_experts": 2}, "vision_config": _GLM},
+        PREPROCESSOR,
+    ),
+    "idefics3": (
+        "Idefics3",
+        {"text_config": {**_TEXT, "model_type": "llama"}, "vision_config": _VISION, "scale_factor": 4},
+        {**PREPROCESSOR, "size": {"longest_edge": 112}},
+    ),
+    "smolvlm": (
+        "SmolVLM",
+        {"text_config": {**_TEXT, "model_type": "llama"}, "vision_config": _VISION, "scale_factor": 2},
+        PREPROCESSOR,
+    ),
+    "audio-flamingo": (
+        "AudioFlamingo3",
+        {
+            "text_config": {**_TEXT, "model_type": "qwen2"},
+            "audio_config": {
+                "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4, **_AUDIO
+            },
+        },
+        {},
+    ),
     "voxtral": (
         "Voxtral",
         {
@@ -84,6 +158,8 @@ ADDED: Final[dict[str, dict[str, Any]]] = {
     "qwen2.5-vl": {"rms_norm_eps": 1e-5, "vision_config": {"image_size": 280}},
     "qwen2-audio": {"audio_config": {"layer_norm_eps": 1e-6}},
     "voxtral": {"audio_config": {"layer_norm_eps": 1e-6}},
+    "audio-flamingo": {"audio_config": {"layer_norm_eps": 1e-6}},
+    "idefics3": {"vision_config": {"layer_norm_eps": 1e-4}},
 }
 
 

@@ -64,7 +64,7 @@ def tensors(model: OpenModel, requested: DTypeLike | None) -> tuple[dict[str, No
     if header.form.model != "llama":
         raise UnsupportedError(
             f"{model.place.path} is a {header.form.model} model, which llama.cpp can't run",
-            hint="convert it to Safetensors, which keeps names and shapes; a Whisper model also to a transformers folder",
+            hint="convert it to Safetensors, which keeps names and shapes; Whisper also to a transformers folder",
         )
     quantized = any(e.dtype.block > 1 for e in model.index)
     if header.generation == 0 and quantized:

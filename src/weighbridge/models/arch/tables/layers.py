@@ -134,13 +134,17 @@ def _numbers(listed: Any, key: str, count: int, first: int) -> Sequence[int]:
 
 
 def as_config(sets: Mapping[str, LayerSetEntry], known: Mapping[str, Layers], count: int) -> dict[str, Any]:
-    """The sets as entries of a config by dotted path, each by its first expression. Optional layers aren't counted.
-    Other sets and sizes add what one set leaves open."""
+    """The sets as entries of a config by dotted path, each by its first expression. Optional layers aren't counted,
+    except in a list of their numbers. Other sets and sizes add what one set leaves open."""
     out: dict[str, Any] = {}
     optional = optional_layers(sets, known)
     count -= len(optional)
-    for name, layer_set in ((n, s) for n, s in sets.items() if not s.optional):
+    for name, layer_set in sets.items():
         node, layers = expression.parse(layer_set.hf[0]), known[name] - optional
+        if layer_set.optional:
+            if isinstance(node, ast.Compare) and (first := expression.first_number(node)) is not None:
+                out[expression.path(node.comparators[0]) or ""] = [first + i for i in sorted(known[name])]
+            continue
         if isinstance(node, ast.BoolOp):
             base, flag = node.values  # `SET and flag` or `SET and not flag`
             key = expression.path(flag.operand if isinstance(flag, ast.UnaryOp) else flag) or ""
