@@ -308,3 +308,22 @@ def test_every_rule_is_seen(name: str, fault: Fault, monkeypatch: pytest.MonkeyP
     broken = diffusion_types.build_table(raw)
     monkeypatch.setattr(diffusion_types, "table", lambda: broken)
     assert convicts() is not None, name
+
+
+def test_long_names_and_five_dimensions_are_written_with_a_note(tmp_path: Path) -> None:
+    """HunyuanVideo: llama.cpp's reader takes neither, ComfyUI-GGUF's does."""
+    long = "txt_in.individual_token_refiner.blocks.0.adaLN_modulation.1"
+    shapes: pictures.Shapes = {f"{long}.weight": (64, 32), f"{long}.bias": (64,), "img_in.proj.weight": (8, 4, 1, 2, 2)}
+    shapes.update(pictures.linear("double_blocks.0.img_attn_proj", 64, 64))
+    tensors = pictures.values(shapes, "bfloat16")
+    path = pictures.save(tmp_path / "video.safetensors", tensors)
+    plan = wb.plan_convert(path, tmp_path / "video.gguf", dtype="q8_0")
+    assert [words for words in ("2 names longer", "of 5 dimensions") if not any(words in n for n in plan.notes)] == []
+    plan.run()
+    architecture, loaded = pictures.comfy_load(tmp_path / "video.gguf")
+    assert architecture == "hyvid"
+    assert {name: t.shape for name, t in loaded.items()} == shapes
+    assert loaded["img_in.proj.weight"].kind == "F32"
+    wb.convert(tmp_path / "video.gguf", tmp_path / "back.safetensors", dtype="bf16")
+    back = pytest.importorskip("safetensors.torch").load_file(tmp_path / "back.safetensors")
+    assert torch.equal(back["img_in.proj.weight"], tensors["img_in.proj.weight"])
