@@ -186,7 +186,7 @@ def test_only_one_module_makes_options_of_click() -> None:
         for path in sorted(package.rglob("*.py"))
         if (found := re.findall(r"click\.[oO]ption\(", path.read_text("utf-8")))
     }
-    assert makers == {"cli/commands/convert.py": 1, "cli/main.py": 1}  # -q of mlx_lm; --version
+    assert makers == {"cli/commands/convert.py": 1}  # -q of mlx_lm
 
 
 def test_no_public_function_accepts_unknown_keywords() -> None:

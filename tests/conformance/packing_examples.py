@@ -82,6 +82,10 @@ def bnb(kind: str) -> Example:
                    f"weight.quant_state.bitsandbytes__{kind}": (np.frombuffer(state, np.uint8), "U8")})  # fmt: skip
 
 
+def comfy(settings: Mapping[str, Any], **members: tuple[NDArray[Any], str]) -> Example:
+    return made(**members, comfy_quant=(np.frombuffer(json.dumps(settings).encode(), np.uint8), "U8"))
+
+
 def gpt_oss(codes: str, scales: str) -> Example:
     return made(**{codes: raw("U8", 2, OUT, IN // 32, 16), scales: raw("U8", 2, OUT, IN // 32, low=110, high=140)})
 
@@ -152,6 +156,13 @@ EXAMPLES: dict[str, list[Callable[[], Example]]] = {
     "fp8.weight_scale": [
         lambda: fp8("weight_scale", OUT, 1), lambda: fp8("weight_scale", 1),
         lambda: fp8("weight_scale", OUT // 128, IN // 128, dtype="F8_E4M3FNUZ"),
+    ],
+    "comfy-quant": [
+        lambda: comfy({"format": "float8_e4m3fn"}, weight=raw("F8_E4M3", OUT, IN, high=120),
+                      weight_scale=floats("F32")),
+        lambda: comfy({"format": "mxfp8"}, weight=raw("F8_E4M3", OUT, IN, high=120),
+                      weight_scale=raw("U8", -(-OUT // 128) * 128, -(-IN // 128) * 4, low=110, high=140)),
+        lambda: comfy({"format": "int8_tensorwise"}, weight=raw("I8", OUT, IN), weight_scale=floats("F32", OUT, 1)),
     ],
     "fp8.scale_weight": [lambda: fp8("scale_weight", 1)],
     "fp8.qscale_weight": [lambda: fp8("qscale_weight", 1)],

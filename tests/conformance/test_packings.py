@@ -224,8 +224,8 @@ def test_rows_that_move_keep_their_values(name: str, make: Callable[[], Example]
 
 # ------------------------------------------------------------------------------------------------ storage axes
 
-ALONG = [case for case in CASES if case.values[0] not in ("hqq", "bitnet") and "bnb" not in str(case.values[0])
-         and "torchao" not in str(case.values[0])]  # fmt: skip
+ALONG = [case for case in CASES if case.values[0] not in ("hqq", "bitnet", "comfy-quant")
+         and "bnb" not in str(case.values[0]) and "torchao" not in str(case.values[0])]  # fmt: skip
 each_cut = pytest.mark.parametrize(("name", "make"), ALONG)
 
 

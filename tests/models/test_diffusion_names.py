@@ -85,8 +85,6 @@ def faults() -> Iterator[tuple[str, str, Change]]:
                         yield table, f"{flag} of {key}", partial(_change, section, key, partial(_without, flag))
         for letter in raw.get("counts", {}):
             yield table, f"count {letter}", partial(_change, "counts", letter, lambda count: count - 1)
-        for name in raw.get("exclude", ()):
-            yield table, f"exclude {name}", partial(_include, name)
 
 
 def _at(raw: Mapping[str, Any], section: str) -> Any:
@@ -96,10 +94,6 @@ def _at(raw: Mapping[str, Any], section: str) -> Any:
 
 def _without(flag: str, row: dict[str, Any]) -> dict[str, Any]:
     return {column: value for column, value in row.items() if column != flag}
-
-
-def _include(name: str, table: dict[str, Any]) -> None:
-    table["exclude"].remove(name)
 
 
 def _change(section: str, key: str, change: Callable[[Any], Any] | None, table: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from tests.reports import makers as m
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.ftypes import BY_NUMBER
+from weighbridge.base.words import ranges
 from weighbridge.containers.base import Entry
 from weighbridge.models import parameter_count
 from weighbridge.reports.inspect import model_info, schemes
@@ -417,7 +418,7 @@ def test_the_roles_of_weights_are_their_names_without_numbers(names: list[str]) 
         role = ".".join("*" if part.isdecimal() else part for part in name.split("."))
         roles.setdefault(role, set()).update(numbers[:1])
     assert {where.role: where.layers for where in schemes._layers(names)} == {
-        role: schemes._ranges(numbers) for role, numbers in roles.items()
+        role: ranges(numbers, ", ") for role, numbers in roles.items()
     }
 
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.reports import bad_packings
 from tests.reports import makers as m
 
+from weighbridge.base.words import ranges
 from weighbridge.cli.main import main
 from weighbridge.reports.inspect.report import InspectReport, inspect
-from weighbridge.reports.inspect.schemes import _ranges
 
 LAYERS = 6
 
@@ -108,6 +108,6 @@ def test_the_command_shows_them(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 @given(st.sets(st.integers(0, 60), min_size=1))
 def test_ranges_name_their_numbers(numbers: set[int]) -> None:
-    named = [part.split("-") for part in _ranges(numbers).split(", ")]
+    named = [part.split("-") for part in ranges(numbers, ", ").split(", ")]
     assert [n for part in named for n in range(int(part[0]), int(part[-1]) + 1)] == sorted(numbers)
     assert len(named) == sum(n - 1 not in numbers for n in numbers)

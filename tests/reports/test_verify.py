@@ -460,6 +460,29 @@ def pickles_beside_safetensors(folder: Path) -> None:
     (folder / "pytorch_model.bin").write_bytes(m.zipped({"x/data.pkl": b"\x80\x02}.", "x/version": b"3"}))
 
 
+def pipeline(folder: Path) -> None:
+    """Two parts, one without weights of its own, and a third that the pipeline goes without."""
+    parts = {"scheduler": ["diffusers", "Scheduler"], "unet": ["diffusers", "UNet"], "safety": [None, None]}
+    (folder / "model_index.json").write_text(json.dumps({"_class_name": "Pipeline", **parts}))
+    for name, files in {"scheduler": ["scheduler_config.json"], "unet": ["config.json", "w.safetensors"]}.items():
+        (folder / name).mkdir()
+        for file in files:
+            data = (folder / "model-00001-of-00002.safetensors").read_bytes() if file[0] == "w" else b"{}"
+            (folder / name / file).write_bytes(data)
+
+
+@case("folder/pipeline", words="scheduler (Scheduler) is missing")
+def a_pipeline_without_a_part(folder: Path) -> None:
+    pipeline(folder)
+    (folder / "scheduler" / "scheduler_config.json").unlink()
+
+
+@case("folder/pipeline", words="unet (UNet) has a config and no weights")
+def a_part_without_weights(folder: Path) -> None:
+    pipeline(folder)
+    (folder / "unet" / "w.safetensors").unlink()
+
+
 # ---- config ----
 
 
@@ -1087,3 +1110,9 @@ def test_files_beside_a_model_that_nothing_checks_are_named(tmp_path: Path, caps
     assert (report.verdict, report.unchecked) == ("ok", ("tf_model.h5",))
     assert main(["verify", str(folder), str(folder)]) == 0
     assert "not checked: tf_model.h5" in capsys.readouterr().out
+
+
+def test_a_whole_pipeline_has_no_fault(tmp_path: Path) -> None:
+    folder = model(tmp_path / "model")
+    pipeline(folder)
+    assert "folder/pipeline" not in {finding.rule for finding in verify(folder).findings}

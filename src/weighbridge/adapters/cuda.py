@@ -49,15 +49,14 @@ class CudaDevice:
     def staging(self, size: int) -> memoryview:
         with self._lock:
             kept = self._pinned.get(size, [])
-            whole = kept.pop() if kept else self._new(size + BLOCK)
+            if kept:
+                whole = kept.pop()
+            else:  # pinned even if the caller changed torch's default device
+                whole = self.torch.empty(size + BLOCK, dtype=self.torch.uint8, device="cpu", pin_memory=True)
         self._taken.append((size, whole))
         start = -whole.data_ptr() % BLOCK
         found: memoryview = whole.numpy()[start : start + size].data
         return found
-
-    def _new(self, size: int) -> Any:
-        """Returns pinned memory, even if the caller changed torch's default device."""
-        return self.torch.empty(size, dtype=self.torch.uint8, device="cpu", pin_memory=True)
 
     def copy(self, source: memoryview, target: Any, at: int) -> Pending:
         staged = self.torch.frombuffer(source, dtype=self.torch.uint8)

@@ -48,14 +48,23 @@ def load_module(
     stay shared. `idle`: names of buffers that the module may lack. Raises UsageError if names (`strict`) or shapes
     differ."""
     places = module.state_dict(keep_vars=True)
-    groups = _shared(places)
+    groups: dict[int, set[str]] = {}
+    for name, value in places.items():
+        groups.setdefault(id(value), set()).add(name)
+    groups = {name: groups[id(value)] for name, value in places.items()}
     wanted = {name: tensors[name] for name in places if name in tensors}
     absent = [n for n in places if n not in wanted and not groups[n] & wanted.keys()]
     others = [n for n in tensors if n not in places]
     unexpected = [n for n in others if n not in idle]
-    _check(wanted, places, absent if strict else [], unexpected if strict else [])
+    for name, node in wanted.items():
+        stored, shape = node.spec.shape, tuple(places[name].shape)
+        if stored != shape:
+            raise UsageError(f"{name} is {list(stored)} in the file, {list(shape)} in the module")
+    words = {"not in the file": absent if strict else [], "not in the module": unexpected if strict else []}
+    if parts := [f"{word}: {', '.join(n[:4])}{' ...' * (len(n) > 4)}" for word, n in words.items() if n]:
+        raise UsageError("; ".join(parts), hint="strict=False loads the others")
     nodes = {name: as_node(node, _type_in(places[name], dtype)) for name, node in wanted.items()}
-    where = {name: device or _device_in(places[name]) for name in wanted}
+    where = {name: device or ("cpu" if places[name].is_meta else str(places[name].device)) for name in wanted}
     prefetch_behind((node for name, node in nodes.items() if not is_cuda(where[name])), private=True)
     state = to_devices(nodes, where)
     module.load_state_dict(state, assign=True, strict=False)
@@ -67,37 +76,12 @@ def load_module(
     return LoadReport(tuple(wanted), tuple(absent), tuple(unexpected), unused, left)
 
 
-def _shared(places: Mapping[str, Any]) -> dict[str, set[str]]:
-    """Of each name, the names of the same parameter."""
-    groups: dict[int, set[str]] = {}
-    for name, value in places.items():
-        groups.setdefault(id(value), set()).add(name)
-    return {name: groups[id(value)] for name, value in places.items()}
-
-
-def _check(
-    wanted: Mapping[str, LogicalTensor], places: Mapping[str, Any], absent: list[str], unexpected: list[str]
-) -> None:
-    for name, node in wanted.items():
-        stored, shape = node.spec.shape, tuple(places[name].shape)
-        if stored != shape:
-            raise UsageError(f"{name} is {list(stored)} in the file, {list(shape)} in the module")
-    words = {"not in the file": absent, "not in the module": unexpected}
-    if parts := [f"{word}: {', '.join(n[:4])}{' ...' * (len(n) > 4)}" for word, n in words.items() if n]:
-        raise UsageError("; ".join(parts), hint="strict=False loads the others")
-
-
 def _type_in(place: Any, dtype: DType | None) -> DType:
     """The type of a parameter, or `dtype` in its place if it is of floating point numbers."""
     kind = BY_TORCH.get(str(place.dtype)) if dtype is None or not place.dtype.is_floating_point else dtype
     if kind is None:
         raise UnsupportedError(f"no cast to {place.dtype}")
     return kind
-
-
-def _device_in(place: Any) -> str:
-    """The device of a parameter; the CPU for one on the meta device."""
-    return "cpu" if place.is_meta else str(place.device)
 
 
 def _at(module: torch.nn.Module, name: str) -> Any:

@@ -123,20 +123,17 @@ def _storage(group: _Group) -> Node:
     """Returns the bytes of a group: a single tensor in C order with its shape, several as one run of bytes."""
     one = group.kept[0]
     if len(group.kept) == 1:
+        # In units of the memory's items: a pair of 4-bit numbers is one.
+        shape = one.shape if one.dtype.block == 1 else (*one.shape[:-1], one.shape[-1] // one.dtype.block)
         array = np.lib.stride_tricks.as_strided(
             one.memory[one.offset :] if one.shape else one.memory[one.offset : one.offset + 1],
-            _elements(one), tuple(s * one.memory.itemsize for s in one.strides),
+            shape, tuple(s * one.memory.itemsize for s in one.strides),
         )  # fmt: skip
         return _const(np.ascontiguousarray(array), one.dtype, one.shape)
     spans = [extent(h.shape, h.strides, h.offset) for h in group.kept]
     low, high = min(s.first for s in spans), max(s.last for s in spans)
     whole = one.strides == c_strides(one.shape) and spans[0] == (low, high) and one.dtype.block == 1
     return _const(one.memory[low : high + 1], one.dtype, one.shape if whole else (high + 1 - low,))
-
-
-def _elements(kept: _Kept) -> tuple[int, ...]:
-    """The shape in units of the memory's items: a pair of 4-bit numbers is one."""
-    return kept.shape if kept.dtype.block == 1 else (*kept.shape[:-1], kept.shape[-1] // kept.dtype.block)
 
 
 def _const(array: np.ndarray[Any, Any], dtype: DType, shape: tuple[int, ...]) -> Node:
@@ -227,7 +224,9 @@ class _Restore:
     def tensor(self, ref: Ref) -> Any:
         if ref.kind == "torch" and not self.numpy:
             return self.of_torch(ref)
-        array = self.memory(ref.storage).view(_numpy_dtype(BY_NAME[ref.dtype]))
+        from weighbridge.adapters.numpy import numpy_dtype
+
+        array = self.memory(ref.storage).view(numpy_dtype(BY_NAME[ref.dtype]))
         size = array.itemsize
         made = np.lib.stride_tricks.as_strided(array[ref.offset :], ref.shape, tuple(s * size for s in ref.strides))
         return made[()] if ref.kind == "scalar" else made
@@ -253,12 +252,6 @@ class _Restore:
         if dtype.block > 1:
             return base.reshape(*ref.shape[:-1], ref.shape[-1] // dtype.block)
         return base.as_strided(ref.shape, ref.strides, ref.offset)
-
-
-def _numpy_dtype(dtype: DType) -> np.dtype[Any]:
-    from weighbridge.adapters.numpy import numpy_dtype
-
-    return numpy_dtype(dtype)
 
 
 # ---- random states --------------------------------------------------------------------------------------------

@@ -72,3 +72,14 @@ class UnknownNameError(KeyError):
     def __str__(self) -> str:
         hint = suggest(str(self.args[0]), self._names, f"there are {len(self._names):,}")
         return f"no {self._kind} is called {self.args[0]!r}; {hint}"
+
+
+def ranges(numbers: Iterable[int], separator: str = ",") -> str:
+    """`0-3,5` for 0, 1, 2, 3 and 5."""
+    runs: list[list[int]] = []
+    for n in sorted(numbers):
+        if runs and n == runs[-1][1] + 1:
+            runs[-1][1] = n
+        else:
+            runs.append([n, n])
+    return separator.join(f"{first}" if first == last else f"{first}-{last}" for first, last in runs)

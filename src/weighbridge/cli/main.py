@@ -28,7 +28,7 @@ from weighbridge import __version__
 from weighbridge.base.errors import LeftoverWarning, WeighbridgeError
 from weighbridge.base.options import option
 from weighbridge.cli.options import click_options
-from weighbridge.cli.render import SCREEN, clean, echo, os_words, print_error, warn
+from weighbridge.cli.render import SCREEN, clean, os_words, print_error, warn
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -162,12 +162,6 @@ class LazyGroup(click.Group):
                 formatter.write_dl([(r.name, r.help) for r in COMMANDS if r.section == section], col_max=12)
 
 
-def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    if value and not ctx.resilient_parsing:
-        echo(f"weighbridge {__version__}")
-        ctx.exit()
-
-
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -178,10 +172,7 @@ def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> N
     "  wb convert ./my-model/ my-model.gguf --dtype q8_0\n\n"
     "wb COMMAND --help shows more about a command.",
 )
-@click.option(
-    "-V", "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version,
-    help="Show the version and exit.",
-)  # fmt: skip
+@click.version_option(__version__, "-V", "--version", message="weighbridge %(version)s")
 def cli() -> None:
     """One tool for files of model weights: identify, check and convert them.
 

@@ -30,8 +30,18 @@ Path = str | os.PathLike[str]
 Options = TypeVar("Options", bound="TargetOptions")
 
 
+class Bounded:
+    """A dataclass whose numbers have least values."""
+
+    def __post_init__(self) -> None:
+        for one, declared in options_of(type(self)):
+            value = getattr(self, one.name)
+            if declared.least == 1 and value is not None and value < 1:
+                raise UsageError(f"{flag(one.name)} must be at least 1", hint=f"not {value}")
+
+
 @dataclass(frozen=True, kw_only=True)
-class WriteOptions(JobsOptions, OverwriteOptions):
+class WriteOptions(JobsOptions, OverwriteOptions, Bounded):
     """How any function writes. With `resume` the unfinished part stays next to the target; the same call continues."""
 
     replace_folder: bool = option(
@@ -46,30 +56,16 @@ class WriteOptions(JobsOptions, OverwriteOptions):
     )
     max_memory: int | None = option("Memory limit, excluding the interpreter.", kind="size", least=1, section=_WRITING)
 
-    def __post_init__(self) -> None:
-        _check_bounds(self)
-
     @property
     def memory(self) -> int:
         return self.max_memory or MEMORY
 
 
-def _check_bounds(options: Any) -> None:
-    """Raises UsageError if a number is below its least value."""
-    for one, declared in options_of(type(options)):
-        value = getattr(options, one.name)
-        if declared.least == 1 and value is not None and value < 1:
-            raise UsageError(f"{flag(one.name)} must be at least 1", hint=f"not {value}")
-
-
 @dataclass(frozen=True, kw_only=True)
-class TargetOptions:
+class TargetOptions(Bounded):
     """The options of one kind of target. Messages call it `title`."""
 
     title: ClassVar[str] = "this target"
-
-    def __post_init__(self) -> None:
-        _check_bounds(self)
 
 
 @dataclass(frozen=True, kw_only=True)

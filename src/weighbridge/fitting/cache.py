@@ -109,7 +109,17 @@ def row_bytes(dtype: DType, elements: int) -> int:
 
 def cache_memory(model: CacheModel, settings: RunSettings) -> CacheMemory:
     """Returns the memory of a context. Raises UsageError for settings that llama.cpp rejects for this model."""
-    _check(model, settings)
+    if settings.context < 1 or settings.parallel < 1:
+        raise UsageError("the context and the number of sequences must be at least 1")
+    if settings.type_v.block > 1 and not settings.flash_attention:
+        raise UsageError("llama.cpp quantizes the V cache only with flash attention", hint="omit --no-flash-attention")
+    for length, dtype in zip(model.heads, (settings.type_k, settings.type_v), strict=False):
+        if length % dtype.block:
+            raise UsageError(
+                f"a head of {length} elements isn't whole blocks of {dtype}", hint="choose f16 for this cache: --kv f16"
+            )
+    if (model.latent or model.separate) and settings.type_k is not settings.type_v:
+        raise UsageError(f"llama.cpp uses one type for both caches of {model.architecture}", hint="--kv TYPE")
     unified = settings.unified
     cells = padded(settings.context) if unified else padded(padded(settings.context) // settings.parallel)
     streams = settings.parallel if model.separate or not unified else 1
@@ -132,20 +142,6 @@ def cache_memory(model: CacheModel, settings: RunSettings) -> CacheMemory:
         states=tuple(_STATE_BYTES * layer.state * settings.parallel for layer in model.layers),
         cells=cells, window_cells=window, streams=streams,
     )  # fmt: skip
-
-
-def _check(model: CacheModel, settings: RunSettings) -> None:
-    if settings.context < 1 or settings.parallel < 1:
-        raise UsageError("the context and the number of sequences must be at least 1")
-    if settings.type_v.block > 1 and not settings.flash_attention:
-        raise UsageError("llama.cpp quantizes the V cache only with flash attention", hint="omit --no-flash-attention")
-    for length, dtype in zip(model.heads, (settings.type_k, settings.type_v), strict=False):
-        if length % dtype.block:
-            raise UsageError(
-                f"a head of {length} elements isn't whole blocks of {dtype}", hint="choose f16 for this cache: --kv f16"
-            )
-    if (model.latent or model.separate) and settings.type_k is not settings.type_v:
-        raise UsageError(f"llama.cpp uses one type for both caches of {model.architecture}", hint="--kv TYPE")
 
 
 # -- from the metadata of a GGUF -------------------------------------------------------------------------------------

@@ -78,7 +78,17 @@ def write_report(manifest: FleetManifest, terms: Terms = DEFAULT_TERMS) -> Fleet
             _count(report, row, copies)
         dead += [row for row in rows if "error" in row]
         shown += rows[: _SHOWN - len(shown)]
-        _write_chunk(manifest, chunk, lines, rows, report)
+        public = (
+            canonical({name: value for name, value in row.items() if name != "traceback"}) if "error" in row else line
+            for line, row in zip(lines, rows, strict=True)
+        )
+        text = b"".join(line + b"\n" for line in public)
+        manifest.records.put(manifest.name("report", f"{chunk:05d}.jsonl"), text)
+        flat = [{**row, "details": canonical(row.get("details")).decode("utf-8", "replace")} for row in rows]
+        try:
+            manifest.records.put(manifest.name("report", f"{chunk:05d}.parquet"), parquet.table(flat, COLUMNS))
+        except UnsupportedError as error:
+            report.notes = (f"no Parquet report: {error.message} ({error.hint})",)
     duplicates = sorted(
         (d for d in copies.values() if d.copies > 1), key=lambda d: (-(d.copies - 1) * d.bytes, d.digest)
     )
@@ -110,22 +120,6 @@ def _count(report: FleetReport, row: Mapping[str, Any], copies: dict[str, Copies
         entry.copies += 1
         if len(entry.sources) < 3 and row["source"] not in entry.sources:
             entry.sources += (row["source"],)
-
-
-def _write_chunk(
-    manifest: FleetManifest, chunk: int, lines: list[bytes], rows: list[dict[str, Any]], report: FleetReport
-) -> None:
-    public = (
-        canonical({name: value for name, value in row.items() if name != "traceback"}) if "error" in row else line
-        for line, row in zip(lines, rows, strict=True)
-    )
-    text = b"".join(line + b"\n" for line in public)
-    manifest.records.put(manifest.name("report", f"{chunk:05d}.jsonl"), text)
-    flat = [{**row, "details": canonical(row.get("details")).decode("utf-8", "replace")} for row in rows]
-    try:
-        manifest.records.put(manifest.name("report", f"{chunk:05d}.parquet"), parquet.table(flat, COLUMNS))
-    except UnsupportedError as error:
-        report.notes = (f"no Parquet report: {error.message} ({error.hint})",)
 
 
 # ---- the page ----

@@ -142,7 +142,7 @@ class UnpackSource(Source):
                 self.charge(_CHUNK)
             piece = self._decoder.decompress(packed, _CHUNK)
         except BROKEN as error:
-            self._stop(str(error) or type(error).__name__)
+            self.trouble, self._over = str(error) or type(error).__name__, True
             return
         if len(self._window) > _WINDOW:
             del self._window[: _WINDOW // 2]
@@ -161,6 +161,3 @@ class UnpackSource(Source):
             self.trailing, self._over = at, True
             return
         self._decoder, self._taken = self.codec.decoder(), at
-
-    def _stop(self, why: str) -> None:
-        self.trouble, self._over = why, True

@@ -52,7 +52,12 @@ def extents(path: Path) -> tuple[FileExtent, ...] | None:
                 )
                 if flags & _NO_PLACE:
                     return None
-                _append(found, FileExtent(start, place, length))
+                extent = FileExtent(start, place, length)
+                last = found[-1] if found else None
+                if last and last.start + last.length == extent.start and last.place + last.length == extent.place:
+                    found[-1] = FileExtent(last.start, last.place, last.length + extent.length)
+                else:
+                    found.append(extent)
                 if flags & _LAST:
                     return tuple(found)
             if not count:
@@ -60,11 +65,3 @@ def extents(path: Path) -> tuple[FileExtent, ...] | None:
     finally:
         os.close(file)
     return None
-
-
-def _append(found: list[FileExtent], extent: FileExtent) -> None:
-    last = found[-1] if found else None
-    if last and last.start + last.length == extent.start and last.place + last.length == extent.place:
-        found[-1] = FileExtent(last.start, last.place, last.length + extent.length)
-    else:
-        found.append(extent)

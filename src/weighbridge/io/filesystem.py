@@ -32,13 +32,10 @@ def _kind(path: str) -> str | None:
     for line in lines:
         _, point, kind, *_ = [*line.split(" "), "", "", ""]
         point = point.replace("\\040", " ")
-        if _above(point, path) and len(point) >= len(found[0]):  # of two mounts at one place the later one is visible
+        is_above = point == "/" or path == point or path.startswith(point + "/")
+        if is_above and len(point) >= len(found[0]):  # of two mounts at one place the later one is visible
             found = (point, kind)
     return found[1]
-
-
-def _above(point: str, path: str) -> bool:
-    return point == "/" or path == point or path.startswith(point + "/")
 
 
 # In huggingface_hub's cache a snapshot's files are links to a folder of blobs next to the snapshots.

@@ -73,20 +73,16 @@ class InflateSource(Source):
     def _readinto(self, offset: int, out: memoryview) -> int:
         with self._lock:
             if out:
-                self._now = self._fill(self._go(offset), out)
+                state = self._nearest(offset)
+                while state.at < offset:
+                    self._remember(state)
+                    state = self._fill(state, memoryview(bytearray(min(_APART, offset - state.at))))
+                self._remember(state)
+                self._now = self._fill(state, out)
                 self._left -= len(out)
                 if self._left <= 0:
                     self._forget()
         return len(out)
-
-    def _go(self, offset: int) -> _State:
-        """A decoder at `offset`."""
-        state = self._nearest(offset)
-        while state.at < offset:
-            self._remember(state)
-            state = self._fill(state, memoryview(bytearray(min(_APART, offset - state.at))))
-        self._remember(state)
-        return state
 
     def _nearest(self, offset: int) -> _State:
         now, self._now = self._now, None  # on an error, no half-used decoder remains

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from typing import Final
 
@@ -83,17 +84,14 @@ class DirectReader:
         self._buffered = os.open(name, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         self.size = os.fstat(self._buffered).st_size
         wanted = resident_share(self._buffered, self.size) < 0.5 if direct is None else direct
-        self._fd = self._opened_directly() if wanted and _DIRECT else -1
+        self._fd = -1
+        if wanted and _DIRECT:
+            with suppress(OSError):
+                self._fd = os.open(name, os.O_RDONLY | _DIRECT | getattr(os, "O_CLOEXEC", 0))
 
     @property
     def direct(self) -> bool:
         return self._fd >= 0
-
-    def _opened_directly(self) -> int:
-        try:
-            return os.open(self.name, os.O_RDONLY | _DIRECT | getattr(os, "O_CLOEXEC", 0))
-        except OSError:
-            return -1
 
     def read(self, offset: int, size: int, out: memoryview) -> int:
         """Reads `size` bytes at `offset` into `out`, which is aligned to `BLOCK` and has room for two more blocks.

@@ -240,7 +240,8 @@ class RangeSource(Source):
                     step = -(-(hi - lo) // -(-(hi - lo) // self._cache.request))
                     for at in range(lo, hi, step):
                         to = min(at + step, hi)
-                        if not self._start(at, to, ahead=True, left=sum(_overlap(at, to, one) for one in wanted)):
+                        overlap = sum(max(min(to, end) - max(at, start), 0) for start, end in wanted)
+                        if not self._start(at, to, ahead=True, left=overlap):
                             return
 
     def stream(self, length: int) -> None:
@@ -419,7 +420,3 @@ def _coalesced(ranges: Iterable[tuple[int, int]], size: int) -> list[tuple[int, 
         else:
             merged.append((start, end, [(start, end)]))
     return merged
-
-
-def _overlap(start: int, end: int, other: tuple[int, int]) -> int:
-    return max(min(end, other[1]) - max(start, other[0]), 0)

@@ -124,7 +124,18 @@ class FileSource(Source):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.name = os.fspath(path)
-        self._fd, self.size = _open_regular(self.name)
+        fd = os.open(self.name, _READING)
+        found = os.fstat(fd)
+        mode = found.st_mode
+        if not stat.S_ISREG(mode):
+            os.close(fd)
+            if stat.S_ISDIR(mode):
+                raise IsADirectoryError(f"{self.name} is a folder, not a file")
+            raise UnsupportedError(f"{self.name} is not a regular file", hint="copy it to a file first")
+        if not found.st_size and _has_bytes(fd):
+            os.close(fd)
+            raise UnsupportedError(f"{self.name} has no size, and yet bytes", hint="copy it to a file first")
+        self._fd, self.size = fd, found.st_size
         self._maps: dict[bool, memoryview] = {}
         self._lock = threading.Lock()
 
@@ -226,22 +237,6 @@ def _is_cached(fd: int, offset: int, length: int) -> bool:
 
 # O_NONBLOCK: opening a FIFO must not hang; it means nothing for a regular file.
 _READING: Final = os.O_RDONLY | sum(getattr(os, flag, 0) for flag in ("O_BINARY", "O_CLOEXEC", "O_NONBLOCK"))
-
-
-def _open_regular(name: str) -> tuple[int, int]:
-    """(descriptor, size) of a regular file."""
-    fd = os.open(name, _READING)
-    found = os.fstat(fd)
-    mode = found.st_mode
-    if not stat.S_ISREG(mode):
-        os.close(fd)
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(f"{name} is a folder, not a file")
-        raise UnsupportedError(f"{name} is not a regular file", hint="copy it to a file first")
-    if not found.st_size and _has_bytes(fd):
-        os.close(fd)
-        raise UnsupportedError(f"{name} has no size, and yet bytes", hint="copy it to a file first")
-    return fd, found.st_size
 
 
 def _has_bytes(fd: int) -> bool:

@@ -160,10 +160,8 @@ class Provider(Closing, ABC):
         self, names: Sequence[str], layout: str | None, axis: int | None, options: LayoutOptions
     ) -> WeightBuffer:
         stored = self.stored(names[0]) if len(names) == 1 else {}
-        return buffer_of(self._one(names, axis), layout, options, stored)
-
-    def _one(self, names: Sequence[str], axis: int | None) -> LogicalTensor:
-        return self.tensor(names[0]) if len(names) == 1 else self.fuse(*names, axis=axis).tensor
+        tensor = self.tensor(names[0]) if len(names) == 1 else self.fuse(*names, axis=axis).tensor
+        return buffer_of(tensor, layout, options, stored)
 
     def close(self) -> None:
         """Frees the cache and closes the files."""

@@ -45,14 +45,13 @@ def type_of(tensor: LogicalTensor) -> WeightType:
 
 def packed_type(name: str, bits: int) -> WeightType:
     """The type of a packing's weights by the bits of a code."""
-    return WeightType(f"{name}-{bits}", AFFINE.get(bits) if name == "mlx-affine" else _packed_code(name, bits))
+    if name == "mlx-affine":
+        code = AFFINE.get(bits)
+    else:
+        code = next((base + bits for known, base in PACKED.items() if name.startswith(known)), None)
+    return WeightType(f"{name}-{bits}", code)
 
 
 def code_of(dtype: DType) -> int | None:
     """The code of a row of the type table."""
     return dtype.ggml if dtype.ggml is not None else PLAIN.get(dtype.name)
-
-
-def _packed_code(name: str, bits: int) -> int | None:
-    base = next((code for known, code in PACKED.items() if name.startswith(known)), None)
-    return None if base is None else base + bits

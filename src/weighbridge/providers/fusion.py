@@ -61,8 +61,8 @@ def fuse(
     axis = _axis(tensors, axis)
     if dtype is not None:
         return _decoded(names, [as_node(t, dtype) for t in tensors], axis, "")
-    reason = _mixture(names, tensors)
-    if not reason:
+    kinds = [type_of(t).name for t in tensors]
+    if len(set(kinds)) == 1:
         joined = join(tensors, axis)
         kept = isinstance(joined, QuantizedTensor) or not isinstance(tensors[0], QuantizedTensor)
         if kept or mixed == "decode":
@@ -70,9 +70,19 @@ def fuse(
             return FusedWeight(tuple(names), axis, (FusedPart(tuple(names), type_of(joined), joined),), why)
         reason = _why_decoded(joined)
         return FusedWeight(tuple(names), axis, tuple(map(_alone, names, tensors)), reason)
+    reason = "the weights are of several types: " + ", ".join(f"{n} {k}" for n, k in zip(names, kinds, strict=True))
     if mixed == "decode":
         return _decoded(names, [as_node(t, F32) for t in tensors], axis, f"decoded, since {reason}")
-    return FusedWeight(tuple(names), axis, _runs(names, tensors, axis), reason)
+    runs: list[FusedPart] = []
+    for name, tensor in zip(names, tensors, strict=True):
+        last = runs[-1] if runs else None
+        if last is not None and last.type == type_of(tensor):
+            joined = join([last.tensor, tensor], axis)
+            if isinstance(joined, QuantizedTensor) or not isinstance(tensor, QuantizedTensor):
+                runs[-1] = FusedPart((*last.names, name), last.type, joined)
+                continue
+        runs.append(_alone(name, tensor))
+    return FusedWeight(tuple(names), axis, tuple(runs), reason)
 
 
 def _axis(tensors: Sequence[LogicalTensor], axis: int | None) -> int:
@@ -92,14 +102,6 @@ def _decoded(names: Sequence[str], nodes: Sequence[Node], axis: int, reason: str
     return FusedWeight(tuple(names), axis, (FusedPart(tuple(names), type_of(joined), joined),), reason)
 
 
-def _mixture(names: Sequence[str], tensors: Sequence[LogicalTensor]) -> str:
-    """Explains that the weights have several types; empty if they have one."""
-    kinds = [type_of(t).name for t in tensors]
-    if len(set(kinds)) == 1:
-        return ""
-    return "the weights are of several types: " + ", ".join(f"{n} {k}" for n, k in zip(names, kinds, strict=True))
-
-
 def _why_decoded(joined: LogicalTensor) -> str:
     from weighbridge.tensors.nodes import DecodePacked, walk
 
@@ -109,20 +111,6 @@ def _why_decoded(joined: LogicalTensor) -> str:
 
 def _alone(name: str, tensor: LogicalTensor) -> FusedPart:
     return FusedPart((name,), type_of(tensor), tensor)
-
-
-def _runs(names: Sequence[str], tensors: Sequence[LogicalTensor], axis: int) -> tuple[FusedPart, ...]:
-    """Joins adjacent parts of one type, if possible."""
-    runs: list[FusedPart] = []
-    for name, tensor in zip(names, tensors, strict=True):
-        last = runs[-1] if runs else None
-        if last is not None and last.type == type_of(tensor):
-            joined = join([last.tensor, tensor], axis)
-            if isinstance(joined, QuantizedTensor) or not isinstance(tensor, QuantizedTensor):
-                runs[-1] = FusedPart((*last.names, name), last.type, joined)
-                continue
-        runs.append(_alone(name, tensor))
-    return tuple(runs)
 
 
 def join(tensors: Sequence[LogicalTensor], axis: int) -> LogicalTensor:

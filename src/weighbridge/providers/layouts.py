@@ -152,18 +152,6 @@ def buffer_of(
         raise UsageError(f"no layout is called {layout!r}", hint=f"known: {', '.join(LAYOUTS)}")
     found = LAYOUTS[layout](tensor, replace(options, stored=stored))
     kind = type_of(tensor) if found.type is None else found.type
-    return _filled(layout, kind, tensor.spec.shape, found)
-
-
-class _Members(NamedTuple):
-    """The sections of a weight in a layout. `type`: None keeps the weight's."""
-
-    nodes: Mapping[str, Node]
-    type: WeightType | None = None
-    rounded: tuple[str, ...] = ()
-
-
-def _filled(layout: str, kind: WeightType, shape: Shape, found: _Members) -> WeightBuffer:
     sections, at = {}, 0
     for name, node in found.nodes.items():
         sections[name] = Section(at, node.spec.nbytes, node.spec.dtype, node.spec.shape)
@@ -173,7 +161,17 @@ def _filled(layout: str, kind: WeightType, shape: Shape, found: _Members) -> Wei
     if view is None:
         places = [data[s.offset : s.offset + s.nbytes] for s in sections.values()]
         fill_all([*found.nodes.values()], places)
-    return WeightBuffer(layout, kind, shape, data, MappingProxyType(sections), found.rounded, view is not None)
+    return WeightBuffer(
+        layout, kind, tensor.spec.shape, data, MappingProxyType(sections), found.rounded, view is not None
+    )
+
+
+class _Members(NamedTuple):
+    """The sections of a weight in a layout. `type`: None keeps the weight's."""
+
+    nodes: Mapping[str, Node]
+    type: WeightType | None = None
+    rounded: tuple[str, ...] = ()
 
 
 def _view(node: Node) -> Bytes | None:

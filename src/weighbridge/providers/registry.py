@@ -31,7 +31,9 @@ def open_provider(
     if rank is not None and backend != FILES:
         raise UsageError(f"rank doesn't apply to {backend}", hint="it applies to files and folders")
     if isinstance(source, Mapping):
-        return _of_arrays(source, names, options)
+        from weighbridge.adapters.arrays import nodes_of
+
+        return ArrayProvider(nodes_of(source), options=options)
     if backend == FILES:
         return open_files(source, names, options, quantization, rank=rank)
     known: Mapping[str, Opener] = plugins(PROVIDERS)
@@ -48,9 +50,3 @@ def _prefix(source: Any) -> str | None:
     text = os.fspath(source)
     name, colon, _ = text.partition(":")
     return name if colon and len(name) > 1 and not os.path.exists(text) and name in plugins(PROVIDERS) else None
-
-
-def _of_arrays(source: Mapping[str, Any], names: str, options: ProviderOptions) -> ArrayProvider:
-    from weighbridge.adapters.arrays import nodes_of
-
-    return ArrayProvider(nodes_of(source), options=options)

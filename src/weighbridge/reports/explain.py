@@ -116,9 +116,11 @@ def _explain_spans(spans: list[_PickleSpan], calls: bool, limit: int | None) -> 
             machine.run()
         except (FormatError, UnsupportedError) as error:
             broken = str(error)
+        every = steps.explain(Machine(span.source, 0, PICKLE_READING))
+        shown = (step for step in every if not calls or step.op in ACTS or step.broken)
         yield ExplainedPickle(
             span.name, span.start, machine.end, machine.protocol, machine.steps, tuple(_names(machine))[:_NAMES],
-            tuple(_lines(span.source, calls, limit)), broken,
+            tuple(OpcodeLine(step.at, step.op, step.effect, step.marks) for step in islice(shown, limit)), broken,
         )  # fmt: skip
         inner = list(islice(_embedded(span, machine), _NESTED - nested)) if depth < SCAN_DEPTH else []
         nested += len(inner)
@@ -138,12 +140,6 @@ def _embedded(span: _PickleSpan, machine: Machine) -> Iterator[_PickleSpan]:
             continue  # `wb scan` reports such bytes
         for name, inner, _ in rows:
             yield _PickleSpan(f"{span.name}!bytes at {event.at}!{name}", inner, -1)
-
-
-def _lines(source: Source, calls: bool, limit: int | None) -> Iterator[OpcodeLine]:
-    every = steps.explain(Machine(source, 0, PICKLE_READING))
-    shown = (step for step in every if not calls or step.op in ACTS or step.broken)
-    return (OpcodeLine(step.at, step.op, step.effect, step.marks) for step in islice(shown, limit))
 
 
 def _names(machine: Machine) -> Iterator[NameUse]:

@@ -43,6 +43,7 @@ class Picked(Closing):
     ) -> None:
         from weighbridge.models.open import ALONE, open_model
         from weighbridge.tensors.nodes import as_node
+        from weighbridge.tensors.slicing import narrow
 
         file, name = tensor_path.split(path)
         if name is None:
@@ -56,7 +57,13 @@ class Picked(Closing):
             logical = not raw and name in self.source.logical
             if not logical:
                 tensor_path.entry(self.source.index, name, self.path)
-            self.node, self.rest = _select((self.source.logical if logical else self.source.stored)[name], key)
+            self.node: LogicalTensor = (self.source.logical if logical else self.source.stored)[name]
+            self.rest: tuple[Any, ...] = ()
+            if key is not None:
+                try:
+                    self.node, self.rest = narrow(self.node, parse_slice(key))
+                except IndexError as error:
+                    raise UsageError(str(error)) from None
             number_type = None if raw else requested_dtype(dtype)
             if not raw and number_type is None and self.node.spec.dtype.name not in NUMPY_OWN:
                 number_type = F32  # a `.npy` can't name the types of ml_dtypes
@@ -125,17 +132,6 @@ def parse_slice(text: str) -> tuple[Any, ...]:
             raise UsageError("a slice's step can't be 0")
         parts.append(slice(start, stop, step) if colon else start)
     return tuple(parts)
-
-
-def _select(node: LogicalTensor, key: str | None) -> tuple[LogicalTensor, tuple[Any, ...]]:
-    from weighbridge.tensors.slicing import narrow
-
-    if key is None:
-        return node, ()
-    try:
-        return narrow(node, parse_slice(key))
-    except IndexError as error:
-        raise UsageError(str(error)) from None
 
 
 # ---- .npy ----

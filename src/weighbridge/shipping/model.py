@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from weighbridge.api.writing import plan_convert, plan_merge, plan_quantize
-from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
+from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.ftypes import BY_NUMBER, GUESSED
 from weighbridge.base.limits import MIB
 from weighbridge.containers.formats import GGUF_MAGIC
@@ -179,11 +179,3 @@ def planned_gguf(path: Path, plan: Plan) -> GgufParts:
     parameters = sum(entry.spec.elements for entry in index)
     return GgufParts(None, plan, index.metadata, plan.size, parameters, locate(path).folder, described_by(path),
                      (*plan.notes, *losses))  # fmt: skip
-
-
-def planned_keys(plan: Plan) -> Mapping[str, Any] | None:
-    """Returns the metadata of a planned GGUF; None if its header can't be read."""
-    try:
-        return gguf.parse(LayoutSource(plan.files[0].name, plan.files[0].layout)).metadata
-    except WeighbridgeError:
-        return None

@@ -13,7 +13,6 @@ from weighbridge.conversion.plan.model import Plan
 from weighbridge.io.location import RemotePath
 from weighbridge.models.clients import mlx_verdict
 from weighbridge.models.llamacpp.rules import accepts, all_findings
-from weighbridge.shipping.model import planned_keys
 from weighbridge.shipping.servers import quantization_method, vllm_loads
 from weighbridge.shipping.targets import run_line
 
@@ -25,8 +24,9 @@ def how_to_run(plan: Plan) -> str | None:
     if isinstance(plan.target, RemotePath) or not plan.files or not plan.files[0].layout.slots:
         return None
     if plan.format == "gguf":
-        kind, path = _gguf_kind(planned_keys(plan) or {}), plan.target
-        if kind is None or (kind != "adapter gguf" and not _llama_cpp_loads(plan)):
+        indexes = [gguf.parse(LayoutSource(file.name, file.layout), level="lenient") for file in plan.files]
+        kind, path = _gguf_kind(indexes[0].metadata), plan.target
+        if kind is None or (kind != "adapter gguf" and accepts(all_findings(indexes)) is not True):
             return None
         return run_line(kind, str(path / plan.files[0].name if plan.folder else path))
     if plan.format not in ("mlx", "hf"):
@@ -54,11 +54,6 @@ def _gguf_kind(keys: Mapping[str, Any]) -> str | None:
     if kind != "model" or not isinstance(architecture, str) or "tokenizer.ggml.model" not in keys:
         return None
     return "embedding" if f"{architecture}.pooling_type" in keys else "gguf"
-
-
-def _llama_cpp_loads(plan: Plan) -> bool:
-    indexes = [gguf.parse(LayoutSource(file.name, file.layout), level="lenient") for file in plan.files]
-    return accepts(all_findings(indexes)) is True
 
 
 def _config(plan: Plan) -> dict[str, Any]:

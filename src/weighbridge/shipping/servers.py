@@ -62,7 +62,22 @@ def llama_server(request: ShipRequest) -> ShipPlan:
     elif len(projectors) == 1 and not is_modelfile(request.path):
         extra.insert(0, ("--mmproj", projectors[0]))
     fitted, notes = _fit(request)
-    arguments = _arguments(weights, embeds, extra, fitted, request)
+    o = request.options
+    arguments = ["llama-server", "-m", str(weights)]
+    arguments += [part for option, path in extra for part in (option, str(path))]
+    if context := (fitted.context if fitted else o.context):
+        arguments += ["-c", str(context)]
+    if o.parallel:
+        arguments += ["-np", str(o.parallel)]
+    if fitted is not None and fitted.device.separate:
+        arguments += ["-ngl", str(fitted.placement.offloaded)]
+    if o.kv and o.kv.lower() != "f16":
+        arguments += ["-ctk", o.kv.lower(), "-ctv", o.kv.lower(), "-fa", "on"]
+    if embeds:
+        arguments += ["--embedding"]
+    if request.name:
+        arguments += ["--alias", request.name]
+    arguments = [*arguments, "--port", str(_PORT)]
     command = shlex.join(arguments)
     place = str(options.output or {"systemd": "llama-server.service", "compose": "compose.yaml"}.get(form, ""))
     run: tuple[str, ...]
@@ -95,28 +110,6 @@ def _fit(request: ShipRequest) -> tuple[FitReport | None, tuple[str, ...]]:
 def _verdict(report: FitReport) -> str:
     needs = f"{report.needs:,} bytes with a context of {report.context:,}"
     return f"{report.verdict} on {report.device.name}: {needs}"
-
-
-def _arguments(
-    weights: Path, embeds: bool, extra: Sequence[tuple[str, Path]], fitted: FitReport | None, request: ShipRequest
-) -> list[str]:
-    """Returns the arguments in the order of llama-server's help. `extra`: further files, each with its option."""
-    o = request.options
-    arguments = ["llama-server", "-m", str(weights)]
-    arguments += [part for option, path in extra for part in (option, str(path))]
-    if context := (fitted.context if fitted else o.context):
-        arguments += ["-c", str(context)]
-    if o.parallel:
-        arguments += ["-np", str(o.parallel)]
-    if fitted is not None and fitted.device.separate:
-        arguments += ["-ngl", str(fitted.placement.offloaded)]
-    if o.kv and o.kv.lower() != "f16":
-        arguments += ["-ctk", o.kv.lower(), "-ctv", o.kv.lower(), "-fa", "on"]
-    if embeds:
-        arguments += ["--embedding"]
-    if request.name:
-        arguments += ["--alias", request.name]
-    return [*arguments, "--port", str(_PORT)]
 
 
 def systemd(arguments: Sequence[str], weights: Path) -> str:

@@ -22,9 +22,9 @@ _LINE: Final = 64  # bytes: buffers begin at a cache line
 class _Stack(threading.local):
     """The first `used` bytes of `data` are borrowed. `peak`: the most bytes ever borrowed at once."""
 
-    def __init__(self) -> None:
-        self.data: Bytes = np.empty(0, np.uint8)
-        self.used = self.peak = 0
+    # of a thread that has borrowed nothing yet
+    data: Bytes = np.empty(0, np.uint8)
+    used = peak = 0
 
 
 _stack = _Stack()
@@ -42,14 +42,11 @@ def scratch_buffers(*sizes: int) -> Iterator[tuple[Bytes, ...]]:
 
 def _take(size: int) -> Bytes:
     if not _stack.used and len(_stack.data) < min(_stack.peak, _KEPT):
-        _stack.data = _aligned(min(_stack.peak, _KEPT))
+        kept = min(_stack.peak, _KEPT)
+        whole = np.empty(kept + _LINE, np.uint8)
+        skip = -whole.__array_interface__["data"][0] % _LINE
+        _stack.data = whole[skip : skip + kept]
     at = _stack.used
     _stack.used += -(-size // _LINE) * _LINE
     _stack.peak = max(_stack.peak, _stack.used)
     return _stack.data[at : at + size] if at + size <= len(_stack.data) else np.empty(size, np.uint8)
-
-
-def _aligned(size: int) -> Bytes:
-    data = np.empty(size + _LINE, np.uint8)
-    skip = -data.__array_interface__["data"][0] % _LINE
-    return data[skip : skip + size]

@@ -101,7 +101,12 @@ def _steps(value: Any) -> Iterator[Any]:
         case bytes():  # protocol 2 has no bytes: text and a call that encodes it
             yield from _call(value, Name("_codecs", "encode"), (value.decode("latin-1"), "latin1"))
         case tuple():
-            yield from _tuple(value)
+            if len(value) < len(_SMALL_TUPLES):
+                yield from (*value, _Op(_SMALL_TUPLES[len(value)]))
+            else:
+                yield from (_MARK, *value, _Op(b"t"))
+            if value:  # the empty tuple is never memoized
+                yield _Put(value)
         case list():
             yield from (_Op(b"]"), _Put(value), *_items(value))
         case dict():
@@ -140,15 +145,6 @@ def _integer(value: int) -> bytes:
     if value < 0 and len(raw) > 1 and raw[-1] == 0xFF and raw[-2] & 0x80:
         raw = raw[:-1]  # the sign fits the byte before
     return (struct.pack("<cB", b"\x8a", len(raw)) if len(raw) < 256 else struct.pack("<cI", b"\x8b", len(raw))) + raw
-
-
-def _tuple(value: tuple[Any, ...]) -> Iterator[Any]:
-    if len(value) < len(_SMALL_TUPLES):
-        yield from (*value, _Op(_SMALL_TUPLES[len(value)]))
-    else:
-        yield from (_MARK, *value, _Op(b"t"))
-    if value:  # the empty tuple is never memoized
-        yield _Put(value)
 
 
 def _items(items: Sequence[Any]) -> Iterator[Any]:

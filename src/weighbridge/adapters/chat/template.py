@@ -57,7 +57,12 @@ def _render_each(
     engine: Engine = "jinja2",
 ) -> list[Rendering]:
     """Renders the template for each case in one process. A case that exceeds a limit ends all."""
-    _check_version(extra)
+    jinja2 = package("jinja2", "rendering a chat template", extra)
+    found = tuple(int(part) for part in jinja2.__version__.split(".")[:3] if part.isdecimal())
+    if found < _OLDEST:
+        raise UnsupportedError(
+            f"Jinja2 {jinja2.__version__} has known ways out of its sandbox", hint="pip install 'jinja2>=3.1.6'"
+        )
     request = {
         "template": template, "cases": cases, "now": now, "path": sys.path, "memory": TEMPLATE_MEMORY,
         "seconds": TEMPLATE_SECONDS, "output": TEMPLATE_OUTPUT, "engine": engine,
@@ -83,15 +88,6 @@ def _ended(code: int, trouble: bytes) -> Rendering:
     if code < 0:  # the system ended it; SIGSEGV and SIGABRT come where memory is short
         return Rendering("", stopped="time" if -code in _TIME else "memory")
     return Rendering("", error=f"the renderer ended with {code}: {trouble[-500:].decode('utf-8', 'replace')}")
-
-
-def _check_version(extra: str) -> None:
-    jinja2 = package("jinja2", "rendering a chat template", extra)
-    found = tuple(int(part) for part in jinja2.__version__.split(".")[:3] if part.isdecimal())
-    if found < _OLDEST:
-        raise UnsupportedError(
-            f"Jinja2 {jinja2.__version__} has known ways out of its sandbox", hint="pip install 'jinja2>=3.1.6'"
-        )
 
 
 # ---- conversations of plain turns ----

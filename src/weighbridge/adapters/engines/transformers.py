@@ -82,9 +82,17 @@ def transformers_model(
         )
     if not config:
         raise UsageError("the weights have no config to build the class by", hint="name the folder with config.json")
-    config = _part_of(kind, config)
+    # The part of the config that is the class's own, as transformers takes it (the text model of a multimodal one).
+    part = config.get(getattr(kind.config_class, "base_config_key", "") or "")
+    config = part if isinstance(part, Mapping) else config
     if strict:
-        _check_kind(kind, config)
+        # For a config of another kind of model transformers would use default sizes.
+        stated, wanted = config.get("model_type"), getattr(kind.config_class, "model_type", None)
+        if stated and wanted and stated != wanted:
+            raise UsageError(
+                f"the model is of type {stated}, {kind.__name__} is for {wanted}",
+                hint="name a class of this type; strict=False loads what fits",
+            )
     method = _method(config) if packed else None
     own = kind.config_class.from_dict({k: v for k, v in config.items() if packed or k not in QUANTIZATION_KEYS})
     if packed:
@@ -95,22 +103,6 @@ def transformers_model(
         lazy = composed(lazy, metadata)
     options = {**options, "config": own, "state_dict": lazy, "dtype": found or "auto"}
     return _whole_model(kind, options) if strict else kind.from_pretrained(None, **options)
-
-
-def _part_of(kind: Any, config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of a config that is a class's own, as transformers takes it (the text model of a multimodal one)."""
-    part = config.get(getattr(kind.config_class, "base_config_key", "") or "")
-    return part if isinstance(part, Mapping) else config
-
-
-def _check_kind(kind: Any, config: Mapping[str, Any]) -> None:
-    """Raises UsageError if the config is for a different kind of model; transformers would use default sizes for it."""
-    stated, wanted = config.get("model_type"), getattr(kind.config_class, "model_type", None)
-    if stated and wanted and stated != wanted:
-        raise UsageError(
-            f"the model is of type {stated}, {kind.__name__} is for {wanted}",
-            hint="name a class of this type; strict=False loads what fits",
-        )
 
 
 def _whole_model(kind: Any, options: dict[str, Any]) -> Any:

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from weighbridge.adapters.engines.transformers import QUANTIZATION_KEYS
 from weighbridge.adapters.torch import BY_TORCH, to_torch
-from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.words import plural
 from weighbridge.tensors.nodes import LogicalTensor, Node
@@ -98,7 +97,17 @@ def complete(arguments: Any, folder_of: FolderOf) -> None:
     if config is None:
         if arguments.load_format == _AUTO and path.endswith(".gguf") and _has_loader("gguf"):
             return  # belongs to a different plug-in
-        _serve_from_folder(arguments, folder_of)
+        # The folder takes the place of the file, which keeps its name towards clients.
+        from vllm.logger import init_logger
+
+        weights, tokenizer = arguments.model, arguments.tokenizer
+        own_tokenizer = tokenizer in (None, weights)
+        folder = folder_of(weights, own_tokenizer and not arguments.skip_tokenizer_init)
+        for loss in folder.losses:
+            init_logger("vllm.plugins.weighbridge").warning("%s: %s", weights, loss)
+        arguments.model, arguments.model_weights = folder.path, weights
+        arguments.tokenizer = folder.path if own_tokenizer else tokenizer
+        arguments.served_model_name = arguments.served_model_name or [weights]
         arguments.load_format, config = NAME, _config_of(arguments.model)
     if config is not None and is_decoded(config, QUANTIZATION_METHODS):
         arguments.load_format = NAME
@@ -130,20 +139,6 @@ def _has_loader(name: str) -> bool:
         return False
 
 
-def _serve_from_folder(arguments: Any, folder_of: FolderOf) -> None:
-    """The folder in the place of the file, which keeps its name towards clients."""
-    from vllm.logger import init_logger
-
-    weights, tokenizer = arguments.model, arguments.tokenizer
-    own_tokenizer = tokenizer in (None, weights)
-    folder = folder_of(weights, own_tokenizer and not arguments.skip_tokenizer_init)
-    for loss in folder.losses:
-        init_logger("vllm.plugins.weighbridge").warning("%s: %s", weights, loss)
-    arguments.model, arguments.model_weights = folder.path, weights
-    arguments.tokenizer = folder.path if own_tokenizer else tokenizer
-    arguments.served_model_name = arguments.served_model_name or [weights]
-
-
 def loader_class(opener: Opener) -> type[Any]:
     """vLLM's `BaseModelLoader` over `opener`."""
     from vllm.model_executor.model_loader import BaseModelLoader
@@ -169,7 +164,12 @@ def loader_class(opener: Opener) -> type[Any]:
             with opener(path, model_config.quantization is not None) as served:
                 loaded = model.load_weights(weights(served, model_config.dtype))
             if loaded is not None and not served.packed:
-                _check_complete(model, loaded, path)
+                absent = [n for n, _ in model.named_parameters() if n not in loaded and n.endswith(_OF_CHECKPOINTS)]
+                if absent:
+                    shown = ", ".join(absent[:4]) + " ..." * (len(absent) > 4)
+                    raise FormatError(
+                        f"the checkpoint lacks {plural(len(absent), 'weight')} of the model: {shown}", path=path
+                    )
 
         def _path(self, model_config: Any) -> str:
             return self._weights or model_config.model_weights or model_config.model
@@ -215,16 +215,5 @@ def weights(served: ServedModel, dtype: torch.dtype) -> Iterator[tuple[str, torc
     those that have to be decoded."""
     for name in sorted(served.tensors, key=lambda name: name.split(".")):
         node = served.tensors[name]
-        yield name, to_torch(node, _decoded(node, dtype))
-
-
-def _decoded(node: LogicalTensor, dtype: torch.dtype) -> DType | None:
-    """None for what torch has a type for."""
-    return None if isinstance(node, Node) and node.spec.dtype.torch is not None else BY_TORCH[str(dtype)]
-
-
-def _check_complete(model: Any, loaded: set[str], path: str) -> None:
-    absent = [n for n, _ in model.named_parameters() if n not in loaded and n.endswith(_OF_CHECKPOINTS)]
-    if absent:
-        shown = ", ".join(absent[:4]) + " ..." * (len(absent) > 4)
-        raise FormatError(f"the checkpoint lacks {plural(len(absent), 'weight')} of the model: {shown}", path=path)
+        known_to_torch = isinstance(node, Node) and node.spec.dtype.torch is not None
+        yield name, to_torch(node, None if known_to_torch else BY_TORCH[str(dtype)])

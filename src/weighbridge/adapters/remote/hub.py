@@ -131,30 +131,24 @@ class HubTree:
         self.endpoint: str = _constants().ENDPOINT
         advice = f"log in with `hf auth login` (or set HF_TOKEN); a gated repository's conditions are accepted on \
 {self.endpoint}/{uri.repository}"
-        self.client = HttpClient(self.endpoint, self._headers(), advice=advice, explain=self._explained)
-        info = self._info()
+        # huggingface_hub's own function takes 60 ms, since it looks up torch's version.
+        agent = f"weighbridge/{__version__}; hf_hub/{self.hub.__version__}"
+        token = self.utils.get_token() if _may_have_token(_constants()) else None
+        headers = {"User-Agent": agent} | ({"Authorization": f"Bearer {token}"} if token else {})
+        self.client = HttpClient(self.endpoint, headers, advice=advice, explain=self._explained)
+        # The commit and the files, in one request; HfApi would take longer to import than to answer.
+        revision = f"/revision/{quote(self.uri.revision, safe='')}" if self.uri.revision else ""
+        url = f"{self.endpoint}/api/{self.uri.kind}s/{self.uri.repository}{revision}?blobs=true"
+        try:
+            info = msgspec.json.decode(self.client.get(url, self.title, _LISTING), type=_Info)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            hint = "check HF_ENDPOINT"
+            raise RemoteError(f"{self.title}: {self.endpoint} answers unlike a Hub ({error})", hint=hint) from None
         self.commit = info.sha
         self.entries = {entry.name: entry for entry in map(_entry, info.siblings)}
         for name in self.entries:
             _check_name(name, self.title)
         self._folders = _folders(self.entries)
-
-    def _headers(self) -> dict[str, str]:
-        """Returns the request headers. huggingface_hub's own function takes 60 ms, since it looks up torch's
-        version."""
-        agent = f"weighbridge/{__version__}; hf_hub/{self.hub.__version__}"
-        token = self.utils.get_token() if _may_have_token(_constants()) else None
-        return {"User-Agent": agent} | ({"Authorization": f"Bearer {token}"} if token else {})
-
-    def _info(self) -> _Info:
-        """The commit and the files, in one request; HfApi would take longer to import than to answer."""
-        revision = f"/revision/{quote(self.uri.revision, safe='')}" if self.uri.revision else ""
-        url = f"{self.endpoint}/api/{self.uri.kind}s/{self.uri.repository}{revision}?blobs=true"
-        try:
-            return msgspec.json.decode(self.client.get(url, self.title, _LISTING), type=_Info)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            hint = "check HF_ENDPOINT"
-            raise RemoteError(f"{self.title}: {self.endpoint} answers unlike a Hub ({error})", hint=hint) from None
 
     def _explained(self, response: Answer) -> Exception | None:
         """Returns a refusal by the Hub as an error with the next step, as huggingface_hub interprets it; None if it
@@ -252,21 +246,18 @@ def to_path(text: str) -> Path:
     try:
         tree = same_job((whole, os.environ.get("HF_ENDPOINT"), os.environ.get("HF_TOKEN")), lambda: HubTree(whole))
     except RemoteError as error:
-        error.hint = _hint_of_cache(uri) or error.hint
+        if stored_path(uri.title):
+            error.hint = "the local cache has a copy: --offline reads it"
         raise
-    root = RemotePath.root(_key(uri), tree)
+    # Unique for a revision, with the repository's name last, as a folder on disk would have it.
+    org, name = uri.repository.split("/")
+    revision = f"@{uri.revision.replace('/', '%2F')}" if uri.revision else ""
+    root = RemotePath.root(f"hf://{'' if uri.kind == 'model' else uri.kind + 's/'}{org}{revision}/{name}", tree)
     path: Path = root / uri.path if uri.path else root
     if uri.path and not path.exists():
         hint = suggest(uri.path, tree.entries, f"`wb inspect {uri.title}` lists the files")
         raise UsageError(f"{uri.title} has no file {uri.path!r}", hint=hint)
     return path
-
-
-def _key(uri: HubUri) -> str:
-    """Unique for a revision, with the repository's name last, as a folder on disk would have it."""
-    org, name = uri.repository.split("/")
-    revision = f"@{uri.revision.replace('/', '%2F')}" if uri.revision else ""
-    return f"hf://{'' if uri.kind == 'model' else uri.kind + 's/'}{org}{revision}/{name}"
 
 
 def _constants() -> Any:
@@ -286,11 +277,6 @@ def stored_path(text: str) -> Path | None:
         return _cached_snapshot(uri) / uri.path
     except RemoteError:
         return None
-
-
-def _hint_of_cache(uri: HubUri) -> str | None:
-    """Returns the next step if the Hub doesn't answer but the local cache has the file."""
-    return "the local cache has a copy: --offline reads it" if stored_path(uri.title) else None
 
 
 def _cached_snapshot(uri: HubUri) -> Path:

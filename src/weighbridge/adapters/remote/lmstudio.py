@@ -11,7 +11,12 @@ from weighbridge.base.limits import MIB
 
 def models_folder() -> Path:
     """Where LM Studio keeps models, by its pointer, its settings and its defaults (lms, src/modelsFolder.ts)."""
-    home = _home()
+    pointer = Path.home() / ".lmstudio-home-pointer"
+    try:
+        home = Path(pointer.read_text("utf-8").strip())
+    except (OSError, UnicodeDecodeError):
+        old = Path.home() / ".cache" / "lm-studio"
+        home = old if old.is_dir() else Path.home() / ".lmstudio"
     settings = home / "settings.json"
     try:
         if settings.stat().st_size <= MIB:
@@ -20,15 +25,6 @@ def models_folder() -> Path:
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass  # no settings, or none that name a folder
     return home / "models"
-
-
-def _home() -> Path:
-    pointer = Path.home() / ".lmstudio-home-pointer"
-    try:
-        return Path(pointer.read_text("utf-8").strip())
-    except (OSError, UnicodeDecodeError):
-        old = Path.home() / ".cache" / "lm-studio"
-        return old if old.is_dir() else Path.home() / ".lmstudio"
 
 
 def to_path(text: str) -> Path:

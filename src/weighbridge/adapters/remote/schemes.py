@@ -39,7 +39,14 @@ def resolve_path(path: str | os.PathLike[str]) -> Path:
     text = os.fspath(path)
     if is_remote(text):
         address = without_credentials(text)
-        return _reader(address)(address)
+        scheme = address.partition("://")[0].lower()
+        if scheme in ("http", "https") and parse_address(address).hostname in _HUB:
+            scheme = "hf"
+        if scheme not in SCHEMES:
+            known = ", ".join(f"{name}://" for name in SCHEMES)
+            raise UsageError(f"{scheme}:// isn't a scheme that is read", hint=f"known: {known}")
+        read: Callable[[str], Path] = import_module(f"{_HERE}.{SCHEMES[scheme]}").to_path
+        return read(address)
     return path if isinstance(path, Path) else Path(text)
 
 
@@ -72,14 +79,3 @@ def resolve_target(path: str | os.PathLike[str]) -> Path:
         raise UsageError(f"{scheme}:// isn't a scheme that is written to", hint=f"a path, {known}")
     made: Path = import_module(f"{_HERE}.{TARGETS[scheme]}").to_target(text)
     return made
-
-
-def _reader(text: str) -> Callable[[str], Path]:
-    scheme = text.partition("://")[0].lower()
-    if scheme in ("http", "https") and parse_address(text).hostname in _HUB:
-        scheme = "hf"
-    if scheme not in SCHEMES:
-        known = ", ".join(f"{name}://" for name in SCHEMES)
-        raise UsageError(f"{scheme}:// isn't a scheme that is read", hint=f"known: {known}")
-    read: Callable[[str], Path] = import_module(f"{_HERE}.{SCHEMES[scheme]}").to_path
-    return read

@@ -140,14 +140,6 @@ class LlamaCppError(RuntimeError):
     """llama.cpp refused; the message carries its warnings and errors."""
 
 
-def _check_layout(lib: c.CDLL) -> None:
-    """The defaults of the last fields are where we think they are (llama-context.cpp, llama_context_default_params)."""
-    ctx, model = lib.llama_context_default_params(), lib.llama_model_default_params()
-    found = (ctx.n_ctx, ctx.n_batch, ctx.yarn_ext_factor, ctx.type_k, ctx.offload_kqv, ctx.no_perf, ctx.n_samplers)
-    if found != (512, 2048, -1.0, 1, True, True, 0) or not model.use_extra_bufts or model.vocab_only:
-        raise LlamaCppError(f"llama.cpp's parameter structs aren't those of b11549: {found}")
-
-
 @cache
 def library() -> c.CDLL:
     """The shared object, with prototypes; loaded once a process."""
@@ -161,7 +153,11 @@ def library() -> c.CDLL:
         function.restype, function.argtypes = result, arguments
     lib.llama_log_set(_collect, None)
     lib.llama_backend_init()
-    _check_layout(lib)
+    # The defaults of the last fields are where we think they are (llama-context.cpp, llama_context_default_params).
+    ctx, model = lib.llama_context_default_params(), lib.llama_model_default_params()
+    found = (ctx.n_ctx, ctx.n_batch, ctx.yarn_ext_factor, ctx.type_k, ctx.offload_kqv, ctx.no_perf, ctx.n_samplers)
+    if found != (512, 2048, -1.0, 1, True, True, 0) or not model.use_extra_bufts or model.vocab_only:
+        raise LlamaCppError(f"llama.cpp's parameter structs aren't those of b11549: {found}")
     return lib
 
 

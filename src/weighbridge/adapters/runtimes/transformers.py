@@ -84,7 +84,11 @@ class TransformersRuntime(FolderTokenizer):
         found = self._run(ids, ())
         if getattr(found, "logits", None) is not None:
             return np.asarray(found.logits[0].float().numpy()).reshape(-1)
-        return np.asarray(self._pooled(found.last_hidden_state[0].float().numpy()))
+        # Pools as sentence-transformers does; by the mean if the folder doesn't configure it.
+        file = Path(self._path) / "1_Pooling" / "config.json"
+        modes = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        mode = next((m for m in _POOLINGS if modes.get(m)), "pooling_mode_mean_tokens")
+        return np.asarray(_POOLINGS[mode](found.last_hidden_state[0].float().numpy()))
 
     def _run(self, ids: Sequence[int], answer: Sequence[int]) -> Any:
         import torch
@@ -92,10 +96,3 @@ class TransformersRuntime(FolderTokenizer):
         more = {"decoder_input_ids": torch.tensor([list(answer)])} if self._pair else {}
         with torch.no_grad():
             return self._model(torch.tensor([list(ids)]), **more)
-
-    def _pooled(self, states: Any) -> Any:
-        """Pools as sentence-transformers does; by the mean if the folder doesn't configure it."""
-        file = Path(self._path) / "1_Pooling" / "config.json"
-        modes = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-        mode = next((m for m in _POOLINGS if modes.get(m)), "pooling_mode_mean_tokens")
-        return _POOLINGS[mode](states)

@@ -64,7 +64,10 @@ def mount(files: Mapping[str, MountedFile], point: Path, started: Callable[[], N
 
     def serve() -> None:
         try:
-            fuse.FUSE(_operations(fuse, files, init), str(point), **_options(fuse))
+            # libfuse 3.12 to 3.14 warn about their own default of `max_idle_threads`; libfuse 2 has no such option.
+            idle = {"max_idle_threads": _IDLE_THREADS} if fuse.fuse_version_major >= 3 else {}
+            operations = _operations(fuse, files, init)
+            fuse.FUSE(operations, str(point), foreground=True, ro=True, fsname="weighbridge", **idle)
         except (RuntimeError, OSError) as error:
             failed.append(error)
         finally:
@@ -78,12 +81,6 @@ def mount(files: Mapping[str, MountedFile], point: Path, started: Callable[[], N
             _unmount(point, mounted, ended)
     if failed:
         raise UnsupportedError(f"{point} couldn't be mounted (libfuse: {failed[0]})", hint=_INSTALL)
-
-
-def _options(fuse: Any) -> dict[str, Any]:
-    """libfuse 3.12 to 3.14 warn about their own default of `max_idle_threads`; libfuse 2 has no such option."""
-    idle = {"max_idle_threads": _IDLE_THREADS} if fuse.fuse_version_major >= 3 else {}
-    return {"foreground": True, "ro": True, "fsname": "weighbridge", **idle}
 
 
 def _unmount(point: Path, mounted: threading.Event, ended: threading.Event) -> None:

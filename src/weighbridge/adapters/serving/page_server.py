@@ -67,7 +67,11 @@ class PageServer:
         self.last = time.monotonic()
         self.stopping = False
         self._idle = idle
-        self._socket = _listening(port)
+        try:
+            self._socket = socket.create_server((_HOST, port))
+        except OSError as error:
+            hint = "choose another port, or none, with --port"
+            raise UsageError(f"{_HOST}:{port}: {error.strerror}", hint=hint) from None
         self.port: int = self._socket.getsockname()[1]
         application = _App(self, answers, html, policy).asgi()
         config = uvicorn.Config(
@@ -101,15 +105,6 @@ class PageServer:
             self._server.run(sockets=[self._socket])
         finally:
             self._socket.close()
-
-
-def _listening(port: int) -> socket.socket:
-    try:
-        return socket.create_server((_HOST, port))
-    except OSError as error:
-        raise UsageError(
-            f"{_HOST}:{port}: {error.strerror}", hint="choose another port, or none, with --port"
-        ) from None
 
 
 class _App:

@@ -80,7 +80,23 @@ def anatomy(file: str, options: AnatomyCommand) -> None:
     if options.json:
         return emit_json(report)
     if not options.map:
-        _dump(report)
+        from weighbridge.cli.render import clean, echo, styled, width
+        from weighbridge.reports.anatomy import hexdump
+
+        columns = 16 if width() >= _WIDE else 8
+        for part in report.parts:
+            value = f" = {part.value}" if part.value else ""
+            meaning = styled(f"{part.kind:8} {clean(part.label)}{clean(value)}", _STYLES.get(part.kind))
+            echo(f"{styled(f'{part.start:#010x}', 'dim')}  {meaning}  ({part.length:,} bytes)")
+            for at, row, text in hexdump(part.head, part.start, columns):
+                echo(f"  {at:08x}  {row:{columns * 3 - 1}}  {styled(text, 'dim')}")
+            if part.length * 2 > len(part.head) > 0:
+                echo(f"  ... {part.length - len(part.head) // 2:,} more", "dim")
+        if report.place:
+            echo(
+                f"byte {report.at:#x} is {report.place.words} of {clean(report.place.tensor)} ({report.place.dtype})",
+                "head",
+            )
     if options.map or not {"at", "start", "end"} & {*options.given}:
         _map(report)
 
@@ -95,26 +111,6 @@ def _named_tensor(file: str, tensor: str | None) -> tuple[Path, str]:
     if name is None and tensor is None:
         raise UsageError("no tensor is named", hint="add --tensor NAME; wb inspect FILE --tensors lists them")
     return path, name or tensor or ""
-
-
-def _dump(report: AnatomyReport) -> None:
-    from weighbridge.cli.render import clean, echo, styled, width
-    from weighbridge.reports.anatomy import hexdump
-
-    columns = 16 if width() >= _WIDE else 8
-    for part in report.parts:
-        value = f" = {part.value}" if part.value else ""
-        meaning = styled(f"{part.kind:8} {clean(part.label)}{clean(value)}", _STYLES.get(part.kind))
-        echo(f"{styled(f'{part.start:#010x}', 'dim')}  {meaning}  ({part.length:,} bytes)")
-        for at, row, text in hexdump(part.head, part.start, columns):
-            echo(f"  {at:08x}  {row:{columns * 3 - 1}}  {styled(text, 'dim')}")
-        if part.length * 2 > len(part.head) > 0:
-            echo(f"  ... {part.length - len(part.head) // 2:,} more", "dim")
-    if report.place:
-        echo(
-            f"byte {report.at:#x} is {report.place.words} of {clean(report.place.tensor)} ({report.place.dtype})",
-            "head",
-        )
 
 
 def _map(report: AnatomyReport) -> None:

@@ -89,24 +89,20 @@ def _hash(paths: tuple[str, ...], options: HashCommand) -> int:
         emit_json(report)
     elif manifest is None:
         for file in report.files:
-            _print_sum(file.digest, file.path)
+            # A line like sha256sum's: it escapes a name with a backslash or a line break and starts the line with a
+            # backslash. The bytes of the name are kept.
+            name = "-" if is_standard_input(file.path) else file.path
+            escaped = name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+            line = f"{'' if escaped == name else chr(92)}{file.digest}  {escaped}"
+            if is_terminal(sys.stdout):
+                echo(clean(line))
+            else:
+                write_bytes(os.fsencode(line) + b"\n")
         for model in report.models:
             for t in model.tensors:
                 echo(clean(f"{t.digest}  {t.dtype}[{','.join(map(str, t.shape))}]  {t.name}"))
             echo(clean(f"{model.digest}  weights  {model.path}"))
     return 0
-
-
-def _print_sum(digest: str, path: str) -> None:
-    """Prints a line like sha256sum: it escapes a name with a backslash or a line break and starts the line with a
-    backslash. Keeps the bytes of the name."""
-    name = "-" if is_standard_input(path) else path
-    escaped = name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
-    line = f"{'' if escaped == name else chr(92)}{digest}  {escaped}"
-    if is_terminal(sys.stdout):
-        echo(clean(line))
-    else:
-        write_bytes(os.fsencode(line) + b"\n")
 
 
 def _check(paths: tuple[Path, ...], as_json: bool) -> int:

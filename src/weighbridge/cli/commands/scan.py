@@ -15,7 +15,7 @@ from weighbridge.io.options import OverwriteOptions
 from weighbridge.reports.options import ScanOptions
 
 if TYPE_CHECKING:
-    from weighbridge.reports.scan.model import FileReport, ScanFinding, ScanReport, ScanVerdict
+    from weighbridge.reports.scan.model import FileReport, ScanFinding, ScanVerdict
 
 _SHOWN: Final = 10  # findings of one file, unless --verbose
 _LIBRARIES: Final = 4  # libraries that the hint names
@@ -85,7 +85,20 @@ def scan(paths: tuple[str, ...], options: ScanCommand) -> int:
     if options.json:
         emit_json(report)
     elif not quiet:
-        _summary(report)
+        from weighbridge.base.words import plural
+        from weighbridge.cli.render import echo, human_bytes, styled
+        from weighbridge.reports.scan.engine import unknown_libraries
+
+        some = {verdict: n for verdict, n in report.counts.items() if n}
+        counts = ", ".join(f"{n:,} {_WORDS[verdict][0]}" for verdict, n in reversed(some.items()))
+        seen = f"{plural(report.scanned, 'file')}, {human_bytes(report.nbytes)}: {counts}" if some else "no files"
+        echo(f"{styled('overall', 'head')}: {_verdict(report.verdict)} ({seen})")
+        if libraries := unknown_libraries(report):
+            few = " ".join(f"--allow-library {name}" for name in libraries[:_LIBRARIES])
+            echo(f"if you trust these libraries, accept their classes: {few}", "dim")
+        if some and not report.complete:
+            unread = f"; {plural(report.unreadable, 'file')} can't be read" if report.unreadable else ""
+            echo(f"not everything was scanned{unread}", "warning")
     if sarif:
         import json
 
@@ -159,20 +172,3 @@ def _show_finding(f: ScanFinding) -> None:
         echo(f"    {styled('at', 'dim')} {clean(', '.join(place))}")
     if f.consequence:
         echo(f"    {clean(f.consequence)}")
-
-
-def _summary(report: ScanReport) -> None:
-    from weighbridge.base.words import plural
-    from weighbridge.cli.render import echo, human_bytes, styled
-    from weighbridge.reports.scan.engine import unknown_libraries
-
-    some = {verdict: n for verdict, n in report.counts.items() if n}
-    counts = ", ".join(f"{n:,} {_WORDS[verdict][0]}" for verdict, n in reversed(some.items()))
-    seen = f"{plural(report.scanned, 'file')}, {human_bytes(report.nbytes)}: {counts}" if some else "no files"
-    echo(f"{styled('overall', 'head')}: {_verdict(report.verdict)} ({seen})")
-    if libraries := unknown_libraries(report):
-        few = " ".join(f"--allow-library {name}" for name in libraries[:_LIBRARIES])
-        echo(f"if you trust these libraries, accept their classes: {few}", "dim")
-    if some and not report.complete:
-        unread = f"; {plural(report.unreadable, 'file')} can't be read" if report.unreadable else ""
-        echo(f"not everything was scanned{unread}", "warning")

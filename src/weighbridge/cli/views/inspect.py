@@ -85,7 +85,14 @@ def _summary(report: InspectReport) -> Iterator[tuple[str, object]]:
         yield "LoRA", ", ".join(f"{name} {value:g}" for name, value in numbers if value is not None) or "adapter"
         yield "base model", adapter.base
         yield "targets", shorten(adapter.targets, _TARGETS) or None
-    yield "layers", _layers(model)
+    sizes = (
+        ("hidden size", model.hidden_size),
+        ("heads", model.heads),
+        ("kv heads", model.kv_heads),
+        ("experts", model.experts),
+    )
+    declared = [f"{value:,} {name}" for name, value in sizes if value]
+    yield "layers", ", ".join([f"{model.layers}", *declared]) if model.layers else None
     yield "context", f"{model.context_length:,}" if model.context_length else None
     yield "tokenizer", _tokenizer(model)
     yield "chat template", plural(model.chat_template, "character") if model.chat_template else None
@@ -103,17 +110,6 @@ def _ranks(ranks: RankStatus | None) -> str | None:
     missing = f"; missing: {', '.join(ranks.missing[:_NAMED])}" if ranks.missing else ""
     more = f" and {len(ranks.missing) - _NAMED:,} more" if len(ranks.missing) > _NAMED else ""
     return f"{what} of one model, split for tensor parallelism{missing}{more}"
-
-
-def _layers(model: ModelInfo) -> str | None:
-    sizes = (
-        ("hidden size", model.hidden_size),
-        ("heads", model.heads),
-        ("kv heads", model.kv_heads),
-        ("experts", model.experts),
-    )
-    declared = [f"{value:,} {name}" for name, value in sizes if value]
-    return ", ".join([f"{model.layers}", *declared]) if model.layers else None
 
 
 def _tokenizer(model: ModelInfo) -> str | None:

@@ -30,7 +30,7 @@ from weighbridge.conversion.options import WriteOptions
 
 if TYPE_CHECKING:
     from weighbridge.conversion.plan.model import Plan
-    from weighbridge.conversion.result import Loss, Move, Result
+    from weighbridge.conversion.result import Loss, Move
 
 P = TypeVar("P")
 _NOTES = 4  # lines
@@ -78,7 +78,14 @@ def write(plan: Plan, options: WriteCommand) -> int:
         if options.json:
             emit_json(result)
             return 0
-        print_result(result)
+        _moves(result.moves)
+        print_losses(result.losses)
+        _counted("too large for the type and became infinity", result.overflow)
+        _counted("too small for the type and became zero", result.underflow)
+        print_notes(result.notes)
+        rate = f", {human_bytes(int(result.bytes / result.seconds))}/s" if result.seconds > 0.1 else ""
+        count = f"{plural(len(result.files), 'file')}, " if len(result.files) > 1 else ""
+        echo(clean(f"{result.target}: {count}{human_bytes(result.bytes)} in {human_time(result.seconds)}{rate}"))
         if not SCREEN.quiet:
             from weighbridge.shipping.run import how_to_run
 
@@ -155,15 +162,3 @@ def print_notes(lines: Sequence[str]) -> None:
         note(f"note: {clean(line)}")
     if len(shown) < len(lines):
         note(f"note: {len(lines) - len(shown)} more, shown with -v")
-
-
-def print_result(result: Result) -> None:
-    """Prints the written files and the losses."""
-    _moves(result.moves)
-    print_losses(result.losses)
-    _counted("too large for the type and became infinity", result.overflow)
-    _counted("too small for the type and became zero", result.underflow)
-    print_notes(result.notes)
-    rate = f", {human_bytes(int(result.bytes / result.seconds))}/s" if result.seconds > 0.1 else ""
-    count = f"{plural(len(result.files), 'file')}, " if len(result.files) > 1 else ""
-    echo(clean(f"{result.target}: {count}{human_bytes(result.bytes)} in {human_time(result.seconds)}{rate}"))

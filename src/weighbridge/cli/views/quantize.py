@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.errors import RefusedError
+from weighbridge.base.words import ranges
 from weighbridge.cli.options import CommandOptions
 from weighbridge.cli.render import SCREEN, Cell, Column, echo, emit_json, human_bytes, pairs, table, warn
 from weighbridge.cli.views.plan import WriteCommand, print_losses, print_notes
@@ -19,7 +20,31 @@ if TYPE_CHECKING:
 
 def show_plan(plan: QuantizePlan, options: CommandOptions) -> int:
     """Prints the plan. Returns exit code 1 if something prevents it."""
-    emit_json(plan.describe()) if options.json else _print_plan(plan)
+    if options.json:
+        emit_json(plan.describe())
+    else:
+        before, after = (sum(getattr(r, f) for r in plan.rows) for f in ("source_bytes", "target_bytes"))
+        pairs(
+            [
+                ("source", plan.source),
+                ("target", plan.target),
+                ("type", plan.ftype or "chosen for the size"),
+                ("size", f"{human_bytes(plan.size, exact=True)}, {plan.bits:.2f} bits per weight"),
+                ("tensors", f"{human_bytes(before)} -> {human_bytes(after)}"),
+                ("memory", f"{human_bytes(plan.memory)} at most, excluding the interpreter"),
+            ]
+        )
+        echo()
+        heads = (*map(Column, ("tensor", "shape", "from", "to")), Column("size", right=True), Column(""))
+        table(heads, [_line(*group) for group in _grouped(plan.rows)])
+        print_losses(plan.losses)
+        print_notes(plan.notes)
+        refused: dict[str, list[str]] = {}
+        for refusal in plan.refusals:
+            refused.setdefault(refusal.message, []).append(refusal.tensor)
+        for message, names in refused.items():
+            more = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
+            warn(f"refused: {names[0]}{more}: {message}")
     return 1 if plan.refusals else 0
 
 
@@ -48,31 +73,6 @@ def print_report(report: QualityReport, path: Path, name: str, options: WriteCom
     table([Column(h, right=i > 3) for i, h in enumerate(heads)], [cells(q) for q in report.worst])
 
 
-def _print_plan(plan: QuantizePlan) -> None:
-    before, after = (sum(getattr(r, f) for r in plan.rows) for f in ("source_bytes", "target_bytes"))
-    pairs(
-        [
-            ("source", plan.source),
-            ("target", plan.target),
-            ("type", plan.ftype or "chosen for the size"),
-            ("size", f"{human_bytes(plan.size, exact=True)}, {plan.bits:.2f} bits per weight"),
-            ("tensors", f"{human_bytes(before)} -> {human_bytes(after)}"),
-            ("memory", f"{human_bytes(plan.memory)} at most, excluding the interpreter"),
-        ]
-    )
-    echo()
-    heads = (*map(Column, ("tensor", "shape", "from", "to")), Column("size", right=True), Column(""))
-    table(heads, [_line(*group) for group in _grouped(plan.rows)])
-    print_losses(plan.losses)
-    print_notes(plan.notes)
-    refused: dict[str, list[str]] = {}
-    for refusal in plan.refusals:
-        refused.setdefault(refusal.message, []).append(refusal.tensor)
-    for message, names in refused.items():
-        more = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
-        warn(f"refused: {names[0]}{more}: {message}")
-
-
 _LAYER: Final = re.compile(r"(?<=blk\.)\d+(?=\.)")
 
 
@@ -84,14 +84,8 @@ def _grouped(rows: Iterable[QuantizeRow]) -> list[tuple[str, list[QuantizeRow]]]
         groups.setdefault((kind, row.shape, row.source, row.target, row.wanted, row.weighted), []).append(row)
     named = []
     for (kind, *_), group in groups.items():
-        runs: list[list[int]] = []  # of layers: {0-3,7}
-        for layer in sorted(int(number[0]) for row in group if (number := _LAYER.search(row.name))):
-            if runs and runs[-1][1] == layer - 1:
-                runs[-1][1] = layer
-            else:
-                runs.append([layer, layer])
-        ranges = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
-        named.append((kind.replace("*", f"{{{ranges}}}", 1) if len(group) > 1 else group[0].name, group))
+        layers = ranges(int(number[0]) for row in group if (number := _LAYER.search(row.name)))
+        named.append((kind.replace("*", f"{{{layers}}}", 1) if len(group) > 1 else group[0].name, group))
     return named
 
 

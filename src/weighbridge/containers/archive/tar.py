@@ -102,7 +102,20 @@ def members(source: Source, *, strict: bool = True) -> Iterator[TarMember]:
             else:
                 single = single._replace(link=_text(text))
             continue
-        member = _member(block, single.over(common), start, size)
+        overrides = single.over(common)
+        kind, name = block[156], overrides.name
+        if name is None:
+            prefix = _text(block[345:500]) if block[257:263] == b"ustar\0" else ""
+            name = f"{prefix}/{_text(block[:100])}" if prefix else _text(block[:100])
+        link = overrides.link if overrides.link is not None else _text(block[157:257])
+        label = "file" if kind in _REGULAR else _LINKS.get(kind) or _OTHER.get(kind) or f"member of type {kind:#04x}"
+        if kind == _SPARSE or overrides.sparse:
+            label = "sparse file"
+        if kind == 0 and name.endswith("/"):  # the mark of a folder in tars before POSIX
+            label = "folder"
+        length = overrides.size if overrides.size is not None else size
+        has_data = label in ("file", "sparse file") or label.startswith("member")
+        member = TarMember(name, label, start, start + BLOCK, length if has_data else 0, link if kind in _LINKS else "")
         if strict and member.size > source.size - body:
             raise FormatError("a member's data extends beyond the file", path=source.name, offset=start,
                               field=repr(member.name), found=member.size)  # fmt: skip
@@ -111,22 +124,6 @@ def members(source: Source, *, strict: bool = True) -> Iterator[TarMember]:
     else:
         if strict and at < source.size:
             raise FormatError("the archive ends inside a header", path=source.name, offset=at)
-
-
-def _member(block: bytes, overrides: _Overrides, at: int, size: int) -> TarMember:
-    kind, name = block[156], overrides.name
-    if name is None:
-        prefix = _text(block[345:500]) if block[257:263] == b"ustar\0" else ""
-        name = f"{prefix}/{_text(block[:100])}" if prefix else _text(block[:100])
-    link = overrides.link if overrides.link is not None else _text(block[157:257])
-    label = "file" if kind in _REGULAR else _LINKS.get(kind) or _OTHER.get(kind) or f"member of type {kind:#04x}"
-    if kind == _SPARSE or overrides.sparse:
-        label = "sparse file"
-    if kind == 0 and name.endswith("/"):  # the mark of a folder in tars before POSIX
-        label = "folder"
-    length = overrides.size if overrides.size is not None else size
-    has_data = label in ("file", "sparse file") or label.startswith("member")
-    return TarMember(name, label, at, at + BLOCK, length if has_data else 0, link if kind in _LINKS else "")
 
 
 def _text(raw: bytes) -> str:

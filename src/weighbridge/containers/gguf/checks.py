@@ -16,7 +16,7 @@ from weighbridge.base.limits import MIB
 from weighbridge.base.native import distinct_strings
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Finding, Index
-from weighbridge.containers.gguf.read import GgufHeader, TensorInfo, padded, walk
+from weighbridge.containers.gguf.read import GgufHeader, padded, walk
 from weighbridge.containers.gguf.rules import Collector
 from weighbridge.containers.gguf.values import KV, LazyArray, Metadata
 from weighbridge.io.source import Source
@@ -35,40 +35,31 @@ def placement(header: GgufHeader, notes: Collector) -> None:
             detail = f"offset {info.offset}, alignment {header.alignment}"
             notes.note("gguf/offset-alignment", detail, offset=info.end - 8, tensor=info.name)
     if all(info.dtype for info in header.infos):  # else some sizes are unknown, and everything derived from them
-        _contiguity(header, notes)
+        # Tensors that begin inside another, with its name, and those with unused space before them.
+        order = sorted((info.offset, number) for number, info in enumerate(header.infos) if info.nbytes)
+        overlaps: dict[int, str] = {}
+        after_gap: set[int] = set()
+        end, last = 0, ""
+        for offset, number in order:
+            if offset < end:
+                overlaps[number] = last
+            elif offset > padded(end, header.alignment):
+                after_gap.add(number)
+            if offset + header.infos[number].nbytes > end:
+                end, last = offset + header.infos[number].nbytes, header.infos[number].name
+        # Every breach of llama.cpp's rule gets exactly one name: overlap, gap or order.
+        expected = total = 0
+        for number, info in enumerate(header.infos):
+            if number in overlaps:
+                notes.note("gguf/overlap", f"with {overlaps[number][:80]!r}", offset=info.end - 8, tensor=info.name)
+            elif info.offset != expected:
+                rule = "gguf/gap" if number in after_gap else "gguf/order"
+                notes.note(rule, f"offset {info.offset}, expected {expected}", offset=info.end - 8, tensor=info.name)
+            expected = padded(info.offset + info.nbytes, header.alignment)
+            total += padded(info.nbytes, header.alignment)
+        if total > _SIZE_MAX:  # gguf.cpp's sum of padded sizes would wrap around
+            notes.note("gguf/dims-overflow", f"all tensors together take {total} bytes")
         _extent(header, notes)
-
-
-def _contiguity(header: GgufHeader, notes: Collector) -> None:
-    """Every breach of llama.cpp's rule gets exactly one name: overlap, gap or order (see `_sweep`)."""
-    overlaps, after_gap = _sweep(header.infos, header.alignment)
-    expected = total = 0
-    for number, info in enumerate(header.infos):
-        if number in overlaps:
-            notes.note("gguf/overlap", f"with {overlaps[number][:80]!r}", offset=info.end - 8, tensor=info.name)
-        elif info.offset != expected:
-            rule = "gguf/gap" if number in after_gap else "gguf/order"
-            notes.note(rule, f"offset {info.offset}, expected {expected}", offset=info.end - 8, tensor=info.name)
-        expected = padded(info.offset + info.nbytes, header.alignment)
-        total += padded(info.nbytes, header.alignment)
-    if total > _SIZE_MAX:  # gguf.cpp's sum of padded sizes would wrap around
-        notes.note("gguf/dims-overflow", f"all tensors together take {total} bytes")
-
-
-def _sweep(infos: list[TensorInfo], alignment: int) -> tuple[dict[int, str], set[int]]:
-    """Numbers of the tensors that begin inside another, with its name, and of those with unused space before them."""
-    order = sorted((info.offset, number) for number, info in enumerate(infos) if info.nbytes)
-    overlaps: dict[int, str] = {}
-    after_gap: set[int] = set()
-    end, last = 0, ""
-    for offset, number in order:
-        if offset < end:
-            overlaps[number] = last
-        elif offset > padded(end, alignment):
-            after_gap.add(number)
-        if offset + infos[number].nbytes > end:
-            end, last = offset + infos[number].nbytes, infos[number].name
-    return overlaps, after_gap
 
 
 def _extent(header: GgufHeader, notes: Collector) -> None:
@@ -142,7 +133,13 @@ def check(index: Index, *, deep: bool = False) -> tuple[Finding, ...]:
         if deep:
             for key in metadata:
                 for array in _innermost(metadata.kv(key)):
-                    _check_elements(key, array, notes)
+                    if array.type == "bool" and any(byte > 1 for byte in array.raw):
+                        notes.note("gguf/bool", f"in {key}", offset=array.offset)
+                    for number, raw in enumerate(array.raw_strings()) if array.type == "str" else ():
+                        try:
+                            raw.decode()
+                        except UnicodeDecodeError:
+                            notes.note("gguf/utf8", f"element {number} of {key}", offset=array.offset)
             _check_duplicates(metadata.get(_LIST), notes)
     _starts(index, notes)
     for number in range(len(index.files)):
@@ -180,7 +177,20 @@ def _check_keys(index: Index, metadata: Metadata, notes: Collector) -> None:
         if types and metadata.type(key) not in types:
             notes.note("gguf/key-type", f"{key} is {metadata.type(key)}, not {' or '.join(types)}")
     _check_layers(metadata, notes)
-    _check_vocabulary(metadata, notes)
+    for key in (_LIST, "tokenizer.ggml.merges"):
+        if key in metadata and metadata.type(key) != "arr[str]":
+            notes.note("gguf/vocab-type", f"{key} is {metadata.type(key)}, not arr[str]")
+    tokens = metadata.get(_LIST)
+    if not isinstance(tokens, LazyArray) or tokens.type != "str":
+        return
+    for key, types in _PARALLEL.items():
+        if key not in metadata:
+            continue
+        if metadata.type(key) not in types:
+            notes.note("gguf/vocab-type", f"{key} is {metadata.type(key)}, not {' or '.join(types)}")
+        elif len(metadata[key]) != len(tokens):
+            rule = "gguf/vocab-short" if len(metadata[key]) < len(tokens) else "gguf/vocab-long"
+            notes.note(rule, f"{key} has {plural(len(metadata[key]), 'element')} for {plural(len(tokens), 'token')}")
 
 
 def _check_layers(metadata: Metadata, notes: Collector) -> None:
@@ -199,23 +209,6 @@ def _check_layers(metadata: Metadata, notes: Collector) -> None:
             )
 
 
-def _check_vocabulary(metadata: Metadata, notes: Collector) -> None:
-    for key in (_LIST, "tokenizer.ggml.merges"):
-        if key in metadata and metadata.type(key) != "arr[str]":
-            notes.note("gguf/vocab-type", f"{key} is {metadata.type(key)}, not arr[str]")
-    tokens = metadata.get(_LIST)
-    if not isinstance(tokens, LazyArray) or tokens.type != "str":
-        return
-    for key, types in _PARALLEL.items():
-        if key not in metadata:
-            continue
-        if metadata.type(key) not in types:
-            notes.note("gguf/vocab-type", f"{key} is {metadata.type(key)}, not {' or '.join(types)}")
-        elif len(metadata[key]) != len(tokens):
-            rule = "gguf/vocab-short" if len(metadata[key]) < len(tokens) else "gguf/vocab-long"
-            notes.note(rule, f"{key} has {plural(len(metadata[key]), 'element')} for {plural(len(tokens), 'token')}")
-
-
 def _innermost(kv: KV) -> Iterable[LazyArray]:
     """The innermost arrays of a value."""
     if isinstance(kv.value, LazyArray):
@@ -224,17 +217,6 @@ def _innermost(kv: KV) -> Iterable[LazyArray]:
                 yield from _innermost(KV(f"arr[{part.type}]", part))
         else:
             yield kv.value
-
-
-def _check_elements(key: str, array: LazyArray, notes: Collector) -> None:
-    """Strings that aren't UTF-8, and bools other than 0 and 1."""
-    if array.type == "bool" and any(byte > 1 for byte in array.raw):
-        notes.note("gguf/bool", f"in {key}", offset=array.offset)
-    for number, raw in enumerate(array.raw_strings()) if array.type == "str" else ():
-        try:
-            raw.decode()
-        except UnicodeDecodeError:
-            notes.note("gguf/utf8", f"element {number} of {key}", offset=array.offset)
 
 
 def _check_duplicates(tokens: object, notes: Collector) -> None:

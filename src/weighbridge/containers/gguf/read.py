@@ -187,6 +187,7 @@ class _HeaderWalk:
             head.order, cursor.order = ">", ">"
             version = int.from_bytes(version.to_bytes(4, "little"), "big")
         head.version, head.end = version, cursor.offset
+        self.wide = "I" if version == 1 else "Q"  # a count, a length or a dim
         if not 1 <= version <= VERSION:
             notes.stop("gguf/version", f"found {version}", offset=4)
         if head.order == ">":
@@ -221,10 +222,6 @@ class _HeaderWalk:
             raise
         except FormatError as error:
             raise _truncated(error) from None
-
-    @property
-    def wide(self) -> str:
-        return "I" if self.header.version == 1 else "Q"
 
     def _string(self, label: str) -> bytes:
         length = self.cursor.number(self.wide, f"length of {label}")
@@ -348,7 +345,15 @@ class _HeaderWalk:
 
     def _info(self, number: int) -> None:
         cursor, start = self.cursor, self.cursor.offset
-        name = self._name(number, start)
+        name = self._text(f"name of tensor {number}")
+        size = self.cursor.offset - start - self.header.width
+        if size > limits.GGUF_NAME:
+            rule = "gguf/name-64" if size == limits.GGUF_NAME + 1 else "gguf/name-length"
+            self.notes.note(rule, f"{size} bytes", offset=start, tensor=name[:80])
+        elif not name:
+            self.notes.note("gguf/name-empty", f"number {number}", offset=start)
+        if _CONTROL.search(name):
+            self.notes.note("gguf/name-control", offset=start, tensor=name[:80])
         dims_at = cursor.offset
         rank = cursor.number("I", f"number of dimensions of {name}")
         if rank > limits.DIMS:
@@ -362,18 +367,6 @@ class _HeaderWalk:
             self.notes.fault("gguf/name-duplicate", offset=start, tensor=name)
         self.names.add(name)
         self.header.infos.append(TensorInfo(name, dims, type_id, offset, dtype, nbytes, start, dims_at, cursor.offset))
-
-    def _name(self, number: int, start: int) -> str:
-        name = self._text(f"name of tensor {number}")
-        size = self.cursor.offset - start - self.header.width
-        if size > limits.GGUF_NAME:
-            rule = "gguf/name-64" if size == limits.GGUF_NAME + 1 else "gguf/name-length"
-            self.notes.note(rule, f"{size} bytes", offset=start, tensor=name[:80])
-        elif not name:
-            self.notes.note("gguf/name-empty", f"number {number}", offset=start)
-        if _CONTROL.search(name):
-            self.notes.note("gguf/name-control", offset=start, tensor=name[:80])
-        return name
 
     def _size(self, name: str, dims: tuple[int, ...], type_id: int, at: int) -> tuple[DType | None, int]:
         """The dtype and byte size of a tensor; (None, 0) if they are unknown."""

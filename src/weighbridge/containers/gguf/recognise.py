@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weighbridge.containers.gguf.read import MAGIC, VERSION, GgufHeader, peek
+from weighbridge.containers.gguf.read import MAGIC, VERSION, peek
 from weighbridge.containers.sniff.probe import Hit, Probe
 
 
@@ -20,23 +20,8 @@ def recognise(probe: Probe) -> Hit | None:
     detail: dict[str, Any] = {"version": header.version, "byte_order": order}
     if not 1 <= header.version <= VERSION:
         return Hit("gguf", "", (sign,), detail=detail, damage=(f"unknown version {header.version}",))
-    detail |= _detail(header)
-    evidence = [sign, *(f"general.{key} = {detail[key]!r}" for key in ("architecture", "type") if key in detail)]
-    if detail["tensors"] == 0:
-        evidence.append("no tensors" + (", but a vocabulary" if detail.get("has_vocab") else ""))
-    if "split" in detail:
-        evidence.append(f"part {(detail['split'][0] or 0) + 1} of {detail['split'][1]} (split.no, split.count)")
-    damage = (
-        ()
-        if header.broken is None
-        else (f"its header is cut or broken: {header.broken.reason} at byte {header.end:,}",)
-    )
-    return Hit("gguf", _kind(detail), tuple(evidence), detail=detail, damage=damage)
-
-
-def _detail(header: GgufHeader) -> dict[str, Any]:
     values = {pair.key: pair.kv.value for pair in header.pairs}
-    detail: dict[str, Any] = {"tensors": header.n_tensors, "keys": header.n_kv}
+    detail |= {"tensors": header.n_tensors, "keys": header.n_kv}
     detail |= {n: values[f"general.{n}"] for n in ("architecture", "type", "name") if values.get(f"general.{n}")}
     if any(key.startswith("tokenizer.ggml.") for key in values):
         detail["has_vocab"] = True
@@ -46,7 +31,15 @@ def _detail(header: GgufHeader) -> dict[str, Any]:
         detail["split"] = (values.get("split.no"), values["split.count"])
     if isinstance(values.get("adapter.type"), str):
         detail["adapter"] = values["adapter.type"]
-    return detail
+    evidence = [sign, *(f"general.{key} = {detail[key]!r}" for key in ("architecture", "type") if key in detail)]
+    if detail["tensors"] == 0:
+        evidence.append("no tensors" + (", but a vocabulary" if detail.get("has_vocab") else ""))
+    if "split" in detail:
+        evidence.append(f"part {(detail['split'][0] or 0) + 1} of {detail['split'][1]} (split.no, split.count)")
+    damage: tuple[str, ...] = ()
+    if header.broken is not None:
+        damage = (f"its header is cut or broken: {header.broken.reason} at byte {header.end:,}",)
+    return Hit("gguf", _kind(detail), tuple(evidence), detail=detail, damage=damage)
 
 
 def _kind(detail: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from weighbridge.base.errors import FormatError
 from weighbridge.containers.base import Region
-from weighbridge.containers.gguf.read import MAGIC, GgufHeader, KeyValue, padded, value_text, walk
+from weighbridge.containers.gguf.read import MAGIC, GgufHeader, padded, value_text, walk
 from weighbridge.containers.gguf.rules import Collector
 from weighbridge.containers.gguf.values import LazyArray
 from weighbridge.io.source import Source
@@ -29,7 +29,22 @@ def regions(source: Source) -> Iterator[Region]:
         yield Region(8, 8 + width, "count", "number of tensors", str(header.n_tensors))
         yield Region(8 + width, 8 + 2 * width, "count", "number of key-values", str(header.n_kv))
     for pair in header.pairs:
-        yield from _pair(pair, width)
+        key, (kind, value) = pair.key, pair.kv
+        begin = pair.start + width
+        yield Region(pair.start, begin, "length", f"length of key {key}", str(pair.type_at - begin))
+        yield Region(begin, pair.type_at, "key", key)
+        yield Region(
+            pair.type_at, pair.value_at, "type", f"type of {key}", "arr" if isinstance(value, LazyArray) else kind
+        )
+        at = pair.value_at
+        if isinstance(value, LazyArray):
+            yield Region(at, at + 4, "type", f"element type of {key}", value.type)
+            yield Region(at + 4, at + 4 + width, "count", f"number of elements of {key}", str(len(value)))
+            at += 4 + width
+        elif kind == "str":
+            yield Region(at, at + width, "length", f"length of {key}", str(pair.end - at - width))
+            at += width
+        yield Region(at, pair.end, "value", key, value_text(pair.kv))
     for info in header.infos:
         name, begin, dims_end = info.name, info.start + width, info.end - 12
         yield Region(info.start, begin, "length", f"length of name of {name}", str(info.dims_at - begin))
@@ -39,23 +54,6 @@ def regions(source: Source) -> Iterator[Region]:
         yield Region(dims_end, info.end - 8, "type", f"type of {name}", f"{info.dtype or 'unknown'} ({info.type_id})")
         yield Region(info.end - 8, info.end, "offset", f"offset of {name}", str(info.offset))
     yield from _unknown(header.end, source.size) if header.broken else _data(header)
-
-
-def _pair(pair: KeyValue, width: int) -> Iterator[Region]:
-    key, (kind, value) = pair.key, pair.kv
-    begin = pair.start + width
-    yield Region(pair.start, begin, "length", f"length of key {key}", str(pair.type_at - begin))
-    yield Region(begin, pair.type_at, "key", key)
-    yield Region(pair.type_at, pair.value_at, "type", f"type of {key}", "arr" if isinstance(value, LazyArray) else kind)
-    at = pair.value_at
-    if isinstance(value, LazyArray):
-        yield Region(at, at + 4, "type", f"element type of {key}", value.type)
-        yield Region(at + 4, at + 4 + width, "count", f"number of elements of {key}", str(len(value)))
-        at += 4 + width
-    elif kind == "str":
-        yield Region(at, at + width, "length", f"length of {key}", str(pair.end - at - width))
-        at += width
-    yield Region(at, pair.end, "value", key, value_text(pair.kv))
 
 
 def _data(header: GgufHeader) -> Iterator[Region]:

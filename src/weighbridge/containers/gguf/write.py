@@ -60,17 +60,8 @@ def _header(
     tensors: Tensors, metadata: Mapping[str, Any], alignment: int | None, order: str = "<"
 ) -> tuple[bytes, int]:
     pairs = typed(metadata)
-    align = _alignment(pairs, alignment)
-    directory = _directory(tensors, align, order, _bounds(tensors, pairs))
-    head = struct.pack(f"{order}4sIQQ", MAGIC, VERSION, len(tensors), len(pairs))
-    keys = (_pair(key, kv, order) for key, kv in pairs.items())
-    return b"".join(chain([head], keys, directory)), align
-
-
-def _alignment(pairs: dict[str, KV], requested: int | None) -> int:
-    """The effective alignment; adds the key to `pairs` if it is needed."""
     stated = pairs[ALIGNMENT_KEY].value if ALIGNMENT_KEY in pairs else None
-    align = requested or stated or DEFAULT_ALIGNMENT
+    align = alignment or stated or DEFAULT_ALIGNMENT
     # The specification requires a multiple of 8, llama.cpp a power of two of type u32.
     if not isinstance(align, int) or not 8 <= align <= _ALIGNMENT_MAX or align & (align - 1):
         hint = f"a power of two from 8 to {_ALIGNMENT_MAX}; 32 is the usual one"
@@ -79,7 +70,10 @@ def _alignment(pairs: dict[str, KV], requested: int | None) -> int:
         raise UsageError(f"{ALIGNMENT_KEY} is {pairs[ALIGNMENT_KEY]}, but the file is to be aligned to {align}")
     if stated is None and align != DEFAULT_ALIGNMENT:
         pairs[ALIGNMENT_KEY] = KV("u32", align)
-    return align
+    directory = _directory(tensors, align, order, _bounds(tensors, pairs))
+    head = struct.pack(f"{order}4sIQQ", MAGIC, VERSION, len(tensors), len(pairs))
+    keys = (_pair(key, kv, order) for key, kv in pairs.items())
+    return b"".join(chain([head], keys, directory)), align
 
 
 # -- tensor directory ----------------------------------------------------------------------------------------------

@@ -272,7 +272,13 @@ def _place(head: _ParsedHeader, file_size: int) -> tuple[Entry, ...]:
             form = forms[info.dtype, info.shape] = _Form(dtype, info.shape, size if whole else None)
         dtype, shape, nbytes = form
         if begin != at:
-            _report_gap(name, last, start, begin, at, head.problems)
+            before = f"tensor {last!r}" if at else "the start of the data"
+            if begin > at:
+                message = f"{begin - at} bytes between {before} and this tensor belong to none"
+                head.problems.add("hole", message, start + at, name, expected=f"begin at {at}", found=begin)
+            else:
+                head.problems.add("overlap", f"shares bytes with {before}", start + begin, name,
+                             expected=f"begin at {at}", found=begin)  # fmt: skip
         if end - begin == nbytes:
             entries.append(Entry(name, dtype, shape, start + begin, nbytes))
         else:
@@ -281,7 +287,24 @@ def _place(head: _ParsedHeader, file_size: int) -> tuple[Entry, ...]:
         if end > at:
             at = end
     _report_end(head, start + at, file_size)
-    _report_oddities(head, entries)
+    raw, start, problems = head.raw, LENGTH + head.length, head.problems
+    if raw[:1] and raw[:1] in SPACE:
+        problems.add("leading-space", "white space before the opening brace", LENGTH)
+    tail = raw[len(raw.rstrip(SPACE)) :]
+    if tail.strip(b" "):
+        problems.add("padding", "the header is padded with other white space than spaces", start - len(tail))
+    if start % 8 and entries:
+        problems.add("data-alignment", f"the data starts at byte {start}, not a multiple of 8", start)
+    if crooked := [e for e in entries if e.offset % e.dtype.word and e.nbytes]:
+        message = (
+            f"{len(crooked)} of {plural(len(entries), 'tensor')} don't start at a multiple of their element's size"
+        )
+        problems.add("tensor-alignment", message, crooked[0].offset, crooked[0].name)
+    # ASCII without escapes and DEL is printable: JSON strings contain no other control characters.
+    plain = raw.isascii() and b"\\" not in raw and b"\x7f" not in raw and "" not in head.infos
+    odd = [] if plain else [name for name in head.infos if not name or not name.isprintable()]
+    if odd:
+        problems.add("odd-name", f"{plural(len(odd), 'name', 'are')} empty or not printable", None, odd[0])
     return tuple(entries)
 
 
@@ -302,16 +325,6 @@ def _overflows(shape: tuple[int, ...], bits: int) -> bool:
         if total > _U64 or n > _U64:
             return True
     return False
-
-
-def _report_gap(name: str, last: str, start: int, begin: int, at: int, problems: Problems) -> None:
-    before = f"tensor {last!r}" if at else "the start of the data"
-    if begin > at:
-        message = f"{begin - at} bytes between {before} and this tensor belong to none"
-        problems.add("hole", message, start + at, name, expected=f"begin at {at}", found=begin)
-    else:
-        problems.add("overlap", f"shares bytes with {before}", start + begin, name,
-                     expected=f"begin at {at}", found=begin)  # fmt: skip
 
 
 def _report_size(name: str, info: HeaderEntry, dtype: DType, place: int, problems: Problems) -> None:
@@ -339,28 +352,6 @@ def _report_end(head: _ParsedHeader, expected: int, size: int) -> None:
     elif expected < size and not head.problems.has(("json", "utf8")):  # a broken JSON leaves tensors unknown
         message = f"{size - expected} bytes at the end belong to no tensor"
         head.problems.add("trailing-bytes", message, expected, expected=f"{expected} bytes in all", found=size)
-
-
-def _report_oddities(head: _ParsedHeader, entries: list[Entry]) -> None:
-    """Deviations that the reference accepts silently and the JSON pass doesn't notice."""
-    raw, start, problems = head.raw, LENGTH + head.length, head.problems
-    if raw[:1] and raw[:1] in SPACE:
-        problems.add("leading-space", "white space before the opening brace", LENGTH)
-    tail = raw[len(raw.rstrip(SPACE)) :]
-    if tail.strip(b" "):
-        problems.add("padding", "the header is padded with other white space than spaces", start - len(tail))
-    if start % 8 and entries:
-        problems.add("data-alignment", f"the data starts at byte {start}, not a multiple of 8", start)
-    if crooked := [e for e in entries if e.offset % e.dtype.word and e.nbytes]:
-        message = (
-            f"{len(crooked)} of {plural(len(entries), 'tensor')} don't start at a multiple of their element's size"
-        )
-        problems.add("tensor-alignment", message, crooked[0].offset, crooked[0].name)
-    # ASCII without escapes and DEL is printable: JSON strings contain no other control characters.
-    plain = raw.isascii() and b"\\" not in raw and b"\x7f" not in raw and "" not in head.infos
-    odd = [] if plain else [name for name in head.infos if not name or not name.isprintable()]
-    if odd:
-        problems.add("odd-name", f"{plural(len(odd), 'name', 'are')} empty or not printable", None, odd[0])
 
 
 # ---- every byte -----------------------------------------------------------------------------------------------

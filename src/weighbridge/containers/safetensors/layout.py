@@ -40,7 +40,24 @@ def layout(
 ) -> Layout:
     """A file of `tensors`. The data starts at a multiple of `align`; `reserve` bytes of the header stay free for later
     edits in place. UsageError for names or metadata that no reader could read back."""
-    _check(tensors, metadata)
+    seen = set()
+    for name, spec in tensors:
+        if name in seen:
+            raise UsageError(f"two tensors are called {name!r}")
+        if name == METADATA:
+            raise UsageError(f"a tensor can't be called {METADATA}: readers take it for the metadata")
+        _check_text(name, "a tensor's name")
+        seen.add(name)
+        if spec.dtype.safetensors is None:
+            raise UnsupportedError(
+                f"tensor {name!r} is {spec.dtype}, which safetensors can't store",
+                hint="decode it first, e.g. --dtype f16",
+            )
+        if any(n >= 2**64 for n in spec.shape):
+            raise UsageError(f"tensor {name!r} has a dimension that doesn't fit 64 bits")
+    for key, value in (metadata or {}).items():
+        _check_text(key, "a metadata key")
+        _check_text(value, f"metadata {key!r}")
     if order not in _ORDERS:
         raise UsageError(f"no order is called {order!r}", hint=f"known: {', '.join(_ORDERS)}")
     ordered = sorted(tensors, key=_ORDERS[order])
@@ -101,27 +118,6 @@ _ORDERS: Final[Mapping[str, _Key]] = MappingProxyType(
         "reference": lambda tensor: (-RANK[tensor[1].dtype.name], tensor[0]),
     }
 )
-
-
-def _check(tensors: Sequence[Named], metadata: Mapping[str, str] | None) -> None:
-    seen = set()
-    for name, spec in tensors:
-        if name in seen:
-            raise UsageError(f"two tensors are called {name!r}")
-        if name == METADATA:
-            raise UsageError(f"a tensor can't be called {METADATA}: readers take it for the metadata")
-        _check_text(name, "a tensor's name")
-        seen.add(name)
-        if spec.dtype.safetensors is None:
-            raise UnsupportedError(
-                f"tensor {name!r} is {spec.dtype}, which safetensors can't store",
-                hint="decode it first, e.g. --dtype f16",
-            )
-        if any(n >= 2**64 for n in spec.shape):
-            raise UsageError(f"tensor {name!r} has a dimension that doesn't fit 64 bits")
-    for key, value in (metadata or {}).items():
-        _check_text(key, "a metadata key")
-        _check_text(value, f"metadata {key!r}")
 
 
 def _check_text(text: object, role: str) -> None:

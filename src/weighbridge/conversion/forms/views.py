@@ -16,13 +16,11 @@ from typing import Final, NamedTuple
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.limits import MIB
 from weighbridge.containers.base import Slot
-from weighbridge.conversion.plan.contents import PlannedFile
+from weighbridge.conversion.plan.contents import PlannedFile, unit_rows
 from weighbridge.conversion.plan.fingerprint import key_of
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.io.workers import Workers
 from weighbridge.tensors.nodes.base import Node
-from weighbridge.tensors.nodes.packed import PackedMember, make
-from weighbridge.tensors.scratch import scratch_buffers
 
 #: The most bytes of slabs in a `SlabCache`, over all files.
 SLABS: Final = 64 * MIB
@@ -128,11 +126,7 @@ def _slabs(file: PlannedFile, plan: Plan) -> Iterator[_Slab]:
 
 
 def _compute(slab: _Slab) -> bytes:
-    with scratch_buffers(*((slab.hi - slab.lo) * slot.spec.row_bytes for slot, _ in slab.unit)) as buffers:
-        if len(slab.unit) == 1:
-            slab.unit[0][1].read(slab.lo, slab.hi, buffers[0])
-        else:
-            make([node for _, node in slab.unit if isinstance(node, PackedMember)], slab.lo, slab.hi, buffers)
+    with unit_rows(slab.unit, slab.lo, slab.hi) as buffers:
         return buffers[slab.member].tobytes()
 
 

@@ -126,6 +126,19 @@ def keys(model: OpenModel, named: Mapping[str, Node], options: GgufOptions, note
         file_type = dtype_policy.FTYPES[dtype_policy.requested_gguf_dtype(options.dtype, ()).name]
     # the version of the blocks, which the reference omits and llama.cpp's readers require
     quantized = any(node.spec.dtype.kind is Kind.BLOCK for node in named.values())
+    items = ggml.vocabulary(model.index.files[0], header)
+    if len(items) < len(_SPECIAL):
+        raise FormatError("the vocabulary is too short", path=str(model.place.path), found=len(items))
+    tokens, types = [], []
+    for number, (raw, _) in enumerate(items):
+        if number < len(_SPECIAL):
+            token, kind = _SPECIAL[number]
+        elif number in _BYTES and len(raw) == 1:
+            token, kind = b"<0x%02X>" % raw[0], _BYTE
+        else:  # with SentencePiece's sign for spaces
+            token, kind = raw.replace(b" ", "\u2581".encode()), _NORMAL if raw else _CONTROL
+        tokens.append(text(token))
+        types.append(kind)
     metadata = {
         "general.architecture": KV("str", "llama"),
         "general.name": KV("str", options.name or model.place.weights[0].name),
@@ -140,7 +153,14 @@ def keys(model: OpenModel, named: Mapping[str, Node], options: GgufOptions, note
         "llama.attention.head_count": KV("u32", heads),
         "llama.attention.head_count_kv": KV("u32", shapes["blk.0.attn_k.weight"][0] // width),
         "llama.attention.layer_norm_rms_epsilon": KV("f32", _EPS if options.rms_eps is None else options.rms_eps),
-        **_vocabulary(model, header),
+        "tokenizer.ggml.model": KV("str", "llama"),
+        "tokenizer.ggml.pre": KV("str", "default"),
+        "tokenizer.ggml.tokens": KV("arr[str]", tokens),
+        "tokenizer.ggml.scores": KV("arr[f32]", [score for _, score in items]),
+        "tokenizer.ggml.token_type": KV("arr[i32]", types),
+        "tokenizer.ggml.unknown_token_id": KV("u32", 0),
+        "tokenizer.ggml.bos_token_id": KV("u32", 1),
+        "tokenizer.ggml.eos_token_id": KV("u32", 2),
     }
     return with_alignment(metadata, options.align)
 
@@ -156,29 +176,3 @@ def _check_parts(model: OpenModel, sizes: Mapping[str, int], shapes: Mapping[str
     if actual != expected:
         hint = "join the parts with the tools of the time, or start from the original model"
         raise UnsupportedError(f"{path}: the embeddings are {actual}, not {expected}: one of several parts", hint=hint)
-
-
-def _vocabulary(model: OpenModel, header: ggml.GgmlHeader) -> dict[str, KV]:
-    items = ggml.vocabulary(model.index.files[0], header)
-    if len(items) < len(_SPECIAL):
-        raise FormatError("the vocabulary is too short", path=str(model.place.path), found=len(items))
-    tokens, types = [], []
-    for number, (raw, _) in enumerate(items):
-        if number < len(_SPECIAL):
-            token, kind = _SPECIAL[number]
-        elif number in _BYTES and len(raw) == 1:
-            token, kind = b"<0x%02X>" % raw[0], _BYTE
-        else:  # with SentencePiece's sign for spaces
-            token, kind = raw.replace(b" ", "\u2581".encode()), _NORMAL if raw else _CONTROL
-        tokens.append(text(token))
-        types.append(kind)
-    return {
-        "tokenizer.ggml.model": KV("str", "llama"),
-        "tokenizer.ggml.pre": KV("str", "default"),
-        "tokenizer.ggml.tokens": KV("arr[str]", tokens),
-        "tokenizer.ggml.scores": KV("arr[f32]", [score for _, score in items]),
-        "tokenizer.ggml.token_type": KV("arr[i32]", types),
-        "tokenizer.ggml.unknown_token_id": KV("u32", 0),
-        "tokenizer.ggml.bos_token_id": KV("u32", 1),
-        "tokenizer.ggml.eos_token_id": KV("u32", 2),
-    }

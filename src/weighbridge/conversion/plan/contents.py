@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,8 @@ from weighbridge.conversion.plan.read_ahead import reads_remote, room
 from weighbridge.conversion.result import Loss, Move
 from weighbridge.io.location import RemotePath
 from weighbridge.tensors.nodes import CastReport, Const, Node, PackedMember, QuantizedTensor, Stored, walk
+from weighbridge.tensors.nodes.packed import make
+from weighbridge.tensors.scratch import Bytes, scratch_buffers
 
 # Computed slabs are smaller than copied ones, so that source, temporary and result stay in the cache.
 _COMPUTED_SLAB = MIB
@@ -153,6 +156,17 @@ class PlannedFile:
         return [tuple(unit) for unit in units.values()]
 
 
+@contextmanager
+def unit_rows(unit: Sequence[tuple[Slot, Node]], lo: int, hi: int) -> Iterator[tuple[Bytes, ...]]:
+    """Rows lo..hi of slots that are filled together, in scratch buffers."""
+    with scratch_buffers(*((hi - lo) * slot.spec.row_bytes for slot, _ in unit)) as buffers:
+        if len(unit) == 1:
+            unit[0][1].read(lo, hi, buffers[0])
+        else:
+            make([node for _, node in unit if isinstance(node, PackedMember)], lo, hi, buffers)
+        yield buffers
+
+
 @dataclass(frozen=True, repr=False)
 class PlanContents:
     """Everything that a run needs. `files` contain tensors, `texts` are small files written verbatim."""
@@ -182,19 +196,15 @@ class PlanContents:
         """The files to be written, as paths inside a folder."""
         return frozenset((*(f.name for f in self.files), *self.texts))
 
-    @property
-    def slab_budget(self) -> int:
-        """The memory budget of one worker in bytes, after reading ahead and parts being uploaded got their share."""
-        memory = self.write.memory
-        remote = reads_remote(node for file in self.files for node in file.nodes)
-        shared = remote * room(memory) + isinstance(self.target, RemotePath) * (memory // 4)
-        return (memory - shared) // self.write.workers
-
     @cached_property
     def slabs(self) -> Mapping[int, SlabCost]:
         """The slabs of every node, by the node's id. Raises RefusedError if one row exceeds the budget."""
         slabs: dict[int, SlabCost] = {}
-        costs = SlabCosts(self.slab_budget)
+        # One worker's budget, after reading ahead and parts being uploaded got their share.
+        memory = self.write.memory
+        remote = reads_remote(node for file in self.files for node in file.nodes)
+        shared = remote * room(memory) + isinstance(self.target, RemotePath) * (memory // 4)
+        costs = SlabCosts((memory - shared) // self.write.workers)
         for unit in (unit for file in self.files for unit in file.units):
             nodes = [node for _, node in unit]
             slabs |= dict.fromkeys(map(id, nodes), costs.of(nodes, unit[0][0].name))

@@ -14,7 +14,7 @@ from functools import partial
 from weighbridge.base.errors import ChangedError, FormatError, RemoteError
 from weighbridge.base.limits import MIB
 from weighbridge.containers.base import Slot
-from weighbridge.conversion.plan.contents import PlanContents, PlannedFile, SlabCost
+from weighbridge.conversion.plan.contents import PlanContents, PlannedFile, SlabCost, unit_rows
 from weighbridge.conversion.plan.fingerprint import key_of, samples_of
 from weighbridge.conversion.plan.read_ahead import Task, announced
 from weighbridge.conversion.result import Progress, Result
@@ -23,7 +23,6 @@ from weighbridge.io.sink.journal import Piece
 from weighbridge.io.source import FileSource
 from weighbridge.io.workers import Workers
 from weighbridge.tensors.nodes.base import Node, RowRange, Stored, borrow
-from weighbridge.tensors.nodes.packed import PackedMember, make
 from weighbridge.tensors.scratch import scratch_buffers
 
 # Copies inside the kernel need no buffer, so their pieces may be longer than a slab.
@@ -179,11 +178,7 @@ def _copy(out: AnyFile, slot: Slot, source: FileSource, start: int, at: int, siz
 
 def _write_slab(out: AnyFile, unit: Sequence[tuple[Slot, Node]], lo: int, hi: int) -> int:
     """Writes rows lo..hi of slots that are filled together."""
-    with scratch_buffers(*((hi - lo) * slot.spec.row_bytes for slot, _ in unit)) as buffers:
-        if len(unit) == 1:
-            unit[0][1].read(lo, hi, buffers[0])
-        else:
-            make([node for _, node in unit if isinstance(node, PackedMember)], lo, hi, buffers)
+    with unit_rows(unit, lo, hi) as buffers:
         for (slot, _), buffer in zip(unit, buffers, strict=True):
             out.write(slot.offset + lo * slot.spec.row_bytes, buffer.data)
     return 0

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.containers.ggml.imatrix import ImatrixForm
 from weighbridge.conversion.options import QuantizeOptions
+from weighbridge.conversion.plan.writers import specs
 from weighbridge.conversion.quantize import ftypes
 from weighbridge.conversion.quantize.imatrix import ImatrixSums, ImportanceMatrix, compare, read
-from weighbridge.conversion.quantize.inputs import prepare, specs
+from weighbridge.conversion.quantize.inputs import prepare
 from weighbridge.io.location import open_source
 from weighbridge.models.open import open_model
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from weighbridge.base.dtypes import BF16, F16
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.base.ftypes import GUESSED, FileType
-from weighbridge.base.spec import Spec, without_leading_ones
+from weighbridge.base.spec import without_leading_ones
 from weighbridge.base.words import plural, suggest_for_glob
 from weighbridge.containers.gguf.container import KV
 from weighbridge.conversion.gguf import diffusion as pictures
@@ -24,6 +24,7 @@ from weighbridge.conversion.gguf.plan import to_gguf
 from weighbridge.conversion.options import GgufOptions, QuantizeOptions
 from weighbridge.conversion.plan.builder import PlanBuilder, left_out
 from weighbridge.conversion.plan.losses.settings import check_keys, check_settings
+from weighbridge.conversion.plan.writers import specs
 from weighbridge.conversion.quantize import diffusion_types, ftypes
 from weighbridge.conversion.quantize import imatrix as importance
 from weighbridge.conversion.quantize import keys as gguf_keys
@@ -145,11 +146,6 @@ def prepare(model: OpenModel, ftype: FileType | None, options: QuantizeOptions) 
         losses=(*left_out(model), *draft.losses, *losses), notes=tuple(draft.notes),
         converted=model.format != "gguf",
     )  # fmt: skip
-
-
-def specs(tensors: Mapping[str, Node]) -> list[tuple[str, Spec]]:
-    """Names and specs of tensors, in order."""
-    return [(name, node.spec) for name, node in tensors.items()]
 
 
 def _as_gguf(model: OpenModel, options: QuantizeOptions, ftype: FileType | None) -> PlanBuilder:

@@ -30,10 +30,10 @@ from weighbridge.conversion.plan.losses.requantized import is_quantized
 from weighbridge.conversion.plan.losses.ties import copied
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.target import check_target
-from weighbridge.conversion.plan.writers import planned
+from weighbridge.conversion.plan.writers import planned, specs
 from weighbridge.conversion.quantize import ftypes, size_target
 from weighbridge.conversion.quantize import keys as gguf_keys
-from weighbridge.conversion.quantize.inputs import QuantizeInputs, prepare, refuse_unreadable, specs, type_options
+from weighbridge.conversion.quantize.inputs import QuantizeInputs, prepare, refuse_unreadable, type_options
 from weighbridge.conversion.result import Loss
 from weighbridge.io.filesystem import cached_repository
 from weighbridge.io.location import RemotePath, StoredPath

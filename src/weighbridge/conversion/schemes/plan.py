@@ -75,7 +75,14 @@ def to_scheme(model: OpenModel, options: SchemeOptions) -> PlanBuilder:
     # a folder with Hugging Face names also keeps tensors unknown to the family's table
     named = model.logical if model.format != "gguf" and model.dialect == "hf" else model.resolved.save_all("hf")
     draft.losses += unplaced(model, "hf", "folder") if model.format == "gguf" else []
-    work = _Work(named, _floats(model, named, options, draft), choose_scheme(options), options, draft)
+    declared = model.config.get("dtype") or model.config.get("torch_dtype")
+    default = dtype(declared) if declared in ("bfloat16", "float16", "float32") and model.format != "gguf" else F16
+    narrow = probe.narrowest(named) if options.dtype is None and model.format == "gguf" else {}
+    floats = {}
+    for name, node in named.items():
+        spec = node.spec.with_dtype(default) if nodes.needs_decoding(node) else node.spec
+        floats[name] = cast_to(name, node, narrow.get(name, dtype_policy.plain_dtype(options.dtype, spec)), draft)
+    work = _Work(named, floats, choose_scheme(options), options, draft)
     layers = _layers(model, named, work.scheme)
     read = {name: work.scheme.read(named[name]) for name in layers if nodes.needs_decoding(named[name])}
     grouped = [form for form in read.values() if isinstance(form, IntQuantMatrix)]
@@ -163,23 +170,6 @@ def _matrix(name: str, node: LogicalTensor) -> bool:
 
 
 # ------------------------------------------------------------------------------------------------ floats
-
-
-def _floats(
-    model: OpenModel, named: Mapping[str, LogicalTensor], options: SchemeOptions, draft: PlanBuilder
-) -> dict[str, Node]:
-    """Every tensor as floats of the requested dtype or, without one, of its dtype.
-
-    A quantized tensor then gets the config's dtype, or F16.
-    """
-    declared = model.config.get("dtype") or model.config.get("torch_dtype")
-    default = dtype(declared) if declared in ("bfloat16", "float16", "float32") and model.format != "gguf" else F16
-    narrow = probe.narrowest(named) if options.dtype is None and model.format == "gguf" else {}
-    floats = {}
-    for name, node in named.items():
-        spec = node.spec.with_dtype(default) if nodes.needs_decoding(node) else node.spec
-        floats[name] = cast_to(name, node, narrow.get(name, dtype_policy.plain_dtype(options.dtype, spec)), draft)
-    return floats
 
 
 def round_layers(work: _Work, names: list[str]) -> dict[str, Form]:

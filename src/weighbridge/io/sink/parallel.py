@@ -215,21 +215,17 @@ class ParallelFiles:
         if self.place.exists() and not self._is_whole(self._data) and not self._is_published():
             shutil.rmtree(self.place, ignore_errors=True)  # records of bytes that were removed by hand
         if not self.place.exists():
-            self._make()
-
-    def _make(self) -> None:
-        """The place with its files, unless another process is faster."""
-        stage = self.place.with_name(f"{self.place.name}.{uuid.uuid4().hex}")
-        try:
-            for file, size in self.write.sizes.items():
-                path = stage / "data" / file
-                path.parent.mkdir(parents=True, exist_ok=True)
-                OutFile(path, size).close()
-                sync_folder(path.parent)
-            with suppress(FileExistsError):
-                publish_folder(stage, self.place, overwrite=False)
-        finally:
-            shutil.rmtree(stage, ignore_errors=True)
+            stage = self.place.with_name(f"{self.place.name}.{uuid.uuid4().hex}")
+            try:
+                for file, size in self.write.sizes.items():
+                    path = stage / "data" / file
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    OutFile(path, size).close()
+                    sync_folder(path.parent)
+                with suppress(FileExistsError):
+                    publish_folder(stage, self.place, overwrite=False)
+            finally:
+                shutil.rmtree(stage, ignore_errors=True)
 
     def _is_whole(self, root: Path) -> bool:
         """Whether all files are below `root`, at their full size."""

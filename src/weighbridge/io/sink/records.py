@@ -58,16 +58,13 @@ class FolderRecords:
         except OSError as error:
             if error.errno not in CANNOT:
                 raise
-            return self._add_without_links(stage, path)
+            # A file system without hard links: only a race of two equal records can replace one.
+            if path.exists():
+                return False
+            os.replace(stage, path)
+            return True
         finally:
             stage.unlink(missing_ok=True)
-        return True
-
-    def _add_without_links(self, stage: Path, path: Path) -> bool:
-        """Creates a file on a file system without hard links. Only a race of two equal records can replace one."""
-        if path.exists():
-            return False
-        os.replace(stage, path)
         return True
 
     def put(self, name: str, data: bytes) -> None:

@@ -8,7 +8,7 @@
 
 `*` stands for a number, and each row works in both directions. `{ to = ..., parts = "resnet" }` is a row for each entry
 of [parts.resnet], below the module. `{3b+l+1}` is computed for each b and l of [counts]. A table `like` another begins
-with its rows, except those in `exclude`. `models`: ids of rows of diffusion.toml.
+with its rows; of two rows with one name in diffusers, the last counts. `models`: ids of rows of diffusion.toml.
 """
 
 from __future__ import annotations
@@ -126,9 +126,7 @@ def _rows(raw: Mapping[str, Any]) -> Iterator[NameRow]:
             to = (columns["to"],) if isinstance(columns["to"], str) else tuple(columns["to"])
             flags = {flag: bool(columns.get(flag)) for flag in ("swap", "pointwise", "transposed")}
             below = parts[columns["parts"]] if "parts" in columns else {"": ""}
-            for original, *names in (
-                _numbered((template, *to), counts) if template not in raw.get("exclude", ()) else ()
-            ):
+            for original, *names in _numbered((template, *to), counts):
                 for inner, name in below.items():
                     for end in suffixes:
                         yield NameRow(original + inner + end, tuple(n + name + end for n in names), **flags)

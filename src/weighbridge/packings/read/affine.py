@@ -55,7 +55,15 @@ class Affine:
 
     def inexact(self, members: Mapping[str, Node], dtype: DType) -> str:
         if dtype is ggml_blocks.Q1_0:
-            return _why_not_signs(self.scale_dtype, members["scales"], members["biases"])
+            # 1-bit codes mean d and -d if these tests pass
+            scales, biases = members["scales"], members["biases"]
+            for lo, hi in row_ranges(scales):
+                d = _half(self.scale_dtype, scales.read(lo, hi))
+                if not np.array_equal(-d, kernels.widened(self.scale_dtype, biases.read(lo, hi))):
+                    return "its two values are not d and -d"
+                if not np.array_equal(d, kernels.widened(F16, ggml_blocks.to_f16_bytes(F32, d.view(np.uint8)))):
+                    return f"half its {self.scale_dtype} scales are not f16 numbers"
+            return ""
         inexact = [m for m in ("scales", "biases") if not ggml_blocks.fits_f16(members[m])]
         return f"its {self.scale_dtype} {' and '.join(inexact)} are not f16 numbers" if inexact else ""
 
@@ -73,17 +81,6 @@ def _half(dtype: DType, scales: Bytes) -> NDArray[np.float32]:
     """d for blocks whose codes are signs: value = 2 * d * code - d."""
     half: NDArray[np.float32] = kernels.widened(dtype, scales) / np.float32(2)
     return half
-
-
-def _why_not_signs(dtype: DType, scales: Node, biases: Node) -> str:
-    """Why 1-bit codes don't mean d and -d; empty if they do."""
-    for lo, hi in row_ranges(scales):
-        d = _half(dtype, scales.read(lo, hi))
-        if not np.array_equal(-d, kernels.widened(dtype, biases.read(lo, hi))):
-            return "its two values are not d and -d"
-        if not np.array_equal(d, kernels.widened(F16, ggml_blocks.to_f16_bytes(F32, d.view(np.uint8)))):
-            return f"half its {dtype} scales are not f16 numbers"
-    return ""
 
 
 def build(match: Match[None], stored: Mapping[str, Node]) -> QuantizedTensor:

@@ -17,7 +17,7 @@ from weighbridge.tensors.nodes import Node, QuantizedTensor
 def build(match: Match[str], stored: Mapping[str, Node]) -> QuantizedTensor:
     """See `packings.schema.base.PackingSchema`."""
     if match.schema is INT8:
-        return _build_bytes(match, stored)
+        return build_bytes(match, stored)
     (outer, inner), bits, layout = match.shape, match.bits or 0, match.layout
     codes, scales = stored["codes"], per_row(stored["scales"], outer)
     dense = layout == "stream" and inner * bits == codes.spec.shape[-1] * 32
@@ -33,7 +33,8 @@ def build(match: Match[str], stored: Mapping[str, Node]) -> QuantizedTensor:
     return QuantizedTensor(match.spec, packing, members)
 
 
-def _build_bytes(match: Match[str], stored: Mapping[str, Node]) -> QuantizedTensor:
+def build_bytes(match: Match[str], stored: Mapping[str, Node]) -> QuantizedTensor:
+    """Codes of a byte each, with scales and zero points."""
     outer = match.shape[0]
     members = {"codes": stored["codes"]} | {
         role: per_row(node, outer) for role, node in stored.items() if role in ("scales", "zeros")

@@ -45,15 +45,19 @@ class ScaledFloat(NoBlockForm):
 
 def build(match: Match[ScaledFloatLayout], stored: Mapping[str, Node]) -> QuantizedTensor:
     """See `packings.schema.base.PackingSchema`."""
-    dtype, block, scale_shape = match.layout
-    scales = stored["scales"]
-    if scales.spec.dtype is U8:
-        scales = nodes.bitcast(scales, E8M0, scales.spec.shape[-1])
-    weight = stored["weight"]
+    weight, scales, dtype = stored["weight"], stored["scales"], match.layout.dtype
     if weight.spec.dtype is not dtype:  # MLX stores words
         weight = nodes.bitcast(weight, dtype, match.shape[-1])
-    packing = _shared(dtype, scales.spec.dtype, block)
-    return QuantizedTensor(match.spec, packing, {"weight": weight, "scales": nodes.reshape(scales, scale_shape)})
+    return build_scaled(match.spec, match.layout, weight, scales)
+
+
+def build_scaled(spec: Spec, layout: ScaledFloatLayout, weight: Node, scales: Node) -> QuantizedTensor:
+    """8-bit floats and their scales, in bytes or floats, as one tensor."""
+    if scales.spec.dtype is U8:
+        scales = nodes.bitcast(scales, E8M0, scales.spec.shape[-1])
+    packing = _shared(layout.dtype, scales.spec.dtype, layout.block)
+    members = {"weight": weight, "scales": nodes.reshape(scales, layout.scale_shape)}
+    return QuantizedTensor(spec, packing, members)
 
 
 #: Equal parameters are one object: a model of 100,000 tensors has a few.

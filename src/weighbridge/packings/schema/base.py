@@ -288,7 +288,12 @@ class PackingSchema:
         if not selected or not self.applies(group) or (guess and self.codes not in specs):
             return None
         try:
-            solution = self._solve(group)
+            for role, member in self.members.items():
+                spec = group.specs.get(role)
+                group.need(spec or not member.required, f"a packed weight without {role}", group.module + member.suffix)
+                group.need(spec is None or not member.dtypes or spec.dtype in member.dtypes,
+                           f"{role} of another type", " or ".join(map(str, member.dtypes)))  # fmt: skip
+            solution = self.solve(group)
         except (FormatError, UnsupportedError, KeyError):
             if not guess:
                 raise
@@ -302,14 +307,6 @@ class PackingSchema:
             self, solution.shape, solution.bits, solution.group, solution.layout, roles, ignored,
             (*roles.values(), *ignored), self.members[self.codes].suffix, axes, Spec(solution.shape, F32),
         )  # fmt: skip
-
-    def _solve(self, group: Group) -> Solution:
-        for role, member in self.members.items():
-            spec = group.specs.get(role)
-            group.need(spec or not member.required, f"a packed weight without {role}", group.module + member.suffix)
-            group.need(spec is None or not member.dtypes or spec.dtype in member.dtypes,
-                       f"{role} of another type", " or ".join(map(str, member.dtypes)))  # fmt: skip
-        return self.solve(group)
 
 
 _AXIS: Final = re.compile(r"-|(rows|columns)(/[\w-]+)?")

@@ -89,7 +89,8 @@ def _groups(group: Group, outer: int, inner: int) -> int:
     return groups
 
 
-def _solve_bytes(group: Group) -> Solution:
+def solve_bytes(group: Group) -> Solution:
+    """Codes of a byte each, with scales and zero points."""
     weight, zeros = group.specs["codes"], group.specs.get("zeros")
     group.need(len(weight.shape) == 2 and weight.elements > 0, "weight isn't a matrix", "I8 [out, in]", weight)
     outer, inner = weight.shape
@@ -121,6 +122,6 @@ INT8: Final = PackingSchema(
         "scales": _SCALES,
         "zeros": Member(".weight_zero_point", (_I8,), "rows columns/group", required=False),
     },
-    key="scales", solve=_solve_bytes, by_module=False, reader="weighbridge.packings.read.compressed",
+    key="scales", solve=solve_bytes, by_module=False, reader="weighbridge.packings.read.compressed",
     ignored=_ACTIVATIONS, bits=8,
 )  # fmt: skip

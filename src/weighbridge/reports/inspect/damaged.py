@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -43,7 +42,20 @@ def open_damaged(path: Path, error: WeighbridgeError) -> OpenModel:
         for source in sources:
             source.close()
         raise
-    return OpenModel(place, _join(indexes, findings))
+    # If two files have a tensor of the same name, the first counts.
+    first, *rest = indexes
+    files, entries, starts = list(first.files), dict(first.by_name), list(first.data_start)
+    for index in rest:
+        if index.format == first.format:
+            for entry in index:
+                if entry.name not in entries:
+                    entries[entry.name] = msgspec.structs.replace(entry, file=entry.file + len(files))
+            files += index.files
+            starts += index.data_start
+    joined = replace(
+        first, files=tuple(files), entries=tuple(entries.values()), data_start=tuple(starts), findings=tuple(findings)
+    )
+    return OpenModel(place, joined)
 
 
 def _locate(path: Path, error: WeighbridgeError) -> tuple[Place, list[Finding]]:
@@ -72,19 +84,3 @@ def _read_header(source: Source, findings: list[Finding]) -> Index | None:
         return None
     findings += [replace(f, path=f.path or source.name) for f in problems]
     return index
-
-
-def _join(indexes: Iterable[Index], findings: Iterable[Finding]) -> Index:
-    """Joins the indexes of several files. If two files have a tensor of the same name, the first counts."""
-    first, *rest = indexes
-    files, entries, starts = list(first.files), dict(first.by_name), list(first.data_start)
-    for index in rest:
-        if index.format == first.format:
-            for entry in index:
-                if entry.name not in entries:
-                    entries[entry.name] = msgspec.structs.replace(entry, file=entry.file + len(files))
-            files += index.files
-            starts += index.data_start
-    return replace(
-        first, files=tuple(files), entries=tuple(entries.values()), data_start=tuple(starts), findings=tuple(findings)
-    )

@@ -176,21 +176,17 @@ def _folder_tokenizer(folder: Path) -> Tokenizer | None:
         return Tokenizer("not read", source="tokenizer.json")
     data = sidecars.read(path, TOKENIZER_JSON)
     if data is not None:
-        return _tokenizer_json(data)
+        try:
+            file = msgspec.json.decode(data, type=_TokenizerFile)
+            model = file.model
+            vocab = msgspec.json.decode(model.vocab) if len(data) <= _COUNTED else None
+        except (ValueError, RecursionError):
+            return Tokenizer("unreadable", source="tokenizer.json")
+        size = None
+        if isinstance(vocab, dict | list):  # added tokens count too: ids start at 0 and have no gaps
+            size = max(len(vocab), *(token.id + 1 for token in file.added_tokens or ()), 0)
+        return Tokenizer(model.type or "BPE", size, source="tokenizer.json")  # old files have no type: BPE
     return next((Tokenizer(kind, source=name) for name, kind in _TOKENIZERS if (folder / name).is_file()), None)
-
-
-def _tokenizer_json(data: bytes) -> Tokenizer | None:
-    try:
-        file = msgspec.json.decode(data, type=_TokenizerFile)
-        model = file.model
-        vocab = msgspec.json.decode(model.vocab) if len(data) <= _COUNTED else None
-    except (ValueError, RecursionError):
-        return Tokenizer("unreadable", source="tokenizer.json")
-    size = None
-    if isinstance(vocab, dict | list):  # added tokens count too: ids start at 0 and have no gaps
-        size = max(len(vocab), *(token.id + 1 for token in file.added_tokens or ()), 0)
-    return Tokenizer(model.type or "BPE", size, source="tokenizer.json")  # old files have no type: BPE
 
 
 # ---- quantization ----

@@ -185,12 +185,24 @@ def report_of(
     index = model.index
     facts = model_facts(model)
     counted = _count(model, facts) if counted is None else counted
-    owners = _owners(index)
+    # The number of each source's file: unpacked data (compressed arrays, data inside a pickle) follows its file.
+    owners: list[int] = []
+    for number, source in enumerate(index.files):
+        inner = owners and isinstance(source, BytesSource | InflateSource)
+        owners.append(owners[-1] if inner else number)
     tensors = Counter(owners[e.file] for e in index.entries)
     starts = [*index.data_start, *[0] * len(owners)]
     sources = {owner: index.files[owner] for owner in owners}
     files = tuple(InspectedFile(Path(s.name).name, s.size, tensors[n], starts[n]) for n, s in sources.items())
     chosen, selected = _select_rows(entries, counted, [Path(index.files[n].name).name for n in owners], selection)
+    sums: dict[str, list[int]] = {}
+    for e in index.entries:
+        row = sums.setdefault(e.dtype.name, [0, 0, 0])
+        row[0] += 1
+        row[1] += prod(e.shape)
+        row[2] += e.nbytes
+    rows = [*BY_NAME, *OLD]
+    ordered = sorted(sums, key=lambda name: (-sums[name][2], rows.index(name)))
     return InspectReport(
         path=os.fspath(model.place.path),
         format=index.format,
@@ -208,7 +220,7 @@ def report_of(
             adapter=adapter_info.of(model),
         ),
         files=files,
-        dtypes=_dtypes(index.entries),
+        dtypes=tuple(DTypeRow(name, *sums[name]) for name in ordered),
         tensors=tuple(chosen),
         selected=selected,
         schemes=schemes(index.entries, counted),
@@ -285,29 +297,6 @@ def _observed_quantization(index: Index, counted: Count) -> Quantization | None:
         if e.dtype.kind is Kind.BLOCK:
             sums[e.dtype.name] += e.nbytes
     return Quantization("ggml", words=f"mostly {max(sums, key=lambda name: sums[name])}") if sums else None
-
-
-def _owners(index: Index) -> list[int]:
-    """Returns for each source of an index the number of its file: unpacked data (compressed arrays, data inside a
-    pickle) follows its file."""
-    owners: list[int] = []
-    for number, source in enumerate(index.files):
-        inner = owners and isinstance(source, BytesSource | InflateSource)
-        owners.append(owners[-1] if inner else number)
-    return owners
-
-
-def _dtypes(entries: Sequence[Entry]) -> tuple[DTypeRow, ...]:
-    """Returns one row per type, most bytes first."""
-    sums: dict[str, list[int]] = {}
-    for e in entries:
-        row = sums.setdefault(e.dtype.name, [0, 0, 0])
-        row[0] += 1
-        row[1] += prod(e.shape)
-        row[2] += e.nbytes
-    rows = [*BY_NAME, *OLD]
-    ordered = sorted(sums, key=lambda name: (-sums[name][2], rows.index(name)))
-    return tuple(DTypeRow(name, *sums[name]) for name in ordered)
 
 
 def _alignment(entries: Sequence[Entry], most: int = 4096) -> int:

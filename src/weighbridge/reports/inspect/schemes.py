@@ -5,17 +5,16 @@ without numpy.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from math import prod
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from weighbridge.base.dtypes import MICROSCALED, Kind
+from weighbridge.base.words import ranges
 from weighbridge.containers.base import Entry
 from weighbridge.models.parameter_count import Count
-from weighbridge.packings.schema.base import Match
 from weighbridge.reports.inspect.runs import runs
 
 
@@ -96,20 +95,16 @@ def _weights(entries: Sequence[Entry], counted: Count) -> Iterator[tuple[_Kind, 
         if len(name) == len(module) + len(codes) and name.endswith(codes) and solution.spec.elements:
             if (facts := packed.get(id(solution))) is None:
                 nbytes = sum(by_name[stored].nbytes for stored in match.tensors)
-                facts = packed[id(solution)] = _packed_kind(match, by_name), solution.spec.elements, nbytes
+                parameters, stored = match.spec.elements, match.stored
+                scales = next((by_name[stored[role]] for role in _SCALES if role in stored), None)
+                bits = match.recognized.bits or round(by_name[match.weight].nbytes * 8 / parameters, 2)
+                count = prod(scales.shape) if scales is not None else 0
+                group = parameters // count if count and parameters % count == 0 else None
+                scheme = match.schema.label
+                if scheme == "mlx" and "biases" not in stored:
+                    scheme = f"mlx {_MODES.get((bits, group or 0), 'floats')}"
+                facts = packed[id(solution)] = _Kind(scheme, bits, group), solution.spec.elements, nbytes
             yield facts[0], _Weight(name, facts[1], facts[2])
-
-
-def _packed_kind(match: Match[Any], by_name: Mapping[str, Entry]) -> _Kind:
-    parameters, stored = match.spec.elements, match.stored
-    scales = next((by_name[stored[role]] for role in _SCALES if role in stored), None)
-    bits = match.recognized.bits or round(by_name[match.weight].nbytes * 8 / parameters, 2)
-    count = prod(scales.shape) if scales is not None else 0
-    group = parameters // count if count and parameters % count == 0 else None
-    scheme = match.schema.label
-    if scheme == "mlx" and "biases" not in stored:
-        scheme = f"mlx {_MODES.get((bits, group or 0), 'floats')}"
-    return _Kind(scheme, bits, group)
 
 
 def _layers(names: Sequence[str]) -> Iterator[Layers]:
@@ -127,19 +122,9 @@ def _layers(names: Sequence[str]) -> Iterator[Layers]:
                 layers = cached[above, below] = roles.setdefault(above + _role(below), [])
             layers.append(number)
     for role, layers in roles.items():
-        yield Layers(role, _ranges({n for n in layers if n is not None}), len(layers))
+        yield Layers(role, ranges({n for n in layers if n is not None}, ", "), len(layers))
 
 
 def _role(name: str) -> str:
     """Returns a name with * for numbers."""
     return ".".join(["*" if part.isdecimal() else part for part in name.split(".")])
-
-
-def _ranges(numbers: set[int]) -> str:
-    """Formats 0, 1, 2, 5 as "0-2, 5"."""
-    if not numbers:
-        return ""
-    ordered = sorted(numbers)
-    starts = [ordered[0], *(b for a, b in pairwise(ordered) if b != a + 1)]
-    ends = [*(a for a, b in pairwise(ordered) if b != a + 1), ordered[-1]]
-    return ", ".join(f"{a}-{b}" if a != b else f"{a}" for a, b in zip(starts, ends, strict=True))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from weighbridge.base import gc_pause
+from weighbridge.base.words import ranges
 from weighbridge.reports.inspect.runs import runs
 
 
@@ -81,22 +82,20 @@ class _Forest:
     def add(self, prefix: str, rows: Sequence[Leaf]) -> None:
         """Adds all rows whose names begin with `prefix`."""
         if prefix:
-            below, dots = self._layer(len(prefix), rows)
+            cut = len(prefix)
+            key = tuple([(row.name[cut:], row.dtype, row.shape, row.parameters, row.nbytes) for row in rows])
+            layer = self._layers.get(key)
+            if layer is None:
+                homes: dict[str, _Below] = {"": []}
+                for row in rows:
+                    self._place(row.name[cut:], row, homes)
+                layer = self._layers[key] = homes[""], max(row.name.count(".", cut) for row in rows)
+            below, dots = layer
             if prefix.count(".") + dots <= _DEPTH:
                 _home(prefix, self._homes, below)
                 return
         for row in rows:
             self._place(row.name, row, self._homes)
-
-    def _layer(self, cut: int, rows: Sequence[Leaf]) -> tuple[_Below, int]:
-        key = tuple([(row.name[cut:], row.dtype, row.shape, row.parameters, row.nbytes) for row in rows])
-        layer = self._layers.get(key)
-        if layer is None:
-            homes: dict[str, _Below] = {"": []}
-            for row in rows:
-                self._place(row.name[cut:], row, homes)
-            layer = self._layers[key] = homes[""], max(row.name.count(".", cut) for row in rows)
-        return layer
 
     def _place(self, name: str, row: Leaf, homes: dict[str, _Below]) -> None:
         last = name.rpartition(".")[2] if name.count(".") <= _DEPTH else name.split(".", _DEPTH)[-1]
@@ -144,28 +143,25 @@ class _Folds:
         key = tuple([id(part) if isinstance(part, TreeNode) else (part[0], id(part[1])) for part in parts])
         content = self._folded.get(key)
         if content is None:
-            children = list(self._runs(parts))
+            # Numbered siblings with equal looks are grouped at the first of them.
+            alike: dict[int, list[tuple[str, _Content]]] = {}
+            groups: list[TreeNode | list[tuple[str, _Content]]] = []
+            for child in parts:
+                if isinstance(child, TreeNode):
+                    groups.append(child)
+                elif child[0].isdecimal() and child[1].look in alike:
+                    alike[child[1].look].append(child)
+                else:
+                    groups.append(group := [child])
+                    if child[0].isdecimal():
+                        alike[child[1].look] = group
+            children = [group if isinstance(group, TreeNode) else _branch(group) for group in groups]
             content = self._folded[key] = _Content(
                 children, self._look(children), sum(n.tensors for n in children),
                 sum(n.parameters for n in children), sum(n.nbytes for n in children),
             )  # fmt: skip
         self._shared[id(below)] = content
         return content
-
-    def _runs(self, parts: Sequence[TreeNode | tuple[str, _Content]]) -> Iterator[TreeNode]:
-        """Yields the nodes of a content; numbered siblings with equal looks are grouped at the first of them."""
-        alike: dict[int, list[tuple[str, _Content]]] = {}
-        groups: list[TreeNode | list[tuple[str, _Content]]] = []
-        for child in parts:
-            if isinstance(child, TreeNode):
-                groups.append(child)
-            elif child[0].isdecimal() and child[1].look in alike:
-                alike[child[1].look].append(child)
-            else:
-                groups.append(group := [child])
-                if child[0].isdecimal():
-                    alike[child[1].look] = group
-        return (group if isinstance(group, TreeNode) else _branch(group) for group in groups)
 
     def _look(self, children: Sequence[TreeNode]) -> int:
         """Returns a number that is equal for siblings with equal names, shapes and types below."""
@@ -177,21 +173,10 @@ def _branch(group: Sequence[tuple[str, _Content]]) -> TreeNode:
     """Returns components with equal looks as one node."""
     part, first = group[0]
     return TreeNode(
-        _numbers([int(part) for part, _ in group]) if len(group) > 1 else part,
+        ranges(int(part) for part, _ in group) if len(group) > 1 else part,
         sum(c.tensors for _, c in group), sum(c.parameters for _, c in group), sum(c.nbytes for _, c in group),
         repeat=len(group), look=first.look, children=first.children,
     )  # fmt: skip
-
-
-def _numbers(numbers: Sequence[int]) -> str:
-    """Formats numbers as `0-3,5`."""
-    out: list[list[int]] = []
-    for n in sorted(numbers):
-        if out and n == out[-1][1] + 1:
-            out[-1][1] = n
-        else:
-            out.append([n, n])
-    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in out)
 
 
 def lines(forest: Iterable[TreeNode], depth: int = 0) -> Iterator[TreeLine]:

@@ -33,7 +33,6 @@ from weighbridge.reports.scan.model import (
     MemberPath,
     OverLimit,
     Part,
-    Piece,
     ScanFinding,
     ScanReport,
     ScanVerdict,
@@ -80,7 +79,16 @@ class _Scan:
             def take_pieces(scanner=scanner) -> None:  # type: ignore[no-untyped-def]
                 for piece in scanner(part):
                     nested[0] += isinstance(piece, Part)
-                    self._take(piece)
+                    if isinstance(piece, ScanFinding):
+                        self.add(piece)
+                    elif isinstance(piece, Skipped):
+                        self.skipped.append(piece)
+                    else:
+                        self.budget.enter(min(piece.source.size, SNIFF_HEAD))
+                        try:
+                            self.scan_part(piece)
+                        finally:
+                            self.budget.leave()
 
             self._guard(part, take_pieces)
         if not supported and not nested[0]:
@@ -106,18 +114,6 @@ class _Scan:
             self.skipped.append(part.skipped(part.kind or "part", error.strerror or str(error)))
         except Exception as error:
             self.add(part.finding("scan/failure", f"{type(error).__name__}: {error}"))
-
-    def _take(self, piece: Piece) -> None:
-        if isinstance(piece, ScanFinding):
-            self.add(piece)
-        elif isinstance(piece, Skipped):
-            self.skipped.append(piece)
-        else:
-            self.budget.enter(min(piece.source.size, SNIFF_HEAD))
-            try:
-                self.scan_part(piece)
-            finally:
-                self.budget.leave()
 
     def add(self, finding: ScanFinding) -> None:
         """Keeps a finding. Of too many the worst are kept, so that the verdict stays right."""

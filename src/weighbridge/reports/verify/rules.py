@@ -23,6 +23,7 @@ from weighbridge.containers.formats import POINTERS
 from weighbridge.containers.numbered import sets
 from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
 from weighbridge.models.open import open_headers
+from weighbridge.reports import sidecars
 from weighbridge.reports.identify import name_lies
 from weighbridge.reports.lenient import broken
 from weighbridge.reports.verify.repo import LEFTOVER, Repo, RepoFile
@@ -322,6 +323,24 @@ def two_formats(repo: Repo) -> Iterator[Flaw]:
             yield Flaw(message, repo.root / folder, hint=hint)
 
 
+def pipeline(repo: Repo) -> Iterator[Flaw]:
+    """The parts that the index of a diffusers pipeline lists."""
+    index = repo.root / "model_index.json"
+    if repo.single or index.name not in repo.names:
+        return
+    for name, listed in sidecars.json(index).items():
+        if not isinstance(listed, list) or len(listed) != 2 or not isinstance(listed[1], str):
+            continue  # null: a part that the pipeline goes without
+        files = repo.folders.get(name, ())
+        if not files:
+            yield Flaw(f"the part {name} ({listed[1]}) is missing", index, hint=_AGAIN)
+        elif any(f.base == "config.json" for f in files) and all(f.path.suffix in _TEXTS for f in files):
+            yield Flaw(f"the part {name} ({listed[1]}) has a config and no weights", repo.root / name, hint=_AGAIN)
+
+
+# Suffixes of files that aren't weights.
+_TEXTS: Final = frozenset({"", ".json", ".txt", ".md", ".model", ".py"})
+
 RULES: Final = (
     Check("file/unreadable", _E, "every file can be opened", unreadable),
     Check("file/lfs-pointer", _E, "no file is the text of a Git LFS, git-annex or Xet pointer", pointer),
@@ -343,6 +362,7 @@ RULES: Final = (
     Check("folder/too-many", _W, "a folder is small enough to be checked completely", too_many),
     Check("folder/case-clash", _W, "no two names differ only in case", case_clash),
     Check("folder/link-outside", _W, "links stay inside the folder", link_outside),
+    Check("folder/pipeline", _E, "a diffusers pipeline has all parts that its index lists", pipeline),
     Check("folder/two-formats", _I, "a folder has weights in one format", two_formats),
 )
 

@@ -79,8 +79,14 @@ def content_of(parts: GgufParts, request: ShipRequest) -> OllamaContent:
     notes, described = list(parts.notes), parts.described
     texts, following = _texts(parts, request, notes)
     params = {**parts.sampling, **(described.parameters if described else {})}
-    if stops := _stops(parts, following):
-        params.setdefault("stop", stops)
+    # The special token that ends a reply, unless llama.cpp stops there by default.
+    tokens = parts.keys.get("tokenizer.ggml.tokens") or ()
+    kinds = parts.keys.get("tokenizer.ggml.token_type") or ()
+    special = {str(t) for t, kind in zip(tokens, kinds, strict=False) if kind in (3, 4)}
+    text = following.lstrip()
+    stop = max((t for t in special if t and text.startswith(t)), key=len, default="")
+    if stop and not parts.ends(stop):
+        params.setdefault("stop", [stop])
     file = parts.file or (parts.plan.target if parts.plan else None)
     files = [StoreLayer("model", file=file, size=parts.size, made=parts.plan is not None), *_companions(parts, request)]
     layers = [*files, *(StoreLayer(part, text.encode()) for part, text in texts.items())]
@@ -104,7 +110,13 @@ def content_of(parts: GgufParts, request: ShipRequest) -> OllamaContent:
         "os": "linux", **{name: value for name, value in settings.items() if value},
     }  # fmt: skip
     instructions = (*_from(parts, request, files), *_instructions(parts, texts, params, messages, licences))
-    return OllamaContent(tuple(layers), config, _modelfile(instructions, notes), tuple(notes))
+    written = []
+    for instruction in instructions:
+        try:
+            written.append(write_modelfile([instruction]))
+        except UnsupportedError as error:
+            notes.append(f"not in the Modelfile: {instruction.command} ({error.message})")
+    return OllamaContent(tuple(layers), config, "".join(written), tuple(notes))
 
 
 def _texts(parts: GgufParts, request: ShipRequest, notes: list[str]) -> tuple[dict[str, str], str]:
@@ -133,16 +145,6 @@ def _texts(parts: GgufParts, request: ShipRequest, notes: list[str]) -> tuple[di
     system = options.system or (described.last("SYSTEM") if described else None)
     texts = {"template": template, "system": system}
     return {part: text for part, text in texts.items() if text}, following
-
-
-def _stops(parts: GgufParts, following: str) -> list[str]:
-    """Returns the special token that ends a reply, unless llama.cpp stops there by default."""
-    tokens = parts.keys.get("tokenizer.ggml.tokens") or ()
-    kinds = parts.keys.get("tokenizer.ggml.token_type") or ()
-    special = {str(t) for t, kind in zip(tokens, kinds, strict=False) if kind in (3, 4)}
-    text = following.lstrip()
-    stop = max((t for t in special if t and text.startswith(t)), key=len, default="")
-    return [stop] if stop and not parts.ends(stop) else []
 
 
 def _companions(parts: GgufParts, request: ShipRequest) -> Iterator[StoreLayer]:
@@ -211,14 +213,3 @@ def _instructions(
         yield Instruction("MESSAGE", text, role)
     for text in licences:
         yield Instruction("LICENSE", text)
-
-
-def _modelfile(instructions: Iterable[Instruction], notes: list[str]) -> str:
-    """Returns the Modelfile, and notes the instructions that it can't express."""
-    written = []
-    for instruction in instructions:
-        try:
-            written.append(write_modelfile([instruction]))
-        except UnsupportedError as error:
-            notes.append(f"not in the Modelfile: {instruction.command} ({error.message})")
-    return "".join(written)

@@ -48,7 +48,15 @@ def prepare(request: ShipRequest) -> ShipPlan:
             notes = (*notes, "FROM names the unconverted source: Ollama converts it by other rules")
         report = replace(report, run=(f"ollama create {name} -f {Path(modelfile)}", *run), notes=notes)
         return text_plan(report, modelfile, "Modelfile", options.overwrite, plans)
-    _check_store(root, name, options.overwrite)
+    check_writable(root, _OWNER)
+    manifests = root / "manifests"
+    if manifests.joinpath(*name).exists() and not options.overwrite:
+        raise RefusedError(f"{name} is in {root} already", option="--overwrite")
+    for path in manifests.glob("*/*/*/*"):
+        existing = path.relative_to(manifests).parts
+        if existing != tuple(name) and tuple(p.lower() for p in existing) == tuple(p.lower() for p in name):
+            raise RefusedError(f"{store.OllamaName(*existing)} exists, which Ollama doesn't distinguish from {name}",
+                               hint="use the same letters, with --overwrite")  # fmt: skip
     files = []
     for layer in content.layers:
         if layer.file is None:
@@ -59,18 +67,6 @@ def prepare(request: ShipRequest) -> ShipPlan:
             files.append(ShippedFile(str(root / "blobs"), layer.bytes, layer.part, method))
     shipment = _Shipment(root, name, parts, content, options.hard_link)
     return ShipPlan(replace(report, files=tuple(files)), shipment.run, plans)
-
-
-def _check_store(root: Path, name: store.OllamaName, overwrite: bool) -> None:
-    check_writable(root, _OWNER)
-    manifests = root / "manifests"
-    if manifests.joinpath(*name).exists() and not overwrite:
-        raise RefusedError(f"{name} is in {root} already", option="--overwrite")
-    for path in manifests.glob("*/*/*/*"):
-        existing = path.relative_to(manifests).parts
-        if existing != tuple(name) and tuple(p.lower() for p in existing) == tuple(p.lower() for p in name):
-            raise RefusedError(f"{store.OllamaName(*existing)} exists, which Ollama doesn't distinguish from {name}",
-                               hint="use the same letters, with --overwrite")  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from weighbridge.tensors.reference.codec import Codec, Parts, Unpacking, half_scales, pack, view
 from weighbridge.tensors.reference.floats import (
+    Array,
     Bytes,
     Floats,
     Lost,
@@ -76,7 +77,7 @@ def running_max(a: Floats) -> Floats:
     return best
 
 
-def _scaled(codes: NDArray[np.integer], d: Floats) -> Floats:
+def scaled(codes: Array, d: Floats) -> Floats:
     with ignore_fp_warnings():
         out: Floats = codes.astype(np.float32) * d
     return out.reshape(-1)
@@ -112,7 +113,7 @@ Q5_1_PARTS: Final = parts_of_32("Q5_1")
 def decode_q8_0(src: Bytes) -> Floats:
     """x = d * q."""
     parts = Q8_PARTS(src)
-    return _scaled(parts["q"], parts["d"])
+    return scaled(parts["q"], parts["d"])
 
 
 def encode_q8_0(x: Floats) -> tuple[Bytes, Lost]:
@@ -127,7 +128,7 @@ def encode_q8_0(x: Floats) -> tuple[Bytes, Lost]:
 def decode_q4_0(src: Bytes) -> Floats:
     """x = d * (q - 8)."""
     parts = Q4_0_PARTS(src)
-    return _scaled(parts["q"] + Q4_LOW, parts["d"])
+    return scaled(parts["q"] + Q4_LOW, parts["d"])
 
 
 def encode_q4_0(x: Floats) -> tuple[Bytes, Lost]:
@@ -168,7 +169,7 @@ def encode_q4_1(x: Floats) -> tuple[Bytes, Lost]:
 def decode_q5_0(src: Bytes) -> Floats:
     """x = d * (q - 16)."""
     parts = Q5_0_PARTS(src)
-    return _scaled(parts["q"] + Q5_LOW, parts["d"])
+    return scaled(parts["q"] + Q5_LOW, parts["d"])
 
 
 def encode_q5_0(x: Floats) -> tuple[Bytes, Lost]:

@@ -37,10 +37,6 @@ def _bits(x: Array) -> Array:
     return x.view({2: np.uint16, 4: np.uint32, 8: np.uint64, 1: np.uint8}[x.dtype.itemsize])
 
 
-def _lost(source: Array, finite: Array, zero: Array) -> Lost:
-    return int(np.sum(np.isfinite(source) & ~finite)), int(np.sum((source != 0) & zero))
-
-
 # numpy's and ml_dtypes' scalar types; ml_dtypes rounds to nearest even and goes to NaN or Inf beyond the largest.
 SCALAR: Final = MappingProxyType(
     {
@@ -104,7 +100,7 @@ def narrowing_loss(source: Array, out: Array) -> Lost:
     """The losses of a cast from `source` to `out`."""
     with ignore_fp_warnings():
         wide = out if out.dtype == np.float64 else out.astype(np.float32)
-        return _lost(source, np.isfinite(wide), wide == 0)
+        return int(np.sum(np.isfinite(source) & ~np.isfinite(wide))), int(np.sum((source != 0) & (wide == 0)))
 
 
 def cast(source: str, target: str, src: Bytes) -> tuple[Bytes, Lost]:

@@ -60,21 +60,18 @@ def decode_q2_k(src: Bytes) -> Floats:
     return _decode_with_minimum(_q2_k_parts(src))
 
 
-def _q3_scales(packed: Bytes) -> Array:
-    """16 x 6 bits: nibbles of bytes 0..7 (all low ones first), and two more bits from bytes 8..11: one has
-    those of every fourth scale."""
-    low = np.concatenate([packed[:, :8] & 15, packed[:, :8] >> 4], axis=1)
-    scales: Array = low | two_bit_codes(packed[:, 8:]).reshape(-1, 16) << 4
-    return scales
-
-
 def _q3_k_parts(src: Bytes) -> Parts:
     """Bit i of byte l of `hmask` is the third bit of element l + 32 * i."""
     blocks = view("Q3_K", src)
     low = two_bit_codes(blocks["qs"].reshape(-1, 2, 32)).reshape(-1, 8, 32)
     high = blocks["hmask"][:, None] >> np.arange(8, dtype=np.uint8)[:, None] & 1
     codes = (low | high.astype(np.int32) << 2).reshape(-1, QK_K)
-    return {"d": half(blocks["d"]), "scale": _q3_scales(blocks["scales"]), "q": codes}
+    # 16 x 6 bits: nibbles of bytes 0..7 (all low ones first), and two more bits from bytes 8..11: one has those of
+    # every fourth scale.
+    packed = blocks["scales"]
+    low = np.concatenate([packed[:, :8] & 15, packed[:, :8] >> 4], axis=1)
+    scales: Array = low | two_bit_codes(packed[:, 8:]).reshape(-1, 16) << 4
+    return {"d": half(blocks["d"]), "scale": scales, "q": codes}
 
 
 def decode_q3_k(src: Bytes) -> Floats:

@@ -64,14 +64,10 @@ def _half(x: Floats) -> Floats:
     return half(to_half(x)).reshape(x.shape)
 
 
-def _canonical(x: Floats) -> Floats:
-    """NaN lose sign and payload: ggml lets payloads into the codes, by an order of operands that is the compiler's
-    choice (llama-quantize refuses NaN)."""
-    return np.where(np.isnan(x), np.float32(np.nan), x).astype(np.float32)
-
-
 def parts_of(size: int, x: Floats) -> Floats:
-    return _canonical(x).reshape(-1, size)
+    # NaN lose sign and payload: ggml lets payloads into the codes, by an order of operands that is the compiler's
+    # choice (llama-quantize refuses NaN).
+    return np.where(np.isnan(x), np.float32(np.nan), x).astype(np.float32).reshape(-1, size)
 
 
 def _largest(values: Floats) -> Floats:
@@ -145,14 +141,6 @@ def weighted_q2_k(rows: Floats, columns: Floats) -> tuple[Bytes, Lost]:
         return _q2_k(Q2_WEIGHTED, parts_of(Q2_WEIGHTED.size, rows), weights)
 
 
-def _pack_q4_scales(scale: Ints, minimum: Ints) -> Bytes:
-    """The inverse of `unpack_q4_scales`; ORs into whole bytes, as C does, in range or not."""
-    first = scale[:, :4] | scale[:, 4:] >> 4 << 6
-    second = minimum[:, :4] | minimum[:, 4:] >> 4 << 6
-    third = scale[:, 4:] & 15 | (minimum[:, 4:] & 15) << 4
-    return np.concatenate([first, second, third], axis=1).astype(np.uint8)
-
-
 def unpack_q4_scales(packed: Bytes) -> tuple[Bytes, Bytes]:
     """Eight scales and minima. Bytes 0..3 and 4..7 hold the first four of each in six bits; bytes 8..11 low parts of
     the others as nibbles, with their upper two bits on top of the first eight bytes."""
@@ -173,7 +161,11 @@ def _q45(search: Ranges, parts: Floats, weights: Floats) -> tuple[dict[str, Arra
     (d, scale, minimum), codes = _search(search, parts, weights, Q45_SCALE_TOP)
     if search is not Q4_WEIGHTED:  # which trusts its own; (uint8_t) of a code that may be negative, then at most 63
         scale, minimum = np.minimum(scale & 255, Q45_SCALE_TOP), np.minimum(minimum & 255, Q45_SCALE_TOP)
-    packed = _pack_q4_scales(scale, minimum)
+    # The inverse of `unpack_q4_scales`; ORs into whole bytes, as C does, in range or not.
+    first = scale[:, :4] | scale[:, 4:] >> 4 << 6
+    second = minimum[:, :4] | minimum[:, 4:] >> 4 << 6
+    third = scale[:, 4:] & 15 | (minimum[:, 4:] & 15) << 4
+    packed = np.concatenate([first, second, third], axis=1).astype(np.uint8)
     codes = _recode(search, parts, codes, d, *unpack_q4_scales(packed)).reshape(-1, N)
     return {**_pair(d), "scales": packed}, codes, scale_loss(d)
 

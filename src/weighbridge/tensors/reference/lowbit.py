@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from weighbridge.tensors.reference.blocks32 import QK, nibbles, pack_nibbles, running_max
+from weighbridge.tensors.reference.blocks32 import QK, nibbles, pack_nibbles, running_max, scaled
 from weighbridge.tensors.reference.codec import Codec, Parts, Unpacking, half_scales, pack, view
 from weighbridge.tensors.reference.floats import (
     Array,
@@ -53,12 +53,6 @@ def two_bit_codes(codes: Bytes) -> NDArray[np.int32]:
     return (codes[..., None, :] >> np.array([0, 2, 4, 6], np.uint8)[:, None] & 3).astype(np.int32)
 
 
-def _scaled(codes: Array, d: Floats) -> Floats:
-    with ignore_fp_warnings():
-        out: Floats = codes.astype(np.float32) * d
-    return out.reshape(-1)
-
-
 def _iq4_nl_parts(src: Bytes) -> Parts:
     blocks = view("IQ4_NL", src)
     return {"d": half(blocks["d"]), "table": np.array(IQ4_VALUES), "q": nibbles(blocks["qs"])}
@@ -67,7 +61,7 @@ def _iq4_nl_parts(src: Bytes) -> Parts:
 def decode_iq4_nl(src: Bytes) -> Floats:
     """x = d * IQ4_VALUES[q]."""
     parts = _iq4_nl_parts(src)
-    return _scaled(look_up(IQ4_VALUES, parts["q"]), parts["d"])
+    return scaled(look_up(IQ4_VALUES, parts["q"]), parts["d"])
 
 
 def magnitude(rows: Floats) -> Floats:
@@ -100,7 +94,7 @@ def _mxfp4_parts(src: Bytes) -> Parts:
 def decode_mxfp4(src: Bytes) -> Floats:
     """x = 2^(e - 128) * FP4_VALUES[q]."""
     parts = _mxfp4_parts(src)
-    return _scaled(look_up(FP4_VALUES, parts["q"]), _half_e8m0(parts["e"]))
+    return scaled(look_up(FP4_VALUES, parts["q"]), _half_e8m0(parts["e"]))
 
 
 def floor_log2(x: Floats) -> NDArray[np.int32]:
@@ -146,7 +140,7 @@ def decode_nvfp4(src: Bytes) -> Floats:
     parts = _nvfp4_parts(src)
     values = look_up(FP4_VALUES, parts["q"]).reshape(-1, 16)
     scales: Floats = parts["scale"].reshape(-1, 1)
-    return _scaled(values, scales / np.float32(2))
+    return scaled(values, scales / np.float32(2))
 
 
 def _narrow_ue4m3(x: Floats) -> Bytes:
@@ -204,7 +198,7 @@ def _q2_0_parts(src: Bytes) -> Parts:
 
 
 def _decode_ternary(parts: Parts) -> Floats:
-    return _scaled(parts["q"] - 1, parts["d"])
+    return scaled(parts["q"] - 1, parts["d"])
 
 
 def decode_q2_0(src: Bytes) -> Floats:

@@ -66,7 +66,14 @@ def _spans(
         raise FormatError(
             "the storage keys aren't text", path=source.name, offset=machines[4].start, found=preview(keys)
         )
-    named = _named(machines[3], widths)
+    named: dict[str, int] = {}  # the width of each storage, as its first mention declares it
+    ids: Iterable[Any] = (e.what.id for e in machines[3].events if isinstance(e.what, Persistent))
+    for id in ids:
+        if not isinstance(id, tuple) or len(id) not in (5, 6) or not isinstance(id[1], Global):
+            continue
+        key = id[2].decode("latin-1") if isinstance(id[2], bytes) else id[2]
+        if isinstance(key, str) and id[1].path in widths:
+            named.setdefault(key, widths[id[1].path])
     spans: dict[str, Span] = {}
     at = machines[4].end
     for key in keys:
@@ -82,16 +89,3 @@ def _spans(
         spans[key] = Span(at + 8, size)
         at += 8 + size
     return spans, at
-
-
-def _named(machine: Machine, widths: Mapping[tuple[str, str], int]) -> dict[str, int]:
-    """The width of each storage that the object names, as its first mention declares it."""
-    named: dict[str, int] = {}
-    ids: Iterable[Any] = (e.what.id for e in machine.events if isinstance(e.what, Persistent))
-    for id in ids:
-        if not isinstance(id, tuple) or len(id) not in (5, 6) or not isinstance(id[1], Global):
-            continue
-        key = id[2].decode("latin-1") if isinstance(id[2], bytes) else id[2]
-        if isinstance(key, str) and id[1].path in widths:
-            named.setdefault(key, widths[id[1].path])
-    return named

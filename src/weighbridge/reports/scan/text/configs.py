@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -125,7 +125,16 @@ class _ConfigWalk:
                 self.expressions.append(node)
         if self.part.place.name.lower() not in _TOKENS:
             texts = [text for text in dict.fromkeys(self.expressions) if _EXPRESSION.match(text)]
-            yield from _check_expressions(texts, self.part)
+            # Texts of other languages that don't name anything in Python aren't reported.
+            judged = [(text, harm) for text in texts if (harm := _harm_of(text)) is not None]
+            for text, harm in [(text, harm) for text, harm in judged if harm][:_SHOWN]:
+                yield self.part.finding(
+                    "config/dangerous-expression", f"the expression {escape(text)}", use=Use.CALLED, consequence=harm
+                )
+            if judged:
+                message = f"{plural(len(judged), 'expression')}, including {escape(judged[0][0])}"
+                yield self.part.finding("config/expression", message, use=Use.CALLED,
+                                   consequence="MONAI evaluates them when the model is created.")  # fmt: skip
         if stack:
             raise UnsupportedError(f"{self.part.source.name}: more than {_NODES} values in one file")
 
@@ -279,19 +288,6 @@ class _ConfigWalk:
             except FormatError:
                 message = f"a shard is called {name!r}, which isn't a plain file name"
                 yield self.report("index/outside", message, consequence="Loaders read or fetch a file elsewhere.")
-
-
-def _check_expressions(texts: Sequence[str], part: Part) -> Iterator[ScanFinding]:
-    """Reports what MONAI would evaluate, except texts of other languages that don't name anything in Python."""
-    judged = [(text, harm) for text in texts if (harm := _harm_of(text)) is not None]
-    for text, harm in [(text, harm) for text, harm in judged if harm][:_SHOWN]:
-        yield part.finding(
-            "config/dangerous-expression", f"the expression {escape(text)}", use=Use.CALLED, consequence=harm
-        )
-    if judged:
-        message = f"{plural(len(judged), 'expression')}, including {escape(judged[0][0])}"
-        yield part.finding("config/expression", message, use=Use.CALLED,
-                           consequence="MONAI evaluates them when the model is created.")  # fmt: skip
 
 
 def _harm_of(expression: str) -> str | None:

@@ -142,23 +142,19 @@ def encoded_parts(x: Floats, w: Floats, nothing: float) -> Parts:
     codes = np.where(minus, np.int32(2) - codes, codes)
     way = np.where(minus, 3 - cut.way, cut.way)
     down = np.repeat(np.concatenate([way > 1, way % 2 == 1], axis=1), size // 16, axis=1)
-    points, outside, lost = _points(x, w, codes, some, scale[:, :, None] * values_of(down))
+    values = scale[:, :, None] * values_of(down)
+    shape, eights = values.shape[:2], (-1, 8)
+    groups = np.broadcast_to(some, shape).reshape(-1)
+    number, outside, lost = into_codebook(
+        "IQ1_S", codes.reshape(eights), groups, x.reshape(eights), w.reshape(eights), values.reshape(-1, 3)
+    )
+    points, outside, lost = number.reshape(shape), outside.reshape(shape), lost.reshape(shape)
     q = _values(points, down)
     sum_qx, sum_q2 = in_order(w * q * x), in_order(w * q * q)
     again = outside.any(axis=1, keepdims=True) & (sum_qx > 0) & (sum_q2 > 0)
     scale = np.where(again, sum_qx / sum_q2, scale)
     stops = (lost.any(axis=1, keepdims=True) | np.isnan(scale)) & some
     return Parts(points, down & some, np.where(some, scale, np.float32(0)), stops)
-
-
-def _points(x: Floats, w: Floats, codes: Ints, some: Bools, values: Floats) -> tuple[Ints, Bools, Bools]:
-    """Each [parts, size / 8]: the points' indices, whether they needed a search, and whether it aborts llama.cpp."""
-    shape, eights = values.shape[:2], (-1, 8)
-    groups = np.broadcast_to(some, shape).reshape(-1)
-    number, outside, lost = into_codebook(
-        "IQ1_S", codes.reshape(eights), groups, x.reshape(eights), w.reshape(eights), values.reshape(-1, 3)
-    )
-    return number.reshape(shape), outside.reshape(shape), lost.reshape(shape)
 
 
 def _values(points: Ints, down: Bools) -> Floats:
