@@ -18,7 +18,8 @@ def complete(config: Config) -> dict[str, Any]:
 
 
 def restore(config: Config) -> dict[str, Any]:
-    """The number of tokens per image of `pooled`."""
+    """The number of tokens per image of `pooled`, and no head, which Gemma 3 doesn't use and a GGUF doesn't hold."""
     side = evaluate("vision_config.image_size // vision_config.patch_size", config) or 0
     pooled = integer(config.get("pooled") or 4, "vision.projector.scale_factor", 1)
-    return {"pooled": None, "mm_tokens_per_image": (side // pooled) ** 2}
+    vision = {**config["vision_config"], "vision_use_head": False}
+    return {"pooled": None, "mm_tokens_per_image": (side // pooled) ** 2, "vision_config": vision}
