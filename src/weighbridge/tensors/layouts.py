@@ -224,24 +224,6 @@ def frames_order(rows: int, count: int, height: int) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True, slots=True)
-class ChannelsLast:
-    """A kernel over patches [outputs, channels, height, width] (ggml) <-> a matrix whose inputs are pixels, channel by
-    channel (a Linear of Hugging Face)."""
-
-    channels: int
-    exact: bool = True
-
-    def apply(self, node: T) -> T:
-        return transpose(reshape(node, (node.spec.shape[0], self.channels, self._pixels(node))))
-
-    def undo(self, node: T) -> T:
-        return transpose(reshape(node, (node.spec.shape[0], self._pixels(node), self.channels)))
-
-    def _pixels(self, node: LogicalTensor) -> int:
-        return math.prod(node.spec.shape[1:]) // self.channels
-
-
-@dataclass(frozen=True, slots=True)
 class Shifted:
     """A number added to each element: a norm that multiplies by 1 + w (Gemma) or 1/5 + w (PLaMo 2) <-> by w (ggml).
     The number and the sum are rounded to F32, as in torch; in a round trip an element keeps the bits that the sum has.
