@@ -103,7 +103,7 @@ class LeftoverWarning(UserWarning):
 FLAGS: Final = frozenset(
     """all-parts allow-dangerous allow-expand allow-guarded allow-requantize create-pr ema flash-attention hard-link
     keep-split leave-output-tensor overwrite parents private pure renumber replace-folder rerank resume static sym
-    values vocab-only""".split()  # noqa: SIM905
+    values vocab-only with-mmproj""".split()  # noqa: SIM905
 )
 #: Options that Python spells otherwise.
 RENAMED: Final = {
