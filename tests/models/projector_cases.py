@@ -148,6 +148,22 @@ CASES: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
         },
         {},
     ),
+    "lightonocr": (
+        "LightOnOcr",
+        {
+            "text_config": {**_TEXT, "head_dim": 16}, "image_token_id": 5,
+            "vision_config": {**_VISION, "head_dim": 16, "hidden_act": "silu"},
+        },
+        PREPROCESSOR,
+    ),
+    "lightonocr-gelu": (
+        "LightOnOcr",
+        {
+            "text_config": {**_TEXT, "head_dim": 16}, "image_token_id": 5, "spatial_merge_size": 4,
+            "vision_config": {**_VISION, "head_dim": 16},
+        },
+        PREPROCESSOR,
+    ),
 }  # fmt: skip
 
 
@@ -160,6 +176,8 @@ ADDED: Final[dict[str, dict[str, Any]]] = {
     "voxtral": {"audio_config": {"layer_norm_eps": 1e-6}},
     "audio-flamingo": {"audio_config": {"layer_norm_eps": 1e-6}},
     "idefics3": {"vision_config": {"layer_norm_eps": 1e-4}},
+    "lightonocr": {"architectures": ["LightOnOCRForConditionalGeneration"], "vision_config": {"layer_norm_eps": 1e-4}},
+    "lightonocr-gelu": {"architectures": ["LightOnOCRForConditionalGeneration"]},
 }
 
 
