@@ -1,4 +1,4 @@
-"""Small model folders with towers, whose conversion by the reference converter is recorded in golden/projectors.json.
+"""Small model folders with towers, whose conversion by the reference converter is recorded in golden/projectors.
 
 `names` come from the classes of transformers (`record_projectors.py`); the weights follow from the names, so that the
 record has only shapes, keys and digests. Towers have at least three blocks: the reference's table of names has the
@@ -16,7 +16,7 @@ from zlib import crc32
 
 import numpy as np
 
-GOLDEN: Final = Path(__file__).parent / "golden" / "projectors.json"
+GOLDEN: Final = Path(__file__).parent / "golden" / "projectors"
 OUTTYPES: Final = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}
 PREPROCESSOR: Final = {"image_mean": [0.5, 0.25, 0.5], "image_std": [0.5, 0.5, 0.75]}
 
@@ -183,8 +183,7 @@ ADDED: Final[dict[str, dict[str, Any]]] = {
 
 @cache
 def golden() -> dict[str, Any]:
-    records: dict[str, Any] = json.loads(GOLDEN.read_text())
-    return records
+    return {name: json.loads((GOLDEN / f"{name}.json").read_text()) for name in CASES}
 
 
 def weights(names: dict[str, list[int]]) -> dict[str, np.ndarray]:

@@ -1,5 +1,5 @@
 """mmproj files: the towers of models that see or hear. The judge is the reference converter, whose keys and digests of
-tensors are recorded in golden/projectors.json."""
+tensors are recorded in golden/projectors."""
 
 from __future__ import annotations
 
