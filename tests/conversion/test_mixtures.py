@@ -328,6 +328,8 @@ def test_facts() -> None:
     more = {"x.attention.head_count_kv": [0, 2], "x.expert_count": 8, "x.nextn_predict_layers": 1}
     assert ModelFacts.of({**base, **more}) == ModelFacts("x", 4, 8, 0, 8, 1)
     assert ModelFacts.of({**base, **more}).gqa == 0
+    part = {"general.architecture": "clip", "clip.block_count": 80, "clip.attention.head_count": 8}
+    assert ModelFacts.of(part) == ModelFacts("clip", 0)
 
 
 @pytest.mark.parametrize("bad", [{"general.architecture": None}, {"x.block_count": "4"}, {"x.expert_count": True}])

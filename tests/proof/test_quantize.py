@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.containers._gguf import STR, File, Item, Tensor
+from tests.fit.hollow import decoded
+from tests.models.projector_cases import golden as projectors
 from tests.oracles import llama_quantize, models, quantize_cases, reference_converter
 from tests.oracles.case import Case as ModelCase
 from tests.oracles.quantize_cases import MODELS, Case, difference, files_of, ours
@@ -445,6 +447,32 @@ def test_an_architecture_is_refused_where_llama_quantize_refuses_it(architecture
         return
     weighbridge.quantize(source, mine, "Q4_K_M")
     assert mine.read_bytes() == theirs.read_bytes()
+
+
+@pytest.mark.parametrize("ftype", ["Q8_0", "Q4_K_M", "Q4_K_S", "Q5_0", "Q5_K_M", "Q3_K_L", "Q2_K", "IQ4_XS", "F16"])
+@pytest.mark.parametrize("projector", ["gemma3", "qwen2.5-vl", "qwen3-vl", "qwen2-audio"])
+def test_an_mmproj_file_is_quantized_as_by_llama_quantize(projector: str, ftype: str, tmp_path: Path) -> None:
+    """Names, keys and types of the reference converter, with rows of whole blocks of 256. No key has the sizes under
+    the architecture's own name: llama-quantize reads none."""
+    source, theirs, mine = (tmp_path / f"{name}.gguf" for name in ("source", "theirs", "mine"))
+    recorded = projectors()[projector]["reference"]["f16"]
+    keys = {key: KV(kind, decoded(kind, value)) for key, kind, value in recorded["keys"]}
+    slots, data = [], b""
+    rng = np.random.default_rng(7)
+    for name, dtype, shape, _ in recorded["tensors"]:
+        wide = (*shape[:-1], shape[-1] * 4) if len(shape) == 2 else tuple(shape)
+        slots.append((name, Spec(wide, BY_NAME[dtype])))
+        numbers = rng.standard_normal(wide).astype(np.float16 if dtype == "F16" else np.float32).tobytes()
+        data += numbers + bytes(-len(numbers) % 32)
+    source.write_bytes(gguf.header_bytes(slots, keys) + data)
+    code = llama_quantize.quantize(str(source), str(theirs), ftype, "1")[0]
+    weighbridge.quantize(source, mine, ftype)
+    if ftype in ("Q2_K", "IQ4_XS"):  # rules on the number of heads: llama.cpp aborts where it has read none
+        assert code < 0
+        assert weighbridge.verify(mine)
+        return
+    assert code == 0
+    assert difference(mine.read_bytes(), theirs.read_bytes()) == ""
 
 
 def test_a_big_endian_file_is_refused_as_llama_quantize_refuses_it(tmp_path: Path) -> None:

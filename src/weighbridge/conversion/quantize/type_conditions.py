@@ -11,6 +11,7 @@ from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import FormatError
 from weighbridge.base.spec import Spec
 from weighbridge.conversion.quantize.ftype_table import TypeRule, table
+from weighbridge.models.llamacpp.candidate import table as loader_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class ModelFacts:
         arch = metadata.get("general.architecture")
         if not isinstance(arch, str):
             raise FormatError("the architecture is missing", field="general.architecture", found=arch)
+        if arch in loader_table().parts:  # of a part, such as an mmproj file, llama-quantize reads no sizes
+            return cls(arch, layers=0)
         heads = _first(metadata, f"{arch}.attention.head_count", 0)
         return cls(
             arch,
