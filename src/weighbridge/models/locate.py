@@ -223,7 +223,7 @@ def _locate_in_folder(folder: Path) -> Place:
     tokenizer = any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model"))
     if (folder / "model_index.json").is_file():  # a pipeline of diffusers
         parts = sorted(p.name for p in folder.iterdir() if p.is_dir() and (p / "config.json").is_file())
-        hint = f"it is a pipeline of several models: name one of {', '.join(f'{folder.name}/{p}' for p in parts)}"
+        hint = f"it is a pipeline of several models: name one of {', '.join(str(folder / p) for p in parts)}"
     elif (folder / "snapshots").is_dir():  # a model's folder in the cache of Hugging Face
         dated = sorted((p for p in (folder / "snapshots").iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime)
         hint = f"a model's folder in the cache: name one of its snapshots, {dated[-1]}" if dated else hint

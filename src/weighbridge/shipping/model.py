@@ -16,6 +16,7 @@ from weighbridge.base.ftypes import BY_NUMBER, GUESSED
 from weighbridge.base.limits import MIB
 from weighbridge.containers.formats import GGUF_MAGIC
 from weighbridge.containers.gguf import container as gguf
+from weighbridge.containers.sniff.diffusion import architectures
 from weighbridge.conversion.gguf.loadable import LayoutSource
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.result import results_first
@@ -141,7 +142,7 @@ def shortest_f32(value: float) -> float:
 def as_gguf(path: Path, type: str | None, staged: Path, arch_file: str | os.PathLike[str] | None = None) -> GgufParts:
     """Returns the model at `path` as a single GGUF, converted to `staged` unless it is one already."""
     if type is None and (stored := stored_gguf(path)) is not None:
-        return stored
+        return _of_language(path, stored)
     with open_headers(path).model as model:
         several = model.format == "gguf" and not model.place.single
     plan: Plan
@@ -151,11 +152,21 @@ def as_gguf(path: Path, type: str | None, staged: Path, arch_file: str | os.Path
         plan = plan_merge(path, staged, parents=True, arch_file=arch_file)
     else:
         plan = plan_convert(path, staged, to="gguf", parents=True, arch_file=arch_file)
-    parts = planned_gguf(path, plan)
+    parts = _of_language(path, planned_gguf(path, plan))
     notes = (f"converted to {parts.size:,} bytes of GGUF on the fly", *parts.notes)
     if type is None and not several:
         notes = (*notes, "unquantized, like the source; --type Q4_K_M quantizes it on the fly")
     return replace(parts, notes=notes)
+
+
+def _of_language(path: Path, parts: GgufParts) -> GgufParts:
+    """Returns the parts. Raises UnsupportedError for an image or video model, which programs on llama.cpp don't run."""
+    if (name := parts.keys.get("general.architecture")) in architectures():
+        raise UnsupportedError(
+            f"{path} is an image or video model ({name}): no program on llama.cpp runs it",
+            hint="ComfyUI-GGUF reads the GGUF that wb convert and wb quantize write of it",
+        )
+    return parts
 
 
 def stored_gguf(path: Path) -> GgufParts | None:

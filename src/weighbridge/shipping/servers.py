@@ -44,7 +44,7 @@ def llama_server(request: ShipRequest) -> ShipPlan:
     form = options.launcher or "command"
     if form not in FORMS:
         raise UsageError(f"unknown launcher {form!r}", hint=", ".join(FORMS))
-    convert = f"wb convert {request.path} model.gguf"
+    convert = f"wb convert {shlex.quote(str(request.path))} model.gguf"
     with open_headers(request.path, request.source).model as model:
         if model.format != "gguf":
             raise UnsupportedError("llama-server reads GGUF only", hint=convert)

@@ -100,12 +100,12 @@ def _print_check(fit: FamilyCheck) -> None:
     from weighbridge.base.words import plural
     from weighbridge.cli.render import clean, echo, pairs, styled
 
-    declared = clean(fit.stated or "nothing")
+    missing = f"No family has {clean(fit.stated)}" if fit.stated else "The model names no architecture"
     if fit.known:
         echo(f"{fit.family}: {plural(fit.tensors, 'tensor')} under {fit.dialect} names")
     else:
         nearest = f"{fit.family} ({fit.architecture}, {fit.dialect} names)"
-        echo(f"No family has {declared}. The nearest is {nearest}:")
+        echo(f"{missing}. The nearest is {nearest}:")
     pairs([("sizes", ", ".join(f"{s} {n}" for s, n in fit.sizes.items()))], indent=2)
     shapes = [f"{w.name}: {list(w.found)}, expected {list(w.expected)}" for w in fit.misshapen]
     lists = (("missing", fit.missing), ("without a row", fit.unmapped), ("misshapen", shapes))

@@ -33,6 +33,9 @@ from weighbridge.models.arch.tables.schema import DialectEntry, FamilyTable
 from weighbridge.models.arch.tables.spec import Architecture, build_dialect, build_role
 from weighbridge.models.arch.tables.validate import convert
 
+_ELSEWHERE: Final = MappingProxyType(
+    {"WhisperForConditionalGeneration": "whisper.cpp runs it: wb convert SRC ggml-NAME.bin"}
+)
 _CHECK: Final = "wb arch check PATH names the nearest family and the differences; wb arch list shows all"
 _GUIDE: Final = "wb arch show llama shows what a table has; guide-families.md in Weighbridge's docs describes it"
 
@@ -160,7 +163,7 @@ def family_of_hf(config: Mapping[str, Any], own: Sequence[Family] = ()) -> Famil
             hint="put the model's config.json next to the weights, or convert without it to .safetensors or .npz",
         )
     named = ", ".join(map(str, stated)) if isinstance(stated, list) else str(stated)
-    raise UnsupportedError(f"no family has the architecture {named}", hint=_CHECK)
+    raise UnsupportedError(f"no family has the architecture {named}", hint=_ELSEWHERE.get(named, _CHECK))
 
 
 def family_of_gguf(

@@ -42,7 +42,10 @@ def towers_of(model: OpenModel) -> Towers:
     listed = model.config.get("architectures") or [model.config.get("model_type")]
     if (family := projector_of_hf(model.config)) is None:
         known = sorted(name for table in projectors().values() for name in table.architectures)
-        raise UnsupportedError(f"no projector's table has the class {listed[0]}", hint=f"known: {', '.join(known)}")
+        what = (
+            f"no projector's table has the class {listed[0]}" if listed[0] else "no config.json names the model's class"
+        )
+        raise UnsupportedError(what, hint=f"known: {', '.join(known)}")
     config = {**model.config, PREPROCESSOR: preprocessor(model)}
     sizes = family.sizes_from_hf(config)
     try:

@@ -386,7 +386,11 @@ def gguf_keys(keys: Mapping[str, KV], layers: LayerSelection) -> dict[str, KV]:
     if layers.side:
         return gguf_counts(keys, front, layers.side, count, len(kept))
     tensor_keys = of_graph(declared.value)
-    out = {f"{front}{LAYERS.gguf}": KV("u32", len(kept))}
+    if (total := f"{front}{LAYERS.gguf}") not in keys:  # an array's length says nothing then
+        raise UsageError(
+            f"the GGUF has no {total}: its settings by layer are unknown", hint="choose tensors by name: --keep, --drop"
+        )
+    out = {total: KV("u32", len(kept))}
     for key, kv in keys.items():
         name = key.removeprefix(front)
         if (name == key and key not in tensor_keys) or name in _NOT_BY_LAYER:

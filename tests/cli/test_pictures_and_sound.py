@@ -1,0 +1,90 @@
+"""Files of image, video, and speech models, and of towers, with the commands that are for language models."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+from tests.containers import whisper_files
+from tests.models.projector_cases import golden, write_folder
+from tests.oracles import pictures
+
+import weighbridge as wb
+from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
+from weighbridge.cli.main import main
+from weighbridge.containers.sniff.diffusion import architectures
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("all models")  # a space, as in many users' folders
+    pictures.save(folder / "flux.safetensors", pictures.values(pictures.flux(), "bfloat16"))
+    wb.convert(folder / "flux.safetensors", folder / "flux.gguf")
+    whisper_files.folder(folder / "whisper")
+    wb.convert(folder / "whisper", folder / "ggml-tiny.bin")
+    return folder
+
+
+@pytest.mark.parametrize("program", ["ollama", "lmstudio"])
+@pytest.mark.parametrize("extra", [[], ["--type", "Q8_0"]])
+def test_programs_on_llama_cpp_get_no_image_model(
+    models: Path, tmp_path: Path, program: str, extra: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "store"
+    words = ["ship", program, str(models / "flux.safetensors"), "me/x", "--store", str(store), *extra]
+    assert main(words) == 2
+    assert "ComfyUI-GGUF" in capsys.readouterr().err
+    assert not store.exists()
+    assert "flux" in architectures()
+
+
+def test_ollama_gets_no_gguf_of_an_image_model(models: Path, tmp_path: Path) -> None:
+    assert main(["ship", "ollama", str(models / "flux.gguf"), "me/x", "--store", str(tmp_path / "store")]) == 2
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("name", ["whisper", "ggml-tiny.bin", "flux.safetensors"])
+def test_the_command_in_the_hint_has_the_path_as_one_word(
+    models: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ship", "llama-server", str(models / name), "--dry-run"]) == 2
+    hint = capsys.readouterr().err.split("hint:")[1]
+    assert shlex.split(hint) == ["wb", "convert", str(models / name), "model.gguf"]
+
+
+def test_the_layers_of_a_tower_are_not_cut_by_the_length_of_an_array(tmp_path: Path) -> None:
+    """A tower of three layers: the mean of its images has three entries too."""
+    write_folder(golden()["gemma3"], tmp_path / "model")
+    wb.convert(tmp_path / "model", tmp_path / "mmproj.gguf", mmproj=True)
+    assert len(wb.open(tmp_path / "mmproj.gguf").metadata["clip.vision.image_mean"]) == 3
+    with pytest.raises(UsageError, match=r"no clip\.block_count"):
+        wb.slice(tmp_path / "mmproj.gguf", tmp_path / "cut.gguf", layers="0")
+    assert not (tmp_path / "cut.gguf").exists()
+
+
+def test_a_whisper_is_sent_to_whisper_cpp(models: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        wb.convert(models / "whisper", tmp_path / "x.gguf")
+    assert "ggml-NAME.bin" in str(caught.value.hint)
+
+
+def test_a_pipeline_names_its_models_so_that_they_open(models: Path, tmp_path: Path) -> None:
+    part = tmp_path / "pipe" / "transformer"
+    part.mkdir(parents=True)
+    (part.parent / "model_index.json").write_text("{}")
+    (part / "config.json").write_text("{}")
+    (part / "diffusion_pytorch_model.safetensors").write_bytes((models / "flux.safetensors").read_bytes())
+    with pytest.raises(WeighbridgeError) as caught:
+        wb.inspect(part.parent)
+    named = str(caught.value.hint).rsplit("name one of ", 1)[1]
+    assert wb.inspect(named).tensors
+
+
+def test_a_file_without_a_config_is_said_to_have_none(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["convert", str(models / "flux.safetensors"), str(tmp_path / "x.gguf"), "--mmproj"]) == 2
+    assert "no config.json names the model's class" in capsys.readouterr().err
+    assert main(["arch", "check", str(models / "ggml-tiny.bin")]) == 1
+    assert "The model names no architecture. The nearest is" in capsys.readouterr().out
