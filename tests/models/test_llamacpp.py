@@ -372,6 +372,18 @@ def test_every_projector_type_of_the_table_is_one_of_llama_cpp(tmp_path: Path) -
         assert ("unknown projector type" in refusal) == (name == "clap") == ("llamacpp/mmproj-type" in ours), name
 
 
+@pytest.mark.oracle
+def test_the_projector_types_that_stack_frames_need_their_number(tmp_path: Path) -> None:
+    keys, _ = projector("voxtral")
+    key, path = "clip.audio.projector.stack_factor", tmp_path / "m.gguf"
+    del keys[key]
+    for name in projector_table().types:
+        keys["clip.projector_type"] = KV("str", name)
+        write_projector(path, keys, [])
+        ours = [f for f in wb.verify(path).findings if key in f.message]
+        assert (key in (mtmd_loads.refusal(path) or "")) == bool(ours), name
+
+
 def needed_keys() -> Iterator[tuple[str, str, str]]:
     """Each key of the table that a projector needs, with a projector that needs it, and the projector's type."""
     rows = projector_table()
