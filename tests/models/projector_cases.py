@@ -1,4 +1,4 @@
-"""Small model folders with towers, whose conversion by the reference converter is recorded in golden/projectors.json.
+"""Small model folders with towers, whose conversion by the reference converter is recorded in golden/projectors.
 
 `names` come from the classes of transformers (`record_projectors.py`); the weights follow from the names, so that the
 record has only shapes, keys and digests. Towers have at least three blocks: the reference's table of names has the
@@ -16,7 +16,7 @@ from zlib import crc32
 
 import numpy as np
 
-GOLDEN: Final = Path(__file__).parent / "golden" / "projectors.json"
+GOLDEN: Final = Path(__file__).parent / "golden" / "projectors"
 OUTTYPES: Final = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}
 PREPROCESSOR: Final = {"image_mean": [0.5, 0.25, 0.5], "image_std": [0.5, 0.5, 0.75]}
 
@@ -148,6 +148,22 @@ CASES: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
         },
         {},
     ),
+    "lightonocr": (
+        "LightOnOcr",
+        {
+            "text_config": {**_TEXT, "head_dim": 16}, "image_token_id": 5,
+            "vision_config": {**_VISION, "head_dim": 16, "hidden_act": "silu"},
+        },
+        PREPROCESSOR,
+    ),
+    "lightonocr-gelu": (
+        "LightOnOcr",
+        {
+            "text_config": {**_TEXT, "head_dim": 16}, "image_token_id": 5, "spatial_merge_size": 4,
+            "vision_config": {**_VISION, "head_dim": 16},
+        },
+        PREPROCESSOR,
+    ),
 }  # fmt: skip
 
 
@@ -160,13 +176,14 @@ ADDED: Final[dict[str, dict[str, Any]]] = {
     "voxtral": {"audio_config": {"layer_norm_eps": 1e-6}},
     "audio-flamingo": {"audio_config": {"layer_norm_eps": 1e-6}},
     "idefics3": {"vision_config": {"layer_norm_eps": 1e-4}},
+    "lightonocr": {"architectures": ["LightOnOCRForConditionalGeneration"], "vision_config": {"layer_norm_eps": 1e-4}},
+    "lightonocr-gelu": {"architectures": ["LightOnOCRForConditionalGeneration"]},
 }
 
 
 @cache
 def golden() -> dict[str, Any]:
-    records: dict[str, Any] = json.loads(GOLDEN.read_text())
-    return records
+    return {name: json.loads((GOLDEN / f"{name}.json").read_text()) for name in CASES}
 
 
 def weights(names: dict[str, list[int]]) -> dict[str, np.ndarray]:

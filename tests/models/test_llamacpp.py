@@ -14,6 +14,8 @@ from tests.containers._gguf import STR, U32, File, Item, Tensor
 from tests.containers._gguf_models import VOCAB, Metadata, Tensors, model, render, tensors
 from tests.fit.hollow import decoded
 from tests.models.family_judges import golden
+from tests.models.projector_cases import golden as projectors
+from tests.oracles import mtmd_loads
 from tests.oracles.llama_loads import Judge
 
 import weighbridge as wb
@@ -25,6 +27,7 @@ from weighbridge.containers.gguf.container import KV
 from weighbridge.io.source import BytesSource
 from weighbridge.models.llamacpp import rules as module
 from weighbridge.models.llamacpp.candidate import table
+from weighbridge.models.llamacpp.projectors import table as projector_table
 from weighbridge.models.llamacpp.rules import RULES, findings
 
 F32, Q4_0 = BY_NAME["F32"], BY_NAME["Q4_0"]
@@ -199,6 +202,20 @@ def widened(name: str) -> Change:
     return change
 
 
+def projector(name: str) -> tuple[Metadata, Tensors]:
+    """What the reference converter makes of the towers of a small model."""
+    recorded = projectors()[name]["reference"]["f16"]
+    slots = [(tensor, Spec(tuple(shape), BY_NAME[dtype])) for tensor, dtype, shape, _ in recorded["tensors"]]
+    return {key: KV(kind, decoded(kind, value)) for key, kind, value in recorded["keys"]}, slots
+
+
+def tower(keys: Metadata, slots: Tensors) -> None:
+    """The towers of a Gemma 3 in place of all that was there."""
+    keys.clear()
+    keys_of, slots[:] = projector("gemma3")
+    keys.update(keys_of)
+
+
 TOKENIZER = "tokenizer.ggml."
 BPE = put(tokenizer__ggml__model=("str", "gpt2"), tokenizer__ggml__merges=("arr[str]", ["a b"]))
 ARRAYS = ("tokens", "scores", "token_type")
@@ -214,7 +231,19 @@ MET = [
     Met("whisper", renamed("whisper"), {"llamacpp/architecture"}),
     Met("a name without a graph", renamed("gptj"), {"llamacpp/architecture"}),
     Met("no table of ours", renamed("arctic"), {"llamacpp/unchecked"}, None),
-    Met("a projector", both(renamed("clip"), put(general__type=("str", "mmproj"))), {"llamacpp/companion"}),
+    Met("a projector", tower, {"llamacpp/companion"}),
+    Met("a projector without a modality", both(tower, put(clip__has_vision_encoder=("bool", False))),
+        {"llamacpp/companion", "llamacpp/mmproj-modality"}),
+    Met("a projector of no known type", both(tower, put(clip__projector_type=("str", "clap"))),
+        {"llamacpp/companion", "llamacpp/mmproj-type"}),
+    Met("a projector without its number of heads", both(tower, drop("clip.vision.attention.head_count")),
+        {"llamacpp/companion", "llamacpp/mmproj-key"}),
+    Met("a projector with a mean of two colors", both(tower, put(clip__vision__image_mean=("arr[f32]", [0.5, 0.5]))),
+        {"llamacpp/companion", "llamacpp/mmproj-channels"}),
+    Met("a projector of two activations", both(tower, put(clip__use_silu=("bool", True))),
+        {"llamacpp/companion", "llamacpp/mmproj-activation"}),
+    Met("a projector without a tensor", both(tower, drop("v.blk.0.attn_q.weight")),
+        {"llamacpp/companion", "llamacpp/mmproj-tensor"}),
     Met("an adapter", both(drop("output.weight", "token_embd.weight"), put(general__type=("str", "adapter"))),
         {"llamacpp/companion"}),
     Met("a vocabulary", drop(*(name for name, _ in tensors())),
@@ -287,6 +316,79 @@ def test_llama_cpp_says_the_same(met: Met, judge: Judge, tmp_path: Path) -> None
     assert (refusal is None) == met.loads, refusal
 
 
+# ---------------------------------------------------------------- projectors
+
+
+def write_projector(path: Path, keys: Metadata, slots: Tensors) -> set[str]:
+    """Writes a projector of zeros; returns our rules that it breaks."""
+    path.write_bytes(render(gguf.layout(slots, keys), lambda name, size: bytes(size)))
+    return {f.rule for f in wb.verify(path).findings if "mmproj" in f.rule}
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", projectors())
+def test_llama_cpp_loads_every_projector_and_computes_with_it(name: str, tmp_path: Path) -> None:
+    keys, slots = projector(name)
+    assert write_projector(tmp_path / "m.gguf", keys, slots) == set()
+    assert mtmd_loads.refusal(tmp_path / "m.gguf") is None
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", projectors())
+def test_a_projector_without_a_key_or_a_tensor_is_judged_as_llama_cpp_does(name: str, tmp_path: Path) -> None:
+    """A key is an error exactly where llama.cpp refuses the file; a tensor also where it computes without it."""
+    keys, slots = projector(name)
+    path, wrong = tmp_path / "m.gguf", []
+    for fault, (changed, tensors_) in projector_faults(name, keys, slots).items():
+        ours, refusal = write_projector(path, changed, tensors_), mtmd_loads.refusal(path)
+        if (refusal and not ours) or (not refusal and ours - {"llamacpp/mmproj-tensor"}):
+            wrong.append((fault, ours, refusal))
+    assert wrong == []
+
+
+def projector_faults(name: str, keys: Metadata, slots: Tensors) -> dict[str, tuple[Metadata, Tensors]]:
+    """Some keys and some tensors of a first layer left out, each in turn."""
+    out = {f"without {k}": ({a: b for a, b in keys.items() if a != k}, slots) for k in keys if k.startswith("clip.")}
+    for i, (tensor, _) in enumerate(slots):
+        if "blk." not in tensor or "blk.0." in tensor:
+            out[f"without {tensor}"] = keys, [*slots[:i], *slots[i + 1 :]]
+    return dict(sorted(out.items(), key=lambda fault: crc32(f"{name} {fault[0]}".encode()))[:KEPT])
+
+
+@pytest.mark.oracle
+def test_every_projector_type_of_the_table_is_one_of_llama_cpp(tmp_path: Path) -> None:
+    """A file without tensors is refused, but not for its type."""
+    keys, _ = projector("gemma3")
+    types = [*projector_table().types, "clap"]
+    for name in types:
+        keys["clip.projector_type"] = KV("str", name)
+        ours = write_projector(tmp_path / "m.gguf", keys, [])
+        refusal = mtmd_loads.refusal(tmp_path / "m.gguf") or ""
+        assert ("unknown projector type" in refusal) == (name == "clap") == ("llamacpp/mmproj-type" in ours), name
+
+
+def needed_keys() -> Iterator[tuple[str, str, str]]:
+    """Each key of the table that a projector needs, with a projector that needs it, and the projector's type."""
+    rows = projector_table()
+    for modality, name, kind in (("vision", "gemma3", "gemma3"), ("audio", "voxtral", "voxtral")):
+        for key in (*rows.required, *rows.required_of[modality]):
+            yield name, kind, f"clip.{modality}.{key}"
+    for kind, keys in rows.required_by.items():
+        yield from (
+            ("qwen2.5-vl" if ".vision." in key else "voxtral", kind, key) for key in map("clip.{}".format, keys)
+        )
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(("name", "kind", "key"), [*needed_keys()])
+def test_every_key_of_the_table_is_needed_by_llama_cpp(name: str, kind: str, key: str, tmp_path: Path) -> None:
+    keys, slots = projector(name)
+    keys["clip.projector_type"] = KV("str", kind)
+    del keys[key]
+    assert "llamacpp/mmproj-key" in write_projector(tmp_path / "m.gguf", keys, slots)
+    assert key in str(mtmd_loads.refusal(tmp_path / "m.gguf"))
+
+
 def test_an_alignment_of_one_is_a_warning() -> None:
     """The specification asks for a multiple of 8; llama.cpp for data at a multiple of 32, wherever that comes from."""
     for pad in range(32):
@@ -310,7 +412,7 @@ def test_a_type_of_bitnet_is_named() -> None:
 @pytest.mark.mutation
 @pytest.mark.parametrize("rule", list(RULES))
 def test_without_its_rule_nothing_is_found(rule: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for part in ("KINDS", "REFUSALS", "LOADED", "OPEN"):
+    for part in ("KINDS", "PROJECTORS", "REFUSALS", "LOADED", "OPEN"):
         rest = {name: row for name, row in getattr(module, part).items() if name != rule}
         monkeypatch.setattr(module, part, rest)
     met = next(met for met in MET if rule in met.rules)

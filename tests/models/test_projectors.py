@@ -1,5 +1,5 @@
 """mmproj files: the towers of models that see or hear. The judge is the reference converter, whose keys and digests of
-tensors are recorded in golden/projectors.json."""
+tensors are recorded in golden/projectors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from tests.models.projector_cases import FOLDERS, OUTTYPES, digests, golden, weights, write_folder
+from tests.models.projector_cases import CASES, FOLDERS, OUTTYPES, digests, golden, weights, write_folder
 from tests.models.record_reference import record
 
 import weighbridge as wb
@@ -85,7 +85,7 @@ def test_transformers_computes_the_same_with_the_folder_made_of_a_pair(name: str
     wb.convert(source, tmp_path / "text.gguf", dtype="f32", tokenizer=False)
     wb.convert(source, tmp_path / "mmproj.gguf", dtype="f32", mmproj=True)
     wb.convert(tmp_path / "text.gguf", tmp_path / "back", to="hf", tokenizer=False, projector=tmp_path / "mmproj.gguf")
-    made = getattr(transformers, case["config"]["architectures"][0])
+    made = getattr(transformers, f"{CASES[name][0]}ForConditionalGeneration")
     states = []
     for folder in (source, tmp_path / "back"):
         model, report = made.from_pretrained(folder, output_loading_info=True)
@@ -120,7 +120,8 @@ def outputs(model: Any, case: dict[str, Any]) -> list[Any]:
     size = vision["image_size"]
     tiles = [1] if "scale_factor" in case["config"] else []  # Idefics 3 cuts an image into tiles
     pixels = torch.randn(1, *tiles, 3, size, size, generator=generator)
-    pooled = model.get_image_features(pixels).pooler_output
+    sizes = {"image_sizes": torch.tensor([[size, size]])} if vision["model_type"] == "pixtral" else {}
+    pooled = model.get_image_features(pixels, **sizes).pooler_output
     return [pooled[0] if isinstance(pooled, list | tuple) else pooled, logits]
 
 

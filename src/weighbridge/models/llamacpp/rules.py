@@ -14,6 +14,7 @@ from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.sniff import diffusion
 from weighbridge.models.arch.naming import some
 from weighbridge.models.llamacpp.candidate import Candidate, table
+from weighbridge.models.llamacpp.projectors import PROJECTORS
 from weighbridge.models.loader_rules import LoaderRule, LoadRefusal, check
 from weighbridge.models.tokenizer import pretokenizer
 
@@ -260,8 +261,10 @@ OPEN: Final[Mapping[str, LoaderRule[Candidate]]] = MappingProxyType(
     {"llamacpp/unchecked": LoaderRule(_I, "architecture whose tensors aren't checked", _unchecked)}
 )
 #: Rules whose findings mean that llama.cpp doesn't load the file as a model.
-REFUSED: Final = frozenset({*KINDS, *REFUSALS})
-RULES: Final[Mapping[str, LoaderRule[Candidate]]] = MappingProxyType({**KINDS, **REFUSALS, **LOADED, **OPEN})
+REFUSED: Final = frozenset({*KINDS, *PROJECTORS, *REFUSALS})
+RULES: Final[Mapping[str, LoaderRule[Candidate]]] = MappingProxyType(
+    {**KINDS, **PROJECTORS, **REFUSALS, **LOADED, **OPEN}
+)
 
 
 def findings(metadata: Mapping[str, Any], shapes: Mapping[str, Shape], path: str) -> tuple[Finding, ...]:
@@ -269,6 +272,8 @@ def findings(metadata: Mapping[str, Any], shapes: Mapping[str, Shape], path: str
     files of a set."""
     model = Candidate(metadata, shapes)
     kinds = tuple(check(KINDS, model, path))
+    if model.architecture == "clip":
+        return (*kinds, *check(PROJECTORS, model, path))
     if kinds or model.architecture not in table().architecture:
         return kinds
     return tuple(finding for rules in (REFUSALS, LOADED, OPEN) for finding in check(rules, model, path))
@@ -332,4 +337,4 @@ def verdict(indexes: Sequence[Index]) -> LoadVerdict:
 
 
 def _refuses(finding: Finding) -> bool:
-    return finding.rule not in (UNMAPPED, *KINDS) and bool(stage_of([finding]))
+    return finding.rule not in (UNMAPPED, *KINDS, *PROJECTORS) and bool(stage_of([finding]))

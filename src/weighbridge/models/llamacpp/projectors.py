@@ -1,0 +1,103 @@
+"""The reasons why llama.cpp (b11549, tools/mtmd/clip.cpp) refuses a GGUF of architecture `clip` as a projector: one
+function per rule. The verdicts are those of `mtmd_init_from_file`; tests compare them file by file."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any, Final
+
+from msgspec import Struct, convert
+
+from weighbridge.base.errors import WeighbridgeError
+from weighbridge.containers.base import Severity
+from weighbridge.models.arch.naming import some
+from weighbridge.models.arch.registry import projector_of_gguf
+from weighbridge.models.llamacpp.candidate import Candidate
+from weighbridge.models.loader_rules import LoaderRule, LoadRefusal
+
+
+class ProjectorTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """projectors.toml documents the fields."""
+
+    types: list[str]
+    modality: Mapping[str, str]
+    required: list[str]
+    required_of: Mapping[str, list[str]]
+    required_by: Mapping[str, list[str]]
+    channels: list[str]
+    activations: list[str]
+
+
+@cache
+def table() -> ProjectorTable:
+    """Returns the parsed projectors.toml."""
+    text = (files(__package__) / "projectors.toml").read_text("utf-8")
+    return convert(tomllib.loads(text), ProjectorTable, strict=False)
+
+
+def _modalities(model: Candidate) -> list[str]:
+    return [name for name, flag in table().modality.items() if model.get(flag) is True]
+
+
+def _type(model: Candidate, modality: str) -> Any:
+    """The projector type of a modality. Its own key counts only without the file's."""
+    return model.get("projector_type") or model.get(f"{modality}.projector_type") or ""
+
+
+def _modality(model: Candidate) -> Iterator[LoadRefusal]:
+    if not _modalities(model):
+        yield LoadRefusal(f"none of {', '.join(map(model.key, table().modality.values()))} is true")
+
+
+def _types(model: Candidate) -> Iterator[LoadRefusal]:
+    for modality in _modalities(model):
+        if (named := _type(model, modality)) not in table().types:
+            yield LoadRefusal(f"{model.key('projector_type')} is {named!r}" if named else "no key has it")
+
+
+def _keys(model: Candidate) -> Iterator[LoadRefusal]:
+    for modality in _modalities(model):
+        names = [*table().required, *table().required_of.get(modality, ())]
+        keys = [f"{modality}.{name}" for name in names] + [*table().required_by.get(_type(model, modality), ())]
+        yield from (LoadRefusal(f"{model.key(key)} is missing") for key in keys if model.get(key) is None)
+
+
+def _channels(model: Candidate) -> Iterator[LoadRefusal]:
+    for key in table().channels if "vision" in _modalities(model) else ():
+        value = model.get(key)
+        count = len(value) if isinstance(value, Sequence) and not isinstance(value, str) else 0
+        if count < 3:
+            yield LoadRefusal(f"{model.key(key)} has {count} of 3")
+
+
+def _activation(model: Candidate) -> Iterator[LoadRefusal]:
+    if all(model.get(key) is True for key in table().activations):
+        yield LoadRefusal(f"{' and '.join(map(model.key, table().activations))} are both true")
+
+
+def _tensors(model: Candidate) -> Iterator[LoadRefusal]:
+    try:
+        family = projector_of_gguf(model.metadata)
+        missing = family.check("gguf", family.sizes_from_gguf(model.metadata, model.shapes), model.shapes).missing
+    except WeighbridgeError:  # no table, or a key is missing, which another rule says
+        return
+    if missing:
+        yield LoadRefusal(f"{some(missing)}", missing[0])
+
+
+_E: Final = Severity.ERROR
+#: Rules about a projector's file.
+PROJECTORS: Final[Mapping[str, LoaderRule[Candidate]]] = MappingProxyType(
+    {
+        "llamacpp/mmproj-modality": LoaderRule(_E, "projector that neither sees nor hears", _modality),
+        "llamacpp/mmproj-type": LoaderRule(_E, "projector type that llama.cpp doesn't know", _types),
+        "llamacpp/mmproj-key": LoaderRule(_E, "key that the projector needs is missing", _keys),
+        "llamacpp/mmproj-channels": LoaderRule(_E, "mean or deviation without all three colors", _channels),
+        "llamacpp/mmproj-activation": LoaderRule(_E, "two activations", _activation),
+        "llamacpp/mmproj-tensor": LoaderRule(_E, "tensor of the projector is missing", _tensors),
+    }
+)

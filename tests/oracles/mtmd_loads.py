@@ -1,0 +1,52 @@
+"""Whether llama.cpp takes an mmproj file: `mtmd_init_from_file`, which builds and runs the tower once (its warm-up).
+
+Run as a script, this file is a process of its own, since the loader aborts on some files. The answer is the exit code,
+and on stderr what llama.cpp said. Without a language model the widths of the embeddings aren't compared.
+"""
+
+from __future__ import annotations
+
+import ctypes as c
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+class _Parameters(c.Structure):
+    """mtmd_context_params (tools/mtmd/mtmd.h, llama.cpp b11549)."""
+
+    _fields_ = (
+        ("use_gpu", c.c_bool), ("device", c.c_void_p), ("print_timings", c.c_bool), ("n_threads", c.c_int),
+        ("image_marker", c.c_char_p), ("media_marker", c.c_char_p), ("flash_attn_type", c.c_int), ("warmup", c.c_bool),
+        ("image_min_tokens", c.c_int), ("image_max_tokens", c.c_int), ("cb_eval", c.c_void_p),
+        ("cb_eval_user_data", c.c_void_p), ("batch_max_tokens", c.c_int32), ("progress_callback", c.c_void_p),
+        ("progress_callback_user_data", c.c_void_p),
+    )  # fmt: skip
+
+
+def refusal(mmproj: Path) -> str | None:
+    """None where llama.cpp loads the file and computes with it, else what it says."""
+    command = [sys.executable, "-m", "tests.oracles.mtmd_loads", str(mmproj)]
+    environment = {**os.environ, "GGML_NO_BACKTRACE": "1"}
+    done = subprocess.run(command, capture_output=True, env=environment, cwd=Path(__file__).parents[2], timeout=300)
+    said = done.stderr.decode("utf-8", "replace")
+    return None if done.returncode == 0 else said.strip()[-800:] or f"exit {done.returncode}"
+
+
+def _load(mmproj: str) -> bool:
+    from tests.oracles import llamacpp
+
+    library = llamacpp.library()
+    make, init = library.mtmd_context_params_default, library.mtmd_init_from_file
+    make.restype, init.restype = _Parameters, c.c_void_p
+    init.argtypes = [c.c_char_p, c.c_void_p, _Parameters]
+    parameters = make()
+    parameters.use_gpu, parameters.print_timings, parameters.n_threads = False, False, 1
+    return bool(init(os.fsencode(mmproj), None, parameters))
+
+
+if __name__ == "__main__":
+    loaded = _load(sys.argv[1])
+    sys.stderr.flush()
+    os._exit(0 if loaded else 1)
