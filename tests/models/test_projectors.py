@@ -179,6 +179,18 @@ def test_names_of_transformers_5_are_understood(tmp_path: Path) -> None:
     assert (tmp_path / "old" / "m.gguf").read_bytes() == (tmp_path / "new" / "m.gguf").read_bytes()
 
 
+def test_both_spellings_of_a_class_convert_to_the_same_files(tmp_path: Path) -> None:
+    """LightOnOCR as published, and as transformers 5 saves it, which the reference refuses."""
+    case = golden()["lightonocr"]
+    other = {**case, "config": {**case["config"], "architectures": ["LightOnOcrForConditionalGeneration"]}}
+    for parent, record_ in (("old", case), ("new", other)):
+        folder = write_folder(record_, tmp_path / parent / "x")
+        wb.convert(folder, tmp_path / parent / "m.gguf", mmproj=True)
+        wb.convert(folder, tmp_path / parent / "t.gguf", tokenizer=False)
+    for file in ("m.gguf", "t.gguf"):
+        assert (tmp_path / "old" / file).read_bytes() == (tmp_path / "new" / file).read_bytes()
+
+
 #: A table's field and its change, which the golden must show.
 FAULTS: Final[dict[str, Callable[[Any], Any]]] = {
     "names": lambda names: {dialect: f"{name}x" for dialect, name in names.items()},

@@ -100,8 +100,11 @@ def _candidates(pattern: str) -> Iterator[Family]:
 
 
 def _naming(name: object) -> Iterator[Family]:
-    """The families whose tables contain a class or a `model_type` of this name."""
-    return _candidates(rf"(?<!\w){re.escape(name)}(?!\w)") if isinstance(name, str) else iter(())
+    """The families whose tables contain a class or a `model_type` of this name, or of a wrapper's other name."""
+    if not isinstance(name, str):
+        return iter(())
+    wrapped = (cls for cls, wrapper in wrappers().items() if name in wrapper.aliases)
+    return _candidates(rf"(?<!\w)(?:{'|'.join(map(re.escape, (name, *wrapped)))})(?!\w)")
 
 
 def _of_model_type(name: str) -> Iterator[Family]:

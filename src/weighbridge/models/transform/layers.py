@@ -229,6 +229,11 @@ def _slice(model: OpenModel, layers: LayerSelection, renumber: bool) -> Transfor
         note = "layers keep their numbers, and config and metadata describe the whole model"
         note += ": --renumber makes a complete model"
         return Transformed(with_entries(model, entries), dropped=gone, notes=(note,))
+    if model.format == "gguf" and layers.stated is None:  # an array's length says nothing then
+        count = f"{model.metadata.get('general.architecture')}.{LAYERS.gguf}"
+        raise UsageError(
+            f"the GGUF has no {count}: its settings by layer are unknown", hint="choose tensors by name: --keep, --drop"
+        )
     cut, resized = (model, ()) if layers.side else slice_across_layers(model, kept, layers.stack.count)
     numbers = None if layers.side else KeptLayers(kept, layers.stack.count)
     done = replace(_renumber(cut, layers), dropped=gone, cut=resized, layers=numbers)
@@ -386,11 +391,7 @@ def gguf_keys(keys: Mapping[str, KV], layers: LayerSelection) -> dict[str, KV]:
     if layers.side:
         return gguf_counts(keys, front, layers.side, count, len(kept))
     tensor_keys = of_graph(declared.value)
-    if (total := f"{front}{LAYERS.gguf}") not in keys:  # an array's length says nothing then
-        raise UsageError(
-            f"the GGUF has no {total}: its settings by layer are unknown", hint="choose tensors by name: --keep, --drop"
-        )
-    out = {total: KV("u32", len(kept))}
+    out = {f"{front}{LAYERS.gguf}": KV("u32", len(kept))}
     for key, kv in keys.items():
         name = key.removeprefix(front)
         if (name == key and key not in tensor_keys) or name in _NOT_BY_LAYER:

@@ -138,7 +138,8 @@ def resolve(own: Document, library: TableLibrary | None = None) -> dict[str, Any
     for name, entry in entries.items():
         part: Document = next((c for c in table["architecture"].values() if c["model_type"] == entry.part_type), {})
         classes[name] = {key: part[key] for key in ("defaults", "null", "full_layers") if key in part}
-        classes[name] |= {key: getattr(entry, key) for key in ("model_type", "part", "part_type", "part_aliases")}
+        copied = ("model_type", "aliases", "part", "part_type", "part_aliases")
+        classes[name] |= {key: getattr(entry, key) for key in copied}
         classes[name]["prefix"] = entry.prefixes[0]
     hf = table["dialect"]["hf"]
     prefixes = dict.fromkeys((*hf["prefixes"], *(prefix for entry in entries.values() for prefix in entry.prefixes)))

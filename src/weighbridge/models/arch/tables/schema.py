@@ -71,6 +71,7 @@ class WrapperEntry(Struct, frozen=True, forbid_unknown_fields=True):
     model_type: Annotated[str, _doc("`model_type` in config.json")]
     prefixes: Annotated[Words, _doc("prefixes that replace `model.` in the part's names; the first is the usual one")]
     part_type: Annotated[str, _doc("default `model_type` of the part")]
+    aliases: Annotated[Words, _doc("other names of the class")] = []
     part: Annotated[str, _doc("object in config.json that describes the part")] = "text_config"
     part_aliases: Annotated[Words, _doc("other `model_type`s of the part")] = []
     apart: Annotated[Words, _doc("prefixes of the names of other parts")] = []
