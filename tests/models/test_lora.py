@@ -422,7 +422,7 @@ NOT_A_MODEL: dict[str, tuple[Tensors, str, str]] = {
         "a LoRA for an image model", "to .safetensors or .npz",
     ),
     "Stable Diffusion": ({OF_IMAGES: np.ones((4, 4), "f4")}, "a Stable Diffusion checkpoint", "to .safetensors or"),
-    "diffusers": ({"down_blocks.0.x.weight": np.ones((4, 4), "f4")}, "a part of an image model", "GGUFs"),
+    "diffusers": ({"down_blocks.0.x.weight": np.ones((4, 4), "f4")}, "a part of an image model", "to .safetensors or"),
     "textual inversion": ({"emb_params": np.ones((4, 4), "f4")}, "an adapter that isn't a LoRA", "trained it"),
 }  # fmt: skip
 

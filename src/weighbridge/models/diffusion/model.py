@@ -15,6 +15,7 @@ from weighbridge.models.diffusion.names import NameTable, filled, table
 ORIGINAL: Final = "original"
 DIFFUSERS: Final = "diffusers"
 _DENOISER: Final = "denoiser"
+_TEXT: Final = "text"
 
 
 class DiffusionModel(NamedTuple):
@@ -46,7 +47,7 @@ def diffusion_model(shapes: Mapping[str, Sequence[int]], path: Path) -> Diffusio
         titles = " and ".join(match.title for match in found)
         raise UnsupportedError(f"{path} has the tensors of {titles}", hint="wb identify names the parts")
     # a text encoder of transformers may be OpenCLIP's, under the names that diffusers gives it
-    if found and (found[0].row.part != "text" or table(found[0].row.id)):
+    if found and (found[0].row.part != _TEXT or table(found[0].row.id)):
         match = found[0]
         return DiffusionModel(match.row, match.title, match.prefix, ORIGINAL, table(match.row.id))
     # the names of some models are among those of others: the table that knows most of them decides
@@ -58,7 +59,10 @@ def _in_diffusers(shapes: Mapping[str, Sequence[int]]) -> Iterator[DiffusionMode
     for row in diffusion.table().rows:
         known = table(row.id)
         if known is not None and all(_exists(known, name, row, shapes) for name in row.conditions.names):
-            yield DiffusionModel(row, row.title, "", DIFFUSERS, known)
+            model = DiffusionModel(row, row.title, "", DIFFUSERS, known)
+            # a whole CLIP has these tensors too, and others: it is no text encoder
+            if row.part != _TEXT or model.known(shapes) == sum(not name.endswith(".position_ids") for name in shapes):
+                yield model
 
 
 def _exists(known: NameTable, name: str, row: DiffusionRow, shapes: Mapping[str, Sequence[int]]) -> bool:

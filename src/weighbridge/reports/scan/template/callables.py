@@ -62,6 +62,12 @@ def _nested(subject: Value, arguments: list[Value]) -> Value:
     return contained(inner.join(contained(inner)))
 
 
+def _gathered(subject: Value, arguments: list[Value]) -> Value:
+    """A set or dict of the items, of the arguments and of their items and letters."""
+    inner = flattened([subject, *arguments])
+    return contained(inner.join(Value(inner.texts).element))
+
+
 def _grouped(subject: Value, arguments: list[Value]) -> Value:
     """A list of pairs: an attribute of items, and the list of the items with it."""
     pairs = _nested(subject, arguments)
@@ -114,7 +120,8 @@ def _parts(method: str) -> Meaning:
 def _as_text(subject: Value, arguments: list[Value]) -> Value:
     if subject.is_container or subject.flags & (METHOD | OBJECT | SPACE | ANY):
         return BUILT
-    return Value(tuple(str(c) for c in subject.constants), subject.flags)
+    text = Value(tuple(str(c) for c in subject.constants), subject.flags & ~NUMBER)
+    return text.join(BUILT) if subject.flags & NUMBER else text
 
 
 def _reversed(subject: Value, arguments: list[Value]) -> Value:
@@ -139,8 +146,9 @@ def _rows(rows: Mapping[str, Meaning]) -> Mapping[str, Meaning]:
 
 FILTERS: Final[Mapping[str, Meaning]] = _rows(
     {
-        "center e escape filesizeformat forceescape format indent pprint striptags title tojson truncate urlencode "
-        "urlize wordwrap xmlattr": _always(BUILT),
+        "center e escape filesizeformat forceescape format indent pprint striptags title tojson urlencode urlize "
+        "wordwrap xmlattr": _always(BUILT),
+        "truncate": lambda subject, arguments: subject.join(BUILT),  # what is short stays itself, a list too
         "abs count length round wordcount": _always(NUMERIC),
         "float int": lambda subject, arguments: joined(arguments).join(NUMERIC),  # or the default
         "first last max min random": _element,
@@ -198,8 +206,7 @@ METHODS: Final[Mapping[str, Meaning]] = _rows(
         "popitem items": _nested,
         "keys values copy": _items,
         "append extend insert update add remove discard clear reverse sort": _always(NOTHING),
-        "union intersection difference fromkeys": lambda subject, arguments: contained(
-            flattened([subject, *arguments])),  # sets, or dicts made of other dicts
+        "union intersection difference fromkeys": _gathered,  # sets, or dicts made of other dicts
         # times
         "strftime isoformat": _always(BUILT),
     }

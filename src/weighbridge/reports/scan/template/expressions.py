@@ -366,7 +366,7 @@ def _sliced(base: Value, part: nodes.Slice, values: Values) -> Value:
     if at[2] not in (None, 1, -1) and base.flags & DATA:
         base = base.join(BUILT)
     cut = slice(*at)
-    constants = tuple(c[cut] if isinstance(c, str | tuple) else c for c in base.constants)
+    constants = tuple(c[cut] for c in base.constants if isinstance(c, str | tuple))  # nothing else has parts
     return Value(constants, base.flags, base.items, False, base.depth)
 
 
