@@ -50,7 +50,6 @@ def _recorded_config(family: str) -> dict[str, Any]:
     return dict(min(configs, key=lambda config: "text_config" in config))
 
 
-
 def judge_granted(family: Family) -> None:
     """A config that states what llama.cpp takes for granted loses nothing; another value is the one loss."""
     for key, granted, other in _GRANTED.get(family.name, ()):

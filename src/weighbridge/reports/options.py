@@ -1,4 +1,4 @@
-"""The options of the commands that look: what to read, how to compare it, and when to fail.
+"""Options of the read-only commands: what to read, how to compare it, and when to fail.
 
 The functions of Python accept the fields of these classes as keywords (`base/options.py`). Options that only change
 what a command prints are declared by the command.
@@ -67,7 +67,7 @@ class LsOptions:
 class AnatomyOptions:
     """`cells`: the resolution of the strip."""
 
-    at: int | None = option("Show what the byte there means.", metavar="OFFSET", kind="offset")
+    at: int | None = option("Explain the byte at OFFSET.", metavar="OFFSET", kind="offset")
     start: int = option("Only regions after this byte.", 0, metavar="OFFSET", kind="offset")
     end: int | None = option("Only regions before this byte.", metavar="OFFSET", kind="offset")
     kind: Sequence[str] = option("Only regions of a kind (key, value, tensor, padding ...).", (), metavar="KIND")

@@ -50,12 +50,12 @@ def diffusion_model(shapes: Mapping[str, Sequence[int]], path: Path) -> Diffusio
     if found and (found[0].row.part != _TEXT or table(found[0].row.id)):
         match = found[0]
         return DiffusionModel(match.row, match.title, match.prefix, ORIGINAL, table(match.row.id))
-    # the names of some models are among those of others: the table that knows most of them decides
+    # some models' names are a subset of another's: the table that matches the most names wins
     return max(_in_diffusers(shapes), key=lambda candidate: candidate.known(shapes), default=None)
 
 
 def _in_diffusers(shapes: Mapping[str, Sequence[int]]) -> Iterator[DiffusionModel]:
-    """The models whose names in diffusers these are."""
+    """Yields the models whose diffusers names match."""
     for row in diffusion.table().rows:
         known = table(row.id)
         if known is not None and all(_exists(known, name, row, shapes) for name in row.conditions.names):

@@ -6,7 +6,7 @@
     { to = "attn.to_q", pointwise = true }        a convolution with 1 x 1 kernels in the file, a matrix in the folder
     { to = "text_projection.weight", transposed = true }
 
-`*` stands for a number, and each row works in both directions. `{ to = ..., parts = "resnet" }` is a row for each entry
+`*` matches a number, and each row works in both directions. `{ to = ..., parts = "resnet" }` is a row for each entry
 of [parts.resnet], below the module. `{3b+l+1}` is computed for each b and l of [counts]. A table `like` another begins
 with its rows; of two rows with one name in diffusers, the last counts. `models`: ids of rows of diffusion.toml.
 """
@@ -97,7 +97,7 @@ def filled(template: str, numbers: Iterable[str]) -> str:
 
 @cache
 def documents() -> Mapping[str, Mapping[str, Any]]:
-    """The tables by name, as they are written."""
+    """Returns the parsed TOML tables by name."""
     import tomllib
 
     files = (path for path in (resources.files(__package__ or "") / "names").iterdir() if path.name.endswith(".toml"))

@@ -14,7 +14,7 @@ from weighbridge.models.model import OpenModel
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import LogicalTensor
 
-#: The key of a GGUF with the shape of a tensor whose rows were divided anew (ComfyUI-GGUF, tools/convert.py).
+#: The key of a GGUF with a reshaped tensor's original shape (ComfyUI-GGUF, tools/convert.py).
 SHAPE_KEY: Final = "comfy.gguf.orig_shape."
 
 
@@ -48,7 +48,7 @@ def named_tensors(model: OpenModel, found: DiffusionModel, dialect: str = ORIGIN
 
 
 def original_shapes(model: OpenModel) -> dict[str, LogicalTensor]:
-    """The tensors of a GGUF in their original shapes, which keys hold if rows were divided anew."""
+    """The tensors of a GGUF in their original shapes, read from the `comfy.gguf.orig_shape` keys."""
     from weighbridge.tensors.nodes import decode, reshape
 
     tensors = dict(model.logical)

@@ -83,7 +83,7 @@ def _tensors(model: Candidate) -> Iterator[LoadRefusal]:
     try:
         family = projector_of_gguf(model.metadata)
         missing = family.check("gguf", family.sizes_from_gguf(model.metadata, model.shapes), model.shapes).missing
-    except WeighbridgeError:  # no table, or a key is missing, which another rule says
+    except WeighbridgeError:  # no table, or a key is missing, which another rule reports
         return
     if missing:
         yield LoadRefusal(f"{some(missing)}", missing[0])
@@ -98,6 +98,6 @@ PROJECTORS: Final[Mapping[str, LoaderRule[Candidate]]] = MappingProxyType(
         "llamacpp/mmproj-key": LoaderRule(_E, "key that the projector needs is missing", _keys),
         "llamacpp/mmproj-channels": LoaderRule(_E, "mean or deviation without all three colors", _channels),
         "llamacpp/mmproj-activation": LoaderRule(_E, "two activations", _activation),
-        "llamacpp/mmproj-tensor": LoaderRule(_E, "tensor of the projector is missing", _tensors),
+        "llamacpp/mmproj-tensor": LoaderRule(Severity.WARNING, "tensor of the projector is missing", _tensors),
     }
 )

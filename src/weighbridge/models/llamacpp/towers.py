@@ -89,7 +89,7 @@ def towers_of_gguf(model: OpenModel) -> ResolvedModel:
 
 
 def check_pair(language: Mapping[str, Any], towers: Mapping[str, Any]) -> None:
-    """Raises UsageError if the embeddings of a projector are of another width than those of a language model, by the
+    """Raises UsageError if the embeddings of a projector differ in width from those of a language model, by the
     keys of both GGUFs; llama.cpp refuses such a pair when it loads it."""
     width = language.get(f"{language.get('general.architecture')}.embedding_length")
     for key in WIDTHS:
