@@ -45,9 +45,9 @@ _GRANTED: dict[str, tuple[tuple[str, Any, Any], ...]] = {
 @cache
 def _recorded_config(family: str) -> dict[str, Any]:
     """The config of the first recorded model of a family, of one without parts if there is one."""
-    configs = [case.config for case in CASES.values() if family_of_hf(case.config).name == family]
+    configs: list[dict[str, Any]] = [c.config for c in CASES.values() if family_of_hf(c.config).name == family]
     configs += [golden()[model]["config"] for model in models_of(families()[family])]
-    return dict(min(configs, key=lambda config: "text_config" in config))
+    return dict(sorted(configs, key=lambda config: "text_config" in config)[0])
 
 
 def judge_granted(family: Family) -> None:

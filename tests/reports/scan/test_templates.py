@@ -100,15 +100,9 @@ def covers(value: Value, actual: object) -> bool:
     if isinstance(actual, list | tuple | dict | set):
         parts = [*actual, *actual.values()] if isinstance(actual, dict) else [*actual]
         whole = any(isinstance(c, tuple) and list(c) == parts for c in value.constants)
+        held = value.is_container or bool(value.flags & values.TEXT)
         given = value.flags & values.DATA and not any(isinstance(p, str) and is_inner(p) for p in parts)
-        return (
-            not parts
-            or whole
-            or bool(given)
-            or (
-                (value.is_container or value.flags & values.TEXT) and all(covers(value.element, part) for part in parts)
-            )
-        )
+        return not parts or whole or bool(given) or (held and all(covers(value.element, part) for part in parts))
     if callable(actual) and not isinstance(actual, jinja2.Undefined):
         return bool(value.flags & (values.OBJECT | values.METHOD | values.DATA | values.DERIVED))
     return True  # numbers, None, undefined: none of them is a name
