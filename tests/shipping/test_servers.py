@@ -9,12 +9,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml  # type: ignore[import-untyped]
 from tests.shipping.models import write_folder
 
 import weighbridge as wb
-from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
+from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
 from weighbridge.shipping.servers import VLLM_METHODS
 from weighbridge.shipping.targets import TARGETS, run_line
 
@@ -149,6 +150,47 @@ def test_lm_studio_finds_a_gguf_by_its_place(gguf: Path, tmp_path: Path) -> None
     with pytest.raises(RefusedError, match="files already"):
         wb.ship("lmstudio", gguf)
     wb.ship("lmstudio", gguf, overwrite=True)
+
+
+# ------------------------------------------------------------------------------------------------ projectors
+
+
+def projector(path: Path, width: int, kind: str = "mmproj") -> Path:
+    gguf: Any = pytest.importorskip("gguf")
+    writer = gguf.GGUFWriter(path, "clip")
+    writer.add_string("general.type", kind)
+    writer.add_uint32("clip.vision.projection_dim", width)
+    writer.add_tensor("v.post_ln.weight", np.ones(4, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+TAKES_A_PROJECTOR = sorted(name for name, target in TARGETS.items() if "mmproj" in target.options)
+
+
+@pytest.mark.parametrize("form", ["gguf", "model"])
+@pytest.mark.parametrize("target", TAKES_A_PROJECTOR)
+def test_a_projector_is_shipped_or_refused(
+    target: str, form: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Whether the model is copied or converted: the file is among those of the model, never passed over."""
+    source: Path = request.getfixturevalue(form)
+    if target == "llama-server" and form == "model":
+        pytest.skip("llama-server reads GGUF only")
+    for bad, error, words in (
+        (projector(tmp_path / "wide.gguf", 96), UsageError, "96 .*64"),
+        (projector(tmp_path / "other.gguf", 64, "adapter"), FormatError, "not a projector"),
+    ):
+        with pytest.raises(error, match=words):
+            wb.ship(target, source, "me/tiny", mmproj=bad)
+    good = projector(tmp_path / "p-mmproj.gguf", 64)
+    report = wb.ship(target, source, "me/tiny", mmproj=good)
+    stored = [Path(file.path) for file in report.files if file.what == "projector"]
+    assert [path.read_bytes() for path in stored] == [good.read_bytes()] * len(stored)
+    assert stored or str(good) in report.text
 
 
 def test_lm_studio_takes_mlx_folders_and_converts_others(model: Path, tmp_path: Path) -> None:

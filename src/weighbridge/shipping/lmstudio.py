@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from weighbridge.adapters.remote import lmstudio
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.conversion.result import Progress
 from weighbridge.io.sink import StoreWriter
 from weighbridge.models.clients import LLAMA_CPP, MLX_LM, client_of, loads
-from weighbridge.models.locate import locate
 from weighbridge.models.model import OpenModel
 from weighbridge.models.open import open_headers
-from weighbridge.shipping.model import as_gguf, in_place, refuse_modelfile
+from weighbridge.shipping.model import as_gguf, companion, in_place, refuse_modelfile
 from weighbridge.shipping.plan import ShippedFile, ShipPlan, ShipReport, ShipRequest, check_writable
 
 _FORBIDDEN: Final = re.compile(r'[/<>:"\\|?*\x00-\x1f]')
@@ -57,13 +57,30 @@ def prepare(request: ShipRequest) -> ShipPlan:
     if plan is None:
         raise UnsupportedError(f"{request.path} can't be converted")
 
+    copies = _projector(request, parts.keys, folder)
+    files = (row, *(ShippedFile(str(c.target), c.size, c.part, "copy") for c in copies))
+
     def act(progress: Progress | None) -> tuple[ShippedFile, ...]:
         with StoreWriter(root) as writer:
             writer.folder(folder)
             plan.run(progress)
-        return (row,)
+            return (row, *(_add(writer, copy, request) for copy in copies))
 
-    return ShipPlan(replace(report, files=(row,), notes=parts.notes), act, (plan,))
+    return ShipPlan(replace(report, files=files, notes=parts.notes), act, (plan,))
+
+
+def _projector(request: ShipRequest, keys: Mapping[str, Any], folder: Path) -> list[_Copy]:
+    """Returns the requested mmproj file for the GGUF with these key-values, under a name that LM Studio looks for."""
+    if request.options.mmproj is None:
+        return []
+    path = companion(Path(request.options.mmproj), "projector", "mmproj", keys)
+    name = path.name if "mmproj" in path.name else f"mmproj-{path.name}"
+    return [_Copy(path, folder / name, "projector", path.stat().st_size)]
+
+
+def _add(writer: StoreWriter, copy: _Copy, request: ShipRequest) -> ShippedFile:
+    how = writer.add_file(copy.target, copy.source, link=request.options.hard_link, overwrite=True)
+    return ShippedFile(str(copy.target), copy.size, copy.part, how)
 
 
 def _copy_plan(request: ShipRequest, model: OpenModel, report: ShipReport, root: Path, folder: Path) -> ShipPlan:
@@ -72,10 +89,7 @@ def _copy_plan(request: ShipRequest, model: OpenModel, report: ShipReport, root:
     for path in sorted(place.folder.iterdir()) if model.format != "gguf" else ():
         if path.is_file() and path not in place.weights and not path.name.startswith("."):
             copies.append(_Copy(path, folder / path.name, "beside the weights", path.stat().st_size))
-    if (mmproj := request.options.mmproj) is not None:
-        path = locate(Path(mmproj)).weights[0]
-        name = path.name if "mmproj" in path.name else f"mmproj-{path.name}"
-        copies.append(_Copy(path, folder / name, "projector", path.stat().st_size))
+    copies += _projector(request, model.metadata, folder)
     if (verdict := loads(model)).why:
         report = replace(report, run=(), notes=(f"{verdict.client} won't load it: {verdict.why}",))
 
@@ -83,8 +97,7 @@ def _copy_plan(request: ShipRequest, model: OpenModel, report: ShipReport, root:
         total, done, rows = sum(c.size for c in copies), 0, []
         with StoreWriter(root) as writer:
             for copy in copies:
-                how = writer.add_file(copy.target, copy.source, link=request.options.hard_link, overwrite=True)
-                rows.append(ShippedFile(str(copy.target), copy.size, copy.part, how))
+                rows.append(_add(writer, copy, request))
                 done += copy.size
                 if progress is not None:
                     progress(done, total, copy.target.name)

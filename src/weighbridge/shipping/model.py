@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from weighbridge.api.writing import plan_convert, plan_merge, plan_quantize
-from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.ftypes import BY_NUMBER, GUESSED
 from weighbridge.base.limits import MIB
 from weighbridge.containers.formats import GGUF_MAGIC
@@ -22,10 +22,11 @@ from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.result import results_first
 from weighbridge.io.location import open_source
 from weighbridge.io.source import FileSource
+from weighbridge.models.llamacpp.towers import check_pair
 from weighbridge.models.locate import locate
 from weighbridge.models.model import OpenModel
 from weighbridge.models.modelfile import Modelfile, described_by, is_modelfile
-from weighbridge.models.open import open_headers
+from weighbridge.models.open import open_headers, open_model
 
 _LICENCES: Final = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE", "NOTICE", "USE_POLICY.md")
 #: Ollama's name of each sampling default in a GGUF.
@@ -62,6 +63,21 @@ def _is_gguf(path: Path) -> bool:
 def in_place(model: OpenModel) -> bool:
     """Returns whether the weights are complete files, not parts of llamafiles."""
     return all(isinstance(file, FileSource) for file in model.index.files)
+
+
+def companion(path: Path, part: str, kind: str, keys: Mapping[str, Any]) -> Path:
+    """Returns the file of a projector, an adapter or a draft model for the GGUF with these key-values.
+
+    Raises FormatError if its `general.type` isn't `kind`, UsageError if a projector's embeddings differ in width from
+    the model's.
+    """
+    with open_model(path) as model:
+        actual = model.metadata.get("general.type", "model") if model.format == "gguf" else model.format
+        if actual != kind:
+            raise FormatError(f"not a {part}", path=str(path), field="general.type", expected=kind, found=actual)
+        if kind == "mmproj":
+            check_pair(keys, model.metadata)
+        return model.place.weights[0]
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from weighbridge.models.clients import ClientVerdict, in_mlx_lm, loads
 from weighbridge.models.model import OpenModel
 from weighbridge.models.modelfile import is_modelfile
 from weighbridge.models.open import open_headers
-from weighbridge.shipping.model import in_place, is_gguf_with_adapters, refuse_modelfile
+from weighbridge.shipping.model import companion, in_place, is_gguf_with_adapters, refuse_modelfile
 from weighbridge.shipping.plan import ShipCheck, ShipPlan, ShipReport, ShipRequest, text_plan
 
 FORMS: Final = ("command", "systemd", "compose")
@@ -58,7 +58,7 @@ def llama_server(request: ShipRequest) -> ShipPlan:
         check = _loads_check(loads(model))
     projectors = [p for p in weights.parent.glob("*mmproj*.gguf") if p != weights]
     if options.mmproj is not None:
-        extra.insert(0, ("--mmproj", Path(options.mmproj).absolute()))
+        extra.insert(0, ("--mmproj", companion(Path(options.mmproj), "projector", "mmproj", keys).absolute()))
     elif len(projectors) == 1 and not is_modelfile(request.path):
         extra.insert(0, ("--mmproj", projectors[0]))
     fitted, notes = _fit(request)

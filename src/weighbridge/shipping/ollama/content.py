@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from weighbridge.adapters.remote.ollama import MEDIA as MANIFEST
-from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
+from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.limits import MIB
 from weighbridge.models.modelfile import SETTINGS, Instruction, referred, write_modelfile
-from weighbridge.models.open import open_model
-from weighbridge.shipping.model import GgufParts
+from weighbridge.shipping.model import GgufParts, companion
 from weighbridge.shipping.ollama.turns import translate
 from weighbridge.shipping.plan import ShipRequest
 
@@ -161,11 +160,8 @@ def _companions(parts: GgufParts, request: ShipRequest) -> Iterator[StoreLayer]:
                 raise UnsupportedError(f"{value} isn't a local file", hint="name a GGUF file")
             paths.append((part, path, kind))
     for part, path, kind in paths:
-        with open_model(path) as model:
-            actual = model.metadata.get("general.type", "model") if model.format == "gguf" else model.format
-        if actual != kind:
-            raise FormatError(f"not a {part}", path=str(path), field="general.type", expected=kind, found=actual)
-        yield StoreLayer(part, file=path, size=path.stat().st_size)
+        file = companion(path, part, kind, parts.keys)
+        yield StoreLayer(part, file=file, size=file.stat().st_size)
 
 
 def human_number(count: int) -> str:
