@@ -52,8 +52,6 @@ OTHERS = {
 }  # fmt: skip
 # (line, models): refused, with the words; nothing is written.
 REFUSED: tuple[tuple[str, str, str], ...] = (
-    # ... its text model has the names that diffusers gives OpenCLIP's
-    (r"--to-names", "clip", "OpenCLIP text encoder has no"),
     # ... no table describes these
     (
         r"--to mlx|\.gguf|\{gguf\}|\{mlx\}|scheme|\{packed\}|--tp|\{ranks\}|--to-names",
