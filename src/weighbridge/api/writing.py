@@ -140,7 +140,7 @@ def plan_slice(src: Path, dst: Path, options: SliceKeywords) -> TransformPlan:
 def plan_quantize(src: Path, dst: Path, options: QuantizeKeywords) -> QuantizePlan:
     """Plans to quantize the model at `src`, in any format, to the GGUF `dst`, with the bytes that llama-quantize would
     write. `ftype` is one of its types, such as Q4_K_M; leave it out with `target_bpw` or `target_size`, which choose a
-    type for each tensor. `plan.refusals` lists what prevents `run`. A Whisper becomes a file of whisper.cpp if `src` is
+    type for each tensor. `plan.refusals` lists what prevents `run`. A Whisper becomes a whisper.cpp file if `src` is
     one, or if `dst` is named ggml-NAME.bin."""
     with _opened(src, options) as model:
         if is_whisper_cpp(model, resolve_target(dst)):

@@ -151,7 +151,7 @@ _NICKNAMES: Final = MappingProxyType(
     {"huggingface": "hf", "transformers": "hf", "mlx-lm": "mlx", "mlx_lm": "mlx", "llama.cpp": "gguf",
      "whisper.cpp": "ggml"}
 )  # fmt: skip
-#: Targets that aren't containers: model folders, and files of whisper.cpp.
+#: Targets that aren't containers: model folders, and whisper.cpp files.
 MODELS: Final = ("hf", "mlx", "ggml")
 
 

@@ -359,7 +359,7 @@ class AdapterOptions(DTypeOptions, NameOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class WhisperOptions(CastOptions):
-    title: ClassVar[str] = "a file of whisper.cpp"
+    title: ClassVar[str] = "a whisper.cpp file"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -221,7 +221,7 @@ def _locate_in_folder(folder: Path) -> Place:
         return _locate_in_folder(snapshot)
     hint = f"looked for {', '.join(_SUFFIXES)}"
     tokenizer = any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model"))
-    if (folder / "model_index.json").is_file():  # a pipeline of diffusers
+    if (folder / "model_index.json").is_file():  # a diffusers pipeline
         parts = sorted(p.name for p in folder.iterdir() if p.is_dir() and (p / "config.json").is_file())
         hint = f"it is a pipeline of several models: name one of {', '.join(str(folder / p) for p in parts)}"
     elif (folder / "snapshots").is_dir():  # a model's folder in the cache of Hugging Face

@@ -101,7 +101,7 @@ def quantize(words: tuple[str, ...], options: QuantizeCommand) -> int:
     IQ2_XXS IQ2_XS IQ2_S IQ2_M IQ3_XXS IQ3_XS IQ3_S IQ3_M IQ4_NL IQ4_XS, TQ1_0 TQ2_0, MXFP4_MOE, Q1_0 Q2_0, F32
     F16 BF16; COPY keeps every tensor's type.
 
-    A Whisper becomes a file of whisper.cpp, with the bytes of whisper.cpp's quantize, if SRC is such a file or DST is
+    A Whisper becomes a whisper.cpp file, with the bytes of whisper.cpp's quantize, if SRC is such a file or DST is
     named ggml-NAME.bin. Its types are F32 F16, Q4_0 Q4_1 Q5_0 Q5_1 Q8_0, Q2_K Q3_K Q4_K Q5_K Q6_K.
     """
     import weighbridge
@@ -118,7 +118,7 @@ def quantize(words: tuple[str, ...], options: QuantizeCommand) -> int:
     plan = planned(weighbridge.plan_quantize, request.source, target, options, keywords)
     if options.report is not None and plan.format != "gguf":
         plan.close()
-        raise UsageError("--report doesn't apply to a file of whisper.cpp", hint="it measures the errors of a GGUF")
+        raise UsageError("--report doesn't apply to a whisper.cpp file", hint="it measures the errors of a GGUF")
     if options.dry_run:
         return view.show_plan(plan, options)
     write(plan, options)

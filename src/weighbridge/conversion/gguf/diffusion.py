@@ -3,7 +3,7 @@ rules (`conversion/quantize/diffusion_types.py`).
 
 source                names                     types
 single file           kept, without a prefix    F32, and BF16 or F16; quantized in the same pass
-folder of diffusers   of the single file        the same
+diffusers folder      of the single file        the same
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def _choose_format(to: str | TargetOptions | None, path: Path, model: OpenModel)
 
 
 def is_whisper_cpp(model: OpenModel, path: Path) -> bool:
-    """Whether quantizing `model` to `path` makes a file of whisper.cpp: of a Whisper that is such a file, or whose
+    """Whether quantizing `model` to `path` makes a whisper.cpp file: of a Whisper that is such a file, or whose
     target has such a name."""
     named = fnmatchcase(path.name, "ggml-*" + WHISPER_SUFFIX)
     return (named or model.format == "ggml") and form_of(model) is not None

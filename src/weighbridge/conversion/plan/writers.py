@@ -134,7 +134,7 @@ def write_torch(stem: str, tensors: Tensors, metadata: Mapping[str, Any], option
 
 
 def write_ggml(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options: TargetOptions) -> Written:
-    """Plans a file of whisper.cpp, under its name there (`conversion/whisper`)."""
+    """Plans a whisper.cpp file, under its name there (`conversion/whisper`)."""
     layout = whisper.layout(specs(tensors), metadata["sizes"], metadata["filters"], metadata["tokens"])
     return Written((planned(metadata["file"], layout, tensors),), {})
 

@@ -35,14 +35,14 @@ def whisper_form(model: OpenModel) -> WhisperForm:
     form = source.form_of(model)
     if form is None:
         raise UsageError(
-            f"{model.place.path} isn't a Whisper, and only those are written as files of whisper.cpp",
+            f"{model.place.path} isn't a Whisper, and only those are written as whisper.cpp files",
             hint="the target NAME.gguf is for llama.cpp",
         )
     return form
 
 
 def to_ggml(model: OpenModel, options: WhisperOptions) -> PlanBuilder:
-    """Plans a file of whisper.cpp. Raises UsageError for a type that it can't have."""
+    """Plans a whisper.cpp file. Raises UsageError for a type that it can't have."""
     read = source.read(model, whisper_form(model))
     matrices = _matrix_type(read, options)
     losses = [Loss(text) for text in read.losses]
@@ -72,7 +72,7 @@ def to_ggml(model: OpenModel, options: WhisperOptions) -> PlanBuilder:
 
 
 def _matrix_type(read: WhisperModel, options: WhisperOptions) -> DType:
-    """The type of the matrices: the requested one; that of a file of whisper.cpp; otherwise F16."""
+    """The type of the matrices: the requested one; that of a whisper.cpp file; otherwise F16."""
     if options.dtype in (None, "auto"):
         stored = read.tensors["decoder.token_embedding.weight"].spec.dtype
         return stored if read.form is WhisperForm.GGML and stored.name in whisper.FTYPES else F16
@@ -92,7 +92,7 @@ def file_name(model: OpenModel, matrices: DType) -> str:
 
 
 def to_hf(model: OpenModel, options: HfOptions | TorchFolderOptions, form: WhisperForm) -> PlanBuilder:
-    """Plans a folder of transformers from a file of whisper.cpp or OpenAI's checkpoint."""
+    """Plans a transformers folder from a whisper.cpp file or OpenAI's checkpoint."""
     from weighbridge.tensors.nodes import reshape
 
     read = source.read(model, form, tokenizer=False)

@@ -22,10 +22,10 @@ from weighbridge.models.whisper import source
 def plan_quantize(
     model: OpenModel, dst: str | os.PathLike[str], ftype: str, given: Mapping[str, Any], write: WriteOptions
 ) -> QuantizePlan:
-    """Plans a quantized file of whisper.cpp. Raises UsageError for a type or an option that it doesn't have."""
+    """Plans a quantized whisper.cpp file. Raises UsageError for a type or an option that it doesn't have."""
     if ftype.upper() not in whisper.FTYPES:
         names = ", ".join(whisper.FTYPES)
-        raise UsageError(f"{ftype or 'a size'} doesn't determine a file of whisper.cpp", hint=f"its types: {names}")
+        raise UsageError(f"{ftype or 'a size'} doesn't determine a whisper.cpp file", hint=f"its types: {names}")
     if (suffix := Path(dst).suffix) == ".gguf":
         name = f"ggml-NAME-{ftype.lower()}.bin"
         raise UsageError(f"whisper.cpp doesn't read {suffix}", hint=f"name the target: wb quantize SRC {name} {ftype}")

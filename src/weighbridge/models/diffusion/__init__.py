@@ -1,1 +1,1 @@
-"""Image and video models: their names in single files and in folders of diffusers."""
+"""Image and video models: their names in single files and in diffusers folders."""

@@ -1,4 +1,4 @@
-"""The names of an image or video model in a single file and in a folder of diffusers, by the tables in names/.
+"""The names of an image or video model in a single file and in a diffusers folder, by the tables in names/.
 
     "img_in" = "x_embedder"                       a module: its weight and its bias
     "x.*.qkv" = ["y.*.to_q", "y.*.to_k", ...]     its rows, split: all parts but the last are square, or all are equal

@@ -1,4 +1,4 @@
-"""Whisper's sizes in config.json, and the small files of a folder of transformers."""
+"""Whisper's sizes in config.json, and the small files of a transformers folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.models.whisper import mel
 from weighbridge.models.whisper.tokens import END, LANGUAGES, MULTILINGUAL, NO_TIMESTAMPS, START, TASKS
 
-#: A size in the header of a file of whisper.cpp, and in OpenAI's `dims` -> its key in config.json.
+#: A size in the header of a whisper.cpp file, and in OpenAI's `dims` -> its key in config.json.
 KEYS: Final = MappingProxyType({
     "n_vocab": "vocab_size",
     "n_audio_ctx": "max_source_positions",
@@ -29,7 +29,7 @@ _FIXED: Final = MappingProxyType({"activation_function": "gelu", "scale_embeddin
 _FEED_FORWARD: Final = ("encoder_ffn_dim", "decoder_ffn_dim")
 _SPECTRUM: Final = MappingProxyType({"n_fft": mel.WINDOW, "hop_length": mel.HOP, "sampling_rate": mel.SAMPLE_RATE})
 _LARGEST: Final = 1 << 31  # the header's numbers are i32
-#: Settings of generation that a file of whisper.cpp can't hold.
+#: Settings of generation that a whisper.cpp file can't hold.
 GENERATION: Final = ("alignment_heads", "begin_suppress_tokens", "forced_decoder_ids", "suppress_tokens")
 _FRAMES_PER_POSITION: Final = 2  # the second convolution has a stride of 2
 

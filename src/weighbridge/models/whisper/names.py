@@ -42,7 +42,7 @@ BLOCK: Final = MappingProxyType({
 
 
 class TensorNames(NamedTuple):
-    """One tensor: OpenAI's name, transformers' without `PREFIX`, its shape in a file of whisper.cpp and elsewhere."""
+    """One tensor: OpenAI's name, transformers' without `PREFIX`, its shape in a whisper.cpp file and elsewhere."""
 
     openai: str
     hf: str

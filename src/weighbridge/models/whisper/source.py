@@ -1,4 +1,4 @@
-"""A Whisper in any of its three forms: OpenAI's checkpoint, a folder of transformers, a file of whisper.cpp."""
+"""A Whisper in any of its three forms: OpenAI's checkpoint, a transformers folder, a whisper.cpp file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class WhisperForm(StrEnum):
 @dataclass(frozen=True)
 class WhisperModel:
     """`tensors`: by OpenAI's names, in the shapes of whisper.cpp, in the order to write. `sizes`: without `ftype`.
-    `losses`: parts that a file of whisper.cpp can't hold. `tokens`: None if the source has none."""
+    `losses`: parts that a whisper.cpp file can't hold. `tokens`: None if the source has none."""
 
     form: WhisperForm
     sizes: Mapping[str, int]

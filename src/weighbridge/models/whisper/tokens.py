@@ -1,6 +1,6 @@
 """Whisper's tokens: byte strings by rank, then special tokens, whose ids follow from the number of tokens.
 
-A file of whisper.cpp has only the byte strings; the program makes up the special tokens (src/whisper.cpp,
+A whisper.cpp file has only the byte strings; the program makes up the special tokens (src/whisper.cpp,
 `whisper_model_load`). OpenAI's tokenizer.py, `get_encoding`, has their names.
 """
 
@@ -74,7 +74,7 @@ def read_tokens(model: OpenModel, rows: int) -> tuple[list[bytes], list[str]]:
         vocab[END] = 1 + max(parsed.values()) + empty
     else:
         raise UnsupportedError(
-            f"{model.place.path} has no tokenizer, which a file of whisper.cpp needs",
+            f"{model.place.path} has no tokenizer, which a whisper.cpp file needs",
             hint=f"put tokenizer.json, vocab.json or OpenAI's {_RANK_FILES[rows >= MULTILINGUAL]} next to it, or pass "
             "their folder with --config",
         )
