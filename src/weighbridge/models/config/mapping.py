@@ -180,9 +180,10 @@ def gguf_to_config(
         config["torch_dtype"] = torch_dtype
     generation = _generation(metadata, config, family) if architecture.name.endswith("ForCausalLM") else None
     if architecture.part is not None:  # a class of several parts has most settings in the object of the part
-        part = {k: v for k, v in config.items() if k not in _OF_THE_WHOLE}
+        outside = (*_OF_THE_WHOLE, *architecture.outside)
+        part = {k: v for k, v in config.items() if k not in outside}
         part |= {} if class_ is None else {"model_type": architecture.part_type or plain.model_type}
-        whole = {k: v for k, v in config.items() if k in (*_OF_THE_WHOLE, "tie_word_embeddings")}
+        whole = {k: v for k, v in config.items() if k in (*outside, "tie_word_embeddings")}
         whole |= {k: v for k, v in config.items() if k.endswith("_token_id")}
         config = {**whole, architecture.part: dict(sorted(part.items()))}
     guesses = []

@@ -54,6 +54,7 @@ class ArchitectureEntry(Struct, frozen=True, forbid_unknown_fields=True):
         Words, _doc("`layers[a::b]` over keys: layers with full attention if a config has no `layer_types`")
     ] = []
     part: Annotated[str | None, _doc("object in config.json that describes this model, such as `text_config`")] = None
+    outside: Annotated[Words, _doc("keys of config.json that are next to that object")] = []
     part_type: Annotated[
         str | None, _doc("default `model_type` of that object; the family must have a class of this type")
     ] = None
