@@ -421,7 +421,10 @@ def reference_classes() -> Iterator[str]:
     known = {
         name: (f, a) for f in families().values() for a in f.architectures.values() for name in (a.name, *a.aliases)
     }
-    states = {name: state_of_class(*known[name]) if name in known else ("absent", "") for name in listed["text"]}
+    left = listed["absent"]
+    states = {
+        name: state_of_class(*known[name]) if name in known else ("absent", left[name]) for name in listed["text"]
+    }
     kinds = [state for state, _ in states.values()]
     yield "# Classes of Hugging Face models\n"
     yield NOTE
@@ -435,7 +438,7 @@ def reference_classes() -> Iterator[str]:
     rows = (
         (f"`{name}`", state, family) for name, (state, family) in sorted(states.items(), key=lambda r: r[0].lower())
     )
-    yield from table(("class", "state", "family"), rows)
+    yield from table(("class", "state", "family, or what it needs"), rows)
     yield from projector_classes(listed["other"], listed["left"])
     own = sorted((n for n in known if n not in states), key=str.lower)
     yield "## Further classes\n"

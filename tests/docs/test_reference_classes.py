@@ -45,6 +45,11 @@ def test_the_page_has_every_class_with_its_state() -> None:
         assert f"| `{name}` | {state} |" in page, name
 
 
+def test_every_absent_class_has_its_reason() -> None:
+    assert LISTED["absent"].keys() == {name for name in LISTED["text"] if next(families_of_class(name), None) is None}
+    assert all(LISTED["absent"].values())
+
+
 def test_every_class_of_several_parts_has_a_recorded_model() -> None:
     """What the page calls `partly` was compared with the reference for a model of the very class."""
     recorded = {model["config"]["architectures"][0] for model in golden().values()}

@@ -345,6 +345,7 @@ class TokenizerEntry(Struct, frozen=True, forbid_unknown_fields=True):
     size: Annotated[dict[str, VocabularySizeEntry], _doc("rules by `vocab_size`")] = {}
     char_bpe: Annotated[bool, _doc("BPE over characters keeps its merges")] = False
     visible: Annotated[Words, _doc("control tokens that become user-defined")] = []
+    control: Annotated[Words, _doc("added tokens of byte-level BPE that become control tokens")] = []
     raw_pre: Annotated[
         dict[str, str],
         _doc("pre-tokenizer name of BPE over characters, by the type of tokenizer.json's pre-tokenizer, or `other`"),
