@@ -180,18 +180,23 @@ def gguf_to_config(
     if torch_dtype:
         config["torch_dtype"] = torch_dtype
     generation = _generation(metadata, config, family) if architecture.name.endswith("ForCausalLM") else None
-    if architecture.part is not None:  # a class of several parts has most settings in the object of the part
-        outside = (*_OF_THE_WHOLE, *architecture.outside)
-        part = {k: v for k, v in config.items() if k not in outside}
-        part |= {} if class_ is None else {"model_type": architecture.part_type or plain.model_type}
-        whole = {k: v for k, v in config.items() if k in (*outside, "tie_word_embeddings")}
-        whole |= {k: v for k, v in config.items() if k.endswith("_token_id")}
-        config = {**whole, architecture.part: dict(sorted(part.items()))}
+    if architecture.part is not None:
+        config = _in_part(config, architecture, None if class_ is None else architecture.part_type or plain.model_type)
     guesses = []
     if architecture.like:
         like = " or ".join(architecture.like)
         guesses = [f"assuming the class {architecture.name}: a {family.gguf} GGUF of {like} is the same"]
     return HfConfig(dict(sorted(config.items())), generation, losses, guesses)
+
+
+def _in_part(config: Mapping[str, Any], architecture: Architecture, part_type: str | None) -> dict[str, Any]:
+    """The config of a class of several parts, which has most settings in the object of its part."""
+    outside = (*_OF_THE_WHOLE, *architecture.outside)
+    part = {k: v for k, v in config.items() if k not in outside}
+    part |= {} if part_type is None else {"model_type": part_type}
+    whole = {k: v for k, v in config.items() if k in (*outside, "tie_word_embeddings")}
+    whole |= {k: v for k, v in config.items() if k.endswith("_token_id")}
+    return {**whole, str(architecture.part): dict(sorted(part.items()))}
 
 
 class _Layers(NamedTuple):
