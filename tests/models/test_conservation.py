@@ -37,6 +37,7 @@ WINS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("sliding_window_pattern", "global_attn_every_n_layers", "full_attn_idxs"), ("layer_types",)),
     **dict.fromkeys(("num_local_experts",), ("num_experts",)),
     "compress_rates": ("compress_ratios",),
+    "num_attention_heads": ("num_attention_heads_per_layer",),
     "model_max_length": ("max_position_embeddings",),
     "num_key_value_heads": ("num_attention_groups",),
     "num_experts_per_tok": ("moe_top_k",),

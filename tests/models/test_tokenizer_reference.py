@@ -340,6 +340,13 @@ def of_the_model(kind: str) -> Files:
     return out
 
 
+def laguna() -> Files:
+    """A token that ends a turn, which tokenizer.json calls user-defined."""
+    out = files("bpe", architectures=["LagunaForCausalLM"], model_type="laguna", vocab_size=705)
+    out["tokenizer.json"]["added_tokens"].append(added("</assistant>", 704, special=False))
+    return out
+
+
 def extra_pad(kind: str, text: str = "<pad>") -> Files:
     """A padding token that was added to the tokenizer alone: its id is the size of the vocabulary."""
     out = files(kind)
@@ -358,6 +365,7 @@ def extra_pad(kind: str, text: str = "<pad>") -> Files:
 CASES |= {
     "bpe, granite-code": (granite_code, "starcoder"),
     "bpe, Granite 3": (granite3, "refact"),
+    "bpe, Laguna": (laguna, LLAMA3_PRE),
     "bpe, DeepSeek-Coder": (deepseek_coder, "deepseek-coder"),
     "bpe, tokens of the model": (lambda: of_the_model("bpe"), LLAMA3_PRE),
     "spm-json, tokens of the model": (lambda: of_the_model("spm-json"), None),

@@ -268,6 +268,10 @@ class GgufOptions(GgufFileOptions, TokenizerOptions):
     rerank: bool | None = option(
         "Write a Qwen 3 as a reranker [if its README or name has Qwen3-Reranker].", section=_GGUF, sources=("model",)
     )
+    dense_modules: bool | None = option(
+        "Write the dense modules of an embedding model [LFM2: yes; EmbeddingGemma: no].", section=_GGUF,
+        sources=("model",),
+    )  # fmt: skip
     rms_eps: float | None = option(
         "Epsilon of a LLaMA file from before GGUF.", metavar="X", section=_GGUF, sources=("ggml",)
     )

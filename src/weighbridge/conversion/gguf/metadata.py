@@ -27,7 +27,7 @@ from weighbridge.models.config import pooling as sentence
 from weighbridge.models.config.general import general_to_gguf
 from weighbridge.models.config.losses import config_losses
 from weighbridge.models.config.mapping import HfConfig, Leading, assemble, config_to_gguf, with_tokenizer_keys
-from weighbridge.models.config.pooling import mark, pooling_of
+from weighbridge.models.config.reranker import mark, pooling_of
 from weighbridge.models.jsonfile import decode
 from weighbridge.models.model import OpenModel
 from weighbridge.models.tokenizer import Vocab, from_gguf, from_hf, to_gguf, to_hf
@@ -62,7 +62,9 @@ def for_gguf(
     """
     place = model.place
     readme, unreadable = card.read_card(place.read("README.md"))
-    modules = sentence.unheld(place.read)
+    dense = sentence.dense_tensors(model.family)
+    hint = "; --dense-modules writes it" if dense and options.dense_modules is None else ""
+    modules = sentence.unheld(place.read, [folder for folder, name in dense.items() if name in tensors], hint)
     losses += [Loss(unreadable)] if unreadable else []
     losses += [Loss(text, effect="results") for text in (*config_losses(model.config, model.family), *modules)]
     generation = None
@@ -204,7 +206,10 @@ def for_hf(
     texts = {"config.json": json_text({**config.config, **quantization, **mark(model.metadata, model.family)})}
     if config.generation is not None:
         texts["generation_config.json"] = json_text(config.generation)
-    texts |= sentence.sentence_files(model.metadata, model.family.gguf, model.sizes["N"])
+    stored = model.index.by_name
+    places = sentence.dense_tensors(model.family).items()
+    dense = {folder: stored[name].spec.shape for folder, name in places if name in stored}
+    texts |= sentence.sentence_files(model.metadata, model.family.gguf, model.sizes["N"], dense)
     if (readme := card.write_card(model.metadata)) is not None:
         texts["README.md"] = readme
     losses = _losses_of(config)

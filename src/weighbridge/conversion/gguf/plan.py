@@ -16,7 +16,7 @@ from weighbridge.base.words import plural
 from weighbridge.containers import reader
 from weighbridge.containers.gguf.values import KV
 from weighbridge.conversion import dtype_policy
-from weighbridge.conversion.gguf import diffusion, ggml_upgrade, metadata, mmproj, reranker
+from weighbridge.conversion.gguf import dense_modules, diffusion, ggml_upgrade, metadata, mmproj, reranker
 from weighbridge.conversion.options import GenericGgufOptions, GgufOptions
 from weighbridge.conversion.plan import probe
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_for_gguf, cast_to, list_unnamed
@@ -63,6 +63,8 @@ def to_gguf(model: OpenModel, options: GgufOptions) -> PlanBuilder:
             draft.losses.append(Loss(f"left out: a {family.gguf} GGUF has no place for {part}", name))
     order = as_read(model.files_of_tensors, pickled=reader(model.format).own_target == "torch")
     named = model.resolved.save("gguf", source_order=order)
+    dense = dense_modules.dense_modules(model, options.dense_modules)
+    named = {**{module.name: module.weight for module in dense}, **named}
     rank = reranker.rerank_entry(model, options.rerank)
     draft.requested = frozenset() if options.rerank is None else frozenset({f"{family.gguf}.pooling_type"})
     if rank is not None:
@@ -77,6 +79,8 @@ def to_gguf(model: OpenModel, options: GgufOptions) -> PlanBuilder:
     draft.metadata = metadata.for_gguf(model, draft.tensors, dtype, options, draft.losses, lists)
     if rank is not None:
         draft.metadata = reranker.with_keys(draft.metadata, rank, family.gguf)
+    if dense:
+        draft.metadata = dense_modules.with_keys(draft.metadata, dense_modules.keys_of(model, dense), family.gguf)
     draft.notes += renamed
     if multipliers := [key for key in family.folded if multiplier(key, model.sizes.facts) != 1]:
         draft.notes.append(

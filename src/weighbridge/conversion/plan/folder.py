@@ -12,7 +12,7 @@ from weighbridge.base.errors import UsageError
 from weighbridge.base.words import plural
 from weighbridge.containers import by_target, reader
 from weighbridge.conversion import dtype_policy
-from weighbridge.conversion.gguf import metadata
+from weighbridge.conversion.gguf import dense_modules, metadata
 from weighbridge.conversion.gguf.mmproj import add_towers, projector_of
 from weighbridge.conversion.options import CastOptions, HfOptions, TorchFolderOptions
 from weighbridge.conversion.plan import probe
@@ -138,6 +138,7 @@ def _from_gguf(model: OpenModel, options: HfOptions | TorchFolderOptions) -> Pla
     class_ = None if towers is None else towers.class_
     draft.texts, losses = metadata.for_hf(model, draft.tensors, options.tokenizer, quantized=blocks, class_=class_)
     draft.losses += losses
+    dense_modules.move_to_folders(model, draft)
     if towers is not None:
         add_towers(draft, towers)
     draft.notes += metadata.products(model.family)

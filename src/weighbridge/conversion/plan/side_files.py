@@ -11,12 +11,14 @@ from weighbridge.conversion.plan.builder import PlanBuilder
 from weighbridge.conversion.plan.contents import PlannedFile
 from weighbridge.io.filesystem import check_link
 from weighbridge.io.location import open_source
+from weighbridge.models.config.pooling import dense_folders
 from weighbridge.models.model import OpenModel
 
 # Suffixes and prefixes of the names of copied files.
 _SUFFIXES: Final = (
     ".json", ".txt", ".md", ".model", ".jinja", ".py", ".yaml", ".yml", ".tiktoken", ".spm", ".bpe", ".vocab",
 )  # fmt: skip
+_MODULE_WEIGHTS: Final = ("model.safetensors", "pytorch_model.bin")
 _PREFIXES: Final = ("license", "notice")
 _INDEX: Final = ".index.json"
 _SHOWN: Final = 8
@@ -37,18 +39,29 @@ def side_files(folder: Path) -> list[Path]:
     return files
 
 
+def _module_weights(model: OpenModel) -> list[Path]:
+    """The weights of a model's dense modules (2_Dense/model.safetensors)."""
+    folder = model.place.folder
+    files = [folder / module / name for module in dense_folders(model.place.read) for name in _MODULE_WEIGHTS]
+    found = [path for path in files if path.is_file()]
+    for path in found:
+        check_link(path, folder)
+    return found
+
+
 def copied(files: Collection[Path], folder: Path) -> list[PlannedFile]:
     """Plans verbatim copies of files of a folder."""
     return [writers.raw(path.relative_to(folder).as_posix(), open_source(path)) for path in files]
 
 
 def add_side_files(model: OpenModel, draft: PlanBuilder, without: Collection[str] = ()) -> None:
-    """Adds the small files next to the weights, except those that the draft has and those in `without`.
+    """Adds the small files next to the weights, and the weights of dense modules, except those that the draft has and
+    those in `without`.
 
     Adds a note on the files of the folder that are neither weights nor copied, unless the model was given by its file.
     """
     folder = model.place.folder
-    files = side_files(folder)
+    files = [*side_files(folder), *_module_weights(model)]
     skipped = {*draft.texts, *without}
     draft.extra_files += copied([p for p in files if p.relative_to(folder).as_posix() not in skipped], folder)
     if model.place.path != folder:

@@ -33,6 +33,7 @@ from weighbridge.models.config.keys import (
     table,
     to_kv,
 )
+from weighbridge.models.config.pooling import dense_keys_of
 
 Vectors = Callable[[str], Sequence[float] | None]
 _OF_THE_WHOLE: Final = ("architectures", "model_type", "torch_dtype")  # not of a part, in a class of several parts
@@ -148,7 +149,7 @@ def gguf_to_config(
     if family.layer_sets:
         sizes = family.sizes_from_gguf(metadata, tensors)
         layers = _Layers(dict(sizes.layers), sizes[next(iter(family.index.values()))])
-    mapped = {f"{family.gguf}.vocab_size", *_restore(config, metadata, family, layers)}
+    mapped = {f"{family.gguf}.vocab_size", *_restore(config, metadata, family, layers), *dense_keys_of(family, tensors)}
     prefix = f"{family.gguf}."
     losses = [f"{key} is not carried over" for key in metadata if key.startswith(prefix) and key not in mapped]
     losses += _restore_rotation(config, metadata, family, tensors, vectors)

@@ -1,4 +1,4 @@
-"""The pooling that a folder or a GGUF declares: of sentence embeddings, or of a reranker.
+"""The modules of a sentence-transformers folder, and their keys in a GGUF: the pooling, and dense matrices behind it.
 
 sentence-transformers lists modules in modules.json; the one whose type ends in `Pooling` has a folder with a
 config.json (conversion/base.py `_try_set_pooling_type`, llama.cpp b11549). `read` returns a file's bytes, or None if it
@@ -8,7 +8,7 @@ doesn't exist. A module's path is untrusted and is refused unless it stays insid
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -18,8 +18,6 @@ from weighbridge.models.jsonfile import decode
 
 if TYPE_CHECKING:
     from weighbridge.models.arch.family import Family
-    from weighbridge.models.arch.tables.schema import RerankEntry
-    from weighbridge.models.model import OpenModel
 
 
 Read = Callable[[str], bytes | None]
@@ -29,6 +27,8 @@ POOLING: Final[Mapping[int, str]] = MappingProxyType(
     {1: "pooling_mode_mean_tokens", 2: "pooling_mode_cls_token", 3: "pooling_mode_lasttoken"}
 )
 _MODES: Final[Mapping[str, int]] = MappingProxyType({"mean": 1, "cls": 2, "lasttoken": 3})
+_DENSE: Final = "Dense"
+IDENTITY: Final = "torch.nn.modules.linear.Identity"  # the activation of a dense module that has none
 _FLAGS: Final = (
     "pooling_mode_cls_token", "pooling_mode_mean_tokens", "pooling_mode_max_tokens",
     "pooling_mode_mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens", "pooling_mode_lasttoken",
@@ -47,13 +47,44 @@ def pooling_type(read: Read) -> int | None:
     raise UnsupportedError(f"embedding_config.json pools by {declared!r}, for which GGUF has no key")
 
 
-def unheld(read: Read) -> list[str]:
-    """Returns, as losses, the modules after the pooling that a GGUF can't hold: dense layers."""
+def unheld(read: Read, carried: Collection[str] = (), hint: str = "") -> list[str]:
+    """Returns, as losses, the modules after the pooling that a GGUF doesn't hold. `carried`: folders of modules that it
+    holds. `hint`: appended to the loss of a dense module."""
     return [
         f"modules.json: {module.get('path')} ({module.get('type')}) isn't carried: embeddings are those before it"
+        + (hint if str(module.get("type", "")).endswith(_DENSE) else "")
         for module in _modules(read)
         if not str(module.get("type", "")).endswith(("Transformer", "Pooling", "Normalize"))
+        and module.get("path") not in carried
     ]
+
+
+def dense_tensors(family: Family) -> dict[str, str]:
+    """Returns the tensor of a GGUF for each folder of a dense module that the family's GGUFs can hold."""
+    entry = family.document.meta.dense if family.document.meta else None
+    names = [family.rows[role].names for role in entry.roles] if entry else []
+    return {name["hf"].split(".")[0]: name["gguf"] for name in names}
+
+
+def dense_keys(family: Family, name: str, rows: int = 0, columns: int = 0) -> dict[str, int]:
+    """Returns the keys of a GGUF for the shape of one of its dense modules, the tensor `name`."""
+    entry = family.document.meta.dense if family.document.meta else None
+    stem = f"{family.gguf}.{name.removesuffix('.weight')}"
+    keys = {
+        "widths": {f"{stem}_feat_in": columns, f"{stem}_feat_out": rows},
+        "length": {f"{family.gguf}.embedding_length_out": rows},
+    }
+    return keys[entry.keys] if entry else {}
+
+
+def dense_keys_of(family: Family, tensors: Collection[str]) -> set[str]:
+    """Returns the keys of a GGUF that describe those of its tensors that are dense modules."""
+    return {key for name in dense_tensors(family).values() if name in tensors for key in dense_keys(family, name)}
+
+
+def dense_folders(read: Read) -> list[str]:
+    """Returns the folders of a model's dense modules, in order."""
+    return [_folder(module.get("path")) for module in _modules(read) if str(module.get("type", "")).endswith(_DENSE)]
 
 
 def _modules(read: Read) -> list[dict[str, Any]]:
@@ -61,11 +92,15 @@ def _modules(read: Read) -> list[dict[str, Any]]:
     return [module for module in modules if isinstance(module, dict)] if isinstance(modules, list) else []
 
 
-def _pooling_of_module(path: Any, read: Read) -> int:
+def _folder(path: Any) -> str:
     parts = PurePosixPath(path).parts if isinstance(path, str) and "\\" not in path else ("..",)
     if not parts or ".." in parts or parts[0] == "/" or ":" in parts[0]:
         raise FormatError("a module's path leaves the folder", field="modules.json", found=repr(path)[:80])
-    config = _json(read, f"{'/'.join(parts)}/config.json")
+    return "/".join(parts)
+
+
+def _pooling_of_module(path: Any, read: Read) -> int:
+    config = _json(read, f"{_folder(path)}/config.json")
     if not isinstance(config, dict):
         raise FormatError(
             "modules.json names a pooling module without a config.json, so the kind of pooling is unknown",
@@ -86,58 +121,28 @@ def _json(read: Read, name: str) -> Any:
     return None if raw is None else decode(raw, name)
 
 
-def sentence_files(metadata: Mapping[str, Any], architecture: str, hidden: int) -> dict[str, bytes]:
-    """Returns modules.json and 1_Pooling/config.json for a GGUF that declares its pooling, otherwise nothing."""
+def sentence_files(
+    metadata: Mapping[str, Any], architecture: str, hidden: int, dense: Mapping[str, tuple[int, ...]] | None = None
+) -> dict[str, bytes]:
+    """Returns modules.json and the modules' config.json for a GGUF that declares its pooling or has dense modules,
+    otherwise nothing. `dense`: the shape of the matrix (out, in) by its folder."""
+    dense = dense or {}
     number = metadata.get(f"{architecture}.pooling_type")
-    if not isinstance(number, int) or number not in POOLING:
+    flag = POOLING.get(number) if isinstance(number, int) else None
+    if flag is None and not dense:
         return {}
-    modules = [
-        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
-    ]
-    config = {"word_embedding_dimension": hidden, **{flag: flag == POOLING[number] for flag in _FLAGS}}
-    files = {"modules.json": modules, "1_Pooling/config.json": config}
+    folders = {"": "Transformer", **({"1_Pooling": "Pooling"} if flag else {}), **dict.fromkeys(dense, _DENSE)}
+    files: dict[str, Any] = {
+        "modules.json": [
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for i, (path, kind) in enumerate(folders.items())
+        ]
+    }
+    for folder, (rows, columns) in dense.items():
+        files[f"{folder}/config.json"] = {
+            "in_features": columns, "out_features": rows, "bias": False, "activation_function": IDENTITY,
+        }  # fmt: skip
+    if flag:
+        flags = {name: name == flag for name in _FLAGS}
+        files["1_Pooling/config.json"] = {"word_embedding_dimension": hidden, **flags}
     return {name: (json.dumps(value, indent=2) + "\n").encode() for name, value in files.items()}
-
-
-# ---------------------------------------------------------------------- rerankers
-#
-# How a folder shows that its model is a reranker, if config.json looks like any model of the family (`meta.rerank`).
-# As in conversion/qwen.py `Qwen3Model` (llama.cpp b11549): by a heading of README.md, or by a name, either the folder's
-# or `_name_or_path` of config.json.
-
-
-RANK: Final = 4  # llama.h `LLAMA_POOLING_TYPE_RANK`
-
-
-def rerank_of(family: Family) -> RerankEntry | None:
-    """Returns how models of a family rank, or None if llama.cpp has no rerankers of it."""
-    return family.document.meta.rerank if family.document.meta else None
-
-
-def mark(metadata: Mapping[str, Any], family: Family) -> dict[str, str]:
-    """Returns the config.json keys that mark a folder as a reranker, if the GGUF it is made from is one."""
-    entry = rerank_of(family)
-    ranks = entry is not None and metadata.get(f"{family.gguf}.pooling_type") == RANK
-    return {"_name_or_path": entry.names[0]} if entry is not None and ranks else {}
-
-
-def is_named(config: Mapping[str, Any], family: Family) -> bool:
-    """Whether a config.json names a reranker."""
-    entry, name = rerank_of(family), str(config.get("_name_or_path", "")).lower()
-    return entry is not None and any(word in name for word in entry.names)
-
-
-def is_reranker(model: OpenModel) -> bool:
-    """Whether a folder's README.md or name marks it as a reranker."""
-    if model.format == "gguf" or (entry := rerank_of(model.family)) is None:
-        return False
-    readme = (model.place.read("README.md") or b"").decode("utf-8", "replace").lower()
-    folder = model.place.folder.resolve().name.lower()
-    by_folder = any(f"# {word}" in readme or word in folder for word in entry.names)
-    return by_folder or is_named(model.config, model.family)
-
-
-def pooling_of(model: OpenModel) -> int | None:
-    """Returns llama.cpp's number for a folder's pooling, or None if the folder declares none."""
-    return RANK if is_reranker(model) else pooling_type(model.place.read)

@@ -11,7 +11,7 @@ from weighbridge.base.words import plural
 from weighbridge.models.clients import client_of, loads
 from weighbridge.models.config import settings
 from weighbridge.models.config.losses import config_losses
-from weighbridge.models.config.pooling import pooling_of
+from weighbridge.models.config.reranker import pooling_of
 from weighbridge.models.tokenizer import Vocab, from_gguf, from_hf
 from weighbridge.models.tokenizer.compare import vocab_differences
 from weighbridge.models.tokenizer.hf.read import VOCABULARY_FILES

@@ -23,7 +23,8 @@ from weighbridge.models.arch.config import DERIVED
 from weighbridge.models.arch.size_keys import LAYERS
 from weighbridge.models.config import settings
 from weighbridge.models.config.keys import is_list
-from weighbridge.models.config.pooling import RANK, is_named, pooling_of, pooling_type
+from weighbridge.models.config.pooling import pooling_type
+from weighbridge.models.config.reranker import RANK, is_named, pooling_of
 from weighbridge.models.config.settings import LoaderSettings
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.base import KeptLayers, Transformed

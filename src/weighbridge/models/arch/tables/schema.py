@@ -253,6 +253,16 @@ class RerankEntry(Struct, frozen=True, forbid_unknown_fields=True):
     template: Annotated[str, _doc("text of the chat template that is added")]
 
 
+class DenseEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[meta.dense]`: matrices that sentence-transformers applies to embeddings, each in a folder of its own."""
+
+    roles: Annotated[Words, _doc("their roles; the name in `hf` begins with the module's folder")]
+    keys: Annotated[
+        Literal["widths", "length"], _doc("the GGUF's keys: widths of each matrix, or the length of an embedding")
+    ]
+    included: Annotated[bool, _doc("written unless the user leaves them out")] = False
+
+
 class MetaEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """`[meta]`: how the family's configs map to key-values of its GGUFs."""
 
@@ -270,6 +280,7 @@ class MetaEntry(Struct, frozen=True, forbid_unknown_fields=True):
     implied: Annotated[list[ImpliedEntry], _doc("values that follow from others")] = []
     requires_value: Annotated[list[RequiredValueEntry], _doc("values that llama.cpp's graph needs")] = []
     rerank: Annotated[RerankEntry | None, _doc("how a model of the family ranks")] = None
+    dense: Annotated[DenseEntry | None, _doc("matrices behind the pooling")] = None
 
 
 class MlxEntry(Struct, frozen=True, forbid_unknown_fields=True):
@@ -334,6 +345,7 @@ class TokenizerEntry(Struct, frozen=True, forbid_unknown_fields=True):
     size: Annotated[dict[str, VocabularySizeEntry], _doc("rules by `vocab_size`")] = {}
     char_bpe: Annotated[bool, _doc("BPE over characters keeps its merges")] = False
     visible: Annotated[Words, _doc("control tokens that become user-defined")] = []
+    control: Annotated[Words, _doc("added tokens of byte-level BPE that become control tokens")] = []
     raw_pre: Annotated[
         dict[str, str],
         _doc("pre-tokenizer name of BPE over characters, by the type of tokenizer.json's pre-tokenizer, or `other`"),

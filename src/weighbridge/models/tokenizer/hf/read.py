@@ -296,6 +296,10 @@ def with_model_rules(folder: TokenizerFolder, vocab: Vocab) -> Vocab:
     prefix = (folder.settings or {}).get("add_prefix_space")
     if rules.add_prefix_space and isinstance(prefix, bool):
         vocab = replace(vocab, add_space_prefix=prefix, space_prefix_at=rules.add_prefix_space)
+    if rules.control:
+        control = int(TokenType.CONTROL)
+        types = [control if t in rules.control else k for t, k in zip(vocab.tokens, vocab.types, strict=True)]
+        vocab = replace(vocab, types=types)
     by_size = rules.size.get(str(folder.vocab_size("vocab_size"))) if rules.size else None
     if by_size is None:
         return vocab
