@@ -16,6 +16,7 @@ from weighbridge.base.spec import Shape
 from weighbridge.models.arch.registry import family_of_gguf
 from weighbridge.models.llamacpp.candidate import Candidate
 from weighbridge.models.llamacpp.projectors import modalities, type_of
+from weighbridge.models.llamacpp.projectors import table as projector_table
 
 
 class Deepstack(Struct, frozen=True, forbid_unknown_fields=True):
@@ -31,6 +32,7 @@ class WidthTable(Struct, frozen=True, forbid_unknown_fields=True):
 
     first: Mapping[str, list[str]]
     last: Mapping[str, list[str]]
+    mixed: Mapping[str, Mapping[str, str]]
     deepstack: Deepstack
 
 
@@ -48,8 +50,6 @@ class Width(NamedTuple):
     source: str
 
 
-#: A type that names two others, one for each modality (tools/mtmd/clip.cpp, llama.cpp b11549).
-_OMNI: Final = {("qwen2.5o", "vision"): "qwen2.5vl_merger", ("qwen2.5o", "audio"): "qwen2a"}
 _BASENAME: Final = "general.basename"
 
 
@@ -65,14 +65,18 @@ def text_width(keys: Mapping[str, Any]) -> Width | None:
 def projected_widths(towers: Candidate) -> Iterator[Width]:
     """The width of the embeddings that each tower's projector computes, from its last tensor, else from the key
     `projection_dim`."""
-    for modality in modalities(towers):
-        named = str(type_of(towers, modality))
-        width = _last_tensor(towers.shapes, _OMNI.get((named, modality), named))
-        key = f"{modality}.projection_dim"
-        if width is not None:
+    present = modalities(towers)
+    for modality in projector_table().modality:
+        named, key = str(type_of(towers, modality)), f"{modality}.projection_dim"
+        if modality in present and (width := _last_tensor(towers.shapes, _type_for(named, modality))):
             yield width
         elif isinstance(size := towers.get(key), int):
             yield Width(size, towers.key(key))
+
+
+def _type_for(named: str, modality: str) -> str:
+    """The type of one modality, if the named type stands for several."""
+    return table().mixed.get(named, {}).get(modality, named)
 
 
 def _last_tensor(shapes: Mapping[str, Shape], named: str) -> Width | None:
