@@ -150,11 +150,10 @@ def test_the_file_beside_has_the_reference_s_name(folder: str, file: str, tmp_pa
 
 
 def test_files_of_different_models_are_refused(tmp_path: Path) -> None:
-    first, second = golden()["qwen2.5-vl"], golden()["qwen2-vl"]
+    first, second = golden()["qwen2.5-vl"], golden()["qwen3-vl"]
     wb.convert(write_folder(first, tmp_path / "a"), tmp_path / "a.gguf", tokenizer=False)
     wb.convert(write_folder(second, tmp_path / "b"), tmp_path / "b.gguf", mmproj=True)
-    wb.edit(tmp_path / "b.gguf", set={"clip.vision.projection_dim": 128})
-    with pytest.raises(UsageError, match=r"width 128 .*language model's have width 64"):
+    with pytest.raises(UsageError, match=r"width 192 .*language model's have width 64"):
         wb.convert(tmp_path / "a.gguf", tmp_path / "c", to="hf", projector=tmp_path / "b.gguf")
     with pytest.raises(UsageError, match="isn't an mmproj file"):
         wb.convert(tmp_path / "a.gguf", tmp_path / "c", to="hf", projector=tmp_path / "a.gguf")

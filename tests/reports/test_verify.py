@@ -626,6 +626,29 @@ def a_gguf_whose_embedding_does_not_fit(folder: Path) -> Path:
     return folder / "v.gguf"
 
 
+def a_pair(folder: Path, width: int, base: str) -> Path:
+    """A language model's keys of width 64, and a projector's."""
+    (folder / "pair").mkdir()
+    text = {**KEYS, "llama.embedding_length": ("u32", 64), "general.basename": ("str", "tiny")}
+    (folder / "pair" / "text.gguf").write_bytes(m.gguf(text, {"x": ("F32", (1, 8))}))
+    keys = {
+        "general.architecture": ("str", "clip"), "general.type": ("str", "mmproj"), "general.basename": ("str", base),
+        "general.quantization_version": ("u32", 2), "clip.vision.projection_dim": ("u32", width),
+    }  # fmt: skip
+    (folder / "pair" / "mmproj.gguf").write_bytes(m.gguf(keys, {"x": ("F32", (1, 8))}))
+    return folder / "pair"
+
+
+@case("llamacpp/mmproj-width", words="of width 96")
+def a_projector_of_another_width(folder: Path) -> Path:
+    return a_pair(folder, 96, "tiny")
+
+
+@case("llamacpp/mmproj-base", words="tiny and other")
+def a_projector_of_another_model(folder: Path) -> Path:
+    return a_pair(folder, 64, "other")
+
+
 @case("mlx/key", "config/quantization", words="rms_norm_eps of llama")
 def a_folder_of_mlx_that_lacks_a_key(folder: Path) -> None:
     edit_json(folder / "config.json", lambda config: config.update(quantization={"group_size": 64, "bits": 4}))

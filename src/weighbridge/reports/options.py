@@ -30,7 +30,8 @@ class CheckOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyOptions(CheckOptions, FamilyOptions, ProgressKeyword):
-    pass
+    mmproj: str | Path | None = option("Also check whether this projector belongs to the model.", metavar="FILE",
+                                       kind="path")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

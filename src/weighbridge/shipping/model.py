@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from weighbridge.api.writing import plan_convert, plan_merge, plan_quantize
-from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.ftypes import BY_NUMBER, GUESSED
 from weighbridge.base.limits import MIB
 from weighbridge.containers.formats import GGUF_MAGIC
@@ -22,7 +22,8 @@ from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.result import results_first
 from weighbridge.io.location import open_source
 from weighbridge.io.source import FileSource
-from weighbridge.models.llamacpp.towers import check_pair
+from weighbridge.models.llamacpp.pair import check_pair
+from weighbridge.models.llamacpp.towers import candidate_of
 from weighbridge.models.locate import locate
 from weighbridge.models.model import OpenModel
 from weighbridge.models.modelfile import Modelfile, described_by, is_modelfile
@@ -76,8 +77,22 @@ def companion(path: Path, part: str, kind: str, keys: Mapping[str, Any]) -> Path
         if actual != kind:
             raise FormatError(f"not a {part}", path=str(path), field="general.type", expected=kind, found=actual)
         if kind == "mmproj":
-            check_pair(keys, model.metadata)
+            check_pair(keys, candidate_of(model))
         return model.place.weights[0]
+
+
+def projectors_near(weights: Path, keys: Mapping[str, Any]) -> tuple[list[Path], list[str]]:
+    """Returns the projector next to a GGUF with these key-values, if exactly one has its width, and notes on others."""
+    suitable, notes = [], []
+    for path in sorted(p for p in weights.parent.glob("*mmproj*.gguf") if p != weights):
+        try:
+            suitable.append(companion(path, "projector", "mmproj", keys).absolute())
+        except WeighbridgeError as error:
+            notes.append(f"{path.name} isn't used: {error.message}")
+    if len(suitable) > 1:
+        names = ", ".join(path.name for path in suitable)
+        return [], [*notes, f"without a projector: --mmproj chooses one of {names}"]
+    return suitable, notes
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from weighbridge.models.clients import ClientVerdict, in_mlx_lm, loads
 from weighbridge.models.model import OpenModel
 from weighbridge.models.modelfile import is_modelfile
 from weighbridge.models.open import open_headers
-from weighbridge.shipping.model import companion, in_place, is_gguf_with_adapters, refuse_modelfile
+from weighbridge.shipping.model import companion, in_place, is_gguf_with_adapters, projectors_near, refuse_modelfile
 from weighbridge.shipping.plan import ShipCheck, ShipPlan, ShipReport, ShipRequest, text_plan
 
 FORMS: Final = ("command", "systemd", "compose")
@@ -56,12 +56,14 @@ def llama_server(request: ShipRequest) -> ShipPlan:
         embeds = f"{keys.get('general.architecture')}.pooling_type" in keys
         extra = [("--lora", path.absolute()) for path in model.place.adapters]
         check = _loads_check(loads(model))
-    projectors = [p for p in weights.parent.glob("*mmproj*.gguf") if p != weights]
+    others: list[str] = []
     if options.mmproj is not None:
         extra.insert(0, ("--mmproj", companion(Path(options.mmproj), "projector", "mmproj", keys).absolute()))
-    elif len(projectors) == 1 and not is_modelfile(request.path):
-        extra.insert(0, ("--mmproj", projectors[0]))
+    elif not is_modelfile(request.path):
+        projectors, others = projectors_near(weights, keys)
+        extra[:0] = [("--mmproj", path) for path in projectors]
     fitted, notes = _fit(request)
+    notes = (*others, *notes)
     o = request.options
     arguments = ["llama-server", "-m", str(weights)]
     arguments += [part for option, path in extra for part in (option, str(path))]

@@ -36,6 +36,7 @@ class VerifyCommand(VerifyOptions, VerifyFailureOptions, CommandOptions):
     epilog=examples(
         "wb verify ./my-model/",
         "wb verify model.gguf --values",
+        "wb verify model.gguf mmproj.gguf",
         "wb verify ./downloads/ --fail-on warning --json",
     ),
 )
@@ -43,16 +44,20 @@ class VerifyCommand(VerifyOptions, VerifyFailureOptions, CommandOptions):
 def verify(paths: tuple[str, ...], options: VerifyCommand) -> int:
     """Check each PATH (a file, an index, a folder) for every known problem, and report all of them at once.
 
-    For GGUF also reports whether llama.cpp would load the file. Exit code 1 if there is an error, 2 if nothing was
+    For GGUF also reports whether llama.cpp would load the file, and whether an mmproj file among the PATHs or in a
+    folder belongs to the language model. Exit code 1 if there is an error, 2 if nothing was
     checked because the format is unknown.
     """
     from weighbridge.cli.render import Progress, emit_json
     from weighbridge.containers.base import Severity
     from weighbridge.reports.verify import report as reports
+    from weighbridge.reports.verify.pairs import projectors_for
 
     with Progress() as progress:
         keywords = options.keywords(reports.verify)
-        every = [reports.verify(path, progress=progress, **keywords) for path in paths]
+        pairs = projectors_for(paths) if options.mmproj is None and len(paths) > 1 else {}
+        given = [{**keywords, "mmproj": pairs.get(path, options.mmproj)} for path in paths]
+        every = [reports.verify(path, progress=progress, **more) for path, more in zip(paths, given, strict=True)]
     if options.json:
         emit_json(every if len(every) > 1 else every[0])
     else:

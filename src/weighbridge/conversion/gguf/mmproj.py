@@ -32,7 +32,8 @@ from weighbridge.models.arch.tables.spec import Role
 from weighbridge.models.config import card
 from weighbridge.models.config.general import general_to_gguf
 from weighbridge.models.config.mapping import assemble, config_to_gguf, facts_losses, gguf_to_config
-from weighbridge.models.llamacpp.towers import PREPROCESSOR, Towers, check_pair, towers_of, towers_of_gguf
+from weighbridge.models.llamacpp.pair import check_pair
+from weighbridge.models.llamacpp.towers import PREPROCESSOR, Towers, candidate_of, towers_of, towers_of_gguf
 from weighbridge.models.model import OpenModel, open_weights
 from weighbridge.tensors.nodes import LogicalTensor
 
@@ -148,7 +149,7 @@ def projector_of(model: OpenModel, path: str | os.PathLike[str]) -> Projector:
     source = open_weights(resolve_path(path))
     try:
         resolved = towers_of_gguf(source)
-        check_pair(model.metadata, source.metadata)
+        check_pair(model.metadata, candidate_of(source))
         family = resolved.family
         class_ = next((name for name in family.architectures if name in model.family.architectures), None)
         if class_ is None:

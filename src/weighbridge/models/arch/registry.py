@@ -173,8 +173,11 @@ def family_of_gguf(
     metadata: Mapping[str, Any], own: Sequence[Family] = (), names: Sequence[str] | Mapping[str, Any] = ()
 ) -> Family:
     """The family of a GGUF by its `general.architecture`. If several share a graph, it is the one whose conditions
-    match the keys and tensors (`names`), else the first one without conditions."""
+    match the keys and tensors (`names`), else the first one without conditions. That of an mmproj file is its
+    projector."""
     architecture = metadata.get("general.architecture")
+    if architecture == "clip":
+        return projector_of_gguf(metadata)
     if (chosen := next((candidate for candidate in own if candidate.gguf == architecture), None)) is not None:
         return chosen
     same = [*families_of_graph(architecture)]

@@ -39,35 +39,36 @@ def table() -> ProjectorTable:
     return convert(tomllib.loads(text), ProjectorTable, strict=False)
 
 
-def _modalities(model: Candidate) -> list[str]:
+def modalities(model: Candidate) -> list[str]:
+    """The modalities that a projector's file has: vision, audio, gen.audio."""
     return [name for name, flag in table().modality.items() if model.get(flag) is True]
 
 
-def _type(model: Candidate, modality: str) -> Any:
+def type_of(model: Candidate, modality: str) -> Any:
     """The projector type of a modality. Its own key counts only without the file's."""
     return model.get("projector_type") or model.get(f"{modality}.projector_type") or ""
 
 
 def _modality(model: Candidate) -> Iterator[LoadRefusal]:
-    if not _modalities(model):
+    if not modalities(model):
         yield LoadRefusal(f"none of {', '.join(map(model.key, table().modality.values()))} is true")
 
 
 def _types(model: Candidate) -> Iterator[LoadRefusal]:
-    for modality in _modalities(model):
-        if (named := _type(model, modality)) not in table().types:
+    for modality in modalities(model):
+        if (named := type_of(model, modality)) not in table().types:
             yield LoadRefusal(f"{model.key('projector_type')} is {named!r}" if named else "no key has it")
 
 
 def _keys(model: Candidate) -> Iterator[LoadRefusal]:
-    for modality in _modalities(model):
+    for modality in modalities(model):
         names = [*table().required, *table().required_of.get(modality, ())]
-        keys = [f"{modality}.{name}" for name in names] + [*table().required_by.get(_type(model, modality), ())]
+        keys = [f"{modality}.{name}" for name in names] + [*table().required_by.get(type_of(model, modality), ())]
         yield from (LoadRefusal(f"{model.key(key)} is missing") for key in keys if model.get(key) is None)
 
 
 def _channels(model: Candidate) -> Iterator[LoadRefusal]:
-    for key in table().channels if "vision" in _modalities(model) else ():
+    for key in table().channels if "vision" in modalities(model) else ():
         value = model.get(key)
         count = len(value) if isinstance(value, Sequence) and not isinstance(value, str) else 0
         if count < 3:

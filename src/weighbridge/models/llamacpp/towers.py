@@ -13,6 +13,7 @@ from typing import Any, Final
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.models.arch.naming import MappingError, MappingReport
 from weighbridge.models.arch.registry import projector_of_gguf, projector_of_hf, projectors
+from weighbridge.models.llamacpp.candidate import Candidate
 from weighbridge.models.model import OpenModel
 from weighbridge.models.resolved import ResolvedModel
 
@@ -20,8 +21,6 @@ from weighbridge.models.resolved import ResolvedModel
 PREPROCESSORS: Final = ("preprocessor_config.json", "processor_config.json")
 #: The object of a config that has their keys.
 PREPROCESSOR: Final = "preprocessor"
-#: Keys of a projector with the width of the embeddings that it computes.
-WIDTHS: Final = ("clip.vision.projection_dim", "clip.audio.projection_dim")
 _INNER: Final = ("media_proc_cfg", "image_processor", "feature_extractor")
 
 
@@ -88,14 +87,6 @@ def towers_of_gguf(model: OpenModel) -> ResolvedModel:
     return ResolvedModel(family, sizes, "gguf", "", model.logical, "gguf", str(model.place.path))
 
 
-def check_pair(language: Mapping[str, Any], towers: Mapping[str, Any]) -> None:
-    """Raises UsageError if the embeddings of a projector differ in width from those of a language model, by the
-    keys of both GGUFs; llama.cpp refuses such a pair when it loads it."""
-    width = language.get(f"{language.get('general.architecture')}.embedding_length")
-    for key in WIDTHS:
-        if (projected := towers.get(key)) is not None and width is not None and projected != width:
-            raise UsageError(
-                f"the mmproj file computes embeddings of width {projected:,} ({key}), the language model's have width "
-                f"{width:,}: they are of different models",
-                hint="take both files of the same model",
-            )
+def candidate_of(model: OpenModel) -> Candidate:
+    """An open GGUF as llama.cpp's loader sees it."""
+    return Candidate(model.metadata, {entry.name: entry.shape for entry in model.index})

@@ -92,13 +92,15 @@ class Listed:
 
 class Repo(Closing):
     """The files under `path`: one file (for a model in a store all its files), the set of a split GGUF, or a folder.
-    `progress`: of checks that read data; `values`: whether all data is read; `families`: tables that are tried first.
+    `progress`: of checks that read data; `values`: whether all data is read; `families`: tables that are tried first;
+    `mmproj`: a projector that is checked with the model.
     Close it when done."""
 
     def __init__(
         self, path: str | os.PathLike[str], progress: Progress | None = None, *, values: bool = False,
-        families: Sequence[Family] = (),
+        families: Sequence[Family] = (), mmproj: str | os.PathLike[str] | None = None,
     ) -> None:  # fmt: skip
+        self._mmproj = mmproj
         self.families = families
         self.path, self.progress, self.values = resolve_path(path), progress, values
         self.stored = tuple(p.name for p in self.path.files) if isinstance(self.path, StoredPath) else ()
@@ -136,22 +138,13 @@ class Repo(Closing):
     def files(self) -> tuple[RepoFile, ...]:
         return tuple(self._file(name) for name in self.names)
 
+    @cached_property
+    def mmproj(self) -> RepoFile | None:
+        """The projector that is checked with the model."""
+        return None if self._mmproj is None else _read_file(os.fspath(self._mmproj), resolve_path(self._mmproj))
+
     def _file(self, name: str) -> RepoFile:
-        file = RepoFile(name, self.root / name)
-        try:
-            source = open_source(file.path)
-        except OSError as error:
-            broken_link = file.path.is_symlink() and not file.path.exists()
-            target = f"a link to {os.readlink(file.path)}, which does not exist" if broken_link else None
-            return replace(file, trouble=target or error.strerror or str(error))
-        except WeighbridgeError as error:
-            return replace(file, trouble=error.message)
-        identity = sniff(source)
-        file = replace(file, size=source.size, source=source, identity=identity)
-        if not identity.readable or LEFTOVER.fullmatch(file.base):
-            return file
-        index, findings = lenient.lenient(source, file.format)
-        return replace(file, index=index, findings=findings)
+        return _read_file(name, self.root / name)
 
     @property
     def weights(self) -> tuple[RepoFile, ...]:
@@ -230,9 +223,28 @@ class Repo(Closing):
         return next(candidates, None)
 
     def close(self) -> None:
-        for file in self.__dict__.get("files", ()):
-            if file.source:
+        for file in (*self.__dict__.get("files", ()), self.__dict__.get("mmproj")):
+            if file is not None and file.source:
                 file.source.close()
+
+
+def _read_file(name: str, path: Path) -> RepoFile:
+    """A file with its format and findings."""
+    file = RepoFile(name, path)
+    try:
+        source = open_source(file.path)
+    except OSError as error:
+        broken_link = file.path.is_symlink() and not file.path.exists()
+        target = f"a link to {os.readlink(file.path)}, which does not exist" if broken_link else None
+        return replace(file, trouble=target or error.strerror or str(error))
+    except WeighbridgeError as error:
+        return replace(file, trouble=error.message)
+    identity = sniff(source)
+    file = replace(file, size=source.size, source=source, identity=identity)
+    if not identity.readable or LEFTOVER.fullmatch(file.base):
+        return file
+    index, findings = lenient.lenient(source, file.format)
+    return replace(file, index=index, findings=findings)
 
 
 def _walk(root: Path) -> Iterator[str]:

@@ -27,6 +27,7 @@ from weighbridge.reports.verify import digests as verify_digests
 from weighbridge.reports.verify import imatrix as verify_imatrix
 from weighbridge.reports.verify import model as verify_model
 from weighbridge.reports.verify import packing as verify_packing
+from weighbridge.reports.verify import pairs as verify_pairs
 from weighbridge.reports.verify import ranks as verify_ranks
 from weighbridge.reports.verify import rules as verify_rules
 from weighbridge.reports.verify import values as verify_values
@@ -39,6 +40,7 @@ SCHEMA: Final = "weighbridge/verify/1"
 #: Every rule here that needs no tensor data, in the order of the docs.
 RULES: Final[tuple[Check, ...]] = (
     *verify_rules.RULES, *verify_digests.RULES, *verify_ranks.RULES, *verify_imatrix.RULES, *verify_model.RULES,
+    *verify_pairs.RULES,
 )  # fmt: skip
 
 _RANK: Final = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
@@ -93,9 +95,11 @@ class VerifyReport:
 
 @accepting(VerifyOptions)
 def verify(path: str | os.PathLike[str], options: VerifyOptions) -> VerifyReport:
-    """Verifies a file, an index or a folder. Raises FileNotFoundError if `path` doesn't exist."""
+    """Verifies a file, an index or a folder. Raises FileNotFoundError if `path` doesn't exist, and
+    UsageError if `mmproj` isn't a projector or `path` has no language model for it."""
     families = (read_family(Path(options.arch_file)),) if options.arch_file else ()
-    with Repo(path, options.progress, values=options.values, families=families) as repo:
+    with Repo(path, options.progress, values=options.values, families=families, mmproj=options.mmproj) as repo:
+        verify_pairs.check_given(repo)
         every = [_finding(rule, flaw) for rule in RULES for flaw in rule.check(repo)]
         every += [f for check in verify_rules.PASSED_ON.values() for f in check(repo)]
         every += _check_values(repo, options.progress) if options.values else ()

@@ -1,0 +1,139 @@
+"""Whether an mmproj file belongs to a language model's GGUF, by the headers of both."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final, NamedTuple
+
+from msgspec import Struct, convert
+
+from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.spec import Shape
+from weighbridge.models.arch.registry import family_of_gguf
+from weighbridge.models.llamacpp.candidate import Candidate
+from weighbridge.models.llamacpp.projectors import modalities, type_of
+from weighbridge.models.llamacpp.projectors import table as projector_table
+
+
+class Deepstack(Struct, frozen=True, forbid_unknown_fields=True):
+    """Projectors that compute an embedding for several layers of the language model."""
+
+    types: list[str]
+    tensor: str
+    key: str
+
+
+class WidthTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """widths.toml documents the fields."""
+
+    first: Mapping[str, list[str]]
+    last: Mapping[str, list[str]]
+    mixed: Mapping[str, Mapping[str, str]]
+    deepstack: Deepstack
+
+
+@cache
+def table() -> WidthTable:
+    """Returns the parsed widths.toml."""
+    text = (files(__package__) / "widths.toml").read_text("utf-8")
+    return convert(tomllib.loads(text), WidthTable, strict=False)
+
+
+class Width(NamedTuple):
+    """The size of an embedding, and the key or tensor that determines it."""
+
+    size: int
+    source: str
+
+
+_BASENAME: Final = "general.basename"
+
+
+def text_width(keys: Mapping[str, Any]) -> Width | None:
+    """The width of the embeddings that a language model reads; None if its keys don't determine it."""
+    name = keys.get("general.architecture")
+    size, layers = keys.get(f"{name}.embedding_length"), keys.get(f"{name}.{table().deepstack.key}", 0)
+    if not isinstance(size, int) or not isinstance(layers, int):
+        return None
+    return Width(size * (1 + layers), f"{name}.embedding_length{f' x (1 + {layers})' if layers else ''}")
+
+
+def projected_widths(towers: Candidate) -> Iterator[Width]:
+    """The width of the embeddings that each tower's projector computes, from its last tensor, else from the key
+    `projection_dim`."""
+    present = modalities(towers)
+    for modality in projector_table().modality:
+        named, key = str(type_of(towers, modality)), f"{modality}.projection_dim"
+        if modality in present and (width := _last_tensor(towers.shapes, _type_for(named, modality))):
+            yield width
+        elif isinstance(size := towers.get(key), int):
+            yield Width(size, towers.key(key))
+
+
+def _type_for(named: str, modality: str) -> str:
+    """The type of one modality, if the named type stands for several."""
+    return table().mixed.get(named, {}).get(modality, named)
+
+
+def _last_tensor(shapes: Mapping[str, Shape], named: str) -> Width | None:
+    for names, axis in ((table().first, 0), (table().last, -1)):
+        for tensor, types in names.items():
+            if named in types and (shape := shapes.get(tensor)):
+                layers = _deepstack_layers(shapes) if named in table().deepstack.types else 0
+                return Width(shape[axis] * (1 + layers), f"{tensor}{f' x (1 + {layers})' if layers else ''}")
+    return None
+
+
+def _deepstack_layers(shapes: Mapping[str, Shape]) -> int:
+    return sum(fnmatchcase(name, table().deepstack.tensor) for name in shapes)
+
+
+def width_fault(language: Mapping[str, Any], towers: Candidate) -> str | None:
+    """Why llama.cpp refuses the pair (tools/mtmd/mtmd.cpp: "mismatch between text model ... and mmproj"); None if the
+    widths are equal or unknown."""
+    if (expected := text_width(language)) is None:
+        return None
+    for width in projected_widths(towers):
+        if width.size != expected.size:
+            return (
+                f"the mmproj file computes embeddings of width {width.size:,} ({width.source}), the language model's "
+                f"have width {expected.size:,} ({expected.source})"
+            )
+    return None
+
+
+def base_fault(language: Mapping[str, Any], towers: Mapping[str, Any]) -> str | None:
+    """Why two files of the same width seem to be of different models, by their base models, their names or their
+    classes; None if nothing contradicts."""
+    bases = [
+        {str(value).lower() for key, value in keys.items() if _names_base(key) and isinstance(value, str)}
+        for keys in (language, towers)
+    ]
+    if all(bases) and not bases[0] & bases[1]:
+        first, second = (", ".join(sorted(names)) for names in bases)
+        return f"they name different base models: {first} and {second}"
+    names = [keys.get(_BASENAME) for keys in (language, towers)]
+    if all(isinstance(name, str) and name for name in names) and str(names[0]).lower() != str(names[1]).lower():
+        return f"they are of different models by {_BASENAME}: {names[0]} and {names[1]}"
+    try:
+        family, projector = family_of_gguf(language), family_of_gguf(towers)
+    except UnsupportedError:
+        return None
+    if projector.architectures.keys() & family.architectures.keys():
+        return None
+    return f"no class has a {family.name} language model and a {projector.name} projector"
+
+
+def _names_base(key: str) -> bool:
+    return key.startswith("general.base_model.") and key.endswith(".repo_url")
+
+
+def check_pair(language: Mapping[str, Any], towers: Candidate) -> None:
+    """Raises UsageError if the embeddings of a projector differ in width from those of a language model; llama.cpp
+    refuses such a pair when it loads it."""
+    if (fault := width_fault(language, towers)) is not None:
+        raise UsageError(f"{fault}: they are of different models", hint="take both files of the same model")
