@@ -306,7 +306,7 @@ def _mlx(config: dict[str, Any], arrays: dict[str, NDArray[np.float32]]) -> dict
     from tests.oracles.models import respelled
 
     newer = any(
-        kind in str(config) for kind in ("ministral3", "glm_moe_dsa", "mellum")
+        kind in str(config) for kind in ("ministral3", "glm_moe_dsa", "mellum", "spark2_5")
     )  # which wants `rope_parameters`
     config = _spelled_twice(config) if newer else respelled(config)
     config.get("text_config", config).update(_MLX_SAID.get(config["model_type"], {}))

@@ -304,8 +304,10 @@ def _restore_share(metadata: Mapping[str, Any], family: Family, config: dict[str
     share = next((k for k in ("rotary_pct", "partial_rotary_factor") if k in family.plain_defaults), None)
     if share is not None and rotated is not None:
         config[share] = integer(rotated, "rope.dimension_count") / head
-        for part in (p for p in config.get("rope_parameters", {}).values() if isinstance(p, dict)):
-            part[share] = config[share]
+        windowed = integer(metadata.get(f"{family.gguf}.rope.dimension_count_swa", rotated), "rope.dimension_count_swa")
+        for kind, part in config.get("rope_parameters", {}).items():
+            if isinstance(part, dict):
+                part[share] = windowed / head if kind == "sliding_attention" else config[share]
         return []
     if rotated in (None, head):
         return []
