@@ -448,7 +448,7 @@ def reference_classes() -> Iterator[str]:
 
 def projector_classes(registered: Sequence[str], left: Mapping[str, str]) -> Iterator[str]:
     """The classes with towers that see or hear, which `--mmproj` writes."""
-    from weighbridge.models.arch.registry import projectors
+    from weighbridge.models.arch.registry import projector_types, projectors
 
     known = {name: table for table in projectors().values() for name in table.architectures}
     written = [name for name in known if name in registered]
@@ -457,8 +457,9 @@ def projector_classes(registered: Sequence[str], left: Mapping[str, str]) -> Ite
         "Every class with towers that see or hear that the reference registers, and whether `wb convert --mmproj` "
         f"writes its mmproj file: {len(written)} of {len(registered)}.\n"
     )
+    types = {name: ", ".join(f"`{kind}`" for kind in projector_types(table).values()) for name, table in known.items()}
     rows = (
-        (f"`{name}`", "converts", f"`{known[name].name}`") if name in known else (f"`{name}`", "absent", left[name])
+        (f"`{name}`", "converts", types[name]) if name in types else (f"`{name}`", "absent", left[name])
         for name in sorted({*registered, *known}, key=str.lower)
     )
     yield from table(("class", "state", "projector, or what it needs"), rows)

@@ -113,6 +113,20 @@ CASES: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
         },
         PREPROCESSOR,
     ),
+    "glm-ocr": (
+        "GlmOcr",
+        {"text_config": {**_HALF, "num_hidden_layers": 16}, "vision_config": {**_GLM, "rms_norm_eps": 1e-4}},
+        PREPROCESSOR,
+    ),
+    "glm-ocr-gelu": ("GlmOcr", {"text_config": _HALF, "vision_config": {**_GLM, "hidden_act": "gelu"}}, PREPROCESSOR),
+    "exaone-4.5": (
+        "Exaone4_5_",
+        {
+            "text_config": {**_TEXT, "model_type": "exaone4"},
+            "vision_config": {**_QWEN, "depth": 4, "fullatt_block_indexes": [1, 3], "num_key_value_heads": 2},
+        },
+        {**PREPROCESSOR, "min_pixels": 3136, "max_pixels": 12544},
+    ),
     "glm-4v-moe": (
         "Glm4vMoe",
         {"text_config": {**_HALF, **_EXPERTS, "n_routed_experts": 2}, "vision_config": _GLM},
@@ -172,6 +186,8 @@ ADDED: Final[dict[str, dict[str, Any]]] = {
     "gemma3": {"vision_config": {"layer_norm_eps": 1e-5}},
     "qwen2-vl": {"rms_norm_eps": 1e-5, "vision_config": {"image_size": 280}},
     "qwen2.5-vl": {"rms_norm_eps": 1e-5, "vision_config": {"image_size": 280}},
+    "glm-ocr": {"text_config": {"num_nextn_predict_layers": 1}},
+    "exaone-4.5": {"vision_config": {"image_size": 280, "rms_norm_eps": 1e-5}},
     "qwen2-audio": {"audio_config": {"layer_norm_eps": 1e-6}},
     "voxtral": {"audio_config": {"layer_norm_eps": 1e-6}},
     "audio-flamingo": {"audio_config": {"layer_norm_eps": 1e-6}},
@@ -179,6 +195,22 @@ ADDED: Final[dict[str, dict[str, Any]]] = {
     "lightonocr": {"architectures": ["LightOnOCRForConditionalGeneration"], "vision_config": {"layer_norm_eps": 1e-4}},
     "lightonocr-gelu": {"architectures": ["LightOnOCRForConditionalGeneration"]},
 }
+
+
+_GLM_OCR: Final = "model.language_model.layers.{}."
+_NEXT: Final = {
+    "eh_proj": [64, 128], "enorm": [64], "hnorm": [64], "embed_tokens": [32, 64], "shared_head.head": [32, 64],
+    "shared_head.norm": [64],
+}  # fmt: skip
+
+
+def with_next_layer(name: str, names: dict[str, list[int]]) -> dict[str, list[int]]:
+    """The tensors of a case with the layer that predicts a further token, which transformers ignores."""
+    if name != "glm-ocr":
+        return names
+    last, added = _GLM_OCR.format(15), _GLM_OCR.format(16)
+    layer = {added + key.removeprefix(last): shape for key, shape in names.items() if key.startswith(last)}
+    return {**names, **layer, **{f"{added}{key}.weight": shape for key, shape in _NEXT.items()}}
 
 
 @cache

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.models.projector_cases import ADDED, CASES, FOLDERS, GOLDEN, OUTTYPES, digests, write_folder
+from tests.models.projector_cases import ADDED, CASES, FOLDERS, GOLDEN, OUTTYPES, digests, with_next_layer, write_folder
 from tests.models.record_reference import record as keys_and_tensors
 
 #: As the files on the Hub have it. The reference knows no other names.
@@ -31,7 +31,7 @@ def of_transformers(name: str) -> dict[str, Any]:
         saved[key] = {**saved[key], **value} if isinstance(value, dict) else value
     old, new = _RENAMED.get(saved["model_type"], ("", ""))
     names = {new + key.removeprefix(old) if old and key.startswith(old) else key: shape for key, shape in names.items()}
-    return {"config": saved, "preprocessor": preprocessor, "names": names}
+    return {"config": saved, "preprocessor": preprocessor, "names": with_next_layer(name, names)}
 
 
 def by_reference(record: dict[str, Any]) -> dict[str, Any]:

@@ -34,8 +34,8 @@ def test_keys_and_tensors_are_the_reference_s(name: str, outtype: str, tmp_path:
     assert digests(target) == case["reference"][outtype]["tensors"]
 
 
-#: The towers of models with experts are those of the models without.
-PAIRS: Final = [name for name in golden() if not name.endswith("-moe")]
+#: The towers of models with experts are those of the models without; a graph for GLM-OCR needs a further layer.
+PAIRS: Final = [name for name in golden() if not name.endswith("-moe") and name != "glm-ocr-gelu"]
 
 
 @pytest.mark.parametrize("name", PAIRS)

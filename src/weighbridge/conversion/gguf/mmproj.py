@@ -27,7 +27,7 @@ from weighbridge.conversion.plan import writers
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_for_gguf
 from weighbridge.conversion.result import Loss
 from weighbridge.models.arch.naming import as_read
-from weighbridge.models.arch.registry import projector_of_hf
+from weighbridge.models.arch.registry import families_of_graph, projector_of_hf
 from weighbridge.models.arch.tables.spec import Role
 from weighbridge.models.config import card
 from weighbridge.models.config.general import general_to_gguf
@@ -151,7 +151,8 @@ def projector_of(model: OpenModel, path: str | os.PathLike[str]) -> Projector:
         resolved = towers_of_gguf(source)
         check_pair(model.metadata, candidate_of(source))
         family = resolved.family
-        class_ = next((name for name in family.architectures if name in model.family.architectures), None)
+        graph = (model.family, *families_of_graph(model.family.gguf))
+        class_ = next((name for f in graph for name in family.architectures if name in f.architectures), None)
         if class_ is None:
             raise UnsupportedError(f"no class has a {model.family.name} language model and a {family.name} projector")
         restored = gguf_to_config(source.metadata, family, source.index.by_name, class_=class_)

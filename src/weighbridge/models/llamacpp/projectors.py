@@ -82,7 +82,7 @@ def _activation(model: Candidate) -> Iterator[LoadRefusal]:
 
 def _tensors(model: Candidate) -> Iterator[LoadRefusal]:
     try:
-        family = projector_of_gguf(model.metadata)
+        family = projector_of_gguf(model.metadata, model.shapes)
         missing = family.check("gguf", family.sizes_from_gguf(model.metadata, model.shapes), model.shapes).missing
     except WeighbridgeError:  # no table, or a key is missing, which another rule reports
         return
