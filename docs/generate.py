@@ -467,7 +467,8 @@ def projector_classes(registered: Sequence[str], left: Mapping[str, str]) -> Ite
 
 def state_of_class(family: Family, architecture: Architecture) -> tuple[str, str]:
     """The state of a class, and its family."""
-    return ("partly" if architecture.part else "converts"), f"`{family.name}`"
+    whole = not architecture.part or bool(architecture.outside)  # a model whose settings are in two objects is one
+    return ("converts" if whole else "partly"), f"`{family.name}`"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

@@ -31,8 +31,6 @@ def test_the_file_is_the_reference_s_and_leads_back(name: str, folder: Callable[
     (tmp_path / "theirs").mkdir()
     theirs = reference_converter.convert(folder(name), tmp_path / "theirs" / f"{name}.gguf", "f32", pre=case.pre)
     found, expected = gguf_file.read(mine), gguf_file.read(theirs)
-    for key in case.added:
-        del found.fields[key]
     assert gguf_file.differences(found, expected) == []
     judge = Judge()
     assert judge.refusal(mine) is None

@@ -55,7 +55,6 @@ CASES = table(
         words=_WORDS,
         defaults={"model_type": "gemma4_assistant", "backbone_hidden_size": 1536},
         head="Gemma4AssistantForCausalLM",
-        added={"gemma4-assistant.final_logit_softcapping": 0.0},
         beside=("masked_embedding.centroids.weight", "masked_embedding.token_ordering"),
         taken="gemma4_assistant",
         guesses=(

@@ -268,7 +268,7 @@ class MetaEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """`[meta]`: how the family's configs map to key-values of its GGUFs."""
 
     base: Annotated[bool, _doc("includes the shared key-values (`base` in key_values.toml)")] = True
-    without: Annotated[Words, _doc("shared key-values that the family doesn't have")] = []
+    without: Annotated[Words, _doc("shared key-values, or with `like` the other family's, that it doesn't have")] = []
     key: Annotated[list[KeyEntry], _doc("further key-values, in order; a text is a short form")] = []
     tokenizer: Annotated[list[KeyEntry], _doc("key-values that follow the tokenizer's own, or replace them")] = []
     tokens: Annotated[dict[str, str] | None, _doc("keys of config.json that repeat keys of the tokenizer")] = None
