@@ -110,7 +110,7 @@ def test_a_pair_of_ggufs_is_a_folder_again(name: str, tmp_path: Path) -> None:
 
 def inner(config: dict[str, Any]) -> dict[str, Any]:
     """The config of a model that thinks, of the whole of which transformers makes only a large model; or the config."""
-    return config.get("thinker_config", config)  # type: ignore[no-any-return]
+    return config.get("thinker_config", config)
 
 
 #: Weights that a GGUF has as F16 whatever is requested, and such that the language model's family rounds.

@@ -183,7 +183,8 @@ class Evaluator:
             if function == "tensor":
                 return int(bool(self.get(f"@{constant(arguments[0])}")))
             if function == "rows":
-                return self.get(f"#{constant(arguments[0])}")
+                rows: int | None = self.get(f"#{constant(arguments[0])}")
+                return rows
             value = self.get(key := path(arguments[0]) or "")
             if function != "len":
                 return by_layer(value, key)
