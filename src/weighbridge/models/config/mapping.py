@@ -7,6 +7,7 @@ several classes it was, dropouts, the initialisation of weights); the losses lis
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -92,8 +93,23 @@ def facts_losses(facts: Mapping[str, Any], family: Family) -> list[str]:
         declared = lookup(facts, key)
         if value is not None and declared not in (None, value):
             out.append(f"config.json: {key} = {declared!r} has no key in a {family.gguf} GGUF, which means {value!r}")
+    out += _sharpness_losses(facts)
     computed = (row for row in rules(family).requires_value if differs(row, facts))
     return [*out, *(f"config.json: {row.config} = {lookup(facts, row.config)!r}: {row.why}" for row in computed)]
+
+
+def _sharpness_losses(facts: Mapping[str, Any]) -> list[str]:
+    """Returns the loss of an attention factor of yarn that isn't the usual one: llama.cpp b11549 doesn't read the key
+    that the reference converter writes it to, and computes the usual one. Models with `mscale` have rules of their
+    own."""
+    rope = facts.get("rope") or {}
+    declared = rope.get("attention_factor")
+    if rope.get("rope_type") != "yarn" or declared is None or rope.get("mscale_all_dim") is not None:
+        return []
+    usual = 0.1 * math.log(max(number(rope.get("factor"), "rope.factor"), 1.0)) + 1
+    if math.isclose(number(declared, "rope.attention_factor"), usual, rel_tol=1e-6):
+        return []
+    return [f"config.json: rope.attention_factor = {declared!r}: llama.cpp sharpens attention by {usual:.4g} instead"]
 
 
 def with_tokenizer_keys(
