@@ -127,6 +127,22 @@ CASES: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
         },
         {**PREPROCESSOR, "min_pixels": 3136, "max_pixels": 12544},
     ),
+    "qwen2.5-omni": (
+        "Qwen2_5OmniThinker",
+        {
+            "text_config": _SECTIONS, "audio_config": {**_WHISPER, "output_dim": 64},
+            "vision_config": {**_QWEN, "depth": 4, "fullatt_block_indexes": [1, 3]},
+        },
+        PREPROCESSOR,
+    ),
+    "qwen3-asr": (
+        "Qwen3ASR",
+        {
+            "text_config": {**_TEXT, "head_dim": 16},
+            "audio_config": {**_WHISPER, "encoder_layers": 4, "output_dim": 64, "downsample_hidden_size": 32},
+        },
+        {},
+    ),
     "glm-4v-moe": (
         "Glm4vMoe",
         {"text_config": {**_HALF, **_EXPERTS, "n_routed_experts": 2}, "vision_config": _GLM},
@@ -188,6 +204,11 @@ ADDED: Final[dict[str, dict[str, Any]]] = {
     "qwen2.5-vl": {"rms_norm_eps": 1e-5, "vision_config": {"image_size": 280}},
     "glm-ocr": {"text_config": {"num_nextn_predict_layers": 1}},
     "exaone-4.5": {"vision_config": {"image_size": 280, "rms_norm_eps": 1e-5}},
+    "qwen2.5-omni": {
+        "rms_norm_eps": 1e-5,
+        "thinker_config": {"audio_config": {"layer_norm_eps": 1e-6}, "vision_config": {"image_size": 280}},
+    },
+    "qwen3-asr": {"thinker_config": {"audio_config": {"layer_norm_eps": 1e-6}}},
     "qwen2-audio": {"audio_config": {"layer_norm_eps": 1e-6}},
     "voxtral": {"audio_config": {"layer_norm_eps": 1e-6}},
     "audio-flamingo": {"audio_config": {"layer_norm_eps": 1e-6}},
@@ -195,6 +216,31 @@ ADDED: Final[dict[str, dict[str, Any]]] = {
     "lightonocr": {"architectures": ["LightOnOCRForConditionalGeneration"], "vision_config": {"layer_norm_eps": 1e-4}},
     "lightonocr-gelu": {"architectures": ["LightOnOCRForConditionalGeneration"]},
 }
+
+
+#: Models whose config has another around it, and whose names have a prefix: class and `model_type` of the whole.
+THINKERS: Final = {
+    "Qwen2_5OmniThinker": ("Qwen2_5OmniModel", "qwen2_5_omni"),
+    "Qwen3ASR": ("Qwen3ASRForConditionalGeneration", "qwen3_asr"),
+}
+
+
+_PUBLISHED: Final = {
+    "model.language_model.": "model.", "model.audio_tower.": "audio_tower.",
+    "model.multi_modal_projector.linear_": "audio_tower.proj",
+}  # fmt: skip
+
+
+def published(name: str) -> str:
+    """The name that Qwen 3-ASR's tensor has on the Hub; transformers saves another."""
+    start = next((start for start in _PUBLISHED if name.startswith(start)), "")
+    return _PUBLISHED[start] + name.removeprefix(start) if start else name
+
+
+def saved_by_transformers(name: str) -> str:
+    """The inverse of `published`."""
+    starts = sorted(_PUBLISHED.items(), key=lambda pair: -len(pair[1]))
+    return next((new + name.removeprefix(old) for new, old in starts if name.startswith(old)), name)
 
 
 _GLM_OCR: Final = "model.language_model.layers.{}."

@@ -163,12 +163,18 @@ def projector_of(model: OpenModel, path: str | os.PathLike[str]) -> Projector:
         raise
 
 
+def _laid_over(config: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with these entries, object by object."""
+    both = (key for key in added if isinstance(added[key], Mapping) and isinstance(config.get(key), Mapping))
+    return {**config, **added, **{key: _laid_over(config[key], added[key]) for key in both}}
+
+
 def add_towers(draft: PlanBuilder, projector: Projector) -> None:
     """Adds the towers' part of config.json, and preprocessor_config.json, to the small files of a folder."""
     config = dict(projector.config)
     prepared = config.pop(PREPROCESSOR, None)
     whole = json.loads(draft.texts["config.json"])
-    draft.texts["config.json"] = metadata.json_text({**whole, **config})
+    draft.texts["config.json"] = metadata.json_text(_laid_over(whole, config))
     draft.losses += [Loss(text, effect="results") for text in projector.losses]
     if prepared is not None:
         draft.texts["preprocessor_config.json"] = metadata.json_text(prepared)

@@ -17,7 +17,7 @@ from weighbridge.models.arch.config import LOCAL_THETA, THETA, layer_types
 from weighbridge.models.arch.derived import RESTORED
 from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.rules import family_rules
-from weighbridge.models.arch.tables.expression import evaluate, shared_value
+from weighbridge.models.arch.tables.expression import ArchView, evaluate, shared_value
 from weighbridge.models.arch.tables.layers import as_config
 from weighbridge.models.arch.tables.schema import PresenceEntry
 from weighbridge.models.arch.tables.spec import Architecture
@@ -179,6 +179,9 @@ def gguf_to_config(
             config[key] = name.there if name.tensor in tensors else name.absent
         elif key in config:
             config[key] = (name.lstrip("!") in tensors) != name.startswith("!")
+    meta, view = family.document.meta, ArchView(metadata, family.gguf, tensors)
+    for key, name in meta.rows.items() if meta is not None else ():
+        store(config, key, view.get(f"#{name}"))
     for rule in family_rules(family.document.config_rules):
         stated = rule.restore(config) if hasattr(rule, "restore") else {}
         config = {key: value for key, value in {**config, **stated}.items() if value is not None or key not in stated}
@@ -212,7 +215,8 @@ def _in_part(config: Mapping[str, Any], architecture: Architecture, part_type: s
     part |= {} if part_type is None else {"model_type": part_type}
     whole = {k: v for k, v in config.items() if k in (*outside, "tie_word_embeddings")}
     whole |= {k: v for k, v in config.items() if k.endswith("_token_id")}
-    return {**whole, str(architecture.part): dict(sorted(part.items()))}
+    store(whole, str(architecture.part), dict(sorted(part.items())))
+    return whole
 
 
 class _Layers(NamedTuple):
