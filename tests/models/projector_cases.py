@@ -158,6 +158,14 @@ CASES: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
         {"text_config": {**_TEXT, "model_type": "llama"}, "vision_config": _VISION, "scale_factor": 2},
         PREPROCESSOR,
     ),
+    "cohere2-vision": (
+        "Cohere2Vision",
+        {
+            "text_config": {**_TEXT, "model_type": "cohere2"}, "vision_config": {**_VISION, "vision_use_head": False},
+            "alignment_intermediate_size": 96, "downsample_factor": 4,
+        },
+        {**PREPROCESSOR, "max_patches": 12},
+    ),
     "audio-flamingo": (
         "AudioFlamingo3",
         {
@@ -213,6 +221,7 @@ ADDED: Final[dict[str, dict[str, Any]]] = {
     "voxtral": {"audio_config": {"layer_norm_eps": 1e-6}},
     "audio-flamingo": {"audio_config": {"layer_norm_eps": 1e-6}},
     "idefics3": {"vision_config": {"layer_norm_eps": 1e-4}},
+    "cohere2-vision": {"vision_config": {"layer_norm_eps": 1e-4}},
     "lightonocr": {"architectures": ["LightOnOCRForConditionalGeneration"], "vision_config": {"layer_norm_eps": 1e-4}},
     "lightonocr-gelu": {"architectures": ["LightOnOCRForConditionalGeneration"]},
 }
