@@ -127,6 +127,28 @@ CASES: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
         },
         {**PREPROCESSOR, "min_pixels": 3136, "max_pixels": 12544},
     ),
+    "minicpm-v-4.6": (
+        "MiniCPMV4_6",
+        {
+            "text_config": {**_TEXT, "head_dim": 16, "num_hidden_layers": 4, **_LINEAR},
+            "vision_config": {**_VISION, "insert_layer_id": 1}, "insert_layer_id": 1,
+        },
+        {**PREPROCESSOR, "scale_resolution": 112},
+    ),
+    "hunyuan-vl": (
+        "HunYuanVL",
+        {
+            "text_config": {
+                **_TEXT, "head_dim": 16,
+                "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 2, 2, 2]},
+            },
+            "vision_config": {
+                **{key: value for key, value in _VISION.items() if key != "image_size"}, "max_image_size": 56,
+                "rms_norm_eps": 1e-4,
+            },
+        },
+        {**PREPROCESSOR, "min_pixels": 3136, "max_pixels": 12544},
+    ),
     "qwen2.5-omni": (
         "Qwen2_5OmniThinker",
         {
@@ -204,6 +226,7 @@ ADDED: Final[dict[str, dict[str, Any]]] = {
     "qwen2.5-vl": {"rms_norm_eps": 1e-5, "vision_config": {"image_size": 280}},
     "glm-ocr": {"text_config": {"num_nextn_predict_layers": 1}},
     "exaone-4.5": {"vision_config": {"image_size": 280, "rms_norm_eps": 1e-5}},
+    "minicpm-v-4.6": {"vision_config": {"layer_norm_eps": 1e-5}},
     "qwen2.5-omni": {
         "rms_norm_eps": 1e-5,
         "thinker_config": {"audio_config": {"layer_norm_eps": 1e-6}, "vision_config": {"image_size": 280}},
