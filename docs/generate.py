@@ -448,7 +448,7 @@ def reference_classes() -> Iterator[str]:
 
 def projector_classes(registered: Sequence[str], left: Mapping[str, str]) -> Iterator[str]:
     """The classes with towers that see or hear, which `--mmproj` writes."""
-    from weighbridge.models.arch.registry import projectors
+    from weighbridge.models.arch.registry import projector_types, projectors
 
     known = {name: table for table in projectors().values() for name in table.architectures}
     written = [name for name in known if name in registered]
@@ -457,8 +457,9 @@ def projector_classes(registered: Sequence[str], left: Mapping[str, str]) -> Ite
         "Every class with towers that see or hear that the reference registers, and whether `wb convert --mmproj` "
         f"writes its mmproj file: {len(written)} of {len(registered)}.\n"
     )
+    types = {name: ", ".join(f"`{kind}`" for kind in projector_types(table).values()) for name, table in known.items()}
     rows = (
-        (f"`{name}`", "converts", f"`{known[name].name}`") if name in known else (f"`{name}`", "absent", left[name])
+        (f"`{name}`", "converts", types[name]) if name in types else (f"`{name}`", "absent", left[name])
         for name in sorted({*registered, *known}, key=str.lower)
     )
     yield from table(("class", "state", "projector, or what it needs"), rows)
@@ -466,7 +467,8 @@ def projector_classes(registered: Sequence[str], left: Mapping[str, str]) -> Ite
 
 def state_of_class(family: Family, architecture: Architecture) -> tuple[str, str]:
     """The state of a class, and its family."""
-    return ("partly" if architecture.part else "converts"), f"`{family.name}`"
+    whole = not architecture.part or bool(architecture.outside)  # a model whose settings are in two objects is one
+    return ("converts" if whole else "partly"), f"`{family.name}`"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

@@ -113,6 +113,58 @@ CASES: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
         },
         PREPROCESSOR,
     ),
+    "glm-ocr": (
+        "GlmOcr",
+        {"text_config": {**_HALF, "num_hidden_layers": 16}, "vision_config": {**_GLM, "rms_norm_eps": 1e-4}},
+        PREPROCESSOR,
+    ),
+    "glm-ocr-gelu": ("GlmOcr", {"text_config": _HALF, "vision_config": {**_GLM, "hidden_act": "gelu"}}, PREPROCESSOR),
+    "exaone-4.5": (
+        "Exaone4_5_",
+        {
+            "text_config": {**_TEXT, "model_type": "exaone4"},
+            "vision_config": {**_QWEN, "depth": 4, "fullatt_block_indexes": [1, 3], "num_key_value_heads": 2},
+        },
+        {**PREPROCESSOR, "min_pixels": 3136, "max_pixels": 12544},
+    ),
+    "minicpm-v-4.6": (
+        "MiniCPMV4_6",
+        {
+            "text_config": {**_TEXT, "head_dim": 16, "num_hidden_layers": 4, **_LINEAR},
+            "vision_config": {**_VISION, "insert_layer_id": 1}, "insert_layer_id": 1,
+        },
+        {**PREPROCESSOR, "scale_resolution": 112},
+    ),
+    "hunyuan-vl": (
+        "HunYuanVL",
+        {
+            "text_config": {
+                **_TEXT, "head_dim": 16,
+                "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 2, 2, 2]},
+            },
+            "vision_config": {
+                **{key: value for key, value in _VISION.items() if key != "image_size"}, "max_image_size": 56,
+                "rms_norm_eps": 1e-4,
+            },
+        },
+        {**PREPROCESSOR, "min_pixels": 3136, "max_pixels": 12544},
+    ),
+    "qwen2.5-omni": (
+        "Qwen2_5OmniThinker",
+        {
+            "text_config": _SECTIONS, "audio_config": {**_WHISPER, "output_dim": 64},
+            "vision_config": {**_QWEN, "depth": 4, "fullatt_block_indexes": [1, 3]},
+        },
+        PREPROCESSOR,
+    ),
+    "qwen3-asr": (
+        "Qwen3ASR",
+        {
+            "text_config": {**_TEXT, "head_dim": 16},
+            "audio_config": {**_WHISPER, "encoder_layers": 4, "output_dim": 64, "downsample_hidden_size": 32},
+        },
+        {},
+    ),
     "glm-4v-moe": (
         "Glm4vMoe",
         {"text_config": {**_HALF, **_EXPERTS, "n_routed_experts": 2}, "vision_config": _GLM},
@@ -172,6 +224,14 @@ ADDED: Final[dict[str, dict[str, Any]]] = {
     "gemma3": {"vision_config": {"layer_norm_eps": 1e-5}},
     "qwen2-vl": {"rms_norm_eps": 1e-5, "vision_config": {"image_size": 280}},
     "qwen2.5-vl": {"rms_norm_eps": 1e-5, "vision_config": {"image_size": 280}},
+    "glm-ocr": {"text_config": {"num_nextn_predict_layers": 1}},
+    "exaone-4.5": {"vision_config": {"image_size": 280, "rms_norm_eps": 1e-5}},
+    "minicpm-v-4.6": {"vision_config": {"layer_norm_eps": 1e-5}},
+    "qwen2.5-omni": {
+        "rms_norm_eps": 1e-5,
+        "thinker_config": {"audio_config": {"layer_norm_eps": 1e-6}, "vision_config": {"image_size": 280}},
+    },
+    "qwen3-asr": {"thinker_config": {"audio_config": {"layer_norm_eps": 1e-6}}},
     "qwen2-audio": {"audio_config": {"layer_norm_eps": 1e-6}},
     "voxtral": {"audio_config": {"layer_norm_eps": 1e-6}},
     "audio-flamingo": {"audio_config": {"layer_norm_eps": 1e-6}},
@@ -179,6 +239,47 @@ ADDED: Final[dict[str, dict[str, Any]]] = {
     "lightonocr": {"architectures": ["LightOnOCRForConditionalGeneration"], "vision_config": {"layer_norm_eps": 1e-4}},
     "lightonocr-gelu": {"architectures": ["LightOnOCRForConditionalGeneration"]},
 }
+
+
+#: Models whose config has another around it, and whose names have a prefix: class and `model_type` of the whole.
+THINKERS: Final = {
+    "Qwen2_5OmniThinker": ("Qwen2_5OmniModel", "qwen2_5_omni"),
+    "Qwen3ASR": ("Qwen3ASRForConditionalGeneration", "qwen3_asr"),
+}
+
+
+_PUBLISHED: Final = {
+    "model.language_model.": "model.", "model.audio_tower.": "audio_tower.",
+    "model.multi_modal_projector.linear_": "audio_tower.proj",
+}  # fmt: skip
+
+
+def published(name: str) -> str:
+    """The name that Qwen 3-ASR's tensor has on the Hub; transformers saves another."""
+    start = next((start for start in _PUBLISHED if name.startswith(start)), "")
+    return _PUBLISHED[start] + name.removeprefix(start) if start else name
+
+
+def saved_by_transformers(name: str) -> str:
+    """The inverse of `published`."""
+    starts = sorted(_PUBLISHED.items(), key=lambda pair: -len(pair[1]))
+    return next((new + name.removeprefix(old) for new, old in starts if name.startswith(old)), name)
+
+
+_GLM_OCR: Final = "model.language_model.layers.{}."
+_NEXT: Final = {
+    "eh_proj": [64, 128], "enorm": [64], "hnorm": [64], "embed_tokens": [32, 64], "shared_head.head": [32, 64],
+    "shared_head.norm": [64],
+}  # fmt: skip
+
+
+def with_next_layer(name: str, names: dict[str, list[int]]) -> dict[str, list[int]]:
+    """The tensors of a case with the layer that predicts a further token, which transformers ignores."""
+    if name != "glm-ocr":
+        return names
+    last, added = _GLM_OCR.format(15), _GLM_OCR.format(16)
+    layer = {added + key.removeprefix(last): shape for key, shape in names.items() if key.startswith(last)}
+    return {**names, **layer, **{f"{added}{key}.weight": shape for key, shape in _NEXT.items()}}
 
 
 @cache

@@ -32,6 +32,7 @@ _BARE = (
     "UMT5ForConditionalGeneration",
     "T5EncoderModel",
     "Gemma3TextModel",
+    "EmbeddingGemma2Model",
 )
 
 
@@ -131,12 +132,15 @@ class Case:
     @property
     def bert(self) -> bool:
         """Whether it gives an embedding, or numbers of a classifier, and no logits."""
-        return self.config in ENCODERS or self.head in ("T5EncoderModel", "Gemma3TextModel")
+        return self.config in ENCODERS or self.head in ("T5EncoderModel", "Gemma3TextModel", "EmbeddingGemma2Model")
 
     @property
     def pools(self) -> bool:
         """Whether its folder says how sentence-transformers pools."""
-        return (self.config in ENCODERS and not self.classifies) or self.head == "Gemma3TextModel"
+        return (self.config in ENCODERS and not self.classifies) or self.head in (
+            "Gemma3TextModel",
+            "EmbeddingGemma2Model",
+        )
 
 
 #: A row of a table: a case, or how to make one from those above it.

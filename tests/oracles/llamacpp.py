@@ -141,7 +141,7 @@ class Model:
     def embed(self, ids: Sequence[int], *, pooling: int = POOLING_UNSPECIFIED) -> F32:
         """One vector for the sequence, pooled as the file says unless told otherwise: [n_embd]. Of a classifier, which
         a file with labels is, its numbers: [labels]."""
-        width = self.n_embd
+        width = int(self._lib.llama_model_n_embd_out(self._model))
         if self._encodes and pooling == POOLING_UNSPECIFIED:  # a T5's encoder, of which no key tells how it pools
             pooling = POOLING_MEAN
         if pooling == POOLING_UNSPECIFIED and self._lib.llama_model_cls_label(self._model, 0) is not None:

@@ -309,7 +309,7 @@ def build(case: Case, folder: Path, *, dtype: str = "float32") -> Path:
         (folder / "generation_config.json").write_text(json.dumps(case.generation))
     vocabularies.WRITERS[case.tokenizer](folder)
     if case.pools:
-        _write_pooling(folder, config.hidden_size)
+        _write_pooling(folder, config.get_text_config().hidden_size)
     return folder
 
 

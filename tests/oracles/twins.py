@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.oracles import plain, plain_kimi, plain_plamo
+from tests.oracles import plain, plain_kimi, plain_maple, plain_mlx, plain_plamo
 
 Config = dict[str, Any]
 Tensors = dict[str, Any]
@@ -75,7 +75,8 @@ class Twin:
 def of(folder: Path) -> Twin | plain.Plain | None:
     """The twin of a folder's class, where that is none of transformers', or what else computes it."""
     said = json.loads((folder / "config.json").read_text()).get("architectures") or [""]
-    written_out = {**plain.MODELS, **plain_plamo.MODELS, **plain_kimi.MODELS}
+    rooms = (plain, plain_plamo, plain_kimi, plain_maple, plain_mlx)
+    written_out = {name: model for room in rooms for name, model in room.MODELS.items()}
     return TWINS.get(said[0]) or written_out.get(said[0])
 
 
@@ -412,7 +413,25 @@ def _in_three(config: Config, name: str, tensor: Any) -> Tensors:
     return {name.replace("qkv_proj", f"{part}_proj"): t for part, t in zip("qkv", cut, strict=True)}
 
 
+def _hunyuan4(config: Config) -> dict[str, Any]:
+    apart = {*_WORDS, "vocab_size", "model_type", "tie_word_embeddings", "architectures", "torch_dtype", "rope_theta"}
+    return {key: value for key, value in config.items() if key not in apart} | _rope(config)
+
+
+def _in_halves(config: Config, name: str, tensor: Any) -> Tensors:
+    """llama.cpp rotates neighbours, as DeepSeek V3 does; transformers 5.23 rotates the halves of the same rows."""
+    import torch
+
+    rotated, heads = config["qk_rope_head_dim"], config["num_attention_heads"]
+    if not name.endswith(("q_b_proj.weight", "kv_a_proj_with_mqa.weight")):
+        return {name: tensor}
+    parts = tensor.chunk(heads if "q_b" in name else 1)
+    turned = (torch.cat([p[:-rotated], p[-rotated::2], p[len(p) - rotated + 1 :: 2]]) for p in parts)
+    return {name: torch.cat([*turned])}
+
+
 TWINS: dict[str, Twin] = {
+    "HYV4ForCausalLM": Twin("HYV4Config", _hunyuan4, {}, _in_halves),
     "MiMoV2ForCausalLM": Twin("MiMoV2FlashConfig", _mimo, {"attention_sink_bias": "sinks"}, _in_three),
     "KimiK25ForConditionalGeneration": Twin("DeepseekV3Config", _kimi, {"language_model.": ""}, _writing),
     "InternLM2ForCausalLM": Twin("LlamaConfig", _llama, _INTERNLM2, _grouped),

@@ -99,7 +99,7 @@ def test_a_projector_that_is_none_is_refused(pairs: Mapping[str, tuple[Path, Pat
 )  # fmt: skip
 def test_names_that_contradict(text: dict[str, Any], towers: dict[str, Any], fault: str | None) -> None:
     clip = {"general.architecture": "clip", "clip.projector_type": "gemma3", **towers}
-    found = pair.base_fault({"general.architecture": "gemma3", **text}, clip)
+    found = pair.base_fault({"general.architecture": "gemma3", **text}, Candidate(clip, {}))
     assert found is None if fault is None else fault in str(found)
 
 

@@ -164,7 +164,8 @@ def _parsed(source: Source, allow_expand: bool) -> Index:
 class OpenModel(Closing):
     """Close it, or use it as a context manager, to free the files. A transformed model (`models/transform`) has `nodes`
     instead of the index's tensors, and `texts` instead of some files of the folder. `left_out`: the parts of a training
-    checkpoint that are not the model."""
+    checkpoint that are not the model. `whole`: the class of the model of which a GGUF is the language model; it decides
+    between families with the same graph."""
 
     place: Place
     index: Index
@@ -172,6 +173,7 @@ class OpenModel(Closing):
     nodes: Mapping[str, Node] | None = None
     texts: Mapping[str, bytes] = field(default_factory=dict)
     left_out: tuple[Dropped, ...] = ()
+    whole: str = ""
 
     @property
     def format(self) -> str:
@@ -243,6 +245,9 @@ class OpenModel(Closing):
 
         extra = (registry.read_family(Path(self.arch_file)),) if self.arch_file else ()
         if self.format == "gguf":
+            if self.whole:
+                graph = registry.families_of_graph(self.metadata.get("general.architecture"))
+                extra = (*extra, *(f for f in graph if self.whole in f.architectures))
             return registry.family_of_gguf(self.metadata, extra, self.index.by_name)
         try:
             return registry.family_of_hf(self.config, extra)

@@ -54,7 +54,7 @@ class LlamaCppRuntime:
 
     def embedding(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """Returns the pooled embedding, [hidden], or a classifier's scores, [labels]."""
-        width, pooling = int(self._lib.llama_model_n_embd(self._model)), api.POOLING_UNSPECIFIED
+        width, pooling = int(self._lib.llama_model_n_embd_out(self._model)), api.POOLING_UNSPECIFIED
         if self._labels:
             width, pooling = int(self._lib.llama_model_n_cls_out(self._model)), api.POOLING_RANK
         elif self._encoder:

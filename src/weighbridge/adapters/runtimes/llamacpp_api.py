@@ -118,6 +118,7 @@ _PROTOTYPES: dict[str, tuple[object, list[object]]] = {
     "llama_free": (None, [c.c_void_p]),
     "llama_model_get_vocab": (c.c_void_p, [c.c_void_p]),
     "llama_model_n_embd": (c.c_int32, [c.c_void_p]),
+    "llama_model_n_embd_out": (c.c_int32, [c.c_void_p]),
     "llama_model_n_cls_out": (c.c_uint32, [c.c_void_p]),
     "llama_model_cls_label": (c.c_char_p, [c.c_void_p, c.c_uint32]),
     "llama_vocab_n_tokens": (c.c_int32, [c.c_void_p]),

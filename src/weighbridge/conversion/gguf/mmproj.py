@@ -27,7 +27,7 @@ from weighbridge.conversion.plan import writers
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_for_gguf
 from weighbridge.conversion.result import Loss
 from weighbridge.models.arch.naming import as_read
-from weighbridge.models.arch.registry import projector_of_hf
+from weighbridge.models.arch.registry import families_of_graph, projector_of_hf
 from weighbridge.models.arch.tables.spec import Role
 from weighbridge.models.config import card
 from weighbridge.models.config.general import general_to_gguf
@@ -92,6 +92,10 @@ def plan_towers(model: OpenModel, towers: Towers, options: GgufFileOptions) -> P
         dtype = tower_dtype(rows[name], name, node.spec, requested)
         draft.tensors[name] = cast_for_gguf(name, node, dtype, dtype if rows[name].gguf_dtype else requested, draft)
     draft.losses += [Loss("left out: llama.cpp doesn't compute with it", name) for name in towers.dropped]
+    unread = family.unmapped_roles("gguf", resolved.sizes, resolved.roles)
+    for name in family.holding(resolved.dialect, resolved.sizes, resolved.tensors, unread):
+        parts = ", ".join(dict(unread))
+        draft.losses.append(Loss(f"rows of {name} left out: llama.cpp doesn't compute with {parts}"))
     facts = family.effective(towers.config)
     draft.losses += [Loss(text, effect="results") for text in facts_losses(facts, family)]
     draft.metadata = _keys(model, towers, draft, requested, options)
@@ -151,7 +155,8 @@ def projector_of(model: OpenModel, path: str | os.PathLike[str]) -> Projector:
         resolved = towers_of_gguf(source)
         check_pair(model.metadata, candidate_of(source))
         family = resolved.family
-        class_ = next((name for name in family.architectures if name in model.family.architectures), None)
+        graph = (model.family, *families_of_graph(model.family.gguf))
+        class_ = next((name for f in graph for name in family.architectures if name in f.architectures), None)
         if class_ is None:
             raise UnsupportedError(f"no class has a {model.family.name} language model and a {family.name} projector")
         restored = gguf_to_config(source.metadata, family, source.index.by_name, class_=class_)
@@ -162,12 +167,18 @@ def projector_of(model: OpenModel, path: str | os.PathLike[str]) -> Projector:
         raise
 
 
+def _laid_over(config: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with these entries, object by object."""
+    both = (key for key in added if isinstance(added[key], Mapping) and isinstance(config.get(key), Mapping))
+    return {**config, **added, **{key: _laid_over(config[key], added[key]) for key in both}}
+
+
 def add_towers(draft: PlanBuilder, projector: Projector) -> None:
     """Adds the towers' part of config.json, and preprocessor_config.json, to the small files of a folder."""
     config = dict(projector.config)
     prepared = config.pop(PREPROCESSOR, None)
     whole = json.loads(draft.texts["config.json"])
-    draft.texts["config.json"] = metadata.json_text({**whole, **config})
+    draft.texts["config.json"] = metadata.json_text(_laid_over(whole, config))
     draft.losses += [Loss(text, effect="results") for text in projector.losses]
     if prepared is not None:
         draft.texts["preprocessor_config.json"] = metadata.json_text(prepared)

@@ -4,6 +4,7 @@ Hugging Face folders of them: weights under the family's names, with config, tok
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -116,8 +117,9 @@ def _from_gguf(model: OpenModel, options: HfOptions | TorchFolderOptions) -> Pla
         texts, losses = metadata.vocabulary_files(model)
         notes = ["the GGUF is a vocabulary: the folder has its tokenizer and no model"]
         return PlanBuilder({}, texts=texts, losses=losses, notes=notes)
-    blocks = model.family.holding_blocks(model.sizes, model.roles) if options.dtype is None else None
     towers = projector_of(model, options.projector) if isinstance(options, HfOptions) and options.projector else None
+    model = model if towers is None else replace(model, whole=towers.class_)
+    blocks = model.family.holding_blocks(model.sizes, model.roles) if options.dtype is None else None
     prefix = None if towers is None else model.family.architectures[towers.class_].prefix
     named = {**model.resolved.save(blocks or "hf", prefix=prefix), **(towers.named if towers else {})}
     draft = PlanBuilder({}, {"format": "pt"}, losses=unplaced(model, blocks or "hf", "folder"))

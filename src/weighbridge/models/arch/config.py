@@ -28,7 +28,7 @@ DERIVED: Final = (
     "attending_layers", "classifies", "decay_rank", "full_attention_every", "gated", "labels", "layer_count",
     "layer_sets", "layer_types", "layout_every", "longrope_attention_factor", "mixing_rank", "ntk_alpha_base",
     "output_labels", "primary_router_func", "rope", "rope_bases", "rope_dim", "rope_shares", "rope_sliding",
-    "sliding_layers", "sparse_layers", "unrotated_every", "unshared_kv_layers",
+    "sliding_layers", "sliding_rope_dim", "sparse_layers", "unrotated_every", "unshared_kv_layers",
 )  # fmt: skip
 
 
@@ -117,7 +117,8 @@ def effective(
         if (part := evaluate("rotary_dim", out)) and (head := evaluate("head_dim", out)):  # MiniMax counts elements
             declared = {share: part / head, **declared}
         out["rope"] = rope(declared, defaults[word], share)
-        out["rope_dim"] = _rope_dim(out)
+        out["rope_dim"] = _rope_dim(out, out["rope"])
+        out["sliding_rope_dim"] = _rope_dim(out, out["rope_sliding"]) if out["rope_sliding"] else None
         out["ntk_alpha_base"] = _ntk_alpha_base(out)
         out["longrope_attention_factor"] = _longrope_attention_factor(out)
     out["unrotated_every"] = every(out.get("no_rope_layers"), 0)
@@ -163,10 +164,10 @@ def every(layers: Any, kind: Any) -> int | None:
     return n if all((i % n == n - 1) == (layer == kind) for i, layer in enumerate(layers)) else 0
 
 
-def _rope_dim(config: Config) -> int | None:
-    """The number of elements of a head that rotate."""
+def _rope_dim(config: Config, rope: Config) -> int | None:
+    """The number of elements of a head that rotate by these parameters."""
     head = evaluate("head_dim", config) or evaluate("hidden_size // num_attention_heads", config)
-    share = config["rope"].get("partial_rotary_factor")
+    share = rope.get("partial_rotary_factor")
     if share is None or head is None:
         return head
     rotated = number(share, "partial_rotary_factor") * head

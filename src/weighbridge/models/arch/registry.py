@@ -177,7 +177,7 @@ def family_of_gguf(
     projector."""
     architecture = metadata.get("general.architecture")
     if architecture == "clip":
-        return projector_of_gguf(metadata)
+        return projector_of_gguf(metadata, names)
     if (chosen := next((candidate for candidate in own if candidate.gguf == architecture), None)) is not None:
         return chosen
     same = [*families_of_graph(architecture)]
@@ -200,11 +200,29 @@ def projector_of_hf(config: Mapping[str, Any]) -> Family | None:
     return next((table for table in projectors().values() if table.architecture(config) is not None), None)
 
 
-def projector_of_gguf(metadata: Mapping[str, Any]) -> Family:
-    """The projector of a GGUF of architecture `clip`. UnsupportedError if no table has its type."""
-    keys = ("clip.projector_type", "clip.vision.projector_type", "clip.audio.projector_type")
-    named = next((metadata[key] for key in keys if metadata.get(key)), None)
-    if (table := projectors().get(str(named))) is None:
-        hint = f"known: {', '.join(projectors())}"
-        raise UnsupportedError(f"no table has the projector type {named}", hint=hint)
-    return table
+def projector_of_gguf(metadata: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any] = ()) -> Family:
+    """The projector of a GGUF of architecture `clip`. If several classes have its types, it is the one whose conditions
+    match the keys and tensors (`names`), else the first one without conditions. UnsupportedError if no table has
+    them."""
+    stated = {key: str(value) for key in _PROJECTOR_TYPES if (value := metadata.get(f"clip.{key}"))}
+    if _PROJECTOR_TYPES[0] in stated:  # llama.cpp then ignores the others
+        stated = {_PROJECTOR_TYPES[0]: stated[_PROJECTOR_TYPES[0]]}
+    same = [table for table in projectors().values() if projector_types(table) == stated]
+    marked = (table for table in same if table.shows(metadata, names))
+    open_to_any = (table for table in same if any(a.gguf == [] for a in table.architectures.values()))
+    if (matching := next(marked, None) or next(open_to_any, None)) is not None:
+        return matching
+    hint = (
+        f"known: {', '.join(sorted({t for table in projectors().values() for t in projector_types(table).values()}))}"
+    )
+    raise UnsupportedError(f"no table has the projector type {', '.join(stated.values()) or None}", hint=hint)
+
+
+_PROJECTOR_TYPES: Final = ("projector_type", "vision.projector_type", "audio.projector_type")
+
+
+def projector_types(table: Family) -> dict[str, str]:
+    """The projector types of a table by their keys: one for the file, or one for each modality."""
+    meta = table.document.meta
+    rows = meta.key if meta is not None else ()
+    return {row.name.removeprefix("{a}."): str(row.value) for row in rows if row.name.endswith("projector_type")}

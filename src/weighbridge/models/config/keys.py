@@ -256,6 +256,8 @@ def from_value(row: KeyEntry, value: Any, config: Mapping[str, Any] = MappingPro
         declared = number(value, row.name)
         declared = shortest(declared if row.times == 1.0 else f32(shortest(declared) / row.times))
         return int(declared) if row.whole and declared == int(declared) else declared
+    if row.type in _RANGES and row.times != 1.0:
+        return int(number(value, row.name) // row.times)
     if row.layers not in (None, "*"):
         if row.type != "arr[f32]":
             return by_layer(value, row.name)

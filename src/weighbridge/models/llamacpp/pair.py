@@ -13,7 +13,7 @@ from msgspec import Struct, convert
 
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Shape
-from weighbridge.models.arch.registry import family_of_gguf
+from weighbridge.models.arch.registry import families_of_graph, family_of_gguf, projector_of_gguf
 from weighbridge.models.llamacpp.candidate import Candidate
 from weighbridge.models.llamacpp.projectors import modalities, type_of
 from weighbridge.models.llamacpp.projectors import table as projector_table
@@ -106,24 +106,25 @@ def width_fault(language: Mapping[str, Any], towers: Candidate) -> str | None:
     return None
 
 
-def base_fault(language: Mapping[str, Any], towers: Mapping[str, Any]) -> str | None:
+def base_fault(language: Mapping[str, Any], towers: Candidate) -> str | None:
     """Why two files of the same width seem to be of different models, by their base models, their names or their
     classes; None if nothing contradicts."""
     bases = [
         {str(value).lower() for key, value in keys.items() if _names_base(key) and isinstance(value, str)}
-        for keys in (language, towers)
+        for keys in (language, towers.metadata)
     ]
     if all(bases) and not bases[0] & bases[1]:
         first, second = (", ".join(sorted(names)) for names in bases)
         return f"they name different base models: {first} and {second}"
-    names = [keys.get(_BASENAME) for keys in (language, towers)]
+    names = [keys.get(_BASENAME) for keys in (language, towers.metadata)]
     if all(isinstance(name, str) and name for name in names) and str(names[0]).lower() != str(names[1]).lower():
         return f"they are of different models by {_BASENAME}: {names[0]} and {names[1]}"
     try:
-        family, projector = family_of_gguf(language), family_of_gguf(towers)
+        family, projector = family_of_gguf(language), projector_of_gguf(towers.metadata, towers.shapes)
     except UnsupportedError:
         return None
-    if projector.architectures.keys() & family.architectures.keys():
+    graph = (family, *families_of_graph(family.gguf))
+    if any(projector.architectures.keys() & same.architectures.keys() for same in graph):
         return None
     return f"no class has a {family.name} language model and a {projector.name} projector"
 

@@ -82,7 +82,7 @@ def towers_of_gguf(model: OpenModel) -> ResolvedModel:
         raise UsageError(
             f"{model.place.path} isn't an mmproj file", hint="wb convert DIR mmproj.gguf --mmproj makes one"
         )
-    family = projector_of_gguf(model.metadata)
+    family = projector_of_gguf(model.metadata, model.index.by_name)
     sizes = family.sizes_from_gguf(model.metadata, model.index.by_name)
     return ResolvedModel(family, sizes, "gguf", "", model.logical, "gguf", str(model.place.path))
 

@@ -58,7 +58,7 @@ def base(repo: Repo) -> Iterator[Flaw]:
 
 
 def _other_base(keys: Mapping[str, Any], towers: Candidate) -> str | None:
-    return None if width_fault(keys, towers) else base_fault(keys, towers.metadata)
+    return None if width_fault(keys, towers) else base_fault(keys, towers)
 
 
 def _flaws(repo: Repo, fault: Callable[[Mapping[str, Any], Candidate], str | None]) -> Iterator[Flaw]:

@@ -181,9 +181,10 @@ def _alike(own: Document, parent: Document) -> tuple[dict[str, Any], Document]:
         own["architecture"] = {n: overlaid(below, c) if isinstance(c, Mapping) else c for n, c in classes.items()}
     if isinstance(meta := own.get("meta"), Mapping):
         own["meta"] = dict(meta)
-        for key, inherited in parent.get("meta", {}).items():  # rows follow the inherited ones that they don't restate
+        for key, inherited in parent.get("meta", {}).items():  # rows follow the inherited ones, but for those below
             if isinstance(inherited, list) and isinstance(rows := meta.get(key), list):
                 restated = [row["name"] for row in rows if isinstance(row, Mapping) and "name" in row]
+                restated += meta.get("without", [])
                 kept = (row for row in inherited if not isinstance(row, Mapping) or row.get("name") not in restated)
                 own["meta"][key] = [*kept, *rows]
     return base, own

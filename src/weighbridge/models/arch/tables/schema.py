@@ -54,6 +54,7 @@ class ArchitectureEntry(Struct, frozen=True, forbid_unknown_fields=True):
         Words, _doc("`layers[a::b]` over keys: layers with full attention if a config has no `layer_types`")
     ] = []
     part: Annotated[str | None, _doc("object in config.json that describes this model, such as `text_config`")] = None
+    outside: Annotated[Words, _doc("keys of config.json that are next to that object")] = []
     part_type: Annotated[
         str | None, _doc("default `model_type` of that object; the family must have a class of this type")
     ] = None
@@ -267,13 +268,14 @@ class MetaEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """`[meta]`: how the family's configs map to key-values of its GGUFs."""
 
     base: Annotated[bool, _doc("includes the shared key-values (`base` in key_values.toml)")] = True
-    without: Annotated[Words, _doc("shared key-values that the family doesn't have")] = []
+    without: Annotated[Words, _doc("shared key-values, or with `like` the other family's, that it doesn't have")] = []
     key: Annotated[list[KeyEntry], _doc("further key-values, in order; a text is a short form")] = []
     tokenizer: Annotated[list[KeyEntry], _doc("key-values that follow the tokenizer's own, or replace them")] = []
     tokens: Annotated[dict[str, str] | None, _doc("keys of config.json that repeat keys of the tokenizer")] = None
     presence: Annotated[
         dict[str, str | PresenceEntry], _doc("flags that a GGUF sets by having a tensor (`!`: by not having it)")
     ] = {}
+    rows: Annotated[dict[str, str], _doc("keys of config.json that are the first dimension of a GGUF's tensor")] = {}
     assumed: Annotated[
         dict[str, list[Any]], _doc("values that llama.cpp assumes for keys that a GGUF can't hold; others are losses")
     ] = {}
