@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct, convert
 
 from weighbridge.base.errors import FormatError, UsageError
+from weighbridge.base.words import plural
 from weighbridge.models.llamacpp.candidate import Candidate
 from weighbridge.models.llamacpp.pair import check_pair
 from weighbridge.models.llamacpp.projectors import modalities, type_of
@@ -128,7 +129,8 @@ def notes(projector: ProjectorMemory) -> Sequence[str]:
     """Returns the tokens of the context that each kind of input takes."""
     words = {"vision": "an image", "audio": "30 seconds of sound"}
     return [
-        f"{words.get(tower.modality, tower.modality)} takes up to {tower.tokens:,} tokens of the context ({tower.type})"
+        f"{words.get(tower.modality, tower.modality)} takes up to {plural(tower.tokens, 'token')} of the context"
+        f" ({tower.type})"
         for tower in projector.towers
         if tower.tokens
     ]
