@@ -8,7 +8,19 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.models.projector_cases import ADDED, CASES, FOLDERS, GOLDEN, OUTTYPES, digests, with_next_layer, write_folder
+from tests.models.projector_cases import (
+    ADDED,
+    CASES,
+    FOLDERS,
+    GOLDEN,
+    OUTTYPES,
+    THINKERS,
+    WITHOUT_CLASS,
+    digests,
+    published,
+    with_next_layer,
+    write_folder,
+)
 from tests.models.record_reference import record as keys_and_tensors
 
 #: As the files on the Hub have it. The reference knows no other names.
@@ -21,17 +33,29 @@ def of_transformers(name: str) -> dict[str, Any]:
     from safetensors import safe_open
 
     class_, arguments, preprocessor = CASES[name]
-    config = getattr(transformers, f"{class_}Config")(**arguments)
+    if name in WITHOUT_CLASS:
+        return {"config": arguments, "preprocessor": preprocessor, "names": WITHOUT_CLASS[name]}
+    model = getattr(transformers, f"{class_}ForConditionalGeneration")
+    config = model.config_class(**arguments)
     with tempfile.TemporaryDirectory() as folder:
-        getattr(transformers, f"{class_}ForConditionalGeneration")(config).save_pretrained(folder)
+        model(config).save_pretrained(folder)
         saved = json.loads((Path(folder) / "config.json").read_text())
         with safe_open(Path(folder) / "model.safetensors", "np") as file:
             names = {key: file.get_slice(key).get_shape() for key in file.keys()}  # noqa: SIM118
-    for key, value in ADDED.get(name, {}).items():
-        saved[key] = {**saved[key], **value} if isinstance(value, dict) else value
+    if class_ in THINKERS:
+        outer, model_type = THINKERS[class_]
+        saved = {"architectures": [outer], "model_type": model_type, "thinker_config": saved}
+        names = {f"thinker.{published(key)}": shape for key, shape in names.items()}
+    saved = laid_over(saved, ADDED.get(name, {}))
     old, new = _RENAMED.get(saved["model_type"], ("", ""))
     names = {new + key.removeprefix(old) if old and key.startswith(old) else key: shape for key, shape in names.items()}
     return {"config": saved, "preprocessor": preprocessor, "names": with_next_layer(name, names)}
+
+
+def laid_over(config: dict[str, Any], added: dict[str, Any]) -> dict[str, Any]:
+    """The config with these entries, object by object."""
+    nested = {key: laid_over(config[key], value) for key, value in added.items() if isinstance(value, dict)}
+    return {**config, **added, **nested}
 
 
 def by_reference(record: dict[str, Any]) -> dict[str, Any]:

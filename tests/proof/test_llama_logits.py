@@ -8,12 +8,15 @@ times over it, or make llama.cpp refuse.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.oracles import faults, gguf_file, llamacpp, models
 from tests.oracles.models import CASES, DECODERS, F32, WINDOW, probe_of
+
+import weighbridge
 
 pytestmark = pytest.mark.oracle
 
@@ -156,3 +159,16 @@ def test_every_tensor_matters(
         if models.relative_error(found, expected) < VISIBLE:
             unseen.append(tensor)
     assert set(unseen) == faults.INVISIBLE.get(name, set())
+
+
+@pytest.mark.parametrize(("factor", "told"), [(1.0, True), (1.138629436111989, False)])
+def test_an_attention_factor_that_llama_cpp_does_not_read_is_told(factor: float, told: bool, tmp_path: Path) -> None:
+    """yarn's: llama.cpp computes the usual one, 0.1 ln(factor) + 1, whatever the file says."""
+    rope = CASES["llama-yarn"].options["rope_parameters"] | {"attention_factor": factor}
+    case = replace(CASES["llama-yarn"], options=CASES["llama-yarn"].options | {"rope_parameters": rope})
+    folder = models.build(case, tmp_path / "yarn")
+    with weighbridge.plan_convert(folder, tmp_path / "yarn.gguf", dtype="f32") as plan:
+        assert any("rope.attention_factor = " in str(loss) for loss in plan.losses) == told
+        plan.run()
+    difference = error(tmp_path / "yarn.gguf", "llama-yarn", models.logits(folder, probe_of("llama-yarn")))
+    assert (difference > VISIBLE) == told

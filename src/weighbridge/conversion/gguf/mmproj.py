@@ -92,6 +92,10 @@ def plan_towers(model: OpenModel, towers: Towers, options: GgufFileOptions) -> P
         dtype = tower_dtype(rows[name], name, node.spec, requested)
         draft.tensors[name] = cast_for_gguf(name, node, dtype, dtype if rows[name].gguf_dtype else requested, draft)
     draft.losses += [Loss("left out: llama.cpp doesn't compute with it", name) for name in towers.dropped]
+    unread = family.unmapped_roles("gguf", resolved.sizes, resolved.roles)
+    for name in family.holding(resolved.dialect, resolved.sizes, resolved.tensors, unread):
+        parts = ", ".join(dict(unread))
+        draft.losses.append(Loss(f"rows of {name} left out: llama.cpp doesn't compute with {parts}"))
     facts = family.effective(towers.config)
     draft.losses += [Loss(text, effect="results") for text in facts_losses(facts, family)]
     draft.metadata = _keys(model, towers, draft, requested, options)
@@ -163,12 +167,18 @@ def projector_of(model: OpenModel, path: str | os.PathLike[str]) -> Projector:
         raise
 
 
+def _laid_over(config: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with these entries, object by object."""
+    both = (key for key in added if isinstance(added[key], Mapping) and isinstance(config.get(key), Mapping))
+    return {**config, **added, **{key: _laid_over(config[key], added[key]) for key in both}}
+
+
 def add_towers(draft: PlanBuilder, projector: Projector) -> None:
     """Adds the towers' part of config.json, and preprocessor_config.json, to the small files of a folder."""
     config = dict(projector.config)
     prepared = config.pop(PREPROCESSOR, None)
     whole = json.loads(draft.texts["config.json"])
-    draft.texts["config.json"] = metadata.json_text({**whole, **config})
+    draft.texts["config.json"] = metadata.json_text(_laid_over(whole, config))
     draft.losses += [Loss(text, effect="results") for text in projector.losses]
     if prepared is not None:
         draft.texts["preprocessor_config.json"] = metadata.json_text(prepared)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import struct
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
@@ -20,7 +21,7 @@ from weighbridge.base.spec import Shape
 from weighbridge.models.arch.expand import Expansion, Instance, Sizes, shape_of
 from weighbridge.models.arch.tables.expression import evaluate
 from weighbridge.models.arch.tables.spec import Role
-from weighbridge.models.arch.tables.values import number
+from weighbridge.models.arch.tables.values import integer, number
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import LogicalTensor
@@ -134,6 +135,26 @@ def longrope_factors(key: str, config: Mapping[str, Any]) -> tuple[float, ...] |
     return tuple(f32(number(value, key)) for value in listed)
 
 
+_WIDEST: Final = 1 << 16  # embeddings of an audio encoder; published ones have 1,280
+
+
+def sinusoids(config: Mapping[str, Any]) -> Sequence[float]:
+    """The sines and cosines of 1500 positions, one row each, at frequencies from 1 to 1/10000.
+
+    conversion/qwenvl.py `Qwen25AudioModel.generate_extra_tensors` (llama.cpp b11549), whose last bits depend on the
+    processor: torch computes its exponentials, sines and cosines in f32 by approximations.
+    """
+    half = integer(evaluate("audio_config.d_model", config), "audio_config.d_model", 4, _WIDEST) // 2
+    step = f32(-math.log(10000) / (half - 1))
+    frequencies = [f32(math.exp(f32(step * i))) for i in range(half)]
+    out = array("f")
+    for time in range(1500):
+        angles = [f32(time * frequency) for frequency in frequencies]
+        out.extend(map(math.sin, angles))
+        out.extend(map(math.cos, angles))
+    return out
+
+
 def _positive(value: Any, key: str) -> float:
     if (result := number(value, key)) <= 0:
         raise FormatError("is not positive", field=key, found=result)
@@ -171,12 +192,13 @@ def _candidates(values: Sequence[float], base: float, factor: float) -> Iterator
             yield low, low + round(width, 3), float(round(slope * width))
 
 
-MAKERS: Final[Mapping[str, Callable[[Mapping[str, Any]], tuple[float, ...] | None]]] = MappingProxyType(
+MAKERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Sequence[float] | None]]] = MappingProxyType(
     {
         "llama3_factors": partial(llama3_factors, llama3),
         "llama3_half_factors": partial(llama3_factors, llama3_half),
         "proportional_factors": proportional_factors,
         "longrope_long_factors": partial(longrope_factors, "long_factor"),
+        "sinusoids": sinusoids,
         "longrope_short_factors": partial(longrope_factors, "short_factor"),
     }
 )

@@ -7,6 +7,7 @@ several classes it was, dropouts, the initialisation of weights); the losses lis
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +17,7 @@ from weighbridge.models.arch.config import LOCAL_THETA, THETA, layer_types
 from weighbridge.models.arch.derived import RESTORED
 from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.rules import family_rules
-from weighbridge.models.arch.tables.expression import evaluate, shared_value
+from weighbridge.models.arch.tables.expression import ArchView, evaluate, shared_value
 from weighbridge.models.arch.tables.layers import as_config
 from weighbridge.models.arch.tables.schema import PresenceEntry
 from weighbridge.models.arch.tables.spec import Architecture
@@ -92,8 +93,23 @@ def facts_losses(facts: Mapping[str, Any], family: Family) -> list[str]:
         declared = lookup(facts, key)
         if value is not None and declared not in (None, value):
             out.append(f"config.json: {key} = {declared!r} has no key in a {family.gguf} GGUF, which means {value!r}")
+    out += _sharpness_losses(facts)
     computed = (row for row in rules(family).requires_value if differs(row, facts))
     return [*out, *(f"config.json: {row.config} = {lookup(facts, row.config)!r}: {row.why}" for row in computed)]
+
+
+def _sharpness_losses(facts: Mapping[str, Any]) -> list[str]:
+    """Returns the loss of an attention factor of yarn that isn't the usual one: llama.cpp b11549 doesn't read the key
+    that the reference converter writes it to, and computes the usual one. Models with `mscale` have rules of their
+    own."""
+    rope = facts.get("rope") or {}
+    declared = rope.get("attention_factor")
+    if rope.get("rope_type") != "yarn" or declared is None or rope.get("mscale_all_dim") is not None:
+        return []
+    usual = 0.1 * math.log(max(number(rope.get("factor"), "rope.factor"), 1.0)) + 1
+    if math.isclose(number(declared, "rope.attention_factor"), usual, rel_tol=1e-6):
+        return []
+    return [f"config.json: rope.attention_factor = {declared!r}: llama.cpp sharpens attention by {usual:.4g} instead"]
 
 
 def with_tokenizer_keys(
@@ -163,6 +179,9 @@ def gguf_to_config(
             config[key] = name.there if name.tensor in tensors else name.absent
         elif key in config:
             config[key] = (name.lstrip("!") in tensors) != name.startswith("!")
+    meta, view = family.document.meta, ArchView(metadata, family.gguf, tensors)
+    for key, name in meta.rows.items() if meta is not None else ():
+        store(config, key, view.get(f"#{name}"))
     for rule in family_rules(family.document.config_rules):
         stated = rule.restore(config) if hasattr(rule, "restore") else {}
         config = {key: value for key, value in {**config, **stated}.items() if value is not None or key not in stated}
@@ -196,7 +215,8 @@ def _in_part(config: Mapping[str, Any], architecture: Architecture, part_type: s
     part |= {} if part_type is None else {"model_type": part_type}
     whole = {k: v for k, v in config.items() if k in (*outside, "tie_word_embeddings")}
     whole |= {k: v for k, v in config.items() if k.endswith("_token_id")}
-    return {**whole, str(architecture.part): dict(sorted(part.items()))}
+    store(whole, str(architecture.part), dict(sorted(part.items())))
+    return whole
 
 
 class _Layers(NamedTuple):

@@ -83,7 +83,10 @@ def _activation(model: Candidate) -> Iterator[LoadRefusal]:
 def _tensors(model: Candidate) -> Iterator[LoadRefusal]:
     try:
         family = projector_of_gguf(model.metadata, model.shapes)
-        missing = family.check("gguf", family.sizes_from_gguf(model.metadata, model.shapes), model.shapes).missing
+        sizes = family.sizes_from_gguf(model.metadata, model.shapes)
+        places = family.expansion("gguf", sizes).places.values()
+        computed = [p.name for p in places if p.name not in model.shapes and family.rows[p.roles[0]].derived]
+        missing = [*family.check("gguf", sizes, model.shapes).missing, *computed]
     except WeighbridgeError:  # no table, or a key is missing, which another rule reports
         return
     if missing:

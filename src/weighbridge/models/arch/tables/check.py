@@ -152,8 +152,8 @@ def _in_number(sets: Collection[str], node: ast.expr) -> Sequence[ast.expr] | No
         function, arguments = called
         if function in ("int", "max"):
             return arguments
-        ok = type(constant(arguments[0])) is str if function == "tensor" else path(arguments[0]) is not None
-        return () if ok and function in ("len", "uniform", "tensor") else None
+        ok = type(constant(arguments[0])) is str if function in ("tensor", "rows") else path(arguments[0]) is not None
+        return () if ok and function in ("len", "uniform", "tensor", "rows") else None
     return () if path(node) or type(constant(node)) is int else None
 
 
