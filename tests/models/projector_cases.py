@@ -127,6 +127,41 @@ CASES: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
         },
         {**PREPROCESSOR, "min_pixels": 3136, "max_pixels": 12544},
     ),
+    "dots-ocr": (
+        "",
+        {
+            "architectures": ["DotsOCRForCausalLM"], "model_type": "dots_ocr", **_TEXT, "hidden_act": "silu",
+            "rms_norm_eps": 1e-6, "rope_theta": 1e6, "max_position_embeddings": 256, "tie_word_embeddings": False,
+            "vision_config": {
+                "model_type": "dots_vit", "embed_dim": 64, "hidden_size": 64, "intermediate_size": 96,
+                "num_hidden_layers": 3, "num_attention_heads": 4, "patch_size": 14, "rms_norm_eps": 1e-4,
+                "spatial_merge_size": 2,
+            },
+        },
+        {**PREPROCESSOR, "min_pixels": 3136, "max_pixels": 12544},
+    ),
+    "minicpm-v-4.6": (
+        "MiniCPMV4_6",
+        {
+            "text_config": {**_TEXT, "head_dim": 16, "num_hidden_layers": 4, **_LINEAR},
+            "vision_config": {**_VISION, "insert_layer_id": 1}, "insert_layer_id": 1,
+        },
+        {**PREPROCESSOR, "scale_resolution": 112},
+    ),
+    "hunyuan-vl": (
+        "HunYuanVL",
+        {
+            "text_config": {
+                **_TEXT, "head_dim": 16,
+                "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 2, 2, 2]},
+            },
+            "vision_config": {
+                **{key: value for key, value in _VISION.items() if key != "image_size"}, "max_image_size": 56,
+                "rms_norm_eps": 1e-4,
+            },
+        },
+        {**PREPROCESSOR, "min_pixels": 3136, "max_pixels": 12544},
+    ),
     "qwen2.5-omni": (
         "Qwen2_5OmniThinker",
         {
@@ -212,6 +247,7 @@ ADDED: Final[dict[str, dict[str, Any]]] = {
     "qwen2.5-vl": {"rms_norm_eps": 1e-5, "vision_config": {"image_size": 280}},
     "glm-ocr": {"text_config": {"num_nextn_predict_layers": 1}},
     "exaone-4.5": {"vision_config": {"image_size": 280, "rms_norm_eps": 1e-5}},
+    "minicpm-v-4.6": {"vision_config": {"layer_norm_eps": 1e-5}},
     "qwen2.5-omni": {
         "rms_norm_eps": 1e-5,
         "thinker_config": {"audio_config": {"layer_norm_eps": 1e-6}, "vision_config": {"image_size": 280}},
@@ -233,6 +269,37 @@ THINKERS: Final = {
     "Qwen3ASR": ("Qwen3ASRForConditionalGeneration", "qwen3_asr"),
 }
 
+
+def _dots_ocr() -> dict[str, list[int]]:
+    """The tensors of dots.ocr, of which transformers has no class."""
+    tower, layer = "vision_tower.", "model.layers.0."
+    block = {
+        "norm1": [64], "norm2": [64], "attn.qkv": [192, 64], "attn.proj": [64, 64], "mlp.fc1": [96, 64],
+        "mlp.fc2": [64, 96], "mlp.fc3": [96, 64],
+    }  # fmt: skip
+    text = {
+        "self_attn.q_proj": [64, 64], "self_attn.k_proj": [32, 64], "self_attn.v_proj": [32, 64],
+        "self_attn.o_proj": [64, 64], "mlp.gate_proj": [96, 64], "mlp.up_proj": [96, 64], "mlp.down_proj": [64, 96],
+        "input_layernorm": [64], "post_attention_layernorm": [64],
+    }  # fmt: skip
+    weights = {f"{tower}blocks.{n}.{name}": shape for n in range(3) for name, shape in block.items()}
+    weights |= {f"{layer}{name}": shape for name, shape in text.items()}
+    weights |= {"model.embed_tokens": [32, 64], "model.norm": [64], "lm_head": [32, 64]}
+    weights |= {f"{tower}patch_embed.patchifier.norm": [64], f"{tower}post_trunk_norm": [64]}
+    both = {
+        f"{tower}patch_embed.patchifier.proj": [64, 3, 14, 14], f"{tower}merger.ln_q": [64],
+        f"{tower}merger.mlp.0": [256, 256], f"{tower}merger.mlp.2": [64, 256],
+    }  # fmt: skip
+    biased = {
+        **both,
+        **{name: shape for name, shape in weights.items() if name.endswith(("q_proj", "k_proj", "v_proj"))},
+    }
+    named = {f"{name}.weight": shape for name, shape in {**weights, **both}.items()}
+    return dict(sorted({**named, **{f"{name}.bias": shape[:1] for name, shape in biased.items()}}.items()))
+
+
+#: The tensors of models of which transformers has no class.
+WITHOUT_CLASS: Final = {"dots-ocr": _dots_ocr()}
 
 _PUBLISHED: Final = {
     "model.language_model.": "model.", "model.audio_tower.": "audio_tower.",

@@ -15,6 +15,7 @@ from tests.models.projector_cases import (
     GOLDEN,
     OUTTYPES,
     THINKERS,
+    WITHOUT_CLASS,
     digests,
     published,
     with_next_layer,
@@ -32,6 +33,8 @@ def of_transformers(name: str) -> dict[str, Any]:
     from safetensors import safe_open
 
     class_, arguments, preprocessor = CASES[name]
+    if name in WITHOUT_CLASS:
+        return {"config": arguments, "preprocessor": preprocessor, "names": WITHOUT_CLASS[name]}
     model = getattr(transformers, f"{class_}ForConditionalGeneration")
     config = model.config_class(**arguments)
     with tempfile.TemporaryDirectory() as folder:

@@ -17,6 +17,7 @@ from tests.models.projector_cases import (
     FOLDERS,
     OUTTYPES,
     THINKERS,
+    WITHOUT_CLASS,
     digests,
     golden,
     saved_by_transformers,
@@ -89,6 +90,8 @@ def test_a_pair_of_ggufs_is_a_folder_again(name: str, tmp_path: Path) -> None:
     assert before.keys() - dropped == after.keys()
     inexact = {"norm", *(t for t in INEXACT)}
     for key in after:
+        if case["config"]["model_type"] == "hunyuan_vl" and "position_embedding" in key:  # the first row isn't read
+            before[key][0] = 0
         if not any(part in key for part in inexact):
             assert np.array_equal(before[key], after[key]), key
         assert np.allclose(before[key], after[key], rtol=2**-10, atol=2**-22), key
@@ -117,7 +120,7 @@ def inner(config: dict[str, Any]) -> dict[str, Any]:
 INEXACT = ("conv1.weight", "conv2.weight", "conv2d", "conv_out", "mm_input_projection", "A_log")
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("name", [name for name in PAIRS if name not in WITHOUT_CLASS])
 def test_transformers_computes_the_same_with_the_folder_made_of_a_pair(name: str, tmp_path: Path) -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     case = golden()[name]
@@ -168,6 +171,12 @@ def outputs(model: Any, case: dict[str, Any]) -> list[Any]:
         mask = {"input_features_mask": torch.ones(1, 3000, dtype=torch.long)} if masked else {}
         return [tower(sound, **mask).last_hidden_state, logits]
     vision = case["config"]["vision_config"]
+    if "scale_resolution" in case["preprocessor"]:
+        pixels = torch.randn(1, 3, 14, 64 * 14, generator=generator)
+        return [*model.get_image_features(pixels, target_sizes=torch.tensor([[8, 8]])).pooler_output, logits]
+    if vision["model_type"] == "hunyuan_vl_vision":
+        pixels = torch.randn(16, 3 * 14**2, generator=generator)
+        return [*model.get_image_features(pixels, torch.tensor([[1, 4, 4]])).pooler_output, logits]
     if "depth" in vision:
         side = 4
         pixels = torch.randn(side * side, 3 * 2 * vision["patch_size"] ** 2, generator=generator)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from weighbridge.base.options import option
@@ -32,4 +33,6 @@ class FitOptions(DeviceOptions, FamilyOptions):
     runtime: str = option("What runs the model [llama.cpp].", "llama.cpp", choices=tuple(RUNTIMES))
     type: str | None = option("Only this type of wb quantize [all].", metavar="TYPE")
     flash_attention: bool | None = option("llama.cpp's -fa [on].")
+    mmproj: str | Path | None = option("Projector of the model, an mmproj file: adds its memory.", metavar="FILE",
+                                       kind="path")  # fmt: skip
     ubatch: int | None = option("llama.cpp's -ub [512].", metavar="N", least=1, most=1 << 20)

@@ -24,6 +24,8 @@ from weighbridge.fitting import devices
 from weighbridge.fitting.cache import CACHE_TYPES, PADDING, CacheMemory, CacheModel, RunSettings, cache_of
 from weighbridge.fitting.compute import Stages, compute_memory, stages_of
 from weighbridge.fitting.devices import COMFORTABLE, RESERVED, Device
+from weighbridge.fitting.media import ProjectorMemory, projector_memory
+from weighbridge.fitting.media import notes as media_notes
 from weighbridge.fitting.options import FitOptions
 from weighbridge.fitting.placement import Placement, WeightBytes, most_layers, place, weight_bytes
 from weighbridge.fitting.quality import PublishedLoss, quality
@@ -131,8 +133,15 @@ def fit(path: str | os.PathLike[str], options: FitOptions) -> FitReport:
         notes.append("the source is quantized: sizes are those of its decoded weights, quantized again")
     if loading is not None and loading.why:
         notes.append(f"{loading.client} won't load it: {loading.why}")
+    projector = None
+    if options.mmproj is not None:
+        if not engine.llama_cpp:
+            raise UsageError(f"{engine.name} takes no mmproj file", hint="leave out --mmproj")
+        projector = projector_memory(options.mmproj, model.keys, options.flash_attention is not False)
+        notes += media_notes(projector)
     settings = engine.settings(tokens, options.parallel, cache_type, options.flash_attention, options.ubatch)
-    return _Estimate(str(path), model, target, engine, settings, tokens, trained, tuple(notes)).report(options.type)
+    estimate = _Estimate(str(path), model, target, engine, settings, tokens, trained, tuple(notes), projector)
+    return estimate.report(options.type)
 
 
 def _lookup(table: Mapping[str, Any], name: str, kind: str) -> Any:
@@ -161,6 +170,19 @@ class _Estimate:
     context: int
     trained: int | None
     notes: tuple[str, ...]
+    projector: ProjectorMemory | None
+
+    @cached_property
+    def _projected(self) -> tuple[MemoryRow, ...]:
+        """The memory of the projector, which llama.cpp has on the device."""
+        if self.projector is None:
+            return ()
+        rows = [MemoryRow("projector", self.projector.weights, "exact", "")]
+        for tower in self.projector.towers:
+            name = {"vision": "image", "audio": "audio"}.get(tower.modality, tower.modality)
+            basis = "exact to 1 %" if tower.certain else "estimate"
+            rows.append(MemoryRow(f"{name} buffers", tower.buffers, basis, f"reserved at load ({tower.type})"))
+        return tuple(rows)
 
     @cached_property
     def _cache(self) -> CacheModel:
@@ -184,7 +206,9 @@ class _Estimate:
         """Returns the caches and the bytes of the compute buffers."""
         memory = cache_for(self.runtime, self._cache, settings)
         llama_cpp = self.runtime.llama_cpp
-        return memory, compute_memory(self._cache, self._stages, memory, settings) if llama_cpp else 0
+        projected = sum(row.nbytes for row in self._projected)
+        buffers = compute_memory(self._cache, self._stages, memory, settings) if llama_cpp else 0
+        return memory, buffers + projected
 
     def _weights(self, tensors: Mapping[str, Spec]) -> WeightBytes:
         if self.runtime.llama_cpp or self.model.is_gguf:
@@ -341,9 +365,11 @@ class _Estimate:
             yield MemoryRow("recurrent states", sum(memory.states), basis, rule)
         if llama_cpp:
             accuracy = "exact to 3 %" if self._stages.certain else "estimate"
-            yield MemoryRow("compute buffers", compute, accuracy, f"batches of {self.settings.ubatch}")
+            own = compute - sum(row.nbytes for row in self._projected)
+            yield MemoryRow("compute buffers", own, accuracy, f"batches of {self.settings.ubatch}")
         else:
             yield MemoryRow("intermediate results", 0, "not counted", self.runtime.note)
+        yield from self._projected
         reserve = "driver and runtime: 512 MiB" if self.device.separate else "the system"
         if self.runtime.name == "vllm":
             reserve = f"vLLM uses {VLLM_SHARE:.0%} of the device"

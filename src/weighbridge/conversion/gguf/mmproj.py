@@ -92,6 +92,10 @@ def plan_towers(model: OpenModel, towers: Towers, options: GgufFileOptions) -> P
         dtype = tower_dtype(rows[name], name, node.spec, requested)
         draft.tensors[name] = cast_for_gguf(name, node, dtype, dtype if rows[name].gguf_dtype else requested, draft)
     draft.losses += [Loss("left out: llama.cpp doesn't compute with it", name) for name in towers.dropped]
+    unread = family.unmapped_roles("gguf", resolved.sizes, resolved.roles)
+    for name in family.holding(resolved.dialect, resolved.sizes, resolved.tensors, unread):
+        parts = ", ".join(dict(unread))
+        draft.losses.append(Loss(f"rows of {name} left out: llama.cpp doesn't compute with {parts}"))
     facts = family.effective(towers.config)
     draft.losses += [Loss(text, effect="results") for text in facts_losses(facts, family)]
     draft.metadata = _keys(model, towers, draft, requested, options)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.base.words import plural
-from weighbridge.models.lora import pairs
+from weighbridge.models.lora import pairs, pictures
 from weighbridge.models.lora.base_model import check_base
 from weighbridge.models.lora.forms import adapter_form, resolved
 from weighbridge.models.lora.pairs import LoraPair
@@ -47,6 +47,8 @@ def merge_for_writing(model: OpenModel, path: Path) -> OpenModel:
 def _merge(model: OpenModel, path: Path, rounding: Rounding) -> OpenModel:
     source = open_weights(path)
     try:
+        if model.diffusion is not None:
+            return _merge_picture(model, source, rounding)
         changes = _changes(model, source)
         nodes = _tensors(model, changes, rounding)
         notes = [*model.place.notes, *changes.notes]
@@ -60,11 +62,29 @@ def _merge(model: OpenModel, path: Path, rounding: Rounding) -> OpenModel:
         raise
 
 
+def _merge_picture(model: OpenModel, source: OpenModel, rounding: Rounding) -> OpenModel:
+    """Merges a LoRA of an image or video model."""
+    if not pictures.is_picture_lora(source):
+        reason = f"{source.place.path} isn't a LoRA of an image or video model"
+        raise UsageError(reason, hint="a file of kohya, diffusers or ComfyUI")
+    changed, notes = pictures.merged(model, source, rounding)
+    files = (*model.place.merged, *source.place.weights)
+    nodes = packed_rename.parts(model, {**model.logical, **changed}, ())
+    return replace(
+        with_nodes(model, nodes), place=replace(model.place, merged=files, notes=(*model.place.notes, *notes))
+    )
+
+
 def check_adapter(model: OpenModel, path: Path) -> None:
     """Raises UsageError, FormatError or UnsupportedError for an adapter that doesn't fit the model, whose weights may
     be quantized. Reads only headers."""
+    from weighbridge.tensors.nodes import provisional
+
     with open_weights(path) as source:
-        _changes(model, source)
+        if model.diffusion is not None:
+            _merge_picture(model, source, provisional)
+        else:
+            _changes(model, source)
 
 
 class _Changes(NamedTuple):

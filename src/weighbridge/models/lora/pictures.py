@@ -1,0 +1,281 @@
+"""LoRAs of image and video models: their tensors in the dialects of kohya, diffusers and ComfyUI, and their merge.
+
+    lora_unet_down_blocks_0_attentions_0_proj_in.lora_down.weight       kohya: `_` for `.`, names of either dialect
+    transformer.single_transformer_blocks.0.attn.to_q.lora_A.weight     diffusers, PEFT
+    diffusion_model.blocks.0.self_attn.q.lora_A.weight                  ComfyUI: names of the single file
+
+A module's change is alpha / rank times up [out, rank] @ down [rank, in]; of a convolution, down is [rank, in, h, w].
+Without alpha, the factor is 1. kohya's names are found among the model's own, since `_` may be part of a name.
+Sources: diffusers 0.42.1 `loaders/lora_conversion_utils.py`, ComfyUI `comfy/lora.py`, sd-scripts `networks/lora.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from math import prod
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
+from weighbridge.base.words import plural
+from weighbridge.containers.sniff import diffusion
+from weighbridge.models.arch.tables.values import number
+from weighbridge.models.diffusion.model import DIFFUSERS, ORIGINAL, DiffusionModel
+from weighbridge.models.diffusion.names import table, to_diffusers, to_original
+from weighbridge.models.diffusion.tensors import NamedTensors, named_tensors
+from weighbridge.models.model import OpenModel
+
+if TYPE_CHECKING:
+    from weighbridge.base.dtypes import DType
+    from weighbridge.tensors.nodes import LogicalTensor, Node
+
+    Rounding = Callable[["Node", DType], "Node"]
+
+_TEXT: Final = "text"
+
+
+class ModulePrefix(NamedTuple):
+    """The beginning of a module's name. `encoder`: the number of a text encoder, or None for the denoiser."""
+
+    text: str
+    encoder: int | None
+    underscored: bool
+
+
+PREFIXES: Final = (
+    *(ModulePrefix(text, None, True) for text in ("lora_unet_", "lora_transformer_")),
+    *(ModulePrefix(text, None, False) for text in ("unet.", "transformer.", "diffusion_model.")),
+    *(ModulePrefix(f"lora_te{number}_", int(number or 1) - 1, True) for number in ("", "1", "2", "3")),
+    *(ModulePrefix(f"text_encoder{number}.", int(number[1:] or 1) - 1, False) for number in ("", "_2", "_3")),
+)
+#: The end of a tensor's name -> which part of a change it is.
+ENDS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        ".lora_down.weight": "down", ".lora_up.weight": "up",
+        ".lora_A.weight": "down", ".lora_B.weight": "up",
+        ".lora_A.default.weight": "down", ".lora_B.default.weight": "up",
+        ".lora.down.weight": "down", ".lora.up.weight": "up",
+        ".lora_linear_layer.down.weight": "down", ".lora_linear_layer.up.weight": "up",
+        ".alpha": "alpha", ".dora_scale": "lengths", ".lora_magnitude_vector": "lengths",
+    }
+)  # fmt: skip
+#: Other kinds of changes, by a part of a tensor's name.
+OTHERS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        ".hada_": "LoHa", ".lokr_": "LoKr", ".lora_mid.": "Tucker decomposition of a convolution",
+        ".oft_": "OFT", ".diff": "full difference", ".on_input": "IA3", ".lora_B.bias": "bias",
+    }
+)  # fmt: skip
+# diffusers before 0.23: attn1.processor.to_q_lora.down.weight
+_PROCESSOR: Final = re.compile(r"\.processor\.(to_(?:q|k|v|out))_lora\.(down|up)\.weight")
+_FRONT: Final = "base_model.model."  # of PEFT
+_METADATA: Final = "lora_adapter_metadata"
+_SHOWN: Final = 3
+
+
+class PictureChange(NamedTuple):
+    """The change of a module's weight. `lengths`: of its rows, for DoRA."""
+
+    prefix: ModulePrefix
+    module: str
+    down: Node
+    up: Node
+    scale: float
+    lengths: Node | None
+
+
+class PicturePart(NamedTuple):
+    """The denoiser or a text encoder of a model."""
+
+    found: DiffusionModel
+    encoder: int | None
+
+
+def is_picture_lora(source: OpenModel) -> bool:
+    """Whether a file has the tensors of a LoRA of an image or video model."""
+    return any(_prefix(name) is not None and _split(name) is not None for name in source.index.by_name)
+
+
+def merged(model: OpenModel, source: OpenModel, rounding: Rounding) -> tuple[dict[str, LogicalTensor], tuple[str, ...]]:
+    """Returns the changed tensors under the model's stored names, and notes.
+
+    Raises UsageError if the LoRA changes modules or shapes that the model doesn't have, and UnsupportedError for
+    changes of another kind.
+    """
+    changes = list(read(source))
+    parts = list(_parts(model))
+    out: dict[str, LogicalTensor] = {}
+    absent: dict[int, int] = {}
+    for encoder in dict.fromkeys(change.prefix.encoder for change in changes):
+        own = [change for change in changes if change.prefix.encoder == encoder]
+        part = next((part for part in parts if part.encoder == encoder), None)
+        if part is None and encoder is not None:
+            absent[encoder] = len(own)
+        elif part is None:
+            raise UsageError(f"the LoRA changes a denoiser, which {model.place.path} doesn't contain")
+        else:
+            out |= _merged_part(model, part, own, rounding)
+    if not out:
+        raise UsageError(f"the LoRA changes only text encoders, which {model.place.path} doesn't contain")
+    notes = tuple(
+        f"left out: the changes of {plural(count, 'module')} of text encoder {encoder + 1}, which isn't in the file"
+        for encoder, count in absent.items()
+    )
+    return out, notes
+
+
+# ------------------------------------------------------------------------------------------------ reading
+
+
+def read(source: OpenModel) -> Iterator[PictureChange]:
+    """Yields the changes of a LoRA file. Raises FormatError for a module without one of its matrices or with ranks that
+    differ, and UnsupportedError for changes of another kind."""
+    path = str(source.place.path)
+    halves: dict[str, dict[str, str]] = {}
+    for name in source.index.by_name:
+        found = _split(name)
+        if found is None or _prefix(found[0]) is None:
+            kind = next((kind for part, kind in OTHERS.items() if part in name), "unknown")
+            reason = f"{path}: {name} is no part of a LoRA's pair ({kind})"
+            raise UnsupportedError(reason, hint="merge it with the tool that it was trained with")
+        halves.setdefault(found[0], {})[found[1]] = name
+    settings = _settings(source)
+    for module, names in halves.items():
+        if missing := [part for part in ("down", "up") if part not in names]:
+            raise FormatError(f"the module has no {missing[0]} matrix", path=path, field=module)
+        down, up = source.stored[names["down"]], source.stored[names["up"]]
+        rank = down.spec.shape[0] if down.spec.shape else 0
+        if len(up.spec.shape) < 2 or not rank or up.spec.shape[1] != rank or prod(up.spec.shape[2:]) != 1:
+            shapes = f"{list(down.spec.shape)} and {list(up.spec.shape)}"
+            raise FormatError("down and up have different ranks", path=path, field=module, found=shapes)
+        prefix = _prefix(module)
+        assert prefix is not None  # checked above
+        alpha = _alpha(source, names.get("alpha"), settings.get(f"{prefix.text}lora_alpha"))
+        lengths = source.stored[names["lengths"]] if "lengths" in names else None
+        short = module.removeprefix(_FRONT).removeprefix(prefix.text)
+        yield PictureChange(prefix, short, down, up, 1.0 if alpha is None else alpha / rank, lengths)
+
+
+def _split(name: str) -> tuple[str, str] | None:
+    """The module and the part that a tensor's name names; None if it names none."""
+    if match := _PROCESSOR.search(name):
+        layer = "to_out.0" if match[1] == "to_out" else match[1]
+        return f"{name[: match.start()]}.{layer}", match[2]
+    return next(((name.removesuffix(end), part) for end, part in ENDS.items() if name.endswith(end)), None)
+
+
+def _prefix(name: str) -> ModulePrefix | None:
+    plain = name.removeprefix(_FRONT)
+    return next((prefix for prefix in PREFIXES if plain.startswith(prefix.text)), None)
+
+
+def _settings(source: OpenModel) -> Mapping[str, Any]:
+    """PEFT's settings, which diffusers writes into the header. Raises UnsupportedError for those that change the result
+    and aren't one alpha."""
+    raw = source.metadata.get(_METADATA)
+    try:
+        settings = json.loads(raw) if isinstance(raw, str) else {}
+    except ValueError:
+        settings = None
+    if not isinstance(settings, dict):
+        raise FormatError("isn't a JSON object", path=str(source.place.path), field=_METADATA)
+    for key, value in settings.items():
+        if key.rpartition(".")[2] in ("use_rslora", "alpha_pattern", "lora_bias") and value:
+            raise UnsupportedError(
+                f"{source.place.path}: {_METADATA} sets {key}, which isn't one alpha for all modules"
+            )
+    return settings
+
+
+def _alpha(source: OpenModel, name: str | None, default: Any) -> float | None:
+    if name is None:
+        return None if default is None else number(default, _METADATA)
+    values = source.vector(name) if prod(source.index[name].spec.shape) == 1 else None
+    if values is None or len(values) != 1:
+        raise FormatError("isn't one number", path=str(source.place.path), field=name)
+    return number(float(values[0]), name)
+
+
+# ------------------------------------------------------------------------------------------------ merging
+
+
+def _parts(model: OpenModel) -> Iterator[PicturePart]:
+    """The denoiser and the text encoders that the model's tensors belong to."""
+    if model.diffusion is not None and model.diffusion.denoises:
+        yield PicturePart(model.diffusion, None)
+    shapes = {name: node.spec.shape for name, node in model.logical.items()}
+    texts = [match for match in diffusion.matches(shapes) if match.row.part == _TEXT]
+    for encoder, match in enumerate(texts):
+        known = DiffusionModel(match.row, match.title, match.prefix, ORIGINAL, table(match.row.id))
+        yield PicturePart(known, encoder)
+
+
+def _merged_part(
+    model: OpenModel, part: PicturePart, changes: list[PictureChange], rounding: Rounding
+) -> dict[str, LogicalTensor]:
+    """The changed tensors of a part under their stored names."""
+    found = part.found
+    dialects = [found.dialect, *({ORIGINAL, DIFFUSERS} - {found.dialect} if found.names else ())]
+    views = {dialect: named_tensors(model, found, dialect) for dialect in dialects}
+    targets = {dialect: _targets(view, changes) for dialect, view in views.items()}
+    dialect = max(dialects, key=lambda d: len(targets[d]))
+    view, target = views[dialect], targets[dialect]
+    if unmatched := [change.module for change in changes if change not in target.values()]:
+        more = f" and {len(unmatched) - _SHOWN:,} more" if len(unmatched) > _SHOWN else ""
+        raise UsageError(
+            f"the LoRA changes {plural(len(unmatched), 'module')} that {found.title} doesn't have: "
+            f"{', '.join(unmatched[:_SHOWN])}{more}",
+            hint="name the model that the LoRA was trained on",
+        )
+    changed = {name: _changed(name, view.tensors[name], change, rounding) for name, change in target.items()}
+    if dialect == found.dialect:
+        return {view.sources[name][0]: node for name, node in changed.items()}
+    assert found.names is not None  # else there is one dialect
+    back = (to_original if dialect == DIFFUSERS else to_diffusers)(found.names, {**view.tensors, **changed})
+    affected = {name for name, sources in back.sources.items() if changed.keys() & set(sources)}
+    return {found.prefix + name: back.tensors[name] for name in affected}
+
+
+def _targets(view: NamedTensors, changes: list[PictureChange]) -> dict[str, PictureChange]:
+    """The tensor that each change is for, by its name in a dialect, for those that it has."""
+    modules = [name.removesuffix(".weight") for name in view.tensors if name.endswith(".weight")]
+    dotted = {module: f"{module}.weight" for module in modules}
+    flat: dict[str, list[str]] = {}
+    for module in modules:
+        flat.setdefault(module.replace(".", "_"), []).append(f"{module}.weight")
+    out = {}
+    for change in changes:
+        names = flat.get(change.module, []) if change.prefix.underscored else [dotted.get(change.module, "")]
+        if len(names) > 1:
+            raise FormatError(f"{change.module} may be {' or '.join(names)}")
+        if names and names[0]:
+            out[names[0]] = change
+    return out
+
+
+def _changed(name: str, weight: LogicalTensor, change: PictureChange, rounding: Rounding) -> Node:
+    """The weight with its change, computed in F32 and rounded to the type of the weight."""
+    from weighbridge.tensors.nodes import is_plain, low_rank, rescale_rows, reshape
+
+    if not is_plain(weight):
+        raise RefusedError(
+            f"the base weight {name} is quantized, and a merged weight would have to be quantized again",
+            hint="merge into the unquantized model, then quantize",
+        )
+    shape, rank = weight.spec.shape, change.down.spec.shape[0]
+    rows, columns = change.up.spec.shape[0], prod(change.down.spec.shape[1:])
+    if len(shape) < 2 or (rows, columns) != (shape[0], prod(shape[1:])):
+        raise UsageError(
+            f"the LoRA has {name} as [{rows}, {columns}], the model as {list(shape)}",
+            hint="name the model that the LoRA was trained on",
+        )
+    matrix = reshape(weight, (rows, columns))
+    down, up = reshape(change.down, (rank, columns)), reshape(change.up, (rows, rank))
+    result: Node = low_rank(matrix, down, up, change.scale)
+    if change.lengths is not None:
+        if change.lengths.spec.elements != rows:
+            raise UnsupportedError(f"{name}: a DoRA with lengths of columns, not of rows")
+        result = rescale_rows(result, reshape(change.lengths, (rows, 1)))
+    return rounding(reshape(result, shape), weight.spec.dtype)
