@@ -112,8 +112,9 @@ class ResolvedModel:
 
     @cached_property
     def canonical(self) -> Mapping[str, LogicalTensor]:
-        """The tensors under names that are the same for every file format: `layers.0.attention.q.weight`."""
-        return self.save("canonical")
+        """The tensors under names that are the same for every file format: `layers.0.attention.q.weight`. Those of a
+        projector are llama.cpp's."""
+        return self.save("canonical" if "canonical" in self.family.dialects else "gguf")
 
     @cached_property
     def normalized(self) -> bool:

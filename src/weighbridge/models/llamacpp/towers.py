@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.models.arch.naming import MappingError, MappingReport
@@ -16,6 +17,11 @@ from weighbridge.models.arch.registry import projector_of_gguf, projector_of_hf,
 from weighbridge.models.llamacpp.candidate import Candidate
 from weighbridge.models.model import OpenModel
 from weighbridge.models.resolved import ResolvedModel
+
+if TYPE_CHECKING:
+    from weighbridge.models.arch.expand import Sizes
+    from weighbridge.models.arch.family import Family
+    from weighbridge.tensors.nodes import LogicalTensor
 
 #: Files of a folder that describe how images and sounds are prepared: later ones win.
 PREPROCESSORS: Final = ("preprocessor_config.json", "processor_config.json")
@@ -90,3 +96,40 @@ def towers_of_gguf(model: OpenModel) -> ResolvedModel:
 def candidate_of(model: OpenModel) -> Candidate:
     """An open GGUF as llama.cpp's loader sees it."""
     return Candidate(model.metadata, {entry.name: entry.shape for entry in model.index})
+
+
+class TowersModel(OpenModel):
+    """A model folder seen as its mmproj file: only the towers' tensors, through the projector's table."""
+
+    @cached_property
+    def _towers(self) -> Towers:
+        return towers_of(OpenModel(self.place, self.index))
+
+    @cached_property
+    def family(self) -> Family:
+        return self._towers.resolved.family
+
+    @cached_property
+    def resolved(self) -> ResolvedModel:
+        return self._towers.resolved
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        return self.resolved.sizes
+
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        return self._towers.config
+
+    @cached_property
+    def logical(self) -> Mapping[str, LogicalTensor]:
+        return self.resolved.tensors
+
+
+def alike(a: OpenModel, b: OpenModel) -> tuple[OpenModel, OpenModel]:
+    """Two models to compare: if one is an mmproj file and the other a folder, the folder's towers."""
+    clips = [model.metadata.get("general.architecture") == "clip" for model in (a, b)]
+    if clips[0] == clips[1]:
+        return a, b
+    pair = [model if model.format == "gguf" else TowersModel(model.place, model.index) for model in (a, b)]
+    return pair[0], pair[1]

@@ -24,6 +24,7 @@ from weighbridge.base.options import Progress, accepting
 from weighbridge.base.words import plural
 from weighbridge.io.location import path_text
 from weighbridge.io.workers import Workers
+from weighbridge.models.llamacpp.towers import alike
 from weighbridge.models.model import OpenModel
 from weighbridge.models.open import ALONE, open_model
 from weighbridge.models.tensor_roles import canonical_role, unknown_role
@@ -65,7 +66,8 @@ def diff(a: str | os.PathLike[str], b: str | os.PathLike[str], options: DiffOpti
     if not options.tolerance >= 0:  # also refuses NaN
         raise UsageError(f"a tolerance can't be {options.tolerance}", hint="use a number from 0 up")
     opening = replace(ALONE, arch_file=options.arch_file)
-    with open_model(a, opening) as left, open_model(b, opening) as right:
+    with open_model(a, opening) as first, open_model(b, opening) as second:
+        left, right = alike(first, second)
         report = diff_models(
             left, right, names=options.names, tolerance=options.tolerance, jobs=options.jobs, progress=options.progress
         )
