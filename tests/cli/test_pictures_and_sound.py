@@ -88,3 +88,17 @@ def test_a_file_without_a_config_is_said_to_have_none(
     assert "no config.json names the model's class" in capsys.readouterr().err
     assert main(["arch", "check", str(models / "ggml-tiny.bin")]) == 1
     assert "The model names no architecture. The nearest is" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["flux.safetensors", "flux.gguf", "checkpoint.safetensors"])
+def test_commands_for_language_models_refuse_a_picture_s(models: Path, name: str, tmp_path: Path) -> None:
+    """A checkpoint's VAE has an encoder and a decoder, which aren't sides of a language model."""
+    parts = {"model.diffusion_model.": "sd1", "first_stage_model.": "vae"}
+    whole = {start + n: t for start, part in parts.items() for n, t in pictures.values(pictures.MODELS[part]()).items()}
+    source = models / name
+    if name == "checkpoint.safetensors":
+        source = pictures.save(tmp_path / name, whole)
+    with pytest.raises(UnsupportedError, match="no single stack of layers"):
+        wb.slice(source, tmp_path / "cut.safetensors", layers="0-1")
+    with pytest.raises(UnsupportedError, match="answers for language models"):
+        wb.choose(source)

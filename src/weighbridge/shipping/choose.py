@@ -119,6 +119,11 @@ class ChoiceSource:
 def _source(path: str | os.PathLike[str], purpose: str) -> ChoiceSource:
     """Reads the headers. Raises UnsupportedError for weights without a config, which no program runs."""
     with open_headers(path).model as model:
+        if model.diffusion is not None and purpose != "keep":
+            raise UnsupportedError(
+                f"wb choose answers for language models, and {path} is {model.diffusion.title}",
+                hint="wb convert SRC DST.gguf or wb quantize SRC DST.gguf Q4_K_M, for ComfyUI-GGUF",
+            )
         if model.format == "gguf":
             packed = any(entry.spec.dtype.kind is Kind.BLOCK for entry in model.index.entries)
             return ChoiceSource(os.fspath(path), "gguf", packed)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from weighbridge.base.errors import FormatError, UsageError, WeighbridgeError
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.containers.gguf.values import KV, kvs
 from weighbridge.models.arch.kv_tensors import of_graph
 from weighbridge.models.arch.registry import families_of_graph
@@ -211,6 +211,10 @@ def slice_layers(model: OpenModel, selection: str, *, renumber: bool = False) ->
     """Returns the model with these layers (`0-15`, see `parse_numbers`; `encoder:0-3`, see `encoder_decoder`). Without
     `renumber`, layers other than the first ones keep their numbers and the config stays unchanged: the result is a
     part of the model, not a complete one."""
+    if model.diffusion is not None:
+        raise UnsupportedError(
+            f"{model.diffusion.title} has no single stack of layers", hint="choose tensors by name: --keep, --drop"
+        )
     done = Transformed(model)
     for side, numbers in parse_selection(selection).items():
         done = done.then(_slice(done.model, _select(done.model, side, numbers), renumber))
