@@ -26,6 +26,12 @@ QWEN2: dict[str, Any] = _TEXT | {"model_type": "qwen2", "use_sliding_window": Fa
 QWEN3: dict[str, Any] = _TEXT | {"attention_bias": False, "model_type": "qwen3", "use_sliding_window": False}
 
 
+COHERE2: dict[str, Any] = GQA | BPE | VOCABULARY | {
+    "rope_theta": 5000.0, "hidden_act": "silu", "head_dim": 16, "model_type": "cohere2", "sliding_window": 16,
+    "layer_norm_eps": 5e-2, "logit_scale": 0.25, "rotary_pct": 1.0, "attention_bias": False,
+}  # fmt: skip
+
+
 def _named(config: dict[str, Any], name: str = "") -> dict[str, Any]:
     """A part's config with the name of its class, or without one."""
     rest = {key: value for key, value in config.items() if key != "architectures"}
@@ -124,6 +130,17 @@ _LLAMAS = (
         decoder(**_OUTER),
         _AUDIO,
         **_A_LLAMA,
+    ),
+    whole(
+        "cohere2-vision",
+        "Cohere2VisionForConditionalGeneration",
+        {"model_type": "cohere2_vision", "text_config": COHERE2 | {"architectures": ["Cohere2ForCausalLM"]}},
+        {
+            name: shape
+            for name, shape in decoder(front="model.language_model.", head="").items()
+            if "post_att" not in name
+        },
+        ("model.vision_tower.", "model.multi_modal_projector."),
     ),
     whole(
         "idefics3",
