@@ -102,3 +102,16 @@ def test_commands_for_language_models_refuse_a_picture_s(models: Path, name: str
         wb.slice(source, tmp_path / "cut.safetensors", layers="0-1")
     with pytest.raises(UnsupportedError, match="answers for language models"):
         wb.choose(source)
+
+
+def test_an_mmproj_file_alone_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_folder(golden()["gemma3"], tmp_path / "model")
+    path = tmp_path / "mmproj.gguf"
+    wb.convert(tmp_path / "model", path, mmproj=True)
+    commands = {"--projector": ["convert", path, tmp_path / "out", "--to", "hf"], "--mmproj": ["fit", path]}
+    for hint, command in commands.items():
+        assert main([str(word) for word in command]) == 2
+        error = capsys.readouterr().err
+        assert "its language model is another file" in error
+        assert hint in error
+    assert not (tmp_path / "out").exists()

@@ -18,6 +18,7 @@ from weighbridge.base.words import plural
 from weighbridge.models.llamacpp.candidate import Candidate
 from weighbridge.models.llamacpp.pair import check_pair
 from weighbridge.models.llamacpp.projectors import modalities, type_of
+from weighbridge.models.llamacpp.towers import is_mmproj
 from weighbridge.models.open import open_headers
 
 
@@ -72,7 +73,7 @@ def projector_memory(path: str | os.PathLike[str], language: Mapping[str, Any], 
     """Returns the memory of the mmproj file at `path`, for a language model's GGUF with these keys. `fused`: with flash
     attention. Raises UsageError if it isn't one or has another width, FormatError for a number that is missing."""
     with open_headers(path).model as model:
-        if model.format != "gguf" or model.metadata.get("general.architecture") != "clip":
+        if not is_mmproj(model):
             raise UsageError(f"{path} isn't an mmproj file", hint="wb convert DIR mmproj.gguf --mmproj makes one")
         towers = Candidate(model.metadata, {entry.name: entry.shape for entry in model.index})
         check_pair(language, towers)

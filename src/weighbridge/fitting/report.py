@@ -32,6 +32,7 @@ from weighbridge.fitting.quality import PublishedLoss, quality
 from weighbridge.fitting.runtimes import RUNTIMES, VLLM_SHARE, Runtime, cache_for
 from weighbridge.fitting.weights import GgufModel, gguf_model
 from weighbridge.models.clients import LLAMA_CPP, MLX_LM, client_of, loads
+from weighbridge.models.llamacpp.towers import is_mmproj
 from weighbridge.models.open import SourceOptions, open_headers
 
 SCHEMA: Final = "weighbridge/fit/1"
@@ -115,6 +116,9 @@ def fit(path: str | os.PathLike[str], options: FitOptions) -> FitReport:
     target, engine = devices.device(options.device or "this"), _lookup(RUNTIMES, options.runtime, "runtime")
     cache_type = _lookup({t.name.lower(): t for t in CACHE_TYPES}, (options.kv or "f16").lower(), "cache type")
     with open_headers(path, SourceOptions(arch_file=options.arch_file)).model as opened:
+        if is_mmproj(opened):
+            reason = f"{path} has a model's towers; its language model is another file"
+            raise UsageError(reason, hint="wb fit TEXT.gguf --mmproj MMPROJ.gguf judges both")
         model, adapters = gguf_model(opened), opened.place.adapters
         reads = {LLAMA_CPP: engine.llama_cpp, MLX_LM: engine.name == "mlx"}.get(client_of(opened))
         loading = loads(opened) if reads else None

@@ -25,6 +25,7 @@ from weighbridge.conversion.plan.target import FOLDER_CONTAINERS
 from weighbridge.conversion.result import Loss, Move
 from weighbridge.conversion.whisper import plan as whisper
 from weighbridge.models.diffusion.tensors import SHAPE_KEY, original_shapes
+from weighbridge.models.llamacpp.towers import is_mmproj
 from weighbridge.models.model import OpenModel
 from weighbridge.models.whisper.source import WhisperForm, form_of
 from weighbridge.packings.schema.microscaled import BLOCKS, SCALES
@@ -111,6 +112,11 @@ def plan_without_weights(model: OpenModel, target: Path, *, tokenizer: bool) -> 
 
 def _from_gguf(model: OpenModel, options: HfOptions | TorchFolderOptions) -> PlanBuilder:
     """Plans a GGUF's weights under Hugging Face's names, and the config and tokenizer derived from its keys."""
+    if is_mmproj(model):
+        raise UsageError(
+            f"{model.place.path} has a model's towers; its language model is another file",
+            hint="make a folder of both: wb convert TEXT.gguf DST --to hf --projector MMPROJ.gguf",
+        )
     if not model.index.by_name:
         if "tokenizer.ggml.tokens" not in model.metadata:
             raise UsageError(f"{model.place.path} has keys but no tensors", hint="pass the GGUF with the weights")

@@ -82,9 +82,14 @@ def preprocessor(model: OpenModel) -> dict[str, Any]:
     return out
 
 
+def is_mmproj(model: OpenModel) -> bool:
+    """Whether a model is a GGUF of towers."""
+    return model.format == "gguf" and model.metadata.get("general.architecture") == "clip"
+
+
 def towers_of_gguf(model: OpenModel) -> ResolvedModel:
     """The towers in a GGUF of architecture `clip`. Raises UsageError for another GGUF."""
-    if model.metadata.get("general.architecture") != "clip":
+    if not is_mmproj(model):
         raise UsageError(
             f"{model.place.path} isn't an mmproj file", hint="wb convert DIR mmproj.gguf --mmproj makes one"
         )
@@ -128,7 +133,7 @@ class TowersModel(OpenModel):
 
 def alike(a: OpenModel, b: OpenModel) -> tuple[OpenModel, OpenModel]:
     """Two models to compare: if one is an mmproj file and the other a folder, the folder's towers."""
-    clips = [model.metadata.get("general.architecture") == "clip" for model in (a, b)]
+    clips = [is_mmproj(model) for model in (a, b)]
     if clips[0] == clips[1]:
         return a, b
     pair = [model if model.format == "gguf" else TowersModel(model.place, model.index) for model in (a, b)]
