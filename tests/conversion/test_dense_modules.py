@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from tests.oracles import llamacpp, models
 from tests.oracles.families import CASES
 from tests.oracles.models import probe_of, relative_error
-from tests.oracles.reference_converter import Job, convert_all
+from tests.oracles.reference_converter import Job, convert_apart
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError
@@ -56,7 +56,6 @@ def gemma(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.oracle
-# One conversion each: the reference's class keeps the modules' folders of its last model.
 @pytest.mark.parametrize(
     ("name", "outtype"), [("gemmaembedding", "q8_0"), ("lfm2-bare", "f32"), ("lfm2-encoder", "f16")]
 )
@@ -65,7 +64,7 @@ def test_the_file_is_the_reference_s(name: str, outtype: str, tmp_path: Path) ->
     flags = ("--sentence-transformers-dense-modules",) if name == "gemmaembedding" else ()
     case = JUDGED[name]
     job = Job(str(folder), str(tmp_path / "theirs.gguf"), outtype, case.pre, case.hparams, flags)
-    assert convert_all([job]) == [None]
+    assert convert_apart(job) is None
     wb.convert(folder, tmp_path / "ours.gguf", dtype=outtype, dense_modules=bool(flags) or None)
     assert (tmp_path / "ours.gguf").read_bytes() == (tmp_path / "theirs.gguf").read_bytes()
 

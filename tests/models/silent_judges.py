@@ -127,10 +127,61 @@ def judge_reranker(family: Family) -> None:
     assert family.architecture_of_gguf(metadata, [*plain, matrix]).name == "Qwen3ForCausalLM"
 
 
+#: family -> the dense modules that its GGUFs may hold: names in each dialect, and keys with their sizes
+DENSE: dict[str, tuple[dict[str, tuple[str, str, str]], dict[str, int]]] = {
+    "gemmaembedding": (
+        {
+            "dense_2": ("2_Dense.linear.weight", "dense_2.weight", "dense.2.weight"),
+            "dense_3": ("3_Dense.linear.weight", "dense_3.weight", "dense.3.weight"),
+        },
+        {"gemma-embedding.dense_2_feat_out": 24, "gemma-embedding.dense_3_feat_in": 40},
+    ),
+    "lfm2": (
+        {"dense_2": ("1_Dense.linear.weight", "dense_2.weight", "dense.2.weight")},
+        {"lfm2.embedding_length_out": 24},
+    ),
+}
+
+
+def judge_dense_modules(family: Family) -> None:
+    """Matrices behind the pooling, which may be absent (conversion/gemma.py `EmbeddingGemma`, conversion/lfm2.py
+    `LFM2ColBertModel`, llama.cpp b11549)."""
+    if family.name not in DENSE:
+        return
+    roles_of, sizes_of = DENSE[family.name]
+    config = _recorded_config(family.name)
+    width = config["hidden_size"]
+    shapes = dict(zip(roles_of, ((24, width), (width, 40)), strict=False))
+    bare = family.sizes_from_hf(config)
+    plain = family.names("gguf", bare)
+    assert not [name for name in plain if "dense" in name]
+    dense = {roles_of[role][1]: shape for role, shape in shapes.items()}
+    metadata = {key: kv.value for key, kv in config_to_gguf(config, family, file_type=0).items()} | sizes_of
+    metadata |= {"general.architecture": family.gguf, "tokenizer.ggml.tokens": ["x"] * config["vocab_size"]}
+    sizes = family.sizes_from_gguf(metadata, [*plain, *dense])
+    for number, dialect in enumerate(("hf", "gguf", "canonical")):
+        names = family.names(dialect, sizes)
+        assert {of[number]: names[of[number]] for of in roles_of.values()} == {
+            roles_of[role][number]: shape for role, shape in shapes.items()
+        }
+    assert family.check("gguf", bare, plain).ok
+    assert family.check("gguf", sizes, plain).ok
+    assert family.check("gguf", sizes, {**plain, **dense}).ok
+    numbers = {name: np.arange(np.prod(shape), dtype="<f4").reshape(shape) for name, shape in dense.items()}
+    given = {n: const(np.zeros(s, "<f4"), F32) for n, s in plain.items()}
+    roles = family.load("gguf", sizes, given | {name: const(array, F32) for name, array in numbers.items()})
+    for role, names_of in roles_of.items():
+        assert family.rows[role].kind == "linear"
+        for dialect, name in zip(("hf", "gguf", "canonical"), names_of, strict=True):
+            written = as_node(family.save(dialect, sizes, roles)[name]).read_all().view("<f4")
+            assert np.array_equal(written, numbers[names_of[1]].ravel()), dialect
+
+
 JUDGES: tuple[Callable[[Family], None], ...] = (
     judge_granted,
     judge_two_rotations,
     judge_turned_experts,
     judge_none_shared,
     judge_reranker,
+    judge_dense_modules,
 )

@@ -166,6 +166,10 @@ def _last_with_experts(stated: dict[str, Any]) -> int:
     return max(n for n, layer in enumerate(layers) if isinstance(layer, theirs.Ernie4_5_MoeSparseMoeBlock))
 
 
+#: transformers 5.23 refuses the config that this class has by default
+WITHOUT_DEFAULTS = ("gemma4_assistant",)
+
+
 def _heads(model_type: str) -> tuple[int, int] | None:
     """Twice the class's number of heads, and how many of keys it then has by itself; None for a class without any."""
     plain: Any = transformers.CONFIG_MAPPING[model_type]
@@ -183,7 +187,8 @@ def test_heads_of_keys_that_a_config_does_not_count_are_as_many_as_its_class_has
         for name, architecture in each.architectures.items():
             model_type = architecture.model_type
             bare = {"architectures": [name], "model_type": model_type}
-            if model_type in transformers.CONFIG_MAPPING and _sized(each, bare) and (heads := _heads(model_type)):
+            known = model_type in transformers.CONFIG_MAPPING and model_type not in WITHOUT_DEFAULTS
+            if known and _sized(each, bare) and (heads := _heads(model_type)):
                 filled = each.effective(bare | {"num_attention_heads": heads[0]})
                 asked[each.name, name] = filled["num_key_value_heads"], heads[1]
     assert {key: pair for key, pair in asked.items() if pair[0] != pair[1]} == {}

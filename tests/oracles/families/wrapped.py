@@ -28,7 +28,7 @@ QWEN3: dict[str, Any] = _TEXT | {"attention_bias": False, "model_type": "qwen3",
 
 COHERE2: dict[str, Any] = GQA | BPE | VOCABULARY | {
     "rope_theta": 5000.0, "hidden_act": "silu", "head_dim": 16, "model_type": "cohere2", "sliding_window": 16,
-    "layer_norm_eps": 5e-2, "logit_scale": 0.25, "rotary_pct": 1.0, "attention_bias": False,
+    "layer_norm_eps": 5e-2, "logit_scale": 0.25, "attention_bias": False, "num_hidden_layers": 4, "rotary_pct": 1.0,
 }  # fmt: skip
 
 
@@ -137,10 +137,11 @@ _LLAMAS = (
         {"model_type": "cohere2_vision", "text_config": COHERE2 | {"architectures": ["Cohere2ForCausalLM"]}},
         {
             name: shape
-            for name, shape in decoder(front="model.language_model.", head="").items()
+            for name, shape in decoder(front="model.language_model.", head="", layers=4).items()
             if "post_att" not in name
         },
         ("model.vision_tower.", "model.multi_modal_projector."),
+        unheld=frozenset({"rotary_pct"}),
     ),
     whole(
         "idefics3",

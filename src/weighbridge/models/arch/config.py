@@ -118,7 +118,8 @@ def effective(
             declared = {share: part / head, **declared}
         out["rope"] = rope(declared, defaults[word], share)
         out["rope_dim"] = _rope_dim(out, out["rope"])
-        out["sliding_rope_dim"] = _rope_dim(out, out["rope_sliding"]) if out["rope_sliding"] else None
+        sliding = {"partial_rotary_factor": config.get(share), **(out["rope_sliding"] or {})}
+        out["sliding_rope_dim"] = _rope_dim(out, sliding) if out["rope_sliding"] else None
         out["ntk_alpha_base"] = _ntk_alpha_base(out)
         out["longrope_attention_factor"] = _longrope_attention_factor(out)
     out["unrotated_every"] = every(out.get("no_rope_layers"), 0)

@@ -6,7 +6,7 @@ Only tables whose text contains the name are parsed, and those that these inheri
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -92,11 +92,11 @@ def read_family(path: Path) -> Family:
         raise UsageError(f"{path}: invalid table: {error}", hint=_GUIDE) from None
 
 
-def _candidates(pattern: str) -> Iterator[Family]:
-    """The families whose tables match a regular expression: shipped ones first, then those of plug-ins."""
+def _candidates(pattern: str, also: Callable[[str], bool] = lambda text: False) -> Iterator[Family]:
+    """The families whose tables match a regular expression or `also`: shipped ones first, then those of plug-ins."""
     matches = re.compile(pattern, re.MULTILINE).search
     for tables in (shipped, plugged_in):
-        yield from (family(name) for name, text in tables().items() if matches(text))
+        yield from (family(name) for name, text in tables().items() if matches(text) or also(text))
 
 
 def _naming(name: object) -> Iterator[Family]:
@@ -148,8 +148,15 @@ def families_of_class(name: str) -> Iterator[Family]:
 
 def families_of_graph(architecture: object) -> Iterator[Family]:
     """The families with this `general.architecture`."""
-    pattern = rf'^(gguf|name)\s*=\s*"{re.escape(str(architecture))}"|^like\s*='  # which may inherit `gguf`
-    return (f for f in _candidates(pattern) if f.gguf == architecture)
+    pattern = rf'^(gguf|name)\s*=\s*"{re.escape(str(architecture))}"'
+    return (f for f in _candidates(pattern, _inherits_graph) if f.gguf == architecture)
+
+
+def _inherits_graph(text: str) -> bool:
+    """Whether a table has another's `general.architecture`."""
+    if re.search(r"^like\s*=", text, re.MULTILINE) is None:
+        return False
+    return re.search(r"^gguf\s*=", text.partition("\n[")[0], re.MULTILINE) is None
 
 
 def family_of_hf(config: Mapping[str, Any], own: Sequence[Family] = ()) -> Family:
