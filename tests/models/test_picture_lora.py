@@ -216,6 +216,35 @@ def test_old_names_of_attention(tmp_path: Path) -> None:
     assert all(torch.allclose(found[name], expected[name], atol=1e-5) for name in expected)
 
 
+def test_lengths_of_columns_of_a_square_matrix(flux: tuple[Path, Tensors], tmp_path: Path) -> None:
+    """LyCORIS with wd_on_out=False: [1, in] has as many numbers as a square matrix has rows."""
+    base, tensors = flux
+    module = "double_blocks.0.img_attn.proj"
+    rows, columns = tensors[f"{module}.weight"].shape
+    assert rows == columns
+    lora = kohya(changes(tensors, [module]), 3.0)
+    key = f"lora_unet_{module.replace('.', '_')}.dora_scale"
+    with pytest.raises(UnsupportedError, match="lengths of columns"):
+        merge(base, {**lora, key: torch.ones(1, columns)}, tmp_path)
+    assert not (tmp_path / "m.safetensors").exists()
+    merge(base, {**lora, key: torch.ones(rows, 1)}, tmp_path)
+
+
+def test_dora_of_a_convolution_in_pefts_shape(tmp_path: Path) -> None:
+    """PEFT stores the lengths of a convolution's rows as [1, out, 1, 1]."""
+    tensors = both("sd1")["diffusers"]
+    base = pictures.save(tmp_path / "base.safetensors", tensors)
+    module = next(n for n, t in tensors.items() if n.endswith("conv1.weight") and t.dim() == 4).removesuffix(".weight")
+    pairs = changes(tensors, [module])
+    rows = tensors[f"{module}.weight"].shape[0]
+    lengths = torch.rand(1, rows, 1, 1) + 0.5
+    write = dotted("unet.", (".lora_A", ".lora_B"))
+    merge(base, {**write(pairs, None), f"unet.{module}.lora_magnitude_vector": lengths}, tmp_path)
+    changed = applied(tensors, pairs, 1.0)[f"{module}.weight"].flatten(1)
+    expected = lengths.reshape(-1, 1) * changed / changed.norm(dim=1, keepdim=True)
+    assert torch.allclose(load(tmp_path / "m.safetensors")[f"{module}.weight"].flatten(1), expected, atol=1e-5)
+
+
 def test_dora_sets_the_rows_lengths(flux: tuple[Path, Tensors], tmp_path: Path) -> None:
     """As PEFT's and ComfyUI's weight_decompose: the changed row divided by its length, times the stored one."""
     base, tensors = flux

@@ -70,6 +70,8 @@ OTHERS: Final[Mapping[str, str]] = MappingProxyType(
 )  # fmt: skip
 # diffusers before 0.23: attn1.processor.to_q_lora.down.weight
 _PROCESSOR: Final = re.compile(r"\.processor\.(to_(?:q|k|v|out))_lora\.(down|up)\.weight")
+# The name that may have lengths of columns
+_COLUMNS: Final = ".dora_scale"
 _FRONT: Final = "base_model.model."  # of PEFT
 _METADATA: Final = "lora_adapter_metadata"
 _SHOWN: Final = 3
@@ -154,6 +156,10 @@ def read(source: OpenModel) -> Iterator[PictureChange]:
         assert prefix is not None  # checked above
         alpha = _alpha(source, names.get("alpha"), settings.get(f"{prefix.text}lora_alpha"))
         lengths = source.stored[names["lengths"]] if "lengths" in names else None
+        # LyCORIS (wd_on_out=False) stores columns' lengths as [1, in], PEFT a convolution's rows' as [1, out, 1, 1].
+        of_rows = lengths is None or lengths.spec.shape[:1] == up.spec.shape[:1]
+        if not of_rows and names["lengths"].endswith(_COLUMNS):
+            raise UnsupportedError(f"{path}: {names['lengths']} has lengths of columns, not of rows")
         short = module.removeprefix(_FRONT).removeprefix(prefix.text)
         yield PictureChange(prefix, short, down, up, 1.0 if alpha is None else alpha / rank, lengths)
 
