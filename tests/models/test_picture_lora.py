@@ -246,7 +246,7 @@ def test_dora_of_a_convolution_in_pefts_shape(tmp_path: Path) -> None:
 
 
 def test_dora_sets_the_rows_lengths(flux: tuple[Path, Tensors], tmp_path: Path) -> None:
-    """As PEFT's and ComfyUI's weight_decompose: the changed row divided by its length, times the stored one."""
+    """As PEFT's and LyCORIS': the changed row divided by its length, times the stored one."""
     base, tensors = flux
     pairs = changes(tensors, [FLUX])
     lengths = torch.rand(tensors[f"{FLUX}.weight"].shape[0], 1) + 0.5
