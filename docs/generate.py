@@ -159,8 +159,8 @@ def models_part(claims: dict[str, Any]) -> Iterator[str]:
     yield from table(("family", "classes", "names", "proven by"), rows)
     yield "## Packings\n"
     yield "Several stored tensors that are one. ggml's block types are number types, see above.\n"
-    names = dict.fromkeys(schema.packing for schema in schemas())
-    rows = [(f"`{name}`", links(claims["packings"].get(name, ()))) for name in names]
+    names = {schema.packing: "" if schema.reader else " (counted, not decoded)" for schema in schemas()}
+    rows = [(f"`{name}`{note}", links(claims["packings"].get(name, ()))) for name, note in names.items()]
     yield from table(("packing", "proven by"), rows)
     yield "## Tokenizers\n"
     rows = [(name, c["from"], links(c["tests"])) for name, c in claims["tokenizers"].items()]

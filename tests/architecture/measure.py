@@ -101,17 +101,23 @@ def english(paths: Iterable[Path]) -> tuple[float, list[Hit]]:
 
 
 def used_once() -> tuple[int, list[Hit]]:
-    """(functions, private ones that one place uses), from names: a module's `_name` counts in that module only."""
+    """(functions, private ones with one call and no other use), from names: a module's `_name` counts in that module
+    only. A function that a table or a parameter takes as a value is no helper."""
     functions, hits = 0, []
     for path in house.modules():
-        uses = Counter(
-            node.id if isinstance(node, ast.Name) else node.attr
-            for node in ast.walk(house.tree(path))
-            if isinstance(node, ast.Name | ast.Attribute)
-        )
+        uses: Counter[str] = Counter()
+        calls: Counter[str] = Counter()
+        for node in ast.walk(house.tree(path)):
+            for counter, used in ((uses, node), (calls, node.func if isinstance(node, ast.Call) else None)):
+                if isinstance(used, ast.Name | ast.Attribute):
+                    counter[used.id if isinstance(used, ast.Name) else used.attr] += 1
         for function in house.functions(path):
             functions += 1
-            if function.name.startswith("_") and not function.name.startswith("__") and uses[function.name] == 1:
+            if (
+                function.name.startswith("_")
+                and not function.name.startswith("__")
+                and (uses[function.name] == calls[function.name] == 1)
+            ):
                 hits.append(Hit(function.place, f"{function.name}: {function.lines} lines"))
     return functions, hits
 
@@ -156,7 +162,7 @@ def figures() -> Iterator[tuple[str, str]]:
     yield "lines of Python in src", f"{lines(modules):,} in {len(modules)} files"
     yield "lines of Python in tests", f"{lines(tests()):,} in {len(tests())} files"
     functions, once = used_once()
-    yield "private functions used once", f"{len(once):,} of {functions:,}, {len(once) / functions:.1%}"
+    yield "private functions called once", f"{len(once):,} of {functions:,}, {len(once) / functions:.1%}"
     bound, named = pronouns()
     yield "names that are pronouns", f"{len(named):,} of {bound:,}, {len(named) / bound:.1%}"
     classes = sum(isinstance(n, ast.ClassDef) for path in modules for n in ast.walk(house.tree(path)))

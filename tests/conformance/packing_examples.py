@@ -86,6 +86,27 @@ def comfy(settings: Mapping[str, Any], **members: tuple[NDArray[Any], str]) -> E
     return made(**members, comfy_quant=(np.frombuffer(json.dumps(settings).encode(), np.uint8), "U8"))
 
 
+def aqlm(dtype: str, books: int, entries: int, high: int, wide: int) -> Example:
+    """Indices are stored as signed numbers: those of the upper half as negative ones."""
+    codes = rng().integers(0, entries, (OUT // high, IN // wide, books))
+    codes[codes >= entries // 2] -= entries
+    kind = {"I8": "i1", "I16": "<i2"}[dtype]
+    return made(codes=(codes.astype(kind), dtype), codebooks=floats("F16", books, entries, high, wide),
+                scales=floats("F16", OUT // high, 1, 1, 1))  # fmt: skip
+
+
+def exl2(bits: int, outer: int = OUT, inner: int = IN) -> Example:
+    groups = inner // 64
+    return made(q_weight=words("I32", inner * bits // 32, outer), q_scale=words("I32", groups, outer // 8),
+                q_scale_max=floats("F16", groups), q_groups=(np.zeros(2 * groups, "<i2"), "I16"),
+                q_invperm=(np.arange(inner, dtype="<i2"), "I16"))  # fmt: skip
+
+
+def exl3(bits: int, outer: int = OUT, inner: int = IN) -> Example:
+    tiles = rng().integers(0, 1 << 15, (inner // 16, outer // 16, 16 * bits)).astype("<i2")
+    return made(trellis=(tiles, "I16"), suh=floats("F16", inner), svh=floats("F16", outer))
+
+
 def gpt_oss(codes: str, scales: str) -> Example:
     return made(**{codes: raw("U8", 2, OUT, IN // 32, 16), scales: raw("U8", 2, OUT, IN // 32, low=110, high=140)})
 
@@ -182,10 +203,21 @@ EXAMPLES: dict[str, list[Callable[[], Example]]] = {
     "torchao-fp4": [lambda: made(_weight_qdata=raw("U8", OUT, IN // 2),
                                  _weight_scale=raw("F8_E4M3", OUT, IN // 16, high=100))],
     "torchao-fp8": [lambda: made(_weight_qdata=raw("F8_E4M3", OUT, IN, high=120), _weight_scale=floats("F32", OUT, 1))],
+    "aqlm": [
+        lambda: aqlm("I8", 2, 256, 1, 8), lambda: aqlm("I16", 1, 4096, 1, 8), lambda: aqlm("I16", 1, 1024, 2, 4),
+        lambda: aqlm("I8", 1, 128, 1, 16),
+    ],
     "toy": [lambda: made(toy_codes=raw("U8", OUT, IN), toy_scale=floats("F32", OUT, 1))],
     "strips": [lambda: made(strip_codes=raw("U8", IN // 2, OUT), strip_scale=floats("F16", IN // 32, OUT),
                             strip_zero=raw("U8", 1, OUT, high=16))],
 }  # fmt: skip
+
+#: Schema -> packed matrices of it (rows and columns are arguments), and the bits of a code. They are recognised and
+#: counted, not decoded.
+UNDECODED: dict[str, list[tuple[Callable[..., Example], int]]] = {
+    "exl2": [(partial(exl2, bits), bits) for bits in (2, 4, 8)],
+    "exl3": [(partial(exl3, bits), bits) for bits in (2, 3, 4, 6, 8)],
+}
 
 
 def of_plugin(schema: PackingSchema) -> Example:

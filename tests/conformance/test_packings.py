@@ -17,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from tests.architecture.house import ROOT
-from tests.conformance.packing_examples import EXAMPLES, IN, OUT, Example
+from tests.conformance.packing_examples import EXAMPLES, IN, OUT, UNDECODED, Example
 from tests.models.test_parallel_packed import by_hand, model
 from tests.packings.stored import of_numpy, values
 from tests.plugins import installed, toy_packing, toy_strips
@@ -25,15 +25,16 @@ from tests.programs import load_program
 from tests.unpacked import unpack
 
 import weighbridge as wb
-from weighbridge.base.dtypes import BY_NAME, F32
+from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Entry
 from weighbridge.conversion.schemes import configs
 from weighbridge.conversion.schemes import table as schemes
+from weighbridge.io.source import BytesSource
 from weighbridge.models.parameter_count import count
 from weighbridge.packings.schema.base import COLUMNS, ROWS, AxisUse, Group, Match, Solution
-from weighbridge.packings.schema.groups import find
+from weighbridge.packings.schema.groups import companions, find
 from weighbridge.packings.schema.registry import SHIPPED
 from weighbridge.packings.schema.registry import schemas as registered
 from weighbridge.packings.unpacking import groups, probe
@@ -42,7 +43,7 @@ from weighbridge.providers.quantization import quantization_of
 from weighbridge.reports.inspect.schemes import schemes as schemes_of
 from weighbridge.reports.prove.bounds import type_of as bound_type
 from weighbridge.tensors import nodes
-from weighbridge.tensors.nodes import Node, QuantizedTensor
+from weighbridge.tensors.nodes import Node, QuantizedTensor, Stored
 from weighbridge.tensors.slicing import take
 
 #: The toys, which the tests install themselves.
@@ -74,7 +75,8 @@ def decoded(example: Example) -> NDArray[np.float32]:
 
 
 def test_every_schema_has_an_example() -> None:
-    assert {schema.name for schema in registered()} == set(EXAMPLES) - set(TOYS)
+    assert {schema.name for schema in registered() if schema.reader} == set(EXAMPLES) - set(TOYS)
+    assert {schema.name for schema in registered() if not schema.reader} == set(UNDECODED)
     assert len({schema.name for schema in SHIPPED}) == len(SHIPPED)
 
 
@@ -158,15 +160,54 @@ def test_every_command_says_the_same_bits(name: str, make: Callable[[], Example]
     assert (match := matched(example)).bits in (None, bits), match
 
 
-@pytest.mark.parametrize("bits", [2, 3, 4, 6, 8])
-def test_weights_that_are_only_counted_have_their_bits(bits: int) -> None:
-    """EXL3, which Weighbridge doesn't decode."""
-    shapes = {"m.trellis": ("I16", (4, 8, 16 * bits)), "m.suh": ("F16", (64,)), "m.svh": ("F16", (128,))}
-    specs = {name: Spec(shape, BY_NAME[kind]) for name, (kind, shape) in shapes.items()}
-    entries = [Entry(name, spec.dtype, spec.shape, 0, spec.nbytes) for name, spec in specs.items()]
+each_undecoded = pytest.mark.parametrize(
+    ("name", "make", "bits"),
+    [pytest.param(name, make, bits, id=f"{name}-{bits}") for name, rows in UNDECODED.items() for make, bits in rows],
+)
+
+
+@each_undecoded
+def test_weights_that_are_not_decoded_are_counted(name: str, make: Callable[[], Example], bits: int) -> None:
+    specs = {tensor: node.spec for tensor, node in make().tensors.items()}
+    entries = [Entry(tensor, spec.dtype, spec.shape, 0, spec.nbytes) for tensor, spec in specs.items()]
     counted = count(entries)
     (shown,) = schemes_of(entries, counted)
-    assert (counted.total, shown.scheme, shown.bits) == (64 * 128, "exl3", bits)
+    assert (counted.total, shown.scheme, shown.bits) == (OUT * IN, name, bits)
+    assert set(counted.packed) == set(specs)
+    assert {match.shape for match in counted.packed.values()} == {(OUT, IN)}
+
+
+@each_undecoded
+def test_weights_that_are_not_decoded_are_refused(name: str, make: Callable[[], Example], bits: int) -> None:
+    example = make()
+    with pytest.raises(UnsupportedError, match=rf"m\.weight is packed as {name.upper()}, which isn't decoded"):
+        groups(example.tensors, example.config)
+
+
+def test_exl2_of_mixed_bits_has_no_single_number() -> None:
+    (make, bits), *_ = UNDECODED["exl2"]
+    tensors = make().tensors
+    mixed = of_numpy(np.zeros((IN * bits // 32 + 2, OUT), "<i4"), "I32")
+    match = find(registered(), {**tensors, "m.q_weight": mixed}, {}, reading(tensors))["m.q_weight"]
+    assert (match.shape, match.bits) == ((OUT, IN), None)
+
+
+#: A tensor with another shape, for which the parts don't belong together.
+MISFITS: dict[str, dict[str, tuple[int, ...]]] = {
+    "aqlm": {"codes": (OUT, IN // 8, 3), "codebooks": (2, 255, 1, 8), "scales": (OUT // 2, 1, 1, 1)},
+    "exl2": {"q_weight": (IN // 32 * 8 + 1, OUT), "q_scale": (IN // 64, OUT // 8 + 1), "q_scale_max": (IN // 64 + 1,),
+             "q_groups": (IN // 64,), "q_invperm": (IN // 16,)},
+    "exl3": {"trellis": (IN // 16, OUT // 16, 20)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "member"), [(name, member) for name, rows in MISFITS.items() for member in rows])
+def test_parts_that_do_not_belong_together_are_refused(name: str, member: str) -> None:
+    example = EXAMPLES[name][0]() if name in EXAMPLES else UNDECODED[name][0][0]()
+    dtype = example.tensors[f"m.{member}"].spec.dtype
+    wrong = Stored(Spec(MISFITS[name][member], dtype), BytesSource(b""), 0)
+    with pytest.raises(FormatError, match=r"^m: (parts don't belong|a codebook's size|trellis is misshapen)"):
+        groups({**example.tensors, f"m.{member}": wrong}, example.config)
 
 
 def reading(tensors: Mapping[str, Node]) -> Callable[[str, int], bytes]:
@@ -202,6 +243,17 @@ def test_an_incomplete_group_is_no_tensor(name: str, make: Callable[[], Example]
 
 
 @each_example
+def test_a_complete_group_has_no_orphans(name: str, make: Callable[[], Example]) -> None:
+    """`verify` reports a member without its companions, whichever packing it may belong to."""
+    tensors, needs = make().tensors, companions(SHIPPED)
+    for tensor, node in tensors.items():
+        for ending, (dtypes, siblings) in needs.items():
+            module = tensor.removesuffix(ending)
+            if module != tensor and node.spec.dtype in dtypes:
+                assert any(module + sibling in tensors for sibling in siblings), (tensor, siblings)
+
+
+@each_example
 def test_rows_read_alone_are_those_of_the_whole(name: str, make: Callable[[], Example]) -> None:
     (node,) = unpack(make().tensors, make().config).values()
     whole = values(node).reshape(node.spec.rows, -1)
@@ -224,7 +276,7 @@ def test_rows_that_move_keep_their_values(name: str, make: Callable[[], Example]
 
 # ------------------------------------------------------------------------------------------------ storage axes
 
-ALONG = [case for case in CASES if case.values[0] not in ("hqq", "bitnet", "comfy-quant")
+ALONG = [case for case in CASES if case.values[0] not in ("hqq", "bitnet", "comfy-quant", "aqlm")
          and "bnb" not in str(case.values[0]) and "torchao" not in str(case.values[0])]  # fmt: skip
 each_cut = pytest.mark.parametrize(("name", "make"), ALONG)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import harness
 import msgspec
-from tests.conformance.packing_examples import EXAMPLES, Example
+from tests.conformance.packing_examples import EXAMPLES, UNDECODED, Example
 from tests.plugins import all_toys
 from tests.unpacked import unpack
 
@@ -60,7 +60,8 @@ def _file(example: Example) -> bytes:
 
 def seeds() -> list[bytes]:
     """A module of each registered packing, and damaged ones."""
-    whole = [_file(make()) for schema in schemas() for make in EXAMPLES[schema.name][:2]]
+    whole = [_file(make()) for schema in schemas() for make in EXAMPLES.get(schema.name, [])[:2]]
+    whole += [_file(make()) for rows in UNDECODED.values() for make, _ in rows[:1]]
     return whole + [data for file in whole for data in harness.odd(json.loads(file), 8)]
 
 

@@ -18,7 +18,7 @@ from weighbridge.packings.write import packers
 from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor, pack, transcode
 
-for _library in ("torch", "compressed_tensors", "bitsandbytes", "hqq"):
+for _library in ("torch", "compressed_tensors", "bitsandbytes", "hqq", "aqlm"):
     if os.environ.get("CI") != "true" and importlib.util.find_spec(_library) is None:
         pytest.skip(
             f"PACKINGS WERE NOT PROVED: no {_library}; install requirements/oracles.txt", allow_module_level=True
@@ -140,6 +140,23 @@ def compressed(
 
 def _scales(groups: int, seed: int = 5, rows: int = 96) -> Tensor:
     return torch.rand(rows, groups, generator=torch.Generator().manual_seed(seed)) * 0.2 + 0.01
+
+
+# The schemes of the published models: 2 codebooks of 256 entries, 1 of 65,536, and blocks across rows.
+@pytest.mark.parametrize(("books", "bits", "high", "wide"), [(2, 8, 1, 8), (1, 16, 1, 8), (1, 12, 1, 16), (3, 8, 2, 4)])
+def test_aqlm(books: int, bits: int, high: int, wide: int) -> None:
+    from aqlm.inference import QuantizedLinear
+    from aqlm.utils import _dequantize_weight, pack_int_data, unpack_int_data
+
+    draw = torch.Generator().manual_seed(bits)
+    linear = QuantizedLinear(128, 96, wide, high, books, bits, bias=False, dtype=torch.float16)
+    codes = torch.randint(0, 2**bits, linear.codes.shape, generator=draw)
+    linear.codes.data = pack_int_data(codes, bits)
+    for part in (linear.codebooks, linear.scales):
+        part.data = torch.randn(part.shape, generator=draw).half()
+    want = _dequantize_weight(unpack_int_data(linear.codes, bits), linear.codebooks.float(), linear.scales.float())
+    stored = {f"m.{name}": of_torch(part) for name, part in linear.state_dict().items()}
+    equal(only(stored, {"quantization_config": {"quant_method": "aqlm", "nbits_per_codebook": bits}}), want)
 
 
 @pytest.mark.parametrize("symmetric", [True, False], ids=["symmetric", "asymmetric"])

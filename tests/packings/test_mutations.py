@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.conformance import test_packings as conformance
+from tests.conformance.packing_examples import UNDECODED
 from tests.kernels.data import running
 from tests.mutation import Check, Fault, assert_seen
 from tests.packings import makers as packed
@@ -24,7 +26,7 @@ from weighbridge.packings.read import awq as awq_reader
 from weighbridge.packings.read import bitplanes as planes
 from weighbridge.packings.read import microscaled
 from weighbridge.packings.schema import bitplanes as planes_schema
-from weighbridge.packings.schema import gptq
+from weighbridge.packings.schema import codebooks, gptq
 from weighbridge.packings.schema import microscaled as fp4_schema
 from weighbridge.packings.schema import scaled_float as fp8
 from weighbridge.packings.write import packers, rounding
@@ -54,6 +56,11 @@ def fp4_made(mode: str) -> None:
     x = np.tile(np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.5, -1, -1.5, -2, -3, -4, -6, 0], np.float32), (2, 4))
     parts = nodes.pack(nodes.const(x, F32), packers.FloatOf(mode, F32))
     np.testing.assert_array_equal(values(unpack({f"m.{k}": v for k, v in parts.items()}, {})["m.weight"]), x)
+
+
+def counted(name: str) -> None:
+    for make, width in UNDECODED[name]:
+        conformance.test_weights_that_are_not_decoded_are_counted(name, make, width)
 
 
 def room(dtype: Any) -> None:
@@ -158,6 +165,9 @@ FAULTS: dict[str, tuple[Any, str, Any, Check]] = {
     "shifts of 2 bits": (planes, "SHIFTS", MappingProxyType({**planes_schema.SHIFTS, 2: (6, 4, 0, 2)}), lambda: hqq(2)),
     "shifts of 1 bit": (planes, "SHIFTS", MappingProxyType({**planes_schema.SHIFTS, 1: tuple(range(8))}),
                         lambda: hqq(1)),
+    "tiles of EXL3": (codebooks, "_TILE", 8, lambda: counted("exl3")),
+    "words of EXL2": (codebooks, "_WORD", 16, lambda: counted("exl2")),
+    "scales of EXL2": (codebooks, "_SCALES", 4, lambda: counted("exl2")),
     "sides of FP8 blocks": (fp8, "_SIDES", ((64, 64),),
                             lambda: scaled.test_a_scale_for_each_block(128, (300, 200), "F8_E4M3", ".scale")),
 }  # fmt: skip

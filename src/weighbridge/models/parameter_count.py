@@ -19,7 +19,7 @@ from weighbridge.base.spec import Shape
 from weighbridge.containers.base import Entry, Index
 from weighbridge.packings.schema.base import Config, Match
 from weighbridge.packings.schema.groups import find
-from weighbridge.packings.schema.registry import COUNTED, SHIPPED, schemas
+from weighbridge.packings.schema.registry import SHIPPED, schemas
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ def count(
     the count is estimated from the size of the codes."""
     by_name = {e.name: e for e in entries}
     reader = read or _no_bytes
-    packed = find((*SHIPPED, *COUNTED), by_name, config, reader, guess=True)
+    packed = find(SHIPPED, by_name, config, reader, guess=True)
     matrices = (e for e in entries if e.name not in packed and len(e.shape) > 1 and e.dtype.kind is not Kind.BLOCK)
     # A plug-in may support a matrix of integers, or of floats below 16 bits.
     if any(e.dtype.kind is not Kind.FLOAT or e.dtype.bits < 16 for e in matrices):
-        packed = find((*schemas(), *COUNTED), by_name, config, reader, guess=True)
+        packed = find(schemas(), by_name, config, reader, guess=True)
     weights = [match.recognized for match in {id(match): match for match in packed.values()}.values()]
     plain = sum(prod(e.shape) for e in entries if e.name not in packed)
     schemes = Counter(weight.schema.label for weight in weights)

@@ -83,9 +83,14 @@ def near(names: Collection[str]) -> set[str]:
 
 
 def build(match: Match[Any], tensors: Nodes) -> LogicalTensor:
-    """The logical tensor of a match."""
-    members = {role: tensors[name] for role, name in match.stored.items()}
+    """The logical tensor of a match. UnsupportedError if its packing isn't decoded."""
     schema = match.schema
+    if not schema.reader:
+        raise UnsupportedError(
+            f"{match.name} is packed as {schema.label.upper()}, which isn't decoded",
+            hint="use the unquantized model; wb get --raw and wb diff --names stored read its stored tensors",
+        )
+    members = {role: tensors[name] for role, name in match.stored.items()}
     with guard(schema.name, schema.reader):
         tensor: LogicalTensor = import_module(schema.reader).build(match, members)
         return tensor

@@ -54,10 +54,10 @@ class Picked(Closing):
         self.source: OpenModel = open_model(file, ALONE)
         try:
             # The logical tensor (MLX's three parts as one), else the stored one (such as `P.scales`).
-            logical = not raw and name in self.source.logical
-            if not logical:
+            groups = {} if raw else {g.name: g.node for g in self.source.packed_near([name]).values()}
+            if name not in groups:
                 tensor_path.entry(self.source.index, name, self.path)
-            self.node: LogicalTensor = (self.source.logical if logical else self.source.stored)[name]
+            self.node: LogicalTensor = groups[name] if name in groups else self.source.stored[name]
             self.rest: tuple[Any, ...] = ()
             if key is not None:
                 try:

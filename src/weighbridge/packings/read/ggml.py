@@ -1,4 +1,4 @@
-"""NVFP4 blocks with a scale for the whole tensor (`schema/ggml.py` describes their form in a file)."""
+"""NVFP4 blocks with a scale for the whole tensor (`schema/microscaled.py` describes their form in a file)."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ class PackingSchema:
     key       the role whose name identifies a group: the rarest
     solve     shape and parameters of a group; FormatError if it is misshapen, UnsupportedError if its layout is known
               but unsupported
-    reader    the module whose `build(match, stored)` makes the tensor
+    reader    the module whose `build(match, stored)` makes the tensor; "": it is recognised and not decoded
     applies   a further condition on groups
     logical   the suffix of the logical tensor's name
     ignored   suffixes of companions that don't affect the weight

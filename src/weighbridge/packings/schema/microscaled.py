@@ -9,11 +9,15 @@ per tensor.
                             P.weight_global_scale F32
     DeepSeek V4             P.weight I8 [out, in / 2], P.scale F8_E8M0 [out, in / 32]
     ModelOpt NVFP4          P.weight U8 [out, in / 2], P.weight_scale F8_E4M3, P.weight_scale_2 F32
+    GGUF NVFP4              P.weight NVFP4 [.., out, in], P.scale F32 [1], for a stack of experts [experts];
+                            P.input_scale F32: scales activations (and no graph of b11549 reads it)
 
     value = e2m1(code) * scale            exact: 2 and at most 4 significant bits
-    value = e2m1(code) * scale * global   ModelOpt: weight_scale_2; compressed-tensors: 1 / weight_global_scale
+    value = e2m1(code) * scale * global   ModelOpt: weight_scale_2; GGUF: scale; compressed-tensors:
+                                          1 / weight_global_scale
 
-Source: OCP MX 1.0, openai/gpt-oss (weights.py), compressed_tensors (nvfp4).
+Source: OCP MX 1.0, openai/gpt-oss (weights.py), compressed_tensors (nvfp4); llama.cpp b11549:
+conversion/base.py (`_repack_nvfp4`), llama-model.cpp (`load_tensors`), llama-graph.cpp (`build_lora_mm`).
 """
 
 from __future__ import annotations
@@ -21,13 +25,14 @@ from __future__ import annotations
 from math import inf
 from typing import Final, NamedTuple
 
-from weighbridge.base.dtypes import BY_NAME, E4M3, E8M0, F32, FOUR_BITS, MXFP6, U8, U32, DType, MicroscaledType
+from weighbridge.base.dtypes import BY_NAME, E4M3, E8M0, F32, FOUR_BITS, MXFP6, NVFP4, U8, U32, DType, MicroscaledType
 from weighbridge.base.spec import Shape
 from weighbridge.packings.schema.base import Evidence, Group, Member, PackingSchema, Shared, Solution
 
 NAME: Final = "fp4"
 BLOCKS, SCALES = "_blocks", "_scales"  # suffixes of gpt-oss's codes and scales
 _I8: Final = BY_NAME["I8"]
+_NVFP4_BLOCK: Final = BY_NAME["NVFP4"]
 _READER: Final = "weighbridge.packings.read.microscaled"
 _ACTIVATIONS: Final = (".input_scale", ".input_global_scale", ".k_scale", ".v_scale")
 
@@ -141,4 +146,23 @@ MODELOPT_NVFP4: Final = PackingSchema(
     },
     key="global", solve=lambda group: _solve_packed(group, divided=False), by_module=False, reader=_READER,
     ignored=_ACTIVATIONS, evidence=Evidence("nvfp4", "ModelOpt NVFP4 weight_scale_2"),
+)  # fmt: skip
+
+
+def _solve_ggml(group: Group) -> Solution:
+    weight, scale = group.specs["codes"], group.specs["global"]
+    count = weight.shape[0] if len(weight.shape) > 2 else 1
+    group.need(scale.elements == count, "the scale doesn't belong to the weight", f"F32 [{count}]", scale)
+    units = {"block": Shared(_NVFP4_BLOCK.block, _NVFP4_BLOCK.block, "a block")}
+    return Solution(weight.shape, NVFP4.bits, NVFP4.group, count, units)
+
+
+GGML_NVFP4: Final = PackingSchema(
+    "ggml-nvfp4", "ggml-nvfp4", "ggml-nvfp4",
+    {
+        "codes": Member(".weight", (_NVFP4_BLOCK,), "rows columns/block", selects=True),
+        "global": Member(".scale", (F32,), selects=True),
+    },
+    key="global", solve=_solve_ggml, reader="weighbridge.packings.read.ggml", ignored=(".input_scale",),
+    by_module=False,
 )  # fmt: skip
