@@ -10,7 +10,7 @@ PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-aarch64 test-clang lint format house bench fuzz fuzz-differential docs clean
+.PHONY: help setup demo test test-all check-bare test-aarch64 test-clang lint format house bench fuzz fuzz-differential docs clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -25,6 +25,9 @@ test: $(VENV)/test.stamp  ## the tests, of large tables some rows each (minutes)
 
 test-all: $(VENV)/test.stamp  ## every case, with the mutation tests; what CI runs
 	$(PY) -m pytest -n $(JOBS) $(ARGS)
+
+check-bare:  ## a fresh clone and environment, and the tests, on a PATH with nothing but a compiler
+	.ci/bare --fresh $(ARGS)
 
 lint: $(VENV)/test.stamp  ## ruff and mypy, and whether the generated docs are up to date
 	$(PY) -m ruff check .

@@ -11,6 +11,7 @@ from datetime import date
 
 import pytest
 from hypothesis import settings
+from tests import system
 from tests.examples import SAMPLED
 from tests.sampling import LastChange, read_last_change, sample
 
@@ -73,3 +74,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = {item for cases in functions.values() for item in sample(cases, count, day, lambda i: i.nodeid, change)}
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = terminalreporter.stats.get("skipped", ())
+    if line := system.summarize(str(report.longrepr[2]) for report in reports if isinstance(report.longrepr, tuple)):
+        terminalreporter.write_line(line, yellow=True, bold=True)

@@ -1,14 +1,17 @@
 """Programs and libraries that some tests need and pip can't install. Without one, its tests are skipped.
 
-Tests look for them only here, so that `make test` passes on a machine that has none of them, and says what it left out.
-`python -m tests.system` lists the missing ones.
+Tests look for them only here, so that `make test` passes on a machine that has none of them. Its last line counts the
+skipped tests and names the packages to install; `python -m tests.system` lists what is missing.
 """
 
 from __future__ import annotations
 
 import ctypes.util
 import os
+import re
 import shutil
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -59,6 +62,21 @@ def find(name: str) -> str | None:
 
 def unchecked(name: str) -> str:
     return f"NOT CHECKED: {PARTS[name].tests} ({name} is missing: {PARTS[name].install})"
+
+
+_UNCHECKED: Final = re.compile(r"NOT CHECKED: .* \((\S+) is missing: ")
+
+
+def summarize(reasons: Iterable[str]) -> str:
+    """One line: the number of skipped tests (a module counts once) and what to install. Empty if no part was missing.
+
+    reasons: those of all skipped tests; a reason that no missing part caused isn't counted."""
+    missing = Counter(found[1] for found in map(_UNCHECKED.search, reasons) if found)
+    if not missing:
+        return ""
+    counts = ", ".join(f"{name} {count}" for name, count in sorted(missing.items()))
+    install = "; ".join(dict.fromkeys(PARTS[name].install for name in sorted(missing)))
+    return f"NOT CHECKED: {missing.total()} tests need a part of the system ({counts}); to run them, install {install}"
 
 
 def require(name: str) -> str:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,3 +71,23 @@ def test_without_a_part_a_test_is_skipped_and_says_what_to_install(name: str, mo
         system.require(name)
     assert name in str(skipped.value)
     assert system.PARTS[name].install in str(skipped.value)
+
+
+def test_the_last_line_counts_skipped_tests_and_names_packages() -> None:
+    reasons = [*map(system.unchecked, ("nginx", "zsh", "nginx")), "could not import 'jax'"]
+    assert system.summarize(reasons) == (
+        "NOT CHECKED: 3 tests need a part of the system (nginx 2, zsh 1); "
+        "to run them, install Debian's nginx-light; Debian's zsh"
+    )
+    assert system.summarize(reasons[3:]) == ""
+    assert all(f"({name} 1)" in system.summarize([system.unchecked(name)]) for name in system.PARTS)
+
+
+@pytest.mark.slow
+def test_the_tests_that_ask_for_parts_are_collected_where_all_are_hidden(tmp_path: Path) -> None:
+    files = [p for p in (house.ROOT / "tests").rglob("test_*.py") if "system." in p.read_text("utf-8")]
+    bare = {"PATH": str(tmp_path), "PYTHONPATH": str(HIDES.parent), "HOME": os.environ.get("HOME", str(tmp_path))}
+    command = [sys.executable, "-m", "pytest", "--quiet", "--collect-only", "-p", "no:cacheprovider", *map(str, files)]
+    done = subprocess.run(command, env=bare, cwd=house.ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "(libfuse 1); to run them, install " in done.stdout
