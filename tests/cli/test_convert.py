@@ -33,6 +33,16 @@ def tensors(path: Path) -> dict[str, bytes]:
     return {k: v.tobytes() for file in files for k, v in load_file(file).items()}
 
 
+@pytest.mark.parametrize(("dtype", "slow"), [("f16", True), ("f32", False)])
+def test_the_slow_version_warns_before_it_computes(
+    source: Path, dtype: str, slow: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("weighbridge.base.native.SLOW_JOB", 1)
+    monkeypatch.setattr("weighbridge.base.native.slow_version", lambda: "pure Python")
+    assert main(["convert", str(source), str(source.with_name("out.safetensors")), "--dtype", dtype]) == 0
+    assert ("this takes long: pure Python" in capsys.readouterr().err) is slow
+
+
 @pytest.mark.parametrize("command", [["plan"], ["convert", "--dry-run"]])
 def test_a_plan_writes_nothing(source: Path, command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     target = source.with_name("out.safetensors")

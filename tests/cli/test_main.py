@@ -14,6 +14,8 @@ from types import ModuleType
 import click
 import pytest
 
+from weighbridge import __version__
+from weighbridge.base import native as base_native
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
 from weighbridge.cli import render
 from weighbridge.cli.main import BY_NAME, COMMANDS, main
@@ -123,6 +125,17 @@ def test_usage(arguments: list[str], code: int, words: str, capsys: pytest.Captu
     out, err = capsys.readouterr()
     assert words in (out if code == 0 else err)
     assert (err if code == 0 else out) == ""
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_the_version_names_the_slow_one(
+    kernels: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(base_native, "native", object() if kernels else None)
+    monkeypatch.setattr(base_native, "reason", None if kernels else "no module _native")
+    assert main(["--version"]) == 0
+    slow = "" if kernels else " (pure Python, about a hundred times slower than the kernels: no module _native)"
+    assert capsys.readouterr().out == f"weighbridge {__version__}{slow}\n"
 
 
 @pytest.mark.parametrize("name", BY_NAME)

@@ -17,7 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weighbridge.base import native as base_native
 from weighbridge.base.errors import UsageError
+from weighbridge.base.native import SLOW_JOB
 from weighbridge.base.plain import plain
 from weighbridge.cli import render
 from weighbridge.cli.render import Column, Progress, Styled, clean, human_bytes, human_count, human_time
@@ -277,6 +279,25 @@ def test_progress_shows_rate_and_time_left_and_goes_away(
     assert "50%  2.0 GB of 4.0 GB  1.0 GB/s  2.0s left" in shown
     assert "\x1bting" not in shown
     assert shown.endswith("\r\x1b[K")
+
+
+@pytest.mark.parametrize(
+    ("computing", "kernels", "size", "warned"),
+    [(True, False, SLOW_JOB, True), (True, False, SLOW_JOB - 1, False), (False, False, SLOW_JOB, False),
+     (True, True, SLOW_JOB, False)],
+)  # fmt: skip
+def test_a_large_job_of_the_slow_version_warns_once(
+    computing: bool, kernels: bool, size: int, warned: bool,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(base_native, "native", object() if kernels else None)
+    monkeypatch.setattr(base_native, "reason", "no module \x1b[1m_native")
+    with Progress(computing=computing) as progress:
+        for done in (0, 1):
+            progress(done, size)
+    shown = capsys.readouterr().err
+    assert shown.count("pure Python, about a hundred times slower than the kernels: no module") == int(warned)
+    assert "\x1b" not in shown
 
 
 def test_progress_is_quiet_when_told(screen: Callable[[], Terminal], monkeypatch: pytest.MonkeyPatch) -> None:

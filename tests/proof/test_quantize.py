@@ -290,6 +290,10 @@ def test_dry_run_says_what_would_be_written(
     plan = json.loads(capsys.readouterr().out)
     assert main([*words, "--dry-run"]) == 0
     shown = capsys.readouterr().out
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("weighbridge.cli.views.quantize.slow_version", lambda: "pure Python")
+        assert main([*words, "--dry-run"]) == 0
+    assert capsys.readouterr().out.replace("kernels  pure Python\n", "", 1) == shown
     assert list(tmp_path.iterdir()) == []
     assert main(words) == 0
     assert plan["bytes"] == (tmp_path / "out.gguf").stat().st_size

@@ -49,6 +49,14 @@ native: Any
 reason: str | None
 native, reason = _load()
 
+SLOW_JOB: Final = 64 << 20  # bytes that take the pure Python version about a minute
+
+
+def slow_version() -> str | None:
+    """One line about the pure Python version and why it is in use. None with the extension."""
+    return None if native is not None else f"pure Python, about a hundred times slower than the kernels: {reason}"
+
+
 # The length field of a string: u32 in GGUF version 1, u64 since.
 _LENGTHS: Final = MappingProxyType(
     {(width, big): Struct("<>"[big] + code) for width, code in ((4, "I"), (8, "Q")) for big in (False, True)}

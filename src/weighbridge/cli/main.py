@@ -28,7 +28,7 @@ from weighbridge import __version__
 from weighbridge.base.errors import LeftoverWarning, WeighbridgeError
 from weighbridge.base.options import option
 from weighbridge.cli.options import click_options
-from weighbridge.cli.render import SCREEN, clean, os_words, print_error, warn
+from weighbridge.cli.render import SCREEN, clean, echo, os_words, print_error, warn
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -172,7 +172,6 @@ class LazyGroup(click.Group):
     "  wb convert ./my-model/ my-model.gguf --dtype q8_0\n\n"
     "wb COMMAND --help shows more about a command.",
 )
-@click.version_option(__version__, "-V", "--version", message="weighbridge %(version)s")
 def cli() -> None:
     """One tool for files of model weights: identify, check and convert them.
 
@@ -180,6 +179,22 @@ def cli() -> None:
     """
 
 
+@dataclass(frozen=True, kw_only=True)
+class VersionOption:
+    version: bool = option("Show the version and exit.", False, letter="V")
+
+
+def _print_version(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
+    """Prints the version. Says so if it is the pure Python one."""
+    if asked and not ctx.resilient_parsing:
+        from weighbridge.base.native import slow_version
+
+        slow = slow_version()
+        echo(f"weighbridge {__version__}" + (f" ({clean(slow)})" if slow else ""))
+        ctx.exit()
+
+
+cli.params += click_options(VersionOption, expose_value=False, is_eager=True, callback=_print_version)
 cli.params += common_options()
 
 

@@ -142,6 +142,14 @@ def warn(text: str) -> None:
     note(f"{styled('warning:', 'warning', sys.stderr)} {text}")
 
 
+def warn_if_slow(size: int) -> None:
+    """Warns if the pure Python version is about to compute `size` bytes, and these are many."""
+    from weighbridge.base.native import SLOW_JOB, slow_version
+
+    if size >= SLOW_JOB and (words := slow_version()) is not None:
+        warn(f"this takes long: {clean(words)}")
+
+
 _SECRET: Final = re.compile(r"(?<=://)[^/\s@]*:[^/\s@]*@")
 
 
@@ -363,19 +371,22 @@ class Progress:
     """A line with bar, rate and time left on standard error, if that is a terminal.
 
     Pass it to the library as `progress(done, total, label)` (bytes). Use it in a `with`, which removes the line at the
-    end, also after an error."""
+    end, also after an error. With `computing`, a large job of the pure Python version starts with a warning."""
 
     PERIOD: Final = 0.1  # seconds between two updates
     WINDOW: Final = 5.0  # seconds over which the rate is averaged
     CELLS: Final = 24  # width of the bar
 
-    def __init__(self, stream: TextIO | None = None) -> None:
-        self.stream = stream or sys.stderr
+    def __init__(self, stream: TextIO | None = None, computing: bool = False) -> None:
+        self.stream, self.computing = stream or sys.stderr, computing
         self.active = is_terminal(self.stream) and not SCREEN.quiet
         self.samples: list[tuple[float, int]] = []
         self.drawn = 0.0
 
     def __call__(self, done: int, total: int, label: str = "") -> None:
+        if self.computing:
+            self.computing = False
+            warn_if_slow(total)
         if not self.active:
             return
         now = time.monotonic()

@@ -33,7 +33,7 @@ def stats(path: str, options: CommandOptions) -> None:
     from weighbridge.cli.views import statistics as view
     from weighbridge.reports.statistics.heat import HeatMap
 
-    with Progress() as progress:
+    with Progress(computing=True) as progress:
         report = weighbridge.stats(path, progress=progress, **options.keywords(weighbridge.stats))
     if options.json:
         emit_json(report)

@@ -53,7 +53,7 @@ def verify(paths: tuple[str, ...], options: VerifyCommand) -> int:
     from weighbridge.reports.verify import report as reports
     from weighbridge.reports.verify.pairs import projectors_for
 
-    with Progress() as progress:
+    with Progress(computing=options.values) as progress:
         keywords = options.keywords(reports.verify)
         pairs = projectors_for(paths) if options.mmproj is None and len(paths) > 1 else {}
         given = [{**keywords, "mmproj": pairs.get(path, options.mmproj)} for path in paths]

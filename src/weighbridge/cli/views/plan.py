@@ -73,7 +73,7 @@ def write(plan: Plan, options: WriteCommand) -> int:
         if options.dry_run:
             emit_json(plan.describe()) if options.json else _print_plan(plan)
             return 0
-        with Progress() as progress:
+        with Progress(computing=plan.computing) as progress:
             result = plan.run(progress)
         if options.json:
             emit_json(result)

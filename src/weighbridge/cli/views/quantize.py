@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.errors import RefusedError
+from weighbridge.base.native import slow_version
 from weighbridge.base.words import ranges
 from weighbridge.cli.options import CommandOptions
 from weighbridge.cli.render import SCREEN, Cell, Column, echo, emit_json, human_bytes, pairs, table, warn
@@ -32,6 +33,7 @@ def show_plan(plan: QuantizePlan, options: CommandOptions) -> int:
                 ("size", f"{human_bytes(plan.size, exact=True)}, {plan.bits:.2f} bits per weight"),
                 ("tensors", f"{human_bytes(before)} -> {human_bytes(after)}"),
                 ("memory", f"{human_bytes(plan.memory)} at most, excluding the interpreter"),
+                ("kernels", slow_version()),
             ]
         )
         echo()

@@ -83,6 +83,11 @@ class Plan(PlanContents, Closing):
         costs = ((n.spec.rows, self.slabs[id(n)]) for f in self.files for n in f.nodes)
         return max((-(-rows // cost.rows) for rows, cost in costs if cost.striped), default=1)
 
+    @property
+    def computing(self) -> bool:
+        """Whether a tensor's values are computed, not only copied or moved."""
+        return any(operation(node) not in ("copy", "move") for file in self.files for node in file.nodes)
+
     def describe(self) -> dict[str, Any]:
         """The plan as plain data, for JSON and for people."""
         files = [
