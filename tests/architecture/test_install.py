@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 from tests.architecture import house
 
+from weighbridge import __version__
+from weighbridge.cli import guides
+
 _USE = """
 import numpy as np
 from weighbridge.base.dtypes import dtype
@@ -39,7 +42,7 @@ def test_installs_and_works_without_a_compiler(tmp_path: Path) -> None:
     source = tmp_path / "source"
     for path in house.tracked():
         kept = path.relative_to(house.ROOT)
-        if kept.parts[0] in ("src", "native") or len(kept.parts) == 1:
+        if kept.parts[0] in ("src", "native", "docs") or len(kept.parts) == 1:
             (source / kept).parent.mkdir(parents=True, exist_ok=True)
             (source / kept).write_bytes(path.read_bytes())
     broken = {**os.environ, "CC": "/bin/false", "CXX": "/bin/false"}
@@ -50,7 +53,12 @@ def test_installs_and_works_without_a_compiler(tmp_path: Path) -> None:
     assert not list(target.rglob("_native*.so"))
     without = run(target, "", "-c", _USE)
     assert without == run(house.PACKAGE.parent, "none", "-c", _USE)
-    assert run(target, "", "-m", "weighbridge", "--version").startswith("weighbridge ")
+    assert run(target, "", "-m", "weighbridge", "--version").startswith(f"weighbridge {__version__} (pure Python, ")
+    for topic in guides.topics():  # every page, and nothing else of the docs
+        assert run(target, "", "-m", "weighbridge", "help", topic) == guides.read(topic).rstrip("\n") + "\n"
+    assert {p.name for p in (target / "weighbridge" / "docs").iterdir()} == {
+        p.name for p in house.ROOT.glob("docs/*.md")
+    }
 
 
 def run(place: Path, simd: str, *arguments: str) -> str:

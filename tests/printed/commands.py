@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import click
 from tests.printed.texts import FILLED, Text
 
+from weighbridge.cli import guides
 from weighbridge.cli.main import BY_NAME, cli, load
 
 PEERS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("peers.toml").read_text("utf-8"))
@@ -59,6 +60,7 @@ def _words(head: tuple[str, ...], rest: str) -> Iterator[str]:
         if command is None and head == ("wb",):
             if (row := BY_NAME.get(bare)) is None:
                 yield bare
+                yield from re.findall(r"^ help ([\w-]+)", rest)  # its topic
                 return
             command = load(row)
         elif not valued and not _ARGUMENT.search(bare) and not _chosen(command, bare):
@@ -103,6 +105,8 @@ def _wb(command: Command) -> None:
         if name in ("--help", "--version", "-V", "-h") or not rest:
             return
         name, rest = rest[0], rest[1:]
+    if name == "help" and rest and rest[0] not in (*BY_NAME, *guides.topics(), "COMMAND", "TOPIC", guides.LIST):
+        raise ValueError("no such topic")
     if name in ("help", "version", "COMMAND"):
         return
     if name not in BY_NAME:

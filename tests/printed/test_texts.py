@@ -17,6 +17,7 @@ from tests.printed import calls
 from tests.printed.commands import PEERS, Command, commands, fault
 from tests.printed.texts import FILLED, PAGES, Text, blocks, helps, messages, shell_lines, spans
 
+from weighbridge.cli.guides import topics
 from weighbridge.cli.main import COMMANDS, load
 
 #: Shown as what other programs take and we answer with the right command.
@@ -43,7 +44,8 @@ def test_commands_in_pages() -> None:
     ("text", "whole"),
     [("repair it: wb verify --valuess lists them", False), ("wb convert SRC DST --to hf", True),
      ("use wb frobnicate FILE", False), ("wb split A B C", True), ("run it: mlx_lm.chat ./model", False),
-     ("llama-server -m s3://models/a.gguf", True), ("wb anatomy a.gguf --limit x", True)],
+     ("llama-server -m s3://models/a.gguf", True), ("wb anatomy a.gguf --limit x", True),
+     ("wb help guide-frobnicate shows it", False)],
 )  # fmt: skip
 def test_the_scan_sees(text: str, whole: bool) -> None:
     """A fault in each kind of text; the second has none."""
@@ -98,8 +100,11 @@ def test_variables_of_the_environment_are_on_one_page() -> None:
 
 
 def test_messages_name_no_file_that_is_not_installed() -> None:
-    """Wheels have no docs; what a rule's `source` cites is a place in the repository, and is printed as such."""
-    page = re.compile(r"(?<!Weighbridge's )\bdocs/[\w-]+\.md")
+    """A message names a page of the docs by its topic: `wb help TOPIC` prints it from the wheel."""
+    names = "|".join(map(re.escape, topics()))
+    page = re.compile(rf"\b(?:docs|tests)/[\w/-]+\.(?:md|py)|\b(?:{names})\.md\b")
+    assert page.search("see guide-fit.md")
+    assert page.search("see tests/docs/test_claims.py")
     assert [f"{t.where}: {t.text}" for t in (*messages(), *helps()) if page.search(t.text)] == []
 
 

@@ -145,6 +145,11 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[:1] == ["help"] and args[1:] and args[1] not in BY_NAME and not args[1].startswith("-"):
+            from weighbridge.cli import guides
+
+            guides.show(args[1])
+            ctx.exit()
         if args and args[0] in ("help", "version"):  # `wb help convert` is `wb convert --help`
             args = [*args[1:], "--help"] if args[0] == "help" else ["--version"]
             if args[0] not in BY_NAME:
@@ -170,7 +175,7 @@ class LazyGroup(click.Group):
     "  wb inspect model.gguf\n"
     "  wb verify ./my-model/\n"
     "  wb convert ./my-model/ my-model.gguf --dtype q8_0\n\n"
-    "wb COMMAND --help shows more about a command.",
+    "wb COMMAND --help shows more about a command, wb help TOPIC a page of the docs; wb help topics lists them.",
 )
 def cli() -> None:
     """One tool for files of model weights: identify, check and convert them.

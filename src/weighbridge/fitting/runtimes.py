@@ -66,7 +66,7 @@ _SOURCES: Final = {
     "KV cache": "llama.cpp b11549: src/llama-kv-cache*.cpp",
     "recurrent states": "llama.cpp b11549: src/llama-memory-recurrent.cpp",
     "compute buffers": "llama.cpp b11549: its allocator's figures (llama_get_memory_breakdown)",
-    "reserved": "Weighbridge's docs/guide-fit.md",
+    "reserved": "wb help guide-fit",
 }
 _VLLM = "activations and CUDA graphs not counted"
 _LLAMA_SERVER = "llama-server's defaults: 4 sequences share one context"

@@ -44,8 +44,8 @@ class FamilyOptions:
     """Options of everything that looks at a model's family."""
 
     arch_file: str | os.PathLike[str] | None = option(
-        "Family table of your own for the model, as guide-families.md describes it.", metavar="FILE.toml", kind="path",
-        section="Source",
+        "Family table of your own for the model, as `wb help guide-families` describes it.",
+        metavar="FILE.toml", kind="path", section="Source",
     )  # fmt: skip
 
 

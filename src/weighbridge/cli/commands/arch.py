@@ -121,4 +121,4 @@ def _print_check(fit: FamilyCheck) -> None:
     if fit.ok:
         echo("  all fit")
     elif not fit.known:
-        echo("  next: write a table with `like` and these differences (guide-families.md), and pass it as --arch-file")
+        echo("  next: write a table with `like` and these differences for --arch-file: wb help guide-families")

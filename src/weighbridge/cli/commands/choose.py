@@ -26,7 +26,7 @@ def choose(model: Any, options: CommandOptions) -> None:
     """Choose a format, a type and the commands for MODEL, or for any model.
 
     On a terminal, asks for answers that aren't given as options; otherwise uses the defaults. Each rule names its
-    source; the page "Choosing" of the docs lists them.
+    source; `wb help choosing` lists them.
     """
     from weighbridge.cli.render import emit_json
     from weighbridge.cli.views import choose as view

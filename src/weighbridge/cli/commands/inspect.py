@@ -45,7 +45,7 @@ def inspect(paths: tuple[str, ...], options: InspectCommand) -> int:
     Reads only headers and config files. For an importance matrix (GGUF or .dat), shows its entries and their
     statistics; --tensors lists a GGUF's tensors instead. Exit code 1 if no tensor passes the filters, if an importance
     matrix doesn't fit --model, or if a damaged model can be shown only in part. The JSON is an array for several
-    models; schema.md in the docs describes it.
+    models; `wb help schema` describes it.
     """
     from weighbridge.base.limits import TREE_TENSORS
     from weighbridge.reports import tensor_path

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from weighbridge.cli.guides import topic_of
 from weighbridge.cli.render import clean, echo, note, pairs
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def show(choice: Choice) -> None:
         echo(clean(line))
     echo()
     for rule in choice.rules:
-        where = "Weighbridge's " if rule.source.startswith(("docs/", "tests/")) else ""  # wheels don't contain these
-        note(clean(f"{rule.why} ({where}{rule.source})"), "dim")
+        topic = topic_of(rule.source)
+        note(clean(f"{rule.why} ({f'wb help {topic}' if topic else rule.source})"), "dim")
     for line in choice.notes:
         note(clean(line), "dim")

@@ -37,7 +37,7 @@ _ELSEWHERE: Final = MappingProxyType(
     {"WhisperForConditionalGeneration": "whisper.cpp runs it: wb convert SRC ggml-NAME.bin"}
 )
 _CHECK: Final = "wb arch check PATH names the nearest family and the differences; wb arch list shows all"
-_GUIDE: Final = "wb arch show llama shows what a table has; guide-families.md in Weighbridge's docs describes it"
+_GUIDE: Final = "wb arch show llama shows what a table has; wb help guide-families describes it"
 
 
 def build_family(document: Mapping[str, Any], *, checked: bool = False) -> Family:
