@@ -59,8 +59,9 @@ model[0](guide-fit.md)
 
 
 def test_what_wb_choose_cites_is_a_topic() -> None:
-    rules = [*table().format, *table().type, *table().correction]
-    ours = [rule.source for rule in rules if rule.source.startswith(("docs/", "tests/"))]
+    rules = table()
+    cited = [r.source for r in (*rules.format, *rules.type)] + [c.source for c in rules.correction]
+    ours = [source for source in cited if source.startswith(("docs/", "tests/"))]
     assert len(ours) > 15
     assert [source for source in ours if guides.topic_of(source) not in guides.topics()] == []
     assert guides.topic_of("llama.cpp tools/perplexity/README.md") is None

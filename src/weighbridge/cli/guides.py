@@ -22,7 +22,7 @@ _COMMENT: Final = re.compile(r"<!--.*?-->\n*", re.DOTALL)
 
 def topics() -> Mapping[str, Path]:
     """Pages by topic, the file's name without suffix. Empty if the installation has none."""
-    folder = next((place for place in PLACES if (place / "index.md").is_file()), None)
+    folder = next((place for place in PLACES if place.is_dir()), None)
     pages = sorted(folder.glob("*.md")) if folder else ()
     return MappingProxyType({page.stem: page for page in pages})
 
