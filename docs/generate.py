@@ -1,6 +1,6 @@
 """Writes what follows from the code: commands.md from the command line, supported.md from the registries, rules.md from
 the tables of rules, prove-faults.md from what the tests recorded, family-schema.md from the schema of family tables,
-block-types.md and the C++ structs of native/block_types.hpp from the table of number types.
+block-types.md and the C++ structs of native/block_types.hpp from the table of number types, wb(1) by manual.py.
 
 python docs/generate.py            write them
 python docs/generate.py --check    exit 1 if they are stale (a test and `make lint` do this)
@@ -19,6 +19,9 @@ from typing import Any
 
 import click
 import msgspec
+
+sys.path.insert(0, str(Path(__file__).parent))
+from manual import manual
 
 from weighbridge.base.dtypes import BY_NAME, OLD, TABLE, DType, Field
 from weighbridge.cli.main import COMMANDS, cli, common_options, load
@@ -548,6 +551,7 @@ PAGES = {
     "family-schema.md": family_schema,
     "block-types.md": block_types,
     "../native/block_types.hpp": block_structs,
+    "../share/man/man1/wb.1": manual,
 }
 
 

@@ -42,7 +42,7 @@ def test_installs_and_works_without_a_compiler(tmp_path: Path) -> None:
     source = tmp_path / "source"
     for path in house.tracked():
         kept = path.relative_to(house.ROOT)
-        if kept.parts[0] in ("src", "native", "docs") or len(kept.parts) == 1:
+        if kept.parts[0] in ("src", "native", "docs", "share") or len(kept.parts) == 1:
             (source / kept).parent.mkdir(parents=True, exist_ok=True)
             (source / kept).write_bytes(path.read_bytes())
     broken = {**os.environ, "CC": "/bin/false", "CXX": "/bin/false"}
@@ -54,6 +54,8 @@ def test_installs_and_works_without_a_compiler(tmp_path: Path) -> None:
     without = run(target, "", "-c", _USE)
     assert without == run(house.PACKAGE.parent, "none", "-c", _USE)
     assert run(target, "", "-m", "weighbridge", "--version").startswith(f"weighbridge {__version__} (pure Python, ")
+    for path in (p for p in house.tracked() if p.relative_to(house.ROOT).parts[0] == "share"):
+        assert (target / path.relative_to(house.ROOT)).read_bytes() == path.read_bytes()
     for topic in guides.topics():  # every page, and nothing else of the docs
         assert run(target, "", "-m", "weighbridge", "help", topic) == guides.read(topic).rstrip("\n") + "\n"
     assert {p.name for p in (target / "weighbridge" / "docs").iterdir()} == {

@@ -12,14 +12,22 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 from tests import system
+from tests.architecture import house
 
 pty = pytest.importorskip("pty", reason="no terminals to drive on this system")
 
-# Shell -> its options, and what makes it complete `wb`.
+SHARE = house.ROOT / "share"
+# Shell -> its options, and what makes it complete `wb`: the command, or the file in the wheel.
 SHELLS = {
     "bash": (["--norc", "--noprofile", "-i"], "source <(wb completion bash)"),
     "zsh": (["-f", "-i"], "autoload -Uz compinit; compinit -u -d ./dump; source <(wb completion zsh)"),
     "fish": (["--no-config", "-i"], "wb completion fish | source"),
+    "bash, installed": (["--norc", "--noprofile", "-i"], f"source {SHARE}/bash-completion/completions/wb"),
+    "zsh, installed": (
+        ["-f", "-i"],
+        f"fpath+=({SHARE}/zsh/site-functions); autoload -Uz compinit; compinit -u -d ./dump",
+    ),
+    "fish, installed": (["--no-config", "-i"], f"source {SHARE}/fish/vendor_completions.d/wb.fish"),
 }
 # What is typed before a tab -> what must appear.
 TYPED = {
@@ -46,7 +54,7 @@ def read(terminal: int, until: str, seconds: float) -> str:
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_shell_completes(shell: str, tmp_path: Path) -> None:
-    (options, load), program = SHELLS[shell], system.require(shell)
+    (options, load), program = SHELLS[shell], system.require(shell.partition(",")[0])
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     if not Path(sys.executable).with_name("wb").exists():
         pytest.skip("NOT CHECKED: wb isn't installed beside this Python")
@@ -58,7 +66,7 @@ def test_a_shell_completes(shell: str, tmp_path: Path) -> None:
         os.chdir(tmp_path)
         os.execve(
             program,
-            [shell, *options],
+            [program, *options],
             {**os.environ, "TERM": "xterm", "PS1": "$ ", "PATH": path, "HOME": str(tmp_path)},
         )
     try:

@@ -1,0 +1,1 @@
+wb completion fish | source
