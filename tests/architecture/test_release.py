@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 from tests.architecture import house
 
 from weighbridge import __version__
