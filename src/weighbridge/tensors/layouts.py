@@ -215,6 +215,29 @@ class Transposed:
         return transpose(node)
 
 
+@dataclass(frozen=True, slots=True)
+class ChannelsLast:
+    """The colors of each row's pixels in front of the pixels (ggml's patch kernel, [out, colors, P, P]) <-> behind each
+    pixel (Hugging Face's linear layer over a flattened patch, [out, P*P*colors])."""
+
+    channels: int
+    exact: bool = True
+
+    def apply(self, node: T) -> T:
+        return self._swap(node, channels_first=True)
+
+    def undo(self, node: T) -> T:
+        return self._swap(node, channels_first=False)
+
+    def _swap(self, node: T, channels_first: bool) -> T:
+        rows, columns = node.spec.shape[0], math.prod(node.spec.shape[1:])
+        if self.channels <= 0 or columns % self.channels:
+            raise FormatError("channels don't divide the row", expected=f"a multiple of {self.channels}", found=columns)
+        pixels = columns // self.channels
+        axes = (self.channels, pixels) if channels_first else (pixels, self.channels)
+        return reshape(transpose(reshape(node, (rows, *axes))), node.spec.shape)
+
+
 def frames_order(rows: int, count: int, height: int) -> NDArray[np.int64]:
     """The order in which the kernels of `count` frames, one frame after the other (ggml), become one kernel over time
     (a Conv3D of Hugging Face), whose rows alternate between the frames in runs of `height`."""
