@@ -100,7 +100,7 @@ def test_without_fcntl_a_lock_is_a_file_and_nothing_is_shared(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("missing", ["pwrite", "fdatasync", "posix_fallocate", "copy_file_range", "chown"])
-def test_a_file_is_written_without_calls_of_posix(
+def test_a_file_is_written_without_a_call_of_posix(
     missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, missing)
@@ -191,7 +191,7 @@ def test_a_console_may_lack_the_characters(page: str, tmp_path: Path, monkeypatc
     monkeypatch.setattr("sys.stdout", screen)
     assert main(["identify", str(path)]) in (0, 1)
     screen.flush()
-    shown = screen.buffer.getvalue().decode(page)  # type: ignore[attr-defined]
+    shown = screen.buffer.getvalue().decode(page)
     assert "gewicht-" in shown
     assert "\\U0001f9f1" in shown
 
