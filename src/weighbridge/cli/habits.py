@@ -98,7 +98,7 @@ _WINDOWS_PATH: Final = 260  # characters of a path, unless long paths are enable
 
 
 def next_step(error: OSError) -> str | None:
-    """Returns the hub address that a missing path probably means, or the way out of Windows' limit for paths."""
+    """Returns the hub address that a missing path probably means, or how to lift Windows' limit for paths."""
     path = error.filename if isinstance(error.filename, str) else ""
     if sys.platform == "win32" and len(os.path.abspath(path)) >= _WINDOWS_PATH:
         return "the path has 260 characters or more: enable long paths in Windows, or choose a shorter one"
