@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import sys
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
@@ -93,8 +94,13 @@ def explain_word(word: str, commands: Mapping[str, str]) -> str:
     return f"no command is called {word!r}. {advice}"
 
 
+_WINDOWS_PATH: Final = 260  # characters of a path, unless long paths are enabled
+
+
 def next_step(error: OSError) -> str | None:
-    """Returns the hub address that a missing path probably means."""
+    """Returns the hub address that a missing path probably means, or how to lift Windows' limit for paths."""
     path = error.filename if isinstance(error.filename, str) else ""
+    if sys.platform == "win32" and len(os.path.abspath(path)) >= _WINDOWS_PATH:
+        return "the path has 260 characters or more: enable long paths in Windows, or choose a shorter one"
     repository = _REPOSITORY.fullmatch(path)
     return f"a repository on the Hub is hf://{repository[1]}" if error.errno == errno.ENOENT and repository else None

@@ -34,7 +34,11 @@ def confine(memory: int, seconds: int) -> None:
         limits = ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, seconds), (resource.RLIMIT_FSIZE, 0),
                   (resource.RLIMIT_CORE, 0))  # fmt: skip
         for which, limit in limits:
-            resource.setrlimit(which, (limit, limit))
+            try:
+                resource.setrlimit(which, (limit, limit))
+            except (ValueError, OSError):  # macOS maps more address space at start than any such limit
+                if sys.platform != "darwin" or which != resource.RLIMIT_AS:
+                    raise
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
 

@@ -284,7 +284,7 @@ def _cached_snapshot(uri: HubUri) -> Path:
     folder = _cache_of(uri)
     revision = uri.revision or "main"
     ref = folder / "refs" / revision
-    commit = ref.read_text().strip() if ref.is_file() else revision
+    commit = ref.read_text("utf-8").strip() if ref.is_file() else revision
     snapshot = folder / "snapshots" / commit
     if os.sep in commit or not snapshot.is_dir() or (uri.path and not (snapshot / uri.path).exists()):
         raise RemoteError(

@@ -9,7 +9,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from weighbridge.io.sink.files import CANNOT
+from weighbridge.io.sink.files import CANNOT, sync_file
 
 # renameat2(2), renamex_np(2): fail if the target exists; swap the two.
 _NOREPLACE = {"linux": 1, "darwin": 4}
@@ -108,6 +108,6 @@ def sync_folder(folder: Path) -> None:
     fd = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):  # some network file systems refuse; the data itself is already safe
-            os.fsync(fd)
+            sync_file(fd)
     finally:
         os.close(fd)

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from weighbridge.base.errors import UsageError
 from weighbridge.io.location import RemotePath
-from weighbridge.io.sink.files import CANNOT
+from weighbridge.io.sink.files import CANNOT, sync_file
 
 
 class Records(Protocol):
@@ -46,7 +46,7 @@ class FolderRecords:
         with stage.open("xb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            sync_file(file.fileno())
         return stage, path
 
     def add(self, name: str, data: bytes) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from weighbridge.base.errors import RefusedError, UsageError
+from weighbridge.io.file_names import check_name
 from weighbridge.io.sink.files import OutFile
 from weighbridge.io.sink.journal import Journal, Piece
 from weighbridge.io.sink.processes import remove_stale
@@ -127,7 +128,15 @@ class Sink(Staging):
         file. `spans` and `late` matter only to remote targets (`UploadFile`)."""
         path = self._inside(name) if self.folder else self._stage
         path.parent.mkdir(parents=True, exist_ok=True)
-        out = OutFile(path, size, again=self._journal is not None and self._again(path, size))
+        try:
+            out = OutFile(path, size, again=self._journal is not None and self._again(path, size))
+        except FileExistsError:
+            twin = next((f.path for f in self._open if f.path.name.casefold() == path.name.casefold()), path)
+            if twin == path:
+                raise
+            raise RefusedError(
+                f"{name} and {twin.name} are one name on this file system", hint="write to one that tells case apart"
+            ) from None
         self._open.append(out)
         if self._journal is not None:  # records of a file are worthless without its name
             sync_folder(path.parent)
@@ -146,6 +155,8 @@ class Sink(Staging):
         parts = name.split("/")
         if len(parts) > _DEPTH or any(part in ("", ".", "..") or Path(part).name != part for part in parts):
             raise UsageError(f"{name!r} is not a plain file name")
+        for part in parts:
+            check_name(part)
         return self._stage.joinpath(*parts)
 
     def _settle(self, error: BaseException | None) -> None:
@@ -199,6 +210,7 @@ def check_target(
     will be a folder; None: unknown. Raises RefusedError if the target exists, or if more than one parent folder is
     missing without `parents`; UsageError for a file whose name ends in a slash; PermissionError."""
     path = Path(target)
+    check_name(path.name)
     real = resolved(path)
     if folder is False and os.fspath(target).endswith(("/", os.sep)):
         raise UsageError(f"{os.fspath(target)} names a folder, but a file is written", hint=f"write {path}")

@@ -121,7 +121,7 @@ def _refs(folder: Path, above: str, unreadable: list[str]) -> Iterator[tuple[str
             yield from _refs(path, f"{above}{path.name}/", unreadable)
             continue
         try:
-            yield path.read_text().strip(), above + path.name
+            yield path.read_text("utf-8", "replace").strip(), above + path.name
         except OSError as error:
             unreadable.append(describe_error(error))
 

@@ -49,7 +49,7 @@ def llama_cpp_root() -> Path:
     if llama_cache := os.environ.get("LLAMA_CACHE"):
         return _expand(llama_cache)
     if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home())) / "llama.cpp"
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home()) / "llama.cpp"
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "llama.cpp"
     return _user_cache() / "llama.cpp"
