@@ -22,6 +22,7 @@ from weighbridge.base.errors import FormatError
 from weighbridge.tensors.layout_table import LAYOUTS
 from weighbridge.tensors.nodes import (
     LogicalTensor,
+    Node,
     QuantizedTensor,
     RowOrder,
     T,
@@ -224,18 +225,19 @@ class ChannelsLast:
     exact: bool = True
 
     def apply(self, node: T) -> T:
-        return self._swap(node, channels_first=True)
+        return self._turn(node, self.channels, -1)
 
     def undo(self, node: T) -> T:
-        return self._swap(node, channels_first=False)
+        return self._turn(node, -1, self.channels)
 
-    def _swap(self, node: T, channels_first: bool) -> T:
-        rows, columns = node.spec.shape[0], math.prod(node.spec.shape[1:])
+    def _turn(self, node: LogicalTensor, outer: int, inner: int) -> Node:
+        """Swaps the last two axes of [out, outer, inner], of which -1 is the number of pixels."""
+        columns = math.prod(node.spec.shape[1:])
         if self.channels <= 0 or columns % self.channels:
             raise FormatError("channels don't divide the row", expected=f"a multiple of {self.channels}", found=columns)
         pixels = columns // self.channels
-        axes = (self.channels, pixels) if channels_first else (pixels, self.channels)
-        return reshape(transpose(reshape(node, (rows, *axes))), node.spec.shape)
+        axes = (pixels if axis == -1 else axis for axis in (outer, inner))
+        return reshape(transpose(reshape(node, (node.spec.shape[0], *axes))), node.spec.shape)
 
 
 def frames_order(rows: int, count: int, height: int) -> NDArray[np.int64]:
