@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
 
 import pytest
 import yaml  # type: ignore[import-untyped]
 from tests.architecture import house
 from tests.programs import load_program
+
+import weighbridge
 
 DOCS = house.ROOT / "docs"
 SETTINGS: dict[str, Any] = yaml.safe_load((house.ROOT / "mkdocs.yml").read_text("utf-8"))
@@ -48,3 +51,36 @@ def test_links_of_the_site_stay_in_the_docs(page: Any) -> None:
 def test_only_links_out_of_the_docs_become_text() -> None:
     hook = load_program(DOCS / "site.py", "docs_site").on_page_markdown
     assert hook("[a](../tests/a.py) [b](b.md#c) [d](https://e.org/../f)") == "a [b](b.md#c) [d](https://e.org/../f)"
+
+
+def test_the_api_page_has_every_public_function_and_object() -> None:
+    page = (DOCS / "api.md").read_text("utf-8")
+    for name in weighbridge.__all__:
+        one = getattr(weighbridge, name)
+        if inspect.isfunction(one):
+            section = page.partition(f"\n### {name}\n")[2].partition("\n### ")[0]
+            assert [p for p in inspect.signature(one).parameters if p not in section] == [], name
+        elif inspect.isclass(one):
+            assert f"\n### {name}\n" in page
+
+
+def test_a_signature_is_written_as_in_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))
+    written = load_program(DOCS / "python_api.py", "python_api")
+
+    monkeypatch.setattr(written, "WIDTH", 60)
+
+    def short(a: int, *, b: Literal["x", "y"] = "x") -> str: ...
+    def long(self: Any, first: Sequence[str] | None = None, *rest: str, name: dict[str, int]) -> None: ...
+
+    assert written.signature(short) == "(a: int, *, b: Literal['x', 'y'] = 'x') -> str"
+    lines = [
+        "(",
+        "    first: Sequence[str] | None = None,",
+        "    *rest: str,",
+        "    name: dict[str, int],",
+        ") -> None",
+    ]
+    assert written.signature(long) == "\n".join(lines)
+    shown = written.described("Adds.\n\n    code\n\nOptions:\n    a: Number.")
+    assert shown == "Adds.\n\n```text\ncode\n```\n\n- `a`: Number."
