@@ -67,7 +67,8 @@ def described(text: str) -> str:
     """A docstring as Markdown: its options as a list, its indented paragraphs as code."""
     body, _, options = text.partition("\nOptions:\n")
     paragraphs = []
-    for paragraph in inspect.cleandoc(body).split("\n\n"):
+    body = inspect.cleandoc(body) if options else body  # the lines of the options are flush left, so it wasn't cleaned
+    for paragraph in body.split("\n\n"):
         code = paragraph.startswith("    ")
         paragraphs.append(f"```text\n{textwrap.dedent(paragraph)}\n```" if code else paragraph)
     listed = [re.sub(r"^(\w+):", r"- `\1`:", line) for line in textwrap.dedent(options).splitlines()]

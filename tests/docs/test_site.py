@@ -70,17 +70,14 @@ def test_a_signature_is_written_as_in_the_code(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(written, "WIDTH", 60)
 
-    def short(a: int, *, b: Literal["x", "y"] = "x") -> str: ...
+    def short(a: int, *, b: Literal["x", "y"] = "x") -> str:
+        return b
+
     def long(self: Any, first: Sequence[str] | None = None, *rest: str, name: dict[str, int]) -> None: ...
 
     assert written.signature(short) == "(a: int, *, b: Literal['x', 'y'] = 'x') -> str"
-    lines = [
-        "(",
-        "    first: Sequence[str] | None = None,",
-        "    *rest: str,",
-        "    name: dict[str, int],",
-        ") -> None",
-    ]
-    assert written.signature(long) == "\n".join(lines)
-    shown = written.described("Adds.\n\n    code\n\nOptions:\n    a: Number.")
-    assert shown == "Adds.\n\n```text\ncode\n```\n\n- `a`: Number."
+    parts = ["(", "    first: Sequence[str] | None = None,", "    *rest: str,", "    name: dict[str, int],"]
+    assert written.signature(long).splitlines() == [*parts, ") -> None"]
+    assert written.described("Adds.\n\n    code") == "Adds.\n\n```text\ncode\n```"
+    shown = written.described("Adds.\n\n    More.\n\n        code\n\nOptions:\n    a: Number.")
+    assert shown == "Adds.\n\nMore.\n\n```text\ncode\n```\n\n- `a`: Number."
