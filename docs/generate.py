@@ -1,6 +1,7 @@
 """Writes what follows from the code: commands.md from the command line, supported.md from the registries, rules.md from
 the tables of rules, prove-faults.md from what the tests recorded, family-schema.md from the schema of family tables,
-block-types.md and the C++ structs of native/block_types.hpp from the table of number types, wb(1) by manual.py.
+block-types.md and the C++ structs of native/block_types.hpp from the table of number types, wb(1) by manual.py, api.md
+by python_api.py.
 
 python docs/generate.py            write them
 python docs/generate.py --check    exit 1 if they are stale (a test and `make lint` do this)
@@ -22,6 +23,7 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parent))
 from manual import manual
+from python_api import api
 
 from weighbridge.base.dtypes import BY_NAME, OLD, TABLE, DType, Field
 from weighbridge.cli.main import COMMANDS, cli, common_options, load
@@ -544,6 +546,7 @@ def source_link(source: str) -> str:
 PAGES = {
     "prove-faults.md": prove_faults,
     "choosing.md": choosing,
+    "api.md": api,
     "commands.md": commands,
     "supported.md": supported,
     "reference-classes.md": reference_classes,

@@ -326,7 +326,7 @@ F32 search_scale(i32 top, const F32 (&x)[size], const F32 (&w)[size], I32 (&code
       F32 lx = sums.lx - wx * old, l2 = sums.l2 - w[i] * old * old;
       I32 l = nearest(x[i] * l2 / lx);
       l = select(l < splat(top), l, splat(top));
-      I32 better = (lx > splat(0.0f)) & (l2 > splat(0.0f)) & (l != codes[i]);
+      I32 better = (I32(lx > splat(0.0f))) & (l2 > splat(0.0f)) & (l != codes[i]);
       lx = lx + wx * to_float(l);
       l2 = l2 + w[i] * to_float(l) * to_float(l);
       better = better & (lx * lx * sums.l2 > sums.lx * sums.lx * l2);
@@ -387,7 +387,7 @@ WB_INLINE I32 try_steps(const F32 (&x)[S.size], F32& scale, I32 (&codes)[S.size]
     const F32 low = select(l > splat(float(-S.zero)), l - splat(SURE), splat(-TAME));
     const F32 high = select(l < splat(float(S.zero - 1)), l + splat(SURE), splat(TAME));
     const I32 sure = (lx > splat(NORMAL)) & (product > low * lx) & (product < high * lx);
-    open = open | select(sure, no_lanes(), lx > splat(0.0f));
+    open = open | select(sure, no_lanes(), I32(lx > splat(0.0f)));
   }
   scale = finish_steps<S>(kept, sums, nothing, codes);
   return select(nothing, no_lanes(), open);
@@ -413,7 +413,7 @@ void search_steps(const F32 (&x)[P][S.size], F32 (&scale)[P], I32 (&codes)[P][S.
         const F32 old = kept[p][i];
         F32 lx = sums[p].lx - wx[p][i] * old, l2 = sums[p].l2 - w[p][i] * old * old;
         const F32 l = to_float(limit(nearest(x[p][i] * l2 / lx), -S.zero, S.zero - 1));
-        I32 better = (lx > splat(0.0f)) & (l != old);
+        I32 better = (I32(lx > splat(0.0f))) & (l != old);
         lx = lx + wx[p][i] * l;
         l2 = l2 + w[p][i] * l * l;
         better = better & (l2 > splat(0.0f)) & (lx * lx * sums[p].l2 > sums[p].lx * sums[p].lx * l2);

@@ -75,3 +75,23 @@ def test_the_manual_page_has_only_lines_that_roff_takes() -> None:
     page = (house.ROOT / "share/man/man1/wb.1").read_text("utf-8")
     requests = {line.split()[0] for line in page.splitlines() if line.startswith((".", "'"))}
     assert requests <= {'.\\"', ".TH", ".SH", ".SS", ".PP", ".TP", ".B", ".I"}
+
+
+@pytest.mark.parametrize("name", sorted(p.name for p in (house.ROOT / ".github/workflows").glob("*.yml")))
+def test_workflows_call_commands_that_exist(name: str) -> None:
+    jobs = document(f".github/workflows/{name}")["jobs"]
+    makefile = (house.ROOT / "Makefile").read_text("utf-8")
+    lines = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+    assert lines
+    for line in lines:
+        assert "${{" not in line, line
+        assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in re.findall(r"\bmake ([\w-]+)", line))
+        assert all((house.ROOT / path).exists() for path in re.findall(r"(?<= )tests/\w+|^\.ci/\w+", line)), line
+
+
+def test_only_the_job_that_publishes_has_rights_beyond_reading() -> None:
+    for path in (house.ROOT / ".github/workflows").glob("*.yml"):
+        workflow = document(str(path.relative_to(house.ROOT)))
+        assert workflow["permissions"] == {"contents": "read"}
+        rights = {name: job["permissions"] for name, job in workflow["jobs"].items() if "permissions" in job}
+        assert rights in ({}, {"publish": {"id-token": "write"}})

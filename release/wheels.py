@@ -1,0 +1,262 @@
+"""Builds the wheels of every system in targets.toml on one machine, with zig's compiler, and a pure Python one.
+
+python release/wheels.py [--target PART] [--python PATH] [--out DIR]
+
+The files of the pure Python wheel are the same in all; a platform's wheel adds the extension, its tags and a list of
+the parts that are linked into it (PEP 770). The same commit and the same zig make the same bytes in any folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+ABI3: Final = (3, 12)  # the first version with what nanobind needs of the stable ABI
+COPIED: Final = ("src", "native", "docs", "share")
+#: Parts that are linked into the extension: name, package that has its version, licence.
+LINKED: Final = (
+    ("nanobind", "nanobind", "BSD-3-Clause"),
+    ("robin-map", "nanobind", "MIT"),  # nanobind's copy
+    ("libc++", "ziglang", "Apache-2.0 WITH LLVM-exception"),
+    ("compiler-rt", "ziglang", "Apache-2.0 WITH LLVM-exception"),
+)
+#: zig's compiler under the names that CMake calls. It has other names for levels of x86-64, and its linker for macOS
+#: doesn't know some options of Apple's.
+COMPILER: Final = """#!/bin/sh
+for option do
+  shift
+  case "$option" in
+    -march=x86-64-v3) option=-mcpu=x86_64_v3 ;;
+    -march=x86-64-v4) option=-mcpu=x86_64_v4 ;;
+    -Wl,-dead_strip | -Wl,-x | -Wl,-S) continue ;;
+    -Wl,@*) option=-Wl,-undefined,dynamic_lookup ;;
+    -bundle) option=-shared ;;
+  esac
+  set -- "$@" "$option"
+done
+exec {zig} c++ -target {target} "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A row of targets.toml."""
+
+    zig: str
+    system: str
+    processor: str
+    soabi: str
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Host:
+    """An interpreter of this machine, for its headers. `path`: its program."""
+
+    path: str
+    version: tuple[int, int]
+
+    @property
+    def stable(self) -> bool:
+        return self.version >= ABI3
+
+    @property
+    def tag(self) -> str:
+        """The first two parts of a wheel's tag."""
+        own = f"cp{self.version[0]}{self.version[1]}"
+        return f"cp{ABI3[0]}{ABI3[1]}-abi3" if self.stable else f"{own}-{own}"
+
+
+def targets(part: str = "") -> list[Target]:
+    """The rows whose zig target contains `part`."""
+    rows = tomllib.loads((ROOT / "release" / "targets.toml").read_text("utf-8"))["target"]
+    return [Target(**{**row, "tags": tuple(row["tags"])}) for row in rows if part in row["zig"]]
+
+
+def host_of(path: str) -> Host:
+    shown = run(path, "-c", "import sys; print(*sys.version_info[:2])").split()
+    return Host(path, (int(shown[0]), int(shown[1])))
+
+
+def run(*command: str | Path, **environment: str) -> str:
+    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(map(str, command))}\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
+    return done.stdout
+
+
+def copy_source(folder: Path) -> None:
+    """Copies the tracked files that a wheel is made of."""
+    names = run("git", "-C", ROOT, "ls-files", "-z").split("\0")
+    for name in filter(None, names):
+        if (path := ROOT / name).is_file() and (name.split("/")[0] in COPIED or "/" not in name):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, folder / name)
+
+
+def build_pure(source: Path, out: Path) -> Path:
+    """Builds the wheel without the extension."""
+    options = ("-Cwheel.cmake=false", "-Cwheel.py-api=py3")
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        *options,
+        "-w",
+        out,
+        source,
+    )
+    return next(out.glob("*.whl"))
+
+
+def build_extension(source: Path, build: Path, target: Target, host: Host, cache: Path) -> Path:
+    """Compiles `_native` for a target. `cache`: where zig keeps the C and C++ libraries that it builds."""
+    import ziglang
+
+    zig = Path(ziglang.__file__).with_name("zig")
+    build.mkdir(parents=True)
+    scripts = {"c++": COMPILER.format(zig=zig, target=target.zig)}
+    scripts |= {name: f'#!/bin/sh\nexec {zig} {name} "$@"\n' for name in ("ar", "ranlib")}
+    for name, text in scripts.items():
+        (build / name).write_text(text, "utf-8")
+        (build / name).chmod(0o755)
+    flags = f"-include cstdio -g0 -ffile-prefix-map={source}=. -ffile-prefix-map={build}=build"
+    link = "" if target.system == "Darwin" else "-Wl,--build-id=none"
+    settings = {
+        "CMAKE_BUILD_TYPE": "Release",
+        "CMAKE_SYSTEM_NAME": target.system,
+        "CMAKE_SYSTEM_PROCESSOR": target.processor,
+        "CMAKE_CXX_COMPILER": build / "c++",
+        "CMAKE_AR": build / "ar",
+        "CMAKE_RANLIB": build / "ranlib",
+        "CMAKE_INSTALL_NAME_TOOL": "true",
+        "CMAKE_CXX_FLAGS": flags,
+        "CMAKE_SHARED_LINKER_FLAGS": link,
+        "CMAKE_MODULE_LINKER_FLAGS": link,
+        "CMAKE_TRY_COMPILE_TARGET_TYPE": "STATIC_LIBRARY",
+        "CMAKE_MAKE_PROGRAM": shutil.which("ninja", path=str(Path(sys.executable).parent)) or "ninja",
+        "Python_EXECUTABLE": host.path,
+        "nanobind_DIR": run(sys.executable, "-m", "nanobind", "--cmake_dir").strip(),
+        "SKBUILD_SOABI": f"cpython-{host.version[0]}{host.version[1]}-{target.soabi}",
+        "SKBUILD_SOSABI": "abi3",
+        "SKBUILD_SABI_VERSION": f"{ABI3[0]}.{ABI3[1]}" if host.stable else "",
+    }
+    cmake = shutil.which("cmake", path=str(Path(sys.executable).parent)) or "cmake"
+    given = [f"-D{name}={value}" for name, value in settings.items()]
+    run(cmake, "-S", source, "-B", build / "out", "-G", "Ninja", *given, ZIG_GLOBAL_CACHE_DIR=str(cache))
+    run(cmake, "--build", build / "out", "--parallel", os.environ.get("JOBS", "2"), ZIG_GLOBAL_CACHE_DIR=str(cache))
+    return next((build / "out").glob("_native*.so"))
+
+
+def parts_list(tag: str, extension: bytes) -> bytes:
+    """The CycloneDX list of what is linked into an extension."""
+    components = [
+        {"type": "library", "name": name, "version": f"{version(package)}", "licenses": [{"expression": licence}]}
+        for name, package, licence in LINKED
+    ]
+    digest = hashlib.sha256(extension).hexdigest()
+    main = {"type": "library", "name": "weighbridge._native", "version": tag,
+            "hashes": [{"alg": "SHA-256", "content": digest}]}  # fmt: skip
+    document = {"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1,
+                "metadata": {"component": main}, "components": components}  # fmt: skip
+    return json.dumps(document, indent=1).encode() + b"\n"
+
+
+def assemble(
+    files: Mapping[str, bytes], tags: Iterable[str], extension: Path | None, out: Path, when: datetime
+) -> Path:
+    """Writes a wheel of the pure one's files, with the extension if there is one. Sorted, with one time for all."""
+    tags = list(tags)
+    info = next(name.split("/")[0] for name in files if name.endswith(".dist-info/WHEEL"))
+    contents = {name: data for name, data in files.items() if name != f"{info}/RECORD"}
+    lines = [line for line in contents[f"{info}/WHEEL"].decode().splitlines() if line and not line.startswith("Tag: ")]
+    if extension is not None:
+        lines = [line.replace("Root-Is-Purelib: true", "Root-Is-Purelib: false") for line in lines]
+        data = extension.read_bytes()
+        contents[f"weighbridge/{extension.name}"] = data
+        contents[f"{info}/sboms/weighbridge.cdx.json"] = parts_list(tags[0], data)
+    contents[f"{info}/WHEEL"] = "\n".join([*lines, *(f"Tag: {tag}" for tag in tags), ""]).encode()
+    record = "".join(f"{name},sha256={digest(data)},{len(data)}\n" for name, data in sorted(contents.items()))
+    contents[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n".encode()
+    first, *more = (tag.rpartition("-") for tag in tags)
+    path = out / f"{info.removesuffix('.dist-info')}-{first[0]}-{'.'.join([first[2], *(t[2] for t in more)])}.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as wheel:
+        for name, data in sorted(contents.items(), key=lambda item: (item[0].startswith(info), item[0])):
+            entry = zipfile.ZipInfo(name, when.timetuple()[:6])
+            entry.external_attr = (0o100755 if name.endswith(".so") else 0o100644) << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            wheel.writestr(entry, data)
+    return path
+
+
+def digest(data: bytes) -> str:
+    """The form of a digest in RECORD."""
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+
+
+def audit(wheels: Iterable[Path]) -> None:
+    """Checks wheels by the tools of others. SystemExit with their words if one objects."""
+    tools = Path(sys.executable).parent
+    for wheel in wheels:
+        run(tools / "twine", "check", "--strict", wheel)
+        run(tools / "check-wheel-contents", "--ignore", "W002", wheel)
+        if "-abi3-" in wheel.name:
+            run(tools / "abi3audit", "--strict", wheel)
+        if "linux_" in wheel.name:
+            tag = wheel.stem.rpartition("-")[2].split(".")[0]
+            shown = run(tools / "auditwheel", "show", wheel)
+            if tag not in shown:
+                raise SystemExit(f"{wheel.name}: auditwheel doesn't confirm {tag}\n{shown}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", default="", help="only targets of zig that contain this")
+    parser.add_argument("--python", action="append", help="an interpreter whose headers are used [this one]")
+    parser.add_argument("--out", type=Path, default=ROOT / "dist", help="where the wheels are written [dist]")
+    parser.add_argument("--work", type=Path, default=ROOT / "build" / "wheels", help="where they are built")
+    parser.add_argument("--no-audit", action="store_true", help="leave out the checks")
+    given = parser.parse_args()
+    epoch = os.environ.get("SOURCE_DATE_EPOCH") or run("git", "-C", ROOT, "log", "-1", "--format=%ct")
+    when = datetime.fromtimestamp(int(epoch), UTC)
+    cache = given.work.resolve() / "zig"
+    source, build = given.work.resolve() / "source", given.work.resolve() / "build"
+    for folder in (source, build):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    given.out.mkdir(parents=True, exist_ok=True)
+    copy_source(source)
+    with zipfile.ZipFile(build_pure(source, build)) as pure:
+        files: dict[str, Any] = {name: pure.read(name) for name in pure.namelist() if not name.endswith("/")}
+    made = [assemble(files, ["py3-none-any"], None, given.out, when)]
+    for host in map(host_of, given.python or [sys.executable]):
+        for target in targets(given.target):
+            extension = build_extension(source, build / f"{host.tag}-{target.zig}", target, host, cache)
+            made.append(assemble(files, [f"{host.tag}-{tag}" for tag in target.tags], extension, given.out, when))
+    if not given.no_audit:
+        audit(made)
+    for path in made:
+        sys.stdout.write(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}  {path.stat().st_size:,}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""`make wheels` (release/wheels.py) up to the compiler: tags, contents and bytes of wheels, and zig's options."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.architecture import house
+from tests.programs import load_program
+
+wheels: Any = load_program(house.ROOT / "release" / "wheels.py", "release_wheels")
+WHEN = datetime(2026, 11, 24, tzinfo=UTC)
+INFO = "weighbridge-0.1.0.dist-info"
+PURE = {
+    "weighbridge/__init__.py": b"",
+    "weighbridge/a.toml": b"x = 1\n",
+    f"{INFO}/METADATA": b"Name: weighbridge\n",
+    f"{INFO}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n\n",
+    f"{INFO}/RECORD": b"stale",
+}
+ROWS = pytest.mark.parametrize("target", wheels.targets(), ids=lambda target: target.zig)
+
+
+@ROWS
+def test_the_tags_are_of_the_same_system(target: Any) -> None:
+    """The C library or system that zig keeps to is the oldest that the tags promise."""
+    machine, system, *rest = re.split(r"[-.]", target.zig, maxsplit=2)
+    assert target.processor == {"aarch64": {"macos": "arm64"}.get(system, "aarch64")}.get(machine, machine)
+    assert all(tag.endswith(target.processor) for tag in target.tags)
+    floor = re.search(r"\d+[._]\d+", target.tags[0])
+    assert floor is not None
+    if rest and rest[0] != "musl":
+        assert rest[0].removeprefix("gnu.") == floor[0].replace("_", ".")
+    kind = {"macos": "macosx"}.get(system, "musllinux" if rest == ["musl"] else "manylinux")
+    assert all(tag.startswith(kind) for tag in target.tags)
+    assert target.system == {"macos": "Darwin", "linux": "Linux"}[system]
+
+
+@ROWS
+@pytest.mark.parametrize("version", [(3, 11), (3, 12), (3, 14)])
+def test_a_wheel_has_its_record_tags_and_parts(target: Any, version: tuple[int, int], tmp_path: Path) -> None:
+    host = wheels.Host("python", version)
+    assert host.tag == ("cp311-cp311" if version == (3, 11) else "cp312-abi3")
+    extension = tmp_path / "_native.abi3.so"
+    extension.write_bytes(b"code")
+    made = wheels.assemble(PURE, [f"{host.tag}-{tag}" for tag in target.tags], extension, tmp_path, WHEN)
+    assert made.name == f"weighbridge-0.1.0-{host.tag}-{'.'.join(target.tags)}.whl"
+    with zipfile.ZipFile(made) as wheel:
+        contents = {name: wheel.read(name) for name in wheel.namelist()}
+        mode = wheel.getinfo("weighbridge/_native.abi3.so").external_attr >> 16
+    assert mode == 0o100755
+    assert contents[f"{INFO}/WHEEL"].decode().splitlines() == [
+        "Wheel-Version: 1.0", "Root-Is-Purelib: false", *(f"Tag: {host.tag}-{tag}" for tag in target.tags)
+    ]  # fmt: skip
+    record = {
+        name: (digest, size) for name, digest, size in csv.reader(contents[f"{INFO}/RECORD"].decode().splitlines())
+    }
+    assert set(record) == set(contents)
+    for name, data in contents.items():
+        if name != f"{INFO}/RECORD":
+            coded = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+            assert record[name] == (f"sha256={coded}", str(len(data)))
+    parts = json.loads(contents[f"{INFO}/sboms/weighbridge.cdx.json"])
+    assert parts["metadata"]["component"]["hashes"][0]["content"] == hashlib.sha256(b"code").hexdigest()
+    assert [part["name"] for part in parts["components"]] == [name for name, _, _ in wheels.LINKED]
+
+
+@pytest.fixture(autouse=True)
+def _versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ziglang is no part of the tests' environment."""
+    monkeypatch.setattr(wheels, "version", lambda package: "1.0")
+
+
+def test_the_same_files_make_the_same_bytes_whatever_their_order(tmp_path: Path) -> None:
+    made = []
+    for folder, files in (("a", PURE), ("b", dict(reversed(PURE.items())))):
+        (tmp_path / folder).mkdir()
+        made.append(wheels.assemble(files, ["py3-none-any"], None, tmp_path / folder, WHEN).read_bytes())
+    assert made[0] == made[1]
+    assert b"sboms" not in made[0]
+
+
+OPTIONS = {
+    "-march=x86-64-v3": "-mcpu=x86_64_v3",
+    "-march=x86-64-v4": "-mcpu=x86_64_v4",
+    "-Wl,-dead_strip": "",
+    "-Wl,-x": "",
+    "-Wl,@/a path/darwin.sym": "-Wl,-undefined,dynamic_lookup",
+    "-bundle": "-shared",
+    "-O3": "-O3",
+    "a b.cpp": "a b.cpp",
+}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the compiler's script is for a shell")
+def test_options_that_zig_does_not_take(tmp_path: Path) -> None:
+    echo = tmp_path / "zig"
+    echo.write_text(f"#!{sys.executable}\nimport sys\nprint(*sys.argv[1:], sep='\\n')\n", "utf-8")
+    script = tmp_path / "c++"
+    script.write_text(wheels.COMPILER.format(zig=echo, target="x86_64-linux-musl"), "utf-8")
+    for path in (echo, script):
+        path.chmod(0o755)
+    done = subprocess.run([script, *OPTIONS], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["c++", "-target", "x86_64-linux-musl", *filter(None, OPTIONS.values())]
+    levels = re.findall(r"-march=[\w-]+", (house.ROOT / "CMakeLists.txt").read_text("utf-8"))
+    assert levels == [option for option in OPTIONS if "march" in option]
+
+
+def test_a_part_of_a_name_chooses_targets() -> None:
+    assert {target.zig for target in wheels.targets("musl")} == {"x86_64-linux-musl", "aarch64-linux-musl"}
+    assert len(wheels.targets()) == len({target.tags for target in wheels.targets()}) > 5
