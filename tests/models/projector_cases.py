@@ -46,6 +46,10 @@ _SIGLIP2: Final = {
     "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4, "num_patches": 16,
     "patch_size": 16, "vision_use_head": False,
 }  # fmt: skip
+_VQ: Final = {
+    "embed_dim": 8, "num_embeddings": 16, "latent_channels": 32, "base_channels": 32, "channel_multiplier": [1],
+    "num_res_blocks": 1, "num_patches": 4, "projection_dim": 64, "image_token_embed_dim": 64, "hidden_size": 64,
+}  # fmt: skip
 _LFM2: Final = {"block_ff_dim": 96, "block_auto_adjust_ff_dim": False}
 _QWEN: Final = {"hidden_size": 64, "intermediate_size": 128, "num_heads": 4, "out_hidden_size": 64}
 _GLM: Final = {**_QWEN, "depth": 3, "image_size": 56, "patch_size": 14}
@@ -206,6 +210,22 @@ CASES: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
         },
         {**PREPROCESSOR, "max_patches": 12},
     ),
+    "janus": (
+        "Janus",
+        {
+            "text_config": {**_TEXT, "model_type": "llama"}, "vq_config": _VQ,
+            "vision_config": {**_VISION, "mlp_ratio": 2.0, "projection_dim": 64, "layer_norm_eps": 1e-5},
+        },
+        PREPROCESSOR,
+    ),
+    "janus-silu": (
+        "Janus",
+        {
+            "text_config": {**_TEXT, "model_type": "llama"}, "vq_config": _VQ,
+            "vision_config": {**_VISION, "mlp_ratio": 2.0, "projection_dim": 64, "hidden_act": "silu"},
+        },
+        PREPROCESSOR,
+    ),
     "lfm2-vl": (
         "Lfm2Vl",
         {
@@ -279,6 +299,7 @@ ADDED: Final[dict[str, dict[str, Any]]] = {
     "audio-flamingo": {"audio_config": {"layer_norm_eps": 1e-6}},
     "idefics3": {"vision_config": {"layer_norm_eps": 1e-4}},
     "cohere2-vision": {"vision_config": {"layer_norm_eps": 1e-4}},
+    "janus-silu": {"vision_config": {"intermediate_size": None}},
     "lightonocr": {"architectures": ["LightOnOCRForConditionalGeneration"], "vision_config": {"layer_norm_eps": 1e-4}},
     "lightonocr-gelu": {"architectures": ["LightOnOCRForConditionalGeneration"]},
 }

@@ -56,9 +56,10 @@ def of_transformers(name: str) -> dict[str, Any]:
 
 
 def laid_over(config: dict[str, Any], added: dict[str, Any]) -> dict[str, Any]:
-    """The config with these entries, object by object."""
+    """The config with these entries, object by object; without those that are None."""
     nested = {key: laid_over(config[key], value) for key, value in added.items() if isinstance(value, dict)}
-    return {**config, **added, **nested}
+    absent = [key for key, value in added.items() if value is None]
+    return {key: value for key, value in {**config, **added, **nested}.items() if key not in absent}
 
 
 def by_reference(record: dict[str, Any]) -> dict[str, Any]:

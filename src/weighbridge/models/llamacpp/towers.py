@@ -46,11 +46,11 @@ def towers_of(model: OpenModel) -> Towers:
     only the language model, MappingError for a tensor that neither has."""
     listed = model.config.get("architectures") or [model.config.get("model_type")]
     if (family := projector_of_hf(model.config)) is None:
-        known = sorted(name for table in projectors().values() for name in table.architectures)
+        classes = sorted(name for table in projectors().values() for name in table.architectures)
         what = (
             f"no projector's table has the class {listed[0]}" if listed[0] else "no config.json names the model's class"
         )
-        raise UnsupportedError(what, hint=f"known: {', '.join(known)}")
+        raise UnsupportedError(what, hint=f"known: {', '.join(classes)}")
     config = {**model.config, PREPROCESSOR: preprocessor(model)}
     sizes = family.sizes_from_hf(config)
     try:
@@ -60,8 +60,10 @@ def towers_of(model: OpenModel) -> Towers:
         raise UsageError(f"{model.place.path} has no tensor of the {family.name} projector", hint=hint) from None
     expansion = family.expansion(dialect, sizes, prefix)
     mine = {name: node for name, node in model.logical.items() if name in expansion.places}
-    dropped = tuple(name for name in model.logical if name in expansion.dropped)
-    others = [name for name in model.logical if name not in mine and name not in expansion.dropped]
+    ignored = tuple(family.document.ignored_prefixes)
+    dropped = tuple(name for name in model.logical if name in expansion.dropped or name.startswith(ignored))
+    known = {*mine, *dropped}
+    others = [name for name in model.logical if name not in known]
     if model.described:
         report = model.resolved.report
         if unknown := [name for name in others if name in {*report.apart, *report.unmapped}]:
