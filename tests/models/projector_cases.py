@@ -42,6 +42,11 @@ _VISION: Final = {
     "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4, "image_size": 56,
     "patch_size": 14,
 }  # fmt: skip
+_SIGLIP2: Final = {
+    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4, "num_patches": 16,
+    "patch_size": 16, "vision_use_head": False,
+}  # fmt: skip
+_LFM2: Final = {"block_ff_dim": 96, "block_auto_adjust_ff_dim": False}
 _QWEN: Final = {"hidden_size": 64, "intermediate_size": 128, "num_heads": 4, "out_hidden_size": 64}
 _GLM: Final = {**_QWEN, "depth": 3, "image_size": 56, "patch_size": 14}
 _AUDIO: Final = {"num_mel_bins": 16, "max_source_positions": 1500}
@@ -200,6 +205,22 @@ CASES: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
             "alignment_intermediate_size": 96, "downsample_factor": 4,
         },
         {**PREPROCESSOR, "max_patches": 12},
+    ),
+    "lfm2-vl": (
+        "Lfm2Vl",
+        {
+            "text_config": {**_TEXT, "model_type": "lfm2", "layer_types": ["full_attention"], **_LFM2},
+            "vision_config": {**_SIGLIP2, "layer_norm_eps": 1e-5}, "downsample_factor": 4, "projector_hidden_size": 96,
+        },
+        {**PREPROCESSOR, "resample": 2},
+    ),
+    "lfm2-vl-plain": (
+        "Lfm2Vl",
+        {
+            "text_config": {**_TEXT, "model_type": "lfm2", "layer_types": ["full_attention"], **_LFM2},
+            "vision_config": _SIGLIP2, "projector_hidden_size": 96, "projector_use_layernorm": False,
+        },
+        {**PREPROCESSOR, "resample": 3},
     ),
     "audio-flamingo": (
         "AudioFlamingo3",

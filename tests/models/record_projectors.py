@@ -24,7 +24,10 @@ from tests.models.projector_cases import (
 from tests.models.record_reference import record as keys_and_tensors
 
 #: As the files on the Hub have it. The reference knows no other names.
-_RENAMED = {"gemma3": ("vision_tower.", "vision_tower.vision_model.")}
+_RENAMED = {
+    "gemma3": ("vision_tower.", "vision_tower.vision_model."),
+    "lfm2_vl": ("model.vision_tower.", "model.vision_tower.vision_model."),
+}
 
 
 def of_transformers(name: str) -> dict[str, Any]:

@@ -177,6 +177,10 @@ def outputs(model: Any, case: dict[str, Any]) -> list[Any]:
     if vision["model_type"] == "hunyuan_vl_vision":
         pixels = torch.randn(16, 3 * 14**2, generator=generator)
         return [*model.get_image_features(pixels, torch.tensor([[1, 4, 4]])).pooler_output, logits]
+    if vision["model_type"] == "siglip2_vision_model":
+        pixels = torch.randn(1, 16, 3 * vision["patch_size"] ** 2, generator=generator)
+        whole = {"spatial_shapes": torch.tensor([[4, 4]]), "pixel_attention_mask": torch.ones(1, 16, dtype=torch.long)}
+        return [*model.get_image_features(pixels, **whole).pooler_output, logits]
     if "depth" in vision:
         side = 4
         pixels = torch.randn(side * side, 3 * 2 * vision["patch_size"] ** 2, generator=generator)
@@ -244,15 +248,25 @@ def test_every_tensor_is_in_one_of_the_two_files_or_listed(tmp_path: Path) -> No
         wb.convert(write_folder(case, tmp_path / "g"), tmp_path / "m.gguf", mmproj=True)
 
 
-def test_names_of_transformers_5_are_understood(tmp_path: Path) -> None:
-    """Gemma 3 as transformers 5 saves it, which the reference refuses: the file is that of the older names."""
-    case = golden()["gemma3"]
+@pytest.mark.parametrize(("name", "tower"), [("gemma3", "vision_tower."), ("lfm2-vl", "model.vision_tower.")])
+def test_names_of_transformers_5_are_understood(name: str, tower: str, tmp_path: Path) -> None:
+    """A tower as transformers 5 saves it, which the reference refuses: the file is that of the older names."""
+    case = golden()[name]
     old, new = write_folder(case, tmp_path / "old" / "x"), write_folder(case, tmp_path / "new" / "x")
-    tensors = {n.replace("vision_tower.vision_model.", "vision_tower."): t for n, t in weights(case["names"]).items()}
+    tensors = {n.replace(f"{tower}vision_model.", tower): t for n, t in weights(case["names"]).items()}
+    assert tensors.keys() != case["names"].keys()
     save_file(tensors, new / "model.safetensors")
     for folder in (old, new):
         wb.convert(folder, folder.parent / "m.gguf", mmproj=True)
     assert (tmp_path / "old" / "m.gguf").read_bytes() == (tmp_path / "new" / "m.gguf").read_bytes()
+
+
+def test_a_block_whose_output_is_not_the_last_is_listed(tmp_path: Path) -> None:
+    case = golden()["lfm2-vl"]
+    earlier = {**case, "config": {**case["config"], "vision_feature_layer": -2}}
+    for record_, listed in ((case, False), (earlier, True)):
+        plan = wb.plan_convert(write_folder(record_, tmp_path / str(listed)), tmp_path / "m.gguf", mmproj=True)
+        assert any("vision_feature_layer" in str(loss) for loss in plan.losses) == listed
 
 
 def test_both_spellings_of_a_class_convert_to_the_same_files(tmp_path: Path) -> None:

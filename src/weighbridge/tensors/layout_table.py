@@ -63,6 +63,7 @@ LAYOUTS: Final = MappingProxyType(
             LayoutRow("tiled", order="tiled_order", runs=_tiled_runs),
             LayoutRow("tiled_columns", change="TiledColumns", runs=_tiled_runs),
             LayoutRow("frames", order="frames_order", splits=False),
+            LayoutRow("channels_last", change="ChannelsLast", splits=False),
             LayoutRow("transpose", change="Transposed", transposes=True),
             LayoutRow("shift", change="Shifted"),
             LayoutRow("neg_exp", change="NegExp"),

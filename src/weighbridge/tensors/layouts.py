@@ -22,6 +22,7 @@ from weighbridge.base.errors import FormatError
 from weighbridge.tensors.layout_table import LAYOUTS
 from weighbridge.tensors.nodes import (
     LogicalTensor,
+    Node,
     QuantizedTensor,
     RowOrder,
     T,
@@ -213,6 +214,30 @@ class Transposed:
 
     def undo(self, node: T) -> T:
         return transpose(node)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelsLast:
+    """The colors of each row's pixels in front of the pixels (ggml's patch kernel, [out, colors, P, P]) <-> behind each
+    pixel (Hugging Face's linear layer over a flattened patch, [out, P*P*colors])."""
+
+    channels: int
+    exact: bool = True
+
+    def apply(self, node: T) -> T:
+        return self._turn(node, self.channels, -1)
+
+    def undo(self, node: T) -> T:
+        return self._turn(node, -1, self.channels)
+
+    def _turn(self, node: LogicalTensor, outer: int, inner: int) -> Node:
+        """Swaps the last two axes of [out, outer, inner], of which -1 is the number of pixels."""
+        columns = math.prod(node.spec.shape[1:])
+        if self.channels <= 0 or columns % self.channels:
+            raise FormatError("channels don't divide the row", expected=f"a multiple of {self.channels}", found=columns)
+        pixels = columns // self.channels
+        axes = (pixels if axis == -1 else axis for axis in (outer, inner))
+        return reshape(transpose(reshape(node, (node.spec.shape[0], *axes))), node.spec.shape)
 
 
 def frames_order(rows: int, count: int, height: int) -> NDArray[np.int64]:

@@ -268,7 +268,8 @@ def from_value(row: KeyEntry, value: Any, config: Mapping[str, Any] = MappingPro
 
 
 def _declared(row: KeyEntry, value: Any) -> Any:
-    return next((declared for declared, written in row.map.items() if written == value), value)
+    declared = next((declared for declared, written in row.map.items() if written == value), value)
+    return int(declared) if isinstance(declared, str) and declared.isdigit() else declared
 
 
 def _share(value: Any, field: str) -> float:
