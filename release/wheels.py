@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import base64
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -221,11 +222,31 @@ def audit(wheels: Iterable[Path]) -> None:
         run(tools / "check-wheel-contents", "--ignore", "W002", wheel)
         if "-abi3-" in wheel.name:
             run(tools / "abi3audit", "--strict", wheel)
-        if "linux_" in wheel.name:
+        if "musllinux" in wheel.name:
+            check_musl(wheel)
+        elif "linux" in wheel.name:
             tag = wheel.stem.rpartition("-")[2].split(".")[0]
             shown = run(tools / "auditwheel", "show", wheel)
             if tag not in shown:
                 raise SystemExit(f"{wheel.name}: auditwheel doesn't confirm {tag}\n{shown}")
+
+
+def check_musl(wheel: Path) -> None:
+    """SystemExit if the extension needs more than the C library. zig calls that libc.so, which musl's loader takes for
+    its own name; auditwheel knows only Alpine's name, and would look for the file of this machine."""
+    with zipfile.ZipFile(wheel) as archive:
+        extension = next(name for name in archive.namelist() if name.endswith(".so"))
+        needed = needed_libraries(archive.read(extension))
+    if needed != ["libc.so"]:
+        raise SystemExit(f"{wheel.name}: {extension} needs {', '.join(needed)}")
+
+
+def needed_libraries(extension: bytes) -> list[str]:
+    """The libraries that an ELF file names."""
+    from elftools.elf.elffile import ELFFile  # auditwheel's
+
+    tags = ELFFile(io.BytesIO(extension)).get_section_by_name(".dynamic").iter_tags("DT_NEEDED")
+    return [tag.needed for tag in tags]
 
 
 def main() -> None:

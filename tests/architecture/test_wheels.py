@@ -117,6 +117,32 @@ def test_options_that_zig_does_not_take(tmp_path: Path) -> None:
     assert levels == [option for option in OPTIONS if "march" in option]
 
 
+def test_a_wheel_for_musl_needs_only_its_c_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = tmp_path / "weighbridge-0.1.0-cp312-abi3-musllinux_1_2_x86_64.whl"
+    with zipfile.ZipFile(made, "w") as wheel:
+        wheel.writestr("weighbridge/_native.abi3.so", b"")
+    calls: list[str] = []
+    monkeypatch.setattr(wheels, "run", lambda tool, *_: calls.append(tool.name))
+    monkeypatch.setattr(wheels, "needed_libraries", lambda data: ["libc.so"])
+    wheels.audit([made])
+    assert calls == ["twine", "check-wheel-contents", "abi3audit"]
+    monkeypatch.setattr(wheels, "needed_libraries", lambda data: ["libc.so", "libstdc++.so.6"])
+    with pytest.raises(SystemExit, match="libstdc"):
+        wheels.audit([made])
+
+
+def test_a_wheel_for_glibc_has_the_tag_that_auditwheel_confirms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tmp_path / "weighbridge-0.1.0-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
+    shown = 'consistent with the following platform tag: "manylinux_2_17_x86_64"'
+    monkeypatch.setattr(wheels, "run", lambda tool, *_: shown if tool.name == "auditwheel" else "")
+    wheels.audit([made])
+    monkeypatch.setattr(wheels, "run", lambda *_: shown.replace("2_17", "2_34"))
+    with pytest.raises(SystemExit, match="doesn't confirm manylinux_2_17_x86_64"):
+        wheels.audit([made])
+
+
 def test_a_part_of_a_name_chooses_targets() -> None:
     assert {target.zig for target in wheels.targets("musl")} == {"x86_64-linux-musl", "aarch64-linux-musl"}
     assert len(wheels.targets()) == len({target.tags for target in wheels.targets()}) > 5
