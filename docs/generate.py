@@ -29,6 +29,7 @@ from weighbridge.base.dtypes import BY_NAME, OLD, TABLE, DType, Field
 from weighbridge.cli.main import COMMANDS, cli, common_options, load
 from weighbridge.containers import every
 from weighbridge.containers.base import Rule
+from weighbridge.forward import graph as graphs
 from weighbridge.models.arch.family import Architecture, Family
 
 DOCS = Path(__file__).resolve().parent
@@ -109,6 +110,12 @@ def supported() -> Iterator[str]:
     yield from containers_part(claims["containers"])
     yield from types_part(claims["types"])
     yield from models_part(claims)
+    yield "## Computed families\n"
+    yield (
+        f"`wb imatrix` runs these without another framework. {links(claims['computed']['proven'])} compares all logits "
+        f"with transformers'.\n"
+    )
+    yield ticked(sorted(graphs.table().graph)) + "\n"
 
 
 def containers_part(claims: dict[str, Any]) -> Iterator[str]:

@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from weighbridge.conversion.quantize.imatrix_report import inspect_imatrix
     from weighbridge.conversion.result import Loss, Move, Result
     from weighbridge.fitting.report import FitReport, fit
+    from weighbridge.forward.imatrix import CalibrationPlan, CalibrationReport, imatrix, plan_imatrix
     from weighbridge.models.model import SourceOptions
     from weighbridge.page.viewing import ServedPage, export_view, view, widget
     from weighbridge.reports.anatomy import anatomy
@@ -110,16 +111,16 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "AdapterOptions", "CheckpointOptions", "Choice", "DiffReport", "FitReport", "GgufOptions", "HashReport",
-    "HfOptions", "InspectReport", "Loss", "MlxOptions", "Model", "Move", "NumpyOptions", "Plan", "ProveReport",
-    "QuantizeOptions", "Result", "SafetensorsOptions", "ScanReport", "SchemeOptions", "ServedPage", "ShipPlan",
-    "ShipReport", "SourceOptions", "Tensor", "TorchFolderOptions", "TorchOptions", "VerifyReport", "WriteOptions",
-    "__version__", "anatomy", "choose", "compare_quantized", "convert", "diff", "edit", "errors", "explain",
-    "export_view", "fetch", "fit", "from_pretrained", "get", "hash", "identify", "inspect", "inspect_imatrix", "load",
-    "load_checkpoint", "ls", "merge", "open", "plan_convert", "plan_edit", "plan_fetch", "plan_merge", "plan_quantize",
-    "plan_rename", "plan_save", "plan_ship", "plan_slice", "plan_split", "plan_strip", "prove", "provider",
-    "quantize", "rename", "save", "save_checkpoint", "scan", "ship", "slice", "split", "stats", "strip", "verify",
-    "view", "widget",
+    "AdapterOptions", "CalibrationPlan", "CalibrationReport", "CheckpointOptions", "Choice", "DiffReport",
+    "FitReport", "GgufOptions", "HashReport", "HfOptions", "InspectReport", "Loss", "MlxOptions", "Model", "Move",
+    "NumpyOptions", "Plan", "ProveReport", "QuantizeOptions", "Result", "SafetensorsOptions", "ScanReport",
+    "SchemeOptions", "ServedPage", "ShipPlan", "ShipReport", "SourceOptions", "Tensor", "TorchFolderOptions",
+    "TorchOptions", "VerifyReport", "WriteOptions", "__version__", "anatomy", "choose", "compare_quantized",
+    "convert", "diff", "edit", "errors", "explain", "export_view", "fetch", "fit", "from_pretrained", "get", "hash",
+    "identify", "imatrix", "inspect", "inspect_imatrix", "load", "load_checkpoint", "ls", "merge", "open",
+    "plan_convert", "plan_edit", "plan_fetch", "plan_imatrix", "plan_merge", "plan_quantize", "plan_rename",
+    "plan_save", "plan_ship", "plan_slice", "plan_split", "plan_strip", "prove", "provider", "quantize", "rename",
+    "save", "save_checkpoint", "scan", "ship", "slice", "split", "stats", "strip", "verify", "view", "widget",
 ]  # fmt: skip
 
 # Module -> the public names in it.
@@ -141,6 +142,7 @@ _MODULES: Final = {
     "conversion.plan.model": "Plan",
     "conversion.quantize.imatrix_report": "inspect_imatrix",
     "conversion.result": "Loss Move Result",
+    "forward.imatrix": "CalibrationPlan CalibrationReport imatrix plan_imatrix",
     "models.model": "SourceOptions",
     "fitting.report": "FitReport fit",
     "shipping.choose": "Choice choose",

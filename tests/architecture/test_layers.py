@@ -27,6 +27,7 @@ FLOORS = {
     "reports": 6,
     "fitting": 7,
     "fleets": 7,
+    "forward": 7,
     "api": 7,
     "safetensors": 7,
     "page": 8,

@@ -13,9 +13,10 @@ from weighbridge.adapters.chat import template as templates
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.models.open import open_model
 from weighbridge.models.tokenizer import ChatTemplate, TokenType, Vocab, VocabKind
+from weighbridge.models.tokenizer.of_model import vocab_of
 from weighbridge.page.chat.conversations import CONVERSATIONS
 from weighbridge.page.chat.template import render, render_both
-from weighbridge.page.chat.tokens import search, vocab_of, vocabulary
+from weighbridge.page.chat.tokens import search, vocabulary
 
 pytest.importorskip("jinja2")
 

@@ -68,6 +68,7 @@ COMMANDS: Final = (
     Verb("hash", "Compute and check digests of files and tensors.", _LOOK, ("sha256sum", "checksum", "digest")),
     Verb("convert", "Convert between formats and number types; reshard.", _CHANGE, ("cast", "reshard")),
     Verb("quantize", "Quantize to any ggml type, as llama-quantize does.", _CHANGE, ("quant",)),
+    Verb("imatrix", "Make an importance matrix: what enters each matrix on a text.", _CHANGE, ("calibrate",)),
     Verb("plan", "Show what a conversion would do, without writing.", _CHANGE, (), "convert"),
     Verb("split", "Split a model into shards.", _CHANGE, ("shard",)),
     Verb("merge", "Merge shards into one file.", _CHANGE, ("cat", "join")),

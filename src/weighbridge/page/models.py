@@ -15,7 +15,7 @@ from weighbridge.io.source import Source
 from weighbridge.models.model import OpenModel, SourceOptions
 from weighbridge.models.open import open_model
 from weighbridge.models.tokenizer import Vocab
-from weighbridge.page.chat.tokens import vocab_of
+from weighbridge.models.tokenizer.of_model import vocab_of
 from weighbridge.page.views.file_view import FileView
 from weighbridge.page.views.layout import LayoutMap, layout_map
 from weighbridge.reports.survey import Survey, survey

@@ -106,12 +106,15 @@ _KEYS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
 _HEAD_KEYS: Final = ("attention.key_length_mla", "attention.key_length")
 _VALUE_KEYS: Final = ("attention.value_length_mla", "attention.value_length")
 _NORMS: Final = MappingProxyType({"attention.layer_norm_rms_epsilon": "rms", "attention.layer_norm_epsilon": "layer"})
+#: Architectures whose norms subtract the mean, although the reference writes both keys for them.
+_LAYER_NORMS: Final = frozenset({"nemotron", "cohere2moe"})
 _ACTIVATIONS: Final = ("hidden_act", "hidden_activation", "activation_function", "activation", "feed_forward_proj")
 #: The keys of a rotation that other fields contain or determine.
 _ROPE_FIELDS: Final = frozenset({
     "rope_theta", "rope_type", "type", "partial_rotary_factor", "original_max_position_embeddings", "alpha",
     "mrope_section", "mrope_interleaved",
 })  # fmt: skip
+_ROPE_BASE: Final = 10_000.0  # of RoFormer, and of classes without a setting for it
 _WINDOWED: Final = ("sliding_attention", "chunked_attention")
 _CHUNK: Final = "attention_chunk_size"
 _STRETCHED: Final = "ntk_alpha"  # a base that is stretched once for all, which GGUF states as such
@@ -146,12 +149,17 @@ def build_config(
     return ModelConfig(
         **stated, architecture=family.gguf, kv_heads=_positive(_uniform(keys.get("attention.head_count_kv")), heads),
         head_dim=head, value_dim=_first(keys, _VALUE_KEYS) or head, vocab=vocab,
-        norm=next((kind for key, kind in _NORMS.items() if key in keys), None),
+        norm=_norm(family.gguf, keys),
         activation=next((word for key in _ACTIVATIONS if isinstance(word := facts.get(key), str)), None),
         rope=_rope(facts, keys, head), sliding_layers=_sliding(family, facts, keys, stated["layers"]),
         layer_sets=MappingProxyType(sets),
         tied_embeddings=tied, keys=MappingProxyType(dict(keys)),
     )  # fmt: skip
+
+
+def _norm(architecture: str, keys: Mapping[str, Any]) -> str | None:
+    kinds = [kind for key, kind in _NORMS.items() if key in keys]
+    return "layer" if architecture in _LAYER_NORMS else kinds[0] if kinds else None
 
 
 def _tied(model: OpenModel) -> bool:
@@ -185,10 +193,11 @@ def _share(dim: Any, heads: Any) -> int | None:
 
 
 def _rope(facts: Mapping[str, Any], keys: Mapping[str, Any], head: int | None) -> RopeConfig | None:
-    rope = facts.get("rope")
+    rope, dim = facts.get("rope"), keys.get("rope.dimension_count", head)
+    if not rope and "rope.dimension_count" in keys:  # of a class that names its base otherwise, or has a fixed one
+        return _rotation({"rope_theta": _ROPE_BASE}, keys.get("rope.freq_base"), dim, None)
     if not rope or not head:
         return None
-    dim = keys.get("rope.dimension_count", head)
     sliding = facts.get("rope_sliding")
     own = None if not sliding else _rotation(sliding, keys.get("rope.freq_base_swa"), dim, None)
     sections = keys.get("rope.dimension_sections") or ()
@@ -215,6 +224,8 @@ def _sliding(family: Family, facts: Mapping[str, Any], keys: Mapping[str, Any], 
     if isinstance(pattern, tuple):  # followed by the layers for multi-token prediction, which no config lists
         own = pattern[: keys.get("block_count", len(pattern)) - (keys.get("nextn_predict_layers") or 0)]
         return tuple(i for i, windowed in enumerate(own) if windowed)
+    if isinstance(pattern, int) and pattern > 0:  # a period, whose last layer sees everything
+        return tuple(i for i in range(layers or 0) if (i + 1) % pattern)
     rules, window = family.document.layer_rules, keys.get("attention.sliding_window") or facts.get(_CHUNK)
     if window and rules.graph_every > 1:
         full = 0 if rules.graph_first else rules.graph_every - 1

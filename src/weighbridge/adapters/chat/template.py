@@ -38,17 +38,17 @@ class Rendering:
 def render(template: str, variables: Mapping[str, Any], *, wait: float = TEMPLATE_WAIT) -> Rendering:
     """The text that `template` makes of `variables`, which are JSON values. `wait`: seconds of the clock.
     UnsupportedError where Jinja2 isn't installed, or is too old to be safe."""
-    return _render_each(template, [dict(variables)], None, wait, "view")[0]
+    return render_each(template, [dict(variables)], None, wait, "view")[0]
 
 
 def render_by_transformers(template: str, variables: Mapping[str, Any], *, wait: float = _SECONDS) -> Rendering:
     """As `render`, by transformers' own code. UnsupportedError where transformers isn't installed."""
     if find_spec("transformers") is None:
         raise UnsupportedError("transformers isn't installed", hint='pip install "weighbridge[transformers]"')
-    return _render_each(template, [dict(variables)], None, wait, "view", "transformers")[0]
+    return render_each(template, [dict(variables)], None, wait, "view", "transformers")[0]
 
 
-def _render_each(
+def render_each(
     template: str,
     cases: Sequence[dict[str, Any]],
     now: float | None,
@@ -116,7 +116,7 @@ def render_chats(template: str, conversations: Sequence[Conversation]) -> list[R
     breaks a limit on time or memory."""
     out: list[RenderedChat] = []
     times = {c.now for c in conversations}
-    found = {now: iter(_render_each(template, [_case(c) for c in conversations if c.now == now], now, _SECONDS, "ship"))
+    found = {now: iter(render_each(template, [_case(c) for c in conversations if c.now == now], now, _SECONDS, "ship"))
              for now in times}  # fmt: skip
     for one in conversations:
         made = next(found[one.now])

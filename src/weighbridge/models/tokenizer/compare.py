@@ -65,13 +65,13 @@ def _special_differences(a: Vocab, b: Vocab) -> Iterator[str]:
         if b.special.get(role) != index and not same:
             yield f"the {role} token is {index} and {b.special.get(role)}"
     for role in dict.fromkeys((*a.add, *b.add)):
-        if _adds(a, role) != _adds(b, role):
-            yield f"the {role} token is added to a text: {_word(_adds(a, role))} and {_word(_adds(b, role))}"
+        if adds(a, role) != adds(b, role):
+            yield f"the {role} token is added to a text: {_word(adds(a, role))} and {_word(adds(b, role))}"
     if (a.template or "") != (b.template or ""):
         yield "the chat template"
 
 
-def _adds(vocab: Vocab, role: str) -> bool:
+def adds(vocab: Vocab, role: str) -> bool:
     """Whether llama.cpp adds a token to every text: as stated, or by default (llama-vocab.cpp, `load`)."""
     if (stated := vocab.add.get(role)) is not None:
         return stated

@@ -71,7 +71,7 @@ def _solve_aqlm(group: Group) -> Solution:
 EXL2: Final = PackingSchema(
     "exl2", "exl2", "exl2",
     {
-        "codes": Member(".q_weight", (I32,)),
+        "codes": Member(".q_weight", (I32,), selects=True),
         "scales": Member(".q_scale", (I32,), needs="codes"),
         "maxima": Member(".q_scale_max", (F16,), needs="codes"),
         "groups": Member(".q_groups", (_I16,), needs="codes"),

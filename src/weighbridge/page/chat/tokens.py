@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from weighbridge.base.errors import UsageError
-from weighbridge.base.limits import TOKENIZER_JSON
-from weighbridge.models.model import OpenModel
-from weighbridge.models.tokenizer import TokenType, Vocab, from_gguf, from_hf
+from weighbridge.models.tokenizer import TokenType, Vocab
 
 SCHEMA: Final = "weighbridge/vocabulary/1"
 FOUND: Final = 100  # tokens that a search lists
@@ -50,14 +48,6 @@ class TokenMatches:
     query: str
     count: int
     tokens: tuple[Token, ...]
-
-
-def vocab_of(model: OpenModel) -> Vocab:
-    """Returns the tokenizer of a model. Raises FormatError or UnsupportedError if it is missing or can't be read."""
-    if model.format == "gguf":
-        return from_gguf(model.metadata)
-    place = model.place
-    return from_hf(lambda name: place.read(name, TOKENIZER_JSON), names=place.names())
 
 
 def vocabulary(vocab: Vocab) -> VocabularyReport:

@@ -1,0 +1,181 @@
+"""Makes an importance matrix: runs the model over a text and sums the squares of what enters each matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from weighbridge.adapters.remote.schemes import resolve_path
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
+from weighbridge.base.options import accepting
+from weighbridge.conversion.quantize import imatrix as matrices
+from weighbridge.conversion.quantize.imatrix import ImportanceMatrix
+from weighbridge.forward.column_sums import ColumnSums
+from weighbridge.forward.graph import Graph, graph_of
+from weighbridge.forward.options import ImatrixOptions
+from weighbridge.forward.run import ForwardPass
+from weighbridge.forward.texts import TextChunks, chunks_of
+from weighbridge.io.location import open_source
+from weighbridge.io.sink import check_target, write_file
+from weighbridge.models.open import open_model
+from weighbridge.providers.base import ProviderOptions
+from weighbridge.providers.files import FileProvider
+
+SCHEMA: Final = "weighbridge/calibration/1"
+_SUFFIXES: Final[dict[str, Literal["gguf", "legacy"]]] = {".gguf": "gguf", ".dat": "legacy"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationPlan:
+    """What a run will do. `chunks` of `tokens` each, from `first`; `dropped`: tokens at the end that fill no chunk;
+    `begins`: each chunk begins with the tokenizer's first token."""
+
+    source: str
+    target: str
+    family: str
+    layers: int
+    first: int
+    chunks: int
+    tokens: int
+    dropped: int
+    begins: bool
+    schema: str = SCHEMA
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationReport(CalibrationPlan):
+    """The plan, and its result. `entries`: tensors in the file. `unseen`: the number of experts without a token, by
+    tensor; llama-quantize weighs the columns of such an expert equally."""
+
+    entries: int
+    unseen: dict[str, int]
+    total_chunks: int
+
+
+@accepting(ImatrixOptions)
+def plan_imatrix(src: str | Path, dst: str | Path, options: ImatrixOptions) -> CalibrationPlan:
+    """What `imatrix` will do. Reads headers and the text. Errors: as `imatrix`."""
+    with _Run(str(src), Path(dst), options) as run:
+        return run.plan
+
+
+@accepting(ImatrixOptions)
+def imatrix(src: str | Path, dst: str | Path, options: ImatrixOptions) -> CalibrationReport:
+    """Runs the model `src` over a text, layer by layer, and writes the importance matrix `dst`, as llama-imatrix does.
+
+    `dst`: a .gguf, or a .dat in the older form. Memory: the weights of half a layer in F32, and hidden states, which go
+    to a temporary file if they are large. Raises UnsupportedError for a family whose graph isn't computed, UsageError
+    for a text that is too short or a `dst` that exists, FormatError for a value that isn't finite.
+    """
+    with _Run(str(src), Path(dst), options) as run:
+        return run.write()
+
+
+class _Run:
+    """One model, one text, one target, all open."""
+
+    def __init__(self, src: str, dst: Path, options: ImatrixOptions) -> None:
+        self.options, self.dst, self.form = options, dst, _form(dst)
+        if not options.text:
+            raise UsageError("no text was given", hint="--text FILE; it should resemble what the model will read")
+        if options.field is not None and options.chat:
+            raise UsageError("--field doesn't apply to --chat", hint="messages are in the field of that name")
+        check_target(dst, overwrite=options.overwrite or options.resume, folder=False)
+        self.earlier = [_read(path) for path in options.in_file]
+        self.begun = _read(str(dst)) if options.resume and dst.exists() else None
+        self.provider = FileProvider(open_model(resolve_path(src), options), options=ProviderOptions(cache=0))
+        try:
+            self.graph = _graph(self.provider)
+            model = self.provider.model
+            self.texts = chunks_of(model, options.text, options.ctx, field=options.field, chat=options.chat,
+                                   special=options.parse_special)  # fmt: skip
+            self.first, self.last = self._range(self.texts)
+        except BaseException:
+            self.provider.close()
+            raise
+
+    def __enter__(self) -> _Run:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.provider.close()
+
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """The texts' names in the file."""
+        return tuple(Path(path).name if path != "-" else "standard input" for path in self.options.text)
+
+    @property
+    def plan(self) -> CalibrationPlan:
+        return CalibrationPlan(**self._facts())
+
+    def _facts(self) -> dict[str, Any]:
+        model = self.provider.model
+        return dict(
+            source=model.place.title, target=str(self.dst), family=model.family.name, layers=self.graph.layers,
+            first=self.first, chunks=self.last - self.first, tokens=self.options.ctx, dropped=self.texts.dropped,
+            begins=self.texts.begins,
+        )  # fmt: skip
+
+    def _range(self, texts: TextChunks) -> tuple[int, int]:
+        """The first chunk, and that after the last."""
+        options, there = self.options, len(texts.ids)
+        first = options.chunk
+        if self.begun is not None:
+            if not {*self.titles} <= {*self.begun.datasets}:
+                raise UsageError(f"{self.dst} was made from {', '.join(self.begun.datasets)[:200]}",
+                                 hint=f"--in-file {self.dst} adds it to another file")  # fmt: skip
+            if self.begun.chunk_size not in (0, options.ctx):
+                raise UsageError(f"{self.dst} has chunks of {self.begun.chunk_size:,} tokens, not {options.ctx:,}",
+                                 hint=f"--ctx {self.begun.chunk_size}")  # fmt: skip
+            first += self.begun.chunks
+        last = there if options.chunks is None else min(there, options.chunk + options.chunks)
+        if first >= last:
+            raise UsageError(f"no chunk is left: the text has {there:,}, and {first:,} are done or skipped")
+        return first, last
+
+    def write(self) -> CalibrationReport:
+        sums = ColumnSums(self.provider.model, output=self.options.process_output)
+        step = None if self.options.progress is None else self._step
+        forward = ForwardPass(self.provider, self.graph, sums)
+        with forward.hidden(self.texts.ids[self.first : self.last], step) as states:
+            if self.options.process_output:
+                for _ in forward.logits(states):
+                    pass
+        titles = () if self.begun is not None else self.titles
+        made = ImportanceMatrix(sums.entries(), titles, self.last - self.first, self.options.ctx)
+        for name, entry in made.entries.items():
+            if not np.isfinite(entry.sums).all():
+                raise FormatError("the sum of squares isn't finite", path=name)
+        parts = [*self.earlier, *([self.begun] if self.begun is not None else []), made]
+        whole = matrices.merge(parts) if len(parts) > 1 else made
+        write_file(self.dst, matrices.encode(whole, self.form), overwrite=self.options.overwrite or self.options.resume)
+        return CalibrationReport(**self._facts(), entries=len(whole.entries), unseen=dict(sums.unseen()),
+                             total_chunks=whole.chunks)  # fmt: skip
+
+    def _step(self, done: int, total: int) -> None:
+        assert self.options.progress is not None
+        self.options.progress(done, total, f"layer {done}")
+
+
+def _form(dst: Path) -> Literal["gguf", "legacy"]:
+    form = _SUFFIXES.get(dst.suffix.lower())
+    if form is None:
+        raise UsageError(f"{dst.name}: an importance matrix is a .gguf or a .dat", hint=f"{dst.name}.gguf")
+    return form
+
+
+def _read(path: str) -> ImportanceMatrix:
+    with open_source(resolve_path(path)) as source:
+        return matrices.read(source)
+
+
+def _graph(provider: FileProvider) -> Graph:
+    model = provider.model
+    if not model.described and model.format != "gguf":
+        raise UnsupportedError(f"{model.place.title} has no config.json", hint="--config FILE")
+    shapes = {name: provider.shape(name) for name in provider}
+    return graph_of(model.family.name, provider.config, shapes, model.family.effective(model.config))

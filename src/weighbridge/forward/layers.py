@@ -1,0 +1,215 @@
+"""A layer of a decoder: attention, then a feed-forward network or experts, each with norms and a residual sum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+import numpy as np
+
+from weighbridge.forward import ops
+from weighbridge.forward.graph import Graph
+from weighbridge.forward.ops import Floats
+from weighbridge.providers.base import Provider
+
+_SIGMOID: Final = 2  # of expert_gating_func, gguf's ExpertGatingFuncType
+
+
+class Observer(Protocol):
+    """Takes the rows that enter matrix products."""
+
+    def __call__(self, names: Sequence[str], x: Floats, expert: int | None = None) -> None:
+        """`names`: of the weights (canonical) that multiply the rows of x [tokens, columns]; `expert`: which of a
+        stack."""
+
+
+class Weights:
+    """The weights of one model as F32. Nothing is kept: a caller holds those that it uses."""
+
+    def __init__(self, provider: Provider, graph: Graph, observer: Observer | None = None) -> None:
+        self.provider, self.graph, self.observer = provider, graph, observer
+
+    def get(self, name: str) -> Floats:
+        found: Floats = self.provider.get(name, dtype="f32")
+        return found
+
+    def optional(self, name: str) -> Floats | None:
+        return self.get(name) if self.graph.has(name) else None
+
+    def linears(self, *names: str) -> Callable[[Floats], list[Floats]]:
+        """Products with several matrices of the same input. Each has its bias."""
+        matrices = [(self.get(f"{name}.weight").T, self.optional(f"{name}.bias")) for name in names]
+        observed = [f"{name}.weight" for name in names]
+
+        def apply(x: Floats) -> list[Floats]:
+            if self.observer is not None:
+                self.observer(observed, x)
+            return [x @ matrix if bias is None else x @ matrix + bias for matrix, bias in matrices]
+
+        return apply
+
+    def norm(self, name: str) -> Callable[[Floats], Floats] | None:
+        """A norm; None if the model lacks it."""
+        graph, config = self.graph, self.graph.config
+        weight, bias, eps = self.optional(f"{name}.weight"), self.optional(f"{name}.bias"), config.norm_eps or 1e-5
+        if weight is None and not graph.row.plain_norms:
+            return None
+        scale = np.ones(1, np.float32) if weight is None else weight + np.float32(graph.row.norm_offset)
+        if config.norm == "layer" or graph.row.plain_norms:
+            return lambda x: ops.layer_norm(x, scale, bias, eps)
+        return lambda x: ops.rms_norm(x, scale, eps)
+
+
+Block = Callable[[Floats], Floats]
+
+
+def attention(weights: Weights, layer: int, rotation: ops.Rotation | None) -> Block:
+    """A function of the normed input [tokens, dim] of one text."""
+    graph, name = weights.graph, f"layers.{layer}.attention"
+    config, fused = graph.config, graph.has(f"{name}.qkv.weight")
+    size, wide = int(config.head_dim or 0), int(config.value_dim or 0)
+    project = weights.linears(f"{name}.qkv") if fused else weights.linears(f"{name}.q", f"{name}.k", f"{name}.v")
+    output = weights.linears(f"{name}.o")
+    norms = [_head_norm(weights, f"{name}.{part}.norm", size) for part in "qk"]
+    alibi = config.keys.get("attention.max_alibi_bias") or graph.row.alibi
+    clamp, heads = config.keys.get("attention.clamp_kqv"), graph.heads(layer)
+    rules = ops.AttentionRules(
+        graph.attention_scale(size), bool(config.keys.get("attention.causal", True)),
+        graph.window if graph.is_sliding(layer) else None, config.attention_softcap,
+        weights.optional(f"{name}.sinks"), ops.alibi_slopes(heads[0], alibi) if alibi else None,
+    )  # fmt: skip
+    late = graph.row.norm_after_rope
+
+    def turn(x: Floats) -> Floats:
+        return x if rotation is None else ops.rotate(x, rotation, graph.row.rope == "neighbours")
+
+    def apply(x: Floats) -> Floats:
+        parts = project(x)
+        q, k, v = _split(parts[0], heads, size, graph.row.qkv == "grouped") if fused else parts
+        if clamp:
+            q, k, v = (np.clip(part, -clamp, clamp) for part in (q, k, v))
+        q, k = (
+            norm(turn(part.reshape(len(x), -1, size))) if late else turn(norm(part.reshape(len(x), -1, size)))
+            for part, norm in ((q, norms[0]), (k, norms[1]))
+        )
+        return output(ops.attention(q, k, v.reshape(len(x), -1, wide), rules))[0]
+
+    return apply
+
+
+def _split(x: Floats, heads: tuple[int, int], size: int, grouped: bool) -> list[Floats]:
+    """q, k and v [tokens, ...] of their joint product: one after the other, or (`grouped`) together for each head of k
+    and v."""
+    if not grouped:
+        return np.split(x, [heads[0] * size, (heads[0] + heads[1]) * size], -1)
+    parts = x.reshape(len(x), heads[1], -1, size)
+    return [part.reshape(len(x), -1) for part in (parts[:, :, :-2], parts[:, :, -2], parts[:, :, -1])]
+
+
+def _head_norm(weights: Weights, name: str, size: int) -> Block:
+    """The norm of q or k [tokens, heads, head_dim]: of each head, or of all heads together."""
+    norm = weights.norm(name) if weights.graph.has(f"{name}.weight") else None
+    if norm is None:
+        return lambda x: x
+    shape = weights.graph.shapes[f"{name}.weight"]
+    if len(shape) == 2 or shape[-1] == size:
+        return norm
+    return lambda x: norm(x.reshape(len(x), -1)).reshape(x.shape)
+
+
+def feed_forward(weights: Weights, name: str) -> Block:
+    """A function of the normed input, gated or not."""
+    graph = weights.graph
+    activate = ops.ACTIVATIONS[graph.activation]
+    down = weights.linears(f"{name}.down")
+    if not graph.has(f"{name}.gate.weight"):
+        up = weights.linears(f"{name}.up")
+        return lambda x: down(activate(up(x)[0]))[0]
+    both = weights.linears(f"{name}.gate", f"{name}.up")
+
+    def gated(x: Floats) -> Floats:
+        gate, up = both(x)
+        return down(activate(gate) * up)[0]
+
+    return gated
+
+
+def experts(weights: Weights, layer: int) -> Block:
+    """A function of the normed input of all texts: each expert is read once, and computes its own tokens."""
+    graph, name = weights.graph, f"layers.{layer}.moe"
+    router = weights.get(f"{name}.router.weight").T
+    bias = weights.optional(f"{name}.router.bias")
+    shared = feed_forward(weights, f"{name}.shared") if graph.has(f"{name}.shared.up.weight") else None
+    gate = weights.optional(f"{name}.shared.router.weight")
+
+    def apply(x: Floats) -> Floats:
+        if weights.observer is not None:
+            weights.observer([f"{name}.router.weight"], x)
+        chosen, share = route(graph, x @ router, bias)
+        out = np.zeros_like(x)
+        for expert in range(router.shape[1]):
+            rows, slots = np.nonzero(chosen == expert)
+            if len(rows):
+                out[rows] += _expert(weights, name, expert, x[rows]) * share[rows, slots, None]
+        if shared is not None:
+            out += shared(x) if gate is None else shared(x) * _shared_gate(weights, name, x, gate)
+        return out
+
+    return apply
+
+
+def _shared_gate(weights: Weights, name: str, x: Floats, gate: Floats) -> Floats:
+    if weights.observer is not None:
+        weights.observer([f"{name}.shared.router.weight"], x)
+    return ops.sigmoid(x @ gate.reshape(-1, 1))
+
+
+def _expert(weights: Weights, name: str, expert: int, x: Floats) -> Floats:
+    """One expert's output for its rows."""
+    graph = weights.graph
+
+    def product(parts: Sequence[str], x: Floats) -> list[Floats]:
+        if weights.observer is not None:
+            weights.observer([f"{name}.experts.{part}.weight" for part in parts], x, expert)
+        out = []
+        for part in parts:
+            matrix: Floats = weights.provider.get(f"{name}.experts.{part}.weight", expert, dtype="f32")
+            y = x @ matrix.T
+            if graph.has(f"{name}.experts.{part}.bias"):
+                y = y + weights.provider.get(f"{name}.experts.{part}.bias", expert, dtype="f32")
+            out.append(y)
+        return out
+
+    activate = ops.ACTIVATIONS[graph.activation]
+    if not graph.has(f"{name}.experts.gate.weight"):
+        return product(["down"], activate(product(["up"], x)[0]))[0]
+    gate, up = product(["gate", "up"], x)
+    inner = ops.clamped_swiglu(gate, up) if graph.row.gated == "clamped" else activate(gate) * up
+    return product(["down"], inner)[0]
+
+
+def route(graph: Graph, logits: Floats, bias: Floats | None) -> tuple[np.ndarray, Floats]:
+    """(experts [tokens, used], their weights) for the router's logits [tokens, experts]."""
+    keys, rules, used = graph.config.keys, graph.row.routing, int(graph.config.experts_used or 1)
+    if bias is not None and rules.bias == "logits":
+        logits, bias = logits + bias, None
+    scores = ops.sigmoid(logits) if keys.get("expert_gating_func") == _SIGMOID else ops.softmax(logits)
+    choice = scores if bias is None else scores + bias
+    choice = _limited(choice, int(keys.get("expert_group_count") or 1), int(keys.get("expert_group_used_count") or 1))
+    chosen = np.argsort(-choice, axis=-1, kind="stable")[:, :used]
+    share = np.take_along_axis(scores, chosen, -1)
+    if keys.get("expert_weights_norm", rules.normed):
+        share = share / (share.sum(-1, keepdims=True) + np.float32(1e-20))
+    return chosen, share * np.float32(keys.get("expert_weights_scale") or 1)
+
+
+def _limited(choice: Floats, groups: int, used: int) -> Floats:
+    """The scores, with -inf for experts outside of the best groups; a group counts by its two best experts."""
+    if groups <= 1 or used >= groups:
+        return choice
+    parted = choice.reshape(len(choice), groups, -1)
+    best = np.sort(parted, -1)[..., -2:].sum(-1)
+    kept = np.argsort(-best, axis=-1, kind="stable")[:, :used]
+    hidden = np.ones((len(choice), groups), bool)
+    np.put_along_axis(hidden, kept, False, -1)
+    return np.where(hidden[..., None], np.float32(-np.inf), parted).reshape(choice.shape)

@@ -1,0 +1,38 @@
+"""The options of a run over a text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from weighbridge.base.options import ProgressKeyword, option
+from weighbridge.io.options import OverwriteOptions
+from weighbridge.models.model import SourceOptions
+
+#: Tokens of a chunk by default, as in llama-imatrix and llama-perplexity.
+CHUNK: Final = 512
+#: llama-imatrix leaves out products of fewer rows.
+LEAST_ROWS: Final = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOptions:
+    """Which text, and how it is cut."""
+
+    text: Sequence[str] = option("The text, UTF-8; - is standard input. Several are one text.", (), metavar="FILE",
+                                 aliases="f file")  # fmt: skip
+    field: str | None = option("The files are JSON lines; the text is this field.", metavar="NAME")
+    chat: bool = option("The files are JSON lines of messages, rendered by the model's template.", False)
+    ctx: int = option(f"Tokens per chunk [{CHUNK}].", CHUNK, metavar="N", least=LEAST_ROWS, letter="c",
+                      aliases="ctx_size")  # fmt: skip
+    chunks: int | None = option("Chunks to use [all].", metavar="N", least=1)
+    parse_special: bool = option("Recognise special tokens in the text; chats always do.", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImatrixOptions(TextOptions, SourceOptions, OverwriteOptions, ProgressKeyword):
+    chunk: int = option("Skip the first N chunks [0].", 0, metavar="N", least=0, aliases="from_chunk")
+    process_output: bool = option("Also the output matrix.", False)
+    in_file: Sequence[str] = option("Add the sums of this importance matrix.", (), metavar="FILE", kind="file")
+    resume: bool = option("Continue OUT: skip its chunks, add the rest.", False, section="Writing")

@@ -1,0 +1,168 @@
+"""Runs a model over texts, layer by layer: one layer's weights are in memory, and the hidden states of all texts, which
+go to a temporary file if they are large."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weighbridge.base.closeable import Closing
+from weighbridge.base.errors import FormatError
+from weighbridge.forward import layers, ops
+from weighbridge.forward.graph import Graph
+from weighbridge.forward.layers import Block, Observer, Weights
+from weighbridge.forward.ops import Floats
+from weighbridge.providers.base import Provider
+
+Ids = NDArray[np.int64]
+Progress = Callable[[int, int], None]
+
+#: Bytes of hidden states that stay in memory.
+IN_MEMORY: Final = 512 << 20
+#: Bytes of the hidden states that experts take at once; they are read once per batch.
+_BATCH: Final = 256 << 20
+
+
+class HiddenStates(Closing):
+    """The hidden states of several texts of one length, [texts, tokens, dim] in F32."""
+
+    def __init__(self, texts: int, tokens: int, dim: int, limit: int = IN_MEMORY) -> None:
+        self.shape = texts, tokens, dim
+        self._bytes = tokens * dim * 4
+        self._array = np.empty(self.shape, np.float32) if texts * self._bytes <= limit else None
+        self._file = None if self._array is not None else tempfile.TemporaryFile(prefix="weighbridge-")  # noqa: SIM115
+
+    def __getitem__(self, text: int) -> Floats:
+        if self._file is None:
+            assert self._array is not None
+            kept: Floats = self._array[text]
+            return kept
+        self._file.seek(text * self._bytes)
+        return np.fromfile(self._file, np.float32, self._bytes // 4).reshape(self.shape[1:])
+
+    def __setitem__(self, text: int, values: Floats) -> None:
+        if self._file is None:
+            assert self._array is not None
+            self._array[text] = values
+        else:
+            self._file.seek(text * self._bytes)
+            np.ascontiguousarray(values, np.float32).tofile(self._file)
+
+    def close(self) -> None:
+        """Removes the file."""
+        self._array = None
+        if self._file is not None:
+            self._file.close()
+
+
+class ForwardPass:
+    """A model that runs over texts. `observer` sees the inputs of all matrix products. `limit`: bytes of
+    hidden states in memory."""
+
+    def __init__(
+        self, provider: Provider, graph: Graph, observer: Observer | None = None, limit: int = IN_MEMORY
+    ) -> None:
+        self.graph, self.limit = graph, limit
+        self.weights = Weights(provider, graph, observer)
+
+    def hidden(self, ids: Ids, progress: Progress | None = None) -> HiddenStates:
+        """The hidden states after the last layer for texts of one length, ids [texts, tokens]. Raises FormatError,
+        with the layer, for a value that isn't finite."""
+        texts, tokens = ids.shape
+        states = HiddenStates(texts, tokens, self.graph.config.dim, self.limit)
+        try:
+            self._embed(ids, states)
+            for layer in range(self.graph.layers):
+                self._layer(layer, states)
+                if progress is not None:
+                    progress(layer + 1, self.graph.layers)
+        except BaseException:
+            states.close()
+            raise
+        return states
+
+    def logits(self, states: HiddenStates) -> Iterator[Floats]:
+        """Each text's logits, [tokens, vocab]."""
+        config, weights = self.graph.config, self.weights
+        norm = weights.norm("norm")
+        name = "head.weight" if self.graph.has("head.weight") else "embed.weight"
+        matrix = weights.get(name).T
+        bias = weights.optional("head.bias")
+        for text in range(states.shape[0]):
+            x = states[text] if norm is None else norm(states[text])
+            if weights.observer is not None:
+                weights.observer([name], x)
+            out = x @ matrix * np.float32(self.graph.logit_scale)
+            out = out if bias is None else out + bias
+            if cap := config.logit_softcap:
+                out = np.tanh(out / np.float32(cap)) * np.float32(cap)
+            yield out
+
+    def _embed(self, ids: Ids, states: HiddenStates) -> None:
+        weights, graph = self.weights, self.graph
+        table = weights.get("embed.weight")
+        norm = weights.norm("embed.norm") if graph.has("embed.norm.weight") else None
+        position = weights.optional("position.weight")
+        for text, row in enumerate(ids):
+            x = table[row] * np.float32(graph.embedding_scale)
+            x = x if position is None else x + position[: len(row)]
+            states[text] = x if norm is None else norm(x)
+
+    def _rotation(self, layer: int, tokens: int) -> ops.Rotation | None:
+        rope = self.graph.config.rope
+        if rope is None or not self.graph.is_rotated(layer):
+            return None
+        chosen = rope.sliding if rope.sliding is not None and self.graph.is_sliding(layer) else rope
+        return ops.rotation(chosen, tokens, self.graph.config.context)
+
+    def _layer(self, layer: int, states: HiddenStates) -> None:
+        """Attention of all texts, then the rest of the layer, so that only one of both is in memory."""
+        graph, weights, name = self.graph, self.weights, f"layers.{layer}"
+        if graph.parallel:
+            self._parallel(layer, states)
+            return
+        if graph.has(f"{name}.attention.o.weight"):
+            run = layers.attention(weights, layer, self._rotation(layer, states.shape[1]))
+            self._add(states, f"{name}.attention", run, 1)
+        if graph.has(f"{name}.moe.router.weight"):
+            self._add(states, f"{name}.mlp", layers.experts(weights, layer), self._batch(states))
+        elif graph.has(f"{name}.mlp.down.weight"):
+            self._add(states, f"{name}.mlp", layers.feed_forward(weights, f"{name}.mlp"), 1)
+
+    def _batch(self, states: HiddenStates) -> int:
+        """Texts whose tokens go through experts together."""
+        return max(1, _BATCH // (states.shape[1] * states.shape[2] * 4))
+
+    def _add(self, states: HiddenStates, name: str, run: Block, batch: int) -> None:
+        """Adds a block's output to the states of all texts, `batch` of them at a time."""
+        before, after = self.weights.norm(f"{name}.norm"), self._post_norm(name)
+        scale = np.float32(self.graph.config.residual_scale or 1)
+        for start in range(0, states.shape[0], batch):
+            texts = range(start, min(start + batch, states.shape[0]))
+            x = np.concatenate([states[text] for text in texts]) if len(texts) > 1 else states[start]
+            out = run(x if before is None else before(x))
+            out = x + (out if after is None else after(out)) * scale
+            if not np.isfinite(out).all():
+                raise FormatError("values aren't finite", path=name, hint="the weights or their scales are damaged")
+            for text, part in zip(texts, np.split(out, len(texts)), strict=True):
+                states[text] = part
+
+    def _post_norm(self, name: str) -> Block | None:
+        return self.weights.norm(f"{name}.post_norm") if self.graph.has(f"{name}.post_norm.weight") else None
+
+    def _parallel(self, layer: int, states: HiddenStates) -> None:
+        """Both blocks read the layer's input. The second has a norm of its own, or the first's."""
+        graph, weights, name = self.graph, self.weights, f"layers.{layer}"
+        first = weights.norm(f"{name}.attention.norm")
+        second = weights.norm(f"{name}.mlp.norm") if graph.has(f"{name}.mlp.norm.weight") else first
+        attend = layers.attention(weights, layer, self._rotation(layer, states.shape[1]))
+        is_mixture = graph.has(f"{name}.moe.router.weight")
+        rest = layers.experts(weights, layer) if is_mixture else layers.feed_forward(weights, f"{name}.mlp")
+        for text in range(states.shape[0]):
+            x = states[text]
+            a, b = (x if norm is None else norm(x) for norm in (first, second))
+            states[text] = x + attend(a) + rest(b)

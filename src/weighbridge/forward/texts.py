@@ -1,0 +1,137 @@
+"""The texts of a calibration or a measurement as chunks of token ids, cut as llama-imatrix cuts them.
+
+Files are one text, joined by line breaks, whose tokens are cut into chunks of one length; what doesn't fill a chunk is
+left out. If the tokenizer begins each text with a token (BOS), it takes the place of each chunk's first. Source:
+tools/imatrix/imatrix.cpp (compute_imatrix), tools/perplexity/perplexity.cpp of llama.cpp b11549.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weighbridge.adapters.chat.template import render_each
+from weighbridge.adapters.encoding import TextEncoder
+from weighbridge.base.errors import FormatError, UsageError
+from weighbridge.models.model import OpenModel
+from weighbridge.models.tokenizer.compare import adds
+from weighbridge.models.tokenizer.of_model import tokenizer_json, vocab_of
+from weighbridge.models.tokenizer.vocab import Vocab
+
+Ids = NDArray[np.int64]
+
+#: Bytes of all texts together.
+_TEXTS: Final = 1 << 30
+_TEMPLATE_SECONDS: Final = 300.0
+_MESSAGES: Final = "messages"
+
+
+@dataclass(frozen=True)
+class TextChunks:
+    """`ids` [chunks, tokens]; `dropped`: tokens at the end that fill no chunk; `begins`: each chunk begins with the
+    tokenizer's first token."""
+
+    ids: Ids
+    dropped: int
+    begins: bool
+
+
+def read_text(paths: Sequence[str], field: str | None) -> str:
+    """The text of several files; "-" is standard input. `field`: the files have a JSON object per line, whose strings
+    under this name are the text. Raises FormatError for a file that isn't UTF-8 or a line without the field."""
+    return "\n".join(text for path in paths for text in _parts(path, field))
+
+
+def _parts(path: str, field: str | None) -> Iterator[str]:
+    text = _decoded(path)
+    if field is None:
+        yield text
+        return
+    for number, row in _rows(path, text):
+        value = row.get(field)
+        if not isinstance(value, str):
+            raise FormatError("no text in this field", path=path, field=f"line {number}, {field}",
+                              hint=f"its fields: {', '.join(row)[:200]}")  # fmt: skip
+        yield value
+
+
+def _decoded(path: str) -> str:
+    if path == "-":
+        data = sys.stdin.buffer.read(_TEXTS + 1)
+    else:
+        with Path(path).open("rb") as file:
+            data = file.read(_TEXTS + 1)
+    if len(data) > _TEXTS:
+        raise UsageError(f"{path}: a text has at most {_TEXTS >> 30} GiB", hint="cut it; --chunks uses its beginning")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise FormatError("the text isn't UTF-8", path=path, offset=error.start) from None
+
+
+def _rows(path: str, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        if not isinstance(row, dict):
+            raise FormatError("not a JSON object", path=path, field=f"line {number}",
+                              hint="JSON lines have one object per line")  # fmt: skip
+        yield number, row
+
+
+def read_chats(paths: Sequence[str], vocab: Vocab) -> str:
+    """Conversations, rendered by the model's chat template: a JSON object per line, with `messages` and optionally
+    `tools`. Raises UnsupportedError without a template, FormatError for a line that the template refuses."""
+    template = vocab.template
+    if template is None:
+        raise UsageError("the model has no chat template", hint="give plain text")
+    tokens = {f"{role}_token": text for role in ("bos", "eos") if (text := vocab.token(role)) is not None}
+    places, cases = [], []
+    for path in paths:
+        for number, row in _rows(path, _decoded(path)):
+            if not isinstance(row.get(_MESSAGES), list):
+                raise FormatError(f"no {_MESSAGES}", path=path, field=f"line {number}",
+                                  hint='{"messages": [{"role": "user", "content": "..."}, ...]}')  # fmt: skip
+            places.append((path, number))
+            own = {_MESSAGES: row[_MESSAGES], "tools": row.get("tools")}
+            cases.append({**own, "add_generation_prompt": False, **tokens})
+    texts = []
+    for (path, number), made in zip(places, render_each(template, cases, None, _TEMPLATE_SECONDS, "view"), strict=True):
+        if made.error or made.stopped:
+            reason = made.error or f"limit of {made.stopped}"
+            raise FormatError(f"the chat template refuses the messages: {reason}", path=path, field=f"line {number}")
+        texts.append(made.text)
+    return "".join(texts)
+
+
+def chunks_of(
+    model: OpenModel, paths: Sequence[str], tokens: int, *, field: str | None, chat: bool, special: bool
+) -> TextChunks:
+    """The chunks of texts for a model's tokenizer. `special`: special tokens in the text are recognised, as always in
+    chats. Raises UsageError for a text that is shorter than one chunk."""
+    vocab = vocab_of(model)
+    encoder = TextEncoder(tokenizer_json(model, vocab))
+    text = read_chats(paths, vocab) if chat else read_text(paths, field)
+    ids = encoder.encode(text, special=special or chat)
+    begins, first = adds(vocab, "bos"), vocab.special.get("bos")
+    if begins and first is not None:
+        ids = np.concatenate([np.asarray([first], np.int64), ids])
+    rows = len(ids) // tokens
+    if not rows:
+        raise UsageError(f"the text has {len(ids):,} tokens, less than one chunk of {tokens:,}",
+                         hint="give a longer text, or a smaller --ctx")  # fmt: skip
+    cut = ids[: rows * tokens].reshape(rows, tokens).copy()
+    if begins and first is not None:
+        cut[:, 0] = first
+    return TextChunks(cut, len(ids) - rows * tokens, begins)
