@@ -43,6 +43,7 @@ LINES: Final[dict[str, tuple[str, ...]]] = {
         "{m} {out} --to hf --dry-run",
     ),
     "quantize": ("{m} {out}.gguf Q8_0 --dry-run", "{m} Q4_K_M --dry-run"),
+    "imatrix": ("{m} {out}.gguf --text {base}/config.json --context 16 --dry-run",),
     "plan": ("{m} {out}.gguf --json",),
     "split": ("{m} {out} --max-shard-tensors 1 --dry-run",),
     "merge": ("{m} {out}.safetensors --dry-run",),

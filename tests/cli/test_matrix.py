@@ -40,6 +40,7 @@ USES: Mapping[str, Sequence[str]] = {
     "convert": ["FOLDER OUT.gguf", "FOLDER OUT --to hf", "FOLDER OUT --to mlx", "GGUF OUT --to hf", "ST OUT.npz",
                 "FOLDER OUT.gguf --dtype q4_0", "PT OUT.safetensors"],
     "quantize": ["FOLDER OUT.gguf Q4_0", "GGUF OUT.gguf Q4_0", "FOLDER OUT.gguf --target-bpw 6"],
+    "imatrix": ["FOLDER OUT.gguf --text TEXT --context 16 --chunks 3"],
     "plan": ["ST OUT.npz"],
     "split": ["FOLDER OUT --max-shard-tensors 5", "GGUF OUT --max-shard-tensors 1", "FOLDER OUT --tp 2"],
     "merge": ["FOLDER OUT.safetensors", "GGUF OUT.gguf"],
@@ -79,6 +80,7 @@ VALUES: Mapping[str, str] = {
     "--max-shard-size": "1",
     "--max-shard-tensors": "2", "--inexact": "refuse", "--lora": "ADAPTER",
     "--projector": "GGUF",
+    "--field": "text", "--chunks": "1", "--chunk": "1", "--in-file": "IMATRIX",
     "--base": "FOLDER", "--name": "Another", "--pre": "qwen2", "--align": "65536", "--rms-eps": "0.5",
     "--context-length": "17", "--scheme": "w8a8", "--q-bits": "8", "--q-group-size": "32", "--q-mode": "mxfp4",
     "--recipe": "mixed_2_6", "--imatrix": "IMATRIX", "--include-weights": "blk", "--exclude-weights": "blk",
@@ -122,6 +124,7 @@ UNSEEN: Mapping[str, str] = {
     "--arch-file": "the table is the built-in one",
     "--list": "what happens anyway",
     "--keep-ema": "nothing is averaged",
+    "--parse-special": "the vocabulary has no special token: tests/forward/test_imatrix.py",
     "--all": "the pickle is short",
     "--runner": "who does the work",
     "--shard": "one share of one is all",
@@ -186,6 +189,7 @@ def words(
     here = tmp_path_factory.mktemp("words")
     (here / "TYPES").write_text("attn_k=q4_1")
     (here / "TABLE").write_text((Path(__file__).parents[1] / "toys" / "toy_family.toml").read_text())
+    (here / "TEXT").write_text("one two three " * 90)
     (here / "IMATRIX").write_bytes(imatrix_dat())
     main(["hash", str(sources["safetensors"]), "--manifest", str(here / "SUMS")])
     (here / "MODELS").mkdir()
@@ -197,7 +201,9 @@ def words(
         (here / "TWINS" / name / "model.safetensors").write_bytes(bytes(1 << 21))
     main(["convert", str(sources["folder"]), str(here / "MLX"), "--to", "mlx"])
     models = {"FOLDER": "folder", "GGUF": "gguf", "ST": "safetensors", "PT": "torch", "ADAPTER": "adapter"}
-    made = {word: here / word for word in ("TYPES", "TABLE", "IMATRIX", "SUMS", "MODELS", "TWINS", "MLX", "POINT")}
+    made = {
+        word: here / word for word in ("TYPES", "TABLE", "TEXT", "IMATRIX", "SUMS", "MODELS", "TWINS", "MLX", "POINT")
+    }
     found = {word: str(path) for word, path in {**made, **{w: sources[s] for w, s in models.items()}}.items()}
     with FileServer({"/m/x.bin": bytes(100)}).running() as server:
         yield {**found, "URL": f"{server.url}/m/x.bin"}

@@ -37,6 +37,7 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], set[str], set[str]]] = {
     "quantize": (wb.plan_quantize, {"tensor_type_file", "report"}, {"ftype"}),
     "split": (wb.plan_split, set(), set()),
     "merge": (wb.plan_merge, set(), set()),
+    "imatrix": (wb.imatrix, {"dry_run"}, set()),
     "strip": (wb.plan_strip, set(), set()),
     "rename": (wb.plan_rename, set(), set()),
     "slice": (wb.plan_slice, set(), set()),
@@ -88,6 +89,7 @@ SHARED: Mapping[str, str] = {
     "output": "the place to write to", "overwrite": "replace what is there", "tensor": "the name of a tensor",
     "dry_run": "write nothing", "runtime": "the program that runs a model", "port": "a port to listen on",
     "device": "a GPU or a size of memory", "hard_link": "several names for one file", "type": "a type of wb quantize",
+    "text": "a text that a model reads", "context": "tokens that a model sees at once",
     "resume": "continue an interrupted run", "jobs": "threads", "to": "a format", "dtype": "the type of numbers",
     "algo": "the digest",
 }  # fmt: skip

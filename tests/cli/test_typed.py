@@ -173,6 +173,7 @@ def test_a_target_by_nickname(word: str, folder: Path, tmp_path: Path) -> None:
 WRITERS: dict[str, list[str]] = {
     "convert": ["convert", "SRC", "DST"],
     "quantize": ["quantize", "SRC", "DST", "Q8_0"],
+    "imatrix": ["imatrix", "SRC", "DST", "--text", "SRC"],
     "split": ["split", "SRC", "DST", "--max-shard-size", "1k"],
     "merge": ["merge", "SRC", "DST"],
     "strip": ["strip", "SRC", "DST"],

@@ -95,7 +95,7 @@ def _family(folder: Build, name: str) -> str:
 
 def _fields() -> list[str]:
     """Each field of each row that differs from the default: `family.field`."""
-    plain = graphs.GraphRow()
+    plain = graphs.FamilyGraph()
     return [
         f"{family}.{field}"
         for family, row in ROWS.items()
@@ -134,7 +134,7 @@ def test_each_field_of_a_row_is_needed(
         wb.convert(folder(name), path, dtype="f32")
     provider, graph = _opened(path)
     with provider:
-        row = msgspec.structs.replace(graph.row, **{field: getattr(graphs.GraphRow(), field)})
+        row = msgspec.structs.replace(graph.row, **{field: getattr(graphs.FamilyGraph(), field)})
         changed = Graph(graph.config, row, graph.shapes, graph.facts)
         try:
             found = _logits(provider, changed, name)

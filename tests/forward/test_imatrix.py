@@ -14,7 +14,7 @@ import weighbridge as wb
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
 from weighbridge.conversion.quantize import imatrix as matrices
 from weighbridge.conversion.quantize.imatrix import ImportanceMatrix
-from weighbridge.forward.texts import read_text
+from weighbridge.forward.texts import chunks_of, read_text
 from weighbridge.io.location import open_source
 from weighbridge.models.open import open_model
 from weighbridge.models.tokenizer.of_model import tokenizer_json, vocab_of
@@ -74,6 +74,19 @@ MODULES: dict[str, dict[str, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
+def test_special_tokens_of_a_text_are_text_unless_asked_for(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    with open_model(_folder("llama", tmp_path)) as model:
+        vocab = vocab_of(model)
+        special = vocab.special["bos"]
+        text.write_text(("word " * 9 + vocab.tokens[special]) * 20)
+        plain, parsed = (
+            chunks_of(model, [str(text)], CTX, field=None, chat=False, special=on).ids[:, 1:] for on in (False, True)
+        )
+    assert special not in plain
+    assert special in parsed
+
+
 @pytest.mark.parametrize("name", MODULES)
 @pytest.mark.parametrize("source", ["folder", "gguf"])
 def test_sums_equal_hooks(tmp_path: Path, text: Path, name: str, source: str) -> None:
@@ -97,7 +110,7 @@ def test_sums_equal_hooks(tmp_path: Path, text: Path, name: str, source: str) ->
     if source == "gguf":
         place = tmp_path / "model.gguf"
         wb.convert(folder, place, dtype="f32")
-    report = wb.imatrix(place, out, text=[str(text)], ctx=CTX, chunks=3)
+    report = wb.imatrix(place, out, text=[str(text)], context=CTX, chunks=3)
     assert report.chunks == 3
     found = _read(out)
     assert (found.chunks, found.chunk_size, found.datasets) == (3, CTX, ("text.txt",))
@@ -114,7 +127,7 @@ def test_experts_count_their_own_tokens(tmp_path: Path, text: Path, name: str) -
     """The routed rows add up to the tokens times the experts used; the sums of gate and up over all experts are those
     of the router's input, each row as often as it was routed."""
     folder, out = _folder(name, tmp_path), tmp_path / "imatrix.gguf"
-    report = wb.imatrix(folder, out, text=[str(text)], ctx=CTX, chunks=2)
+    report = wb.imatrix(folder, out, text=[str(text)], context=CTX, chunks=2)
     found = _read(out)
     with wb.provider(folder) as weights:
         used, experts = int(weights.config.experts_used or 0), int(weights.config.experts or 0)
@@ -131,12 +144,12 @@ def test_experts_count_their_own_tokens(tmp_path: Path, text: Path, name: str) -
 
 def test_every_matrix_of_the_layers_has_an_entry(tmp_path: Path, text: Path) -> None:
     folder, out, gguf = _folder("llama", tmp_path), tmp_path / "imatrix.gguf", tmp_path / "model.gguf"
-    wb.imatrix(folder, out, text=[str(text)], ctx=CTX, chunks=1)
+    wb.imatrix(folder, out, text=[str(text)], context=CTX, chunks=1)
     wb.convert(folder, gguf, dtype="f32")
     with open_model(gguf) as model:
         expected = {e.name for e in model.index if len(e.spec.shape) > 1 and e.name.startswith("blk.")}
     assert {*_read(out).entries} == expected
-    wb.imatrix(folder, out, text=[str(text)], ctx=CTX, chunks=1, process_output=True, overwrite=True)
+    wb.imatrix(folder, out, text=[str(text)], context=CTX, chunks=1, process_output=True, overwrite=True)
     assert {*_read(out).entries} == expected | {"output.weight"}
 
 
@@ -144,10 +157,10 @@ def test_runs_add_up(tmp_path: Path, text: Path) -> None:
     """All chunks at once, in two runs with --resume, and as two files that are added: the same sums."""
     folder = _folder("llama", tmp_path)
     whole, parts, second = (tmp_path / f"{name}.gguf" for name in ("whole", "parts", "second"))
-    wb.imatrix(folder, whole, text=[str(text)], ctx=CTX, chunks=4)
-    wb.imatrix(folder, parts, text=[str(text)], ctx=CTX, chunks=2)
-    wb.imatrix(folder, second, text=[str(text)], ctx=CTX, chunk=2, chunks=2, in_file=[str(parts)])
-    report = wb.imatrix(folder, parts, text=[str(text)], ctx=CTX, chunks=4, resume=True)
+    wb.imatrix(folder, whole, text=[str(text)], context=CTX, chunks=4)
+    wb.imatrix(folder, parts, text=[str(text)], context=CTX, chunks=2)
+    wb.imatrix(folder, second, text=[str(text)], context=CTX, chunk=2, chunks=2, in_file=[str(parts)])
+    report = wb.imatrix(folder, parts, text=[str(text)], context=CTX, chunks=4, resume=True)
     assert (report.first, report.chunks, report.total_chunks) == (2, 2, 4)
     expected = _read(whole)
     for path in (parts, second):
@@ -162,7 +175,7 @@ def test_runs_add_up(tmp_path: Path, text: Path) -> None:
 def test_the_older_form(tmp_path: Path, text: Path) -> None:
     folder = _folder("llama", tmp_path)
     for name in ("i.gguf", "i.dat"):
-        wb.imatrix(folder, tmp_path / name, text=[str(text)], ctx=CTX, chunks=2)
+        wb.imatrix(folder, tmp_path / name, text=[str(text)], context=CTX, chunks=2)
     new, old = _read(tmp_path / "i.gguf"), _read(tmp_path / "i.dat")
     assert old.legacy
     assert old.entries.keys() == new.entries.keys()
@@ -172,7 +185,7 @@ def test_the_older_form(tmp_path: Path, text: Path) -> None:
 
 def test_quantize_takes_it(tmp_path: Path, text: Path) -> None:
     folder, out = _folder("llama", tmp_path), tmp_path / "i.gguf"
-    wb.imatrix(folder, out, text=[str(text)], ctx=CTX)
+    wb.imatrix(folder, out, text=[str(text)], context=CTX)
     wb.quantize(folder, tmp_path / "small.gguf", "Q4_K_M", imatrix=out)
     fit = wb.inspect_imatrix(out, model=folder).fit
     assert fit is not None
@@ -190,9 +203,9 @@ def test_texts(tmp_path: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     (folder / "chat_template.jinja").unlink(missing_ok=True)
     with pytest.raises(UsageError, match="no chat template"):
-        wb.imatrix(folder, out, text=[str(chats)], chat=True, ctx=CTX)
+        wb.imatrix(folder, out, text=[str(chats)], chat=True, context=CTX)
     (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}")
-    assert wb.imatrix(folder, out, text=[str(chats)], chat=True, ctx=CTX).chunks > 1
+    assert wb.imatrix(folder, out, text=[str(chats)], chat=True, context=CTX).chunks > 1
 
 
 BAD: dict[str, tuple[dict[str, Any], Any, str]] = {
@@ -216,27 +229,27 @@ def test_bad_texts_are_refused(tmp_path: Path, case: str) -> None:
         (tmp_path / f"{n}").write_bytes(content if isinstance(content, bytes) else content.encode())
     given["text"] = [str(tmp_path / f"{n}") for n in range(len(given.get("text", [])))]
     with pytest.raises(error, match=words):
-        wb.imatrix(folder, out, ctx=CTX, **given)
+        wb.imatrix(folder, out, context=CTX, **given)
     assert not out.exists()
 
 
 def test_other_refusals(tmp_path: Path, text: Path) -> None:
     folder, out = _folder("llama", tmp_path), tmp_path / "i.gguf"
     with pytest.raises(UsageError, match=r"\.gguf or a \.dat"):
-        wb.imatrix(folder, tmp_path / "i.bin", text=[str(text)], ctx=CTX)
-    wb.imatrix(folder, out, text=[str(text)], ctx=CTX, chunks=1)
+        wb.imatrix(folder, tmp_path / "i.bin", text=[str(text)], context=CTX)
+    wb.imatrix(folder, out, text=[str(text)], context=CTX, chunks=1)
     with pytest.raises(RefusedError, match="exists"):
-        wb.imatrix(folder, out, text=[str(text)], ctx=CTX)
-    with pytest.raises(UsageError, match="chunks of 32 tokens"):
-        wb.imatrix(folder, out, text=[str(text)], ctx=16, resume=True)
+        wb.imatrix(folder, out, text=[str(text)], context=CTX)
+    with pytest.raises(UsageError, match="chunks of another length: 32"):
+        wb.imatrix(folder, out, text=[str(text)], context=16, resume=True)
     (other := tmp_path / "other.txt").write_text(TEXT)
     with pytest.raises(UsageError, match=r"was made from text\.txt"):
-        wb.imatrix(folder, out, text=[str(other)], ctx=CTX, resume=True)
+        wb.imatrix(folder, out, text=[str(other)], context=CTX, resume=True)
     with pytest.raises(UsageError, match="no chunk is left"):
-        wb.imatrix(folder, out, text=[str(text)], ctx=CTX, chunks=1, resume=True)
+        wb.imatrix(folder, out, text=[str(text)], context=CTX, chunks=1, resume=True)
     mamba = _folder("mamba", tmp_path)
     with pytest.raises(UnsupportedError, match="mamba models isn't computed"):
-        wb.imatrix(mamba, tmp_path / "m.gguf", text=[str(text)], ctx=CTX)
+        wb.imatrix(mamba, tmp_path / "m.gguf", text=[str(text)], context=CTX)
 
 
 def test_damaged_weights_name_the_layer(tmp_path: Path, text: Path) -> None:
@@ -247,5 +260,5 @@ def test_damaged_weights_name_the_layer(tmp_path: Path, text: Path) -> None:
     tensors["model.layers.1.mlp.down_proj.weight"][3, 3] = float("nan")
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(FormatError, match=r"layers\.1\.mlp: values aren't finite"):
-        wb.imatrix(folder, out, text=[str(text)], ctx=CTX)
+        wb.imatrix(folder, out, text=[str(text)], context=CTX)
     assert not out.exists()

@@ -276,6 +276,8 @@ NAMES = {
     "fp8-block": "model.layers.0.mlp.up_proj.weight_scale_inv",
     "mxfp4": "model.layers.0.mlp.experts.gate_up_proj_blocks",
     "nvfp4": "model.layers.0.mlp.up_proj.weight_scale_2", "hqq": "model.layers.0.mlp.up_proj.W_q",
+    "exl2": "model.layers.0.mlp.up_proj.q_groups", "exl3": "model.layers.0.mlp.up_proj.trellis",
+    "aqlm": "model.layers.0.mlp.up_proj.codebooks",
     "comfy-quant": "double_blocks.0.img_mlp.0.comfy_quant",
     "fp8-comfy": "double_blocks.0.img_mlp.0.scale_weight", "mlx": "model.layers.0.mlp.up_proj.scales",
     "decoder-hf": "model.layers.0.self_attn.q_proj.weight", "decoder-meta": "layers.0.attention.wq.weight",

@@ -32,14 +32,15 @@ class Routing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bias: Literal["choice", "logits"] = "choice"
 
 
-class GraphRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FamilyGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A family of `graphs.toml`: where it differs from Llama.
 
     `activation`: if no setting names it. `rope`: which elements of a head form a pair. `rotated`, `unrotated_every`:
     which layers rotate. `parallel`: attention and feed-forward network read the same input. `qkv`: the rows of a joint
     matrix, by part or grouped by heads of k and v. `window`: the config's key of a window that a GGUF lacks.
-    `norm_offset`: added to the weights of norms. `plain_norms`: norms without weights. `alibi`: the largest linear
-    bias. `embedding`: the factor of embeddings. `logits`: how the logit scale is applied. `gated`: gpt-oss' unit.
+    `norm`: if the settings state the other kind. `norm_offset`: added to the weights of norms. `plain_norms`: norms
+    without weights. `alibi`: the largest linear bias. `embedding`: the factor of embeddings. `logits`: how the logit
+    scale is applied. `gated`: gpt-oss' unit.
     """
 
     activation: str = ""
@@ -49,6 +50,7 @@ class GraphRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parallel: bool = False
     qkv: Literal["parts", "grouped"] = "parts"
     window: str = ""
+    norm: Literal["", "layer"] = ""
     norm_offset: float = 0.0
     plain_norms: bool = False
     norm_after_rope: bool = False
@@ -66,7 +68,7 @@ class GraphTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keys: frozenset[str]
     tensors: frozenset[str]
     outer: frozenset[str]
-    graph: Mapping[str, GraphRow]
+    graph: Mapping[str, FamilyGraph]
 
 
 @cache
@@ -81,7 +83,7 @@ class Graph:
     no GGUF states."""
 
     config: ModelConfig
-    row: GraphRow
+    row: FamilyGraph
     shapes: Mapping[str, Shape]
     facts: Mapping[str, Any]
 
@@ -151,8 +153,9 @@ def graph_of(family: str, config: ModelConfig, shapes: Mapping[str, Shape], fact
     known = table()
     row = known.graph.get(family)
     if row is None:
-        raise UnsupportedError(f"the graph of {family} models isn't computed",
-                               hint="--engine transformers runs it")  # fmt: skip
+        raise UnsupportedError(
+            f"the graph of {family} models isn't computed", hint="wb help supported lists those that are"
+        )
     graph = Graph(config, row, shapes, facts)
     settings = sorted(set(config.keys) - known.keys)
     tensors = sorted({rest for name in shapes if (rest := _unknown(name, known, graph.layers))})
@@ -160,7 +163,6 @@ def graph_of(family: str, config: ModelConfig, shapes: Mapping[str, Shape], fact
         if found:
             raise UnsupportedError(
                 f"a {family} model with the {what} {', '.join(found[:5])} isn't computed",
-                hint="--engine transformers runs it",
             )
     return graph
 

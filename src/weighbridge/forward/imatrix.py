@@ -78,19 +78,19 @@ class _Run:
     """One model, one text, one target, all open."""
 
     def __init__(self, src: str, dst: Path, options: ImatrixOptions) -> None:
+        check_target(dst, overwrite=options.overwrite or options.resume, folder=False)
         self.options, self.dst, self.form = options, dst, _form(dst)
         if not options.text:
             raise UsageError("no text was given", hint="--text FILE; it should resemble what the model will read")
         if options.field is not None and options.chat:
             raise UsageError("--field doesn't apply to --chat", hint="messages are in the field of that name")
-        check_target(dst, overwrite=options.overwrite or options.resume, folder=False)
         self.earlier = [_read(path) for path in options.in_file]
         self.begun = _read(str(dst)) if options.resume and dst.exists() else None
         self.provider = FileProvider(open_model(resolve_path(src), options), options=ProviderOptions(cache=0))
         try:
             self.graph = _graph(self.provider)
             model = self.provider.model
-            self.texts = chunks_of(model, options.text, options.ctx, field=options.field, chat=options.chat,
+            self.texts = chunks_of(model, options.text, options.context, field=options.field, chat=options.chat,
                                    special=options.parse_special)  # fmt: skip
             self.first, self.last = self._range(self.texts)
         except BaseException:
@@ -116,7 +116,7 @@ class _Run:
         model = self.provider.model
         return dict(
             source=model.place.title, target=str(self.dst), family=model.family.name, layers=self.graph.layers,
-            first=self.first, chunks=self.last - self.first, tokens=self.options.ctx, dropped=self.texts.dropped,
+            first=self.first, chunks=self.last - self.first, tokens=self.options.context, dropped=self.texts.dropped,
             begins=self.texts.begins,
         )  # fmt: skip
 
@@ -128,9 +128,10 @@ class _Run:
             if not {*self.titles} <= {*self.begun.datasets}:
                 raise UsageError(f"{self.dst} was made from {', '.join(self.begun.datasets)[:200]}",
                                  hint=f"--in-file {self.dst} adds it to another file")  # fmt: skip
-            if self.begun.chunk_size not in (0, options.ctx):
-                raise UsageError(f"{self.dst} has chunks of {self.begun.chunk_size:,} tokens, not {options.ctx:,}",
-                                 hint=f"--ctx {self.begun.chunk_size}")  # fmt: skip
+            if self.begun.chunk_size not in (0, options.context):
+                sizes = f"{self.begun.chunk_size:,}, not {options.context:,}"
+                raise UsageError(f"{self.dst} has chunks of another length: {sizes}",
+                                 hint=f"--context {self.begun.chunk_size}")  # fmt: skip
             first += self.begun.chunks
         last = there if options.chunks is None else min(there, options.chunk + options.chunks)
         if first >= last:
@@ -146,7 +147,7 @@ class _Run:
                 for _ in forward.logits(states):
                     pass
         titles = () if self.begun is not None else self.titles
-        made = ImportanceMatrix(sums.entries(), titles, self.last - self.first, self.options.ctx)
+        made = ImportanceMatrix(sums.entries(), titles, self.last - self.first, self.options.context)
         for name, entry in made.entries.items():
             if not np.isfinite(entry.sums).all():
                 raise FormatError("the sum of squares isn't finite", path=name)

@@ -55,7 +55,7 @@ class Weights:
         if weight is None and not graph.row.plain_norms:
             return None
         scale = np.ones(1, np.float32) if weight is None else weight + np.float32(graph.row.norm_offset)
-        if config.norm == "layer" or graph.row.plain_norms:
+        if "layer" in (config.norm, graph.row.norm) or graph.row.plain_norms:
             return lambda x: ops.layer_norm(x, scale, bias, eps)
         return lambda x: ops.rms_norm(x, scale, eps)
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.words import plural
 from weighbridge.providers.config import RopeConfig
 
 Floats = NDArray[np.float32]
@@ -119,8 +120,7 @@ def _linear(plain: NDArray[np.float64], rope: RopeConfig, tokens: int, context: 
 def _dynamic(plain: NDArray[np.float64], rope: RopeConfig, tokens: int, context: int | None) -> Rotation:
     trained = rope.original_context or context or tokens
     if tokens > trained:
-        raise UnsupportedError(f"dynamic rope scaling of {tokens:,} tokens isn't computed",
-                               hint=f"--ctx up to {trained:,}")  # fmt: skip
+        raise UnsupportedError(f"dynamic rope scaling isn't computed beyond {plural(trained, 'position')}")
     return Rotation(plain, 1.0)
 
 

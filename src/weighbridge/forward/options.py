@@ -20,12 +20,12 @@ LEAST_ROWS: Final = 16
 class TextOptions:
     """Which text, and how it is cut."""
 
-    text: Sequence[str] = option("The text, UTF-8; - is standard input. Several are one text.", (), metavar="FILE",
-                                 aliases="f file")  # fmt: skip
+    text: Sequence[str] = option("The text, UTF-8; - is standard input. Several are one text.", (), metavar="FILE")
     field: str | None = option("The files are JSON lines; the text is this field.", metavar="NAME")
     chat: bool = option("The files are JSON lines of messages, rendered by the model's template.", False)
-    ctx: int = option(f"Tokens per chunk [{CHUNK}].", CHUNK, metavar="N", least=LEAST_ROWS, letter="c",
-                      aliases="ctx_size")  # fmt: skip
+    context: int = option(
+        f"Tokens of a chunk [{CHUNK}].", CHUNK, metavar="N", least=LEAST_ROWS, aliases="ctx ctx_size",
+    )  # fmt: skip
     chunks: int | None = option("Chunks to use [all].", metavar="N", least=1)
     parse_special: bool = option("Recognise special tokens in the text; chats always do.", False)
 

@@ -50,7 +50,7 @@ class HiddenStates(Closing):
             self._array[text] = values
         else:
             self._file.seek(text * self._bytes)
-            np.ascontiguousarray(values, np.float32).tofile(self._file)
+            self._file.write(np.ascontiguousarray(values, np.float32).data)
 
     def close(self) -> None:
         """Removes the file."""

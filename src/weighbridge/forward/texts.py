@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from weighbridge.adapters.chat.template import render_each
 from weighbridge.adapters.encoding import TextEncoder
 from weighbridge.base.errors import FormatError, UsageError
+from weighbridge.base.words import plural
 from weighbridge.models.model import OpenModel
 from weighbridge.models.tokenizer.compare import adds
 from weighbridge.models.tokenizer.of_model import tokenizer_json, vocab_of
@@ -129,8 +130,8 @@ def chunks_of(
         ids = np.concatenate([np.asarray([first], np.int64), ids])
     rows = len(ids) // tokens
     if not rows:
-        raise UsageError(f"the text has {len(ids):,} tokens, less than one chunk of {tokens:,}",
-                         hint="give a longer text, or a smaller --ctx")  # fmt: skip
+        raise UsageError(f"the text has {plural(len(ids), 'token')}, less than one chunk of {tokens:,}",
+                         hint="give a longer text, or a smaller --context")  # fmt: skip
     cut = ids[: rows * tokens].reshape(rows, tokens).copy()
     if begins and first is not None:
         cut[:, 0] = first

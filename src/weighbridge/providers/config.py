@@ -106,8 +106,6 @@ _KEYS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
 _HEAD_KEYS: Final = ("attention.key_length_mla", "attention.key_length")
 _VALUE_KEYS: Final = ("attention.value_length_mla", "attention.value_length")
 _NORMS: Final = MappingProxyType({"attention.layer_norm_rms_epsilon": "rms", "attention.layer_norm_epsilon": "layer"})
-#: Architectures whose norms subtract the mean, although the reference writes both keys for them.
-_LAYER_NORMS: Final = frozenset({"nemotron", "cohere2moe"})
 _ACTIVATIONS: Final = ("hidden_act", "hidden_activation", "activation_function", "activation", "feed_forward_proj")
 #: The keys of a rotation that other fields contain or determine.
 _ROPE_FIELDS: Final = frozenset({
@@ -149,17 +147,12 @@ def build_config(
     return ModelConfig(
         **stated, architecture=family.gguf, kv_heads=_positive(_uniform(keys.get("attention.head_count_kv")), heads),
         head_dim=head, value_dim=_first(keys, _VALUE_KEYS) or head, vocab=vocab,
-        norm=_norm(family.gguf, keys),
+        norm=next((kind for key, kind in _NORMS.items() if key in keys), None),
         activation=next((word for key in _ACTIVATIONS if isinstance(word := facts.get(key), str)), None),
         rope=_rope(facts, keys, head), sliding_layers=_sliding(family, facts, keys, stated["layers"]),
         layer_sets=MappingProxyType(sets),
         tied_embeddings=tied, keys=MappingProxyType(dict(keys)),
     )  # fmt: skip
-
-
-def _norm(architecture: str, keys: Mapping[str, Any]) -> str | None:
-    kinds = [kind for key, kind in _NORMS.items() if key in keys]
-    return "layer" if architecture in _LAYER_NORMS else kinds[0] if kinds else None
 
 
 def _tied(model: OpenModel) -> bool:

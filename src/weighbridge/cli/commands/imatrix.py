@@ -59,7 +59,7 @@ def _show(plan: object) -> None:
     from weighbridge.forward.imatrix import CalibrationPlan, CalibrationReport
 
     assert isinstance(plan, CalibrationPlan)
-    chunks = f"{plural(plan.chunks, 'chunk')} of {plan.tokens:,} tokens"
+    chunks = f"{plural(plan.chunks, 'chunk')} of {plural(plan.tokens, 'token')}"
     echo(clean(plan.target), "head")
     pairs([
         ("model", f"{clean(plan.source)}, {plan.family}, {plural(plan.layers, 'layer')}"),

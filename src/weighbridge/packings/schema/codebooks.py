@@ -77,7 +77,8 @@ EXL2: Final = PackingSchema(
         "groups": Member(".q_groups", (_I16,), needs="codes"),
         "order": Member(".q_invperm", needs="codes"),
     },
-    key="codes", solve=_solve_exl2, reader="", by_module=False, evidence=Evidence("exl2", "EXL2 q_weight tensors"),
+    key="codes", solve=_solve_exl2, reader="", by_module=False,
+    evidence=Evidence("exl2", "EXL2 q_groups tensors", "groups"),
 )  # fmt: skip
 EXL3: Final = PackingSchema(
     "exl3", "exl3", "exl3",
