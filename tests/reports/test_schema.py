@@ -17,6 +17,7 @@ from weighbridge.containers.base import Finding
 from weighbridge.conversion import transform
 from weighbridge.conversion.checkpoint import strip
 from weighbridge.conversion.quantize import imatrix_report as importance_report
+from weighbridge.forward.imatrix import CalibrationReport
 from weighbridge.models.model import Dropped
 from weighbridge.models.open import open_model
 from weighbridge.models.tensor_parallel import rank_set as ranks
@@ -49,6 +50,7 @@ CLASSES: dict[tuple[str, str], type] = {
     ("inspect", "scheme"): schemes.SchemeSummary,
     ("inspect", "ranks"): ranks.RankStatus,
     ("inspect", "role"): schemes.Layers,
+    ("calibration", ""): CalibrationReport,
     ("importance", ""): importance_report.ImatrixReport,
     ("importance", "entry"): importance_report.EntryStats,
     ("importance", "fit"): importance_report.ModelFit,
