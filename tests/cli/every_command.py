@@ -22,6 +22,7 @@ LINES: Final[dict[str, tuple[str, ...]]] = {
     "arch": ("check {m} --json",),
     "view": ("{m} -o {out}.html --overwrite",),
     "prove": ("{m} {base} --no-run --json", "{m} {m} --static --json"),
+    "quality": ("{m} --text {base}/config.json --context 16 --json",),
     "stats": ("{m} --json", "{file} --json"),
     "choose": ("{m} --purpose chat --json",),
     "ship": (

@@ -52,6 +52,7 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], set[str], set[str]]] = {
     "prove": (wb.prove, set(), set()),
     "fit": (wb.fit, {"explain"}, set()),
     "choose": (wb.choose, set(), set()),
+    "quality": (wb.quality, set(), set()),
     "stats": (wb.stats, set(), set()),
     "ls": (wb.ls, {"long"}, set()),
     "get": (wb.get, {"raw", "overwrite"}, set()),  # wb.save and wb.open(...)[name].raw()

@@ -180,6 +180,7 @@ WRITERS: dict[str, list[str]] = {
     "rename": ["rename", "SRC", "DST", "--add-prefix", "x."],
     "slice": ["slice", "SRC", "DST", "--keep", "a*"],
     "edit": ["edit", "SRC", "--set", "a=b", "-o", "DST"],
+    "quality": ["quality", "SRC", "--text", "SRC", "--save", "DST"],
     "get": ["get", "SRC", "a.w", "-o", "DST"],
     "hash": ["hash", "SRC", "--manifest", "DST"],
     "diff": ["diff", "SRC", "SRC", "--html", "DST"],

@@ -14,6 +14,7 @@ import weighbridge as wb
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
 from weighbridge.conversion.quantize import imatrix as matrices
 from weighbridge.conversion.quantize.imatrix import ImportanceMatrix
+from weighbridge.forward.options import TextOptions
 from weighbridge.forward.texts import chunks_of, read_text
 from weighbridge.io.location import open_source
 from weighbridge.models.open import open_model
@@ -81,7 +82,8 @@ def test_special_tokens_of_a_text_are_text_unless_asked_for(tmp_path: Path) -> N
         special = vocab.special["bos"]
         text.write_text(("word " * 9 + vocab.tokens[special]) * 20)
         plain, parsed = (
-            chunks_of(model, [str(text)], CTX, field=None, chat=False, special=on).ids[:, 1:] for on in (False, True)
+            chunks_of(model, TextOptions(text=[str(text)], context=CTX, parse_special=on)).ids[:, 1:]
+            for on in (False, True)
         )
     assert special not in plain
     assert special in parsed

@@ -166,6 +166,7 @@ ROWS: list[tuple[str, bytes | Callable[[], bytes], str, str]] = [
     ("parquet", b"PAR1" + bytes(20), "parquet", ""),
     ("png", b"\x89PNG\r\n\x1a\n" + bytes(20), "image", "png"),
     ("modelfile", b"# my model\nFROM ./x.gguf\n", "modelfile", ""),
+    ("logits", b"_logits_" + bytes(12), "llama-logits", ""),
     ("text", b"hello, this is the model card\n", "text", ""),
     ("empty", b"", "empty", ""),
     ("zeros", bytes(5000), "zeros", ""),

@@ -10,6 +10,7 @@ from weighbridge.containers.format import Format, Magic, Rank, Recogniser
 
 #: The first bytes of a GGUF.
 GGUF_MAGIC: Final = b"GGUF"
+LOGITS_MAGIC: Final = b"_logits_"
 _TORCH: Final = (".bin", ".pt", ".pth", ".ckpt")
 _TORCH_FILE: Final = "pytorch_model.bin"
 _FETCH: Final = "the real file was not fetched: run `git lfs pull`, or download it again with `hf download`"
@@ -91,6 +92,8 @@ RECOGNISED: Final = (
     Format("torchserve", "TorchServe archive", recognisers=_ZIP),
     Format("imatrix-dat", "importance matrix (legacy .dat)",
            advice="wb inspect FILE shows it, wb quantize --imatrix FILE uses it", recognisers=_IMATRIX),
+    Format("llama-logits", "log-probabilities of llama-perplexity", (".kld",), (".bin", ".dat"),
+           (Magic(0, LOGITS_MAGIC, "_logits_"),), advice="wb quality FILE MODEL compares a model's with them"),
     Format("onnx", "ONNX model", (".onnx",), (".bin",), recognisers=_PROTOBUF),
     Format("hdf5", "HDF5 file", (".h5", ".hdf5"), (".keras",), (Magic(0, b"\x89HDF\r\n\x1a\n", "HDF5 signature"),),
            recognisers=_HDF5),

@@ -87,6 +87,11 @@ class Graph:
     shapes: Mapping[str, Shape]
     facts: Mapping[str, Any]
 
+    @property
+    def head(self) -> str:
+        """The name of the output matrix, which may be the embeddings."""
+        return "head.weight" if self.has("head.weight") else "embed.weight"
+
     def has(self, name: str) -> bool:
         return name in self.shapes
 

@@ -9,20 +9,17 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from weighbridge.adapters.remote.schemes import resolve_path
-from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
+from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.options import accepting
 from weighbridge.conversion.quantize import imatrix as matrices
 from weighbridge.conversion.quantize.imatrix import ImportanceMatrix
 from weighbridge.forward.column_sums import ColumnSums
-from weighbridge.forward.graph import Graph, graph_of
+from weighbridge.forward.computed import ComputedModel
 from weighbridge.forward.options import ImatrixOptions
 from weighbridge.forward.run import ForwardPass
 from weighbridge.forward.texts import TextChunks, chunks_of
 from weighbridge.io.location import open_source
 from weighbridge.io.sink import check_target, write_file
-from weighbridge.models.open import open_model
-from weighbridge.providers.base import ProviderOptions
-from weighbridge.providers.files import FileProvider
 
 SCHEMA: Final = "weighbridge/calibration/1"
 _SUFFIXES: Final[dict[str, Literal["gguf", "legacy"]]] = {".gguf": "gguf", ".dat": "legacy"}
@@ -80,28 +77,21 @@ class _Run:
     def __init__(self, src: str, dst: Path, options: ImatrixOptions) -> None:
         check_target(dst, overwrite=options.overwrite or options.resume, folder=False)
         self.options, self.dst, self.form = options, dst, _form(dst)
-        if not options.text:
-            raise UsageError("no text was given", hint="--text FILE; it should resemble what the model will read")
-        if options.field is not None and options.chat:
-            raise UsageError("--field doesn't apply to --chat", hint="messages are in the field of that name")
         self.earlier = [_read(path) for path in options.in_file]
         self.begun = _read(str(dst)) if options.resume and dst.exists() else None
-        self.provider = FileProvider(open_model(resolve_path(src), options), options=ProviderOptions(cache=0))
+        self.computed = ComputedModel(src, options)
         try:
-            self.graph = _graph(self.provider)
-            model = self.provider.model
-            self.texts = chunks_of(model, options.text, options.context, field=options.field, chat=options.chat,
-                                   special=options.parse_special)  # fmt: skip
+            self.texts = chunks_of(self.computed.model, options)
             self.first, self.last = self._range(self.texts)
         except BaseException:
-            self.provider.close()
+            self.computed.close()
             raise
 
     def __enter__(self) -> _Run:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.provider.close()
+        self.computed.close()
 
     @property
     def titles(self) -> tuple[str, ...]:
@@ -113,11 +103,11 @@ class _Run:
         return CalibrationPlan(**self._facts())
 
     def _facts(self) -> dict[str, Any]:
-        model = self.provider.model
+        model = self.computed.model
         return dict(
-            source=model.place.title, target=str(self.dst), family=model.family.name, layers=self.graph.layers,
+            source=model.place.title, target=str(self.dst), family=model.family.name, layers=self.computed.graph.layers,
             first=self.first, chunks=self.last - self.first, tokens=self.options.context, dropped=self.texts.dropped,
-            begins=self.texts.begins,
+            begins=self.texts.first is not None,
         )  # fmt: skip
 
     def _range(self, texts: TextChunks) -> tuple[int, int]:
@@ -139,9 +129,9 @@ class _Run:
         return first, last
 
     def write(self) -> CalibrationReport:
-        sums = ColumnSums(self.provider.model, output=self.options.process_output)
+        sums = ColumnSums(self.computed.model, output=self.options.process_output)
         step = None if self.options.progress is None else self._step
-        forward = ForwardPass(self.provider, self.graph, sums)
+        forward = ForwardPass(self.computed.provider, self.computed.graph, sums)
         with forward.hidden(self.texts.ids[self.first : self.last], step) as states:
             if self.options.process_output:
                 for _ in forward.logits(states):
@@ -172,11 +162,3 @@ def _form(dst: Path) -> Literal["gguf", "legacy"]:
 def _read(path: str) -> ImportanceMatrix:
     with open_source(resolve_path(path)) as source:
         return matrices.read(source)
-
-
-def _graph(provider: FileProvider) -> Graph:
-    model = provider.model
-    if not model.described and model.format != "gguf":
-        raise UnsupportedError(f"{model.place.title} has no config.json", hint="--config FILE")
-    shapes = {name: provider.shape(name) for name in provider}
-    return graph_of(model.family.name, provider.config, shapes, model.family.effective(model.config))

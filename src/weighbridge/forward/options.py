@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from weighbridge.base.options import ProgressKeyword, option
@@ -36,3 +37,11 @@ class ImatrixOptions(TextOptions, SourceOptions, OverwriteOptions, ProgressKeywo
     process_output: bool = option("Also the output matrix.", False)
     in_file: Sequence[str] = option("Add the sums of this importance matrix.", (), metavar="FILE", kind="file")
     resume: bool = option("Continue OUT: skip its chunks, add the rest.", False, section="Writing")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextQualityOptions(TextOptions, SourceOptions, OverwriteOptions, ProgressKeyword):
+    save: Path | None = option(
+        "Write the reference's log-probabilities as a KL divergence base of llama-perplexity.", metavar="FILE",
+        kind="path", section="Writing",
+    )  # fmt: skip

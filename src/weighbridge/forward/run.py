@@ -85,17 +85,17 @@ class ForwardPass:
             raise
         return states
 
-    def logits(self, states: HiddenStates) -> Iterator[Floats]:
-        """Each text's logits, [tokens, vocab]."""
+    def logits(self, states: HiddenStates, first: int = 0) -> Iterator[Floats]:
+        """Each text's logits from position `first` on, [tokens - first, vocab]."""
         config, weights = self.graph.config, self.weights
         norm = weights.norm("norm")
-        name = "head.weight" if self.graph.has("head.weight") else "embed.weight"
-        matrix = weights.get(name).T
+        matrix = weights.get(self.graph.head).T
         bias = weights.optional("head.bias")
         for text in range(states.shape[0]):
-            x = states[text] if norm is None else norm(states[text])
+            x = states[text][first:]
+            x = x if norm is None else norm(x)
             if weights.observer is not None:
-                weights.observer([name], x)
+                weights.observer([self.graph.head], x)
             out = x @ matrix * np.float32(self.graph.logit_scale)
             out = out if bias is None else out + bias
             if cap := config.logit_softcap:

@@ -21,6 +21,7 @@ from weighbridge.adapters.chat.template import render_each
 from weighbridge.adapters.encoding import TextEncoder
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.words import plural
+from weighbridge.forward.options import TextOptions
 from weighbridge.models.model import OpenModel
 from weighbridge.models.tokenizer.compare import adds
 from weighbridge.models.tokenizer.of_model import tokenizer_json, vocab_of
@@ -36,12 +37,31 @@ _MESSAGES: Final = "messages"
 
 @dataclass(frozen=True)
 class TextChunks:
-    """`ids` [chunks, tokens]; `dropped`: tokens at the end that fill no chunk; `begins`: each chunk begins with the
-    tokenizer's first token."""
+    """`tokens` [chunks, tokens] of a text; `first`: the token (BOS) that takes the place of each chunk's first;
+    `dropped`: tokens at the end that fill no chunk."""
 
-    ids: Ids
-    dropped: int
-    begins: bool
+    tokens: Ids
+    first: int | None
+    dropped: int = 0
+
+    @property
+    def ids(self) -> Ids:
+        """What the model reads, [chunks, tokens]."""
+        return with_first(self.tokens, self.first)
+
+
+def with_first(tokens: Ids, first: int | None) -> Ids:
+    """Tokens [chunks, tokens] with `first` in place of each chunk's first."""
+    if first is None:
+        return tokens
+    out = tokens.copy()
+    out[:, 0] = first
+    return out
+
+
+def first_token(vocab: Vocab) -> int | None:
+    """The token (BOS) that is added to each text."""
+    return vocab.special.get("bos") if adds(vocab, "bos") else None
 
 
 def read_text(paths: Sequence[str], field: str | None) -> str:
@@ -116,23 +136,22 @@ def read_chats(paths: Sequence[str], vocab: Vocab) -> str:
     return "".join(texts)
 
 
-def chunks_of(
-    model: OpenModel, paths: Sequence[str], tokens: int, *, field: str | None, chat: bool, special: bool
-) -> TextChunks:
-    """The chunks of texts for a model's tokenizer. `special`: special tokens in the text are recognised, as always in
-    chats. Raises UsageError for a text that is shorter than one chunk."""
-    vocab = vocab_of(model)
+def chunks_of(model: OpenModel, options: TextOptions) -> TextChunks:
+    """The chunks of texts for a model's tokenizer. Raises UsageError without a text, or for one that is shorter than a
+    chunk."""
+    if not options.text:
+        raise UsageError("no text was given", hint="--text FILE; it should resemble what the model will read")
+    if options.field is not None and options.chat:
+        raise UsageError("--field doesn't apply to --chat", hint="messages are in the field of that name")
+    vocab, tokens = vocab_of(model), options.context
     encoder = TextEncoder(tokenizer_json(model, vocab))
-    text = read_chats(paths, vocab) if chat else read_text(paths, field)
-    ids = encoder.encode(text, special=special or chat)
-    begins, first = adds(vocab, "bos"), vocab.special.get("bos")
-    if begins and first is not None:
+    text = read_chats(options.text, vocab) if options.chat else read_text(options.text, options.field)
+    ids = encoder.encode(text, special=options.parse_special or options.chat)
+    first = first_token(vocab)
+    if first is not None:
         ids = np.concatenate([np.asarray([first], np.int64), ids])
     rows = len(ids) // tokens
     if not rows:
         raise UsageError(f"the text has {plural(len(ids), 'token')}, less than one chunk of {tokens:,}",
                          hint="give a longer text, or a smaller --context")  # fmt: skip
-    cut = ids[: rows * tokens].reshape(rows, tokens).copy()
-    if begins and first is not None:
-        cut[:, 0] = first
-    return TextChunks(cut, len(ids) - rows * tokens, begins)
+    return TextChunks(ids[: rows * tokens].reshape(rows, tokens), first, len(ids) - rows * tokens)

@@ -28,8 +28,8 @@ from weighbridge.reports.scan.text import scanner as texts
 
 #: Kinds that hold numbers, text or pictures, and nothing that their loaders would run.
 DATA: Final = frozenset(
-    {"safetensors", "gguf", "ggml", "imatrix-dat", "npy", "sentencepiece", "tiktoken", *POINTERS, "error-text", "text",
-     "json", "xml", "html", "image", "empty", "zeros", "parquet", "arrow", STORAGE}
+    {"safetensors", "gguf", "ggml", "imatrix-dat", "llama-logits", "npy", "sentencepiece", "tiktoken", *POINTERS,
+     "error-text", "text", "json", "xml", "html", "image", "empty", "zeros", "parquet", "arrow", STORAGE}
 )  # fmt: skip
 #: Texts of any kind, which a loader may read as YAML.
 _TEXTS: Final = frozenset({"text", "error-text", "xml", "html", "tiktoken", "modelfile", "imatrix-dat", *POINTERS})

@@ -1,0 +1,47 @@
+"""A model that can be run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from weighbridge.adapters.remote.schemes import resolve_path
+from weighbridge.base.closeable import Closing
+from weighbridge.base.errors import UnsupportedError
+from weighbridge.forward.graph import Graph, graph_of
+from weighbridge.models.model import OpenModel, SourceOptions
+from weighbridge.models.open import open_model
+from weighbridge.providers.base import ProviderOptions
+from weighbridge.providers.files import FileProvider
+
+
+class ComputedModel(Closing):
+    """An open model and its graph. Raises UnsupportedError for a family whose graph isn't computed."""
+
+    def __init__(self, src: str | Path, options: SourceOptions) -> None:
+        self.provider = FileProvider(open_model(resolve_path(str(src)), options), options=ProviderOptions(cache=0))
+        try:
+            self.graph = _graph(self.provider)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def model(self) -> OpenModel:
+        return self.provider.model
+
+    @property
+    def vocab(self) -> int:
+        """The number of logits of a position."""
+        return int(self.graph.shapes[self.graph.head][0])
+
+    def close(self) -> None:
+        """Closes the model's files."""
+        self.provider.close()
+
+
+def _graph(provider: FileProvider) -> Graph:
+    model = provider.model
+    if not model.described and model.format != "gguf":
+        raise UnsupportedError(f"{model.place.title} has no config.json", hint="--config FILE")
+    shapes = {name: provider.shape(name) for name in provider}
+    return graph_of(model.family.name, provider.config, shapes, model.family.effective(model.config))
