@@ -101,7 +101,7 @@ class _Comparison:
         self.same_tokens = None if self.other is None else _same_tokens(self.texts, self.other, options, self.saved)
         sizes = [self.vocab, *([] if self.other is None else [self.other.vocab])]
         if len({*sizes}) > 1:
-            raise UsageError(f"vocabularies of {sizes[0]:,} and {sizes[1]:,} tokens can't be compared")
+            raise UsageError(f"the vocabularies have different sizes: {sizes[0]:,} and {sizes[1]:,}")
 
     @property
     def vocab(self) -> int:
