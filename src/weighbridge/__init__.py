@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     from weighbridge.fitting.report import FitReport, fit
     from weighbridge.forward.imatrix import CalibrationPlan, CalibrationReport, imatrix, plan_imatrix
     from weighbridge.forward.quality import TextQualityReport, quality
-    from weighbridge.forward.scores import Estimate
+    from weighbridge.forward.scores import SampleMean
     from weighbridge.models.model import SourceOptions
     from weighbridge.page.viewing import ServedPage, export_view, view, widget
     from weighbridge.reports.anatomy import anatomy
@@ -114,16 +114,16 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "AdapterOptions", "CalibrationPlan", "CalibrationReport", "CheckpointOptions", "Choice", "DiffReport",
-    "Estimate", "FitReport", "GgufOptions", "HashReport", "HfOptions", "InspectReport", "Loss", "MlxOptions", "Model",
-    "Move", "NumpyOptions", "Plan", "ProveReport", "QuantizeOptions", "Result", "SafetensorsOptions", "ScanReport",
-    "SchemeOptions", "ServedPage", "ShipPlan", "ShipReport", "SourceOptions", "Tensor", "TextQualityReport",
-    "TorchFolderOptions",
-    "TorchOptions", "VerifyReport", "WriteOptions", "__version__", "anatomy", "choose", "compare_quantized",
-    "convert", "diff", "edit", "errors", "explain", "export_view", "fetch", "fit", "from_pretrained", "get", "hash",
-    "identify", "imatrix", "inspect", "inspect_imatrix", "load", "load_checkpoint", "ls", "merge", "open",
-    "plan_convert", "plan_edit", "plan_fetch", "plan_imatrix", "plan_merge", "plan_quantize", "plan_rename",
-    "plan_save", "plan_ship", "plan_slice", "plan_split", "plan_strip", "prove", "provider", "quality", "quantize",
-    "rename", "save", "save_checkpoint", "scan", "ship", "slice", "split", "stats", "strip", "verify", "view", "widget",
+    "FitReport", "GgufOptions", "HashReport", "HfOptions", "InspectReport", "Loss", "MlxOptions", "Model", "Move",
+    "NumpyOptions", "Plan", "ProveReport", "QuantizeOptions", "Result", "SafetensorsOptions", "SampleMean",
+    "ScanReport", "SchemeOptions", "ServedPage", "ShipPlan", "ShipReport", "SourceOptions", "Tensor",
+    "TextQualityReport", "TorchFolderOptions", "TorchOptions", "VerifyReport", "WriteOptions", "__version__",
+    "anatomy", "choose", "compare_quantized", "convert", "diff", "edit", "errors", "explain", "export_view",
+    "fetch", "fit", "from_pretrained", "get", "hash", "identify", "imatrix", "inspect", "inspect_imatrix", "load",
+    "load_checkpoint", "ls", "merge", "open", "plan_convert", "plan_edit", "plan_fetch", "plan_imatrix",
+    "plan_merge", "plan_quantize", "plan_rename", "plan_save", "plan_ship", "plan_slice", "plan_split",
+    "plan_strip", "prove", "provider", "quality", "quantize", "rename", "save", "save_checkpoint", "scan", "ship",
+    "slice", "split", "stats", "strip", "verify", "view", "widget",
 ]  # fmt: skip
 
 # Module -> the public names in it.
@@ -147,7 +147,7 @@ _MODULES: Final = {
     "conversion.result": "Loss Move Result",
     "forward.imatrix": "CalibrationPlan CalibrationReport imatrix plan_imatrix",
     "forward.quality": "TextQualityReport quality",
-    "forward.scores": "Estimate",
+    "forward.scores": "SampleMean",
     "models.model": "SourceOptions",
     "fitting.report": "FitReport fit",
     "shipping.choose": "Choice choose",

@@ -91,7 +91,7 @@ def test_a_model_equals_itself(place: Path) -> None:
     report = wb.quality(place / "llama", place / "f32.gguf", **_text(place))
     assert report.kl is not None
     assert report.kl.value == pytest.approx(0, abs=1e-9)
-    assert report.same_top == wb.Estimate(1.0, 0.0)
+    assert report.same_top == wb.SampleMean(1.0, 0.0)
     alone = wb.quality(place / "llama", **_text(place))
     assert alone.reference_perplexity == report.reference_perplexity
     assert alone.kl is None

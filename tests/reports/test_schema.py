@@ -19,7 +19,7 @@ from weighbridge.conversion.checkpoint import strip
 from weighbridge.conversion.quantize import imatrix_report as importance_report
 from weighbridge.forward.imatrix import CalibrationReport
 from weighbridge.forward.quality import TextQualityReport
-from weighbridge.forward.scores import Estimate
+from weighbridge.forward.scores import SampleMean
 from weighbridge.models.model import Dropped
 from weighbridge.models.open import open_model
 from weighbridge.models.tensor_parallel import rank_set as ranks
@@ -54,7 +54,7 @@ CLASSES: dict[tuple[str, str], type] = {
     ("inspect", "role"): schemes.Layers,
     ("calibration", ""): CalibrationReport,
     ("text-quality", ""): TextQualityReport,
-    ("text-quality", "estimate"): Estimate,
+    ("text-quality", "sample mean"): SampleMean,
     ("importance", ""): importance_report.ImatrixReport,
     ("importance", "entry"): importance_report.EntryStats,
     ("importance", "fit"): importance_report.ModelFit,

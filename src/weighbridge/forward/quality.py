@@ -20,7 +20,7 @@ from weighbridge.forward.computed import ComputedModel
 from weighbridge.forward.options import CHUNK, TextQualityOptions
 from weighbridge.forward.run import ForwardPass
 from weighbridge.forward.saved_logits import LogitsWriter, SavedLogits
-from weighbridge.forward.scores import ChunkScores, Doubles, Estimate, log_softmax, mean, score, through
+from weighbridge.forward.scores import ChunkScores, Doubles, SampleMean, log_softmax, mean, score, through
 from weighbridge.forward.texts import TextChunks, chunks_of, first_token, with_first
 from weighbridge.io.location import open_source
 from weighbridge.io.sink.open import check_target
@@ -53,16 +53,16 @@ class TextQualityReport:
     positions: int
     vocab: int
     dropped: int
-    reference_perplexity: Estimate
-    perplexity: Estimate | None = None
-    log_ratio: Estimate | None = None
-    kl: Estimate | None = None
+    reference_perplexity: SampleMean
+    perplexity: SampleMean | None = None
+    log_ratio: SampleMean | None = None
+    kl: SampleMean | None = None
     kl_quantiles: dict[str, float] | None = None
-    same_top: Estimate | None = None
-    lost: Estimate | None = None
-    gained: Estimate | None = None
-    delta_p: Estimate | None = None
-    rms_delta_p: Estimate | None = None
+    same_top: SampleMean | None = None
+    lost: SampleMean | None = None
+    gained: SampleMean | None = None
+    delta_p: SampleMean | None = None
+    rms_delta_p: SampleMean | None = None
     same_tokens: bool | None = None
     schema: str = SCHEMA
 
@@ -160,7 +160,7 @@ class _Comparison:
             for logits in forward.logits(states, self.first):
                 yield logits[:-1]
 
-    def _report(self, reference: Estimate, scores: list[ChunkScores]) -> TextQualityReport:
+    def _report(self, reference: SampleMean, scores: list[ChunkScores]) -> TextQualityReport:
         positions = len(self.tokens) * (self.tokens.shape[1] - 1 - self.first)
         more = _compared(scores) if scores else {}
         return TextQualityReport(
@@ -206,7 +206,7 @@ def _same_tokens(
                      hint="compare perplexities of the same text by one run each")  # fmt: skip
 
 
-def _perplexity(known: list[Doubles]) -> Estimate:
+def _perplexity(known: list[Doubles]) -> SampleMean:
     """Of the log-probabilities of the tokens that follow, by chunk."""
     loss = mean([-chunk for chunk in known])
     value = math.exp(loss.value)

@@ -20,7 +20,7 @@ _BLOCK: Final = 32 << 20
 
 
 @dataclass(frozen=True)
-class Estimate:
+class SampleMean:
     """A mean and its standard error; None for a single chunk."""
 
     value: float
@@ -66,13 +66,13 @@ def _score(p: Doubles, q: Doubles, following: NDArray[np.int64], least: float) -
     return p[at], q[at], kl, top == other, top == following, other == following
 
 
-def mean(chunks: Sequence[NDArray[np.generic]]) -> Estimate:
+def mean(chunks: Sequence[NDArray[np.generic]]) -> SampleMean:
     """The mean over all positions of chunks of one length."""
     means = np.array([np.asarray(chunk, np.float64).mean() for chunk in chunks])
     error = None if len(means) < 2 else float(means.std(ddof=1) / np.sqrt(len(means)))
-    return Estimate(float(means.mean()), error)
+    return SampleMean(float(means.mean()), error)
 
 
-def through(estimate: Estimate, value: float, slope: float) -> Estimate:
+def through(estimate: SampleMean, value: float, slope: float) -> SampleMean:
     """A function of a mean: its value there, and the error by its slope."""
-    return Estimate(value, None if estimate.error is None else abs(slope) * estimate.error)
+    return SampleMean(value, None if estimate.error is None else abs(slope) * estimate.error)

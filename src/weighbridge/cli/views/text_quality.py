@@ -7,7 +7,7 @@ import math
 from weighbridge.base.words import plural
 from weighbridge.cli.render import clean, echo, note, pairs
 from weighbridge.forward.quality import TextQualityReport
-from weighbridge.forward.scores import Estimate
+from weighbridge.forward.scores import SampleMean
 
 
 def show(report: TextQualityReport) -> None:
@@ -39,7 +39,7 @@ def _rows(report: TextQualityReport) -> list[tuple[str, str]]:
     ]
 
 
-def _number(estimate: Estimate, factor: float = 1) -> str:
+def _number(estimate: SampleMean, factor: float = 1) -> str:
     """The value with as many digits as its error has with two."""
     value, error = estimate.value * factor, (estimate.error or 0) * factor
     if not error:
@@ -48,5 +48,5 @@ def _number(estimate: Estimate, factor: float = 1) -> str:
     return f"{value:.{digits}f} ± {error:.{digits}f}"
 
 
-def _percent(estimate: Estimate) -> str:
+def _percent(estimate: SampleMean) -> str:
     return f"{_number(estimate, 100)} %"
