@@ -28,11 +28,11 @@ FLOORS = {
     "fitting": 7,
     "fleets": 7,
     "forward": 7,
-    "api": 7,
+    "api": 8,
     "safetensors": 7,
-    "page": 8,
-    "shipping": 8,
-    "cli": 9,
+    "page": 9,
+    "shipping": 9,
+    "cli": 10,
 }
 FRAMEWORKS = {
     *("torch", "mlx", "jax", "tensorflow", "transformers", "safetensors", "gguf", "tokenizers", "sentencepiece"),

@@ -47,6 +47,7 @@ LINES: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 # Commands that write no model of their own.
 OTHERS = {
+    "imatrix": "writes sums of activations, no tensor of the model: tests/forward/test_imatrix.py",
     "plan": "writes nothing", "fetch": "copies files", "dedupe": "changes no byte", "ship": "copies files",
     "fleet": "runs convert and quantize", "serve": "runs convert", "mount": "runs convert", "completion": "no model",
 }  # fmt: skip

@@ -8,6 +8,7 @@ from weighbridge.base.errors import UsageError
 from weighbridge.base.options import accepting
 from weighbridge.conversion.options import Path, QuantizeOptions, WriteOptions, resolve
 from weighbridge.conversion.quantize.inputs import prepare
+from weighbridge.forward.effects import calibration
 from weighbridge.models.lora.merge import merge_for_writing
 from weighbridge.models.open import open_model
 from weighbridge.reports.diff.quality import QualityReport, measure
@@ -20,7 +21,8 @@ def compare_quantized(src: Path, dst: Path, options: CompareKeywords) -> Quality
     with open_model(src, options) as model, open_model(dst) as quantized:
         kind = "gguf" if model.format == "gguf" else "model"
         merged = model if options.lora is None else merge_for_writing(model, resolve_path(options.lora))
-        prepared = prepare(merged, None, resolve(QuantizeOptions, kind, options.target_options))
+        chosen = resolve(QuantizeOptions, kind, options.target_options)
+        prepared = prepare(merged, None, chosen, calibration(merged, chosen, options, None)[0])
         if strange := prepared.tensors.keys() ^ quantized.stored.keys():
             raise UsageError(f"{src} and {dst} are not the same model: only one of them has {min(strange)}")
         weights = {name: w for name in prepared.tensors if (w := prepared.weights(name)) is not None}

@@ -31,6 +31,7 @@ from weighbridge.conversion.options import (
     WriteOptions,
     names_of,
 )
+from weighbridge.forward.options import TextOptions
 from weighbridge.io.options import JobsOptions
 from weighbridge.models.model import SourceOptions
 from weighbridge.models.transform.rename import RenameRules
@@ -86,13 +87,13 @@ class ConvertKeywords(
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizeKeywords(WriteKeywords, LoraOptions, QuantizeOptions):
+class QuantizeKeywords(WriteKeywords, LoraOptions, QuantizeOptions, TextOptions, ProgressKeyword):
     #: A type of llama-quantize, such as Q4_K_M; "" with `target_bpw` or `target_size`.
     ftype: str = field(default="", kw_only=False)
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareKeywords(SourceKeywords, LoraOptions, QuantizeOptions, JobsOptions, ProgressKeyword):
+class CompareKeywords(SourceKeywords, LoraOptions, QuantizeOptions, TextOptions, JobsOptions, ProgressKeyword):
     def __post_init__(self) -> None:
         SourceOptions.__post_init__(self)
 

@@ -45,6 +45,7 @@ from weighbridge.conversion.quantize.plan import QuantizePlan
 from weighbridge.conversion.tensor_parallel import plan_ranks
 from weighbridge.conversion.transform import TransformPlan
 from weighbridge.conversion.whisper import quantize as whisper
+from weighbridge.forward.effects import calibration, given
 from weighbridge.models.lora.merge import merge_for_writing
 from weighbridge.models.model import OpenModel, open_tokenizer
 from weighbridge.models.open import open_model
@@ -140,15 +141,18 @@ def plan_slice(src: Path, dst: Path, options: SliceKeywords) -> TransformPlan:
 def plan_quantize(src: Path, dst: Path, options: QuantizeKeywords) -> QuantizePlan:
     """Plans to quantize the model at `src`, in any format, to the GGUF `dst`, with the bytes that llama-quantize would
     write. `ftype` is one of its types, such as Q4_K_M; leave it out with `target_bpw` or `target_size`, which choose a
-    type for each tensor. `plan.refusals` lists what prevents `run`. A Whisper becomes a whisper.cpp file if `src` is
-    one, or if `dst` is named ggml-NAME.bin."""
+    type for each tensor, with a `text` by what the model predicts on it. `plan.refusals` lists what prevents `run`. A
+    Whisper becomes a whisper.cpp file if `src` is one, or if `dst` is named ggml-NAME.bin."""
     with _opened(src, options) as model:
         if is_whisper_cpp(model, resolve_target(dst)):
+            for option in given(options):
+                raise UsageError(f"{option} doesn't apply to a whisper.cpp file")
             return whisper.plan_quantize(model, dst, options.ftype, options.target_options, options)
         chosen = resolve(QuantizeOptions, "gguf" if model.format == "gguf" else "model", options.target_options)
         if options.lora is not None:
             model = merge_for_writing(model, resolve_path(options.lora))
-        return quantizing.build(model, dst, options.ftype, chosen, options)
+        made, effects = calibration(model, chosen, options, options.progress)
+        return quantizing.build(model, dst, options.ftype, chosen, options, made=made, effects=effects)
 
 
 convert = planned_and_run(plan_convert, "Converts a model; the arguments are those of `plan_convert`.")

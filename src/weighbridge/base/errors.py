@@ -101,14 +101,13 @@ class LeftoverWarning(UserWarning):
 
 #: Options without a value.
 FLAGS: Final = frozenset(
-    """all-parts allow-dangerous allow-expand allow-guarded allow-requantize create-pr dense-modules ema
-    flash-attention hard-link keep-split leave-output-tensor overwrite parents private pure renumber replace-folder
-    rerank resume static sym values vocab-only with-mmproj""".split()  # noqa: SIM905
+    """all-parts allow-dangerous allow-expand allow-guarded allow-requantize chat create-pr dense-modules ema
+    flash-attention hard-link keep-split leave-output-tensor overwrite parents parse-special private pure renumber
+    replace-folder rerank resume static sym values vocab-only with-mmproj""".split()  # noqa: SIM905
 )
 #: Options that Python spells otherwise.
 RENAMED: Final = {
     "asym": "sym=False",
-    "text": "texts",
 }
 #: Options that only commands have.
 COMMANDS_ONLY: Final = frozenset(

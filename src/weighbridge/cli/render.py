@@ -370,15 +370,16 @@ def width(default: int = 100) -> int:
 class Progress:
     """A line with bar, rate and time left on standard error, if that is a terminal.
 
-    Pass it to the library as `progress(done, total, label)` (bytes). Use it in a `with`, which removes the line at the
-    end, also after an error. With `computing`, a large job of the pure Python version starts with a warning."""
+    Pass it to the library as `progress(done, total, label)`: bytes, or a number of things with a `noun`. Use it in a
+    `with`, which removes the line at the end, also after an error. With `computing`, a large job of the pure Python
+    version starts with a warning."""
 
     PERIOD: Final = 0.1  # seconds between two updates
     WINDOW: Final = 5.0  # seconds over which the rate is averaged
     CELLS: Final = 24  # width of the bar
 
-    def __init__(self, stream: TextIO | None = None, computing: bool = False) -> None:
-        self.stream, self.computing = stream or sys.stderr, computing
+    def __init__(self, stream: TextIO | None = None, computing: bool = False, noun: str = "") -> None:
+        self.stream, self.computing, self.noun = stream or sys.stderr, computing, noun
         self.active = is_terminal(self.stream) and not SCREEN.quiet
         self.samples: list[tuple[float, int]] = []
         self.drawn = 0.0
@@ -400,8 +401,12 @@ class Progress:
         (t0, d0), (t1, d1) = self.samples[0], self.samples[-1]
         rate = (d1 - d0) / (t1 - t0) if t1 > t0 else 0.0
         parts = [full * filled + empty * (self.CELLS - filled), f"{share:4.0%}"]
-        parts += [f"{human_bytes(done)} of {human_bytes(total)}"]
-        parts += [f"{human_bytes(int(rate))}/s", f"{human_time((total - done) / rate)} left"] if rate else []
+        if self.noun:
+            parts += [f"{self.noun} {done:,} of {total:,}"]
+        else:
+            parts += [f"{human_bytes(done)} of {human_bytes(total)}"]
+            parts += [f"{human_bytes(int(rate))}/s"] if rate else []
+        parts += [f"{human_time((total - done) / rate)} left"] if rate else []
         self._draw("  ".join([*parts, clean(label)]))
 
     def count(self, done: int, noun: str, label: str = "") -> None:

@@ -317,7 +317,9 @@ class QuantizeOptions(RequantizeOptions, TokenizerOptions, NameOptions, AlignOpt
     """llama-quantize's options under its names, and those of the conversion to GGUF before it."""
 
     title: ClassVar[str] = "a quantized GGUF"
-    imatrix: Path | None = option("Importance matrix (GGUF or .dat).", metavar="FILE", kind="path", section=_IMATRIX)
+    imatrix: Path | None = option(
+        "Importance matrix (GGUF or .dat), or auto: made of --text.", metavar="FILE", kind="path", section=_IMATRIX
+    )
     include_weights: Sequence[str] = option(
         "Use only its entries whose name contains NAME.", (), metavar="NAME", section=_IMATRIX
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Self
 
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.closeable import Closing
@@ -15,14 +16,20 @@ from weighbridge.providers.files import FileProvider
 
 
 class ComputedModel(Closing):
-    """An open model and its graph. Raises UnsupportedError for a family whose graph isn't computed."""
+    """A model and its graph. Raises UnsupportedError for a family whose graph isn't computed."""
 
-    def __init__(self, src: str | Path, options: SourceOptions) -> None:
-        self.provider = FileProvider(open_model(resolve_path(str(src)), options), options=ProviderOptions(cache=0))
+    def __init__(self, model: OpenModel) -> None:
+        self.provider = FileProvider(model, options=ProviderOptions(cache=0))
+        self.graph = _graph(self.provider)
+
+    @classmethod
+    def opened(cls, src: str | Path, options: SourceOptions) -> Self:
+        """Opens a model and closes it with this one."""
+        model = open_model(resolve_path(str(src)), options)
         try:
-            self.graph = _graph(self.provider)
+            return cls(model)
         except BaseException:
-            self.close()
+            model.close()
             raise
 
     @property

@@ -79,7 +79,7 @@ class _Run:
         self.options, self.dst, self.form = options, dst, _form(dst)
         self.earlier = [_read(path) for path in options.in_file]
         self.begun = _read(str(dst)) if options.resume and dst.exists() else None
-        self.computed = ComputedModel(src, options)
+        self.computed = ComputedModel.opened(src, options)
         try:
             self.texts = chunks_of(self.computed.model, options)
             self.first, self.last = self._range(self.texts)

@@ -23,15 +23,24 @@ class Observer(Protocol):
         stack."""
 
 
+class Rounding(Protocol):
+    """Replaces weights by what a type makes of them."""
+
+    def __call__(self, name: str, expert: int | None, values: Floats) -> Floats:
+        """`name`: canonical; `expert`: which of a stack."""
+
+
 class Weights:
     """The weights of one model as F32. Nothing is kept: a caller holds those that it uses."""
 
-    def __init__(self, provider: Provider, graph: Graph, observer: Observer | None = None) -> None:
-        self.provider, self.graph, self.observer = provider, graph, observer
+    def __init__(
+        self, provider: Provider, graph: Graph, observer: Observer | None = None, rounding: Rounding | None = None
+    ) -> None:
+        self.provider, self.graph, self.observer, self.rounding = provider, graph, observer, rounding
 
-    def get(self, name: str) -> Floats:
-        found: Floats = self.provider.get(name, dtype="f32")
-        return found
+    def get(self, name: str, expert: int | None = None) -> Floats:
+        found: Floats = self.provider.get(name, ... if expert is None else expert, dtype="f32")
+        return found if self.rounding is None else self.rounding(name, expert, found)
 
     def optional(self, name: str) -> Floats | None:
         return self.get(name) if self.graph.has(name) else None
@@ -173,10 +182,9 @@ def _expert(weights: Weights, name: str, expert: int, x: Floats) -> Floats:
             weights.observer([f"{name}.experts.{part}.weight" for part in parts], x, expert)
         out = []
         for part in parts:
-            matrix: Floats = weights.provider.get(f"{name}.experts.{part}.weight", expert, dtype="f32")
-            y = x @ matrix.T
+            y = x @ weights.get(f"{name}.experts.{part}.weight", expert).T
             if graph.has(f"{name}.experts.{part}.bias"):
-                y = y + weights.provider.get(f"{name}.experts.{part}.bias", expert, dtype="f32")
+                y = y + weights.get(f"{name}.experts.{part}.bias", expert)
             out.append(y)
         return out
 

@@ -94,10 +94,10 @@ class _Comparison:
             self.saved = stack.enter_context(SavedLogits(resolve_path(reference)))
             self.texts = _texts_of_file(self.saved, model, options)
         else:
-            self.computed = stack.enter_context(ComputedModel(reference, options))
+            self.computed = stack.enter_context(ComputedModel.opened(reference, options))
             self.texts = chunks_of(self.computed.model, options)
         self.tokens = self.texts.tokens[: options.chunks]
-        self.other = None if model is None else stack.enter_context(ComputedModel(model, options))
+        self.other = None if model is None else stack.enter_context(ComputedModel.opened(model, options))
         self.same_tokens = None if self.other is None else _same_tokens(self.texts, self.other, options, self.saved)
         sizes = [self.vocab, *([] if self.other is None else [self.other.vocab])]
         if len({*sizes}) > 1:

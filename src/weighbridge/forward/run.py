@@ -14,7 +14,7 @@ from weighbridge.base.closeable import Closing
 from weighbridge.base.errors import FormatError
 from weighbridge.forward import layers, ops
 from weighbridge.forward.graph import Graph
-from weighbridge.forward.layers import Block, Observer, Weights
+from weighbridge.forward.layers import Block, Observer, Rounding, Weights
 from weighbridge.forward.ops import Floats
 from weighbridge.providers.base import Provider
 
@@ -60,14 +60,20 @@ class HiddenStates(Closing):
 
 
 class ForwardPass:
-    """A model that runs over texts. `observer` sees the inputs of all matrix products. `limit`: bytes of
-    hidden states in memory."""
+    """A model that runs over texts. `observer` sees the inputs of all matrix products; `rounding` changes weights.
+    `limit`: bytes of hidden states in memory."""
 
     def __init__(
-        self, provider: Provider, graph: Graph, observer: Observer | None = None, limit: int = IN_MEMORY
+        self,
+        provider: Provider,
+        graph: Graph,
+        observer: Observer | None = None,
+        limit: int = IN_MEMORY,
+        *,
+        rounding: Rounding | None = None,
     ) -> None:
         self.graph, self.limit = graph, limit
-        self.weights = Weights(provider, graph, observer)
+        self.weights = Weights(provider, graph, observer, rounding)
 
     def hidden(self, ids: Ids, progress: Progress | None = None) -> HiddenStates:
         """The hidden states after the last layer for texts of one length, ids [texts, tokens]. Raises FormatError,

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from weighbridge.base.errors import UnsupportedError
-from weighbridge.base.spec import Shape
+from weighbridge.base.spec import Shape, without_leading_ones
 from weighbridge.models.arch.expand import Instance, Sizes
 from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.naming import MappingError, MappingReport
@@ -32,18 +32,41 @@ class ResolvedModel:
     path: str
 
     @cached_property
-    def _nodes(self) -> dict[str, LogicalTensor]:
+    def _stored(self) -> dict[str, LogicalTensor]:
         """`tensors`, all built."""
         return self.tensors if isinstance(self.tensors, dict) else dict(self.tensors)
+
+    @cached_property
+    def _nodes(self) -> dict[str, LogicalTensor]:
+        """`tensors` in the table's shapes: llama-quantize removes leading dimensions of 1."""
+        if not self._squeezed:
+            return self._stored
+        from weighbridge.tensors.nodes import reshape
+
+        return {**self._stored, **{n: reshape(self._stored[n], shape) for n, shape in self._squeezed.items()}}
 
     @property
     def _shapes(self) -> dict[str, Shape]:
         return {name: node.spec.shape for name, node in self._nodes.items()}
 
     @cached_property
+    def _found(self) -> MappingReport:
+        shapes = {name: node.spec.shape for name, node in self._stored.items()}
+        return self.family.check(self.dialect, self.sizes, shapes, self.prefix)
+
+    @cached_property
+    def _squeezed(self) -> Mapping[str, Shape]:
+        """Tensors of a GGUF that differ from the table by leading dimensions of 1 -> the table's shape."""
+        if self.format != "gguf":
+            return {}
+        rows = self._found.misshapen
+        return {name: want for name, want, found in rows if without_leading_ones(want) == without_leading_ones(found)}
+
+    @cached_property
     def report(self) -> MappingReport:
         """How names and shapes match the family's table."""
-        return self.family.check(self.dialect, self.sizes, self._shapes, self.prefix)
+        rows = tuple(row for row in self._found.misshapen if row[0] not in self._squeezed)
+        return replace(self._found, misshapen=rows) if self._squeezed else self._found
 
     @cached_property
     def roles(self) -> Mapping[Instance, LogicalTensor]:

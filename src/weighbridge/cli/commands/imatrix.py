@@ -42,7 +42,7 @@ def imatrix(src: str, dst: str, options: DryRunOptions) -> None:
         else:
             _show(plan)
         return
-    with Progress() as progress:
+    with Progress(noun="layer") as progress:
         report = weighbridge.imatrix(src, dst, progress=progress, **options.keywords(weighbridge.imatrix))
     if options.json:
         emit_json(report)

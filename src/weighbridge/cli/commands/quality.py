@@ -32,7 +32,7 @@ def quality(reference: str, model: str | None, options: CommandOptions) -> None:
     from weighbridge.cli.render import Progress, emit_json
     from weighbridge.cli.views import text_quality
 
-    with Progress() as progress:
+    with Progress(noun="layer") as progress:
         report = weighbridge.quality(reference, model, progress=progress, **options.keywords(weighbridge.quality))
     if options.json:
         emit_json(report)

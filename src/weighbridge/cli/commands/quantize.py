@@ -86,6 +86,7 @@ class QuantizeCommand(QuantizeKeywords, TargetCommand):
         "wb quantize model.gguf out.gguf Q4_K_M --tensor-type 'attn_v=q8_0' --token-embedding-type q8_0",
         "wb quantize ./my-model/ my-model.gguf Q3_K_M --report errors.html",
         "wb quantize ./my-model/ my-model.gguf --target-bpw 4.5 --imatrix imatrix.gguf",
+        "wb quantize ./my-model/ my-model.gguf --target-size 4.2GB --imatrix auto --text calibration.txt",
         "wb quantize ./my-model/ my-model.gguf Q4_K_M --lora ./adapter/",
         "wb quantize ./my-model/ Q4_K_M --dry-run",
         "wb quantize ggml-base.en.bin ggml-base.en-q5_0.bin Q5_0",
@@ -115,7 +116,9 @@ def quantize(words: tuple[str, ...], options: QuantizeCommand) -> int:
     target = request.target or default_target(request.source, request.ftype, options.keep_split)
     if options.report is not None:
         view.check_report(options.report, options.overwrite)
-    plan = planned(weighbridge.plan_quantize, request.source, target, options, keywords)
+    with Progress(noun="pass") as progress:  # over the text, to choose types
+        keywords["progress"] = progress
+        plan = planned(weighbridge.plan_quantize, request.source, target, options, keywords)
     if options.report is not None and plan.format != "gguf":
         plan.close()
         raise UsageError("--report doesn't apply to a whisper.cpp file", hint="it measures the errors of a GGUF")

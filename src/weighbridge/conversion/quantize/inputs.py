@@ -108,8 +108,14 @@ class LoadedImatrix:
     total: int
 
 
-def prepare(model: OpenModel, ftype: FileType | None, options: QuantizeOptions) -> QuantizeInputs:
-    """Collects all inputs; `ftype` None: COPY. Reads the headers of the model and the whole importance matrix."""
+def prepare(
+    model: OpenModel,
+    ftype: FileType | None,
+    options: QuantizeOptions,
+    made: importance.ImportanceMatrix | None = None,
+) -> QuantizeInputs:
+    """Collects all inputs; `ftype` None: COPY. Reads the headers of the model and the whole importance matrix, if it
+    isn't `made` already."""
     if options.keep_split and model.format != "gguf":
         raise UsageError(f"a {model.format} model has no GGUF shards to keep", hint="omit --keep-split")
     draft = _as_gguf(model, options, ftype)
@@ -127,7 +133,7 @@ def prepare(model: OpenModel, ftype: FileType | None, options: QuantizeOptions) 
         # as llama-quantize does (ggml_n_dims)
         shape = node.spec.shape if pictured else without_leading_ones(node.spec.shape)
         tensors[kept.names[name]] = node if shape == node.spec.shape else reshape(node, shape)
-    imatrix = _load_imatrix(options)
+    imatrix = _load_imatrix(options, made)
     keys = gguf_keys.keys(
         draft.metadata,
         ftype=ftype.number if ftype else _copied_ftype(draft.metadata, tensors),
@@ -208,7 +214,7 @@ def _copied_ftype(keys: Mapping[str, KV], tensors: Mapping[str, Node]) -> int:
     return GUESSED | ftypes.nearest_ftype(counts.most_common(1)[0][0])
 
 
-def _load_imatrix(options: QuantizeOptions) -> LoadedImatrix | None:
+def _load_imatrix(options: QuantizeOptions, made: importance.ImportanceMatrix | None) -> LoadedImatrix | None:
     """Reads the importance matrix with the selected entries. Raises UsageError for a selection that makes no sense."""
     parts = {"include": options.include_weights, "exclude": options.exclude_weights}
     if options.imatrix is None:
@@ -216,9 +222,12 @@ def _load_imatrix(options: QuantizeOptions) -> LoadedImatrix | None:
         if any(parts.values()):
             raise UsageError("--include-weights and --exclude-weights need an importance matrix", hint="--imatrix FILE")
         return None
-    with FileSource(options.imatrix) as source:
-        matrix = importance.read(source)
-        digest = hashlib.sha256(source.read(0, source.size)).hexdigest()
+    if made is not None:
+        matrix, digest = made, hashlib.sha256(importance.encode(made, "gguf")).hexdigest()
+    else:
+        with FileSource(options.imatrix) as source:
+            matrix = importance.read(source)
+            digest = hashlib.sha256(source.read(0, source.size)).hexdigest()
     for option, part in ((name, part) for name in parts for part in parts[name]):
         if not any(part in name for name in matrix.entries):
             hint = suggest_for_glob(part, matrix.entries)

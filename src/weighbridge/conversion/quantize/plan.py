@@ -33,6 +33,7 @@ from weighbridge.conversion.plan.target import check_target
 from weighbridge.conversion.plan.writers import planned, specs
 from weighbridge.conversion.quantize import ftypes, size_target
 from weighbridge.conversion.quantize import keys as gguf_keys
+from weighbridge.conversion.quantize.imatrix import ImportanceMatrix
 from weighbridge.conversion.quantize.inputs import QuantizeInputs, prepare, refuse_unreadable, type_options
 from weighbridge.conversion.result import Loss
 from weighbridge.io.filesystem import cached_repository
@@ -123,8 +124,12 @@ def build(
     ftype: str,
     options: QuantizeOptions,
     write: WriteOptions = WriteOptions(),
+    *,
+    made: ImportanceMatrix | None = None,
+    effects: size_target.Effects | None = None,
 ) -> QuantizePlan:
-    """Plans to quantize `model` to `target`. Errors at which llama-quantize would stop are in `refusals`.
+    """Plans to quantize `model` to `target`. Errors at which llama-quantize would stop are in `refusals`. `made`: an
+    importance matrix that is no file; `effects`: measures what a tensor's error changes, for a target size.
 
     Raises UsageError for options that contradict each other, UnsupportedError for a model that can't become a GGUF.
     """
@@ -140,18 +145,19 @@ def build(
     bits, size = options.target_bpw, options.target_size
     if bits is None and size is None:
         requested = ftypes.parse_ftype(ftype)
-        inputs = prepare(model, requested, options)
+        inputs = prepare(model, requested, options, made)
         choice = inputs.choose(requested, type_options(options))
         return finish(model, path, requested.name if requested else ftypes.COPY, inputs, choice, options, write)
     if ftype or (bits is not None and size is not None):
         raise UsageError("TYPE, --target-bpw and --target-size are mutually exclusive", hint="give one of them")
     if options.pure:
         raise UsageError("--pure doesn't apply to a file of a given size", hint="its types are chosen for each tensor")
-    inputs = prepare(model, None, options)
+    inputs = prepare(model, None, options, made)
     header = gguf.header_size(specs(inputs.tensors), inputs.keys)
     align = inputs.keys[gguf.ALIGNMENT_KEY].value if gguf.ALIGNMENT_KEY in inputs.keys else gguf.DEFAULT_ALIGNMENT
     overhead = header + align * len(inputs.tensors)
-    inputs, choice = size_target.types_for_size(inputs, type_options(options), bits=bits, size=size, overhead=overhead)
+    inputs, choice = size_target.types_for_size(inputs, type_options(options), bits=bits, size=size, overhead=overhead,
+                                                effects=effects)  # fmt: skip
     return finish(model, path, "", inputs, choice, options, write)
 
 

@@ -3,28 +3,28 @@
 1. Probe. Rows spread over each tensor are encoded as every candidate and decoded again. The error is the sum of squared
    differences relative to the sum of squares; with an importance matrix each column is weighted, which gives the
    expected relative error of the tensor's output.
-2. Allocate. Every tensor starts at its smallest type and is upgraded along its lower convex hull, in the order of error
-   removed per byte. Upgrades that no longer fit are skipped.
+2. Weigh. With a text, each error counts by how much it changes what the model predicts (forward/effects.py).
+3. Allocate bytes to the tensors (allocation.py).
 
 The same model, matrix and size give the same types.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import BY_NAME, F32, DType
-from weighbridge.base.errors import RefusedError, UsageError
+from weighbridge.base.errors import UsageError
 from weighbridge.containers.gguf.container import KV
 from weighbridge.conversion.quantize import ftypes
 from weighbridge.conversion.quantize import keys as gguf_keys
+from weighbridge.conversion.quantize.allocation import Allocation, Offer, allocate, hull
 from weighbridge.conversion.quantize.inputs import QuantizeInputs
 from weighbridge.tensors import kernels
 from weighbridge.tensors.nodes import Node, cast
@@ -36,25 +36,14 @@ CANDIDATES: Final = (
     "IQ2_XXS", "IQ2_XS", "IQ2_S", "Q2_K", "IQ3_XXS", "IQ3_S", "Q3_K", "IQ4_XS", "IQ4_NL", "Q4_0", "Q4_K", "Q5_0",
     "Q5_K", "Q6_K", "Q8_0", "F16",
 )  # fmt: skip
+# Sizes for which the expected effect is also told.
+_CURVE: Final = (0.7, 0.8, 0.9, 1.1, 1.25)
 # Probed elements of a tensor: enough to estimate the error to a few percent.
 _SAMPLE: Final = 1 << 15
 
 
-class Offer(NamedTuple):
-    """A candidate type of a tensor: bytes of the whole tensor, and the expected error."""
-
-    dtype: DType
-    nbytes: int
-    error: float
-
-
-@dataclass(frozen=True)
-class Allocation:
-    """The chosen types, their total bytes, and the sum of the errors."""
-
-    types: Mapping[str, DType]
-    nbytes: int
-    error: float
+#: The inputs and the candidates of each tensor -> the change of the output per error of the tensor.
+Effects = Callable[[QuantizeInputs, Mapping[str, Sequence[Offer]]], Mapping[str, float]]
 
 
 def types_for_size(
@@ -64,9 +53,11 @@ def types_for_size(
     bits: float | None = None,
     size: int | None = None,
     overhead: int = 0,
+    effects: Effects | None = None,
 ) -> tuple[QuantizeInputs, ftypes.TypeChoice]:
     """Chooses types for `bits` per weight, or for a file of `size` bytes, at most `overhead` of them outside tensors.
 
+    `effects`: measures how much the model's output changes per error of each tensor; all count the same without it.
     Returns the inputs with the file type of most weights, and the choice. Raises RefusedError if no choice of types is
     small enough.
     """
@@ -84,14 +75,34 @@ def types_for_size(
     elements = sum(node.spec.elements for node in inputs.tensors.values())
     room = int(bits * elements / 8) if bits is not None else (size or 0) - overhead
     room -= sum(inputs.tensors[name].spec.with_dtype(dtype).nbytes for name, dtype in fixed.items())
-    allocation = allocate({name: probe(inputs.tensors[name], inputs.weights(name)) for name in free}, room)
+    offers = {name: probe(inputs.tensors[name], inputs.weights(name)) for name in free}
+    if effects is not None:
+        gains = effects(inputs, offers)
+        offers = {n: [o._replace(error=o.error * gains[n]) for o in rows] for n, rows in offers.items()}
+    allocation = allocate(offers, room)
+    notes = [*inputs.notes, *_notes(allocation, offers, room, measured=effects is not None)]
     types = {name: fixed.get(name) or allocation.types[name] for name in inputs.tensors}
     counts = Counter[str]()
     for name, node in inputs.tensors.items():
         counts[types[name].name] += node.spec.elements
     ftype = ftypes.nearest_ftype(counts.most_common(1)[0][0])
     keys = {**inputs.keys, gguf_keys.FILE_TYPE: KV("u32", ftype)}
-    return replace(inputs, keys=keys), ftypes.TypeChoice(types)
+    return replace(inputs, keys=keys, notes=tuple(notes)), ftypes.TypeChoice(types)
+
+
+def _notes(
+    allocation: Allocation, offers: Mapping[str, Sequence[Offer]], room: int, *, measured: bool
+) -> Iterator[str]:
+    """The expected effect at this size and at others, and that a smaller size would do."""
+    if allocation.nbytes == sum(hull(rows)[-1].nbytes for rows in offers.values()):
+        yield f"every tensor has the best type: {room - allocation.nbytes:,} bytes of the size aren't used"
+    if not measured:
+        return
+    least = sum(hull(rows)[0].nbytes for rows in offers.values())
+    sizes = (int(room * factor) for factor in _CURVE)
+    curve = (f"{at.error:.4f} at {at.nbytes:,}" for at in (allocate(offers, size) for size in sizes if size >= least))
+    yield f"expected KL divergence {allocation.error:.4f} nats with {allocation.nbytes:,} bytes of these tensors"
+    yield f"and at other sizes: {'; '.join(curve)}"
 
 
 def probe(node: Node, weights: Any) -> list[Offer]:
@@ -116,61 +127,25 @@ def probe(node: Node, weights: Any) -> list[Offer]:
 
 
 def _round_trip(sample: Floats, dtype: DType, weights: Floats | None) -> Floats:
-    """Encodes rows as `dtype` and decodes them; sample, weights and result: f32[rows, columns]."""
+    """`rounded`, with weights for each row, f32[rows, columns]."""
+    if weights is None:
+        return rounded(sample, dtype)
+    return np.concatenate([rounded(row[None], dtype, column) for row, column in zip(sample, weights, strict=True)])
+
+
+def rounded(values: Floats, dtype: DType, weights: Floats | None = None) -> Floats:
+    """What a type makes of a matrix f32[rows, columns]; `weights`: importance of the columns, f32[columns]."""
     if dtype.block == 1:
-        return sample.astype(np.float16).astype(np.float32)
-    decoded = np.empty_like(sample)
-    for i, row in enumerate(sample):
-        packed = np.empty(row.size // dtype.block * dtype.size, np.uint8)
-        kernels.encode(dtype, row, packed, None if weights is None else np.ascontiguousarray(weights[i]))
-        kernels.decode(dtype, packed, decoded[i])
-    return decoded
+        return values.astype(np.float16).astype(np.float32)
+    packed = np.empty(values.size // dtype.block * dtype.size, np.uint8)
+    kernels.encode(dtype, np.ascontiguousarray(values).reshape(-1), packed,
+                   None if weights is None else np.ascontiguousarray(weights))  # fmt: skip
+    out = np.empty(values.shape, np.float32)
+    kernels.decode(dtype, packed, out.reshape(-1))
+    return out
 
 
 def _power(values: Floats, weights: Floats | None) -> float:
     """The sum of squares, weighted by column; values and weights: f32[rows, columns]."""
     squares = values.astype(np.float64) ** 2
     return float((squares if weights is None else squares * weights).sum())
-
-
-def hull(offers: Iterable[Offer]) -> list[Offer]:
-    """The lower convex hull of error over bytes, from the smallest offer on."""
-    kept: list[Offer] = []
-    for offer in sorted(offers, key=lambda o: (o.nbytes, o.error)):
-        if kept and offer.error >= kept[-1].error:
-            continue
-        while len(kept) > 1 and _gain(kept[-1], offer) >= _gain(kept[-2], kept[-1]):
-            kept.pop()
-        kept.append(offer)
-    return kept
-
-
-def _gain(a: Offer, b: Offer) -> float:
-    """Error that an upgrade from `a` to `b` removes per byte."""
-    return (a.error - b.error) / (b.nbytes - a.nbytes)
-
-
-def allocate(offers: Mapping[str, Sequence[Offer]], room: int) -> Allocation:
-    """Chooses a type for each tensor within `room` bytes. Raises RefusedError if the smallest types don't fit."""
-    hulls = {name: hull(candidates) for name, candidates in offers.items()}
-    at = dict.fromkeys(hulls, 0)
-    used = sum(steps[0].nbytes for steps in hulls.values())
-    if used > room:
-        raise RefusedError(
-            f"the tensors need at least {used:,} bytes, but only {max(room, 0):,} are available",
-            hint="choose a larger size, or pass an importance matrix, which allows smaller types",
-        )
-    order = {name: i for i, name in enumerate(hulls)}
-    steps = [(-_gain(*h[:2]), order[n], n) for n, h in hulls.items() if len(h) > 1]
-    heapq.heapify(steps)
-    while steps:
-        _, place, name = heapq.heappop(steps)
-        now, then = hulls[name][at[name] : at[name] + 2]
-        if used + then.nbytes - now.nbytes > room:
-            continue
-        used += then.nbytes - now.nbytes
-        at[name] += 1
-        if at[name] + 1 < len(hulls[name]):
-            heapq.heappush(steps, (-_gain(*hulls[name][at[name] : at[name] + 2]), place, name))
-    chosen = {name: hulls[name][i] for name, i in at.items()}
-    return Allocation({n: o.dtype for n, o in chosen.items()}, used, sum(o.error for o in chosen.values()))
