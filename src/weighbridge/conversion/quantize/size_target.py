@@ -36,7 +36,7 @@ CANDIDATES: Final = (
     "IQ2_XXS", "IQ2_XS", "IQ2_S", "Q2_K", "IQ3_XXS", "IQ3_S", "Q3_K", "IQ4_XS", "IQ4_NL", "Q4_0", "Q4_K", "Q5_0",
     "Q5_K", "Q6_K", "Q8_0", "F16",
 )  # fmt: skip
-# Sizes for which the expected effect is also told.
+# Other sizes whose expected effect is reported, as parts of the one that was asked for.
 _CURVE: Final = (0.7, 0.8, 0.9, 1.1, 1.25)
 # Probed elements of a tensor: enough to estimate the error to a few percent.
 _SAMPLE: Final = 1 << 15
