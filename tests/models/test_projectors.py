@@ -188,7 +188,7 @@ def outputs(model: Any, case: dict[str, Any]) -> list[Any]:
         pixels = torch.randn(1, 16, 3 * vision["patch_size"] ** 2, generator=generator)
         whole = {"spatial_shapes": torch.tensor([[4, 4]]), "pixel_attention_mask": torch.ones(1, 16, dtype=torch.long)}
         return [*model.get_image_features(pixels, **whole).pooler_output, logits]
-    if "depth" in vision and "mlp_ratio" not in vision:
+    if "depth" in vision and vision["model_type"] != "janus_vision_model":
         side = 4
         pixels = torch.randn(side * side, 3 * 2 * vision["patch_size"] ** 2, generator=generator)
         image = model.model.visual(pixels, grid_thw=torch.tensor([[1, side, side]]))
