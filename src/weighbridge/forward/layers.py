@@ -38,9 +38,12 @@ class Weights:
     ) -> None:
         self.provider, self.graph, self.observer, self.rounding = provider, graph, observer, rounding
 
-    def get(self, name: str, expert: int | None = None) -> Floats:
-        found: Floats = self.provider.get(name, ... if expert is None else expert, dtype="f32")
-        return found if self.rounding is None else self.rounding(name, expert, found)
+    def get(self, name: str, index: int | slice | None = None) -> Floats:
+        """A weight, one expert of a stack, or a range of rows."""
+        found: Floats = self.provider.get(name, ... if index is None else index, dtype="f32")
+        if self.rounding is None:
+            return found
+        return self.rounding(name, None if isinstance(index, slice) else index, found)
 
     def optional(self, name: str) -> Floats | None:
         return self.get(name) if self.graph.has(name) else None

@@ -25,6 +25,8 @@ Progress = Callable[[int, int], None]
 IN_MEMORY: Final = 512 << 20
 #: Bytes of the hidden states that experts take at once; they are read once per batch.
 _BATCH: Final = 256 << 20
+#: Rows of the embeddings that are decoded at once.
+_TABLE_ROWS: Final = 8192
 
 
 class HiddenStates(Closing):
@@ -110,13 +112,25 @@ class ForwardPass:
 
     def _embed(self, ids: Ids, states: HiddenStates) -> None:
         weights, graph = self.weights, self.graph
-        table = weights.get("embed.weight")
+        rows = self._rows("embed.weight", ids)
         norm = weights.norm("embed.norm") if graph.has("embed.norm.weight") else None
         position = weights.optional("position.weight")
         for text, row in enumerate(ids):
-            x = table[row] * np.float32(graph.embedding_scale)
+            x = rows(row) * np.float32(graph.embedding_scale)
             x = x if position is None else x + position[: len(row)]
             states[text] = x if norm is None else norm(x)
+
+    def _rows(self, name: str, ids: Ids) -> Callable[[Ids], Floats]:
+        """Looks rows of a table up; only those of `ids` are kept."""
+        wanted = np.unique(ids)
+        count, width = self.graph.shapes[name]
+        table = np.empty((len(wanted), width), np.float32)
+        for start in range(0, count, _TABLE_ROWS):
+            first, last = np.searchsorted(wanted, (start, start + _TABLE_ROWS))
+            if first < last:
+                block = self.weights.get(name, slice(start, start + _TABLE_ROWS))
+                table[first:last] = block[wanted[first:last] - start]
+        return lambda row: table[np.searchsorted(wanted, row)]
 
     def _rotation(self, layer: int, tokens: int) -> ops.Rotation | None:
         rope = self.graph.config.rope
