@@ -332,6 +332,10 @@ class QuantizeOptions(RequantizeOptions, TokenizerOptions, NameOptions, AlignOpt
     target_bpw: float | None = option(
         "Choose types for this many bits per weight.", metavar="BITS", above=0, most=32, section=_TYPES
     )
+    search: Literal["ggml", "best"] = option(
+        "How scales of blocks are chosen: as ggml does [ggml], or with the least error, so with other bytes.", "ggml",
+        section=_TYPES,
+    )  # fmt: skip
     pure: bool = option("Give all tensors the same type, no mixture.", False, section=_TYPES)
     leave_output_tensor: bool = option("Don't quantize output.weight.", False, section=_TYPES)
     output_tensor_type: str | None = option("Type of output.weight.", metavar="TYPE", section=_TYPES)

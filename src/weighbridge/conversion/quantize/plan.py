@@ -187,7 +187,7 @@ def finish(
             weights[name] = importance
         if quantizes and not kernels.encodes(target):
             refusals.append(ftypes.Refusal(name, "unsupported", f"{target} can't be written by this version"))
-        tensors[name] = _encode_as(name, node, target, importance, reports)
+        tensors[name] = _encode_as(name, node, target, importance, reports, options.search == "best")
         if target.importance == "required" and target != node.spec.dtype and importance is None:
             refusals.append(
                 ftypes.Refusal(name, "imatrix-missing", f"{target} needs an importance matrix' entry for it")
@@ -241,7 +241,7 @@ def _row(name: str, node: Node, quantized: Node, fallback: tuple[DType, DType] |
     )
 
 
-def _encode_as(name: str, node: Node, target: DType, weights: Any, reports: dict[str, CastReport]) -> Node:
+def _encode_as(name: str, node: Node, target: DType, weights: Any, reports: dict[str, CastReport], best: bool) -> Node:
     """Casts or encodes a tensor; a report counts the losses of the cast or of scales."""
     if node.spec.dtype is target:
         return node
@@ -249,7 +249,7 @@ def _encode_as(name: str, node: Node, target: DType, weights: Any, reports: dict
     if target.kind is not Kind.BLOCK:
         return cast(node, target, report)
     source = cast(node, F32)  # a type that can't be written is among the refusals
-    return Encode(source.spec.with_dtype(target), source, report, weights)
+    return Encode(source.spec.with_dtype(target), source, report, weights, best)
 
 
 def _files(

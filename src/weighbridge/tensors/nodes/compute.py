@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.base.limits import MIB
-from weighbridge.tensors import bits, kernels
+from weighbridge.tensors import bits, kernels, refining
 from weighbridge.tensors.nodes.base import BAND, Bytes, Node, RowRange, UnaryNode, borrow
 from weighbridge.tensors.nodes.quantized import aligned_values
 from weighbridge.tensors.reference import legacy_blocks
@@ -143,10 +143,11 @@ class Cast(UnaryNode):
 class Encode(UnaryNode):
     """F32 rows quantized to a block type, with the reference's bytes. RefusedError for values that the reference
     refuses too: non-finite ones, and scales beyond F16. `importance`: F32 [groups, columns], weights of the columns;
-    each group is for an equal number of rows (an expert's)."""
+    each group is for an equal number of rows (an expert's). `best`: blocks with less error than the reference's."""
 
     report: CastReport = field(default_factory=CastReport)
     importance: NDArray[np.float32] | None = None
+    best: bool = False
 
     def __post_init__(self) -> None:
         if self.importance is not None:
@@ -172,6 +173,8 @@ class Encode(UnaryNode):
                     reason = f"{refused.reason} from column {block * self.spec.dtype.block}"
                     raise self._refused(a + row, reason) from None
                 self.report.add(counts.overflow, counts.underflow)
+                if self.best and refining.refines(self.spec.dtype):
+                    refining.refine(self.spec.dtype, values[a - lo : b - lo], piece, weights)
         if self._broken(out):
             reason = f"has values too large for a scale of {self.spec.dtype}"
             raise self._refusal(lo, out.reshape(hi - lo, -1), reason, self._broken)
