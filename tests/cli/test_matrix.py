@@ -83,7 +83,7 @@ VALUES: Mapping[str, str] = {
     "--max-shard-tensors": "2", "--inexact": "refuse", "--lora": "ADAPTER",
     "--projector": "GGUF",
     "--field": "text", "--chunks": "1", "--chunk": "1", "--in-file": "IMATRIX", "--save": "OUT2.kld",
-    "--search": "best",
+    "--search": "best", "--save-types": "OUT2.types",
     "--base": "FOLDER", "--name": "Another", "--pre": "qwen2", "--align": "65536", "--rms-eps": "0.5",
     "--context-length": "17", "--scheme": "w8a8", "--q-bits": "8", "--q-group-size": "32", "--q-mode": "mxfp4",
     "--recipe": "mixed_2_6", "--imatrix": "IMATRIX", "--include-weights": "blk|attn_q", "--exclude-weights": "blk",

@@ -34,7 +34,7 @@ SHOWN = {"json", "dry_run", "output", "short_quiet", *(p.name for p in common_op
 FUNCTIONS: Mapping[str, tuple[Callable[..., Any], set[str], set[str]]] = {
     "convert": (wb.plan_convert, set(), set()),
     "plan": (wb.plan_convert, set(), set()),
-    "quantize": (wb.plan_quantize, {"tensor_type_file", "report"}, {"ftype"}),
+    "quantize": (wb.plan_quantize, {"tensor_type_file", "save_types", "report"}, {"ftype"}),
     "split": (wb.plan_split, set(), set()),
     "merge": (wb.plan_merge, set(), set()),
     "imatrix": (wb.imatrix, {"dry_run"}, set()),

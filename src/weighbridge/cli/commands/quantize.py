@@ -17,6 +17,7 @@ from weighbridge.cli.render import Progress
 from weighbridge.cli.values import QuantizeWord
 from weighbridge.cli.views import quantize as view
 from weighbridge.cli.views.plan import TargetCommand, planned, write
+from weighbridge.io.sink import check_target
 
 
 class Request(NamedTuple):
@@ -71,6 +72,9 @@ class QuantizeCommand(QuantizeKeywords, TargetCommand):
         "A file of pairs for --tensor-type, separated by white space.", metavar="FILE", kind="existing file",
         section="Types",
     )  # fmt: skip
+    save_types: Path | None = option(
+        "Write the type of each tensor to a file for --tensor-type-file.", metavar="FILE", kind="path", section="Types"
+    )
     report: Path | None = option(
         "Then measure the errors: print a table, and write FILE (.json, .html or .svg).", metavar="FILE", kind="path",
         section="Output",
@@ -116,12 +120,17 @@ def quantize(words: tuple[str, ...], options: QuantizeCommand) -> int:
     target = request.target or default_target(request.source, request.ftype, options.keep_split)
     if options.report is not None:
         view.check_report(options.report, options.overwrite)
+    if options.save_types is not None:
+        check_target(options.save_types, overwrite=options.overwrite, folder=False)
     with Progress(noun="pass") as progress:  # over the text, to choose types
         keywords["progress"] = progress
         plan = planned(weighbridge.plan_quantize, request.source, target, options, keywords)
-    if options.report is not None and plan.format != "gguf":
-        plan.close()
-        raise UsageError("--report doesn't apply to a whisper.cpp file", hint="it measures the errors of a GGUF")
+    if plan.format != "gguf":
+        for name in (name for name in ("report", "save_types") if getattr(options, name) is not None):
+            plan.close()
+            raise UsageError(f"--{name.replace('_', '-')} doesn't apply to a whisper.cpp file")
+    if options.save_types is not None:
+        view.save_types(plan, options.save_types, options.overwrite)
     if options.dry_run:
         return view.show_plan(plan, options)
     write(plan, options)
