@@ -101,6 +101,8 @@ def test_effects_choose_other_types_at_the_same_size(place: Path) -> None:
     plain, chosen = (wb.plan_quantize(place / "llama", "out.gguf", target_bpw=9, **more) for more in ({}, _text(place)))
     assert {r.name: r.target for r in plain.rows} != {r.name: r.target for r in chosen.rows}
     assert chosen.bits <= 9
+    again = wb.plan_quantize(place / "llama", "out.gguf", target_bpw=9, **_text(place))
+    assert again.rows == chosen.rows
     assert any("expected KL divergence" in note for note in chosen.notes)
 
 

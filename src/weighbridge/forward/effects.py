@@ -129,7 +129,9 @@ class _Measurement:
             changes[group] = self._divergence(reference, rounding)
             if self.progress is not None:
                 self.progress(number, len(every), "measuring effects")
-        gains = fitted({name: offer.error for name, offer in usual.items()}, changes)
+        exact = fitted({name: offer.error for name, offer in usual.items()}, changes)
+        # rounded, so that the order of sums in a matrix product doesn't change the choice
+        gains = {name: float(f"{gain:.3g}") for name, gain in exact.items()}
         # what isn't run, such as the layers that predict further tokens, counts like the others
         return {name: gains.get(name, statistics.median(gains.values())) for name in offers}
 
