@@ -228,7 +228,7 @@ FAULTS: Mapping[str, tuple[Patch, str]] = {
     "texts not cut": (_put(K, "_TEXT", 1 << 20), "keyed"),
     "texts cut one short": (_put(K, "_TEXT", 126), "keyed"),
     "keys of a wish that chose nothing": (
-        lambda m: m.setattr(inputs, "_load_imatrix", lambda options: None), "Q4_0-dense-imatrix",
+        lambda m: m.setattr(inputs, "_load_imatrix", lambda options, made: None), "Q4_0-dense-imatrix",
     ),
     "overrides before the version": (_wrap(K, "parse_overrides", _reversed), "override"),
     "an int is i32": (_put(K, "_KINDS", {**K._KINDS, "int": "i32"}), "override"),

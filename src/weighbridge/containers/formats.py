@@ -92,7 +92,7 @@ RECOGNISED: Final = (
     Format("torchserve", "TorchServe archive", recognisers=_ZIP),
     Format("imatrix-dat", "importance matrix (legacy .dat)",
            advice="wb inspect FILE shows it, wb quantize --imatrix FILE uses it", recognisers=_IMATRIX),
-    Format("llama-logits", "log-probabilities of llama-perplexity", (".kld",), (".bin", ".dat"),
+    Format("llama-logits", "log-probabilities of llama-perplexity", (".kld",), (".bin",),
            (Magic(0, LOGITS_MAGIC, "_logits_"),), advice="wb quality FILE MODEL compares a model's with them"),
     Format("onnx", "ONNX model", (".onnx",), (".bin",), recognisers=_PROTOBUF),
     Format("hdf5", "HDF5 file", (".h5", ".hdf5"), (".keras",), (Magic(0, b"\x89HDF\r\n\x1a\n", "HDF5 signature"),),

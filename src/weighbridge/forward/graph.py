@@ -44,7 +44,7 @@ class FamilyGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     activation: str = ""
-    rope: Literal["halves", "neighbours", "none"] = "halves"
+    rope: Literal["neighbours", "none", "halves"] = "halves"
     rotated: Literal["all", "sliding"] = "all"
     unrotated_every: int = 0
     parallel: bool = False
