@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from weighbridge.base.options import GivenOptions, ProgressKeyword, option
+from weighbridge.conversion.merging.options import MergeOptions
 from weighbridge.conversion.options import (
     TARGETS,
     AdapterOptions,
@@ -109,6 +110,11 @@ class SaveKeywords(DTypeOptions, ShardOptions, WriteOptions):
 class StripKeywords(TransformKeywords):
     keep_ema: bool = option("Keep averaged (EMA) weights next to the others.", False)
     ema_as_weights: bool = option("Write averaged (EMA) weights in place of the others.", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeKeywords(TransformKeywords, MergeOptions):
+    pass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from dataclasses import replace
 from weighbridge.adapters.remote.schemes import resolve_path, resolve_target
 from weighbridge.api.keywords import (
     ConvertKeywords,
+    MergeKeywords,
     QuantizeKeywords,
     RenameKeywords,
     SliceKeywords,
@@ -29,6 +30,9 @@ from weighbridge.base.options import accepting
 from weighbridge.conversion import transform
 from weighbridge.conversion.checkpoint import strip as stripping
 from weighbridge.conversion.checkpoint.training import NAME as CHECKPOINT
+from weighbridge.conversion.merging.plan import plan_recipe
+from weighbridge.conversion.merging.recipe import Recipe
+from weighbridge.conversion.merging.sources import MergeInput, WithAdapters, read_input
 from weighbridge.conversion.options import (
     AdapterOptions,
     CheckpointOptions,
@@ -102,12 +106,22 @@ def plan_split(src: Path, dst: Path, options: SplitKeywords) -> Plan:
         return build(model, choose_target(model, dst, same_format(model, resolve_target(dst)), given), options)
 
 
-@accepting(WriteKeywords)
-def plan_merge(src: Path, dst: Path, options: WriteKeywords) -> Plan:
-    """Plans to write the shards, or the tensor-parallel ranks, of the model at `src` as one file `dst`, or as a folder
-    with one file."""
-    with _opened(src, options) as model:
-        return build(model, choose_target(model, dst, same_format(model, resolve_target(dst))), options)
+@accepting(MergeKeywords)
+def plan_merge(src: MergeInput, dst: Path, options: MergeKeywords) -> Plan:
+    """Plans to write several models as one, `dst`: those of a recipe in mergekit's YAML, or `src` by a `method`.
+
+    `src` is a recipe's path or its data as a dict, a list of models (with `method`), or a model and LoRA adapters. For
+    the shards, or the tensor-parallel ranks, of one model, `dst` is a file, or a folder with one file."""
+    found = read_input(src, options, options.given)
+    given = options.target_options
+    if isinstance(found, Recipe):
+        return plan_recipe(found, dst, options.to, given, options, options, options.seed)
+    path, adapters = found if isinstance(found, WithAdapters) else (found, ())
+    with _opened(path, options) as model:
+        for adapter in adapters:
+            model = merge_for_writing(model, adapter)
+        to = options.to or same_format(model, resolve_target(dst))
+        return build(model, choose_target(model, dst, to, given), options)
 
 
 @accepting(StripKeywords)
@@ -157,7 +171,7 @@ def plan_quantize(src: Path, dst: Path, options: QuantizeKeywords) -> QuantizePl
 
 convert = planned_and_run(plan_convert, "Converts a model; the arguments are those of `plan_convert`.")
 split = planned_and_run(plan_split, "Splits a model into shards; the arguments are those of `plan_split`.")
-merge = planned_and_run(plan_merge, "Merges shards into one file; the arguments are those of `plan_merge`.")
+merge = planned_and_run(plan_merge, "Merges models, or shards; the arguments are those of `plan_merge`.")
 strip = planned_and_run(plan_strip, "Writes only a checkpoint's weights; the arguments are those of `plan_strip`.")
 rename = planned_and_run(plan_rename, "Renames a model's tensors; the arguments are those of `plan_rename`.")
 slice = planned_and_run(plan_slice, "Writes a part of a model; the arguments are those of `plan_slice`.")

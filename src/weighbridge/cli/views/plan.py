@@ -51,7 +51,7 @@ class TargetCommand(WriteCommand):
 
 def planned(
     plan: Callable[..., P],
-    src: Path | str,
+    src: Path | str | Sequence[str],
     dst: str | Path,
     options: WriteCommand,
     keywords: Mapping[str, Any] | None = None,

@@ -1,0 +1,58 @@
+"""Plans a merge: opens the models of a recipe, merges them, and builds the plan that writes the result."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+from weighbridge.adapters.remote.schemes import resolve_path, resolve_target
+from weighbridge.base.closeable import Closing
+from weighbridge.conversion.merging.merged_model import merge_models
+from weighbridge.conversion.merging.recipe import Recipe
+from weighbridge.conversion.options import TargetOptions, WriteOptions
+from weighbridge.conversion.plan.build import build
+from weighbridge.conversion.plan.model import Plan
+from weighbridge.conversion.plan.target import choose_target, same_format
+from weighbridge.models.lora.merge import merge_for_writing
+from weighbridge.models.model import OpenModel, SourceOptions
+from weighbridge.models.open import open_model
+
+
+class _Opened(Closing):
+    """All models of a recipe."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+def plan_recipe(
+    recipe: Recipe,
+    target: str | os.PathLike[str],
+    to: str | TargetOptions | None,
+    given: Mapping[str, Any],
+    source: SourceOptions,
+    write: WriteOptions,
+    seed: int,
+) -> Plan:
+    """Plans the merge of several models. `given`: options of the target by name; without a type among them, that of the
+    recipe, else the base's."""
+    with ExitStack() as stack:
+        models = {name: stack.enter_context(_open(name, source)) for name in recipe.models}
+        model = merge_models(recipe, models, seed)
+        if recipe.dtype is not None:
+            given = {"dtype": recipe.dtype, **given}
+        chosen = choose_target(model, target, to or same_format(model, resolve_target(target)), given)
+        return replace(build(model, chosen, write), model=_Opened(stack.pop_all()))
+
+
+def _open(name: str, options: SourceOptions) -> OpenModel:
+    """Opens MODEL, or MODEL+ADAPTER with the adapter merged."""
+    path, *adapters = name.split("+") if not resolve_path(name).exists() else [name]
+    return reduce(merge_for_writing, map(resolve_path, adapters), open_model(path, options))

@@ -1,0 +1,182 @@
+"""A recipe of a merge: mergekit's YAML as it is (arcee-ai/mergekit, docs), as plain data with places for messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from weighbridge.base.errors import FormatError, UsageError
+from weighbridge.base.limits import CONFIG_JSON
+
+Parameters = Mapping[str, Any]
+
+_KEYS: Final = frozenset({
+    "merge_method", "models", "slices", "base_model", "parameters", "dtype", "out_dtype", "tokenizer_source",
+    "tokenizer", "chat_template", "modules", "name",
+})  # fmt: skip
+_LATER: Final = {
+    "modules": "merge the text model's folder alone",
+    "tokenizer": "tokenizer_source: base",
+    "chat_template": "wb edit sets a template afterwards",
+}
+
+
+@dataclass(frozen=True)
+class MergeSource:
+    """A model of a recipe, as it names it. `layers`: the run [first, end) of its layers; None for all."""
+
+    model: str
+    parameters: Parameters = field(default_factory=dict)
+    layers: range | None = None
+
+
+@dataclass(frozen=True)
+class MergeSlice:
+    """Consecutive layers of the result: as many layers of each source, which become one."""
+
+    sources: tuple[MergeSource, ...]
+    parameters: Parameters = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """`base`: the model that differences are taken from; None if the recipe has none. `sliced`: whether it gives layers
+    of models rather than whole models. `vocabulary`: whose tokens the result has: "" (all models must have the same),
+    or "base"."""
+
+    method: str
+    slices: tuple[MergeSlice, ...]
+    base: str | None = None
+    parameters: Parameters = field(default_factory=dict)
+    dtype: str | None = None
+    sliced: bool = False
+    vocabulary: str = ""
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """All models, each once; the base first."""
+        listed = (source.model for part in self.slices for source in part.sources)
+        return tuple(dict.fromkeys((*((self.base,) if self.base else ()), *listed)))
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Returns the recipe in a YAML file. Raises FormatError for a file that isn't YAML, UsageError for a recipe that
+    can't be followed, OSError."""
+    import yaml  # type: ignore[import-untyped]
+
+    with open(path, "rb") as file:
+        data = file.read(CONFIG_JSON + 1)
+    if len(data) > CONFIG_JSON:
+        raise FormatError(f"a recipe of more than {CONFIG_JSON} bytes", path=str(path))
+    try:
+        parsed = yaml.safe_load(data)  # in Python: the C loader crashes on deep nesting, this one raises
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise FormatError(f"not YAML: {reason}", path=str(path)) from None
+    return parse_recipe(parsed, path)
+
+
+def parse_recipe(data: Any, path: Path | None = None) -> Recipe:
+    """Returns the recipe that plain data describe. Raises UsageError with the place. `path`: the file, whose folder
+    relative names may start from."""
+    where = path.name if path else "the recipe"
+    top = _mapping(data, where)
+    if unknown := [key for key in top if key not in _KEYS]:
+        raise UsageError(f"{where}: no key is called {unknown[0]!r}", hint=f"known keys: {', '.join(sorted(_KEYS))}")
+    for key, hint in _LATER.items():
+        if top.get(key) is not None:
+            raise UsageError(f"{where}: {key!r} isn't supported", hint=hint)
+    method = _text(top.get("merge_method"), f"{where}: merge_method")
+    if ("models" in top) == ("slices" in top):
+        raise UsageError(f"{where}: give either 'models' or 'slices'")
+    if "slices" in top:
+        slices = tuple(
+            _slice(row, f"{where}: slices[{n}]", path) for n, row in enumerate(_list(top["slices"], f"{where}: slices"))
+        )
+    else:
+        rows = enumerate(_list(top["models"], f"{where}: models"))
+        slices = (MergeSlice(tuple(_source(row, f"{where}: models[{n}]", path) for n, row in rows)),)
+    vocabulary = top.get("tokenizer_source") or ""
+    if vocabulary not in ("", "base"):
+        raise UsageError(f"{where}: tokenizer_source {vocabulary!r} isn't supported", hint="tokenizer_source: base")
+    base = top.get("base_model")
+    return Recipe(
+        method=method,
+        slices=slices,
+        base=None if base is None else _place(_model(base, f"{where}: base_model"), path),
+        parameters=_mapping(top.get("parameters") or {}, f"{where}: parameters"),
+        dtype=top.get("out_dtype") or top.get("dtype"),
+        sliced="slices" in top,
+        vocabulary=vocabulary,
+    )
+
+
+def _slice(row: Any, where: str, path: Path | None) -> MergeSlice:
+    row = _mapping(row, where)
+    if unknown := row.keys() - {"sources", "parameters"}:
+        raise UsageError(f"{where}: {sorted(unknown)[0]!r} isn't supported", hint="sources and parameters")
+    rows = enumerate(_list(row.get("sources"), f"{where}: sources"))
+    sources = tuple(_source(one, f"{where}: sources[{n}]", path, layers=True) for n, one in rows)
+    if len({len(source.layers or ()) for source in sources}) > 1:
+        raise UsageError(f"{where}: its sources have different numbers of layers")
+    return MergeSlice(sources, _mapping(row.get("parameters") or {}, f"{where}: parameters"))
+
+
+def _source(row: Any, where: str, path: Path | None, *, layers: bool = False) -> MergeSource:
+    row = {"model": row} if isinstance(row, str) else _mapping(row, where)
+    known = {"model", "parameters", *(("layer_range",) if layers else ())}
+    if unknown := row.keys() - known:
+        raise UsageError(f"{where}: {sorted(unknown)[0]!r} isn't supported", hint=", ".join(sorted(known)))
+    model = _place(_model(row.get("model"), f"{where}: model"), path)
+    parameters = _mapping(row.get("parameters") or {}, f"{where}: parameters")
+    if not layers:
+        return MergeSource(model, parameters)
+    ends = row.get("layer_range")
+    whole = isinstance(ends, list) and len(ends) == 2 and all(type(end) is int for end in ends)
+    if not whole or not 0 <= ends[0] < ends[1]:
+        raise UsageError(f"{where}: layer_range must be [first, end], not {ends!r}")
+    return MergeSource(model, parameters, range(*ends))
+
+
+def _model(value: Any, where: str) -> str:
+    """The name of a model, which mergekit also spells as an object."""
+    if isinstance(value, Mapping):
+        nested = value.get("model")
+        name = nested.get("path") if isinstance(nested, Mapping) else nested
+        lora = value.get("lora")
+        adapter = lora.get("path") if isinstance(lora, Mapping) else lora
+        value = f"{name}+{adapter}" if adapter else name
+    return _text(value, where)
+
+
+def _place(name: str, path: Path | None) -> str:
+    """A model's path: relative to the working folder, else to the recipe's; OWNER/NAME is a repository of the Hub."""
+    return "+".join(_path(part, path) for part in name.split("+"))
+
+
+def _path(name: str, recipe: Path | None) -> str:
+    if "://" in name or Path(name).exists():
+        return name
+    if recipe is not None and (recipe.parent / name).exists():
+        return str(recipe.parent / name)
+    return f"hf://{name}" if name.count("/") == 1 and name[0] not in "./~" else name
+
+
+def _mapping(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping) or any(not isinstance(key, str) for key in value):
+        raise UsageError(f"{where} must be an object of named values")
+    return dict(value)
+
+
+def _list(value: Any, where: str) -> Sequence[Any]:
+    if not isinstance(value, list | tuple) or not value:
+        raise UsageError(f"{where} must be a list")
+    return value
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise UsageError(f"{where} must be a name")
+    return value

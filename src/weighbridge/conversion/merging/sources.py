@@ -1,0 +1,114 @@
+"""What `wb merge` was given: the shards of one model, a model and its adapters, a recipe, or models and a method."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from weighbridge.adapters.remote.schemes import resolve_path
+from weighbridge.base.errors import UsageError
+from weighbridge.base.options import flag
+from weighbridge.base.words import plural
+from weighbridge.conversion.merging.methods import method_of
+from weighbridge.conversion.merging.options import MergeOptions
+from weighbridge.conversion.merging.recipe import MergeSlice, MergeSource, Recipe, parse_recipe, read_recipe
+from weighbridge.models.locate import locate
+from weighbridge.models.lora.forms import looks_like_adapter
+
+PathLike = str | os.PathLike[str]
+#: A path, several, or a recipe as plain data.
+MergeInput = PathLike | Sequence[PathLike] | Mapping[str, Any]
+
+_RECIPES: Final = (".yaml", ".yml")
+_OF_MODELS: Final = tuple(one.name for one in fields(MergeOptions))
+
+
+class WithAdapters(NamedTuple):
+    """A model, and the adapters that are merged into it, in this order."""
+
+    model: Path
+    adapters: tuple[Path, ...]
+
+
+def read_input(given: MergeInput, options: MergeOptions, named: Sequence[str]) -> Recipe | WithAdapters | Path:
+    """Returns a recipe, a model with adapters, or the path of a model whose shards are merged. `named`: the options
+    that were given. Raises UsageError for options that don't apply, and for several models without a method."""
+    merging = [name for name in _OF_MODELS if name in named]
+    if isinstance(given, Mapping):
+        _refuse(merging, "a recipe has its own", keep=("seed",))
+        return parse_recipe(given)
+    paths = tuple(map(resolve_path, [given] if isinstance(given, str | os.PathLike) else given))
+    if len(paths) == 1 and paths[0].suffix in _RECIPES:
+        _refuse(merging, "a recipe has its own", keep=("seed",))
+        return read_recipe(paths[0])
+    if options.method is not None:
+        return _recipe(paths, options)
+    adapters = tuple(path for path in paths if looks_like_adapter(path))
+    if adapters and len(adapters) == len(paths) - 1:
+        _refuse(merging, "an adapter is merged as it is")
+        return WithAdapters(next(path for path in paths if path not in adapters), adapters)
+    _refuse(merging, "it needs --method")
+    return _set_of(paths)
+
+
+def _refuse(given: Sequence[str], reason: str, keep: Sequence[str] = ()) -> None:
+    for name in given:
+        if name not in keep:
+            raise UsageError(f"{flag(name)} doesn't apply: {reason}", hint="wb merge A B DST --method linear")
+
+
+def _set_of(paths: tuple[Path, ...]) -> Path:
+    """The path of the set with these shards: the first, or its folder."""
+    if len(paths) == 1:
+        return paths[0]
+    shards = {path.resolve() for path in paths}
+    for place in (paths[0], paths[0].parent):
+        if shards <= {file.resolve() for file in locate(place).weights}:
+            return place
+    raise UsageError(
+        f"{paths[-1]} is not a shard of the set of {paths[0]}",
+        hint=f"a method merges models: wb merge {paths[0]} {paths[-1]} DST --method slerp --t 0.5",
+    )
+
+
+def _recipe(paths: tuple[Path, ...], options: MergeOptions) -> Recipe:
+    """The recipe of a command line: models, a method, and its parameters."""
+    names = [str(path) for path in paths]
+    row = method_of(str(options.method))
+    base = None if options.base_model is None else str(resolve_path(options.base_model))
+    if row.base == "end" and base is None:
+        base = names[0]
+    others = [name for name in names if name != base or row.base == "no"]
+    each = {"weight": options.weight, "density": options.density}
+    for name, values in each.items():
+        if len(values) > 1 and len(values) != len(others):
+            raise UsageError(f"{flag(name)} was given {len(values)} times for {plural(len(others), 'model')}")
+    everywhere: dict[str, Any] = {name: values[0] for name, values in each.items() if len(values) == 1}
+    if "weight" in row.per_model and not options.weight:
+        everywhere["weight"] = 1.0
+    everywhere |= {} if options.t is None else {"t": options.t}
+    everywhere |= dict(map(_assignment, options.set))
+    sources = tuple(
+        MergeSource(model, {name: values[n] for name, values in each.items() if len(values) > 1})
+        for n, model in enumerate(others)
+    )
+    return Recipe(
+        method=str(options.method),
+        slices=(MergeSlice(sources),),
+        base=base,
+        parameters=everywhere,
+        vocabulary=options.tokenizer_source or "",
+    )
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    name, _, value = text.partition("=")
+    words = {"true": True, "false": False}
+    try:
+        return name, words[value] if value in words else float(value)
+    except ValueError:
+        known = "NAME=VALUE, such as lambda=0.8 or normalize=false"
+        raise UsageError(f"--set {text!r} isn't a parameter and its value", hint=known) from None

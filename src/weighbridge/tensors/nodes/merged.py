@@ -1,0 +1,90 @@
+"""One tensor made of those of several models (`tensors/merging`)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+
+from weighbridge.base.dtypes import F32
+from weighbridge.base.errors import UsageError
+from weighbridge.base.limits import MIB
+from weighbridge.tensors.merging import Band, MergeMethod
+from weighbridge.tensors.nodes.base import Bytes, Node, RowRange, borrow
+from weighbridge.tensors.nodes.logical import cast
+from weighbridge.tensors.nodes.quantized import LogicalTensor
+
+#: Elements that are merged at a time. Some arrays of them fit in the second-level cache.
+_PIECE: Final = 1 << 15
+
+
+@dataclass(frozen=True, eq=False)
+class Merged(Node):
+    """F32 tensors of one shape, merged in F32. Bytes don't depend on slabs and threads: rows are computed one by one,
+    and sums over tensors in bands from their first row on."""
+
+    parts: tuple[Node, ...]
+    method: MergeMethod
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_lock", threading.Lock())
+
+    @cached_property
+    def _survey(self) -> Any:
+        with np.errstate(all="ignore"):
+            return self.method.survey(self._bands, self.spec.elements)
+
+    def _bands(self) -> Iterator[Band]:
+        rows = self.spec.rows
+        for lo in range(0, rows, self._step):
+            hi = min(lo + self._step, rows)
+            with borrow(*self._needs(lo, hi)) as data:
+                yield from self._pieces(lo, hi, data)
+
+    @property
+    def _step(self) -> int:
+        return max(1, MIB // max(self.spec.row_bytes, 1))
+
+    def _pieces(self, lo: int, hi: int, data: Sequence[Bytes]) -> Iterator[Band]:
+        width = self.spec.row_atoms
+        inputs = [one.view(np.float32).reshape(hi - lo, width) for one in data]
+        step = max(1, _PIECE // width)
+        for at in range(0, hi - lo, step):
+            yield Band((lo + at) * width, tuple(one[at : at + step] for one in inputs))
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        with self._lock:  # type: ignore[attr-defined]
+            survey = self._survey
+        results, at = out.view(np.float32).reshape(hi - lo, -1), 0
+        with borrow(*self._needs(lo, hi)) as data, np.errstate(all="ignore"):
+            for band in self._pieces(lo, hi, data):
+                rows = len(band.inputs[0])
+                results[at : at + rows] = self.method.rows(band, survey)
+                at += rows
+
+    def _needs(self, lo: int, hi: int) -> list[RowRange]:
+        return [RowRange(part, lo, hi) for part in self.parts]
+
+    def _scratch(self, lo: int, hi: int) -> int:
+        piece = max(_PIECE, self.spec.row_atoms) * 4
+        step = min(self._step, self.spec.rows)
+        return max(super()._scratch(lo, hi), super()._scratch(0, step)) + piece * (
+            self.method.scratch + len(self.parts) * 2
+        )
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return self.parts
+
+
+def merged(parts: Sequence[LogicalTensor], method: MergeMethod) -> Merged:
+    """Tensors of one shape, merged in F32. UsageError if the shapes differ."""
+    first = parts[0].spec
+    for part in parts[1:]:
+        if part.spec.shape != first.shape:
+            raise UsageError(f"{first} can't be merged with {part.spec}")
+    return Merged(first.with_dtype(F32), tuple(cast(part, F32) for part in parts), method)
