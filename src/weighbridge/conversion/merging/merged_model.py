@@ -193,11 +193,11 @@ class _Merge:
         layer = self.template.layer(name)
         if layer is None:
             after = name not in self.template.embeddings or "head" in name
-            part, place, t = (self.recipe.slices[-1] if after else self.recipe.slices[0]), None, float(after)
+            part, place, t = (self.recipe.slices[-1] if after else self.recipe.slices[0]), None, 0.0
         else:
             part, place, t = self._rows[layer]
         where = TensorPlace(name, t)
-        base = [MergeSource(str(self.recipe.base))] if self._has_base() else []
+        base = [self._base(part)] if self._has_base() else []
         others = self._others(part)
         found = [self._part(source, name, place, node) for source in (*base, *others)]
         if missing := [source for source, tensor in zip((*base, *others), found, strict=True) if tensor is None]:
@@ -218,9 +218,6 @@ class _Merge:
             if layer >= view.stack.count:
                 raise UsageError(f"layer {layer} is outside {source.model}: it has {plural(view.stack.count, 'layer')}")
             name = view.stack.moved(name, layer)
-        elif place is not None and self.recipe.sliced and view.stack is not None:
-            # the base in a slice of other models: their first one's layers
-            name = view.stack.moved(name, next(iter(self._kept()))[place])
         tensor = view.tensors.get(name)
         if tensor is None:
             return None
@@ -238,8 +235,11 @@ class _Merge:
             )
         return tensor
 
-    def _kept(self) -> Iterator[range]:
-        return (part.sources[0].layers or range(0) for part in self.recipe.slices)
+    def _base(self, part: MergeSlice) -> MergeSource:
+        """The base as a source of a slice: its own layers if it is listed, else those of the first model."""
+        name = str(self.recipe.base)
+        listed = (source for source in part.sources if source.model == name)
+        return next(listed, MergeSource(name, layers=part.sources[0].layers))
 
     # ------------------------------------------------------------------------------------------ parameters
 

@@ -10,8 +10,8 @@ from weighbridge.base.errors import UsageError
 
 
 class TensorPlace(NamedTuple):
-    """`name`: a tensor's name in a Hugging Face folder. `t`: 0 in the first layer of a slice and before the layers, 1
-    in the last and after them."""
+    """`name`: a tensor's name in a Hugging Face folder. `t`: 0 in the first layer of a slice, 1 in the last, 0
+    outside the layers (as in mergekit 0.1.5)."""
 
     name: str
     t: float

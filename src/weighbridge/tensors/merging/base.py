@@ -31,6 +31,11 @@ class MergeMethod:
 
     scratch: ClassVar[int] = 4
 
+    @property
+    def for_vector(self) -> MergeMethod:
+        """The method for a vector, which is passed as a matrix of one row."""
+        return self
+
     def survey(self, bands: Bands, size: int) -> Any:
         """Returns what `rows` needs to know about whole tensors of `size` elements."""
 

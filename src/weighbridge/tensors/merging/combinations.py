@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Literal
 
@@ -42,6 +42,10 @@ class Combination(MergeMethod):
     from_base: bool = False
     iterations: int = 10
     tolerance: float = 1e-5
+
+    @property
+    def for_vector(self) -> Combination:
+        return replace(self, over="rows") if self.over == "columns" else self
 
     def survey(self, bands: Bands, size: int) -> Coefficients | None:
         if self.rule == "linear":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from weighbridge.base.limits import MIB
 from weighbridge.tensors.merging import Band, MergeMethod
 from weighbridge.tensors.nodes.base import Bytes, Node, RowRange, borrow
 from weighbridge.tensors.nodes.logical import cast
+from weighbridge.tensors.nodes.moves import reshape
 from weighbridge.tensors.nodes.quantized import LogicalTensor
 
 #: Elements that are merged at a time. Some arrays of them fit in the second-level cache.
@@ -81,10 +83,14 @@ class Merged(Node):
         return self.parts
 
 
-def merged(parts: Sequence[LogicalTensor], method: MergeMethod) -> Merged:
-    """Tensors of one shape, merged in F32. UsageError if the shapes differ."""
-    first = parts[0].spec
-    for part in parts[1:]:
-        if part.spec.shape != first.shape:
-            raise UsageError(f"{first} can't be merged with {part.spec}")
-    return Merged(first.with_dtype(F32), tuple(cast(part, F32) for part in parts), method)
+def merged(parts: Sequence[LogicalTensor], method: MergeMethod) -> Node:
+    """Tensors of one shape, merged in F32; a vector is one row. UsageError if the shapes differ."""
+    shape = parts[0].spec.shape
+    if other := next((part.spec for part in parts if part.spec.shape != shape), None):
+        raise UsageError(f"{parts[0].spec} can't be merged with {other}")
+    inputs = tuple(cast(part, F32) for part in parts)
+    if len(shape) > 1:
+        return Merged(inputs[0].spec, inputs, method)
+    row = (1, math.prod(shape))
+    flat = Merged(inputs[0].spec.with_shape(*row), tuple(reshape(part, row) for part in inputs), method.for_vector)
+    return reshape(flat, shape)
