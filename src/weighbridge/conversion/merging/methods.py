@@ -35,7 +35,8 @@ class TensorValues(NamedTuple):
 @dataclass(frozen=True)
 class MethodRow:
     """A method. `base`: whether it has a base, from which it takes differences; "end": one of the two models is the
-    first end of an interpolation. `models`: the least and greatest number of models besides the base."""
+    first end of an interpolation. `models`: the least and greatest number of models besides the base. `random`: whether
+    a seed matters."""
 
     build: Callable[[TensorValues], MergeMethod | None]
     base: Literal["no", "optional", "needed", "end"] = "no"
@@ -43,6 +44,7 @@ class MethodRow:
     per_model: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
+    random: bool = False
 
 
 def random_key(seed: int, model: int, tensor: str) -> bytes:
@@ -129,6 +131,7 @@ def _differences(
         per_model=_DENSITY if removal else _WEIGHT,
         settings=settings | ({"rescale": rescale, "int8_mask": False} if removal else {}),
         note=_RANDOM if "random" in removal else "",
+        random="random" in removal,
     )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from weighbridge.adapters.remote.schemes import resolve_path
-from weighbridge.base.errors import UsageError
+from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.base.options import flag
 from weighbridge.base.words import plural
 from weighbridge.conversion.merging.methods import method_of
@@ -36,7 +37,13 @@ class WithAdapters(NamedTuple):
 def read_input(given: MergeInput, options: MergeOptions, named: Sequence[str]) -> Recipe | WithAdapters | Path:
     """Returns a recipe, a model with adapters, or the path of a model whose shards are merged. `named`: the options
     that were given. Raises UsageError for options that don't apply, and for several models without a method."""
-    merging = [name for name in _OF_MODELS if name in named]
+    found = _read(given, options, [name for name in _OF_MODELS if name in named])
+    if isinstance(found, Recipe) and "seed" in named and not method_of(found.method).random:
+        raise UsageError(f"--seed doesn't apply to {found.method}", hint="it applies to methods with random masks")
+    return found
+
+
+def _read(given: MergeInput, options: MergeOptions, merging: Sequence[str]) -> Recipe | WithAdapters | Path:
     if isinstance(given, Mapping):
         _refuse(merging, "a recipe has its own", keep=("seed",))
         return parse_recipe(given)
@@ -66,8 +73,9 @@ def _set_of(paths: tuple[Path, ...]) -> Path:
         return paths[0]
     shards = {path.resolve() for path in paths}
     for place in (paths[0], paths[0].parent):
-        if shards <= {file.resolve() for file in locate(place).weights}:
-            return place
+        with suppress(WeighbridgeError, OSError):  # the folder above need not be a model
+            if shards <= {file.resolve() for file in locate(place).weights}:
+                return place
     raise UsageError(
         f"{paths[-1]} is not a shard of the set of {paths[0]}",
         hint=f"a method merges models: wb merge {paths[0]} {paths[-1]} DST --method slerp --t 0.5",

@@ -72,7 +72,7 @@ class Merged(Node):
         return [RowRange(part, lo, hi) for part in self.parts]
 
     def _scratch(self, lo: int, hi: int) -> int:
-        piece = max(_PIECE, self.spec.row_atoms) * 4
+        piece = min(max(_PIECE, self.spec.row_atoms), self.spec.elements) * 4
         step = min(self._step, self.spec.rows)
         return max(super()._scratch(lo, hi), super()._scratch(0, step)) + piece * (
             self.method.scratch + len(self.parts) * 2

@@ -1,0 +1,38 @@
+"""Record what mergekit 0.1.5 makes of the recipes, for tests/conversion/test_merging.py.
+
+python tests/conversion/record_merging.py       # in an environment with mergekit; writes golden/merging.npz
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+
+def main() -> None:
+    from mergekit.config import MergeConfiguration
+    from mergekit.merge import run_merge
+    from mergekit.options import MergeOptions
+    from safetensors.numpy import load_file
+    from tests.conversion.merging_cases import RECIPES, write_models
+
+    out = Path(__file__).parent / "golden" / "merging.npz"
+    results = {}
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(write_models(Path(folder)))
+        for number, (name, recipe) in enumerate(RECIPES.items()):
+            options = MergeOptions(copy_tokenizer=False, write_model_card=False)
+            run_merge(MergeConfiguration.model_validate({"dtype": "float32", **recipe}), f"out{number}", options)
+            merged = {k: v for file in Path(f"out{number}").glob("*.safetensors") for k, v in load_file(file).items()}
+            results[name] = np.concatenate([merged[key].reshape(-1) for key in sorted(merged)])
+    np.savez_compressed(out, **results)
+
+
+if __name__ == "__main__":
+    main()
