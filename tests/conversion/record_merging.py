@@ -16,9 +16,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 
 def main() -> None:
-    from mergekit.config import MergeConfiguration
-    from mergekit.merge import run_merge
-    from mergekit.options import MergeOptions
+    from mergekit.config import MergeConfiguration  # type: ignore[import-not-found]
+    from mergekit.merge import run_merge  # type: ignore[import-not-found]
+    from mergekit.options import MergeOptions  # type: ignore[import-not-found]
     from safetensors.numpy import load_file
     from tests.conversion.merging_cases import RECIPES, write_models
 
@@ -31,7 +31,7 @@ def main() -> None:
             run_merge(MergeConfiguration.model_validate({"dtype": "float32", **recipe}), f"out{number}", options)
             merged = {k: v for file in Path(f"out{number}").glob("*.safetensors") for k, v in load_file(file).items()}
             results[name] = np.concatenate([merged[key].reshape(-1) for key in sorted(merged)])
-    np.savez_compressed(out, **results)
+    np.savez_compressed(out, **results)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

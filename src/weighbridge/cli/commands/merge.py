@@ -16,7 +16,7 @@ from weighbridge.cli.views.plan import WriteCommand, planned, write
     WriteCommand,
     epilog=examples(
         "wb merge ./model-a/ ./model-b/ ./merged/ --method slerp --t 0.4",
-        "wb merge ./math/ ./code/ merged.gguf --method ties --base-model ./base/ --density 0.5 --dtype q8_0",
+        "wb merge ./math/ ./code/ merged.gguf --method ties --merge-base ./base/ --density 0.5 --dtype q8_0",
         "wb merge recipe.yaml ./merged/",
         "wb merge ./model/ ./adapter/ ./merged/",
         "wb merge ./sharded/ model.safetensors",

@@ -62,8 +62,8 @@ class _View:
 
     @cached_property
     def stack(self) -> LayerStack | None:
-        found = sorted(stacks(self.tensors), key=lambda stack: -stack.count)
-        return found[0] if found else None
+        ranked = sorted(stacks(self.tensors), key=lambda stack: -stack.count)
+        return ranked[0] if ranked else None
 
     def layer(self, name: str) -> int | None:
         return self.stack.layer(name) if self.stack else None
@@ -95,14 +95,14 @@ def _as_stored(template: _View, tensors: Mapping[str, LogicalTensor]) -> Mapping
     model = template.model
     if not template.by_table:
         return tensors
-    others = model.resolved.others
-    named = {name: node for name, node in tensors.items() if name not in others}
+    unnamed = model.resolved.others
+    named = {name: node for name, node in tensors.items() if name not in unnamed}
     family, sizes = model.family, model.sizes
     roles = family.load_checked(_HF, sizes, named, family.prefix_of(_HF, named, sizes))
     saved = family.save(model.dialect, sizes, roles, prefix=family.prefix_of(model.dialect, model.logical, sizes))
     return {
         **{name: node for name, node in saved.items() if name in model.logical},
-        **{name: node for name, node in tensors.items() if name in others},
+        **{name: node for name, node in tensors.items() if name in unnamed},
     }
 
 
@@ -129,13 +129,13 @@ class _Merge:
         recipe = self.recipe
         if row.base in ("needed", "end") and recipe.base is None:
             what = "t = 0" if row.base == "end" else "differences"
-            raise UsageError(f"{recipe.method} needs a base model ({what})", hint="base_model, or --base-model")
-        known = {*row.per_model, *row.settings}
+            raise UsageError(f"{recipe.method} needs a base model ({what})", hint="base_model, or --merge-base")
+        parameters = {*row.per_model, *row.settings}
         given = [recipe.parameters, *(part.parameters for part in recipe.slices)]
         given += [source.parameters for part in recipe.slices for source in part.sources]
-        for name in (name for parameters in given for name in parameters):
-            if name not in known:
-                has = ", ".join(sorted(known)) or "none"
+        for name in (name for scope in given for name in scope):
+            if name not in parameters:
+                has = ", ".join(sorted(parameters)) or "none"
                 raise UsageError(f"{recipe.method} has no parameter {name!r}", hint=f"its parameters: {has}")
         least, most = row.models
         for part in recipe.slices:
@@ -196,16 +196,16 @@ class _Merge:
             part, place, t = (self.recipe.slices[-1] if after else self.recipe.slices[0]), None, 0.0
         else:
             part, place, t = self._rows[layer]
-        where = TensorPlace(name, t)
+        position = TensorPlace(name, t)
         base = [self._base(part)] if self._has_base() else []
-        others = self._others(part)
-        found = [self._part(source, name, place, node) for source in (*base, *others)]
-        if missing := [source for source, tensor in zip((*base, *others), found, strict=True) if tensor is None]:
+        inputs = self._others(part)
+        tensors = [self._part(source, name, place, node) for source in (*base, *inputs)]
+        if missing := [source for source, tensor in zip((*base, *inputs), tensors, strict=True) if tensor is None]:
             raise UsageError(
                 f"{missing[0].model} has no {name}, which {self.recipe.models[0]} has", hint="merge models of one kind"
             )
-        parts = [tensor for tensor in found if tensor is not None]
-        method = self.row.build(self._values(part, others, where))
+        parts = [tensor for tensor in tensors if tensor is not None]
+        method = self.row.build(self._values(part, inputs, position))
         if method is None:
             return parts[0]
         return provisional(merged(parts, method), node.spec.dtype if is_plain(node) else BF16)
@@ -243,24 +243,27 @@ class _Merge:
 
     # ------------------------------------------------------------------------------------------ parameters
 
-    def _values(self, part: MergeSlice, others: Sequence[MergeSource], where: TensorPlace) -> TensorValues:
+    def _values(self, part: MergeSlice, inputs: Sequence[MergeSource], position: TensorPlace) -> TensorValues:
         row, scopes = self.row, (part.parameters, self.recipe.parameters)
         models = tuple(
-            {name: self._value(name, default, (source.parameters, *scopes), where, source.model)
+            {name: self._value(name, default, (source.parameters, *scopes), position, source.model)
              for name, default in row.per_model.items()}
-            for source in others
+            for source in inputs
         )  # fmt: skip
-        settings = {name: self._value(name, default, scopes, where) for name, default in row.settings.items()}
-        keys = tuple(random_key(self.seed, n, where.name) for n in range(len(others)))
+        settings = {name: self._value(name, default, scopes, position) for name, default in row.settings.items()}
+        keys = tuple(random_key(self.seed, n, position.name) for n in range(len(inputs)))
         return TensorValues(models, settings, self._has_base(), keys)
 
-    def _value(self, name: str, default: Any, scopes: Sequence[Parameters], where: TensorPlace, model: str = "") -> Any:
-        found = (value_at(name, scope[name], where) for scope in scopes if name in scope)
-        value = next((one for one in found if one is not None), default)
+    def _value(
+        self, name: str, default: Any, scopes: Sequence[Parameters], position: TensorPlace, model: str = ""
+    ) -> Any:
+        candidates = (value_at(name, scope[name], position) for scope in scopes if name in scope)
+        value = next((candidate for candidate in candidates if candidate is not None), default)
         if value is REQUIRED:
             of = f" for {model}" if model else ""
             raise UsageError(
-                f"{self.recipe.method} needs {name!r}{of}, and none is given for {where.name}", hint=f"--set {name}=0.5"
+                f"{self.recipe.method} needs {name!r}{of}, and none is given for {position.name}",
+                hint=f"--parameter {name}=0.5",
             )
         if isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"{name} is {value}")

@@ -19,7 +19,7 @@ class MergeOptions:
     method: str | None = option(
         "linear, slerp, ties, dare_ties, ...: wb help guide-merge lists them.", metavar="NAME", section=_SECTION
     )
-    base_model: Path | None = option(
+    merge_base: Path | None = option(
         "The model that differences are taken from, or the end of t = 0 [slerp: the first SRC].", metavar="MODEL",
         kind="path", section=_SECTION,
     )  # fmt: skip
@@ -30,7 +30,7 @@ class MergeOptions:
     density: Sequence[float] = option(
         "Share of each difference that stays; repeat it likewise.", (), metavar="D", section=_SECTION
     )
-    set: Sequence[str] = option(
+    parameter: Sequence[str] = option(
         "Another parameter of the method, such as lambda=0.8.", (), metavar="NAME=VALUE", section=_SECTION
     )
     tokenizer_source: Literal["base"] | None = option(

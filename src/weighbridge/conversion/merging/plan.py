@@ -36,7 +36,7 @@ def plan_recipe(
     recipe: Recipe,
     target: str | os.PathLike[str],
     to: str | TargetOptions | None,
-    given: Mapping[str, Any],
+    target_options: Mapping[str, Any],
     source: SourceOptions,
     write: WriteOptions,
     seed: int,
@@ -47,8 +47,8 @@ def plan_recipe(
         models = {name: stack.enter_context(_open(name, source)) for name in recipe.models}
         model = merge_models(recipe, models, seed)
         if recipe.dtype is not None:
-            given = {"dtype": recipe.dtype, **given}
-        chosen = choose_target(model, target, to or same_format(model, resolve_target(target)), given)
+            target_options = {"dtype": recipe.dtype, **target_options}
+        chosen = choose_target(model, target, to or same_format(model, resolve_target(target)), target_options)
         return replace(build(model, chosen, write), model=_Opened(stack.pop_all()))
 
 

@@ -81,66 +81,67 @@ def read_recipe(path: Path) -> Recipe:
 def parse_recipe(data: Any, path: Path | None = None) -> Recipe:
     """Returns the recipe that plain data describe. Raises UsageError with the place. `path`: the file, whose folder
     relative names may start from."""
-    where = path.name if path else "the recipe"
-    top = _mapping(data, where)
+    location = path.name if path else "the recipe"
+    top = _mapping(data, location)
     if unknown := [key for key in top if key not in _KEYS]:
-        raise UsageError(f"{where}: no key is called {unknown[0]!r}", hint=f"known keys: {', '.join(sorted(_KEYS))}")
+        raise UsageError(f"{location}: no key is called {unknown[0]!r}", hint=f"known keys: {', '.join(sorted(_KEYS))}")
     for key, hint in _LATER.items():
         if top.get(key) is not None:
-            raise UsageError(f"{where}: {key!r} isn't supported", hint=hint)
-    method = _text(top.get("merge_method"), f"{where}: merge_method")
+            raise UsageError(f"{location}: {key!r} isn't supported", hint=hint)
+    method = _text(top.get("merge_method"), f"{location}: merge_method")
     if ("models" in top) == ("slices" in top):
-        raise UsageError(f"{where}: give either 'models' or 'slices'")
+        raise UsageError(f"{location}: give either 'models' or 'slices'")
     if "slices" in top:
         slices = tuple(
-            _slice(row, f"{where}: slices[{n}]", path) for n, row in enumerate(_list(top["slices"], f"{where}: slices"))
+            _slice(row, f"{location}: slices[{n}]", path)
+            for n, row in enumerate(_list(top["slices"], f"{location}: slices"))
         )
     else:
-        rows = enumerate(_list(top["models"], f"{where}: models"))
-        slices = (MergeSlice(tuple(_source(row, f"{where}: models[{n}]", path) for n, row in rows)),)
+        rows = enumerate(_list(top["models"], f"{location}: models"))
+        slices = (MergeSlice(tuple(_source(row, f"{location}: models[{n}]", path) for n, row in rows)),)
     vocabulary = top.get("tokenizer_source") or ""
     if vocabulary not in ("", "base"):
-        raise UsageError(f"{where}: tokenizer_source {vocabulary!r} isn't supported", hint="tokenizer_source: base")
+        raise UsageError(f"{location}: tokenizer_source {vocabulary!r} isn't supported", hint="tokenizer_source: base")
     base = top.get("base_model")
     return Recipe(
         method=method,
         slices=slices,
-        base=None if base is None else _place(_model(base, f"{where}: base_model"), path),
-        parameters=_mapping(top.get("parameters") or {}, f"{where}: parameters"),
+        base=None if base is None else _place(_model(base, f"{location}: base_model"), path),
+        parameters=_mapping(top.get("parameters") or {}, f"{location}: parameters"),
         dtype=top.get("out_dtype") or top.get("dtype"),
         sliced="slices" in top,
         vocabulary=vocabulary,
     )
 
 
-def _slice(row: Any, where: str, path: Path | None) -> MergeSlice:
-    row = _mapping(row, where)
+def _slice(row: Any, location: str, path: Path | None) -> MergeSlice:
+    row = _mapping(row, location)
     if unknown := row.keys() - {"sources", "parameters"}:
-        raise UsageError(f"{where}: {sorted(unknown)[0]!r} isn't supported", hint="sources and parameters")
-    rows = enumerate(_list(row.get("sources"), f"{where}: sources"))
-    sources = tuple(_source(one, f"{where}: sources[{n}]", path, layers=True) for n, one in rows)
+        raise UsageError(f"{location}: {sorted(unknown)[0]!r} isn't supported", hint="sources and parameters")
+    rows = enumerate(_list(row.get("sources"), f"{location}: sources"))
+    sources = tuple(_source(one, f"{location}: sources[{n}]", path, layers=True) for n, one in rows)
     if len({len(source.layers or ()) for source in sources}) > 1:
-        raise UsageError(f"{where}: its sources have different numbers of layers")
-    return MergeSlice(sources, _mapping(row.get("parameters") or {}, f"{where}: parameters"))
+        raise UsageError(f"{location}: its sources have different numbers of layers")
+    return MergeSlice(sources, _mapping(row.get("parameters") or {}, f"{location}: parameters"))
 
 
-def _source(row: Any, where: str, path: Path | None, *, layers: bool = False) -> MergeSource:
-    row = {"model": row} if isinstance(row, str) else _mapping(row, where)
-    known = {"model", "parameters", *(("layer_range",) if layers else ())}
-    if unknown := row.keys() - known:
-        raise UsageError(f"{where}: {sorted(unknown)[0]!r} isn't supported", hint=", ".join(sorted(known)))
-    model = _place(_model(row.get("model"), f"{where}: model"), path)
-    parameters = _mapping(row.get("parameters") or {}, f"{where}: parameters")
+def _source(row: Any, location: str, path: Path | None, *, layers: bool = False) -> MergeSource:
+    row = {"model": row} if isinstance(row, str) else _mapping(row, location)
+    accepted = {"model", "parameters", *(("layer_range",) if layers else ())}
+    if unknown := row.keys() - accepted:
+        raise UsageError(f"{location}: {sorted(unknown)[0]!r} isn't supported", hint=", ".join(sorted(accepted)))
+    model = _place(_model(row.get("model"), f"{location}: model"), path)
+    parameters = _mapping(row.get("parameters") or {}, f"{location}: parameters")
     if not layers:
         return MergeSource(model, parameters)
     ends = row.get("layer_range")
     whole = isinstance(ends, list) and len(ends) == 2 and all(type(end) is int for end in ends)
     if not whole or not 0 <= ends[0] < ends[1]:
-        raise UsageError(f"{where}: layer_range must be [first, end], not {ends!r}")
+        raise UsageError(f"{location}: layer_range must be [first, end], not {ends!r}")
     return MergeSource(model, parameters, range(*ends))
 
 
-def _model(value: Any, where: str) -> str:
+def _model(value: Any, location: str) -> str:
     """The name of a model, which mergekit also spells as an object."""
     if isinstance(value, Mapping):
         nested = value.get("model")
@@ -148,7 +149,7 @@ def _model(value: Any, where: str) -> str:
         lora = value.get("lora")
         adapter = lora.get("path") if isinstance(lora, Mapping) else lora
         value = f"{name}+{adapter}" if adapter else name
-    return _text(value, where)
+    return _text(value, location)
 
 
 def _place(name: str, path: Path | None) -> str:
@@ -164,19 +165,19 @@ def _path(name: str, recipe: Path | None) -> str:
     return f"hf://{name}" if name.count("/") == 1 and name[0] not in "./~" else name
 
 
-def _mapping(value: Any, where: str) -> dict[str, Any]:
+def _mapping(value: Any, location: str) -> dict[str, Any]:
     if not isinstance(value, Mapping) or any(not isinstance(key, str) for key in value):
-        raise UsageError(f"{where} must be an object of named values")
+        raise UsageError(f"{location} must be an object of named values")
     return dict(value)
 
 
-def _list(value: Any, where: str) -> Sequence[Any]:
+def _list(value: Any, location: str) -> Sequence[Any]:
     if not isinstance(value, list | tuple) or not value:
-        raise UsageError(f"{where} must be a list")
+        raise UsageError(f"{location} must be a list")
     return value
 
 
-def _text(value: Any, where: str) -> str:
+def _text(value: Any, location: str) -> str:
     if not isinstance(value, str) or not value:
-        raise UsageError(f"{where} must be a name")
+        raise UsageError(f"{location} must be a name")
     return value

@@ -34,20 +34,20 @@ class WithAdapters(NamedTuple):
     adapters: tuple[Path, ...]
 
 
-def read_input(given: MergeInput, options: MergeOptions, named: Sequence[str]) -> Recipe | WithAdapters | Path:
+def read_input(inputs: MergeInput, options: MergeOptions, named: Sequence[str]) -> Recipe | WithAdapters | Path:
     """Returns a recipe, a model with adapters, or the path of a model whose shards are merged. `named`: the options
     that were given. Raises UsageError for options that don't apply, and for several models without a method."""
-    found = _read(given, options, [name for name in _OF_MODELS if name in named])
-    if isinstance(found, Recipe) and "seed" in named and not method_of(found.method).random:
-        raise UsageError(f"--seed doesn't apply to {found.method}", hint="it applies to methods with random masks")
-    return found
+    source = _read(inputs, options, [name for name in _OF_MODELS if name in named])
+    if isinstance(source, Recipe) and "seed" in named and not method_of(source.method).random:
+        raise UsageError(f"--seed doesn't apply to {source.method}", hint="it applies to methods with random masks")
+    return source
 
 
-def _read(given: MergeInput, options: MergeOptions, merging: Sequence[str]) -> Recipe | WithAdapters | Path:
-    if isinstance(given, Mapping):
+def _read(inputs: MergeInput, options: MergeOptions, merging: Sequence[str]) -> Recipe | WithAdapters | Path:
+    if isinstance(inputs, Mapping):
         _refuse(merging, "a recipe has its own", keep=("seed",))
-        return parse_recipe(given)
-    paths = tuple(map(resolve_path, [given] if isinstance(given, str | os.PathLike) else given))
+        return parse_recipe(inputs)
+    paths = tuple(map(resolve_path, [inputs] if isinstance(inputs, str | os.PathLike) else inputs))
     if len(paths) == 1 and paths[0].suffix in _RECIPES:
         _refuse(merging, "a recipe has its own", keep=("seed",))
         return read_recipe(paths[0])
@@ -61,8 +61,8 @@ def _read(given: MergeInput, options: MergeOptions, merging: Sequence[str]) -> R
     return _set_of(paths)
 
 
-def _refuse(given: Sequence[str], reason: str, keep: Sequence[str] = ()) -> None:
-    for name in given:
+def _refuse(inputs: Sequence[str], reason: str, keep: Sequence[str] = ()) -> None:
+    for name in inputs:
         if name not in keep:
             raise UsageError(f"{flag(name)} doesn't apply: {reason}", hint="wb merge A B DST --method linear")
 
@@ -86,22 +86,22 @@ def _recipe(paths: tuple[Path, ...], options: MergeOptions) -> Recipe:
     """The recipe of a command line: models, a method, and its parameters."""
     names = [str(path) for path in paths]
     row = method_of(str(options.method))
-    base = None if options.base_model is None else str(resolve_path(options.base_model))
+    base = None if options.merge_base is None else str(resolve_path(options.merge_base))
     if row.base == "end" and base is None:
         base = names[0]
-    others = [name for name in names if name != base or row.base == "no"]
+    models = [name for name in names if name != base or row.base == "no"]
     each = {"weight": options.weight, "density": options.density}
     for name, values in each.items():
-        if len(values) > 1 and len(values) != len(others):
-            raise UsageError(f"{flag(name)} was given {len(values)} times for {plural(len(others), 'model')}")
+        if len(values) > 1 and len(values) != len(models):
+            raise UsageError(f"{flag(name)} was given {len(values)} times for {plural(len(models), 'model')}")
     everywhere: dict[str, Any] = {name: values[0] for name, values in each.items() if len(values) == 1}
     if "weight" in row.per_model and not options.weight:
         everywhere["weight"] = 1.0
     everywhere |= {} if options.t is None else {"t": options.t}
-    everywhere |= dict(map(_assignment, options.set))
+    everywhere |= dict(map(_assignment, options.parameter))
     sources = tuple(
         MergeSource(model, {name: values[n] for name, values in each.items() if len(values) > 1})
-        for n, model in enumerate(others)
+        for n, model in enumerate(models)
     )
     return Recipe(
         method=str(options.method),
@@ -114,9 +114,9 @@ def _recipe(paths: tuple[Path, ...], options: MergeOptions) -> Recipe:
 
 def _assignment(text: str) -> tuple[str, Any]:
     name, _, value = text.partition("=")
-    words = {"true": True, "false": False}
+    booleans = {"true": True, "false": False}
     try:
-        return name, words[value] if value in words else float(value)
+        return name, booleans[value] if value in booleans else float(value)
     except ValueError:
         known = "NAME=VALUE, such as lambda=0.8 or normalize=false"
-        raise UsageError(f"--set {text!r} isn't a parameter and its value", hint=known) from None
+        raise UsageError(f"--parameter {text!r} isn't a parameter and its value", hint=known) from None

@@ -41,16 +41,16 @@ def check_vocabularies(models: Mapping[str, OpenModel]) -> None:
 def rows_by_token(tensor: LogicalTensor, model: OpenModel, template: OpenModel, rows: int) -> LogicalTensor:
     """Returns a matrix with one row per token, in the order of the template's tokens; further rows repeat the last one.
     Raises UsageError for a token that the model lacks."""
-    wanted, present = _tokens(template), _tokens(model)
-    if wanted is None or present is None or wanted == present:
+    target, present = _tokens(template), _tokens(model)
+    if target is None or present is None or target == present:
         return tensor
     ids = {token: n for n, token in enumerate(present)}
-    if missing := [token for token in wanted if token not in ids]:
+    if missing := [token for token in target if token not in ids]:
         raise UsageError(
             f"{model.place.path} lacks {plural(len(missing), 'token')} of {template.place.path}: {missing[0]!r}",
             hint="a base whose tokens all models have",
         )
-    order = np.array([ids[token] for token in wanted], np.int64)
+    order = np.array([ids[token] for token in target], np.int64)
     if rows < len(order):
         raise UsageError(f"{template.place.path} has more tokens than rows of embeddings")
     padding = np.full(rows - len(order), int(order[-1]), np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -39,9 +40,9 @@ class MergeMethod:
     def survey(self, bands: Bands, size: int) -> Any:
         """Returns what `rows` needs to know about whole tensors of `size` elements."""
 
+    @abstractmethod
     def rows(self, band: Band, survey: Any) -> F32Array:
         """Returns the merged rows, F32 [rows, columns]."""
-        raise NotImplementedError
 
 
 def total(values: NDArray[Any]) -> float:

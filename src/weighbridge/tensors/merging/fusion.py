@@ -26,9 +26,9 @@ class NearSwap(MergeMethod):
     t: float = 0.0
 
     def rows(self, band: Band, survey: None) -> F32Array:
-        base, other = band.inputs
-        share = np.clip(np.float32(self.t) / np.maximum(np.abs(base - other), np.float32(_NEAREST)), 0, 1)
-        out: F32Array = share * other + (1 - share) * base
+        base, second = band.inputs
+        share = np.clip(np.float32(self.t) / np.maximum(np.abs(base - second), np.float32(_NEAREST)), 0, 1)
+        out: F32Array = share * second + (1 - share) * base
         return out
 
 
@@ -41,10 +41,10 @@ class ArceeFusion(MergeMethod):
 
     @staticmethod
     def _importance(band: Band) -> F32Array:
-        base, other = band.inputs
-        new, old = (_softmax(rows) + np.float32(_SOFTMAX) for rows in (other, base))
+        base, second = band.inputs
+        new, old = (_softmax(rows) + np.float32(_SOFTMAX) for rows in (second, base))
         divergence = np.add.reduce(new * np.log(new / old), axis=1, keepdims=True)
-        importance: F32Array = np.abs(other - base) * np.maximum(divergence, 0)
+        importance: F32Array = np.abs(second - base) * np.maximum(divergence, 0)
         return importance
 
     def survey(self, bands: Bands, size: int) -> float:
@@ -58,8 +58,8 @@ class ArceeFusion(MergeMethod):
         return middle + 1.5 * (high - low)
 
     def rows(self, band: Band, survey: float) -> F32Array:
-        base, other = band.inputs
-        return np.where(self._importance(band) >= np.float32(survey), other, base)
+        base, second = band.inputs
+        return np.where(self._importance(band) >= np.float32(survey), second, base)
 
 
 def _softmax(rows: F32Array) -> F32Array:

@@ -35,14 +35,14 @@ Pieces = Callable[[], Iterator[tuple[int, Sequence[F32Array]]]]
 
 def cutoffs(pieces: Pieces, counts: Sequence[int]) -> tuple[Cutoff, ...]:
     """Returns the cut-off of the `counts[i]` largest elements of the i-th sequence of arrays."""
-    found = [_Search(count) for count in counts]
+    searches = [_Search(count) for count in counts]
     for narrow in (_Search.upper, _Search.lower, _Search.place):
         for first, arrays in pieces():
-            for search, array in zip(found, arrays, strict=True):
+            for search, array in zip(searches, arrays, strict=True):
                 narrow(search, first, array.reshape(-1))
-        for search in found:
+        for search in searches:
             search.decide()
-    return tuple(search.cutoff for search in found)
+    return tuple(search.cutoff for search in searches)
 
 
 class _Search:

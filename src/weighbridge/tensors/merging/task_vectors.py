@@ -51,12 +51,12 @@ def _between(method: TaskVectors, model: int, size: int) -> tuple[int, ...]:
     return outliers + kept, outliers
 
 
-def _random(method: TaskVectors, model: int, delta: F32Array, first: int, found: Sequence[Cutoff]) -> Mask:
+def _random(method: TaskVectors, model: int, delta: F32Array, first: int, cuts: Sequence[Cutoff]) -> Mask:
     limit = min(round(method.densities[model] * 2**32), 2**32 - 1)
     return (draws(method.keys[model], first, delta.size) < np.uint32(limit)).reshape(delta.shape)
 
 
-def _by_rank(method: TaskVectors, model: int, delta: F32Array, first: int, found: Sequence[Cutoff]) -> Mask:
+def _by_rank(method: TaskVectors, model: int, delta: F32Array, first: int, cuts: Sequence[Cutoff]) -> Mask:
     """The larger an element is in its row, the likelier it stays."""
     ranks = np.abs(delta).argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
     share = ranks / max(delta.shape[1] - 1, 1)
@@ -68,11 +68,9 @@ def _by_rank(method: TaskVectors, model: int, delta: F32Array, first: int, found
 #: How elements of a difference are removed, by name.
 REMOVALS: Final[Mapping[str, _Removal]] = MappingProxyType(
     {
-        "smallest": _Removal(lambda m, n, delta, first, found: found[0].mask(np.abs(delta), first), _largest),
+        "smallest": _Removal(lambda m, n, delta, first, cuts: cuts[0].mask(np.abs(delta), first), _largest),
         "smallest and largest": _Removal(
-            lambda m, n, delta, first, found: (
-                found[0].mask(np.abs(delta), first) & ~found[1].mask(np.abs(delta), first)
-            ),
+            lambda m, n, delta, first, cuts: cuts[0].mask(np.abs(delta), first) & ~cuts[1].mask(np.abs(delta), first),
             _between,
         ),
         "random": _Removal(_random),
@@ -84,7 +82,7 @@ REMOVALS: Final[Mapping[str, _Removal]] = MappingProxyType(
 class TaskSurvey(NamedTuple):
     """By model: the cut-offs of its magnitudes, and the factor that restores their sum."""
 
-    found: tuple[tuple[Cutoff, ...], ...]
+    cuts: tuple[tuple[Cutoff, ...], ...]
     factors: tuple[float, ...]
 
 
@@ -119,14 +117,14 @@ class TaskVectors(MergeMethod):
         def magnitudes() -> Iterator[tuple[int, list[F32Array]]]:
             for band in bands():
                 pairs = ((np.abs(band.inputs[n + 1] - band.inputs[0]), row) for n, row in counts.items())
-                yield band.first, [one for one, row in pairs for _ in row]
+                yield band.first, [delta for delta, row in pairs for _ in row]
 
-        wanted = [count for row in counts.values() for count in row]
-        each = iter(cutoffs(magnitudes, wanted) if wanted else ())
-        found = tuple(tuple(next(each) for _ in counts.get(n, ())) for n in models)
-        return TaskSurvey(found, self._factors(bands, found))
+        sizes = [count for row in counts.values() for count in row]
+        each = iter(cutoffs(magnitudes, sizes) if sizes else ())
+        cuts = tuple(tuple(next(each) for _ in counts.get(n, ())) for n in models)
+        return TaskSurvey(cuts, self._factors(bands, cuts))
 
-    def _factors(self, bands: Bands, found: tuple[tuple[Cutoff, ...], ...]) -> tuple[float, ...]:
+    def _factors(self, bands: Bands, cuts: tuple[tuple[Cutoff, ...], ...]) -> tuple[float, ...]:
         count = len(self.weights)
         if not self.rescale or not any(map(self._sparse, range(count))):
             return (1.0,) * count
@@ -134,7 +132,7 @@ class TaskVectors(MergeMethod):
         for band in bands():
             for n in filter(self._sparse, range(count)):
                 delta = band.inputs[n + 1] - band.inputs[0]
-                kept = REMOVALS[self.removal].mask(self, n, delta, band.first, found[n])
+                kept = REMOVALS[self.removal].mask(self, n, delta, band.first, cuts[n])
                 magnitude = np.abs(delta)
                 before[n] += total(magnitude)
                 after[n] += total(magnitude * kept)
@@ -157,7 +155,7 @@ class TaskVectors(MergeMethod):
         delta = band.inputs[model + 1] - band.inputs[0]
         factor = self.weights[model]
         if survey is not None and self._sparse(model):
-            delta *= REMOVALS[self.removal].mask(self, model, delta, band.first, survey.found[model])
+            delta *= REMOVALS[self.removal].mask(self, model, delta, band.first, survey.cuts[model])
             factor *= survey.factors[model]
         delta *= np.float32(factor)
         return delta
@@ -199,12 +197,12 @@ class Sce(MergeMethod):
     def _variance(self, deltas: Sequence[F32Array]) -> F32Array:
         count = np.float32(len(deltas))
         mean = np.add.reduce(list(deltas), axis=0) / count
-        out: F32Array = np.add.reduce([np.square(one - mean) for one in deltas], axis=0) / count
+        out: F32Array = np.add.reduce([np.square(delta - mean) for delta in deltas], axis=0) / count
         return out
 
     @staticmethod
     def _deltas(band: Band) -> list[F32Array]:
-        return [one - band.inputs[0] for one in band.inputs[1:]]
+        return [delta - band.inputs[0] for delta in band.inputs[1:]]
 
     def survey(self, bands: Bands, size: int) -> SceSurvey:
         chosen = None
@@ -212,7 +210,9 @@ class Sce(MergeMethod):
             varying = sum(int(np.count_nonzero(self._variance(self._deltas(band)))) for band in bands())
             pieces = lambda: ((band.first, [self._variance(self._deltas(band))]) for band in bands())  # noqa: E731
             (chosen,) = cutoffs(pieces, [int(varying * max(self.top, 0))])
-        squares = ([total(np.square(one, dtype=np.float64)) for one in self._chosen(band, chosen)] for band in bands())
+        squares = (
+            [total(np.square(delta, dtype=np.float64)) for delta in self._chosen(band, chosen)] for band in bands()
+        )
         means = np.sum(list(squares), axis=0) / size
         whole = float(means.sum())
         share = np.full(len(means), 1 / len(means)) if abs(whole) < _SCE_SMALL else means / whole
@@ -223,7 +223,7 @@ class Sce(MergeMethod):
         if chosen is None:
             return deltas
         mask = chosen.mask(self._variance(deltas), band.first)
-        return [one * mask for one in deltas]
+        return [delta * mask for delta in deltas]
 
     def rows(self, band: Band, survey: SceSurvey) -> F32Array:
         deltas = self._chosen(band, survey.chosen)

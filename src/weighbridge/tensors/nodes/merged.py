@@ -53,10 +53,10 @@ class Merged(Node):
 
     def _pieces(self, lo: int, hi: int, data: Sequence[Bytes]) -> Iterator[Band]:
         width = self.spec.row_atoms
-        inputs = [one.view(np.float32).reshape(hi - lo, width) for one in data]
+        inputs = [array.view(np.float32).reshape(hi - lo, width) for array in data]
         step = max(1, _PIECE // width)
         for at in range(0, hi - lo, step):
-            yield Band((lo + at) * width, tuple(one[at : at + step] for one in inputs))
+            yield Band((lo + at) * width, tuple(array[at : at + step] for array in inputs))
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         with self._lock:  # type: ignore[attr-defined]
