@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -410,8 +411,34 @@ def test_an_adapter_in_the_place_of_a_target_is_not_overwritten(
     folder = adapter()
     files = {p.name: p.read_bytes() for p in folder.iterdir()}
     assert main(["merge", str(base), str(folder), "--overwrite", "--replace-folder"]) == 2
-    assert f"wb convert {base} DST --lora {folder}" in capsys.readouterr().err
+    assert f"wb merge {base} {folder} DST" in capsys.readouterr().err
     assert {p.name: p.read_bytes() for p in folder.iterdir()} == files
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_merge_of_a_model_and_an_adapter_is_the_conversion_with_lora(
+    base: Path, adapter: Callable[..., Path], tmp_path: Path, order: tuple[int, int]
+) -> None:
+    paths = [base, adapter()]
+    wb.merge([paths[n] for n in order], f"{tmp_path / 'merged'}/")
+    wb.convert(base, f"{tmp_path / 'converted'}/", to="hf", lora=paths[1])
+    merged, converted = (tmp_path / name / "model.safetensors" for name in ("merged", "converted"))
+    assert load_file(merged).keys() == load_file(converted).keys()
+    for name, values in load_file(converted).items():
+        np.testing.assert_array_equal(load_file(merged)[name], values, err_msg=name)
+
+
+def test_several_adapters_add_up(base: Path, adapter: Callable[..., Path], tmp_path: Path) -> None:
+    """In F32, and rounded once: two of the same change the weights by twice as much."""
+    first = adapter()
+    shutil.copytree(first, tmp_path / "second")
+    wb.merge([base, first, tmp_path / "second"], f"{tmp_path / 'two'}/", dtype="f32")
+    wb.convert(base, f"{tmp_path / 'one'}/", to="hf", lora=first, dtype="f32")
+    wb.convert(base, f"{tmp_path / 'none'}/", to="hf", dtype="f32")
+    two, one, none = (load_file(tmp_path / name / "model.safetensors") for name in ("two", "one", "none"))
+    assert any((one[name] != none[name]).any() for name in none)
+    for name in none:
+        np.testing.assert_allclose(two[name] - none[name], 2 * (one[name] - none[name]), atol=2e-6)
 
 
 OF_IMAGES = "model.diffusion_model.input_blocks.0.0.weight"

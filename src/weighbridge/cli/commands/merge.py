@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from weighbridge.api.keywords import MergeKeywords
@@ -33,10 +35,14 @@ def merge(paths: tuple[str, ...], options: WriteCommand) -> int:
     written.
     """
     import weighbridge
+    from weighbridge.models.lora.forms import looks_like_adapter
 
     if paths and paths[-1] == "-":
         raise UsageError("a model can't be written to standard output", hint="wb merge SRC DST")
     if len(paths) < 2:
         raise UsageError("no target was given", hint="wb merge SRC DST")
+    if looks_like_adapter(Path(paths[-1])):
+        hint = f"wb merge {paths[0]} {paths[-1]} DST merges it into the weights"
+        raise UsageError(f"{paths[-1]} is a LoRA adapter, and DST would replace it", hint=hint)
     plan = planned(weighbridge.plan_merge, paths[:-1], paths[-1], options)
     return write(plan, options)

@@ -13,15 +13,16 @@ import numpy as np
 
 from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import UsageError
-from weighbridge.base.limits import MIB
 from weighbridge.tensors.merging import Band, MergeMethod
 from weighbridge.tensors.nodes.base import Bytes, Node, RowRange, borrow
 from weighbridge.tensors.nodes.logical import cast
 from weighbridge.tensors.nodes.moves import reshape
 from weighbridge.tensors.nodes.quantized import LogicalTensor
 
-#: Elements that are merged at a time. Some arrays of them fit in the second-level cache.
-_PIECE: Final = 1 << 15
+#: Elements that are merged at a time. A dozen arrays of them fit in the second-level cache.
+_PIECE: Final = 1 << 14
+#: Elements that a survey reads at a time: more, since each adds a histogram of 65,536 numbers.
+_SURVEYED: Final = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,16 +46,16 @@ class Merged(Node):
         for lo in range(0, rows, self._step):
             hi = min(lo + self._step, rows)
             with borrow(*self._needs(lo, hi)) as data:
-                yield from self._pieces(lo, hi, data)
+                yield from self._pieces(lo, hi, data, _SURVEYED)
 
     @property
     def _step(self) -> int:
-        return max(1, MIB // max(self.spec.row_bytes, 1))
+        return max(1, _SURVEYED // self.spec.row_atoms)
 
-    def _pieces(self, lo: int, hi: int, data: Sequence[Bytes]) -> Iterator[Band]:
+    def _pieces(self, lo: int, hi: int, data: Sequence[Bytes], size: int = _PIECE) -> Iterator[Band]:
         width = self.spec.row_atoms
         inputs = [array.view(np.float32).reshape(hi - lo, width) for array in data]
-        step = max(1, _PIECE // width)
+        step = max(1, size // width)
         for at in range(0, hi - lo, step):
             yield Band((lo + at) * width, tuple(array[at : at + step] for array in inputs))
 
@@ -72,10 +73,13 @@ class Merged(Node):
         return [RowRange(part, lo, hi) for part in self.parts]
 
     def _scratch(self, lo: int, hi: int) -> int:
-        piece = min(max(_PIECE, self.spec.row_atoms), self.spec.elements) * 4
+        """The larger of a slab's, with pieces of it, and a survey's."""
+        inputs = len(self.parts)
         step = min(self._step, self.spec.rows)
-        return max(super()._scratch(lo, hi), super()._scratch(0, step)) + piece * (
-            self.method.scratch + len(self.parts) * 2
+        piece, surveyed = (min(max(n, self.spec.row_atoms), self.spec.elements) * 4 for n in (_PIECE, _SURVEYED))
+        return max(
+            super()._scratch(lo, hi) + piece * (self.method.scratch + inputs),
+            super()._scratch(0, step) + surveyed * 2 * inputs,
         )
 
     @property
