@@ -101,6 +101,7 @@ CALLS: Mapping[str, Call] = {
     "plan_strip": lambda m, o, d: _written(wb.plan_strip(m, o / "x.safetensors", dtype=d)),
     "plan_rename": lambda m, o, d: _written(wb.plan_rename(m, o / "x.safetensors", add_prefix="y.", dtype=d)),
     "plan_slice": lambda m, o, d: _written(wb.plan_slice(m, o / "x.safetensors", keep=["*"], dtype=d)),
+    "plan_merge": lambda m, o, d: _written(wb.plan_merge([m, m], o / "x.safetensors", method="linear", dtype=d)),
     "plan_save": lambda m, o, d: _written(wb.plan_save(ONE, o / "x.safetensors", dtype=d)),
     "get": lambda m, o, d: dtype(wb.get(f"{m}::{NAME}", dtype=d).dtype).name,
     "Tensor.numpy": lambda m, o, d: dtype(wb.open(m)[NAME].numpy(dtype=d).dtype).name,
@@ -134,7 +135,9 @@ def _takers() -> Iterator[str]:
 
 def test_every_function_that_takes_a_type_is_tried() -> None:
     private = {name for name in _takers() if "._" in name}
-    done = {f"plan_{name}" for name in ("convert", "strip", "rename", "slice", "save")}  # `wb.convert` plans and runs
+    done = {
+        f"plan_{name}" for name in ("convert", "strip", "rename", "slice", "merge", "save")
+    }  # `wb.convert` plans and runs
     assert {name for name in _takers() if f"plan_{name}" not in done} - private <= set(CALLS)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.api.keywords import CompareKeywords
 from weighbridge.base.errors import UsageError
 from weighbridge.base.options import accepting
@@ -20,7 +19,7 @@ def compare_quantized(src: Path, dst: Path, options: CompareKeywords) -> Quality
     tensor, with `imatrix` also weighted by it. Reads all values. Raises UsageError for different models."""
     with open_model(src, options) as model, open_model(dst) as quantized:
         kind = "gguf" if model.format == "gguf" else "model"
-        merged = model if options.lora is None else merge_for_writing(model, resolve_path(options.lora))
+        merged = merge_for_writing(model, adapters) if (adapters := options.adapters) else model
         chosen = resolve(QuantizeOptions, kind, options.target_options)
         prepared = prepare(merged, None, chosen, calibration(merged, chosen, options, None)[0])
         if strange := prepared.tensors.keys() ^ quantized.stored.keys():

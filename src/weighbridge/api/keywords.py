@@ -6,7 +6,8 @@ class as keywords (`base/options.py`); an option that doesn't apply to the targe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -34,6 +35,7 @@ from weighbridge.conversion.options import (
 )
 from weighbridge.forward.options import TextOptions
 from weighbridge.io.options import JobsOptions
+from weighbridge.models.lora.merge import WeightedAdapter, weighted_adapter
 from weighbridge.models.model import SourceOptions
 from weighbridge.models.transform.rename import RenameRules
 
@@ -74,9 +76,15 @@ class TransformKeywords(WriteKeywords, DTypeOptions, ShardOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class LoraOptions:
-    lora: Path | None = option(
-        "Merge this LoRA adapter into the weights first.", metavar="ADAPTER", kind="path", section="Target"
-    )
+    lora: Path | Sequence[Path] | None = option(
+        "Merge this LoRA adapter into the weights first; repeatable.", metavar="ADAPTER[:WEIGHT]", kind="path",
+        section="Target",
+    )  # fmt: skip
+
+    @property
+    def adapters(self) -> list[WeightedAdapter]:
+        paths = self.lora or ()
+        return list(map(weighted_adapter, [paths] if isinstance(paths, str | os.PathLike) else paths))
 
 
 @dataclass(frozen=True, kw_only=True)

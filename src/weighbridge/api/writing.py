@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from weighbridge.adapters.remote.schemes import resolve_path, resolve_target
+from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.api.keywords import (
     ConvertKeywords,
     MergeKeywords,
@@ -85,10 +85,10 @@ def plan_convert(src: Path, dst: Path, options: ConvertKeywords) -> Plan:
         source = options
     with _opened(src, source, tokenizer=options.vocab_only) as model:
         target = choose_target(model, dst, options.to, options.target_options)
-        if options.lora is not None:
+        if options.adapters:
             if isinstance(target.options, AdapterOptions | CheckpointOptions):
                 raise UsageError(f"--lora doesn't apply to {target.options.title}", hint="it applies to models")
-            model = merge_for_writing(model, resolve_path(options.lora))
+            model = merge_for_writing(model, options.adapters)
         return build(model, target, options)
 
 
@@ -118,8 +118,7 @@ def plan_merge(src: MergeInput, dst: Path, options: MergeKeywords) -> Plan:
         return plan_recipe(found, dst, options.to, given, options, options, options.seed)
     path, adapters = found if isinstance(found, WithAdapters) else (found, ())
     with _opened(path, options) as model:
-        for adapter in adapters:
-            model = merge_for_writing(model, adapter)
+        model = merge_for_writing(model, adapters) if adapters else model
         to = options.to or same_format(model, resolve_target(dst))
         return build(model, choose_target(model, dst, to, given), options)
 
@@ -163,8 +162,8 @@ def plan_quantize(src: Path, dst: Path, options: QuantizeKeywords) -> QuantizePl
                 raise UsageError(f"{option} doesn't apply to a whisper.cpp file")
             return whisper.plan_quantize(model, dst, options.ftype, options.target_options, options)
         chosen = resolve(QuantizeOptions, "gguf" if model.format == "gguf" else "model", options.target_options)
-        if options.lora is not None:
-            model = merge_for_writing(model, resolve_path(options.lora))
+        if options.adapters:
+            model = merge_for_writing(model, options.adapters)
         made, effects = calibration(model, chosen, options, options.progress)
         return quantizing.build(model, dst, options.ftype, chosen, options, made=made, effects=effects)
 

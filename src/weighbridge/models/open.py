@@ -10,7 +10,6 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import reduce
 from typing import Any, ClassVar, Final, NamedTuple
 
 from weighbridge.adapters.remote.schemes import resolve_path
@@ -60,10 +59,10 @@ def open_model(path: str | os.PathLike[str], options: SourceOptions = SourceOpti
         return gather_ranks(path, files, options)
     model = open_weights(path, options)
     if adapters := model.place.adapters:
-        from weighbridge.models.lora.merge import merge_adapter  # late: inspect starts without it
+        from weighbridge.models.lora.merge import WeightedAdapter, merge_adapters  # late: inspect starts without it
 
         try:
-            model = reduce(merge_adapter, adapters, model)
+            model = merge_adapters(model, list(map(WeightedAdapter, adapters)))
         except BaseException as error:
             model.close()
             if isinstance(error, RefusedError):

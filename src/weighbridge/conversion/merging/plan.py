@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import reduce
 from typing import Any
 
 from weighbridge.adapters.remote.schemes import resolve_path, resolve_target
@@ -17,7 +16,7 @@ from weighbridge.conversion.options import TargetOptions, WriteOptions
 from weighbridge.conversion.plan.build import build
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.target import choose_target, same_format
-from weighbridge.models.lora.merge import merge_for_writing
+from weighbridge.models.lora.merge import merge_for_writing, weighted_adapter
 from weighbridge.models.model import OpenModel, SourceOptions
 from weighbridge.models.open import open_model
 
@@ -53,6 +52,11 @@ def plan_recipe(
 
 
 def _open(name: str, options: SourceOptions) -> OpenModel:
-    """Opens MODEL, or MODEL+ADAPTER with the adapter merged."""
+    """Opens MODEL, or MODEL+ADAPTER or MODEL+ADAPTER:WEIGHT with the adapter merged."""
     path, *adapters = name.split("+") if not resolve_path(name).exists() else [name]
-    return reduce(merge_for_writing, map(resolve_path, adapters), open_model(path, options))
+    model = open_model(path, options)
+    try:
+        return merge_for_writing(model, list(map(weighted_adapter, adapters))) if adapters else model
+    except BaseException:
+        model.close()
+        raise

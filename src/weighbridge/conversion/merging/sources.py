@@ -18,6 +18,7 @@ from weighbridge.conversion.merging.options import MergeOptions
 from weighbridge.conversion.merging.recipe import MergeSlice, MergeSource, Recipe, parse_recipe, read_recipe
 from weighbridge.models.locate import locate
 from weighbridge.models.lora.forms import looks_like_adapter
+from weighbridge.models.lora.merge import WeightedAdapter, weighted_adapter
 
 PathLike = str | os.PathLike[str]
 #: A path, several, or a recipe as plain data.
@@ -28,10 +29,10 @@ _OF_MODELS: Final = tuple(one.name for one in fields(MergeOptions))
 
 
 class WithAdapters(NamedTuple):
-    """A model, and the adapters that are merged into it, in this order."""
+    """A model, and the adapters that are merged into it."""
 
     model: Path
-    adapters: tuple[Path, ...]
+    adapters: tuple[WeightedAdapter, ...]
 
 
 def read_input(inputs: MergeInput, options: MergeOptions, named: Sequence[str]) -> Recipe | WithAdapters | Path:
@@ -47,16 +48,23 @@ def _read(inputs: MergeInput, options: MergeOptions, merging: Sequence[str]) -> 
     if isinstance(inputs, Mapping):
         _refuse(merging, "a recipe has its own", keep=("seed",))
         return parse_recipe(inputs)
-    paths = tuple(map(resolve_path, [inputs] if isinstance(inputs, str | os.PathLike) else inputs))
+    addresses = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
+    weighted = tuple(map(weighted_adapter, addresses))
+    paths = tuple(map(resolve_path, addresses))
     if len(paths) == 1 and paths[0].suffix in _RECIPES:
         _refuse(merging, "a recipe has its own", keep=("seed",))
         return read_recipe(paths[0])
     if options.method is not None:
         return _recipe(paths, options)
-    adapters = tuple(path for path in paths if looks_like_adapter(path))
+    adapters = tuple(source for source in weighted if looks_like_adapter(source.path))
     if adapters and len(adapters) == len(paths) - 1:
         _refuse(merging, "an adapter is merged as it is")
-        return WithAdapters(next(path for path in paths if path not in adapters), adapters)
+        model = next(source for source in weighted if source not in adapters)
+        if model.weight != 1:
+            raise UsageError(
+                f"{model.path} isn't an adapter, so it has no weight", hint="wb merge BASE ADAPTER:0.5 DST"
+            )
+        return WithAdapters(model.path, adapters)
     _refuse(merging, "it needs --method")
     return _set_of(paths)
 

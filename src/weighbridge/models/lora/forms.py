@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.errors import UnsupportedError, WeighbridgeError
 from weighbridge.models.arch.expand import Sizes, TensorSlot
 from weighbridge.models.arch.family import Family
 from weighbridge.models.lora import gguf, mlx, pairs, peft
 from weighbridge.models.lora.peft import LoraAdapter
 from weighbridge.models.lora.resolve_experts import resolve_adapter
-from weighbridge.models.model import OpenModel
+from weighbridge.models.model import OpenModel, open_weights
 
 # Dialects that stack experts, which PEFT's `target_parameters` address.
 _STACKED: Final = "hf5"
@@ -45,7 +46,10 @@ def adapter_form(model: OpenModel) -> AdapterForm | None:
 
 
 def looks_like_adapter(path: Path) -> bool:
-    """Whether a folder has an adapter and no model, by the names of its files."""
+    """Whether a folder has an adapter and no model, by the names of its files, or a GGUF is an adapter, by its type."""
+    if path.suffix == ".gguf" and path.is_file():
+        with suppress(WeighbridgeError, OSError), open_weights(path) as source:
+            return adapter_form(source) is not None
     if not (path / peft.CONFIG).is_file():
         return False
     weights = [p for p in path.iterdir() if p.suffix in (".safetensors", ".bin")]
@@ -56,7 +60,7 @@ def resolved(adapter: LoraAdapter, dialect: str, family: Family, sizes: Sizes) -
     """Resolves an adapter against its base. Returns it and its changes to logical tensors."""
     if dialect not in family.dialects:
         raise UnsupportedError(f"the {family.name} family has no {dialect} names that an adapter could have")
-    prefix = family.prefix_of(dialect, dict.fromkeys((*adapter.pairs, *adapter.whole)), sizes)
+    prefix = family.prefix_of(dialect, dict.fromkeys((*adapter.pairs, *adapter.whole, *adapter.base_weights)), sizes)
     plain = resolve_adapter(adapter, family, dialect, sizes, prefix)
     places = family.expansion(dialect, sizes, prefix).places
     if dialect == "hf" and _STACKED in family.dialects and plain.pairs.keys() - places.keys():

@@ -1,12 +1,16 @@
-"""Merges a LoRA adapter into its base model, one tensor at a time while reading."""
+"""Merges LoRA adapters into their base model, one tensor at a time while reading."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+import os
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.base.words import plural
@@ -25,54 +29,99 @@ if TYPE_CHECKING:
 
 # Rounds a tensor to a type.
 Rounding = Callable[["Node", DType], "Node"]
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 
-def merge_adapter(model: OpenModel, path: Path) -> OpenModel:
-    """Merges the adapter at `path` into the model's weights: W + alpha/rank * B @ A, computed in F32 and rounded to the
-    base's type. Tensors that the adapter stores in full replace the model's; all others stay unchanged. The adapter's
-    files stay open with the model."""
+class WeightedAdapter(NamedTuple):
+    """An adapter, and the factor of its change."""
+
+    path: Path
+    weight: float = 1.0
+
+
+def weighted_adapter(address: str | os.PathLike[str]) -> WeightedAdapter:
+    """Parses ADAPTER or ADAPTER:WEIGHT. A path that exists is an adapter, whatever its name."""
+    text = os.fspath(address)
+    path, colon, number = text.rpartition(":")
+    if colon and path and not os.path.lexists(text):
+        with suppress(ValueError):
+            return WeightedAdapter(resolve_path(path), float(number))
+    return WeightedAdapter(resolve_path(address))
+
+
+def merge_adapters(model: OpenModel, adapters: Sequence[WeightedAdapter]) -> OpenModel:
+    """Merges adapters into the model's weights: W plus weight * alpha/rank * B @ A of each, computed in F32 and rounded
+    once to the base's type. Tensors that an adapter stores in full replace the model's (with a weight other than 1, or
+    if several adapters have them, their weighted differences are added); all others stay unchanged. The adapters' files
+    stay open with the model."""
     from weighbridge.tensors.nodes import cast
 
-    return _merge(model, path, cast)
+    return _merge(model, adapters, cast)
 
 
-def merge_for_writing(model: OpenModel, path: Path) -> OpenModel:
-    """Merges as `merge_adapter` does, but rounds sums only once: to the type that they are cast to, otherwise to the
+def merge_for_writing(model: OpenModel, adapters: Sequence[WeightedAdapter]) -> OpenModel:
+    """Merges as `merge_adapters` does, but rounds sums only once: to the type that they are cast to, otherwise to the
     base's."""
     from weighbridge.tensors.nodes import provisional
 
-    return _merge(model, path, provisional)
+    return _merge(model, adapters, provisional)
 
 
-def _merge(model: OpenModel, path: Path, rounding: Rounding) -> OpenModel:
-    source = open_weights(path)
-    try:
+def _merge(model: OpenModel, adapters: Sequence[WeightedAdapter], rounding: Rounding) -> OpenModel:
+    if strange := next((adapter for adapter in adapters if not math.isfinite(adapter.weight)), None):
+        raise UsageError(f"the weight of {strange.path} is {strange.weight}")
+    with ExitStack() as opened:
+        sources = [opened.enter_context(open_weights(adapter.path)) for adapter in adapters]
+        weights = [adapter.weight for adapter in adapters]
         if model.diffusion is not None:
-            return _merge_picture(model, source, rounding)
-        changes = _changes(model, source)
-        nodes = _tensors(model, changes, rounding)
-        notes = [*model.place.notes, *changes.notes]
-        if copies := [name for name in model.logical if name not in nodes]:
-            notes.append(f"left out: {', '.join(copies)}, a copy of the embedding, which the adapter changes")
-        files = (*model.place.merged, *source.place.weights)
-        merged = with_nodes(model, packed_rename.parts(model, nodes, ()))
-        return replace(merged, place=replace(model.place, merged=files, notes=tuple(notes)))
-    except BaseException:
-        source.close()
-        raise
+            merged = _merge_pictures(model, sources, weights, rounding)
+        else:
+            merged = _merge_weights(model, sources, weights, rounding)
+        opened.pop_all()
+        files = (file for source in sources for file in source.place.weights)
+        return replace(merged, place=replace(merged.place, merged=(*model.place.merged, *files)))
 
 
-def _merge_picture(model: OpenModel, source: OpenModel, rounding: Rounding) -> OpenModel:
-    """Merges a LoRA of an image or video model."""
-    if not pictures.is_picture_lora(source):
-        reason = f"{source.place.path} isn't a LoRA of an image or video model"
-        raise UsageError(reason, hint="a file of kohya, diffusers or ComfyUI")
-    changed, notes = pictures.merged(model, source, rounding)
-    files = (*model.place.merged, *source.place.weights)
-    nodes = packed_rename.parts(model, {**model.logical, **changed}, ())
-    return replace(
-        with_nodes(model, nodes), place=replace(model.place, merged=files, notes=(*model.place.notes, *notes))
-    )
+def _merge_weights(
+    model: OpenModel, sources: Sequence[OpenModel], weights: Sequence[float], rounding: Rounding
+) -> OpenModel:
+    changes = [_changes(model, source, weight) for source, weight in zip(sources, weights, strict=True)]
+    for change, source in zip(changes, sources, strict=True):
+        if len(changes) > 1 or change.weight != 1:
+            _refuse_dora(source, any(pair.lengths is not None for pair in change.pairs))
+    nodes = _tensors(model, changes, rounding)
+    notes = [*model.place.notes, *(note for change in changes for note in change.notes)]
+    if copies := [name for name in model.logical if name not in nodes]:
+        notes.append(f"left out: {', '.join(copies)}, a copy of the embedding, which the adapter changes")
+    merged = with_nodes(model, packed_rename.parts(model, nodes, ()))
+    return replace(merged, place=replace(model.place, notes=tuple(notes)))
+
+
+def _merge_pictures(
+    model: OpenModel, sources: Sequence[OpenModel], weights: Sequence[float], rounding: Rounding
+) -> OpenModel:
+    """Merges LoRAs of an image or video model."""
+    for source, weight in zip(sources, weights, strict=True):
+        if not pictures.is_picture_lora(source):
+            reason = f"{source.place.path} isn't a LoRA of an image or video model"
+            raise UsageError(reason, hint="a file of kohya, diffusers or ComfyUI")
+        changes = list(pictures.read(source))
+        if len(sources) > 1 or weight != 1:
+            _refuse_dora(source, any(change.lengths is not None for change in changes))
+        changed, notes = pictures.merged(model, [change.weighted(weight) for change in changes], rounding)
+        nodes = packed_rename.parts(model, {**model.logical, **changed}, ())
+        model = replace(with_nodes(model, nodes), place=replace(model.place, notes=(*model.place.notes, *notes)))
+    return model
+
+
+def _refuse_dora(source: OpenModel, is_dora: bool) -> None:
+    if is_dora:
+        raise UnsupportedError(
+            f"{source.place.path} is a DoRA: it sets the lengths of the changed rows, so it has no weight, and "
+            "its sum with another adapter depends on their order",
+            hint="merge it alone, without a weight; merge another one into the result",
+        )
 
 
 def check_adapter(model: OpenModel, path: Path) -> None:
@@ -82,7 +131,7 @@ def check_adapter(model: OpenModel, path: Path) -> None:
 
     with open_weights(path) as source:
         if model.diffusion is not None:
-            _merge_picture(model, source, provisional)
+            _merge_pictures(model, [source], [1.0], provisional)
         else:
             _changes(model, source)
 
@@ -96,19 +145,24 @@ class _Changes(NamedTuple):
     dialect: str
     direct: LoraAdapter
     notes: tuple[str, ...]
+    weight: float
+
+    @property
+    def pairs(self) -> Iterable[LoraPair]:
+        return (*self.roles.values(), *self.direct.pairs.values())
 
 
-def _changes(model: OpenModel, source: OpenModel) -> _Changes:
+def _changes(model: OpenModel, source: OpenModel, weight: float = 1.0) -> _Changes:
     form = adapter_form(source)
     if form is None:
         hint = "a folder of PEFT or MLX, or a GGUF of llama-server --lora"
         raise UsageError(f"{source.place.path} isn't a LoRA adapter", hint=hint)
     adapter = form.read(source)
-    adapter = replace(adapter, whole={**adapter.base_weights, **adapter.whole})
     notes = check_base(model, source, adapter)
+    notes = notes if weight == 1 else (f"{notes[0]}, with weight {weight:g}", *notes[1:])
     through, direct = _split(model, adapter)
     if through is None:
-        return _Changes(None, {}, form.dialect, scaled_alike(direct), notes)
+        return _Changes(None, {}, form.dialect, scaled_alike(direct), notes, weight)
     through, roles = resolved(through, form.dialect, model.family, model.sizes)
     if missing := next((instance for instance in roles if instance not in model.resolved.known_roles), None):
         raise _tied(missing[0])
@@ -119,7 +173,7 @@ def _changes(model: OpenModel, source: OpenModel) -> _Changes:
                 f"the GGUF stores {role} multiplied by an unknown factor ({via}), unlike the adapter's change",
                 hint="merge the adapter into the folder that the GGUF was made of",
             )
-    return _Changes(through, roles, form.dialect, scaled_alike(direct), notes)
+    return _Changes(through, roles, form.dialect, scaled_alike(direct), notes, weight)
 
 
 def _split(model: OpenModel, adapter: LoraAdapter) -> tuple[LoraAdapter | None, LoraAdapter]:
@@ -129,20 +183,21 @@ def _split(model: OpenModel, adapter: LoraAdapter) -> tuple[LoraAdapter | None, 
     for name in model.resolved.others if model.described else model.logical:
         candidates.setdefault(_plain(name), []).append(name)
     unique = {plain: names[0] for plain, names in candidates.items() if len(names) == 1}
-    names = {name: unique[key] for name in (*adapter.pairs, *adapter.whole) if (key := _plain(name)) in unique}
-    direct = replace(
-        adapter,
-        pairs={names[n]: pair for n, pair in adapter.pairs.items() if n in names},
-        whole={names[n]: node for n, node in adapter.whole.items() if n in names},
-    )
-    through = replace(
-        adapter,
-        pairs={n: pair for n, pair in adapter.pairs.items() if n not in names},
-        whole={n: node for n, node in adapter.whole.items() if n not in names},
-    )
-    remaining = [*through.pairs, *through.whole]
+    listed = (*adapter.pairs, *adapter.whole, *adapter.base_weights)
+    names = {name: unique[key] for name in listed if (key := _plain(name)) in unique}
+
+    def renamed(part: Mapping[str, V]) -> dict[str, V]:
+        return {names[name]: node for name, node in part.items() if name in names}
+
+    def unnamed(part: Mapping[str, V]) -> dict[str, V]:
+        return {name: node for name, node in part.items() if name not in names}
+
+    kept = unnamed(adapter.pairs), unnamed(adapter.whole), unnamed(adapter.base_weights)
+    remaining = [name for part in kept for name in part]
     if model.described or not remaining:
-        return (through if remaining else None), direct
+        through = replace(adapter, pairs=kept[0], whole=kept[1], base_weights=kept[2]) if remaining else None
+        moved = renamed(adapter.pairs), renamed(adapter.whole), renamed(adapter.base_weights)
+        return through, replace(adapter, pairs=moved[0], whole=moved[1], base_weights=moved[2])
     raise UsageError(
         f"the adapter changes {plural(len(remaining), 'tensor')} that the model doesn't have: "
         + ", ".join(remaining[:4]),
@@ -162,66 +217,111 @@ def _tied(role: str) -> UsageError:
     )
 
 
-def _tensors(model: OpenModel, changes: _Changes, rounding: Rounding) -> dict[str, LogicalTensor]:
+class _Change(NamedTuple):
+    """What an adapter does to one tensor: a pair with its scale, or a tensor in its place. `is_base`: a copy of the
+    base's own tensor, which PEFT stores next to the pair of an embedding."""
+
+    weight: float
+    pair: LoraPair | None = None
+    scale: float = 1.0
+    whole: Node | None = None
+    is_base: bool = False
+
+
+def _tensors(model: OpenModel, adapters: Sequence[_Changes], rounding: Rounding) -> dict[str, LogicalTensor]:
     """Returns all tensors of the model, changed or unchanged."""
-    nodes = {**model.logical, **_direct_changes(model, changes.direct, rounding)}
-    if changes.through is None:
+    direct = (row for adapter in adapters for row in _direct_changes(model, adapter))
+    nodes = {**model.logical, **_changed(model.logical, direct, rounding)}
+    if all(adapter.through is None for adapter in adapters):
         return nodes
     family, sizes, before = model.family, model.sizes, model.resolved.known_roles
-    roles = {**before, **_replacements(model, changes.through, changes.dialect, rounding)}
-    for instance, pair in changes.roles.items():
-        changed = _changed(instance[0], roles[instance], pair, changes.through.scale(pair))
-        roles[instance] = rounding(changed, roles[instance].spec.dtype)
+    changed = _changed(before, (row for adapter in adapters for row in _changes_of_roles(model, adapter)), rounding)
     prefix = family.prefix_of(model.dialect, model.logical, sizes)
-    saved = family.save(model.dialect, sizes, roles, prefix=prefix)
+    saved = family.save(model.dialect, sizes, {**before, **changed}, prefix=prefix)
     # Copies of a changed embedding that the table leaves out (a head that repeats it) would be outdated.
-    embeddings = [i for i, node in roles.items() if node is not before.get(i) and family.rows[i[0]].kind == "embedding"]
-    shapes = {before[i].spec.shape for i in embeddings}
+    shapes = {before[i].spec.shape for i in changed if family.rows[i[0]].kind == "embedding"}
     copies = {name for name in model.resolved.report.dropped if model.logical[name].spec.shape in shapes}
     return {name: saved.get(name, node) for name, node in nodes.items() if name not in copies}
 
 
-def _direct_changes(model: OpenModel, adapter: LoraAdapter, rounding: Rounding) -> Mapping[str, LogicalTensor]:
-    """Returns the changed tensors of those that no table names."""
-    shapes = {name: pair.shape for name, pair in adapter.pairs.items()}
-    shapes |= {name: node.spec.shape for name, node in adapter.whole.items()}
+def _direct_changes(model: OpenModel, adapter: _Changes) -> Iterable[tuple[str, _Change]]:
+    """Returns the changes of those tensors that no table names."""
+    part, weight = adapter.direct, adapter.weight
+    shapes = {name: pair.shape for name, pair in part.pairs.items()}
+    shapes |= {name: node.spec.shape for name, node in (*part.whole.items(), *part.base_weights.items())}
     for name, shape in shapes.items():
         if (expected := model.logical[name].spec.shape) != shape:
             raise UsageError(
                 f"the adapter has {name} as {list(shape)}, the model as {list(expected)}",
                 hint="name the model that the adapter was trained on",
             )
-    types = {name: model.logical[name].spec.dtype for name in shapes}
-    whole = {name: rounding(node, types[name]) for name, node in adapter.whole.items()}
-    return whole | {
-        name: rounding(_changed(name, whole.get(name, model.logical[name]), pair, adapter.scale(pair)), types[name])
-        for name, pair in adapter.pairs.items()
-    }
+    yield from ((name, _Change(weight, whole=node, is_base=True)) for name, node in part.base_weights.items())
+    yield from ((name, _Change(weight, whole=node)) for name, node in part.whole.items())
+    yield from ((name, _Change(weight, pair, part.scale(pair))) for name, pair in part.pairs.items())
 
 
-def _changed(role: str, weight: LogicalTensor, pair: LoraPair, scale: float) -> Node:
-    """Returns the weight with its change, in F32."""
-    from weighbridge.tensors.nodes import is_plain, low_rank, rescale_rows
-
-    if not is_plain(weight):
-        raise RefusedError(
-            f"the base weight {role} is quantized, and a merged weight would have to be quantized again",
-            hint="merge into the unquantized model, then quantize",
-        )
-    changed = low_rank(weight, pair.a, pair.b, scale)
-    return changed if pair.lengths is None else rescale_rows(changed, pair.lengths)
+def _changes_of_roles(model: OpenModel, adapter: _Changes) -> Iterable[tuple[Any, _Change]]:
+    """Returns the changes of the table's tensors, by role."""
+    part, weight = adapter.through, adapter.weight
+    if part is not None:
+        for instance, node in _whole_roles(model, part, part.base_weights, adapter.dialect):
+            yield instance, _Change(weight, whole=node, is_base=True)
+        for instance, node in _whole_roles(model, part, part.whole, adapter.dialect):
+            yield instance, _Change(weight, whole=node)
+        yield from ((instance, _Change(weight, pair, part.scale(pair))) for instance, pair in adapter.roles.items())
 
 
-def _replacements(model: OpenModel, adapter: LoraAdapter, dialect: str, rounding: Rounding) -> Mapping[Any, Node]:
+def _whole_roles(
+    model: OpenModel, adapter: LoraAdapter, whole: Mapping[str, Node], dialect: str
+) -> Iterable[tuple[Any, Node]]:
     family, sizes, roles = model.family, model.sizes, model.resolved.known_roles
-    places = family.expansion(dialect, sizes, family.prefix_of(dialect, adapter.whole, sizes)).places
-    out = {}
-    for name, node in adapter.whole.items():
+    listed = {**adapter.whole, **adapter.base_weights}
+    places = family.expansion(dialect, sizes, family.prefix_of(dialect, listed, sizes)).places
+    for name, node in whole.items():
         if name not in places or places[name].shape != node.spec.shape:
             raise UnsupportedError(f"the adapter contains {name}, but the model has no such tensor of its shape")
         instance = places[name].instances[0]
         if instance not in roles:
             raise _tied(instance[0])
         layout = family.layout_of(dialect, instance[0], sizes)
-        out[instance] = rounding(layout.undo(node) if layout else node, roles[instance].spec.dtype)
-    return out
+        yield instance, layout.undo(node) if layout else node
+
+
+def _changed(
+    before: Mapping[K, LogicalTensor], changes: Iterable[tuple[K, _Change]], rounding: Rounding
+) -> dict[K, LogicalTensor]:
+    """Returns the changed tensors, each summed in F32 and rounded once. Keys are names, or roles with indices."""
+    by_tensor: dict[K, list[_Change]] = {}
+    for key, change in changes:
+        by_tensor.setdefault(key, []).append(change)
+    return {
+        key: rounding(_sum(str(key[0] if isinstance(key, tuple) else key), before[key], rows), before[key].spec.dtype)
+        for key, rows in by_tensor.items()
+    }
+
+
+def _sum(name: str, weight: LogicalTensor, changes: Sequence[_Change]) -> Node:
+    """Returns a tensor with all its changes, in F32."""
+    from weighbridge.tensors.merging import Combination
+    from weighbridge.tensors.nodes import is_plain, low_rank, rescale_rows
+    from weighbridge.tensors.nodes.merged import merged
+
+    whole = [(change.whole, change.weight) for change in changes if change.whole is not None and not change.is_base]
+    copies = [change.whole for change in changes if change.is_base]
+    if len(whole) == 1 and whole[0][1] == 1:
+        result: LogicalTensor = whole[0][0]
+    elif whole:
+        factors = [factor for _, factor in whole]
+        result = merged([weight, *(node for node, _ in whole)], Combination("linear", (1 - sum(factors), *factors)))
+    else:
+        result = next((node for node in copies if node is not None), weight)
+    if not is_plain(result):
+        raise RefusedError(
+            f"the base weight {name} is quantized, and a merged weight would have to be quantized again",
+            hint="merge into the unquantized model, then quantize",
+        )
+    for change in changes:
+        if (pair := change.pair) is not None:
+            result = low_rank(result, pair.a, pair.b, change.scale * change.weight)
+            result = result if pair.lengths is None else rescale_rows(result, pair.lengths)
+    return result

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -87,6 +87,9 @@ class PictureChange(NamedTuple):
     scale: float
     lengths: Node | None
 
+    def weighted(self, weight: float) -> PictureChange:
+        return self._replace(scale=self.scale * weight)
+
 
 class PicturePart(NamedTuple):
     """The denoiser or a text encoder of a model."""
@@ -100,13 +103,14 @@ def is_picture_lora(source: OpenModel) -> bool:
     return any(_prefix(name) is not None and _split(name) is not None for name in source.index.by_name)
 
 
-def merged(model: OpenModel, source: OpenModel, rounding: Rounding) -> tuple[dict[str, LogicalTensor], tuple[str, ...]]:
+def merged(
+    model: OpenModel, changes: Sequence[PictureChange], rounding: Rounding
+) -> tuple[dict[str, LogicalTensor], tuple[str, ...]]:
     """Returns the changed tensors under the model's stored names, and notes.
 
     Raises UsageError if the LoRA changes modules or shapes that the model doesn't have, and UnsupportedError for
     changes of another kind.
     """
-    changes = list(read(source))
     parts = list(_parts(model))
     out: dict[str, LogicalTensor] = {}
     absent: dict[int, int] = {}
