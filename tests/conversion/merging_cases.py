@@ -163,3 +163,71 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
         ],
     },
 }  # fmt: skip
+
+# ------------------------------------------------------------------------------------------------ tokenizers
+
+#: Ordinary tokens of each model, then its added ones with whether they are special, then rows that fill up.
+TOKENS: Mapping[str, tuple[list[str], list[tuple[str, bool]], int]] = {
+    "base": (["t", "0", "t0", "a", "b", "c"], [("<s>", True)], 0),
+    "one": (["0", "t", "t0", "b", "d", "e", "a"], [("<s>", True), ("<|one|>", True), ("[both]", False)], 3),
+    "two": (["t", "0", "t0", "c", "e"], [("[both]", False), ("<two>", True)], 0),
+}
+_LINEAR = [*_models("one", weight=0.3), *_models("two", weight=0.5), *_models("base", weight=0.4)]
+_ALL = {"merge_method": "linear", "base_model": "base", "models": _LINEAR}
+TOKEN_RECIPES: Mapping[str, Mapping[str, Any]] = {
+    "union": {**_ALL, "tokenizer_source": "union"},
+    "union without a base": {"merge_method": "linear", "models": _LINEAR, "tokenizer_source": "union"},
+    "union of differences": {
+        "merge_method": "task_arithmetic", "base_model": "base", "models": _LINEAR[:2], "tokenizer_source": "union",
+    },
+    "union of a sphere": {
+        "merge_method": "slerp", "base_model": "base", "models": _models("two", "base"), "tokenizer_source": "union",
+        "parameters": {"t": 0.3},
+    },
+    "base": {**_ALL, "tokenizer_source": "base"},
+    "a model": {**_ALL, "tokenizer_source": "two"},
+    "a model, padded": {**_ALL, "tokenizer": {"source": "one", "pad_to_multiple_of": 8}},
+    "tokens with sources": {
+        **_ALL,
+        "tokenizer": {
+            "source": "union",
+            "tokens": {
+                "a": {"source": "one", "force": True},
+                "t": {"source": {"kind": "zero"}, "force": True},
+                "<s>": {"source": {"kind": "model_token", "model": "two", "token": "<two>"}},
+                "<new>": {"source": {"kind": "model_token", "model": "one", "token_id": 4}},
+                "e": {"source": {"kind": "zero"}},
+            },
+        },
+    },
+}  # fmt: skip
+
+
+def rows_of(model: str) -> int:
+    ordinary, added, padding = TOKENS[model]
+    return len(ordinary) + len(added) + padding
+
+
+def write_models_with_tokens(folder: Path) -> Path:
+    for number, (model, (ordinary, added, _)) in enumerate(TOKENS.items()):
+        path, rng = folder / model, np.random.default_rng(20 + number)
+        path.mkdir(parents=True)
+        rows = {n: rng.standard_normal((rows_of(model), 8)) for n in ("model.embed_tokens.weight", "lm_head.weight")}
+        values = tensors(model) | {name: value.astype(np.float32) for name, value in rows.items()}
+        save_file(values, path / "model.safetensors", {"format": "pt"})
+        (path / "config.json").write_text(json.dumps({**CONFIG, "vocab_size": rows_of(model), "bos_token_id": 6}))
+        flags = {"single_word": False, "lstrip": False, "rstrip": False}
+        entries = [
+            {"id": len(ordinary) + n, "content": token, **flags, "normalized": not special, "special": special}
+            for n, (token, special) in enumerate(added)
+        ]
+        step = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+        bpe = {"type": "BPE", "vocab": {token: n for n, token in enumerate(ordinary)}, "merges": [["t", "0"]]}
+        tokenizer = {
+            "version": "1.0", "added_tokens": entries, "normalizer": None, "pre_tokenizer": step, "decoder": step,
+            "post_processor": step, "model": bpe,
+        }  # fmt: skip
+        (path / "tokenizer.json").write_text(json.dumps(tokenizer))
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": f"{{{{ '{model[0]}' }}}}"}
+        (path / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder

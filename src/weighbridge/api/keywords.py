@@ -121,7 +121,9 @@ class StripKeywords(TransformKeywords):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MergeKeywords(TransformKeywords, MergeOptions):
+class MergeKeywords(
+    TransformKeywords, MergeOptions, GgufOptions, TorchFolderOptions, HfOptions, SchemeOptions, MlxOptions
+):
     pass
 
 

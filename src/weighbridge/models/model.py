@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from weighbridge.base.closeable import Closing
 from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
-from weighbridge.base.limits import CONFIG_JSON, MIB
+from weighbridge.base.limits import CONFIG_JSON, MIB, TOKENIZER_JSON
 from weighbridge.base.options import option
 from weighbridge.containers import opening
 from weighbridge.containers.base import Index
@@ -211,9 +211,13 @@ class OpenModel(Closing):
         raw = self.index.files[entry.file].read(entry.offset, entry.nbytes)
         return struct.unpack(f"{self.index.byte_order}{entry.nbytes // 4}f", raw)
 
+    def read(self, name: str, limit: int = TOKENIZER_JSON) -> bytes | None:
+        """Returns a small file of the model's folder, or None if it doesn't exist."""
+        return self.texts.get(name) or self.place.read(name, limit)
+
     def json(self, name: str) -> dict[str, Any] | None:
         """Returns a JSON object from the model's folder, or None if the file doesn't exist."""
-        data = self.texts.get(name) or self.place.read(name, CONFIG_JSON)
+        data = self.read(name, CONFIG_JSON)
         if data is None:
             return None
         parsed: dict[str, Any] = decode(data, str(self.place.folder / name), dict[str, Any])

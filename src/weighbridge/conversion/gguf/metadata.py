@@ -15,7 +15,6 @@ from typing import Any, Final
 from weighbridge.base.dtypes import DType, DTypeLike, Kind
 from weighbridge.base.dtypes import dtype as dtype_of
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
-from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.containers.gguf.container import KV
 from weighbridge.containers.gguf.values import kvs
 from weighbridge.conversion.dtype_policy import FTYPES, KEPT_FTYPES
@@ -114,7 +113,7 @@ def vocabulary(model: OpenModel, options: GgufOptions) -> Vocab:
 
     def read(name: str) -> bytes | None:
         """Reads a file; adds the model class's default of the vocabulary size to a config.json without one."""
-        data = model.texts.get(name) or model.place.read(name, TOKENIZER_JSON)
+        data = model.read(name)
         default = model.sizes.facts.get("vocab_size")
         if name != "config.json" or data is None or not isinstance(default, int):
             return data

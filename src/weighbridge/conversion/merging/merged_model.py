@@ -15,16 +15,33 @@ from weighbridge.base.words import plural
 from weighbridge.conversion.merging.methods import REQUIRED, MethodRow, TensorValues, method_of, random_key
 from weighbridge.conversion.merging.parameters import TensorPlace, value_at
 from weighbridge.conversion.merging.recipe import MergeSlice, MergeSource, Parameters, Recipe
-from weighbridge.conversion.merging.vocabularies import check_vocabularies, rows_by_token
+from weighbridge.conversion.merging.tokenizer_files import (
+    chosen_template,
+    with_template,
+    with_tokens,
+    with_vocabulary_size,
+)
+from weighbridge.conversion.merging.vocabularies import (
+    BASE,
+    UNION,
+    MergedVocabulary,
+    check_vocabularies,
+    ids_of,
+    merged_vocabulary,
+    read_vocabulary,
+)
 from weighbridge.models.model import OpenModel
+from weighbridge.models.tokenizer.vocab import Vocab
 from weighbridge.models.transform import packed_rename
 from weighbridge.models.transform.base import with_nodes
 from weighbridge.models.transform.layer_stack import LayerStack, stacks
 from weighbridge.models.transform.layers import slice_layers
-from weighbridge.tensors.nodes import LogicalTensor, is_plain, provisional
+from weighbridge.tensors.nodes import LogicalTensor, as_node, is_plain, provisional
 from weighbridge.tensors.nodes.merged import merged
 
 _HF: Final = "hf"
+# The number of tokens in the shapes of a family's table.
+_TOKENS: Final = "V"
 # config.json: keys that say nothing about how weights are used.
 _UNIMPORTANT: Final = frozenset({"_name_or_path", "transformers_version", "torch_dtype", "dtype", "architectures"})
 
@@ -53,11 +70,10 @@ class _View:
             return frozenset(name for name in self.tensors if "embed_tokens" in name or "lm_head" in name)
         family, sizes = self.model.family, self.model.sizes
         places = family.expansion(_HF, sizes).places
-        named = {"token_embd", "output", "embedding", "head"}
         return frozenset(
             name
             for name, place in places.items()
-            if name in self.tensors and (place.roles[0] in named or family.rows[place.roles[0]].kind == "embedding")
+            if name in self.tensors and family.rows[place.roles[0]].shape[:1] == (_TOKENS,)
         )
 
     @cached_property
@@ -75,12 +91,13 @@ def merge_models(recipe: Recipe, models: Mapping[str, OpenModel], seed: int = 0)
     merge = _Merge(recipe, {name: _View(model) for name, model in models.items()}, seed)
     template = merge.template
     tensors = merge.tensors()
-    nodes = {**template.model.logical, **_as_stored(template, tensors)}
+    described = merge.described()
+    nodes = {**template.model.logical, **_as_stored(template, tensors, described)}
     if template.by_table:
         copies = _stale_copies(template)
         nodes = {name: node for name, node in nodes.items() if name not in copies}
-    result = with_nodes(template.model, packed_rename.parts(template.model, nodes, ()))
-    place = template.model.place
+    result = with_nodes(described, packed_rename.parts(template.model, nodes, ()))
+    place = described.place
     files = [file for model in models.values() if model.place is not place for file in model.place.files]
     place = replace(
         place,
@@ -90,14 +107,17 @@ def merge_models(recipe: Recipe, models: Mapping[str, OpenModel], seed: int = 0)
     return replace(result, place=place)
 
 
-def _as_stored(template: _View, tensors: Mapping[str, LogicalTensor]) -> Mapping[str, LogicalTensor]:
-    """Returns merged tensors under the names, and in the layouts, of the template's own files."""
+def _as_stored(
+    template: _View, tensors: Mapping[str, LogicalTensor], described: OpenModel
+) -> Mapping[str, LogicalTensor]:
+    """Returns merged tensors under the names, and in the layouts, of the template's own files. `described`: the
+    template with the result's config."""
     model = template.model
     if not template.by_table:
         return tensors
     unnamed = model.resolved.others
     named = {name: node for name, node in tensors.items() if name not in unnamed}
-    family, sizes = model.family, model.sizes
+    family, sizes = model.family, described.sizes
     roles = family.load_checked(_HF, sizes, named, family.prefix_of(_HF, named, sizes))
     saved = family.save(model.dialect, sizes, roles, prefix=family.prefix_of(model.dialect, model.logical, sizes))
     return {
@@ -128,27 +148,27 @@ class _Merge:
     def _check(self, row: MethodRow) -> None:
         recipe = self.recipe
         if row.base in ("needed", "end") and recipe.base is None:
-            what = "t = 0" if row.base == "end" else "differences"
-            raise UsageError(f"{recipe.method} needs a base model ({what})", hint="base_model, or --merge-base")
+            purpose = "t = 0" if row.base == "end" else "differences"
+            raise UsageError(f"{recipe.method} needs a base model ({purpose})", hint="base_model, or --merge-base")
         parameters = {*row.per_model, *row.settings}
-        given = [recipe.parameters, *(part.parameters for part in recipe.slices)]
-        given += [source.parameters for part in recipe.slices for source in part.sources]
-        for name in (name for scope in given for name in scope):
+        scopes = [recipe.parameters, *(part.parameters for part in recipe.slices)]
+        scopes += [source.parameters for part in recipe.slices for source in part.sources]
+        for name in (name for scope in scopes for name in scope):
             if name not in parameters:
                 has = ", ".join(sorted(parameters)) or "none"
                 raise UsageError(f"{recipe.method} has no parameter {name!r}", hint=f"its parameters: {has}")
         least, most = row.models
         for part in recipe.slices:
-            count = len(self._others(part))
+            count = len(self._inputs(part))
             if not least <= count <= most:
-                needed = f"{least}" if least == most else f"at least {least}" if most > count else f"at most {most}"
+                expected = f"{least}" if least == most else f"at least {least}" if most > count else f"at most {most}"
                 without = " besides the base" if row.base != "no" and recipe.base else ""
-                raise UsageError(f"{recipe.method} merges {needed} models{without}, not {count}")
+                raise UsageError(f"{recipe.method} merges {expected} models{without}, not {count}")
 
     def _has_base(self) -> bool:
         return self.recipe.base is not None and self.row.base != "no"
 
-    def _others(self, part: MergeSlice) -> tuple[MergeSource, ...]:
+    def _inputs(self, part: MergeSlice) -> tuple[MergeSource, ...]:
         """The models of a slice without the base."""
         if self.recipe.base is None or method_of(self.recipe.method).base == "no":
             return part.sources
@@ -187,6 +207,7 @@ class _Merge:
     def tensors(self) -> dict[str, LogicalTensor]:
         """Returns all tensors of the result, by their names in a folder."""
         self._check_models()
+        _ = self.vocabulary  # models with different tokens are refused first
         return {name: self._tensor(name, node) for name, node in self.template.tensors.items()}
 
     def _tensor(self, name: str, node: LogicalTensor) -> LogicalTensor:
@@ -198,19 +219,26 @@ class _Merge:
             part, place, t = self._rows[layer]
         position = TensorPlace(name, t)
         base = [self._base(part)] if self._has_base() else []
-        inputs = self._others(part)
-        tensors = [self._part(source, name, place, node) for source in (*base, *inputs)]
+        inputs = self._inputs(part)
+        tensors = [self._part(source, name, place) for source in (*base, *inputs)]
         if missing := [source for source, tensor in zip((*base, *inputs), tensors, strict=True) if tensor is None]:
             raise UsageError(
                 f"{missing[0].model} has no {name}, which {self.recipe.models[0]} has", hint="merge models of one kind"
             )
         parts = [tensor for tensor in tensors if tensor is not None]
+        if self.vocabulary is not None and name in self.template.embeddings:
+            by_model = {source.model: part for source, part in zip((*base, *inputs), parts, strict=True)}
+            mapped = self.vocabulary.embeddings(by_model)
+            parts = [mapped[source.model] for source in (*base, *inputs)]
+        else:
+            self._check_shapes(name, node, (*base, *inputs), parts)
         method = self.row.build(self._values(part, inputs, position))
         if method is None:
-            return parts[0]
+            mapped_rows = parts[0] is not tensors[0]
+            return provisional(as_node(parts[0]), node.spec.dtype) if mapped_rows else parts[0]
         return provisional(merged(parts, method), node.spec.dtype if is_plain(node) else BF16)
 
-    def _part(self, source: MergeSource, name: str, place: int | None, like: LogicalTensor) -> LogicalTensor | None:
+    def _part(self, source: MergeSource, name: str, place: int | None) -> LogicalTensor | None:
         """The tensor of a source that becomes a part of `name`."""
         view = self.views[source.model]
         if place is not None and source.layers is not None and view.stack is not None:
@@ -218,22 +246,20 @@ class _Merge:
             if layer >= view.stack.count:
                 raise UsageError(f"layer {layer} is outside {source.model}: it has {plural(view.stack.count, 'layer')}")
             name = view.stack.moved(name, layer)
-        tensor = view.tensors.get(name)
-        if tensor is None:
-            return None
-        if name in view.embeddings and self.recipe.vocabulary:
-            tensor = rows_by_token(tensor, view.model, self.template.model, like.spec.shape[0])
-        if tensor.spec.shape != like.spec.shape:
-            if name in view.embeddings and tensor.spec.shape[1:] == like.spec.shape[1:]:
-                hint = "tokenizer_source: base, or --tokenizer-source base, takes the base's tokens"
-            else:
-                hint = "merge models of one size"
-            raise UsageError(
-                f"{name} is {list(tensor.spec.shape)} in {source.model} and {list(like.spec.shape)} in "
-                f"{self.recipe.models[0]}",
-                hint=hint,
-            )
-        return tensor
+        return view.tensors.get(name)
+
+    def _check_shapes(
+        self, name: str, like: LogicalTensor, sources: Sequence[MergeSource], parts: Sequence[LogicalTensor]
+    ) -> None:
+        """Raises UsageError for a part with another shape than the result's."""
+        for source, part in zip(sources, parts, strict=True):
+            if part.spec.shape != like.spec.shape:
+                rows_differ = name in self.template.embeddings and part.spec.shape[1:] == like.spec.shape[1:]
+                raise UsageError(
+                    f"{name} is {list(part.spec.shape)} in {source.model} and {list(like.spec.shape)} in "
+                    f"{self.recipe.models[0]}",
+                    hint="--tokenizer-source union or base maps tokens" if rows_differ else "merge models of one size",
+                )
 
     def _base(self, part: MergeSlice) -> MergeSource:
         """The base as a source of a slice: its own layers if it is listed, else those of the first model."""
@@ -281,21 +307,84 @@ class _Merge:
                     f"{name} and {first} are of different families: {_family(view)}, {_family(template)}",
                     hint="merge models of one architecture",
                 )
-        if not self.recipe.vocabulary:
-            check_vocabularies({name: view.model for name, view in self.views.items()})
+
+    # ------------------------------------------------------------------------------------------ vocabulary
+
+    @cached_property
+    def _vocabularies(self) -> Mapping[str, Vocab]:
+        vocabularies = ((name, read_vocabulary(view.model)) for name, view in self.views.items())
+        return {name: vocab for name, vocab in vocabularies if vocab is not None}
+
+    @cached_property
+    def vocabulary(self) -> MergedVocabulary | None:
+        """The tokens of the result, if a rule maps them. Raises UsageError for models with different ones otherwise."""
+        recipe, rule = self.recipe, self.recipe.tokenizer
+        if rule is None:
+            check_vocabularies(self._vocabularies)
+            return None
+        first = recipe.models[0]
+        if rule.source not in (BASE, UNION, *self.views):
+            raise UsageError(f"tokenizer_source: {rule.source} isn't among the merged models")
+        if missing := [name for name in self.views if name not in self._vocabularies]:
+            raise UsageError(f"{missing[0]} has no tokenizer that can be read", hint="leave the tokenizer's source out")
+        owner = self.views[first if rule.source in (BASE, UNION) else rule.source]
+        rows = [owner.tensors[name].spec.shape[0] for name in sorted(owner.embeddings)]
+        return merged_vocabulary(rule, self._vocabularies, first, max(rows, default=0), recipe.base)
+
+    def described(self) -> OpenModel:
+        """The template with the config and the tokenizer of the result."""
+        model, vocabulary = self.template.model, self.vocabulary
+        if vocabulary is not None:
+            model = self._with_vocabulary(model, vocabulary)
+        if (choice := self.recipe.chat_template) is not None:
+            template = chosen_template(choice, self._vocabularies.values())
+            if template is not None:
+                self._check_folder(model, "a chat template")
+                model = replace(model, texts={**model.texts, **with_template(model, template)})
+        return model
+
+    def _with_vocabulary(self, model: OpenModel, vocabulary: MergedVocabulary) -> OpenModel:
+        first, rule = self.recipe.models[0], vocabulary.rule
+        owner = first if rule.source in (BASE, UNION) else rule.source
+        before = self._vocabularies[owner]
+        rows = {self.template.tensors[name].spec.shape[0] for name in self.template.embeddings}
+        added = {token: row for token, row in vocabulary.ids.items() if token not in ids_of(before)}
+        if owner == first and not added and rows == {vocabulary.rows}:
+            return model
+        self._check_folder(model, "another tokenizer")
+        other = self.views[owner].model
+        if owner != first:
+            self._check_folder(other, "a tokenizer for a folder")
+            model = replace(model, place=replace(model.place, folder=other.place.folder))
+        texts = {**model.texts, **with_vocabulary_size(self.template.model, vocabulary.rows, other)}
+        model = replace(model, texts=texts)
+        if added:
+            donors = [(self.views[name].model, vocab) for name, vocab in self._vocabularies.items()]
+            model = replace(model, texts={**texts, **with_tokens(model, added, donors)})
+        return model
+
+    @staticmethod
+    def _check_folder(model: OpenModel, purpose: str) -> None:
+        if model.format == "gguf":
+            raise UsageError(
+                f"{model.place.path} is a GGUF, which has no files of {purpose}",
+                hint=f"convert it first: wb convert {model.place.path} FOLDER --to hf",
+            )
 
     def notes(self) -> Iterator[str]:
         """What the result is made of, and what the models don't have in common."""
         yield f"merged by {self.recipe.method}: {', '.join(self.recipe.models)}"
         if self.row.note:
             yield self.row.note
+        if self.vocabulary is not None:
+            yield from self.vocabulary.notes()
         first = self.recipe.models[0]
         for name, view in self.views.items():
             if extra := view.tensors.keys() - self.views[first].tensors.keys():
                 yield f"left out: {plural(len(extra), 'tensor')} that only {name} has, such as {min(extra)}"
-            ours, theirs = self.views[first].model.config, view.model.config
-            keys = sorted((ours.keys() | theirs.keys()) - _UNIMPORTANT)
-            differ = [key for key in keys if ours.get(key) != theirs.get(key)]
+            kept, dropped = self.views[first].model.config, view.model.config
+            keys = sorted((kept.keys() | dropped.keys()) - _UNIMPORTANT)
+            differ = [key for key in keys if kept.get(key) != dropped.get(key)]
             if differ:
                 yield f"config.json is {first}'s; {name} differs in {', '.join(differ[:8])}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from weighbridge.base.options import option
 from weighbridge.conversion.options import Path
@@ -33,7 +33,8 @@ class MergeOptions:
     parameter: Sequence[str] = option(
         "Another parameter of the method, such as lambda=0.8.", (), metavar="NAME=VALUE", section=_SECTION
     )
-    tokenizer_source: Literal["base"] | None = option(
-        "Map the rows of embeddings to the base's tokens.", section=_SECTION
-    )
+    tokenizer_source: str | None = option(
+        "Map the rows of embeddings to the tokens of the base, of all models (union), or of a MODEL.",
+        metavar="base|union|MODEL", section=_SECTION,
+    )  # fmt: skip
     seed: int = option("Seed of random masks [0].", 0, metavar="N", section=_SECTION)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import CONFIG_JSON
+from weighbridge.conversion.merging.vocabularies import BASE, UNION, TokenizerRule, TokenSource
 
 Parameters = Mapping[str, Any]
 
@@ -18,9 +19,8 @@ _KEYS: Final = frozenset({
 })  # fmt: skip
 _LATER: Final = {
     "modules": "merge the text model's folder alone",
-    "tokenizer": "tokenizer_source: base",
-    "chat_template": "wb edit sets a template afterwards",
 }
+_MULTIPLE: Final = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class MergeSlice:
 @dataclass(frozen=True)
 class Recipe:
     """`base`: the model that differences are taken from; None if the recipe has none. `sliced`: whether it gives layers
-    of models rather than whole models. `vocabulary`: whose tokens the result has: "" (all models must have the same),
-    or "base"."""
+    of models rather than whole models. `tokenizer`: whose tokens the result has; None if all models must have the same.
+    `chat_template`: "auto" for the models' commonest, or its text; None for that of the tokenizer."""
 
     method: str
     slices: tuple[MergeSlice, ...]
@@ -52,7 +52,8 @@ class Recipe:
     parameters: Parameters = field(default_factory=dict)
     dtype: str | None = None
     sliced: bool = False
-    vocabulary: str = ""
+    tokenizer: TokenizerRule | None = None
+    chat_template: str | None = None
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -99,10 +100,7 @@ def parse_recipe(data: Any, path: Path | None = None) -> Recipe:
     else:
         rows = enumerate(_list(top["models"], f"{location}: models"))
         slices = (MergeSlice(tuple(_source(row, f"{location}: models[{n}]", path) for n, row in rows)),)
-    vocabulary = top.get("tokenizer_source") or ""
-    if vocabulary not in ("", "base"):
-        raise UsageError(f"{location}: tokenizer_source {vocabulary!r} isn't supported", hint="tokenizer_source: base")
-    base = top.get("base_model")
+    base, template = top.get("base_model"), top.get("chat_template")
     return Recipe(
         method=method,
         slices=slices,
@@ -110,8 +108,52 @@ def parse_recipe(data: Any, path: Path | None = None) -> Recipe:
         parameters=_mapping(top.get("parameters") or {}, f"{location}: parameters"),
         dtype=top.get("out_dtype") or top.get("dtype"),
         sliced="slices" in top,
-        vocabulary=vocabulary,
+        tokenizer=_tokenizer(top, location, path),
+        chat_template=None if template is None else _text(template, f"{location}: chat_template"),
     )
+
+
+def _tokenizer(top: Mapping[str, Any], location: str, path: Path | None) -> TokenizerRule | None:
+    """The rule of `tokenizer_source`, or of `tokenizer`, which may also have sources of tokens."""
+    if top.get("tokenizer") is None:
+        source = top.get("tokenizer_source")
+        return None if source is None else tokenizer_rule(_model(source, f"{location}: tokenizer_source"), path)
+    location = f"{location}: tokenizer"
+    if top.get("tokenizer_source") is not None:
+        raise UsageError(f"{location} and tokenizer_source exclude each other")
+    row = _mapping(top["tokenizer"], location)
+    if unknown := row.keys() - {"source", "tokens", "pad_to_multiple_of"}:
+        raise UsageError(f"{location}: no key is called {min(unknown)!r}", hint="source, tokens, pad_to_multiple_of")
+    rule = tokenizer_rule(_model(row.get("source", UNION), f"{location}: source"), path)
+    multiple = row.get("pad_to_multiple_of")
+    if multiple is not None and (type(multiple) is not int or not 0 < multiple <= _MULTIPLE):
+        raise UsageError(f"{location}: pad_to_multiple_of must be a number from 1 to {_MULTIPLE}, not {multiple!r}")
+    tokens = _mapping(row.get("tokens") or {}, f"{location}: tokens")
+    sources = {token: _token(value, f"{location}: tokens: {token}", path) for token, value in tokens.items()}
+    return replace(rule, tokens=sources, multiple=multiple or 0)
+
+
+def tokenizer_rule(source: str, path: Path | None = None) -> TokenizerRule:
+    """Returns the rule of a word: base, union, or a model."""
+    return TokenizerRule(source if source in (BASE, UNION) else _place(source, path))
+
+
+def _token(value: Any, location: str, path: Path | None) -> TokenSource:
+    row = _mapping(value, location)
+    if unknown := row.keys() - {"source", "force"}:
+        raise UsageError(f"{location}: no key is called {min(unknown)!r}", hint="source, force")
+    force, source = row.get("force", False), row.get("source")
+    if not isinstance(force, bool):
+        raise UsageError(f"{location}: force must be true or false, not {force!r}")
+    details = source if isinstance(source, Mapping) else {}
+    if details.get("kind") == "zero":
+        return TokenSource(None, force=force)
+    if details.get("kind") != "model_token":
+        return TokenSource(_place(_model(source, f"{location}: source"), path), force=force)
+    named = [details[key] for key in ("token", "token_id") if details.get(key) is not None]
+    if len(named) != 1 or type(named[0]) is not (str if "token" in details else int):
+        raise UsageError(f"{location}: model_token needs either a token or a token_id")
+    return TokenSource(_place(_model(details.get("model"), f"{location}: model"), path), named[0], force)
 
 
 def _slice(row: Any, location: str, path: Path | None) -> MergeSlice:

@@ -15,7 +15,14 @@ from weighbridge.base.options import flag
 from weighbridge.base.words import plural
 from weighbridge.conversion.merging.methods import method_of
 from weighbridge.conversion.merging.options import MergeOptions
-from weighbridge.conversion.merging.recipe import MergeSlice, MergeSource, Recipe, parse_recipe, read_recipe
+from weighbridge.conversion.merging.recipe import (
+    MergeSlice,
+    MergeSource,
+    Recipe,
+    parse_recipe,
+    read_recipe,
+    tokenizer_rule,
+)
 from weighbridge.models.locate import locate
 from weighbridge.models.lora.forms import looks_like_adapter
 from weighbridge.models.lora.merge import WeightedAdapter, weighted_adapter
@@ -116,7 +123,7 @@ def _recipe(paths: tuple[Path, ...], options: MergeOptions) -> Recipe:
         slices=(MergeSlice(sources),),
         base=base,
         parameters=everywhere,
-        vocabulary=options.tokenizer_source or "",
+        tokenizer=None if options.tokenizer_source is None else tokenizer_rule(options.tokenizer_source),
     )
 
 

@@ -112,8 +112,8 @@ def to_mlx(model: OpenModel, options: MlxOptions) -> PlanBuilder:
         draft.texts |= texts
         draft.losses += losses
     else:
-        add_side_files(model, draft, without=("config.json",))
-    draft.texts["config.json"] = json.dumps(config, indent=4).encode()
+        add_side_files(model, draft, without=("config.json", *model.texts))
+    draft.texts |= {**model.texts, "config.json": json.dumps(config, indent=4).encode()}
     metadata = {
         "total_size": sum(node.spec.nbytes for node in draft.tensors.values()),
         "total_parameters": sum(node.spec.elements for node in named.values()),

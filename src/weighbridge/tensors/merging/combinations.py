@@ -66,7 +66,7 @@ class Combination(MergeMethod):
         return np.add(change, band.inputs[0], out=change) if self.from_base else change
 
     def _vectors(self, inputs: tuple[F32Array, ...]) -> tuple[F32Array, ...]:
-        return tuple(one - inputs[0] for one in inputs[1:]) if self.from_base else inputs
+        return tuple(vector - inputs[0] for vector in inputs[1:]) if self.from_base else inputs
 
     @staticmethod
     def _gram(vectors: tuple[F32Array, ...], axis: int | None) -> Gram:

@@ -10,11 +10,13 @@ from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import UsageError
+from weighbridge.base.spec import Spec
 from weighbridge.tensors.merging import Band, MergeMethod
-from weighbridge.tensors.nodes.base import Bytes, Node, RowRange, borrow
+from weighbridge.tensors.nodes.base import Bytes, Node, RowRange, UnaryNode, borrow
 from weighbridge.tensors.nodes.logical import cast
 from weighbridge.tensors.nodes.moves import reshape
 from weighbridge.tensors.nodes.quantized import LogicalTensor
@@ -85,6 +87,37 @@ class Merged(Node):
     @property
     def sources(self) -> tuple[Node, ...]:
         return self.parts
+
+
+@dataclass(frozen=True)
+class RowMean(UnaryNode):
+    """The mean of all rows of an F32 matrix, F32 [1, columns], summed in F64 in the order of the rows."""
+
+    @cached_property
+    def _mean(self) -> NDArray[np.float32]:
+        rows, width = self.source.spec.rows, self.source.spec.row_atoms
+        whole = np.zeros(width, np.float64)
+        for lo in range(0, rows, self._step):
+            hi = min(lo + self._step, rows)
+            with borrow(RowRange(self.source, lo, hi)) as (data,):
+                for row in data.view(np.float32).reshape(hi - lo, width):
+                    whole += row
+        return (whole / rows).astype(np.float32)
+
+    @property
+    def _step(self) -> int:
+        return max(1, _SURVEYED // self.source.spec.row_atoms)
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        out[:] = self._mean.view(np.uint8)
+
+    def _needs(self, lo: int, hi: int) -> list[RowRange]:
+        return [RowRange(self.source, 0, min(self._step, self.source.spec.rows))]
+
+
+def row_mean(node: Node) -> Node:
+    """The mean of a matrix's rows, F32 [1, columns]."""
+    return RowMean(Spec((1, *node.spec.shape[1:]), F32), cast(node, F32))
 
 
 def merged(parts: Sequence[LogicalTensor], method: MergeMethod) -> Node:
