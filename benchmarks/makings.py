@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import shutil
 import struct
 import sys
 from collections import OrderedDict
@@ -169,6 +170,21 @@ def llama(folder: Path, gigabytes: float) -> Path:
     return folder
 
 
+def tuned(folder: Path, seed: float) -> Path:
+    """A Llama folder whose weights differ from those of the folder `base` next to it by some units of their last
+    place."""
+    shutil.copytree(folder.with_name("base"), folder)
+    path, rng = folder / "model.safetensors", np.random.default_rng(int(seed))
+    with path.open("rb") as file:
+        header = 8 + int.from_bytes(file.read(8), "little")
+    values = np.memmap(path, np.uint16, "r+", offset=header)
+    for start in range(0, len(values), 1 << 22):
+        part = values[start : start + (1 << 22)]
+        part ^= rng.integers(0, 8, len(part), np.uint16)
+    values.flush()
+    return folder
+
+
 _LAYER = (
     ("input_layernorm", (_HIDDEN,)),
     ("mlp.down_proj", (_HIDDEN, _FFN)),
@@ -265,7 +281,7 @@ def torch_many(path: Path, count: float) -> Path:
 
 
 _TORCH = (checkpoints, hollow, torch_large, torch_many)
-_MAKERS = (large, many, experts, small, gguf_vocabulary, llama, pickles, *_TORCH)
+_MAKERS = (large, many, experts, small, gguf_vocabulary, llama, tuned, pickles, *_TORCH)
 MAKERS: dict[str, Callable[..., Path]] = {m.__name__: m for m in _MAKERS}
 
 if __name__ == "__main__":

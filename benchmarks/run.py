@@ -372,6 +372,53 @@ def quantize_section(work: Path, gigabytes: float) -> Section:
     )
 
 
+#: Method -> (the parts of its recipe, the target of mergekit's seconds, the share of the copy's speed or None).
+_MERGES: dict[str, tuple[dict[str, object], float, float | None]] = {
+    "linear": ({"models": ["one", "two"]}, 3, 0.7),
+    "slerp": ({"models": ["one", "two"], "base_model": "one", "parameters": {"t": 0.4}}, 3, None),
+    "dare_ties": ({"models": ["one", "two"], "base_model": "base"}, 3, None),
+}
+
+
+def merge_section(work: Path, method: str, gigabytes: float, mergekit: str | None) -> Section:
+    """Llamas of one size, merged in bf16. `mergekit`: its command in an environment of its own."""
+    recipe, times, share = _MERGES[method]
+    make("llama", work / "base", gigabytes)
+    for number, name in enumerate(("one", "two")):
+        make("tuned", work / name, number)
+    used = [*recipe["models"], *([recipe["base_model"]] if "base_model" in recipe else [])]  # type: ignore[misc]
+    weighted = {"parameters": {"weight": 0.5, "density": 0.5} if "dare" in method else {"weight": 0.5}}
+    models = [{"model": str(work / name)} | ({} if method == "slerp" else weighted) for name in ("one", "two")]
+    parts = {key: str(work / str(value)) if key == "base_model" else value for key, value in recipe.items()}
+    path = work / "recipe.yaml"
+    path.write_text(json.dumps({"merge_method": method, "dtype": "bfloat16", **parts, "models": models}))
+    ours, theirs, copy = work / "ours", work / "theirs", work / "copy"
+    source = work / "one" / "model.safetensors"
+    contenders = {
+        f"wb merge, {method}": process([sys.executable, "-m", "weighbridge", "-q", "merge", path, ours], fresh=ours),
+        "cp + fsync of one model": process(["cp", *_NO_REFLINK, source, copy], fresh=copy, after=sync(copy)),
+    }
+    targets = [under_memory(300)]
+    if mergekit is not None:
+        command = [mergekit, path, theirs, "--lazy-unpickle"]
+        contenders["mergekit-yaml"] = process(command, fresh=theirs, after=lambda: os.sync())
+        targets.insert(0, faster("mergekit-yaml", times))
+    if share is not None:
+        name = "cp + fsync of one model"
+        targets.append(
+            Target(f"{share:.0%} of its speed, for two models read", _of_cp(f"wb merge, {method}", share, name))
+        )
+    size = source.stat().st_size / 1e9
+    return Section(
+        f"merge-{method.replace('_', '-')}",
+        f"{len(set(used))} Llamas of {size:.1f} GB in bf16 merged by {method}, their pages in memory; outputs flushed.",
+        contenders,
+        targets,
+        rounds=3,
+        slow=frozenset({"mergekit-yaml"}),
+    )
+
+
 _FTYPE, _TWO_STEPS = "Q4_K_M", "convert_hf_to_gguf.py + llama-quantize"
 
 
@@ -644,6 +691,12 @@ SECTIONS: dict[str, Callable[[Path, argparse.Namespace], Section]] = {
     "start": lambda work, args: start_section(work),
     "convert": lambda work, args: convert_section(work, args.gigabytes),
     "quantize": lambda work, args: quantize_section(work, args.quantized),
+    **{
+        f"merge-{name.replace('_', '-')}": lambda work, args, name=name: merge_section(
+            work, name, args.gigabytes, args.mergekit
+        )
+        for name in _MERGES
+    },
     "moves": lambda work, args: moves_section(work, args.gigabytes * 2),
     "mlx": lambda work, args: mlx_section(work, args.gigabytes),
     "torch": lambda work, args: torch_section(work, args.gigabytes),
@@ -676,6 +729,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=REPORTS, default=list(REPORTS), help="these sections alone")
     parser.add_argument("--folder", type=Path, help="where to put inputs and outputs (on the disk to be measured)")
     parser.add_argument("--picklescan", metavar="PYTHON", help="the python of an environment that has picklescan")
+    parser.add_argument("--mergekit", metavar="COMMAND", help="mergekit-yaml of an environment that has it")
     parser.add_argument("--write", action="store_true", help="put the result into docs/benchmarks.md")
     return parser.parse_args()
 

@@ -8,6 +8,7 @@ import pytest
 from weighbridge.base.dtypes import F32
 from weighbridge.base.spec import Spec
 from weighbridge.tensors.merging import Combination, MergeMethod, NearSwap, Sce, TaskVectors
+from weighbridge.tensors.merging.task_vectors import draws
 from weighbridge.tensors.nodes.base import Const
 from weighbridge.tensors.nodes.merged import merged
 
@@ -71,3 +72,11 @@ def test_vectors(name: str) -> None:
     method, inputs, expected = VECTORS[name]
     got = run(method, *inputs).reshape(-1)
     np.testing.assert_allclose(got, np.array(expected.split(), np.float32), atol=2e-6)
+
+
+@pytest.mark.parametrize("first", [0, 1, 2, 7, 12_345])
+@pytest.mark.parametrize("count", [1, 2, 5, 4096])
+def test_random_numbers_are_the_same_from_any_place(first: int, count: int) -> None:
+    key = bytes(range(16))
+    np.testing.assert_array_equal(draws(key, first, count), draws(key, 0, first + count)[first:])
+    assert (draws(key, first, count) != draws(bytes(16), first, count)).any()

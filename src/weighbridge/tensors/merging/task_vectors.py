@@ -20,16 +20,16 @@ Mask = NDArray[np.bool_]
 _SMALL_SUM: Final = 1e-7  # magnitudes that add up to less aren't rescaled (mergekit)
 _SMALL_WEIGHT: Final = 1e-8
 _SCE_SMALL: Final = 1e-6
-_DRAWS: Final = 8  # numbers of 32 bits in one block of Philox 4x64
 
 
 def draws(key: bytes, first: int, count: int) -> NDArray[np.uint32]:
-    """Elements first.. of the infinite random sequence of `key` (16 bytes): Philox 4x64-10 with the element's place as
-    counter. So shards and threads that begin anywhere get the same numbers."""
-    block, skip = divmod(first, _DRAWS)
-    words = -(-(skip + count) // _DRAWS) * (_DRAWS // 2)
-    numbers = np.random.Philox(key=np.frombuffer(key, "<u8"), counter=block).random_raw(words)
-    return numbers.astype("<u8", copy=False).view(np.uint32)[skip : skip + count]
+    """Elements first.. of the random sequence of `key` (16 bytes). PCG64DXSM jumps to any place, so shards and threads
+    that begin anywhere get the same numbers; it takes less than half of Philox's time."""
+    generator = np.random.PCG64DXSM(int.from_bytes(key, "little"))
+    skip = first % 2  # two numbers of 32 bits in one of 64
+    generator.advance(first // 2)
+    numbers = generator.random_raw((skip + count + 1) // 2)
+    return numbers.astype("<u8", copy=False).view("<u4")[skip : skip + count]
 
 
 class _Removal(NamedTuple):
@@ -176,8 +176,8 @@ def _agreeing(changes: Sequence[F32Array]) -> list[Mask]:
     whole = np.zeros_like(changes[0])
     for change in changes:
         whole += change
-    positive = whole >= 0
-    return [np.where(positive, change > 0, change < 0) for change in changes]
+    negative = whole < 0
+    return [((change > 0) ^ negative) & (change != 0) for change in changes]
 
 
 class SceSurvey(NamedTuple):
