@@ -105,7 +105,7 @@ def test_an_organisation_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weighbridge.fleets.sources.state_of", lambda source: (7, "pin"))
     monkeypatch.setattr("weighbridge.fleets.sources._models", lambda path: [path])
     monkeypatch.setattr("weighbridge.fleets.sources.resolve_path", lambda text: text)
-    found = list(items(["hf://org"], by_file=False))
+    found = list(items(["hf://org"], kind="model"))
     assert [item.name for item in found] == ["org/a", "org/b"]
     assert [item.source for item in found] == [f"hf://org/a@{'1' * 40}", f"hf://org/b@{'2' * 40}"]
 
@@ -114,4 +114,4 @@ def test_an_organisation_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Api, "list_models", fails)
     with pytest.raises(RemoteError, match="no network"):
-        list(items(["hf://org"], by_file=False))
+        list(items(["hf://org"], kind="model"))

@@ -257,7 +257,7 @@ def test_a_manifest_without_its_header_is_written_again(sources: Path, tmp_path:
 
 def test_two_that_plan_at_once_from_other_listings_mix_nothing(sources: Path, tmp_path: Path) -> None:
     """The first header counts, and its chunks are those that its writer listed."""
-    records, listed = records_at(tmp_path), list(items([str(sources)], by_file=True))
+    records, listed = records_at(tmp_path), list(items([str(sources)], kind="file"))
 
     def slow() -> Iterator[Item]:
         yield from listed[:6]
@@ -307,7 +307,7 @@ def test_poison_goes_to_the_dead_letters_and_is_tried_again(
 
     row = operations.OPERATIONS["hash"]
     with monkeypatch.context() as patch:
-        table = {**operations.OPERATIONS, "hash": operations.Operation(poisoned, True, row.rate)}
+        table = {**operations.OPERATIONS, "hash": operations.Operation(poisoned, "file", row.rate)}
         patch.setattr(work, "OPERATIONS", table)
         report = fleet(job, sources, tmp_path).run(InlineRunner())
     assert (report.failed, report.exit, len(calls)) == (1, 2, work.TRIES)
@@ -410,7 +410,7 @@ def test_models_are_folders_with_a_config_or_files(tmp_path: Path) -> None:
     save_file({"w": np.ones(4, np.float32)}, tmp_path / "m" / "one.safetensors")
     for i in (1, 2):
         save_file({f"w{i}": np.ones(4, np.float32)}, tmp_path / "m" / f"set-0000{i}-of-00002.safetensors")
-    found = [item.name for item in items([str(tmp_path / "m")], by_file=False)]
+    found = [item.name for item in items([str(tmp_path / "m")], kind="model")]
     assert found == ["m/one.safetensors", "m/set-00001-of-00002.safetensors", "m/llama"]
 
 
@@ -424,7 +424,7 @@ def test_a_manifest_of_ones_own(suffix: str, sources: Path, tmp_path: Path) -> N
         arrow = pytest.importorskip("pyarrow")
         arrow.parquet = pytest.importorskip("pyarrow.parquet")
         arrow.parquet.write_table(arrow.Table.from_pylist(listed), path)
-    assert [i.name for i in items([str(path)], by_file=True)] == [
+    assert [i.name for i in items([str(path)], kind="file")] == [
         "first", *(f"sub/m{i}.safetensors" for i in (1, 3, 5, 7))
     ]  # fmt: skip
 
@@ -433,20 +433,20 @@ def test_a_manifest_of_ones_own(suffix: str, sources: Path, tmp_path: Path) -> N
 def test_a_bad_manifest_names_the_line(text: str, tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"source": "a", "name": "a"}\n' + text)
     with pytest.raises(FormatError, match=r"(line|row) 2"):
-        list(items([str(tmp_path / "x.jsonl")], by_file=True))
+        list(items([str(tmp_path / "x.jsonl")], kind="file"))
 
 
 def test_two_items_of_one_name_are_refused(sources: Path, tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "m0.safetensors").write_bytes(b"another")
     with pytest.raises(UsageError, match="have the same name"):
-        list(items([str(sources), str(tmp_path / "models")], by_file=True))
-    assert len(list(items([str(sources), str(sources / "*.txt"), str(sources)], by_file=True))) == 13
+        list(items([str(sources), str(tmp_path / "models")], kind="file"))
+    assert len(list(items([str(sources), str(sources / "*.txt"), str(sources)], kind="file"))) == 13
 
 
 def test_names_stay_below_the_target(sources: Path) -> None:
     odd = f"{sources}/../models/./sub"
-    names = [item.name for item in items([odd], by_file=True)]
+    names = [item.name for item in items([odd], kind="file")]
     assert all(".." not in name.split("/") and not name.startswith("/") for name in names)
 
 

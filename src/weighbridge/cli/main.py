@@ -80,7 +80,7 @@ COMMANDS: Final = (
     Verb("dedupe", "Let identical files share their disk space.", _CHANGE),
     Verb("edit", "Read and change metadata: keys, arrays, the chat template.", _CHANGE, ("meta", "metadata")),
     Verb("ship", "Hand a model to Ollama, LM Studio, a server, the Hub.", _CHANGE, ("deploy", "publish", "push")),
-    Verb("fleet", "Scan, hash, verify, convert or quantize many models.", _OTHER),
+    Verb("fleet", "Scan, hash, verify, convert, quantize or merge many models.", _OTHER),
     Verb("serve", "Serve models over HTTP, converted on the fly.", _OTHER),
     Verb("mount", "Mount a model in other forms, converted on the fly.", _OTHER),
     Verb("completion", "Print the completion script of a shell.", _OTHER),

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from weighbridge.base.errors import RefusedError
+from weighbridge.base.errors import RefusedError, WeighbridgeError
+from weighbridge.conversion.merging.sources import RECIPES
 from weighbridge.fleets.costs import HEADER
 from weighbridge.fleets.job import Item, Job
+from weighbridge.fleets.sources import ItemKind, state_of, state_of_recipe
 from weighbridge.io.location import is_remote
 
 if TYPE_CHECKING:
@@ -126,6 +128,14 @@ def _plan_quantize(item: Item, options: Mapping[str, Any], target: str, run: Run
     return wb.plan_quantize(item.source, out, options["ftype"], **keywords, **run.write_keywords(out))
 
 
+def _plan_merge(item: Item, options: Mapping[str, Any], target: str, run: RunOptions) -> Plan:
+    import weighbridge as wb
+
+    keywords = {name: value for name, value in options.items() if name not in ("to", "suffix")}
+    out = output_of(item, options, target)
+    return wb.plan_merge(item.source, out, to=options["to"], **keywords, **run.write_keywords(out))
+
+
 def _write(planner: Planner, item: Item, options: Mapping[str, Any], target: str, run: RunOptions) -> Outcome:
     """Writes an output. A run that ended before its record may have left the same bytes: locally they are written
     again, remotely they are recognised. If another process writes the same output, both write independently."""
@@ -150,19 +160,19 @@ def output_of(item: Item, options: Mapping[str, Any], target: str) -> str:
     from weighbridge.containers import model_suffixes
 
     stem = item.name
-    for suffix in model_suffixes():
+    for suffix in (*model_suffixes(), *RECIPES):
         stem = stem.removesuffix(suffix)
     return f"{target.rstrip('/')}/{stem}{options['suffix']}"
 
 
 @dataclass(frozen=True)
 class Operation:
-    """`by_file`: its items are files, otherwise models. `rate`: approximate bytes of the source per second and core
+    """`items`: their kind. `rate`: approximate bytes of the source per second and core
     (docs/guide-fleet.md; calibration replaces it). `reads`: the share of the source that it reads, None for headers
     only. `writes`: bytes written per byte read. `plan`: plans the output, if it writes one."""
 
     run: Callable[[Item, Mapping[str, Any], str, RunOptions], Outcome]
-    by_file: bool
+    items: ItemKind
     rate: float
     reads: float | None = 1.0
     writes: float = 0.0
@@ -171,19 +181,29 @@ class Operation:
 
 OPERATIONS: Final[Mapping[str, Operation]] = MappingProxyType(
     {
-        "scan": Operation(_scan, True, 500e6),
-        "hash": Operation(_hash, True, 1000e6),
-        "verify": Operation(_verify, False, 500e6, None),
-        "inspect": Operation(_inspect, False, 500e6, None),
-        "convert": Operation(partial(_write, _plan_convert), False, 300e6, writes=1.0, plan=_plan_convert),
-        "quantize": Operation(partial(_write, _plan_quantize), False, 50e6, writes=0.28, plan=_plan_quantize),
+        "scan": Operation(_scan, "file", 500e6),
+        "hash": Operation(_hash, "file", 1000e6),
+        "verify": Operation(_verify, "model", 500e6, None),
+        "inspect": Operation(_inspect, "model", 500e6, None),
+        "convert": Operation(partial(_write, _plan_convert), "model", 300e6, writes=1.0, plan=_plan_convert),
+        "quantize": Operation(partial(_write, _plan_quantize), "model", 50e6, writes=0.28, plan=_plan_quantize),
+        "merge": Operation(partial(_write, _plan_merge), "recipe", 150e6, writes=0.4, plan=_plan_merge),
     }
 )
 
 
-def takes_files(job: Job) -> bool:
-    """Returns whether the items of a job are files, not models. Digests of tensors need models."""
-    return OPERATIONS[job.op].by_file and not job.options.get("tensors")
+def item_kind(job: Job) -> ItemKind:
+    """Returns the kind of a job's items. Digests of tensors need models."""
+    return "model" if job.options.get("tensors") else OPERATIONS[job.op].items
+
+
+def check_pin(job: Job, item: Item) -> None:
+    """Raises WeighbridgeError if the source changed since it was listed."""
+    state = state_of_recipe if item_kind(job) == "recipe" else state_of
+    if item.passed is None and (pin := state(item.source)[1]) != item.pin:
+        raise WeighbridgeError(
+            f"{item.source} has changed since it was listed", hint=f"plan again with --replan ({item.pin}, now {pin})"
+        )
 
 
 def bytes_read(job: Job, items: int, size: int) -> int:

@@ -18,12 +18,11 @@ from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.run import run, run_part
 from weighbridge.fleets.job import ItemBatch
 from weighbridge.fleets.manifest import FOLDER
-from weighbridge.fleets.operations import OPERATIONS, write_outcome
+from weighbridge.fleets.operations import OPERATIONS, check_pin, write_outcome
 from weighbridge.fleets.work import (
     BatchTask,
     ItemLine,
     Summary,
-    check_pin,
     dead_line,
     outcome_line,
     record_of,
@@ -55,11 +54,11 @@ def make_part(task: PartTask) -> tuple[ItemLine, ...]:
     item = task.whole.batch.items[0]
 
     def work() -> None:
-        check_pin(item)
+        check_pin(task.whole.batch.job, item)
         with _plan_parts(task.whole) as (plan, target):
             if target.missing([task.part]):
                 run_part(plan, target.sink(task.part))
-        check_pin(item)
+        check_pin(task.whole.batch.job, item)
 
     try:
         retry(work)
@@ -155,7 +154,7 @@ class ModelParts:
     def _begin(self, task: BatchTask) -> _Model | None:
         """Begins the target of a model. Returns None if a single task writes it, or reports why it can't be planned."""
         try:
-            check_pin(task.batch.items[0])
+            check_pin(task.batch.job, task.batch.items[0])
             with _plan_parts(task) as (plan, target):
                 ranges, key = target.ranges(self.least or 1), key_of(plan)
                 if len(ranges) < 2 or any(file.layout.fixups is not None for file in plan.files):
@@ -201,7 +200,7 @@ class ModelParts:
         if not model.errors:
             return summary
         try:
-            check_pin(item)
+            check_pin(task.batch.job, item)
         except WeighbridgeError:  # the source changed, so nobody can continue
             with suppress(Exception):
                 model.target.abort()
@@ -213,12 +212,12 @@ class ModelParts:
         task, item = model.task, model.task.batch.items[0]
         if model.errors or model.target.missing(model.ranges):
             return None
-        check_pin(item)
+        check_pin(task.batch.job, item)
         with _plan_parts(task) as (plan, target):
             if key_of(plan) != model.key:
                 raise WeighbridgeError(
                     f"{item.source} has changed since it was listed", hint="plan again with --replan"
                 )
             result = run(plan, into=target.sink(None))
-        check_pin(item)
+        check_pin(task.batch.job, item)
         return settle(task, [outcome_line(task, item, write_outcome(str(plan.target), result))])

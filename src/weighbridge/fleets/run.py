@@ -18,7 +18,7 @@ from weighbridge.base.errors import RefusedError
 from weighbridge.fleets.costs import DEFAULT_TERMS, Estimate, Load, Terms, estimate
 from weighbridge.fleets.job import Item, ItemBatch, Job
 from weighbridge.fleets.manifest import FleetManifest, open_manifest, write_manifest
-from weighbridge.fleets.operations import OPERATIONS, bytes_read, output_of, takes_files
+from weighbridge.fleets.operations import OPERATIONS, bytes_read, item_kind, output_of
 from weighbridge.fleets.parts import ModelParts, PartTask
 from weighbridge.fleets.report import FleetReport, write_report
 from weighbridge.fleets.runners import Runner, run_all
@@ -66,7 +66,7 @@ class Fleet:
         return records_at(resolve_target(self.target))
 
     def _items(self) -> Iterator[Item]:
-        return items(self.sources, by_file=takes_files(self.job))
+        return items(self.sources, kind=item_kind(self.job))
 
     def plan(self, calibrate: float = 0.0) -> FleetPlan:
         """Plans the work, from the manifest if there is one, else by listing the sources. `calibrate`: seconds of

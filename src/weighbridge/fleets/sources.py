@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from glob import iglob
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from weighbridge.adapters.parquet import read_rows
 from weighbridge.adapters.remote import hub_models
@@ -19,6 +19,8 @@ from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.containers import model_suffixes
 from weighbridge.containers.numbered import numbered
+from weighbridge.conversion.merging.recipe import read_recipe
+from weighbridge.conversion.merging.sources import RECIPES
 from weighbridge.fleets.job import Item, digest
 from weighbridge.io.location import RemotePath, is_remote, open_source, split_credentials, walk
 from weighbridge.reports.scan import walk as scan_walk
@@ -27,18 +29,23 @@ _MANIFESTS: Final = (".jsonl", ".ndjson", ".parquet")
 _WILDCARD: Final = re.compile(r"[*?\[]")
 _WEB: Final = re.compile(r"https?://", re.IGNORECASE)  # servers have no listings, and `?` starts a query
 _ADDRESS: Final = re.compile(r"^[A-Za-z0-9+.-]+://|@[0-9a-f]{40}(?=/|$)")  # parts that aren't part of a name
+#: The items of a command.
+ItemKind = Literal["file", "model", "recipe"]
+_HINTS: Final[Mapping[ItemKind, str]] = {
+    "file": "list models with wb ls", "model": "list models with wb ls", "recipe": "name .yaml files of wb merge",
+}  # fmt: skip
 _CONFIG: Final = "config.json"
 _GIT: Final = ".git"
 
 
-def items(sources: Iterable[str], *, by_file: bool) -> Iterator[Item]:
-    """Yields the items of sources, each once. `by_file`: every file, otherwise every model. Raises UsageError if a
-    source has no items, or if two items have the same name."""
+def items(sources: Iterable[str], *, kind: ItemKind) -> Iterator[Item]:
+    """Yields the items of sources, each once: every file, every model, or every recipe of a merge. Raises UsageError if
+    a source has no items, or if two items have the same name."""
     seen: dict[int, int] = {}  # hashes, since a fleet may have millions of names
     for source in sources:
         empty = True
         _check_public(source)
-        for item in _expand(source, by_file):
+        for item in _expand(source, kind):
             empty = False
             _check_public(item.source)
             name, origin = hash(item.name), hash(item.source)
@@ -51,13 +58,13 @@ def items(sources: Iterable[str], *, by_file: bool) -> Iterator[Item]:
                     hint="name a folder above both, or a manifest with a name for each",
                 )
         if empty:
-            raise UsageError(f"{source} has no {'files' if by_file else 'models'}", hint="list models with wb ls")
+            raise UsageError(f"{source} has no {kind}s", hint=_HINTS[kind])
 
 
-def _expand(source: str, by_file: bool) -> Iterator[Item]:
+def _expand(source: str, kind: ItemKind) -> Iterator[Item]:
     """Yields the items of a manifest, a glob, an organisation or a path."""
     if source.endswith(_MANIFESTS):
-        yield from _manifest_items(source, by_file)
+        yield from _manifest_items(source, kind)
         return
     wildcard = None if _WEB.match(source) else _WILDCARD.search(source)
     root = _root(source) if wildcard is None else source[: wildcard.start()].rpartition("/")[0]
@@ -71,7 +78,7 @@ def _expand(source: str, by_file: bool) -> Iterator[Item]:
         else:
             paths = sorted(iglob(source, recursive=True))
     for path in paths:
-        yield from _below(path, by_file, root)
+        yield from _below(path, kind, root)
 
 
 def _check_public(source: str) -> None:
@@ -84,7 +91,7 @@ def _check_public(source: str) -> None:
         )
 
 
-def _manifest_items(path: str, by_file: bool) -> Iterator[Item]:
+def _manifest_items(path: str, kind: ItemKind) -> Iterator[Item]:
     """Yields the items of a manifest: rows with `source`, and optionally `name`, `size`, `pin`."""
     for number, row in enumerate(_rows(path)):
         source = row.get("source")
@@ -95,9 +102,9 @@ def _manifest_items(path: str, by_file: bool) -> Iterator[Item]:
         if isinstance(row.get("name"), str):
             pin = row.get("pin") if isinstance(row.get("pin"), str) else None
             size = row["size"] if isinstance(row.get("size"), int) else None
-            yield _item(source, row["name"], pin=pin, size=size)
+            yield _item(source, row["name"], kind, pin=pin, size=size)
         else:
-            yield from _below(source, by_file, _root(source))
+            yield from _below(source, kind, _root(source))
 
 
 def _rows(path: str) -> Iterator[Mapping[str, Any]]:
@@ -115,16 +122,16 @@ def _rows(path: str) -> Iterator[Mapping[str, Any]]:
             yield row if isinstance(row, dict) else {}
 
 
-def _below(source: str, by_file: bool, root: str) -> Iterator[Item]:
-    """Yields the files, or the models, at and below a path, with names relative to `root`."""
-    if by_file:
+def _below(source: str, kind: ItemKind, root: str) -> Iterator[Item]:
+    """Yields the files, the models, or the recipes at and below a path, with names relative to `root`."""
+    if kind == "file":
         for file in scan_walk.files([source]):
             if file.reason != scan_walk.GIT_HISTORY:
                 passed = (file.reason, file.rule) if file.reason is not None else None
-                yield _item(file.path, _name(file.path, root), passed=passed)
+                yield _item(file.path, _name(file.path, root), kind, passed=passed)
     else:
-        for path in _models(resolve_path(source)):
-            yield _item(str(path), _name(str(path), root))
+        for path in (_models if kind == "model" else _recipes)(resolve_path(source)):
+            yield _item(str(path), _name(str(path), root), kind)
 
 
 def _root(source: str) -> str:
@@ -153,8 +160,18 @@ def _models(path: Path) -> Iterator[Path]:
         yield from (base / n for n in weights if (part := numbered(n)) is None or part.number == 1)
 
 
+def _recipes(path: Path) -> Iterator[Path]:
+    """Yields the recipes at and below a path."""
+    if not path.is_dir():
+        yield path
+        return
+    for base, folders, names in walk(path):
+        folders[:] = sorted(f for f in folders if f != _GIT)
+        yield from (base / n for n in sorted(names) if n.endswith(RECIPES))
+
+
 def _item(
-    source: str, name: str, *, passed: tuple[str, str | None] | None = None, pin: str | None = None,
+    source: str, name: str, kind: ItemKind, *, passed: tuple[str, str | None] | None = None, pin: str | None = None,
     size: int | None = None,
 ) -> Item:  # fmt: skip
     if passed is not None:
@@ -162,9 +179,9 @@ def _item(
     if pin is not None and size is not None:
         return Item(source, name, size, pin)
     try:
-        actual_size, actual_pin = state_of(source)
-    except OSError as error:  # missing or unreadable, which the task reports
-        return Item(source, name, 0, f"unreadable: {error.strerror or error}")
+        actual_size, actual_pin = (state_of_recipe if kind == "recipe" else state_of)(source)
+    except (OSError, FormatError, UsageError) as error:  # missing or unreadable, which the task reports
+        return Item(source, name, 0, f"unreadable: {getattr(error, 'strerror', None) or error}")
     return Item(source, name, actual_size if size is None else size, actual_pin if pin is None else pin)
 
 
@@ -183,6 +200,13 @@ def state_of(source: str) -> tuple[int, str]:
         folders[:] = sorted(f for f in folders if f != _GIT)
         rows += [(str(base / n), *_file_state(base / n)) for n in sorted(names)]
     return sum(row[1] for row in rows), digest(rows)
+
+
+def state_of_recipe(source: str) -> tuple[int, str]:
+    """Returns the size of a recipe's models, and a pin that changes with the recipe and each of them."""
+    recipe = read_recipe(resolve_path(source))
+    states = [state_of(part) for model in recipe.models for part in model.split("+")]
+    return sum(size for size, _ in states), digest([state_of(source), *states])
 
 
 def _file_state(path: Path) -> tuple[int, str]:

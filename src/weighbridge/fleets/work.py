@@ -10,11 +10,10 @@ from typing import Final, NamedTuple, TypeVar
 from msgspec.structs import asdict
 
 from weighbridge.adapters.remote.schemes import resolve_target
-from weighbridge.base.errors import RemoteError, WeighbridgeError
+from weighbridge.base.errors import RemoteError
 from weighbridge.fleets.job import Item, ItemBatch, canonical
 from weighbridge.fleets.manifest import FOLDER
-from weighbridge.fleets.operations import OPERATIONS, Outcome, RunOptions
-from weighbridge.fleets.sources import state_of
+from weighbridge.fleets.operations import OPERATIONS, Outcome, RunOptions, check_pin
 from weighbridge.io.sink import records_at
 
 T = TypeVar("T")
@@ -92,18 +91,10 @@ def _process(task: BatchTask, item: Item) -> Outcome:
     check this before they start, too."""
     op = OPERATIONS[task.batch.job.op]
     if op.plan is not None:
-        check_pin(item)
+        check_pin(task.batch.job, item)
     outcome = op.run(item, task.batch.job.options, task.target, task.options)
-    check_pin(item)
+    check_pin(task.batch.job, item)
     return outcome
-
-
-def check_pin(item: Item) -> None:
-    """Raises WeighbridgeError if the source changed since it was listed."""
-    if item.passed is None and (pin := state_of(item.source)[1]) != item.pin:
-        raise WeighbridgeError(
-            f"{item.source} has changed since it was listed", hint=f"plan again with --replan ({item.pin}, now {pin})"
-        )
 
 
 def dead_line(item: Item, error: BaseException | str) -> ItemLine:

@@ -59,17 +59,23 @@ class FleetQuantize(FleetCommand, RequantizeOptions, FolderOptions, TaskSizeOpti
     type: str = option("A type of `wb quantize`, such as Q4_K_M.", "", metavar="TYPE", required=True)
 
 
+@dataclass(frozen=True, kw_only=True)
+class FleetMerge(FleetCommand, DTypeOptions, TaskSizeOptions):
+    to: str = option("Format of the outputs.", "", kind="format", required=True, section="Target")
+
+
 @click.group(
     epilog=examples(
         "wb fleet scan s3://models/ -o ./scan/ --dry-run --nodes 100",
         "wb fleet hash hf://my-org -o s3://reports/hashes --tensors",
         "wb fleet quantize './models/*/' -o ./gguf/ --type Q4_K_M",
         "wb fleet quantize hf://org/Model-405B -o s3://gguf/ --type Q4_K_M --task-size 4GiB --runner ray",
+        "wb fleet merge './recipes/*.yaml' -o ./merged/ --to gguf --dtype q8_0",
         "wb fleet verify manifest.jsonl -o ./verified/ --shard 3/16",
     )
 )
 def fleet() -> None:
-    """Scan, hash, verify, inspect, convert or quantize many models.
+    """Scan, hash, verify, inspect, convert, quantize or merge many models.
 
     A SOURCE is a file, a folder, a glob, a bucket, an organization of the Hub (hf://ORG), or a manifest
     (.jsonl, .parquet). After an interruption the same command continues, on any machine.
@@ -127,6 +133,16 @@ def quantize(sources: tuple[str, ...], options: FleetQuantize) -> int:
     name = row.name if row is not None else options.type.upper()
     given = _given(options, "tokenizer", "allow_requantize")
     return _run("quantize", {"ftype": name, "suffix": f"-{name}.gguf", **given}, sources, options, options.task_size)
+
+
+@_command("merge", "Merge models by each recipe, as `wb merge`.", FleetMerge)
+def merge(sources: tuple[str, ...], options: FleetMerge) -> int:
+    from weighbridge.containers import by_target
+
+    target = by_target(options.to)
+    suffix = target.suffix if target is not None else ""
+    job = {"to": options.to, "suffix": suffix, **_given(options, "dtype")}
+    return _run("merge", job, sources, options, options.task_size)
 
 
 # ---- common to all commands ----

@@ -31,7 +31,8 @@ PathLike = str | os.PathLike[str]
 #: A path, several, or a recipe as plain data.
 MergeInput = PathLike | Sequence[PathLike] | Mapping[str, Any]
 
-_RECIPES: Final = (".yaml", ".yml")
+#: Suffixes of recipes.
+RECIPES: Final = (".yaml", ".yml")
 _OF_MODELS: Final = tuple(one.name for one in fields(MergeOptions))
 
 
@@ -58,7 +59,7 @@ def _read(inputs: MergeInput, options: MergeOptions, merging: Sequence[str]) -> 
     addresses = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
     weighted = tuple(map(weighted_adapter, addresses))
     paths = tuple(map(resolve_path, addresses))
-    if len(paths) == 1 and paths[0].suffix in _RECIPES:
+    if len(paths) == 1 and paths[0].suffix in RECIPES:
         _refuse(merging, "a recipe has its own", keep=("seed",))
         return read_recipe(paths[0])
     if options.method is not None:
