@@ -253,6 +253,29 @@ def test_quantized_inputs_are_decoded(tmp_path: Path) -> None:
         np.testing.assert_array_equal(usual[name], got[name], err_msg=name)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"to": "mlx", "q_bits": 4, "q_group_size": 32}, {"scheme": "w8a8"}, {"scheme": "w4a16", "q_group_size": 32}],
+)
+@pytest.mark.parametrize("place", [0, 1])
+def test_quantized_folders_are_decoded(options: dict[str, Any], place: int, tmp_path: Path) -> None:
+    """Also the one whose config the result has."""
+    for name in ("a", "b"):
+        make_folder(tmp_path / name, words=True)
+    wb.convert(tmp_path / "a", tmp_path / "packed", **{"to": "hf", **options})
+    wb.convert(tmp_path / "packed", tmp_path / "decoded", to="hf", dtype="f32")
+    paths = lambda name: [tmp_path / name, tmp_path / "b"][:: 1 - 2 * place]  # noqa: E731
+    usual = merged(paths("decoded"), tmp_path / "usual", method="slerp", t=0.3)
+    got = merged(paths("packed"), tmp_path / "got", method="slerp", t=0.3, to="hf")
+    assert usual.keys() == got.keys()
+    for name in usual:
+        np.testing.assert_allclose(usual[name], got[name], atol=1e-6, err_msg=name)
+    config = json.loads((tmp_path / "got" / "config.json").read_text())
+    assert not {"quantization", "quantization_config"} & config.keys()
+    with wb.plan_merge(paths("packed"), f"{tmp_path / 'again'}/", method="slerp", t=0.3, to="hf") as plan:
+        assert any(note.startswith("quantized, so decoded") for note in plan.notes)
+
+
 def test_layers_are_counted_in_the_config(tmp_path: Path) -> None:
     got = merged(RECIPES["passthrough"], tmp_path / "out")
     assert json.loads((tmp_path / "out" / "config.json").read_text())["num_hidden_layers"] == 4

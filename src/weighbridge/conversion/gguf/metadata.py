@@ -260,6 +260,11 @@ def retyped(config: Mapping[str, Any], dtype: DTypeLike) -> bytes:
     return json_text(_of_type(config, dtype))
 
 
+def unquantized(config: Mapping[str, Any]) -> bytes:
+    """config.json without quantization settings."""
+    return json_text(_of_type(config, None))
+
+
 def quantized(config: Mapping[str, Any], dtype: DTypeLike | None, scheme_config: Mapping[str, Any]) -> bytes:
     """config.json for weights quantized as `scheme_config`. `dtype`: the type requested for the other weights."""
     return json_text({**_of_type(config, dtype), "quantization_config": scheme_config})

@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
-from weighbridge.base.dtypes import BF16
+from weighbridge.base.dtypes import BF16, F32
+from weighbridge.base.dtypes import dtype as dtype_of
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.words import plural
+from weighbridge.conversion.gguf.metadata import WEIGHT_TYPES, unquantized
 from weighbridge.conversion.merging.methods import REQUIRED, MethodRow, TensorValues, method_of, random_key
 from weighbridge.conversion.merging.parameters import TensorPlace, value_at
 from weighbridge.conversion.merging.recipe import MergeSlice, MergeSource, Parameters, Recipe
@@ -36,7 +38,7 @@ from weighbridge.models.transform import packed_rename
 from weighbridge.models.transform.base import with_nodes
 from weighbridge.models.transform.layer_stack import LayerStack, stacks
 from weighbridge.models.transform.layers import slice_layers
-from weighbridge.tensors.nodes import LogicalTensor, as_node, is_plain, provisional
+from weighbridge.tensors.nodes import LogicalTensor, as_node, cast, is_plain, provisional
 from weighbridge.tensors.nodes.merged import merged
 
 _HF: Final = "hf"
@@ -126,6 +128,16 @@ def _as_stored(
     }
 
 
+def _decoded(model: OpenModel) -> OpenModel:
+    """Returns a quantized folder as one of plain weights, under the names of a Hugging Face folder."""
+    named = model.resolved.save_all(_HF) if model.described and model.dialect != _HF else model.logical
+    stated = next((model.config[key] for key in WEIGHT_TYPES if isinstance(model.config.get(key), str)), "bfloat16")
+    dtype = dtype_of(stated)
+    nodes = {name: node if is_plain(node) else provisional(cast(node, F32), dtype) for name, node in named.items()}
+    texts = {**model.texts, "config.json": unquantized(model.config)}
+    return replace(with_nodes(model, {name: as_node(node) for name, node in nodes.items()}), texts=texts)
+
+
 def _stale_copies(template: _View) -> set[str]:
     """The tensors that repeat an embedding, which the table leaves out: they would be outdated."""
     model = template.model
@@ -179,10 +191,7 @@ class _Merge:
         """The model whose config, tokenizer and names the result has, with as many layers as the result."""
         view = self.views[self.recipe.models[0]]
         if view.model.packed:
-            raise UsageError(
-                f"{view.model.place.path} is quantized, so the result can't have its config",
-                hint="convert it first: wb convert SRC DST --dtype bf16",
-            )
+            view = _View(_decoded(view.model))
         if not self.recipe.sliced:
             return view
         kept = [layer for part in self.recipe.slices for layer in part.sources[0].layers or ()]
@@ -379,6 +388,8 @@ class _Merge:
         if self.vocabulary is not None:
             yield from self.vocabulary.notes()
         first = self.recipe.models[0]
+        if decoded := [name for name, view in self.views.items() if not all(map(is_plain, view.tensors.values()))]:
+            yield f"quantized, so decoded: {', '.join(decoded)}"
         for name, view in self.views.items():
             if extra := view.tensors.keys() - self.views[first].tensors.keys():
                 yield f"left out: {plural(len(extra), 'tensor')} that only {name} has, such as {min(extra)}"
