@@ -10,7 +10,7 @@ from functools import reduce
 from typing import Any
 
 from weighbridge.adapters.remote.schemes import resolve_path, resolve_target
-from weighbridge.base.closeable import Closing
+from weighbridge.base.closeable import OpenTogether
 from weighbridge.conversion.merging.merged_model import merge_models
 from weighbridge.conversion.merging.recipe import Recipe
 from weighbridge.conversion.options import TargetOptions, WriteOptions
@@ -20,16 +20,6 @@ from weighbridge.conversion.plan.target import choose_target, same_format
 from weighbridge.models.lora.merge import merge_for_writing
 from weighbridge.models.model import OpenModel, SourceOptions
 from weighbridge.models.open import open_model
-
-
-class _Opened(Closing):
-    """All models of a recipe."""
-
-    def __init__(self, stack: ExitStack) -> None:
-        self._stack = stack
-
-    def close(self) -> None:
-        self._stack.close()
 
 
 def plan_recipe(
@@ -49,7 +39,7 @@ def plan_recipe(
         if recipe.dtype is not None:
             target_options = {"dtype": recipe.dtype, **target_options}
         chosen = choose_target(model, target, to or same_format(model, resolve_target(target)), target_options)
-        return replace(build(model, chosen, write), model=_Opened(stack.pop_all()))
+        return replace(build(model, chosen, write), model=OpenTogether(stack))
 
 
 def _open(name: str, options: SourceOptions) -> OpenModel:
