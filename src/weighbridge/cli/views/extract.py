@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Final
 
 from weighbridge.base.words import plural
 from weighbridge.cli.options import DryRunOptions
-from weighbridge.cli.render import SCREEN, Cell, Column, Progress, clean, echo, emit_json, human_bytes, note, table, warn
+from weighbridge.cli.render import (
+    SCREEN,
+    Cell,
+    Column,
+    Progress,
+    clean,
+    echo,
+    emit_json,
+    human_bytes,
+    note,
+    table,
+    warn,
+)
 from weighbridge.cli.views.plan import print_losses, print_notes
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@ which an adapter can't hold."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
@@ -13,7 +13,6 @@ import numpy as np
 
 from weighbridge.base.dtypes import BF16, F16, F32
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
-from weighbridge.base.words import plural
 from weighbridge.conversion.extraction.options import ExtractOptions
 from weighbridge.conversion.merging.folder_view import HF, FolderView
 from weighbridge.conversion.result import Loss, Progress
@@ -208,5 +207,3 @@ def _module(name: str) -> str:
 
 def _last(name: str) -> str:
     return _module(name).rpartition(".")[2]
-
-
