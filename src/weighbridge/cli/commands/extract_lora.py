@@ -29,9 +29,9 @@ from weighbridge.cli.views.plan import WriteCommand, check_writable
 def extract_lora(base: str, tuned: str, dst: str, options: WriteCommand) -> int:
     """Write the LoRA adapter that makes the model TUNED of BASE to DST: a folder of PEFT, or llama.cpp's GGUF.
 
-    Each matrix' difference is decomposed (randomized SVD). Its rank is at most --rank, and lower if the rest is as large
-    as the rounding of TUNED's weights: a merged LoRA comes back with its rank. Both models may be of any format. All
-    values are read, also by --dry-run, which prints ranks and errors.
+    The difference of each matrix is decomposed (randomized SVD). Its rank is at most --rank, and lower if the rest is
+    as large as the rounding of TUNED's weights: a merged LoRA comes back with its rank. Both models may be of any
+    format. All values are read, also by --dry-run, which prints ranks and errors.
     """
     import weighbridge
 

@@ -28,9 +28,9 @@ _FRACTION: Final = {F32: 23, F16: 10, BF16: 7}
 @dataclass(frozen=True)
 class ExtractedMatrix:
     """A changed matrix in the adapter. `why`: what its rank ends at: "rank" or "energy" (the options), "rounding" (the
-    rest is as large as the rounding of the tuned weights) or "full" (there is no rest). `energy`: the share of the squared
-    difference that is captured. `error`: the length of the rest relative to the difference, `change`: of the difference
-    relative to the base. Rank 0: the whole difference is rounding, and the adapter doesn't contain the matrix."""
+    rest is as large as the rounding of the tuned weights) or "full" (there is no rest). `energy`: the share of the
+    squared difference that is captured. `error`: the length of the rest relative to the difference, `change`: of the
+    difference relative to the base. Rank 0: all of it is rounding, and the adapter doesn't contain the matrix."""
 
     name: str
     shape: tuple[int, ...]
@@ -183,7 +183,8 @@ def _notes(base: FolderView, tuned: FolderView) -> Iterator[str]:
     for what, view in (("base", base), ("tuned model", tuned)):
         kinds = {storage_name(node): n for n, node in view.tensors.items() if needs_decoding(node)}
         if kinds:
-            yield f"the {what} is quantized ({', '.join(sorted(kinds))}): its rounding errors are part of the difference"
+            listed = ", ".join(sorted(kinds))
+            yield f"the {what} is quantized ({listed}): its rounding errors are part of the difference"
     if any(".experts." in name for name in tuned.tensors):
         yield "experts are single modules here; transformers 5 stacks them, where wb convert --lora merges the adapter"
 
