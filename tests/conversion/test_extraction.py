@@ -82,7 +82,7 @@ def test_a_merged_lora_comes_back_with_its_rank(rank: int, dtype: Any, tmp_path:
     one = folder(tmp_path / "base", before)
     report = extract(one, after, tmp_path / "adapter")
     assert {m.rank for m in report.matrices} == {rank}
-    assert {m.why for m in report.matrices} == {"rounding"}
+    assert {m.limited_by for m in report.matrices} == {"rounding"}
     assert len(report.matrices) == 14
     assert report.unchanged == 7
     assert not report.losses
@@ -102,7 +102,7 @@ def test_the_error_is_that_of_the_best_approximation(rank: int, base: Path, tmp_
         values = np.linalg.svd(change, compute_uv=False)
         best = np.sqrt(np.sum(values[rank:] ** 2) / np.sum(values**2))
         left = np.linalg.norm(again[m.name] - after[m.name].astype(np.float64)) / np.linalg.norm(change)
-        assert (m.rank, m.why) == (rank, "rank")
+        assert (m.rank, m.limited_by) == (rank, "rank")
         assert best <= left * (1 + 1e-5)
         assert left < best * 1.01
         assert m.error == pytest.approx(left, rel=1e-4)
@@ -118,7 +118,7 @@ def test_the_smallest_rank_with_the_energy(energy: float, base: Path, tmp_path: 
         values = np.linalg.svd(after[m.name].astype(np.float64) - weights()[m.name], compute_uv=False) ** 2
         share = np.cumsum(values) / values.sum()
         assert m.rank == (12 if energy == 1 else int(np.argmax(share >= energy)) + 1)
-        assert m.why == ("rounding" if energy == 1 else "energy")
+        assert m.limited_by == ("rounding" if energy == 1 else "energy")
     config = json.loads((tmp_path / "adapter/adapter_config.json").read_text())
     if energy == 0.3:  # different ranks, each with its alpha
         assert config["rank_pattern"] == config["alpha_pattern"] != {}
@@ -128,7 +128,7 @@ def test_the_smallest_rank_with_the_energy(energy: float, base: Path, tmp_path: 
 def test_a_matrix_of_full_rank_is_complete(base: Path, tmp_path: Path) -> None:
     after = tuned(weights(), 0, names=f"{LAYERS}0.self_attn.k_proj")
     report = extract(base, after, tmp_path / "adapter")
-    assert [(m.rank, m.why) for m in report.matrices] == [(32, "full")]
+    assert [(m.rank, m.limited_by) for m in report.matrices] == [(32, "full")]
     assert distance(merged(base, tmp_path / "adapter", tmp_path / "again"), after) < 1e-6
 
 
@@ -254,7 +254,7 @@ def test_a_grown_vocabulary_is_stored_whole(base: Path, tmp_path: Path) -> None:
 
 def test_layers_that_store_their_weights_transposed(tmp_path: Path) -> None:
     config = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 32, "n_head": 4, "n_layer": 1,
-              "n_positions": 16, "n_ctx": 16, "vocab_size": 80, "n_inner": None, "layer_norm_epsilon": 1e-5}  # fmt: skip
+              "n_positions": 16, "n_ctx": 16, "vocab_size": 80, "layer_norm_epsilon": 1e-5}  # fmt: skip
     shapes: dict[str, tuple[int, ...]] = {
         "wte.weight": (80, 32), "wpe.weight": (16, 32), "ln_f.weight": (32,), "ln_f.bias": (32,),
         **{f"h.0.{n}.{part}": (32,) for n in ("ln_1", "ln_2") for part in ("weight", "bias")},

@@ -21,6 +21,6 @@ def prompt_states(model: OpenModel, prompts: Sequence[Ids], *, average: bool) ->
     out = np.empty((len(prompts), computed.graph.layers, computed.graph.config.dim), np.float32)
     for layer, states in enumerate(ForwardPass(computed.provider, computed.graph).layer_inputs(rows)):
         for number, ids in enumerate(prompts):
-            own = states[number][: len(ids)]
-            out[number, layer] = own.mean(axis=0) if average else own[-1]
+            tokens = states[number][: len(ids)]
+            out[number, layer] = tokens.mean(axis=0) if average else tokens[-1]
     return out

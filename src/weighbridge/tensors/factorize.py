@@ -25,7 +25,7 @@ from weighbridge.io.workers import Workers
 
 F32Array = NDArray[np.float32]
 F64Array = NDArray[np.float64]
-Why = Literal["rank", "energy", "rounding", "full"]
+RankLimitation = Literal["rank", "energy", "rounding", "full"]
 
 #: Columns of the sketch beyond the rank, and power steps: the paper's advice for slowly decaying singular values.
 OVERSAMPLING: Final = 10
@@ -68,14 +68,14 @@ class RankLimit:
 @dataclass(frozen=True)
 class Factors:
     """A change as `up` [rows, rank] times `down` [rank, columns], both with the square roots of the singular values;
-    rank 0 for no change. `why`: what the rank ends at: the largest rank, the energy, the rounding of the changed
+    rank 0 for no change. `limited_by`: what the rank ends at: the largest rank, the energy, the rounding of the changed
     values, or nothing ("full"). `energy`: the share of the squared change that is captured. `error`: the rest's length
     relative to the change's. `change`: the change's length relative to the changed matrix's."""
 
     up: F32Array
     down: F32Array
     singular_values: tuple[float, ...]
-    why: Why
+    limited_by: RankLimitation
     energy: float
     error: float
     change: float
@@ -86,12 +86,12 @@ class Factors:
 
 
 def factorize(
-    read: RowReader, shape: tuple[int, int], limit: RankLimit, key: bytes, jobs: int = 1, held: int = 0
+    read: RowReader, shape: tuple[int, int], limit: RankLimit, key: bytes, jobs: int = 1, keep: int = 0
 ) -> Factors:
-    """Returns the factors of a matrix [rows, columns]. `key`: of the random sketch. `held`: bytes of a matrix that may
+    """Returns the factors of a matrix [rows, columns]. `key`: of the random sketch. `keep`: bytes of a matrix that may
     stay in memory; a larger one is read `PASSES` times. Raises FormatError for values that aren't finite."""
     with Workers(jobs, "factorize") as pool:
-        matrix = _Matrix(read, shape, partial(_in_order, pool, jobs), keep=shape[0] * shape[1] * 4 <= held)
+        matrix = _Matrix(read, shape, partial(_in_order, pool, jobs), keep=shape[0] * shape[1] * 4 <= keep)
         width = min(limit.most + OVERSAMPLING, *shape)
         seed = np.frombuffer(key[:16], np.uint64)
         sketch = np.random.Generator(np.random.Philox(key=seed)).standard_normal((shape[1], width))
@@ -118,7 +118,7 @@ def _factors(matrix: _Matrix, left: F64Array, right: F64Array, limit: RankLimit)
     squares, vectors = _eigen(right)
     noise = matrix.noise_length**2
     squares = squares[squares > max(noise, squares[0] * _TINY)]
-    rank, why = _rank(squares, matrix, limit)
+    rank, limited_by = _rank(squares, matrix, limit)
     values = np.sqrt(squares[:rank])
     # of a pair of singular vectors only the product is defined: the largest element of the right one is positive
     rotated = _product(right, vectors[:, :rank])
@@ -130,23 +130,23 @@ def _factors(matrix: _Matrix, left: F64Array, right: F64Array, limit: RankLimit)
         up.astype(np.float32),
         np.ascontiguousarray(down, np.float32),
         tuple(map(float, values)),
-        why,
+        limited_by,
         min(captured / matrix.squared, 1.0),
         math.sqrt(max(matrix.squared - captured, 0.0) / matrix.squared),
         math.sqrt(matrix.squared / matrix.base) if matrix.base else math.inf,
     )
 
 
-def _rank(squares: F64Array, matrix: _Matrix, limit: RankLimit) -> tuple[int, Why]:
+def _rank(squares: F64Array, matrix: _Matrix, limit: RankLimit) -> tuple[int, RankLimitation]:
     """The rank, and what it ends at. `squares`: squared singular values above the rounding."""
-    rank, why = len(squares), "rounding" if matrix.noise and len(squares) < min(matrix.shape) else "full"
+    rank, limited_by = len(squares), "rounding" if matrix.noise and len(squares) < min(matrix.shape) else "full"
     if limit.most < rank:
-        rank, why = limit.most, "rank"
+        rank, limited_by = limit.most, "rank"
     if limit.energy is not None:
         enough = int(np.searchsorted(np.cumsum(squares[:rank]), limit.energy * matrix.squared)) + 1
-        if enough < rank or (enough == rank and why == "rank"):
-            rank, why = enough, "energy"
-    return rank, cast(Why, why)
+        if enough < rank or (enough == rank and limited_by == "rank"):
+            rank, limited_by = enough, "energy"
+    return rank, cast(RankLimitation, limited_by)
 
 
 class _Matrix:

@@ -53,7 +53,8 @@ def _print(report: ExtractReport, dry_run: bool) -> None:
     worst = sorted(report.matrices, key=lambda m: -m.error)
     shown = worst if SCREEN.verbose else worst[:_SHOWN]
     rows: list[tuple[Cell, ...]] = [
-        (clean(m.name), m.rank, f"{m.energy:.2%}", f"{m.error:.2g}", f"{m.change:.2g}", _ENDS[m.why]) for m in shown
+        (clean(m.name), m.rank, f"{m.energy:.2%}", f"{m.error:.2g}", f"{m.change:.2g}", _ENDS[m.limited_by])
+        for m in shown
     ]
     heads = [Column(head, right=True) for head in ("rank", "energy", "error", "change")]
     table(["matrix", *heads, "rank ends at"], rows)
@@ -62,7 +63,7 @@ def _print(report: ExtractReport, dry_run: bool) -> None:
     echo()
     ranks = Counter(m.rank for m in report.matrices if m.rank)
     spread = f"ranks {min(ranks)} to {max(ranks)}" if len(ranks) > 1 else f"rank {report.rank}"
-    if limited := sum(m.why == "rank" for m in report.matrices):
+    if limited := sum(m.limited_by == "rank" for m in report.matrices):
         warn(f"{plural(limited, 'matrix', 'have')} more than --rank keeps")
     will = "would have" if dry_run else "has"
     whole = f", {plural(len(report.whole), 'whole tensor')}" if report.whole else ""

@@ -18,7 +18,7 @@ from weighbridge.conversion.merging.folder_view import HF, FolderView
 from weighbridge.conversion.result import Loss, Progress
 from weighbridge.models.lora.forms import is_table
 from weighbridge.models.lora.pairs import LoraPair, is_turned
-from weighbridge.tensors.factorize import ChangedRows, RankLimit, Why, factorize
+from weighbridge.tensors.factorize import ChangedRows, RankLimit, RankLimitation, factorize
 from weighbridge.tensors.nodes import LogicalTensor, Node, as_node, cast, const, is_plain, needs_decoding, storage_name
 
 # Bits of the fractions of the types that a model is trained in: rounding to them is part of a difference.
@@ -27,7 +27,7 @@ _FRACTION: Final = {F32: 23, F16: 10, BF16: 7}
 
 @dataclass(frozen=True)
 class ExtractedMatrix:
-    """A changed matrix in the adapter. `why`: what its rank ends at: "rank" or "energy" (the options), "rounding" (the
+    """A changed matrix. `limited_by`: what its rank ends at: "rank" or "energy" (the options), "rounding" (the
     rest is as large as the rounding of the tuned weights) or "full" (there is no rest). `energy`: the share of the
     squared difference that is captured. `error`: the length of the rest relative to the difference, `change`: of the
     difference relative to the base. Rank 0: all of it is rounding, and the adapter doesn't contain the matrix."""
@@ -35,7 +35,7 @@ class ExtractedMatrix:
     name: str
     shape: tuple[int, ...]
     rank: int
-    why: Why
+    limited_by: RankLimitation
     energy: float
     error: float
     change: float
@@ -56,20 +56,20 @@ class Changes:
     notes: list[str] = field(default_factory=list)
 
 
-class Comparison(NamedTuple):
-    """Two models of one family. `jobs`: threads. `held`: bytes of a matrix that may stay in memory."""
+class TunedPair(NamedTuple):
+    """Two models of one family. `jobs`: threads. `keep`: bytes of a matrix that may stay in memory."""
 
     base: FolderView
     tuned: FolderView
     options: ExtractOptions
     jobs: int
-    held: int
+    keep: int
 
 
-def find_changes(comparison: Comparison, progress: Progress | None = None) -> Changes:
-    """Reads both models and decomposes their differences. Raises UsageError for models that don't fit each other,
+def find_changes(models: TunedPair, progress: Progress | None = None) -> Changes:
+    """Reads models models and decomposes their differences. Raises UsageError for models that don't fit each other,
     FormatError for values that aren't finite."""
-    base, tuned, options = comparison.base, comparison.tuned, comparison.options
+    base, tuned, options = models.base, models.tuned, models.options
     _check(base, tuned)
     changes = Changes(notes=list(_notes(base, tuned)))
     saved = _modules_to_save(tuned, options)
@@ -80,7 +80,7 @@ def find_changes(comparison: Comparison, progress: Progress | None = None) -> Ch
     common = [name for name in tuned.tensors if name in base.tensors]
     for number, name in enumerate(common):
         try:
-            _add(comparison, changes, name, whole=_module(name) in saved)
+            _add(models, changes, name, whole=_module(name) in saved)
         except FormatError as error:
             raise FormatError(error.reason, path=str(tuned.model.place.path), field=name, hint=error.hint) from None
         if progress is not None:
@@ -88,11 +88,11 @@ def find_changes(comparison: Comparison, progress: Progress | None = None) -> Ch
     return changes
 
 
-def _add(comparison: Comparison, changes: Changes, name: str, *, whole: bool) -> None:
+def _add(models: TunedPair, changes: Changes, name: str, *, whole: bool) -> None:
     """Adds one tensor's difference."""
-    before, after = comparison.base.tensors[name], comparison.tuned.tensors[name]
+    before, after = models.base.tensors[name], models.tuned.tensors[name]
     grown = before.spec.shape != after.spec.shape
-    if grown and not (name in comparison.tuned.embeddings and before.spec.shape[1:] == after.spec.shape[1:]):
+    if grown and not (name in models.tuned.embeddings and before.spec.shape[1:] == after.spec.shape[1:]):
         shapes = f"{list(before.spec.shape)} in the base and {list(after.spec.shape)} in the tuned model"
         raise UsageError(f"{name} is {shapes}", hint="name the model that was tuned")
     if grown or whole:
@@ -108,27 +108,27 @@ def _add(comparison: Comparison, changes: Changes, name: str, *, whole: bool) ->
         else:
             changes.unchanged += 1
     else:
-        _add_matrix(comparison, changes, name, before, after)
+        _add_matrix(models, changes, name, before, after)
 
 
-def _add_matrix(
-    comparison: Comparison, changes: Changes, name: str, before: LogicalTensor, after: LogicalTensor
-) -> None:
+def _add_matrix(models: TunedPair, changes: Changes, name: str, before: LogicalTensor, after: LogicalTensor) -> None:
     rows, columns = after.spec.shape
     bits = _FRACTION.get(after.spec.dtype) if is_plain(after) else None
     read = partial(_difference, cast(before, F32), cast(after, F32), bits)
-    limit = RankLimit(comparison.options.rank, comparison.options.energy)
-    found = factorize(read, (rows, columns), limit, sha256(name.encode()).digest(), comparison.jobs, comparison.held)
-    if not found.rank and not found.error:
+    limit = RankLimit(models.options.rank, models.options.energy)
+    factors = factorize(read, (rows, columns), limit, sha256(name.encode()).digest(), models.jobs, models.keep)
+    if not factors.rank and not factors.error:
         changes.unchanged += 1
         return
     changes.matrices.append(
-        ExtractedMatrix(name, (rows, columns), found.rank, found.why, found.energy, found.error, found.change)
+        ExtractedMatrix(
+            name, (rows, columns), factors.rank, factors.limited_by, factors.energy, factors.error, factors.change
+        )
     )
-    if not found.rank:
+    if not factors.rank:
         return
-    pair = LoraPair(const(found.down, F32), const(found.up, F32))
-    view = comparison.base
+    pair = LoraPair(const(factors.down, F32), const(factors.up, F32))
+    view = models.base
     if view.by_table:
         family, place = view.model.family, view.model.family.expansion(HF, view.model.sizes).places.get(name)
         if place is not None and is_table(family, place):
@@ -156,9 +156,8 @@ def _differs(before: LogicalTensor, after: LogicalTensor) -> bool:
     rows = after.spec.rows
     step = max(1, (1 << 20) // max(after.spec.elements // max(rows, 1), 1))
     nodes = cast(before, F32), cast(after, F32)
-    return any(
-        not np.array_equal(*(node.read(lo, min(lo + step, rows)) for node in nodes)) for lo in range(0, rows, step)
-    )
+    bands = ((lo, min(lo + step, rows)) for lo in range(0, rows, step))
+    return any(not np.array_equal(nodes[0].read(lo, hi), nodes[1].read(lo, hi)) for lo, hi in bands)
 
 
 # ------------------------------------------------------------------------------------------------ checks
@@ -180,11 +179,11 @@ def _check(base: FolderView, tuned: FolderView) -> None:
 
 
 def _notes(base: FolderView, tuned: FolderView) -> Iterator[str]:
-    for what, view in (("base", base), ("tuned model", tuned)):
+    for role, view in (("base", base), ("tuned model", tuned)):
         kinds = {storage_name(node): n for n, node in view.tensors.items() if needs_decoding(node)}
         if kinds:
             listed = ", ".join(sorted(kinds))
-            yield f"the {what} is quantized ({listed}): its rounding errors are part of the difference"
+            yield f"the {role} is quantized ({listed}): its rounding errors are part of the difference"
     if any(".experts." in name for name in tuned.tensors):
         yield "experts are single modules here; transformers 5 stacks them, where wb convert --lora merges the adapter"
 
@@ -194,11 +193,11 @@ def _modules_to_save(tuned: FolderView, options: ExtractOptions) -> set[str]:
     modules = {_module(name) for name in tuned.tensors}
     chosen: set[str] = set()
     for name in options.modules_to_save:
-        found = {module for module in modules if module == name or module.endswith(f".{name}")}
-        if not found:
-            known = ", ".join(sorted({_last(name) for name in tuned.tensors})[:12])
-            raise UsageError(f"no module is called {name!r}", hint=f"modules: {known}")
-        chosen |= found
+        matching = {module for module in modules if module == name or module.endswith(f".{name}")}
+        if not matching:
+            names = ", ".join(sorted({_last(name) for name in tuned.tensors})[:12])
+            raise UsageError(f"no module is called {name!r}", hint=f"modules: {names}")
+        chosen |= matching
     return chosen
 
 

@@ -12,7 +12,7 @@ from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.base.words import plural
 from weighbridge.containers import target_of
 from weighbridge.conversion import dtype_policy, lora
-from weighbridge.conversion.extraction.changes import Changes, Comparison, ExtractedMatrix, find_changes
+from weighbridge.conversion.extraction.changes import Changes, ExtractedMatrix, TunedPair, find_changes
 from weighbridge.conversion.extraction.options import ExtractOptions
 from weighbridge.conversion.merging.folder_view import HF, FolderView
 from weighbridge.conversion.options import DTypeOptions, WriteOptions
@@ -67,7 +67,7 @@ def plan_extract(
     if kind == "hf" and any(weight.parent == path.resolve() for weight in sources):
         raise RefusedError(f"{path} contains a model", hint="choose another target")
     view = FolderView(base)
-    changes = find_changes(Comparison(view, FolderView(tuned), options, write.workers, write.memory), progress)
+    changes = find_changes(TunedPair(view, FolderView(tuned), options, write.workers, write.memory), progress)
     if not changes.pairs and not changes.whole:
         raise UsageError(
             f"{tuned.place.path} differs from {base.place.path} in no matrix, so there is no adapter to write",

@@ -16,7 +16,7 @@ from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.conversion.merging.folder_view import FolderView
 from weighbridge.conversion.merging.methods import random_key
 from weighbridge.conversion.merging.mixture_recipe import GATE_MODES, Expert, MixtureRecipe
-from weighbridge.conversion.merging.mixture_targets import TARGETS, MixtureCounts, MixtureTarget
+from weighbridge.conversion.merging.mixture_targets import MixtureCounts, MixtureTarget, targets
 from weighbridge.conversion.merging.plan import open_recipe_model, plan_merged
 from weighbridge.conversion.merging.routers import PromptStates, alike, router_rows
 from weighbridge.conversion.options import TargetOptions, WriteOptions
@@ -94,13 +94,13 @@ class _Mixture:
             nodes |= self._experts(layer)
         nodes |= self._routers
         config = {key: value for key, value in base.config.items() if key not in _LEFT_OUT}
-        config |= {"architectures": [target.class_], "model_type": target.model_type, **target.settings(self._counts)}
+        config |= target.config(self._counts)
         changes = [KeyChange(key, base.config.get(key), value) for key, value in config.items()]
         model = with_config(with_nodes(base, nodes), config, changes)
         files = (file for view in self.views.values() if view is not self.base for file in view.model.place.files)
-        others = tuple(file for file in dict.fromkeys(files) if file not in base.place.files)
+        further = tuple(file for file in dict.fromkeys(files) if file not in base.place.files)
         place = replace(
-            base.place, merged=(*base.place.merged, *others), notes=(*base.place.notes, *self._notes(target))
+            base.place, merged=(*base.place.merged, *further), notes=(*base.place.notes, *self._notes(target))
         )
         return replace(model, place=place)
 
@@ -116,7 +116,7 @@ class _Mixture:
     def target(self) -> MixtureTarget:
         """The first architecture that fits. Raises UnsupportedError with the reason of each other."""
         reasons = {}
-        for target in TARGETS:
+        for target in targets():
             if not target.named(self.recipe.architecture):
                 continue
             reason = self._unfit(target)
@@ -200,9 +200,9 @@ class _Mixture:
         name = f"model.layers.{layer}.mlp.{part}.weight"
         tensor, expected = self.views[expert.model].tensors.get(name), self.base.tensors[name].spec.shape
         if tensor is None or tensor.spec.shape != expected:
-            found = "no such tensor" if tensor is None else str(list(tensor.spec.shape))
+            actual = "no such tensor" if tensor is None else str(list(tensor.spec.shape))
             raise UsageError(
-                f"{name} is {list(expected)} in the base and {found} in {expert.model}",
+                f"{name} is {list(expected)} in the base and {actual} in {expert.model}",
                 hint="experts and base must be of one size",
             )
         scale = expert.scale if part == "down_proj" else 1.0
@@ -220,7 +220,8 @@ class _Mixture:
 
     @cached_property
     def _routers(self) -> dict[str, Node]:
-        count, nodes = len(self.recipe.experts), {}
+        count = len(self.recipe.experts)
+        nodes: dict[str, Node] = {}
         dtype = self._dtype("model.layers.0.mlp.gate_proj.weight")
         for layer in range(self.layers):
             parts = {self.target.router: self._rows[layer, :count]}
@@ -243,5 +244,5 @@ class _Mixture:
             yield f"in {layers} the router hardly tells the experts apart: their prompts are too similar"
         config = self.base.model.config
         window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
-        if window and target.settings(self._counts).get("sliding_window", window) is None:
-            yield f"left out: the base's sliding window of {window:,} tokens"
+        if window and "sliding_window" in target.null:
+            yield f"left out: the base's sliding window, {window:,}"

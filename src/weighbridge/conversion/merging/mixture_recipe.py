@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from weighbridge.base.errors import UsageError
-from weighbridge.conversion.merging.mixture_targets import TARGETS
+from weighbridge.conversion.merging.mixture_targets import targets
 from weighbridge.conversion.merging.recipe import model_of
 
 #: How a router's rows are made -> whether by prompts.
@@ -132,8 +132,8 @@ def _check(recipe: MixtureRecipe, location: str) -> None:
             f"{location}: experts_per_token is {recipe.per_token}, but there are {count} experts",
             hint=f"experts_per_token: {count} or less",
         )
-    if recipe.architecture and not any(target.named(recipe.architecture) for target in TARGETS):
-        names = ", ".join(target.name for target in TARGETS)
+    if recipe.architecture and not any(target.named(recipe.architecture) for target in targets()):
+        names = ", ".join(target.name for target in targets())
         raise UsageError(f"{location}: architecture {recipe.architecture!r} is unknown", hint=names)
     if GATE_MODES[recipe.gate_mode]:
         _check_prompts(recipe, location)

@@ -54,8 +54,8 @@ def plan_merged(
     """Plans to write a merged model. For a GGUF, a type of `wb quantize` quantizes it in the same pass."""
     dtype, kind = target_options.get("dtype"), to or target_of(resolve_target(target).suffix)
     if kind == "gguf" and isinstance(dtype, str) and not is_cast(dtype):
-        others = {name: value for name, value in target_options.items() if name != "dtype"}
-        return quantizing.build(model, target, dtype, resolve(QuantizeOptions, "model", others), write)
+        remaining = {name: value for name, value in target_options.items() if name != "dtype"}
+        return quantizing.build(model, target, dtype, resolve(QuantizeOptions, "model", remaining), write)
     chosen = choose_target(model, target, to or same_format(model, resolve_target(target)), target_options)
     return build(model, chosen, write)
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from weighbridge.adapters.encoding import TextEncoder
 from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import UsageError
+from weighbridge.base.words import plural
 from weighbridge.conversion.merging.folder_view import FolderView
 from weighbridge.conversion.merging.mixture_recipe import Expert
 from weighbridge.models.model import OpenModel
@@ -48,9 +49,9 @@ def router_rows(
         same = [None if mean is None else np.broadcast_to(mean, (layers, width)) for mean in means]
         return _combined(same, len(experts))
     groups = [*positive, *negative]
-    found = states(view.model, [ids for group in groups for ids in group], average=mode == "hidden_avg")
+    vectors = states(view.model, [ids for group in groups for ids in group], average=mode == "hidden_avg")
     ends = np.cumsum([len(group) for group in groups])
-    each = [found[end - len(group) : end] for end, group in zip(ends, groups, strict=True)]
+    each = [vectors[end - len(group) : end] for end, group in zip(ends, groups, strict=True)]
     return _combined([part.mean(axis=0) if len(part) else None for part in each], len(experts))
 
 
@@ -78,7 +79,8 @@ def _embedded(view: FolderView, prompts: Sequence[Ids]) -> F32Array | None:
     table = cast(view.tensors[EMBEDDINGS], F32)
     ids, counts = np.unique(np.concatenate(prompts), return_counts=True)
     if ids[-1] >= table.spec.shape[0]:
-        raise UsageError(f"the tokenizer has token {ids[-1]}, but there are {table.spec.shape[0]:,} embeddings")
+        count = plural(table.spec.shape[0], "embedding")
+        raise UsageError(f"the tokenizer has token {ids[-1]}, and the model {count}")
     total = sum(count * table.read(int(n), int(n) + 1).view(np.float32) for n, count in zip(ids, counts, strict=True))
     return _direction(np.asarray(total, np.float32))
 
@@ -95,7 +97,7 @@ def _combined(means: Sequence[F32Array | None], experts: int) -> F32Array:
 
 def _direction(vectors: F32Array) -> F32Array:
     lengths = np.sqrt(np.add.reduce(np.square(vectors), axis=-1, keepdims=True))
-    return vectors / np.maximum(lengths, np.float32(_SMALL))
+    return (vectors / np.maximum(lengths, _SMALL)).astype(np.float32)
 
 
 # ------------------------------------------------------------------------------------------------ random
