@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save_file
-from tests.llama import CONFIG, llama_tensors, write
+from tests.llama import CONFIG, llama_tensors, make_folder, write
 
 import weighbridge as wb
 from weighbridge.base.dtypes import BY_NAME, TABLE, dtype, requested_dtype
@@ -95,6 +95,11 @@ def _pretrained(model: Path, out: Path, kind: Any) -> str:
     return dtype(wb.from_pretrained(LlamaForCausalLM, model, dtype=kind).dtype).name
 
 
+def _tuned(out: Path) -> Path:
+    path = out / "tuned"
+    return path if path.exists() else make_folder(path, {**CONFIG, "torch_dtype": "float32"}, llama_tensors(1))
+
+
 ONE: Mapping[str, Any] = {"a": np.ones((4, 64), np.float32)}
 CALLS: Mapping[str, Call] = {
     "plan_convert": lambda m, o, d: _written(wb.plan_convert(m, o / "x.safetensors", dtype=d)),
@@ -102,6 +107,7 @@ CALLS: Mapping[str, Call] = {
     "plan_rename": lambda m, o, d: _written(wb.plan_rename(m, o / "x.safetensors", add_prefix="y.", dtype=d)),
     "plan_slice": lambda m, o, d: _written(wb.plan_slice(m, o / "x.safetensors", keep=["*"], dtype=d)),
     "plan_merge": lambda m, o, d: _written(wb.plan_merge([m, m], o / "x.safetensors", method="linear", dtype=d)),
+    "plan_extract_lora": lambda m, o, d: _written(wb.plan_extract_lora(m, _tuned(o), o / "a", dtype=d)),
     "plan_save": lambda m, o, d: _written(wb.plan_save(ONE, o / "x.safetensors", dtype=d)),
     "get": lambda m, o, d: dtype(wb.get(f"{m}::{NAME}", dtype=d).dtype).name,
     "Tensor.numpy": lambda m, o, d: dtype(wb.open(m)[NAME].numpy(dtype=d).dtype).name,
@@ -136,7 +142,7 @@ def _takers() -> Iterator[str]:
 def test_every_function_that_takes_a_type_is_tried() -> None:
     private = {name for name in _takers() if "._" in name}
     done = {
-        f"plan_{name}" for name in ("convert", "strip", "rename", "slice", "merge", "save")
+        f"plan_{name}" for name in ("convert", "merge", "extract_lora", "strip", "rename", "slice", "save")
     }  # `wb.convert` plans and runs
     assert {name for name in _takers() if f"plan_{name}" not in done} - private <= set(CALLS)
 

@@ -48,6 +48,7 @@ LINES: Final[dict[str, tuple[str, ...]]] = {
     "plan": ("{m} {out}.gguf --json",),
     "split": ("{m} {out} --max-shard-tensors 1 --dry-run",),
     "merge": ("{m} {out}.safetensors --dry-run", "{m} {m} {out} --method linear --dry-run"),
+    "extract-lora": ("{base} {m} {out} --dry-run", "{m} {m} {out}.gguf --dry-run"),
     "strip": ("{m} {out} --dry-run",),
     "rename": ("{m} {out} --add-prefix x. --dry-run",),
     "slice": ("{m} {out} --layers 0-0 --dry-run",),

@@ -19,6 +19,7 @@ from typing import Any
 import click
 import pytest
 from tests.cli.test_options import sources  # noqa: F401  # the models
+from tests.llama import llama_tensors, make_folder
 from tests.remote.servers import FileServer
 from tests.reports.makers import imatrix_dat
 
@@ -46,6 +47,7 @@ USES: Mapping[str, Sequence[str]] = {
     "split": ["FOLDER OUT --max-shard-tensors 5", "GGUF OUT --max-shard-tensors 1", "FOLDER OUT --tp 2"],
     "merge": ["FOLDER OUT.safetensors", "GGUF OUT.gguf", "FOLDER GGUF OUT --method slerp --t 0.5",
               "FOLDER GGUF OUT --method dare_ties --merge-base MLX --density 0.4"],
+    "extract-lora": ["FOLDER OTHER OUT", "FOLDER OTHER OUT.gguf"],
     "strip": ["PT OUT.safetensors", "PT OUT.pt"],
     "rename": ["ST", "ST OUT.safetensors --add-prefix x.", "GGUF OUT.safetensors --to-names canonical"],
     "slice": ["FOLDER OUT --layers 1", "GGUF OUT.gguf --keep *"],
@@ -83,6 +85,7 @@ VALUES: Mapping[str, str] = {
     "--max-shard-size": "1",
     "--max-shard-tensors": "2", "--inexact": "refuse", "--lora": "ADAPTER",
     "--projector": "GGUF",
+    "--rank": "2", "--energy": "0.5", "--modules-to-save": "norm",
     "--method": "linear", "--merge-base": "MLX", "--t": "0.3", "--weight": "0.3", "--density": "0.3", "--seed": "3",
     "--parameter": "gamma=0.8",
     "--tokenizer-source": "base",
@@ -210,9 +213,11 @@ def words(
         (here / "TWINS" / name).mkdir(parents=True)
         (here / "TWINS" / name / "model.safetensors").write_bytes(bytes(1 << 21))
     main(["convert", str(sources["folder"]), str(here / "MLX"), "--to", "mlx"])
+    make_folder(here / "OTHER", tensors=llama_tensors(1))
     models = {"FOLDER": "folder", "GGUF": "gguf", "ST": "safetensors", "PT": "torch", "ADAPTER": "adapter"}
     made = {
-        word: here / word for word in ("TYPES", "TABLE", "TEXT", "IMATRIX", "SUMS", "MODELS", "TWINS", "MLX", "POINT")
+        word: here / word
+        for word in ("TYPES", "TABLE", "TEXT", "IMATRIX", "SUMS", "MODELS", "TWINS", "MLX", "OTHER", "POINT")
     }
     found = {word: str(path) for word, path in {**made, **{w: sources[s] for w, s in models.items()}}.items()}
     with FileServer({"/m/x.bin": bytes(100)}).running() as server:
@@ -264,7 +269,7 @@ PATTERNS: Mapping[str, str] = {
     "--include": "nix*", "--exclude": "nix*", "--keep": "nix*", "--drop": "nix*", "--tensor-type": "nix=q8_0",
     "--tensor-type-file": "NIX", "--include-weights": "nix", "--exclude-weights": "nix", "--strip-prefix": "nix.",
     "--replace": "nix a", "--kind": "nix", "--member": "nix", "--tensor": "nix", "--layers": "77", "--experts": "77",
-    "--prune-layers": "77", "--filter": "nix*|name=nix", "--get": "nix", "--remove": "nix",
+    "--modules-to-save": "nix", "--prune-layers": "77", "--filter": "nix*|name=nix", "--get": "nix", "--remove": "nix",
 }  # fmt: skip
 #: Command and option -> a use in which the option applies, where the first in `USES` isn't one.
 APPLIES: Mapping[tuple[str, str], str] = {

@@ -37,6 +37,7 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], set[str], set[str]]] = {
     "quantize": (wb.plan_quantize, {"tensor_type_file", "save_types", "report"}, {"ftype"}),
     "split": (wb.plan_split, set(), set()),
     "merge": (wb.plan_merge, set(), set()),
+    "extract-lora": (wb.plan_extract_lora, set(), set()),
     "imatrix": (wb.imatrix, {"dry_run"}, set()),
     "strip": (wb.plan_strip, set(), set()),
     "rename": (wb.plan_rename, set(), set()),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.llama import llama_tensors, make_folder
 from tests.reports import makers as m
 
 from weighbridge.base.plain import plain
@@ -16,6 +17,8 @@ from weighbridge.cli.main import main
 from weighbridge.containers.base import Finding
 from weighbridge.conversion import transform
 from weighbridge.conversion.checkpoint import strip
+from weighbridge.conversion.extraction import plan as extraction
+from weighbridge.conversion.extraction.changes import ExtractedMatrix
 from weighbridge.conversion.quantize import imatrix_report as importance_report
 from weighbridge.forward.imatrix import CalibrationReport
 from weighbridge.forward.quality import TextQualityReport
@@ -85,6 +88,8 @@ CLASSES: dict[tuple[str, str], type] = {
     ("transform", "renamed tensor"): operations.RenamedTensor,
     ("transform", "cut tensor"): operations.ResizedTensor,
     ("transform", "changed key"): operations.KeyChange,
+    ("extract-lora", ""): extraction.ExtractReport,
+    ("extract-lora", "extracted matrix"): ExtractedMatrix,
     ("suggestions", ""): rename.Suggestions,
     ("suggestions", "suggestion"): rename.Suggestion,
     ("hash", ""): digests.HashReport,
@@ -254,6 +259,12 @@ def test_what_rename_and_slice_print_has_the_documented_types(
     documented(capsys, "suggestions", {"suggestions": "suggestion"}, "rename", target)
     parts = {"cut": "cut tensor", "changed": "changed key"}
     documented(capsys, "transform", parts, "slice", file, target, "--experts", "0-1", "--overwrite")
+
+
+def test_what_extract_lora_prints_has_the_documented_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base, tuned = make_folder(tmp_path / "base"), make_folder(tmp_path / "tuned", tensors=llama_tensors(1))
+    parts = {"matrices": "extracted matrix"}
+    documented(capsys, "extract-lora", parts, "extract-lora", base, tuned, tmp_path / "adapter", "--rank", "3")
 
 
 def test_what_strip_and_hash_print_has_the_documented_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from weighbridge.base.options import GivenOptions, ProgressKeyword, option
+from weighbridge.conversion.extraction.options import ExtractOptions
 from weighbridge.conversion.merging.options import MergeOptions
 from weighbridge.conversion.options import (
     TARGETS,
@@ -36,7 +37,7 @@ from weighbridge.conversion.options import (
 from weighbridge.forward.options import TextOptions
 from weighbridge.io.options import JobsOptions
 from weighbridge.models.lora.merge import WeightedAdapter, weighted_adapter
-from weighbridge.models.model import SourceOptions
+from weighbridge.models.model import FamilyOptions, SourceOptions
 from weighbridge.models.transform.rename import RenameRules
 
 _TO: Final = "Format of the target [from DST's extension]."
@@ -125,6 +126,15 @@ class MergeKeywords(
     TransformKeywords, MergeOptions, GgufOptions, TorchFolderOptions, HfOptions, SchemeOptions, MlxOptions
 ):
     pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractKeywords(WriteOptions, FamilyOptions, ExtractOptions, DTypeOptions, ProgressKeyword):
+    to: str | None = option("hf (a PEFT folder) or gguf [from DST's extension].", kind="format", section="Target")
+
+    def __post_init__(self) -> None:
+        for kind in (WriteOptions, ExtractOptions, DTypeOptions):
+            kind.__post_init__(self)
 
 
 @dataclass(frozen=True, kw_only=True)

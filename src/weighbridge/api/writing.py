@@ -30,6 +30,8 @@ from weighbridge.base.options import accepting
 from weighbridge.conversion import transform
 from weighbridge.conversion.checkpoint import strip as stripping
 from weighbridge.conversion.checkpoint.training import NAME as CHECKPOINT
+from weighbridge.conversion.merging.mixture import plan_mixture
+from weighbridge.conversion.merging.mixture_recipe import MixtureRecipe
 from weighbridge.conversion.merging.plan import plan_recipe
 from weighbridge.conversion.merging.recipe import Recipe
 from weighbridge.conversion.merging.sources import MergeInput, WithAdapters, read_input
@@ -50,6 +52,7 @@ from weighbridge.conversion.tensor_parallel import plan_ranks
 from weighbridge.conversion.transform import TransformPlan
 from weighbridge.conversion.whisper import quantize as whisper
 from weighbridge.forward.effects import calibration, given
+from weighbridge.forward.prompts import prompt_states
 from weighbridge.models.lora.merge import merge_for_writing
 from weighbridge.models.model import OpenModel, open_tokenizer
 from weighbridge.models.open import open_model
@@ -108,12 +111,15 @@ def plan_split(src: Path, dst: Path, options: SplitKeywords) -> Plan:
 
 @accepting(MergeKeywords)
 def plan_merge(src: MergeInput, dst: Path, options: MergeKeywords) -> Plan:
-    """Plans to write several models as one, `dst`: those of a recipe in mergekit's YAML, or `src` by a `method`.
+    """Plans to write several models as one, `dst`: those of a recipe in mergekit's YAML, as a mixture of experts if it
+    lists experts, or `src` by a `method`.
 
     `src` is a recipe's path or its data as a dict, a list of models (with `method`), or a model and LoRA adapters. For
     the shards, or the tensor-parallel ranks, of one model, `dst` is a file, or a folder with one file."""
     found = read_input(src, options, options.given)
     given = options.target_options
+    if isinstance(found, MixtureRecipe):
+        return plan_mixture(found, dst, options.to, given, options, options, options.seed, prompt_states)
     if isinstance(found, Recipe):
         return plan_recipe(found, dst, options.to, given, options, options, options.seed)
     path, adapters = found if isinstance(found, WithAdapters) else (found, ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
@@ -19,3 +20,13 @@ class Closing:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class OpenTogether(Closing):
+    """Everything that a stack has entered, closed together."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack.pop_all()
+
+    def close(self) -> None:
+        self._stack.close()

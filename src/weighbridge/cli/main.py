@@ -73,6 +73,7 @@ COMMANDS: Final = (
     Verb("plan", "Show what a conversion would do, without writing.", _CHANGE, (), "convert"),
     Verb("split", "Split a model into shards.", _CHANGE, ("shard",)),
     Verb("merge", "Merge shards into one file.", _CHANGE, ("cat", "join")),
+    Verb("extract-lora", "Extract a LoRA adapter from a base and a tuned model.", _CHANGE),
     Verb("strip", "Extract the weights of a training checkpoint.", _CHANGE, ("prune",)),
     Verb("rename", "Rename tensors: prefixes, patterns, another dialect's names.", _CHANGE, ("mv",)),
     Verb("slice", "Extract layers, experts or tensors of a model.", _CHANGE, ("cut", "trim")),
@@ -90,8 +91,9 @@ BY_NAME: Final = MappingProxyType({name: row for row in COMMANDS for name in (ro
 
 def load(row: Verb) -> click.Command:
     """Imports the command of a row and adds the options that every command has."""
-    module = import_module(f"weighbridge.cli.commands.{row.module or row.name}")
-    command = cast(click.Command, getattr(module, row.name))
+    name = row.name.replace("-", "_")
+    module = import_module(f"weighbridge.cli.commands.{row.module or name}")
+    command = cast(click.Command, getattr(module, name))
     command.name, command.short_help = row.name, row.help
     command.context_settings.setdefault("help_option_names", ["-h", "--help"])
     for one in (command, *(command.commands.values() if isinstance(command, click.Group) else ())):

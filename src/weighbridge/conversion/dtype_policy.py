@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Final
 
-from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, I32, DType, DTypeLike, Kind, dtype
+from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, I32, DType, DTypeLike, Kind, dtype, requested_dtype
 from weighbridge.base.errors import UsageError
 from weighbridge.base.ftypes import FILE_TYPES
 from weighbridge.base.spec import Spec
@@ -76,6 +77,14 @@ def requested_gguf_dtype(name: DTypeLike | None, specs: Iterable[Spec]) -> DType
             raise type_hints.refusal(requested.name) or unknown
         return requested
     return next((s.dtype for s in specs if len(s.shape) > 1 and s.dtype in (BF16, F16)), F16)
+
+
+def is_cast(name: DTypeLike) -> bool:
+    """Whether weights of a GGUF are cast to this type. Others are types of `wb quantize`, or unknown."""
+    with suppress(UsageError):
+        requested = requested_dtype(name)
+        return requested is None or requested.name in FTYPES
+    return False
 
 
 def plain_dtype(name: DTypeLike | None, spec: Spec) -> DType:

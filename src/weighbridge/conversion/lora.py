@@ -11,10 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.containers.gguf.values import KV
 from weighbridge.conversion import dtype_policy
-from weighbridge.conversion.options import AdapterOptions
+from weighbridge.conversion.options import AdapterOptions, DTypeOptions
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_for_gguf, cast_to
 from weighbridge.conversion.result import Loss
 from weighbridge.io.location import open_source
@@ -56,10 +57,15 @@ def plan_adapter(model: OpenModel, options: AdapterOptions, kind: str) -> PlanBu
             f"{name}: DoRA sets the length of each row of the changed weight. That isn't B @ A, and an adapter "
             "of this format can't store it", hint=_MERGE,
         )  # fmt: skip
-    return _to_gguf(model, adapter, roles, base, options) if kind == "gguf" else _to_peft(adapter, roles, base, options)
+    if kind != "gguf":
+        return _to_peft(adapter, roles, base, options)
+    dtype = dtype_policy.requested_gguf_dtype(options.dtype or "f32", (n.spec for n in model.stored.values()))
+    readme, _ = card.read_card(model.place.read("README.md"))
+    readme = {**readme, "name": options.name} if options.name else readme
+    return to_gguf(adapter, roles, base, dtype, options.name or model.place.title, readme)
 
 
-class _Base(NamedTuple):
+class BaseModel(NamedTuple):
     """The base model of an adapter. `tied`: its head is the embedding."""
 
     family: Family
@@ -67,7 +73,7 @@ class _Base(NamedTuple):
     tied: bool
 
 
-def _base(model: OpenModel, adapter: LoraAdapter, options: AdapterOptions) -> _Base:
+def _base(model: OpenModel, adapter: LoraAdapter, options: AdapterOptions) -> BaseModel:
     """Reads the facts about an adapter's base model."""
     declared = options.base or adapter.base
     if declared is None:
@@ -80,18 +86,20 @@ def _base(model: OpenModel, adapter: LoraAdapter, options: AdapterOptions) -> _B
             config = decode(source.read(0, source.size), source.name, dict[str, Any])
         family = family_of_hf(config, (read_family(Path(model.arch_file)),) if model.arch_file else ())
         sizes = family.sizes_from_hf(config)
-        return _Base(family, sizes, bool(sizes.facts.get("tie_word_embeddings")))
+        return BaseModel(family, sizes, bool(sizes.facts.get("tie_word_embeddings")))
     with open_model(path, SourceOptions(arch_file=model.arch_file)) as base:
         head = base.format != "gguf" or "output.weight" in base.index
-        return _Base(base.family, base.sizes, not head or bool(base.sizes.facts.get("tie_word_embeddings")))
+        return BaseModel(base.family, base.sizes, not head or bool(base.sizes.facts.get("tie_word_embeddings")))
 
 
 # ------------------------------------------------------------------------------------------------ to GGUF
 
 
-def _to_gguf(
-    model: OpenModel, adapter: LoraAdapter, roles: pairs.Roles, base: _Base, options: AdapterOptions
+def to_gguf(
+    adapter: LoraAdapter, roles: pairs.Roles, base: BaseModel, dtype: DType, title: str, readme: card.Card
 ) -> PlanBuilder:
+    """Plans a GGUF of a resolved adapter. `roles`: its changes of logical tensors. `title`: its name, if `readme`, the
+    front matter of a model card, has none. Raises UnsupportedError for what a GGUF adapter can't store."""
     draft, (family, sizes, tied) = PlanBuilder({}), base
     named = pairs.save(family, "gguf", sizes, roles)
     if tied and (changed := next((n for n in ("output.weight", gguf.EMBEDDING) if n in named), None)):
@@ -103,16 +111,12 @@ def _to_gguf(
     draft.losses += [Loss("left out: a weight of the base model", name) for name in adapter.base_weights]
     places = family.expansion("gguf", sizes).places
     order = reference_order(family, {n: places[n] for n in named}, sizes, list(adapter.pairs))
-    dtype = dtype_policy.requested_gguf_dtype(options.dtype or "f32", (n.spec for n in model.stored.values()))
     for name, node in gguf.tensors({name: named[name] for name in order}, norms).items():
         draft.tensors[name] = cast_for_gguf(name, node, dtype_policy.gguf_dtype(name, node.spec, dtype), dtype, draft)
 
     # the adapter's key-values, in the reference's order
-    readme, _ = card.read_card(model.place.read("README.md"))
-    folder = options.name or model.place.title
-    readme = {**readme, "name": options.name} if options.name else readme
     shapes = {name: pair.shape for name, pair in named.items()}
-    general = general_to_gguf(family, directory=folder, config={}, shapes=shapes, card=readme, kind="adapter")
+    general = general_to_gguf(family, directory=title, config={}, shapes=shapes, card=readme, kind="adapter")
     first = {key: general.pop(key) for key in ("general.architecture", gguf.TYPE)}
     keys = {**first, gguf.KIND: KV("str", "lora"), **general, gguf.ALPHA: KV("f32", adapter.alpha)}
     if adapter.tokens:
@@ -145,7 +149,7 @@ def _norms(adapter: LoraAdapter, family: Family, sizes: Sizes, draft: PlanBuilde
 # ------------------------------------------------------------------------------------------------ to PEFT
 
 
-def _to_peft(adapter: LoraAdapter, roles: pairs.Roles, base: _Base, options: AdapterOptions) -> PlanBuilder:
+def _to_peft(adapter: LoraAdapter, roles: pairs.Roles, base: BaseModel, options: AdapterOptions) -> PlanBuilder:
     family, sizes, _ = base
     if adapter.whole:
         raise UnsupportedError(f"the adapter contains the full tensor {next(iter(adapter.whole))}, which isn't a LoRA")
@@ -154,8 +158,16 @@ def _to_peft(adapter: LoraAdapter, roles: pairs.Roles, base: _Base, options: Ada
     tables = frozenset(name for name in named if is_table(family, places[name]))
     declared = str(options.base) if options.base else adapter.base
     conv = any(family.rows[places[name].roles[0]].transposed("hf") for name in named)
-    tensors, config = peft.write(replace(adapter, pairs=named, base=declared), tables, conv=conv)
-    draft = PlanBuilder({}, {"format": "pt"})
+    return to_folder(replace(adapter, pairs=named, base=declared), tables, options, conv=conv)
+
+
+def to_folder(
+    adapter: LoraAdapter, tables: frozenset[str], options: DTypeOptions, *, conv: bool = False
+) -> PlanBuilder:
+    """Plans the PEFT folder of an adapter under the names of a Hugging Face folder. `tables`, `conv`: as of
+    `peft.write`."""
+    tensors, config = peft.write(adapter, tables, conv=conv)
+    draft = PlanBuilder({}, {"format": "pt"}, STEM)
     for name, node in tensors.items():
         draft.tensors[name] = cast_to(name, node, dtype_policy.plain_dtype(options.dtype, node.spec), draft)
     draft.texts[peft.CONFIG] = (json.dumps(config, indent=2) + "\n").encode()

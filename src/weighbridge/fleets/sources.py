@@ -19,8 +19,7 @@ from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.containers import model_suffixes
 from weighbridge.containers.numbered import numbered
-from weighbridge.conversion.merging.recipe import read_recipe
-from weighbridge.conversion.merging.sources import RECIPES
+from weighbridge.conversion.merging.sources import RECIPES, read_any_recipe
 from weighbridge.fleets.job import Item, digest
 from weighbridge.io.location import RemotePath, is_remote, open_source, split_credentials, walk
 from weighbridge.reports.scan import walk as scan_walk
@@ -204,7 +203,7 @@ def state_of(source: str) -> tuple[int, str]:
 
 def state_of_recipe(source: str) -> tuple[int, str]:
     """Returns the size of a recipe's models, and a pin that changes with the recipe and each of them."""
-    recipe = read_recipe(resolve_path(source))
+    recipe = read_any_recipe(resolve_path(source))
     states = [state_of(part) for model in recipe.models for part in model.split("+")]
     return sum(size for size, _ in states), digest([state_of(source), *states])
 

@@ -93,6 +93,16 @@ class ForwardPass:
             raise
         return states
 
+    def layer_inputs(self, ids: Ids) -> Iterator[HiddenStates]:
+        """The hidden states before each layer, which are valid until the next ones. Raises as `hidden`."""
+        texts, tokens = ids.shape
+        with HiddenStates(texts, tokens, self.graph.config.dim, self.limit) as states:
+            self._embed(ids, states)
+            for layer in range(self.graph.layers):
+                if layer:
+                    self._layer(layer - 1, states)
+                yield states
+
     def logits(self, states: HiddenStates, first: int = 0) -> Iterator[Floats]:
         """Each text's logits from position `first` on, [tokens - first, vocab]."""
         config, weights = self.graph.config, self.weights

@@ -8,7 +8,6 @@ transformers, `--max-shard-size 5GB` of the Hub, `--split-max-size`, `--split-ma
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePath
@@ -17,7 +16,7 @@ from typing import Any, Final, cast
 import click
 
 from weighbridge.api.keywords import ConvertKeywords
-from weighbridge.base.dtypes import DTypeLike, requested_dtype
+from weighbridge.base.dtypes import DTypeLike
 from weighbridge.base.errors import UsageError
 from weighbridge.cli.options import Command, command, examples
 from weighbridge.cli.render import SCREEN
@@ -40,14 +39,10 @@ _INTEGERS: Final = {"int8": 8, "int4": 4, "8bit": 8, "4bit": 4, "q8": 8, "q4": 4
 def _is_quantized(src: Path | str, target: str, dtype: DTypeLike | None, to: str | TargetOptions | None) -> bool:
     """Whether --dtype names a type of `wb quantize`, which then does the work. Raises UsageError for a bare `int8` and
     for a type that no GGUF has."""
-    from weighbridge.conversion.dtype_policy import FTYPES
+    from weighbridge.conversion.dtype_policy import is_cast
 
-    if not isinstance(dtype, str):
+    if not isinstance(dtype, str) or is_cast(dtype):
         return False
-    with suppress(UsageError):
-        cast = requested_dtype(dtype)
-        if cast is None or cast.name in FTYPES:
-            return False
     gguf = (to or PurePath(target).suffix[1:].lower()) == "gguf"
     if bits := _INTEGERS.get(dtype.lower()):
         ways = {"mlx": f"--to mlx --q-bits {bits}"}

@@ -58,13 +58,18 @@ def planned(
 ) -> P:
     """Makes the plan of a command. `keywords`: instead of the given options. Except in a dry run, a target that can't
     be written raises its error before the source is read."""
+    check_writable(dst, options)
+    return plan(src, dst, **(options.keywords(plan) if keywords is None else keywords))
+
+
+def check_writable(dst: str | Path, options: WriteCommand) -> None:
+    """Raises the error of a target that can't be written, except in a dry run."""
     from weighbridge.adapters.remote.schemes import resolve_target
     from weighbridge.io.sink import check_target
 
     if not options.dry_run:
         overwrite = options.overwrite or options.replace_folder
         check_target(resolve_target(dst), overwrite=overwrite, parents=options.parents, resume=options.resume)
-    return plan(src, dst, **(options.keywords(plan) if keywords is None else keywords))
 
 
 def write(plan: Plan, options: WriteCommand) -> int:

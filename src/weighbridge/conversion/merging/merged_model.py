@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
-from weighbridge.base.dtypes import BF16, F32
-from weighbridge.base.dtypes import dtype as dtype_of
+from weighbridge.base.dtypes import BF16
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.words import plural
-from weighbridge.conversion.gguf.metadata import WEIGHT_TYPES, unquantized
+from weighbridge.conversion.merging.folder_view import HF, FolderView, decoded
 from weighbridge.conversion.merging.methods import REQUIRED, MethodRow, TensorValues, method_of, random_key
 from weighbridge.conversion.merging.parameters import TensorPlace, value_at
 from weighbridge.conversion.merging.recipe import MergeSlice, MergeSource, Parameters, Recipe
@@ -36,61 +35,18 @@ from weighbridge.models.model import OpenModel
 from weighbridge.models.tokenizer.vocab import Vocab
 from weighbridge.models.transform import packed_rename
 from weighbridge.models.transform.base import with_nodes
-from weighbridge.models.transform.layer_stack import LayerStack, stacks
 from weighbridge.models.transform.layers import slice_layers
-from weighbridge.tensors.nodes import LogicalTensor, as_node, cast, is_plain, provisional
+from weighbridge.tensors.nodes import LogicalTensor, as_node, is_plain, provisional
 from weighbridge.tensors.nodes.merged import merged
 
-_HF: Final = "hf"
-# The number of tokens in the shapes of a family's table.
-_TOKENS: Final = "V"
 # config.json: keys that say nothing about how weights are used.
 _UNIMPORTANT: Final = frozenset({"_name_or_path", "transformers_version", "torch_dtype", "dtype", "architectures"})
-
-
-@dataclass(frozen=True)
-class _View:
-    """A model with its tensors under the names of a Hugging Face folder."""
-
-    model: OpenModel
-
-    @cached_property
-    def tensors(self) -> Mapping[str, LogicalTensor]:
-        if not self.by_table:
-            return self.model.logical
-        resolved = self.model.resolved
-        return {**self.model.family.save(_HF, self.model.sizes, resolved.known_roles), **resolved.others}
-
-    @cached_property
-    def by_table(self) -> bool:
-        return self.model.diffusion is None and self.model.described and _HF in self.model.family.dialects
-
-    @cached_property
-    def embeddings(self) -> frozenset[str]:
-        """The tensors with one row per token."""
-        if not self.by_table:
-            return frozenset(name for name in self.tensors if "embed_tokens" in name or "lm_head" in name)
-        family, sizes = self.model.family, self.model.sizes
-        places = family.expansion(_HF, sizes).places
-        return frozenset(
-            name
-            for name, place in places.items()
-            if name in self.tensors and family.rows[place.roles[0]].shape[:1] == (_TOKENS,)
-        )
-
-    @cached_property
-    def stack(self) -> LayerStack | None:
-        ranked = sorted(stacks(self.tensors), key=lambda stack: -stack.count)
-        return ranked[0] if ranked else None
-
-    def layer(self, name: str) -> int | None:
-        return self.stack.layer(name) if self.stack else None
 
 
 def merge_models(recipe: Recipe, models: Mapping[str, OpenModel], seed: int = 0) -> OpenModel:
     """Returns the merged model. `models`: the recipe's, by name. Their files stay open with the result. Raises
     UsageError for models that don't fit each other, or values that a method doesn't have."""
-    merge = _Merge(recipe, {name: _View(model) for name, model in models.items()}, seed)
+    merge = _Merge(recipe, {name: FolderView(model) for name, model in models.items()}, seed)
     template = merge.template
     tensors = merge.tensors()
     described = merge.described()
@@ -110,7 +66,7 @@ def merge_models(recipe: Recipe, models: Mapping[str, OpenModel], seed: int = 0)
 
 
 def _as_stored(
-    template: _View, tensors: Mapping[str, LogicalTensor], described: OpenModel
+    template: FolderView, tensors: Mapping[str, LogicalTensor], described: OpenModel
 ) -> Mapping[str, LogicalTensor]:
     """Returns merged tensors under the names, and in the layouts, of the template's own files. `described`: the
     template with the result's config."""
@@ -120,7 +76,7 @@ def _as_stored(
     unnamed = model.resolved.others
     named = {name: node for name, node in tensors.items() if name not in unnamed}
     family, sizes = model.family, described.sizes
-    roles = family.load_checked(_HF, sizes, named, family.prefix_of(_HF, named, sizes))
+    roles = family.load_checked(HF, sizes, named, family.prefix_of(HF, named, sizes))
     saved = family.save(model.dialect, sizes, roles, prefix=family.prefix_of(model.dialect, model.logical, sizes))
     return {
         **{name: node for name, node in saved.items() if name in model.logical},
@@ -128,17 +84,7 @@ def _as_stored(
     }
 
 
-def _decoded(model: OpenModel) -> OpenModel:
-    """Returns a quantized folder as one of plain weights, under the names of a Hugging Face folder."""
-    named = model.resolved.save_all(_HF) if model.described and model.dialect != _HF else model.logical
-    stated = next((model.config[key] for key in WEIGHT_TYPES if isinstance(model.config.get(key), str)), "bfloat16")
-    dtype = dtype_of(stated)
-    nodes = {name: node if is_plain(node) else provisional(cast(node, F32), dtype) for name, node in named.items()}
-    texts = {**model.texts, "config.json": unquantized(model.config)}
-    return replace(with_nodes(model, {name: as_node(node) for name, node in nodes.items()}), texts=texts)
-
-
-def _stale_copies(template: _View) -> set[str]:
+def _stale_copies(template: FolderView) -> set[str]:
     """The tensors that repeat an embedding, which the table leaves out: they would be outdated."""
     model = template.model
     shapes = {template.tensors[name].spec.shape for name in template.embeddings}
@@ -148,7 +94,7 @@ def _stale_copies(template: _View) -> set[str]:
 @dataclass(frozen=True)
 class _Merge:
     recipe: Recipe
-    views: Mapping[str, _View]
+    views: Mapping[str, FolderView]
     seed: int
 
     @cached_property
@@ -187,11 +133,11 @@ class _Merge:
         return tuple(source for source in part.sources if source.model != self.recipe.base)
 
     @cached_property
-    def template(self) -> _View:
+    def template(self) -> FolderView:
         """The model whose config, tokenizer and names the result has, with as many layers as the result."""
         view = self.views[self.recipe.models[0]]
         if view.model.packed:
-            view = _View(_decoded(view.model))
+            view = FolderView(decoded(view.model))
         if not self.recipe.sliced:
             return view
         kept = [layer for part in self.recipe.slices for layer in part.sources[0].layers or ()]
@@ -202,7 +148,7 @@ class _Merge:
             raise UsageError(
                 f"layer {beyond[0]} is outside {view.model.place.path}, which has {plural(stack.count, 'layer')}"
             )
-        return _View(slice_layers(view.model, ",".join(map(str, kept)), renumber=True).model)
+        return FolderView(slice_layers(view.model, ",".join(map(str, kept)), renumber=True).model)
 
     @cached_property
     def _rows(self) -> list[tuple[MergeSlice, int, float]]:
@@ -313,7 +259,7 @@ class _Merge:
                 view.by_table and view.model.family.name != template.model.family.name
             ):
                 raise UsageError(
-                    f"{name} and {first} are of different families: {_family(view)}, {_family(template)}",
+                    f"{name} and {first} are of different families: {view.family_name}, {template.family_name}",
                     hint="merge models of one architecture",
                 )
 
@@ -398,7 +344,3 @@ class _Merge:
             differ = [key for key in keys if kept.get(key) != dropped.get(key)]
             if differ:
                 yield f"config.json is {first}'s; {name} differs in {', '.join(differ[:8])}"
-
-
-def _family(view: _View) -> str:
-    return view.model.family.name if view.by_table else "unknown"

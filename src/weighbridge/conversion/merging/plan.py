@@ -9,26 +9,19 @@ from dataclasses import replace
 from typing import Any
 
 from weighbridge.adapters.remote.schemes import resolve_path, resolve_target
-from weighbridge.base.closeable import Closing
+from weighbridge.base.closeable import OpenTogether
+from weighbridge.containers import target_of
+from weighbridge.conversion.dtype_policy import is_cast
 from weighbridge.conversion.merging.merged_model import merge_models
 from weighbridge.conversion.merging.recipe import Recipe
-from weighbridge.conversion.options import TargetOptions, WriteOptions
+from weighbridge.conversion.options import QuantizeOptions, TargetOptions, WriteOptions, resolve
 from weighbridge.conversion.plan.build import build
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.target import choose_target, same_format
+from weighbridge.conversion.quantize import plan as quantizing
 from weighbridge.models.lora.merge import merge_for_writing, weighted_adapter
 from weighbridge.models.model import OpenModel, SourceOptions
 from weighbridge.models.open import open_model
-
-
-class _Opened(Closing):
-    """All models of a recipe."""
-
-    def __init__(self, stack: ExitStack) -> None:
-        self._stack = stack
-
-    def close(self) -> None:
-        self._stack.close()
 
 
 def plan_recipe(
@@ -43,16 +36,31 @@ def plan_recipe(
     """Plans the merge of several models. `given`: options of the target by name; without a type among them, that of the
     recipe, else the base's."""
     with ExitStack() as stack:
-        models = {name: stack.enter_context(_open(name, source)) for name in recipe.models}
+        models = {name: stack.enter_context(open_recipe_model(name, source)) for name in recipe.models}
         model = merge_models(recipe, models, seed)
         if recipe.dtype is not None:
             target_options = {"dtype": recipe.dtype, **target_options}
-        chosen = choose_target(model, target, to or same_format(model, resolve_target(target)), target_options)
-        return replace(build(model, chosen, write), model=_Opened(stack.pop_all()))
+        return replace(plan_merged(model, target, to, target_options, write), model=OpenTogether(stack))
 
 
-def _open(name: str, options: SourceOptions) -> OpenModel:
-    """Opens MODEL, or MODEL+ADAPTER or MODEL+ADAPTER:WEIGHT with the adapter merged."""
+def plan_merged(
+    model: OpenModel,
+    target: str | os.PathLike[str],
+    to: str | TargetOptions | None,
+    target_options: Mapping[str, Any],
+    write: WriteOptions,
+) -> Plan:
+    """Plans to write a merged model. For a GGUF, a type of `wb quantize` quantizes it in the same pass."""
+    dtype, kind = target_options.get("dtype"), to or target_of(resolve_target(target).suffix)
+    if kind == "gguf" and isinstance(dtype, str) and not is_cast(dtype):
+        remaining = {name: value for name, value in target_options.items() if name != "dtype"}
+        return quantizing.build(model, target, dtype, resolve(QuantizeOptions, "model", remaining), write)
+    chosen = choose_target(model, target, to or same_format(model, resolve_target(target)), target_options)
+    return build(model, chosen, write)
+
+
+def open_recipe_model(name: str, options: SourceOptions) -> OpenModel:
+    """Opens MODEL, or MODEL+ADAPTER with the adapter merged."""
     path, *adapters = name.split("+") if not resolve_path(name).exists() else [name]
     model = open_model(path, options)
     try:

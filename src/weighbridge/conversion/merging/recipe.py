@@ -62,9 +62,8 @@ class Recipe:
         return tuple(dict.fromkeys((*((self.base,) if self.base else ()), *listed)))
 
 
-def read_recipe(path: Path) -> Recipe:
-    """Returns the recipe in a YAML file. Raises FormatError for a file that isn't YAML, UsageError for a recipe that
-    can't be followed, OSError."""
+def read_yaml(path: Path) -> Any:
+    """Returns the plain data of a recipe's file. Raises FormatError for a file that isn't YAML, OSError."""
     import yaml  # type: ignore[import-untyped]
 
     with open(path, "rb") as file:
@@ -72,11 +71,10 @@ def read_recipe(path: Path) -> Recipe:
     if len(data) > CONFIG_JSON:
         raise FormatError(f"a recipe of more than {CONFIG_JSON} bytes", path=str(path))
     try:
-        parsed = yaml.safe_load(data)  # in Python: the C loader crashes on deep nesting, this one raises
+        return yaml.safe_load(data)  # in Python: the C loader crashes on deep nesting, this one raises
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise FormatError(f"not YAML: {reason}", path=str(path)) from None
-    return parse_recipe(parsed, path)
 
 
 def parse_recipe(data: Any, path: Path | None = None) -> Recipe:
@@ -181,6 +179,11 @@ def _source(row: Any, location: str, path: Path | None, *, layers: bool = False)
     if not whole or not 0 <= ends[0] < ends[1]:
         raise UsageError(f"{location}: layer_range must be [first, end], not {ends!r}")
     return MergeSource(model, parameters, range(*ends))
+
+
+def model_of(value: Any, location: str, path: Path | None) -> str:
+    """Returns the path, or the address, of a model that a recipe names. Raises UsageError."""
+    return _place(_model(value, location), path)
 
 
 def _model(value: Any, location: str) -> str:

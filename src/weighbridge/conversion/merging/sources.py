@@ -14,13 +14,14 @@ from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.base.options import flag
 from weighbridge.base.words import plural
 from weighbridge.conversion.merging.methods import method_of
+from weighbridge.conversion.merging.mixture_recipe import MixtureRecipe, is_mixture, parse_mixture
 from weighbridge.conversion.merging.options import MergeOptions
 from weighbridge.conversion.merging.recipe import (
     MergeSlice,
     MergeSource,
     Recipe,
     parse_recipe,
-    read_recipe,
+    read_yaml,
     tokenizer_rule,
 )
 from weighbridge.models.locate import locate
@@ -43,25 +44,37 @@ class WithAdapters(NamedTuple):
     adapters: tuple[WeightedAdapter, ...]
 
 
-def read_input(inputs: MergeInput, options: MergeOptions, named: Sequence[str]) -> Recipe | WithAdapters | Path:
+def read_any_recipe(path: Path) -> Recipe | MixtureRecipe:
+    """Returns the recipe of a merge, or of a mixture of experts, in a YAML file. Raises as `parse_recipe` does."""
+    data = read_yaml(path)
+    return parse_mixture(data, path) if is_mixture(data) else parse_recipe(data, path)
+
+
+def read_input(
+    inputs: MergeInput, options: MergeOptions, named: Sequence[str]
+) -> Recipe | MixtureRecipe | WithAdapters | Path:
     """Returns a recipe, a model with adapters, or the path of a model whose shards are merged. `named`: the options
     that were given. Raises UsageError for options that don't apply, and for several models without a method."""
     source = _read(inputs, options, [name for name in _OF_MODELS if name in named])
     if isinstance(source, Recipe) and "seed" in named and not method_of(source.method).random:
         raise UsageError(f"--seed doesn't apply to {source.method}", hint="it applies to methods with random masks")
+    if isinstance(source, MixtureRecipe) and "seed" in named and not source.random:
+        raise UsageError(f"--seed doesn't apply to gate_mode: {source.gate_mode}", hint="it applies to random numbers")
     return source
 
 
-def _read(inputs: MergeInput, options: MergeOptions, merging: Sequence[str]) -> Recipe | WithAdapters | Path:
+def _read(
+    inputs: MergeInput, options: MergeOptions, merging: Sequence[str]
+) -> Recipe | MixtureRecipe | WithAdapters | Path:
     if isinstance(inputs, Mapping):
         _refuse(merging, "a recipe has its own", keep=("seed",))
-        return parse_recipe(inputs)
+        return parse_mixture(inputs) if is_mixture(inputs) else parse_recipe(inputs)
     addresses = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
     weighted = tuple(map(weighted_adapter, addresses))
     paths = tuple(map(resolve_path, addresses))
     if len(paths) == 1 and paths[0].suffix in RECIPES:
         _refuse(merging, "a recipe has its own", keep=("seed",))
-        return read_recipe(paths[0])
+        return read_any_recipe(paths[0])
     if options.method is not None:
         return _recipe(paths, options)
     adapters = tuple(source for source in weighted if looks_like_adapter(source.path))

@@ -153,7 +153,7 @@ def write(
     adapter: LoraAdapter, tables: frozenset[str], *, conv: bool = False
 ) -> tuple[dict[str, Node], dict[str, Any]]:
     """Returns the tensors and config of a PEFT folder. `tables`: the embeddings' names. `conv`: whether the model's
-    layers are GPT-2's Conv1D."""
+    layers are GPT-2's Conv1D. Whole tensors are modules to save, whose names PEFT writes like those of the base."""
     from weighbridge.tensors.nodes import transpose
 
     tensors: dict[str, Node] = {}
@@ -164,19 +164,20 @@ def write(
             tensors[f"{module}.lora_embedding_B"] = transpose(pair.a)
         else:
             tensors[f"{module}.lora_A.weight"], tensors[f"{module}.lora_B.weight"] = pair.a, pair.b
+    tensors |= {f"{_FRONT}{name}": node for name, node in adapter.whole.items()}
     ranks = Counter(pair.rank for pair in adapter.pairs.values())
     rank = ranks.most_common(1)[0][0] if ranks else 1
     # Modules by full name: PEFT matches a bare last component against every module that ends in it.
     modules = {name.removesuffix(".weight"): pair for name, pair in adapter.pairs.items()}
     config = {
-        "alpha_pattern": {},
+        "alpha_pattern": {name: int(alpha) if alpha.is_integer() else alpha for name, alpha in adapter.alphas.items()},
         "base_model_name_or_path": adapter.base,
         "bias": "none",
         "fan_in_fan_out": conv,
         "inference_mode": True,
         "lora_alpha": int(adapter.alpha) if adapter.alpha.is_integer() else adapter.alpha,
         "lora_dropout": 0.0,
-        "modules_to_save": None,
+        "modules_to_save": sorted({name.rpartition(".")[0] for name in adapter.whole}) or None,
         "peft_type": "LORA",
         "r": rank,
         "rank_pattern": {module: pair.rank for module, pair in modules.items() if pair.rank != rank},

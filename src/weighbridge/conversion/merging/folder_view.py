@@ -1,0 +1,76 @@
+"""A model of any format with its tensors under the names of a Hugging Face folder, under which several models meet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+from weighbridge.base.dtypes import F32
+from weighbridge.base.dtypes import dtype as dtype_of
+from weighbridge.conversion.gguf.metadata import WEIGHT_TYPES, unquantized
+from weighbridge.models.model import OpenModel
+from weighbridge.models.transform.base import with_nodes
+from weighbridge.models.transform.layer_stack import LayerStack, stacks
+from weighbridge.tensors.nodes import LogicalTensor, as_node, cast, is_plain, provisional
+
+#: The dialect of the names.
+HF: Final = "hf"
+# The number of tokens in the shapes of a family's table.
+_TOKENS: Final = "V"
+
+
+@dataclass(frozen=True)
+class FolderView:
+    """A model with its tensors under the names of a Hugging Face folder."""
+
+    model: OpenModel
+
+    @cached_property
+    def tensors(self) -> Mapping[str, LogicalTensor]:
+        if not self.by_table:
+            return self.model.logical
+        resolved = self.model.resolved
+        return {**self.model.family.save(HF, self.model.sizes, resolved.known_roles), **resolved.others}
+
+    @cached_property
+    def by_table(self) -> bool:
+        return self.model.diffusion is None and self.model.described and HF in self.model.family.dialects
+
+    @cached_property
+    def embeddings(self) -> frozenset[str]:
+        """The tensors with one row per token."""
+        if not self.by_table:
+            return frozenset(name for name in self.tensors if "embed_tokens" in name or "lm_head" in name)
+        family, sizes = self.model.family, self.model.sizes
+        places = family.expansion(HF, sizes).places
+        return frozenset(
+            name
+            for name, place in places.items()
+            if name in self.tensors and family.rows[place.roles[0]].shape[:1] == (_TOKENS,)
+        )
+
+    @property
+    def family_name(self) -> str:
+        return self.model.family.name if self.by_table else "unknown"
+
+    @cached_property
+    def stack(self) -> LayerStack | None:
+        ranked = sorted(stacks(self.tensors), key=lambda stack: -stack.count)
+        return ranked[0] if ranked else None
+
+    def layer(self, name: str) -> int | None:
+        return self.stack.layer(name) if self.stack else None
+
+
+def decoded(model: OpenModel) -> OpenModel:
+    """Returns a quantized folder as one of plain weights, under the names of a Hugging Face folder."""
+    named = model.resolved.save_all(HF) if model.described and model.dialect != HF else model.logical
+    stated = next((model.config[key] for key in WEIGHT_TYPES if isinstance(model.config.get(key), str)), "bfloat16")
+    dtype = dtype_of(stated)
+    nodes = {
+        name: as_node(node if is_plain(node) else provisional(cast(node, F32), dtype)) for name, node in named.items()
+    }
+    texts = {**model.texts, "config.json": unquantized(model.config)}
+    return replace(with_nodes(model, nodes), texts=texts)
