@@ -16,7 +16,7 @@ from tests.conversion.merging_cases import CONFIG, MODELS, RECIPES, shapes, tens
 from tests.llama import make_folder, tokenizer
 
 import weighbridge as wb
-from weighbridge.base.errors import FormatError, UsageError, WeighbridgeError
+from weighbridge.base.errors import FormatError, RefusedError, UsageError, WeighbridgeError
 from weighbridge.cli.main import main
 from weighbridge.conversion.merging.methods import METHODS
 
@@ -274,6 +274,24 @@ def test_quantized_folders_are_decoded(options: dict[str, Any], place: int, tmp_
     assert not {"quantization", "quantization_config"} & config.keys()
     with wb.plan_merge(paths("packed"), f"{tmp_path / 'again'}/", method="slerp", t=0.3, to="hf") as plan:
         assert any(note.startswith("quantized, so decoded") for note in plan.notes)
+
+
+def test_quantized_ggufs_become_bf16(tmp_path: Path) -> None:
+    """So does the type that the file states; another pass over quantized weights is refused, or allowed."""
+    for name in ("a", "b"):
+        make_folder(tmp_path / name, words=True)
+        wb.quantize(tmp_path / name, tmp_path / f"{name}.gguf", "Q8_0", pure=True)
+    given: dict[str, Any] = {"method": "slerp", "t": 0.5}
+    paths = [tmp_path / "a.gguf", tmp_path / "b.gguf"]
+    wb.merge(paths, tmp_path / "plain.gguf", **given)
+    with wb.open(tmp_path / "plain.gguf") as model:
+        assert model.metadata["general.file_type"] == 32  # LLAMA_FTYPE_MOSTLY_BF16
+        assert {str(model[name].dtype) for name in model} == {"BF16", "F32"}
+    with pytest.raises(RefusedError, match="quantized again"):
+        wb.merge(paths, tmp_path / "again.gguf", **given, dtype="q8_0")
+    wb.merge(paths, tmp_path / "again.gguf", **given, dtype="q8_0", allow_requantize=True)
+    with wb.open(tmp_path / "again.gguf") as model:
+        assert model.metadata["general.file_type"] == 7  # LLAMA_FTYPE_MOSTLY_Q8_0
 
 
 def test_layers_are_counted_in_the_config(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from typing import Any, Final
 from weighbridge.base.dtypes import BF16
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.words import plural
+from weighbridge.containers.gguf.values import Metadata, kvs
+from weighbridge.conversion.gguf.metadata import with_file_type
 from weighbridge.conversion.merging.folder_view import HF, FolderView, decoded
 from weighbridge.conversion.merging.methods import REQUIRED, MethodRow, TensorValues, method_of, random_key
 from weighbridge.conversion.merging.parameters import TensorPlace, value_at
@@ -55,6 +57,9 @@ def merge_models(recipe: Recipe, models: Mapping[str, OpenModel], seed: int = 0)
         copies = _stale_copies(template)
         nodes = {name: node for name, node in nodes.items() if name not in copies}
     result = with_nodes(described, packed_rename.parts(template.model, nodes, ()))
+    if result.format == "gguf" and not all(map(is_plain, template.tensors.values())):
+        metadata = with_file_type(kvs(result.metadata), BF16)
+        result = replace(result, index=replace(result.index, metadata=Metadata(metadata)))
     place = described.place
     files = [file for model in models.values() if model.place is not place for file in model.place.files]
     place = replace(
