@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -226,6 +227,41 @@ CASES: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
         },
         PREPROCESSOR,
     ),
+    "internvl": (
+        "InternVL",
+        {
+            "text_config": {**_TEXT, "model_type": "qwen2"}, "downsample_ratio": 0.25,
+            "vision_config": {**_VISION, "num_hidden_layers": 4, "layer_norm_eps": 1e-5, "attention_bias": True},
+        },
+        PREPROCESSOR,
+    ),
+    "internvl-silu": (
+        "InternVL",
+        {
+            "text_config": {**_TEXT, "model_type": "qwen3", "head_dim": 16},
+            "vision_config": {
+                **_VISION, "num_hidden_layers": 4, "hidden_act": "silu", "norm_type": "rms_norm", "use_qk_norm": True,
+            },
+        },
+        PREPROCESSOR,
+    ),
+    "internvl-chat": (
+        "",
+        {
+            "architectures": ["InternVLChatModel"], "model_type": "internvl_chat", "downsample_ratio": 0.5,
+            "min_dynamic_patch": 2, "max_dynamic_patch": 6,
+            "llm_config": {
+                **_TEXT, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_act": "silu",
+                "rms_norm_eps": 1e-6, "rope_theta": 1e6, "max_position_embeddings": 256, "tie_word_embeddings": False,
+            },
+            "vision_config": {
+                **_VISION, "architectures": ["InternVisionModel"], "model_type": "intern_vit_6b", "hidden_act": "gelu",
+                "num_hidden_layers": 4, "layer_norm_eps": 1e-5, "qkv_bias": True, "qk_normalization": True,
+                "norm_type": "layer_norm",
+            },
+        },
+        PREPROCESSOR,
+    ),
     "lfm2-vl": (
         "Lfm2Vl",
         {
@@ -299,6 +335,8 @@ ADDED: Final[dict[str, dict[str, Any]]] = {
     "audio-flamingo": {"audio_config": {"layer_norm_eps": 1e-6}},
     "idefics3": {"vision_config": {"layer_norm_eps": 1e-4}},
     "cohere2-vision": {"vision_config": {"layer_norm_eps": 1e-4}},
+    "internvl": {"vision_config": {"architectures": ["InternVisionModel"]}},
+    "internvl-silu": {"vision_config": {"architectures": ["InternVisionModel"]}},
     "janus-silu": {"vision_config": {"intermediate_size": None}},
     "lightonocr": {"architectures": ["LightOnOCRForConditionalGeneration"], "vision_config": {"layer_norm_eps": 1e-4}},
     "lightonocr-gelu": {"architectures": ["LightOnOCRForConditionalGeneration"]},
@@ -312,36 +350,65 @@ THINKERS: Final = {
 }
 
 
-def _dots_ocr() -> dict[str, list[int]]:
-    """The tensors of dots.ocr, of which transformers has no class."""
-    tower, layer = "vision_tower.", "model.layers.0."
-    block = {
-        "norm1": [64], "norm2": [64], "attn.qkv": [192, 64], "attn.proj": [64, 64], "mlp.fc1": [96, 64],
-        "mlp.fc2": [64, 96], "mlp.fc3": [96, 64],
-    }  # fmt: skip
-    text = {
+def _llama(start: str, head: str, biases: Collection[str] = ()) -> dict[str, list[int]]:
+    """The tensors of a language model of one layer, with biases of these modules."""
+    layer = {
         "self_attn.q_proj": [64, 64], "self_attn.k_proj": [32, 64], "self_attn.v_proj": [32, 64],
         "self_attn.o_proj": [64, 64], "mlp.gate_proj": [96, 64], "mlp.up_proj": [96, 64], "mlp.down_proj": [64, 96],
         "input_layernorm": [64], "post_attention_layernorm": [64],
     }  # fmt: skip
-    weights = {f"{tower}blocks.{n}.{name}": shape for n in range(3) for name, shape in block.items()}
-    weights |= {f"{layer}{name}": shape for name, shape in text.items()}
-    weights |= {"model.embed_tokens": [32, 64], "model.norm": [64], "lm_head": [32, 64]}
-    weights |= {f"{tower}patch_embed.patchifier.norm": [64], f"{tower}post_trunk_norm": [64]}
-    both = {
-        f"{tower}patch_embed.patchifier.proj": [64, 3, 14, 14], f"{tower}merger.ln_q": [64],
-        f"{tower}merger.mlp.0": [256, 256], f"{tower}merger.mlp.2": [64, 256],
-    }  # fmt: skip
-    biased = {
-        **both,
-        **{name: shape for name, shape in weights.items() if name.endswith(("q_proj", "k_proj", "v_proj"))},
+    weights = {f"{start}layers.0.{name}.weight": shape for name, shape in layer.items()}
+    weights |= {f"{start}layers.0.{name}.bias": layer[name][:1] for name in biases}
+    return {**weights, f"{start}embed_tokens.weight": [32, 64], f"{start}norm.weight": [64], f"{head}weight": [32, 64]}
+
+
+_QKV: Final = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+
+
+def _both(modules: Mapping[str, list[int]], start: str = "") -> dict[str, list[int]]:
+    """Weights and biases of modules."""
+    return {
+        f"{start}{name}.{part}": shape if part == "weight" else shape[:1]
+        for name, shape in modules.items()
+        for part in ("weight", "bias")
     }
-    named = {f"{name}.weight": shape for name, shape in {**weights, **both}.items()}
-    return dict(sorted({**named, **{f"{name}.bias": shape[:1] for name, shape in biased.items()}}.items()))
+
+
+def _internvl_chat() -> dict[str, list[int]]:
+    """The tensors of InternVL as published."""
+    block = {
+        "attn.qkv": [192, 64], "attn.proj": [64, 64], "mlp.fc1": [128, 64], "mlp.fc2": [64, 128], "norm1": [64],
+        "norm2": [64],
+    }  # fmt: skip
+    plain = {"ls1": [64], "ls2": [64], "attn.q_norm.weight": [64], "attn.k_norm.weight": [64]}
+    tower: dict[str, list[int]] = {}
+    for layer in (f"vision_model.encoder.layers.{n}." for n in range(4)):
+        tower |= {**_both(block, layer), **{f"{layer}{name}": shape for name, shape in plain.items()}}
+    embeddings = "vision_model.embeddings."
+    tower |= {f"{embeddings}class_embedding": [1, 1, 64], f"{embeddings}position_embedding": [1, 17, 64]}
+    tower |= _both({"patch_embedding": [64, 3, 14, 14]}, embeddings)
+    tower |= _both({"0": [256], "1": [64, 256], "3": [64, 64]}, "mlp1.")
+    return dict(sorted({**tower, **_llama("language_model.model.", "language_model.lm_head.", _QKV)}.items()))
+
+
+def _dots_ocr() -> dict[str, list[int]]:
+    """The tensors of dots.ocr, of which transformers has no class."""
+    tower = "vision_tower."
+    block = {
+        "norm1": [64], "norm2": [64], "attn.qkv": [192, 64], "attn.proj": [64, 64], "mlp.fc1": [96, 64],
+        "mlp.fc2": [64, 96], "mlp.fc3": [96, 64],
+    }  # fmt: skip
+    weights = {f"{tower}blocks.{n}.{name}.weight": shape for n in range(3) for name, shape in block.items()}
+    weights |= {f"{tower}patch_embed.patchifier.norm.weight": [64], f"{tower}post_trunk_norm.weight": [64]}
+    both = {
+        "patch_embed.patchifier.proj": [64, 3, 14, 14], "merger.ln_q": [64], "merger.mlp.0": [256, 256],
+        "merger.mlp.2": [64, 256],
+    }  # fmt: skip
+    return dict(sorted({**weights, **_both(both, tower), **_llama("model.", "lm_head.", _QKV)}.items()))
 
 
 #: The tensors of models of which transformers has no class.
-WITHOUT_CLASS: Final = {"dots-ocr": _dots_ocr()}
+WITHOUT_CLASS: Final = {"dots-ocr": _dots_ocr(), "internvl-chat": _internvl_chat()}
 
 _PUBLISHED: Final = {
     "model.language_model.": "model.", "model.audio_tower.": "audio_tower.",

@@ -68,9 +68,32 @@ def test_a_computed_position_embedding_is_that_of_transformers(tmp_path: Path) -
         assert torch.allclose(torch.tensor(data.reshape(1500, 64)), expected, rtol=0, atol=1e-6)
 
 
+#: Folders of published code, whose pairs become a folder of the class that transformers has.
+PUBLISHED: Final = ("internvl-chat",)
 #: The towers of models with experts are those of the models without; a GGUF of GLM-OCR is known by its
 #: further layer.
-PAIRS: Final = [name for name in golden() if not name.endswith("-moe") and name != "glm-ocr-gelu"]
+PAIRS: Final = [
+    name for name in golden() if not name.endswith("-moe") and name not in ("glm-ocr-gelu", *PUBLISHED)
+]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_pair_of_published_code_is_a_folder_of_transformers(name: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    files = {"text.gguf": {"tokenizer": False}, "mmproj.gguf": {"mmproj": True}}
+    source, pairs = write_folder(golden()[name], tmp_path / "tiny-model"), []
+    for root in (tmp_path, tmp_path / "again"):
+        for file, options in files.items():
+            wb.convert(source, root / file, dtype="f32", **options)
+        pairs.append([sorted(digests(root / file)) for file in files])
+        source = tmp_path / "back"
+        if not pairs[1:]:
+            wb.convert(root / "text.gguf", source, to="hf", tokenizer=False, projector=root / "mmproj.gguf")
+    assert pairs[0] == pairs[1]
+    config = json.loads((source / "config.json").read_text())
+    made = getattr(transformers, config["architectures"][0])
+    _, report = made.from_pretrained(source, output_loading_info=True)
+    assert not any(report[keys] for keys in ("missing_keys", "unexpected_keys", "mismatched_keys"))
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -193,7 +216,7 @@ def outputs(model: Any, case: dict[str, Any]) -> list[Any]:
         pixels = torch.randn(side * side, 3 * 2 * vision["patch_size"] ** 2, generator=generator)
         image = model.model.visual(pixels, grid_thw=torch.tensor([[1, side, side]]))
         return [getattr(image, "pooler_output", image), logits]
-    size = vision["image_size"]
+    size = vision["image_size"][0] if isinstance(vision["image_size"], list) else vision["image_size"]
     tiles = [1] if "scale_factor" in case["config"] else []  # Idefics 3 cuts an image into tiles
     pixels = torch.randn(1, *tiles, 3, size, size, generator=generator)
     sizes = {"image_sizes": torch.tensor([[size, size]])} if vision["model_type"] == "pixtral" else {}
@@ -322,7 +345,7 @@ def faults() -> Iterator[tuple[str, str, int | str, str]]:
     for table, document in projector_documents().items():
         sections: list[tuple[str, Iterable[tuple[int | str, Any]]]] = [
             ("role", document["role"].items()), ("key", enumerate(document["meta"]["key"])),
-            ("fuse", document.get("fuse", {}).get("hf", {}).items()),
+            *((f"fuse.{dialect}", fuses.items()) for dialect, fuses in document.get("fuse", {}).items()),
         ]  # fmt: skip
         for section, entries in sections:
             for entry, fields in entries:
@@ -334,7 +357,8 @@ def test_a_fault_in_a_table_is_seen(
     table: str, section: str, entry: int | str, field: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     document = copy.deepcopy(projector_documents()[table])
-    listed = {"role": document["role"], "key": document["meta"]["key"], "fuse": document.get("fuse", {}).get("hf")}
+    listed = {"role": document["role"], "key": document["meta"]["key"]}
+    listed |= {f"fuse.{dialect}": fuses for dialect, fuses in document.get("fuse", {}).items()}
     fields = listed[section][entry]
     fields[field] = FAULTS[field](fields[field])
     try:

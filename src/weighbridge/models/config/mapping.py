@@ -176,7 +176,7 @@ def gguf_to_config(
             store(config, path, value)
     for key, name in rules(family).presence.items():
         if isinstance(name, PresenceEntry):
-            config[key] = name.there if name.tensor in tensors else name.absent
+            store(config, key, name.there if name.tensor in tensors else name.absent)
         elif key in config:
             config[key] = (name.lstrip("!") in tensors) != name.startswith("!")
     meta, view = family.document.meta, ArchView(metadata, family.gguf, tensors)
@@ -200,12 +200,18 @@ def gguf_to_config(
         config["torch_dtype"] = torch_dtype
     generation = _generation(metadata, config, family) if architecture.name.endswith("ForCausalLM") else None
     if architecture.part is not None:
-        config = _in_part(config, architecture, None if class_ is None else architecture.part_type or plain.model_type)
+        config = _in_part(config, architecture, None if class_ is None else _part_type(family, architecture, plain))
     guesses = []
     if architecture.like:
         like = " or ".join(architecture.like)
         guesses = [f"assuming the class {architecture.name}: a {family.gguf} GGUF of {like} is the same"]
     return HfConfig(dict(sorted(config.items())), generation, losses, guesses)
+
+
+def _part_type(family: Family, architecture: Architecture, plain: Architecture) -> str:
+    """The `model_type` of the part of a class: its usual one, if the family has it."""
+    types = {a.model_type for a in family.architectures.values() if a.part is None}
+    return str(architecture.part_type) if architecture.part_type in types else plain.model_type
 
 
 def _in_part(config: Mapping[str, Any], architecture: Architecture, part_type: str | None) -> dict[str, Any]:
