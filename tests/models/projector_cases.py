@@ -79,6 +79,21 @@ CASES: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
         {"text_config": _SECTIONS, "vision_config": {**_QWEN, "depth": 3, "embed_dim": 32}},
         PREPROCESSOR,
     ),
+    "sarashina2-vision": (
+        "",
+        {
+            "architectures": ["Sarashina2VisionForCausalLM"], "model_type": "sarashina2_vision",
+            "text_config": {
+                **_TEXT, "model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 1e4,
+                "max_position_embeddings": 256, "tie_word_embeddings": False,
+            },
+            "vision_config": {
+                "model_type": "qwen2_vl", "depth": 3, "embed_dim": 32, "hidden_size": 64, "mlp_ratio": 4,
+                "num_heads": 4, "patch_size": 14, "spatial_merge_size": 2,
+            },
+        },
+        PREPROCESSOR,
+    ),
     "qwen2.5-vl": (
         "Qwen2_5_VL",
         {"text_config": _SECTIONS, "vision_config": {**_QWEN, "depth": 4, "fullatt_block_indexes": [1, 3]}},
@@ -262,6 +277,11 @@ CASES: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
         },
         PREPROCESSOR,
     ),
+    "paddleocr-vl": (
+        "PaddleOCRVL",
+        {"text_config": {**_SECTIONS, "head_dim": 16}, "vision_config": {**_VISION, "spatial_merge_size": 2}},
+        {**PREPROCESSOR, "min_pixels": 3136, "max_pixels": 12600},
+    ),
     "lfm2-vl": (
         "Lfm2Vl",
         {
@@ -338,6 +358,7 @@ ADDED: Final[dict[str, dict[str, Any]]] = {
     "internvl": {"vision_config": {"architectures": ["InternVisionModel"]}},
     "internvl-silu": {"vision_config": {"architectures": ["InternVisionModel"]}},
     "janus-silu": {"vision_config": {"intermediate_size": None}},
+    "paddleocr-vl": {"vision_config": {"architectures": ["PaddleOCRVisionModel"], "rms_norm_eps": 1e-5}},
     "lightonocr": {"architectures": ["LightOnOCRForConditionalGeneration"], "vision_config": {"layer_norm_eps": 1e-4}},
     "lightonocr-gelu": {"architectures": ["LightOnOCRForConditionalGeneration"]},
 }
@@ -407,8 +428,20 @@ def _dots_ocr() -> dict[str, list[int]]:
     return dict(sorted({**weights, **_both(both, tower), **_llama("model.", "lm_head.", _QKV)}.items()))
 
 
+def _sarashina() -> dict[str, list[int]]:
+    """The tensors of Sarashina 2.2 Vision: those of Qwen2-VL's tower, a norm, and a Llama."""
+    block = {
+        "attn.qkv": [96, 32], "attn.proj": [32, 32], "mlp.fc1": [128, 32], "mlp.fc2": [32, 128], "norm1": [32],
+        "norm2": [32],
+    }  # fmt: skip
+    ends = {"visual.merger.ln_q": [32], "visual.merger.mlp.0": [128, 128], "visual.merger.mlp.2": [64, 128]}
+    blocks = {f"visual.blocks.{n}.{name}": shape for n in range(3) for name, shape in block.items()}
+    patch = {"visual.patch_embed.proj.weight": [32, 3, 2, 14, 14]}
+    return dict(sorted({**_both({**blocks, **ends, "norm": [64]}), **patch, **_llama("llm.model.", "llm.lm_head.")}.items()))
+
+
 #: The tensors of models of which transformers has no class.
-WITHOUT_CLASS: Final = {"dots-ocr": _dots_ocr(), "internvl-chat": _internvl_chat()}
+WITHOUT_CLASS: Final = {"dots-ocr": _dots_ocr(), "internvl-chat": _internvl_chat(), "sarashina2-vision": _sarashina()}
 
 _PUBLISHED: Final = {
     "model.language_model.": "model.", "model.audio_tower.": "audio_tower.",
@@ -435,8 +468,11 @@ _NEXT: Final = {
 }  # fmt: skip
 
 
-def with_next_layer(name: str, names: dict[str, list[int]]) -> dict[str, list[int]]:
-    """The tensors of a case with the layer that predicts a further token, which transformers ignores."""
+def with_unread(name: str, names: dict[str, list[int]]) -> dict[str, list[int]]:
+    """The tensors of a case with those that transformers ignores: a head, or the layer that predicts a further
+    token."""
+    if name == "paddleocr-vl":
+        return {**names, "visual.vision_model.head.probe": [1, 1, 64]}
     if name != "glm-ocr":
         return names
     last, added = _GLM_OCR.format(15), _GLM_OCR.format(16)

@@ -19,7 +19,7 @@ from tests.models.projector_cases import (
     WITHOUT_CLASS,
     digests,
     published,
-    with_next_layer,
+    with_unread,
     write_folder,
 )
 from tests.models.record_reference import record as keys_and_tensors
@@ -57,7 +57,7 @@ def of_transformers(name: str) -> dict[str, Any]:
     saved = laid_over(saved, ADDED.get(name, {}))
     starts = _RENAMED.get(saved["model_type"], {})
     names = {renamed(key, starts): shape for key, shape in names.items()}
-    return {"config": saved, "preprocessor": preprocessor, "names": with_next_layer(name, names)}
+    return {"config": saved, "preprocessor": preprocessor, "names": with_unread(name, names)}
 
 
 def renamed(name: str, starts: Mapping[str, str]) -> str:
