@@ -318,6 +318,23 @@ CASES: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
         },
         {},
     ),
+    "pixtral": (
+        "Llava",
+        {
+            "text_config": {**_TEXT, "model_type": "mistral", "head_dim": 16}, "image_token_index": 5,
+            "vision_config": {**_VISION, "model_type": "pixtral", "head_dim": 16, "hidden_act": "silu"},
+            "vision_feature_layer": -1, "vision_feature_select_strategy": "full",
+        },
+        PREPROCESSOR,
+    ),
+    "mistral3": (
+        "Mistral3",
+        {
+            "text_config": {**_TEXT, "model_type": "mistral", "head_dim": 16}, "image_token_index": 5,
+            "vision_config": {**_VISION, "model_type": "pixtral", "head_dim": 16}, "spatial_merge_size": 2,
+        },
+        PREPROCESSOR,
+    ),
     "lightonocr": (
         "LightOnOcr",
         {
@@ -359,8 +376,19 @@ ADDED: Final[dict[str, dict[str, Any]]] = {
     "internvl-silu": {"vision_config": {"architectures": ["InternVisionModel"]}},
     "janus-silu": {"vision_config": {"intermediate_size": None}},
     "paddleocr-vl": {"vision_config": {"architectures": ["PaddleOCRVisionModel"], "rms_norm_eps": 1e-5}},
+    "mistral3": {"vision_config": {"layer_norm_eps": 1e-4}},
     "lightonocr": {"architectures": ["LightOnOCRForConditionalGeneration"], "vision_config": {"layer_norm_eps": 1e-4}},
     "lightonocr-gelu": {"architectures": ["LightOnOCRForConditionalGeneration"]},
+}
+
+
+#: Further files of a folder.
+FILES: Final[dict[str, dict[str, Any]]] = {
+    "pixtral": {"tokenizer_config.json": {"added_tokens_decoder": {"12": {"content": "[IMG_BREAK]"}}}},
+    "mistral3": {
+        "tokenizer_config.json": {},
+        "tokenizer.json": {"model": {}, "added_tokens": [{"id": 13, "content": "[IMG_BREAK]"}]},
+    },
 }
 
 
@@ -501,6 +529,8 @@ def write_folder(record: dict[str, Any], folder: Path, *, bf16: bool = False) ->
     (folder / "config.json").write_text(json.dumps(record["config"], indent=2))
     if record["preprocessor"]:
         (folder / "preprocessor_config.json").write_text(json.dumps(record["preprocessor"]))
+    for name, content in record.get("files", {}).items():
+        (folder / name).write_text(json.dumps(content))
     save_file(weights(record["names"]), folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 

@@ -12,6 +12,7 @@ from typing import Any
 from tests.models.projector_cases import (
     ADDED,
     CASES,
+    FILES,
     FOLDERS,
     GOLDEN,
     OUTTYPES,
@@ -57,7 +58,8 @@ def of_transformers(name: str) -> dict[str, Any]:
     saved = laid_over(saved, ADDED.get(name, {}))
     starts = _RENAMED.get(saved["model_type"], {})
     names = {renamed(key, starts): shape for key, shape in names.items()}
-    return {"config": saved, "preprocessor": preprocessor, "names": with_unread(name, names)}
+    files = {"files": FILES[name]} if name in FILES else {}
+    return {"config": saved, "preprocessor": preprocessor, "names": with_unread(name, names), **files}
 
 
 def renamed(name: str, starts: Mapping[str, str]) -> str:

@@ -24,10 +24,11 @@ from tests.models.projector_cases import (
     weights,
     write_folder,
 )
+from tests.models.record_projectors import renamed
 from tests.models.record_reference import record
 
 import weighbridge as wb
-from weighbridge.base.errors import UsageError, WeighbridgeError
+from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.models.arch import registry
 from weighbridge.models.arch.naming import MappingError
 from weighbridge.models.arch.registry import build_family
@@ -45,10 +46,43 @@ def test_keys_and_tensors_are_the_reference_s(name: str, outtype: str, tmp_path:
     assert known(digests(target)) == known(case["reference"][outtype]["tensors"])
 
 
+IMG_BREAK: Final = "v.token_embd.img_break"
+
+
+@pytest.mark.parametrize(("name", "number"), [("pixtral", 12), ("mistral3", 13)])
+def test_the_row_of_a_token_is_copied(name: str, number: int, tmp_path: Path) -> None:
+    """llama.cpp refuses the reference's file, which lacks it."""
+    case = golden()[name]
+    folder = write_folder(case, tmp_path / "g")
+    wb.convert(folder, tmp_path / "m.gguf", mmproj=True, dtype="q8_0")
+    (row,) = (t for t in gguf.GGUFReader(tmp_path / "m.gguf").tensors if t.name == IMG_BREAK)
+    embedding = load_file(folder / "model.safetensors")["language_model.model.embed_tokens.weight"]
+    assert np.array_equal(row.data, embedding[number])
+    assert IMG_BREAK not in {tensor for tensor, *_ in case["reference"]["f16"]["tensors"]}
+    for content, error in ({}, "lists \\[IMG_BREAK\\]"), ({"40": {"content": "[IMG_BREAK]"}}, "id below 32"):
+        changed = {**case, "files": {"tokenizer_config.json": {"added_tokens_decoder": content}}}
+        with pytest.raises(WeighbridgeError, match=error):
+            wb.convert(write_folder(changed, tmp_path / error), tmp_path / "n.gguf", mmproj=True)
+    assert not (tmp_path / "n.gguf").exists()
+
+
+def test_a_llava_with_another_tower_is_refused(tmp_path: Path) -> None:
+    case = json.loads(json.dumps(golden()["pixtral"]))
+    case["config"]["vision_config"]["model_type"] = "clip_vision_model"
+    folder = write_folder(case, tmp_path / "g")
+    with pytest.raises(UnsupportedError, match="no projector's table has the class LlavaForConditionalGeneration"):
+        wb.convert(folder, tmp_path / "m.gguf", mmproj=True)
+    plan = wb.plan_convert(folder, tmp_path / "t.gguf", tokenizer=False)
+    assert not any("--mmproj" in str(loss) for loss in plan.losses)
+
+
 def known(tensors: list[list[Any]]) -> list[list[Any]]:
-    """The tensors without the digest of a computed one, whose last bits depend on the reference's processor."""
+    """The tensors without the digest of a computed one, whose last bits depend on the reference's processor, and
+    without the copied row, which the reference leaves out."""
     return [
-        t[:3] if t[:3] == ["a.position_embd.weight", "F32", [1500, 64]] and computed(tensors) else t for t in tensors
+        t[:3] if t[:3] == ["a.position_embd.weight", "F32", [1500, 64]] and computed(tensors) else t
+        for t in tensors
+        if t[0] != IMG_BREAK
     ]
 
 
@@ -282,12 +316,20 @@ def test_every_tensor_is_in_one_of_the_two_files_or_listed(tmp_path: Path) -> No
         wb.convert(write_folder(case, tmp_path / "g"), tmp_path / "m.gguf", mmproj=True)
 
 
-@pytest.mark.parametrize(("name", "tower"), [("gemma3", "vision_tower."), ("lfm2-vl", "model.vision_tower.")])
-def test_names_of_transformers_5_are_understood(name: str, tower: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "older", "newer"),
+    [
+        ("gemma3", "vision_tower.vision_model.", "vision_tower."),
+        ("lfm2-vl", "model.vision_tower.vision_model.", "model.vision_tower."),
+        ("internvl", "model.vision_tower.", "vision_tower."),
+    ],
+)
+def test_names_of_transformers_5_are_understood(name: str, older: str, newer: str, tmp_path: Path) -> None:
     """A tower as transformers 5 saves it, which the reference refuses: the file is that of the older names."""
     case = golden()[name]
     old, new = write_folder(case, tmp_path / "old" / "x"), write_folder(case, tmp_path / "new" / "x")
-    tensors = {n.replace(f"{tower}vision_model.", tower): t for n, t in weights(case["names"]).items()}
+    projector = {"model.multi_modal_projector.": "multi_modal_projector."} if name == "internvl" else {}
+    tensors = {renamed(n, {older: newer, **projector}): t for n, t in weights(case["names"]).items()}
     assert tensors.keys() != case["names"].keys()
     save_file(tensors, new / "model.safetensors")
     for folder in (old, new):
