@@ -465,7 +465,9 @@ def _sarashina() -> dict[str, list[int]]:
     ends = {"visual.merger.ln_q": [32], "visual.merger.mlp.0": [128, 128], "visual.merger.mlp.2": [64, 128]}
     blocks = {f"visual.blocks.{n}.{name}": shape for n in range(3) for name, shape in block.items()}
     patch = {"visual.patch_embed.proj.weight": [32, 3, 2, 14, 14]}
-    return dict(sorted({**_both({**blocks, **ends, "norm": [64]}), **patch, **_llama("llm.model.", "llm.lm_head.")}.items()))
+    return dict(
+        sorted({**_both({**blocks, **ends, "norm": [64]}), **patch, **_llama("llm.model.", "llm.lm_head.")}.items())
+    )
 
 
 #: The tensors of models of which transformers has no class.

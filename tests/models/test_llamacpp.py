@@ -206,6 +206,8 @@ def projector(name: str) -> tuple[Metadata, Tensors]:
     """What the reference converter makes of the towers of a small model."""
     recorded = projectors()[name]["reference"]["f16"]
     slots = [(tensor, Spec(tuple(shape), BY_NAME[dtype])) for tensor, dtype, shape, _ in recorded["tensors"]]
+    if name in ("pixtral", "mistral3"):  # which the reference leaves out
+        slots.append(("v.token_embd.img_break", Spec((64,), BY_NAME["F32"])))
     return {key: KV(kind, decoded(kind, value)) for key, kind, value in recorded["keys"]}, slots
 
 

@@ -106,9 +106,7 @@ def test_a_computed_position_embedding_is_that_of_transformers(tmp_path: Path) -
 PUBLISHED: Final = ("internvl-chat",)
 #: The towers of models with experts are those of the models without; a GGUF of GLM-OCR is known by its
 #: further layer.
-PAIRS: Final = [
-    name for name in golden() if not name.endswith("-moe") and name not in ("glm-ocr-gelu", *PUBLISHED)
-]
+PAIRS: Final = [name for name in golden() if not name.endswith("-moe") and name not in ("glm-ocr-gelu", *PUBLISHED)]
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -29,6 +29,9 @@ def _side(sizes: list[Any] | tuple[Any, ...], key: str) -> Any:
 
 def restore(config: Config) -> dict[str, Any]:
     """The ratio, whose inverse is `pixel_shuffle_factor`, and the lists."""
-    factor, vision = integer(config["pixel_shuffle_factor"], "vision.projector.scale_factor", 1), config["vision_config"]
+    factor, vision = (
+        integer(config["pixel_shuffle_factor"], "vision.projector.scale_factor", 1),
+        config["vision_config"],
+    )
     sides = {key: [vision[key]] * 2 for key in _SIDES}
     return {"pixel_shuffle_factor": None, _RATIO: 1 / factor, "vision_config": {**vision, **sides}}
