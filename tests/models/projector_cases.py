@@ -26,6 +26,14 @@ _TEXT: Final = {
     "num_key_value_heads": 2, "vocab_size": 32,
 }  # fmt: skip
 _GEMMA: Final = {**_TEXT, "head_dim": 16, "query_pre_attn_scalar": 16}
+_GEMMA4: Final = {
+    **_TEXT, "num_hidden_layers": 2, "head_dim": 16, "global_head_dim": 16, "hidden_size_per_layer_input": 0,
+    "num_kv_shared_layers": 0, "pad_token_id": 0,
+}  # fmt: skip
+_GEMMA4_VISION: Final = {
+    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 4, "head_dim": 16, "patch_size": 14, "position_embedding_size": 16,
+}  # fmt: skip
 _SECTIONS: Final = {
     **_TEXT, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]}
 }  # fmt: skip
@@ -335,6 +343,31 @@ CASES: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
         },
         PREPROCESSOR,
     ),
+    "gemma4": (
+        "Gemma4",
+        {"text_config": _GEMMA4, "vision_config": _GEMMA4_VISION, "audio_config": None},
+        PREPROCESSOR,
+    ),
+    "gemma4-clipped": (
+        "Gemma4",
+        {
+            "text_config": _GEMMA4, "audio_config": None,
+            "vision_config": {**_GEMMA4_VISION, "use_clipped_linears": True, "standardize": True},
+        },
+        PREPROCESSOR,
+    ),
+    "gemma4-audio": (
+        "Gemma4",
+        {
+            "text_config": _GEMMA4,
+            "vision_config": {**_GEMMA4_VISION, "use_clipped_linears": True, "standardize": True},
+            "audio_config": {
+                "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "output_proj_dims": 48,
+                "subsampling_conv_channels": [64, 8],
+            },
+        },
+        PREPROCESSOR,
+    ),
     "lightonocr": (
         "LightOnOcr",
         {
@@ -377,6 +410,11 @@ ADDED: Final[dict[str, dict[str, Any]]] = {
     "janus-silu": {"vision_config": {"intermediate_size": None}},
     "paddleocr-vl": {"vision_config": {"architectures": ["PaddleOCRVisionModel"], "rms_norm_eps": 1e-5}},
     "mistral3": {"vision_config": {"layer_norm_eps": 1e-4}},
+    "gemma4": {"vision_config": {"layer_norm_eps": 1e-4}},
+    "gemma4-audio": {
+        "vision_config": {"layer_norm_eps": 1e-4},
+        "audio_config": {"layer_norm_eps": 1e-5, "input_feat_size": 64},
+    },
     "lightonocr": {"architectures": ["LightOnOCRForConditionalGeneration"], "vision_config": {"layer_norm_eps": 1e-4}},
     "lightonocr-gelu": {"architectures": ["LightOnOCRForConditionalGeneration"]},
 }

@@ -278,7 +278,9 @@ class MetaEntry(Struct, frozen=True, forbid_unknown_fields=True):
     presence: Annotated[
         dict[str, str | PresenceEntry], _doc("flags that a GGUF sets by having a tensor (`!`: by not having it)")
     ] = {}
-    rows: Annotated[dict[str, str], _doc("keys of config.json that are the first dimension of a GGUF's tensor")] = {}
+    rows: Annotated[
+        dict[str, str], _doc("keys of config.json that are the first dimension of a GGUF's tensor; `#NAME`: the second")
+    ] = {}
     assumed: Annotated[
         dict[str, list[Any]], _doc("values that llama.cpp assumes for keys that a GGUF can't hold; others are losses")
     ] = {}
