@@ -74,5 +74,5 @@ FUNCTIONS: Final[Mapping[str, tuple[Callable[[F32s], F32s], str]]] = MappingProx
         "log_neg": (log_neg, "neg_exp"),
         "softplus": (softplus, "log_expm1"),
         "log_expm1": (log_expm1, "softplus"),
-    }  # fmt: skip
+    }
 )

@@ -89,10 +89,10 @@ def _tensors(model: Candidate) -> Iterator[LoadRefusal]:
         computed = [p.name for p in places if p.name not in model.shapes and family.rows[p.roles[0]].derived]
         report = family.check("gguf", sizes, model.shapes)
         missing = [*report.missing, *computed]
-        other = [n for n, *shapes in report.misshapen if len({*map(without_leading_ones, shapes)}) > 1]
+        misshapen = [n for n, *shapes in report.misshapen if len({*map(without_leading_ones, shapes)}) > 1]
     except WeighbridgeError:  # no table, or a key is missing, which another rule reports
         return
-    for text, names in (("", missing), ("another shape: ", other)):
+    for text, names in (("", missing), ("another shape: ", misshapen)):
         if names:
             yield LoadRefusal(f"{text}{some(names)}", names[0])
 

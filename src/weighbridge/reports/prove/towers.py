@@ -38,7 +38,7 @@ def towers_of_pair(a: OpenModel, b: OpenModel) -> tuple[OpenModel, OpenModel] | 
 
 def checks(a: OpenModel, b: OpenModel) -> list[ProveCheck]:
     """Whether llama.cpp loads the mmproj files, and whether their keys are equal, or those of a folder's config."""
-    return [*(found for model in (a, b) if is_mmproj(model) for found in _loads(model)), _settings(a, b)]
+    return [*(refusal for model in (a, b) if is_mmproj(model) for refusal in _loads(model)), _settings(a, b)]
 
 
 def _loads(model: OpenModel) -> list[ProveCheck]:
@@ -70,8 +70,8 @@ def _keys_of(model: OpenModel) -> Mapping[str, Any]:
     """The keys of an mmproj file, or those that a folder's config determines."""
     if is_mmproj(model):
         return {key: _plain(value) for key, value in model.metadata.items() if key.startswith(_KEYS)}
-    made = config_to_gguf(model.config, model.family, file_type=0)
-    return {key: _plain(kv.value) for key, kv in made.items() if key.startswith(_KEYS)}
+    keys = config_to_gguf(model.config, model.family, file_type=0)
+    return {key: _plain(kv.value) for key, kv in keys.items() if key.startswith(_KEYS)}
 
 
 def _plain(value: Any) -> Any:

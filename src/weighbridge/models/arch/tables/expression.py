@@ -226,8 +226,8 @@ def _scalar(value: Any, key: str) -> int:
 
 class ArchView(Mapping[str, Any]):
     """A GGUF's key-values by their names without the architecture (`block_count` for `llama.block_count`). `@NAME` is
-    whether it has that tensor, `#NAME` its first dimension, `##NAME` its second. `layer_sets`: the sets of its layers, once they are
-    computed."""
+    whether it has that tensor, `#NAME` its first dimension, `##NAME` its second. `layer_sets`: the sets of its layers,
+    once they are computed."""
 
     def __init__(self, metadata: Mapping[str, Any], architecture: str, names: Container[str] = ()) -> None:
         self._metadata, self._architecture, self._names = metadata, architecture, names
