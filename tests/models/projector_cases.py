@@ -17,6 +17,8 @@ from zlib import crc32
 
 import numpy as np
 
+from weighbridge.models.arch.registry import family_of_hf
+
 GOLDEN: Final = Path(__file__).parent / "golden" / "projectors"
 OUTTYPES: Final = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}
 PREPROCESSOR: Final = {"image_mean": [0.5, 0.25, 0.5], "image_std": [0.5, 0.5, 0.75]}
@@ -368,6 +370,27 @@ CASES: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
         },
         PREPROCESSOR,
     ),
+    "kimi-vl": (
+        "",
+        {
+            "architectures": ["KimiVLForConditionalGeneration"], "model_type": "kimi_vl",
+            "text_config": {
+                **_TEXT, "model_type": "deepseek_v3", "q_lora_rank": 32, "kv_lora_rank": 16, "qk_nope_head_dim": 8,
+                "num_hidden_layers": 2,
+                "qk_rope_head_dim": 8, "v_head_dim": 16, "num_key_value_heads": 4, "n_routed_experts": 2,
+                "n_shared_experts": 1, "moe_intermediate_size": 32, "num_experts_per_tok": 1, "n_group": 1,
+                "topk_group": 1, "first_k_dense_replace": 1, "moe_layer_freq": 1, "norm_topk_prob": True,
+                "scoring_func": "sigmoid", "routed_scaling_factor": 1.5, "rms_norm_eps": 1e-6, "rope_theta": 1e4,
+                "max_position_embeddings": 256, "hidden_act": "silu", "tie_word_embeddings": False,
+            },
+            "vision_config": {
+                "model_type": "moonvit", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3,
+                "num_attention_heads": 4, "patch_size": 14, "merge_kernel_size": [2, 2], "init_pos_emb_height": 64,
+                "init_pos_emb_width": 64, "layer_norm_eps": 1e-4,
+            },
+        },
+        PREPROCESSOR,
+    ),
     "lightonocr": (
         "LightOnOcr",
         {
@@ -508,8 +531,30 @@ def _sarashina() -> dict[str, list[int]]:
     )
 
 
+def _language_model(name: str) -> dict[str, list[int]]:
+    """The tensors of a case's language model, by its family's table."""
+    config = CASES[name][1]
+    family = family_of_hf(config)
+    sizes, prefix = family.sizes_from_hf(config), family.architectures[config["architectures"][0]].prefix
+    places = family.expansion("hf", sizes, prefix).places.values()
+    return {place.name: [*place.shape] for place in places if place.need is None or place.need == "only head"}
+
+
+def _kimi_vl() -> dict[str, list[int]]:
+    """The tensors of Kimi-VL's tower, and of what joins patches."""
+    block = {
+        "wqkv": [192, 64], "wo": [64, 64], "mlp.fc0": [128, 64], "mlp.fc1": [64, 128], "norm0": [64], "norm1": [64],
+    }  # fmt: skip
+    tower = {f"vision_tower.encoder.blocks.{n}.{name}": shape for n in range(3) for name, shape in block.items()}
+    tower |= {"vision_tower.patch_embed.proj": [64, 3, 14, 14], "vision_tower.encoder.final_layernorm": [64]}
+    projector = "multi_modal_projector."
+    tower |= {f"{projector}pre_norm": [64], f"{projector}linear_1": [256, 256], f"{projector}linear_2": [64, 256]}
+    position = {"vision_tower.patch_embed.pos_emb.weight": [64, 64, 64]}
+    return dict(sorted({**_both(tower), **position, **_language_model("kimi-vl")}.items()))
+
+
 #: The tensors of models of which transformers has no class.
-WITHOUT_CLASS: Final = {"dots-ocr": _dots_ocr(), "internvl-chat": _internvl_chat(), "sarashina2-vision": _sarashina()}
+WITHOUT_CLASS: Final = {"dots-ocr": _dots_ocr(), "internvl-chat": _internvl_chat(), "sarashina2-vision": _sarashina(), "kimi-vl": _kimi_vl()}
 
 _PUBLISHED: Final = {
     "model.language_model.": "model.", "model.audio_tower.": "audio_tower.",
