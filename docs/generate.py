@@ -451,18 +451,22 @@ def reference_classes() -> Iterator[str]:
         (f"`{name}`", state, family) for name, (state, family) in sorted(states.items(), key=lambda r: r[0].lower())
     )
     yield from table(("class", "state", "family, or what it needs"), rows)
-    yield from projector_classes(listed["other"], listed["left"])
+    yield from projector_classes(listed["other"], listed["left"], listed["towers"])
     own = sorted((n for n in known if n not in states), key=str.lower)
     yield "## Further classes\n"
     yield "The reference doesn't register these, or converts them by the class of their text model.\n"
     yield from table(("class", "state", "family"), ((f"`{n}`", *state_of_class(*known[n])) for n in own))
 
 
-def projector_classes(registered: Sequence[str], left: Mapping[str, str]) -> Iterator[str]:
-    """The classes with towers that see or hear, which `--mmproj` writes."""
+def projector_classes(
+    registered: Sequence[str], left: Mapping[str, str], towers: Mapping[str, Sequence[str]]
+) -> Iterator[str]:
+    """The classes with towers that see or hear, which `--mmproj` writes. `towers`: classes of a tower, which the
+    reference registers in place of the whole models."""
     from weighbridge.models.arch.registry import projector_types, projectors
 
     known = {name: table for table in projectors().values() for name in table.architectures}
+    known |= {tower: known[whole[0]] for tower, whole in towers.items()}
     written = [name for name in known if name in registered]
     yield "## Towers\n"
     yield (

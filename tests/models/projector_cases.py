@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
 
 import numpy as np
+
+from weighbridge.models.arch.registry import family_of_hf
 
 GOLDEN: Final = Path(__file__).parent / "golden" / "projectors"
 OUTTYPES: Final = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}
@@ -25,6 +28,14 @@ _TEXT: Final = {
     "num_key_value_heads": 2, "vocab_size": 32,
 }  # fmt: skip
 _GEMMA: Final = {**_TEXT, "head_dim": 16, "query_pre_attn_scalar": 16}
+_GEMMA4: Final = {
+    **_TEXT, "num_hidden_layers": 2, "head_dim": 16, "global_head_dim": 16, "hidden_size_per_layer_input": 0,
+    "num_kv_shared_layers": 0, "pad_token_id": 0,
+}  # fmt: skip
+_GEMMA4_VISION: Final = {
+    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 4, "head_dim": 16, "patch_size": 14, "position_embedding_size": 16,
+}  # fmt: skip
 _SECTIONS: Final = {
     **_TEXT, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]}
 }  # fmt: skip
@@ -76,6 +87,21 @@ CASES: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
     "qwen2-vl": (
         "Qwen2VL",
         {"text_config": _SECTIONS, "vision_config": {**_QWEN, "depth": 3, "embed_dim": 32}},
+        PREPROCESSOR,
+    ),
+    "sarashina2-vision": (
+        "",
+        {
+            "architectures": ["Sarashina2VisionForCausalLM"], "model_type": "sarashina2_vision",
+            "text_config": {
+                **_TEXT, "model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 1e4,
+                "max_position_embeddings": 256, "tie_word_embeddings": False,
+            },
+            "vision_config": {
+                "model_type": "qwen2_vl", "depth": 3, "embed_dim": 32, "hidden_size": 64, "mlp_ratio": 4,
+                "num_heads": 4, "patch_size": 14, "spatial_merge_size": 2,
+            },
+        },
         PREPROCESSOR,
     ),
     "qwen2.5-vl": (
@@ -226,6 +252,46 @@ CASES: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
         },
         PREPROCESSOR,
     ),
+    "internvl": (
+        "InternVL",
+        {
+            "text_config": {**_TEXT, "model_type": "qwen2"}, "downsample_ratio": 0.25,
+            "vision_config": {**_VISION, "num_hidden_layers": 4, "layer_norm_eps": 1e-5, "attention_bias": True},
+        },
+        PREPROCESSOR,
+    ),
+    "internvl-silu": (
+        "InternVL",
+        {
+            "text_config": {**_TEXT, "model_type": "qwen3", "head_dim": 16},
+            "vision_config": {
+                **_VISION, "num_hidden_layers": 4, "hidden_act": "silu", "norm_type": "rms_norm", "use_qk_norm": True,
+            },
+        },
+        PREPROCESSOR,
+    ),
+    "internvl-chat": (
+        "",
+        {
+            "architectures": ["InternVLChatModel"], "model_type": "internvl_chat", "downsample_ratio": 0.5,
+            "min_dynamic_patch": 2, "max_dynamic_patch": 6,
+            "llm_config": {
+                **_TEXT, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_act": "silu",
+                "rms_norm_eps": 1e-6, "rope_theta": 1e6, "max_position_embeddings": 256, "tie_word_embeddings": False,
+            },
+            "vision_config": {
+                **_VISION, "architectures": ["InternVisionModel"], "model_type": "intern_vit_6b", "hidden_act": "gelu",
+                "num_hidden_layers": 4, "layer_norm_eps": 1e-5, "qkv_bias": True, "qk_normalization": True,
+                "norm_type": "layer_norm",
+            },
+        },
+        PREPROCESSOR,
+    ),
+    "paddleocr-vl": (
+        "PaddleOCRVL",
+        {"text_config": {**_SECTIONS, "head_dim": 16}, "vision_config": {**_VISION, "spatial_merge_size": 2}},
+        {**PREPROCESSOR, "min_pixels": 3136, "max_pixels": 12600},
+    ),
     "lfm2-vl": (
         "Lfm2Vl",
         {
@@ -261,6 +327,69 @@ CASES: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
             },
         },
         {},
+    ),
+    "pixtral": (
+        "Llava",
+        {
+            "text_config": {**_TEXT, "model_type": "mistral", "head_dim": 16}, "image_token_index": 5,
+            "vision_config": {**_VISION, "model_type": "pixtral", "head_dim": 16, "hidden_act": "silu"},
+            "vision_feature_layer": -1, "vision_feature_select_strategy": "full",
+        },
+        PREPROCESSOR,
+    ),
+    "mistral3": (
+        "Mistral3",
+        {
+            "text_config": {**_TEXT, "model_type": "mistral", "head_dim": 16}, "image_token_index": 5,
+            "vision_config": {**_VISION, "model_type": "pixtral", "head_dim": 16}, "spatial_merge_size": 2,
+        },
+        PREPROCESSOR,
+    ),
+    "gemma4": (
+        "Gemma4",
+        {"text_config": _GEMMA4, "vision_config": _GEMMA4_VISION, "audio_config": None},
+        PREPROCESSOR,
+    ),
+    "gemma4-clipped": (
+        "Gemma4",
+        {
+            "text_config": _GEMMA4, "audio_config": None,
+            "vision_config": {**_GEMMA4_VISION, "use_clipped_linears": True, "standardize": True},
+        },
+        PREPROCESSOR,
+    ),
+    "gemma4-audio": (
+        "Gemma4",
+        {
+            "text_config": _GEMMA4,
+            "vision_config": {**_GEMMA4_VISION, "use_clipped_linears": True, "standardize": True},
+            "audio_config": {
+                "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "output_proj_dims": 48,
+                "subsampling_conv_channels": [64, 8],
+            },
+        },
+        PREPROCESSOR,
+    ),
+    "kimi-vl": (
+        "",
+        {
+            "architectures": ["KimiVLForConditionalGeneration"], "model_type": "kimi_vl",
+            "text_config": {
+                **_TEXT, "model_type": "deepseek_v3", "q_lora_rank": 32, "kv_lora_rank": 16, "qk_nope_head_dim": 8,
+                "num_hidden_layers": 2,
+                "qk_rope_head_dim": 8, "v_head_dim": 16, "num_key_value_heads": 4, "n_routed_experts": 2,
+                "n_shared_experts": 1, "moe_intermediate_size": 32, "num_experts_per_tok": 1, "n_group": 1,
+                "topk_group": 1, "first_k_dense_replace": 1, "moe_layer_freq": 1, "norm_topk_prob": True,
+                "scoring_func": "sigmoid", "routed_scaling_factor": 1.5, "rms_norm_eps": 1e-6, "rope_theta": 1e4,
+                "max_position_embeddings": 256, "hidden_act": "silu", "tie_word_embeddings": False,
+            },
+            "vision_config": {
+                "model_type": "moonvit", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3,
+                "num_attention_heads": 4, "patch_size": 14, "merge_kernel_size": [2, 2], "init_pos_emb_height": 64,
+                "init_pos_emb_width": 64, "layer_norm_eps": 1e-4,
+            },
+        },
+        PREPROCESSOR,
     ),
     "lightonocr": (
         "LightOnOcr",
@@ -299,9 +428,28 @@ ADDED: Final[dict[str, dict[str, Any]]] = {
     "audio-flamingo": {"audio_config": {"layer_norm_eps": 1e-6}},
     "idefics3": {"vision_config": {"layer_norm_eps": 1e-4}},
     "cohere2-vision": {"vision_config": {"layer_norm_eps": 1e-4}},
+    "internvl": {"vision_config": {"architectures": ["InternVisionModel"]}},
+    "internvl-silu": {"vision_config": {"architectures": ["InternVisionModel"]}},
     "janus-silu": {"vision_config": {"intermediate_size": None}},
+    "paddleocr-vl": {"vision_config": {"architectures": ["PaddleOCRVisionModel"], "rms_norm_eps": 1e-5}},
+    "mistral3": {"vision_config": {"layer_norm_eps": 1e-4}},
+    "gemma4": {"vision_config": {"layer_norm_eps": 1e-4}},
+    "gemma4-audio": {
+        "vision_config": {"layer_norm_eps": 1e-4},
+        "audio_config": {"layer_norm_eps": 1e-5, "input_feat_size": 64},
+    },
     "lightonocr": {"architectures": ["LightOnOCRForConditionalGeneration"], "vision_config": {"layer_norm_eps": 1e-4}},
     "lightonocr-gelu": {"architectures": ["LightOnOCRForConditionalGeneration"]},
+}
+
+
+#: Further files of a folder.
+FILES: Final[dict[str, dict[str, Any]]] = {
+    "pixtral": {"tokenizer_config.json": {"added_tokens_decoder": {"12": {"content": "[IMG_BREAK]"}}}},
+    "mistral3": {
+        "tokenizer_config.json": {},
+        "tokenizer.json": {"model": {}, "added_tokens": [{"id": 13, "content": "[IMG_BREAK]"}]},
+    },
 }
 
 
@@ -312,36 +460,101 @@ THINKERS: Final = {
 }
 
 
-def _dots_ocr() -> dict[str, list[int]]:
-    """The tensors of dots.ocr, of which transformers has no class."""
-    tower, layer = "vision_tower.", "model.layers.0."
-    block = {
-        "norm1": [64], "norm2": [64], "attn.qkv": [192, 64], "attn.proj": [64, 64], "mlp.fc1": [96, 64],
-        "mlp.fc2": [64, 96], "mlp.fc3": [96, 64],
-    }  # fmt: skip
-    text = {
+def _llama(start: str, head: str, biases: Collection[str] = ()) -> dict[str, list[int]]:
+    """The tensors of a language model of one layer, with biases of these modules."""
+    layer = {
         "self_attn.q_proj": [64, 64], "self_attn.k_proj": [32, 64], "self_attn.v_proj": [32, 64],
         "self_attn.o_proj": [64, 64], "mlp.gate_proj": [96, 64], "mlp.up_proj": [96, 64], "mlp.down_proj": [64, 96],
         "input_layernorm": [64], "post_attention_layernorm": [64],
     }  # fmt: skip
-    weights = {f"{tower}blocks.{n}.{name}": shape for n in range(3) for name, shape in block.items()}
-    weights |= {f"{layer}{name}": shape for name, shape in text.items()}
-    weights |= {"model.embed_tokens": [32, 64], "model.norm": [64], "lm_head": [32, 64]}
-    weights |= {f"{tower}patch_embed.patchifier.norm": [64], f"{tower}post_trunk_norm": [64]}
-    both = {
-        f"{tower}patch_embed.patchifier.proj": [64, 3, 14, 14], f"{tower}merger.ln_q": [64],
-        f"{tower}merger.mlp.0": [256, 256], f"{tower}merger.mlp.2": [64, 256],
-    }  # fmt: skip
-    biased = {
-        **both,
-        **{name: shape for name, shape in weights.items() if name.endswith(("q_proj", "k_proj", "v_proj"))},
+    weights = {f"{start}layers.0.{name}.weight": shape for name, shape in layer.items()}
+    weights |= {f"{start}layers.0.{name}.bias": layer[name][:1] for name in biases}
+    return {**weights, f"{start}embed_tokens.weight": [32, 64], f"{start}norm.weight": [64], f"{head}weight": [32, 64]}
+
+
+_QKV: Final = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+
+
+def _both(modules: Mapping[str, list[int]], start: str = "") -> dict[str, list[int]]:
+    """Weights and biases of modules."""
+    return {
+        f"{start}{name}.{part}": shape if part == "weight" else shape[:1]
+        for name, shape in modules.items()
+        for part in ("weight", "bias")
     }
-    named = {f"{name}.weight": shape for name, shape in {**weights, **both}.items()}
-    return dict(sorted({**named, **{f"{name}.bias": shape[:1] for name, shape in biased.items()}}.items()))
+
+
+def _internvl_chat() -> dict[str, list[int]]:
+    """The tensors of InternVL as published."""
+    block = {
+        "attn.qkv": [192, 64], "attn.proj": [64, 64], "mlp.fc1": [128, 64], "mlp.fc2": [64, 128], "norm1": [64],
+        "norm2": [64],
+    }  # fmt: skip
+    plain = {"ls1": [64], "ls2": [64], "attn.q_norm.weight": [64], "attn.k_norm.weight": [64]}
+    tower: dict[str, list[int]] = {}
+    for layer in (f"vision_model.encoder.layers.{n}." for n in range(4)):
+        tower |= {**_both(block, layer), **{f"{layer}{name}": shape for name, shape in plain.items()}}
+    embeddings = "vision_model.embeddings."
+    tower |= {f"{embeddings}class_embedding": [1, 1, 64], f"{embeddings}position_embedding": [1, 17, 64]}
+    tower |= _both({"patch_embedding": [64, 3, 14, 14]}, embeddings)
+    tower |= _both({"0": [256], "1": [64, 256], "3": [64, 64]}, "mlp1.")
+    return dict(sorted({**tower, **_llama("language_model.model.", "language_model.lm_head.", _QKV)}.items()))
+
+
+def _dots_ocr() -> dict[str, list[int]]:
+    """The tensors of dots.ocr, of which transformers has no class."""
+    tower = "vision_tower."
+    block = {
+        "norm1": [64], "norm2": [64], "attn.qkv": [192, 64], "attn.proj": [64, 64], "mlp.fc1": [96, 64],
+        "mlp.fc2": [64, 96], "mlp.fc3": [96, 64],
+    }  # fmt: skip
+    weights = {f"{tower}blocks.{n}.{name}.weight": shape for n in range(3) for name, shape in block.items()}
+    weights |= {f"{tower}patch_embed.patchifier.norm.weight": [64], f"{tower}post_trunk_norm.weight": [64]}
+    both = {
+        "patch_embed.patchifier.proj": [64, 3, 14, 14], "merger.ln_q": [64], "merger.mlp.0": [256, 256],
+        "merger.mlp.2": [64, 256],
+    }  # fmt: skip
+    return dict(sorted({**weights, **_both(both, tower), **_llama("model.", "lm_head.", _QKV)}.items()))
+
+
+def _sarashina() -> dict[str, list[int]]:
+    """The tensors of Sarashina 2.2 Vision: those of Qwen2-VL's tower, a norm, and a Llama."""
+    block = {
+        "attn.qkv": [96, 32], "attn.proj": [32, 32], "mlp.fc1": [128, 32], "mlp.fc2": [32, 128], "norm1": [32],
+        "norm2": [32],
+    }  # fmt: skip
+    ends = {"visual.merger.ln_q": [32], "visual.merger.mlp.0": [128, 128], "visual.merger.mlp.2": [64, 128]}
+    blocks = {f"visual.blocks.{n}.{name}": shape for n in range(3) for name, shape in block.items()}
+    patch = {"visual.patch_embed.proj.weight": [32, 3, 2, 14, 14]}
+    return dict(
+        sorted({**_both({**blocks, **ends, "norm": [64]}), **patch, **_llama("llm.model.", "llm.lm_head.")}.items())
+    )
+
+
+def _language_model(name: str) -> dict[str, list[int]]:
+    """The tensors of a case's language model, by its family's table."""
+    config = CASES[name][1]
+    family = family_of_hf(config)
+    sizes, prefix = family.sizes_from_hf(config), family.architectures[config["architectures"][0]].prefix
+    places = family.expansion("hf", sizes, prefix).places.values()
+    return {place.name: [*place.shape] for place in places if place.need is None or place.need == "only head"}
+
+
+def _kimi_vl() -> dict[str, list[int]]:
+    """The tensors of Kimi-VL's tower, and of what joins patches."""
+    block = {
+        "wqkv": [192, 64], "wo": [64, 64], "mlp.fc0": [128, 64], "mlp.fc1": [64, 128], "norm0": [64], "norm1": [64],
+    }  # fmt: skip
+    tower = {f"vision_tower.encoder.blocks.{n}.{name}": shape for n in range(3) for name, shape in block.items()}
+    tower |= {"vision_tower.patch_embed.proj": [64, 3, 14, 14], "vision_tower.encoder.final_layernorm": [64]}
+    projector = "multi_modal_projector."
+    tower |= {f"{projector}pre_norm": [64], f"{projector}linear_1": [256, 256], f"{projector}linear_2": [64, 256]}
+    position = {"vision_tower.patch_embed.pos_emb.weight": [64, 64, 64]}
+    return dict(sorted({**_both(tower), **position, **_language_model("kimi-vl")}.items()))
 
 
 #: The tensors of models of which transformers has no class.
-WITHOUT_CLASS: Final = {"dots-ocr": _dots_ocr()}
+WITHOUT_CLASS: Final = {"dots-ocr": _dots_ocr(), "internvl-chat": _internvl_chat(), "sarashina2-vision": _sarashina(), "kimi-vl": _kimi_vl()}
 
 _PUBLISHED: Final = {
     "model.language_model.": "model.", "model.audio_tower.": "audio_tower.",
@@ -368,8 +581,11 @@ _NEXT: Final = {
 }  # fmt: skip
 
 
-def with_next_layer(name: str, names: dict[str, list[int]]) -> dict[str, list[int]]:
-    """The tensors of a case with the layer that predicts a further token, which transformers ignores."""
+def with_unread(name: str, names: dict[str, list[int]]) -> dict[str, list[int]]:
+    """The tensors of a case with those that transformers ignores: a head, or the layer that predicts a further
+    token."""
+    if name == "paddleocr-vl":
+        return {**names, "visual.vision_model.head.probe": [1, 1, 64]}
     if name != "glm-ocr":
         return names
     last, added = _GLM_OCR.format(15), _GLM_OCR.format(16)
@@ -398,6 +614,8 @@ def write_folder(record: dict[str, Any], folder: Path, *, bf16: bool = False) ->
     (folder / "config.json").write_text(json.dumps(record["config"], indent=2))
     if record["preprocessor"]:
         (folder / "preprocessor_config.json").write_text(json.dumps(record["preprocessor"]))
+    for name, content in record.get("files", {}).items():
+        (folder / name).write_text(json.dumps(content))
     save_file(weights(record["names"]), folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 

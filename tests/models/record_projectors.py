@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tests.models.projector_cases import (
     ADDED,
     CASES,
+    FILES,
     FOLDERS,
     GOLDEN,
     OUTTYPES,
@@ -18,16 +20,20 @@ from tests.models.projector_cases import (
     WITHOUT_CLASS,
     digests,
     published,
-    with_next_layer,
+    with_unread,
     write_folder,
 )
 from tests.models.record_reference import record as keys_and_tensors
 
 #: As the files on the Hub have it. The reference knows no other names.
 _RENAMED = {
-    "gemma3": ("vision_tower.", "vision_tower.vision_model."),
-    "lfm2_vl": ("model.vision_tower.", "model.vision_tower.vision_model."),
-}
+    "gemma3": {"vision_tower.": "vision_tower.vision_model."},
+    "lfm2_vl": {"model.vision_tower.": "model.vision_tower.vision_model."},
+    "internvl": {
+        "vision_tower.": "model.vision_tower.", "multi_modal_projector.": "model.multi_modal_projector.",
+        "language_model.model.": "model.language_model.", "language_model.lm_head.": "lm_head.",
+    },
+}  # fmt: skip
 
 
 def of_transformers(name: str) -> dict[str, Any]:
@@ -50,9 +56,16 @@ def of_transformers(name: str) -> dict[str, Any]:
         saved = {"architectures": [outer], "model_type": model_type, "thinker_config": saved}
         names = {f"thinker.{published(key)}": shape for key, shape in names.items()}
     saved = laid_over(saved, ADDED.get(name, {}))
-    old, new = _RENAMED.get(saved["model_type"], ("", ""))
-    names = {new + key.removeprefix(old) if old and key.startswith(old) else key: shape for key, shape in names.items()}
-    return {"config": saved, "preprocessor": preprocessor, "names": with_next_layer(name, names)}
+    starts = _RENAMED.get(saved["model_type"], {})
+    names = {renamed(key, starts): shape for key, shape in names.items()}
+    files = {"files": FILES[name]} if name in FILES else {}
+    return {"config": saved, "preprocessor": preprocessor, "names": with_unread(name, names), **files}
+
+
+def renamed(name: str, starts: Mapping[str, str]) -> str:
+    """The name with its start replaced."""
+    old = next((start for start in starts if name.startswith(start)), "")
+    return starts.get(old, "") + name.removeprefix(old)
 
 
 def laid_over(config: dict[str, Any], added: dict[str, Any]) -> dict[str, Any]:
@@ -74,7 +87,8 @@ def by_reference(record: dict[str, Any]) -> dict[str, Any]:
     from conversion import get_model_class  # type: ignore[import-not-found]
 
     out: dict[str, Any] = {"files": []}
-    made = get_model_class(record["config"]["architectures"][0], mmproj=True)
+    towers = record["config"].get("vision_config", {}).get("architectures", record["config"]["architectures"])
+    made = get_model_class(towers[0], mmproj=True)
     for name in FOLDERS:
         with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
             model = made(write_folder(record, Path(folder) / name), gguf.LlamaFileType.MOSTLY_F16, Path(folder))

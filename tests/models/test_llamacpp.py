@@ -206,6 +206,8 @@ def projector(name: str) -> tuple[Metadata, Tensors]:
     """What the reference converter makes of the towers of a small model."""
     recorded = projectors()[name]["reference"]["f16"]
     slots = [(tensor, Spec(tuple(shape), BY_NAME[dtype])) for tensor, dtype, shape, _ in recorded["tensors"]]
+    if name in ("pixtral", "mistral3"):  # which the reference leaves out
+        slots.append(("v.token_embd.img_break", Spec((64,), BY_NAME["F32"])))
     return {key: KV(kind, decoded(kind, value)) for key, kind, value in recorded["keys"]}, slots
 
 
@@ -390,7 +392,7 @@ def needed_keys() -> Iterator[tuple[str, str, str]]:
     for modality, name, kind in (("vision", "gemma3", "gemma3"), ("audio", "voxtral", "voxtral")):
         for key in (*rows.required, *rows.required_of[modality]):
             yield name, kind, f"clip.{modality}.{key}"
-    own = {"dots_ocr": "dots-ocr", "cohere2v": "cohere2-vision"}
+    own = {"dots_ocr": "dots-ocr", "cohere2v": "cohere2-vision", "paddleocr": "paddleocr-vl"}
     for kind, keys in rows.required_by.items():
         for key in map("clip.{}".format, keys):
             yield own.get(kind, "qwen2.5-vl" if ".vision." in key else "voxtral"), kind, key

@@ -52,7 +52,27 @@ def log_neg(values: F32s) -> F32s:
         return np.where(done & (_neg_exp(chosen) == values), chosen, nearest)
 
 
+def softplus(values: F32s) -> F32s:
+    """log(1 + exp(x)). FloatingPointError if a result isn't a finite F32."""
+    with np.errstate(over="raise", under="ignore"):
+        return np.logaddexp(values.astype(np.float64), 0).astype(np.float32)
+
+
+def log_expm1(values: F32s) -> F32s:
+    """log(exp(y) - 1), the inverse of `softplus`, rounded once. FloatingPointError if a `y` isn't positive and
+    finite."""
+    if not ((values > 0) & np.isfinite(values)).all():
+        raise FloatingPointError("no number has this softplus")
+    exact = values.astype(np.float64)
+    return (exact + np.log(-np.expm1(-exact))).astype(np.float32)
+
+
 # name -> the function and the name of its inverse
 FUNCTIONS: Final[Mapping[str, tuple[Callable[[F32s], F32s], str]]] = MappingProxyType(
-    {"neg_exp": (neg_exp, "log_neg"), "log_neg": (log_neg, "neg_exp")}
+    {
+        "neg_exp": (neg_exp, "log_neg"),
+        "log_neg": (log_neg, "neg_exp"),
+        "softplus": (softplus, "log_expm1"),
+        "log_expm1": (log_expm1, "softplus"),
+    }
 )

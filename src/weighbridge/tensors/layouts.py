@@ -298,6 +298,20 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True)
+class Softplus:
+    """A scale (Hugging Face) <-> log(1 + exp(scale)) (ggml), in F32. A round trip changes a scale by less than 2^-22 of
+    its softplus or of itself, whichever is larger, unless it is below -15."""
+
+    exact: bool = False
+
+    def apply(self, node: T) -> T:
+        return apply_function(node, "softplus")
+
+    def undo(self, node: T) -> T:
+        return apply_function(node, "log_expm1")
+
+
+@dataclass(frozen=True, slots=True)
 class UnitRows:
     """Rows that the model normalizes to length 1 at run time (Hugging Face's NormHead) <-> rows of that length
     (ggml). `undo` leaves them normalized: the model computes the same."""

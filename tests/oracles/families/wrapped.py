@@ -250,6 +250,14 @@ _QWENS = (
         unheld=_QWEN_UNHELD,
     ),
     whole(
+        "internvl-hf",
+        "InternVLForConditionalGeneration",
+        {"model_type": "internvl", "text_config": QWEN2 | {"architectures": ["Qwen2ForCausalLM"]}},
+        decoder(biases=True, front="model.language_model."),
+        ("model.vision_tower.", "model.multi_modal_projector."),
+        unheld=_QWEN_UNHELD,
+    ),
+    whole(
         "internvl-qwen3",
         "InternVLChatModel",
         {"model_type": "internvl_chat", "llm_config": QWEN3 | {"architectures": ["Qwen3ForCausalLM"]}},

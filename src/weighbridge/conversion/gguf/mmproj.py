@@ -33,6 +33,7 @@ from weighbridge.models.config import card
 from weighbridge.models.config.general import general_to_gguf
 from weighbridge.models.config.mapping import assemble, config_to_gguf, facts_losses, gguf_to_config
 from weighbridge.models.llamacpp.pair import check_pair
+from weighbridge.models.llamacpp.token_rows import copied_names
 from weighbridge.models.llamacpp.towers import PREPROCESSOR, Towers, candidate_of, towers_of, towers_of_gguf
 from weighbridge.models.model import OpenModel, open_weights
 from weighbridge.tensors.nodes import LogicalTensor
@@ -161,7 +162,9 @@ def projector_of(model: OpenModel, path: str | os.PathLike[str]) -> Projector:
             raise UnsupportedError(f"no class has a {model.family.name} language model and a {family.name} projector")
         restored = gguf_to_config(source.metadata, family, source.index.by_name, class_=class_)
         config = {key: value for key, value in restored.config.items() if key not in _OF_THE_WHOLE}
-        return Projector(source.place.path, resolved.save("hf"), class_, config, tuple(restored.losses))
+        copied = copied_names(family)
+        named = {name: node for name, node in resolved.save("hf").items() if name not in copied}
+        return Projector(source.place.path, named, class_, config, tuple(restored.losses))
     except BaseException:
         source.close()
         raise

@@ -16,7 +16,7 @@ and `save`, which build nodes, import numpy.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -343,7 +343,7 @@ class Family(FamilyNames):
         expansion = self.expansion(dialect, sizes, prefix)
         places = expansion.places
         whole = roles if isinstance(roles, Roles) else Roles(roles)
-        computed = {instance: node for instance, node in self.derived(dialect, sizes).items() if instance not in roles}
+        computed = self.derived(dialect, sizes, roles)
         filled = filled_in(dialect, self.rows, expansion, sizes, roles)
         roles = whole.behind({**computed, **filled})
         present = {n: p for n, p in places.items() if any(i in roles for i in p.instances)}
@@ -394,12 +394,12 @@ class Family(FamilyNames):
         known = {role: lies(role, sizes) for template in templates for role in template.roles}
         return lambda instance: known[instance[0]]
 
-    def derived(self, dialect: str, sizes: Sizes) -> dict[Instance, LogicalTensor]:
-        """Tensors computed from the config that this dialect has a name for."""
+    def derived(self, dialect: str, sizes: Sizes, known: Container[Instance] = ()) -> dict[Instance, LogicalTensor]:
+        """Tensors computed from the config that this dialect has a name for, except known ones."""
         named = {role for template in self.dialect(dialect).templates for role in template.roles}
         out: dict[Instance, LogicalTensor] = {}
         for row in self.rows.values():
-            if row.derived and row.name in named and applies(row, sizes):
+            if row.derived and row.name in named and applies(row, sizes) and (row.name, ()) not in known:
                 out |= made(row, shape_of(row, sizes), sizes)
         return out
 

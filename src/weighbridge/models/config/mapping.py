@@ -159,7 +159,8 @@ def gguf_to_config(
     """
     plain = family.architecture_of_gguf(metadata, tensors)
     architecture = plain if class_ is None else family.architectures[class_]
-    config = {k: v for k, v in architecture.defaults.items() if k not in ("rope_theta", "rope_parameters")}
+    described = plain if architecture.part and not architecture.part_type else architecture
+    config = {k: v for k, v in described.defaults.items() if k not in ("rope_theta", "rope_parameters")}
     config |= {k: dict(v) for k, v in config.items() if isinstance(v, Mapping)}  # rows write into these
     layers = _Layers({}, 0)
     if family.layer_sets:
@@ -171,12 +172,11 @@ def gguf_to_config(
     losses += _restore_rotation(config, metadata, family, tensors, vectors)
     for path, value in as_config(family.layer_sets, layers.sets, layers.number).items():
         restored = lookup(config, path)
-        # A restored list may go on with the entries of layers that predict further tokens.
-        if not (is_list(restored) and is_list(value) and list(restored[: len(value)]) == value):
+        if not _covers(restored, value):
             store(config, path, value)
     for key, name in rules(family).presence.items():
         if isinstance(name, PresenceEntry):
-            config[key] = name.there if name.tensor in tensors else name.absent
+            store(config, key, name.there if name.tensor in tensors else name.absent)
         elif key in config:
             config[key] = (name.lstrip("!") in tensors) != name.startswith("!")
     meta, view = family.document.meta, ArchView(metadata, family.gguf, tensors)
@@ -200,12 +200,26 @@ def gguf_to_config(
         config["torch_dtype"] = torch_dtype
     generation = _generation(metadata, config, family) if architecture.name.endswith("ForCausalLM") else None
     if architecture.part is not None:
-        config = _in_part(config, architecture, None if class_ is None else architecture.part_type or plain.model_type)
+        config = _in_part(config, architecture, None if class_ is None else _part_type(family, architecture, plain))
     guesses = []
     if architecture.like:
         like = " or ".join(architecture.like)
         guesses = [f"assuming the class {architecture.name}: a {family.gguf} GGUF of {like} is the same"]
     return HfConfig(dict(sorted(config.items())), generation, losses, guesses)
+
+
+def _covers(restored: Any, value: Any) -> bool:
+    """Whether a restored setting has the entries of a list by layer: one word for all, or a list, which may go on with
+    the entries of layers that predict further tokens."""
+    if not is_list(value):
+        return False
+    return list(restored[: len(value)]) == value if is_list(restored) else {*map(str, value)} == {restored}
+
+
+def _part_type(family: Family, architecture: Architecture, plain: Architecture) -> str:
+    """The `model_type` of the part of a class: its usual one, if the family has it."""
+    types = {a.model_type for a in family.architectures.values() if a.part is None}
+    return str(architecture.part_type) if architecture.part_type in types else plain.model_type
 
 
 def _in_part(config: Mapping[str, Any], architecture: Architecture, part_type: str | None) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from msgspec import Struct, convert
 
 from weighbridge.base.errors import WeighbridgeError
+from weighbridge.base.spec import without_leading_ones
 from weighbridge.containers.base import Severity
 from weighbridge.models.arch.naming import some
 from weighbridge.models.arch.registry import projector_of_gguf
@@ -86,11 +87,14 @@ def _tensors(model: Candidate) -> Iterator[LoadRefusal]:
         sizes = family.sizes_from_gguf(model.metadata, model.shapes)
         places = family.expansion("gguf", sizes).places.values()
         computed = [p.name for p in places if p.name not in model.shapes and family.rows[p.roles[0]].derived]
-        missing = [*family.check("gguf", sizes, model.shapes).missing, *computed]
+        report = family.check("gguf", sizes, model.shapes)
+        missing = [*report.missing, *computed]
+        misshapen = [n for n, *shapes in report.misshapen if len({*map(without_leading_ones, shapes)}) > 1]
     except WeighbridgeError:  # no table, or a key is missing, which another rule reports
         return
-    if missing:
-        yield LoadRefusal(f"{some(missing)}", missing[0])
+    for text, names in (("", missing), ("another shape: ", misshapen)):
+        if names:
+            yield LoadRefusal(f"{text}{some(names)}", names[0])
 
 
 _E: Final = Severity.ERROR
@@ -102,6 +106,8 @@ PROJECTORS: Final[Mapping[str, LoaderRule[Candidate]]] = MappingProxyType(
         "llamacpp/mmproj-key": LoaderRule(_E, "key that the projector needs is missing", _keys),
         "llamacpp/mmproj-channels": LoaderRule(_E, "mean or deviation without all three colors", _channels),
         "llamacpp/mmproj-activation": LoaderRule(_E, "two activations", _activation),
-        "llamacpp/mmproj-tensor": LoaderRule(Severity.WARNING, "tensor of the projector is missing", _tensors),
+        "llamacpp/mmproj-tensor": LoaderRule(
+            Severity.WARNING, "tensor of the projector is missing or has another shape", _tensors
+        ),
     }
 )

@@ -15,6 +15,7 @@ from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.models.arch.naming import MappingError, MappingReport
 from weighbridge.models.arch.registry import projector_of_gguf, projector_of_hf, projectors
 from weighbridge.models.llamacpp.candidate import Candidate
+from weighbridge.models.llamacpp.token_rows import copied_rows
 from weighbridge.models.model import OpenModel
 from weighbridge.models.resolved import ResolvedModel
 
@@ -60,6 +61,7 @@ def towers_of(model: OpenModel) -> Towers:
         raise UsageError(f"{model.place.path} has no tensor of the {family.name} projector", hint=hint) from None
     expansion = family.expansion(dialect, sizes, prefix)
     mine = {name: node for name, node in model.logical.items() if name in expansion.places}
+    mine |= copied_rows(model, family)
     ignored = tuple(family.document.ignored_prefixes)
     dropped = tuple(name for name in model.logical if name in expansion.dropped or name.startswith(ignored))
     known = {*mine, *dropped}

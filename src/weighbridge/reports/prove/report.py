@@ -6,6 +6,8 @@
     tensors                no tensor differs by more than its type implies (`values.py`)
     tokens, predictions    both compute the same in their runtimes (`running.py`)
 
+Of an mmproj file and a folder, the folder's towers are compared (`towers.py`).
+
 A check that isn't possible is "not-checked", and a report with one is never "same".
 """
 
@@ -19,7 +21,7 @@ from weighbridge.base.options import accepting
 from weighbridge.io.location import path_text
 from weighbridge.models.open import SourceOptions, open_model
 from weighbridge.reports.options import ProveOptions
-from weighbridge.reports.prove import running, values
+from weighbridge.reports.prove import running, towers, values
 from weighbridge.reports.prove import static as fields
 from weighbridge.reports.prove.model import ProveReport
 
@@ -35,13 +37,16 @@ def prove(src: str | os.PathLike[str], dst: str | os.PathLike[str], options: Pro
         raise UsageError(f"{tokens} positions can't be compared", hint=f"{running.SHORTEST} to {running.LONGEST}")
     opening = SourceOptions(arch_file=options.arch_file)
     with open_model(src, opening) as a, open_model(dst, opening) as b:
-        checks = [*fields.checks(a, b)]
+        pair = towers.towers_of_pair(a, b)
+        checks = [*(towers.checks(*pair) if pair else fields.checks(a, b))]
         notes: list[str] = []
         if not options.static:
-            tensors = values.check(a, b, options.jobs, progress)
+            tensors = values.check(*(pair or (a, b)), options.jobs, progress)
             checks.append(tensors.check)
             notes += tensors.notes
-            if options.run:
+            if options.run and pair:
+                checks.append(towers.NOT_RUN)
+            elif options.run:
                 checks += running.checks(a, b, tensors.bounds, running.Amounts(tokens, text), progress)
                 notes += running.notes(a, b)
         checks = fields.settled(checks)

@@ -152,8 +152,9 @@ def _in_number(sets: Collection[str], node: ast.expr) -> Sequence[ast.expr] | No
         function, arguments = called
         if function in ("int", "max"):
             return arguments
-        ok = type(constant(arguments[0])) is str if function in ("tensor", "rows") else path(arguments[0]) is not None
-        return () if ok and function in ("len", "uniform", "tensor", "rows") else None
+        named = function in ("tensor", "rows", "columns")
+        ok = type(constant(arguments[0])) is str if named else path(arguments[0]) is not None
+        return () if ok and (named or function in ("len", "uniform")) else None
     return () if path(node) or type(constant(node)) is int else None
 
 

@@ -14,7 +14,7 @@ config, keys of a GGUF (without the architecture's name), sizes, or sets of laye
     layer in moe_layers                layers whose number is in a list; `layer + 1`: in a list that counts from 1
     feed_forward_length                layers whose entry in a list is set and not zero; a single value: all or none
     tensor("blk.{l}.attn_v.weight")    whether the model has this tensor
-    rows("v.position_embd.weight")     first dimension of this tensor of a GGUF
+    rows("v.position_embd.weight")     first dimension of this tensor of a GGUF; `columns`: the second one
     not full, a and b, a or b          conditions and sets combined
     rope(H), times(a, b[2])            a layout and its arguments, which may be decimals: `shift(0.2)`
 
@@ -182,9 +182,9 @@ class Evaluator:
                 return max(numbers) if function == "max" else int(numbers[0])
             if function == "tensor":
                 return int(bool(self.get(f"@{constant(arguments[0])}")))
-            if function == "rows":
-                rows: int | None = self.get(f"#{constant(arguments[0])}")
-                return rows
+            if function in ("rows", "columns"):
+                size: int | None = self.get(f"{'#' if function == 'rows' else '##'}{constant(arguments[0])}")
+                return size
             value = self.get(key := path(arguments[0]) or "")
             if function != "len":
                 return by_layer(value, key)
@@ -226,8 +226,8 @@ def _scalar(value: Any, key: str) -> int:
 
 class ArchView(Mapping[str, Any]):
     """A GGUF's key-values by their names without the architecture (`block_count` for `llama.block_count`). `@NAME` is
-    whether it has that tensor, `#NAME` its first dimension. `layer_sets`: the sets of its layers, once they are
-    computed."""
+    whether it has that tensor, `#NAME` its first dimension, `##NAME` its second. `layer_sets`: the sets of its layers,
+    once they are computed."""
 
     def __init__(self, metadata: Mapping[str, Any], architecture: str, names: Container[str] = ()) -> None:
         self._metadata, self._architecture, self._names = metadata, architecture, names
@@ -239,15 +239,15 @@ class ArchView(Mapping[str, Any]):
         if key.startswith("@"):
             return key[1:] in self._names
         if key.startswith("#"):
-            return self._rows(key[1:])
+            return self._dimension(key.lstrip("#"), key.count("#", 0, 2) - 1)
         return self._metadata[key if key.startswith(("general.", "tokenizer.")) else f"{self._architecture}.{key}"]
 
-    def _rows(self, name: str) -> int:
+    def _dimension(self, name: str, axis: int) -> int:
         entry = self._names[name] if isinstance(self._names, Mapping) else None
         shape = getattr(entry, "shape", entry)
-        if not shape:
+        if not shape or len(shape) <= axis:
             raise KeyError(name)
-        return int(shape[0])
+        return int(shape[axis])
 
     def __iter__(self) -> Any:
         return iter(self._metadata)

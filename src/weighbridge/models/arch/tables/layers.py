@@ -76,7 +76,7 @@ class _Reader:
     def _entries(self, key: str, constants: Collection[Any] | None) -> Layers | None:
         """The layers whose entry in a list is one of the constants; None: is set. A number or a word counts for all
         layers, but a text that is compared with letters has one per layer."""
-        entries = self.values.get(key)
+        entries = expression.stated(self.values, key)
         if entries is None:
             return None
         if isinstance(entries, str):

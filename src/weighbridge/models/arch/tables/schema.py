@@ -150,6 +150,9 @@ class RoleEntry(Struct, frozen=True, forbid_unknown_fields=True):
     unstacked: Annotated[Words, _doc("dialects whose tensor has no separate axis for the indices")] = []
     zeros: Annotated[Words, _doc("dialects that hold zeros if it is absent")] = []
     copies: Annotated[str | None, _doc("role of the same layer that it repeats; nothing computes with it")] = None
+    token: Annotated[
+        str | None, _doc("text of a token: a projector's copy of its row in the language model's embedding")
+    ] = None
     gguf_dtype: Annotated[
         Literal["", "F16", "F32", "F16 or F32"],
         _doc("type in a GGUF whatever is requested; `F16 or F32`: F16 if that is requested, else F32"),
@@ -275,7 +278,9 @@ class MetaEntry(Struct, frozen=True, forbid_unknown_fields=True):
     presence: Annotated[
         dict[str, str | PresenceEntry], _doc("flags that a GGUF sets by having a tensor (`!`: by not having it)")
     ] = {}
-    rows: Annotated[dict[str, str], _doc("keys of config.json that are the first dimension of a GGUF's tensor")] = {}
+    rows: Annotated[
+        dict[str, str], _doc("keys of config.json that are the first dimension of a GGUF's tensor; `#NAME`: the second")
+    ] = {}
     assumed: Annotated[
         dict[str, list[Any]], _doc("values that llama.cpp assumes for keys that a GGUF can't hold; others are losses")
     ] = {}

@@ -26,7 +26,16 @@ from weighbridge.models.arch.tables.validate import nearest_word
 
 Document = Mapping[str, Any]
 
-_DIALECTS: Final = ("hf", "gguf", "canonical", "mlx", "hf5", "hf5s", "mxfp4")  # that a row may have outside `names`
+_DIALECTS: Final = (
+    "hf",
+    "gguf",
+    "canonical",
+    "mlx",
+    "hf5",
+    "hf5s",
+    "mxfp4",
+    "remote",
+)  # that a row may have outside `names`
 _LAYER: Final = {
     "gguf": "blk.{l}",
     "canonical": "layers.{l}",

@@ -78,6 +78,7 @@ class Role:
     as_metadata: tuple[str, ...] = ()
     copies: str | None = None
     gguf_dtype: str = ""
+    token: str | None = None
 
     @property
     def optional(self) -> bool:
@@ -184,7 +185,7 @@ def build_role(name: str, entry: RoleEntry) -> Role:
     return Role(
         name, entry.kind, shape, entry.names, layouts, entry.when, entry.layers, entry.group, entry.tied, entry.derived,
         tuple(entry.unstacked), tuple(entry.stacked), tuple(entry.zeros), shapes, tuple(entry.as_metadata),
-        entry.copies, entry.gguf_dtype,
+        entry.copies, entry.gguf_dtype, entry.token,
     )  # fmt: skip
 
 
