@@ -106,6 +106,7 @@ if TYPE_CHECKING:
     from weighbridge.reports.prove.report import prove
     from weighbridge.reports.scan.engine import scan
     from weighbridge.reports.scan.model import ScanReport
+    from weighbridge.reports.sbom.report import SbomReport, sbom
     from weighbridge.reports.signature.sign import SignReport, sign
     from weighbridge.reports.verify.report import VerifyReport, verify
     from weighbridge.shipping.choose import Choice, choose
@@ -117,13 +118,13 @@ __all__ = [
     "AdapterOptions", "CalibrationPlan", "CalibrationReport", "CheckpointOptions", "Choice", "DiffReport",
     "FitReport", "GgufOptions", "HashReport", "HfOptions", "InspectReport", "Loss", "MlxOptions", "Model", "Move",
     "NumpyOptions", "Plan", "ProveReport", "QuantizeOptions", "Result", "SafetensorsOptions", "SampleMean",
-    "ScanReport", "SchemeOptions", "ServedPage", "ShipPlan", "ShipReport", "SignReport", "SourceOptions", "Tensor",
+    "SbomReport", "ScanReport", "SchemeOptions", "ServedPage", "ShipPlan", "ShipReport", "SignReport", "SourceOptions", "Tensor",
     "TextQualityReport", "TorchFolderOptions", "TorchOptions", "VerifyReport", "WriteOptions", "__version__",
     "anatomy", "choose", "compare_quantized", "convert", "diff", "edit", "errors", "explain", "export_view",
     "fetch", "fit", "from_pretrained", "get", "hash", "identify", "imatrix", "inspect", "inspect_imatrix", "load",
     "load_checkpoint", "ls", "merge", "open", "plan_convert", "plan_edit", "plan_fetch", "plan_imatrix",
     "plan_merge", "plan_quantize", "plan_rename", "plan_save", "plan_ship", "plan_slice", "plan_split",
-    "plan_strip", "prove", "provider", "quality", "quantize", "rename", "save", "save_checkpoint", "scan", "ship", "sign",
+    "plan_strip", "prove", "provider", "quality", "quantize", "rename", "save", "save_checkpoint", "sbom", "scan", "ship", "sign",
     "slice", "split", "stats", "strip", "verify", "view", "widget",
 ]  # fmt: skip
 
@@ -165,6 +166,7 @@ _MODULES: Final = {
     "reports.prove.report": "prove",
     "reports.scan.engine": "scan",
     "reports.scan.model": "ScanReport",
+    "reports.sbom.report": "SbomReport sbom",
     "reports.signature.sign": "SignReport sign",
     "reports.verify.report": "VerifyReport verify",
 }

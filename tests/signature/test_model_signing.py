@@ -13,7 +13,7 @@ import pytest
 from tests.signature.keys import CURVES, Authority, make_key
 
 import weighbridge as wb
-from weighbridge.reports.signature.manifest import HashMethod, Manifest, hash_files, list_files
+from weighbridge.reports.signature.manifest import HashMethod, SignedManifest, hash_files, list_files
 from weighbridge.reports.signature.statement import read_statement, write_statement
 
 theirs = pytest.importorskip("model_signing")
@@ -122,7 +122,7 @@ def test_other_methods_are_read(model: Path, key: Path, settings: dict[str, Any]
     listing = list_files(model, manifest.ignored, False)
     items = hash_files(listing.files, manifest.method)
     assert items == manifest.items
-    written = write_statement(Manifest("model", items, manifest.method, False, tuple(sorted(manifest.ignored))))
+    written = write_statement(SignedManifest("model", items, manifest.method, False, tuple(sorted(manifest.ignored))))
     assert canonical(written) == canonical(payload)
     assert we_verify(model, model / "model.sig", key).ok
     weights = (model / "model.safetensors").read_bytes()

@@ -52,7 +52,7 @@ def verified_payload(
     bundle: bytes, path: str, *, identity: str, provider: str, trust_config: Path | None = None
 ) -> tuple[str, bytes]:
     """Returns type and bytes of the payload that `identity`, confirmed by `provider`, signed. Raises FormatError if
-    somebody else did, or the log has no such entry."""
+    another identity did, or the log has no such entry."""
     models, verify = _sigstore("models"), _sigstore("verify")
     errors = _sigstore("errors")
 

@@ -12,7 +12,7 @@ from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.options import Progress, flag
 from weighbridge.io.location import check_local
 from weighbridge.reports.signature.bundle import PAYLOAD_TYPE, SignatureBundle, read_bundle
-from weighbridge.reports.signature.manifest import SINGLE, Listing, Manifest, SignedItem, hash_files, list_files
+from weighbridge.reports.signature.manifest import SINGLE, Listing, SignedManifest, SignedItem, hash_files, list_files
 from weighbridge.reports.signature.options import NEED_SIGNATURE, SignatureCheckOptions
 from weighbridge.reports.signature.sign import inner_names, within
 from weighbridge.reports.signature.statement import read_statement
@@ -144,7 +144,7 @@ _CHECKS = {"key": _signed_by_key, "certificate": _signed_by_certificate, "keyles
 
 
 def _compare(
-    model: Path, manifest: Manifest, options: SignatureCheckOptions, signer: str, progress: Progress | None
+    model: Path, manifest: SignedManifest, options: SignatureCheckOptions, signer: str, progress: Progress | None
 ) -> SignatureCheck:
     """Compares every file of the model with the manifest."""
     file = Path(str(options.signature))

@@ -60,7 +60,7 @@ class HashMethod:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class SignedManifest:
     """`ignored`: paths relative to the model that the signature doesn't cover."""
 
     model: str

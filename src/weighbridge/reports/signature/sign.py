@@ -18,7 +18,7 @@ from weighbridge.base.words import plural
 from weighbridge.io.location import check_local, path_text
 from weighbridge.io.sink import check_target, write_file
 from weighbridge.reports.signature.bundle import signed_message, write_bundle
-from weighbridge.reports.signature.manifest import GIT_PATHS, HashMethod, Listing, Manifest, hash_files, list_files
+from weighbridge.reports.signature.manifest import GIT_PATHS, HashMethod, Listing, SignedManifest, hash_files, list_files
 from weighbridge.reports.signature.options import SignOptions
 from weighbridge.reports.signature.statement import name_fault, root_digest, write_statement
 
@@ -54,7 +54,7 @@ def sign(model: str | os.PathLike[str], options: SignOptions) -> SignReport:
     listing, ignored = files_to_sign(path, options)
     nbytes = sum(file.stat().st_size for file in listing.files.values())
     items = hash_files(listing.files, HashMethod(), jobs=options.jobs, progress=options.progress)
-    manifest = Manifest(_model_name(path), items, HashMethod(), options.allow_symlinks, ignored)
+    manifest = SignedManifest(_model_name(path), items, HashMethod(), options.allow_symlinks, ignored)
     statement = write_statement(manifest)
     config = None if options.trust_config is None else Path(options.trust_config)
     bundle = keyless.sign(statement, config) if signer is None else signer.bundle(statement)

@@ -20,7 +20,7 @@ from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import SIGNED_FILES
 from weighbridge.models.jsonfile import repeated_keys
 from weighbridge.reports.signature.bundle import strict_json
-from weighbridge.reports.signature.manifest import HASH_TYPES, SINGLE, HashMethod, Manifest, SignedItem
+from weighbridge.reports.signature.manifest import HASH_TYPES, SINGLE, HashMethod, SignedManifest, SignedItem
 
 STATEMENT: Final = "https://in-toto.io/Statement/v1"
 PREDICATE: Final = "https://model_signing/signature/v1.0"
@@ -72,7 +72,7 @@ def root_digest(items: Iterable[SignedItem]) -> str:
     return hashlib.sha256(b"".join(bytes.fromhex(item.digest) for item in items)).hexdigest()
 
 
-def write_statement(manifest: Manifest) -> bytes:
+def write_statement(manifest: SignedManifest) -> bytes:
     """Returns the statement: that of model_signing, whose order of keys within the predicate changes from run to run."""
     serialization: dict[str, Any] = {
         "method": "files" if manifest.method.shard_size is None else "shards",
@@ -97,7 +97,7 @@ def write_statement(manifest: Manifest) -> bytes:
     return json.dumps(statement, indent=2).encode()
 
 
-def read_statement(payload: bytes, path: str) -> Manifest:
+def read_statement(payload: bytes, path: str) -> SignedManifest:
     """Reads a statement. `path`: the signature, for errors. Raises FormatError with the place of what is wrong."""
     kind = strict_json(payload, path, _Kind)
     if kind.type != STATEMENT:
@@ -124,7 +124,7 @@ def read_statement(payload: bytes, path: str) -> Manifest:
         if fault := name_fault(name):
             _fail(path, f"predicate.serialization.ignore_paths[{n}]", fault, name)
     allowed = statement.predicate.serialization.allow_symlinks
-    return Manifest(statement.subject[0].name, items, method, allowed, tuple(ignored))
+    return SignedManifest(statement.subject[0].name, items, method, allowed, tuple(ignored))
 
 
 def _method(written: _Serialization, path: str) -> HashMethod:
