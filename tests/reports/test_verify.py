@@ -37,7 +37,9 @@ from weighbridge.reports.verify import packing as verify_packing
 from weighbridge.reports.verify import report as module
 from weighbridge.reports.verify import rules as verify_rules
 from weighbridge.reports.verify import values as verify_values
-from weighbridge.reports.verify.report import RULES, VerifyReport, failed, verify
+from weighbridge.reports.verify import signature as verify_signature
+from weighbridge.reports.verify.report import RULES as EVERY_RULE
+from weighbridge.reports.verify.report import VerifyReport, failed, verify
 
 Break = Callable[[Path], Path | None]
 TOKENIZER = {

@@ -24,7 +24,9 @@ from weighbridge.reports.sbom.licences import StatedLicence, of_card, of_metadat
 from weighbridge.reports.select import Selection
 
 _CARD: Final = "README.md"
-_HUB: Final = re.compile(r"(?:(?:https?://)?huggingface\.co/|hf://)?([A-Za-z0-9][\w.-]*/[\w.-]+?)(?:@[\w.-]+)?/?")
+_HUB: Final = re.compile(r"(?:(?:https?://)?huggingface\.co/|hf://)?(?:datasets/)?([A-Za-z0-9][\w.-]*/[\w.-]+?)(?:@[\w.-]+)?/?")
+
+_ADDRESS: Final = re.compile(r"hf://(?:models/)?([\w.-]+/[\w.-]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,7 @@ def _repository(folder: Path) -> str | None:
     """The model's repository on the Hub: that of an address, or of a folder in the Hub's cache."""
     if not isinstance(folder, RemotePath):
         return cached_repository(folder)
-    match = _HUB.match(str(folder)) if str(folder).startswith("hf://") else None
+    match = _ADDRESS.match(str(folder))
     return match[1] if match else None
 
 
@@ -187,7 +189,7 @@ def _origins(metadata: Mapping[str, Any], kind: str) -> Iterator[str]:
         text = origin.get("repo_url") or origin.get("url") or origin.get("name") or ""
         match = _HUB.fullmatch(text)
         if text:
-            yield match[1].removeprefix("datasets/") if match else text
+            yield match[1] if match else text
 
 
 def _settings(report: Any, model: OpenModel) -> Iterator[tuple[str, str]]:

@@ -26,6 +26,7 @@ from weighbridge.reports.options import VerifyOptions
 from weighbridge.reports.signature.check import SignatureReport
 from weighbridge.reports.verify import digests as verify_digests
 from weighbridge.reports.verify import imatrix as verify_imatrix
+from weighbridge.reports.verify import licences as verify_licences
 from weighbridge.reports.verify import model as verify_model
 from weighbridge.reports.verify import packing as verify_packing
 from weighbridge.reports.verify import pairs as verify_pairs
@@ -42,7 +43,7 @@ SCHEMA: Final = "weighbridge/verify/1"
 #: Every rule here that needs no tensor data, in the order of the docs.
 RULES: Final[tuple[Check, ...]] = (
     *verify_rules.RULES, *verify_digests.RULES, *verify_ranks.RULES, *verify_imatrix.RULES, *verify_model.RULES,
-    *verify_pairs.RULES, *verify_signature.RULES,
+    *verify_pairs.RULES, *verify_licences.RULES, *verify_signature.RULES,
 )  # fmt: skip
 
 _RANK: Final = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
