@@ -14,11 +14,12 @@ WEIGHTS = len(_HEADER).to_bytes(8, "little") + _HEADER + b"weights" * 1000
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A folder with what the rules of listing are about: subfolders, hidden files, git's files, empty files."""
+    """A folder with every case of the rules of listing: subfolders, hidden files, git's files, empty files."""
     folder = tmp_path / "model"
     files = {
         "notes.json": b"{}", "model.safetensors": WEIGHTS, "empty": b"", "d/c": b"c", "d.x": b"x",
-        ".hidden": b"h", ".git/HEAD": b"ref", ".gitattributes": b"*", "d/.gitignore": b"inner", "\u00e9 \u6a21": b"name",
+        ".hidden": b"h", ".git/HEAD": b"ref", ".gitattributes": b"*", "d/.gitignore": b"inner",
+        "\u00e9 \u6a21": b"name",
     }  # fmt: skip
     for name, data in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Keys and certificates of the tests, made anew in each run."""
+"""Keys and certificates of the tests, generated in each run."""
 
 from __future__ import annotations
 

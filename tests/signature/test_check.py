@@ -1,4 +1,4 @@
-"""Who signed, which files changed, and signatures that aren't any: each fault is named with its place, and nothing that
+"""The signer, the files that changed, and malformed signatures: each fault is named with its place, and nothing that
 wasn't checked is "ok"."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def sign(model: Path, key: Path, **more: Any) -> Path:
 
 
 def faults(model: Path, signature: Path, **signer: Any) -> list[tuple[str, str, str]]:
-    """Rule, file and message of what is wrong with a signature."""
+    """Rule, file and message of each fault of a signature."""
     report = wb.verify(model, signature=signature, **signer)
     found = [f for f in report.findings if f.rule.startswith("signature/")]
     assert bool(found) != report.ok
@@ -81,9 +81,7 @@ def test_every_difference_is_named(model: Path, key: Path, spoil: Callable[[Path
 
 @pytest.mark.mutation
 @pytest.mark.parametrize("rule", [r.id for r in rules.RULES])
-def test_without_its_rule_nothing_is_found(
-    model: Path, key: Path, rule: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_its_rule_nothing_is_found(model: Path, key: Path, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     signature, other = sign(model, key), make_key(model.parent, "other").with_suffix(".pub")
     public = key.with_suffix(".pub")
     for spoil in (change, add, link):
@@ -207,9 +205,7 @@ def keyless_bundle(signature: Path) -> Path:
     return signature
 
 
-def test_sigstore_decides_about_keyless_signatures(
-    model: Path, key: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sigstore_decides_about_keyless_signatures(model: Path, key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its own verifier, with the identity and the provider that are named; offline by the roots that it brings."""
     pytest.importorskip("sigstore")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -275,7 +271,7 @@ def put(path: str, value: Any) -> Callable[[Doc], None]:
     return spoil
 
 
-# Content that is well signed, and wrong: what is changed, and the place that is named.
+# Faults of well-signed content: the change, and the place in the message.
 CONTENT: list[tuple[Callable[[Doc], None], str]] = [
     *[(renamed(name), "predicate.resources[2].name") for name in
       ("../x", "a/../../x", "/etc/passwd", "C:/x", "\\\\server\\share\\x", "..\\x", "", "a//b", "./a", "a/.", "a\0b")],
@@ -385,7 +381,9 @@ def test_bundles_that_are_wrong_are_refused_with_their_place(
     assert place in message
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"{" * 100_000, b"\x00" * 9, b"null", b'{"mediaType": 1}'], ids=len)
+@pytest.mark.parametrize(
+    "data", [b"", b"{}", b"[]", b"{" * 100_000, b"\x00" * 9, b"null", b'{"mediaType": 1}'], ids=len
+)
 def test_files_that_are_no_signature(model: Path, key: Path, tmp_path: Path, data: bytes) -> None:
     (tmp_path / "x.sig").write_bytes(data)
     assert [row[0] for row in faults(model, tmp_path / "x.sig", key=key.with_suffix(".pub"))] == ["broken"]
@@ -428,7 +426,7 @@ def test_the_password_of_a_key(
     monkeypatch.setenv("WEIGHBRIDGE_KEY_PASSWORD", "s3cret \u00e9")
     assert main(line) == 0
     assert faults(model, model / "model.sig", key=key.with_suffix(".pub")) == []
-    with pytest.raises(wb.errors.UsageError, match="[Pp]assword"):
+    with pytest.raises(wb.errors.UsageError, match="assword"):
         wb.sign(model, key=key, overwrite=True)
     assert "s3cret" not in repr(SignOptions(password="s3cret")) + capsys.readouterr().out
 
@@ -452,8 +450,11 @@ def test_the_password_is_asked_for(model: Path, tmp_path: Path, monkeypatch: pyt
 def test_keys_that_cannot_sign(model: Path, key: Path, tmp_path: Path) -> None:
     (tmp_path / "no.pem").write_text("hello")
     (tmp_path / "big.pem").write_bytes(bytes(2 << 20))
-    for bad, words in ((make_rsa_key(tmp_path), "RSA"), (tmp_path / "no.pem", "not a private key"),
-                       (tmp_path / "big.pem", "too large"), (key.with_suffix(".pub"), "not a private key")):  # fmt: skip
+    not_private = (tmp_path / "no.pem", key.with_suffix(".pub"))
+    for bad, words in (
+        (make_rsa_key(tmp_path), "RSA"), (tmp_path / "big.pem", "too large"),
+        *((path, "not a private key") for path in not_private),
+    ):  # fmt: skip
         with pytest.raises(wb.errors.WeighbridgeError, match=words):
             wb.sign(model, key=bad)
     assert not (model / "model.sig").exists()
@@ -473,8 +474,8 @@ def test_options_of_a_signer(model: Path, key: Path, tmp_path: Path) -> None:
     for given in refused:
         with pytest.raises(wb.errors.UsageError):
             wb.sign(model, **given)
+    sign(model, key)
     with pytest.raises(wb.errors.RefusedError, match="exists"):
-        sign(model, key)
         sign(model, key)
 
 

@@ -62,6 +62,13 @@ def test_they_verify_ours(model: Path, tmp_path: Path, curve: str) -> None:
 
 
 @pytest.mark.parametrize("curve", CURVES)
+def test_the_same_key_gives_the_same_signature(model: Path, tmp_path: Path, curve: str) -> None:
+    key = make_key(tmp_path, "own", curve)
+    first = Path(wb.sign(model, key=key).signature).read_bytes()
+    assert Path(wb.sign(model, key=key, overwrite=True).signature).read_bytes() == first
+
+
+@pytest.mark.parametrize("curve", CURVES)
 def test_we_verify_theirs(model: Path, tmp_path: Path, curve: str) -> None:
     key = make_key(tmp_path, "own", curve)
     they_sign(model, model / "model.sig", key)
@@ -189,7 +196,7 @@ def test_links_to_files_are_followed_on_request(model: Path, key: Path) -> None:
 
 
 def test_a_link_to_a_folder_is_always_refused(model: Path, key: Path) -> None:
-    """model_signing leaves out the files behind it in silence."""
+    """model_signing leaves out its files in silence."""
     (model / "more").symlink_to(model / "d")
     with pytest.raises(wb.errors.RefusedError, match="a link to a folder"):
         wb.sign(model, key=key, allow_symlinks=True)

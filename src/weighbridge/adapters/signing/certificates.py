@@ -48,8 +48,8 @@ def names_of(certificate: Certificate) -> tuple[str, ...]:
         alternative = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         alternative = ()
-    others = [str(name.value) for name in alternative if isinstance(getattr(name, "value", None), str)]
-    return tuple(dict.fromkeys([certificate.subject.rfc4514_string(), *common, *others]))
+    extra_names = [str(name.value) for name in alternative if isinstance(getattr(name, "value", None), str)]
+    return tuple(dict.fromkeys([certificate.subject.rfc4514_string(), *common, *extra_names]))
 
 
 def trusted_key(chain: Sequence[bytes], roots: Sequence[Certificate], path: str) -> CertifiedKey:
@@ -59,7 +59,7 @@ def trusted_key(chain: Sequence[bytes], roots: Sequence[Certificate], path: str)
     checks: Any = package("cryptography.x509.verification", "signing", "sign")
     ec = crypto("hazmat.primitives.asymmetric.ec")
     try:
-        leaf, *above = [x509.load_der_x509_certificate(one) for one in chain]
+        leaf, *above = [x509.load_der_x509_certificate(der) for der in chain]
         key = leaf.public_key()
         if not isinstance(key, ec.EllipticCurvePublicKey):
             raise FormatError(f"the signer's certificate has a {type(key).__name__}, not an EC key", path=path)
@@ -73,7 +73,9 @@ def trusted_key(chain: Sequence[bytes], roots: Sequence[Certificate], path: str)
         usable = _may_sign(leaf)
         names = names_of(leaf)
     except checks.VerificationError as error:
-        raise FormatError(f"no chain leads from the signer's certificate to a trusted one: {error}", path=path) from None
+        raise FormatError(
+            f"no chain leads from the signer's certificate to a trusted one: {error}", path=path
+        ) from None
     except ValueError as error:
         raise FormatError(f"a certificate is malformed: {error}", path=path) from None
     if not usable:

@@ -45,9 +45,9 @@ def load_private_key(path: Path, password: str | None = None) -> EllipticCurvePr
     except TypeError as error:  # cryptography's error for a missing or superfluous password
         raise UsageError(f"{path}: {error}") from None
     except (ValueError, package("cryptography.exceptions", _PURPOSE, "sign").UnsupportedAlgorithm) as error:
-        wrong = "not a private key in PEM, or the password is wrong"
-        raise UsageError(f"{path}: {wrong if is_encrypted(path) else 'not a private key in PEM'}",
-                         hint="openssl ecparam -name prime256v1 -genkey -noout -out key.pem makes one") from error  # fmt: skip
+        wrong = ", or the password is wrong" if is_encrypted(path) else ""
+        hint = "openssl ecparam -name prime256v1 -genkey -noout -out key.pem makes one"
+        raise UsageError(f"{path}: not a private key in PEM{wrong}", hint=hint) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise UnsupportedError(f"{path}: a {type(key).__name__}, not an EC key", hint=_hint())
     check_curve(key.public_key(), str(path))
@@ -89,8 +89,11 @@ def fingerprint(key: EllipticCurvePublicKey) -> str:
 
 
 def sign(key: EllipticCurvePrivateKey, message: bytes) -> bytes:
-    """Returns the ECDSA signature of `message`, in DER."""
-    return key.sign(message, _ecdsa(key.public_key()))
+    """Returns the ECDSA signature of `message`, in DER: always the same one if OpenSSL can (3.2 and later)."""
+    try:
+        return key.sign(message, _ecdsa(key.public_key(), deterministic_signing=True))
+    except package("cryptography.exceptions", _PURPOSE, "sign").UnsupportedAlgorithm:
+        return key.sign(message, _ecdsa(key.public_key()))
 
 
 def is_signed(key: EllipticCurvePublicKey, signature: bytes, message: bytes) -> bool:
@@ -102,6 +105,6 @@ def is_signed(key: EllipticCurvePublicKey, signature: bytes, message: bytes) -> 
     return True
 
 
-def _ecdsa(key: EllipticCurvePublicKey) -> Any:
+def _ecdsa(key: EllipticCurvePublicKey, **settings: bool) -> Any:
     digest = getattr(crypto("hazmat.primitives.hashes"), DIGESTS[key.curve.name])()
-    return crypto("hazmat.primitives.asymmetric.ec").ECDSA(digest)
+    return crypto("hazmat.primitives.asymmetric.ec").ECDSA(digest, **settings)

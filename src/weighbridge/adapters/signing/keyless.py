@@ -71,8 +71,8 @@ def verified_payload(
 def _guarded(run: Callable[[], _T], hint: str) -> _T:
     """Runs a call that may use the network; sigstore's errors become those of Weighbridge."""
     oidc, errors, requests = _sigstore("oidc"), _sigstore("errors"), package("requests", "keyless signing", "sign")
-    known = (errors.Error, oidc.IssuerError, oidc.IdentityError, oidc.ExpiredIdentity, requests.RequestException)
+    handled = (errors.Error, oidc.IssuerError, oidc.IdentityError, oidc.ExpiredIdentity, requests.RequestException)
     try:
         return run()
-    except known as error:
+    except handled as error:
         raise RemoteError(f"Sigstore: {error or type(error).__name__}", hint=hint) from error

@@ -30,8 +30,8 @@ class SbomCommand(SbomOptions, OverwriteOptions, CommandOptions):
 )
 @click.argument("path", type=SOURCE)
 def sbom(path: str, options: SbomCommand) -> int:
-    """Write the bill of materials of the model at PATH: what it is, its licences, its base models, and the SHA-256 of
-    every file, as CycloneDX or SPDX.
+    """Write the bill of materials of the model at PATH: architecture, licences, base models, and the SHA-256 of every
+    file, as CycloneDX or SPDX.
 
     Licences that contradict each other are reported on standard error. The same model gives the same bytes: there is a
     time only with --timestamp or SOURCE_DATE_EPOCH.

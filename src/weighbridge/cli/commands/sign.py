@@ -42,6 +42,7 @@ def sign(model: Path, options: SignCommand) -> int:
     """
     from weighbridge.base.words import plural
     from weighbridge.cli.render import Progress, clean, echo, emit_json, human_bytes, shorten
+    from weighbridge.io.sink import check_target
     from weighbridge.reports.signature import sign as signing
 
     if options.dry_run:
@@ -52,6 +53,7 @@ def sign(model: Path, options: SignCommand) -> int:
         for name in () if options.json else listing.files:
             echo(clean(str(model) if name == "." else name))
         return 0
+    check_target(signing.signature_path(model, options), overwrite=options.overwrite, folder=False)
     keywords = options.keywords(signing.sign)
     if options.key is not None and (password := _password(Path(options.key))) is not None:
         keywords["password"] = password
@@ -76,5 +78,7 @@ def _password(key: Path) -> str | None:
     if (password := os.environ.get(_PASSWORD)) is not None:
         return password
     if not sys.stdin.isatty():
-        raise UsageError(f"{key} is encrypted, and there is no terminal to ask for its password", hint=f"set {_PASSWORD}")
+        raise UsageError(
+            f"{key} is encrypted, and its password can't be asked for without a terminal", hint=f"set {_PASSWORD}"
+        )
     return str(click.prompt(f"Password of {key}", hide_input=True, err=True))

@@ -68,7 +68,7 @@ def _model_card(facts: BomFacts) -> dict[str, Any]:
 
 
 def _ancestor(base: BaseModel) -> dict[str, Any]:
-    known = {"relation": base.relation, "stated": base.place}
+    facts = {"relation": base.relation, "stated": base.place}
     return _filled({
         "type": "machine-learning-model",
         "group": base.repository.rpartition("/")[0] if base.repository else None,
@@ -77,7 +77,7 @@ def _ancestor(base: BaseModel) -> dict[str, Any]:
         "licenses": _licences(base.licences, places=False),
         "purl": package_url(base.repository) if base.repository else None,
         "externalReferences": [{"type": "distribution", "url": base.url}] if base.url else None,
-        "properties": _properties((name, text) for name, text in known.items() if text),
+        "properties": _properties((name, text) for name, text in facts.items() if text),
     })  # fmt: skip
 
 
@@ -111,7 +111,7 @@ def _hashes(file: BomFile) -> list[dict[str, str]] | None:
 
 
 def _licences(licences: Sequence[StatedLicence], *, places: bool = True) -> list[dict[str, Any]] | None:
-    """The statements, each licence once. `places`: with where they are; not of a card elsewhere on this machine."""
+    """The statements, each licence once. `places`: with their places; not for a card elsewhere on this machine."""
     entries = {}
     for licence in licences:
         row = licence.row

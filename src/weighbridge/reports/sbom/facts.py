@@ -1,4 +1,4 @@
-"""The facts of a bill of materials, whatever its format: what the model is, where it comes from, and its files."""
+"""The facts of a bill of materials, whatever its format: the model's description, its origin, and its files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from weighbridge.reports.sbom.licences import StatedLicence, of_card, of_metadat
 from weighbridge.reports.select import Selection
 
 _CARD: Final = "README.md"
-_HUB: Final = re.compile(r"(?:(?:https?://)?huggingface\.co/|hf://)?(?:datasets/)?([A-Za-z0-9][\w.-]*/[\w.-]+?)(?:@[\w.-]+)?/?")
+_HUB: Final = re.compile(
+    r"(?:(?:https?://)?huggingface\.co/|hf://)?(?:datasets/)?([A-Za-z0-9][\w.-]*/[\w.-]+?)(?:@[\w.-]+)?/?"
+)
 
 _ADDRESS: Final = re.compile(r"hf://(?:models/)?([\w.-]+/[\w.-]+)")
 
@@ -152,15 +154,17 @@ def _files(place: Path, weights: Sequence[Path]) -> Iterator[BomFile]:
 
 def _bases(card: Mapping[str, Any], metadata: Mapping[str, Any], file: str) -> Iterator[BaseModel]:
     """Yields the base models of the card, then those of a GGUF that the card doesn't name."""
-    relation, known = scalar(card.get("base_model_relation")), set[str]()
+    relation, names = scalar(card.get("base_model_relation")), set[str]()
     for name in scalars(card.get("base_model")):
         base = _base(name, _CARD, relation)
-        known.add((base.repository or base.name).lower())
+        names.add((base.repository or base.name).lower())
         yield base
     for number, origin in enumerate(_listed(metadata, "base_model")):
         url, title = origin.get("repo_url") or origin.get("url"), origin.get("name")
-        base = _base(str(url or title or ""), f"{file}: general.base_model.{number}", None, title, origin.get("version"))
-        if base.name and (base.repository or base.name).lower() not in known:
+        base = _base(
+            str(url or title or ""), f"{file}: general.base_model.{number}", None, title, origin.get("version")
+        )
+        if base.name and (base.repository or base.name).lower() not in names:
             yield base
 
 

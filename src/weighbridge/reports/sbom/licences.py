@@ -108,10 +108,12 @@ def contradiction(model: Sequence[StatedLicence], base: Sequence[StatedLicence])
     the table. Of several licences, any may be chosen."""
     if not model or not base or not all(licence.row for licence in (*model, *base)):
         return ""
-    reasons = [_broken_limit(mine, theirs) for mine, theirs in product(model, base)]
+    reasons = [_broken_limit(*pair) for pair in product(model, base)]
     if not all(reasons):
         return ""
-    return f"{_statement(model)}, but the base model's licence, {_statement(base)}, {_REASONS[reasons[0] or 'own-terms']}"
+    return (
+        f"{_statement(model)}, but the base model's licence, {_statement(base)}, {_REASONS[reasons[0] or 'own-terms']}"
+    )
 
 
 def _broken_limit(model: StatedLicence, base: StatedLicence) -> Limit | None:

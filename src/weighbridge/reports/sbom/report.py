@@ -22,8 +22,8 @@ from weighbridge.base.errors import UsageError
 from weighbridge.base.options import ProgressKeyword, accepting, option
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Finding, Severity
-from weighbridge.io.options import JobsOptions
 from weighbridge.io.location import RemotePath, path_text
+from weighbridge.io.options import JobsOptions
 from weighbridge.reports.hash.digests import Tally, hash_file, map_parallel
 from weighbridge.reports.sbom import cyclonedx, spdx
 from weighbridge.reports.sbom.facts import BaseModel, BomFacts, BomFile, base_licences, collect
@@ -53,7 +53,7 @@ class SbomOptions(JobsOptions, ProgressKeyword):
 @dataclass(frozen=True, slots=True, repr=False)
 class SbomReport:
     """`document`: the bill of materials. `unhashed`: files without a SHA-256 in it. `findings`: about the licences.
-    A report is true if there is no finding worse than a note."""
+    A report is true if all findings are notes."""
 
     path: str
     format: str
@@ -76,10 +76,12 @@ class SbomReport:
 
 @accepting(SbomOptions)
 def sbom(path: str | os.PathLike[str], options: SbomOptions) -> SbomReport:
-    """Makes the bill of materials of a model: what it is, licences, base models, and the SHA-256 of every file. A
+    """Makes the bill of materials of a model: architecture, licences, base models, and the SHA-256 of every file. A
     remote file is hashed only with `hash_remote`; the digests that its store lists are taken over."""
     timestamp = _timestamp(options.timestamp)
     facts = collect(path)
+    if options.hash_remote and not any(isinstance(file.path, RemotePath) for file in facts.files):
+        raise UsageError("--hash-remote applies to remote files", hint="local files are always hashed")
     cards = [options.base_card] if isinstance(options.base_card, str | os.PathLike) else options.base_card
     facts = replace(facts, files=_hashed(facts.files, options), bases=_with_licences(facts.bases, cards))
     write = _FORMATS[options.format]
@@ -103,7 +105,11 @@ def _timestamp(text: str | None) -> str | None:
         return None
     try:
         seconds = int(text) if text.lstrip("-").isdigit() else None
-        moment = datetime.datetime.fromisoformat(text) if seconds is None else datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+        moment = (
+            datetime.datetime.fromisoformat(text)
+            if seconds is None
+            else datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+        )
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=datetime.UTC)
         return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -134,7 +140,7 @@ def _with_licences(bases: tuple[BaseModel, ...], cards: Sequence[Path]) -> tuple
 
 
 def _findings(facts: BomFacts, cards: Sequence[Path]) -> Iterator[Finding]:
-    """Yields what the licences' statements don't agree on, and what couldn't be compared."""
+    """Yields contradictions between the statements of licences, and statements that couldn't be compared."""
     if facts.trouble:
         yield Finding("licence/card", Severity.WARNING, facts.trouble, "README.md")
     in_file = facts.licences[len(facts.card) :]
@@ -148,14 +154,14 @@ def _findings(facts: BomFacts, cards: Sequence[Path]) -> Iterator[Finding]:
             message = f"{licence.text!r} isn't a licence that SPDX or the Hub lists"
             yield Finding("licence/unknown", Severity.INFO, message, licence.place)
     for number, base in enumerate(facts.bases):
-        yield from _of_base(facts.licences, base, known=number < len(cards))
+        yield from _of_base(facts.licences, base, has_card=number < len(cards))
 
 
-def _of_base(licences: tuple[StatedLicence, ...], base: BaseModel, *, known: bool) -> Iterator[Finding]:
+def _of_base(licences: tuple[StatedLicence, ...], base: BaseModel, *, has_card: bool) -> Iterator[Finding]:
     if message := contradiction(licences, base.licences):
         yield Finding("licence/contradiction", Severity.WARNING, message, base.place,
                       hint="choose a licence that the base model's licence allows")  # fmt: skip
     elif not (licences and base.licences) or not all(licence.row for licence in (*licences, *base.licences)):
-        hint = None if known else "name its card: --base-card hf://ORG/NAME/README.md, or a folder"
-        yield Finding("licence/not-compared", Severity.INFO,
-                      f"not compared with the licence of {base.name}, which is unknown here", base.place, hint=hint)  # fmt: skip
+        hint = None if has_card else "name its card: --base-card hf://ORG/NAME/README.md, or a folder"
+        message = f"not compared with the licence of {base.name}, which is unknown here"
+        yield Finding("licence/not-compared", Severity.INFO, message, base.place, hint=hint)

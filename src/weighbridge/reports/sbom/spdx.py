@@ -66,7 +66,7 @@ class _Graph:
         self.add("Relationship", key, **{"from": source, "to": targets, "relationshipType": kind})
 
     def license(self, element: str, licences: Iterable[StatedLicence], *, places: bool = True) -> None:
-        """States the licences of an element, each once; one without an identifier as a text of its own."""
+        """States the licences of an element, each once; one without an identifier as a separate text."""
         for licence in {licence.reference: licence for licence in reversed([*licences])}.values():
             key = f"licence-{len(self.elements)}"
             mapping = []

@@ -86,7 +86,7 @@ def signed_message(payload: bytes) -> bytes:
 def write_bundle(payload: bytes, signature: bytes, *, hint: str | None = None, chain: tuple[bytes, ...] = ()) -> bytes:
     """Returns the file of a signature by a key, which `hint` names, or by the first certificate of `chain`."""
     material: dict[str, Any] = (
-        {"x509CertificateChain": {"certificates": [{"rawBytes": _encode(one)} for one in chain]}}
+        {"x509CertificateChain": {"certificates": [{"rawBytes": _encode(der)} for der in chain]}}
         if chain
         else {"publicKey": {"hint": hint}}
     )
@@ -103,13 +103,14 @@ def write_bundle(payload: bytes, signature: bytes, *, hint: str | None = None, c
 
 
 def read_bundle(path: Path) -> SignatureBundle:
-    """Reads the file of a signature. Raises FormatError with the place of what is wrong; the signature itself isn't
+    """Reads the file of a signature. Raises FormatError with the place of the fault; the signature itself isn't
     checked."""
     name = str(path)
     with open_source(path) as source:
         if source.size > SIGNATURE_SIZE:
-            found = source.size
-            raise FormatError("too large for a signature", path=name, expected=f"<= {SIGNATURE_SIZE} bytes", found=found)
+            raise FormatError(
+                "too large for a signature", path=name, expected=f"<= {SIGNATURE_SIZE} bytes", found=source.size
+            )
         raw = source.read(0, source.size)
     bundle = strict_json(raw, name, _Bundle)
     if bundle.mediaType != MEDIA_TYPE:
@@ -121,10 +122,10 @@ def read_bundle(path: Path) -> SignatureBundle:
     if len(envelope.signatures) != 1:
         raise FormatError("one signature is required", path=name, field="dsseEnvelope.signatures",
                           found=len(envelope.signatures))  # fmt: skip
-    given = {
+    materials = {
         "key": material.publicKey, "certificate": material.x509CertificateChain, "keyless": material.certificate,
     }  # fmt: skip
-    kinds = [kind for kind, value in given.items() if value is not None]
+    kinds = [kind for kind, value in materials.items() if value is not None]
     if len(kinds) != 1:
         raise FormatError("one of publicKey, x509CertificateChain and certificate is required", path=name,
                           field="verificationMaterial", found=len(kinds))  # fmt: skip

@@ -12,7 +12,7 @@ from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.options import Progress, flag
 from weighbridge.io.location import check_local
 from weighbridge.reports.signature.bundle import PAYLOAD_TYPE, SignatureBundle, read_bundle
-from weighbridge.reports.signature.manifest import SINGLE, Listing, SignedManifest, SignedItem, hash_files, list_files
+from weighbridge.reports.signature.manifest import SINGLE, Listing, SignedItem, SignedManifest, hash_files, list_files
 from weighbridge.reports.signature.options import NEED_SIGNATURE, SignatureCheckOptions
 from weighbridge.reports.signature.sign import inner_names, within
 from weighbridge.reports.signature.statement import read_statement
@@ -55,15 +55,15 @@ _NAMED_BY: Mapping[str, tuple[str, ...]] = {
 
 
 def check_options(model: Path, options: SignatureCheckOptions) -> None:
-    """Raises UsageError unless the options name a signer, or if there is no signature that they apply to."""
-    given = [name for name in NEED_SIGNATURE if getattr(options, name) not in (None, (), False)]
+    """Raises UsageError unless the options name a signer, or if they apply to a signature that is missing."""
+    present = [name for name in NEED_SIGNATURE if getattr(options, name) not in (None, (), False)]
     if options.signature is None:
-        if given:
-            raise UsageError(f"{flag(given[0])} applies to a signature", hint="name its file: --signature FILE")
+        if present:
+            raise UsageError(f"{flag(present[0])} applies to a signature", hint="name its file: --signature FILE")
         return
     check_local(model)
     check_local(options.signature)
-    named = {name for names in _NAMED_BY.values() for name in names} & {*given}
+    named = {name for names in _NAMED_BY.values() for name in names} & {*present}
     if named not in map(set, _NAMED_BY.values()):
         ways = "; ".join(" and ".join(map(flag, names)) for names in _NAMED_BY.values())
         raise UsageError("a signature proves nothing unless the signer is named", hint=f"give one of: {ways}")
@@ -85,9 +85,9 @@ def check_signature(model: Path, options: SignatureCheckOptions, progress: Progr
         fault = SignatureFault("signature/signer", str(error), file, "the files weren't compared: don't use the model")
     except FormatError as error:
         place = f"{error.field}: " if error.field else ""
-        found = "" if error.found is None else f" (found {error.found})"
+        actual = "" if error.found is None else f" (found {error.found})"
         hint = error.hint or "ask the signer for the file again"
-        fault = SignatureFault("signature/broken", f"{place}{error.reason}{found}", file, hint)
+        fault = SignatureFault("signature/broken", f"{place}{error.reason}{actual}", file, hint)
     else:
         return _compare(model, manifest, options, signer, progress)
     return SignatureCheck(SignatureReport(str(file), None, 0), (fault,))
@@ -148,8 +148,10 @@ def _compare(
 ) -> SignatureCheck:
     """Compares every file of the model with the manifest."""
     file = Path(str(options.signature))
-    own = within(model, file) if model.is_dir() else ()
-    left_out = {*manifest.ignored, *inner_names(options.ignore), *own}
+    if options.ignore and not model.is_dir():
+        raise UsageError(f"--ignore applies to a folder, and {model} is a file")
+    own_file = within(model, file) if model.is_dir() else ()
+    left_out = {*manifest.ignored, *inner_names(options.ignore), *own_file}
     listing = list_files(model, sorted(left_out), options.allow_symlinks)
     signed = _by_file(manifest.items)
     present = {name: path for name, path in listing.files.items() if name in signed}
@@ -159,7 +161,7 @@ def _compare(
         if manifest.method.shard_size is not None and name not in signed and not path.stat().st_size
     }  # fmt: skip
     faults = [*_faults(model, listing, signed, actual, empty)]
-    unsigned = tuple(sorted({*listing.ignored, *empty} - {*own}))
+    unsigned = tuple(sorted({*listing.ignored, *empty} - {*own_file}))
     return SignatureCheck(SignatureReport(str(file), signer, len(signed), unsigned), tuple(faults))
 
 
@@ -177,7 +179,7 @@ def _faults(
     for name in sorted(signed):
         path = model if name == SINGLE else model / name
         if name not in listing.files and name not in listing.refused:
-            ignored = any(name == one or name.startswith(f"{one}/") for one in listing.ignored)
+            ignored = any(name == folder or name.startswith(f"{folder}/") for folder in listing.ignored)
             reason = "signed, but left out of the check" if ignored else "signed, but missing"
             yield SignatureFault("signature/missing", reason, path, None if ignored else "download the model again")
         elif name in listing.files and signed[name] != actual.get(name, set()):
@@ -188,4 +190,6 @@ def _faults(
                              "remove it, or leave it out: --ignore PATH")  # fmt: skip
     for name, reason in sorted(listing.refused.items()):
         hint = "follow links to files: --allow-symlinks" if reason == "a link" else "a signature can't cover it"
-        yield SignatureFault("signature/link", f"not compared: {reason}", model if name == SINGLE else model / name, hint)
+        yield SignatureFault(
+            "signature/link", f"not compared: {reason}", model if name == SINGLE else model / name, hint
+        )

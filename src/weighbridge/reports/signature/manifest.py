@@ -72,7 +72,7 @@ class SignedManifest:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The files of a model by name. `ignored`: files and folders left out. `refused`: name -> why it can't be signed."""
+    """The files of a model by name. `ignored`: files and folders left out. `refused`: reasons by name."""
 
     files: dict[str, Path]
     ignored: tuple[str, ...]
@@ -80,7 +80,7 @@ class Listing:
 
 
 def list_files(model: Path, ignored: Sequence[str], allow_symlinks: bool) -> Listing:
-    """Lists the files of a model. `ignored`: paths relative to it; a folder's stands for all below it."""
+    """Lists the files of a model. `ignored`: paths relative to it; that of a folder includes everything below it."""
     if model.is_symlink() and not allow_symlinks:
         return Listing({}, (), {SINGLE: "a link"})
     if not model.is_dir():
@@ -134,7 +134,7 @@ def hash_files(
         digest = hash_range(path, algo, start, end, tally.of(name))
         return SignedItem(name, method.algorithm, digest, start, None if method.shard_size is None else end)
 
-    return tuple(sorted(map_parallel(item, tasks, jobs), key=lambda one: one.order))
+    return tuple(sorted(map_parallel(item, tasks, jobs), key=lambda item: item.order))
 
 
 def _parts(size: int, method: HashMethod) -> Iterator[tuple[int, int]]:

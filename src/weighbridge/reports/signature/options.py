@@ -56,7 +56,7 @@ class SignatureCheckOptions(SignatureOptions):
         "The signer's name in its certificate: e-mail, URI, common name, subject.", metavar="NAME", section=_SECTION
     )
     identity_provider: str | None = option(
-        "Who confirmed the identity of a keyless signature, such as https://accounts.google.com.", metavar="URL",
+        "The issuer of a keyless identity, such as https://accounts.google.com.", metavar="URL",
         section=_SECTION,
     )  # fmt: skip
 

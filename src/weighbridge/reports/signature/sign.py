@@ -1,6 +1,6 @@
 """Signs a model: `wb sign`.
 
-    sign(model, key="key.pem") -> SignReport      hashes every file, signs the list, writes model.sig
+sign(model, key="key.pem") -> SignReport      hashes every file, signs the list, writes model.sig
 """
 
 from __future__ import annotations
@@ -18,7 +18,14 @@ from weighbridge.base.words import plural
 from weighbridge.io.location import check_local, path_text
 from weighbridge.io.sink import check_target, write_file
 from weighbridge.reports.signature.bundle import signed_message, write_bundle
-from weighbridge.reports.signature.manifest import GIT_PATHS, HashMethod, Listing, SignedManifest, hash_files, list_files
+from weighbridge.reports.signature.manifest import (
+    GIT_PATHS,
+    HashMethod,
+    Listing,
+    SignedManifest,
+    hash_files,
+    list_files,
+)
 from weighbridge.reports.signature.options import SignOptions
 from weighbridge.reports.signature.statement import name_fault, root_digest, write_statement
 
@@ -70,11 +77,11 @@ def _check_signer(options: SignOptions) -> None:
     if (options.key is None) != options.keyless:
         hint = "sign with a key, --key FILE, or by your identity, --keyless"
         raise UsageError("the signer must be named" if options.key is None else "a key isn't keyless", hint=hint)
-    for name, given, needs in (
+    for name, value, needs in (
         ("--certificate", options.certificate, options.key), ("--trust-config", options.trust_config, options.keyless),
         ("--password", options.password, options.key),
     ):  # fmt: skip
-        if given is not None and not needs:
+        if value is not None and not needs:
             raise UsageError(f"{name} doesn't apply to {'a key' if options.key is not None else 'keyless signatures'}")
 
 
@@ -92,8 +99,10 @@ def files_to_sign(path: Path, options: SignOptions) -> tuple[Listing, tuple[str,
     """Returns the files of a model, and the paths that its signature declares as ignored. Raises RefusedError if a file
     can't be signed."""
     path.stat()  # raises the system's own error
-    own = within(path, signature_path(path, options)) if path.is_dir() else ()
-    ignored = tuple(sorted({*GIT_PATHS, *inner_names(options.ignore), *own}))
+    if options.ignore and not path.is_dir():
+        raise UsageError(f"--ignore applies to a folder, and {path} is a file")
+    own_file = within(path, signature_path(path, options)) if path.is_dir() else ()
+    ignored = tuple(sorted({*GIT_PATHS, *inner_names(options.ignore), *own_file}))
     listing = list_files(path, ignored, options.allow_symlinks)
     refused = listing.refused
     if refused:
@@ -140,7 +149,9 @@ class _KeySigner:
             chain = certificates.load_certificates(Path(options.certificate))
             if chain[0].public_key() != public:
                 hint = "the signer's certificate comes first in the file"
-                raise UsageError(f"the certificate in {options.certificate} has another key than {options.key}", hint=hint)
+                raise UsageError(
+                    f"the certificate in {options.certificate} has another key than {options.key}", hint=hint
+                )
             self._chain = tuple(map(certificates.to_der, chain))
             self.name = certificates.names_of(chain[0])[0]
 

@@ -20,7 +20,7 @@ from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import SIGNED_FILES
 from weighbridge.models.jsonfile import repeated_keys
 from weighbridge.reports.signature.bundle import strict_json
-from weighbridge.reports.signature.manifest import HASH_TYPES, SINGLE, HashMethod, SignedManifest, SignedItem
+from weighbridge.reports.signature.manifest import HASH_TYPES, SINGLE, HashMethod, SignedItem, SignedManifest
 
 STATEMENT: Final = "https://in-toto.io/Statement/v1"
 PREDICATE: Final = "https://model_signing/signature/v1.0"
@@ -73,7 +73,7 @@ def root_digest(items: Iterable[SignedItem]) -> str:
 
 
 def write_statement(manifest: SignedManifest) -> bytes:
-    """Returns the statement: that of model_signing, whose order of keys within the predicate changes from run to run."""
+    """Returns the statement: that of model_signing, whose keys within the predicate have another order in each run."""
     serialization: dict[str, Any] = {
         "method": "files" if manifest.method.shard_size is None else "shards",
         "hash_type": manifest.method.hash_type,
@@ -89,24 +89,27 @@ def write_statement(manifest: SignedManifest) -> bytes:
         "predicateType": PREDICATE,
         "predicate": {
             "serialization": serialization,
-            "resources": [
-                {"name": i.identifier, "algorithm": i.algorithm, "digest": i.digest} for i in manifest.items
-            ],
+            "resources": [{"name": i.identifier, "algorithm": i.algorithm, "digest": i.digest} for i in manifest.items],
         },
     }
     return json.dumps(statement, indent=2).encode()
 
 
 def read_statement(payload: bytes, path: str) -> SignedManifest:
-    """Reads a statement. `path`: the signature, for errors. Raises FormatError with the place of what is wrong."""
+    """Reads a statement. `path`: the signature, for errors. Raises FormatError with the place of the fault."""
     kind = strict_json(payload, path, _Kind)
     if kind.type != STATEMENT:
         _fail(path, "_type", "not an in-toto statement", kind.type)
     if kind.predicateType != PREDICATE:
         old = kind.predicateType == _OLD_PREDICATE
         hint = "it is of model_signing 0.2: sign the model again" if old else "is it the signature of a model?"
-        found = repr(kind.predicateType)[:200]
-        raise FormatError("not the statement of a model's signature", path=path, field="predicateType", found=found, hint=hint)
+        raise FormatError(
+            "not the statement of a model's signature",
+            path=path,
+            field="predicateType",
+            found=repr(kind.predicateType)[:200],
+            hint=hint,
+        )
     if repeated := repeated_keys(payload):
         _fail(path, repeated[0], "the key occurs twice in one object")
     statement = strict_json(payload, path, _Statement)
@@ -187,6 +190,6 @@ def name_fault(name: str) -> str:
     return ""
 
 
-def _fail(path: str, field: str, reason: str, found: object = None) -> NoReturn:
-    shown = None if found is None else repr(found)[:200]
+def _fail(path: str, field: str, reason: str, value: object = None) -> NoReturn:
+    shown = None if value is None else repr(value)[:200]
     raise FormatError(reason, path=path, field=field, found=shown)

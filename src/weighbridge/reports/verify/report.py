@@ -128,7 +128,7 @@ def verify(path: str | os.PathLike[str], options: VerifyOptions) -> VerifyReport
             tensors=sum(len(f.index) for f in repo.weights if f.index),
             nbytes=sum(f.size for f in repo.files),
             values=options.values,
-            unchecked=tuple(f.name for f in repo.unchecked if not (signature and f.path.samefile(signature.report.path))),
+            unchecked=tuple(f.name for f in repo.unchecked if not verify_signature.is_signature(f, signature)),
             digests=len(verify_digests.listed(repo)),
             signature=signature.report if signature else None,
         )

@@ -9,7 +9,7 @@ from typing import Final
 from weighbridge.containers.base import Severity
 from weighbridge.reports.signature.check import SignatureCheck, check_options, check_signature
 from weighbridge.reports.signature.options import SignatureCheckOptions
-from weighbridge.reports.verify.repo import Repo
+from weighbridge.reports.verify.repo import Repo, RepoFile
 from weighbridge.reports.verify.rules import Check, Flaw
 
 _MEMO: Final = "signature"
@@ -23,6 +23,11 @@ def prepare(repo: Repo, options: SignatureCheckOptions) -> SignatureCheck | None
     check = check_signature(repo.path, options, repo.progress)
     repo.memo[_MEMO] = check
     return check
+
+
+def is_signature(file: RepoFile, check: SignatureCheck | None) -> bool:
+    """Whether a file of the model is the signature that is checked."""
+    return check is not None and file.path.samefile(check.report.path)
 
 
 def _flaws(rule: str, repo: Repo) -> Iterator[Flaw]:
