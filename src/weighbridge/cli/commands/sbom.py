@@ -36,7 +36,7 @@ def sbom(path: str, options: SbomCommand) -> int:
     Licences that contradict each other are reported on standard error. The same model gives the same bytes: there is a
     time only with --timestamp or SOURCE_DATE_EPOCH.
     """
-    from weighbridge.cli.render import Progress, clean, emit_json, note, shorten, warn, write_bytes
+    from weighbridge.cli.render import Progress, clean, echo, emit_json, note, shorten, warn
     from weighbridge.io.sink import check_target, write_file
     from weighbridge.reports.sbom import report as reports
 
@@ -47,7 +47,7 @@ def sbom(path: str, options: SbomCommand) -> int:
     with Progress() as progress:
         report = reports.sbom(path, progress=progress, **options.keywords(reports.sbom))
     if options.output is not None:
-        write_file(options.output, report.text().encode("utf-8", "backslashreplace"), overwrite=options.overwrite)
+        write_file(options.output, report.text().encode(), overwrite=options.overwrite)
     if options.json:
         emit_json(report)
         return 0
@@ -57,5 +57,5 @@ def sbom(path: str, options: SbomCommand) -> int:
     if report.unhashed:
         note(f"not hashed: {clean(shorten(report.unhashed))}")
     if options.output is None:
-        write_bytes(report.text().encode("utf-8", "backslashreplace"))
+        echo(report.text().rstrip("\n"))
     return 0

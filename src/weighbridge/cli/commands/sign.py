@@ -36,8 +36,8 @@ class SignCommand(SignOptions, DryRunOptions):
 def sign(model: Path, options: SignCommand) -> int:
     """Sign all files of MODEL, a folder or a file, in the format of OpenSSF Model Signing.
 
-    The signature is a small file, model.sig, that lists the SHA-256 of every file; `wb verify --signature` and the
-    tool model_signing check it. The password of an encrypted key is read from the terminal, or from the variable
+    The signature is a small file, model.sig, that lists the SHA-256 of every file; `wb verify` and the tool
+    model_signing check it. The password of an encrypted key is read from the terminal, or from the variable
     WEIGHBRIDGE_KEY_PASSWORD. Links are refused unless --allow-symlinks follows those to files.
     """
     from weighbridge.base.words import plural

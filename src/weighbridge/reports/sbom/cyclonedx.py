@@ -29,14 +29,14 @@ def document(facts: BomFacts, identifier: str, timestamp: str | None) -> dict[st
         "metadata": {
             **({"timestamp": timestamp} if timestamp else {}),
             "tools": {"components": [{"type": "application", "name": "weighbridge", "version": __version__}]},
-            "component": _component(facts),
+            "component": model_component(facts),
         },
         "components": [_file(number, file) for number, file in enumerate(facts.files)],
         "dependencies": [{"ref": _MODEL, "dependsOn": [_ref(number) for number in range(len(facts.files))]}],
     }
 
 
-def _component(facts: BomFacts) -> dict[str, Any]:
+def model_component(facts: BomFacts) -> dict[str, Any]:
     single = facts.files[0] if len(facts.files) == 1 else None
     return _filled({
         "type": "machine-learning-model",
@@ -50,12 +50,12 @@ def _component(facts: BomFacts) -> dict[str, Any]:
         "purl": package_url(facts.repository, facts.commit) if facts.repository else None,
         "pedigree": {"ancestors": [_ancestor(base) for base in facts.bases]} if facts.bases else None,
         "externalReferences": [{"type": "distribution", "url": facts.url}] if facts.url else None,
-        "modelCard": _model_card(facts),
+        "modelCard": model_card(facts),
         "properties": _properties(facts.settings.items()),
     })  # fmt: skip
 
 
-def _model_card(facts: BomFacts) -> dict[str, Any]:
+def model_card(facts: BomFacts) -> dict[str, Any]:
     datasets = [
         _filled({"type": "dataset", "name": name, "contents": {"url": name} if "://" in name else None})
         for name in facts.datasets

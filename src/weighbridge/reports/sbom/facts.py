@@ -15,11 +15,10 @@ from weighbridge.io.digest import GIT
 from weighbridge.io.filesystem import cached_repository
 from weighbridge.io.location import RemotePath
 from weighbridge.models.config.card import read_card, scalar, scalars
-from weighbridge.models.model import OpenModel
 from weighbridge.models.open import WHOLE, open_headers
 from weighbridge.reports import sidecars
 from weighbridge.reports.hash.digests import files_of
-from weighbridge.reports.inspect.report import report_of
+from weighbridge.reports.inspect.report import InspectReport, report_of
 from weighbridge.reports.sbom.licences import StatedLicence, of_card, of_metadata
 from weighbridge.reports.select import Selection
 
@@ -90,20 +89,23 @@ def collect(path: str | os.PathLike[str]) -> BomFacts:
     place = resolve_path(path)
     with open_headers(place, WHOLE).model as model:
         card, trouble = read_card(model.place.read(_CARD, MIB))
-        metadata, repository, commit = model.metadata, _repository(model.place.folder), _commit(model.place.folder)
+        metadata, (repository, commit) = model.metadata, origin_of(model.place.folder)
         report = report_of(model, (), Selection(limit=0))
         facts = report.model
         name, weights = _text(metadata, card, "name"), model.place.files
+        title = model.place.title if place.is_dir() else weights[0].stem
+        origins = (o.get("repo_url") or o.get("url") or o.get("name") or "" for o in _listed(metadata, "dataset"))
+        datasets = (match[1] if (match := _HUB.fullmatch(text)) else text for text in origins if text)
         in_card, in_file = of_card(card, _CARD), of_metadata(metadata, weights[0].name)
         organization = (repository or "").rpartition("/")[0] or _text(metadata, card, "organization")
         return BomFacts(
-            name=repository.rpartition("/")[2] if repository else name or _title(place, model),
-            files=tuple(_files(place, weights)),
+            name=repository.rpartition("/")[2] if repository else name or title,
+            files=tuple(list_files_of(place, weights)),
             licences=(*in_card, *in_file),
             card=in_card,
-            bases=tuple(_bases(card, metadata, weights[0].name)),
-            datasets=tuple(dict.fromkeys((*scalars(card.get("datasets")), *_origins(metadata, "dataset")))),
-            settings=dict(_settings(report, model)),
+            bases=tuple(base_models(card, metadata, weights[0].name)),
+            datasets=tuple(dict.fromkeys((*scalars(card.get("datasets")), *datasets))),
+            settings=dict(settings_of(report)),
             organization=organization or None,
             repository=repository,
             commit=commit,
@@ -122,25 +124,16 @@ def _text(metadata: Mapping[str, Any], card: Mapping[str, Any], name: str) -> st
     return value if isinstance(value, str) and value else scalar(card.get(f"model_{name}")) or scalar(card.get(name))
 
 
-def _title(place: Path, model: OpenModel) -> str:
-    return model.place.title if place.is_dir() else model.place.weights[0].stem
-
-
-def _repository(folder: Path) -> str | None:
-    """The model's repository on the Hub: that of an address, or of a folder in the Hub's cache."""
-    if not isinstance(folder, RemotePath):
-        return cached_repository(folder)
-    match = _ADDRESS.match(str(folder))
-    return match[1] if match else None
-
-
-def _commit(folder: Path) -> str | None:
+def origin_of(folder: Path) -> tuple[str | None, str | None]:
+    """Returns a model's repository on the Hub and its commit: of an address, or of a folder in the Hub's cache."""
     if isinstance(folder, RemotePath):
-        return folder.commit
-    return folder.resolve().name if cached_repository(folder) else None
+        match = _ADDRESS.match(str(folder))
+        return match[1] if match else None, folder.commit
+    cached = cached_repository(folder)
+    return cached, folder.resolve().name if cached else None
 
 
-def _files(place: Path, weights: Sequence[Path]) -> Iterator[BomFile]:
+def list_files_of(place: Path, weights: Sequence[Path]) -> Iterator[BomFile]:
     """Yields all files of a folder, or those of the weights. Digests that a store lists are taken over."""
     inside = place.is_dir()
     for path in files_of(place) if inside else weights:
@@ -152,7 +145,7 @@ def _files(place: Path, weights: Sequence[Path]) -> Iterator[BomFile]:
         yield BomFile(name, path, nbytes, sha256, git, sha256 is not None)
 
 
-def _bases(card: Mapping[str, Any], metadata: Mapping[str, Any], file: str) -> Iterator[BaseModel]:
+def base_models(card: Mapping[str, Any], metadata: Mapping[str, Any], file: str) -> Iterator[BaseModel]:
     """Yields the base models of the card, then those of a GGUF that the card doesn't name."""
     relation, names = scalar(card.get("base_model_relation")), set[str]()
     for name in scalars(card.get("base_model")):
@@ -188,15 +181,7 @@ def _listed(metadata: Mapping[str, Any], kind: str) -> Iterator[dict[str, str]]:
         }  # fmt: skip
 
 
-def _origins(metadata: Mapping[str, Any], kind: str) -> Iterator[str]:
-    for origin in _listed(metadata, kind):
-        text = origin.get("repo_url") or origin.get("url") or origin.get("name") or ""
-        match = _HUB.fullmatch(text)
-        if text:
-            yield match[1] if match else text
-
-
-def _settings(report: Any, model: OpenModel) -> Iterator[tuple[str, str]]:
+def settings_of(report: InspectReport) -> Iterator[tuple[str, str]]:
     """Yields sizes and types, as names and texts."""
     facts = report.model
     numbers = {

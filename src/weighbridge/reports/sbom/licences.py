@@ -108,7 +108,7 @@ def contradiction(model: Sequence[StatedLicence], base: Sequence[StatedLicence])
     the table. Of several licences, any may be chosen."""
     if not model or not base or not all(licence.row for licence in (*model, *base)):
         return ""
-    reasons = [_broken_limit(*pair) for pair in product(model, base)]
+    reasons = [lacking_limit(*pair) for pair in product(model, base)]
     if not all(reasons):
         return ""
     return (
@@ -116,21 +116,12 @@ def contradiction(model: Sequence[StatedLicence], base: Sequence[StatedLicence])
     )
 
 
-def _broken_limit(model: StatedLicence, base: StatedLicence) -> Limit | None:
+def lacking_limit(model: StatedLicence, base: StatedLicence) -> Limit | None:
     """The limit of the base model's licence that the model's licence lacks."""
     assert model.row is not None
     assert base.row is not None
-    for limit in _REASONS:
-        if limit in base.row.limits and not _keeps(limit, model, base):
-            return limit
-    return None
-
-
-def _keeps(limit: Limit, model: StatedLicence, base: StatedLicence) -> bool:
-    assert model.row is not None
-    if limit == "own-terms":
-        return model.tag == base.tag
-    return limit in model.row.limits
+    kept = model.row.limits - {"own-terms"} if model.tag != base.tag else model.row.limits
+    return next((limit for limit in _REASONS if limit in base.row.limits - kept), None)
 
 
 def _statement(licences: Sequence[StatedLicence]) -> str:

@@ -65,7 +65,7 @@ class SbomReport:
 
     def text(self) -> str:
         """The document as a file."""
-        return json.dumps(self.document, indent=2, ensure_ascii=False) + "\n"
+        return json.dumps(self.document, indent=2) + "\n"
 
     def __bool__(self) -> bool:
         return all(finding.severity is Severity.INFO for finding in self.findings)
@@ -78,7 +78,7 @@ class SbomReport:
 def sbom(path: str | os.PathLike[str], options: SbomOptions) -> SbomReport:
     """Makes the bill of materials of a model: architecture, licences, base models, and the SHA-256 of every file. A
     remote file is hashed only with `hash_remote`; the digests that its store lists are taken over."""
-    timestamp = _timestamp(options.timestamp)
+    timestamp = parse_time(options.timestamp)
     facts = collect(path)
     if options.hash_remote and not any(isinstance(file.path, RemotePath) for file in facts.files):
         raise UsageError("--hash-remote applies to remote files", hint="local files are always hashed")
@@ -93,11 +93,11 @@ def sbom(path: str | os.PathLike[str], options: SbomOptions) -> SbomReport:
         document=write(facts, str(identifier), timestamp),
         files=len(facts.files),
         unhashed=tuple(file.name for file in facts.files if file.sha256 is None),
-        findings=tuple(_findings(facts, cards)),
+        findings=tuple(licence_findings(facts, cards)),
     )
 
 
-def _timestamp(text: str | None) -> str | None:
+def parse_time(text: str | None) -> str | None:
     """Returns the time as ISO 8601 in UTC. Raises UsageError if it isn't one."""
     source = "--timestamp" if text is not None else "SOURCE_DATE_EPOCH"
     text = text if text is not None else os.environ.get(source)
@@ -139,7 +139,7 @@ def _with_licences(bases: tuple[BaseModel, ...], cards: Sequence[Path]) -> tuple
     return tuple(replace(base, licences=stated) for base, stated in zip(bases, licences, strict=True))
 
 
-def _findings(facts: BomFacts, cards: Sequence[Path]) -> Iterator[Finding]:
+def licence_findings(facts: BomFacts, cards: Sequence[Path]) -> Iterator[Finding]:
     """Yields contradictions between the statements of licences, and statements that couldn't be compared."""
     if facts.trouble:
         yield Finding("licence/card", Severity.WARNING, facts.trouble, "README.md")
@@ -154,10 +154,11 @@ def _findings(facts: BomFacts, cards: Sequence[Path]) -> Iterator[Finding]:
             message = f"{licence.text!r} isn't a licence that SPDX or the Hub lists"
             yield Finding("licence/unknown", Severity.INFO, message, licence.place)
     for number, base in enumerate(facts.bases):
-        yield from _of_base(facts.licences, base, has_card=number < len(cards))
+        yield from base_findings(facts.licences, base, has_card=number < len(cards))
 
 
-def _of_base(licences: tuple[StatedLicence, ...], base: BaseModel, *, has_card: bool) -> Iterator[Finding]:
+def base_findings(licences: tuple[StatedLicence, ...], base: BaseModel, *, has_card: bool) -> Iterator[Finding]:
+    """Yields a contradiction with a base model's licence, or that there is nothing to compare."""
     if message := contradiction(licences, base.licences):
         yield Finding("licence/contradiction", Severity.WARNING, message, base.place,
                       hint="choose a licence that the base model's licence allows")  # fmt: skip

@@ -6,7 +6,7 @@ model's release, which no metadata states. SPDX requires a time of creation; wit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
 from weighbridge import __version__
@@ -29,11 +29,11 @@ def document(facts: BomFacts, identifier: str, timestamp: str | None) -> dict[st
     } | ({} if timestamp else {"comment": "the time of creation is unknown"})  # fmt: skip
     graph.add("SoftwareAgent", "agent", name=agent)
     graph.add("Tool", "tool", name=tool)
-    model = graph.add("ai_AIPackage", "model", **_package(facts, graph))
+    model = graph.add("ai_AIPackage", "model", **model_package(facts, graph))
     files = [graph.add("software_File", f"file-{number}", **_file(file)) for number, file in enumerate(facts.files)]
     graph.relate("contains", model, files)
     for number, base in enumerate(facts.bases):
-        ancestor = graph.add("ai_AIPackage", f"base-{number}", **_base(base))
+        ancestor = graph.add("ai_AIPackage", f"base-{number}", **base_package(base))
         graph.relate("descendantOf", model, [ancestor])
         graph.license(ancestor, base.licences, places=False)
     for number, name in enumerate(facts.datasets):
@@ -81,7 +81,7 @@ class _Graph:
             self.relate("hasDeclaredLicense", element, [expression])
 
 
-def _package(facts: BomFacts, graph: _Graph) -> dict[str, Any]:
+def model_package(facts: BomFacts, graph: _Graph) -> dict[str, Any]:
     supplier = graph.add("Organization", "supplier", name=facts.organization) if facts.organization else None
     single = facts.files[0] if len(facts.files) == 1 else None
     return {
@@ -95,11 +95,13 @@ def _package(facts: BomFacts, graph: _Graph) -> dict[str, Any]:
         "verifiedUsing": _hashes(single) if single else None,
         "ai_typeOfModel": [text for text in (facts.family, facts.architecture) if text],
         "ai_domain": [facts.task] if facts.task else [],
-        "ai_hyperparameter": _entries(facts.settings),
+        "ai_hyperparameter": [
+            {"type": "DictionaryEntry", "key": key, "value": value} for key, value in facts.settings.items()
+        ],
     }
 
 
-def _base(base: BaseModel) -> dict[str, Any]:
+def base_package(base: BaseModel) -> dict[str, Any]:
     return {
         "name": base.name,
         "comment": f"stated in {base.place}" + (f" as {base.relation}" if base.relation else ""),
@@ -126,7 +128,3 @@ def _file(file: BomFile) -> dict[str, Any]:
 
 def _hashes(file: BomFile) -> list[dict[str, str]]:
     return [{"type": "Hash", "algorithm": "sha256", "hashValue": file.sha256}] if file.sha256 else []
-
-
-def _entries(settings: Mapping[str, str]) -> list[dict[str, str]]:
-    return [{"type": "DictionaryEntry", "key": key, "value": value} for key, value in settings.items()]

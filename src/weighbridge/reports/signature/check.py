@@ -89,7 +89,7 @@ def check_signature(model: Path, options: SignatureCheckOptions, progress: Progr
         hint = error.hint or "ask the signer for the file again"
         fault = SignatureFault("signature/broken", f"{place}{error.reason}{actual}", file, hint)
     else:
-        return _compare(model, manifest, options, signer, progress)
+        return compare_files(model, manifest, options, signer, progress)
     return SignatureCheck(SignatureReport(str(file), None, 0), (fault,))
 
 
@@ -143,7 +143,7 @@ _TITLES = {"key": "a key's", "certificate": "a certificate's", "keyless": "keyle
 _CHECKS = {"key": _signed_by_key, "certificate": _signed_by_certificate, "keyless": _signed_keyless}
 
 
-def _compare(
+def compare_files(
     model: Path, manifest: SignedManifest, options: SignatureCheckOptions, signer: str, progress: Progress | None
 ) -> SignatureCheck:
     """Compares every file of the model with the manifest."""
@@ -160,7 +160,7 @@ def _compare(
         name for name, path in listing.files.items()
         if manifest.method.shard_size is not None and name not in signed and not path.stat().st_size
     }  # fmt: skip
-    faults = [*_faults(model, listing, signed, actual, empty)]
+    faults = [*differences(model, listing, signed, actual, empty)]
     unsigned = tuple(sorted({*listing.ignored, *empty} - {*own_file}))
     return SignatureCheck(SignatureReport(str(file), signer, len(signed), unsigned), tuple(faults))
 
@@ -172,7 +172,7 @@ def _by_file(items: tuple[SignedItem, ...]) -> dict[str, set[SignedItem]]:
     return files
 
 
-def _faults(
+def differences(
     model: Path, listing: Listing, signed: Mapping[str, set[SignedItem]], actual: Mapping[str, set[SignedItem]],
     empty: set[str],
 ) -> Iterator[SignatureFault]:  # fmt: skip

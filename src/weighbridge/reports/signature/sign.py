@@ -54,25 +54,31 @@ class SignReport:
 def sign(model: str | os.PathLike[str], options: SignOptions) -> SignReport:
     """Signs all files of a model, by the format OpenSSF Model Signing 1.0. Raises RefusedError for a file that can't be
     signed, or an existing signature without `overwrite`."""
-    _check_signer(options)
+    check_signer(options)
     path, target = Path(model), signature_path(model, options)
     check_target(target, overwrite=options.overwrite, folder=False)
     signer = None if options.key is None else _KeySigner(options)
     listing, ignored = files_to_sign(path, options)
     nbytes = sum(file.stat().st_size for file in listing.files.values())
+    name = path.resolve().name if path.name in ("", "..") else path.name  # as model_signing
     items = hash_files(listing.files, HashMethod(), jobs=options.jobs, progress=options.progress)
-    manifest = SignedManifest(_model_name(path), items, HashMethod(), options.allow_symlinks, ignored)
+    manifest = SignedManifest(name, items, HashMethod(), options.allow_symlinks, ignored)
     statement = write_statement(manifest)
     config = None if options.trust_config is None else Path(options.trust_config)
     bundle = keyless.sign(statement, config) if signer is None else signer.bundle(statement)
     write_file(target, bundle, overwrite=options.overwrite)
-    name = "keyless" if signer is None else signer.name
     return SignReport(
-        path_text(model), str(target), name, len(items), nbytes, root_digest(items), tuple(listing.ignored)
+        path_text(model),
+        str(target),
+        signer.name if signer else "keyless",
+        len(items),
+        nbytes,
+        root_digest(items),
+        tuple(listing.ignored),
     )
 
 
-def _check_signer(options: SignOptions) -> None:
+def check_signer(options: SignOptions) -> None:
     """Raises UsageError unless the options name one signer."""
     if (options.key is None) != options.keyless:
         hint = "sign with a key, --key FILE, or by your identity, --keyless"
@@ -129,11 +135,6 @@ def within(path: Path, file: Path) -> tuple[str, ...]:
     """Returns the name of `file` in the folder `path`; empty if it is elsewhere."""
     folder, place = path.resolve(), file.parent.resolve() / file.name
     return (place.relative_to(folder).as_posix(),) if place != folder and place.is_relative_to(folder) else ()
-
-
-def _model_name(path: Path) -> str:
-    """The name in the statement, as model_signing's."""
-    return path.resolve().name if path.name in ("", "..") else path.name
 
 
 class _KeySigner:

@@ -113,11 +113,11 @@ def read_statement(payload: bytes, path: str) -> SignedManifest:
     if repeated := repeated_keys(payload):
         _fail(path, repeated[0], "the key occurs twice in one object")
     statement = strict_json(payload, path, _Statement)
-    method = _method(statement.predicate.serialization, path)
+    method = read_method(statement.predicate.serialization, path)
     if len(statement.predicate.resources) > SIGNED_FILES:
         _fail(path, "predicate.resources", f"more than {SIGNED_FILES:,} resources")
-    items = tuple(_item(r, n, method, path) for n, r in enumerate(statement.predicate.resources))
-    _check_items(items, path)
+    items = tuple(read_item(r, n, method, path) for n, r in enumerate(statement.predicate.resources))
+    check_items(items, path)
     if len(statement.subject) != 1:
         _fail(path, "subject", "one subject is required", len(statement.subject))
     if statement.subject[0].digest.get("sha256") != root_digest(items):
@@ -130,7 +130,7 @@ def read_statement(payload: bytes, path: str) -> SignedManifest:
     return SignedManifest(statement.subject[0].name, items, method, allowed, tuple(ignored))
 
 
-def _method(written: _Serialization, path: str) -> HashMethod:
+def read_method(written: _Serialization, path: str) -> HashMethod:
     place = "predicate.serialization"
     if written.hash_type not in HASH_TYPES:
         _fail(path, f"{place}.hash_type", "unknown digest", written.hash_type)
@@ -144,7 +144,7 @@ def _method(written: _Serialization, path: str) -> HashMethod:
     return HashMethod(written.hash_type, int(size))
 
 
-def _item(resource: _Resource, number: int, method: HashMethod, path: str) -> SignedItem:
+def read_item(resource: _Resource, number: int, method: HashMethod, path: str) -> SignedItem:
     place = f"predicate.resources[{number}]"
     name, start, end = resource.name, 0, None
     if method.shard_size is not None:
@@ -164,7 +164,7 @@ def _item(resource: _Resource, number: int, method: HashMethod, path: str) -> Si
     return SignedItem(name, resource.algorithm, resource.digest, start, end)
 
 
-def _check_items(items: tuple[SignedItem, ...], path: str) -> None:
+def check_items(items: tuple[SignedItem, ...], path: str) -> None:
     """Raises FormatError for a repeated name, and for a single file among others."""
     seen: set[str] = set()
     for number, item in enumerate(items):
