@@ -94,7 +94,8 @@ SHARED: Mapping[str, str] = {
     "device": "a GPU or a size of memory", "hard_link": "several names for one file", "type": "a type of wb quantize",
     "text": "a text that a model reads", "context": "tokens that a model sees at once",
     "resume": "continue an interrupted run", "jobs": "threads", "to": "a format", "dtype": "the type of numbers",
-    "algo": "the digest",
+    "algo": "the digest", "signature": "the file of a signature", "key": "a signer's key",
+    "certificate": "certificates of a signer",
 }  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from weighbridge.adapters.remote.extra import package
 from weighbridge.base.errors import UnsupportedError, UsageError
@@ -51,7 +51,7 @@ def load_private_key(path: Path, password: str | None = None) -> EllipticCurvePr
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise UnsupportedError(f"{path}: a {type(key).__name__}, not an EC key", hint=_hint())
     check_curve(key.public_key(), str(path))
-    return key
+    return cast("EllipticCurvePrivateKey", key)
 
 
 def load_public_key(path: Path) -> EllipticCurvePublicKey:
@@ -68,7 +68,7 @@ def load_public_key(path: Path) -> EllipticCurvePublicKey:
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise UnsupportedError(f"{path}: a {type(key).__name__}, not an EC key", hint=_hint())
     check_curve(key, str(path))
-    return key
+    return cast("EllipticCurvePublicKey", key)
 
 
 def check_curve(key: EllipticCurvePublicKey, name: str) -> None:

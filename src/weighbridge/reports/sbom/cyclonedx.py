@@ -112,7 +112,7 @@ def _hashes(file: BomFile) -> list[dict[str, str]] | None:
 
 def _licences(licences: Sequence[StatedLicence], *, places: bool = True) -> list[dict[str, Any]] | None:
     """The statements, each licence once. `places`: with their places; not for a card elsewhere on this machine."""
-    entries = {}
+    entries: dict[str, dict[str, Any]] = {}
     for licence in licences:
         row = licence.row
         named = {"id": row.spdx} if row and row.spdx else {"name": licence.title}

@@ -41,7 +41,7 @@ _NAMESPACE: Final = uuid.UUID("5a1d2b90-6c1e-4c0b-9a0e-6d1f6f0c7a35")
 class SbomOptions(JobsOptions, ProgressKeyword):
     format: Literal["cyclonedx", "spdx"] = option("cyclonedx (1.6) or spdx (3.0.1) [cyclonedx].", "cyclonedx")
     hash_remote: bool = option("Also hash remote files that list no SHA-256, which reads them.", False)
-    base_card: Sequence[Path] = option(
+    base_card: Path | Sequence[Path] = option(
         "Model card of the base model, or its folder, to compare the licences. Repeatable.", (), metavar="PATH",
         kind="path",
     )  # fmt: skip

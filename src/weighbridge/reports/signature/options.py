@@ -15,20 +15,6 @@ _SECTION = "Signature"
 
 @dataclass(frozen=True, kw_only=True)
 class SignatureOptions:
-    """`signature`: the file. `key`: the private key of a signer, or the public one to check with."""
-
-    signature: Path | None = option(
-        "File with the signature [to sign: model.sig in the folder, or next to the file].", metavar="FILE", kind="file",
-        section=_SECTION,
-    )  # fmt: skip
-    key: Path | None = option(
-        "EC key in PEM: the private one to sign with, the public one to check with.", metavar="FILE", kind="file",
-        section=_SECTION,
-    )  # fmt: skip
-    certificate: Path | None = option(
-        "X.509 certificates in PEM: to sign, the signer's and those above it; to check, the trusted ones.",
-        metavar="FILE", kind="file", section=_SECTION,
-    )  # fmt: skip
     trust_config: Path | None = option(
         "Sigstore instance for keyless signatures [the public one].", metavar="FILE", kind="file", section=_SECTION
     )
@@ -42,6 +28,14 @@ class SignatureOptions:
 class SignOptions(SignatureOptions, JobsOptions, OverwriteOptions, ProgressKeyword):
     """`password`: of an encrypted key."""
 
+    signature: Path | None = option(
+        "Write it there [model.sig in the folder, or next to the file].", metavar="FILE", kind="file", section=_SECTION
+    )
+    key: Path | None = option("The signer's private EC key, in PEM.", metavar="FILE", kind="file", section=_SECTION)
+    certificate: Path | None = option(
+        "The signer's X.509 certificate in PEM, followed by those above it.", metavar="FILE", kind="file",
+        section=_SECTION,
+    )  # fmt: skip
     keyless: bool = option(
         "Sign by Sigstore: your identity (e-mail, workflow) becomes public.", False, section=_SECTION
     )
@@ -52,13 +46,20 @@ class SignOptions(SignatureOptions, JobsOptions, OverwriteOptions, ProgressKeywo
 class SignatureCheckOptions(SignatureOptions):
     """Which signer is trusted: a key; or a name and the authority that confirms it."""
 
+    signature: Path | None = option(
+        "Check the model against this signature. Needs its signer: a key, or an identity.", metavar="FILE", kind="file",
+        section=_SECTION,
+    )  # fmt: skip
+    key: Path | None = option("The signer's public EC key, in PEM.", metavar="FILE", kind="file", section=_SECTION)
+    certificate: Path | None = option(
+        "Trusted X.509 certificates in PEM.", metavar="FILE", kind="file", section=_SECTION
+    )
     identity: str | None = option(
         "The signer's name in its certificate: e-mail, URI, common name, subject.", metavar="NAME", section=_SECTION
     )
     identity_provider: str | None = option(
-        "The issuer of a keyless identity, such as https://accounts.google.com.", metavar="URL",
-        section=_SECTION,
-    )  # fmt: skip
+        "The issuer of a keyless identity, such as https://accounts.google.com.", metavar="URL", section=_SECTION
+    )
 
 
 #: Names of the options that need `signature`.
