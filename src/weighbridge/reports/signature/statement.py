@@ -10,15 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable
-from pathlib import PureWindowsPath
 from typing import Any, Final, NoReturn
 
 import msgspec
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import SIGNED_FILES
-from weighbridge.models.jsonfile import repeated_keys
 from weighbridge.reports.signature.bundle import strict_json
 from weighbridge.reports.signature.manifest import HASH_TYPES, SINGLE, HashMethod, SignedItem, SignedManifest
 
@@ -28,6 +27,8 @@ PREDICATE: Final = "https://model_signing/signature/v1.0"
 _OLD_PREDICATE: Final = "https://model_signing/Digests/v0.1"
 _DIGITS: Final = {"sha256": 64, "blake2b": 128, "blake3": 64}
 _SHARD: Final = re.compile(r"(.+):(\d{1,19}):(\d{1,19})", re.DOTALL | re.ASCII)
+# A drive, a network share.
+_WINDOWS: Final = re.compile(r"[A-Za-z]:|[\\/]{2}")
 _HEX: Final = re.compile(r"[0-9a-f]+")
 
 
@@ -110,12 +111,11 @@ def read_statement(payload: bytes, path: str) -> SignedManifest:
             found=repr(kind.predicateType)[:200],
             hint=hint,
         )
-    if repeated := repeated_keys(payload):
-        _fail(path, repeated[0], "the key occurs twice in one object")
     statement = strict_json(payload, path, _Statement)
     method = read_method(statement.predicate.serialization, path)
     if len(statement.predicate.resources) > SIGNED_FILES:
         _fail(path, "predicate.resources", f"more than {SIGNED_FILES:,} resources")
+    check_keys(payload, path)
     items = tuple(read_item(r, n, method, path) for n, r in enumerate(statement.predicate.resources))
     check_items(items, path)
     if len(statement.subject) != 1:
@@ -128,6 +128,20 @@ def read_statement(payload: bytes, path: str) -> SignedManifest:
             _fail(path, f"predicate.serialization.ignore_paths[{n}]", fault, name)
     allowed = statement.predicate.serialization.allow_symlinks
     return SignedManifest(statement.subject[0].name, items, method, allowed, tuple(ignored))
+
+
+def check_keys(payload: bytes, path: str) -> None:
+    """Raises FormatError if a key occurs twice in one object: readers differ in which of them they take."""
+
+    def check(pairs: list[tuple[str, Any]]) -> None:
+        if len(pairs) != len({key for key, _ in pairs}):
+            key, times = Counter(key for key, _ in pairs).most_common(1)[0]
+            _fail(path, key[:200], "the key occurs more than once in one object", times)
+
+    try:
+        json.loads(payload, object_pairs_hook=check)
+    except (ValueError, RecursionError) as error:  # what this reader refuses: deep nesting, numbers of 4,300 digits
+        raise FormatError(f"invalid JSON: {error}", path=path) from None
 
 
 def read_method(written: _Serialization, path: str) -> HashMethod:
@@ -181,7 +195,7 @@ def check_items(items: tuple[SignedItem, ...], path: str) -> None:
 def name_fault(name: str) -> str:
     """Why a name can't be that of a file in the model; empty if it can."""
     parts = name.split("/")
-    if name.startswith("/") or PureWindowsPath(name).drive:
+    if name.startswith("/") or _WINDOWS.match(name):
         return "an absolute path"
     if ".." in parts or ".." in name.split("\\"):
         return "a path that leaves the model"
