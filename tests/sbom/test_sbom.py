@@ -188,6 +188,23 @@ def test_the_facts_of_a_gguf(tmp_path: Path) -> None:
     assert model["hashes"] == report.document["components"][0]["hashes"]
 
 
+def test_a_snapshot_in_the_hubs_cache(folder: Path, tmp_path: Path) -> None:
+    """Its files are links to blobs; repository and commit are those of its path."""
+    repository = tmp_path / "hub" / "models--org--name"
+    snapshot = repository / "snapshots" / ("c0ffee" + "0" * 34)
+    snapshot.mkdir(parents=True)
+    (repository / "blobs").mkdir()
+    for file in folder.iterdir():
+        blob = repository / "blobs" / hashlib.sha256(file.read_bytes()).hexdigest()
+        file.rename(blob)
+        (snapshot / file.name).symlink_to(blob)
+    model = component(wb.sbom(snapshot))
+    assert model["purl"] == f"pkg:huggingface/org/name@{snapshot.name}"
+    assert (model["group"], model["name"], model["version"]) == ("org", "name", snapshot.name)
+    listed = {c["name"]: c["hashes"][0]["content"] for c in wb.sbom(snapshot).document["components"]}
+    assert listed == {link.name: link.resolve().name for link in snapshot.iterdir()}
+
+
 @pytest.mark.parametrize("format", ["cyclonedx", "spdx"])
 def test_every_file_has_its_digest(folder: Path, format: Any) -> None:
     (folder / "sub").mkdir()
