@@ -11,7 +11,11 @@ Look. Each function gives a report, a dataclass; `bool(report)` is whether all i
     wb.fit(path)            whether it fits on a device    wb.choose(path)   format, type and commands
     wb.view(path)           a page in a browser            wb.prove(a, b)    whether both are the same model
     wb.stats(path)          statistics of the values       wb.ls()           the models of this machine
-    wb.get("FILE::TENSOR")  one tensor as an array
+    wb.get("FILE::TENSOR")  one tensor as an array         wb.sbom(path)     its bill of materials
+
+Vouch. `wb.verify(path, signature=..., key=...)` checks it.
+
+    wb.sign("model/", key="key.pem")                          model.sig: who signed which files
 
 Read. Any format, lazily: names to tensors.
 
@@ -107,8 +111,10 @@ if TYPE_CHECKING:
     from weighbridge.reports.inspect.report import InspectReport, inspect
     from weighbridge.reports.prove.model import ProveReport
     from weighbridge.reports.prove.report import prove
+    from weighbridge.reports.sbom.report import SbomReport, sbom
     from weighbridge.reports.scan.engine import scan
     from weighbridge.reports.scan.model import ScanReport
+    from weighbridge.reports.signature.sign import SignReport, sign
     from weighbridge.reports.verify.report import VerifyReport, verify
     from weighbridge.shipping.choose import Choice, choose
     from weighbridge.shipping.plan import ShipPlan, ShipReport
@@ -119,15 +125,15 @@ __all__ = [
     "AdapterOptions", "CalibrationPlan", "CalibrationReport", "CheckpointOptions", "Choice", "DiffReport",
     "ExtractPlan", "ExtractReport", "FitReport", "GgufOptions", "HashReport", "HfOptions", "InspectReport", "Loss",
     "MlxOptions", "Model", "Move", "NumpyOptions", "Plan", "ProveReport", "QuantizeOptions", "Result",
-    "SafetensorsOptions", "SampleMean", "ScanReport", "SchemeOptions", "ServedPage", "ShipPlan", "ShipReport",
-    "SourceOptions", "Tensor", "TextQualityReport", "TorchFolderOptions", "TorchOptions", "VerifyReport",
-    "WriteOptions", "__version__", "anatomy", "choose", "compare_quantized", "convert", "diff", "edit", "errors",
-    "explain", "export_view", "extract_lora", "fetch", "fit", "from_pretrained", "get", "hash", "identify",
-    "imatrix", "inspect", "inspect_imatrix", "load", "load_checkpoint", "ls", "merge", "open", "plan_convert",
-    "plan_edit", "plan_extract_lora", "plan_fetch", "plan_imatrix", "plan_merge", "plan_quantize", "plan_rename",
-    "plan_save", "plan_ship", "plan_slice", "plan_split", "plan_strip", "prove", "provider", "quality", "quantize",
-    "rename", "save", "save_checkpoint", "scan", "ship", "slice", "split", "stats", "strip", "verify", "view",
-    "widget",
+    "SafetensorsOptions", "SampleMean", "SbomReport", "ScanReport", "SchemeOptions", "ServedPage", "ShipPlan",
+    "ShipReport", "SignReport", "SourceOptions", "Tensor", "TextQualityReport", "TorchFolderOptions",
+    "TorchOptions", "VerifyReport", "WriteOptions", "__version__", "anatomy", "choose", "compare_quantized",
+    "convert", "diff", "edit", "errors", "explain", "export_view", "extract_lora", "fetch", "fit",
+    "from_pretrained", "get", "hash", "identify", "imatrix", "inspect", "inspect_imatrix", "load",
+    "load_checkpoint", "ls", "merge", "open", "plan_convert", "plan_edit", "plan_extract_lora", "plan_fetch",
+    "plan_imatrix", "plan_merge", "plan_quantize", "plan_rename", "plan_save", "plan_ship", "plan_slice",
+    "plan_split", "plan_strip", "prove", "provider", "quality", "quantize", "rename", "save", "save_checkpoint",
+    "sbom", "scan", "ship", "sign", "slice", "split", "stats", "strip", "verify", "view", "widget",
 ]  # fmt: skip
 
 # Module -> the public names in it.
@@ -170,6 +176,8 @@ _MODULES: Final = {
     "reports.prove.report": "prove",
     "reports.scan.engine": "scan",
     "reports.scan.model": "ScanReport",
+    "reports.sbom.report": "SbomReport sbom",
+    "reports.signature.sign": "SignReport sign",
     "reports.verify.report": "VerifyReport verify",
 }
 _HOME: Final = MappingProxyType({name: module for module, names in _MODULES.items() for name in names.split()})

@@ -36,6 +36,8 @@ LINES: Final[dict[str, tuple[str, ...]]] = {
     "scan": ("{m} --json", "{m} --sarif -", "{m}"),
     "fit": ("{m} --device 8GB --json", "{m} --device 8GB --type Q4_K_M --explain"),
     "hash": ("{m} --json",),
+    "sbom": ("{m} --json", "{file} --format spdx"),
+    "sign": ("{m} --key {base}/config.json", "{m} --key {base}/config.json --dry-run"),
     "convert": (
         "{m} {out}.gguf --dry-run",
         "{m} {out}.safetensors",

@@ -22,6 +22,7 @@ from tests.cli.test_options import sources  # noqa: F401  # the models
 from tests.llama import llama_tensors, make_folder
 from tests.remote.servers import FileServer
 from tests.reports.makers import imatrix_dat
+from tests.signature.keys import make_key
 
 from weighbridge.cli.main import COMMANDS, common_options, load, main
 
@@ -34,7 +35,9 @@ USES: Mapping[str, Sequence[str]] = {
     "explain": ["PT", "PT --calls", "PT --all"],
     "get": ["ST::a", "ST::a -o OUT.npy", "ST::a -o OUT.pt", "ST::a --raw -o OUT.bin", "GGUF::output.weight -o -"],
     "stats": ["FOLDER", "GGUF::output.weight", "ST::a"],
-    "verify": ["FOLDER", "GGUF"],
+    "verify": ["FOLDER", "GGUF", "GGUF --signature SIG --key PUB"],
+    "sign": ["COPY.gguf --key KEY"],
+    "sbom": ["FOLDER", "GGUF", "FOLDER --format spdx"],
     "diff": ["FOLDER GGUF", "FOLDER ST", "FOLDER ST --html OUT.html"],
     "scan": ["PT", "PT --sarif OUT.sarif"],
     "hash": ["FOLDER", "ST --tensors", "GGUF --gguf-hash", "--check SUMS", "ST --manifest OUT.json"],
@@ -108,6 +111,9 @@ VALUES: Mapping[str, str] = {
     "--loss": "none|some", "--tensor": "a", "--block": "1", "--bins": "3", "--statistic": "bits",
     "--form": "Q4_0", "--host": "::1", "--port": "8123", "--token": "s3cret", "--idle": "7",
     "--store": "OUT2.s", "--mmproj": "GGUF", "--template": "none", "--system": "Be brief.", "--modelfile": "OUT2.m",
+    "--signature": "OUT2.sig", "--key": "PUB", "--certificate": "KEY", "--trust-config": "KEY", "--ignore": "x",
+    "--identity": "me", "--identity-provider": "https://example.org", "--format": "spdx|cyclonedx",
+    "--base-card": "FOLDER", "--timestamp": "2026-01-31",
     "--launcher": "systemd", "--base-model": "me/base", "--measured": "TYPES", "--revision": "next",
 }  # fmt: skip
 # Options whose effect no answer shows -> why.
@@ -131,6 +137,7 @@ UNSEEN: Mapping[str, str] = {
     "--fail-on": "an exit code, and nothing is found",
     "--values": "reads more, and all is well",
     "--tolerance": "nothing differs",
+    "--allow-symlinks": "no link is here: tests/signature",
     "--arch-file": "the table is the built-in one",
     "--list": "what happens anyway",
     "--keep-ema": "nothing is averaged",
@@ -205,6 +212,10 @@ def words(
     (here / "TEXT").write_text("one two three " * 90)
     (here / "IMATRIX").write_bytes(imatrix_dat())
     main(["hash", str(sources["safetensors"]), "--manifest", str(here / "SUMS")])
+    pem = make_key(here)
+    pem.rename(here / "KEY")
+    pem.with_suffix(".pub").rename(here / "PUB")
+    main(["sign", str(sources["gguf"]), "--key", str(here / "KEY"), "--signature", str(here / "SIG")])
     (here / "MODELS").mkdir()
     for name in ("one", "two"):
         shutil.copy(sources["gguf"], here / "MODELS" / f"{name}.gguf")
@@ -215,10 +226,22 @@ def words(
     main(["convert", str(sources["folder"]), str(here / "MLX"), "--to", "mlx"])
     make_folder(here / "OTHER", tensors=llama_tensors(1))
     models = {"FOLDER": "folder", "GGUF": "gguf", "ST": "safetensors", "PT": "torch", "ADAPTER": "adapter"}
-    made = {
-        word: here / word
-        for word in ("TYPES", "TABLE", "TEXT", "IMATRIX", "SUMS", "MODELS", "TWINS", "MLX", "OTHER", "POINT")
-    }
+    names = (
+        "TYPES",
+        "TABLE",
+        "TEXT",
+        "IMATRIX",
+        "SUMS",
+        "MODELS",
+        "TWINS",
+        "MLX",
+        "OTHER",
+        "POINT",
+        "KEY",
+        "PUB",
+        "SIG",
+    )
+    made = {word: here / word for word in names}
     found = {word: str(path) for word, path in {**made, **{w: sources[s] for w, s in models.items()}}.items()}
     with FileServer({"/m/x.bin": bytes(100)}).running() as server:
         yield {**found, "URL": f"{server.url}/m/x.bin"}

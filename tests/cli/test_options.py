@@ -47,6 +47,8 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], set[str], set[str]]] = {
     "ship": (wb.plan_ship, set(), {"name", "output"}),
     "view": (wb.view, {"overwrite", "values"}, set()),  # of export_view, which --output calls
     "verify": (wb.verify, {"fail_on"}, set()),
+    "sign": (wb.sign, set(), {"password"}),
+    "sbom": (wb.sbom, {"overwrite"}, set()),
     "scan": (wb.scan, {"fail_on", "allow_unproven", "allow_unscanned", "recursive", "sarif", "overwrite"}, set()),
     "hash": (wb.hash, {"gguf_hash", "manifest", "check", "overwrite"}, set()),
     "diff": (wb.diff, {"limit", "brief", "html", "overwrite"}, set()),
@@ -93,7 +95,8 @@ SHARED: Mapping[str, str] = {
     "device": "a GPU or a size of memory", "hard_link": "several names for one file", "type": "a type of wb quantize",
     "text": "a text that a model reads", "context": "tokens that a model sees at once",
     "resume": "continue an interrupted run", "jobs": "threads", "to": "a format", "dtype": "the type of numbers",
-    "algo": "the digest",
+    "algo": "the digest", "signature": "the file of a signature", "key": "a signer's key",
+    "certificate": "certificates of a signer",
 }  # fmt: skip
 
 
@@ -158,6 +161,7 @@ def test_every_function_that_writes_accepts_the_same_options() -> None:
 def test_every_command_that_reads_a_model_accepts_a_family_table() -> None:
     """Not so: commands that look at no family."""
     without = {"identify", "ls", "du", "anatomy", "explain", "get", "scan", "choose", "hash", "fetch", "dedupe", "edit"}
+    without |= {"sign", "sbom"}
     without |= {"fleet", "serve", "mount", "completion", "arch"}
     have = {name for name, command in commands() if any(p.name == "arch_file" for p in command.params)}
     assert {row.name for row in COMMANDS} - without <= have

@@ -183,6 +183,8 @@ WRITERS: dict[str, list[str]] = {
     "quality": ["quality", "SRC", "--text", "SRC", "--save", "DST"],
     "get": ["get", "SRC", "a.w", "-o", "DST"],
     "hash": ["hash", "SRC", "--manifest", "DST"],
+    "sign": ["sign", "SRC", "--key", "SRC", "--signature", "DST"],
+    "sbom": ["sbom", "SRC", "-o", "DST"],
     "diff": ["diff", "SRC", "SRC", "--html", "DST"],
     "scan": ["scan", "SRC", "--sarif", "DST"],
     "fetch": ["fetch", "SRC", "DST"],

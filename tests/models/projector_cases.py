@@ -554,7 +554,12 @@ def _kimi_vl() -> dict[str, list[int]]:
 
 
 #: The tensors of models of which transformers has no class.
-WITHOUT_CLASS: Final = {"dots-ocr": _dots_ocr(), "internvl-chat": _internvl_chat(), "sarashina2-vision": _sarashina(), "kimi-vl": _kimi_vl()}
+WITHOUT_CLASS: Final = {
+    "dots-ocr": _dots_ocr(),
+    "internvl-chat": _internvl_chat(),
+    "sarashina2-vision": _sarashina(),
+    "kimi-vl": _kimi_vl(),
+}
 
 _PUBLISHED: Final = {
     "model.language_model.": "model.", "model.audio_tower.": "audio_tower.",

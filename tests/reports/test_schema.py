@@ -34,8 +34,11 @@ from weighbridge.reports.inspect import adapter_info, model_info, schemes
 from weighbridge.reports.inspect import report as inspect
 from weighbridge.reports.microscope import blocks
 from weighbridge.reports.prove import model as prove_model
+from weighbridge.reports.sbom import report as sbom_report
 from weighbridge.reports.scan import engine
 from weighbridge.reports.scan import model as scan
+from weighbridge.reports.signature import check as signature_check
+from weighbridge.reports.signature import sign as signature_sign
 from weighbridge.reports.statistics import heat
 from weighbridge.reports.statistics import tensor as statistics
 from weighbridge.reports.verify import report as verify
@@ -98,6 +101,9 @@ CLASSES: dict[tuple[str, str], type] = {
     ("hash", "hashed tensor"): digests.TensorDigest,
     ("prove", ""): prove_model.ProveReport,
     ("prove", "check"): prove_model.ProveCheck,
+    ("verify", "signature"): signature_check.SignatureReport,
+    ("sign", ""): signature_sign.SignReport,
+    ("sbom", ""): sbom_report.SbomReport,
     ("hash-check", ""): checksum_files.CheckReport,
     ("hash-check", "compared digest"): checksum_files.Compared,
 }

@@ -37,8 +37,11 @@ from weighbridge.reports.verify import packing as verify_packing
 from weighbridge.reports.verify import report as module
 from weighbridge.reports.verify import rules as verify_rules
 from weighbridge.reports.verify import values as verify_values
-from weighbridge.reports.verify.report import RULES, VerifyReport, failed, verify
+from weighbridge.reports.verify.report import RULES as EVERY_RULE
+from weighbridge.reports.verify.report import VerifyReport, failed, verify
 
+#: Those of signatures have their cases in tests/signature.
+RULES = tuple(rule for rule in EVERY_RULE if not rule.id.startswith("signature/"))
 Break = Callable[[Path], Path | None]
 TOKENIZER = {
     "version": "1.0",
@@ -369,6 +372,15 @@ def a_gguf_with_a_key_twice(folder: Path) -> Path:
     data = m.gguf(KEYS | {"general.architecturf": ("str", "x")}, {"a": ("F32", (8,))})
     (folder / "d.gguf").write_bytes(data.replace(b"architecturf", b"architecture"))
     return folder / "d.gguf"
+
+
+@case("licence/differs", words="README.md states apache-2.0, but m.gguf states mit")
+def a_card_with_another_licence_than_the_file(folder: Path) -> Path:
+    place = folder.parent / "licensed"
+    place.mkdir()
+    (place / "m.gguf").write_bytes(m.gguf(KEYS | {"general.license": ("str", "mit")}, {"a": ("F32", (8,))}))
+    (place / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
+    return place
 
 
 @case("gguf/split-missing")

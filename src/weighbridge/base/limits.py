@@ -161,3 +161,7 @@ TEMPLATE_MEMORY: Final = 512 * MIB
 TEMPLATE_SECONDS: Final = 2
 TEMPLATE_WAIT: Final = 20.0
 TEMPLATE_OUTPUT: Final = MIB
+# A signature: 100 bytes a file, a third more in base64. Files of a signed model, and a key or chain in PEM.
+SIGNATURE_SIZE: Final = 64 * MIB
+SIGNED_FILES: Final = 200_000
+PEM_SIZE: Final = MIB

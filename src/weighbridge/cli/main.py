@@ -67,6 +67,8 @@ COMMANDS: Final = (
     Verb("fit", "Check whether a model fits on a device, and which type to choose.", _LOOK, ("memory", "vram")),
     Verb("choose", "Choose a format, a type and the commands, by five questions.", _LOOK, ("advise", "recommend")),
     Verb("hash", "Compute and check digests of files and tensors.", _LOOK, ("sha256sum", "checksum", "digest")),
+    Verb("sbom", "Write a bill of materials: licences, base models, digests.", _LOOK, ("bom", "aibom")),
+    Verb("sign", "Sign a model: a key, a certificate or your identity.", _CHANGE),
     Verb("convert", "Convert between formats and number types; reshard.", _CHANGE, ("cast", "reshard")),
     Verb("quantize", "Quantize to any ggml type, as llama-quantize does.", _CHANGE, ("quant",)),
     Verb("imatrix", "Make an importance matrix: what enters each matrix on a text.", _CHANGE, ("calibrate",)),

@@ -220,6 +220,12 @@ class RemotePath(type(Path())):  # type: ignore[misc]  # pathlib's class for thi
         tree, name = self._tree()
         return tree.digest(name)
 
+    @property
+    def commit(self) -> str | None:
+        """The commit of the repository that is read; None of a place without commits."""
+        commit: str | None = getattr(self._tree()[0], "commit", None)
+        return commit
+
     def children(self) -> Mapping[str, bool]:
         """The names in this folder, and whether each is a folder."""
         tree, name = self._tree()

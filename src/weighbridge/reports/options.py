@@ -15,6 +15,7 @@ from weighbridge.base.dtypes import DTypeLike
 from weighbridge.base.options import ProgressKeyword, option
 from weighbridge.io.options import JobsOptions
 from weighbridge.models.model import FamilyOptions
+from weighbridge.reports.signature.options import SignatureCheckOptions
 
 Path = str | os.PathLike[str]
 Names = Literal["auto", "stored", "logical", "canonical"]
@@ -29,7 +30,7 @@ class CheckOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifyOptions(CheckOptions, FamilyOptions, ProgressKeyword):
+class VerifyOptions(CheckOptions, FamilyOptions, SignatureCheckOptions, ProgressKeyword):
     mmproj: str | Path | None = option("Also check whether this projector belongs to the model.", metavar="FILE",
                                        kind="path")  # fmt: skip
 

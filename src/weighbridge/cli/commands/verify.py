@@ -37,6 +37,7 @@ class VerifyCommand(VerifyOptions, VerifyFailureOptions, CommandOptions):
         "wb verify ./my-model/",
         "wb verify model.gguf --values",
         "wb verify model.gguf mmproj.gguf",
+        "wb verify ./my-model/ --signature ./my-model/model.sig --key signer.pub",
         "wb verify ./downloads/ --fail-on warning --json",
     ),
 )
@@ -45,8 +46,8 @@ def verify(paths: tuple[str, ...], options: VerifyCommand) -> int:
     """Check each PATH (a file, an index, a folder) for every known problem, and report all of them at once.
 
     For GGUF also reports whether llama.cpp would load the file, and whether an mmproj file among the PATHs or in a
-    folder belongs to the language model. Exit code 1 if there is an error, 2 if nothing was
-    checked because the format is unknown.
+    folder belongs to the language model. With --signature also checks who signed PATH, and every file. Exit code 1 if
+    there is an error, 2 if nothing was checked because the format is unknown.
     """
     from weighbridge.cli.render import Progress, emit_json
     from weighbridge.containers.base import Severity
@@ -94,6 +95,11 @@ def _show(report: VerifyReport) -> None:
             echo(f"{verdict.tool} would refuse {clean(verdict.path)}: it can't {what}", "warning")
         elif verdict.accepts is None:
             echo(f"{styled('not checked', 'warning')}: whether {verdict.tool} would load {clean(verdict.path)}")
+    if report.signature is not None and report.signature.signer is not None:
+        signed = report.signature
+        echo(f"signed by {clean(signed.signer or '')}: {plural(signed.files, 'file')}")
+        if signed.unsigned:
+            echo(f"{styled('not signed', 'warning')}: {clean(shorten(signed.unsigned))}")
     if report.findings:
         kinds = (report.errors, "error"), (report.warnings, "warning"), (report.infos, "note")
         echo(f"{size}: {', '.join(plural(n, kind) for n, kind in kinds)}", "head")

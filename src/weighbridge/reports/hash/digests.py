@@ -123,11 +123,11 @@ def hash(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], optio
     if options.tensors:
         return HashReport(models=tuple(hash_model(p, algo=algo, jobs=jobs, progress=progress) for p in paths))
     files = [file for path in paths for file in files_of(resolve_path(path))]
-    tally = _Tally(sum(file.stat().st_size for file in files), progress)
-    return HashReport(files=tuple(_map_parallel(lambda f: hash_file(f, algo, tally.of(f.name)), files, jobs)))
+    tally = Tally(sum(file.stat().st_size for file in files), progress)
+    return HashReport(files=tuple(map_parallel(lambda f: hash_file(f, algo, tally.of(f.name)), files, jobs)))
 
 
-class _Tally:
+class Tally:
     """Sums the bytes read by all threads, and reports them to `progress` from one thread at a time."""
 
     def __init__(self, total: int, progress: Progress | None) -> None:
@@ -157,7 +157,7 @@ def files_of(path: Path) -> list[Path]:
     return sorted(p for p in files if not any(part.startswith(".") for part in p.relative_to(path).parts))
 
 
-def _map_parallel(function: Callable[[Any], Any], items: Iterable[Any], jobs: int | None) -> list[Any]:
+def map_parallel(function: Callable[[Any], Any], items: Iterable[Any], jobs: int | None) -> list[Any]:
     with Workers(jobs or min(os.cpu_count() or 1, _MOST_JOBS), "hash") as pool:
         return list(pool.map(function, items))
 
@@ -181,6 +181,14 @@ def hash_file(
         return FileDigest(path_text(path), algo, hasher.hexdigest(), source.size)
 
 
+def hash_range(path: Path, algo: str, start: int, end: int, read: Callable[[int], object] | None = None) -> str:
+    """Computes the digest of the bytes `start` to `end` of a file, in hex."""
+    with open_source(path) as source:
+        hasher = ALGORITHMS[algo]()
+        update(hasher, source.window(start, end - start), read)
+        return hasher.hexdigest()
+
+
 # ------------------------------------------------------------------------------------------------ tensors
 
 
@@ -190,9 +198,9 @@ def hash_model(
     """Computes the digests of the weights at `path` and of each tensor."""
     check_algorithm(algo, ALGORITHMS)
     with open_model(path, ALONE) as model:
-        tally = _Tally(sum(node.spec.nbytes for node in model.stored.values()), progress)
+        tally = Tally(sum(node.spec.nbytes for node in model.stored.values()), progress)
         items = model.stored.items()
-        digests = _map_parallel(lambda item: _hash_tensor(item[0], item[1], algo, tally.of(item[0])), items, jobs)
+        digests = map_parallel(lambda item: _hash_tensor(item[0], item[1], algo, tally.of(item[0])), items, jobs)
     whole = ALGORITHMS[algo]()
     for tensor in sorted(digests, key=lambda t: t.name):
         whole.update(f"{tensor.digest}  {tensor.name}\n".encode("utf-8", "surrogatepass"))

@@ -23,13 +23,16 @@ from weighbridge.io.location import path_text
 from weighbridge.models.arch.registry import read_family
 from weighbridge.reports.lenient import broken
 from weighbridge.reports.options import VerifyOptions
+from weighbridge.reports.signature.check import SignatureReport
 from weighbridge.reports.verify import digests as verify_digests
 from weighbridge.reports.verify import imatrix as verify_imatrix
+from weighbridge.reports.verify import licences as verify_licences
 from weighbridge.reports.verify import model as verify_model
 from weighbridge.reports.verify import packing as verify_packing
 from weighbridge.reports.verify import pairs as verify_pairs
 from weighbridge.reports.verify import ranks as verify_ranks
 from weighbridge.reports.verify import rules as verify_rules
+from weighbridge.reports.verify import signature as verify_signature
 from weighbridge.reports.verify import values as verify_values
 from weighbridge.reports.verify.repo import Progress, Repo
 from weighbridge.reports.verify.rules import Check, Flaw
@@ -40,7 +43,7 @@ SCHEMA: Final = "weighbridge/verify/1"
 #: Every rule here that needs no tensor data, in the order of the docs.
 RULES: Final[tuple[Check, ...]] = (
     *verify_rules.RULES, *verify_digests.RULES, *verify_ranks.RULES, *verify_imatrix.RULES, *verify_model.RULES,
-    *verify_pairs.RULES,
+    *verify_pairs.RULES, *verify_licences.RULES, *verify_signature.RULES,
 )  # fmt: skip
 
 _RANK: Final = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
@@ -62,8 +65,8 @@ class Verdict:
 class VerifyReport:
     """`verdict`: "ok", "failed" (a finding is an error), or "not-checked" (no file has a format that verify checks).
     `ok`: no finding is an error. `unchecked`: files of other formats. `values`: whether every number was read.
-    `digests`: the number of files compared with the digest in their store's name for them, or in a remote listing. A
-    report is true if the verdict is "ok"."""
+    `digests`: the number of files compared with the digest in their store's name for them, or in a remote listing.
+    `signature`: None if none was given. A report is true if the verdict is "ok"."""
 
     path: str
     verdict: Literal["ok", "failed", "not-checked"]
@@ -79,6 +82,7 @@ class VerifyReport:
     values: bool
     unchecked: tuple[str, ...] = ()
     digests: int = 0
+    signature: SignatureReport | None = None
     schema: str = SCHEMA
 
     def __bool__(self) -> bool:
@@ -100,6 +104,7 @@ def verify(path: str | os.PathLike[str], options: VerifyOptions) -> VerifyReport
     families = (read_family(Path(options.arch_file)),) if options.arch_file else ()
     with Repo(path, options.progress, values=options.values, families=families, mmproj=options.mmproj) as repo:
         verify_pairs.check_given(repo)
+        signature = verify_signature.prepare(repo, options)
         every = [_finding(rule, flaw) for rule in RULES for flaw in rule.check(repo)]
         every += [f for check in verify_rules.PASSED_ON.values() for f in check(repo)]
         every += _check_values(repo, options.progress) if options.values else ()
@@ -108,11 +113,12 @@ def verify(path: str | os.PathLike[str], options: VerifyOptions) -> VerifyReport
             key=lambda f: (_RANK[f.severity], f.path or "", -1 if f.offset is None else f.offset, f.tensor or "",
                            f.rule, f.message),
         ))  # fmt: skip
+        checked = bool(repo.checked or signature)
         count = {severity: sum(f.severity is severity for f in findings) for severity in Severity}
         return VerifyReport(
             path=path_text(path),
-            verdict="failed" if count[Severity.ERROR] else "ok" if repo.checked else "not-checked",
-            ok=bool(repo.checked) and not count[Severity.ERROR],
+            verdict="failed" if count[Severity.ERROR] else "ok" if checked else "not-checked",
+            ok=checked and not count[Severity.ERROR],
             errors=count[Severity.ERROR],
             warnings=count[Severity.WARNING],
             infos=count[Severity.INFO],
@@ -122,8 +128,9 @@ def verify(path: str | os.PathLike[str], options: VerifyOptions) -> VerifyReport
             tensors=sum(len(f.index) for f in repo.weights if f.index),
             nbytes=sum(f.size for f in repo.files),
             values=options.values,
-            unchecked=tuple(f.name for f in repo.unchecked),
+            unchecked=tuple(f.name for f in repo.unchecked if not verify_signature.is_signature(f, signature)),
             digests=len(verify_digests.listed(repo)),
+            signature=signature.report if signature else None,
         )
 
 

@@ -1,0 +1,1 @@
+"""Signatures of models: EC keys and certificates through `cryptography`, keyless ones through `sigstore`."""

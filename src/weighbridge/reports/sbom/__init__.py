@@ -1,0 +1,1 @@
+"""Bills of materials of models: CycloneDX and SPDX."""

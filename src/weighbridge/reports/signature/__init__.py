@@ -1,0 +1,1 @@
+"""Signatures of models by OpenSSF Model Signing 1.0."""
