@@ -49,6 +49,11 @@ class ProveOptions(JobsOptions, FamilyOptions, ProgressKeyword):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LineageOptions(FamilyOptions, ProgressKeyword):
+    """How models are opened."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class InspectOptions(FamilyOptions):
     filter: Sequence[str] = option(f"Only tensors that satisfy it: {_EXPR}.", (), metavar="EXPR")
     include: Sequence[str] = option("Only tensors whose name matches.", (), metavar="GLOB")

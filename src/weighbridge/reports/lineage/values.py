@@ -1,0 +1,157 @@
+"""Compares the sampled rows of two models whose layers are mapped: equal, rounded, within a type's error, or changed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from weighbridge.base.dtypes import BY_NAME, DType
+from weighbridge.reports.lineage import thresholds
+from weighbridge.reports.lineage.layer_map import LayerMap, spread
+from weighbridge.reports.lineage.sampling import Place, Sampler, is_lossy, type_of
+from weighbridge.reports.prove.bounds import MARGIN, cost
+
+if TYPE_CHECKING:
+    from weighbridge.tensors.likeness import Rows
+
+#: `to b`: the rows of b are those of a, rounded to its type, and the reverse.
+State = Literal["equal", "to b", "to a", "within", "changed"]
+_BOTH: Final = frozenset({"to a", "to b"})
+
+
+class Compared(NamedTuple):
+    """One tensor of two models. `product`, `a2`, `b2`, `error`: sums over the rows of a * b, a^2, b^2, (a - b)^2."""
+
+    role: str
+    place_a: Place
+    place_b: Place
+    state: State
+    product: float
+    a2: float
+    b2: float
+    error: float
+
+
+@dataclass(frozen=True)
+class Values:
+    """`matrices`: the compared matrices. `extras`: the roles of embeddings, heads and norms that differ."""
+
+    matrices: Sequence[Compared]
+    extras: Sequence[str]
+
+    @property
+    def cosine(self) -> float:
+        a2, b2 = sum(row.a2 for row in self.matrices), sum(row.b2 for row in self.matrices)
+        return sum(row.product for row in self.matrices) / math.sqrt(a2 * b2) if a2 and b2 else 0.0
+
+    @property
+    def distance(self) -> float:
+        """The norm of the difference over that of the weights."""
+        a2 = sum(row.a2 for row in self.matrices)
+        return math.sqrt(sum(row.error for row in self.matrices) / a2) if a2 else 0.0
+
+    @property
+    def changed(self) -> Sequence[Compared]:
+        return [row for row in self.matrices if row.state != "equal"]
+
+    @property
+    def state(self) -> State:
+        """What holds for all matrices."""
+        states = {row.state for row in self.changed}
+        if not states:
+            return "equal"
+        if len(states) == 1 and states <= _BOTH:
+            return states.pop()
+        return "changed" if "changed" in states else "within"
+
+
+def compare_values(a: Sampler, b: Sampler, layers: LayerMap) -> Values:
+    """Compares the anchors of all matched layers, all matrices of some of them, and the extras."""
+    pairs = layers.pairs()
+    some = spread(pairs, thresholds.LAYERS)
+    matched = [
+        ((i, role), (j, role)) for i, j in some for layer, role in a.matrices if layer == i and (j, role) in b.matrices
+    ]
+    matched = [pair for pair in matched if a.node(pair[0]).spec.shape == b.node(pair[1]).spec.shape]
+    for model, side in ((a, 0), (b, 1)):
+        model.read((pair[side], thresholds.MATRIX_ELEMENTS) for pair in matched)
+    rows = [_compare(a, b, *pair, thresholds.MATRIX_ELEMENTS) for pair in matched]
+    done = {(row.place_a, row.place_b) for row in rows if row is not None}
+    anchors = [(a.anchors[i], b.anchors[j]) for i, j in pairs if (a.anchors[i], b.anchors[j]) not in done]
+    rows += [_compare(a, b, *pair, thresholds.ANCHOR_ELEMENTS) for pair in anchors]
+    return Values([row for row in rows if row is not None], list(_changed_extras(a, b, dict(pairs))))
+
+
+def _compare(a: Sampler, b: Sampler, left: Place, right: Place, elements: int) -> Compared | None:
+    import numpy as np
+
+    x, y = a.rows(left, elements), b.rows(right, elements)
+    if x is None or y is None or x.shape != y.shape:
+        return None
+    state = compare_rows(x, y, type_of(a.node(left)), type_of(b.node(right)))
+    p, q = x.astype(np.float64).ravel(), y.astype(np.float64).ravel()
+    return Compared(left[1], left, right, state, float(p @ q), float(p @ p), float(q @ q), float((p - q) @ (p - q)))
+
+
+def compare_rows(x: Rows, y: Rows, type_x: str, type_y: str) -> State:
+    """Returns how rows of two types differ."""
+    import numpy as np
+
+    if (x == y).all():
+        return "equal"
+    to_y, to_x = _rounds(x, y, type_x, type_y), _rounds(y, x, type_y, type_x)
+    if to_y != to_x:
+        return "to b" if to_y else "to a"
+    lossy = is_lossy(type_x) or is_lossy(type_y)
+    if to_y:
+        return "within" if lossy else "equal"
+    error, size = np.square(x - y, dtype=np.float64).sum(), np.square(x, dtype=np.float64).sum()
+    return "within" if lossy and error <= MARGIN * (cost(type_x) + cost(type_y)) * size else "changed"
+
+
+def _rounds(source: Rows, result: Rows, source_type: str, result_type: str) -> bool:
+    """Whether `result` is `source` rounded to its type."""
+    import numpy as np
+
+    from weighbridge.tensors.likeness import fit_of_grid, rounded
+
+    if not is_lossy(result_type):
+        dtype = float_type(result_type)
+        if dtype is None or cost(result_type) == cost(source_type) or is_lossy(source_type):
+            return False
+        return float(np.mean(rounded(source, dtype) == result)) >= thresholds.ROUNDED
+    fit = fit_of_grid(source, result)
+    return fit is not None and fit.count > 0 and 1 - fit.off / fit.count >= thresholds.ROUNDED
+
+
+def float_type(name: str) -> DType | None:
+    dtype = BY_NAME.get(name)
+    return dtype if dtype is not None and dtype.plain and dtype.is_float else None
+
+
+def _changed_extras(a: Sampler, b: Sampler, layers: dict[int, int]) -> Iterable[str]:
+    """Yields the roles of extras that both models have, and whose rows differ by more than their types explain."""
+    matched = {place: (layers.get(place[0], -1), place[1]) for place in a.extras if place[0] < 0 or place[0] in layers}
+    common = {left: right for left, right in matched.items() if right in b.extras}
+    for model, places in ((a, common), (b, common.values())):
+        model.read((place, thresholds.ANCHOR_ELEMENTS) for place in places)
+    changed = set()
+    for left, right in common.items():
+        x, y = a.rows(left, thresholds.ANCHOR_ELEMENTS), b.rows(right, thresholds.ANCHOR_ELEMENTS)
+        if x is None or y is None:
+            continue
+        if x.shape != y.shape or a.node(left).spec.shape != b.node(right).spec.shape or _differ(a, b, left, right, x, y):
+            changed.add(left[1])
+    yield from sorted(changed)
+
+
+def _differ(a: Sampler, b: Sampler, left: Place, right: Place, x: Rows, y: Rows) -> bool:
+    import numpy as np
+
+    if len(a.node(left).spec.shape) == 1:
+        types = {type_of(a.node(left)), type_of(b.node(right))}
+        close = max(thresholds.NORM, 2 * math.sqrt(max(map(cost, types))) if len(types) > 1 else 0)
+        return bool((np.abs(x - y) > close * (1 + np.abs(x))).any())
+    return compare_rows(x, y, type_of(a.node(left)), type_of(b.node(right))) == "changed"
