@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -10,18 +10,18 @@ from weighbridge.base.words import ranges
 from weighbridge.reports.lineage import thresholds
 from weighbridge.reports.lineage.layer_map import read_anchors, spread
 from weighbridge.reports.lineage.model import LineagePair, LineageSource
-from weighbridge.reports.lineage.sampling import Place, Sampler, is_lossy, type_of
-from weighbridge.reports.lineage.values import float_type
+from weighbridge.reports.lineage.sampling import Place, Sampler, float_type, is_lossy, type_of
 
 if TYPE_CHECKING:
     from weighbridge.base.dtypes import DType
-    from weighbridge.tensors.likeness import F64, Rows
+    from weighbridge.tensors.likeness import F64
 
 _NEAR: Final = frozenset({"fine-tuned", "lora-merged"})
 
 
 class Made(NamedTuple):
-    """A model made from several others: "merged" or "slices"."""
+    """A model made from several others: "merged" or "slices". "sum": a weighted sum outside of its sources, so that any
+    of them may be the sum of the others."""
 
     name: str
     relation: str
@@ -30,69 +30,105 @@ class Made(NamedTuple):
 
 
 class _Fit(NamedTuple):
-    """The weights of a model's sources, the share of values that they reproduce, and whether the rest is so small that
-    they are certain without it."""
+    """The weights of a model's sources, the share of values that they reproduce, whether the rest is so small that they
+    are certain without it, and whether the rest is the rounding of this model and not of one of its sources."""
 
     weights: Mapping[str, float]
     equal: float
     proved: bool
+    directed: bool
 
 
 def find_merged(samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair]) -> Iterator[Made]:
-    """Yields the models that are weighted sums of others, if the weights show which of them is the sum."""
-    for name, model in samplers.items():
-        near = sorted((pair for pair in pairs if name in (pair.a, pair.b) and pair.relation in _NEAR), key=_distance)
-        others = [samplers[pair.other(name)] for pair in near][: thresholds.MIX_SOURCES]
-        low_rank = {pair.other(name) for pair in near if pair.relation == "lora-merged"}
-        weights = _weights(model, others) if len(others) > 1 else {}
-        # Two multiples of one LoRA lie on a line with their base, too.
-        if weights and (len(weights) > 2 or not low_rank & weights.keys()):
-            found = [LineageSource(source, round(weight, 4)) for source, weight in weights.items()]
-            found.sort(key=lambda source: (-abs(source.weight or 0), source.name))
-            parts = " + ".join(f"{source.weight:.4g} {source.name}" for source in found)
-            yield Made(name, "merged", tuple(found), parts.replace("+ -", "- "))
+    """Yields the models that are weighted sums of others, if the weights show which of them is the sum. A merged model
+    is a sum of others in many ways with its own sources, so it is tried first as a source, then left out."""
+    merged: set[str] = set()
+    for left_out in (False, True):
+        for name, target in samplers.items():
+            if name not in merged and (row := _merged(target, samplers, pairs, merged if left_out else set())):
+                merged |= {name} if row.relation == "merged" else set()
+                yield row
+
+
+def _merged(
+    target: Sampler, samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair], without: Collection[str]
+) -> Made | None:
+    name = target.name
+    near = [pair for pair in pairs if name in (pair.a, pair.b) and pair.relation in _NEAR]
+    near = sorted((pair for pair in near if pair.other(name) not in without), key=_distance)
+    others = [model for pair in near if not (model := samplers[pair.other(name)]).lossy][: thresholds.MIX_SOURCES]
+    fit = _fit(target, others) if len(others) > 1 else None
+    low_rank = {pair.other(name) for pair in near if pair.relation == "lora-merged"}
+    if fit is None or (len(fit.weights) < 3 and low_rank & fit.weights.keys()):
+        return None  # two multiples of one LoRA lie on a line with their base, too
+    found = [LineageSource(source, round(weight, 4)) for source, weight in fit.weights.items()]
+    found.sort(key=lambda source: (-abs(source.weight or 0), source.name))
+    parts = " + ".join(f"{source.weight:.4g} {source.name}" for source in found)
+    relation = "merged" if fit.directed else "sum"
+    return Made(name, relation, tuple(found), parts.replace("+ -", "- "))
 
 
 def _distance(pair: LineagePair) -> float:
     return pair.distance or 0.0
 
 
-def _weights(model: Sampler, others: Sequence[Sampler]) -> Mapping[str, float]:
-    """Returns the weights of the fewest models of which another is the sum; {} if there are none, several such sets, or
-    one of them may be the sum."""
-    from weighbridge.tensors.likeness import mixture, products, rounding_energy
+def _fit(model: Sampler, others: Sequence[Sampler]) -> _Fit | None:
+    """Returns the fewest models of which another is the weighted sum; None if there are none, or several such sets."""
+    from weighbridge.tensors.likeness import mixture, products
 
+    samplers = {each.name: each for each in (*others, model)}
     places = _common_places([model, *others])
-    if not places or (dtype := _dtype(model, places)) is None:
-        return {}
-    target, values = _vector(model, places), {each.name: _vector(each, places) for each in others}
-    names, gram = list(values), products([*values.values(), target])
-    noise = thresholds.MIX_NOISE * rounding_energy(_as_f32(target), dtype)
+    values = {name: _vector(each, places) for name, each in samplers.items()} if places else {}
+    target = values.pop(model.name, None)
+    if target is None:
+        return None
+    noise = {name: _rounding(samplers[name], places) for name in samplers}
+    limit, names = thresholds.MIX_NOISE * noise[model.name], list(values)
+    gram = products([*values.values(), target])
     for count in range(2, thresholds.MIX_SIZE + 1):
         fits = []
         for subset in combinations(range(len(names)), count):
             found = mixture(gram, len(names), subset)
-            if found is None or found.rest > min(noise, thresholds.MIX_REST * found.nearest):
+            if found is None or found.rest > min(limit, thresholds.MIX_REST * found.nearest):
                 continue
-            if min(map(abs, found.weights)) >= thresholds.MIX_WEIGHT:
-                weights = {names[i]: weight for i, weight in zip(subset, found.weights, strict=True)}
-                equal = _equal(target, _sum(weights, values), dtype)
-                fits.append(_Fit(weights, equal, found.rest <= thresholds.MIX_PROOF * found.nearest))
+            weights = {names[i]: weight for i, weight in zip(subset, found.weights, strict=True)}
+            if min(map(abs, weights.values())) >= thresholds.MIX_WEIGHT:
+                proved = found.rest <= thresholds.MIX_PROOF * found.nearest
+                others_noise = {name: weight**2 * noise[name] for name, weight in weights.items()}
+                directed = _is_rounding_of(found.rest, noise[model.name], others_noise.values())
+                shorter = _simplest(target, weights, values, model.float_type)
+                fits.append(_Fit(*shorter, proved, directed))
         if fits:
-            return _chosen(fits, target, values, dtype)
-    return {}
+            exact = [fit for fit in fits if fit.equal >= thresholds.MIX_EQUAL]
+            certain = exact or [fit for fit in fits if fit.proved]
+            return certain[0] if len(certain) == 1 else None
+    return None
 
 
-def _chosen(fits: Sequence[_Fit], target: F64, values: Mapping[str, F64], dtype: DType) -> Mapping[str, float]:
-    """Returns the weights that reproduce the values, or the only ones that leave almost no rest. A point between others
-    is their sum; of a point outside, one of the others might be."""
-    exact = [fit for fit in fits if fit.equal >= thresholds.MIX_EQUAL]
-    fits = exact or [fit for fit in fits if fit.proved and min(fit.weights.values()) > 0]
-    if len(fits) != 1:
-        return {}
-    weights = fits[0].weights
-    outside = min(weights.values()) < 0
-    return {} if outside and _reversible(target, weights, values, dtype) else weights
+def _is_rounding_of(rest: float, own: float, others: Iterable[float]) -> bool:
+    """Whether the rest of a sum is nearer to the energy of the sum's own rounding than to that which the rounding of a
+    source would leave, if that source were computed from the sum and the other sources."""
+    return all((rest >= (own + other) / 2) if other < own else (rest < (own + other) / 2) for other in others)
+
+
+def _rounding(model: Sampler, places: Sequence[Place]) -> float:
+    """Returns the energy of rounding in a model's rows."""
+    from weighbridge.tensors.likeness import rounding_energy
+
+    rows = ((model.rows(p, thresholds.MATRIX_ELEMENTS), float_type(type_of(model.node(p)))) for p in places)
+    return sum(rounding_energy(values, dtype) for values, dtype in rows if values is not None and dtype is not None)
+
+
+def _simplest(
+    target: F64, weights: Mapping[str, float], values: Mapping[str, F64], dtype: DType
+) -> tuple[Mapping[str, float], float]:
+    """Returns the weights and the share of values that they reproduce; weights of two decimals if these reproduce as
+    many."""
+    equal = _equal(target, _sum(weights, values), dtype)
+    short = {name: round(weight, 2) for name, weight in weights.items()}
+    if abs(sum(short.values()) - 1) < 1e-6 and (share := _equal(target, _sum(short, values), dtype)) >= equal:
+        return short, share
+    return weights, equal
 
 
 def _sum(weights: Mapping[str, float], values: Mapping[str, F64]) -> F64:
@@ -101,27 +137,12 @@ def _sum(weights: Mapping[str, float], values: Mapping[str, F64]) -> F64:
     return np.add.reduce([weight * values[name] for name, weight in weights.items()])
 
 
-def _as_f32(values: F64) -> Rows:
-    import numpy as np
-
-    return values.astype(np.float32)
-
-
 def _equal(target: F64, predicted: F64, dtype: DType) -> float:
     import numpy as np
 
     from weighbridge.tensors.likeness import rounded
 
     return float(np.mean(rounded(predicted, dtype) == target))
-
-
-def _reversible(target: F64, weights: Mapping[str, float], values: Mapping[str, F64], dtype: DType) -> bool:
-    """Whether one of the sources could as well be the sum of the others and the target."""
-    whole = _sum(weights, values)
-    return any(
-        _equal(values[name], (target - (whole - weight * values[name])) / weight, dtype) >= thresholds.MIX_EQUAL
-        for name, weight in weights.items()
-    )
 
 
 def _common_places(models: Sequence[Sampler]) -> list[Place]:
@@ -138,11 +159,6 @@ def _common_places(models: Sequence[Sampler]) -> list[Place]:
 def _usable(model: Sampler, place: Place, first: Sampler) -> bool:
     node = model.matrices.get(place)
     return node is not None and node.spec.shape == first.matrices[place].spec.shape and not is_lossy(type_of(node))
-
-
-def _dtype(model: Sampler, places: Sequence[Place]) -> DType | None:
-    names = {type_of(model.node(place)) for place in places}
-    return float_type(names.pop()) if len(names) == 1 else None
 
 
 def _vector(model: Sampler, places: Sequence[Place]) -> F64:

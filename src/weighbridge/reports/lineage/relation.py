@@ -10,8 +10,8 @@ from weighbridge.base.words import plural
 from weighbridge.reports.lineage import thresholds
 from weighbridge.reports.lineage.layer_map import LayerMap, map_layers, spread
 from weighbridge.reports.lineage.model import LineagePair
-from weighbridge.reports.lineage.sampling import Place, Sampler, is_lossy, type_of
-from weighbridge.reports.lineage.values import Values, compare_values, float_type
+from weighbridge.reports.lineage.sampling import Place, Sampler, float_type, is_lossy, type_of
+from weighbridge.reports.lineage.values import Values, compare_values
 
 if TYPE_CHECKING:
     from weighbridge.tensors.likeness import Rows

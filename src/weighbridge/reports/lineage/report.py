@@ -74,7 +74,8 @@ def _report(samplers: Mapping[str, Sampler], pairs: list[LineagePair], paths: Se
     same = _equal_groups(samplers, pairs)
     distinct = {name: model for name, model in samplers.items() if name not in same}
     between = [pair for pair in pairs if pair.a in distinct and pair.b in distinct]
-    made = {row.name: row for row in (*find_stacked(distinct, between), *find_merged(distinct, between))}
+    sums = list(find_merged(distinct, between))
+    made = {row.name: row for row in (*find_stacked(distinct, between), *sums) if row.relation != "sum"}
     between = [_with_made(pair, made) for pair in between]
     claims = {name: claims_of(model.model) for name, model in samplers.items()}
     known = {name: names_of(model.model, path) for (name, model), path in zip(samplers.items(), paths, strict=True)}
@@ -97,10 +98,19 @@ def _report(samplers: Mapping[str, Sampler], pairs: list[LineagePair], paths: Se
         for name, model in samplers.items()
         if model.skipped
     ]
+    notes += _dependent(sums, made)
     tree = branches(list(distinct), between, {m.name: [p.name for p in m.parents] for m in models}, same)
     return LineageReport(
         models, tuple(shown), tuple(tree), tuple(contradictions), tuple(notes), sum(m.bytes_read for m in models)
     )
+
+
+def _dependent(sums: Sequence[Made], made: Mapping[str, Made]) -> Iterator[str]:
+    """Yields notes on models that are a weighted sum of each other, without a sign of which one is the sum."""
+    groups = (frozenset((row.name, *(s.name for s in row.sources))) for row in sums if row.relation == "sum")
+    for group in dict.fromkeys(groups):
+        if not any(name in group and {s.name for s in row.sources} < group for name, row in made.items()):
+            yield f"one of {', '.join(sorted(group))} is a weighted sum of the others; the weights don't show which"
 
 
 def _equal_groups(samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair]) -> dict[str, str]:

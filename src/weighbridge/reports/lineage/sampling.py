@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from weighbridge.base.dtypes import F32, Kind
+from weighbridge.base.dtypes import BY_NAME, F32, DType, Kind
 from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
 from weighbridge.models.tensor_roles import TensorRole, canonical_role, unknown_role
 from weighbridge.reports.lineage import thresholds
@@ -63,6 +63,11 @@ class Sampler:
         """The type that most matrices are stored in."""
         types = [type_of(node) for node in self.matrices.values()]
         return max(sorted(set(types)), key=types.count)
+
+    @property
+    def float_type(self) -> DType:
+        """The type of most matrices, F32 for one that isn't a plain float."""
+        return float_type(self.type) or F32
 
     @property
     def lossy(self) -> bool:
@@ -172,6 +177,12 @@ def type_of(tensor: LogicalTensor) -> str:
     blocks = (node.source for node in walk(tensor) if isinstance(node, Decode))  # type: ignore[arg-type]
     source = next(blocks, tensor)
     return source.spec.dtype.name
+
+
+def float_type(name: str) -> DType | None:
+    """Returns the plain float type of this name."""
+    dtype = BY_NAME.get(name)
+    return dtype if dtype is not None and dtype.plain and dtype.is_float else None
 
 
 def is_lossy(name: str) -> bool:

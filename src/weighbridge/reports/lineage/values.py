@@ -7,10 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from weighbridge.base.dtypes import BY_NAME, DType
 from weighbridge.reports.lineage import thresholds
 from weighbridge.reports.lineage.layer_map import LayerMap, spread
-from weighbridge.reports.lineage.sampling import Place, Sampler, is_lossy, type_of
+from weighbridge.reports.lineage.sampling import Place, Sampler, float_type, is_lossy, type_of
 from weighbridge.reports.prove.bounds import MARGIN, cost
 
 if TYPE_CHECKING:
@@ -101,14 +100,16 @@ def compare_rows(x: Rows, y: Rows, type_x: str, type_y: str) -> State:
 
     if (x == y).all():
         return "equal"
+    lossy = is_lossy(type_x) or is_lossy(type_y)
+    error, size = np.square(x - y, dtype=np.float64).sum(), np.square(x, dtype=np.float64).sum()
+    if lossy and error > MARGIN * (cost(type_x) + cost(type_y)) * size:
+        return "changed"
     to_y, to_x = _rounds(x, y, type_x, type_y), _rounds(y, x, type_y, type_x)
     if to_y != to_x:
         return "to b" if to_y else "to a"
-    lossy = is_lossy(type_x) or is_lossy(type_y)
-    if to_y:
-        return "within" if lossy else "equal"
-    error, size = np.square(x - y, dtype=np.float64).sum(), np.square(x, dtype=np.float64).sum()
-    return "within" if lossy and error <= MARGIN * (cost(type_x) + cost(type_y)) * size else "changed"
+    if lossy:
+        return "within"
+    return "equal" if to_y else "changed"
 
 
 def _rounds(source: Rows, result: Rows, source_type: str, result_type: str) -> bool:
@@ -124,11 +125,6 @@ def _rounds(source: Rows, result: Rows, source_type: str, result_type: str) -> b
         return float(np.mean(rounded(source, dtype) == result)) >= thresholds.ROUNDED
     fit = fit_of_grid(source, result)
     return fit is not None and fit.count > 0 and 1 - fit.off / fit.count >= thresholds.ROUNDED
-
-
-def float_type(name: str) -> DType | None:
-    dtype = BY_NAME.get(name)
-    return dtype if dtype is not None and dtype.plain and dtype.is_float else None
 
 
 def _changed_extras(a: Sampler, b: Sampler, layers: dict[int, int]) -> Iterable[str]:
