@@ -11,7 +11,7 @@ Look. Each function gives a report, a dataclass; `bool(report)` is whether all i
     wb.fit(path)            whether it fits on a device    wb.choose(path)   format, type and commands
     wb.view(path)           a page in a browser            wb.prove(a, b)    whether both are the same model
     wb.stats(path)          statistics of the values       wb.ls()           the models of this machine
-    wb.get("FILE::TENSOR")  one tensor as an array
+    wb.get("FILE::TENSOR")  one tensor as an array         wb.lineage([a, b])  which model is made from which
 
 Read. Any format, lazily: names to tensors.
 
@@ -102,6 +102,8 @@ if TYPE_CHECKING:
     from weighbridge.reports.hash.digests import HashReport, hash
     from weighbridge.reports.identify import identify
     from weighbridge.reports.inspect.report import InspectReport, inspect
+    from weighbridge.reports.lineage.model import LineageReport
+    from weighbridge.reports.lineage.report import lineage
     from weighbridge.reports.prove.model import ProveReport
     from weighbridge.reports.prove.report import prove
     from weighbridge.reports.scan.engine import scan
@@ -114,12 +116,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "AdapterOptions", "CalibrationPlan", "CalibrationReport", "CheckpointOptions", "Choice", "DiffReport",
-    "FitReport", "GgufOptions", "HashReport", "HfOptions", "InspectReport", "Loss", "MlxOptions", "Model", "Move",
+    "FitReport", "GgufOptions", "HashReport", "HfOptions", "InspectReport", "LineageReport", "Loss", "MlxOptions", "Model", "Move",
     "NumpyOptions", "Plan", "ProveReport", "QuantizeOptions", "Result", "SafetensorsOptions", "SampleMean",
     "ScanReport", "SchemeOptions", "ServedPage", "ShipPlan", "ShipReport", "SourceOptions", "Tensor",
     "TextQualityReport", "TorchFolderOptions", "TorchOptions", "VerifyReport", "WriteOptions", "__version__",
     "anatomy", "choose", "compare_quantized", "convert", "diff", "edit", "errors", "explain", "export_view",
-    "fetch", "fit", "from_pretrained", "get", "hash", "identify", "imatrix", "inspect", "inspect_imatrix", "load",
+    "fetch", "fit", "from_pretrained", "get", "hash", "identify", "imatrix", "inspect", "inspect_imatrix", "lineage", "load",
     "load_checkpoint", "ls", "merge", "open", "plan_convert", "plan_edit", "plan_fetch", "plan_imatrix",
     "plan_merge", "plan_quantize", "plan_rename", "plan_save", "plan_ship", "plan_slice", "plan_split",
     "plan_strip", "prove", "provider", "quality", "quantize", "rename", "save", "save_checkpoint", "scan", "ship",
@@ -160,6 +162,8 @@ _MODULES: Final = {
     "reports.hash.digests": "HashReport hash",
     "reports.identify": "identify",
     "reports.inspect.report": "InspectReport inspect",
+    "reports.lineage.model": "LineageReport",
+    "reports.lineage.report": "lineage",
     "reports.prove.model": "ProveReport",
     "reports.prove.report": "prove",
     "reports.scan.engine": "scan",

@@ -38,6 +38,7 @@ class VerifyOptions(CheckOptions, FamilyOptions, ProgressKeyword):
 class DiffOptions(JobsOptions, FamilyOptions, ProgressKeyword):
     names: Names = option("Compare under these names [auto: canonical if the names differ].", "auto")
     tolerance: float = option("Differences up to X count as none [0].", 0.0, metavar="X", least=0)
+    lineage: bool = option("Also report how the models are related.", False)
 
 
 @dataclass(frozen=True, kw_only=True)

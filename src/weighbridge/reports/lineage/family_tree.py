@@ -100,8 +100,8 @@ def branches(
 
 def _remoteness(pair: LineagePair) -> float:
     """Returns the distance of a pair; models with other layers, or without a distance, are further away."""
-    far = pair.relation not in ("same", "quantized", "fine-tuned", "lora-merged", "merged")
-    return (pair.distance or 0.0) + far * _FAR
+    far = pair.relation not in ("same", "quantized", "fine-tuned", "lora-merged", "merged", "permuted")
+    return (0.0 if pair.relation == "permuted" else pair.distance or 0.0) + far * _FAR
 
 
 def _distance(

@@ -126,6 +126,9 @@ def _of_same_layers(a: Sampler, b: Sampler, values: Values, pair: LineagePair) -
         return replace(pair, relation="quantized", detail=detail)
     if permuted := _permuted(a, b, [row.place_a for row in values.changed]):
         return replace(pair, relation="permuted", targets=roles, detail=_ORDER + _short(permuted))
+    if replaced := tuple(role for role in roles if values.cosine_of(role) < thresholds.SAME_LAYER):
+        detail = f"nothing in common in {_short(replaced)}: replaced, or in another order and changed"
+        return replace(pair, relation="related", targets=replaced, detail=detail)
     rank = None if _any_lossy(a, b, values) else _rank(a, b, values)
     if rank is not None:
         return replace(pair, relation="lora-merged", rank=rank, targets=roles, detail=f"rank {rank} in {_short(roles)}")

@@ -42,8 +42,10 @@ class Values:
 
     @property
     def cosine(self) -> float:
-        a2, b2 = sum(row.a2 for row in self.matrices), sum(row.b2 for row in self.matrices)
-        return sum(row.product for row in self.matrices) / math.sqrt(a2 * b2) if a2 and b2 else 0.0
+        return _cosine(self.matrices)
+
+    def cosine_of(self, role: str) -> float:
+        return _cosine([row for row in self.matrices if row.role == role])
 
     @property
     def distance(self) -> float:
@@ -64,6 +66,11 @@ class Values:
         if len(states) == 1 and states <= _BOTH:
             return states.pop()
         return "changed" if "changed" in states else "within"
+
+
+def _cosine(rows: Sequence[Compared]) -> float:
+    a2, b2 = sum(row.a2 for row in rows), sum(row.b2 for row in rows)
+    return sum(row.product for row in rows) / math.sqrt(a2 * b2) if a2 and b2 else 0.0
 
 
 def compare_values(a: Sampler, b: Sampler, layers: LayerMap) -> Values:
