@@ -23,7 +23,6 @@ _SIGNIFICAND: Final = MappingProxyType({F32: 23, F16: 10, BF16: 7})
 SEGMENT: Final = 16
 _MOST_STEPS: Final = 255  # of 8-bit codes
 _INTEGER: Final = 0.01  # steps that a decoded value may be off: scales are exact, F32 rounds at 2^-24
-_SLACK: Final = 2.0**-11  # of a value: codes are computed with a scale that is then rounded to F16
 _HALF: Final = 0.5 * (1 + 2.0**-10)
 _DEPENDENT: Final = 1e6  # condition of the products of differences of norm 1
 _LEVELS: Final = 16  # of a 4-bit type without steps (NF4, MXFP4): its values in a longer segment
@@ -60,21 +59,27 @@ def rounding_energy(values: Rows, dtype: DType) -> float:
     return float((np.exp2(2.0 * (exponent - bits)) / 12).sum())
 
 
-def fit_of_grid(source: Rows, quantized: Rows) -> GridFit | None:
+def fit_of_grid(source: Rows, quantized: Rows, slack: float) -> GridFit | None:
     """Returns how well decoded values fit the values that they may have been rounded from. The levels are inferred
-    from the decoded values: multiples of a step in each segment, else the values of a type with few levels. Returns
-    None if neither is visible."""
+    from the decoded values: multiples of a step in each segment, or the values of a type with few levels, whichever
+    fits better. `slack`: by how much the scales were rounded after the codes had been computed, relative to the values.
+    Returns None if no levels are visible."""
+    fits = [fit for fit in (_fit_of_steps(source, quantized, slack), _fit_of_levels(source, quantized, slack)) if fit]
+    return min(fits, key=lambda fit: fit.off / fit.count, default=None)
+
+
+def _fit_of_steps(source: Rows, quantized: Rows, slack: float) -> GridFit | None:
     width = source.shape[-1] // SEGMENT * SEGMENT
     true, decoded = (x[..., :width].reshape(-1, SEGMENT).astype(np.float64) for x in (source, quantized))
     steps = _steps(decoded)
     known = steps > 0
     if known.sum() * 2 >= len(steps) and len(steps):
-        error, tolerance = true - decoded, _HALF * steps[:, None] + _SLACK * np.abs(decoded)
         low, high = decoded.min(1, keepdims=True), decoded.max(1, keepdims=True)
+        error, tolerance = true - decoded, _HALF * steps[:, None] + slack * (np.abs(decoded) + high - low)
         clipped = ((decoded == low) & (error < 0)) | ((decoded == high) & (error > 0))
         off = (np.abs(error) > tolerance) & ~clipped & known[:, None]
         return GridFit(int(off.sum()), int(known.sum()) * SEGMENT)
-    return _fit_of_levels(source, quantized)
+    return None
 
 
 def _steps(decoded: F64) -> F64:
@@ -90,15 +95,15 @@ def _steps(decoded: F64) -> F64:
     return steps
 
 
-def _fit_of_levels(source: Rows, quantized: Rows) -> GridFit | None:
+def _fit_of_levels(source: Rows, quantized: Rows, slack: float) -> GridFit | None:
     width = source.shape[-1] // (2 * SEGMENT) * 2 * SEGMENT
     true, decoded = (x[..., :width].reshape(-1, 2 * SEGMENT).astype(np.float64) for x in (source, quantized))
-    if not len(decoded) or max(len(np.unique(row)) for row in decoded) > _LEVELS:
+    if not len(decoded) or (np.diff(np.sort(decoded, axis=1), axis=1) > 0).sum(1).max() >= _LEVELS:
         return None
     error = np.abs(true - decoded)
     nearest = np.abs(true[:, :, None] - decoded[:, None, :]).min(2)
-    slack = _SLACK * np.abs(decoded)
-    return GridFit(int((error > nearest * (1 + 2.0**-10) + slack).sum()), error.size)
+    tolerance = nearest * (1 + 2.0**-10) + slack * (np.abs(decoded) + np.ptp(decoded, axis=1)[:, None])
+    return GridFit(int((error > tolerance).sum()), error.size)
 
 
 class Spectrum(NamedTuple):

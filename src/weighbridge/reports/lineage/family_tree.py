@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from weighbridge.reports.lineage import thresholds
 from weighbridge.reports.lineage.mixing import Made
 from weighbridge.reports.lineage.model import APART, LineageBranch, LineagePair, LineageSource, Relation
 
@@ -36,7 +37,7 @@ def choose_parents(
     for child, parent, where in named:
         child = same.get(child, child)
         pair = by_pair.get(frozenset((child, parent)))
-        if child in found or pair is None or pair.relation in APART or child in _ancestors(parent, found):
+        if child in found or pair is None or pair.relation in APART or child in ancestors(parent, found):
             continue
         found[child] = ChosenParents(pair.relation, (LineageSource(parent),), where)
     return found
@@ -45,21 +46,18 @@ def choose_parents(
 def _nearest(name: str, pairs: Sequence[LineagePair]) -> list[LineagePair]:
     """Returns the relations to a model's nearest parents: those with as many layers first, then by distance."""
     rows = [pair for pair in pairs if pair.parent is not None and pair.parent != name and name in (pair.a, pair.b)]
-    nearest = min(map(_rank, rows), default=None)
-    return [pair for pair in rows if _rank(pair) == nearest]
+    exact = [pair for pair in rows if pair.relation == "quantized"] or rows
+    limit = min((pair.distance or 0.0 for pair in exact), default=0.0) * (1 + thresholds.TIE)
+    return [pair for pair in exact if (pair.distance or 0.0) <= limit]
 
 
 def _eldest(name: str, rows: Sequence[LineagePair], found: Mapping[str, ChosenParents]) -> LineagePair | None:
     """Returns the relation to the parent that is an ancestor of all others; None if there is none."""
-    lines = [_ancestors(pair.other(name), found) for pair in rows]
+    lines = [ancestors(pair.other(name), found) for pair in rows]
     return next((pair for pair in rows if all(pair.other(name) in line for line in lines)), None)
 
 
-def _rank(pair: LineagePair) -> tuple[bool, float]:
-    return pair.relation != "quantized", pair.distance or 0.0
-
-
-def _ancestors(name: str, found: Mapping[str, ChosenParents]) -> set[str]:
+def ancestors(name: str, found: Mapping[str, ChosenParents]) -> set[str]:
     """Returns a model and all its ancestors."""
     seen: set[str] = set()
     todo = [name]

@@ -28,7 +28,7 @@ _TIED: Final = 1e-6  # of cosines: layers that are equal
 class LayerMap:
     """`a` and `b`: the layers that were read, `complete` if that is all of them. `to_a`: each layer of b that is a
     version of a layer of a, and `to_b` the reverse. `comparable`: whether layers of one shape and role exist;
-    `cosines`: of layers of one number."""
+    `cosines`: of layers of one number. `repeats`: whether a, and b, have layers that are versions of each other."""
 
     a: Sequence[int]
     b: Sequence[int]
@@ -37,6 +37,7 @@ class LayerMap:
     comparable: bool
     cosines: Mapping[int, float]
     complete: bool
+    repeats: tuple[bool, bool]
 
     @property
     def identical(self) -> bool:
@@ -56,8 +57,8 @@ class LayerMap:
         if a_covers == b_covers:
             return "slices", "", f"{plural(len(self.to_a), 'layer')} in common"
         if a_covers:
-            return _derived(self.a, [self.to_a[n] for n in self.b], "a")
-        return _derived(self.b, [self.to_b[n] for n in self.a], "b")
+            return _derived(self.a, [self.to_a[n] for n in self.b], "a", self.repeats[0])
+        return _derived(self.b, [self.to_b[n] for n in self.a], "b", self.repeats[1])
 
     def pairs(self) -> list[tuple[int, int]]:
         """Returns the matches (layer of a, layer of b)."""
@@ -66,10 +67,14 @@ class LayerMap:
         return sorted((a, b) for b, a in self.to_a.items())
 
 
-def _derived(parent: Sequence[int], sources: Sequence[int], side: str) -> tuple[Structure, str, str]:
-    """Describes a model whose layers are `sources` of the layers of its parent."""
+def _derived(
+    parent: Sequence[int], sources: Sequence[int], side: str, repeats: bool
+) -> tuple[Structure, str, str]:
+    """Describes a model whose layers are `sources` of the layers of its parent. A parent that `repeats` layers may
+    itself have been made from the other."""
     if len(set(sources)) < len(sources):
         return "repeated", side, f"layers {_runs(sources)}"
+    side = "" if repeats else side
     if list(sources) == sorted(sources):
         return "pruned", side, f"layers {ranges(set(parent) - set(sources))} removed"
     return "slices", side, f"layers {_runs(sources)}"
@@ -102,7 +107,19 @@ def map_layers(a: Sampler, b: Sampler) -> LayerMap:
     numbers = list(left), list(right)
     same = {n: float(cosines[numbers[0].index(n), numbers[1].index(n)]) for n in numbers[0] if n in numbers[1]}
     comparable = bool(np.isfinite(cosines).any())
-    return LayerMap(*numbers, _best(cosines, *numbers), _best(cosines.T, *reversed(numbers)), comparable, same, complete)
+    repeats = _repeats(left), _repeats(right)
+    return LayerMap(*numbers, _best(cosines, *numbers), _best(cosines.T, *reversed(numbers)), comparable, same, complete, repeats)
+
+
+def _repeats(anchors: Mapping[int, Anchor]) -> bool:
+    """Whether two layers are versions of each other."""
+    import numpy as np
+
+    rows = list(anchors.values())
+    return any(
+        one[0] == other[0] and float(np.vdot(one[1], other[1])) >= thresholds.SAME_LAYER
+        for i, one in enumerate(rows) for other in rows[:i]
+    )  # fmt: skip
 
 
 def read_anchors(model: Sampler) -> dict[int, Anchor]:

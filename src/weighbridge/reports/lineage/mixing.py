@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -35,27 +35,22 @@ class _Fit(NamedTuple):
 
     weights: Mapping[str, float]
     equal: float
+    rest: float
     proved: bool
     directed: bool
 
 
 def find_merged(samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair]) -> Iterator[Made]:
-    """Yields the models that are weighted sums of others, if the weights show which of them is the sum. A merged model
-    is a sum of others in many ways with its own sources, so it is tried first as a source, then left out."""
-    merged: set[str] = set()
-    for left_out in (False, True):
-        for name, target in samplers.items():
-            if name not in merged and (row := _merged(target, samplers, pairs, merged if left_out else set())):
-                merged |= {name} if row.relation == "merged" else set()
-                yield row
+    """Yields the models that are weighted sums of others."""
+    for target in samplers.values():
+        if (row := _merged(target, samplers, pairs)) is not None:
+            yield row
 
 
-def _merged(
-    target: Sampler, samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair], without: Collection[str]
-) -> Made | None:
+def _merged(target: Sampler, samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair]) -> Made | None:
     name = target.name
     near = [pair for pair in pairs if name in (pair.a, pair.b) and pair.relation in _NEAR]
-    near = sorted((pair for pair in near if pair.other(name) not in without), key=_distance)
+    near.sort(key=_distance)
     others = [model for pair in near if not (model := samplers[pair.other(name)]).lossy][: thresholds.MIX_SOURCES]
     fit = _fit(target, others) if len(others) > 1 else None
     low_rank = {pair.other(name) for pair in near if pair.relation == "lora-merged"}
@@ -97,12 +92,19 @@ def _fit(model: Sampler, others: Sequence[Sampler]) -> _Fit | None:
                 others_noise = {name: weight**2 * noise[name] for name, weight in weights.items()}
                 directed = _is_rounding_of(found.rest, noise[model.name], others_noise.values())
                 shorter = _simplest(target, weights, values, model.float_type)
-                fits.append(_Fit(*shorter, proved, directed))
+                fits.append(_Fit(*shorter, found.rest, proved, directed))
         if fits:
-            exact = [fit for fit in fits if fit.equal >= thresholds.MIX_EQUAL]
-            certain = exact or [fit for fit in fits if fit.proved]
-            return certain[0] if len(certain) == 1 else None
+            return _best(fits)
     return None
+
+
+def _best(fits: list[_Fit]) -> _Fit | None:
+    """Returns the fit with the smallest rest, if it is certain, and smaller than the next: another model made from the
+    same sources fits too, but its own rounding adds to the rest."""
+    best, *others = sorted(fits, key=lambda fit: fit.rest)
+    certain = best.proved or best.equal >= thresholds.MIX_EQUAL
+    clear = not others or others[0].rest >= thresholds.MIX_CLEAR * best.rest
+    return best if certain and clear else None
 
 
 def _is_rounding_of(rest: float, own: float, others: Iterable[float]) -> bool:

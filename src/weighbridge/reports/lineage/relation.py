@@ -30,6 +30,8 @@ def relate(a: Sampler, b: Sampler) -> LineagePair:
         return _of_other_values(a, b, layers, pair)
     values = compare_values(a, b, layers)
     pair = replace(pair, cosine=values.cosine, distance=values.distance)
+    if values.reshaped:
+        return _of_other_widths(a, b, values, pair)
     if not layers.identical:
         return _of_other_layers(layers, values, pair)
     return _of_same_layers(a, b, values, pair)
@@ -44,6 +46,15 @@ def _of_other_shapes(a: Sampler, b: Sampler, pair: LineagePair) -> LineagePair:
     parent = a.name if side == "a" else b.name
     detail = f"columns removed: {role} has {narrow:,} of {wide:,}"
     return replace(pair, relation="pruned", parent=parent, evidence=_WEIGHTS, exact=True, detail=detail)
+
+
+def _of_other_widths(a: Sampler, b: Sampler, values: Values, pair: LineagePair) -> LineagePair:
+    """Models some of whose matrices have another shape."""
+    cut = _of_other_shapes(a, b, pair)
+    if cut.relation == "pruned" and values.state == "equal" and not values.extras:
+        return cut
+    detail = cut.detail or f"other shapes: {_short(values.reshaped)}"
+    return replace(cut, relation="pruned" if cut.detail else "related", parent=None, evidence=None, exact=False, detail=detail)
 
 
 def _columns_kept(a: Sampler, b: Sampler) -> tuple[str, str, int, int] | None:
@@ -157,9 +168,12 @@ def _rank(a: Sampler, b: Sampler, values: Values) -> int | None:
     for row in values.changed:
         part, width = row.role.partition(".")[0], a.node(row.place_a).spec.shape[-1]
         cheapest[part] = min(cheapest.get(part, (width, row.place_a)), (width, row.place_a))
-    ranks = [_rank_of(a, b, place) for _, place in cheapest.values()]
-    known = [rank for rank in ranks if rank is not None]
-    return max(known) if len(known) == len(ranks) > 0 else None
+    highest = 0
+    for _, place in cheapest.values():
+        if (rank := _rank_of(a, b, place)) is None:
+            return None
+        highest = max(highest, rank)
+    return highest or None
 
 
 def _rank_of(a: Sampler, b: Sampler, place: Place) -> int | None:
@@ -193,4 +207,6 @@ def rank_of_change(x: Rows, y: Rows, types: Sequence[str]) -> int | None:
     rank = int((found.values > thresholds.EDGE * found.edge).sum())
     rest = float(np.square(found.values[rank:]).sum())
     quiet = rest <= thresholds.TAIL * noise + energy * 1e-9
-    return rank if quiet and 0 < rank <= thresholds.LOW_RANK * min(difference.shape) else None
+    if not quiet or not 0 < rank <= thresholds.LOW_RANK * min(difference.shape):
+        return None
+    return rank if found.values[rank - 1] >= thresholds.GAP * found.values[rank] else None

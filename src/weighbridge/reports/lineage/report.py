@@ -20,7 +20,7 @@ from weighbridge.io.location import path_text
 from weighbridge.models.model import OpenModel
 from weighbridge.models.open import SourceOptions, open_model
 from weighbridge.reports.lineage.claims import OriginClaim, claims_of, names_of, simple_name
-from weighbridge.reports.lineage.family_tree import branches, choose_parents
+from weighbridge.reports.lineage.family_tree import ChosenParents, ancestors, branches, choose_parents
 from weighbridge.reports.lineage.mixing import Made, find_merged, find_stacked
 from weighbridge.reports.lineage.model import APART, LineageModel, LineagePair, LineageReport
 from weighbridge.reports.lineage.relation import relate
@@ -91,7 +91,7 @@ def _report(samplers: Mapping[str, Sampler], pairs: list[LineagePair], paths: Se
         for (name, model), path in zip(samplers.items(), paths, strict=True)
     )  # fmt: skip
     updated = {(pair.a, pair.b): pair for pair in between}
-    shown = [_by_metadata(updated.get((pair.a, pair.b), pair), models) for pair in pairs]
+    shown = [_agreeing(updated.get((pair.a, pair.b), pair), parents, same, models) for pair in pairs]
     notes = [
         f"{name}: {len(model.skipped):,} matrices weren't read: they are stored so that a row needs the whole matrix, "
         "or have no values that can be compared"
@@ -131,8 +131,6 @@ def _with_made(pair: LineagePair, made: Mapping[str, Made]) -> LineagePair:
         if row is not None and other in {source.name for source in row.sources}:
             relation = "merged" if row.relation == "merged" else "slices"
             return replace(pair, relation=relation, parent=other, evidence="weights", exact=True, detail=row.detail)  # type: ignore[arg-type]
-        if row is not None and pair.parent in (name, other):
-            return replace(pair, parent=None, evidence=None)
     return pair
 
 
@@ -159,6 +157,17 @@ def _contradictions(
             yield f"{child}: {source} names {parent} as its base, but {why}"
         elif pair.parent == child or (parent in made and child in {s.name for s in made[parent].sources}):
             yield f"{child}: {source} names {parent} as its base, but by its weights {parent} was made from {child}"
+
+
+def _agreeing(
+    pair: LineagePair, parents: Mapping[str, ChosenParents], same: Mapping[str, str], models: Sequence[LineageModel]
+) -> LineagePair:
+    """Returns a pair with the parent that all models together leave possible: of two that fit equally well, neither."""
+    if pair.parent is not None:
+        child = pair.other(pair.parent)
+        if same.get(pair.parent, pair.parent) not in ancestors(same.get(child, child), parents):
+            pair = replace(pair, parent=None, evidence=None)
+    return _by_metadata(pair, models)
 
 
 def _by_metadata(pair: LineagePair, models: Sequence[LineageModel]) -> LineagePair:

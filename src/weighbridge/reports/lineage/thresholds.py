@@ -16,7 +16,7 @@ MATRIX_ELEMENTS: Final = 4096
 #: Layers whose matrices are all compared, spread over the model.
 LAYERS: Final = 4
 #: Rows in which the rank of a change is counted: first a few, then more if they don't suffice.
-RANK_ROWS: Final = (48, 160)
+RANK_ROWS: Final = (48, 128)
 #: Bytes of samples read from a model. Rows beyond it are skipped, except for the first `ALWAYS` matrices: a matrix that
 #: is stored transposed can only be read whole.
 MODEL_BYTES: Final = 4 * MIB
@@ -29,9 +29,15 @@ ALWAYS: Final = 3
 SAME_LAYER: Final = 0.5
 #: Cosine of two models with a common origin. Independent models have less than 0.03.
 RELATED: Final = 0.1
-#: Share of the values that a parent must round to. The quantizers of every type reach it with the true parent; after
-#: a fine-tune that changes the weights by 0.1 % no type of 4 bits or more does.
-ROUNDED: Final = 0.9995
+#: Values of a tensor that may be off the nearest level of a quantized model, if it was made from the other. None is with
+#: the true parent, whatever the type; after two steps of training some are, unless the type has 4 bits or less.
+OFF: Final = 0
+#: Rounding of scales after the codes were computed, relative to the values: F16's for ggml's types without super-blocks
+#: (K-quants compute the codes last), BF16's for packed weights.
+SLACK_GGML: Final = 2.0**-11
+SLACK_PACKED: Final = 2.0**-8
+#: Distances to two possible parents that differ by less, relatively, don't decide between them.
+TIE: Final = 2e-3
 #: Largest difference of a norm's values relative to their size + 1: formats store them shifted by 1.
 NORM: Final = 1e-6
 #: Share of equal values, after sorting, of rows whose columns were permuted or removed. Chance makes it less than 0.5.
@@ -43,8 +49,10 @@ EDGE: Final = 1.5
 LOUD: Final = 8.0
 #: The energy of rounding left after a change of low rank, in expected energies.
 TAIL: Final = 2.0
-#: A rank must be smaller than this share of the rows that it is counted in.
-LOW_RANK: Final = 0.75
+#: A rank is at most this share of the rows that it is counted in,
+LOW_RANK: Final = 0.5
+#: and its last singular value is this multiple of the next: the spectrum of a full fine-tune falls slowly.
+GAP: Final = 1.5
 
 # ------------------------------------------------------------------------------------------ mixtures
 
@@ -58,6 +66,8 @@ MIX_WEIGHT: Final = 0.01
 MIX_PROOF: Final = 2e-3
 #: Share of values that a mixture reproduces, if it is one and was rounded once.
 MIX_EQUAL: Final = 0.8
+#: How much less than that of any other mixture the rest of the right one is.
+MIX_CLEAR: Final = 1.03
 #: Models whose mixtures are tried: the nearest ones.
 MIX_SOURCES: Final = 8
 #: The most models that one is taken to be merged from.

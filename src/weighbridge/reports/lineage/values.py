@@ -35,9 +35,11 @@ class Compared(NamedTuple):
 
 @dataclass(frozen=True)
 class Values:
-    """`matrices`: the compared matrices. `extras`: the roles of embeddings, heads and norms that differ."""
+    """`matrices`: the compared matrices. `reshaped`: the roles of those that have another shape. `extras`: the roles of
+    embeddings, heads and norms that differ."""
 
     matrices: Sequence[Compared]
+    reshaped: Sequence[str]
     extras: Sequence[str]
 
     @property
@@ -80,14 +82,16 @@ def compare_values(a: Sampler, b: Sampler, layers: LayerMap) -> Values:
     matched = [
         ((i, role), (j, role)) for i, j in some for layer, role in a.matrices if layer == i and (j, role) in b.matrices
     ]
-    matched = [pair for pair in matched if a.node(pair[0]).spec.shape == b.node(pair[1]).spec.shape]
+    reshaped = [pair for pair in matched if a.node(pair[0]).spec.shape != b.node(pair[1]).spec.shape]
+    matched = [pair for pair in matched if pair not in reshaped]
     for model, side in ((a, 0), (b, 1)):
         model.read((pair[side], thresholds.MATRIX_ELEMENTS) for pair in matched)
     rows = [_compare(a, b, *pair, thresholds.MATRIX_ELEMENTS) for pair in matched]
     done = {(row.place_a, row.place_b) for row in rows if row is not None}
     anchors = [(a.anchors[i], b.anchors[j]) for i, j in pairs if (a.anchors[i], b.anchors[j]) not in done]
     rows += [_compare(a, b, *pair, thresholds.ANCHOR_ELEMENTS) for pair in anchors]
-    return Values([row for row in rows if row is not None], list(_changed_extras(a, b, dict(pairs))))
+    roles = sorted({left[1] for left, _ in reshaped})
+    return Values([row for row in rows if row is not None], roles, list(_changed_extras(a, b, dict(pairs))))
 
 
 def _compare(a: Sampler, b: Sampler, left: Place, right: Place, elements: int) -> Compared | None:
@@ -129,9 +133,15 @@ def _rounds(source: Rows, result: Rows, source_type: str, result_type: str) -> b
         dtype = float_type(result_type)
         if dtype is None or cost(result_type) == cost(source_type) or is_lossy(source_type):
             return False
-        return float(np.mean(rounded(source, dtype) == result)) >= thresholds.ROUNDED
-    fit = fit_of_grid(source, result)
-    return fit is not None and fit.count > 0 and 1 - fit.off / fit.count >= thresholds.ROUNDED
+        return int((rounded(source, dtype) != result).sum()) <= thresholds.OFF
+    fit = fit_of_grid(source, result, _slack(result_type))
+    return fit is not None and fit.off <= thresholds.OFF
+
+
+def _slack(name: str) -> float:
+    if " " in name:  # a packing and its bits
+        return thresholds.SLACK_PACKED
+    return 0.0 if name.endswith("_K") else thresholds.SLACK_GGML
 
 
 def _changed_extras(a: Sampler, b: Sampler, layers: dict[int, int]) -> Iterable[str]:
