@@ -5,6 +5,7 @@ Rows are F32 arrays of one shape, or of one height where it is stated. The calle
 
 from __future__ import annotations
 
+from functools import cached_property
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -24,6 +25,7 @@ SEGMENT: Final = 16
 _MOST_STEPS: Final = 255  # of 8-bit codes
 _INTEGER: Final = 0.01  # steps that a decoded value may be off: scales are exact, F32 rounds at 2^-24
 _HALF: Final = 0.5 * (1 + 2.0**-10)
+_WRONG: Final = 0.5  # of the values are off: the levels aren't multiples of a step
 _DEPENDENT: Final = 1e6  # condition of the products of differences of norm 1
 _LEVELS: Final = 16  # of a 4-bit type without steps (NF4, MXFP4): its values in a longer segment
 
@@ -59,51 +61,81 @@ def rounding_energy(values: Rows, dtype: DType) -> float:
     return float((np.exp2(2.0 * (exponent - bits)) / 12).sum())
 
 
-def fit_of_grid(source: Rows, quantized: Rows, slack: float) -> GridFit | None:
-    """Returns how well decoded values fit the values that they may have been rounded from. The levels are inferred
-    from the decoded values: multiples of a step in each segment, or the values of a type with few levels, whichever
-    fits better. `slack`: by how much the scales were rounded after the codes had been computed, relative to the values.
-    Returns None if no levels are visible."""
-    fits = [fit for fit in (_fit_of_steps(source, quantized, slack), _fit_of_levels(source, quantized, slack)) if fit]
-    return min(fits, key=lambda fit: fit.off / fit.count, default=None)
+class Slack(NamedTuple):
+    """By how much scales, and offsets, were rounded after the codes had been computed, relative to the values."""
+
+    scale: float = 0.0
+    offset: float = 0.0
 
 
-def _fit_of_steps(source: Rows, quantized: Rows, slack: float) -> GridFit | None:
-    width = source.shape[-1] // SEGMENT * SEGMENT
-    true, decoded = (x[..., :width].reshape(-1, SEGMENT).astype(np.float64) for x in (source, quantized))
-    steps = _steps(decoded)
+class Levels:
+    """The levels of decoded values, inferred from the values: multiples of a step in each segment, or the values of a
+    type with few levels."""
+
+    def __init__(self, decoded: Rows) -> None:
+        self.decoded = decoded
+
+    @cached_property
+    def segments(self) -> F64:
+        return _segments(self.decoded, SEGMENT)
+
+    @cached_property
+    def steps(self) -> F64:
+        """The step of each segment; 0 if none up to 8 bits explains its values."""
+        decoded = self.segments
+        low, extent = decoded.min(1), np.ptp(decoded, axis=1)
+        steps = np.zeros(len(decoded))
+        pending = np.flatnonzero(extent > 0)
+        for count in range(1, _MOST_STEPS + 1):
+            scaled = (decoded[pending] - low[pending, None]) * (count / extent[pending, None])
+            found = (np.abs(scaled - np.rint(scaled)) < _INTEGER).all(1)
+            steps[pending[found]] = extent[pending[found]] / count
+            pending = pending[~found]
+        return steps
+
+    @cached_property
+    def few(self) -> bool:
+        """Whether all values of a segment of two blocks are values of a 4-bit type."""
+        values = np.sort(_segments(self.decoded, 2 * SEGMENT), axis=1)
+        return bool(len(values)) and int((np.diff(values, axis=1) > 0).sum(1).max()) < _LEVELS
+
+
+def fit_of_grid(source: Rows, levels: Levels, slack: Slack) -> GridFit | None:
+    """Returns how well decoded values fit the values that they may have been rounded from. Returns None if no levels are
+    visible."""
+    steps = _fit_of_steps(source, levels, slack)
+    if steps is not None and steps.off <= _WRONG * steps.count:
+        return steps
+    return _fit_of_levels(source, levels, slack) if levels.few else steps
+
+
+def _segments(rows: Rows, length: int) -> F64:
+    width = rows.shape[-1] // length * length
+    return rows[..., :width].reshape(-1, length).astype(np.float64)
+
+
+def _fit_of_steps(source: Rows, levels: Levels, slack: Slack) -> GridFit | None:
+    true, decoded, steps = _segments(source, SEGMENT), levels.segments, levels.steps
     known = steps > 0
-    if known.sum() * 2 >= len(steps) and len(steps):
-        low, high = decoded.min(1, keepdims=True), decoded.max(1, keepdims=True)
-        error, tolerance = true - decoded, _HALF * steps[:, None] + slack * (np.abs(decoded) + high - low)
-        clipped = ((decoded == low) & (error < 0)) | ((decoded == high) & (error > 0))
-        off = (np.abs(error) > tolerance) & ~clipped & known[:, None]
-        return GridFit(int(off.sum()), int(known.sum()) * SEGMENT)
-    return None
-
-
-def _steps(decoded: F64) -> F64:
-    """Returns the step of each segment's values, 0 if none up to 8 bits explains them."""
-    low, extent = decoded.min(1), np.ptp(decoded, axis=1)
-    steps = np.zeros(len(decoded))
-    pending = np.flatnonzero(extent > 0)
-    for count in range(1, _MOST_STEPS + 1):
-        scaled = (decoded[pending] - low[pending, None]) * (count / extent[pending, None])
-        found = (np.abs(scaled - np.rint(scaled)) < _INTEGER).all(1)
-        steps[pending[found]] = extent[pending[found]] / count
-        pending = pending[~found]
-    return steps
-
-
-def _fit_of_levels(source: Rows, quantized: Rows, slack: float) -> GridFit | None:
-    width = source.shape[-1] // (2 * SEGMENT) * 2 * SEGMENT
-    true, decoded = (x[..., :width].reshape(-1, 2 * SEGMENT).astype(np.float64) for x in (source, quantized))
-    if not len(decoded) or (np.diff(np.sort(decoded, axis=1), axis=1) > 0).sum(1).max() >= _LEVELS:
+    if not len(steps) or known.sum() * 2 < len(steps):
         return None
+    low, high = decoded.min(1, keepdims=True), decoded.max(1, keepdims=True)
+    error, tolerance = true - decoded, _HALF * steps[:, None] + _tolerated(decoded, slack)
+    clipped = ((decoded == low) & (error < 0)) | ((decoded == high) & (error > 0))
+    off = (np.abs(error) > tolerance) & ~clipped & known[:, None]
+    return GridFit(int(off.sum()), int(known.sum()) * SEGMENT)
+
+
+def _fit_of_levels(source: Rows, levels: Levels, slack: Slack) -> GridFit:
+    true, decoded = (_segments(rows, 2 * SEGMENT) for rows in (source, levels.decoded))
     error = np.abs(true - decoded)
     nearest = np.abs(true[:, :, None] - decoded[:, None, :]).min(2)
-    tolerance = nearest * (1 + 2.0**-10) + slack * (np.abs(decoded) + np.ptp(decoded, axis=1)[:, None])
-    return GridFit(int((error > tolerance).sum()), error.size)
+    off = error > nearest * (1 + 2.0**-10) + _tolerated(decoded, slack)
+    return GridFit(int(off.sum()), error.size)
+
+
+def _tolerated(decoded: F64, slack: Slack) -> F64:
+    return slack.scale * np.abs(decoded) + slack.offset * np.ptp(decoded, axis=1)[:, None]
 
 
 class Spectrum(NamedTuple):

@@ -20,7 +20,7 @@ from weighbridge.reports.prove.bounds import cost
 
 if TYPE_CHECKING:
     from weighbridge.models.model import OpenModel
-    from weighbridge.tensors.likeness import Rows
+    from weighbridge.tensors.likeness import Levels, Rows
     from weighbridge.tensors.nodes import LogicalTensor, Node
 
 Place = tuple[int, str]  # layer (-1 outside of layers) and role
@@ -30,6 +30,20 @@ Request = tuple[Place, int]  # and the number of elements
 _TOKENS: Final = ("embed", "embd", "wte", "wpe", "lm_head", "token")
 _NO_MATRICES: Final = frozenset({"embedding", "output", "norms"})
 _EXTRA_PARTS: Final = ("embedding", "output", "norms")
+
+
+@dataclass(eq=False)
+class Sample:
+    """Rows of a matrix, and the type that it is stored in."""
+
+    rows: Rows
+    type: str
+
+    @cached_property
+    def levels(self) -> Levels:
+        from weighbridge.tensors.likeness import Levels
+
+        return Levels(self.rows)
 
 
 @dataclass(eq=False)
@@ -43,7 +57,7 @@ class Sampler:
     extras: Mapping[Place, LogicalTensor]
     bytes_read: int = 0
     skipped: set[Place] = field(default_factory=set)
-    _cache: dict[Request, Rows] = field(default_factory=dict)
+    _cache: dict[Request, Sample] = field(default_factory=dict)
     _read: int = 0
 
     @cached_property
@@ -98,10 +112,15 @@ class Sampler:
             if source.remote:
                 source.advise(extents)
         for request, node, lo, hi in wanted:
-            self._cache[request] = self._values(request[0], node, lo, hi)
+            rows = self._values(request[0], node, lo, hi)
+            self._cache[request] = Sample(rows, type_of(self.node(request[0])))
 
     def rows(self, place: Place, elements: int) -> Rows | None:
         """Returns the sampled rows of a matrix, None if they weren't read."""
+        sample = self._cache.get((place, elements))
+        return None if sample is None else sample.rows
+
+    def sample(self, place: Place, elements: int) -> Sample | None:
         return self._cache.get((place, elements))
 
     def _run(self, place: Place, elements: int) -> tuple[Node, int, int] | None:

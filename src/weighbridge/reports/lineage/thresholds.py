@@ -69,6 +69,6 @@ MIX_EQUAL: Final = 0.8
 #: How much less than that of any other mixture the rest of the right one is.
 MIX_CLEAR: Final = 1.03
 #: Models whose mixtures are tried: the nearest ones.
-MIX_SOURCES: Final = 8
+MIX_SOURCES: Final = 12
 #: The most models that one is taken to be merged from.
 MIX_SIZE: Final = 4

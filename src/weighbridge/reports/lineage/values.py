@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from weighbridge.reports.lineage import thresholds
 from weighbridge.reports.lineage.layer_map import LayerMap, spread
-from weighbridge.reports.lineage.sampling import Place, Sampler, float_type, is_lossy, type_of
+from weighbridge.reports.lineage.sampling import Place, Sample, Sampler, float_type, is_lossy
 from weighbridge.reports.prove.bounds import MARGIN, cost
 
 if TYPE_CHECKING:
-    from weighbridge.tensors.likeness import Rows
+    from weighbridge.tensors.likeness import Slack
 
 #: `to b`: the rows of b are those of a, rounded to its type, and the reverse.
 State = Literal["equal", "to b", "to a", "within", "changed"]
@@ -97,25 +97,25 @@ def compare_values(a: Sampler, b: Sampler, layers: LayerMap) -> Values:
 def _compare(a: Sampler, b: Sampler, left: Place, right: Place, elements: int) -> Compared | None:
     import numpy as np
 
-    x, y = a.rows(left, elements), b.rows(right, elements)
-    if x is None or y is None or x.shape != y.shape:
+    x, y = a.sample(left, elements), b.sample(right, elements)
+    if x is None or y is None or x.rows.shape != y.rows.shape:
         return None
-    state = compare_rows(x, y, type_of(a.node(left)), type_of(b.node(right)))
-    p, q = x.astype(np.float64).ravel(), y.astype(np.float64).ravel()
-    return Compared(left[1], left, right, state, float(p @ q), float(p @ p), float(q @ q), float((p - q) @ (p - q)))
+    p, q = x.rows.astype(np.float64).ravel(), y.rows.astype(np.float64).ravel()
+    sums = float(p @ q), float(p @ p), float(q @ q), float((p - q) @ (p - q))
+    return Compared(left[1], left, right, compare_samples(x, y), *sums)
 
 
-def compare_rows(x: Rows, y: Rows, type_x: str, type_y: str) -> State:
-    """Returns how rows of two types differ."""
+def compare_samples(x: Sample, y: Sample) -> State:
+    """Returns how rows of the same place differ."""
     import numpy as np
 
-    if (x == y).all():
+    if (x.rows == y.rows).all():
         return "equal"
-    lossy = is_lossy(type_x) or is_lossy(type_y)
-    error, size = np.square(x - y, dtype=np.float64).sum(), np.square(x, dtype=np.float64).sum()
-    if lossy and error > MARGIN * (cost(type_x) + cost(type_y)) * size:
+    lossy = is_lossy(x.type) or is_lossy(y.type)
+    error, size = np.square(x.rows - y.rows, dtype=np.float64).sum(), np.square(x.rows, dtype=np.float64).sum()
+    if lossy and error > MARGIN * (cost(x.type) + cost(y.type)) * size:
         return "changed"
-    to_y, to_x = _rounds(x, y, type_x, type_y), _rounds(y, x, type_y, type_x)
+    to_y, to_x = _rounds(x, y), _rounds(y, x)
     if to_y != to_x:
         return "to b" if to_y else "to a"
     if lossy:
@@ -123,25 +123,27 @@ def compare_rows(x: Rows, y: Rows, type_x: str, type_y: str) -> State:
     return "equal" if to_y else "changed"
 
 
-def _rounds(source: Rows, result: Rows, source_type: str, result_type: str) -> bool:
+def _rounds(source: Sample, result: Sample) -> bool:
     """Whether `result` is `source` rounded to its type."""
-    import numpy as np
-
     from weighbridge.tensors.likeness import fit_of_grid, rounded
 
-    if not is_lossy(result_type):
-        dtype = float_type(result_type)
-        if dtype is None or cost(result_type) == cost(source_type) or is_lossy(source_type):
+    if not is_lossy(result.type):
+        dtype = float_type(result.type)
+        if dtype is None or cost(result.type) == cost(source.type) or is_lossy(source.type):
             return False
-        return int((rounded(source, dtype) != result).sum()) <= thresholds.OFF
-    fit = fit_of_grid(source, result, _slack(result_type))
+        return int((rounded(source.rows, dtype) != result.rows).sum()) <= thresholds.OFF
+    fit = fit_of_grid(source.rows, result.levels, _slack(result.type))
     return fit is not None and fit.off <= thresholds.OFF
 
 
-def _slack(name: str) -> float:
+def _slack(name: str) -> Slack:
+    from weighbridge.tensors.likeness import Slack
+
     if " " in name:  # a packing and its bits
-        return thresholds.SLACK_PACKED
-    return 0.0 if name.endswith("_K") else thresholds.SLACK_GGML
+        return Slack(thresholds.SLACK_PACKED, thresholds.SLACK_PACKED)
+    if name.endswith("_K"):
+        return Slack()
+    return Slack(thresholds.SLACK_GGML, thresholds.SLACK_GGML if name.endswith("_1") else 0.0)
 
 
 def _changed_extras(a: Sampler, b: Sampler, layers: dict[int, int]) -> Iterable[str]:
@@ -152,19 +154,20 @@ def _changed_extras(a: Sampler, b: Sampler, layers: dict[int, int]) -> Iterable[
         model.read((place, thresholds.ANCHOR_ELEMENTS) for place in places)
     changed = set()
     for left, right in common.items():
-        x, y = a.rows(left, thresholds.ANCHOR_ELEMENTS), b.rows(right, thresholds.ANCHOR_ELEMENTS)
+        x, y = a.sample(left, thresholds.ANCHOR_ELEMENTS), b.sample(right, thresholds.ANCHOR_ELEMENTS)
         if x is None or y is None:
             continue
-        if x.shape != y.shape or a.node(left).spec.shape != b.node(right).spec.shape or _differ(a, b, left, right, x, y):
+        shape = a.node(left).spec.shape
+        if shape != b.node(right).spec.shape or _differ(x, y, is_vector=len(shape) == 1):
             changed.add(left[1])
     yield from sorted(changed)
 
 
-def _differ(a: Sampler, b: Sampler, left: Place, right: Place, x: Rows, y: Rows) -> bool:
+def _differ(x: Sample, y: Sample, *, is_vector: bool) -> bool:
     import numpy as np
 
-    if len(a.node(left).spec.shape) == 1:
-        types = {type_of(a.node(left)), type_of(b.node(right))}
-        close = max(thresholds.NORM, 2 * math.sqrt(max(map(cost, types))) if len(types) > 1 else 0)
-        return bool((np.abs(x - y) > close * (1 + np.abs(x))).any())
-    return compare_rows(x, y, type_of(a.node(left)), type_of(b.node(right))) == "changed"
+    if not is_vector:
+        return compare_samples(x, y) == "changed"
+    types = {x.type, y.type}
+    close = max(thresholds.NORM, 2 * math.sqrt(max(map(cost, types))) if len(types) > 1 else 0)
+    return bool((np.abs(x.rows - y.rows) > close * (1 + np.abs(x.rows))).any())
