@@ -181,7 +181,7 @@ RECIPES: Mapping[str, tuple[dict[str, Any], Descent]] = {
 #: Quantized by `wb quantize`: name -> source, ftype.
 FTYPES: Mapping[str, tuple[str, str]] = {
     "base-q8_0.gguf": ("base", "Q8_0"), "base-q2_k.gguf": ("base", "Q2_K"), "tuned-q4_k_m.gguf": ("tuned", "Q4_K_M"),
-    "tuned-iq4_xs.gguf": ("tuned", "IQ4_XS"), "brief-q5_k_m.gguf": ("brief", "Q5_K_M"),
+    "tuned-iq4_xs.gguf": ("tuned", "IQ4_XS"), "tuned-q5_k_m.gguf": ("tuned", "Q5_K_M"),
     "linear-q6_k.gguf": ("linear", "Q6_K"),
     "pruned-q4_0.gguf": ("pruned", "Q4_0"), "stranger-q3_k_m.gguf": ("stranger", "Q3_K_M"),
 }  # fmt: skip
@@ -194,7 +194,6 @@ def write_family(root: Path) -> dict[str, Descent]:
         "base": (base, Descent("root")),
         "tuned": (trained(base, 1, 4, 5e-4), Descent("fine-tuned", ("base",))),
         "tuned-long": (trained(base, 2, 8, 8e-4), Descent("fine-tuned", ("base",))),
-        "brief": (trained(base, 3, 2, 2e-5), Descent("fine-tuned", ("base",))),
         "lora": (with_lora(base, 4, 4, "q v"), Descent("lora-merged", ("base",))),
         "lora-all": (with_lora(base, 5, 16, "q k v o gate up down"), Descent("lora-merged", ("base",))),
         "permuted": (permuted(base, 6), Descent("permuted", ("base",))),

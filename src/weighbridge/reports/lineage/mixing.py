@@ -30,81 +30,85 @@ class Made(NamedTuple):
 
 
 class _Fit(NamedTuple):
-    """The weights of a model's sources, the share of values that they reproduce, whether the rest is so small that they
-    are certain without it, and whether the rest is the rounding of this model and not of one of its sources."""
+    """The weights of a model's sources, the energy that they leave, whether that is so little that they are certain, and
+    whether it is the rounding of this model and not of one of its sources."""
 
     weights: Mapping[str, float]
-    equal: float
     rest: float
-    proved: bool
+    certain: bool
     directed: bool
 
 
 def find_merged(samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair]) -> Iterator[Made]:
-    """Yields the models that are weighted sums of others."""
-    for target in samplers.values():
-        if (row := _merged(target, samplers, pairs)) is not None:
-            yield row
+    """Yields the models that are weighted sums of others. Those of few models come first, and aren't sources of others:
+    their sources are, with less rounding."""
+    fits = {name: found for name, target in samplers.items() if (found := list(_fits(target, samplers, pairs)))}
+    merged: set[str] = set()
+    sums: dict[str, _Fit] = {}
+    while True:
+        rest = {name: [fit for fit in found if not merged & fit.weights.keys()] for name, found in fits.items()}
+        best = {name: fit for name, found in rest.items() if name not in merged and (fit := _best(found))}
+        sums |= {name: fit for name, fit in best.items() if not fit.directed}
+        sure = {name: fit for name, fit in best.items() if fit.directed}
+        if not sure:
+            break
+        name = min(sure, key=lambda each: (len(sure[each].weights), sure[each].rest))
+        merged.add(name)
+        sums.pop(name, None)
+        yield _made(name, "merged", sure[name].weights)
+    yield from (_made(name, "sum", fit.weights) for name, fit in sums.items())
 
 
-def _merged(target: Sampler, samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair]) -> Made | None:
-    name = target.name
-    near = [pair for pair in pairs if name in (pair.a, pair.b) and pair.relation in _NEAR]
-    near.sort(key=_distance)
-    others = [model for pair in near if not (model := samplers[pair.other(name)]).lossy][: thresholds.MIX_SOURCES]
-    fit = _fit(target, others) if len(others) > 1 else None
-    low_rank = {pair.other(name) for pair in near if pair.relation == "lora-merged"}
-    if fit is None or (len(fit.weights) < 3 and low_rank & fit.weights.keys()):
-        return None  # two multiples of one LoRA lie on a line with their base, too
-    found = [LineageSource(source, round(weight, 4)) for source, weight in fit.weights.items()]
-    found.sort(key=lambda source: (-abs(source.weight or 0), source.name))
-    parts = " + ".join(f"{source.weight:.4g} {source.name}" for source in found)
-    relation = "merged" if fit.directed else "sum"
-    return Made(name, relation, tuple(found), parts.replace("+ -", "- "))
+def _made(name: str, relation: str, weights: Mapping[str, float]) -> Made:
+    sources = [LineageSource(source, round(weight, 4)) for source, weight in weights.items()]
+    sources.sort(key=lambda source: (-abs(source.weight or 0), source.name))
+    parts = " + ".join(f"{source.weight:.4g} {source.name}" for source in sources)
+    return Made(name, relation, tuple(sources), parts.replace("+ -", "- "))
 
 
 def _distance(pair: LineagePair) -> float:
     return pair.distance or 0.0
 
 
-def _fit(model: Sampler, others: Sequence[Sampler]) -> _Fit | None:
-    """Returns the fewest models of which another is the weighted sum; None if there are none, or several such sets."""
+def _fits(model: Sampler, samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair]) -> Iterator[_Fit]:
+    """Yields the sets of models of which another may be the weighted sum."""
     from weighbridge.tensors.likeness import mixture, products
 
-    samplers = {each.name: each for each in (*others, model)}
-    places = _common_places([model, *others])
-    values = {name: _vector(each, places) for name, each in samplers.items()} if places else {}
-    target = values.pop(model.name, None)
-    if target is None:
-        return None
-    noise = {name: _rounding(samplers[name], places) for name in samplers}
-    limit, names = thresholds.MIX_NOISE * noise[model.name], list(values)
+    near = sorted((p for p in pairs if model.name in (p.a, p.b) and p.relation in _NEAR), key=_distance)
+    others = [each for p in near if not (each := samplers[p.other(model.name)]).lossy][: thresholds.MIX_SOURCES]
+    low_rank = {p.other(model.name) for p in near if p.relation == "lora-merged"}
+    places = _common_places([model, *others]) if len(others) > 1 else []
+    if not places:
+        return
+    values = {each.name: _vector(each, places) for each in others}
+    target, names = _vector(model, places), list(values)
+    noise = {each.name: _rounding(each, places) for each in (model, *others)}
     gram = products([*values.values(), target])
     for count in range(2, thresholds.MIX_SIZE + 1):
-        fits = []
         for subset in combinations(range(len(names)), count):
+            if count == 2 and low_rank & {names[i] for i in subset}:
+                continue  # two multiples of one LoRA lie on a line with their base, too
             found = mixture(gram, len(names), subset)
+            limit = thresholds.MIX_NOISE * noise[model.name]
             if found is None or found.rest > min(limit, thresholds.MIX_REST * found.nearest):
                 continue
             weights = {names[i]: weight for i, weight in zip(subset, found.weights, strict=True)}
             if min(map(abs, weights.values())) >= thresholds.MIX_WEIGHT:
+                others_noise = [weight**2 * noise[name] for name, weight in weights.items()]
+                directed = _is_rounding_of(found.rest, noise[model.name], others_noise)
+                weights, equal = _simplest(target, weights, values, model.float_type)
                 proved = found.rest <= thresholds.MIX_PROOF * found.nearest
-                others_noise = {name: weight**2 * noise[name] for name, weight in weights.items()}
-                directed = _is_rounding_of(found.rest, noise[model.name], others_noise.values())
-                shorter = _simplest(target, weights, values, model.float_type)
-                fits.append(_Fit(*shorter, found.rest, proved, directed))
-        if fits:
-            return _best(fits)
-    return None
+                yield _Fit(weights, found.rest, proved or equal >= thresholds.MIX_EQUAL, directed)
 
 
-def _best(fits: list[_Fit]) -> _Fit | None:
-    """Returns the fit with the smallest rest, if it is certain, and smaller than the next: another model made from the
-    same sources fits too, but its own rounding adds to the rest."""
-    best, *others = sorted(fits, key=lambda fit: fit.rest)
-    certain = best.proved or best.equal >= thresholds.MIX_EQUAL
-    clear = not others or others[0].rest >= thresholds.MIX_CLEAR * best.rest
-    return best if certain and clear else None
+def _best(fits: Sequence[_Fit]) -> _Fit | None:
+    """Returns the fit of the fewest models that leaves about the smallest rest; None if there are several, or if it
+    isn't certain. Models made from the same sources fit too, but their own rounding adds to the rest."""
+    limit = min((fit.rest for fit in fits), default=0.0) * thresholds.MIX_FEWER
+    count = min((len(fit.weights) for fit in fits if fit.rest <= limit), default=0)
+    best = sorted((fit for fit in fits if len(fit.weights) == count), key=lambda fit: fit.rest)[:2]
+    clear = len(best) == 1 or (len(best) > 1 and best[1].rest >= thresholds.MIX_CLEAR * best[0].rest)
+    return best[0] if clear and best[0].certain else None
 
 
 def _is_rounding_of(rest: float, own: float, others: Iterable[float]) -> bool:

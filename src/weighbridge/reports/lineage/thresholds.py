@@ -66,8 +66,10 @@ MIX_WEIGHT: Final = 0.01
 MIX_PROOF: Final = 2e-3
 #: Share of values that a mixture reproduces, if it is one and was rounded once.
 MIX_EQUAL: Final = 0.8
-#: How much less than that of any other mixture the rest of the right one is.
+#: How much more than that of any other mixture of as many models the right one leaves, at least,
 MIX_CLEAR: Final = 1.03
+#: and how much less a mixture of more models must leave to be preferred: roundings of similar sums are correlated.
+MIX_FEWER: Final = 1.2
 #: Models whose mixtures are tried: the nearest ones.
 MIX_SOURCES: Final = 12
 #: The most models that one is taken to be merged from.

@@ -143,7 +143,8 @@ def _slack(name: str) -> Slack:
         return Slack(thresholds.SLACK_PACKED, thresholds.SLACK_PACKED)
     if name.endswith("_K"):
         return Slack()
-    return Slack(thresholds.SLACK_GGML, thresholds.SLACK_GGML if name.endswith("_1") else 0.0)
+    has_offset = name.endswith("_1") or name.startswith("IQ")
+    return Slack(thresholds.SLACK_GGML, thresholds.SLACK_GGML if has_offset else 0.0)
 
 
 def _changed_extras(a: Sampler, b: Sampler, layers: dict[int, int]) -> Iterable[str]:
