@@ -12,6 +12,7 @@ Look. Each function gives a report, a dataclass; `bool(report)` is whether all i
     wb.view(path)           a page in a browser            wb.prove(a, b)    whether both are the same model
     wb.stats(path)          statistics of the values       wb.ls()           the models of this machine
     wb.get("FILE::TENSOR")  one tensor as an array         wb.sbom(path)     its bill of materials
+    wb.lineage([a, b])      which model is made from which
 
 Vouch. `wb.verify(path, signature=..., key=...)` checks it.
 
@@ -109,6 +110,8 @@ if TYPE_CHECKING:
     from weighbridge.reports.hash.digests import HashReport, hash
     from weighbridge.reports.identify import identify
     from weighbridge.reports.inspect.report import InspectReport, inspect
+    from weighbridge.reports.lineage.model import LineageReport
+    from weighbridge.reports.lineage.report import lineage
     from weighbridge.reports.prove.model import ProveReport
     from weighbridge.reports.prove.report import prove
     from weighbridge.reports.sbom.report import SbomReport, sbom
@@ -123,13 +126,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "AdapterOptions", "CalibrationPlan", "CalibrationReport", "CheckpointOptions", "Choice", "DiffReport",
-    "ExtractPlan", "ExtractReport", "FitReport", "GgufOptions", "HashReport", "HfOptions", "InspectReport", "Loss",
-    "MlxOptions", "Model", "Move", "NumpyOptions", "Plan", "ProveReport", "QuantizeOptions", "Result",
-    "SafetensorsOptions", "SampleMean", "SbomReport", "ScanReport", "SchemeOptions", "ServedPage", "ShipPlan",
-    "ShipReport", "SignReport", "SourceOptions", "Tensor", "TextQualityReport", "TorchFolderOptions",
-    "TorchOptions", "VerifyReport", "WriteOptions", "__version__", "anatomy", "choose", "compare_quantized",
-    "convert", "diff", "edit", "errors", "explain", "export_view", "extract_lora", "fetch", "fit",
-    "from_pretrained", "get", "hash", "identify", "imatrix", "inspect", "inspect_imatrix", "load",
+    "ExtractPlan", "ExtractReport", "FitReport", "GgufOptions", "HashReport", "HfOptions", "InspectReport",
+    "LineageReport", "Loss", "MlxOptions", "Model", "Move", "NumpyOptions", "Plan", "ProveReport",
+    "QuantizeOptions", "Result", "SafetensorsOptions", "SampleMean", "SbomReport", "ScanReport", "SchemeOptions",
+    "ServedPage", "ShipPlan", "ShipReport", "SignReport", "SourceOptions", "Tensor", "TextQualityReport",
+    "TorchFolderOptions", "TorchOptions", "VerifyReport", "WriteOptions", "__version__", "anatomy", "choose",
+    "compare_quantized", "convert", "diff", "edit", "errors", "explain", "export_view", "extract_lora", "fetch",
+    "fit", "from_pretrained", "get", "hash", "identify", "imatrix", "inspect", "inspect_imatrix", "lineage", "load",
     "load_checkpoint", "ls", "merge", "open", "plan_convert", "plan_edit", "plan_extract_lora", "plan_fetch",
     "plan_imatrix", "plan_merge", "plan_quantize", "plan_rename", "plan_save", "plan_ship", "plan_slice",
     "plan_split", "plan_strip", "prove", "provider", "quality", "quantize", "rename", "save", "save_checkpoint",
@@ -172,6 +175,8 @@ _MODULES: Final = {
     "reports.hash.digests": "HashReport hash",
     "reports.identify": "identify",
     "reports.inspect.report": "InspectReport inspect",
+    "reports.lineage.model": "LineageReport",
+    "reports.lineage.report": "lineage",
     "reports.prove.model": "ProveReport",
     "reports.prove.report": "prove",
     "reports.scan.engine": "scan",

@@ -19,6 +19,7 @@ LINES: Final[dict[str, tuple[str, ...]]] = {
     "get": ("{m}::a --json", "{file}::a"),
     "verify": ("{m} --json", "{file} --json"),
     "diff": ("{m} {base} --json", "{file} {m} --json"),
+    "lineage": ("{m} {base} --json", "{file} {m}"),
     "arch": ("check {m} --json",),
     "view": ("{m} -o {out}.html --overwrite",),
     "prove": ("{m} {base} --no-run --json", "{m} {m} --static --json"),

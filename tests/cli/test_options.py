@@ -52,6 +52,7 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], set[str], set[str]]] = {
     "scan": (wb.scan, {"fail_on", "allow_unproven", "allow_unscanned", "recursive", "sarif", "overwrite"}, set()),
     "hash": (wb.hash, {"gguf_hash", "manifest", "check", "overwrite"}, set()),
     "diff": (wb.diff, {"limit", "brief", "html", "overwrite"}, set()),
+    "lineage": (wb.lineage, {"svg", "overwrite"}, set()),
     "prove": (wb.prove, set(), set()),
     "fit": (wb.fit, {"explain"}, set()),
     "choose": (wb.choose, set(), set()),

@@ -61,6 +61,7 @@ COMMANDS: Final = (
     Verb("verify", "Check a file or a model for every known problem.", _LOOK, ("check", "doctor", "validate")),
     Verb("diff", "Compare two models in any form: names, bytes, values.", _LOOK, ("compare",)),
     Verb("prove", "Check whether a model is the same in another form.", _LOOK, ("same", "equal")),
+    Verb("lineage", "Find out how models are related, and which one is the parent.", _LOOK, ("ancestry", "origin")),
     Verb("quality", "Compare what two models predict on a text: KL, perplexity.", _LOOK, ("perplexity", "ppl", "kld")),
     Verb("arch", "Model families: their tables, and how a model fits them.", _LOOK, ("family", "families")),
     Verb("scan", "Report what loading a file would do: code, tricks, traps.", _LOOK, ("audit",)),

@@ -39,6 +39,7 @@ class VerifyOptions(CheckOptions, FamilyOptions, SignatureCheckOptions, Progress
 class DiffOptions(JobsOptions, FamilyOptions, ProgressKeyword):
     names: Names = option("Compare under these names [auto: canonical if the names differ].", "auto")
     tolerance: float = option("Differences up to X count as none [0].", 0.0, metavar="X", least=0)
+    lineage: bool = option("Also report how the models are related.", False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,11 @@ class ProveOptions(JobsOptions, FamilyOptions, ProgressKeyword):
     run: bool = option("Run both models [on].", True)
     text: Path | None = option("Also compare the perplexity of this text.", metavar="FILE", kind="file")
     tokens: int = option("Positions to compare [256].", 256, metavar="N", least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineageOptions(FamilyOptions, ProgressKeyword):
+    """How models are opened."""
 
 
 @dataclass(frozen=True, kw_only=True)

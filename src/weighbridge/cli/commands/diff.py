@@ -33,6 +33,7 @@ class DiffCommand(DiffOptions, OverwriteOptions, CommandOptions):
         "wb diff ./my-model/ my-model.gguf",
         "wb diff base.safetensors tuned.safetensors --limit 50",
         "wb diff a.gguf b.gguf --html changes.html",
+        "wb diff ./base/ ./tuned/ --lineage --brief",
     ),
 )
 @click.argument("a", type=SOURCE)
@@ -89,6 +90,10 @@ def _show(report: DiffReport, limit: int, brief: bool) -> None:
         echo(clean(f"{key}: {in_a or 'missing'} | {in_b or 'missing'}"))
     for line in report.notes:
         note(clean(line))
+    if report.lineage is not None:
+        from weighbridge.reports.lineage.words import sentence
+
+        echo(clean(sentence(report.lineage)))
     counts = ", ".join(f"{n:,} {kind}" for kind, n in report.counts.items() if n)
     echo(f"{counts or 'no tensors'} (by {report.names} names)")
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Final
 
+from weighbridge.reports.lineage.model import LineagePair
+
 SCHEMA: Final = "weighbridge/diff/1"
 #: The kinds of changes in the order of the report, most important first.
 KINDS: Final = ("only in a", "only in b", "renamed", "shape", "values", "type", "equal")
@@ -56,7 +58,8 @@ class LayerError:
 @dataclass(frozen=True, slots=True, repr=False)
 class DiffReport:
     """`names`: the dialect under which both were read. `tensors`: all but the equal ones, worst first; `counts` covers
-    all. `layers`: those with different values, largest error first. `templates`: both chat templates if they differ."""
+    all. `layers`: those with different values, largest error first. `templates`: both chat templates if they differ.
+    `lineage`: how the models are related, if that was asked for."""
 
     a: str
     b: str
@@ -67,6 +70,7 @@ class DiffReport:
     notes: tuple[str, ...] = ()
     layers: tuple[LayerError, ...] = ()
     templates: tuple[str, str] | None = None
+    lineage: LineagePair | None = None
     schema: str = field(default=SCHEMA)
 
     def __bool__(self) -> bool:

@@ -32,6 +32,7 @@ from weighbridge.reports import sidecars
 from weighbridge.reports.diff.errors import layer_errors
 from weighbridge.reports.diff.model import KINDS, DiffReport, TensorChange, decibels
 from weighbridge.reports.diff.renames import find_renamed
+from weighbridge.reports.lineage.report import relate_models
 from weighbridge.reports.options import DiffOptions, Names
 from weighbridge.reports.survey import roles_by_name
 
@@ -71,7 +72,8 @@ def diff(a: str | os.PathLike[str], b: str | os.PathLike[str], options: DiffOpti
         report = diff_models(
             left, right, names=options.names, tolerance=options.tolerance, jobs=options.jobs, progress=options.progress
         )
-        return replace(report, a=path_text(a), b=path_text(b))
+        related = relate_models(left, right).pairs[0] if options.lineage else None
+        return replace(report, a=path_text(a), b=path_text(b), lineage=related)
 
 
 def diff_models(

@@ -1,0 +1,1 @@
+"""`wb lineage`: where models come from, by their weights."""

@@ -1,0 +1,180 @@
+"""Finds out how models are related and which is made from which, by a few rows of their weights and their metadata.
+
+    lineage(["base/", "tuned/", "tuned-q4.gguf"]) -> LineageReport
+
+A parent is named only if the weights prove it (a model rounded, cut, stacked or merged from others), or if metadata
+names it and the weights agree.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import combinations
+
+from weighbridge.base.errors import UsageError
+from weighbridge.base.options import accepting
+from weighbridge.io.location import path_text
+from weighbridge.models.model import OpenModel
+from weighbridge.models.open import SourceOptions, open_model
+from weighbridge.reports.lineage.claims import OriginClaim, claims_of, names_of, simple_name
+from weighbridge.reports.lineage.family_tree import ChosenParents, ancestors, branches, choose_parents
+from weighbridge.reports.lineage.mixing import Made, find_merged, find_stacked
+from weighbridge.reports.lineage.model import APART, LineageModel, LineagePair, LineageReport
+from weighbridge.reports.lineage.relation import relate
+from weighbridge.reports.lineage.sampling import Sampler, sampler_of
+from weighbridge.reports.options import LineageOptions, Path
+
+_MOST: int = 64  # models; the pairs grow with the square
+
+
+@accepting(LineageOptions)
+def lineage(models: Sequence[Path], options: LineageOptions) -> LineageReport:
+    """Returns the relations of two models or more, and their family tree. Raises UsageError for fewer, FormatError for
+    weights that aren't finite, UnsupportedError for a model without weight matrices."""
+    if isinstance(models, str | os.PathLike):
+        raise UsageError("lineage compares several models", hint="wb.lineage([a, b])")
+    if not 2 <= len(models) <= _MOST:
+        raise UsageError(
+            f"lineage compares 2 to {_MOST} models, not {len(models)}", hint="wb lineage base/ tuned.gguf merged/"
+        )
+    with ExitStack() as stack:
+        opening = SourceOptions(arch_file=options.arch_file)
+        opened = [stack.enter_context(open_model(path, opening)) for path in models]
+        names = _names(models, opened)
+        with_gguf = any(model.format == "gguf" for model in opened)
+        samplers = {n: sampler_of(m, n, with_gguf=with_gguf) for n, m in zip(names, opened, strict=True)}
+        pairs = []
+        total = len(names) * (len(names) - 1) // 2
+        for done, (a, b) in enumerate(combinations(samplers.values(), 2)):
+            if options.progress is not None:
+                options.progress(done, total, f"{a.name}, {b.name}")
+            pairs.append(relate(a, b))
+        return _report(samplers, pairs, [path_text(path) for path in models])
+
+
+def relate_models(a: OpenModel, b: OpenModel) -> LineageReport:
+    """Returns the relation of two open models."""
+    names = _names([a.place.path, b.place.path], [a, b])
+    with_gguf = "gguf" in (a.format, b.format)
+    samplers = {n: sampler_of(m, n, with_gguf=with_gguf) for n, m in zip(names, (a, b), strict=True)}
+    return _report(samplers, [relate(*samplers.values())], [str(a.place.path), str(b.place.path)])
+
+
+def _names(paths: Sequence[Path], models: Sequence[OpenModel]) -> list[str]:
+    """Returns a short name for each model: the last component of its path, the path if that isn't unique."""
+    short = [m.place.title if m.place.path.is_dir() else m.place.path.name for m in models]
+    names = [name if short.count(name) == 1 else path_text(path) for name, path in zip(short, paths, strict=True)]
+    return [name if names.count(name) == 1 else f"{name} ({i})" for i, name in enumerate(names, 1)]
+
+
+def _report(samplers: Mapping[str, Sampler], pairs: list[LineagePair], paths: Sequence[str]) -> LineageReport:
+    same = _equal_groups(samplers, pairs)
+    distinct = {name: model for name, model in samplers.items() if name not in same}
+    between = [pair for pair in pairs if pair.a in distinct and pair.b in distinct]
+    sums = list(find_merged(distinct, between))
+    made = {row.name: row for row in (*find_stacked(distinct, between), *sums) if row.relation != "sum"}
+    between = [_with_made(pair, made) for pair in between]
+    claims = {name: claims_of(model.model) for name, model in samplers.items()}
+    known = {name: names_of(model.model, path) for (name, model), path in zip(samplers.items(), paths, strict=True)}
+    named = list(_named_parents(claims, known))
+    contradictions = list(_contradictions(named, {frozenset((p.a, p.b)): p for p in pairs}, made))
+    parents = choose_parents(list(distinct), between, made, [(c, same.get(p, p), s) for c, p, s in named], same)
+    models = tuple(
+        LineageModel(
+            name, path, model.type, len(model.layers), model.bytes_read, same_as=same.get(name),
+            claims=tuple(dict.fromkeys(claim.name for claim in claims[name])),
+            **({} if name not in parents else parents[name]._asdict()),
+        )
+        for (name, model), path in zip(samplers.items(), paths, strict=True)
+    )  # fmt: skip
+    updated = {(pair.a, pair.b): pair for pair in between}
+    shown = [_agreeing(updated.get((pair.a, pair.b), pair), parents, same, models) for pair in pairs]
+    notes = [
+        f"{name}: {len(model.skipped):,} matrices weren't read: they are stored so that a row needs the whole matrix, "
+        "or have no values that can be compared"
+        for name, model in samplers.items()
+        if model.skipped
+    ]
+    notes += _dependent(sums, made)
+    tree = branches(list(distinct), between, {m.name: [p.name for p in m.parents] for m in models}, same)
+    return LineageReport(
+        models, tuple(shown), tuple(tree), tuple(contradictions), tuple(notes), sum(m.bytes_read for m in models)
+    )
+
+
+def _dependent(sums: Sequence[Made], made: Mapping[str, Made]) -> Iterator[str]:
+    """Yields notes on models that are a weighted sum of each other, without a sign of which one is the sum."""
+    groups = (frozenset((row.name, *(s.name for s in row.sources))) for row in sums if row.relation == "sum")
+    for group in dict.fromkeys(groups):
+        if not any(name in group and {s.name for s in row.sources} < group for name, row in made.items()):
+            yield f"one of {', '.join(sorted(group))} is a weighted sum of the others; the weights don't show which"
+
+
+def _equal_groups(samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair]) -> dict[str, str]:
+    """Returns the first model with equal samples, of each model that has an earlier one."""
+    order = list(samplers)
+    found: dict[str, str] = {}
+    for pair in pairs:
+        if pair.relation == "same":
+            first, second = sorted((pair.a, pair.b), key=order.index)
+            found.setdefault(second, found.get(first, first))
+    return found
+
+
+def _with_made(pair: LineagePair, made: Mapping[str, Made]) -> LineagePair:
+    """Returns the relation of a model to one that it was merged or stacked from, if the pair is one."""
+    for name, other in ((pair.a, pair.b), (pair.b, pair.a)):
+        row = made.get(name)
+        if row is not None and other in {source.name for source in row.sources}:
+            relation = "merged" if row.relation == "merged" else "slices"
+            return replace(pair, relation=relation, parent=other, evidence="weights", exact=True, detail=row.detail)  # type: ignore[arg-type]
+    return pair
+
+
+def _named_parents(
+    claims: Mapping[str, Sequence[OriginClaim]], known: Mapping[str, set[str]]
+) -> Iterator[tuple[str, str, str]]:
+    """Yields (model, the compared model that its metadata names, where). A name that several have is no evidence."""
+    for name, rows in claims.items():
+        for claim in rows:
+            simple = simple_name(claim.name)
+            found = [other for other, names in known.items() if simple in names]
+            if len(found) == 1 and found[0] != name:
+                yield name, found[0], claim.source
+
+
+def _contradictions(
+    named: Sequence[tuple[str, str, str]], pairs: Mapping[frozenset[str], LineagePair], made: Mapping[str, Made]
+) -> Iterator[str]:
+    """Yields the claims of metadata that the weights disprove."""
+    for child, parent, source in dict.fromkeys(named):
+        pair = pairs[frozenset((child, parent))]
+        if pair.relation in APART:
+            why = "their weights are unrelated" if pair.relation == "unrelated" else "no matrix has the same shape"
+            yield f"{child}: {source} names {parent} as its base, but {why}"
+        elif pair.parent == child or (parent in made and child in {s.name for s in made[parent].sources}):
+            yield f"{child}: {source} names {parent} as its base, but by its weights {parent} was made from {child}"
+
+
+def _agreeing(
+    pair: LineagePair, parents: Mapping[str, ChosenParents], same: Mapping[str, str], models: Sequence[LineageModel]
+) -> LineagePair:
+    """Returns a pair with the parent that all models together leave possible: of two that fit equally well, neither."""
+    if pair.parent is not None:
+        child = pair.other(pair.parent)
+        if same.get(pair.parent, pair.parent) not in ancestors(same.get(child, child), parents):
+            pair = replace(pair, parent=None, evidence=None)
+    return _by_metadata(pair, models)
+
+
+def _by_metadata(pair: LineagePair, models: Sequence[LineageModel]) -> LineagePair:
+    """Adds the parent that metadata names to a pair whose weights leave it open."""
+    for model in models:
+        other = pair.other(model.name) if model.name in (pair.a, pair.b) else None
+        if pair.parent is None and model.evidence not in (None, "weights") and other:
+            if other in {source.name for source in model.parents}:
+                return replace(pair, parent=other, evidence=model.evidence)
+    return pair

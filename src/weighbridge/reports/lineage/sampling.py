@@ -1,0 +1,209 @@
+"""The sampled rows of a model, under roles that are the same for every format.
+
+All models are sampled at the same places: a run of rows from the middle of a matrix, as many as hold a number of
+elements. So a matrix of 4,096 columns needs one row, a small one all of its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from weighbridge.base.dtypes import BY_NAME, F32, DType, Kind
+from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
+from weighbridge.models.tensor_roles import TensorRole, canonical_role, unknown_role
+from weighbridge.reports.lineage import thresholds
+from weighbridge.reports.prove.bounds import cost
+
+if TYPE_CHECKING:
+    from weighbridge.models.model import OpenModel
+    from weighbridge.tensors.likeness import Levels, Rows
+    from weighbridge.tensors.nodes import LogicalTensor, Node
+
+Place = tuple[int, str]  # layer (-1 outside of layers) and role
+Request = tuple[Place, int]  # and the number of elements
+
+#: Parts of names that mark a matrix with one row per token or position, in models without a family's table.
+_TOKENS: Final = ("embed", "embd", "wte", "wpe", "lm_head", "token")
+_NO_MATRICES: Final = frozenset({"embedding", "output", "norms"})
+_EXTRA_PARTS: Final = ("embedding", "output", "norms")
+
+
+@dataclass(eq=False)
+class Sample:
+    """Rows of a matrix, and the type that it is stored in."""
+
+    rows: Rows
+    type: str
+
+    @cached_property
+    def levels(self) -> Levels:
+        from weighbridge.tensors.likeness import Levels
+
+        return Levels(self.rows)
+
+
+@dataclass(eq=False)
+class Sampler:
+    """`matrices`: those inside the model that were trained for it. `extras`: embeddings, heads and norms, which similar
+    models may share. `bytes_read`: the bytes of samples, without headers."""
+
+    name: str
+    model: OpenModel
+    matrices: Mapping[Place, LogicalTensor]
+    extras: Mapping[Place, LogicalTensor]
+    bytes_read: int = 0
+    skipped: set[Place] = field(default_factory=set)
+    _cache: dict[Request, Sample] = field(default_factory=dict)
+    _read: int = 0
+
+    @cached_property
+    def layers(self) -> tuple[int, ...]:
+        return tuple(sorted({layer for layer, _ in self.matrices}))
+
+    @cached_property
+    def anchors(self) -> Mapping[int, Place]:
+        """The matrix that identifies each layer: the first by name, such as attention.k."""
+        found: dict[int, Place] = {}
+        for place in sorted(self.matrices):
+            found.setdefault(place[0], place)
+        return found
+
+    @cached_property
+    def type(self) -> str:
+        """The type that most matrices are stored in."""
+        types = [type_of(node) for node in self.matrices.values()]
+        return max(sorted(set(types)), key=types.count)
+
+    @property
+    def float_type(self) -> DType:
+        """The type of most matrices, F32 for one that isn't a plain float."""
+        return float_type(self.type) or F32
+
+    @property
+    def lossy(self) -> bool:
+        return is_lossy(self.type)
+
+    def node(self, place: Place) -> LogicalTensor:
+        return self.matrices[place] if place in self.matrices else self.extras[place]
+
+    def read(self, requests: Iterable[Request]) -> None:
+        """Reads the samples of several matrices, after announcing them, so that a server is asked for all at once."""
+        from weighbridge.tensors.prefetch import by_source, source_ranges
+
+        wanted: list[tuple[Request, Node, int, int]] = []
+        ranges = []
+        for place, elements in requests:
+            run = None if (place, elements) in self._cache else self._run(place, elements)
+            if run is None:
+                continue
+            parts = list(source_ranges(*run))
+            size = sum(part.length for part in parts)
+            if self._read >= thresholds.ALWAYS and self.bytes_read + size > thresholds.MODEL_BYTES:
+                self.skipped.add(place)
+                continue
+            self.bytes_read, self._read = self.bytes_read + size, self._read + 1
+            ranges += parts
+            wanted.append(((place, elements), *run))
+        for source, extents in by_source(ranges):
+            if source.remote:
+                source.advise(extents)
+        for request, node, lo, hi in wanted:
+            rows = self._values(request[0], node, lo, hi)
+            self._cache[request] = Sample(rows, type_of(self.node(request[0])))
+
+    def rows(self, place: Place, elements: int) -> Rows | None:
+        """Returns the sampled rows of a matrix, None if they weren't read."""
+        sample = self._cache.get((place, elements))
+        return None if sample is None else sample.rows
+
+    def sample(self, place: Place, elements: int) -> Sample | None:
+        return self._cache.get((place, elements))
+
+    def _run(self, place: Place, elements: int) -> tuple[Node, int, int] | None:
+        """Returns the rows with as many elements, from the middle on, as F32. None for numbers that can't be cast."""
+        from weighbridge.tensors.nodes import cast
+
+        tensor = self.node(place)
+        rows, width = tensor.spec.rows, max(tensor.spec.row_atoms * tensor.spec.dtype.block, 1)
+        count = min(-(-elements // width), rows)
+        lo = min(rows // 2, rows - count)
+        with suppress(UnsupportedError):
+            return cast(tensor, F32), lo, lo + count
+        self.skipped.add(place)
+        return None
+
+    def _values(self, place: Place, node: Node, lo: int, hi: int) -> Rows:
+        import numpy as np
+
+        values = node.read(lo, hi).view(np.float32).reshape(hi - lo, -1)
+        if not np.isfinite(values).all():
+            layer = f"layer {place[0]}, " if place[0] >= 0 else ""
+            raise FormatError(
+                f"{layer}{place[1]} has NaN or Inf, so the model can't be compared", path=str(self.model.place.path),
+                hint="wb verify --values lists the damaged tensors",
+            )  # fmt: skip
+        return values
+
+
+def sampler_of(model: OpenModel, name: str, *, with_gguf: bool) -> Sampler:
+    """Returns the sampler of an open model. `with_gguf`: whether it is compared with a GGUF, whose weights have the
+    config's factors in them. Raises UnsupportedError for a model without matrices."""
+    matrices: dict[Place, LogicalTensor] = {}
+    extras: dict[Place, LogicalTensor] = {}
+    for row, node in _tensors(model, with_gguf):
+        if node.spec.dtype.kind not in (Kind.FLOAT, Kind.BLOCK) or not node.spec.elements:
+            continue
+        is_matrix = len(node.spec.shape) > 1 and min(node.spec.shape) > 1
+        (matrices if is_matrix and row.part not in _NO_MATRICES else extras)[row.layer, row.role] = node
+    if not matrices:
+        raise UnsupportedError(
+            f"{model.place.path} has no weight matrices to compare", hint="wb inspect lists its tensors"
+        )
+    return Sampler(name, model, matrices, {place: extras[place] for place in _chosen(extras)})
+
+
+def _tensors(model: OpenModel, with_gguf: bool) -> list[tuple[TensorRole, LogicalTensor]]:
+    """Returns all tensors with their roles: canonical ones, or from the names if no table matches."""
+    try:
+        folded = with_gguf and model.format != "gguf" and (model.family.folded or model.resolved.normalized)
+        view = model.resolved.as_in_gguf if folded else model.resolved.canonical
+        return [(canonical_role(name), node) for name, node in view.items()]
+    except WeighbridgeError:
+        rows = [(unknown_role(name), node) for name, node in model.logical.items()]
+        return [
+            (row._replace(part="embedding") if any(word in row.role for word in _TOKENS) else row, node)
+            for row, node in rows
+        ]
+
+
+def _chosen(extras: Mapping[Place, LogicalTensor]) -> list[Place]:
+    """Returns the extras that are compared: those outside of layers, and those of the first and the last layer."""
+    layers = sorted({layer for layer, _ in extras if layer >= 0})
+    return [place for place in extras if place[0] < 0 or place[0] in (layers[0], layers[-1])]
+
+
+def type_of(tensor: LogicalTensor) -> str:
+    """Returns the type that values are stored in, as reports/prove/bounds.py names it, even if they are decoded by
+    moves: `BF16`, `Q4_K`, `mlx-affine 4`."""
+    from weighbridge.tensors.nodes import Decode, packed_in, walk
+
+    if (packed := packed_in(tensor)) is not None:
+        return f"{packed.packing.name} {min(packed.packing.code_bits, 8)}"
+    blocks = (node.source for node in walk(tensor) if isinstance(node, Decode))  # type: ignore[arg-type]
+    source = next(blocks, tensor)
+    return source.spec.dtype.name
+
+
+def float_type(name: str) -> DType | None:
+    """Returns the plain float type of this name."""
+    dtype = BY_NAME.get(name)
+    return dtype if dtype is not None and dtype.plain and dtype.is_float else None
+
+
+def is_lossy(name: str) -> bool:
+    """Whether a type is coarser than those that models are trained in."""
+    return cost(name) > cost("BF16")

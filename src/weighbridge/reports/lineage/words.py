@@ -1,0 +1,62 @@
+"""The wording of relations, which the terminal and the picture share."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from weighbridge.base.words import plural
+from weighbridge.reports.lineage.model import APART, LineagePair, LineageReport, Relation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+WORDS: Final[Mapping[Relation, str]] = MappingProxyType(
+    {
+        "same": "the same values in all sampled rows",
+        "quantized": "quantized",
+        "fine-tuned": "fine-tuned",
+        "lora-merged": "LoRA merged",
+        "merged": "merged",
+        "pruned": "pruned",
+        "repeated": "layers repeated",
+        "slices": "layers in common",
+        "permuted": "the same values in another order",
+        "related": "related",
+        "unrelated": "unrelated",
+        "different-shapes": "no matrix of one shape",
+    }
+)
+
+
+def describe(pair: LineagePair) -> str:
+    """Returns a relation in words: `quantized: BF16 to Q4_0, cosine 0.9963`."""
+    details = [pair.detail] if pair.detail else []
+    if pair.cosine is not None and not (pair.exact and pair.cosine > 0.9999):
+        details.append(f"cosine {pair.cosine:.4f}")
+    return WORDS[pair.relation] + (f": {', '.join(details)}" if details else "")
+
+
+def sentence(pair: LineagePair) -> str:
+    """Returns how two models are related, and which one was made from which."""
+    if pair.parent is not None:
+        by = "" if pair.evidence == "weights" else f" (according to {pair.evidence})"
+        return f"{pair.other(pair.parent)} was made from {pair.parent}{by}: {describe(pair)}"
+    unknown = "" if pair.relation in (*APART, "same") else "; which one was made from which is unknown"
+    return f"{pair.a} and {pair.b}: {describe(pair)}{unknown}"
+
+
+def branch_text(report: LineageReport, name: str, above: str | None, is_parent: bool) -> str:
+    """Returns what the tree shows next to a model: its type, or its relation to the model above."""
+    model = next(model for model in report.models if model.name == name)
+    if above is None:
+        return f"{model.type}, {plural(model.layers, 'layer')}"
+    if model.same_as is not None:
+        return f"{model.type}, {WORDS['same']}"
+    pair = report.pair(name, above)
+    if not is_parent:
+        return f"{model.type}, {describe(pair)}"
+    by = "" if model.evidence == "weights" else f", according to {model.evidence}"
+    others = [source.name for source in model.parents[1:] if source.name not in pair.detail]
+    also = f", also from {', '.join(others)}" if others else ""
+    return f"{model.type}, {describe(pair)}{also}{by}"
