@@ -68,6 +68,8 @@ READ: Final = (
            parsed_to_identify=True, recognisers=_PICKLE),
     Format("torch-tar", "PyTorch checkpoint (0.1, tar)", _TORCH, (".tar",),
            module="weighbridge.containers.torch.tar", pickles=True, parsed_to_identify=True, recognisers=_TAR),
+    Format("torch-dcp", "PyTorch distributed checkpoint", module="weighbridge.containers.torch.dcp", pickles=True,
+           parsed_to_identify=True, recognisers=_PICKLE),
     Format("torchscript", "TorchScript program", _TORCH, (".zip",), module="weighbridge.containers.torch.zip",
            pickles=True, recognisers=_ZIP),
     Format("pickle", "Python pickle", (".pkl", ".pickle"), _TORCH, module="weighbridge.containers.torch.bare_pickle",
@@ -89,6 +91,8 @@ _POINTER_FORMATS: Final = (
 POINTERS: Final = frozenset(row.name for row in _POINTER_FORMATS)
 
 RECOGNISED: Final = (
+    Format("torch-dcp-data", "data of a PyTorch distributed checkpoint", (".distcp",),
+           advice="name its folder, which has a file .metadata", recognisers=_ZIP),
     Format("torchserve", "TorchServe archive", recognisers=_ZIP),
     Format("imatrix-dat", "importance matrix (legacy .dat)",
            advice="wb inspect FILE shows it, wb quantize --imatrix FILE uses it", recognisers=_IMATRIX),

@@ -94,13 +94,21 @@ def zip_members(probe: Probe) -> Hit | None:
         # torch.save puts data.pkl first, numpy.savez only .npy members
         kind = "torch-zip" if name.endswith("/data.pkl") else "npz" if name.endswith(".npy") else "zip"
         return Hit(kind, evidence=(first,), confidence="likely", damage=(lack,))
+    if listed.shift > 0 and _first_name(probe).endswith("/data.pkl") and _has("data.pkl")([], _inner(listed)):
+        evidence = ("zip signature PK\\3\\4", "several files of torch.save, one after the other")
+        return Hit("torch-dcp-data", evidence=evidence, confidence="likely")
     return _by_members(listed)
+
+
+def _inner(listed: Directory) -> list[str]:
+    """The members' names without their first folder."""
+    return [m.name.partition("/")[2] for m in listed.members]
 
 
 def _by_members(listed: Directory) -> Hit:
     """The format by the member names of a zip."""
     names = [m.name for m in listed.members]
-    inner = [n.partition("/")[2] for n in names]
+    inner = _inner(listed)
     detail = {"members": len(names)}
     damage = ("the zip directory is cut off, or larger than the part that is read",) if listed.cut else ()
     for row in _ZIPS:

@@ -13,6 +13,9 @@ from weighbridge.unpickle.recognise import Prefix, prefix
 
 # ---- pickle ----
 
+#: The class of a distributed checkpoint's `.metadata`, and so the first name in it.
+DCP_METADATA: Final = "torch.distributed.checkpoint.metadata.Metadata"
+
 
 def pickled(probe: Probe) -> Hit | None:
     """A pickle of any protocol. From protocol 2 on the first byte identifies it; 0 and 1 have no magic, so the
@@ -33,6 +36,8 @@ def pickled(probe: Probe) -> Hit | None:
     damage = () if whole else ("truncated: no STOP opcode",)
     confidence: Confidence = "likely" if start.declared is None else "certain"
     detail["globals"] = list(start.names)
+    if start.names[:1] == (DCP_METADATA,):
+        return Hit("torch-dcp", "", evidence, confidence, detail, damage)
     return Hit("pickle", f"protocol-{start.protocol}", evidence, confidence, detail, damage)
 
 

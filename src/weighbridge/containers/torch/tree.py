@@ -1,4 +1,4 @@
-"""The nested structure of a PyTorch checkpoint, zip or legacy: see `unpickle.tree`."""
+"""The nested structure of a PyTorch checkpoint, zip, legacy or distributed: see `unpickle.tree`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import Any, Final
 
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.containers.archive import zip as zips
+from weighbridge.containers.torch import dcp
 from weighbridge.io.source import Source
 from weighbridge.unpickle.machine import Machine
-from weighbridge.unpickle.tree import tree
+from weighbridge.unpickle.tree import Gap, TensorLeaf, tree
 
-FORMATS: Final = frozenset({"torch-zip", "torch-legacy"})
+FORMATS: Final = frozenset({"torch-zip", "torch-legacy", dcp.NAME})
 _BEFORE_OBJECT: Final = 3  # pickles of a legacy file: magic number, protocol, system
 
 
@@ -21,6 +22,8 @@ def read_tree(source: Source, format: str) -> Any:
         with zips.open_member(source, member) as inner:
             machine = Machine(inner)
             return tree(machine, machine.run())
+    if format == dcp.NAME:
+        return _distributed(dcp.read(source))
     if format != "torch-legacy":
         raise UnsupportedError(f"{source.name} is a {format} file, whose tensors have no structure")
     at = 0
@@ -30,3 +33,21 @@ def read_tree(source: Source, format: str) -> Any:
         at = machine.end
     machine = Machine(source, at)
     return tree(machine, machine.run())
+
+
+def _distributed(metadata: dcp.DcpMetadata) -> dict[Any, Any]:
+    """The saved dict, by the keys that the planner stored. Lists are dicts with their positions as keys. The name of a
+    tensor without keys is its key."""
+    top: dict[Any, Any] = {}
+    leaves: list[tuple[str, Any]] = [(name, TensorLeaf(name)) for name in metadata.tensors]
+    leaves += [(name, Gap(name, "a pickled object")) for name in metadata.objects]
+    for name, leaf in leaves:
+        *above, last = metadata.paths.get(name, (name,))
+        inside = top
+        for key in above:
+            inner = inside.setdefault(key, {})
+            if not isinstance(inner, dict):  # a tensor and a dict under one key
+                inner = inside[f"{key}"] = {"": inner}
+            inside = inner
+        inside[last] = leaf
+    return top
