@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.base.limits import DIMS
+from weighbridge.base.limits import DIMS, PICKLE_FINDINGS, SLAB
 from weighbridge.base.spec import Shape, Spec, c_strides
 from weighbridge.base.words import plural
-from weighbridge.containers.base import Entry, Index
+from weighbridge.containers.base import Entry, Finding, Index
 from weighbridge.containers.boxes import Box, Hole, Piece, Tile, overlap, tile
 from weighbridge.containers.safetensors import container as safetensors
 from weighbridge.containers.torch import dcp
@@ -61,10 +61,12 @@ class Chunked:
             return Const(self.spec, b"")
         return self._node(tile(self.spec.shape, self.boxes), {})
 
-    def chunk(self, number: int) -> Node:
-        """One chunk."""
-        box = self.boxes[number]
-        return self._piece(Piece(number, (0,) * len(box.shape), box.shape), self.find(number))
+    def same(self, first: int, second: int, region: Box) -> bool:
+        """Whether two chunks store the same bytes for a region that both have."""
+        a, b = (self._piece(_part(self.boxes[n], n, region), self.find(n)) for n in (first, second))
+        step = max(SLAB // max(a.spec.row_bytes, 1), 1)
+        runs = ((lo, min(lo + step, a.spec.rows)) for lo in range(0, a.spec.rows, step))
+        return all(a.read(lo, hi).tobytes() == b.read(lo, hi).tobytes() for lo, hi in runs)
 
     def _node(self, part: Tile, found: dict[int, ChunkBytes]) -> Node:
         from weighbridge.tensors.nodes import concat
@@ -87,6 +89,10 @@ class Chunked:
         strides = c_strides(box.shape) if data.strides is None else data.strides
         start = sum(a * s for a, s in zip(piece.starts, strides, strict=True))
         return strided(flat, start, piece.shape, strides)
+
+
+def _part(box: Box, number: int, region: Box) -> Piece:
+    return Piece(number, tuple(a - b for a, b in zip(region.starts, box.starts, strict=True)), region.shape)
 
 
 class ChunkedTensors(Mapping[str, "Node"]):
@@ -229,3 +235,68 @@ def _check_covered(shape: Shape, boxes: Sequence[Box], path: str, name: str) -> 
         raise FormatError(f"no file has {hole}", path=path, field=name, hint="a process's file is missing") from None
     if double := overlap(shape, boxes):
         raise FormatError(f"{plural(double, 'element')} of a tensor are in several files", path=path, field=name)
+
+
+# ---- verifying --------------------------------------------------------------------------------------------------
+
+
+def chunk_index(
+    metadata: dcp.DcpMetadata, name: str, source: Source
+) -> tuple[Index, tuple[Finding, ...]]:
+    """The chunks in the data file called `name` as tensors, and the problems of its items. Reads the header of each
+    item."""
+    entries: list[Entry] = []
+    files: list[Source] = [source]
+    found: list[Finding] = []
+
+    def note(rule: str, message: str, offset: int | None, tensor: str) -> None:
+        found.append(Finding(f"{dcp.NAME}/{rule}", dcp.RULES[rule].severity, message, source.name, offset, tensor))
+
+    for tensor, chunked_tensor in metadata.tensors.items():
+        for chunk in chunked_tensor.chunks:
+            item = chunk.item
+            if item.file != name:
+                continue
+            if item.offset + item.length > source.size:
+                note("cut-off", f"the file ends before byte {item.offset + item.length}", item.offset, tensor)
+                continue
+            try:
+                place = find_chunk(tensor, chunked_tensor, chunk, source)
+            except (FormatError, UnsupportedError) as error:
+                note("item", error.reason if isinstance(error, FormatError) else error.message, item.offset, tensor)
+                continue
+            located = place.source.location(place.offset)
+            if located is None:
+                files.append(place.source)
+            number, offset = (len(files) - 1, place.offset) if located is None else (0, located[1])
+            title = tensor if len(chunked_tensor.chunks) == 1 else f"{tensor} at {list(chunk.box.starts)}"
+            entries.append(
+                Entry(title, chunked_tensor.dtype, chunk.box.shape, offset, place.nbytes, number, place.strides)
+            )
+    for tensor, item in metadata.objects.items():
+        if item.file == name and item.offset + item.length > source.size:
+            note("cut-off", f"the file ends before byte {item.offset + item.length}", item.offset, tensor)
+    index = Index(dcp.DATA, tuple(files), tuple(entries), data_start=(0,) * len(files), findings=tuple(found))
+    return index, tuple(found[:PICKLE_FINDINGS])
+
+
+def different_copies(chunked_tensor: Chunked) -> Box | None:
+    """The first region that two chunks store with different bytes."""
+    boxes = chunked_tensor.boxes
+    if not overlap(chunked_tensor.spec.shape, boxes):
+        return None
+    order = sorted(range(len(boxes)), key=lambda n: boxes[n].starts)
+    for position, first in enumerate(order):
+        for second in order[position + 1 :]:
+            if boxes[first].shape and boxes[second].starts[0] >= boxes[first].end(0):
+                break
+            common = _common(boxes[first], boxes[second])
+            if common.elements and not chunked_tensor.same(first, second, common):
+                return common
+    return None
+
+
+def _common(a: Box, b: Box) -> Box:
+    starts = tuple(map(max, a.starts, b.starts))
+    ends = (min(a.end(axis), b.end(axis)) for axis in range(len(starts)))
+    return Box(starts, tuple(max(end - start, 0) for start, end in zip(starts, ends, strict=True)))

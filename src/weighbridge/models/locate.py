@@ -43,9 +43,9 @@ _MAIN: Final = MappingProxyType({Path(f.hub_name).suffix: f.hub_name for f in BU
 _COMPANIONS: Final = ("mmproj", "imatrix", "mtp-")
 # Prefixes of a training run's files, which have no weights (transformers' Trainer, accelerate).
 _TRAINING: Final = ("training_args", "optimizer", "scheduler", "rng_state", "random_states", "scaler", "trainer_state")
-# The files of torch.distributed.checkpoint, and those of its writer of safetensors with parts of tensors.
-_DCP_METADATA: Final = ".metadata"
-_DCP_DATA: Final = ".distcp"
+#: The files of torch.distributed.checkpoint: the list, the suffix of the data; and names of its safetensors.
+DCP_METADATA: Final = ".metadata"
+DCP_DATA: Final = ".distcp"
 _DCP_SAFETENSORS: Final = re.compile(r"shard-\d{5,}-model-\d{5}-of-\d{5}\.safetensors", re.ASCII)
 #: Bytes of a remote file that are requested first: of a file with tensors, and of an index.
 HEADER: Final = 32 << 10
@@ -141,9 +141,9 @@ def locate(path: str | Path) -> Place:
         return _locate_in_folder(path)
     if name.endswith(".index.json"):
         return _locate_indexed(path)
-    if name == _DCP_METADATA:
+    if name == DCP_METADATA:
         return _locate_distributed(path.parent)
-    if name.endswith(_DCP_DATA):
+    if name.endswith(DCP_DATA):
         raise UsageError(f"{path} has parts of tensors of a distributed checkpoint", hint=f"name its folder, {path.parent}")
     if is_modelfile(path):
         return _locate_described(path)
@@ -199,9 +199,9 @@ def _locate_distributed(folder: Path) -> Place:
     """Finds the data files that `.metadata` lists."""
     from weighbridge.containers.torch import dcp
 
-    with open_source(folder / _DCP_METADATA) as source:
+    with open_source(folder / DCP_METADATA) as source:
         chunks = dcp.read(source)
-    files = (folder / _DCP_METADATA, *(folder / name for name in chunks.files))
+    files = (folder / DCP_METADATA, *(folder / name for name in chunks.files))
     return Place(folder, files, folder, parts=True, chunks=chunks)
 
 
@@ -216,8 +216,7 @@ def _locate_in_folder(folder: Path) -> Place:
     names = sorted(p.name for p in folder.iterdir() if p.is_file() or p.is_symlink())
     if is_distributed(names):
         return _locate_distributed(folder)
-    parts = [name for name in names if _DCP_SAFETENSORS.fullmatch(name)]
-    if parts and len(parts) == len(_weights(names, ".safetensors")):
+    if parts := distributed_shards(names):
         _expect(folder, parts)
         return Place(folder, tuple(folder / name for name in parts), folder, parts=True)
     for suffix in _SUFFIXES:
@@ -261,15 +260,21 @@ def _locate_in_folder(folder: Path) -> Place:
     elif inner := distributed_in(folder):
         listed = ", ".join(path.relative_to(folder).as_posix() for path in inner[-4:])
         hint = f"it has distributed checkpoints below it: name one of {listed}"
-    elif any(name.endswith(_DCP_DATA) for name in names):
-        hint = f"it has {_DCP_DATA} files but no {_DCP_METADATA}, which is written last: the save didn't finish"
+    elif any(name.endswith(DCP_DATA) for name in names):
+        hint = f"it has {DCP_DATA} files but no {DCP_METADATA}, which is written last: the save didn't finish"
     raise UsageError(f"{folder} holds no weights", hint=hint)
 
 
 def is_distributed(names: Collection[str]) -> bool:
     """Whether a folder with these files is a distributed checkpoint. Files that loaders prefer come first."""
     loaded = any(name.endswith((".safetensors", ".gguf")) for name in names)
-    return _DCP_METADATA in names and not loaded and any(name.endswith(_DCP_DATA) for name in names)
+    return DCP_METADATA in names and not loaded and any(name.endswith(DCP_DATA) for name in names)
+
+
+def distributed_shards(names: Collection[str]) -> list[str]:
+    """The safetensors with parts of tensors, if a folder with these files has no others."""
+    parts = sorted(name for name in names if _DCP_SAFETENSORS.fullmatch(name))
+    return parts if len(parts) == len(_weights(names, ".safetensors")) else []
 
 
 def distributed_in(folder: Path) -> list[Path]:
@@ -277,7 +282,7 @@ def distributed_in(folder: Path) -> list[Path]:
     of a save that didn't finish have no `.metadata` and aren't listed."""
     near = sorted(path for path in folder.iterdir() if path.is_dir())
     inner = (path for top in near for path in (top, *sorted(p for p in top.iterdir() if p.is_dir())))
-    found = [path for path in inner if (path / _DCP_METADATA).is_file()]
+    found = [path for path in inner if (path / DCP_METADATA).is_file()]
     return sorted(found, key=lambda path: [int(n) for n in re.findall(r"\d+", path.relative_to(folder).as_posix())])
 
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import SNIFF_HEAD, SNIFF_TAR_MEMBERS
 from weighbridge.containers.archive import tar as tars
-from weighbridge.containers.archive.zip_peek import Directory, directory, payload
+from weighbridge.containers.archive.zip_peek import Directory, begin_of, directory, payload
 from weighbridge.containers.archive.zip_records import STARTS as ZIP_STARTS
 from weighbridge.containers.formats import GGUF_MAGIC
 from weighbridge.containers.sniff.probe import Hit, Probe
@@ -94,21 +94,17 @@ def zip_members(probe: Probe) -> Hit | None:
         # torch.save puts data.pkl first, numpy.savez only .npy members
         kind = "torch-zip" if name.endswith("/data.pkl") else "npz" if name.endswith(".npy") else "zip"
         return Hit(kind, evidence=(first,), confidence="likely", damage=(lack,))
-    if listed.shift > 0 and _first_name(probe).endswith("/data.pkl") and _has("data.pkl")([], _inner(listed)):
+    # Their offsets count from the beginning of each, so the directory may be found at the same place in the first.
+    if _first_name(probe).endswith("/data.pkl") and (begin_of(probe.source, probe.size) or 0) > 0:
         evidence = ("zip signature PK\\3\\4", "several files of torch.save, one after the other")
         return Hit("torch-dcp-data", evidence=evidence, confidence="likely")
     return _by_members(listed)
 
 
-def _inner(listed: Directory) -> list[str]:
-    """The members' names without their first folder."""
-    return [m.name.partition("/")[2] for m in listed.members]
-
-
 def _by_members(listed: Directory) -> Hit:
     """The format by the member names of a zip."""
     names = [m.name for m in listed.members]
-    inner = _inner(listed)
+    inner = [n.partition("/")[2] for n in names]
     detail = {"members": len(names)}
     damage = ("the zip directory is cut off, or larger than the part that is read",) if listed.cut else ()
     for row in _ZIPS:

@@ -33,7 +33,7 @@ from weighbridge.unpickle.libraries.torch_types import DTYPES, counts, text
 from weighbridge.unpickle.machine import Machine
 from weighbridge.unpickle.values import Dict, Global, Object, UnexpectedOpcode, preview
 
-NAME: Final = "torch-dcp"
+NAME, DATA = "torch-dcp", "torch-dcp-data"
 #: The file that lists everything, and the suffix of the files with the items.
 METADATA: Final = ".metadata"
 SUFFIX: Final = ".distcp"
@@ -49,6 +49,8 @@ RULES: Final = MappingProxyType(
         "overlap": Rule(_W, "elements that several chunks store; the first chunk counts"),
         "encoded": Rule(_E, "items that were compressed or encrypted by an extension: their tensor is left out"),
         "dtype": Rule(_W, "a tensor of a type that can't be read is left out"),
+        "cut-off": Rule(_E, "an item that reaches beyond the end of its data file"),
+        "item": Rule(_E, "an item that isn't the chunk that `.metadata` lists: no file of torch.save, or another tensor"),
         "no-tensor": Rule(_W, "an item that belongs to no tensor and no object of the checkpoint"),
         "unknown-name": Rule(_W, "a name in `.metadata` that torch doesn't write there; it isn't imported"),
     }

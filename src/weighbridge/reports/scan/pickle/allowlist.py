@@ -87,6 +87,16 @@ _NUMPY: Final = {
     },
     "numeric": {"_frombuffer": _row("bytes numpy-dtype counts str")},
 }
+# `.metadata` of torch.distributed.checkpoint: dataclasses, which a pickle creates without a call and gives their fields.
+_DCP: Final = {
+    **dict.fromkeys(
+        ("Metadata", "TensorStorageMetadata", "ChunkStorageMetadata", "MetadataIndex", "StorageMeta"),
+        _row("", "attributes", new=True),
+    ),
+    "BytesStorageMetadata": _row("", new=True),
+    "TensorProperties": _row("", "tensor-properties", new=True),
+    "_MEM_FORMAT_ENCODING": _row("int"),
+}
 # TorchScript's lists: each returns its argument.
 _SCRIPT: Final = ("build_intlist", "build_tensorlist", "build_doublelist", "build_boollist")
 
@@ -105,6 +115,8 @@ CALLS: Final[Mapping[Path, Allowed]] = MappingProxyType(
         ("torch.nn.parameter", "Parameter"): _row("tensor? bool?", "parameter-state", new=True),
         ("torch.nn.parameter", "Buffer"): _row("tensor?", "parameter-state", new=True),
         **{(m, f"{n}Tensor"): _row("", "tensor-state", new=True) for n in DENSE for m in ("torch", "torch.cuda")},
+        **_in_modules(("torch.distributed.checkpoint.metadata",), _DCP),
+        ("torch.distributed.checkpoint.filesystem", "_StorageInfo"): _row("", "attributes", new=True),
         **_in_modules(("torch.jit._pickle",), dict.fromkeys(_SCRIPT, _row("items"))),
         ("torch.jit._pickle", "restore_type_tag"): _row("any str"),
         **_in_modules(("collections",), _CONTAINERS),
