@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from weighbridge.conversion.options import (
         AdapterOptions,
         CheckpointOptions,
+        DcpOptions,
         GgufOptions,
         HfOptions,
         MlxOptions,
@@ -113,7 +114,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "AdapterOptions", "CalibrationPlan", "CalibrationReport", "CheckpointOptions", "Choice", "DiffReport",
+    "AdapterOptions", "CalibrationPlan", "CalibrationReport", "CheckpointOptions", "Choice", "DcpOptions", "DiffReport",
     "FitReport", "GgufOptions", "HashReport", "HfOptions", "InspectReport", "Loss", "MlxOptions", "Model", "Move",
     "NumpyOptions", "Plan", "ProveReport", "QuantizeOptions", "Result", "SafetensorsOptions", "SampleMean",
     "ScanReport", "SchemeOptions", "ServedPage", "ShipPlan", "ShipReport", "SourceOptions", "Tensor",
@@ -140,7 +141,7 @@ _MODULES: Final = {
     "api.training": "load_checkpoint save_checkpoint",
     "api.writing": "convert merge plan_convert plan_merge plan_quantize plan_rename plan_slice plan_split plan_strip "
     "quantize rename slice split strip",
-    "conversion.options": "AdapterOptions CheckpointOptions GgufOptions HfOptions MlxOptions NumpyOptions "
+    "conversion.options": "AdapterOptions CheckpointOptions DcpOptions GgufOptions HfOptions MlxOptions NumpyOptions "
     "QuantizeOptions SafetensorsOptions SchemeOptions TorchFolderOptions TorchOptions WriteOptions",
     "conversion.plan.model": "Plan",
     "conversion.quantize.imatrix_report": "inspect_imatrix",

@@ -122,6 +122,8 @@ def open_parts(place: Place, sources: Sequence[Source], options: SourceOptions) 
     cover their tensors, or a file is too short."""
     if place.chunks is not None:
         index, tensors = _open_dcp(place.chunks, sources)
+        found = (f"{f.tensor}: {f.message}" if f.tensor else f.message for f in index.findings)
+        place = replace(place, notes=(*place.notes, *found))
     else:
         index, tensors = _join_shards([safetensors.parse(source) for source in sources])
     return OpenModel(replace(place, chunks=None), index, options.arch_file, tensors)

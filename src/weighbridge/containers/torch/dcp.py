@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from weighbridge.base import gc_pause
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.base.limits import PICKLE_FINDINGS, PICKLE_READING, SHARDS
+from weighbridge.base.limits import PICKLE_DEPTH, PICKLE_FINDINGS, PICKLE_READING, SHARDS
 from weighbridge.base.spec import Shape, Spec
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Finding, Index, Region, Rule, Severity
@@ -37,6 +37,7 @@ NAME, DATA = "torch-dcp", "torch-dcp-data"
 #: The file that lists everything, and the suffix of the files with the items.
 METADATA: Final = ".metadata"
 SUFFIX: Final = ".distcp"
+_MOST: Final = 1 << 63  # bytes of one tensor
 _E, _W = Severity.ERROR, Severity.WARNING
 
 RULES: Final = MappingProxyType(
@@ -56,10 +57,10 @@ RULES: Final = MappingProxyType(
     }
 )
 
-# The modules of each class: today's, and those of torch before 2.2.
-_HERE: Final = "torch.distributed.checkpoint.metadata"
-_MODULES: Final = (_HERE, "torch.distributed._shard.sharded_tensor.metadata", "torch.distributed._shard.metadata")
-_FILESYSTEM: Final = "torch.distributed.checkpoint.filesystem"
+#: The modules of the classes: today's, and those of torch before 2.2.
+HERE: Final = "torch.distributed.checkpoint.metadata"
+_MODULES: Final = (HERE, "torch.distributed._shard.sharded_tensor.metadata", "torch.distributed._shard.metadata")
+FILESYSTEM: Final = "torch.distributed.checkpoint.filesystem"
 #: Class -> its fields, in the order of its arguments.
 CLASSES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -76,7 +77,7 @@ CLASSES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 #: The names that torch writes besides types and layouts.
 WRITTEN: Final = frozenset(
     {*((module, name) for name in CLASSES if name != "_StorageInfo" for module in _MODULES),
-     (_FILESYSTEM, "_StorageInfo"), *((m, n) for m in _MODULES for n in ("_MEM_FORMAT_ENCODING", "MEM_FORMAT_ENCODING")),
+     (FILESYSTEM, "_StorageInfo"), *((m, n) for m in _MODULES for n in ("_MEM_FORMAT_ENCODING", "MEM_FORMAT_ENCODING")),
      *((m, n) for m in ("pathlib", "pathlib._local") for n in ("PosixPath", "WindowsPath"))}
 )  # fmt: skip
 _FORMATS: Final = frozenset(("torch", f"{n}_format") for n in ("contiguous", "preserve")) | {("torch", "channels_last")}
@@ -194,6 +195,7 @@ class _Reader:
     def __init__(self, path: str) -> None:
         self.path = path
         self.found: dict[str, list[Finding]] = {}
+        self.budget = 0  # of chunks
 
     def note(self, rule: str, message: str, tensor: str | None = None, hint: str | None = None) -> None:
         found = Finding(f"{NAME}/{rule}", RULES[rule].severity, message, self.path, None, tensor, hint)
@@ -211,6 +213,7 @@ class _Reader:
 
     def read(self, value: Any, machine: Machine) -> DcpMetadata:
         top = _fields(value, "Metadata")
+        self.budget = 8 * machine.steps + 1024  # a pickle may repeat its parts endlessly
         for name in dict.fromkeys(str(e.what) for e in machine.events if e.kind == "import" and not _expected(e.what)):
             self.note("unknown-name", f"{name:.200} is named, and not imported")
         items = self.items(top.get("storage_data"))
@@ -268,11 +271,17 @@ class _Reader:
         kind = _fields(entry.get("properties"), "TensorProperties").get("dtype")
         dtype = DTYPES.get(kind.name) if isinstance(kind, Global) and kind.module == "torch" else None
         shape = counts(entry.get("size"), "a tensor's shape")
+        if dtype is not None and Spec(shape, dtype).nbytes >= _MOST:
+            raise UnexpectedOpcode(f"{name[:100]!r} has too many elements")
         if dtype is None or (dtype.block > 1 and not shape):
             self.note("dtype", f"it is left out: its type is {preview(kind)}", name)
             return None
         chunks: list[Chunk] = []
-        for part in _items(entry.get("chunks"), "chunks"):
+        listed = _items(entry.get("chunks"), "chunks")
+        self.budget -= len(listed)
+        if self.budget < 0:
+            raise UnexpectedOpcode("tensors repeat their chunks endlessly")
+        for part in listed:
             fields = _fields(part, "ChunkStorageMetadata")
             starts, sizes = counts(fields.get("offsets"), "a chunk's offset"), counts(fields.get("sizes"), "its shape")
             if len(starts) != len(shape) or len(sizes) != len(shape):
@@ -321,7 +330,7 @@ class _Reader:
         """The keys that lead to each tensor, as the default planner stores them; {} by another planner."""
         out: dict[str, tuple[str | int, ...]] = {}
         for key, path in value.pairs if isinstance(value, Dict) else ():
-            good = isinstance(path, tuple | list) and all(isinstance(k, str | int) for k in path)
+            good = isinstance(path, tuple | list) and len(path) <= PICKLE_DEPTH and all(isinstance(k, str | int) for k in path)
             if isinstance(key, str) and key in listed and good and path:
                 out[key] = tuple(path)
         return out

@@ -21,7 +21,7 @@ from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, unplaced
 from weighbridge.conversion.plan.losses.shared_storage import place_of
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.side_files import add_side_files
-from weighbridge.conversion.plan.target import FOLDER_CONTAINERS
+from weighbridge.conversion.plan.target import DCP, FOLDER_CONTAINERS
 from weighbridge.conversion.result import Loss, Move
 from weighbridge.conversion.whisper import plan as whisper
 from weighbridge.models.diffusion.tensors import SHAPE_KEY, original_shapes
@@ -40,7 +40,7 @@ def to_container(model: OpenModel, options: CastOptions, kind: str) -> PlanBuild
 
     Raises UsageError for a dtype that the container can't store.
     """
-    target = by_target(kind)
+    target = by_target("torch" if kind == DCP else kind)  # its items are files of torch.save
     storable = target.dtypes if target else frozenset()
     requested = requested_dtype(options.dtype)
     if requested is not None and requested.name not in storable:

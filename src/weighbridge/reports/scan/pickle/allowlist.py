@@ -87,14 +87,15 @@ _NUMPY: Final = {
     },
     "numeric": {"_frombuffer": _row("bytes numpy-dtype counts str")},
 }
-# `.metadata` of torch.distributed.checkpoint: dataclasses, which a pickle creates without a call and gives their fields.
+# `.metadata` of torch.distributed.checkpoint: dataclasses. torch creates them without a call and sets their fields.
 _DCP: Final = {
-    **dict.fromkeys(
-        ("Metadata", "TensorStorageMetadata", "ChunkStorageMetadata", "MetadataIndex", "StorageMeta"),
-        _row("", "attributes", new=True),
-    ),
+    "Metadata": _row("any? any? any? any? str?", "attributes", new=True),
+    "TensorStorageMetadata": _row("any? counts? items?", "attributes", new=True),
+    "ChunkStorageMetadata": _row("counts? counts?", "attributes", new=True),
+    "MetadataIndex": _row("str? counts? whole?", "attributes", new=True),
+    "StorageMeta": _row("", "attributes", new=True),
     "BytesStorageMetadata": _row("", new=True),
-    "TensorProperties": _row("", "tensor-properties", new=True),
+    "TensorProperties": _row("dtype? layout? bool? any? bool?", "tensor-properties", new=True),
     "_MEM_FORMAT_ENCODING": _row("int"),
 }
 # TorchScript's lists: each returns its argument.
@@ -116,7 +117,7 @@ CALLS: Final[Mapping[Path, Allowed]] = MappingProxyType(
         ("torch.nn.parameter", "Buffer"): _row("tensor?", "parameter-state", new=True),
         **{(m, f"{n}Tensor"): _row("", "tensor-state", new=True) for n in DENSE for m in ("torch", "torch.cuda")},
         **_in_modules(("torch.distributed.checkpoint.metadata",), _DCP),
-        ("torch.distributed.checkpoint.filesystem", "_StorageInfo"): _row("", "attributes", new=True),
+        ("torch.distributed.checkpoint.filesystem", "_StorageInfo"): _row("str? int? int?", "attributes", new=True),
         **_in_modules(("torch.jit._pickle",), dict.fromkeys(_SCRIPT, _row("items"))),
         ("torch.jit._pickle", "restore_type_tag"): _row("any str"),
         **_in_modules(("collections",), _CONTAINERS),
