@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 #: The key in the metadata of safetensors with parts of tensors.
 SHARDING: Final = "DCP_SHARDING_INFO"
+_NO_SHAPES: Final = "files with parts of tensors don't state the shapes of these: a missing last file would go unnoticed"
 
 
 class ChunkBytes(NamedTuple):
@@ -126,6 +127,7 @@ def open_parts(place: Place, sources: Sequence[Source], options: SourceOptions) 
         place = replace(place, notes=(*place.notes, *found))
     else:
         index, tensors = _join_shards([safetensors.parse(source) for source in sources])
+        place = replace(place, notes=(*place.notes, _NO_SHAPES))
     return OpenModel(replace(place, chunks=None), index, options.arch_file, tensors)
 
 

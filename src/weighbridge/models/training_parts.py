@@ -18,7 +18,7 @@ import msgspec
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Entry, Index
-from weighbridge.containers.torch import dcp
+from weighbridge.containers.formats import DISTRIBUTED
 from weighbridge.containers.torch.tree import FORMATS, read_tree
 from weighbridge.models.model import Dropped, OpenModel
 from weighbridge.models.stored_tensors import RenamedTensors
@@ -206,7 +206,7 @@ def is_training_checkpoint(index: Index) -> bool:
 
 def _may_be_nested(index: Index) -> bool:
     """Whether the names allow for a training checkpoint: a quick check before the pickle is read a second time."""
-    if index.format not in FORMATS or (len(index.files) != 1 and index.format != dcp.NAME):
+    if index.format not in FORMATS or (len(index.files) != 1 and index.format != DISTRIBUTED):
         return False
     fronts = {e.name.partition(".")[0] for e in index}
     moments = any(e.name.rpartition(".")[2] in MOMENTS for e in index)

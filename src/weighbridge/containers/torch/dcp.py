@@ -25,6 +25,7 @@ from weighbridge.base.spec import Shape, Spec
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Finding, Index, Region, Rule, Severity
 from weighbridge.containers.boxes import Box, Hole, overlap, tile
+from weighbridge.containers.formats import DISTRIBUTED, DISTRIBUTED_DATA
 from weighbridge.containers.sharded import is_plain_name, raise_first
 from weighbridge.containers.torch.entries import pickle_regions
 from weighbridge.io.source import Source
@@ -33,7 +34,7 @@ from weighbridge.unpickle.libraries.torch_types import DTYPES, counts, text
 from weighbridge.unpickle.machine import Machine
 from weighbridge.unpickle.values import Dict, Global, Object, UnexpectedOpcode, preview
 
-NAME, DATA = "torch-dcp", "torch-dcp-data"
+NAME, DATA = DISTRIBUTED, DISTRIBUTED_DATA
 #: The file that lists everything, and the suffix of the files with the items.
 METADATA: Final = ".metadata"
 SUFFIX: Final = ".distcp"
@@ -399,18 +400,14 @@ def _items(value: Any, name: str) -> Sequence[Any]:
 
 
 def check_chunk(index: Index, chunk: Chunk, dtype: DType, path: str, name: str) -> None:
-    """Checks that an item, whose index this is, stores one tensor of a chunk's type and shape. Raises FormatError."""
+    """Checks that an item, whose index this is, stores one tensor of a chunk's type and shape. FormatError otherwise;
+    UnsupportedError for a tensor that isn't plain, such as a quantized one."""
     expected = Spec(chunk.box.shape, dtype)
     found = [str(entry.spec) for entry in index]
+    if not found and index.findings:
+        raise UnsupportedError(f"{path}: {name} isn't a plain tensor: {index.findings[0].message}",
+                               hint="convert it to plain tensors before it is saved")  # fmt: skip
     if len(found) != 1 or index.entries[0].spec != expected:
         shown = ", ".join(found[:3]) if found else "no tensor"
         raise FormatError("an item doesn't store the chunk that .metadata lists", path=path, offset=chunk.item.offset,
                           field=name, expected=str(expected), found=shown)  # fmt: skip
-
-
-def unsupported_item(index: Index, path: str, name: str) -> UnsupportedError | None:
-    """The error for an item that isn't a plain tensor, such as a quantized one."""
-    if index.entries or not index.findings:
-        return None
-    return UnsupportedError(f"{path}: {name} isn't a plain tensor: {index.findings[0].message}",
-                            hint="convert it to plain tensors before it is saved")  # fmt: skip

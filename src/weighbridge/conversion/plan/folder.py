@@ -12,6 +12,7 @@ from weighbridge.base.dtypes import BY_NAME, F16, Kind, dtype, requested_dtype
 from weighbridge.base.errors import UsageError
 from weighbridge.base.words import plural
 from weighbridge.containers import by_target, reader
+from weighbridge.containers.formats import DISTRIBUTED
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.gguf import dense_modules, metadata
 from weighbridge.conversion.gguf.mmproj import add_towers, projector_of
@@ -49,7 +50,9 @@ def to_container(model: OpenModel, options: CastOptions, kind: str) -> PlanBuild
         floats = ", ".join(sorted(name.lower() for name in storable if dtype(name).is_float))
         raise UsageError(f"{kind} files can't store {requested}", hint=f"--dtype {floats}; or write .safetensors")
     draft = PlanBuilder({}, {} if model.format == "gguf" else model.metadata)
-    if reader(model.format).own_target == "torch":
+    if model.format == DISTRIBUTED:
+        draft.metadata = {"format": "pt"}
+    elif reader(model.format).own_target == "torch":
         draft.metadata = {"format": "pt", **model.metadata}
         draft.losses += [Loss(f.message) for f in model.index.findings if f.rule.startswith("pickle.")]
     decoded = []

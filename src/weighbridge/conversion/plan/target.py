@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.containers import BUILT_IN, by_target, model_suffixes, reader, target_of, writable
-from weighbridge.containers.torch import dcp
+from weighbridge.containers.formats import DISTRIBUTED
 from weighbridge.conversion import lora
 from weighbridge.conversion.checkpoint import training
 from weighbridge.conversion.options import (
@@ -31,7 +31,7 @@ from weighbridge.models.model import OpenModel
 from weighbridge.models.whisper.source import form_of
 
 #: Containers of model folders, with a config.json.
-FOLDER_CONTAINERS: Final = frozenset((*(f.name for f in BUILT_IN.values() if f.hub_name), dcp.NAME))
+FOLDER_CONTAINERS: Final = frozenset((*(f.name for f in BUILT_IN.values() if f.hub_name), DISTRIBUTED))
 #: The suffix of whisper.cpp's files, which PyTorch's have, too.
 WHISPER_SUFFIX: Final = ".bin"
 #: Kind of model folder -> the container of its weights.

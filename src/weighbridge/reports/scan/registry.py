@@ -13,7 +13,7 @@ from functools import cache, partial
 from typing import Final, NamedTuple
 
 from weighbridge.containers import PICKLED, find
-from weighbridge.containers.formats import POINTERS
+from weighbridge.containers.formats import DISTRIBUTED_DATA, POINTERS
 from weighbridge.containers.sniff.archive import TARS, ZIPS
 from weighbridge.io.decompress import CODECS
 from weighbridge.reports.scan import headers, onnx, unsupported
@@ -34,7 +34,7 @@ DATA: Final = frozenset(
 #: Texts of any kind, which a loader may read as YAML.
 _TEXTS: Final = frozenset({"text", "error-text", "xml", "html", "tiktoken", "modelfile", "imatrix-dat", *POINTERS})
 _BARE: Final = PICKLED - ZIPS - TARS
-_DCP_DATA: Final = frozenset({"torch-dcp-data"})
+_DCP_DATA: Final = frozenset({DISTRIBUTED_DATA})
 
 
 class Registration(NamedTuple):
