@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from weighbridge.base.errors import UnsupportedError
-from weighbridge.containers.boxes import Box, Hole, Join, Piece, Tile, overlap, tile
+from weighbridge.containers.boxes import Box, Hole, Join, BoxPart, Tile, overlap, tile
 
 
 def within(array: np.ndarray, box: Box) -> np.ndarray:
@@ -16,7 +16,7 @@ def within(array: np.ndarray, box: Box) -> np.ndarray:
 
 
 def joined(part: Tile, chunks: list[np.ndarray]) -> np.ndarray:
-    if isinstance(part, Piece):
+    if isinstance(part, BoxPart):
         return within(chunks[part.number], Box(part.starts, part.shape))
     return np.concatenate([joined(inner, chunks) for inner in part.parts], part.axis)
 
@@ -47,9 +47,9 @@ def check_some_boxes(rng: random.Random) -> bool:
 
 
 def test_the_first_of_two_copies_counts() -> None:
-    assert tile((2, 2), [Box((0, 0), (2, 2)), Box((0, 0), (2, 2))]) == Piece(0, (0, 0), (2, 2))
+    assert tile((2, 2), [Box((0, 0), (2, 2)), Box((0, 0), (2, 2))]) == BoxPart(0, (0, 0), (2, 2))
     part = tile((3,), [Box((1,), (2,)), Box((0,), (2,))])
-    assert part == Join(0, (Piece(1, (0,), (1,)), Piece(0, (0,), (1,)), Piece(0, (1,), (1,))))
+    assert part == Join(0, (BoxPart(1, (0,), (1,)), BoxPart(0, (0,), (1,)), BoxPart(0, (1,), (1,))))
 
 
 def test_a_hole_is_named() -> None:
@@ -68,4 +68,4 @@ def test_boxes_that_cut_each_other_into_dust_are_refused() -> None:
     boxes = [Box((n, n), (size - n, size - n)) for n in range(size)]
     with pytest.raises(UnsupportedError, match="too many pieces"):
         tile((size, size), boxes[::-1])
-    assert tile((size, size), boxes) == Piece(0, (0, 0), (size, size))
+    assert tile((size, size), boxes) == BoxPart(0, (0, 0), (size, size))

@@ -20,7 +20,7 @@ from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Severity
 from weighbridge.containers.boxes import Box
 from weighbridge.containers.torch import dcp, dcp_write
-from weighbridge.containers.torch.dcp import Chunk, Item
+from weighbridge.containers.torch.dcp import Chunk, DcpItem
 from weighbridge.io.source import BytesSource
 from weighbridge.models.open import WHOLE, open_headers, open_model
 from weighbridge.reports.verify import distributed as verify_distributed
@@ -150,8 +150,8 @@ def test_overlapping_copies(tmp_path: Path) -> None:
 
 def listed(edit: Callable[[Metadata], Any]) -> bytes:
     metadata: Metadata = {
-        "a": (spec_of(A), [Chunk(box, Item(f"__{n}_0.distcp", 0, 100)) for n, box in enumerate(rows(A, 2))]),
-        "b": (spec_of(B), dcp_write.whole(spec_of(B), Item("__0_0.distcp", 100, 50))),
+        "a": (spec_of(A), [Chunk(box, DcpItem(f"__{n}_0.distcp", 0, 100)) for n, box in enumerate(rows(A, 2))]),
+        "b": (spec_of(B), dcp_write.whole(spec_of(B), DcpItem("__0_0.distcp", 100, 50))),
     }
     edit(metadata)
     return dcp_write.metadata_file(metadata)
@@ -204,7 +204,7 @@ FAULTS: dict[str, list[bytes]] = {
     "outside": [listed(lambda m: m["a"][1].__setitem__(1, Chunk(Box((4, 0), (3, 4)), m["a"][1][1].item)))],
     "hole": [listed(lambda m: m["a"][1].pop()), listed(lambda m: m["b"][1].clear())],
     "same-bytes": [listed(lambda m: moved(m, offset=99)), listed(lambda m: moved(m, offset=0, length=1000))],
-    "overlap": [listed(lambda m: m["a"][1].append(Chunk(Box((0, 0), (1, 1)), Item("__2_0.distcp", 0, 9))))],
+    "overlap": [listed(lambda m: m["a"][1].append(Chunk(Box((0, 0), (1, 1)), DcpItem("__2_0.distcp", 0, 9))))],
     "encoded": [extra("encoded")],
     "dtype": [renamed(listed(lambda m: None), "torch", "int64", other, "torch") for other in ("qint8", "complex32")],
     "no-tensor": [extra("no-tensor")],
@@ -385,7 +385,7 @@ def test_an_item_inside_another_is_loud(tmp_path: Path) -> None:
     folder = write(tmp_path / "in", {"a": (array, rows(array, 1))})
     assert wb.scan(folder / ".metadata")
     at = (folder / "__0_0.distcp").read_bytes().index(payload)
-    metadata = {"a": (spec_of(array), [Chunk(Box((0,), (64,)), Item("__0_0.distcp", at, len(payload)))])}
+    metadata = {"a": (spec_of(array), [Chunk(Box((0,), (64,)), DcpItem("__0_0.distcp", at, len(payload)))])}
     (folder / dcp.METADATA).write_bytes(dcp_write.metadata_file(metadata))
     report = wb.scan(folder)
     rules = {f.rule for file in report.files for f in file.findings}

@@ -1,6 +1,6 @@
 """Covers a tensor with the boxes that several processes stored of it: which part of which box goes where.
 
-    tile((4, 6), [Box((0, 0), (4, 3)), Box((0, 3), (4, 3))])    Join(axis 1, (Piece(0 ...), Piece(1 ...)))
+    tile((4, 6), [Box((0, 0), (4, 3)), Box((0, 3), (4, 3))])    Join(axis 1, (BoxPart(0 ...), BoxPart(1 ...)))
 
 Any layout is covered: rows, columns, blocks in several dimensions, boxes of different sizes, copies. If boxes overlap,
 the first one counts. A place that no box covers is a `Hole`.
@@ -30,7 +30,7 @@ class Box(NamedTuple):
         return self.starts[axis] + self.shape[axis]
 
 
-class Piece(NamedTuple):
+class BoxPart(NamedTuple):
     """A part of box number `number`: the elements from `starts` on, counted from the box's first one."""
 
     number: int
@@ -52,7 +52,7 @@ class Hole(Exception):
         super().__init__(f"{list(region.shape)} elements from {list(region.starts)} on")
 
 
-Tile: TypeAlias = Piece | Join
+Tile: TypeAlias = BoxPart | Join
 
 
 def tile(shape: Shape, boxes: Sequence[Box]) -> Tile:
@@ -79,7 +79,7 @@ class _Tiler:
         for number in numbers[:1] if axis < len(region.shape) else numbers:
             if self._covers(number, region, axis):
                 starts = tuple(a - b for a, b in zip(region.starts, self.boxes[number].starts, strict=True))
-                return Piece(number, starts, region.shape)
+                return BoxPart(number, starts, region.shape)
         if axis == len(region.shape):
             raise Hole(region)
         return self._cut(region, axis, numbers)

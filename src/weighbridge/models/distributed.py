@@ -1,7 +1,7 @@
 """Opens checkpoints whose tensors are in parts, as the processes of a training run wrote them: the folders of
 `torch.distributed.checkpoint` (`containers/torch/dcp.py`), and safetensors of its `HuggingFaceStorageWriter`.
 
-    open_parts(place, sources, options)    the model: whole tensors, which are joined from their parts as they are read
+    open_parts(place, sources)    the whole tensors, which are joined from their parts as they are read
 
 Only `.metadata`, or the headers of the safetensors, is read on opening. An item of a data file is parsed when the first
 tensor that needs it is read.
@@ -19,14 +19,13 @@ from weighbridge.base.limits import DIMS, PICKLE_FINDINGS, SLAB
 from weighbridge.base.spec import Shape, Spec, c_strides
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Entry, Finding, Index
-from weighbridge.containers.boxes import Box, Hole, Piece, Tile, overlap, tile
+from weighbridge.containers.boxes import Box, Hole, BoxPart, Tile, overlap, tile
 from weighbridge.containers.safetensors import container as safetensors
 from weighbridge.containers.torch import dcp
 from weighbridge.containers.torch import zip as torch_zip
 from weighbridge.io.source import Source
 from weighbridge.models.jsonfile import decode
 from weighbridge.models.locate import Place
-from weighbridge.models.model import OpenModel, SourceOptions
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
@@ -69,16 +68,16 @@ class Chunked:
         runs = ((lo, min(lo + step, a.spec.rows)) for lo in range(0, a.spec.rows, step))
         return all(a.read(lo, hi).tobytes() == b.read(lo, hi).tobytes() for lo, hi in runs)
 
-    def _node(self, part: Tile, found: dict[int, ChunkBytes]) -> Node:
+    def _node(self, part: Tile, places: dict[int, ChunkBytes]) -> Node:
         from weighbridge.tensors.nodes import concat
 
-        if not isinstance(part, Piece):
-            return concat([self._node(inner, found) for inner in part.parts], part.axis)
-        if part.number not in found:
-            found[part.number] = self.find(part.number)
-        return self._piece(part, found[part.number])
+        if not isinstance(part, BoxPart):
+            return concat([self._node(inner, places) for inner in part.parts], part.axis)
+        if part.number not in places:
+            places[part.number] = self.find(part.number)
+        return self._piece(part, places[part.number])
 
-    def _piece(self, piece: Piece, data: ChunkBytes) -> Node:
+    def _piece(self, piece: BoxPart, data: ChunkBytes) -> Node:
         from weighbridge.tensors.nodes import Stored, strided
 
         box, dtype = self.boxes[piece.number], self.spec.dtype
@@ -92,8 +91,8 @@ class Chunked:
         return strided(flat, start, piece.shape, strides)
 
 
-def _part(box: Box, number: int, region: Box) -> Piece:
-    return Piece(number, tuple(a - b for a, b in zip(region.starts, box.starts, strict=True)), region.shape)
+def _part(box: Box, number: int, region: Box) -> BoxPart:
+    return BoxPart(number, tuple(a - b for a, b in zip(region.starts, box.starts, strict=True)), region.shape)
 
 
 class ChunkedTensors(Mapping[str, "Node"]):
@@ -118,17 +117,16 @@ class ChunkedTensors(Mapping[str, "Node"]):
         return name in self.tensors
 
 
-def open_parts(place: Place, sources: Sequence[Source], options: SourceOptions) -> OpenModel:
-    """The model of files with parts of tensors. `sources`: those of `place.weights`. FormatError if the parts don't
-    cover their tensors, or a file is too short."""
+def open_parts(place: Place, sources: Sequence[Source]) -> tuple[Place, Index, ChunkedTensors]:
+    """The index of files with parts of tensors, and the whole tensors; the place with notes. `sources`: those of
+    `place.weights`. FormatError if the parts don't cover their tensors, or a file is too short."""
     if place.chunks is not None:
         index, tensors = _open_dcp(place.chunks, sources)
-        found = (f"{f.tensor}: {f.message}" if f.tensor else f.message for f in index.findings)
-        place = replace(place, notes=(*place.notes, *found))
+        notes = [f"{f.tensor}: {f.message}" if f.tensor else f.message for f in index.findings]
     else:
         index, tensors = _join_shards([safetensors.parse(source) for source in sources])
-        place = replace(place, notes=(*place.notes, _NO_SHAPES))
-    return OpenModel(replace(place, chunks=None), index, options.arch_file, tensors)
+        notes = [_NO_SHAPES]
+    return replace(place, chunks=None, notes=(*place.notes, *notes)), index, tensors
 
 
 # ---- .metadata and .distcp --------------------------------------------------------------------------------------
@@ -185,7 +183,7 @@ def _entry(name: str, spec: Spec, file: int, offset: int) -> Entry:
 def _join_shards(indexes: Sequence[Index]) -> tuple[Index, ChunkedTensors]:
     """The whole tensors of files with parts of them. A tensor ends where its last part does: the files don't state
     shapes."""
-    found: dict[str, list[tuple[Box, int, Entry]]] = {}
+    parts_of: dict[str, list[tuple[Box, int, Entry]]] = {}
     for number, index in enumerate(indexes):
         path = index.files[0].name
         if SHARDING not in index.metadata:
@@ -193,11 +191,11 @@ def _join_shards(indexes: Sequence[Index]) -> tuple[Index, ChunkedTensors]:
                               field=SHARDING)  # fmt: skip
         saved: dict[str, Any] = decode(str(index.metadata[SHARDING]).encode(), f"{path} ({SHARDING})", dict[str, Any])
         for entry in index:
-            found.setdefault(entry.name, []).append((_box(entry, saved.get(entry.name), path), number, entry))
+            parts_of.setdefault(entry.name, []).append((_box(entry, saved.get(entry.name), path), number, entry))
     files = tuple(source for index in indexes for source in index.files)
     tensors: dict[str, Chunked] = {}
     entries: list[Entry] = []
-    for name, parts in found.items():
+    for name, parts in parts_of.items():
         first = parts[0][2]
         path = files[parts[-1][1]].name
         if len({(len(e.shape), e.dtype) for _, _, e in parts}) > 1:
@@ -251,10 +249,10 @@ def chunk_index(
     item."""
     entries: list[Entry] = []
     files: list[Source] = [source]
-    found: list[Finding] = []
+    findings: list[Finding] = []
 
     def note(rule: str, message: str, offset: int | None, tensor: str) -> None:
-        found.append(Finding(f"{dcp.NAME}/{rule}", dcp.RULES[rule].severity, message, source.name, offset, tensor))
+        findings.append(Finding(f"{dcp.NAME}/{rule}", dcp.RULES[rule].severity, message, source.name, offset, tensor))
 
     for tensor, chunked_tensor in metadata.tensors.items():
         for chunk in chunked_tensor.chunks:
@@ -280,8 +278,8 @@ def chunk_index(
     for tensor, item in metadata.objects.items():
         if item.file == name and item.offset + item.length > source.size:
             note("cut-off", f"the file ends before byte {item.offset + item.length}", item.offset, tensor)
-    index = Index(dcp.DATA, tuple(files), tuple(entries), data_start=(0,) * len(files), findings=tuple(found))
-    return index, tuple(found[:PICKLE_FINDINGS])
+    index = Index(dcp.DATA, tuple(files), tuple(entries), data_start=(0,) * len(files), findings=tuple(findings))
+    return index, tuple(findings[:PICKLE_FINDINGS])
 
 
 def different_copies(chunked_tensor: Chunked) -> Box | None:

@@ -124,7 +124,8 @@ def open_weights(path: str | Path, options: SourceOptions = SourceOptions()) -> 
         if place.parts:
             from weighbridge.models.distributed import open_parts  # late: few models are in parts
 
-            return open_parts(place, sources, options)
+            place, index, tensors = open_parts(place, sources)
+            return OpenModel(place, index, options.arch_file, tensors)
         index = _index(place, sources, options.allow_expand)
         kept = place if place.shards is None else replace(place, shards=None)  # the index has the same names
         return OpenModel(kept, index, options.arch_file)

@@ -84,7 +84,7 @@ WRITTEN: Final = frozenset(
 _FORMATS: Final = frozenset(("torch", f"{n}_format") for n in ("contiguous", "preserve")) | {("torch", "channels_last")}
 
 
-class Item(NamedTuple):
+class DcpItem(NamedTuple):
     """`length` bytes of a data file from `offset` on: a file of torch.save."""
 
     file: str
@@ -96,7 +96,7 @@ class Chunk(NamedTuple):
     """A part of a tensor, and the item that stores it."""
 
     box: Box
-    item: Item
+    item: DcpItem
 
 
 class ChunkedTensor(NamedTuple):
@@ -116,14 +116,14 @@ class DcpMetadata:
 
     path: str
     tensors: Mapping[str, ChunkedTensor]
-    objects: Mapping[str, Item]
+    objects: Mapping[str, DcpItem]
     paths: Mapping[str, tuple[str | int, ...]]
     version: str = ""
     save_id: str = ""
     findings: tuple[Finding, ...] = field(default=())
 
     @property
-    def items(self) -> Iterator[Item]:
+    def items(self) -> Iterator[DcpItem]:
         for tensor in self.tensors.values():
             yield from (chunk.item for chunk in tensor.chunks)
         yield from self.objects.values()
@@ -195,21 +195,21 @@ def inspect(source: Source) -> DcpMetadata:
 class _Reader:
     def __init__(self, path: str) -> None:
         self.path = path
-        self.found: dict[str, list[Finding]] = {}
+        self.notes: dict[str, list[Finding]] = {}
         self.budget = 0  # of chunks
 
     def note(self, rule: str, message: str, tensor: str | None = None, hint: str | None = None) -> None:
-        found = Finding(f"{NAME}/{rule}", RULES[rule].severity, message, self.path, None, tensor, hint)
-        self.found.setdefault(rule, []).append(found)
+        finding = Finding(f"{NAME}/{rule}", RULES[rule].severity, message, self.path, None, tensor, hint)
+        self.notes.setdefault(rule, []).append(finding)
 
     def findings(self) -> tuple[Finding, ...]:
         """The first findings of each rule, and the number of others."""
         out: list[Finding] = []
-        for rule, found in self.found.items():
-            out += found[:PICKLE_FINDINGS]
-            if len(found) > PICKLE_FINDINGS:
-                more = f"and {len(found) - PICKLE_FINDINGS} more of this kind"
-                out.append(replace(found[0], message=more, tensor=None))
+        for findings in self.notes.values():
+            out += findings[:PICKLE_FINDINGS]
+            if len(findings) > PICKLE_FINDINGS:
+                more = f"and {len(findings) - PICKLE_FINDINGS} more of this kind"
+                out.append(replace(findings[0], message=more, tensor=None))
         return tuple(out)
 
     def read(self, value: Any, machine: Machine) -> DcpMetadata:
@@ -219,7 +219,7 @@ class _Reader:
             self.note("unknown-name", f"{name:.200} is named, and not imported")
         items = self.items(top.get("storage_data"))
         tensors: dict[str, ChunkedTensor] = {}
-        objects: dict[str, Item] = {}
+        objects: dict[str, DcpItem] = {}
         listed: set[str] = set()
         for key, entry in _pairs(top.get("state_dict_metadata"), "state_dict_metadata"):
             name = text(key, "a name")
@@ -244,9 +244,9 @@ class _Reader:
         self.check_items(metadata)
         return replace(metadata, findings=self.findings())
 
-    def items(self, value: Any) -> dict[str, dict[tuple[int, ...] | None, Item | None]]:
+    def items(self, value: Any) -> dict[str, dict[tuple[int, ...] | None, DcpItem | None]]:
         """The items by name and offset; None for one that can't be read."""
-        out: dict[str, dict[tuple[int, ...] | None, Item | None]] = {}
+        out: dict[str, dict[tuple[int, ...] | None, DcpItem | None]] = {}
         for key, entry in _pairs(value, "storage_data"):
             index, info = _fields(key, "MetadataIndex"), _fields(entry, "_StorageInfo")
             name, offset = text(index.get("fqn"), "a name"), index.get("offset")
@@ -254,7 +254,7 @@ class _Reader:
             (start,) = counts((info.get("offset"),), "an item's offset")
             (length,) = counts((info.get("length"),), "an item's length")
             file = text(info.get("relative_path"), "a file's name")
-            item: Item | None = Item(file, start, length)
+            item: DcpItem | None = DcpItem(file, start, length)
             if info.get("transform_descriptors"):
                 self.note("encoded", f"its items were encoded by {preview(info['transform_descriptors'])}", name,
                           "save the checkpoint without extensions")  # fmt: skip
@@ -267,7 +267,7 @@ class _Reader:
         return out
 
     def tensor(
-        self, name: str, entry: Mapping[str, Any], stored: Mapping[tuple[int, ...] | None, Item | None]
+        self, name: str, entry: Mapping[str, Any], stored: Mapping[tuple[int, ...] | None, DcpItem | None]
     ) -> ChunkedTensor | None:
         kind = _fields(entry.get("properties"), "TensorProperties").get("dtype")
         dtype = DTYPES.get(kind.name) if isinstance(kind, Global) and kind.module == "torch" else None
@@ -360,8 +360,9 @@ def _expected(name: Global) -> bool:
 
 def _class(value: Any) -> str:
     """The name of the class of an object that torch writes in `.metadata`; "" for anything else."""
-    known = isinstance(value, Object) and isinstance(value.callee, Global) and value.callee.path in WRITTEN
-    return value.callee.name if known else ""
+    if isinstance(value, Object) and isinstance(value.callee, Global) and value.callee.path in WRITTEN:
+        return value.callee.name
+    return ""
 
 
 def _fields(value: Any, name: str) -> dict[str, Any]:
@@ -403,11 +404,11 @@ def check_chunk(index: Index, chunk: Chunk, dtype: DType, path: str, name: str) 
     """Checks that an item, whose index this is, stores one tensor of a chunk's type and shape. FormatError otherwise;
     UnsupportedError for a tensor that isn't plain, such as a quantized one."""
     expected = Spec(chunk.box.shape, dtype)
-    found = [str(entry.spec) for entry in index]
-    if not found and index.findings:
+    stored = [str(entry.spec) for entry in index]
+    if not stored and index.findings:
         raise UnsupportedError(f"{path}: {name} isn't a plain tensor: {index.findings[0].message}",
                                hint="convert it to plain tensors before it is saved")  # fmt: skip
-    if len(found) != 1 or index.entries[0].spec != expected:
-        shown = ", ".join(found[:3]) if found else "no tensor"
+    if len(stored) != 1 or index.entries[0].spec != expected:
+        shown = ", ".join(stored[:3]) if stored else "no tensor"
         raise FormatError("an item doesn't store the chunk that .metadata lists", path=path, offset=chunk.item.offset,
                           field=name, expected=str(expected), found=shown)  # fmt: skip

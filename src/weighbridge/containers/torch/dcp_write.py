@@ -11,7 +11,7 @@ from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.spec import Spec, c_strides
 from weighbridge.containers.base import Layout, Slot
 from weighbridge.containers.boxes import Box
-from weighbridge.containers.torch.dcp import CLASSES, DATA, FILESYSTEM, HERE, SUFFIX, Chunk, Item
+from weighbridge.containers.torch.dcp import DATA, FILESYSTEM, HERE, SUFFIX, Chunk, DcpItem
 from weighbridge.containers.torch.write import View, archive, tensor
 from weighbridge.unpickle.write import Call, Name, dumps
 
@@ -23,19 +23,19 @@ def data_file_name(number: int) -> str:
     return f"__0_{number}{SUFFIX}"
 
 
-def data_file(file: str, tensors: Sequence[tuple[str, Spec]]) -> tuple[Layout, dict[str, Item]]:
+def data_file(file: str, tensors: Sequence[tuple[str, Spec]]) -> tuple[Layout, dict[str, DcpItem]]:
     """The layout of the data file called `file`, and the item of each tensor in it."""
     pieces: list[tuple[int, bytes]] = []
     slots: list[Slot] = []
     parts: list[tuple[int, Layout]] = []
-    items: dict[str, Item] = {}
+    items: dict[str, DcpItem] = {}
     at = 0
     for name, spec in tensors:
         part = archive(tensor(View(name, spec.shape, c_strides(spec.shape)), "0", spec), [(name, spec)])
         pieces += [(at + offset, data) for offset, data in part.pieces]
         slots += [Slot(slot.name, slot.spec, at + slot.offset) for slot in part.slots]
         parts.append((at, part))
-        items[name] = Item(file, at, part.size)
+        items[name] = DcpItem(file, at, part.size)
         at += part.size
 
     def fixups(digests: Mapping[str, int]) -> list[tuple[int, bytes]]:
@@ -61,13 +61,12 @@ def metadata_file(tensors: Mapping[str, tuple[Spec, Sequence[Chunk]]]) -> bytes:
     return dumps(_new("Metadata", listed, paths, stored, None, _VERSION))
 
 
-def whole(spec: Spec, item: Item) -> list[Chunk]:
+def whole(spec: Spec, item: DcpItem) -> list[Chunk]:
     """A tensor in one item. One without elements has a chunk, too."""
     return [Chunk(Box((0,) * len(spec.shape), spec.shape), item)]
 
 
 def _new(cls: str, *arguments: object) -> Call:
-    assert len(arguments) <= len(CLASSES[cls])
     return Call(Name(FILESYSTEM if cls == "_StorageInfo" else HERE, cls), arguments)
 
 

@@ -33,7 +33,7 @@ def check_items(part: Part) -> Iterator[Piece]:
     """Finds items of `.metadata` that begin or end inside a file of torch.save."""
     if part.place.members:
         return
-    items: list[dcp.Item] = []
+    items: list[dcp.DcpItem] = []
     with suppress(WeighbridgeError, OSError), open_source(_metadata(part)) as source:  # it has a report of its own
         items = [item for item in dcp.inspect(source).items if item.file == part.place.name]
     part.budget.spend(members=len(items) // 16)
@@ -41,8 +41,8 @@ def check_items(part: Part) -> Iterator[Piece]:
     odd = [item for item in dict.fromkeys(items) if (item.offset, item.offset + item.length) not in spans]
     for item in odd[:_ODD]:
         end = min(item.offset + item.length, part.source.size)
-        where = f"bytes {item.offset} to {item.offset + item.length}"
-        yield part.finding("dcp/item", f"torch loads {where}, which aren't a file of torch.save", at=item.offset)
+        message = f"torch loads bytes {item.offset} to {item.offset + item.length}, which aren't a file of torch.save"
+        yield part.finding("dcp/item", message, at=item.offset)
         if item.offset < end:
             inner = part.source.window(item.offset, end - item.offset)
             yield part.inside(f"item at {item.offset}", inner)

@@ -96,7 +96,7 @@ _DCP: Final = {
     "StorageMeta": _row("", "attributes", new=True),
     "BytesStorageMetadata": _row("", new=True),
     "TensorProperties": _row("dtype? layout? bool? any? bool?", "tensor-properties", new=True),
-    "_MEM_FORMAT_ENCODING": _row("int"),
+    "_MEM_FORMAT_ENCODING": _row("memory-format"),
 }
 # TorchScript's lists: each returns its argument.
 _SCRIPT: Final = ("build_intlist", "build_tensorlist", "build_doublelist", "build_boollist")
@@ -195,7 +195,8 @@ WEIGHTS_ONLY: Final[frozenset[Path]] = frozenset(
     {("_codecs", "encode"), ("collections", "Counter"), ("collections", "OrderedDict")}
     | {("builtins", name) for name in ("bytearray", "complex", "set")}
     | {path for path in (*CALLS, *VALUES) if path[0].startswith("torch") and path not in _BEYOND_TORCH
-       and path[0] not in ("torch.jit._pickle", "torch.tensor", "torch.torch_version")}
+       and path[0] not in ("torch.jit._pickle", "torch.tensor", "torch.torch_version")
+       and not path[0].startswith("torch.distributed.")}
 )  # fmt: skip
 
 #: Functions that `_rebuild_from_type_v2` may call.

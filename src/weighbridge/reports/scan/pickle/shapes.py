@@ -321,6 +321,7 @@ WORDS: Final[Mapping[str, Test]] = MappingProxyType(
         "flags": lambda v: v is None or isinstance(v, Dict),
         "attributes": names_attributes,
         "tensor-properties": _tensor_properties,
+        "memory-format": lambda v: _int(v) and 0 <= v <= 2,
         # torch's state dicts: an attribute `_metadata`, the versions of the modules
         "metadata": lambda v: isinstance(v, Dict) and all(k == "_metadata" for k, _ in v.pairs),
         "pairs": lambda v: isinstance(v, Dict | list | tuple) or callee_of(v) in _CONTAINERS,
