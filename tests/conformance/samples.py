@@ -154,6 +154,7 @@ def pickled() -> list[bytes]:
 def dcp_metadata() -> list[bytes]:
     """A list of torch's, and one of ours."""
     from tests.containers.dcp_cases import GOLDEN
+
     from weighbridge.containers.torch import dcp_write
 
     with zipfile.ZipFile(GOLDEN) as archive:

@@ -1,6 +1,6 @@
 """Record distributed checkpoints of 1, 2 and 4 processes, for tests/containers/test_dcp.py.
 
-python tests/containers/record_dcp.py [CASE ...]      writes tests/containers/golden/dcp.zip
+python -m tests.containers.record_dcp      writes tests/containers/golden/dcp.zip
 
 Needs torch with gloo, and safetensors. Each process runs on the CPU.
 """
@@ -8,15 +8,11 @@ Needs torch with gloo, and safetensors. Each process runs on the CPU.
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-warnings.simplefilter("ignore")
 
 import torch
 import torch.distributed as dist
@@ -112,11 +108,10 @@ def run(rank: int, case: str, size: int, out: str) -> None:
     dist.destroy_process_group()
 
 
-def main(names: list[str]) -> None:
+def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for case, (size, _) in {**CASES, **MODELS}.items():
-            if not names or case in names:
-                torch.multiprocessing.spawn(run, (case, size, f"{folder}/{case}"), size)
+            torch.multiprocessing.spawn(run, (case, size, f"{folder}/{case}"), size)
         GOLDEN.parent.mkdir(exist_ok=True)
         with zipfile.ZipFile(GOLDEN, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
             for path in sorted(Path(folder).rglob("*")):
@@ -127,4 +122,4 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from weighbridge.base.errors import UnsupportedError
-from weighbridge.containers.boxes import Box, Hole, Join, BoxPart, Tile, overlap, tile
+from weighbridge.containers.boxes import Box, BoxPart, Hole, Join, Tile, overlap, tile
 
 
 def within(array: np.ndarray, box: Box) -> np.ndarray:

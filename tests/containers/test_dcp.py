@@ -46,7 +46,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_tensor_is_the_one_that_was_saved(recorded: Path, case: str) -> None:
     _, tensors = EVERY[case]
     with open_model(recorded / case) as model:
-        assert {name: node.spec.shape for name, node in model.stored.items()} == {n: s.shape for n, s in tensors.items()}
+        assert {name: node.spec.shape for name, node in model.stored.items()} == {
+            n: s.shape for n, s in tensors.items()
+        }
         for name, saved in tensors.items():
             node = model.stored[name]
             assert node.spec.dtype.torch == saved.dtype
@@ -82,7 +84,10 @@ def test_headers_are_those_of_the_model(recorded: Path) -> None:
 
 def test_what_is_not_the_model_is_left_out_and_listed(recorded: Path) -> None:
     with open_model(recorded / "fsdp2") as model:
-        assert [(d.name, d.part, d.tensors) for d in model.left_out] == [("optim", "optimizer", 12), ("step", "value", 0)]
+        assert [(d.name, d.part, d.tensors) for d in model.left_out] == [
+            ("optim", "optimizer", 12),
+            ("step", "value", 0),
+        ]
     with open_model(recorded / "fsdp2", WHOLE) as whole:
         assert len(whole.stored) == 16
         assert "step" in whole.metadata
@@ -185,7 +190,9 @@ def extra(rule: str) -> bytes:
     properties = Call(
         Name(M, "TensorProperties"), (Name("torch", "int64"), layout, False, Name("torch", "contiguous_format"), False)
     )
-    tensor = Call(Name(M, "TensorStorageMetadata"), (properties, size, [Call(Name(M, "ChunkStorageMetadata"), (zero, size))]))
+    tensor = Call(
+        Name(M, "TensorStorageMetadata"), (properties, size, [Call(Name(M, "ChunkStorageMetadata"), (zero, size))])
+    )
     index = Call(Name(M, "MetadataIndex"), ("b", zero, 0))
     place: tuple[Any, ...] = ("__0_0.distcp", 0, 9)
     info = Name("torch.distributed.checkpoint.filesystem", "_StorageInfo")

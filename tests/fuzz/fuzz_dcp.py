@@ -21,7 +21,9 @@ _SPLIT = b"\0distcp\0"
 
 def _files() -> dict[str, bytes]:
     with zipfile.ZipFile(GOLDEN) as archive:
-        return {name.partition("/")[2]: archive.read(name) for name in archive.namelist() if name.startswith("threads/")}
+        return {
+            name.partition("/")[2]: archive.read(name) for name in archive.namelist() if name.startswith("threads/")
+        }
 
 
 FILES = _files()

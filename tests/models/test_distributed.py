@@ -83,7 +83,10 @@ def test_averages_on_request(folders: Path) -> None:
 
 
 def test_objects_among_the_weights_are_listed(tmp_path: Path) -> None:
-    for name, value in {"flat": {"w": torch.ones(2), "x": {1}}, "nested": {"model": {"w": torch.ones(2), "x": {1}}}}.items():
+    for name, value in {
+        "flat": {"w": torch.ones(2), "x": {1}},
+        "nested": {"model": {"w": torch.ones(2), "x": {1}}},
+    }.items():
         folder = distributed(tmp_path / name, value)
         assert "left out, not tensors: x" in losses(wb.plan_convert(folder, tmp_path / "out.safetensors"))
 

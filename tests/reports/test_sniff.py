@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.examples import examples
 from tests.conformance.samples import dcp_metadata
+from tests.examples import examples
 from tests.reports import makers as m
 
 from weighbridge.containers import BUILT_IN

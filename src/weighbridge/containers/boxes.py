@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 from weighbridge.base.errors import UnsupportedError
@@ -98,7 +99,7 @@ class _Tiler:
         edges = sorted({low, high, *(edge for span in waiting for edge in span[:2])})
         active: list[tuple[int, int, int]] = []
         parts: list[Tile] = []
-        for a, b in zip(edges, edges[1:], strict=False):
+        for a, b in pairwise(edges):
             active = [span for span in active if span[1] > a]
             while waiting and waiting[-1][0] <= a:
                 active.append(waiting.pop())

@@ -19,7 +19,7 @@ from weighbridge.base.limits import DIMS, PICKLE_FINDINGS, SLAB
 from weighbridge.base.spec import Shape, Spec, c_strides
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Entry, Finding, Index
-from weighbridge.containers.boxes import Box, Hole, BoxPart, Tile, overlap, tile
+from weighbridge.containers.boxes import Box, BoxPart, Hole, Tile, overlap, tile
 from weighbridge.containers.safetensors import container as safetensors
 from weighbridge.containers.torch import dcp
 from weighbridge.containers.torch import zip as torch_zip
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 #: The key in the metadata of safetensors with parts of tensors.
 SHARDING: Final = "DCP_SHARDING_INFO"
-_NO_SHAPES: Final = "files with parts of tensors don't state the shapes of these: a missing last file would go unnoticed"
+_NO_SHAPES: Final = (
+    "files with parts of tensors don't state the shapes of these: a missing last file would go unnoticed"
+)
 
 
 class ChunkBytes(NamedTuple):
@@ -242,9 +244,7 @@ def _check_covered(shape: Shape, boxes: Sequence[Box], path: str, name: str) -> 
 # ---- verifying --------------------------------------------------------------------------------------------------
 
 
-def chunk_index(
-    metadata: dcp.DcpMetadata, name: str, source: Source
-) -> tuple[Index, tuple[Finding, ...]]:
+def chunk_index(metadata: dcp.DcpMetadata, name: str, source: Source) -> tuple[Index, tuple[Finding, ...]]:
     """The chunks in the data file called `name` as tensors, and the problems of its items. Reads the header of each
     item."""
     entries: list[Entry] = []

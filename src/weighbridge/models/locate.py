@@ -65,8 +65,8 @@ class Place:
     """`weights`: the files with tensors, in order. `folder`: the folder of config.json and the tokenizer. `index`: the
     JSON that lists the shards, if there is one; `shards`: its content until the shards are opened. `parts`: whether
     the files have parts of tensors, as the processes of a training run write them; `chunks`: the content of their
-    `.metadata`, the first file, until they are opened. `notes`: files that were ignored. `adapters`: those that a Modelfile or a store adds to the model; `merged`: the files of those that are
-    merged into its weights."""
+    `.metadata`, the first file, until they are opened. `notes`: files that were ignored. `adapters`: those that a
+    Modelfile or a store adds to the model; `merged`: the files of those that are merged into its weights."""
 
     path: Path
     weights: tuple[Path, ...]
@@ -144,7 +144,9 @@ def locate(path: str | Path) -> Place:
     if name == DCP_METADATA:
         return _locate_distributed(path.parent)
     if name.endswith(DCP_DATA):
-        raise UsageError(f"{path} has parts of tensors of a distributed checkpoint", hint=f"name its folder, {path.parent}")
+        raise UsageError(
+            f"{path} has parts of tensors of a distributed checkpoint", hint=f"name its folder, {path.parent}"
+        )
     if is_modelfile(path):
         return _locate_described(path)
     if name.endswith(".gguf") and (number := numbered(name)):

@@ -266,7 +266,11 @@ def _distributed(folder: Folder) -> FolderMatch | None:
         count = sum(name.endswith(DCP_DATA) for name in folder.top)
         return "", (f".metadata and {plural(count, DCP_DATA + ' file')}",), {}
     parts = distributed_shards(folder.top)
-    return ("safetensors", (f"{plural(len(parts), 'file')} with parts of tensors (DCP_SHARDING_INFO)",), {}) if parts else None
+    return (
+        ("safetensors", (f"{plural(len(parts), 'file')} with parts of tensors (DCP_SHARDING_INFO)",), {})
+        if parts
+        else None
+    )
 
 
 def _weights(folder: Folder) -> FolderMatch | None:

@@ -162,7 +162,8 @@ def made(path: Path, row: Allowed, args: list[bytes], how: str = "reduce") -> by
     body = v.g(module, name) + b"(" + b"".join(args) + (b"t\x81" if how == "new" else b"tR")
     body += (
         SAMPLES[row.state][0] + b"b"
-        if row.state in ("metadata", "tensor-state", "array-state", "attributes", "tensor-properties") and "rebuild" not in name
+        if row.state in ("metadata", "tensor-state", "array-state", "attributes", "tensor-properties")
+        and "rebuild" not in name
         else b""
     )
     body += b"K\x07a" if row.items and name not in ("set", "_reconstructor") else b""

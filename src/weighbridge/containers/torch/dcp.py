@@ -52,7 +52,9 @@ RULES: Final = MappingProxyType(
         "encoded": Rule(_E, "items that were compressed or encrypted by an extension: their tensor is left out"),
         "dtype": Rule(_W, "a tensor of a type that can't be read is left out"),
         "cut-off": Rule(_E, "an item that reaches beyond the end of its data file"),
-        "item": Rule(_E, "an item that isn't the chunk that `.metadata` lists: no file of torch.save, or another tensor"),
+        "item": Rule(
+            _E, "an item that isn't the chunk that `.metadata` lists: no file of torch.save, or another tensor"
+        ),
         "no-tensor": Rule(_W, "an item that belongs to no tensor and no object of the checkpoint"),
         "unknown-name": Rule(_W, "a name in `.metadata` that torch doesn't write there; it isn't imported"),
     }
@@ -319,11 +321,15 @@ class _Reader:
 
     def check_items(self, metadata: DcpMetadata) -> None:
         """Items must not share bytes."""
-        names = [(item, name) for name, t in metadata.tensors.items() for item in dict.fromkeys(c.item for c in t.chunks)]
+        names = [
+            (item, name) for name, t in metadata.tensors.items() for item in dict.fromkeys(c.item for c in t.chunks)
+        ]
         names += [(item, name) for name, item in metadata.objects.items()]
         for (a, first), (b, second) in pairwise(sorted(names)):
             if a.file == b.file and b.offset < a.offset + a.length:
-                self.note("same-bytes", f"an item at byte {b.offset} of {b.file} is inside one of {first!r:.100}", second)
+                self.note(
+                    "same-bytes", f"an item at byte {b.offset} of {b.file} is inside one of {first!r:.100}", second
+                )
         if len(metadata.files) > SHARDS:
             raise FormatError("too many data files", path=self.path, expected=f"<= {SHARDS}")
 
@@ -331,7 +337,11 @@ class _Reader:
         """The keys that lead to each tensor, as the default planner stores them; {} by another planner."""
         out: dict[str, tuple[str | int, ...]] = {}
         for key, path in value.pairs if isinstance(value, Dict) else ():
-            good = isinstance(path, tuple | list) and len(path) <= PICKLE_DEPTH and all(isinstance(k, str | int) for k in path)
+            good = (
+                isinstance(path, tuple | list)
+                and len(path) <= PICKLE_DEPTH
+                and all(isinstance(k, str | int) for k in path)
+            )
             if isinstance(key, str) and key in listed and good and path:
                 out[key] = tuple(path)
         return out

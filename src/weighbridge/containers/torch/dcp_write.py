@@ -1,5 +1,5 @@
-"""Writes distributed checkpoints of one process, which `torch.distributed.checkpoint.load` reads into any number of them:
-the items of a data file, and `.metadata` for them. The objects of `.metadata` are written as calls of their classes."""
+"""Writes distributed checkpoints of one process, which `torch.distributed.checkpoint.load` reads into any number of
+them: the items of a data file, and `.metadata` for them. Its objects are written as calls of their classes."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ def data_file(file: str, tensors: Sequence[tuple[str, Spec]]) -> tuple[Layout, d
         at += part.size
 
     def fixups(digests: Mapping[str, int]) -> list[tuple[int, bytes]]:
-        return [
-            (start + offset, data) for start, part in parts if part.fixups for offset, data in part.fixups(digests)
-        ]
+        return [(start + offset, data) for start, part in parts if part.fixups for offset, data in part.fixups(digests)]
 
     return Layout(DATA, tuple(pieces), tuple(slots), at, (), fixups), items
 

@@ -160,7 +160,10 @@ def write_ggml(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options
 Writer = Callable[[str, Tensors, Mapping[str, Any], TargetOptions], Written]
 _WRITERS: Final[Mapping[str, Writer]] = MappingProxyType(
     {
-        "safetensors": write_safetensors, "gguf": write_gguf, "torch": write_torch, "ggml": write_ggml,
+        "safetensors": write_safetensors,
+        "gguf": write_gguf,
+        "torch": write_torch,
+        "ggml": write_ggml,
         "dcp": write_dcp,
     }
 )

@@ -24,7 +24,9 @@ _AGAIN: Final = "copy the whole folder again, or use another step"
 def _folders(repo: Repo) -> Iterator[tuple[str, tuple[RepoFile, ...], RepoFile | None]]:
     """The folders with data files: the name, the files, `.metadata`."""
     for folder, files in repo.folders.items() if not repo.single else ():
-        listed = next((f for f in files if f.base == dcp.METADATA and f.index is not None and f.format == dcp.NAME), None)
+        listed = next(
+            (f for f in files if f.base == dcp.METADATA and f.index is not None and f.format == dcp.NAME), None
+        )
         if listed is not None or any(f.base.endswith(dcp.SUFFIX) for f in files):
             yield folder, files, listed
 
@@ -81,7 +83,9 @@ def copies(repo: Repo) -> Iterator[Flaw]:
             except (FormatError, UnsupportedError):  # reported by the container's rules
                 continue
             if region is not None:
-                message = f"two chunks store different values for {list(region.shape)} elements at {list(region.starts)}"
+                message = (
+                    f"two chunks store different values for {list(region.shape)} elements at {list(region.starts)}"
+                )
                 yield Flaw(message, listed.path, name, "the processes' copies diverged, or steps are mixed")
 
 
@@ -92,6 +96,4 @@ RULES: Final = (
     Check("dcp/second", Severity.WARNING, "a folder has one `.metadata`", second),
 )
 #: Checks that read data.
-VALUE_RULES: Final = (
-    Check("dcp/copies", Severity.ERROR, "chunks that overlap have the same values", copies),
-)
+VALUE_RULES: Final = (Check("dcp/copies", Severity.ERROR, "chunks that overlap have the same values", copies),)
