@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from weighbridge.containers.boxes import Box, BoxPart, Hole, Join, Tile, overlap
 
 
 def within(array: np.ndarray, box: Box) -> np.ndarray:
-    return array[(*(slice(a, a + n) for a, n in zip(box.starts, box.shape, strict=True)), ...)]
+    place: Any = (*(slice(a, a + n) for a, n in zip(box.starts, box.shape, strict=True)), ...)
+    return array[place]
 
 
 def joined(part: Tile, chunks: list[np.ndarray]) -> np.ndarray:

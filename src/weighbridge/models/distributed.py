@@ -146,13 +146,12 @@ def _open_dcp(metadata: dcp.DcpMetadata, sources: Sequence[Source]) -> tuple[Ind
                 hint="copy it again, or use another step: wb verify lists everything that is damaged",
             )  # fmt: skip
     tensors = {name: chunked(name, t, lambda file: sources[numbers[file]]) for name, t in metadata.tensors.items()}
-    firsts = {name: next((c.item for c in t.chunks), None) for name, t in metadata.tensors.items()}
-    entries = tuple(
-        _entry(name, t.spec, 0 if (item := firsts[name]) is None else numbers[item.file], item.offset if item else 0)
-        for name, t in metadata.tensors.items()
-    )
+    entries: list[Entry] = []
+    for name, tensor in metadata.tensors.items():  # at the item of its first chunk
+        first = tensor.chunks[0].item if tensor.chunks else dcp.DcpItem(Path(sources[0].name).name, 0, 0)
+        entries.append(_entry(name, tensor.spec, numbers[first.file], first.offset))
     plain = {name: f"a pickled object of {item.length} bytes" for name, item in metadata.objects.items()}
-    index = Index(dcp.NAME, tuple(sources), entries, plain, (0,) * len(sources), findings=metadata.findings)
+    index = Index(dcp.NAME, tuple(sources), tuple(entries), plain, (0,) * len(sources), findings=metadata.findings)
     return index, ChunkedTensors(tensors)
 
 

@@ -46,6 +46,7 @@ _TRAINING: Final = ("training_args", "optimizer", "scheduler", "rng_state", "ran
 #: The files of torch.distributed.checkpoint: the list, the suffix of the data; and names of its safetensors.
 DCP_METADATA: Final = ".metadata"
 DCP_DATA: Final = ".distcp"
+_DCP_OF_PROCESS: Final = re.compile(r"__\d+\.metadata", re.ASCII)
 _DCP_SAFETENSORS: Final = re.compile(r"shard-\d{5,}-model-\d{5}-of-\d{5}\.safetensors", re.ASCII)
 #: Bytes of a remote file that are requested first: of a file with tensors, and of an index.
 HEADER: Final = 32 << 10
@@ -262,6 +263,8 @@ def _locate_in_folder(folder: Path) -> Place:
     elif inner := distributed_in(folder):
         listed = ", ".join(path.relative_to(folder).as_posix() for path in inner[-4:])
         hint = f"it has distributed checkpoints below it: name one of {listed}"
+    elif any(_DCP_OF_PROCESS.fullmatch(name) for name in names):
+        hint = f"each process wrote a {DCP_METADATA} of its own: save with use_collectives=True, torch's default"
     elif any(name.endswith(DCP_DATA) for name in names):
         hint = f"it has {DCP_DATA} files but no {DCP_METADATA}, which is written last: the save didn't finish"
     raise UsageError(f"{folder} holds no weights", hint=hint)

@@ -140,8 +140,8 @@ def write_dcp(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options:
     from weighbridge.containers.torch.write import no_metadata
 
     bounds = (options.max_shard_size, options.max_shard_tensors) if isinstance(options, ShardOptions) else ()
-    chunks = {}
-    files = []
+    chunks: dict[str, tuple[Spec, list[dcp.Chunk]]] = {}
+    files: list[PlannedFile] = []
     for number, part in enumerate(sharded.partition(specs(tensors), *bounds)):
         name = dcp_write.data_file_name(number)
         layout, items = dcp_write.data_file(name, [(n, tensors[n].spec) for n in part])
