@@ -330,6 +330,20 @@ def test_a_damaged_folder(fault: str, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["in"]
 
 
+def test_headers_of_a_damaged_folder_are_shown(recorded: Path, tmp_path: Path) -> None:
+    folder = unpack("four", tmp_path)
+    (folder / "__2_0.distcp").unlink()
+    report = wb.inspect(folder)
+    assert (report.tensor_count, len(report.files)) == (17, 4)
+    assert "__2_0.distcp is missing" in " ".join(finding.message for finding in report.notes)
+    assert {t.shape for t in report.tensors} == {t.shape for t in wb.inspect(recorded / "four").tensors}
+
+
+def test_the_list_counts_among_the_files(recorded: Path) -> None:
+    names = {Path(line.path).name for line in wb.hash(recorded / "two").files}
+    assert names == {".metadata", "__0_0.distcp", "__1_0.distcp"}
+
+
 def test_each_rule_of_folders_has_a_fault() -> None:
     named = {rule for _, rules, _ in FOLDERS.values() for rule in rules if rule.startswith("dcp/")}
     assert named | {"dcp/copies"} == {r.id for r in (*verify_distributed.RULES, *verify_distributed.VALUE_RULES)}

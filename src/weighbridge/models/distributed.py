@@ -146,13 +146,19 @@ def _open_dcp(metadata: dcp.DcpMetadata, sources: Sequence[Source]) -> tuple[Ind
                 hint="copy it again, or use another step: wb verify lists everything that is damaged",
             )  # fmt: skip
     tensors = {name: chunked(name, t, lambda file: sources[numbers[file]]) for name, t in metadata.tensors.items()}
+    return declared(metadata, sources, metadata.findings), ChunkedTensors(tensors)
+
+
+def declared(metadata: dcp.DcpMetadata, sources: Sequence[Source], findings: tuple[Finding, ...]) -> Index:
+    """The whole tensors that `.metadata` lists, each at the item of its first chunk. `sources`: `.metadata`, and the
+    data files that exist."""
+    numbers = {Path(source.name).name: number for number, source in enumerate(sources)}
     entries: list[Entry] = []
-    for name, tensor in metadata.tensors.items():  # at the item of its first chunk
-        first = tensor.chunks[0].item if tensor.chunks else dcp.DcpItem(Path(sources[0].name).name, 0, 0)
-        entries.append(_entry(name, tensor.spec, numbers[first.file], first.offset))
+    for name, tensor in metadata.tensors.items():
+        first = tensor.chunks[0].item if tensor.chunks else dcp.DcpItem("", 0, 0)
+        entries.append(_entry(name, tensor.spec, numbers.get(first.file, 0), first.offset))
     plain = {name: f"a pickled object of {item.length} bytes" for name, item in metadata.objects.items()}
-    index = Index(dcp.NAME, tuple(sources), tuple(entries), plain, (0,) * len(sources), findings=metadata.findings)
-    return index, ChunkedTensors(tensors)
+    return Index(dcp.NAME, tuple(sources), tuple(entries), plain, (0,) * len(sources), findings=findings)
 
 
 def chunked(name: str, tensor: dcp.ChunkedTensor, file: Callable[[str], Source]) -> Chunked:

@@ -265,6 +265,8 @@ def _locate_in_folder(folder: Path) -> Place:
         hint = f"it has distributed checkpoints below it: name one of {listed}"
     elif any(_DCP_OF_PROCESS.fullmatch(name) for name in names):
         hint = f"each process wrote a {DCP_METADATA} of its own: save with use_collectives=True, torch's default"
+    elif DCP_METADATA in names:
+        hint = f"it has a {DCP_METADATA} but none of its {DCP_DATA} files"
     elif any(name.endswith(DCP_DATA) for name in names):
         hint = f"it has {DCP_DATA} files but no {DCP_METADATA}, which is written last: the save didn't finish"
     raise UsageError(f"{folder} holds no weights", hint=hint)
