@@ -346,7 +346,7 @@ def test_the_list_counts_among_the_files(recorded: Path) -> None:
 
 def test_each_rule_of_folders_has_a_fault() -> None:
     named = {rule for _, rules, _ in FOLDERS.values() for rule in rules if rule.startswith("dcp/")}
-    assert named | {"dcp/copies"} == {r.id for r in (*verify_distributed.RULES, *verify_distributed.VALUE_RULES)}
+    assert named | {"dcp/copies", "dcp/parts"} == {r.id for r in (*verify_distributed.RULES, *verify_distributed.VALUE_RULES)}
 
 
 def test_a_run_with_several_steps_names_them(tmp_path: Path) -> None:
@@ -373,6 +373,7 @@ def test_safetensors_in_parts_with_faults(recorded: Path, tmp_path: Path) -> Non
     first.unlink()
     with pytest.raises(FormatError, match="no file has"):
         open_model(folder)
+    assert {f.rule for f in wb.verify(folder).findings} == {"dcp/parts"}
     first.write_bytes(raw)
     second.unlink()
     with open_model(folder) as model:  # the last file can't be missed

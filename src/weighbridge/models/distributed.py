@@ -126,7 +126,7 @@ def open_parts(place: Place, sources: Sequence[Source]) -> tuple[Place, Index, C
         index, tensors = _open_dcp(place.chunks, sources)
         notes = [f"{f.tensor}: {f.message}" if f.tensor else f.message for f in index.findings]
     else:
-        index, tensors = _join_shards([safetensors.parse(source) for source in sources])
+        index, tensors = join_shards([safetensors.parse(source) for source in sources])
         notes = [_NO_SHAPES]
     return replace(place, chunks=None, notes=(*place.notes, *notes)), index, tensors
 
@@ -187,7 +187,7 @@ def _entry(name: str, spec: Spec, file: int, offset: int) -> Entry:
 # ---- safetensors with parts of tensors --------------------------------------------------------------------------
 
 
-def _join_shards(indexes: Sequence[Index]) -> tuple[Index, ChunkedTensors]:
+def join_shards(indexes: Sequence[Index]) -> tuple[Index, ChunkedTensors]:
     """The whole tensors of files with parts of them. A tensor ends where its last part does: the files don't state
     shapes."""
     parts_of: dict[str, list[tuple[Box, int, Entry]]] = {}

@@ -12,7 +12,8 @@ from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Severity
 from weighbridge.containers.torch import dcp
-from weighbridge.models.distributed import chunked, different_copies
+from weighbridge.models.distributed import chunked, different_copies, join_shards
+from weighbridge.models.locate import distributed_shards
 from weighbridge.reports.verify.repo import Repo, RepoFile
 from weighbridge.reports.verify.rules import Check, Flaw
 
@@ -68,6 +69,17 @@ def second(repo: Repo) -> Iterator[Flaw]:
                 yield Flaw(message, file.path, hint="torch reads .metadata unless use_collectives=False is set")
 
 
+def parts(repo: Repo) -> Iterator[Flaw]:
+    for folder, files in repo.folders.items() if not repo.single else ():
+        names = set(distributed_shards([f.base for f in files]))
+        indexes = [f.index for f in files if f.base in names and f.index is not None]
+        if indexes and len(indexes) == len(names):
+            try:
+                join_shards(indexes)
+            except FormatError as error:
+                yield Flaw(error.reason, error.path or repo.root / folder, error.field, _AGAIN)
+
+
 def copies(repo: Repo) -> Iterator[Flaw]:
     """Compares elements that several chunks store."""
     for _, files, listed in _folders(repo):
@@ -93,6 +105,7 @@ RULES: Final = (
     Check("dcp/missing", Severity.ERROR, "every data file that `.metadata` names exists", missing),
     Check("dcp/stray", Severity.WARNING, "`.metadata` names every data file next to it", stray),
     Check("dcp/unfinished", Severity.ERROR, "data files have a `.metadata`", unfinished),
+    Check("dcp/parts", Severity.ERROR, "safetensors with parts of tensors cover each of them, once", parts),
     Check("dcp/second", Severity.WARNING, "a folder has one `.metadata`", second),
 )
 #: Checks that read data.
