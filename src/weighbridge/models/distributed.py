@@ -158,7 +158,10 @@ def declared(metadata: dcp.DcpMetadata, sources: Sequence[Source], findings: tup
         first = tensor.chunks[0].item if tensor.chunks else dcp.DcpItem("", 0, 0)
         entries.append(_entry(name, tensor.spec, numbers.get(first.file, 0), first.offset))
     plain = {name: f"a pickled object of {item.length} bytes" for name, item in metadata.objects.items()}
-    return Index(dcp.NAME, tuple(sources), tuple(entries), plain, (0,) * len(sources), findings=findings)
+    starts = (0,) * len(sources)
+    return dcp.DcpIndex(
+        dcp.NAME, tuple(sources), tuple(entries), plain, starts, findings=findings, paths=metadata.paths
+    )
 
 
 def chunked(name: str, tensor: dcp.ChunkedTensor, file: Callable[[str], Source]) -> Chunked:

@@ -108,7 +108,7 @@ def judge(index: Index) -> Classification:
     """Decides which tensors are weights, and which part the others belong to."""
     if index.format not in FORMATS or len(index.files) == 0:
         return Classification({e.name: _by_name(e.name, flat=True) for e in index}, "")
-    value = read_tree(index.files[0], index.format)
+    value = read_tree(index)
     parts = value if isinstance(value, dict) else {}
     whole = _by_shape("", parts)
     if whole is not None:  # optimizer.pt

@@ -136,6 +136,13 @@ class DcpMetadata:
         return tuple(sorted({item.file for item in self.items}))
 
 
+@dataclass(frozen=True)
+class DcpIndex(Index):
+    """The whole tensors of a folder. `paths`: those of its `.metadata`; the keys of `metadata` are its objects."""
+
+    paths: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
+
+
 # ---- a format's functions ---------------------------------------------------------------------------------------
 
 
