@@ -191,11 +191,11 @@ def rules() -> Iterator[str]:
     from weighbridge.containers.gguf.rules import RULES as GGUF
     from weighbridge.containers.numpy import npy, npz
     from weighbridge.containers.safetensors.rules import RULES as SAFETENSORS
+    from weighbridge.containers.torch import dcp
     from weighbridge.models.llamacpp import rules as llamacpp
     from weighbridge.models.mlxlm import rules as mlxlm
     from weighbridge.reports import lenient
     from weighbridge.reports.scan.model import RULES as SCAN
-    from weighbridge.reports.verify import packing as verify_packing
     from weighbridge.reports.verify import report as verify
     from weighbridge.reports.verify import values as verify_values
 
@@ -231,15 +231,15 @@ def rules() -> Iterator[str]:
         for name, row in SAFETENSORS.items()
     ]
     yield from table(("rule", "severity", "README", "what is wrong"), rows)
-    yield "## Sets of files, NumPy, ggml\n"
+    yield "## Sets of files, NumPy, ggml, distributed checkpoints\n"
     yield "`npz/checksum` with `--values` only: it takes every byte.\n"
-    tables = {"sharded": sharded.RULES, "npy": npy.RULES, "npz": npz.RULES, "ggml": ggml.RULES}
+    tables = {"sharded": sharded.RULES, "npy": npy.RULES, "npz": npz.RULES, "ggml": ggml.RULES, dcp.NAME: dcp.RULES}
     others = {f"{of}/{name}": r for of, rules in tables.items() for name, r in rules.items()}
     yield from table(("rule", "severity", "what is wrong"), plain_rows(others))
     yield "## Files, folders, config, tokenizer\n"
-    yield "`values/...` only with `--values`.\n"
+    yield "`values/...` and `dcp/copies` only with `--values`.\n"
     ours = {r.id: Rule(r.severity, r.text) for r in verify.RULES}
-    ours |= {r.id: Rule(r.severity, r.text) for r in (*verify_values.RULES, *verify_packing.VALUE_RULES)}
+    ours |= {r.id: Rule(r.severity, r.text) for r in (*verify_values.RULES, *verify.VALUE_RULES)}
     yield from table(("rule", "severity", "requirement"), plain_rows(ours))
     yield "## Scan\n"
     yield (

@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from weighbridge.conversion.options import (
         AdapterOptions,
         CheckpointOptions,
+        DcpOptions,
         GgufOptions,
         HfOptions,
         MlxOptions,
@@ -125,9 +126,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "AdapterOptions", "CalibrationPlan", "CalibrationReport", "CheckpointOptions", "Choice", "DiffReport",
-    "ExtractPlan", "ExtractReport", "FitReport", "GgufOptions", "HashReport", "HfOptions", "InspectReport",
-    "LineageReport", "Loss", "MlxOptions", "Model", "Move", "NumpyOptions", "Plan", "ProveReport",
+    "AdapterOptions", "CalibrationPlan", "CalibrationReport", "CheckpointOptions", "Choice", "DcpOptions",
+    "DiffReport", "ExtractPlan", "ExtractReport", "FitReport", "GgufOptions", "HashReport", "HfOptions",
+    "InspectReport", "LineageReport", "Loss", "MlxOptions", "Model", "Move", "NumpyOptions", "Plan", "ProveReport",
     "QuantizeOptions", "Result", "SafetensorsOptions", "SampleMean", "SbomReport", "ScanReport", "SchemeOptions",
     "ServedPage", "ShipPlan", "ShipReport", "SignReport", "SourceOptions", "Tensor", "TextQualityReport",
     "TorchFolderOptions", "TorchOptions", "VerifyReport", "WriteOptions", "__version__", "anatomy", "choose",
@@ -155,7 +156,7 @@ _MODULES: Final = {
     "api.writing": "convert merge plan_convert plan_merge plan_quantize plan_rename plan_slice plan_split plan_strip "
     "quantize rename slice split strip",
     "conversion.extraction.plan": "ExtractPlan ExtractReport",
-    "conversion.options": "AdapterOptions CheckpointOptions GgufOptions HfOptions MlxOptions NumpyOptions "
+    "conversion.options": "AdapterOptions CheckpointOptions DcpOptions GgufOptions HfOptions MlxOptions NumpyOptions "
     "QuantizeOptions SafetensorsOptions SchemeOptions TorchFolderOptions TorchOptions WriteOptions",
     "conversion.plan.model": "Plan",
     "conversion.quantize.imatrix_report": "inspect_imatrix",

@@ -151,12 +151,26 @@ def pickled() -> list[bytes]:
     return [pickle.dumps(value, protocol) for protocol in (0, 2, 4, 5)]
 
 
+def dcp_metadata() -> list[bytes]:
+    """A list of torch's, and one of ours."""
+    from tests.containers.dcp_cases import GOLDEN
+
+    from weighbridge.containers.torch import dcp_write
+
+    with zipfile.ZipFile(GOLDEN) as archive:
+        recorded = archive.read("one/.metadata")
+    _, items = dcp_write.data_file("__0_0.distcp", TENSORS["several"])
+    tensors = {name: (spec, dcp_write.whole(spec, items[name])) for name, spec in TENSORS["several"]}
+    return [recorded, dcp_write.metadata_file(tensors)]
+
+
 READ_ONLY: Mapping[str, Callable[[], list[bytes]]] = {
     "gguf": lambda: [gguf({"general.architecture": ("str", "llama")}, {"a": ("F32", (2, 4))}, version=2)],
     "torch-zip": lambda: [torch_zip(), torch_zip(zipfile.ZIP_DEFLATED)],
     "torch-legacy": lambda: [torch_legacy()],
     "torch-tar": lambda: [torch_tar()],
     "torchscript": lambda: [torchscript()],
+    "torch-dcp": dcp_metadata,
     "pickle": pickled,
     "llamafile": lambda: [llamafile()],
     "ggml": lambda: [

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.conformance.samples import dcp_metadata
 from tests.examples import examples
 from tests.reports import makers as m
 
@@ -109,6 +110,8 @@ ROWS: list[tuple[str, bytes | Callable[[], bytes], str, str]] = [
     ("torch legacy, protocol 4", lambda: torch_saved(_use_new_zipfile_serialization=False, pickle_protocol=4),
      "torch-legacy", ""),
     ("torch legacy, protocol 0", pickle.dumps(0x1950A86A20F9469CFC6C, 0) + pickle.dumps(1001, 0), "torch-legacy", ""),
+    ("distributed checkpoint", lambda: dcp_metadata()[0], "torch-dcp", ""),
+    ("data of one", lambda: torch_saved() * 2, "torch-dcp-data", ""),
     ("torch tar", m.tarred(LEGACY_TAR), "torch-tar", ""),
     ("torchscript", torchscript, "torchscript", ""),
     ("torchscript 1.0", m.zipped({"net/model.json": b"{}", "net/code/net.py": b""}), "torchscript", "1.0"),

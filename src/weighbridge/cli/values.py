@@ -151,8 +151,8 @@ _NICKNAMES: Final = MappingProxyType(
     {"huggingface": "hf", "transformers": "hf", "mlx-lm": "mlx", "mlx_lm": "mlx", "llama.cpp": "gguf",
      "whisper.cpp": "ggml"}
 )  # fmt: skip
-#: Targets that aren't containers: model folders, and whisper.cpp files.
-MODELS: Final = ("hf", "mlx", "ggml")
+#: Targets that aren't containers: model folders, whisper.cpp files, distributed checkpoints.
+MODELS: Final = ("hf", "mlx", "ggml", "dcp")
 
 
 class TargetType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3

@@ -11,6 +11,8 @@ from weighbridge.containers.format import Format, Magic, Rank, Recogniser
 #: The first bytes of a GGUF.
 GGUF_MAGIC: Final = b"GGUF"
 LOGITS_MAGIC: Final = b"_logits_"
+#: Distributed checkpoints of torch: `.metadata`, and the files with the data.
+DISTRIBUTED, DISTRIBUTED_DATA = "torch-dcp", "torch-dcp-data"
 _TORCH: Final = (".bin", ".pt", ".pth", ".ckpt")
 _TORCH_FILE: Final = "pytorch_model.bin"
 _FETCH: Final = "the real file was not fetched: run `git lfs pull`, or download it again with `hf download`"
@@ -60,7 +62,7 @@ READ: Final = (
     Format("npy", "NumPy array", (".npy",), magics=(Magic(0, b"\x93NUMPY", "NUMPY magic"),),
            module="weighbridge.containers.numpy.npy", target="npy", dtypes=NUMPY_OWN,
            dense_end=True, parsed_to_identify=True),
-    Format("torch-zip", "PyTorch checkpoint", _TORCH, (".zip",), module="weighbridge.containers.torch.zip",
+    Format("torch-zip", "PyTorch checkpoint", _TORCH, (".zip", ".distcp"), module="weighbridge.containers.torch.zip",
            target="torch", aliases=("pytorch", "pt", "pth", "bin"), dtypes=_TORCH_TYPES, hub_name=_TORCH_FILE,
            pickles=True, dense_end=True, recognisers=_ZIP),
     Format("torch-legacy", "PyTorch checkpoint (before 1.6)", _TORCH, (".pkl",),
@@ -68,6 +70,8 @@ READ: Final = (
            parsed_to_identify=True, recognisers=_PICKLE),
     Format("torch-tar", "PyTorch checkpoint (0.1, tar)", _TORCH, (".tar",),
            module="weighbridge.containers.torch.tar", pickles=True, parsed_to_identify=True, recognisers=_TAR),
+    Format(DISTRIBUTED, "PyTorch distributed checkpoint", module="weighbridge.containers.torch.dcp",
+           rewritten_as="safetensors", pickles=True, parsed_to_identify=True, recognisers=_PICKLE),
     Format("torchscript", "TorchScript program", _TORCH, (".zip",), module="weighbridge.containers.torch.zip",
            pickles=True, recognisers=_ZIP),
     Format("pickle", "Python pickle", (".pkl", ".pickle"), _TORCH, module="weighbridge.containers.torch.bare_pickle",
@@ -89,6 +93,8 @@ _POINTER_FORMATS: Final = (
 POINTERS: Final = frozenset(row.name for row in _POINTER_FORMATS)
 
 RECOGNISED: Final = (
+    Format(DISTRIBUTED_DATA, "data of a PyTorch distributed checkpoint", (".distcp",),
+           advice="name its folder, which has a file .metadata", recognisers=_ZIP),
     Format("torchserve", "TorchServe archive", recognisers=_ZIP),
     Format("imatrix-dat", "importance matrix (legacy .dat)",
            advice="wb inspect FILE shows it, wb quantize --imatrix FILE uses it", recognisers=_IMATRIX),

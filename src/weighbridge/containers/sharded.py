@@ -130,12 +130,13 @@ def _parse_plain(raw: bytes, path: str) -> ShardIndex | None:
         return None
     files = set(index.weight_map.values())
     keys = 1 + (b'"metadata"' in raw) + len(index.weight_map) + len(index.metadata)
-    if b"\\" in raw or raw.count(b'":') != keys or len(files) > SHARDS or not all(map(_is_plain_name, files)):
+    if b"\\" in raw or raw.count(b'":') != keys or len(files) > SHARDS or not all(map(is_plain_name, files)):
         return None
     return ShardIndex(path, MappingProxyType(index.weight_map), MappingProxyType(dict(index.metadata)))
 
 
-def _is_plain_name(name: str) -> bool:
+def is_plain_name(name: str) -> bool:
+    """Whether a name can't lead out of its folder on any system."""
     return name not in ("", ".", "..") and not _UNSAFE.search(name) and name.isprintable()
 
 
@@ -155,7 +156,7 @@ def shard_name(value: object, tensor: str, path: str) -> str:
     field = f"weight_map[{tensor!r}]"
     if not isinstance(value, str):
         raise FormatError("a shard's name is not a string", path=path, field=field, found=repr(value))
-    if not _is_plain_name(value):
+    if not is_plain_name(value):
         raise FormatError("a shard's name is not a plain file name", path=path, field=field, found=repr(value),
                           hint="shards must be in the folder of their index")  # fmt: skip
     return value

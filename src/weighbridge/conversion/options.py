@@ -181,6 +181,13 @@ class TorchOptions(CastOptions, ShardOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DcpOptions(CastOptions, ShardOptions):
+    """A folder that `torch.distributed.checkpoint.load` reads. Either bound divides the data among files."""
+
+    title: ClassVar[str] = "a distributed checkpoint"
+
+
+@dataclass(frozen=True, kw_only=True)
 class FolderOptions(TargetOptions):
     """A model folder with config and tokenizer next to the weights."""
 
@@ -414,6 +421,7 @@ FORMATS: Final[Mapping[str, type[TargetOptions]]] = MappingProxyType(
         "npy": NumpyOptions,
         "ggml": WhisperOptions,
         "checkpoint": CheckpointOptions,
+        "dcp": DcpOptions,
     }
 )
 #: The classes that `wb convert` chooses from.

@@ -3,6 +3,7 @@
 model/                            its index, its one file, or the files of one numbered set
 model.safetensors.index.json      the set that it lists
 model-00002-of-00003.gguf         the whole set (llama.cpp's splits have the metadata in the first)
+checkpoint/                       .metadata of torch.distributed.checkpoint, and the files that it lists
 anything.safetensors              only that file
 Modelfile                         the model of its FROM line
 """
@@ -13,7 +14,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -32,6 +33,7 @@ from weighbridge.models.tensor_parallel.rank_set import is_rank_set
 
 if TYPE_CHECKING:
     from weighbridge.containers.sharded import ShardIndex
+    from weighbridge.containers.torch.dcp import DcpMetadata
 
 # The suffixes of a folder's weights, in the order in which they are tried.
 _SUFFIXES: Final = model_suffixes()
@@ -41,6 +43,11 @@ _MAIN: Final = MappingProxyType({Path(f.hub_name).suffix: f.hub_name for f in BU
 _COMPANIONS: Final = ("mmproj", "imatrix", "mtp-")
 # Prefixes of a training run's files, which have no weights (transformers' Trainer, accelerate).
 _TRAINING: Final = ("training_args", "optimizer", "scheduler", "rng_state", "random_states", "scaler", "trainer_state")
+#: The files of torch.distributed.checkpoint: the list, the suffix of the data; and names of its safetensors.
+DCP_METADATA: Final = ".metadata"
+DCP_DATA: Final = ".distcp"
+_DCP_OF_PROCESS: Final = re.compile(r"__\d+\.metadata", re.ASCII)
+_DCP_SAFETENSORS: Final = re.compile(r"shard-\d{5,}-model-\d{5}-of-\d{5}\.safetensors", re.ASCII)
 #: Bytes of a remote file that are requested first: of a file with tensors, and of an index.
 HEADER: Final = 32 << 10
 INDEX: Final = 4 * MIB
@@ -57,15 +64,18 @@ def is_training(name: str) -> bool:
 @dataclass(frozen=True)
 class Place:
     """`weights`: the files with tensors, in order. `folder`: the folder of config.json and the tokenizer. `index`: the
-    JSON that lists the shards, if there is one; `shards`: its content until the shards are opened. `notes`: files that
-    were ignored. `adapters`: those that a Modelfile or a store adds to the model; `merged`: the files of those that are
-    merged into its weights."""
+    JSON that lists the shards, if there is one; `shards`: its content until the shards are opened. `parts`: whether
+    the files have parts of tensors, as the processes of a training run write them; `chunks`: the content of their
+    `.metadata`, the first file, until they are opened. `notes`: files that were ignored. `adapters`: those that a
+    Modelfile or a store adds to the model; `merged`: the files of those that are merged into its weights."""
 
     path: Path
     weights: tuple[Path, ...]
     folder: Path
     index: Path | None = None
     shards: ShardIndex | None = None
+    parts: bool = False
+    chunks: DcpMetadata | None = None
     notes: tuple[str, ...] = ()
     adapters: tuple[Path, ...] = ()
     merged: tuple[Path, ...] = ()
@@ -132,6 +142,12 @@ def locate(path: str | Path) -> Place:
         return _locate_in_folder(path)
     if name.endswith(".index.json"):
         return _locate_indexed(path)
+    if name == DCP_METADATA:
+        return _locate_distributed(path.parent)
+    if name.endswith(DCP_DATA):
+        raise UsageError(
+            f"{path} has parts of tensors of a distributed checkpoint", hint=f"name its folder, {path.parent}"
+        )
     if is_modelfile(path):
         return _locate_described(path)
     if name.endswith(".gguf") and (number := numbered(name)):
@@ -182,6 +198,16 @@ def _locate_indexed(index: Path) -> Place:
     return Place(index.parent, tuple(index.parent / name for name in shards.files), index.parent, index, shards)
 
 
+def _locate_distributed(folder: Path) -> Place:
+    """Finds the data files that `.metadata` lists."""
+    from weighbridge.containers.torch import dcp
+
+    with open_source(folder / DCP_METADATA) as source:
+        chunks = dcp.read(source)
+    files = (folder / DCP_METADATA, *(folder / name for name in chunks.files))
+    return Place(folder, files, folder, parts=True, chunks=chunks)
+
+
 def _siblings(path: Path, number: Numbered) -> tuple[Path, ...]:
     """Returns all files of the numbered set that `path` belongs to; the caller checks that they exist."""
     if number.total > SHARDS:
@@ -191,6 +217,11 @@ def _siblings(path: Path, number: Numbered) -> tuple[Path, ...]:
 
 def _locate_in_folder(folder: Path) -> Place:
     names = sorted(p.name for p in folder.iterdir() if p.is_file() or p.is_symlink())
+    if is_distributed(names):
+        return _locate_distributed(folder)
+    if parts := distributed_shards(names):
+        _expect(folder, parts)
+        return Place(folder, tuple(folder / name for name in parts), folder, parts=True)
     for suffix in _SUFFIXES:
         notes = []
         main = _MAIN.get(suffix, f"model{suffix}")
@@ -229,7 +260,37 @@ def _locate_in_folder(folder: Path) -> Place:
         hint = f"a model's folder in the cache: name one of its snapshots, {dated[-1]}" if dated else hint
     elif tokenizer and (folder / "config.json").is_file():
         hint = "it has a tokenizer, which --vocab-only converts"
+    elif inner := distributed_in(folder):
+        listed = ", ".join(path.relative_to(folder).as_posix() for path in inner[-4:])
+        hint = f"it has distributed checkpoints below it: name one of {listed}"
+    elif any(_DCP_OF_PROCESS.fullmatch(name) for name in names):
+        hint = f"each process wrote a {DCP_METADATA} of its own: save with use_collectives=True, torch's default"
+    elif DCP_METADATA in names:
+        hint = f"it has a {DCP_METADATA} but none of its {DCP_DATA} files"
+    elif any(name.endswith(DCP_DATA) for name in names):
+        hint = f"it has {DCP_DATA} files but no {DCP_METADATA}, which is written last: the save didn't finish"
     raise UsageError(f"{folder} holds no weights", hint=hint)
+
+
+def is_distributed(names: Collection[str]) -> bool:
+    """Whether a folder with these files is a distributed checkpoint. Files that loaders prefer come first."""
+    loaded = any(name.endswith((".safetensors", ".gguf")) for name in names)
+    return DCP_METADATA in names and not loaded and any(name.endswith(DCP_DATA) for name in names)
+
+
+def distributed_shards(names: Collection[str]) -> list[str]:
+    """The safetensors with parts of tensors, if a folder with these files has no others."""
+    parts = sorted(name for name in names if _DCP_SAFETENSORS.fullmatch(name))
+    return parts if len(parts) == len(_weights(names, ".safetensors")) else []
+
+
+def distributed_in(folder: Path) -> list[Path]:
+    """The distributed checkpoints in a run's folder, up to two levels below it, by the numbers in their names: those
+    of a save that didn't finish have no `.metadata` and aren't listed."""
+    near = sorted(path for path in folder.iterdir() if path.is_dir())
+    inner = (path for top in near for path in (top, *sorted(p for p in top.iterdir() if p.is_dir())))
+    found = [path for path in inner if (path / DCP_METADATA).is_file()]
+    return sorted(found, key=lambda path: [int(n) for n in re.findall(r"\d+", path.relative_to(folder).as_posix())])
 
 
 def _expect(folder: Path, weights: Iterable[str], *more: str) -> None:

@@ -121,6 +121,11 @@ def open_weights(path: str | Path, options: SourceOptions = SourceOptions()) -> 
         for number, source in enumerate(sources):  # requests the headers of all files at once
             if source.remote:
                 source.stream(header_length(source.name) if number == 0 else HEADER)
+        if place.parts:
+            from weighbridge.models.distributed import open_parts  # late: few models are in parts
+
+            place, index, tensors = open_parts(place, sources)
+            return OpenModel(place, index, options.arch_file, tensors)
         index = _index(place, sources, options.allow_expand)
         kept = place if place.shards is None else replace(place, shards=None)  # the index has the same names
         return OpenModel(kept, index, options.arch_file)

@@ -53,3 +53,22 @@ class StoredTensors(Mapping[str, "Node"]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries
+
+
+class RenamedTensors(Mapping[str, "Node"]):
+    """Some of `tensors` under new names (`names`: new -> old). Their nodes stay unbuilt."""
+
+    def __init__(self, tensors: Mapping[str, Node], names: Mapping[str, str]) -> None:
+        self.tensors, self.names = tensors, names
+
+    def __getitem__(self, name: str) -> Node:
+        return self.tensors[self.names[name]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names

@@ -18,8 +18,10 @@ import msgspec
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Entry, Index
+from weighbridge.containers.formats import DISTRIBUTED
 from weighbridge.containers.torch.tree import FORMATS, read_tree
 from weighbridge.models.model import Dropped, OpenModel
+from weighbridge.models.stored_tensors import RenamedTensors
 from weighbridge.unpickle.tree import Gap, TensorLeaf
 
 
@@ -106,7 +108,7 @@ def judge(index: Index) -> Classification:
     """Decides which tensors are weights, and which part the others belong to."""
     if index.format not in FORMATS or len(index.files) == 0:
         return Classification({e.name: _by_name(e.name, flat=True) for e in index}, "")
-    value = read_tree(index.files[0], index.format)
+    value = read_tree(index)
     parts = value if isinstance(value, dict) else {}
     whole = _by_shape("", parts)
     if whole is not None:  # optimizer.pt
@@ -183,8 +185,9 @@ def model_parts(model: OpenModel, *, ema: bool = False) -> OpenModel:
     dropped = tuple(d for d in left_out(index, judged, {Extra.WEIGHTS}) if d.tensors or d.name not in fronts)
     if not (dropped or judged.wrapper or ema):
         return model
+    bare = with_parts(model, judged, ema_as_weights=ema)
     weights = replace(
-        stripped(index, judged, ema_as_weights=ema),
+        bare.index,
         metadata={_name(k, judged): v for k, v in index.metadata.items() if k.partition(".")[0] in fronts},
         findings=tuple(f for f in index.findings if f.tensor not in judged.verdicts or f.tensor in kept),
     )
@@ -192,7 +195,7 @@ def model_parts(model: OpenModel, *, ema: bool = False) -> OpenModel:
     if ema and (latest := kept - averages_of(index, judged).keys()):
         note = f"{plural(len(latest), 'weight')} without an average: the latest values are used, such as {min(latest)}"
         place = replace(place, notes=(*place.notes, note))
-    return replace(model, index=weights, left_out=dropped, place=place)
+    return replace(bare, index=weights, left_out=dropped, place=place)
 
 
 def is_training_checkpoint(index: Index) -> bool:
@@ -203,28 +206,34 @@ def is_training_checkpoint(index: Index) -> bool:
 
 def _may_be_nested(index: Index) -> bool:
     """Whether the names allow for a training checkpoint: a quick check before the pickle is read a second time."""
-    if index.format not in FORMATS or len(index.files) != 1:
+    if index.format not in FORMATS or (len(index.files) != 1 and index.format != DISTRIBUTED):
         return False
     fronts = {e.name.partition(".")[0] for e in index}
     moments = any(e.name.rpartition(".")[2] in MOMENTS for e in index)
     return len(fronts) == 1 or bool(index.metadata) or moments or any(front.lower() in KEYS for front in fronts)
 
 
-def stripped(index: Index, judged: Classification, *, keep_ema: bool = False, ema_as_weights: bool = False) -> Index:
-    """Returns the index of the weights. Raises UsageError if there are none, or if averages are requested but
+def with_parts(
+    model: OpenModel, judged: Classification, *, keep_ema: bool = False, ema_as_weights: bool = False
+) -> OpenModel:
+    """Returns the model with its weights only. Raises UsageError if there are none, or if averages are requested but
     missing."""
+    index = model.index
     keep = {Extra.WEIGHTS, *([Extra.EMA] if keep_ema else [])}
     entries = [e for e in index if judged.verdicts[e.name].part in keep]
     if not any(judged.verdicts[e.name].part is Extra.WEIGHTS for e in entries):
         parts = ", ".join(sorted({v.part.value for v in judged.verdicts.values()})) or "nothing"
         raise UsageError(f"the file contains no model weights, only {parts}")
     swaps = averages_of(index, judged) if ema_as_weights else {}
-    named = [msgspec.structs.replace(swaps.get(e.name, e), name=_name(e.name, judged)) for e in entries]
+    chosen = [(swaps.get(e.name, e), _name(e.name, judged)) for e in entries]
+    named = [msgspec.structs.replace(entry, name=name) for entry, name in chosen]
     findings = tuple(
         f for f in index.findings if f.tensor is not None and f.tensor.partition(".")[0].lower() not in KEYS
     )
     metadata = {} if index.format in FORMATS else index.metadata
-    return replace(index, entries=tuple(named), metadata=metadata, findings=findings)
+    kept = replace(index, entries=tuple(named), metadata=metadata, findings=findings)
+    nodes = None if model.nodes is None else RenamedTensors(model.nodes, {name: e.name for e, name in chosen})
+    return replace(model, index=kept, nodes=nodes)
 
 
 def _name(name: str, judged: Classification) -> str:

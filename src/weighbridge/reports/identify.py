@@ -24,6 +24,7 @@ from weighbridge.containers.sniff.detect import sniff
 from weighbridge.containers.sniff.probe import Identity
 from weighbridge.io.location import open_source, walk
 from weighbridge.io.source import Source
+from weighbridge.models.locate import DCP_DATA, distributed_shards, is_distributed
 from weighbridge.reports import sidecars
 
 SCHEMA: Final = "weighbridge/identify/1"
@@ -259,6 +260,19 @@ def _files_test(*names: str, evidence: str) -> FolderTest:
     return test
 
 
+def _distributed(folder: Folder) -> FolderMatch | None:
+    """Matches `.metadata` and data files without weights that loaders prefer, or safetensors with parts of tensors."""
+    if is_distributed(folder.top):
+        count = sum(name.endswith(DCP_DATA) for name in folder.top)
+        return "", (f".metadata and {plural(count, DCP_DATA + ' file')}",), {}
+    parts = distributed_shards(folder.top)
+    return (
+        ("safetensors", (f"{plural(len(parts), 'file')} with parts of tensors (DCP_SHARDING_INFO)",), {})
+        if parts
+        else None
+    )
+
+
 def _weights(folder: Folder) -> FolderMatch | None:
     files = folder.of("safetensors", "npz", "npy", *PICKLED)
     if not files:
@@ -298,13 +312,12 @@ FOLDERS: Final = (
     FolderKind("peft-adapter", "PEFT adapter", _peft, True),
     FolderKind("sentence-transformers", "sentence-transformers model", _sentence_transformer, True),
     FolderKind("mlx-model", "MLX model", _mlx, True),
+    FolderKind("torch-distributed", "PyTorch distributed checkpoint", _distributed, True),
     FolderKind("hf-model", "transformers model", _transformers, True),
     FolderKind("native-model", "Meta or Mistral native model", _mistral, False),
     FolderKind("gguf-folder", "folder of GGUF files", _gguf, True),
     FolderKind("tf-savedmodel", "TensorFlow SavedModel",
                _files_test("saved_model.pb", evidence="saved_model.pb (TensorFlow)"), False),
-    FolderKind("torch-distributed", "PyTorch distributed checkpoint",
-               _files_test(".metadata", "*.distcp", evidence=".metadata and .distcp files"), False),
     FolderKind("deepspeed", "DeepSpeed checkpoint",
                _files_test("*_model_states.pt", evidence="mp_rank_*_model_states.pt files"), False),
     FolderKind("coreml-package", "Core ML package",

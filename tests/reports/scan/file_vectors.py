@@ -19,6 +19,11 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
+from weighbridge.base.dtypes import BY_NAME
+from weighbridge.base.spec import Spec
+from weighbridge.containers.torch import dcp_write
+from weighbridge.containers.torch.dcp import DcpItem
+
 D, M, U = "dangerous", "malformed", "unknown-code"
 
 
@@ -202,6 +207,14 @@ NESTED: Final = (
     Vector("appended.pkl", PLAIN + zipped({"a": b"1"}), M, "file/appended-zip"),
 )  # fmt: skip
 
+def inside_item() -> Vector:
+    """A distributed checkpoint whose list makes torch load some bytes in the middle of a file of torch.save."""
+    data = zipped({"archive/data.pkl": PLAIN, "archive/data/0": b"some words"})
+    spec = Spec((10,), BY_NAME["U8"])
+    chunks = dcp_write.whole(spec, DcpItem("__0_0.distcp", data.index(b"some words"), 10))
+    return Vector("__0_0.distcp", data, M, "dcp/item", {".metadata": dcp_write.metadata_file({"w": (spec, chunks)})})
+
+
 #: Programs, and what a model's folder may tell a loader to run.
 FOLDER: Final = (
     Vector("script.pt", zipped({**_SCRIPT, "m/code/__torch__.py": b"class M(Module):\n  pass\n"}),
@@ -222,6 +235,7 @@ FOLDER: Final = (
     Vector("externs.pt", zipped({"p/.data/extern_modules": b"os\n", "p/model.pkl": PLAIN}), U, "package/extern"),
     Vector("exported.pt2", zipped({"e/archive_format": b"pt2", "e/data/aotinductor/m/a.so": b"\x7fELF" + bytes(60)}), U,
            "export/library"),
+    inside_item(),
     Vector("lib.so", b"\x7fELF\2\1\1" + bytes(57), U, "file/program"),
     Vector("config.json", config(auto_map={"AutoModel": "modeling_x.Model"}), U, "config/own-code",
            {"modeling_x.py": b"class Model: pass\n"}),

@@ -48,6 +48,10 @@ _ARRAY = (
 )
 _FLOATS = v.STORAGE
 _DELTA = v.call("datetime", "timedelta", b"K\0", b"K\0", b"K\0")
+_PROPERTIES = (
+    v.g("torch", "float32") + v.call("torch.serialization", "_get_layout", v.s("torch.strided")) + b"\x89"
+    + v.call("torch.distributed.checkpoint.metadata", "_MEM_FORMAT_ENCODING", b"K\0")
+)  # fmt: skip
 # A word of the shapes -> an argument that fits it, one that does not. `None`: nothing fits it not.
 SAMPLES: dict[str, tuple[bytes, bytes | None]] = {
     "any": (b"N", None),
@@ -95,6 +99,8 @@ SAMPLES: dict[str, tuple[bytes, bytes | None]] = {
     "tensor-state": (b"(" + _FLOATS + b"K\0K\x03K\x04\x86K\x04K\x01\x86t", b"K\x01\x85"),
     "parameter-state": (v.TENSOR + b"\x88\x86", b"K\x01\x85"),
     "none": (b"N", b"K\x01"),
+    "memory-format": (b"K\0", b"K\x03"),
+    "tensor-properties": (b"(" + _PROPERTIES + b"\x89t", b"(" + _PROPERTIES + b"K\x05t"),
 }
 # Rows whose arguments must fit each other, too.
 _QUANTIZED = b"(" + v.g("torch", "per_tensor_affine") + b"G?\xf0\0\0\0\0\0\0K\0t"
@@ -156,7 +162,8 @@ def made(path: Path, row: Allowed, args: list[bytes], how: str = "reduce") -> by
     body = v.g(module, name) + b"(" + b"".join(args) + (b"t\x81" if how == "new" else b"tR")
     body += (
         SAMPLES[row.state][0] + b"b"
-        if row.state in ("metadata", "tensor-state", "array-state", "attributes") and "rebuild" not in name
+        if row.state in ("metadata", "tensor-state", "array-state", "attributes", "tensor-properties")
+        and "rebuild" not in name
         else b""
     )
     body += b"K\x07a" if row.items and name not in ("set", "_reconstructor") else b""

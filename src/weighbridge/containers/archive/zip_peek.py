@@ -15,10 +15,12 @@ from weighbridge.containers.archive.zip_records import (
     LOCAL,
     LOCAL_FORM,
     LOCATOR,
+    LOCATOR_FORM,
     central_entry,
     widened,
 )  # fmt: skip
 from weighbridge.containers.sniff.probe import Probe
+from weighbridge.io.source import Source
 
 
 class ListedMember(NamedTuple):
@@ -86,3 +88,32 @@ def payload(probe: Probe, member: ListedMember) -> int | None:
         return None
     start: int = member.offset + LOCAL_FORM.size + sum(struct.unpack_from("<HH", head, 26))
     return start if start + member.packed <= probe.size else None
+
+
+def begin_of(source: Source, end: int) -> int | None:
+    """The first byte of the archive without a comment that ends at `end`, by its end records; None if none does."""
+    at = end - END_FORM.size
+    record = source.read(at, END_FORM.size) if at >= 0 else b""
+    if record[:4] != END or record[-2:] != b"\0\0":
+        return None
+    _, _, _, _, _, length, start, _ = END_FORM.unpack(record)
+    wide = at - LOCATOR_FORM.size - END64_FORM.size
+    if wide >= 0 and source.read(wide, 4) == END64 and source.read(at - LOCATOR_FORM.size, 4) == LOCATOR:
+        at = wide
+        length, start = END64_FORM.unpack(source.read(wide, END64_FORM.size))[-2:]
+    begin: int = at - length - start
+    return begin if 0 <= begin < end else None
+
+
+def consecutive(source: Source) -> list[tuple[int, int]]:
+    """The first and last bytes of archives that follow each other without a gap, each of which still has to be read;
+    [] if the file has other bytes too."""
+    spans: list[tuple[int, int]] = []
+    end = source.size
+    while end:
+        begin = begin_of(source, end)
+        if begin is None:
+            return []
+        spans.append((begin, end))
+        end = begin
+    return spans[::-1]

@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import SNIFF_HEAD, SNIFF_TAR_MEMBERS
 from weighbridge.containers.archive import tar as tars
-from weighbridge.containers.archive.zip_peek import Directory, directory, payload
+from weighbridge.containers.archive.zip_peek import Directory, begin_of, directory, payload
 from weighbridge.containers.archive.zip_records import STARTS as ZIP_STARTS
-from weighbridge.containers.formats import GGUF_MAGIC
+from weighbridge.containers.formats import DISTRIBUTED_DATA, GGUF_MAGIC
 from weighbridge.containers.sniff.probe import Hit, Probe
 from weighbridge.io.decompress import BROKEN, CODECS, WITH_MAGIC, codec_of
 
@@ -94,6 +94,10 @@ def zip_members(probe: Probe) -> Hit | None:
         # torch.save puts data.pkl first, numpy.savez only .npy members
         kind = "torch-zip" if name.endswith("/data.pkl") else "npz" if name.endswith(".npy") else "zip"
         return Hit(kind, evidence=(first,), confidence="likely", damage=(lack,))
+    # Their offsets count from the beginning of each, so the directory may be found at the same place in the first.
+    if _first_name(probe).endswith("/data.pkl") and (begin_of(probe.source, probe.size) or 0) > 0:
+        evidence = ("zip signature PK\\3\\4", "several files of torch.save, one after the other")
+        return Hit(DISTRIBUTED_DATA, evidence=evidence, confidence="likely")
     return _by_members(listed)
 
 

@@ -7,11 +7,15 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from weighbridge.base.limits import SNIFF_FIELDS, SNIFF_OPCODES
+from weighbridge.containers.formats import DISTRIBUTED
 from weighbridge.containers.sniff.probe import Confidence, Hit, Probe
 from weighbridge.unpickle.libraries.torch_legacy import MAGIC as TORCH_MAGIC
 from weighbridge.unpickle.recognise import Prefix, prefix
 
 # ---- pickle ----
+
+#: The class of a distributed checkpoint's `.metadata`, and so the first name in it.
+DCP_METADATA: Final = "torch.distributed.checkpoint.metadata.Metadata"
 
 
 def pickled(probe: Probe) -> Hit | None:
@@ -33,6 +37,8 @@ def pickled(probe: Probe) -> Hit | None:
     damage = () if whole else ("truncated: no STOP opcode",)
     confidence: Confidence = "likely" if start.declared is None else "certain"
     detail["globals"] = list(start.names)
+    if start.names[:1] == (DCP_METADATA,):
+        return Hit(DISTRIBUTED, "", evidence, confidence, detail, damage)
     return Hit("pickle", f"protocol-{start.protocol}", evidence, confidence, detail, damage)
 
 

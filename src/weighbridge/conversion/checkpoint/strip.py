@@ -14,7 +14,7 @@ from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.target import choose_target
 from weighbridge.models.locate import is_training
 from weighbridge.models.model import Dropped, OpenModel
-from weighbridge.models.training_parts import Extra, averages_of, judge, left_out, stripped
+from weighbridge.models.training_parts import Extra, averages_of, judge, left_out, with_parts
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,7 @@ def plan_strip(
 ) -> StripPlan:
     """Plans to write only the weights. `given`: options of the target by name."""
     judged = judge(model.index)
-    kept = stripped(model.index, judged, keep_ema=keep_ema, ema_as_weights=ema_as_weights)
-    bare = replace(model, index=kept)
+    bare = with_parts(model, judged, keep_ema=keep_ema, ema_as_weights=ema_as_weights)
     plan = build(bare, choose_target(bare, target, to, given), write)
     plan = replace(plan, files=tuple(f for f in plan.files if not is_training(f.name)))
     used = len(averages_of(model.index, judged)) if ema_as_weights else 0
@@ -69,7 +68,7 @@ def plan_strip(
     report = StripReport(
         source=str(model.place.path),
         target=str(plan.target),
-        tensors=len(kept),
+        tensors=len(bare.index),
         wrapper=judged.wrapper,
         dropped=dropped,
         ema_used=used,

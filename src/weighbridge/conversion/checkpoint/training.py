@@ -72,7 +72,7 @@ def folder_plan(
 
 def of_torch(model: OpenModel) -> tuple[State, list[Loss]]:
     """Reads the state in a PyTorch file; the losses list the objects in it that aren't data."""
-    value = read_tree(model.index.files[0], model.index.format)
+    value = read_tree(model.index)
     value = value if isinstance(value, dict) else {"value": value}
     shared = share(model.stored)
     reader = _Reader(shared.views, shared.storages)

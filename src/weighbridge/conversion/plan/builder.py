@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from weighbridge.base.dtypes import F16, DType
 from weighbridge.base.words import plural
+from weighbridge.containers.formats import DISTRIBUTED
 from weighbridge.conversion.plan import probe
 from weighbridge.conversion.plan.contents import PlannedFile
 from weighbridge.conversion.result import Loss, Move
@@ -88,9 +89,10 @@ def unplaced(model: OpenModel, dialect: str, target: str) -> list[Loss]:
 
 def left_out(model: OpenModel, used: Collection[str] = ()) -> list[Loss]:
     """The parts of a training checkpoint that a conversion omits: a loss for each with tensors, one for all values
-    except `used`."""
+    except `used`, including the pickled objects among the weights of a distributed checkpoint."""
     parts = [part for part in model.left_out if part.tensors]
     values = [part.name for part in model.left_out if not part.tensors and part.name not in used]
+    values += model.metadata if model.format == DISTRIBUTED else ()
     losses = [
         Loss(f"left out: {part.part} ({part.why}), tensors: {part.tensors:,}, bytes: {part.bytes:,}", part.name)
         for part in parts

@@ -12,6 +12,7 @@ from weighbridge.base.dtypes import BY_NAME, F16, Kind, dtype, requested_dtype
 from weighbridge.base.errors import UsageError
 from weighbridge.base.words import plural
 from weighbridge.containers import by_target, reader
+from weighbridge.containers.formats import DISTRIBUTED
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.gguf import dense_modules, metadata
 from weighbridge.conversion.gguf.mmproj import add_towers, projector_of
@@ -21,7 +22,7 @@ from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, unplaced
 from weighbridge.conversion.plan.losses.shared_storage import place_of
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.side_files import add_side_files
-from weighbridge.conversion.plan.target import FOLDER_CONTAINERS
+from weighbridge.conversion.plan.target import DCP, FOLDER_CONTAINERS
 from weighbridge.conversion.result import Loss, Move
 from weighbridge.conversion.whisper import plan as whisper
 from weighbridge.models.diffusion.tensors import SHAPE_KEY, original_shapes
@@ -40,7 +41,7 @@ def to_container(model: OpenModel, options: CastOptions, kind: str) -> PlanBuild
 
     Raises UsageError for a dtype that the container can't store.
     """
-    target = by_target(kind)
+    target = by_target("torch" if kind == DCP else kind)  # its items are files of torch.save
     storable = target.dtypes if target else frozenset()
     requested = requested_dtype(options.dtype)
     if requested is not None and requested.name not in storable:
@@ -49,7 +50,9 @@ def to_container(model: OpenModel, options: CastOptions, kind: str) -> PlanBuild
         floats = ", ".join(sorted(name.lower() for name in storable if dtype(name).is_float))
         raise UsageError(f"{kind} files can't store {requested}", hint=f"--dtype {floats}; or write .safetensors")
     draft = PlanBuilder({}, {} if model.format == "gguf" else model.metadata)
-    if reader(model.format).own_target == "torch":
+    if model.format == DISTRIBUTED:
+        draft.metadata = {"format": "pt"}
+    elif reader(model.format).own_target == "torch":
         draft.metadata = {"format": "pt", **model.metadata}
         draft.losses += [Loss(f.message) for f in model.index.findings if f.rule.startswith("pickle.")]
     decoded = []

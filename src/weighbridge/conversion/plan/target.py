@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.containers import BUILT_IN, by_target, model_suffixes, reader, target_of, writable
+from weighbridge.containers.formats import DISTRIBUTED
 from weighbridge.conversion import lora
 from weighbridge.conversion.checkpoint import training
 from weighbridge.conversion.options import (
@@ -30,11 +31,13 @@ from weighbridge.models.model import OpenModel
 from weighbridge.models.whisper.source import form_of
 
 #: Containers of model folders, with a config.json.
-FOLDER_CONTAINERS: Final = frozenset(f.name for f in BUILT_IN.values() if f.hub_name)
+FOLDER_CONTAINERS: Final = frozenset((*(f.name for f in BUILT_IN.values() if f.hub_name), DISTRIBUTED))
 #: The suffix of whisper.cpp's files, which PyTorch's have, too.
 WHISPER_SUFFIX: Final = ".bin"
 #: Kind of model folder -> the container of its weights.
 WEIGHTS: Final = MappingProxyType({"hf": "safetensors", "mlx": "safetensors", "hf-torch": "torch"})
+#: The target that is a folder of its own files.
+DCP: Final = "dcp"
 # Container -> the stem of its file names in a model folder.
 _STEMS: Final = MappingProxyType({f.target: Path(f.hub_name).stem for f in writable().values() if f.hub_name})
 
@@ -67,7 +70,7 @@ def choose_target(
     if kind != training.NAME and kind in (*WEIGHTS, *FORMATS) and not slash and not Path(name).is_dir():
         named = kind if (kind, suffix) == ("ggml", WHISPER_SUFFIX) else target_of(suffix)
         if named not in (None, kind):  # `--to mlx out.gguf` would be a folder of that name
-            content = "a folder" if kind in WEIGHTS else f"a {kind} file"
+            content = "a folder" if kind in (*WEIGHTS, DCP) else f"a {kind} file"
             raise UsageError(
                 f"--to {kind} writes {content}, but {name} is named as a {named} file",
                 hint="leave --to out, or name the target otherwise; a slash at its end names a folder",
@@ -78,8 +81,9 @@ def choose_target(
         else _options_class(model, kind, [name for name in given if given[name] is not False])
     )
     source = model.format if model.format in ("gguf", "ggml") else "model"
+    folder = slash or kind == DCP or (kind in _STEMS and not suffix)
     # without a suffix, the formats of model folders write a folder: `--to safetensors out` writes out/model.safetensors
-    return Target(path, kind, resolve(options, source, given, base), slash or (kind in _STEMS and not suffix))
+    return Target(path, kind, resolve(options, source, given, base), folder)
 
 
 def _format_of(options: TargetOptions, path: Path) -> str | None:

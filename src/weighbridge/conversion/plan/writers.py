@@ -133,6 +133,24 @@ def write_torch(stem: str, tensors: Tensors, metadata: Mapping[str, Any], option
     return Written(files, texts, files[0].layout.notes, storage_of)
 
 
+def write_dcp(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options: TargetOptions) -> Written:
+    """Plans a distributed checkpoint of one process: data files and `.metadata`."""
+    from weighbridge.containers import sharded
+    from weighbridge.containers.torch import dcp, dcp_write
+    from weighbridge.containers.torch.write import no_metadata
+
+    bounds = (options.max_shard_size, options.max_shard_tensors) if isinstance(options, ShardOptions) else ()
+    chunks: dict[str, tuple[Spec, list[dcp.Chunk]]] = {}
+    files: list[PlannedFile] = []
+    for number, part in enumerate(sharded.partition(specs(tensors), *bounds)):
+        name = dcp_write.data_file_name(number)
+        layout, items = dcp_write.data_file(name, [(n, tensors[n].spec) for n in part])
+        files.append(planned(name, layout, tensors))
+        chunks |= {n: (tensors[n].spec, dcp_write.whole(tensors[n].spec, item)) for n, item in items.items()}
+    texts = {dcp.METADATA: dcp_write.metadata_file(chunks)}
+    return Written(tuple(files), texts, tuple(no_metadata(metadata)))
+
+
 def write_ggml(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options: TargetOptions) -> Written:
     """Plans a whisper.cpp file, under its name there (`conversion/whisper`)."""
     layout = whisper.layout(specs(tensors), metadata["sizes"], metadata["filters"], metadata["tokens"])
@@ -141,7 +159,13 @@ def write_ggml(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options
 
 Writer = Callable[[str, Tensors, Mapping[str, Any], TargetOptions], Written]
 _WRITERS: Final[Mapping[str, Writer]] = MappingProxyType(
-    {"safetensors": write_safetensors, "gguf": write_gguf, "torch": write_torch, "ggml": write_ggml}
+    {
+        "safetensors": write_safetensors,
+        "gguf": write_gguf,
+        "torch": write_torch,
+        "ggml": write_ggml,
+        "dcp": write_dcp,
+    }
 )
 
 

@@ -85,7 +85,7 @@ def _from_ggml(model: OpenModel, tokenizer: bool) -> WhisperModel:
 
 
 def _from_openai(model: OpenModel, tokenizer: bool) -> WhisperModel:
-    top = read_tree(model.index.files[0], model.format)
+    top = read_tree(model.index)
     dims = top.get(DIMS) if isinstance(top, dict) else None
     if not isinstance(dims, dict):
         raise FormatError("no sizes next to the tensors", path=str(model.place.path), field=DIMS)

@@ -30,6 +30,7 @@ from weighbridge.base.words import plural
 from weighbridge.io.digest import GIT, git_hasher, update
 from weighbridge.io.location import open_source, path_text
 from weighbridge.io.workers import Workers
+from weighbridge.models.locate import DCP_DATA, DCP_METADATA
 from weighbridge.models.open import ALONE, open_model
 from weighbridge.reports.options import FILE_ALGORITHMS, HashOptions
 
@@ -150,11 +151,14 @@ class Tally:
 
 
 def files_of(path: Path) -> list[Path]:
-    """Returns the file, or all files in a folder except hidden ones and those in hidden folders, sorted."""
+    """Returns the file, or all files in a folder except hidden ones and those in hidden folders, sorted. The list of a
+    distributed checkpoint has a hidden name and counts."""
     if not path.is_dir():
         return [path]
-    files = (p for p in path.rglob("*") if p.is_file())
-    return sorted(p for p in files if not any(part.startswith(".") for part in p.relative_to(path).parts))
+    files = [p for p in path.rglob("*") if p.is_file()]
+    lists = {p.with_name(DCP_METADATA) for p in files if p.name.endswith(DCP_DATA)}
+    hidden = (any(x.startswith(".") for x in (p.parent if p in lists else p).relative_to(path).parts) for p in files)
+    return sorted(p for p, is_hidden in zip(files, hidden, strict=True) if not is_hidden)
 
 
 def map_parallel(function: Callable[[Any], Any], items: Iterable[Any], jobs: int | None) -> list[Any]:

@@ -33,6 +33,10 @@ def open_damaged(path: Path, error: WeighbridgeError) -> OpenModel:
             except FileNotFoundError:
                 message = f"{weight.name} is missing, and with it its tensors"
                 findings.append(Finding(_MISSING, Severity.ERROR, message, str(weight.parent), hint="download it"))
+        if place.chunks is not None and sources:
+            from weighbridge.models.distributed import declared  # late: few models are in parts
+
+            return OpenModel(place, declared(place.chunks, sources, (*findings, *place.chunks.findings)))
         for source in sources:
             if (index := _read_header(source, findings)) is not None:
                 indexes.append(index)

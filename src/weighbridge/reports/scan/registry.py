@@ -13,11 +13,11 @@ from functools import cache, partial
 from typing import Final, NamedTuple
 
 from weighbridge.containers import PICKLED, find
-from weighbridge.containers.formats import POINTERS
+from weighbridge.containers.formats import DISTRIBUTED_DATA, POINTERS
 from weighbridge.containers.sniff.archive import TARS, ZIPS
 from weighbridge.io.decompress import CODECS
 from weighbridge.reports.scan import headers, onnx, unsupported
-from weighbridge.reports.scan.archive import polyglots, streams, torch_tar, zip_scanner
+from weighbridge.reports.scan.archive import distributed, polyglots, streams, torch_tar, zip_scanner
 from weighbridge.reports.scan.detect import STORAGE
 from weighbridge.reports.scan.hdf5 import scanner as hdf5
 from weighbridge.reports.scan.model import MemberPath, Part, Piece, Scanner
@@ -34,6 +34,7 @@ DATA: Final = frozenset(
 #: Texts of any kind, which a loader may read as YAML.
 _TEXTS: Final = frozenset({"text", "error-text", "xml", "html", "tiktoken", "modelfile", "imatrix-dat", *POINTERS})
 _BARE: Final = PICKLED - ZIPS - TARS
+_DCP_DATA: Final = frozenset({DISTRIBUTED_DATA})
 
 
 class Registration(NamedTuple):
@@ -48,6 +49,8 @@ class Registration(NamedTuple):
 SCANNERS: Final[tuple[Registration, ...]] = (
     Registration(pickles.scan, _BARE),
     Registration(zip_scanner.scan, ZIPS),
+    Registration(distributed.scan, _DCP_DATA),
+    Registration(distributed.check_items, names=("*.distcp",)),
     Registration(streams.stream, frozenset(CODECS)),
     Registration(streams.not_unpacked, frozenset({"zstd", "lz4"})),
     Registration(streams.tar, TARS - {"torch-tar"}),
@@ -70,7 +73,7 @@ _VAGUE: Final = ("unknown", "text", "zeros")
 # Loaders read a file as the format that they expect: each of these checks whether the file is that format as well.
 _SECOND_READINGS: Final = (
     (_BARE | {"unknown"}, probe.probe),
-    (ZIPS, polyglots.appended),
+    (ZIPS | _DCP_DATA, polyglots.appended),
     (TARS, polyglots.as_tar),
     (frozenset({"hdf5", *_VAGUE}), polyglots.as_hdf5),
 )

@@ -28,6 +28,7 @@ from weighbridge.containers.sniff.probe import Identity
 from weighbridge.io.location import RemotePath, StoredPath, open_source, prepare, walk
 from weighbridge.io.source import Source
 from weighbridge.models.arch.family import Family
+from weighbridge.models.locate import DCP_METADATA
 from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
 from weighbridge.models.tensor_parallel.rank_set import rank_of
 from weighbridge.reports import lenient, sidecars
@@ -111,7 +112,8 @@ class Repo(Closing):
                 parsed = read_modelfile(self.modelfile)
                 self.path = resolve_path(referred(parsed, parsed.values("FROM")[0], self.modelfile.parent))
             self.single = not self.path.is_dir()
-        if sharded.is_index(self.path.name) and self.single:  # check the index's folder
+        named = sharded.is_index(self.path.name) or self.path.name == DCP_METADATA
+        if named and self.single:  # check the folder of the list
             self.path, self.single = self.path.parent, False
         self.root = self.path.parent if self.single else self.path
         if self.single:
@@ -136,7 +138,7 @@ class Repo(Closing):
 
     @cached_property
     def files(self) -> tuple[RepoFile, ...]:
-        return tuple(self._file(name) for name in self.names)
+        return _with_chunks(tuple(self._file(name) for name in self.names))
 
     @cached_property
     def mmproj(self) -> RepoFile | None:
@@ -245,6 +247,25 @@ def _read_file(name: str, path: Path) -> RepoFile:
         return file
     index, findings = lenient.lenient(source, file.format)
     return replace(file, index=index, findings=findings)
+
+
+def _with_chunks(files: tuple[RepoFile, ...]) -> tuple[RepoFile, ...]:
+    """The files, with the chunks that the `.metadata` of their folder lists in each data file."""
+    found = {f.path.parent: f.source for f in files if f.base == DCP_METADATA and f.index is not None and f.source}
+    if not found:
+        return files
+    from weighbridge.containers.torch import dcp
+    from weighbridge.models.distributed import chunk_index
+
+    listed = {folder: dcp.inspect(source) for folder, source in found.items()}
+    out: list[RepoFile] = []
+    for file in files:
+        metadata = listed.get(file.path.parent)
+        if metadata is not None and file.source and file.base in metadata.files:
+            index, findings = chunk_index(metadata, file.base, file.source)
+            file = replace(file, index=index, findings=findings)
+        out.append(file)
+    return tuple(out)
 
 
 def _walk(root: Path) -> Iterator[str]:

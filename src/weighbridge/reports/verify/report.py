@@ -25,6 +25,7 @@ from weighbridge.reports.lenient import broken
 from weighbridge.reports.options import VerifyOptions
 from weighbridge.reports.signature.check import SignatureReport
 from weighbridge.reports.verify import digests as verify_digests
+from weighbridge.reports.verify import distributed as verify_distributed
 from weighbridge.reports.verify import imatrix as verify_imatrix
 from weighbridge.reports.verify import licences as verify_licences
 from weighbridge.reports.verify import model as verify_model
@@ -43,8 +44,11 @@ SCHEMA: Final = "weighbridge/verify/1"
 #: Every rule here that needs no tensor data, in the order of the docs.
 RULES: Final[tuple[Check, ...]] = (
     *verify_rules.RULES, *verify_digests.RULES, *verify_ranks.RULES, *verify_imatrix.RULES, *verify_model.RULES,
-    *verify_pairs.RULES, *verify_licences.RULES, *verify_signature.RULES,
+    *verify_pairs.RULES, *verify_licences.RULES, *verify_signature.RULES, *verify_distributed.RULES,
 )  # fmt: skip
+
+#: Those that compare tensors with each other.
+VALUE_RULES: Final = (*verify_packing.VALUE_RULES, *verify_distributed.VALUE_RULES)
 
 _RANK: Final = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
 
@@ -145,7 +149,7 @@ def _check_values(repo: Repo, progress: Progress | None) -> Iterator[Finding]:
         yield from damaged
         skip = {(f.path, f.tensor) for f in damaged}
         yield from (_finding(rule, flaw) for rule, flaw in verify_values.check_values(repo, progress, skip))
-        yield from (_finding(rule, flaw) for rule in verify_packing.VALUE_RULES for flaw in rule.check(repo))
+        yield from (_finding(rule, flaw) for rule in VALUE_RULES for flaw in rule.check(repo))
     except FormatError as error:  # the file shrank while it was read
         yield broken("values/changed", error, str(repo.path))
 

@@ -87,6 +87,17 @@ _NUMPY: Final = {
     },
     "numeric": {"_frombuffer": _row("bytes numpy-dtype counts str")},
 }
+# `.metadata` of torch.distributed.checkpoint: dataclasses. torch creates them without a call and sets their fields.
+_DCP: Final = {
+    "Metadata": _row("any? any? any? any? str?", "attributes", new=True),
+    "TensorStorageMetadata": _row("any? counts? items?", "attributes", new=True),
+    "ChunkStorageMetadata": _row("counts? counts?", "attributes", new=True),
+    "MetadataIndex": _row("str? counts? whole?", "attributes", new=True),
+    "StorageMeta": _row("", "attributes", new=True),
+    "BytesStorageMetadata": _row("", new=True),
+    "TensorProperties": _row("dtype? layout? bool? any? bool?", "tensor-properties", new=True),
+    "_MEM_FORMAT_ENCODING": _row("memory-format"),
+}
 # TorchScript's lists: each returns its argument.
 _SCRIPT: Final = ("build_intlist", "build_tensorlist", "build_doublelist", "build_boollist")
 
@@ -105,6 +116,8 @@ CALLS: Final[Mapping[Path, Allowed]] = MappingProxyType(
         ("torch.nn.parameter", "Parameter"): _row("tensor? bool?", "parameter-state", new=True),
         ("torch.nn.parameter", "Buffer"): _row("tensor?", "parameter-state", new=True),
         **{(m, f"{n}Tensor"): _row("", "tensor-state", new=True) for n in DENSE for m in ("torch", "torch.cuda")},
+        **_in_modules(("torch.distributed.checkpoint.metadata",), _DCP),
+        ("torch.distributed.checkpoint.filesystem", "_StorageInfo"): _row("str? int? int?", "attributes", new=True),
         **_in_modules(("torch.jit._pickle",), dict.fromkeys(_SCRIPT, _row("items"))),
         ("torch.jit._pickle", "restore_type_tag"): _row("any str"),
         **_in_modules(("collections",), _CONTAINERS),
@@ -182,7 +195,8 @@ WEIGHTS_ONLY: Final[frozenset[Path]] = frozenset(
     {("_codecs", "encode"), ("collections", "Counter"), ("collections", "OrderedDict")}
     | {("builtins", name) for name in ("bytearray", "complex", "set")}
     | {path for path in (*CALLS, *VALUES) if path[0].startswith("torch") and path not in _BEYOND_TORCH
-       and path[0] not in ("torch.jit._pickle", "torch.tensor", "torch.torch_version")}
+       and path[0] not in ("torch.jit._pickle", "torch.tensor", "torch.torch_version")
+       and not path[0].startswith("torch.distributed.")}
 )  # fmt: skip
 
 #: Functions that `_rebuild_from_type_v2` may call.

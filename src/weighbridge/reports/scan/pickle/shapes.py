@@ -144,6 +144,12 @@ def _tensor_attributes(v: Any) -> bool:
     return names_attributes(v) and all(p is None or _SETTERS.isdisjoint(k for k, _ in p.pairs) for p in parts)
 
 
+def _tensor_properties(v: Any) -> bool:
+    """The state of DCP's TensorProperties: type, layout, gradient, memory format, pinned."""
+    words = ("dtype", "layout", "bool", "any", "bool")
+    return isinstance(v, tuple) and len(v) == len(words) and all(WORDS[w](x) for w, x in zip(words, v, strict=True))
+
+
 # The attributes of joblib's wrapper, and the word of each value.
 _WRAPPER: Final = MappingProxyType(
     {"subclass": "ndarray", "shape": "counts", "order": "str", "dtype": "numpy-dtype", "allow_mmap": "bool",
@@ -314,6 +320,8 @@ WORDS: Final[Mapping[str, Test]] = MappingProxyType(
         "hooks": lambda v: v is None or callee_of(v) == ("collections", "OrderedDict") or isinstance(v, Dict),
         "flags": lambda v: v is None or isinstance(v, Dict),
         "attributes": names_attributes,
+        "tensor-properties": _tensor_properties,
+        "memory-format": lambda v: _int(v) and 0 <= v <= 2,
         # torch's state dicts: an attribute `_metadata`, the versions of the modules
         "metadata": lambda v: isinstance(v, Dict) and all(k == "_metadata" for k, _ in v.pairs),
         "pairs": lambda v: isinstance(v, Dict | list | tuple) or callee_of(v) in _CONTAINERS,

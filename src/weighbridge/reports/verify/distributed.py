@@ -1,0 +1,112 @@
+"""The checks of `verify` on folders of distributed checkpoints: whether `.metadata` and the data files belong together,
+and copies agree. The rules of `.metadata` and of items are the container's (`containers/torch/dcp.py`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import Final
+
+from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.words import plural
+from weighbridge.containers.base import Severity
+from weighbridge.containers.torch import dcp
+from weighbridge.models.distributed import chunked, different_copies, join_shards
+from weighbridge.models.locate import distributed_shards
+from weighbridge.reports.verify.repo import Repo, RepoFile
+from weighbridge.reports.verify.rules import Check, Flaw
+
+# Metadata of one process (`use_collectives=False`), and one that wasn't renamed.
+_OTHER_METADATA: Final = re.compile(r"__\d+\.metadata|(__\d+)?\.metadata\.tmp", re.ASCII)
+_AGAIN: Final = "copy the whole folder again, or use another step"
+
+
+def _folders(repo: Repo) -> Iterator[tuple[str, tuple[RepoFile, ...], RepoFile | None]]:
+    """The folders with data files: the name, the files, `.metadata`."""
+    for folder, files in repo.folders.items() if not repo.single else ():
+        listed = next(
+            (f for f in files if f.base == dcp.METADATA and f.index is not None and f.format == dcp.NAME), None
+        )
+        if listed is not None or any(f.base.endswith(dcp.SUFFIX) for f in files):
+            yield folder, files, listed
+
+
+def _metadata(file: RepoFile) -> dcp.DcpMetadata:
+    return dcp.inspect(file.parsed[0])
+
+
+def missing(repo: Repo) -> Iterator[Flaw]:
+    for _, files, listed in _folders(repo):
+        present = {f.base for f in files}
+        if listed is not None and (absent := [name for name in _metadata(listed).files if name not in present]):
+            message = f"{plural(len(absent), 'data file', 'are')} missing: {', '.join(absent[:8])}"
+            yield Flaw(message, listed.path, hint=_AGAIN)
+
+
+def stray(repo: Repo) -> Iterator[Flaw]:
+    for _, files, listed in _folders(repo):
+        if listed is None:
+            continue
+        named = set(_metadata(listed).files)
+        for file in files:
+            if file.base.endswith(dcp.SUFFIX) and file.base not in named:
+                yield Flaw(".metadata doesn't name it: it belongs to another save", file.path, hint="delete it")
+
+
+def unfinished(repo: Repo) -> Iterator[Flaw]:
+    for folder, files, listed in _folders(repo):
+        if listed is None and not any(f.base == dcp.METADATA for f in files):
+            message = f"{plural(sum(f.base.endswith(dcp.SUFFIX) for f in files), 'data file')} without .metadata"
+            yield Flaw(message, repo.root / folder, hint=".metadata is written last: the save didn't finish")
+
+
+def second(repo: Repo) -> Iterator[Flaw]:
+    for _, files, _ in _folders(repo):
+        for file in files:
+            if _OTHER_METADATA.fullmatch(PurePath(file.name).name):
+                message = "a second list of the data files, by one process or of a save that didn't finish"
+                yield Flaw(message, file.path, hint="torch reads .metadata unless use_collectives=False is set")
+
+
+def parts(repo: Repo) -> Iterator[Flaw]:
+    for folder, files in repo.folders.items() if not repo.single else ():
+        names = set(distributed_shards([f.base for f in files]))
+        indexes = [f.index for f in files if f.base in names and f.index is not None]
+        if indexes and len(indexes) == len(names):
+            try:
+                join_shards(indexes)
+            except FormatError as error:
+                yield Flaw(error.reason, error.path or repo.root / folder, error.field, _AGAIN)
+
+
+def copies(repo: Repo) -> Iterator[Flaw]:
+    """Compares elements that several chunks store."""
+    for _, files, listed in _folders(repo):
+        if listed is None:
+            continue
+        sources = {f.base: f.source for f in files if f.source and f.index is not None}
+        metadata = _metadata(listed)
+        for name, tensor in metadata.tensors.items():
+            if not all(chunk.item.file in sources for chunk in tensor.chunks):
+                continue
+            try:
+                region = different_copies(chunked(name, tensor, sources.__getitem__))
+            except (FormatError, UnsupportedError):  # reported by the container's rules
+                continue
+            if region is not None:
+                message = (
+                    f"two chunks store different values for {list(region.shape)} elements at {list(region.starts)}"
+                )
+                yield Flaw(message, listed.path, name, "the processes' copies diverged, or steps are mixed")
+
+
+RULES: Final = (
+    Check("dcp/missing", Severity.ERROR, "every data file that `.metadata` names exists", missing),
+    Check("dcp/stray", Severity.WARNING, "`.metadata` names every data file next to it", stray),
+    Check("dcp/unfinished", Severity.ERROR, "data files have a `.metadata`", unfinished),
+    Check("dcp/parts", Severity.ERROR, "safetensors with parts of tensors cover each of them, once", parts),
+    Check("dcp/second", Severity.WARNING, "a folder has one `.metadata`", second),
+)
+#: Checks that read data.
+VALUE_RULES: Final = (Check("dcp/copies", Severity.ERROR, "chunks that overlap have the same values", copies),)
