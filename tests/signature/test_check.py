@@ -473,6 +473,16 @@ def test_keys_that_cannot_sign(model: Path, key: Path, tmp_path: Path) -> None:
             wb.verify(model, signature=signature, key=bad)
 
 
+def test_shards_that_cannot_be_signed(model: Path, key: Path) -> None:
+    (model / "large").write_bytes(bytes(200_001))
+    with pytest.raises(wb.errors.UsageError, match="more than 200,000 parts"):
+        wb.sign(model, key=key, shard_size=1)
+    (model / "a:b").write_bytes(b"x")
+    with pytest.raises(wb.errors.UsageError, match="colon"):
+        wb.sign(model, key=key, shard_size=1000)
+    assert not (model / "model.sig").exists()
+
+
 def test_options_of_a_signer(model: Path, key: Path, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "a")
     refused: list[dict[str, Any]] = [

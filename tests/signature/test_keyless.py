@@ -17,7 +17,7 @@ from weighbridge.reports.signature.bundle import PAYLOAD_TYPE, signed_message
 
 pytest.importorskip("sigstore")
 pytestmark = pytest.mark.oracle
-NAMED = {"identity": "me@example.org", "identity_provider": "https://issuer.example.org"}
+NAMED: dict[str, Any] = {"identity": "me@example.org", "identity_provider": "https://issuer.example.org"}
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_the_named_identity_signed(model: Path, signature: Path, local: LocalSig
 
 
 @pytest.mark.parametrize("named", [{"identity": "eve@example.org"}, {"identity_provider": "https://other.example"}])
-def test_another_identity(model: Path, signature: Path, local: LocalSigstore, named: dict[str, str]) -> None:
+def test_another_identity(model: Path, signature: Path, local: LocalSigstore, named: dict[str, Any]) -> None:
     [(rule, message)] = faults(model, signature, local, **named)
     assert rule == "signer"
     assert "isn't valid" in message

@@ -108,6 +108,23 @@ def test_statements_are_equal(model: Path, key: Path, tmp_path: Path, place: str
     assert payload_of(signature) == in_our_order(expected)
 
 
+@pytest.mark.parametrize("size", [1, 1000, 7067, 1 << 40])
+def test_shards_are_signed_as_they_sign_them(model: Path, key: Path, size: int) -> None:
+    """7067 is the size of the largest file. An empty file has no shards, so it isn't signed."""
+    they_sign(model, model / "model.sig", key, shard_size=size)
+    expected = payload_of(model / "model.sig")
+    report = wb.sign(model, key=key, shard_size=size, overwrite=True)
+    assert canonical(payload_of(model / "model.sig")) == canonical(expected)
+    assert (report.files, report.ignored) == (7, (".git", ".gitattributes", "empty"))
+    they_verify(model, model / "model.sig", key)
+    checked = we_verify(model, model / "model.sig", key)
+    assert checked.ok
+    assert checked.signature is not None
+    assert checked.signature.unsigned == report.ignored
+    (model / "empty").write_bytes(b"no more")
+    assert not we_verify(model, model / "model.sig", key).ok
+
+
 def test_statements_of_a_file_are_equal(model: Path, key: Path, tmp_path: Path) -> None:
     file, signature = model / "model.safetensors", tmp_path / "f.sig"
     they_sign(file, signature, key)

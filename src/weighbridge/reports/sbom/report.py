@@ -164,5 +164,10 @@ def base_findings(licences: tuple[StatedLicence, ...], base: BaseModel, *, has_c
                       hint="choose a licence that the base model's licence allows")  # fmt: skip
     elif not (licences and base.licences) or not all(licence.row for licence in (*licences, *base.licences)):
         hint = None if has_card else "name its card: --base-card hf://ORG/NAME/README.md, or a folder"
-        message = f"not compared with the licence of {base.name}, which is unknown here"
+        reason = (
+            "one of the two has no entry in the table of licences"
+            if licences and base.licences
+            else ("the model states none" if base.licences else "it is unknown here")
+        )
+        message = f"not compared with the licence of {base.name}: {reason}"
         yield Finding("licence/not-compared", Severity.INFO, message, base.place, hint=hint)

@@ -152,7 +152,7 @@ def compare_files(
         raise UsageError(f"--ignore applies to a folder, and {model} is a file")
     own_file = within(model, file) if model.is_dir() else ()
     left_out = {*manifest.ignored, *inner_names(options.ignore), *own_file}
-    listing = list_files(model, sorted(left_out), options.allow_symlinks)
+    listing = list_files(model, left_out, options.allow_symlinks)
     signed = _by_file(manifest.items)
     present = {name: path for name, path in listing.files.items() if name in signed}
     actual = _by_file(hash_files(present, manifest.method, progress=progress))

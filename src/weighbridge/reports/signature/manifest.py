@@ -7,7 +7,7 @@ refused unless the signer allows links to files; a link to a folder always, sinc
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -79,12 +79,13 @@ class Listing:
     refused: dict[str, str]
 
 
-def list_files(model: Path, ignored: Sequence[str], allow_symlinks: bool) -> Listing:
+def list_files(model: Path, ignored: Iterable[str], allow_symlinks: bool) -> Listing:
     """Lists the files of a model. `ignored`: paths relative to it; that of a folder includes everything below it."""
     if model.is_symlink() and not allow_symlinks:
         return Listing({}, (), {SINGLE: "a link"})
     if not model.is_dir():
         return Listing({SINGLE: model}, (), {})
+    skipped = frozenset(ignored)
     files: dict[str, Path] = {}
     left_out: list[str] = []
     refused: dict[str, str] = {}
@@ -93,7 +94,7 @@ def list_files(model: Path, ignored: Sequence[str], allow_symlinks: bool) -> Lis
         for entry in sorted(os.scandir(folders.pop()), key=lambda e: e.name):
             path = Path(entry.path)
             name = path.relative_to(model).as_posix()
-            if name in ignored:
+            if name in skipped:
                 left_out.append(name)
             elif reason := _refusal(entry, allow_symlinks):
                 refused[name] = reason

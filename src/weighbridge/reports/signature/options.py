@@ -39,6 +39,10 @@ class SignOptions(SignatureOptions, JobsOptions, OverwriteOptions, ProgressKeywo
     keyless: bool = option(
         "Sign by Sigstore: your identity (e-mail, workflow) becomes public.", False, section=_SECTION
     )
+    shard_size: int | None = option(
+        "Hash parts of this size in parallel, for few large files [whole files].", kind="size", least=1,
+        section=_SECTION,
+    )  # fmt: skip
     password: str | None = field(default=None, repr=False)
 
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Final
 
 from weighbridge.adapters.signing import certificates, ec_keys, keyless
 from weighbridge.base.errors import RefusedError, UsageError
+from weighbridge.base.limits import SIGNED_FILES
 from weighbridge.base.options import accepting
 from weighbridge.base.words import plural
 from weighbridge.io.location import check_local, path_text
@@ -61,8 +62,9 @@ def sign(model: str | os.PathLike[str], options: SignOptions) -> SignReport:
     listing, ignored = files_to_sign(path, options)
     nbytes = sum(file.stat().st_size for file in listing.files.values())
     name = path.resolve().name if path.name in ("", "..") else path.name  # as model_signing
-    items = hash_files(listing.files, HashMethod(), jobs=options.jobs, progress=options.progress)
-    manifest = SignedManifest(name, items, HashMethod(), options.allow_symlinks, ignored)
+    method = HashMethod(shard_size=options.shard_size)
+    items = hash_files(listing.files, method, jobs=options.jobs, progress=options.progress)
+    manifest = SignedManifest(name, items, method, options.allow_symlinks, ignored)
     statement = write_statement(manifest)
     config = None if options.trust_config is None else Path(options.trust_config)
     bundle = keyless.sign(statement, config) if signer is None else signer.bundle(statement)
@@ -71,7 +73,7 @@ def sign(model: str | os.PathLike[str], options: SignOptions) -> SignReport:
         path_text(model),
         str(target),
         signer.name if signer else "keyless",
-        len(items),
+        len(listing.files),
         nbytes,
         root_digest(items),
         tuple(listing.ignored),
@@ -110,6 +112,7 @@ def files_to_sign(path: Path, options: SignOptions) -> tuple[Listing, tuple[str,
     own_file = within(path, signature_path(path, options)) if path.is_dir() else ()
     ignored = tuple(sorted({*GIT_PATHS, *inner_names(options.ignore), *own_file}))
     listing = list_files(path, ignored, options.allow_symlinks)
+    listing = replace(listing, ignored=tuple(name for name in listing.ignored if name not in own_file))
     refused = listing.refused
     if refused:
         name, reason = next(iter(refused.items()))
@@ -117,9 +120,24 @@ def files_to_sign(path: Path, options: SignOptions) -> tuple[Listing, tuple[str,
         links = any(value == "a link" for value in refused.values())
         option = "--allow-symlinks" if links else "--ignore PATH"
         raise RefusedError(f"{path / name if name != '.' else path} is {reason}{more}", option=option)
+    if options.shard_size is not None:
+        listing = check_shards(listing, options.shard_size)
     if not listing.files:
         raise UsageError(f"{path} has no files to sign")
     return listing, ignored
+
+
+def check_shards(listing: Listing, size: int) -> Listing:
+    """Returns the files of which the method `shards` lists parts: an empty one has none. Raises UsageError for a name
+    that the method can't express, and for too many parts."""
+    sizes = {name: file.stat().st_size for name, file in listing.files.items()}
+    if colon := next((name for name in sizes if ":" in name), None):
+        raise UsageError(f"--shard-size can't sign {colon}, whose name has a colon", hint="sign whole files")
+    if sum(-(-nbytes // size) for nbytes in sizes.values()) > SIGNED_FILES:
+        raise UsageError(f"--shard-size {size} makes more than {SIGNED_FILES:,} parts", hint="choose larger parts")
+    empty = [name for name, nbytes in sizes.items() if not nbytes]
+    files = {name: file for name, file in listing.files.items() if sizes[name]}
+    return replace(listing, files=files, ignored=tuple(sorted((*listing.ignored, *empty))))
 
 
 def inner_names(names: Sequence[str]) -> tuple[str, ...]:
