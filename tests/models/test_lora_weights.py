@@ -116,6 +116,15 @@ def test_every_command_and_form_takes_weights(kind: str, folder: Path, tmp_path:
         assert plan.files
 
 
+def test_adapters_of_a_recipe_lie_next_to_it(folder: Path, tmp_path: Path) -> None:
+    recipe = {"merge_method": "passthrough", "models": [{"model": "base+pair:0.5+another rank:2"}]}
+    (folder / "recipe.yaml").write_text(json.dumps(recipe))
+    wb.merge(folder / "recipe.yaml", tmp_path / "m.safetensors", dtype="f32")
+    expected = merged(folder, [f"{folder / 'pair'}:0.5", f"{folder / 'another rank'}:2"])
+    for name, values in load_file(tmp_path / "m.safetensors").items():
+        np.testing.assert_array_equal(values, expected[name], err_msg=name)
+
+
 def test_a_path_with_a_colon_is_a_path(folder: Path, tmp_path: Path) -> None:
     save_adapter(tmp_path / "a:0.5", KINDS["pair"]({}), folder / "base")
     expected = merged(folder, [str(folder / "pair")])

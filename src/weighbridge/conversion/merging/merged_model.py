@@ -53,8 +53,10 @@ def merge_models(recipe: Recipe, models: Mapping[str, OpenModel], seed: int = 0)
     tensors = merge.tensors()
     described = merge.described()
     nodes = {**template.model.logical, **_as_stored(template, tensors, described)}
-    if template.by_table:
-        copies = _stale_copies(template)
+    if template.by_table:  # tensors that repeat an embedding, which the table leaves out, would be outdated
+        model = template.model
+        shapes = {template.tensors[name].spec.shape for name in template.embeddings}
+        copies = {name for name in model.resolved.report.dropped if model.logical[name].spec.shape in shapes}
         nodes = {name: node for name, node in nodes.items() if name not in copies}
     result = with_nodes(described, packed_rename.parts(template.model, nodes, ()))
     if result.format == "gguf" and not all(map(is_plain, template.tensors.values())):
@@ -87,13 +89,6 @@ def _as_stored(
         **{name: node for name, node in saved.items() if name in model.logical},
         **{name: node for name, node in tensors.items() if name in unnamed},
     }
-
-
-def _stale_copies(template: FolderView) -> set[str]:
-    """The tensors that repeat an embedding, which the table leaves out: they would be outdated."""
-    model = template.model
-    shapes = {template.tensors[name].spec.shape for name in template.embeddings}
-    return {name for name in model.resolved.report.dropped if model.logical[name].spec.shape in shapes}
 
 
 @dataclass(frozen=True)
@@ -166,7 +161,15 @@ class _Merge:
 
     def tensors(self) -> dict[str, LogicalTensor]:
         """Returns all tensors of the result, by their names in a folder."""
-        self._check_models()
+        first, template = self.recipe.models[0], self.template
+        for name, view in self.views.items():
+            if view.by_table != template.by_table or (
+                view.by_table and view.model.family.name != template.model.family.name
+            ):
+                raise UsageError(
+                    f"{name} and {first} are of different families: {view.family_name}, {template.family_name}",
+                    hint="merge models of one architecture",
+                )
         _ = self.vocabulary  # models with different tokens are refused first
         return {name: self._tensor(name, node) for name, node in self.template.tensors.items()}
 
@@ -178,8 +181,10 @@ class _Merge:
         else:
             part, place, t = self._rows[layer]
         position = TensorPlace(name, t)
-        base = [self._base(part)] if self._has_base() else []
         inputs = self._inputs(part)
+        name_of_base = str(self.recipe.base)  # with its own layers if it is listed, else with those of the first model
+        listed = (source for source in part.sources if source.model == name_of_base)
+        base = [next(listed, MergeSource(name_of_base, layers=part.sources[0].layers))] if self._has_base() else []
         tensors = [self._part(source, name, place) for source in (*base, *inputs)]
         if missing := [source for source, tensor in zip((*base, *inputs), tensors, strict=True) if tensor is None]:
             raise UsageError(
@@ -221,12 +226,6 @@ class _Merge:
                     hint="--tokenizer-source union or base maps tokens" if rows_differ else "merge models of one size",
                 )
 
-    def _base(self, part: MergeSlice) -> MergeSource:
-        """The base as a source of a slice: its own layers if it is listed, else those of the first model."""
-        name = str(self.recipe.base)
-        listed = (source for source in part.sources if source.model == name)
-        return next(listed, MergeSource(name, layers=part.sources[0].layers))
-
     # ------------------------------------------------------------------------------------------ parameters
 
     def _values(self, part: MergeSlice, inputs: Sequence[MergeSource], position: TensorPlace) -> TensorValues:
@@ -256,17 +255,6 @@ class _Merge:
         return value
 
     # ------------------------------------------------------------------------------------------ checks
-
-    def _check_models(self) -> None:
-        first, template = self.recipe.models[0], self.template
-        for name, view in self.views.items():
-            if view.by_table != template.by_table or (
-                view.by_table and view.model.family.name != template.model.family.name
-            ):
-                raise UsageError(
-                    f"{name} and {first} are of different families: {view.family_name}, {template.family_name}",
-                    hint="merge models of one architecture",
-                )
 
     # ------------------------------------------------------------------------------------------ vocabulary
 

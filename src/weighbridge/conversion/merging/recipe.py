@@ -10,6 +10,7 @@ from typing import Any, Final
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import CONFIG_JSON
 from weighbridge.conversion.merging.vocabularies import BASE, UNION, TokenizerRule, TokenSource
+from weighbridge.models.lora.merge import split_weight
 
 Parameters = Mapping[str, Any]
 
@@ -199,15 +200,16 @@ def _model(value: Any, location: str) -> str:
 
 def _place(name: str, path: Path | None) -> str:
     """A model's path: relative to the working folder, else to the recipe's; OWNER/NAME is a repository of the Hub."""
-    return "+".join(_path(part, path) for part in name.split("+"))
-
-
-def _path(name: str, recipe: Path | None) -> str:
-    if "://" in name or Path(name).exists():
-        return name
-    if recipe is not None and (recipe.parent / name).exists():
-        return str(recipe.parent / name)
-    return f"hf://{name}" if name.count("/") == 1 and name[0] not in "./~" else name
+    places = []
+    for part, weight in map(split_weight, name.split("+")):
+        if "://" in part or Path(part).exists():
+            place = part
+        elif path is not None and (path.parent / part).exists():
+            place = str(path.parent / part)
+        else:
+            place = f"hf://{part}" if part.count("/") == 1 and part[0] not in "./~" else part
+        places.append(f"{place}:{weight}" if weight else place)
+    return "+".join(places)
 
 
 def _mapping(value: Any, location: str) -> dict[str, Any]:

@@ -32,7 +32,8 @@ def with_tokens(
             hint="tokenizer_source: base, or a model's name",
         )
     flags = _flags(models)
-    entries = {token: {"id": row, "content": token, **flags.get(token, _plain())} for token, row in added.items()}
+    plain = {**dict.fromkeys(_FLAGS, False), "normalized": True}  # a token that is added as text (as tokenizers does)
+    entries = {token: {"id": row, "content": token, **flags.get(token, plain)} for token, row in added.items()}
     tokenizer = decode(data, _TOKENIZER, dict[str, Any])
     tokenizer["added_tokens"] = [*(tokenizer.get("added_tokens") or ()), *entries.values()]
     files = {_TOKENIZER: _text(tokenizer)}
@@ -43,11 +44,6 @@ def with_tokens(
     if (ids := model.json(_ADDED)) is not None:
         files[_ADDED] = _text({**ids, **added})
     return files
-
-
-def _plain() -> dict[str, bool]:
-    """The settings of a token that is added as text (as tokenizers does)."""
-    return {**dict.fromkeys(_FLAGS, False), "normalized": True}
 
 
 def _flags(models: Iterable[tuple[OpenModel, Vocab]]) -> dict[str, dict[str, bool]]:

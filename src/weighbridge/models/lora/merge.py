@@ -41,13 +41,19 @@ class WeightedAdapter(NamedTuple):
 
 
 def weighted_adapter(address: str | os.PathLike[str]) -> WeightedAdapter:
-    """Parses ADAPTER or ADAPTER:WEIGHT. A path that exists is an adapter, whatever its name."""
-    text = os.fspath(address)
+    """Parses ADAPTER or ADAPTER:WEIGHT."""
+    path, weight = split_weight(os.fspath(address))
+    return WeightedAdapter(resolve_path(path), float(weight)) if weight else WeightedAdapter(resolve_path(address))
+
+
+def split_weight(text: str) -> tuple[str, str]:
+    """Splits PATH:WEIGHT; the weight is "" if there is none. A path that exists has none, whatever its name."""
     path, colon, number = text.rpartition(":")
     if colon and path and not os.path.lexists(text):
         with suppress(ValueError):
-            return WeightedAdapter(resolve_path(path), float(number))
-    return WeightedAdapter(resolve_path(address))
+            float(number)
+            return path, number
+    return text, ""
 
 
 def merge_adapters(model: OpenModel, adapters: Sequence[WeightedAdapter]) -> OpenModel:

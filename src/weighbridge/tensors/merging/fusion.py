@@ -42,7 +42,8 @@ class ArceeFusion(MergeMethod):
     @staticmethod
     def _importance(band: Band) -> F32Array:
         base, second = band.inputs
-        new, old = (_softmax(rows) + np.float32(_SOFTMAX) for rows in (second, base))
+        powers = [np.exp(rows - rows.max(axis=1, keepdims=True)) for rows in (second, base)]
+        new, old = (rows / rows.sum(axis=1, keepdims=True) + np.float32(_SOFTMAX) for rows in powers)
         divergence = np.add.reduce(new * np.log(new / old), axis=1, keepdims=True)
         importance: F32Array = np.abs(second - base) * np.maximum(divergence, 0)
         return importance
@@ -60,9 +61,3 @@ class ArceeFusion(MergeMethod):
     def rows(self, band: Band, survey: float) -> F32Array:
         base, second = band.inputs
         return np.where(self._importance(band) >= np.float32(survey), second, base)
-
-
-def _softmax(rows: F32Array) -> F32Array:
-    powers = np.exp(rows - rows.max(axis=1, keepdims=True))
-    out: F32Array = powers / powers.sum(axis=1, keepdims=True)
-    return out
