@@ -32,15 +32,8 @@ from weighbridge.models.model import OpenModel
 from weighbridge.models.open import SourceOptions, open_model
 from weighbridge.tensors.nodes import Node
 
-STEM: Final = peft.STEM
 _MERGE: Final = "merge the adapter into the model: wb convert BASE DST --lora ADAPTER"
 _BASE: Final = "name the model it is for: --base FOLDER (its config.json is enough) or --base MODEL.gguf"
-
-
-def converts_adapter(model: OpenModel, kind: str) -> bool:
-    """Whether a conversion is from one adapter format to another."""
-    form = adapter_form(model)
-    return form is not None and kind in form.targets
 
 
 def plan_adapter(model: OpenModel, options: AdapterOptions, kind: str) -> PlanBuilder:

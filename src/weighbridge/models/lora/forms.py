@@ -44,6 +44,12 @@ def adapter_form(model: OpenModel) -> AdapterForm | None:
     return _PEFT if named or any("lora_" in e.name for e in model.index) else None
 
 
+def converts_adapter(model: OpenModel, kind: str) -> bool:
+    """Whether a conversion to `kind` is from one adapter format to another."""
+    form = adapter_form(model)
+    return form is not None and kind in form.targets
+
+
 def looks_like_adapter(path: Path) -> bool:
     """Whether a folder has an adapter and no model, by the names of its files."""
     if not (path / peft.CONFIG).is_file():
