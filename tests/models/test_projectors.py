@@ -32,7 +32,7 @@ from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeErr
 from weighbridge.models.arch import registry
 from weighbridge.models.arch.naming import MappingError
 from weighbridge.models.arch.registry import build_family
-from weighbridge.models.arch.tables.documents import projector_documents
+from weighbridge.models.arch.tables.documents import projector_document, projector_texts
 
 gguf = pytest.importorskip("gguf", reason="NOTHING HERE WAS PROVED: install requirements/oracles.txt")
 
@@ -412,7 +412,8 @@ FAULTS: Final[dict[str, Callable[[Any], Any]]] = {
 
 def faults() -> Iterator[tuple[str, str, int | str, str]]:
     """Table, section, entry and field of each fault."""
-    for table, document in projector_documents().items():
+    for table in projector_texts():
+        document = projector_document(table)
         sections: list[tuple[str, Iterable[tuple[int | str, Any]]]] = [
             ("role", document["role"].items()), ("key", enumerate(document["meta"]["key"])),
             *((f"fuse.{dialect}", fuses.items()) for dialect, fuses in document.get("fuse", {}).items()),
@@ -427,7 +428,7 @@ def faults() -> Iterator[tuple[str, str, int | str, str]]:
 def test_a_fault_in_a_table_is_seen(
     table: str, section: str, entry: int | str, field: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    document = copy.deepcopy(projector_documents()[table])
+    document = copy.deepcopy(projector_document(table))
     listed = {"role": document["role"], "key": document["meta"]["key"]}
     listed |= {f"fuse.{dialect}": fuses for dialect, fuses in document.get("fuse", {}).items()}
     fields = listed[section][entry]
@@ -436,7 +437,9 @@ def test_a_fault_in_a_table_is_seen(
         broken = build_family(document)
     except UsageError:
         return
-    monkeypatch.setattr(registry, "projectors", lambda: {**registry_projectors, table: broken})
+    tables = {**registry_projectors, table: broken}
+    monkeypatch.setattr(registry, "projectors", lambda: tables)
+    monkeypatch.setattr(registry, "_projector", tables.__getitem__)
     assert any(not as_recorded(case, tmp_path / str(n)) for n, case in enumerate(cases_of(table)))
 
 
@@ -472,6 +475,18 @@ def test_every_class_has_a_case() -> None:
     assert {name for table in registry_projectors.values() for name in table.architectures} == recorded
 
 
-@pytest.mark.parametrize("table", projector_documents())
+@pytest.mark.parametrize("table", projector_texts())
 def test_a_table_is_well_formed(table: str) -> None:
-    build_family(projector_documents()[table])
+    build_family(projector_document(table))
+
+
+def test_a_config_s_projector_is_the_first_table_that_has_its_class() -> None:
+    """Only tables whose text contains the class are parsed, so none of them may have it from a mixin."""
+    for table in registry_projectors.values():
+        for a in table.architectures.values():
+            stated = {"architectures": [a.name], "model_type": a.model_type}
+            for config in (stated, {"model_type": a.model_type}, {"architectures": [*a.aliases, a.name][:1]}):
+                expected = next((t for t in registry_projectors.values() if t.architecture(config) is not None), None)
+                assert registry.projector_of_hf(config) is expected
+    for config in ({}, {"architectures": [7]}, {"architectures": ["LlamaForCausalLM"]}):
+        assert registry.projector_of_hf(config) is None

@@ -6,16 +6,22 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.remote.servers import FileServer
 
 import weighbridge as wb
+from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError
+from weighbridge.base.spec import Spec
+from weighbridge.containers.base import Layout
+from weighbridge.containers.gguf.values import KV
+from weighbridge.containers.gguf.write import layout as gguf_layout
+from weighbridge.containers.safetensors import layout as safetensors_layout
 from weighbridge.io import ranges
 from weighbridge.io.ranges import FIRST, REQUEST, WINDOW, RangeCache, RangeSource, _Piece
 
@@ -234,19 +240,59 @@ def test_bounds_are_those_that_the_docs_tell() -> None:
     assert (ranges.CACHE, ranges.CONNECTIONS, ranges.REQUEST) == (64 << 20, 32, 4 << 20)
 
 
-@pytest.mark.parametrize(("tokens", "most"), [(3000, 0.6), (40_000, 7.0)])
-def test_of_a_gguf_little_more_than_its_header_is_read(tokens: int, most: float, tmp_path: Path) -> None:
-    """189 kB of a small vocabulary aren't followed by megabytes of weights. A large one is read ahead of."""
-    gguf = pytest.importorskip("gguf")
-    path = tmp_path / "m.gguf"
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_token_list([f"token {i:06}" for i in range(tokens)])
-    writer.add_token_merges([f"token {i:06} merged {i:06}" for i in range(tokens)])
-    writer.add_tensor("token_embd.weight", np.zeros((3 << 10, 1 << 10), np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    with FileServer({"/m.gguf": path}).running() as server:
-        assert wb.inspect(f"{server.url}/m.gguf").tensor_count == 1
-        assert server.sent < most * 1e6
+def header_of(shape: str, count: int) -> Layout:
+    """A header of `count` tokens or tensors, before 12 MB of weights."""
+    weight = ("w", Spec((3 << 10, 1 << 10), F32))
+    names = [f"model.layers.{n}.mlp.up_proj.weight" for n in range(count)]
+    tokens = [f"{n:0{4 + n % 9}}" for n in range(count)]
+    vocabulary = {
+        "tokenizer.ggml.tokens": KV("arr[str]", tokens),
+        "tokenizer.ggml.token_type": KV("arr[i32]", [1] * count),
+    }
+    merges = {"tokenizer.ggml.merges": KV("arr[str]", [f"{a} {b}" for a, b in pairwise(tokens)])}
+    rest = {"general.architecture": "llama", "tokenizer.chat_template": "{{ x }}" * 500}
+    tensors = [(name, Spec((32, 8), F32)) for name in names]
+    match shape:
+        case "safetensors":
+            return safetensors_layout.layout([*tensors, weight], {"format": "pt"})
+        case "gguf, tensors":
+            return gguf_layout([*tensors, weight], rest)
+        case "gguf, vocabulary":
+            return gguf_layout([weight], {**rest, **vocabulary})
+        case "gguf, merges":
+            return gguf_layout([weight], {**rest, **vocabulary, **merges})
+        case _:  # the other keys and tensors follow
+            return gguf_layout([*tensors[:300], weight], {**vocabulary, **merges, **rest})
+
+
+@pytest.mark.parametrize("count", [1, 400, 3000, 20_000])
+@pytest.mark.parametrize(
+    "shape", ["safetensors", "gguf, tensors", "gguf, vocabulary", "gguf, merges", "gguf, vocabulary first"]
+)
+def test_a_header_costs_a_third_more_than_its_bytes_and_three_requests(shape: str, count: int, tmp_path: Path) -> None:
+    """Neither megabytes of weights follow it, nor does it take a request for every few kilobytes."""
+    layout = header_of(shape, count)
+    path = tmp_path / ("m.safetensors" if shape == "safetensors" else "m.gguf")
+    with path.open("wb") as file:
+        for at, piece in layout.pieces:
+            file.seek(at)
+            file.write(piece)
+        file.truncate(layout.size)
+    header = max(at + len(piece) for at, piece in layout.pieces)
+    with FileServer({f"/{path.name}": path}).running() as server:
+        assert wb.inspect(f"{server.url}/{path.name}").tensor_count
+        asked = [request.sent for request in server.log if request.path == f"/{path.name}" and request.sent]
+    assert sum(asked) <= 1.3 * header + (64 << 10)
+    assert len(asked) <= 3
+
+
+def test_a_header_that_expects_too_much_asks_for_no_more_than_a_header() -> None:
+    """A count of a hostile file announces any length."""
+    file = Memory(DATA * 40)
+    with source(file, 1 << 26) as remote:
+        remote.expect_header(1 << 20)
+        assert not file.asked  # nobody reads a header
+        remote.stream(FIRST)
+        remote.expect_header(1 << 60)
+        remote.read(ranges.HEADER_MOST - 1, 1)  # when it is here
+    assert max(offset + length for offset, length in file.asked) <= ranges.HEADER_MOST

@@ -7,7 +7,7 @@ from weighbridge.base.errors import UsageError
 from weighbridge.base.options import accepting
 from weighbridge.conversion.options import Path, QuantizeOptions, WriteOptions, resolve
 from weighbridge.conversion.quantize.inputs import prepare
-from weighbridge.forward.effects import calibration
+from weighbridge.forward.calibration import calibration
 from weighbridge.models.lora.merge import merge_for_writing
 from weighbridge.models.open import open_model
 from weighbridge.reports.diff.quality import QualityReport, measure

@@ -36,7 +36,7 @@ from weighbridge.conversion.options import (
 )
 from weighbridge.forward.options import TextOptions
 from weighbridge.io.options import JobsOptions
-from weighbridge.models.lora.merge import WeightedAdapter, weighted_adapter
+from weighbridge.models.lora.weights import WeightedAdapter, weighted_adapter
 from weighbridge.models.model import FamilyOptions, SourceOptions
 from weighbridge.models.transform.rename import RenameRules
 

@@ -9,9 +9,10 @@ UsageError (options that contradict each other or don't apply to the target), OS
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.api.keywords import (
@@ -27,15 +28,8 @@ from weighbridge.api.keywords import (
 from weighbridge.api.verbs import planned_and_run
 from weighbridge.base.errors import UsageError
 from weighbridge.base.options import accepting
-from weighbridge.conversion import transform
-from weighbridge.conversion.checkpoint import strip as stripping
-from weighbridge.conversion.checkpoint.training import NAME as CHECKPOINT
-from weighbridge.conversion.merging.mixture import plan_mixture
-from weighbridge.conversion.merging.mixture_recipe import MixtureRecipe
-from weighbridge.conversion.merging.plan import plan_recipe
-from weighbridge.conversion.merging.recipe import Recipe
-from weighbridge.conversion.merging.sources import MergeInput, WithAdapters, read_input
 from weighbridge.conversion.options import (
+    CHECKPOINT,
     AdapterOptions,
     CheckpointOptions,
     Path,
@@ -46,17 +40,16 @@ from weighbridge.conversion.options import (
 from weighbridge.conversion.plan.build import build
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.target import choose_target, is_whisper_cpp, same_format
-from weighbridge.conversion.quantize import plan as quantizing
-from weighbridge.conversion.quantize.plan import QuantizePlan
-from weighbridge.conversion.tensor_parallel import plan_ranks
-from weighbridge.conversion.transform import TransformPlan
-from weighbridge.conversion.whisper import quantize as whisper
-from weighbridge.forward.effects import calibration, given
-from weighbridge.forward.prompts import prompt_states
-from weighbridge.models.lora.merge import merge_for_writing
+from weighbridge.forward.calibration import calibration, given
 from weighbridge.models.model import OpenModel, open_tokenizer
 from weighbridge.models.open import open_model
-from weighbridge.models.training_parts import is_training_checkpoint
+
+if TYPE_CHECKING:
+    from weighbridge.conversion.checkpoint.strip import StripPlan
+    from weighbridge.conversion.merging.sources import MergeInput
+    from weighbridge.conversion.quantize.plan import QuantizePlan
+    from weighbridge.conversion.transform import TransformPlan
+    from weighbridge.models.lora.weights import WeightedAdapter
 
 
 @contextmanager
@@ -65,12 +58,21 @@ def _opened(src: Path, options: WriteKeywords, *, tokenizer: bool = False) -> It
     folder without weights."""
     model = (open_tokenizer(src, options) if tokenizer else None) or open_model(src, options)
     try:
-        if options.all_parts and "all_parts" in options.given and not is_training_checkpoint(model.index):
-            raise UsageError(f"--all-parts doesn't apply to {src}", hint="it applies to training checkpoints")
+        if options.all_parts and "all_parts" in options.given:
+            from weighbridge.models.training_parts import is_training_checkpoint
+
+            if not is_training_checkpoint(model.index):
+                raise UsageError(f"--all-parts doesn't apply to {src}", hint="it applies to training checkpoints")
         yield model
     except BaseException:
         model.close()
         raise
+
+
+def _with_adapters(model: OpenModel, adapters: Sequence[WeightedAdapter]) -> OpenModel:
+    from weighbridge.models.lora.merge import merge_for_writing
+
+    return merge_for_writing(model, adapters) if adapters else model
 
 
 @accepting(ConvertKeywords)
@@ -91,7 +93,7 @@ def plan_convert(src: Path, dst: Path, options: ConvertKeywords) -> Plan:
         if options.adapters:
             if isinstance(target.options, AdapterOptions | CheckpointOptions):
                 raise UsageError(f"--lora doesn't apply to {target.options.title}", hint="it applies to models")
-            model = merge_for_writing(model, options.adapters)
+            model = _with_adapters(model, options.adapters)
         return build(model, target, options)
 
 
@@ -105,6 +107,8 @@ def plan_split(src: Path, dst: Path, options: SplitKeywords) -> Plan:
         raise UsageError("no bound for a shard was given", hint=hint)
     with _opened(src, options) as model:
         if "tp" in given:
+            from weighbridge.conversion.tensor_parallel import plan_ranks
+
             return plan_ranks(model, resolve_target(dst), resolve(RankOptions, "model", given), options)
         return build(model, choose_target(model, dst, same_format(model, resolve_target(dst)), given), options)
 
@@ -116,23 +120,34 @@ def plan_merge(src: MergeInput, dst: Path, options: MergeKeywords) -> Plan:
 
     `src` is a recipe's path or its data as a dict, a list of models (with `method`), or a model and LoRA adapters. For
     the shards, or the tensor-parallel ranks, of one model, `dst` is a file, or a folder with one file."""
+    from weighbridge.conversion.merging.mixture_recipe import MixtureRecipe
+    from weighbridge.conversion.merging.recipe import Recipe
+    from weighbridge.conversion.merging.sources import WithAdapters, read_input
+
     found = read_input(src, options, options.given)
     given = options.target_options
     if isinstance(found, MixtureRecipe):
+        from weighbridge.conversion.merging.mixture import plan_mixture
+        from weighbridge.forward.prompts import prompt_states
+
         return plan_mixture(found, dst, options.to, given, options, options, options.seed, prompt_states)
     if isinstance(found, Recipe):
+        from weighbridge.conversion.merging.plan import plan_recipe
+
         return plan_recipe(found, dst, options.to, given, options, options, options.seed)
     path, adapters = found if isinstance(found, WithAdapters) else (found, ())
     with _opened(path, options) as model:
-        model = merge_for_writing(model, adapters) if adapters else model
+        model = _with_adapters(model, adapters)
         to = options.to or same_format(model, resolve_target(dst))
         return build(model, choose_target(model, dst, to, given), options)
 
 
 @accepting(StripKeywords)
-def plan_strip(src: Path, dst: Path, options: StripKeywords) -> stripping.StripPlan:
+def plan_strip(src: Path, dst: Path, options: StripKeywords) -> StripPlan:
     """Plans to write the weights of the training checkpoint `src` to `dst`, without optimizer, averages and random
     states. `plan.report` lists each part that is left out, and why."""
+    from weighbridge.conversion.checkpoint import strip as stripping
+
     with _opened(src, replace(options, all_parts=True)) as model:
         return stripping.plan_strip(
             model, dst, options.to, options.target_options, options,
@@ -144,6 +159,8 @@ def plan_strip(src: Path, dst: Path, options: StripKeywords) -> stripping.StripP
 def plan_rename(src: Path, dst: Path, options: RenameKeywords) -> TransformPlan:
     """Plans to write the model `src` to `dst` under other names: strips prefixes, replaces patterns, adds a prefix and
     changes the dialect, in this order. Raises UsageError if two tensors would have the same name."""
+    from weighbridge.conversion import transform
+
     with _opened(src, options) as model:
         return transform.plan_rename(model, dst, options, options.to, options.target_options, options)
 
@@ -152,6 +169,8 @@ def plan_rename(src: Path, dst: Path, options: RenameKeywords) -> TransformPlan:
 def plan_slice(src: Path, dst: Path, options: SliceKeywords) -> TransformPlan:
     """Plans to write a part of the model `src` to `dst`: layers and experts by number ("0-15", "0,2,4-7", "8-"),
     tensors by globs. config.json, a GGUF's keys and lists with an entry per layer are cut with them."""
+    from weighbridge.conversion import transform
+
     with _opened(src, options) as model:
         return transform.plan_slice(model, dst, options, options.to, options.target_options, options)
 
@@ -162,14 +181,17 @@ def plan_quantize(src: Path, dst: Path, options: QuantizeKeywords) -> QuantizePl
     write. `ftype` is one of its types, such as Q4_K_M; leave it out with `target_bpw` or `target_size`, which choose a
     type for each tensor, with a `text` by what the model predicts on it. `plan.refusals` lists what prevents `run`. A
     Whisper becomes a whisper.cpp file if `src` is one, or if `dst` is named ggml-NAME.bin."""
+    from weighbridge.conversion.quantize import plan as quantizing
+
     with _opened(src, options) as model:
         if is_whisper_cpp(model, resolve_target(dst)):
+            from weighbridge.conversion.whisper import quantize as whisper
+
             for option in given(options):
                 raise UsageError(f"{option} doesn't apply to a whisper.cpp file")
             return whisper.plan_quantize(model, dst, options.ftype, options.target_options, options)
         chosen = resolve(QuantizeOptions, "gguf" if model.format == "gguf" else "model", options.target_options)
-        if options.adapters:
-            model = merge_for_writing(model, options.adapters)
+        model = _with_adapters(model, options.adapters)
         made, effects = calibration(model, chosen, options, options.progress)
         return quantizing.build(model, dst, options.ftype, chosen, options, made=made, effects=effects)
 

@@ -33,15 +33,8 @@ from weighbridge.models.model import OpenModel
 from weighbridge.models.open import SourceOptions, open_model
 from weighbridge.tensors.nodes import Node
 
-STEM: Final = peft.STEM
 _MERGE: Final = "merge the adapter into the model: wb convert BASE DST --lora ADAPTER"
 _BASE: Final = "name the model it is for: --base FOLDER (its config.json is enough) or --base MODEL.gguf"
-
-
-def converts_adapter(model: OpenModel, kind: str) -> bool:
-    """Whether a conversion is from one adapter format to another."""
-    form = adapter_form(model)
-    return form is not None and kind in form.targets
 
 
 def plan_adapter(model: OpenModel, options: AdapterOptions, kind: str) -> PlanBuilder:
@@ -167,7 +160,7 @@ def to_folder(
     """Plans the PEFT folder of an adapter under the names of a Hugging Face folder. `tables`, `conv`: as of
     `peft.write`."""
     tensors, config = peft.write(adapter, tables, conv=conv)
-    draft = PlanBuilder({}, {"format": "pt"}, STEM)
+    draft = PlanBuilder({}, {"format": "pt"}, peft.STEM)
     for name, node in tensors.items():
         draft.tensors[name] = cast_to(name, node, dtype_policy.plain_dtype(options.dtype, node.spec), draft)
     draft.texts[peft.CONFIG] = (json.dumps(config, indent=2) + "\n").encode()

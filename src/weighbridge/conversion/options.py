@@ -408,6 +408,8 @@ class SliceOptions:
     drop: Sequence[str] = option("Leave out tensors whose name matches.", (), metavar="GLOB")
 
 
+#: The format of a training checkpoint's folder.
+CHECKPOINT: Final = "checkpoint"
 #: Format of a target -> its options.
 FORMATS: Final[Mapping[str, type[TargetOptions]]] = MappingProxyType(
     {
@@ -420,7 +422,7 @@ FORMATS: Final[Mapping[str, type[TargetOptions]]] = MappingProxyType(
         "npz": NumpyOptions,
         "npy": NumpyOptions,
         "ggml": WhisperOptions,
-        "checkpoint": CheckpointOptions,
+        CHECKPOINT: CheckpointOptions,
         "dcp": DcpOptions,
     }
 )

@@ -10,36 +10,30 @@ Model Quantization via the Linearity Theorem", arXiv 2411.17525.
 from __future__ import annotations
 
 import math
-import os
 import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from weighbridge.base.dtypes import DType
-from weighbridge.base.errors import UsageError
 from weighbridge.base.options import Progress
-from weighbridge.conversion.options import QuantizeOptions
 from weighbridge.conversion.quantize.allocation import Offer
 from weighbridge.conversion.quantize.imatrix import ImportanceMatrix
 from weighbridge.conversion.quantize.inputs import QuantizeInputs
-from weighbridge.conversion.quantize.size_target import Effects, rounded
+from weighbridge.conversion.quantize.size_target import rounded
 from weighbridge.forward.column_sums import ColumnSums, gguf_matrices
 from weighbridge.forward.computed import ComputedModel
 from weighbridge.forward.ops import Floats
 from weighbridge.forward.options import TextOptions
 from weighbridge.forward.run import ForwardPass
 from weighbridge.forward.scores import log_softmax, mean, score
-from weighbridge.forward.texts import TextChunks, chunks_of
+from weighbridge.forward.texts import TextChunks
 from weighbridge.models.model import OpenModel
 
-#: The value of `imatrix` for a matrix that is made of the text.
-AUTO: Final = "auto"
 #: Chunks on which effects are measured, spread over the text.
 _CHUNKS: Final = 8
 #: The relative error at which gains are measured: that of about 3 bits per weight.
@@ -49,37 +43,8 @@ _REFERENCE: Final = 256 << 20
 _ROUNDS: Final = 50
 
 
-def calibration(
-    model: OpenModel, options: QuantizeOptions, text: TextOptions, progress: Progress | None
-) -> tuple[ImportanceMatrix | None, Effects | None]:
-    """What a text gives to a quantization: an importance matrix for `--imatrix auto`, and effects for a target size.
-    `progress` counts passes over it. Raises UsageError for a text that nothing uses, and for options of a text without
-    one."""
-    is_auto = options.imatrix is not None and os.fspath(options.imatrix) == AUTO
-    is_sized = options.target_bpw is not None or options.target_size is not None
-    if not text.text:
-        for option in given(text):
-            raise UsageError(f"{option} applies to --text")
-        if is_auto:
-            raise UsageError("--imatrix auto makes the importance matrix of a text", hint="--text FILE")
-        return None, None
-    if not is_auto and not is_sized:
-        raise UsageError("--text applies to --imatrix auto, --target-size and --target-bpw")
-    if options.prune_layers and is_sized:
-        raise UsageError("--text doesn't apply to --prune-layers", hint="write the model without these layers first")
-    computed = ComputedModel(model)
-    chunks = chunks_of(model, text)
-    made = None if not is_auto else _matrix(computed, chunks, text)
-    return made, _Measurement(computed, chunks, text.chunks, progress).gains if is_sized else None
-
-
-def given(text: TextOptions) -> list[str]:
-    """The options of a text that aren't the defaults."""
-    rows = (one for one in fields(TextOptions) if getattr(text, one.name) != one.default)
-    return [f"--{one.name.replace('_', '-')}" for one in rows]
-
-
-def _matrix(computed: ComputedModel, chunks: TextChunks, options: TextOptions) -> ImportanceMatrix:
+def matrix_of(computed: ComputedModel, chunks: TextChunks, options: TextOptions) -> ImportanceMatrix:
+    """Returns the importance matrix of a text."""
     sums, ids = ColumnSums(computed.model), chunks.ids[: options.chunks]
     ForwardPass(computed.provider, computed.graph, sums).hidden(ids).close()
     return ImportanceMatrix(sums.entries(), tuple(Path(p).name for p in options.text), len(ids), options.context)
@@ -104,7 +69,7 @@ class RoundedTensors:
         return rounded(values, dtype, None if weights is None else weights[matrix.number])
 
 
-class _Measurement:
+class Measurement:
     """Passes of a model with rounded tensors over the same text."""
 
     def __init__(

@@ -18,6 +18,8 @@ from weighbridge.io.source import Source
 Order = Literal["<", ">"]
 #: Long headers are read in few calls, but through a buffer that still fits the second-level cache.
 CHUNK_MAX = MIB
+#: Of a remote file little is read beyond the header, since it is transferred. The source decides how much it requests.
+REMOTE_CHUNK = 24 << 10
 
 
 @cache
@@ -33,7 +35,7 @@ class Cursor:
         self.buffer = bytearray()  # its first `filled` bytes are bytes [start, start + filled) of the source
         self.start = offset
         self.filled = 0
-        self.chunk = chunk
+        self.chunk = REMOTE_CHUNK if source.remote else chunk
 
     @property
     def left(self) -> int:
@@ -58,7 +60,8 @@ class Cursor:
         if len(self.buffer) < self.filled:
             self.buffer = bytearray(self.filled)
         self.source.readinto(self.offset, memoryview(self.buffer)[: self.filled])
-        self.chunk = max(self.chunk, min(self.chunk * 4, CHUNK_MAX))
+        if not self.source.remote:
+            self.chunk = max(self.chunk, min(self.chunk * 4, CHUNK_MAX))
         return 0
 
     def recall(self, start: int, end: int) -> bytes | None:

@@ -35,6 +35,8 @@ WINDOW: Final = MIB
 #: each header it is wasted.
 LEAST_AHEAD: Final = 3 * MIB
 MOST_AHEAD: Final = 16 * MIB
+#: A header's length, beyond which a stream is taken for a file that is read whole.
+HEADER_MOST: Final = 32 * MIB
 #: A short read at an unexpected offset fetches this much, since headers of archives follow each other.
 NEAR: Final = 16 << 10
 #: Announced ranges with a smaller gap are one request: the gap takes one round trip at 25 Mbit/s.
@@ -224,6 +226,7 @@ class RangeSource(Source):
         self._running: set[_Piece] = set()
         # The stream: the end of its requests, the length of its next window, whether it reads ahead.
         self._tail, self._window, self._flows = 0, FIRST, False
+        self._in_header = False  # the stream is a header, which nothing is read ahead of unless its end is expected
 
     @property
     def version(self) -> str:
@@ -234,7 +237,7 @@ class RangeSource(Source):
         """Begins to read (offset, length) ranges that will be needed, as far as there is room. Adjacent ranges share
         requests of equal length. Announced ranges replace the stream, which ends."""
         with self._cache.lock:
-            self._flows = False
+            self._flows = self._in_header = False
             for start, end, wanted in _coalesced(ranges, self.size):
                 for lo, hi in self._missing(start, end):
                     step = -(-(hi - lo) // -(-(hi - lo) // self._cache.request))
@@ -245,14 +248,22 @@ class RangeSource(Source):
                             return
 
     def stream(self, length: int) -> None:
-        """Begin to read the first `length` bytes, which will be asked for in their order and beyond."""
-        length = min(length, self.size)
+        """Begin to read a header: the first `length` bytes, which will be asked for in their order and beyond."""
         with self._cache.lock:
-            for start in range(0, length, WINDOW):
-                for lo, hi in self._missing(start, min(start + WINDOW, length)):
-                    if not self._start(lo, hi, ahead=True):
+            self._in_header, self._flows = True, False
+            self.expect_header(length)
+
+    def expect_header(self, end: int) -> None:
+        """Begin to read a header up to `end`."""
+        end = min(end, self.size, HEADER_MOST)
+        with self._cache.lock:
+            if not self._in_header:
+                return
+            for lo, hi in self._missing(0, end):
+                for at in range(lo, hi, self._cache.request):
+                    if not self._start(at, min(at + self._cache.request, hi), ahead=True):
                         return
-            self._tail, self._window, self._flows = length, min(max(length, FIRST), WINDOW), True
+            self._tail = max(self._tail, end)
 
     def seed(self, data: bytes) -> None:
         """The file's first bytes, which came with its size."""
@@ -310,7 +321,9 @@ class RangeSource(Source):
 
     def _missed(self, at: int, end: int, following: int | None) -> _Piece | None:
         """The piece for a read that nothing foresaw: of a stream its next window, else little more than was asked."""
-        if at == self._tail:
+        if at == self._tail and self._in_header and at < HEADER_MOST:
+            length = max(end - at, at // 4)
+        elif at == self._tail:
             length = max(end - at, min(self._window, self._cache.request))
             self._flows, self._window = at > 0 or self._flows, min(self._window * 4, WINDOW)
         else:

@@ -80,6 +80,9 @@ class Source(Closing, ABC):
     def stream(self, length: int) -> None:
         """Announce that the first `length` bytes, and perhaps more, will be read in their order."""
 
+    def expect_header(self, end: int) -> None:
+        """Announce that the header, of which `stream` announced the beginning, probably ends at `end`."""
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} {self.size} bytes>"
 
@@ -117,6 +120,9 @@ class Window(Source):
 
     def advise(self, ranges: Iterable[tuple[int, int]]) -> None:
         self.parent.advise((self.offset + start, length) for start, length in ranges)
+
+    def expect_header(self, end: int) -> None:
+        self.parent.expect_header(self.offset + end)
 
 
 class FileSource(Source):

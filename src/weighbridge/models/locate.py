@@ -51,9 +51,6 @@ _DCP_SAFETENSORS: Final = re.compile(r"shard-\d{5,}-model-\d{5}-of-\d{5}\.safete
 #: Bytes of a remote file that are requested first: of a file with tensors, and of an index.
 HEADER: Final = 32 << 10
 INDEX: Final = 4 * MIB
-# The same for a model's first file. A GGUF's has a vocabulary of 0.2 to 16 MB; the stream grows beyond this, so that a
-# large one takes another round trip and a small one doesn't transfer megabytes.
-_HEADERS: Final = MappingProxyType({".gguf": 512 << 10})
 
 
 def is_training(name: str) -> bool:
@@ -301,14 +298,9 @@ def _expect(folder: Path, weights: Iterable[str], *more: str) -> None:
         expect((folder / name for name in weights), HEADER)
 
 
-def header_length(name: str) -> int:
-    """Returns the bytes that the header of a model's first file probably takes, by the file's name."""
-    return _HEADERS.get(os.path.splitext(name)[1], HEADER)
-
-
 def expect_header(path: Path) -> None:
     """Starts to read the header of a remote file."""
-    expect([path], header_length(path.name))
+    expect([path], HEADER)
 
 
 def _main_snapshot(folder: Path) -> Path | None:

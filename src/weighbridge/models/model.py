@@ -26,7 +26,7 @@ from weighbridge.containers.base import Index
 from weighbridge.io.location import open_source, prepare
 from weighbridge.io.source import FileSource, Source
 from weighbridge.models.jsonfile import decode, numbers_as_text, oddities
-from weighbridge.models.locate import HEADER, Place, header_length, locate, locate_tokenizer, stands_alone
+from weighbridge.models.locate import HEADER, Place, locate, locate_tokenizer, stands_alone
 from weighbridge.models.stored_tensors import StoredTensors, node_builder
 
 if TYPE_CHECKING:
@@ -118,9 +118,9 @@ def open_weights(path: str | Path, options: SourceOptions = SourceOptions()) -> 
                     f"file {number} of {len(place.weights)} of the set is missing: {weight.name}", path=str(place.path),
                     hint="download it again; wb verify lists everything that is missing",
                 ) from None  # fmt: skip
-        for number, source in enumerate(sources):  # requests the headers of all files at once
+        for source in sources:  # requests the headers of all files at once
             if source.remote:
-                source.stream(header_length(source.name) if number == 0 else HEADER)
+                source.stream(HEADER)
         if place.parts:
             from weighbridge.models.distributed import open_parts  # late: few models are in parts
 

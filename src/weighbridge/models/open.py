@@ -59,7 +59,8 @@ def open_model(path: str | os.PathLike[str], options: SourceOptions = SourceOpti
         return gather_ranks(path, files, options)
     model = open_weights(path, options)
     if adapters := model.place.adapters:
-        from weighbridge.models.lora.merge import WeightedAdapter, merge_adapters  # late: inspect starts without it
+        from weighbridge.models.lora.merge import merge_adapters  # late: inspect starts without it
+        from weighbridge.models.lora.weights import WeightedAdapter
 
         try:
             model = merge_adapters(model, list(map(WeightedAdapter, adapters)))

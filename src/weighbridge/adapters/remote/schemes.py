@@ -9,7 +9,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from weighbridge.adapters.remote.credentials import without_credentials
 from weighbridge.base.errors import UsageError
 from weighbridge.io.location import RemotePath, StoredPath, check_local, is_remote, parse_address
 
@@ -38,6 +37,8 @@ def resolve_path(path: str | os.PathLike[str]) -> Path:
         return path
     text = os.fspath(path)
     if is_remote(text):
+        from weighbridge.adapters.remote.credentials import without_credentials  # late: loads http.client and ssl
+
         address = without_credentials(text)
         scheme = address.partition("://")[0].lower()
         if scheme in ("http", "https") and parse_address(address).hostname in _HUB:

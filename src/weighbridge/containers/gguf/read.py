@@ -163,11 +163,19 @@ def walk(source: Source, notes: Collector) -> GgufHeader:
     return header
 
 
+#: Usual bytes of a tensor's entry (a name of 22, two dimensions), and of the keys after a vocabulary (a chat template).
+_INFO: Final = 62
+_LATER_KEYS: Final = 16 << 10
+#: Entries whose average length is taken for that of all.
+_MEASURED: Final = 64
+
+
 class _HeaderWalk:
     def __init__(self, source: Source, header: GgufHeader, notes: Collector, *, brief: bool = False) -> None:
         self.cursor, self.header, self.notes, self.brief = Cursor(source), header, notes, brief
         self.keys: set[str] = set()
         self.names: set[str] = set()
+        self.vocabulary = 0  # the offset of the first list that is longer than a chunk
 
     # -- preamble ------------------------------------------------------------------------------------------------
 
@@ -215,7 +223,11 @@ class _HeaderWalk:
             if self.brief:
                 return
             self._alignment()
+            start = cursor.offset
             for number in range(self.header.n_tensors):
+                if number == _MEASURED:
+                    entries = (cursor.offset - start) * head.n_tensors // number
+                    cursor.source.expect_header(start + entries + entries // 10 + cursor.chunk)
                 self._info(number)
                 self.header.end = self.cursor.offset
         except GGUFError:
@@ -311,18 +323,30 @@ class _HeaderWalk:
     def _strings(self, count: int, label: str) -> None:
         """Skips `count` strings: natively those that are complete in the buffer, then the one across its end."""
         cursor, width, done = self.cursor, self.header.width, 0
+        start = cursor.offset
         while done < count:
             at = cursor.fill(width, f"element {done} of {label}")
             view = memoryview(cursor.buffer)[: cursor.filled]
             end, walked = skip_strings(view, at, count - done, width, self.header.order == ">")
             cursor.offset += end - at
             done += walked
+            if 0 < done < count:
+                self._expect(start, done, count)
             if done < count:
                 length = cursor.number(self.wide, f"length of element {done} of {label}")
                 cursor.skip(length, f"element {done} of {label}")
                 if length > limits.GGUF_STRING:
                     self.notes.note("gguf/string-huge", f"element {done} of {label}", offset=cursor.offset - length)
                 done += 1
+
+    def _expect(self, start: int, done: int, count: int) -> None:
+        """Announces the header's end by the first `done` of `count` strings, which begin at `start`. A vocabulary's
+        first list is followed by a number for each token, its last one by the tensors."""
+        cursor = self.cursor
+        rest = (cursor.offset - start) * (count - done) // done
+        self.vocabulary = self.vocabulary or start
+        after = 4 * count if self.vocabulary == start else self.header.n_tensors * _INFO + _LATER_KEYS
+        cursor.source.expect_header(cursor.offset + rest + rest // 10 + after + cursor.chunk)
 
     def _alignment(self) -> None:
         """`general.alignment`, checked against the specification and llama.cpp."""

@@ -18,18 +18,15 @@ from weighbridge.base.state import Ordered, Ref
 from weighbridge.containers.safetensors import container as safetensors
 from weighbridge.containers.torch import write as torch_write
 from weighbridge.containers.torch.tree import FORMATS, read_tree
-from weighbridge.conversion.options import WriteOptions
+from weighbridge.conversion.options import CHECKPOINT, WriteOptions
 from weighbridge.conversion.plan.losses.shared_storage import share
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.writers import planned, specs
 from weighbridge.conversion.result import Loss
 from weighbridge.models.model import OpenModel
-from weighbridge.models.training_state import FILE, State, encode, file_of, is_checkpoint, read_state
+from weighbridge.models.training_state import FILE, State, encode, file_of, read_state
 from weighbridge.tensors.nodes import Node, Stored
 from weighbridge.unpickle.tree import Gap, TensorLeaf
-
-#: The target's name on the command line.
-NAME = "checkpoint"
 
 
 def plan_checkpoint(model: OpenModel, target: Path, write: WriteOptions) -> Plan:
@@ -62,7 +59,7 @@ def folder_plan(
         for part, tensors in parts.items()
     )
     return Plan(
-        source=source, target=target, format=NAME, folder=True, files=files, texts={FILE: encode(state.value)},
+        source=source, target=target, format=CHECKPOINT, folder=True, files=files, texts={FILE: encode(state.value)},
         losses=tuple(losses or ()), write=write,
     )  # fmt: skip
 
@@ -176,8 +173,3 @@ class _Writer:
         number = self.numbers.setdefault(key, len(self.numbers))
         view = torch_write.View("", ref.shape, ref.strides, ref.offset)
         return torch_write.tensor(view, str(number), self.nodes[key].spec)
-
-
-def keeps_state(model_path: Path, kind: str) -> bool:
-    """Whether a folder's whole checkpoint is requested rather than the model in it."""
-    return kind == "torch" and model_path.is_dir() and is_checkpoint(model_path)

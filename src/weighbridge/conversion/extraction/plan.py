@@ -22,6 +22,7 @@ from weighbridge.conversion.plan.fingerprint import state_of
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.result import Progress
 from weighbridge.io.sink import link_notes
+from weighbridge.models.lora import peft
 from weighbridge.models.lora.forms import resolved
 from weighbridge.models.lora.peft import LoraAdapter
 from weighbridge.models.model import OpenModel
@@ -81,7 +82,7 @@ def plan_extract(
         adapter, frozenset(changes.tables), dtype, conv=changes.transposed
     )  # fmt: skip
     written = writers.writer("gguf" if kind == "gguf" else "safetensors")(
-        lora.STEM if kind == "hf" else path.stem, draft.tensors, draft.metadata, dtype
+        peft.STEM if kind == "hf" else path.stem, draft.tensors, draft.metadata, dtype
     )
     losses = (*changes.losses, *draft.losses)
     notes = (*changes.notes, *_notes(view, changes, write), *draft.notes, *written.notes, *link_notes(path))

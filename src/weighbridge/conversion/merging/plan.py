@@ -19,7 +19,8 @@ from weighbridge.conversion.plan.build import build
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.target import choose_target, same_format
 from weighbridge.conversion.quantize import plan as quantizing
-from weighbridge.models.lora.merge import merge_for_writing, weighted_adapter
+from weighbridge.models.lora.merge import merge_for_writing
+from weighbridge.models.lora.weights import weighted_adapter
 from weighbridge.models.model import OpenModel, SourceOptions
 from weighbridge.models.open import open_model
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import CONFIG_JSON
 from weighbridge.conversion.merging.vocabularies import BASE, UNION, TokenizerRule, TokenSource
-from weighbridge.models.lora.merge import split_weight
+from weighbridge.models.lora.weights import split_weight
 
 Parameters = Mapping[str, Any]
 

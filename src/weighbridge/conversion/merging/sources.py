@@ -26,7 +26,7 @@ from weighbridge.conversion.merging.recipe import (
 )
 from weighbridge.models.locate import locate
 from weighbridge.models.lora.forms import looks_like_adapter
-from weighbridge.models.lora.merge import WeightedAdapter, weighted_adapter
+from weighbridge.models.lora.weights import WeightedAdapter, weighted_adapter
 
 PathLike = str | os.PathLike[str]
 #: A path, several, or a recipe as plain data.

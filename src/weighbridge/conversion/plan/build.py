@@ -12,13 +12,9 @@ from typing import Any, Final
 
 from weighbridge.base.errors import UsageError
 from weighbridge.base.gc_pause import paused
-from weighbridge.conversion import lora
-from weighbridge.conversion.checkpoint import training
 from weighbridge.conversion.gguf.loadable import check_loadable
-from weighbridge.conversion.gguf.mmproj import to_mmproj
-from weighbridge.conversion.gguf.plan import to_generic_gguf, to_gguf
-from weighbridge.conversion.mlx.plan import SHARD, load_losses, to_mlx
 from weighbridge.conversion.options import (
+    CHECKPOINT,
     AdapterOptions,
     CastOptions,
     GenericGgufOptions,
@@ -37,14 +33,12 @@ from weighbridge.conversion.options import (
 from weighbridge.conversion.plan import writers
 from weighbridge.conversion.plan.builder import PlanBuilder, left_out
 from weighbridge.conversion.plan.fingerprint import state_of
-from weighbridge.conversion.plan.folder import to_container, to_folder
 from weighbridge.conversion.plan.losses.requantized import check_lossless, losses_of
 from weighbridge.conversion.plan.losses.settings import check_settings
 from weighbridge.conversion.plan.losses.ties import copied, drop_tied
 from weighbridge.conversion.plan.model import Plan
-from weighbridge.conversion.plan.target import WEIGHTS, Target, check_target, stem_of
-from weighbridge.conversion.schemes.plan import to_scheme
-from weighbridge.conversion.whisper.plan import to_ggml
+from weighbridge.conversion.plan.target import WEIGHTS, Target, check_target, keeps_state, stem_of
+from weighbridge.conversion.result import Loss
 from weighbridge.io.filesystem import largest_file
 from weighbridge.io.sink import link_notes
 from weighbridge.models.model import OpenModel
@@ -57,10 +51,14 @@ def build(model: OpenModel, target: Target, write: WriteOptions = WriteOptions()
     Raises RefusedError, UnsupportedError, UsageError, FormatError.
     """
     with paused():
-        if target.format == training.NAME:
-            plan = training.plan_checkpoint(model, target.path, write)
-        elif training.keeps_state(model.place.path, target.format):
-            plan = training.plan_torch(model.place.path, target.path, write)
+        if target.format == CHECKPOINT:
+            from weighbridge.conversion.checkpoint.training import plan_checkpoint
+
+            plan = plan_checkpoint(model, target.path, write)
+        elif keeps_state(model.place.path, target.format):
+            from weighbridge.conversion.checkpoint.training import plan_torch
+
+            plan = plan_torch(model.place.path, target.path, write)
         else:
             plan = _build(model, target, write, keep_names)
         return replace(plan, sources=(*map(state_of, model.place.files), *plan.sources), model=model)
@@ -68,11 +66,11 @@ def build(model: OpenModel, target: Target, write: WriteOptions = WriteOptions()
 
 def _build(model: OpenModel, target: Target, write: WriteOptions, keep_names: bool) -> Plan:
     path, kind, options, folder = target
-    unwrap, to_draft = _BUILDERS.get(type(options), (None, to_container))
+    unwrap, to_draft = _BUILDERS.get(type(options), (None, _to_container))
     model, renamed = (model, []) if keep_names or unwrap is None else unwrap(model)
     draft = to_draft(model, options, kind)
     draft.losses += [] if isinstance(options, _UNCHECKED) else check_settings(model, draft, kind)
-    draft.losses += load_losses(draft) if kind == "mlx" else []
+    draft.losses += _mlx_losses(draft) if kind == "mlx" else []
     if kind == "hf":
         drop_tied(model, draft)
     container = WEIGHTS.get(kind, kind)
@@ -83,7 +81,7 @@ def _build(model: OpenModel, target: Target, write: WriteOptions, keep_names: bo
     check_target(path, model, folder)
     draft.stem = stem_of(path, model, kind)
     if isinstance(options, MlxOptions) and not options.sharded:
-        options = replace(options, max_shard_size=SHARD)
+        options = _mlx_sharded(options)
     policy = options if isinstance(options, CastOptions) else CastOptions()
     if policy.inexact == "refuse":
         check_lossless(draft.tensors, draft.moves, draft.losses)
@@ -128,19 +126,87 @@ _UNCHECKED: Final = (GenericGgufOptions, MmprojOptions)
 Unwrap = Callable[[OpenModel], tuple[OpenModel, list[str]]]
 Builder = Callable[[OpenModel, Any, str], PlanBuilder]
 
+# ---- builders: each imports its target's code, so that a plan loads the code of one target ----
+
+
+def _to_adapter(model: OpenModel, options: AdapterOptions, kind: str) -> PlanBuilder:
+    from weighbridge.conversion.lora import plan_adapter
+
+    return plan_adapter(model, options, kind)
+
+
+def _to_scheme(model: OpenModel, options: SchemeOptions, kind: str) -> PlanBuilder:
+    from weighbridge.conversion.schemes.plan import to_scheme
+
+    return to_scheme(model, options)
+
+
+def _to_mlx(model: OpenModel, options: MlxOptions, kind: str) -> PlanBuilder:
+    from weighbridge.conversion.mlx.plan import to_mlx
+
+    return to_mlx(model, options)
+
+
+def _mlx_losses(draft: PlanBuilder) -> list[Loss]:
+    from weighbridge.conversion.mlx.plan import load_losses
+
+    return load_losses(draft)
+
+
+def _mlx_sharded(options: MlxOptions) -> MlxOptions:
+    from weighbridge.conversion.mlx.plan import SHARD
+
+    return replace(options, max_shard_size=SHARD)
+
+
+def _to_gguf(model: OpenModel, options: GgufOptions, kind: str) -> PlanBuilder:
+    from weighbridge.conversion.gguf.plan import to_gguf
+
+    return to_gguf(model, options)
+
+
+def _to_mmproj(model: OpenModel, options: MmprojOptions, kind: str) -> PlanBuilder:
+    from weighbridge.conversion.gguf.mmproj import to_mmproj
+
+    return to_mmproj(model, options)
+
+
+def _to_generic_gguf(model: OpenModel, options: GenericGgufOptions, kind: str) -> PlanBuilder:
+    from weighbridge.conversion.gguf.plan import to_generic_gguf
+
+    return to_generic_gguf(model, options)
+
+
+def _to_ggml(model: OpenModel, options: WhisperOptions, kind: str) -> PlanBuilder:
+    from weighbridge.conversion.whisper.plan import to_ggml
+
+    return to_ggml(model, options)
+
+
+def _to_folder(model: OpenModel, options: HfOptions | TorchFolderOptions, kind: str) -> PlanBuilder:
+    from weighbridge.conversion.plan.folder import to_folder
+
+    return to_folder(model, options, WEIGHTS[kind])
+
+
+def _to_container(model: OpenModel, options: Any, kind: str) -> PlanBuilder:
+    from weighbridge.conversion.plan.folder import to_container
+
+    return to_container(model, options, kind)
+
 
 #: Options of a target -> the function that removes a framework's prefix of names, and the one that builds the contents.
 #: The other targets are containers of plain dtypes.
 _BUILDERS: Final[Mapping[type[TargetOptions], tuple[Unwrap | None, Builder]]] = MappingProxyType(
     {
-        AdapterOptions: (None, lora.plan_adapter),
-        SchemeOptions: (unwrapped_folder, lambda model, options, _: to_scheme(model, options)),
-        MlxOptions: (unwrapped, lambda model, options, _: to_mlx(model, options)),
-        GgufOptions: (unwrapped, lambda model, options, _: to_gguf(model, options)),
-        MmprojOptions: (None, lambda model, options, _: to_mmproj(model, options)),
-        GenericGgufOptions: (None, lambda model, options, _: to_generic_gguf(model, options)),
-        WhisperOptions: (None, lambda model, options, _: to_ggml(model, options)),
-        HfOptions: (unwrapped_folder, lambda model, options, kind: to_folder(model, options, WEIGHTS[kind])),
-        TorchFolderOptions: (unwrapped_folder, lambda model, options, kind: to_folder(model, options, WEIGHTS[kind])),
+        AdapterOptions: (None, _to_adapter),
+        SchemeOptions: (unwrapped_folder, _to_scheme),
+        MlxOptions: (unwrapped, _to_mlx),
+        GgufOptions: (unwrapped, _to_gguf),
+        MmprojOptions: (None, _to_mmproj),
+        GenericGgufOptions: (None, _to_generic_gguf),
+        WhisperOptions: (None, _to_ggml),
+        HfOptions: (unwrapped_folder, _to_folder),
+        TorchFolderOptions: (unwrapped_folder, _to_folder),
     }
 )

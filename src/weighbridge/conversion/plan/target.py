@@ -13,9 +13,8 @@ from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.containers import BUILT_IN, by_target, model_suffixes, reader, target_of, writable
 from weighbridge.containers.formats import DISTRIBUTED
-from weighbridge.conversion import lora
-from weighbridge.conversion.checkpoint import training
 from weighbridge.conversion.options import (
+    CHECKPOINT,
     FORMATS,
     AdapterOptions,
     CastOptions,
@@ -27,8 +26,9 @@ from weighbridge.conversion.options import (
     resolve,
 )
 from weighbridge.conversion.plan import writers
+from weighbridge.models.lora import peft
+from weighbridge.models.lora.forms import converts_adapter
 from weighbridge.models.model import OpenModel
-from weighbridge.models.whisper.source import form_of
 
 #: Containers of model folders, with a config.json.
 FOLDER_CONTAINERS: Final = frozenset((*(f.name for f in BUILT_IN.values() if f.hub_name), DISTRIBUTED))
@@ -67,7 +67,7 @@ def choose_target(
     kind = _choose_format(to if base is None else _format_of(base, path), path, model)
     slash = name.endswith(("/", os.sep))
     suffix = Path(name).suffix
-    if kind != training.NAME and kind in (*WEIGHTS, *FORMATS) and not slash and not Path(name).is_dir():
+    if kind != CHECKPOINT and kind in (*WEIGHTS, *FORMATS) and not slash and not Path(name).is_dir():
         named = kind if (kind, suffix) == ("ggml", WHISPER_SUFFIX) else target_of(suffix)
         if named not in (None, kind):  # `--to mlx out.gguf` would be a folder of that name
             content = "a folder" if kind in (*WEIGHTS, DCP) else f"a {kind} file"
@@ -97,9 +97,9 @@ def _format_of(options: TargetOptions, path: Path) -> str | None:
 
 
 def _options_class(model: OpenModel, kind: str, given: Collection[str]) -> type[TargetOptions]:
-    if training.keeps_state(model.place.path, kind):
+    if keeps_state(model.place.path, kind):
         return CheckpointOptions
-    if lora.converts_adapter(model, kind):
+    if converts_adapter(model, kind):
         return AdapterOptions
     if kind == "hf" and "scheme" in given:
         return SchemeOptions
@@ -121,10 +121,10 @@ def _choose_format(to: str | TargetOptions | None, path: Path, model: OpenModel)
     makes_folder = (
         model.format == "gguf"
         or (model.place.path.is_dir() and model.format in FOLDER_CONTAINERS)
-        or (model.format == "ggml" and form_of(model) is not None)
+        or (model.format == "ggml" and _is_whisper(model))
     )
     if to:
-        container = None if to in WEIGHTS or to == training.NAME else by_target(str(to))
+        container = None if to in WEIGHTS or to == CHECKPOINT else by_target(str(to))
         if container and container.target == "torch" and by_suffix is None and makes_folder:
             return "hf-torch"
         return container.target if container else str(to)
@@ -141,7 +141,22 @@ def is_whisper_cpp(model: OpenModel, path: Path) -> bool:
     """Whether quantizing `model` to `path` makes a whisper.cpp file: of a Whisper that is such a file, or whose
     target has such a name."""
     named = fnmatchcase(path.name, "ggml-*" + WHISPER_SUFFIX)
-    return (named or model.format == "ggml") and form_of(model) is not None
+    return (named or model.format == "ggml") and _is_whisper(model)
+
+
+def _is_whisper(model: OpenModel) -> bool:
+    from weighbridge.models.whisper.source import form_of
+
+    return form_of(model) is not None
+
+
+def keeps_state(model_path: Path, kind: str) -> bool:
+    """Whether a folder's whole checkpoint is requested rather than the model in it."""
+    if kind != "torch" or not model_path.is_dir():
+        return False
+    from weighbridge.models.training_state import is_checkpoint
+
+    return is_checkpoint(model_path)
 
 
 def same_format(model: OpenModel, path: Path) -> str | None:
@@ -165,5 +180,5 @@ def stem_of(path: Path, model: OpenModel, kind: str) -> str:
     """The file names without `-00001-of-...` and the suffix."""
     container = WEIGHTS.get(kind, kind)
     if kind in WEIGHTS or (container in _STEMS and not path.suffix):
-        return lora.STEM if lora.converts_adapter(model, kind) else _STEMS[container]
+        return peft.STEM if converts_adapter(model, kind) else _STEMS[container]
     return path.name if target_of(path.suffix) is None else path.stem

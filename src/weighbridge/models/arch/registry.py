@@ -24,7 +24,8 @@ from weighbridge.models.arch.tables.check import check
 from weighbridge.models.arch.tables.documents import (
     document,
     plugged_in,
-    projector_documents,
+    projector_document,
+    projector_texts,
     resolve,
     shipped,
     wrappers,
@@ -159,12 +160,17 @@ def _inherits_graph(text: str) -> bool:
     return re.search(r"^gguf\s*=", text.partition("\n[")[0], re.MULTILINE) is None
 
 
+def _class_name(config: Mapping[str, Any]) -> Any:
+    """The first of `architectures`, else `model_type`."""
+    listed = config.get("architectures")
+    return listed[0] if isinstance(listed, list | tuple) and listed else config.get("model_type")
+
+
 def family_of_hf(config: Mapping[str, Any], own: Sequence[Family] = ()) -> Family:
     """The family of a config.json; `own` families come first. UnsupportedError names the config's class."""
     listed = config.get("architectures")
     stated = listed or config.get("model_type")
-    name = listed[0] if isinstance(listed, list | tuple) and listed else config.get("model_type")
-    for candidate in chain(own, _naming(name)):
+    for candidate in chain(own, _naming(_class_name(config))):
         if candidate.architecture(config) is not None:
             return candidate
     if not stated:
@@ -196,15 +202,23 @@ def family_of_gguf(
 
 
 @cache
+def _projector(name: str) -> Family:
+    return build_family(projector_document(name), checked=True)
+
+
+@cache
 def projectors() -> Mapping[str, Family]:
     """The tables of projectors by projector type: the towers of a model that sees or hears, with what connects them to
     its language model. llama.cpp has them in a GGUF of their own, of architecture `clip`."""
-    return MappingProxyType({name: build_family(table, checked=True) for name, table in projector_documents().items()})
+    return MappingProxyType({name: _projector(name) for name in projector_texts()})
 
 
 def projector_of_hf(config: Mapping[str, Any]) -> Family | None:
-    """The projector of a config.json, if any."""
-    return next((table for table in projectors().values() if table.architecture(config) is not None), None)
+    """The projector of a config.json, if any. Classes are in the tables, not in their mixins."""
+    if not isinstance(cls := _class_name(config), str):
+        return None
+    naming = (_projector(name) for name, text in projector_texts().items() if cls in text)
+    return next((table for table in naming if table.architecture(config) is not None), None)
 
 
 def projector_of_gguf(metadata: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any] = ()) -> Family:

@@ -45,6 +45,12 @@ def adapter_form(model: OpenModel) -> AdapterForm | None:
     return _PEFT if named or any("lora_" in e.name for e in model.index) else None
 
 
+def converts_adapter(model: OpenModel, kind: str) -> bool:
+    """Whether a conversion to `kind` is from one adapter format to another."""
+    form = adapter_form(model)
+    return form is not None and kind in form.targets
+
+
 def looks_like_adapter(path: Path) -> bool:
     """Whether a folder has an adapter and no model, by the names of its files, or a GGUF is an adapter, by its type."""
     if path.suffix == ".gguf" and path.is_file():

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.base.words import plural
@@ -20,6 +18,7 @@ from weighbridge.models.lora.forms import adapter_form, resolved
 from weighbridge.models.lora.pairs import LoraPair
 from weighbridge.models.lora.peft import LoraAdapter
 from weighbridge.models.lora.resolve_experts import scaled_alike
+from weighbridge.models.lora.weights import WeightedAdapter
 from weighbridge.models.model import OpenModel, open_weights
 from weighbridge.models.transform import packed_rename
 from weighbridge.models.transform.base import with_nodes
@@ -31,29 +30,6 @@ if TYPE_CHECKING:
 Rounding = Callable[["Node", DType], "Node"]
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
-
-
-class WeightedAdapter(NamedTuple):
-    """An adapter, and the factor of its change."""
-
-    path: Path
-    weight: float = 1.0
-
-
-def weighted_adapter(address: str | os.PathLike[str]) -> WeightedAdapter:
-    """Parses ADAPTER or ADAPTER:WEIGHT."""
-    path, weight = split_weight(os.fspath(address))
-    return WeightedAdapter(resolve_path(path), float(weight)) if weight else WeightedAdapter(resolve_path(address))
-
-
-def split_weight(text: str) -> tuple[str, str]:
-    """Splits PATH:WEIGHT; the weight is "" if there is none. A path that exists has none, whatever its name."""
-    path, colon, number = text.rpartition(":")
-    if colon and path and not os.path.lexists(text):
-        with suppress(ValueError):
-            float(number)
-            return path, number
-    return text, ""
 
 
 def merge_adapters(model: OpenModel, adapters: Sequence[WeightedAdapter]) -> OpenModel:

@@ -7,14 +7,16 @@ store each tensor separately, and `copies` lists those.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from weighbridge.base.dtypes import DType
 from weighbridge.base.spec import Spec, c_strides
-from weighbridge.containers.torch.write import View
 from weighbridge.io.source import Source
 from weighbridge.tensors.nodes import Node, PackedMember, Stored, walk
 from weighbridge.tensors.nodes.base import Slice, Strided
+
+if TYPE_CHECKING:
+    from weighbridge.containers.torch.write import View
 
 
 class SharedStorage(NamedTuple):
@@ -75,6 +77,8 @@ def copies(source: Mapping[str, Node], written: Mapping[str, Node], storages: Ma
 
 def share(tensors: Mapping[str, Node]) -> SharedStorage:
     """The storages and views of `tensors`. Two tensors share one if their bytes overlap and their elements align."""
+    from weighbridge.containers.torch.write import View
+
     joined = {w.name: (w, group) for group in _shared_windows(tensors) for w in group}
     storages: dict[str, Node] = {}
     views: dict[str, View] = {}

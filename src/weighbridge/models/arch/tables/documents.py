@@ -49,22 +49,33 @@ def _texts(folder: Traversable) -> dict[str, str]:
     return {name.removesuffix(".toml"): (folder / name).read_text(encoding="utf-8") for name in files}
 
 
+_TABLES: Final = "weighbridge.models.arch.tables"
+
+
 @cache
-def projector_documents() -> Mapping[str, Document]:
-    """The tables of projectors by projector type, which is the file's name. A table's key-values follow those of the
-    mixins that it includes; one with a name that these have replaces theirs."""
-    folder = resources.files("weighbridge.models.arch.tables") / "projectors"
-    mixins = {name: parse(text) for name, text in _texts(folder / "mixins").items()}
-    library = TableLibrary(mixin=mixins.__getitem__)
-    out: dict[str, Document] = {}
-    for name, text in _texts(folder).items():
-        own = parse(f'name = "{name}"\ngguf = "clip"\n{text}')
-        table = resolve(own, library)
-        keys: dict[str, Any] = {}
-        for layer in (*_mixins(own, library, ()), own):
-            keys |= {row["name"]: row for row in layer.get("meta", {}).get("key", ())}
-        out[name] = {**table, "meta": {**table["meta"], "key": [*keys.values()]}}
-    return out
+def projector_texts() -> Mapping[str, str]:
+    """The text of every projector's table by projector type, which is the file's name."""
+    texts = _texts(resources.files(_TABLES) / "projectors")
+    return {name: f'name = "{name}"\ngguf = "clip"\n{text}' for name, text in texts.items()}
+
+
+@cache
+def _projector_mixin(name: str) -> Document:
+    file = resources.files(_TABLES) / "projectors" / "mixins" / f"{name}.toml"
+    return parse(file.read_text(encoding="utf-8"))
+
+
+@cache
+def projector_document(name: str) -> Document:
+    """The whole table of a projector. Its key-values follow those of the mixins that it includes; one with a name that
+    these have replaces theirs."""
+    library = TableLibrary(mixin=_projector_mixin)
+    own = parse(projector_texts()[name])
+    table = resolve(own, library)
+    keys: dict[str, Any] = {}
+    for layer in (*_mixins(own, library, ()), own):
+        keys |= {row["name"]: row for row in layer.get("meta", {}).get("key", ())}
+    return {**table, "meta": {**table["meta"], "key": [*keys.values()]}}
 
 
 @cache
