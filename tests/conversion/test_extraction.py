@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -141,6 +144,22 @@ def test_threads_and_memory_change_no_byte(base: Path, tmp_path: Path, monkeypat
         assert any("read 4 times" in note for note in report.notes) == ("max_memory" in way)
     files = [(tmp_path / f"adapter{n}/adapter_model.safetensors").read_bytes() for n in range(len(ways))]
     assert files[0] == files[1] == files[2]
+
+
+def test_threads_of_the_blas_change_no_bit() -> None:
+    """numpy's library reads their number when it is loaded."""
+    code = (
+        "import hashlib, numpy as np; from weighbridge.tensors.factorize import *;"
+        "m = np.random.default_rng(0).standard_normal((1500, 700)).astype('f4');"
+        "f = factorize(lambda lo, hi: ChangedRows(m[lo:hi]), m.shape, RankLimit(60), bytes(16));"
+        "print(hashlib.sha256(f.up.tobytes() + f.down.tobytes()).hexdigest(), (m @ m.T).sum())"
+    )
+    found = set()
+    for threads in ("1", "2"):
+        env = {**os.environ, "OPENBLAS_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)
+        found.add(done.stdout.split()[0])
+    assert len(found) == 1
 
 
 # ------------------------------------------------------------------------------------------------ judges
@@ -330,10 +349,11 @@ def test_what_is_refused(
 
 def test_targets_that_are_refused(base: Path, tmp_path: Path) -> None:
     other = folder(tmp_path / "tuned", tuned(weights(), 2))
-    targets: list[tuple[str, dict[str, Any]]] = [("a.safetensors", {}), ("a.gguf", {"to": "hf"}), ("a.npz", {})]
+    targets: list[tuple[str, dict[str, Any]]] = [("a.safetensors", {}), ("a.gguf", {"to": "hf"}), ("a.npz", {}),
+                                                 ("a/", {"to": "gguf"})]  # fmt: skip
     for target, options in targets:
         with pytest.raises(UsageError):
-            wb.plan_extract_lora(base, other, tmp_path / target, **options)
+            wb.plan_extract_lora(base, other, f"{tmp_path}/{target}", **options)
     with pytest.raises(RefusedError, match="contains a model"):
         wb.plan_extract_lora(base, other, base)
     qwen = {**F32, "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 16}

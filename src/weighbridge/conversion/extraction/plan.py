@@ -104,6 +104,8 @@ def _kind(name: str, to: str | None) -> str:
     if to != "gguf" and suffix not in (None, "gguf"):
         raise UsageError(f"{name}: a PEFT adapter is a folder", hint="name a folder, or a file that ends in .gguf")
     kind = "gguf" if to == "gguf" or (to is None and suffix == "gguf") else "hf"
+    if kind == "gguf" and name.endswith(("/", os.sep)):
+        raise UsageError(f"{name} names a folder, but a file is written", hint="leave the slash out")
     if kind == "hf" and suffix is not None:
         raise UsageError(f"--to {to} writes a folder, but {name} is named as a {suffix} file", hint="leave --to out")
     return kind
