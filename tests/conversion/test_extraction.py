@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -13,8 +14,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from tests import mutation
+from tests.conversion import mixing_cases
 from tests.llama import CONFIG, llama_tensors, make_folder
 
 import weighbridge as wb
@@ -64,7 +66,7 @@ def extract(base: Path, values: Tensors, out: Path, **options: Any) -> wb.Extrac
 
 
 def merged(base: Path, adapter: Path, out: Path) -> Tensors:
-    wb.merge([base, adapter], f"{out}/")
+    wb.convert(base, f"{out}/", lora=adapter)
     return dict(load_file(out / "model.safetensors"))
 
 
@@ -291,6 +293,28 @@ def test_layers_that_store_their_weights_transposed(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "adapter/adapter_config.json").read_text())["fan_in_fan_out"] is True
     assert next(v.shape for n, v in stored.items() if n.endswith("c_attn.lora_A.weight")) == (3, 32)
     assert distance(merged(one, tmp_path / "adapter", tmp_path / "again"), after) < 1e-6
+
+
+@pytest.mark.parametrize("energy", [None, 0.6])
+def test_experts_in_a_gguf_have_one_rank(energy: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stack of a GGUF takes one; experts without a difference get zeros."""
+    monkeypatch.chdir(mixing_cases.write_models(tmp_path / "models") / "llama")
+    wb.merge(mixing_cases.RECIPES["mixtral"][1], f"{tmp_path}/base/")
+    base, before = tmp_path / "base", load_file(tmp_path / "base/model.safetensors")
+    after = tuned(before, 3, names=f"{LAYERS}1.block_sparse_moe.experts.1") | {
+        name: value for name, value in tuned(before, 5).items() if "0.block_sparse_moe.experts" in name
+    }
+    shutil.copytree(base, tmp_path / "tuned")
+    save_file(after, tmp_path / "tuned/model.safetensors", {"format": "pt"})
+    for target in ("adapter", "adapter.gguf"):
+        wb.extract_lora(base, tmp_path / "tuned", tmp_path / target, energy=energy)
+    peft, gguf = (
+        merged(base, tmp_path / name, tmp_path / f"merged-{len(name)}") for name in ("adapter", "adapter.gguf")
+    )
+    assert distance(gguf, peft) < 1e-6
+    assert distance(peft, after) < (1e-6 if energy is None else 1)
+    with wb.open(tmp_path / "adapter.gguf") as model:
+        assert model["blk.1.ffn_up_exps.weight.lora_a"].shape[0] == 3
 
 
 def test_a_tied_embedding_is_noted(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.result import Progress
 from weighbridge.io.sink import link_notes
 from weighbridge.models.lora.forms import resolved
+from weighbridge.models.lora.pairs import with_whole_stacks
 from weighbridge.models.lora.peft import LoraAdapter
 from weighbridge.models.model import OpenModel
 from weighbridge.tensors.factorize import PASSES
@@ -123,6 +124,7 @@ def _gguf(view: FolderView, adapter: LoraAdapter, changes: Changes, dtype: DType
         )
     family, sizes = view.model.family, view.model.sizes
     adapter, roles = resolved(adapter, HF, family, sizes)
+    roles = with_whole_stacks(family, "gguf", sizes, roles)
     tied = not any(name in view.embeddings and "head" in name for name in view.tensors)
     chosen = dtype_policy.requested_gguf_dtype(dtype.dtype or "f32", (pair.a.spec for pair in adapter.pairs.values()))
     return lora.to_gguf(adapter, roles, lora.BaseModel(family, sizes, tied), chosen, title, {})
