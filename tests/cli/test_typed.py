@@ -176,6 +176,7 @@ WRITERS: dict[str, list[str]] = {
     "imatrix": ["imatrix", "SRC", "DST", "--text", "SRC"],
     "split": ["split", "SRC", "DST", "--max-shard-size", "1k"],
     "merge": ["merge", "SRC", "DST"],
+    "extract-lora": ["extract-lora", "SRC", "SRC", "DST"],
     "strip": ["strip", "SRC", "DST"],
     "rename": ["rename", "SRC", "DST", "--add-prefix", "x."],
     "slice": ["slice", "SRC", "DST", "--keep", "a*"],

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,8 +14,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from tests import mutation
+from tests.conversion import mixing_cases
 from tests.llama import CONFIG, llama_tensors, make_folder
 
 import weighbridge as wb
@@ -61,7 +66,7 @@ def extract(base: Path, values: Tensors, out: Path, **options: Any) -> wb.Extrac
 
 
 def merged(base: Path, adapter: Path, out: Path) -> Tensors:
-    wb.merge([base, adapter], f"{out}/")
+    wb.convert(base, f"{out}/", lora=adapter)
     return dict(load_file(out / "model.safetensors"))
 
 
@@ -141,6 +146,22 @@ def test_threads_and_memory_change_no_byte(base: Path, tmp_path: Path, monkeypat
         assert any("read 4 times" in note for note in report.notes) == ("max_memory" in way)
     files = [(tmp_path / f"adapter{n}/adapter_model.safetensors").read_bytes() for n in range(len(ways))]
     assert files[0] == files[1] == files[2]
+
+
+def test_threads_of_the_blas_change_no_bit() -> None:
+    """numpy's library reads their number when it is loaded."""
+    code = (
+        "import hashlib, numpy as np; from weighbridge.tensors.factorize import *;"
+        "m = np.random.default_rng(0).standard_normal((1500, 700)).astype('f4');"
+        "f = factorize(lambda lo, hi: ChangedRows(m[lo:hi]), m.shape, RankLimit(60), bytes(16));"
+        "print(hashlib.sha256(f.up.tobytes() + f.down.tobytes()).hexdigest(), (m @ m.T).sum())"
+    )
+    found = set()
+    for threads in ("1", "2"):
+        env = {**os.environ, "OPENBLAS_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)
+        found.add(done.stdout.split()[0])
+    assert len(found) == 1
 
 
 # ------------------------------------------------------------------------------------------------ judges
@@ -274,6 +295,28 @@ def test_layers_that_store_their_weights_transposed(tmp_path: Path) -> None:
     assert distance(merged(one, tmp_path / "adapter", tmp_path / "again"), after) < 1e-6
 
 
+@pytest.mark.parametrize("energy", [None, 0.6])
+def test_experts_in_a_gguf_have_one_rank(energy: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stack of a GGUF takes one; experts without a difference get zeros."""
+    monkeypatch.chdir(mixing_cases.write_models(tmp_path / "models") / "llama")
+    wb.merge(mixing_cases.RECIPES["mixtral"][1], f"{tmp_path}/base/")
+    base, before = tmp_path / "base", load_file(tmp_path / "base/model.safetensors")
+    after = tuned(before, 3, names=f"{LAYERS}1.block_sparse_moe.experts.1") | {
+        name: value for name, value in tuned(before, 5).items() if "0.block_sparse_moe.experts" in name
+    }
+    shutil.copytree(base, tmp_path / "tuned")
+    save_file(after, tmp_path / "tuned/model.safetensors", {"format": "pt"})
+    for target in ("adapter", "adapter.gguf"):
+        wb.extract_lora(base, tmp_path / "tuned", tmp_path / target, energy=energy)
+    peft, gguf = (
+        merged(base, tmp_path / name, tmp_path / f"merged-{len(name)}") for name in ("adapter", "adapter.gguf")
+    )
+    assert distance(gguf, peft) < 1e-6
+    assert distance(peft, after) < (1e-6 if energy is None else 1)
+    with wb.open(tmp_path / "adapter.gguf") as model:
+        assert model["blk.1.ffn_up_exps.weight.lora_a"].shape[0] == 3
+
+
 def test_a_tied_embedding_is_noted(tmp_path: Path) -> None:
     before = {name: value for name, value in weights().items() if "head" not in name}
     one = folder(tmp_path / "base", before, {**F32, "tie_word_embeddings": True})
@@ -330,10 +373,11 @@ def test_what_is_refused(
 
 def test_targets_that_are_refused(base: Path, tmp_path: Path) -> None:
     other = folder(tmp_path / "tuned", tuned(weights(), 2))
-    targets: list[tuple[str, dict[str, Any]]] = [("a.safetensors", {}), ("a.gguf", {"to": "hf"}), ("a.npz", {})]
+    targets: list[tuple[str, dict[str, Any]]] = [("a.safetensors", {}), ("a.gguf", {"to": "hf"}), ("a.npz", {}),
+                                                 ("a/", {"to": "gguf"})]  # fmt: skip
     for target, options in targets:
         with pytest.raises(UsageError):
-            wb.plan_extract_lora(base, other, tmp_path / target, **options)
+            wb.plan_extract_lora(base, other, f"{tmp_path}/{target}", **options)
     with pytest.raises(RefusedError, match="contains a model"):
         wb.plan_extract_lora(base, other, base)
     qwen = {**F32, "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 16}

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import yaml  # type: ignore[import-untyped]
@@ -27,7 +28,7 @@ from tests.conversion.mixing_cases import (
 import weighbridge as wb
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.cli.main import main
-from weighbridge.conversion.merging import mixture_targets, routers
+from weighbridge.conversion.merging import mixture, mixture_recipe, mixture_targets, routers
 from weighbridge.forward.prompts import prompt_states
 from weighbridge.models.open import open_model
 
@@ -90,11 +91,15 @@ def find(values: Mapping[str, np.ndarray], front: str, number: int, *parts: str)
     return next(values[name] for part in parts if (name := f"{front}.experts.{number}.{part}.weight") in values)
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_the_results_are_mergekits(name: str, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+COUNTS = mixture_targets.MixtureCounts(3, 1, 2, 24)
+#: Class -> the keys of config.json that are compared.
+KEYS = {target.class_: [*target.config(COUNTS)] for target in mixture_targets.targets()}
+
+
+def assert_mergekits(name: str, out: Path) -> None:
+    """Tensors and settings are those that mergekit-moe made of a recipe."""
     kind, source = RECIPES[name]
-    monkeypatch.chdir(models / kind)
-    got = mixed(source, tmp_path / "out")
+    got = mixed(source, out)
     stored = np.load(GOLDEN)
     recorded = {key.removeprefix(f"{name}/"): stored[key] for key in stored.files if key.startswith(f"{name}/")}
     config, copies = (json.loads(bytes(recorded.pop(key))) for key in ("config.json", "copies"))
@@ -105,14 +110,47 @@ def test_the_results_are_mergekits(name: str, models: Path, tmp_path: Path, monk
     base = tensors("base", kind)
     assert sorted(key for key in got if ".mlp." not in key and "block_sparse" not in key) == copies
     assert all(np.array_equal(got[key], base.get(key, np.zeros_like(got[key]))) for key in copies)
-    ours = settings(tmp_path / "out")
     if "num_local_experts" in config:  # transformers 5 calls it so, for any architecture
         config["num_experts"] = config["num_local_experts"]
-    target = next(t for t in mixture_targets.targets() if [t.class_] == config["architectures"])
-    keys = target.config(mixture_targets.MixtureCounts(3, 1, 2, 24)).keys()
-    assert {key: ours.get(key) for key in keys} == {key: config.get(key) for key in keys} | (
-        {"mlp_only_layers": []} if "mlp_only_layers" in keys else {}
-    )
+    config.setdefault("mlp_only_layers", [])
+    ours, keys = settings(out), KEYS[config["architectures"][0]]
+    assert {key: ours.get(key, "absent") for key in keys} == {key: config.get(key) for key in keys}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_results_are_mergekits(name: str, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(models / RECIPES[name][0])
+    assert_mergekits(name, tmp_path / "out")
+
+
+def faults(target: mixture_targets.MixtureTarget) -> dict[str, mixture_targets.MixtureTarget]:
+    """A row of the table with one thing wrong."""
+    wrong: dict[str, Any] = {
+        f"no {key}": {"settings": {k: v for k, v in target.settings.items() if k != key}} for key in target.settings
+    }
+    wrong |= {field: {field: f"x{getattr(target, field)}"} for field in ("class_", "model_type", "expert", "router")}
+    wrong |= {f: {f: f"x{getattr(target, f)}"} for f in ("shared", "shared_router") if getattr(target, f)}
+    wrong |= {"no null": {"null": ()}} if target.null else {}
+    wrong |= {"biases": {"biases": not target.biases}} if target.class_ == "Qwen2MoeForCausalLM" else {}
+    wrong |= {"parts": {"parts": {"gate_proj": "w3", "down_proj": "w2", "up_proj": "w1"}}} if target.parts else {}
+    wrong["models"] = {"models": frozenset({"none"})}
+    return {name: msgspec.structs.replace(target, **change) for name, change in wrong.items()}
+
+
+FAULTS = [(number, fault) for number, target in enumerate(mixture_targets.targets()) for fault in faults(target)]
+
+
+@pytest.mark.parametrize(("number", "fault"), FAULTS)
+def test_every_entry_of_the_table_matters(
+    number: int, fault: str, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = list(mixture_targets.targets())
+    name = ("mixtral", "deepseek", "qwen of llama, which has no biases", "qwen3")[number]
+    monkeypatch.chdir(models / RECIPES[name][0])
+    rows[number] = faults(rows[number])[fault]
+    for module in (mixture, mixture_recipe):
+        monkeypatch.setattr(module, "targets", lambda: tuple(rows))
+    assert mutation.red(lambda: assert_mergekits(name, tmp_path / "out"))
 
 
 def test_every_architecture_is_recorded() -> None:

@@ -24,6 +24,7 @@ from weighbridge.conversion.result import Progress
 from weighbridge.io.sink import link_notes
 from weighbridge.models.lora import peft
 from weighbridge.models.lora.forms import resolved
+from weighbridge.models.lora.pairs import with_whole_stacks
 from weighbridge.models.lora.peft import LoraAdapter
 from weighbridge.models.model import OpenModel
 from weighbridge.tensors.factorize import PASSES
@@ -105,6 +106,8 @@ def _kind(name: str, to: str | None) -> str:
     if to != "gguf" and suffix not in (None, "gguf"):
         raise UsageError(f"{name}: a PEFT adapter is a folder", hint="name a folder, or a file that ends in .gguf")
     kind = "gguf" if to == "gguf" or (to is None and suffix == "gguf") else "hf"
+    if kind == "gguf" and name.endswith(("/", os.sep)):
+        raise UsageError(f"{name} names a folder, but a file is written", hint="leave the slash out")
     if kind == "hf" and suffix is not None:
         raise UsageError(f"--to {to} writes a folder, but {name} is named as a {suffix} file", hint="leave --to out")
     return kind
@@ -122,6 +125,7 @@ def _gguf(view: FolderView, adapter: LoraAdapter, changes: Changes, dtype: DType
         )
     family, sizes = view.model.family, view.model.sizes
     adapter, roles = resolved(adapter, HF, family, sizes)
+    roles = with_whole_stacks(family, "gguf", sizes, roles)
     tied = not any(name in view.embeddings and "head" in name for name in view.tensors)
     chosen = dtype_policy.requested_gguf_dtype(dtype.dtype or "f32", (pair.a.spec for pair in adapter.pairs.values()))
     return lora.to_gguf(adapter, roles, lora.BaseModel(family, sizes, tied), chosen, title, {})

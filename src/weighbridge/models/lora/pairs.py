@@ -105,6 +105,32 @@ def save(family: Family, dialect: str, sizes: Sizes, roles: Roles, prefix: str |
     return out
 
 
+def with_whole_stacks(family: Family, dialect: str, sizes: Sizes, roles: Roles) -> Roles:
+    """Returns the same changes for a dialect that stacks experts: all experts of a stack have a pair, of one rank."""
+    filled = dict(roles)
+    for place in family.expansion(dialect, sizes).places.values():
+        changed = [roles[instance] for instance in place.instances if instance in roles]
+        if len(place.shape) == 3 and changed and len(place.roles) == 1:
+            rank = max(pair.rank for pair in changed)
+            filled |= {i: _padded(roles.get(i), rank, changed[0].shape) for i in place.instances}
+    return filled
+
+
+def _padded(pair: LoraPair | None, rank: int, shape: tuple[int, ...]) -> LoraPair:
+    """A pair of a higher rank with the same change, which is scaled by alpha/rank; None is no change."""
+    from weighbridge.base.dtypes import F32
+    from weighbridge.tensors.nodes import cast, concat, scaled, zeros
+
+    rows, columns = shape
+    if pair is None:
+        return LoraPair(zeros((rank, columns), F32), zeros((rows, rank), F32))
+    if pair.rank == rank:
+        return pair
+    further = rank - pair.rank
+    b = concat([scaled(cast(pair.b, F32), rank / pair.rank), zeros((rows, further), F32)], -1)
+    return LoraPair(concat([cast(pair.a, F32), zeros((further, columns), F32)]), b)
+
+
 def _label(instance: Instance) -> str:
     return ".".join((instance[0], *map(str, instance[1])))
 
