@@ -303,7 +303,7 @@ FOLDERS: dict[str, tuple[Callable[[Path], Any], set[str], bool]] = {
     "a file of another step": (other_step, {"torch-dcp/item"}, False),
     "a file of another save": (lambda f: (f / "__9_0.distcp").write_bytes((f / "__1_0.distcp").read_bytes()),
                                {"dcp/stray"}, True),
-    "no .metadata": (without_metadata, {"dcp/unfinished", "dcp/second"}, False),
+    "no .metadata": (without_metadata, {"dcp/unfinished", "file/leftover"}, False),
     "two .metadata": (lambda f: (f / "__0.metadata").write_bytes((f / ".metadata").read_bytes()), {"dcp/second"}, True),
 }  # fmt: skip
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import PurePath
 from typing import Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
@@ -17,8 +16,8 @@ from weighbridge.models.locate import distributed_shards
 from weighbridge.reports.verify.repo import Repo, RepoFile
 from weighbridge.reports.verify.rules import Check, Flaw
 
-# Metadata of one process (`use_collectives=False`), and one that wasn't renamed.
-_OTHER_METADATA: Final = re.compile(r"__\d+\.metadata|(__\d+)?\.metadata\.tmp", re.ASCII)
+# The list of one process (`use_collectives=False`).
+_OF_PROCESS: Final = re.compile(r"__\d+\.metadata", re.ASCII)
 _AGAIN: Final = "copy the whole folder again, or use another step"
 
 
@@ -56,7 +55,7 @@ def stray(repo: Repo) -> Iterator[Flaw]:
 
 def unfinished(repo: Repo) -> Iterator[Flaw]:
     for folder, files, listed in _folders(repo):
-        if listed is None and not any(f.base == dcp.METADATA for f in files):
+        if listed is None and not any(f.base == dcp.METADATA or _OF_PROCESS.fullmatch(f.base) for f in files):
             message = f"{plural(sum(f.base.endswith(dcp.SUFFIX) for f in files), 'data file')} without .metadata"
             yield Flaw(message, repo.root / folder, hint=".metadata is written last: the save didn't finish")
 
@@ -64,9 +63,9 @@ def unfinished(repo: Repo) -> Iterator[Flaw]:
 def second(repo: Repo) -> Iterator[Flaw]:
     for _, files, _ in _folders(repo):
         for file in files:
-            if _OTHER_METADATA.fullmatch(PurePath(file.name).name):
-                message = "a second list of the data files, by one process or of a save that didn't finish"
-                yield Flaw(message, file.path, hint="torch reads .metadata unless use_collectives=False is set")
+            if _OF_PROCESS.fullmatch(file.base):
+                hint = "save with use_collectives=True, torch's default; it isn't read here"
+                yield Flaw("a list of one process, which torch reads with use_collectives=False", file.path, hint=hint)
 
 
 def parts(repo: Repo) -> Iterator[Flaw]:
@@ -106,7 +105,7 @@ RULES: Final = (
     Check("dcp/stray", Severity.WARNING, "`.metadata` names every data file next to it", stray),
     Check("dcp/unfinished", Severity.ERROR, "data files have a `.metadata`", unfinished),
     Check("dcp/parts", Severity.ERROR, "safetensors with parts of tensors cover each of them, once", parts),
-    Check("dcp/second", Severity.WARNING, "a folder has one `.metadata`", second),
+    Check("dcp/second", Severity.WARNING, "a folder has one `.metadata`, and no list of each process", second),
 )
 #: Checks that read data.
 VALUE_RULES: Final = (Check("dcp/copies", Severity.ERROR, "chunks that overlap have the same values", copies),)
