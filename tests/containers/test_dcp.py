@@ -346,7 +346,9 @@ def test_the_list_counts_among_the_files(recorded: Path) -> None:
 
 def test_each_rule_of_folders_has_a_fault() -> None:
     named = {rule for _, rules, _ in FOLDERS.values() for rule in rules if rule.startswith("dcp/")}
-    assert named | {"dcp/copies", "dcp/parts"} == {r.id for r in (*verify_distributed.RULES, *verify_distributed.VALUE_RULES)}
+    assert named | {"dcp/copies", "dcp/parts"} == {
+        r.id for r in (*verify_distributed.RULES, *verify_distributed.VALUE_RULES)
+    }
 
 
 def test_a_run_with_several_steps_names_them(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, cast
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.words import plural
@@ -31,14 +31,17 @@ def _folders(repo: Repo) -> Iterator[tuple[str, tuple[RepoFile, ...], RepoFile |
             yield folder, files, listed
 
 
-def _metadata(file: RepoFile) -> dcp.DcpMetadata:
-    return dcp.inspect(file.parsed[0])
+def _metadata(repo: Repo, file: RepoFile) -> dcp.DcpMetadata:
+    key = f"dcp {file.name}"
+    if key not in repo.memo:
+        repo.memo[key] = dcp.inspect(file.parsed[0])
+    return cast(dcp.DcpMetadata, repo.memo[key])
 
 
 def missing(repo: Repo) -> Iterator[Flaw]:
     for _, files, listed in _folders(repo):
         present = {f.base for f in files}
-        if listed is not None and (absent := [name for name in _metadata(listed).files if name not in present]):
+        if listed is not None and (absent := [name for name in _metadata(repo, listed).files if name not in present]):
             message = f"{plural(len(absent), 'data file', 'are')} missing: {', '.join(absent[:8])}"
             yield Flaw(message, listed.path, hint=_AGAIN)
 
@@ -47,7 +50,7 @@ def stray(repo: Repo) -> Iterator[Flaw]:
     for _, files, listed in _folders(repo):
         if listed is None:
             continue
-        named = set(_metadata(listed).files)
+        named = set(_metadata(repo, listed).files)
         for file in files:
             if file.base.endswith(dcp.SUFFIX) and file.base not in named:
                 yield Flaw(".metadata doesn't name it: it belongs to another save", file.path, hint="delete it")
@@ -85,7 +88,7 @@ def copies(repo: Repo) -> Iterator[Flaw]:
         if listed is None:
             continue
         sources = {f.base: f.source for f in files if f.source and f.index is not None}
-        metadata = _metadata(listed)
+        metadata = _metadata(repo, listed)
         for name, tensor in metadata.tensors.items():
             if not all(chunk.item.file in sources for chunk in tensor.chunks):
                 continue
