@@ -497,3 +497,11 @@ def test_scalars_and_empty_tensors_survive(tmp_path: Path) -> None:
     with wb.open(tmp_path / "out") as model:
         assert {n: model[n].numpy().shape for n in saved} == {n: s.shape for n, s in saved.items()}
         assert model["s"].numpy() == 2.5
+
+
+def test_a_list_without_its_files(tmp_path: Path) -> None:
+    folder = write(tmp_path / "in", {"a": (A, rows(A, 1))})
+    (folder / "__0_0.distcp").unlink()
+    with pytest.raises(UsageError, match="no weights") as caught:
+        open_model(folder)
+    assert "none of its .distcp files" in str(caught.value.hint)
