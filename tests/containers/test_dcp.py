@@ -303,7 +303,7 @@ FOLDERS: dict[str, tuple[Callable[[Path], Any], set[str], bool]] = {
     "a file of another step": (other_step, {"torch-dcp/item"}, False),
     "a file of another save": (lambda f: (f / "__9_0.distcp").write_bytes((f / "__1_0.distcp").read_bytes()),
                                {"dcp/stray"}, True),
-    "no .metadata": (without_metadata, {"dcp/unfinished", "dcp/second"}, False),
+    "no .metadata": (without_metadata, {"dcp/unfinished", "file/leftover"}, False),
     "two .metadata": (lambda f: (f / "__0.metadata").write_bytes((f / ".metadata").read_bytes()), {"dcp/second"}, True),
 }  # fmt: skip
 
@@ -346,7 +346,9 @@ def test_the_list_counts_among_the_files(recorded: Path) -> None:
 
 def test_each_rule_of_folders_has_a_fault() -> None:
     named = {rule for _, rules, _ in FOLDERS.values() for rule in rules if rule.startswith("dcp/")}
-    assert named | {"dcp/copies", "dcp/parts"} == {r.id for r in (*verify_distributed.RULES, *verify_distributed.VALUE_RULES)}
+    assert named | {"dcp/copies", "dcp/parts"} == {
+        r.id for r in (*verify_distributed.RULES, *verify_distributed.VALUE_RULES)
+    }
 
 
 def test_a_run_with_several_steps_names_them(tmp_path: Path) -> None:
@@ -495,3 +497,11 @@ def test_scalars_and_empty_tensors_survive(tmp_path: Path) -> None:
     with wb.open(tmp_path / "out") as model:
         assert {n: model[n].numpy().shape for n in saved} == {n: s.shape for n, s in saved.items()}
         assert model["s"].numpy() == 2.5
+
+
+def test_a_list_without_its_files(tmp_path: Path) -> None:
+    folder = write(tmp_path / "in", {"a": (A, rows(A, 1))})
+    (folder / "__0_0.distcp").unlink()
+    with pytest.raises(UsageError, match="no weights") as caught:
+        open_model(folder)
+    assert "none of its .distcp files" in str(caught.value.hint)

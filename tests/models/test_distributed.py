@@ -12,7 +12,7 @@ import pytest
 from tests.containers.dcp_files import columns, rows, write
 from tests.llama import CONFIG as LLAMA
 from tests.llama import llama_tensors, make_folder
-from tests.models.test_training_parts import CONFIG, EMA, LEFT, WAYS, WEIGHTS, saved
+from tests.models.test_training_parts import CONFIG, EMA, LEFT, WAYS, WEIGHTS, behind, saved
 
 import weighbridge as wb
 from weighbridge.base.errors import UsageError
@@ -73,6 +73,21 @@ def test_what_goes_in_comes_out_or_is_listed(folders: Path, tmp_path: Path, left
         kept = set(LEFT[left]) - {part.name for part in model.left_out}
         # torch leaves empty dicts out
         assert left in ("bare", "flat") or kept <= {"model", "module", "state_dict", "model_state_dict", "empty"}
+
+
+def test_the_keys_of_torchtitan_and_lightning(tmp_path: Path) -> None:
+    """Weights at the top beside the rest, and an optimizer by its structure, under a key of its own."""
+    moments = {name: {"exp_avg": tensor} for name, tensor in WEIGHTS.items()}
+    flat = {f"state.{name}.exp_avg": tensor for name, tensor in WEIGHTS.items()}
+    rest = {"optimizer": flat, "lr_scheduler": {"last_epoch": 3}, "train_state": {"step": torch.tensor(3)}}
+    named = {"model": behind("model.", WEIGHTS), "optimizer_0": {"state": moments, "param_groups": [{"lr": 1.0}]}}
+    for name, value, parts in (
+        ("titan", {**WEIGHTS, **rest}, {"optimizer": len(WEIGHTS), "train_state": 1, "lr_scheduler": 0}),
+        ("lightning", named, {"optimizer_0": len(WEIGHTS)}),
+    ):
+        with wb.open(distributed(tmp_path / name, value), names="hf") as model:
+            assert equal({n: model[n].numpy() for n in model}, {n: t.numpy() for n, t in WEIGHTS.items()})
+            assert {part.name: part.tensors for part in model.left_out} == parts
 
 
 def test_averages_on_request(folders: Path) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.containers import dcp_cases, dcp_files
 from tests.containers._gguf_models import model as llama
 from tests.examples import examples
 from tests.reports import bad_packings
@@ -26,6 +27,7 @@ from tests.reports import makers as m
 from weighbridge.base.spec import Spec
 from weighbridge.cli.main import main
 from weighbridge.containers.base import Severity
+from weighbridge.containers.boxes import Box
 from weighbridge.containers.formats import READ
 from weighbridge.containers.gguf.container import KV
 from weighbridge.conversion.edit.apply import journal_of
@@ -33,6 +35,7 @@ from weighbridge.io.sink import Sink
 from weighbridge.models.llamacpp.rules import RULES as LOADER_RULES
 from weighbridge.reports.identify import identify
 from weighbridge.reports.inspect.report import inspect
+from weighbridge.reports.verify import distributed as verify_distributed
 from weighbridge.reports.verify import packing as verify_packing
 from weighbridge.reports.verify import report as module
 from weighbridge.reports.verify import rules as verify_rules
@@ -756,6 +759,67 @@ def a_set_of_ranks(folder: Path) -> Path:
     return m.ranks(folder.parent / "ranks")
 
 
+def distributed(folder: Path, **options: Any) -> Path:
+    """A distributed checkpoint of two processes."""
+    array = np.arange(24, dtype=np.float32).reshape(6, 4)
+    boxes = [Box((0, 0), (3, 4)), Box((3 - options.pop("overlap", 0), 0), (3, 4))]
+    return dcp_files.write(folder.parent / "step-1", {"w": (array, boxes)}, **options)
+
+
+@case("dcp/missing", words="__1_0.distcp")
+def a_data_file_that_is_missing(folder: Path) -> Path:
+    path = distributed(folder)
+    (path / "__1_0.distcp").unlink()
+    return path
+
+
+@case("dcp/stray", words="another save")
+def a_data_file_of_another_save(folder: Path) -> Path:
+    path = distributed(folder)
+    (path / "__2_0.distcp").write_bytes((path / "__1_0.distcp").read_bytes())
+    return path
+
+
+@case("dcp/unfinished", words="2 data files without .metadata")
+def a_save_that_did_not_finish(folder: Path) -> Path:
+    path = distributed(folder)
+    (path / ".metadata").unlink()
+    return path
+
+
+@case("dcp/second", words="use_collectives=False")
+def a_list_of_each_process(folder: Path) -> Path:
+    path = distributed(folder)
+    (path / ".metadata").rename(path / "__0.metadata")
+    return path
+
+
+@case("dcp/copies", "torch-dcp/overlap", words="different values for [1, 4] elements at [2, 0]")
+def copies_that_differ(folder: Path) -> Path:
+    other = np.ones((3, 4), np.float32)
+    return distributed(folder, overlap=1, copies={("w", 1): other}, edit=lambda listed: listed.update(w=_short(listed)))
+
+
+def _short(listed: Any) -> Any:
+    """The same chunks of a tensor of five rows."""
+    spec, chunks = listed["w"]
+    return spec.with_shape(5, 4), chunks
+
+
+@case("torch-dcp/cut-off", words="the file ends before byte")
+def a_data_file_that_is_cut_off(folder: Path) -> Path:
+    path = distributed(folder)
+    (path / "__1_0.distcp").write_bytes((path / "__1_0.distcp").read_bytes()[:-1])
+    return path
+
+
+@case("dcp/parts", words="no file has [6] elements from [0] on")
+def safetensors_without_the_first_parts(folder: Path) -> Path:
+    path = dcp_cases.unpack("hf", folder.parent)
+    min(path.iterdir()).unlink()
+    return path
+
+
 @case("ranks/part", words="rank 1 of 2")
 def a_rank_alone(folder: Path) -> Path:
     return m.ranks(folder.parent / "ranks") / "model-rank-1-of-2.safetensors"
@@ -863,7 +927,7 @@ ASIDE = {"gguf/final-padding", "gguf/no-architecture", "safetensors/data-alignme
 
 def found_by(case: Case, folder: Path) -> VerifyReport:
     path = case.breaks(model(folder)) or folder
-    return verify(path, values=any(rule.startswith(("values/", "npz/checksum")) for rule in case.rules))
+    return verify(path, values=any(rule.startswith(("values/", "npz/checksum", "dcp/copies")) for rule in case.rules))
 
 
 def rules(report: VerifyReport) -> set[str]:
@@ -891,13 +955,14 @@ def test_what_is_wrong_is_found_and_nothing_else(case: Case, tmp_path: Path) -> 
 
 
 EVERY = {rule.id: rule.severity for rule in (*RULES, *verify_packing.VALUE_RULES)}
-EVERY |= {rule.id: rule.severity for rule in verify_values.RULES}
+EVERY |= {rule.id: rule.severity for rule in (*verify_values.RULES, *verify_distributed.VALUE_RULES)}
 
 
 def test_every_rule_has_a_case() -> None:
     packed = {rule for bad in bad_packings.BAD.values() for rule in bad.rules}
     assert set(EVERY) <= {rule for case in CASES for rule in case.rules} | packed
-    assert len(EVERY) == len(RULES) + len(verify_values.RULES) + len(verify_packing.VALUE_RULES)
+    tables = (RULES, verify_values.RULES, verify_packing.VALUE_RULES, verify_distributed.VALUE_RULES)
+    assert len(EVERY) == sum(map(len, tables))
 
 
 def test_every_rule_is_explained() -> None:
@@ -918,6 +983,7 @@ def test_without_its_rule_nothing_is_found(
     case: Case, rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "RULES", tuple(r for r in RULES if r.id != rule))
+    monkeypatch.setattr(module, "VALUE_RULES", tuple(r for r in module.VALUE_RULES if r.id != rule))
     monkeypatch.setattr(verify_values, "RULES", tuple(r for r in verify_values.RULES if r.id != rule))
     assert rules(found_by(case, tmp_path / "m")) == case.rules - {rule}
 

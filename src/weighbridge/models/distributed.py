@@ -262,30 +262,25 @@ def chunk_index(metadata: dcp.DcpMetadata, name: str, source: Source) -> tuple[I
     def note(rule: str, message: str, offset: int | None, tensor: str) -> None:
         findings.append(Finding(f"{dcp.NAME}/{rule}", dcp.RULES[rule].severity, message, source.name, offset, tensor))
 
-    for tensor, chunked_tensor in metadata.tensors.items():
-        for chunk in chunked_tensor.chunks:
-            item = chunk.item
-            if item.file != name:
-                continue
-            if item.offset + item.length > source.size:
-                note("cut-off", f"the file ends before byte {item.offset + item.length}", item.offset, tensor)
-                continue
-            try:
-                place = find_chunk(tensor, chunked_tensor, chunk, source)
-            except (FormatError, UnsupportedError) as error:
-                note("item", error.reason if isinstance(error, FormatError) else error.message, item.offset, tensor)
-                continue
-            located = place.source.location(place.offset)
-            if located is None:
-                files.append(place.source)
-            number, offset = (len(files) - 1, place.offset) if located is None else (0, located[1])
-            title = tensor if len(chunked_tensor.chunks) == 1 else f"{tensor} at {list(chunk.box.starts)}"
-            entries.append(
-                Entry(title, chunked_tensor.dtype, chunk.box.shape, offset, place.nbytes, number, place.strides)
-            )
-    for tensor, item in metadata.objects.items():
-        if item.file == name and item.offset + item.length > source.size:
+    for tensor, chunk in metadata.by_file.get(name, ()):
+        item = chunk if isinstance(chunk, dcp.DcpItem) else chunk.item
+        if item.offset + item.length > source.size:
             note("cut-off", f"the file ends before byte {item.offset + item.length}", item.offset, tensor)
+            continue
+        if isinstance(chunk, dcp.DcpItem):
+            continue
+        whole = metadata.tensors[tensor]
+        try:
+            place = find_chunk(tensor, whole, chunk, source)
+        except (FormatError, UnsupportedError) as error:
+            note("item", error.reason if isinstance(error, FormatError) else error.message, item.offset, tensor)
+            continue
+        located = place.source.location(place.offset)
+        if located is None:
+            files.append(place.source)
+        number, offset = (len(files) - 1, place.offset) if located is None else (0, located[1])
+        title = tensor if len(whole.chunks) == 1 else f"{tensor} at {list(chunk.box.starts)}"
+        entries.append(Entry(title, whole.dtype, chunk.box.shape, offset, place.nbytes, number, place.strides))
     index = Index(dcp.DATA, tuple(files), tuple(entries), data_start=(0,) * len(files), findings=tuple(findings))
     return index, tuple(findings[:PICKLE_FINDINGS])
 

@@ -38,7 +38,7 @@ class Extra(StrEnum):
 
 
 # Keys at the top of a checkpoint, in lower case, as used by Lightning, fairseq, timm, Detectron, DeepSpeed, CompVis,
-# EDM, accelerate and torch's tutorials.
+# EDM, accelerate, torchtitan and torch's tutorials.
 KEYS: Final = MappingProxyType({
     **dict.fromkeys((
         "optimizer", "optimizers", "optim", "opt", "opt_state", "optimizer_state", "optimizer_states",
@@ -62,7 +62,7 @@ KEYS: Final = MappingProxyType({
     ), Extra.SCALER),
     **dict.fromkeys((
         "loss", "losses", "loss_history", "train_loss", "train_losses", "val_loss", "val_losses", "history",
-        "metrics", "callbacks", "loops", "best_loss", "best_acc", "best_metric", "extra_state",
+        "metrics", "callbacks", "loops", "best_loss", "best_acc", "best_metric", "extra_state", "train_state",
     ), Extra.HISTORY),
 })  # fmt: skip
 # The last component of tensor names if an optimizer's state is stored next to the weights under their names.

@@ -207,6 +207,7 @@ NESTED: Final = (
     Vector("appended.pkl", PLAIN + zipped({"a": b"1"}), M, "file/appended-zip"),
 )  # fmt: skip
 
+
 def inside_item() -> Vector:
     """A distributed checkpoint whose list makes torch load some bytes in the middle of a file of torch.save."""
     data = zipped({"archive/data.pkl": PLAIN, "archive/data/0": b"some words"})

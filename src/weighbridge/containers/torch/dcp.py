@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -124,16 +125,26 @@ class DcpMetadata:
     save_id: str = ""
     findings: tuple[Finding, ...] = field(default=())
 
+    @cached_property
+    def by_file(self) -> Mapping[str, Sequence[tuple[str, Chunk | DcpItem]]]:
+        """The chunks and objects in each data file, by its name, each with the name of its tensor or its own."""
+        out: dict[str, list[tuple[str, Chunk | DcpItem]]] = {}
+        for name, tensor in self.tensors.items():
+            for chunk in tensor.chunks:
+                out.setdefault(chunk.item.file, []).append((name, chunk))
+        for name, item in self.objects.items():
+            out.setdefault(item.file, []).append((name, item))
+        return dict(sorted(out.items()))
+
     @property
     def items(self) -> Iterator[DcpItem]:
-        for tensor in self.tensors.values():
-            yield from (chunk.item for chunk in tensor.chunks)
-        yield from self.objects.values()
+        for stored in self.by_file.values():
+            yield from (part if isinstance(part, DcpItem) else part.item for _, part in stored)
 
     @property
     def files(self) -> tuple[str, ...]:
         """The names of the data files, in their order."""
-        return tuple(sorted({item.file for item in self.items}))
+        return tuple(self.by_file)
 
 
 @dataclass(frozen=True)
@@ -188,10 +199,10 @@ def read(source: Source) -> DcpMetadata:
 
 
 @gc_pause.paused()
-def inspect(source: Source) -> DcpMetadata:
+def inspect(source: Source, memory: int = PICKLE_READING) -> DcpMetadata:
     """As `read`, with every problem as a finding; tensors with a problem are left out. FormatError if nothing can be
-    read."""
-    machine = Machine(source, budget=PICKLE_READING)
+    read, UnsupportedError if it takes more than `memory`."""
+    machine = Machine(source, budget=memory)
     value = machine.run()
     if machine.end < source.size:
         raise FormatError("bytes follow the pickle", path=source.name, offset=machine.end)

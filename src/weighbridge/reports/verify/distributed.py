@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import PurePath
-from typing import Final
+from typing import Final, cast
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.words import plural
@@ -17,8 +16,8 @@ from weighbridge.models.locate import distributed_shards
 from weighbridge.reports.verify.repo import Repo, RepoFile
 from weighbridge.reports.verify.rules import Check, Flaw
 
-# Metadata of one process (`use_collectives=False`), and one that wasn't renamed.
-_OTHER_METADATA: Final = re.compile(r"__\d+\.metadata|(__\d+)?\.metadata\.tmp", re.ASCII)
+# The list of one process (`use_collectives=False`).
+_OF_PROCESS: Final = re.compile(r"__\d+\.metadata", re.ASCII)
 _AGAIN: Final = "copy the whole folder again, or use another step"
 
 
@@ -32,14 +31,17 @@ def _folders(repo: Repo) -> Iterator[tuple[str, tuple[RepoFile, ...], RepoFile |
             yield folder, files, listed
 
 
-def _metadata(file: RepoFile) -> dcp.DcpMetadata:
-    return dcp.inspect(file.parsed[0])
+def _metadata(repo: Repo, file: RepoFile) -> dcp.DcpMetadata:
+    key = f"dcp {file.name}"
+    if key not in repo.memo:
+        repo.memo[key] = dcp.inspect(file.parsed[0])
+    return cast(dcp.DcpMetadata, repo.memo[key])
 
 
 def missing(repo: Repo) -> Iterator[Flaw]:
     for _, files, listed in _folders(repo):
         present = {f.base for f in files}
-        if listed is not None and (absent := [name for name in _metadata(listed).files if name not in present]):
+        if listed is not None and (absent := [name for name in _metadata(repo, listed).files if name not in present]):
             message = f"{plural(len(absent), 'data file', 'are')} missing: {', '.join(absent[:8])}"
             yield Flaw(message, listed.path, hint=_AGAIN)
 
@@ -48,7 +50,7 @@ def stray(repo: Repo) -> Iterator[Flaw]:
     for _, files, listed in _folders(repo):
         if listed is None:
             continue
-        named = set(_metadata(listed).files)
+        named = set(_metadata(repo, listed).files)
         for file in files:
             if file.base.endswith(dcp.SUFFIX) and file.base not in named:
                 yield Flaw(".metadata doesn't name it: it belongs to another save", file.path, hint="delete it")
@@ -56,7 +58,7 @@ def stray(repo: Repo) -> Iterator[Flaw]:
 
 def unfinished(repo: Repo) -> Iterator[Flaw]:
     for folder, files, listed in _folders(repo):
-        if listed is None and not any(f.base == dcp.METADATA for f in files):
+        if listed is None and not any(f.base == dcp.METADATA or _OF_PROCESS.fullmatch(f.base) for f in files):
             message = f"{plural(sum(f.base.endswith(dcp.SUFFIX) for f in files), 'data file')} without .metadata"
             yield Flaw(message, repo.root / folder, hint=".metadata is written last: the save didn't finish")
 
@@ -64,9 +66,9 @@ def unfinished(repo: Repo) -> Iterator[Flaw]:
 def second(repo: Repo) -> Iterator[Flaw]:
     for _, files, _ in _folders(repo):
         for file in files:
-            if _OTHER_METADATA.fullmatch(PurePath(file.name).name):
-                message = "a second list of the data files, by one process or of a save that didn't finish"
-                yield Flaw(message, file.path, hint="torch reads .metadata unless use_collectives=False is set")
+            if _OF_PROCESS.fullmatch(file.base):
+                hint = "save with use_collectives=True, torch's default; it isn't read here"
+                yield Flaw("a list of one process, which torch reads with use_collectives=False", file.path, hint=hint)
 
 
 def parts(repo: Repo) -> Iterator[Flaw]:
@@ -86,7 +88,7 @@ def copies(repo: Repo) -> Iterator[Flaw]:
         if listed is None:
             continue
         sources = {f.base: f.source for f in files if f.source and f.index is not None}
-        metadata = _metadata(listed)
+        metadata = _metadata(repo, listed)
         for name, tensor in metadata.tensors.items():
             if not all(chunk.item.file in sources for chunk in tensor.chunks):
                 continue
@@ -106,7 +108,7 @@ RULES: Final = (
     Check("dcp/stray", Severity.WARNING, "`.metadata` names every data file next to it", stray),
     Check("dcp/unfinished", Severity.ERROR, "data files have a `.metadata`", unfinished),
     Check("dcp/parts", Severity.ERROR, "safetensors with parts of tensors cover each of them, once", parts),
-    Check("dcp/second", Severity.WARNING, "a folder has one `.metadata`", second),
+    Check("dcp/second", Severity.WARNING, "a folder has one `.metadata`, and no list of each process", second),
 )
 #: Checks that read data.
 VALUE_RULES: Final = (Check("dcp/copies", Severity.ERROR, "chunks that overlap have the same values", copies),)

@@ -3,13 +3,13 @@ to them, states the bytes that torch loads as a file of their own; these have to
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Final
 
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import WeighbridgeError
+from weighbridge.base.limits import PICKLE_MEMORY
 from weighbridge.containers.archive.zip_peek import consecutive
 from weighbridge.containers.torch import dcp
 from weighbridge.io.location import open_source
@@ -33,11 +33,16 @@ def check_items(part: Part) -> Iterator[Piece]:
     """Finds items of `.metadata` that begin or end inside a file of torch.save."""
     if part.place.members:
         return
-    items: list[dcp.DcpItem] = []
-    with suppress(WeighbridgeError, OSError), open_source(_metadata(part)) as source:  # it has a report of its own
-        items = [item for item in dcp.inspect(source).items if item.file == part.place.name]
-    part.budget.spend(members=len(items) // 16)
-    spans = set(consecutive(part.source))
+    path = resolve_path(part.place.path).parent / dcp.METADATA
+    try:
+        stat = path.stat()
+        items = _listed(str(path), stat.st_size, stat.st_mtime).get(part.place.name, ())
+    except OSError:  # no list next to it
+        return
+    except WeighbridgeError as error:
+        yield part.skipped(f"the items of {dcp.METADATA}", error.message)
+        return
+    spans = set(consecutive(part.source)) if items else set()
     odd = [item for item in dict.fromkeys(items) if (item.offset, item.offset + item.length) not in spans]
     for item in odd[:_ODD]:
         end = min(item.offset + item.length, part.source.size)
@@ -50,5 +55,10 @@ def check_items(part: Part) -> Iterator[Piece]:
         yield part.skipped("items", f"more than {_ODD} begin or end inside a file of torch.save")
 
 
-def _metadata(part: Part) -> Path:
-    return resolve_path(part.place.path).parent / dcp.METADATA
+@lru_cache(maxsize=1)
+def _listed(path: str, size: int, time: float) -> Mapping[str, tuple[dcp.DcpItem, ...]]:
+    """The items in each data file by the list of a folder; kept for the folder's next file."""
+    with open_source(resolve_path(path)) as source:
+        metadata = dcp.inspect(source, PICKLE_MEMORY)
+    names = metadata.by_file.items()
+    return {file: tuple(x if isinstance(x, dcp.DcpItem) else x.item for _, x in stored) for file, stored in names}
