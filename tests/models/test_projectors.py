@@ -362,6 +362,14 @@ def test_names_of_transformers_5_are_understood(name: str, older: str, newer: st
     assert (tmp_path / "old" / "m.gguf").read_bytes() == (tmp_path / "new" / "m.gguf").read_bytes()
 
 
+def test_phi_4_counts_patches_in_either_file(tmp_path: Path) -> None:
+    """As the reference reads the counts: of preprocessor_config.json, else of config.json."""
+    case = json.loads(json.dumps(golden()["phi4-vision"]))
+    case["config"]["min_num_patches"] = case["preprocessor"].pop("min_num_patches")
+    wb.convert(write_folder(case, tmp_path / "tiny-model"), tmp_path / "m.gguf", mmproj=True, dtype="f16")
+    assert record(gguf, tmp_path / "m.gguf")["keys"] == case["reference"]["f16"]["keys"]
+
+
 def test_the_part_of_a_model_that_draws_is_listed(tmp_path: Path) -> None:
     case = golden()["janus"]
     plan = wb.plan_convert(write_folder(case, tmp_path / "g"), tmp_path / "m.gguf", mmproj=True)
