@@ -61,6 +61,19 @@ _VQ: Final = {
     "embed_dim": 8, "num_embeddings": 16, "latent_channels": 32, "base_channels": 32, "channel_multiplier": [1],
     "num_res_blocks": 1, "num_patches": 4, "projection_dim": 64, "image_token_embed_dim": 64, "hidden_size": 64,
 }  # fmt: skip
+_YOUTU: Final = {
+    **_TEXT, "architectures": ["YoutuVLForConditionalGeneration"], "model_type": "youtu_vl", "num_key_value_heads": 4,
+    "q_lora_rank": 32, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 16,
+    "rms_norm_eps": 1e-6, "rope_theta": 1e4, "max_position_embeddings": 256, "hidden_act": "silu",
+    "tie_word_embeddings": False, "rope_interleave": True, "attention_bias": False,
+}  # fmt: skip
+_M3: Final = {
+    "n_shared_experts": 1, "scoring_func": "sigmoid", "moe_layer_freq": [0, 1, 1],
+    "sparse_attention_config": {
+        "sparse_num_index_heads": 2, "sparse_index_dim": 16, "sparse_topk_blocks": 8, "sparse_block_size": 16,
+        "sparse_local_block": 1, "sparse_attention_freq": [0, 1, 1],
+    },
+}  # fmt: skip
 _LFM2: Final = {"block_ff_dim": 96, "block_auto_adjust_ff_dim": False}
 _QWEN: Final = {"hidden_size": 64, "intermediate_size": 128, "num_heads": 4, "out_hidden_size": 64}
 _GLM: Final = {**_QWEN, "depth": 3, "image_size": 56, "patch_size": 14}
@@ -394,10 +407,7 @@ CASES: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
     "youtu-vl": (
         "",
         {
-            "architectures": ["YoutuVLForConditionalGeneration"], "model_type": "youtu_vl", **_TEXT, "num_key_value_heads": 4,
-            "q_lora_rank": 32, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 16,
-            "rms_norm_eps": 1e-6, "rope_theta": 1e4, "max_position_embeddings": 256, "hidden_act": "silu",
-            "tie_word_embeddings": False, "rope_interleave": True, "attention_bias": False,
+            **_YOUTU,
             "vision_config": {
                 **_SIGLIP2, "layer_norm_eps": 1e-5, "hidden_act": "gelu_pytorch_tanh", "window_size": 64,
                 "fullatt_block_indexes": [0, 2], "spatial_merge_size": 2, "image_size": 64,
@@ -408,10 +418,7 @@ CASES: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
     "youtu-vl-silu": (
         "",
         {
-            "architectures": ["YoutuVLForConditionalGeneration"], "model_type": "youtu_vl", **_TEXT, "num_key_value_heads": 4,
-            "q_lora_rank": 32, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 16,
-            "rms_norm_eps": 1e-6, "rope_theta": 1e4, "max_position_embeddings": 256, "hidden_act": "silu",
-            "tie_word_embeddings": False, "rope_interleave": True, "attention_bias": False,
+            **_YOUTU,
             "vision_config": {
                 **_SIGLIP2, "layer_norm_eps": 1e-6, "hidden_act": "silu", "window_size": 32,
                 "fullatt_block_indexes": [1], "spatial_merge_size": 2,
@@ -432,6 +439,22 @@ CASES: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
             },
         },
         {**PREPROCESSOR, "patch_size": 16, "min_num_patches": 4, "max_num_patches": 64},
+    ),
+    "minimax-m3": (
+        "MiniMaxM3Sparse",
+        {
+            "text_config": {
+                **_TEXT, **_M3, "head_dim": 32, "rotary_dim": 16, "num_local_experts": 2, "num_experts_per_tok": 1,
+                "num_hidden_layers": 3, "shared_intermediate_size": 32, "dense_intermediate_size": 96,
+                "intermediate_size": 32, "use_qk_norm": True,
+            },
+            "vision_config": {
+                "hidden_size": 320, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
+                "image_size": 56, "patch_size": 14,
+            },
+            "projector_hidden_size": 96,
+        },
+        PREPROCESSOR,
     ),
     "lightonocr": (
         "LightOnOcr",
@@ -475,6 +498,10 @@ ADDED: Final[dict[str, dict[str, Any]]] = {
     "janus-silu": {"vision_config": {"intermediate_size": None}},
     "paddleocr-vl": {"vision_config": {"architectures": ["PaddleOCRVisionModel"], "rms_norm_eps": 1e-5}},
     "mistral3": {"vision_config": {"layer_norm_eps": 1e-4}},
+    "minimax-m3": {
+        "text_config": _M3,
+        "vision_config": {"layer_norm_eps": 1e-4},
+    },
     "gemma4": {"vision_config": {"layer_norm_eps": 1e-4}},
     "gemma4-audio": {
         "vision_config": {"layer_norm_eps": 1e-4},
@@ -621,8 +648,9 @@ def _phi4_vision() -> dict[str, list[int]]:
 
 #: The tensors of models of which transformers has no class.
 WITHOUT_CLASS: Final = {
-    "dots-ocr": _dots_ocr(), "internvl-chat": _internvl_chat(), "sarashina2-vision": _sarashina(), "kimi-vl": _kimi_vl(),
-    "youtu-vl": _youtu_vl("youtu-vl"), "youtu-vl-silu": _youtu_vl("youtu-vl-silu"), "phi4-vision": _phi4_vision(),
+    "dots-ocr": _dots_ocr(), "internvl-chat": _internvl_chat(), "sarashina2-vision": _sarashina(),
+    "kimi-vl": _kimi_vl(), "youtu-vl": _youtu_vl("youtu-vl"), "youtu-vl-silu": _youtu_vl("youtu-vl-silu"),
+    "phi4-vision": _phi4_vision(),
 }  # fmt: skip
 
 _PUBLISHED: Final = {

@@ -251,6 +251,9 @@ def outputs(model: Any, case: dict[str, Any]) -> list[Any]:
     if "scale_resolution" in case["preprocessor"]:
         pixels = torch.randn(1, 3, 14, 64 * 14, generator=generator)
         return [*model.get_image_features(pixels, target_sizes=torch.tensor([[8, 8]])).pooler_output, logits]
+    if vision["model_type"] == "minimax_m3_vl_vision":
+        pixels = torch.randn(16, 3 * 2 * 14**2, generator=generator)
+        return [*model.get_image_features(pixels, torch.tensor([[1, 4, 4]])).pooler_output, logits]
     if vision["model_type"] == "paddleocr_vl_vision":
         pixels = torch.randn(16, 3, 14, 14, generator=generator)
         return [*model.get_image_features(pixels, torch.tensor([[1, 4, 4]])).pooler_output, logits]
