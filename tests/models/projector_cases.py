@@ -61,6 +61,19 @@ _VQ: Final = {
     "embed_dim": 8, "num_embeddings": 16, "latent_channels": 32, "base_channels": 32, "channel_multiplier": [1],
     "num_res_blocks": 1, "num_patches": 4, "projection_dim": 64, "image_token_embed_dim": 64, "hidden_size": 64,
 }  # fmt: skip
+_YOUTU: Final = {
+    **_TEXT, "architectures": ["YoutuVLForConditionalGeneration"], "model_type": "youtu_vl", "num_key_value_heads": 4,
+    "q_lora_rank": 32, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 16,
+    "rms_norm_eps": 1e-6, "rope_theta": 1e4, "max_position_embeddings": 256, "hidden_act": "silu",
+    "tie_word_embeddings": False, "rope_interleave": True, "attention_bias": False,
+}  # fmt: skip
+_M3: Final = {
+    "n_shared_experts": 1, "scoring_func": "sigmoid", "moe_layer_freq": [0, 1, 1],
+    "sparse_attention_config": {
+        "sparse_num_index_heads": 2, "sparse_index_dim": 16, "sparse_topk_blocks": 8, "sparse_block_size": 16,
+        "sparse_local_block": 1, "sparse_attention_freq": [0, 1, 1],
+    },
+}  # fmt: skip
 _LFM2: Final = {"block_ff_dim": 96, "block_auto_adjust_ff_dim": False}
 _QWEN: Final = {"hidden_size": 64, "intermediate_size": 128, "num_heads": 4, "out_hidden_size": 64}
 _GLM: Final = {**_QWEN, "depth": 3, "image_size": 56, "patch_size": 14}
@@ -391,6 +404,58 @@ CASES: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
         },
         PREPROCESSOR,
     ),
+    "youtu-vl": (
+        "",
+        {
+            **_YOUTU,
+            "vision_config": {
+                **_SIGLIP2, "layer_norm_eps": 1e-5, "hidden_act": "gelu_pytorch_tanh", "window_size": 64,
+                "fullatt_block_indexes": [0, 2], "spatial_merge_size": 2, "image_size": 64,
+            },
+        },
+        PREPROCESSOR,
+    ),
+    "youtu-vl-silu": (
+        "",
+        {
+            **_YOUTU,
+            "vision_config": {
+                **_SIGLIP2, "layer_norm_eps": 1e-6, "hidden_act": "silu", "window_size": 32,
+                "fullatt_block_indexes": [1], "spatial_merge_size": 2,
+            },
+        },
+        PREPROCESSOR,
+    ),
+    "phi4-vision": (
+        "",
+        {
+            "architectures": ["Phi4ForCausalLMV"], "model_type": "phi4-siglip", **_TEXT, "rms_norm_eps": 1e-6,
+            "rope_theta": 1e4, "max_position_embeddings": 256, "original_max_position_embeddings": 256,
+            "hidden_act": "silu", "tie_word_embeddings": False, "partial_rotary_factor": 1.0,
+            "vision_config": {
+                "model_type": "siglip2_vision_model", "hidden_size": 64, "intermediate_size": 128,
+                "num_hidden_layers": 4, "num_attention_heads": 4, "num_patches": 16, "patch_size": 16,
+                "layer_norm_eps": 1e-5,
+            },
+        },
+        {**PREPROCESSOR, "patch_size": 16, "min_num_patches": 4, "max_num_patches": 64},
+    ),
+    "minimax-m3": (
+        "MiniMaxM3Sparse",
+        {
+            "text_config": {
+                **_TEXT, **_M3, "head_dim": 32, "rotary_dim": 16, "num_local_experts": 2, "num_experts_per_tok": 1,
+                "num_hidden_layers": 3, "shared_intermediate_size": 32, "dense_intermediate_size": 96,
+                "intermediate_size": 32, "use_qk_norm": True,
+            },
+            "vision_config": {
+                "hidden_size": 320, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
+                "image_size": 56, "patch_size": 14,
+            },
+            "projector_hidden_size": 96,
+        },
+        PREPROCESSOR,
+    ),
     "lightonocr": (
         "LightOnOcr",
         {
@@ -433,6 +498,10 @@ ADDED: Final[dict[str, dict[str, Any]]] = {
     "janus-silu": {"vision_config": {"intermediate_size": None}},
     "paddleocr-vl": {"vision_config": {"architectures": ["PaddleOCRVisionModel"], "rms_norm_eps": 1e-5}},
     "mistral3": {"vision_config": {"layer_norm_eps": 1e-4}},
+    "minimax-m3": {
+        "text_config": _M3,
+        "vision_config": {"layer_norm_eps": 1e-4},
+    },
     "gemma4": {"vision_config": {"layer_norm_eps": 1e-4}},
     "gemma4-audio": {
         "vision_config": {"layer_norm_eps": 1e-4},
@@ -553,13 +622,36 @@ def _kimi_vl() -> dict[str, list[int]]:
     return dict(sorted({**_both(tower), **position, **_language_model("kimi-vl")}.items()))
 
 
+def _siglip2(start: str, blocks: int, position: list[int]) -> dict[str, list[int]]:
+    """The tensors of SigLIP 2."""
+    block = {
+        "layer_norm1": [64], "layer_norm2": [64], "mlp.fc1": [128, 64], "mlp.fc2": [64, 128],
+        **{f"self_attn.{name}_proj": [64, 64] for name in ("q", "k", "v", "out")},
+    }  # fmt: skip
+    tower = {f"encoder.layers.{n}.{name}": shape for n in range(blocks) for name, shape in block.items()}
+    tower |= {"embeddings.patch_embedding": [64, 768], "post_layernorm": [64]}
+    return {**_both(tower, start), **({f"{start}embeddings.position_embedding.weight": position} if position else {})}
+
+
+def _youtu_vl(name: str) -> dict[str, list[int]]:
+    """The tensors of Youtu-VL."""
+    joined = {**_both({"merger.mlp.0": [256, 256], "merger.mlp.2": [64, 256]}), "merger.ln_q.weight": [64]}
+    return dict(sorted({**_siglip2("siglip2.vision_model.", 3, []), **joined, **_language_model(name)}.items()))
+
+
+def _phi4_vision() -> dict[str, list[int]]:
+    """The tensors of Phi-4 that sees, with the head and the last block, of which it makes no use."""
+    start = "model.vision_tower.vision_tower.vision_model."
+    joined = {**_both({"0": [64, 64], "2": [64, 64]}, "model.mm_projector."), f"{start}head.probe": [1, 1, 64]}
+    return dict(sorted({**_siglip2(start, 4, [16, 64]), **joined, **_language_model("phi4-vision")}.items()))
+
+
 #: The tensors of models of which transformers has no class.
 WITHOUT_CLASS: Final = {
-    "dots-ocr": _dots_ocr(),
-    "internvl-chat": _internvl_chat(),
-    "sarashina2-vision": _sarashina(),
-    "kimi-vl": _kimi_vl(),
-}
+    "dots-ocr": _dots_ocr(), "internvl-chat": _internvl_chat(), "sarashina2-vision": _sarashina(),
+    "kimi-vl": _kimi_vl(), "youtu-vl": _youtu_vl("youtu-vl"), "youtu-vl-silu": _youtu_vl("youtu-vl-silu"),
+    "phi4-vision": _phi4_vision(),
+}  # fmt: skip
 
 _PUBLISHED: Final = {
     "model.language_model.": "model.", "model.audio_tower.": "audio_tower.",

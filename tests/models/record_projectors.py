@@ -70,7 +70,7 @@ def renamed(name: str, starts: Mapping[str, str]) -> str:
 
 def laid_over(config: dict[str, Any], added: dict[str, Any]) -> dict[str, Any]:
     """The config with these entries, object by object; without those that are None."""
-    nested = {key: laid_over(config[key], value) for key, value in added.items() if isinstance(value, dict)}
+    nested = {key: laid_over(config.get(key, {}), value) for key, value in added.items() if isinstance(value, dict)}
     absent = [key for key, value in added.items() if value is None]
     return {key: value for key, value in {**config, **added, **nested}.items() if key not in absent}
 

@@ -392,7 +392,13 @@ def needed_keys() -> Iterator[tuple[str, str, str]]:
     for modality, name, kind in (("vision", "gemma3", "gemma3"), ("audio", "voxtral", "voxtral")):
         for key in (*rows.required, *rows.required_of[modality]):
             yield name, kind, f"clip.{modality}.{key}"
-    own = {"dots_ocr": "dots-ocr", "cohere2v": "cohere2-vision", "paddleocr": "paddleocr-vl"}
+    own = {
+        "dots_ocr": "dots-ocr",
+        "cohere2v": "cohere2-vision",
+        "paddleocr": "paddleocr-vl",
+        "phi4": "phi4-vision",
+        "youtuvl": "youtu-vl",
+    }
     for kind, keys in rows.required_by.items():
         for key in map("clip.{}".format, keys):
             yield own.get(kind, "qwen2.5-vl" if ".vision." in key else "voxtral"), kind, key

@@ -251,6 +251,9 @@ def outputs(model: Any, case: dict[str, Any]) -> list[Any]:
     if "scale_resolution" in case["preprocessor"]:
         pixels = torch.randn(1, 3, 14, 64 * 14, generator=generator)
         return [*model.get_image_features(pixels, target_sizes=torch.tensor([[8, 8]])).pooler_output, logits]
+    if vision["model_type"] == "minimax_m3_vl_vision":
+        pixels = torch.randn(16, 3 * 2 * 14**2, generator=generator)
+        return [*model.get_image_features(pixels, torch.tensor([[1, 4, 4]])).pooler_output, logits]
     if vision["model_type"] == "paddleocr_vl_vision":
         pixels = torch.randn(16, 3, 14, 14, generator=generator)
         return [*model.get_image_features(pixels, torch.tensor([[1, 4, 4]])).pooler_output, logits]
@@ -360,6 +363,14 @@ def test_names_of_transformers_5_are_understood(name: str, older: str, newer: st
     for folder in (old, new):
         wb.convert(folder, folder.parent / "m.gguf", mmproj=True)
     assert (tmp_path / "old" / "m.gguf").read_bytes() == (tmp_path / "new" / "m.gguf").read_bytes()
+
+
+def test_phi_4_counts_patches_in_either_file(tmp_path: Path) -> None:
+    """As the reference reads the counts: of preprocessor_config.json, else of config.json."""
+    case = json.loads(json.dumps(golden()["phi4-vision"]))
+    case["config"]["min_num_patches"] = case["preprocessor"].pop("min_num_patches")
+    wb.convert(write_folder(case, tmp_path / "tiny-model"), tmp_path / "m.gguf", mmproj=True, dtype="f16")
+    assert record(gguf, tmp_path / "m.gguf")["keys"] == case["reference"]["f16"]["keys"]
 
 
 def test_the_part_of_a_model_that_draws_is_listed(tmp_path: Path) -> None:

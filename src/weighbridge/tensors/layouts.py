@@ -112,6 +112,17 @@ def halves_order(rows: int, heads: int, rotated: int) -> NDArray[np.int64]:
     return np.concatenate([table[:, :rotated:2], table[:, 1:rotated:2], table[:, rotated:]], axis=1).ravel()
 
 
+def swapped_order(rows: int, heads: int, outer: int, inner: int) -> NDArray[np.int64]:
+    """The order that turns `outer` parts of each head (Hugging Face: halves), each of `inner` runs (axes of rotation),
+    into `inner` parts of `outer` runs (ggml). The rows left over at the end of a head stay."""
+    if min(heads, outer, inner) <= 0 or rows % heads or rows // heads < outer * inner:
+        raise FormatError("the runs don't fit into a head", expected=f"{outer * inner} runs", found=rows)
+    width = rows // heads // (outer * inner)
+    table = np.arange(rows, dtype=np.int64).reshape(heads, -1)
+    runs = table[:, : outer * inner * width].reshape(heads, outer, inner, width).swapaxes(1, 2)
+    return np.concatenate([runs.reshape(heads, -1), table[:, outer * inner * width :]], axis=1).ravel()
+
+
 def parted_order(rows: int, heads: int, groups: int) -> NDArray[np.int64]:
     """The order that gathers all queries, then all keys, then all values (ggml), from groups that each store their
     queries, key and value together (Hugging Face's GPT-NeoX and BLOOM: one group per head; Falcon: several heads per

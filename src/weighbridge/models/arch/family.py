@@ -243,7 +243,7 @@ class Family(FamilyNames):
         expansion = self.expansion(dialect, sizes, prefix)
         places = expansion.places
         needed = started_groups(places[name] for name in shapes if name in places)
-        others, apart = [n for n in shapes if n not in places], self._ignored(sizes)
+        others, apart = [n for n in shapes if n not in places], self.ignored_prefixes(sizes)
         idle = {n for n in others if n in expansion.dropped or (dialect != "gguf" and n.endswith(_COMPUTED))}
         return MappingReport(
             tuple(n for n, p in places.items() if n not in shapes and (p.need is None or p.need in needed)),
@@ -253,7 +253,7 @@ class Family(FamilyNames):
             tuple(n for n in others if n.startswith(apart)),
         )
 
-    def _ignored(self, sizes: Sizes) -> tuple[str, ...]:
+    def ignored_prefixes(self, sizes: Sizes) -> tuple[str, ...]:
         """Prefixes of other parts' names, with one for each layer after the last that the config counts."""
         symbol = next(iter(self.index.values()))
         last = sizes.get(symbol) or 0
@@ -267,7 +267,7 @@ class Family(FamilyNames):
 
     def parted(self, names: Iterable[str], sizes: Sizes) -> dict[str, int]:
         """The number of tensors of other parts of the model, by prefix."""
-        apart = self._ignored(sizes)
+        apart = self.ignored_prefixes(sizes)
         return dict(Counter(start for name in names for start in apart if name.startswith(start)))
 
     def rows_of(self, dialect: str, sizes: Sizes, tensors: Mapping[str, Any]) -> dict[str, Role]:

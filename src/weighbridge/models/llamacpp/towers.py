@@ -62,7 +62,7 @@ def towers_of(model: OpenModel) -> Towers:
     expansion = family.expansion(dialect, sizes, prefix)
     mine = {name: node for name, node in model.logical.items() if name in expansion.places}
     mine |= copied_rows(model, family)
-    ignored = tuple(family.document.ignored_prefixes)
+    ignored = family.ignored_prefixes(sizes)
     dropped = tuple(name for name in model.logical if name in expansion.dropped or name.startswith(ignored))
     known = {*mine, *dropped}
     others = [name for name in model.logical if name not in known]

@@ -28,7 +28,7 @@ OF_FAMILIES: Final = (
     "deci", "deepseek4", "falcon", "gemma3n", "gemma4", "glmmoedsa", "granite_swa", "laguna", "lfm2",
     "minimax_m3", "openelm", "plamo2", "plamo3",
     "projectors.gemma3", "projectors.gemma4", "projectors.internvl", "projectors.janus_pro", "projectors.minicpmv4_6",
-    "projectors.paddleocr", "projectors.qwen25vl", "projectors.qwen3vl",
+    "projectors.paddleocr", "projectors.phi4", "projectors.qwen25vl", "projectors.qwen3vl",
     "rwkv6", "smallthinker", "step35",
 )  # fmt: skip
 
