@@ -30,6 +30,12 @@ class Box(NamedTuple):
     def end(self, axis: int) -> int:
         return self.starts[axis] + self.shape[axis]
 
+    def common(self, other: Box) -> Box:
+        """The region of both; without elements if there is none."""
+        starts = tuple(map(max, self.starts, other.starts))
+        ends = (min(self.end(axis), other.end(axis)) for axis in range(len(starts)))
+        return Box(starts, tuple(max(end - start, 0) for start, end in zip(starts, ends, strict=True)))
+
 
 class BoxPart(NamedTuple):
     """A part of box number `number`: the elements from `starts` on, counted from the box's first one."""

@@ -65,7 +65,8 @@ class Chunked:
 
     def same(self, first: int, second: int, region: Box) -> bool:
         """Whether two chunks store the same bytes for a region that both have."""
-        a, b = (self._piece(_part(self.boxes[n], n, region), self.find(n)) for n in (first, second))
+        starts = {n: [a - b for a, b in zip(region.starts, self.boxes[n].starts, strict=True)] for n in (first, second)}
+        a, b = (self._piece(BoxPart(n, tuple(at), region.shape), self.find(n)) for n, at in starts.items())
         step = max(SLAB // max(a.spec.row_bytes, 1), 1)
         runs = ((lo, min(lo + step, a.spec.rows)) for lo in range(0, a.spec.rows, step))
         return all(a.read(lo, hi).tobytes() == b.read(lo, hi).tobytes() for lo, hi in runs)
@@ -91,10 +92,6 @@ class Chunked:
         strides = c_strides(box.shape) if data.strides is None else data.strides
         start = sum(a * s for a, s in zip(piece.starts, strides, strict=True))
         return strided(flat, start, piece.shape, strides)
-
-
-def _part(box: Box, number: int, region: Box) -> BoxPart:
-    return BoxPart(number, tuple(a - b for a, b in zip(region.starts, box.starts, strict=True)), region.shape)
 
 
 class ChunkedTensors(Mapping[str, "Node"]):
@@ -295,13 +292,7 @@ def different_copies(chunked_tensor: Chunked) -> Box | None:
         for second in order[position + 1 :]:
             if boxes[first].shape and boxes[second].starts[0] >= boxes[first].end(0):
                 break
-            common = _common(boxes[first], boxes[second])
+            common = boxes[first].common(boxes[second])
             if common.elements and not chunked_tensor.same(first, second, common):
                 return common
     return None
-
-
-def _common(a: Box, b: Box) -> Box:
-    starts = tuple(map(max, a.starts, b.starts))
-    ends = (min(a.end(axis), b.end(axis)) for axis in range(len(starts)))
-    return Box(starts, tuple(max(end - start, 0) for start, end in zip(starts, ends, strict=True)))

@@ -235,7 +235,9 @@ class _Reader:
     def read(self, value: Any, machine: Machine) -> DcpMetadata:
         top = _fields(value, "Metadata")
         self.budget = 8 * machine.steps + 1024  # a pickle may repeat its parts endlessly
-        for name in dict.fromkeys(str(e.what) for e in machine.events if e.kind == "import" and not _expected(e.what)):
+        written = {*WRITTEN, *NAMES, *_FORMATS}
+        imports = (event.what for event in machine.events if event.kind == "import")
+        for name in dict.fromkeys(str(what) for what in imports if what.path not in written):
             self.note("unknown-name", f"{name:.200} is named, and not imported")
         items = self.items(top.get("storage_data"))
         tensors: dict[str, ChunkedTensor] = {}
@@ -379,11 +381,6 @@ def _widened(tensor: ChunkedTensor) -> ChunkedTensor:
 
 
 # ---- values of the machine --------------------------------------------------------------------------------------
-
-
-def _expected(name: Global) -> bool:
-    """Whether torch writes a name in `.metadata`."""
-    return name.path in WRITTEN or name.path in NAMES or name.path in _FORMATS
 
 
 def _class(value: Any) -> str:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.spec import Spec, c_strides
 from weighbridge.containers.base import Layout, Slot
@@ -16,6 +15,7 @@ from weighbridge.containers.torch.write import View, archive, tensor
 from weighbridge.unpickle.write import Call, Name, dumps
 
 _VERSION: Final = "1.0.0"  # CURRENT_DCP_VERSION of torch 2.13
+_STRIDED: Final = Call(Name("torch.serialization", "_get_layout"), ("torch.strided",))
 
 
 def data_file_name(number: int) -> str:
@@ -49,7 +49,10 @@ def metadata_file(tensors: Mapping[str, tuple[Spec, Sequence[Chunk]]]) -> bytes:
     listed: dict[str, Call] = {}
     stored: dict[Call, Call] = {}
     for name, (spec, chunks) in tensors.items():
-        properties = _new("TensorProperties", _dtype(spec.dtype), _layout(), False, _torch("contiguous_format"), False)
+        if spec.dtype.torch is None:
+            raise UnsupportedError(f"torch has no type {spec.dtype}", hint="decode it first, e.g. --dtype f16")
+        dtype, order = _torch(spec.dtype.torch), _torch("contiguous_format")
+        properties = _new("TensorProperties", dtype, _STRIDED, False, order, False)
         boxes = [_new("ChunkStorageMetadata", _size(c.box.starts, spec), _size(c.box.shape, spec)) for c in chunks]
         listed[name] = _new("TensorStorageMetadata", properties, _size(spec.shape, spec), boxes)
         for number, chunk in enumerate(chunks):
@@ -70,16 +73,6 @@ def _new(cls: str, *arguments: object) -> Call:
 
 def _torch(name: str) -> Name:
     return Name("torch", name)
-
-
-def _dtype(dtype: DType) -> Name:
-    if dtype.torch is None:
-        raise UnsupportedError(f"torch has no type {dtype}", hint="decode it first, e.g. --dtype f16")
-    return _torch(dtype.torch)
-
-
-def _layout() -> Call:
-    return Call(Name("torch.serialization", "_get_layout"), ("torch.strided",))
 
 
 def _size(values: Sequence[int], spec: Spec) -> Call:
