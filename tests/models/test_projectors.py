@@ -124,7 +124,7 @@ PAIRS: Final = [name for name in golden() if not name.endswith("-moe") and name 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_pair_of_published_code_is_a_folder_of_transformers(name: str, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    files = {"text.gguf": {"tokenizer": False}, "mmproj.gguf": {"mmproj": True}}
+    files: dict[str, dict[str, Any]] = {"text.gguf": {"tokenizer": False}, "mmproj.gguf": {"mmproj": True}}
     source, pairs = write_folder(golden()[name], tmp_path / "tiny-model"), []
     for root in (tmp_path, tmp_path / "again"):
         for file, options in files.items():

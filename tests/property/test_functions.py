@@ -14,7 +14,8 @@ from tests.examples import examples
 from weighbridge.base.dtypes import BF16, F16, F32, Q8_0
 from weighbridge.base.errors import FormatError
 from weighbridge.tensors import functions, nodes
-from weighbridge.tensors.functions import log_neg, neg_exp
+from weighbridge.tensors.functions import log_expm1, log_neg, neg_exp, softplus
+from weighbridge.tensors.layouts import swapped_order
 
 FLOATS = st.floats(-80, 80, width=32)
 
@@ -185,3 +186,24 @@ def test_an_element_without_a_value_is_told_with_its_row(function: str, bad: flo
     values[4, 1] = bad
     with pytest.raises(FormatError, match=rf"rows 0 to 5 an element has no {function}"):
         nodes.apply_function(nodes.const(values, F32), function).read_all()
+
+
+def test_softplus_and_its_inverse() -> None:
+    """As `numpy.logaddexp` in F64; back within 2^-22 of the softplus or of the number."""
+    x = np.concatenate([np.linspace(-14, 30, 4001), [0.0, -1e-6, 88.0, 1e6]]).astype(np.float32)
+    y = softplus(x)
+    assert np.array_equal(y, np.logaddexp(x.astype(np.float64), 0).astype(np.float32))
+    assert (np.abs(log_expm1(y) - x) <= 2.0**-22 * np.maximum(np.abs(x), 1)).all()
+    for wrong in (0.0, -1.0, np.inf, np.nan):
+        with pytest.raises(FloatingPointError):
+            log_expm1(np.array([wrong], np.float32))
+
+
+def test_swapped_runs_are_those_of_the_reference() -> None:
+    """conversion/minimax.py `_permute_vit_qk`: [Ta Ha Wa | Tb Hb Wb | rest] to [Ta Tb | Ha Hb | Wa Wb | rest]."""
+    half, run = 39, 13
+    head = [n for axis in range(3) for start in (0, half) for n in range(start + axis * run, start + (axis + 1) * run)]
+    expected = [*head, 78, 79]
+    assert swapped_order(160, 2, 2, 3).tolist() == [*expected, *(80 + n for n in expected)]
+    with pytest.raises(FormatError):
+        swapped_order(10, 2, 2, 3)
