@@ -8,15 +8,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.llama import make_folder
 
 from weighbridge.base.dtypes import dtype
 from weighbridge.base.spec import Spec
+from weighbridge.cli.main import main
 from weighbridge.containers.base import Layout
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.safetensors import layout as safetensors_layout
 
 HEAVY = ("numpy", "ml_dtypes", "rich", "torch", "mlx", "transformers")
-_REPORT = "import json, sys; print('\\n' + json.dumps([m for m in sys.modules if '.' not in m or m[:5] == 'weigh']))"
+_REPORT = "import json, sys; print('\\n' + json.dumps([*sys.modules]))"
 
 
 def modules_after(code: str) -> set[str]:
@@ -85,3 +87,42 @@ def test_where_no_package_is_a_plugin_none_is_parsed() -> None:
 
 def test_the_check_sees_an_import() -> None:
     assert "numpy" in modules_after("import numpy")
+
+
+#: Command -> how many modules it may load: ours, and others without numpy's own. A few above what it needs, so that an
+#: import that creeps in at the top of a file shows. Each module costs about half a millisecond of every start. Others
+#: differ with Python's version and how the package is installed.
+BUDGETS = {
+    "--help": (8, 139),
+    "identify {gguf}": (59, 175),
+    "inspect {gguf}": (103, 189),
+    "inspect {safetensors}": (110, 189),
+    "inspect {folder}": (109, 176),
+    "verify {gguf}": (192, 228),
+    "hash {gguf}": (69, 186),
+    "scan {safetensors}": (171, 204),
+    "convert {folder} {target} --dry-run": (281, 211),
+    "convert {gguf} {target}.safetensors --dry-run": (279, 211),
+    "quantize {folder} {target} Q4_K_M --dry-run": (292, 211),
+}
+
+
+@pytest.fixture(scope="module")
+def places(files: list[Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = make_folder(tmp_path_factory.mktemp("llama") / "model", words=True)
+    whole = folder.parent / "whole.gguf"
+    assert main(["-q", "convert", str(folder), str(whole)]) == 0
+    return {
+        "folder": str(folder), "gguf": str(whole), "safetensors": str(files[0]),
+        "target": str(folder.parent / "out.gguf"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("command", BUDGETS)
+def test_a_command_loads_no_more_modules_than_its_budget(command: str, places: dict[str, str]) -> None:
+    found = after_command(*command.format(**places).split())
+    ours = {m for m in found if m.partition(".")[0] == "weighbridge"}
+    others = {m for m in found - ours if m.partition(".")[0] not in ("numpy", "ml_dtypes")}
+    most, most_others = BUDGETS[command]
+    assert len(ours) <= most, sorted(ours)
+    assert len(others) <= most_others, sorted(others)

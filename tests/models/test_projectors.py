@@ -496,8 +496,9 @@ def test_a_config_s_projector_is_the_first_table_that_has_its_class() -> None:
     for table in registry_projectors.values():
         for a in table.architectures.values():
             stated = {"architectures": [a.name], "model_type": a.model_type}
-            for config in (stated, {"model_type": a.model_type}, {"architectures": [*a.aliases, a.name][:1]}):
+            configs: list[dict[str, Any]] = [stated, {"model_type": a.model_type}]
+            for config in (*configs, {"architectures": [*a.aliases, a.name][:1]}):
                 expected = next((t for t in registry_projectors.values() if t.architecture(config) is not None), None)
                 assert registry.projector_of_hf(config) is expected
-    for config in ({}, {"architectures": [7]}, {"architectures": ["LlamaForCausalLM"]}):
-        assert registry.projector_of_hf(config) is None
+    for listed in ([], [7], ["LlamaForCausalLM"]):
+        assert registry.projector_of_hf({"architectures": listed}) is None
