@@ -116,12 +116,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "AdapterOptions", "CalibrationPlan", "CalibrationReport", "CheckpointOptions", "Choice", "DiffReport",
-    "FitReport", "GgufOptions", "HashReport", "HfOptions", "InspectReport", "LineageReport", "Loss", "MlxOptions", "Model", "Move",
+    "FitReport", "GgufOptions", "HashReport", "HfOptions", "InspectReport", "LineageReport", "Loss", "MlxOptions",
+    "Model", "Move",
     "NumpyOptions", "Plan", "ProveReport", "QuantizeOptions", "Result", "SafetensorsOptions", "SampleMean",
     "ScanReport", "SchemeOptions", "ServedPage", "ShipPlan", "ShipReport", "SourceOptions", "Tensor",
     "TextQualityReport", "TorchFolderOptions", "TorchOptions", "VerifyReport", "WriteOptions", "__version__",
     "anatomy", "choose", "compare_quantized", "convert", "diff", "edit", "errors", "explain", "export_view",
-    "fetch", "fit", "from_pretrained", "get", "hash", "identify", "imatrix", "inspect", "inspect_imatrix", "lineage", "load",
+    "fetch", "fit", "from_pretrained", "get", "hash", "identify", "imatrix", "inspect", "inspect_imatrix", "lineage",
+    "load",
     "load_checkpoint", "ls", "merge", "open", "plan_convert", "plan_edit", "plan_fetch", "plan_imatrix",
     "plan_merge", "plan_quantize", "plan_rename", "plan_save", "plan_ship", "plan_slice", "plan_split",
     "plan_strip", "prove", "provider", "quality", "quantize", "rename", "save", "save_checkpoint", "scan", "ship",

@@ -159,7 +159,8 @@ RECIPES: Mapping[str, tuple[dict[str, Any], Descent]] = {
         Descent("merged", ("tuned", "tuned-long", "lora")),
     ),
     "task": (
-        {"merge_method": "task_arithmetic", "base_model": "base", "models": _models(("tuned", 0.7), ("tuned-long", 0.5))},
+        {"merge_method": "task_arithmetic", "base_model": "base",
+         "models": _models(("tuned", 0.7), ("tuned-long", 0.5))},
         Descent("merged", ("base", "tuned", "tuned-long")),
     ),
     "beyond": (
@@ -256,7 +257,7 @@ def confusion(reports: Iterable[LineageReport], descents: Mapping[str, Descent])
             if pair.parent is None:
                 named = "unknown"
             else:
-                right = pair.parent in ancestors(pair.other(pair.parent), descents)
+                right = pair.parent in ancestors(pair.counterpart(pair.parent), descents)
                 named = "right" if right else "wrong"
             parents.setdefault(kind, Counter())[named] += 1
     columns = [name for name in WORDS if any(row[name] for row in counts.values())]

@@ -29,6 +29,7 @@ from weighbridge.reports import anatomy, get, identify
 from weighbridge.reports.hash import checksum_files, digests
 from weighbridge.reports.inspect import adapter_info, model_info, schemes
 from weighbridge.reports.inspect import report as inspect
+from weighbridge.reports.lineage import model as lineage_model
 from weighbridge.reports.microscope import blocks
 from weighbridge.reports.prove import model as prove_model
 from weighbridge.reports.scan import engine
@@ -93,6 +94,11 @@ CLASSES: dict[tuple[str, str], type] = {
     ("hash", "hashed tensor"): digests.TensorDigest,
     ("prove", ""): prove_model.ProveReport,
     ("prove", "check"): prove_model.ProveCheck,
+    ("lineage", ""): lineage_model.LineageReport,
+    ("lineage", "lineage model"): lineage_model.LineageModel,
+    ("lineage", "source"): lineage_model.LineageSource,
+    ("lineage", "lineage pair"): lineage_model.LineagePair,
+    ("lineage", "branch"): lineage_model.LineageBranch,
     ("hash-check", ""): checksum_files.CheckReport,
     ("hash-check", "compared digest"): checksum_files.Compared,
 }

@@ -57,6 +57,6 @@ def branch_text(report: LineageReport, name: str, above: str | None, is_parent: 
     if not is_parent:
         return f"{model.type}, {describe(pair)}"
     by = "" if model.evidence == "weights" else f", according to {model.evidence}"
-    others = [source.name for source in model.parents[1:] if source.name not in pair.detail]
-    also = f", also from {', '.join(others)}" if others else ""
+    peers = [source.name for source in model.parents[1:] if source.name not in pair.detail]
+    also = f", also from {', '.join(peers)}" if peers else ""
     return f"{model.type}, {describe(pair)}{also}{by}"
