@@ -68,6 +68,7 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Arrays:
 # ------------------------------------------------------------------------------------------ known descent
 
 
+@pytest.mark.slow
 def test_no_parent_is_wrong(family: Family) -> None:
     descents, *reports = family
     for report in reports:
@@ -77,6 +78,7 @@ def test_no_parent_is_wrong(family: Family) -> None:
             assert pair.parent is None or pair.parent in ancestors(pair.counterpart(pair.parent), descents), pair
 
 
+@pytest.mark.slow
 def test_the_parents_that_weights_show_are_named(family: Family) -> None:
     """Of a fine-tune, a LoRA and a permutation they don't show which one came first."""
     descents, *reports = family
@@ -87,6 +89,7 @@ def test_the_parents_that_weights_show_are_named(family: Family) -> None:
             assert {source.name for source in model.parents} == (set() if unknown else set(parents)), model
 
 
+@pytest.mark.slow
 def test_the_relations_to_parents_are_right(family: Family) -> None:
     descents, *reports = family
     for report in reports:
@@ -95,6 +98,7 @@ def test_the_relations_to_parents_are_right(family: Family) -> None:
                 assert report.pair(name, parent).relation == kind, report.pair(name, parent)
 
 
+@pytest.mark.slow
 def test_strangers_and_relatives_are_distinguished(family: Family) -> None:
     descents, *reports = family
     for report in reports:
@@ -103,11 +107,13 @@ def test_strangers_and_relatives_are_distinguished(family: Family) -> None:
             assert (pair.relation in ("unrelated", "different-shapes")) == (kind == "strangers"), pair
 
 
+@pytest.mark.slow
 def test_the_guide_has_the_confusion_matrix(family: Family) -> None:
     descents, *reports = family
     assert confusion(reports, descents) in GUIDE.read_text("utf-8"), confusion(reports, descents)
 
 
+@pytest.mark.slow
 def test_details(family: Family) -> None:
     report = family[1]
     weights = {m.name: {source.name: source.weight for source in m.parents} for m in report.models}
@@ -125,6 +131,7 @@ def test_details(family: Family) -> None:
     assert "mlp.down" in report.pair("permuted", "base").detail
 
 
+@pytest.mark.slow
 def test_the_tree_has_each_model_once_below_its_parent(family: Family) -> None:
     descents, report, _ = family
     assert sorted(row.name for row in report.tree) == sorted(descents)
@@ -379,7 +386,9 @@ def test_remote_models_are_read_by_ranges(base: Arrays, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     tuned = stored({name: values + rng.normal(0, 0.001, values.shape) for name, values in wide(base).items()})
     folder(Path("tuned"), tuned)
-    files = {f"/{name}.safetensors": Path(name, "model.safetensors").read_bytes() for name in ("base", "tuned")}
+    files: dict[str, bytes | Path] = {
+        f"/{name}.safetensors": Path(name, "model.safetensors").read_bytes() for name in ("base", "tuned")
+    }
     with FileServer(files).running() as server:
         report = wb.lineage([f"{server.url}/{name}.safetensors" for name in ("base", "tuned")])
     assert report.pairs[0].relation == "fine-tuned"
@@ -393,7 +402,7 @@ def test_what_is_refused(base: Arrays, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="2 to 64 models"):
             wb.lineage(few)
     with pytest.raises(UsageError, match="several"):
-        wb.lineage("base")  # type: ignore[arg-type]
+        wb.lineage("base")
     wb.save({"norm": np.ones(8, np.float32)}, tmp_path / "norms.safetensors")
     with pytest.raises(UnsupportedError, match="no weight matrices"):
         wb.lineage(["base", tmp_path / "norms.safetensors"])
@@ -410,6 +419,7 @@ def test_what_is_refused(base: Arrays, tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------ the command
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_sentence_or_a_tree(
     family: Family, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,10 +31,10 @@ _LEVELS: Final = 16  # of a 4-bit type without steps (NF4, MXFP4): its values in
 
 
 class GridFit(NamedTuple):
-    """`off`: values that another level would have represented better; `count`: all values that were compared."""
+    """`off`: values that another level would have represented better; `compared`: the number of values."""
 
     off: int
-    count: int
+    compared: int
 
 
 def cosine(a: Rows, b: Rows) -> float:
@@ -104,7 +104,7 @@ def fit_of_grid(source: Rows, levels: Levels, slack: Slack) -> GridFit | None:
     """Returns how well decoded values fit the values that they may have been rounded from; None if no levels are
     visible."""
     steps = fit_of_steps(source, levels, slack)
-    if steps is not None and steps.off <= _WRONG * steps.count:
+    if steps is not None and steps.off <= _WRONG * steps.compared:
         return steps
     return fit_of_levels(source, levels, slack) if levels.few else steps
 
@@ -135,7 +135,8 @@ def fit_of_levels(source: Rows, levels: Levels, slack: Slack) -> GridFit:
 
 
 def _tolerated(decoded: F64, slack: Slack) -> F64:
-    return slack.scale * np.abs(decoded) + slack.offset * np.ptp(decoded, axis=1)[:, None]
+    tolerated: F64 = slack.scale * np.abs(decoded) + slack.offset * np.ptp(decoded, axis=1)[:, None]
+    return tolerated
 
 
 class Spectrum(NamedTuple):

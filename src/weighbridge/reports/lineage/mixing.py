@@ -98,9 +98,9 @@ def possible_sums(model: Sampler, samplers: Mapping[str, Sampler], pairs: Sequen
             if min(map(abs, weights.values())) >= thresholds.MIX_WEIGHT:
                 others_noise = [weight**2 * noise[name] for name, weight in weights.items()]
                 directed = is_rounding_of(result.residual, noise[model.name], others_noise)
-                weights, equal = simplest_weights(target, weights, values, model.float_type)
+                short, equal = simplest_weights(target, weights, values, model.float_type)
                 proved = result.residual <= thresholds.MIX_PROOF * result.nearest
-                yield _Fit(weights, result.residual, proved or equal >= thresholds.MIX_EQUAL, directed)
+                yield _Fit(short, result.residual, proved or equal >= thresholds.MIX_EQUAL, directed)
 
 
 def best_fit(fits: Sequence[_Fit]) -> _Fit | None:
@@ -142,7 +142,8 @@ def simplest_weights(
 def _sum(weights: Mapping[str, float], values: Mapping[str, F64]) -> F64:
     import numpy as np
 
-    return np.add.reduce([weight * values[name] for name, weight in weights.items()])
+    total: F64 = np.add.reduce([weight * values[name] for name, weight in weights.items()])
+    return total
 
 
 def _equal(target: F64, predicted: F64, dtype: DType) -> float:

@@ -41,7 +41,7 @@ def sentence(pair: LineagePair) -> str:
     """Returns how two models are related, and which one was made from which."""
     if pair.parent is not None:
         by = "" if pair.evidence == "weights" else f" (according to {pair.evidence})"
-        return f"{pair.other(pair.parent)} was made from {pair.parent}{by}: {describe(pair)}"
+        return f"{pair.counterpart(pair.parent)} was made from {pair.parent}{by}: {describe(pair)}"
     unknown = "" if pair.relation in (*APART, "same") else "; which one was made from which is unknown"
     return f"{pair.a} and {pair.b}: {describe(pair)}{unknown}"
 
