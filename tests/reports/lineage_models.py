@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +12,8 @@ import numpy as np
 from tests.llama import make_folder
 
 import weighbridge as wb
+from weighbridge.reports.lineage.model import LineageReport
+from weighbridge.reports.lineage.words import WORDS
 
 Arrays = dict[str, np.ndarray]
 LAYERS, WIDTH, INNER = 4, 256, 512
@@ -24,7 +26,7 @@ BF16 = ml_dtypes.bfloat16
 
 
 class Descent(NamedTuple):
-    """`kind`: the expected relation to each parent, or "cast" for equal values in another type."""
+    """`kind`: the expected relation to each parent."""
 
     kind: str
     parents: tuple[str, ...] = ()
@@ -157,7 +159,8 @@ RECIPES: Mapping[str, tuple[dict[str, Any], Descent]] = {
         Descent("merged", ("tuned", "tuned-long", "lora")),
     ),
     "task": (
-        {"merge_method": "task_arithmetic", "base_model": "base", "models": _models(("tuned", 0.7), ("tuned-long", 0.5))},
+        {"merge_method": "task_arithmetic", "base_model": "base",
+         "models": _models(("tuned", 0.7), ("tuned-long", 0.5))},
         Descent("merged", ("base", "tuned", "tuned-long")),
     ),
     "beyond": (
@@ -219,6 +222,48 @@ def write_family(root: Path) -> dict[str, Descent]:
     wb.convert(root / "tuned-twice", root / "tuned-twice-f16.gguf", dtype="f16")
     descents |= {
         "tuned-mlx": Descent("quantized", ("tuned",)), "base-w8a8": Descent("quantized", ("base",)),
-        "tuned-twice-f16.gguf": Descent("same", ("tuned-twice",)),
+        "tuned-twice-f16.gguf": Descent("quantized", ("tuned-twice",)),
     }  # fmt: skip
     return descents
+
+
+# ------------------------------------------------------------------------------------------ the truth of a pair
+
+
+def ancestors(name: str, descents: Mapping[str, Descent]) -> set[str]:
+    found: set[str] = set()
+    for parent in descents[name].parents:
+        found |= {parent, *ancestors(parent, descents)}
+    return found
+
+
+def truth(a: str, b: str, descents: Mapping[str, Descent]) -> str:
+    """The kind of descent if one was made from the other, else "relatives" or "strangers"."""
+    for child, parent in ((a, b), (b, a)):
+        if parent in descents[child].parents:
+            return descents[child].kind
+    lines = [{name, *ancestors(name, descents)} for name in (a, b)]
+    return "relatives" if lines[0] & lines[1] else "strangers"
+
+
+def confusion(reports: Iterable[LineageReport], descents: Mapping[str, Descent]) -> str:
+    """The table of the guide: pairs by their true relation and by the reported one, and the named parents."""
+    counts: dict[str, Counter[str]] = {}
+    parents: dict[str, Counter[str]] = {}
+    for report in reports:
+        for pair in report.pairs:
+            kind = truth(pair.a, pair.b, descents)
+            counts.setdefault(kind, Counter())[pair.relation] += 1
+            if pair.parent is None:
+                named = "unknown"
+            else:
+                right = pair.parent in ancestors(pair.counterpart(pair.parent), descents)
+                named = "right" if right else "wrong"
+            parents.setdefault(kind, Counter())[named] += 1
+    columns = [name for name in WORDS if any(row[name] for row in counts.values())]
+    lines = ["| truth | " + " | ".join(columns) + " | parent right | unknown | wrong |"]
+    lines.append("|---|" + "--:|" * (len(columns) + 3))
+    for kind in sorted(counts, key=lambda name: (name in ("relatives", "strangers"), name)):
+        cells = [*(counts[kind][name] for name in columns), *(parents[kind][n] for n in ("right", "unknown", "wrong"))]
+        lines.append(f"| {kind} | " + " | ".join(str(n or "") for n in cells) + " |")
+    return "\n".join(lines) + "\n"

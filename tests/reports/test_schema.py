@@ -32,6 +32,7 @@ from weighbridge.reports import anatomy, get, identify
 from weighbridge.reports.hash import checksum_files, digests
 from weighbridge.reports.inspect import adapter_info, model_info, schemes
 from weighbridge.reports.inspect import report as inspect
+from weighbridge.reports.lineage import model as lineage_model
 from weighbridge.reports.microscope import blocks
 from weighbridge.reports.prove import model as prove_model
 from weighbridge.reports.sbom import report as sbom_report
@@ -104,6 +105,11 @@ CLASSES: dict[tuple[str, str], type] = {
     ("verify", "signature"): signature_check.SignatureReport,
     ("sign", ""): signature_sign.SignReport,
     ("sbom", ""): sbom_report.SbomReport,
+    ("lineage", ""): lineage_model.LineageReport,
+    ("lineage", "lineage model"): lineage_model.LineageModel,
+    ("lineage", "source"): lineage_model.LineageSource,
+    ("lineage", "lineage pair"): lineage_model.LineagePair,
+    ("lineage", "branch"): lineage_model.LineageBranch,
     ("hash-check", ""): checksum_files.CheckReport,
     ("hash-check", "compared digest"): checksum_files.Compared,
 }

@@ -31,10 +31,10 @@ _LEVELS: Final = 16  # of a 4-bit type without steps (NF4, MXFP4): its values in
 
 
 class GridFit(NamedTuple):
-    """`off`: values that another level would have represented better; `count`: all values that were compared."""
+    """`off`: values that another level would have represented better; `compared`: the number of values."""
 
     off: int
-    count: int
+    compared: int
 
 
 def cosine(a: Rows, b: Rows) -> float:
@@ -88,9 +88,9 @@ class Levels:
         pending = np.flatnonzero(extent > 0)
         for count in range(1, _MOST_STEPS + 1):
             scaled = (decoded[pending] - low[pending, None]) * (count / extent[pending, None])
-            found = (np.abs(scaled - np.rint(scaled)) < _INTEGER).all(1)
-            steps[pending[found]] = extent[pending[found]] / count
-            pending = pending[~found]
+            result = (np.abs(scaled - np.rint(scaled)) < _INTEGER).all(1)
+            steps[pending[result]] = extent[pending[result]] / count
+            pending = pending[~result]
         return steps
 
     @cached_property
@@ -101,12 +101,12 @@ class Levels:
 
 
 def fit_of_grid(source: Rows, levels: Levels, slack: Slack) -> GridFit | None:
-    """Returns how well decoded values fit the values that they may have been rounded from. Returns None if no levels are
+    """Returns how well decoded values fit the values that they may have been rounded from; None if no levels are
     visible."""
-    steps = _fit_of_steps(source, levels, slack)
-    if steps is not None and steps.off <= _WRONG * steps.count:
+    steps = fit_of_steps(source, levels, slack)
+    if steps is not None and steps.off <= _WRONG * steps.compared:
         return steps
-    return _fit_of_levels(source, levels, slack) if levels.few else steps
+    return fit_of_levels(source, levels, slack) if levels.few else steps
 
 
 def _segments(rows: Rows, length: int) -> F64:
@@ -114,19 +114,19 @@ def _segments(rows: Rows, length: int) -> F64:
     return rows[..., :width].reshape(-1, length).astype(np.float64)
 
 
-def _fit_of_steps(source: Rows, levels: Levels, slack: Slack) -> GridFit | None:
+def fit_of_steps(source: Rows, levels: Levels, slack: Slack) -> GridFit | None:
     true, decoded, steps = _segments(source, SEGMENT), levels.segments, levels.steps
-    known = steps > 0
-    if not len(steps) or known.sum() * 2 < len(steps):
+    has_step = steps > 0
+    if not len(steps) or has_step.sum() * 2 < len(steps):
         return None
     low, high = decoded.min(1, keepdims=True), decoded.max(1, keepdims=True)
     error, tolerance = true - decoded, _HALF * steps[:, None] + _tolerated(decoded, slack)
     clipped = ((decoded == low) & (error < 0)) | ((decoded == high) & (error > 0))
-    off = (np.abs(error) > tolerance) & ~clipped & known[:, None]
-    return GridFit(int(off.sum()), int(known.sum()) * SEGMENT)
+    off = (np.abs(error) > tolerance) & ~clipped & has_step[:, None]
+    return GridFit(int(off.sum()), int(has_step.sum()) * SEGMENT)
 
 
-def _fit_of_levels(source: Rows, levels: Levels, slack: Slack) -> GridFit:
+def fit_of_levels(source: Rows, levels: Levels, slack: Slack) -> GridFit:
     true, decoded = (_segments(rows, 2 * SEGMENT) for rows in (source, levels.decoded))
     error = np.abs(true - decoded)
     nearest = np.abs(true[:, :, None] - decoded[:, None, :]).min(2)
@@ -135,7 +135,8 @@ def _fit_of_levels(source: Rows, levels: Levels, slack: Slack) -> GridFit:
 
 
 def _tolerated(decoded: F64, slack: Slack) -> F64:
-    return slack.scale * np.abs(decoded) + slack.offset * np.ptp(decoded, axis=1)[:, None]
+    tolerated: F64 = slack.scale * np.abs(decoded) + slack.offset * np.ptp(decoded, axis=1)[:, None]
+    return tolerated
 
 
 class Spectrum(NamedTuple):
@@ -163,11 +164,11 @@ def share_of_permuted(a: Rows, b: Rows) -> float:
 
 def share_kept(small: Rows, large: Rows) -> float:
     """Returns the share of values of narrow rows that are found in wide rows, in order: 1 if columns were removed."""
-    found = 0
+    result = 0
     for narrow, wide in zip(small.tolist(), large.tolist(), strict=True):
-        rest = iter(wide)
-        found += sum(any(value == other for other in rest) for value in narrow)
-    return found / small.size if small.size else 0.0
+        residual = iter(wide)
+        result += sum(any(value == second for second in residual) for value in narrow)
+    return result / small.size if small.size else 0.0
 
 
 class Mixture(NamedTuple):
@@ -175,7 +176,7 @@ class Mixture(NamedTuple):
     source."""
 
     weights: tuple[float, ...]
-    rest: float
+    residual: float
     nearest: float
 
 
@@ -188,18 +189,18 @@ def products(points: list[F64]) -> F64:
 def mixture(gram: F64, target: int, sources: tuple[int, ...]) -> Mixture | None:
     """Returns the affine combination of sources nearest to a target; None if they are linearly dependent. `gram`: the
     `products` of all points."""
-    base, others = sources[0], np.array(sources[1:])
+    base, peers = sources[0], np.array(sources[1:])
 
     def shifted(i: NDArray[np.int64], j: NDArray[np.int64]) -> F64:
         moved: F64 = gram[np.ix_(i, j)] - gram[i, base][:, None] - gram[base, j][None] + gram[base, base]
         return moved
 
-    inner, goal = shifted(others, others), np.array([target])
+    inner, goal = shifted(peers, peers), np.array([target])
     size = np.sqrt(np.maximum(np.diag(inner), 0))
     if not (size > 0).all() or np.linalg.cond(inner / np.outer(size, size)) > _DEPENDENT:
         return None
-    towards = shifted(others, goal)[:, 0]
-    found = np.linalg.solve(inner, towards)
-    rest = max(float(shifted(goal, goal)[0, 0] - found @ towards), 0.0)
+    towards = shifted(peers, goal)[:, 0]
+    result = np.linalg.solve(inner, towards)
+    residual = max(float(shifted(goal, goal)[0, 0] - result @ towards), 0.0)
     nearest = min(float(gram[i, i] - 2 * gram[i, target] + gram[target, target]) for i in sources)
-    return Mixture((float(1 - found.sum()), *map(float, found)), rest, nearest)
+    return Mixture((float(1 - result.sum()), *map(float, result)), residual, nearest)

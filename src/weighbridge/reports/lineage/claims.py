@@ -31,11 +31,11 @@ class OriginClaim(NamedTuple):
 
 def claims_of(model: OpenModel) -> Sequence[OriginClaim]:
     """Returns the base models that a model's metadata names, without repetitions. Unreadable metadata names none."""
-    found = dict.fromkeys(claim for claim in _claims(model) if 0 < len(claim.name) <= _NAME)
-    return list(found)[:_CLAIMS]
+    result = dict.fromkeys(claim for claim in stated_origins(model) if 0 < len(claim.name) <= _NAME)
+    return list(result)[:_CLAIMS]
 
 
-def _claims(model: OpenModel) -> Iterator[OriginClaim]:
+def stated_origins(model: OpenModel) -> Iterator[OriginClaim]:
     if model.format == "gguf":
         for key, value in model.metadata.items():
             if key.startswith(_GGUF) and key.rpartition(".")[2] in _GGUF_FIELDS:

@@ -20,30 +20,30 @@ class ChosenParents(NamedTuple):
 
 
 def choose_parents(
-    names: Sequence[str], pairs: Sequence[LineagePair], made: Mapping[str, Made], named: Sequence[Claimed],
+    names: Sequence[str], pairs: Sequence[LineagePair], composites: Mapping[str, Made], named: Sequence[Claimed],
     same: Mapping[str, str],
 ) -> dict[str, ChosenParents]:  # fmt: skip
     """Returns the parents of each model that has any. First those of a merge; then the nearest model that it follows
     from exactly; then the base model that its metadata names, if it is related. No model becomes its own ancestor."""
-    found: dict[str, ChosenParents] = {}
-    nearest = {name: _nearest(name, pairs) for name in names if name not in made}
-    for name, row in made.items():
-        found[name] = ChosenParents(row.relation, row.sources, "weights")  # type: ignore[arg-type]
+    result: dict[str, ChosenParents] = {}
+    nearest = {name: nearest_parents(name, pairs) for name in names if name not in composites}
+    for name, row in composites.items():
+        result[name] = ChosenParents(row.relation, row.sources, "weights")  # type: ignore[arg-type]
     for tied in (False, True):  # an ancestor of all others is certain, once theirs are known
         for name, rows in nearest.items():
-            if rows and (len(rows) > 1) is tied and (pair := _eldest(name, rows, found)) is not None:
-                found[name] = ChosenParents(pair.relation, (LineageSource(pair.other(name)),), "weights")
+            if rows and (len(rows) > 1) is tied and (pair := eldest_parent(name, rows, result)) is not None:
+                result[name] = ChosenParents(pair.relation, (LineageSource(pair.counterpart(name)),), "weights")
     by_pair = {frozenset((pair.a, pair.b)): pair for pair in pairs}
-    for child, parent, where in named:
+    for child, parent, stated_in in named:
         child = same.get(child, child)
         pair = by_pair.get(frozenset((child, parent)))
-        if child in found or pair is None or pair.relation in APART or child in ancestors(parent, found):
+        if child in result or pair is None or pair.relation in APART or child in ancestors(parent, result):
             continue
-        found[child] = ChosenParents(pair.relation, (LineageSource(parent),), where)
-    return found
+        result[child] = ChosenParents(pair.relation, (LineageSource(parent),), stated_in)
+    return result
 
 
-def _nearest(name: str, pairs: Sequence[LineagePair]) -> list[LineagePair]:
+def nearest_parents(name: str, pairs: Sequence[LineagePair]) -> list[LineagePair]:
     """Returns the relations to a model's nearest parents: those with as many layers first, then by distance."""
     rows = [pair for pair in pairs if pair.parent is not None and pair.parent != name and name in (pair.a, pair.b)]
     exact = [pair for pair in rows if pair.relation == "quantized"] or rows
@@ -51,20 +51,20 @@ def _nearest(name: str, pairs: Sequence[LineagePair]) -> list[LineagePair]:
     return [pair for pair in exact if (pair.distance or 0.0) <= limit]
 
 
-def _eldest(name: str, rows: Sequence[LineagePair], found: Mapping[str, ChosenParents]) -> LineagePair | None:
+def eldest_parent(name: str, rows: Sequence[LineagePair], result: Mapping[str, ChosenParents]) -> LineagePair | None:
     """Returns the relation to the parent that is an ancestor of all others; None if there is none."""
-    lines = [ancestors(pair.other(name), found) for pair in rows]
-    return next((pair for pair in rows if all(pair.other(name) in line for line in lines)), None)
+    lines = [ancestors(pair.counterpart(name), result) for pair in rows]
+    return next((pair for pair in rows if all(pair.counterpart(name) in line for line in lines)), None)
 
 
-def ancestors(name: str, found: Mapping[str, ChosenParents]) -> set[str]:
+def ancestors(name: str, result: Mapping[str, ChosenParents]) -> set[str]:
     """Returns a model and all its ancestors."""
     seen: set[str] = set()
     todo = [name]
     while todo:
-        if (one := todo.pop()) not in seen:
-            seen.add(one)
-            todo += [source.name for source in found[one].parents] if one in found else []
+        if (item := todo.pop()) not in seen:
+            seen.add(item)
+            todo += [source.name for source in result[item].parents] if item in result else []
     return seen
 
 
@@ -74,7 +74,7 @@ def branches(
     """Yields the rows of the tree. A model hangs on its first parent. Models without one hang on their nearest
     relative, except for one root of each family."""
     above = {name: parents[name][0] for name in names if parents.get(name)}
-    related = {frozenset((p.a, p.b)): _remoteness(p) for p in pairs if p.relation not in APART}
+    related = {frozenset((p.a, p.b)): remoteness(p) for p in pairs if p.relation not in APART}
     for name, first in same.items():
         above[name] = first
     children: dict[str, list[tuple[str, bool]]] = {}
@@ -85,18 +85,18 @@ def branches(
         root = roots.pop(0)
         placed = _below(root, children)
         while near := [
-            (distance, other, name) for other in roots for name in placed
-            if (distance := _distance(related, name, other, children)) is not None
+            (distance, second, name) for second in roots for name in placed
+            if (distance := _distance(related, name, second, children)) is not None
         ]:  # fmt: skip
-            _, other, name = min(near, key=lambda row: row[0])
-            roots.remove(other)
-            children.setdefault(name, []).append((other, False))
-            placed += _below(other, children)
+            _, second, name = min(near, key=lambda row: row[0])
+            roots.remove(second)
+            children.setdefault(name, []).append((second, False))
+            placed += _below(second, children)
         yield LineageBranch(root, None)
-        yield from _rows(root, children)
+        yield from rows_below(root, children)
 
 
-def _remoteness(pair: LineagePair) -> float:
+def remoteness(pair: LineagePair) -> float:
     """Returns the distance of a pair; models with other layers, or without a distance, are further away."""
     far = pair.relation not in ("same", "quantized", "fine-tuned", "lora-merged", "merged", "permuted")
     return (0.0 if pair.relation == "permuted" else pair.distance or 0.0) + far * _FAR
@@ -109,21 +109,21 @@ def _distance(
     direct = related.get(frozenset((name, root)))
     if direct is not None:
         return direct
-    others = (related.get(frozenset((name, other))) for other in _below(root, children))
-    return min((distance for distance in others if distance is not None), default=None)
+    peers = (related.get(frozenset((name, second))) for second in _below(root, children))
+    return min((distance for distance in peers if distance is not None), default=None)
 
 
 def _below(name: str, children: Mapping[str, list[tuple[str, bool]]]) -> list[str]:
     """Returns a model and everything that hangs on it."""
-    found = [name]
-    for one in found:
-        found += [child for child, _ in children.get(one, ())]
-    return found
+    result = [name]
+    for item in result:
+        result += [child for child, _ in children.get(item, ())]
+    return result
 
 
-def _rows(name: str, children: Mapping[str, list[tuple[str, bool]]]) -> Iterator[LineageBranch]:
+def rows_below(name: str, children: Mapping[str, list[tuple[str, bool]]]) -> Iterator[LineageBranch]:
     todo = [(child, name, is_parent) for child, is_parent in reversed(children.get(name, ()))]
     while todo:
         child, parent, is_parent = todo.pop()
         yield LineageBranch(child, parent, is_parent)
-        todo += [(one, child, known) for one, known in reversed(children.get(child, ()))]
+        todo += [(item, child, certain) for item, certain in reversed(children.get(child, ()))]

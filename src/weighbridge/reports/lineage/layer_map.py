@@ -67,9 +67,7 @@ class LayerMap:
         return sorted((a, b) for b, a in self.to_a.items())
 
 
-def _derived(
-    parent: Sequence[int], sources: Sequence[int], side: str, repeats: bool
-) -> tuple[Structure, str, str]:
+def _derived(parent: Sequence[int], sources: Sequence[int], side: str, repeats: bool) -> tuple[Structure, str, str]:
     """Describes a model whose layers are `sources` of the layers of its parent. A parent that `repeats` layers may
     itself have been made from the other."""
     if len(set(sources)) < len(sources):
@@ -98,17 +96,19 @@ def map_layers(a: Sampler, b: Sampler) -> LayerMap:
     left, right = read_anchors(a), read_anchors(b)
     complete = len(left) == len(a.layers) and len(right) == len(b.layers)
     if not complete and a.layers == b.layers:
-        left, right = ({n: side[n] for n in side if n in other} for side, other in ((left, right), (right, left)))
+        left, right = ({n: side[n] for n in side if n in second} for side, second in ((left, right), (right, left)))
     cosines = np.full((len(left), len(right)), -np.inf)
     for i, (role, rows) in enumerate(left.values()):
-        for j, (other, values) in enumerate(right.values()):
-            if role == other and rows.shape == values.shape:
+        for j, (second, values) in enumerate(right.values()):
+            if role == second and rows.shape == values.shape:
                 cosines[i, j] = float(np.vdot(rows, values))
     numbers = list(left), list(right)
     same = {n: float(cosines[numbers[0].index(n), numbers[1].index(n)]) for n in numbers[0] if n in numbers[1]}
     comparable = bool(np.isfinite(cosines).any())
     repeats = _repeats(left), _repeats(right)
-    return LayerMap(*numbers, _best(cosines, *numbers), _best(cosines.T, *reversed(numbers)), comparable, same, complete, repeats)
+    return LayerMap(
+        *numbers, _best(cosines, *numbers), _best(cosines.T, *reversed(numbers)), comparable, same, complete, repeats
+    )
 
 
 def _repeats(anchors: Mapping[int, Anchor]) -> bool:
@@ -117,8 +117,8 @@ def _repeats(anchors: Mapping[int, Anchor]) -> bool:
 
     rows = list(anchors.values())
     return any(
-        one[0] == other[0] and float(np.vdot(one[1], other[1])) >= thresholds.SAME_LAYER
-        for i, one in enumerate(rows) for other in rows[:i]
+        item[0] == second[0] and float(np.vdot(item[1], second[1])) >= thresholds.SAME_LAYER
+        for i, item in enumerate(rows) for second in rows[:i]
     )  # fmt: skip
 
 
@@ -126,21 +126,21 @@ def read_anchors(model: Sampler) -> dict[int, Anchor]:
     """Returns the role, the matrix's shape and the rows of norm 1 of each layer that could be read."""
     import numpy as np
 
-    places = _spread(list(model.anchors.values()))
+    places = spread_order(list(model.anchors.values()))
     model.read((place, thresholds.ANCHOR_ELEMENTS) for place in places)
-    found = {}
+    result = {}
     for layer, place in model.anchors.items():
         rows = model.rows(place, thresholds.ANCHOR_ELEMENTS)
         if rows is not None:
             values = rows.astype(np.float64)
-            found[layer] = (place[1], model.node(place).spec.shape), values / (np.linalg.norm(values) or 1)
-    return found
+            result[layer] = (place[1], model.node(place).spec.shape), values / (np.linalg.norm(values) or 1)
+    return result
 
 
 def _best(cosines: NDArray[np.float64], rows: Sequence[int], columns: Sequence[int]) -> dict[int, int]:
     """Returns the row that matches each column. Of equal ones the same number counts, else the successor of the
     previous match, else the first."""
-    found: dict[int, int] = {}
+    result: dict[int, int] = {}
     previous = -1
     for j, column in enumerate(columns):
         best = float(cosines[:, j].max()) if len(rows) else -1.0
@@ -148,8 +148,8 @@ def _best(cosines: NDArray[np.float64], rows: Sequence[int], columns: Sequence[i
             continue
         tied = [rows[i] for i in range(len(rows)) if cosines[i, j] >= best - _TIED]
         previous = next((n for n in (column, previous + 1) if n in tied), tied[0])
-        found[column] = previous
-    return found
+        result[column] = previous
+    return result
 
 
 def spread(items: Sequence[T], count: int) -> list[T]:
@@ -159,7 +159,7 @@ def spread(items: Sequence[T], count: int) -> list[T]:
     return [items[round(i * (len(items) - 1) / (count - 1))] for i in range(count)]
 
 
-def _spread(items: Sequence[T]) -> list[T]:
+def spread_order(items: Sequence[T]) -> list[T]:
     """Returns all items in an order whose beginnings are spread evenly, for a budget that may end."""
     ordered: list[T] = []
     count = 2

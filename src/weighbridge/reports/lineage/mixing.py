@@ -30,11 +30,11 @@ class Made(NamedTuple):
 
 
 class _Fit(NamedTuple):
-    """The weights of a model's sources, the energy that they leave, whether that is so little that they are certain, and
-    whether it is the rounding of this model and not of one of its sources."""
+    """The weights of a model's sources, the energy that they leave, whether that is so little that they are certain,
+    and whether it is the rounding of this model and not of one of its sources."""
 
     weights: Mapping[str, float]
-    rest: float
+    residual: float
     certain: bool
     directed: bool
 
@@ -42,24 +42,26 @@ class _Fit(NamedTuple):
 def find_merged(samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair]) -> Iterator[Made]:
     """Yields the models that are weighted sums of others. Those of few models come first, and aren't sources of others:
     their sources are, with less rounding."""
-    fits = {name: found for name, target in samplers.items() if (found := list(_fits(target, samplers, pairs)))}
+    fits = {
+        name: result for name, target in samplers.items() if (result := list(possible_sums(target, samplers, pairs)))
+    }
     merged: set[str] = set()
     sums: dict[str, _Fit] = {}
     while True:
-        rest = {name: [fit for fit in found if not merged & fit.weights.keys()] for name, found in fits.items()}
-        best = {name: fit for name, found in rest.items() if name not in merged and (fit := _best(found))}
+        residual = {name: [fit for fit in result if not merged & fit.weights.keys()] for name, result in fits.items()}
+        best = {name: fit for name, result in residual.items() if name not in merged and (fit := best_fit(result))}
         sums |= {name: fit for name, fit in best.items() if not fit.directed}
         sure = {name: fit for name, fit in best.items() if fit.directed}
         if not sure:
             break
-        name = min(sure, key=lambda each: (len(sure[each].weights), sure[each].rest))
+        name = min(sure, key=lambda each: (len(sure[each].weights), sure[each].residual))
         merged.add(name)
         sums.pop(name, None)
-        yield _made(name, "merged", sure[name].weights)
-    yield from (_made(name, "sum", fit.weights) for name, fit in sums.items())
+        yield composite(name, "merged", sure[name].weights)
+    yield from (composite(name, "sum", fit.weights) for name, fit in sums.items())
 
 
-def _made(name: str, relation: str, weights: Mapping[str, float]) -> Made:
+def composite(name: str, relation: str, weights: Mapping[str, float]) -> Made:
     sources = [LineageSource(source, round(weight, 4)) for source, weight in weights.items()]
     sources.sort(key=lambda source: (-abs(source.weight or 0), source.name))
     parts = " + ".join(f"{source.weight:.4g} {source.name}" for source in sources)
@@ -70,54 +72,54 @@ def _distance(pair: LineagePair) -> float:
     return pair.distance or 0.0
 
 
-def _fits(model: Sampler, samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair]) -> Iterator[_Fit]:
+def possible_sums(model: Sampler, samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair]) -> Iterator[_Fit]:
     """Yields the sets of models of which another may be the weighted sum."""
     from weighbridge.tensors.likeness import mixture, products
 
     near = sorted((p for p in pairs if model.name in (p.a, p.b) and p.relation in _NEAR), key=_distance)
-    others = [each for p in near if not (each := samplers[p.other(model.name)]).lossy][: thresholds.MIX_SOURCES]
-    low_rank = {p.other(model.name) for p in near if p.relation == "lora-merged"}
-    places = _common_places([model, *others]) if len(others) > 1 else []
+    peers = [each for p in near if not (each := samplers[p.counterpart(model.name)]).lossy][: thresholds.MIX_SOURCES]
+    low_rank = {p.counterpart(model.name) for p in near if p.relation == "lora-merged"}
+    places = common_places([model, *peers]) if len(peers) > 1 else []
     if not places:
         return
-    values = {each.name: _vector(each, places) for each in others}
+    values = {each.name: _vector(each, places) for each in peers}
     target, names = _vector(model, places), list(values)
-    noise = {each.name: _rounding(each, places) for each in (model, *others)}
+    noise = {each.name: rounding_of(each, places) for each in (model, *peers)}
     gram = products([*values.values(), target])
     for count in range(2, thresholds.MIX_SIZE + 1):
         for subset in combinations(range(len(names)), count):
             if count == 2 and low_rank & {names[i] for i in subset}:
                 continue  # two multiples of one LoRA lie on a line with their base, too
-            found = mixture(gram, len(names), subset)
+            result = mixture(gram, len(names), subset)
             limit = thresholds.MIX_NOISE * noise[model.name]
-            if found is None or found.rest > min(limit, thresholds.MIX_REST * found.nearest):
+            if result is None or result.residual > min(limit, thresholds.MIX_REST * result.nearest):
                 continue
-            weights = {names[i]: weight for i, weight in zip(subset, found.weights, strict=True)}
+            weights = {names[i]: weight for i, weight in zip(subset, result.weights, strict=True)}
             if min(map(abs, weights.values())) >= thresholds.MIX_WEIGHT:
                 others_noise = [weight**2 * noise[name] for name, weight in weights.items()]
-                directed = _is_rounding_of(found.rest, noise[model.name], others_noise)
-                weights, equal = _simplest(target, weights, values, model.float_type)
-                proved = found.rest <= thresholds.MIX_PROOF * found.nearest
-                yield _Fit(weights, found.rest, proved or equal >= thresholds.MIX_EQUAL, directed)
+                directed = is_rounding_of(result.residual, noise[model.name], others_noise)
+                short, equal = simplest_weights(target, weights, values, model.float_type)
+                proved = result.residual <= thresholds.MIX_PROOF * result.nearest
+                yield _Fit(short, result.residual, proved or equal >= thresholds.MIX_EQUAL, directed)
 
 
-def _best(fits: Sequence[_Fit]) -> _Fit | None:
+def best_fit(fits: Sequence[_Fit]) -> _Fit | None:
     """Returns the fit of the fewest models that leaves about the smallest rest; None if there are several, or if it
     isn't certain. Models made from the same sources fit too, but their own rounding adds to the rest."""
-    limit = min((fit.rest for fit in fits), default=0.0) * thresholds.MIX_FEWER
-    count = min((len(fit.weights) for fit in fits if fit.rest <= limit), default=0)
-    best = sorted((fit for fit in fits if len(fit.weights) == count), key=lambda fit: fit.rest)[:2]
-    clear = len(best) == 1 or (len(best) > 1 and best[1].rest >= thresholds.MIX_CLEAR * best[0].rest)
+    limit = min((fit.residual for fit in fits), default=0.0) * thresholds.MIX_FEWER
+    count = min((len(fit.weights) for fit in fits if fit.residual <= limit), default=0)
+    best = sorted((fit for fit in fits if len(fit.weights) == count), key=lambda fit: fit.residual)[:2]
+    clear = len(best) == 1 or (len(best) > 1 and best[1].residual >= thresholds.MIX_CLEAR * best[0].residual)
     return best[0] if clear and best[0].certain else None
 
 
-def _is_rounding_of(rest: float, own: float, others: Iterable[float]) -> bool:
+def is_rounding_of(residual: float, self_noise: float, peers: Iterable[float]) -> bool:
     """Whether the rest of a sum is nearer to the energy of the sum's own rounding than to that which the rounding of a
     source would leave, if that source were computed from the sum and the other sources."""
-    return all((rest >= (own + other) / 2) if other < own else (rest < (own + other) / 2) for other in others)
+    return all((residual >= (self_noise + noise) / 2) == (noise < self_noise) for noise in peers)
 
 
-def _rounding(model: Sampler, places: Sequence[Place]) -> float:
+def rounding_of(model: Sampler, places: Sequence[Place]) -> float:
     """Returns the energy of rounding in a model's rows."""
     from weighbridge.tensors.likeness import rounding_energy
 
@@ -125,7 +127,7 @@ def _rounding(model: Sampler, places: Sequence[Place]) -> float:
     return sum(rounding_energy(values, dtype) for values, dtype in rows if values is not None and dtype is not None)
 
 
-def _simplest(
+def simplest_weights(
     target: F64, weights: Mapping[str, float], values: Mapping[str, F64], dtype: DType
 ) -> tuple[Mapping[str, float], float]:
     """Returns the weights and the share of values that they reproduce; weights of two decimals if these reproduce as
@@ -140,7 +142,8 @@ def _simplest(
 def _sum(weights: Mapping[str, float], values: Mapping[str, F64]) -> F64:
     import numpy as np
 
-    return np.add.reduce([weight * values[name] for name, weight in weights.items()])
+    total: F64 = np.add.reduce([weight * values[name] for name, weight in weights.items()])
+    return total
 
 
 def _equal(target: F64, predicted: F64, dtype: DType) -> float:
@@ -151,7 +154,7 @@ def _equal(target: F64, predicted: F64, dtype: DType) -> float:
     return float(np.mean(rounded(predicted, dtype) == target))
 
 
-def _common_places(models: Sequence[Sampler]) -> list[Place]:
+def common_places(models: Sequence[Sampler]) -> list[Place]:
     """Returns matrices of some layers that all models have in one shape and in a float type."""
     first = models[0]
     layers = spread(first.layers, thresholds.LAYERS)
@@ -191,40 +194,40 @@ def find_stacked(samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair]) 
     isn't stacked."""
     keys = {name: _keys(model) for name, model in samplers.items()}
     places = {name: {key: n for n, key in reversed(layers.items())} for name, layers in keys.items()}
-    children = {(pair.parent, pair.other(pair.parent)) for pair in pairs if pair.parent}
+    children = {(pair.parent, pair.counterpart(pair.parent)) for pair in pairs if pair.parent}
     for name, layers in keys.items():
-        others = {other: numbers for other, numbers in places.items() if other != name}
-        origins = [{o: numbers[key] for o, numbers in others.items() if key in numbers} for key in layers.values()]
+        peers = {second: numbers for second, numbers in places.items() if second != name}
+        origins = [{o: numbers[key] for o, numbers in peers.items() if key in numbers} for key in layers.values()]
         if len(layers) != len(samplers[name].layers) or not all(origins):
             continue
-        if any(all(other in found for found in origins) for other in others):
+        if any(all(second in result for result in origins) for second in peers):
             continue
-        found = [_only_source(samplers, name, run) for run in _runs(origins)]
-        sources = dict.fromkeys(source for source, _ in found)
+        result = [only_source(samplers, name, run) for run in layer_runs(origins)]
+        sources = dict.fromkeys(source for source, _ in result)
         if None in sources or any((name, source) in children for source in sources):
             continue
-        detail = ", ".join(f"layers {ranges(numbers)} of {source}" for source, numbers in found)
+        detail = ", ".join(f"layers {ranges(numbers)} of {source}" for source, numbers in result)
         yield Made(name, "slices", tuple(LineageSource(str(source)) for source in sources), detail)
 
 
-def _only_source(samplers: Mapping[str, Sampler], name: str, run: _Run) -> tuple[str | None, list[int]]:
+def only_source(samplers: Mapping[str, Sampler], name: str, run: _Run) -> tuple[str | None, list[int]]:
     """Returns the only model with the layers of a run, all matrices compared, and their numbers there."""
     target = samplers[name]
     layer = target.layers[run.start]
-    equal = [other for other, n in run.candidates.items() if _equal_layers(target, layer, samplers[other], n)]
+    equal = [second for second, n in run.candidates.items() if equal_layers(target, layer, samplers[second], n)]
     if len(equal) != 1:
         return None, []
     first = run.candidates[equal[0]]
     return equal[0], list(range(first, first + run.length))
 
 
-def _equal_layers(a: Sampler, layer: int, b: Sampler, other: int) -> bool:
+def equal_layers(a: Sampler, layer: int, b: Sampler, second: int) -> bool:
     """Whether all matrices of two layers have equal rows."""
     roles = [role for n, role in a.matrices if n == layer]
-    for model, n in ((a, layer), (b, other)):
+    for model, n in ((a, layer), (b, second)):
         model.read(((n, role), thresholds.MATRIX_ELEMENTS) for role in roles if (n, role) in model.matrices)
     for role in roles:
-        x, y = a.rows((layer, role), thresholds.MATRIX_ELEMENTS), b.rows((other, role), thresholds.MATRIX_ELEMENTS)
+        x, y = a.rows((layer, role), thresholds.MATRIX_ELEMENTS), b.rows((second, role), thresholds.MATRIX_ELEMENTS)
         if x is None or y is None or x.shape != y.shape or (x != y).any():
             return False
     return True
@@ -232,15 +235,15 @@ def _equal_layers(a: Sampler, layer: int, b: Sampler, other: int) -> bool:
 
 def _keys(model: Sampler) -> dict[int, bytes]:
     """Returns what identifies each layer: its anchor's matrix and the bytes of the rows."""
-    found = {}
+    result = {}
     for layer, (kind, _) in read_anchors(model).items():
         rows = model.rows(model.anchors[layer], thresholds.ANCHOR_ELEMENTS)
         if rows is not None:
-            found[layer] = repr(kind).encode() + rows.tobytes()
-    return found
+            result[layer] = repr(kind).encode() + rows.tobytes()
+    return result
 
 
-def _runs(origins: Sequence[Mapping[str, int]]) -> Iterator[_Run]:
+def layer_runs(origins: Sequence[Mapping[str, int]]) -> Iterator[_Run]:
     """Yields runs of consecutive layers of one model, each as long as possible."""
     at = 0
     while at < len(origins):

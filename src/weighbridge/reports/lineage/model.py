@@ -59,7 +59,7 @@ class LineagePair:
     targets: tuple[str, ...] = ()
     detail: str = ""
 
-    def other(self, name: str) -> str:
+    def counterpart(self, name: str) -> str:
         return self.b if name == self.a else self.a
 
 

@@ -11,7 +11,7 @@ from weighbridge.reports.lineage import thresholds
 from weighbridge.reports.lineage.layer_map import LayerMap, map_layers, spread
 from weighbridge.reports.lineage.model import LineagePair
 from weighbridge.reports.lineage.sampling import Place, Sampler, float_type, is_lossy, type_of
-from weighbridge.reports.lineage.values import Values, compare_values
+from weighbridge.reports.lineage.values import SampledValues, compare_values
 
 if TYPE_CHECKING:
     from weighbridge.tensors.likeness import Rows
@@ -27,19 +27,19 @@ def relate(a: Sampler, b: Sampler) -> LineagePair:
     if not layers.comparable:
         return _of_other_shapes(a, b, pair)
     if not layers.to_a:
-        return _of_other_values(a, b, layers, pair)
+        return relate_apart(a, b, layers, pair)
     values = compare_values(a, b, layers)
     pair = replace(pair, cosine=values.cosine, distance=values.distance)
     if values.reshaped:
-        return _of_other_widths(a, b, values, pair)
+        return relate_widths(a, b, values, pair)
     if not layers.identical:
-        return _of_other_layers(layers, values, pair)
-    return _of_same_layers(a, b, values, pair)
+        return relate_layers(layers, values, pair)
+    return relate_values(a, b, values, pair)
 
 
 def _of_other_shapes(a: Sampler, b: Sampler, pair: LineagePair) -> LineagePair:
     """Models without a layer of one shape: one may be the other with columns removed."""
-    kept = _columns_kept(a, b)
+    kept = columns_kept(a, b)
     if kept is None:
         return replace(pair, relation="different-shapes")
     side, role, wide, narrow = kept
@@ -48,16 +48,18 @@ def _of_other_shapes(a: Sampler, b: Sampler, pair: LineagePair) -> LineagePair:
     return replace(pair, relation="pruned", parent=parent, evidence=_WEIGHTS, exact=True, detail=detail)
 
 
-def _of_other_widths(a: Sampler, b: Sampler, values: Values, pair: LineagePair) -> LineagePair:
+def relate_widths(a: Sampler, b: Sampler, values: SampledValues, pair: LineagePair) -> LineagePair:
     """Models some of whose matrices have another shape."""
     cut = _of_other_shapes(a, b, pair)
     if cut.relation == "pruned" and values.state == "equal" and not values.extras:
         return cut
     detail = cut.detail or f"other shapes: {_short(values.reshaped)}"
-    return replace(cut, relation="pruned" if cut.detail else "related", parent=None, evidence=None, exact=False, detail=detail)
+    return replace(
+        cut, relation="pruned" if cut.detail else "related", parent=None, evidence=None, exact=False, detail=detail
+    )
 
 
-def _columns_kept(a: Sampler, b: Sampler) -> tuple[str, str, int, int] | None:
+def columns_kept(a: Sampler, b: Sampler) -> tuple[str, str, int, int] | None:
     """Returns the larger model ("a" or "b"), a role whose rows have some of its columns there, and both widths."""
     from weighbridge.tensors.likeness import share_kept
 
@@ -78,7 +80,7 @@ def _columns_kept(a: Sampler, b: Sampler) -> tuple[str, str, int, int] | None:
     return None
 
 
-def _of_other_values(a: Sampler, b: Sampler, layers: LayerMap, pair: LineagePair) -> LineagePair:
+def relate_apart(a: Sampler, b: Sampler, layers: LayerMap, pair: LineagePair) -> LineagePair:
     """Models of one shape, no layer of which is a version of another."""
     if permuted := _permuted(a, b, [place for place in a.matrices if place[0] == a.layers[0]]):
         return replace(pair, relation="permuted", detail=_ORDER + _short(permuted))
@@ -94,32 +96,32 @@ def _permuted(a: Sampler, b: Sampler, places: Sequence[Place]) -> Sequence[str]:
     from weighbridge.tensors.likeness import share_of_permuted
 
     places = [p for p in places if p in b.matrices and a.node(p).spec.shape == b.node(p).spec.shape]
-    found = {}
+    result = {}
     for model in (a, b):
         model.read((place, thresholds.MATRIX_ELEMENTS) for place in places)
     for place in places:
         x, y = (model.rows(place, thresholds.MATRIX_ELEMENTS) for model in (a, b))
         if x is not None and y is not None and share_of_permuted(x, y) >= thresholds.PERMUTED:
-            found[place[1]] = bool((x != y).any())
-    return [role for role, moved in found.items() if moved]
+            result[place[1]] = bool((x != y).any())
+    return [role for role, moved in result.items() if moved]
 
 
-def _of_other_layers(layers: LayerMap, values: Values, pair: LineagePair) -> LineagePair:
+def relate_layers(layers: LayerMap, values: SampledValues, pair: LineagePair) -> LineagePair:
     """Models with layers in common in another number or order. The parent is known if the values follow from it, and if
     everything outside of the layers is also the parent's: a model stacked from two has another head."""
     relation, side, detail = layers.structure
     state = values.state
     exact = state in ("equal", "to a", "to b") and not values.extras
-    known = side and exact and state in ("equal", "to b" if side == "a" else "to a")
+    is_certain = side and exact and state in ("equal", "to b" if side == "a" else "to a")
     if not exact:
         detail += "; changed since, or made from a relative"
     return replace(
-        pair, relation=relation or "slices", detail=detail, exact=exact, evidence=_WEIGHTS if known else None,
-        parent=(pair.a if side == "a" else pair.b) if known else None,
+        pair, relation=relation or "slices", detail=detail, exact=exact, evidence=_WEIGHTS if is_certain else None,
+        parent=(pair.a if side == "a" else pair.b) if is_certain else None,
     )  # fmt: skip
 
 
-def _of_same_layers(a: Sampler, b: Sampler, values: Values, pair: LineagePair) -> LineagePair:
+def relate_values(a: Sampler, b: Sampler, values: SampledValues, pair: LineagePair) -> LineagePair:
     state, roles = values.state, tuple(sorted({row.role for row in values.changed}))
     if state == "equal" and not values.extras:
         return replace(pair, relation="same", exact=True)
@@ -140,7 +142,7 @@ def _of_same_layers(a: Sampler, b: Sampler, values: Values, pair: LineagePair) -
     if replaced := tuple(role for role in roles if values.cosine_of(role) < thresholds.SAME_LAYER):
         detail = f"nothing in common in {_short(replaced)}: replaced, or in another order and changed"
         return replace(pair, relation="related", targets=replaced, detail=detail)
-    rank = None if _any_lossy(a, b, values) else _rank(a, b, values)
+    rank = None if any_lossy(a, b, values) else rank_of_pair(a, b, values)
     if rank is not None:
         return replace(pair, relation="lora-merged", rank=rank, targets=roles, detail=f"rank {rank} in {_short(roles)}")
     everything = len(roles) == len({row.role for row in values.matrices})
@@ -154,14 +156,14 @@ def _short(roles: Sequence[str]) -> str:
     return ", ".join(names[:8]) + (f" and {plural(len(names) - 8, 'other role')}" if len(names) > 8 else "")
 
 
-def _any_lossy(a: Sampler, b: Sampler, values: Values) -> bool:
+def any_lossy(a: Sampler, b: Sampler, values: SampledValues) -> bool:
     return any(
         is_lossy(type_of(model.node(place)))
         for row in values.matrices for model, place in ((a, row.place_a), (b, row.place_b))
     )  # fmt: skip
 
 
-def _rank(a: Sampler, b: Sampler, values: Values) -> int | None:
+def rank_of_pair(a: Sampler, b: Sampler, values: SampledValues) -> int | None:
     """Returns the rank of the change, examined where it is cheapest in attention and in the rest of a layer; None if it
     isn't low in both."""
     cheapest: dict[str, tuple[int, Place]] = {}
@@ -170,13 +172,13 @@ def _rank(a: Sampler, b: Sampler, values: Values) -> int | None:
         cheapest[part] = min(cheapest.get(part, (width, row.place_a)), (width, row.place_a))
     highest = 0
     for _, place in cheapest.values():
-        if (rank := _rank_of(a, b, place)) is None:
+        if (rank := rank_of_matrix(a, b, place)) is None:
             return None
         highest = max(highest, rank)
     return highest or None
 
 
-def _rank_of(a: Sampler, b: Sampler, place: Place) -> int | None:
+def rank_of_matrix(a: Sampler, b: Sampler, place: Place) -> int | None:
     """Returns the rank of a matrix's change, counted in a few rows, then in more; None if it isn't low."""
     width = a.node(place).spec.shape[-1]
     for count in thresholds.RANK_ROWS:
@@ -203,10 +205,10 @@ def rank_of_change(x: Rows, y: Rows, types: Sequence[str]) -> int | None:
     energy = float(np.square(difference).sum())
     if energy < thresholds.LOUD * noise:
         return None
-    found = spectrum(difference, noise)
-    rank = int((found.values > thresholds.EDGE * found.edge).sum())
-    rest = float(np.square(found.values[rank:]).sum())
-    quiet = rest <= thresholds.TAIL * noise + energy * 1e-9
+    result = spectrum(difference, noise)
+    rank = int((result.values > thresholds.EDGE * result.edge).sum())
+    residual = float(np.square(result.values[rank:]).sum())
+    quiet = residual <= thresholds.TAIL * noise + energy * 1e-9
     if not quiet or not 0 < rank <= thresholds.LOW_RANK * min(difference.shape):
         return None
-    return rank if found.values[rank - 1] >= thresholds.GAP * found.values[rank] else None
+    return rank if result.values[rank - 1] >= thresholds.GAP * result.values[rank] else None

@@ -16,6 +16,7 @@ from itertools import combinations
 
 from weighbridge.base.errors import UsageError
 from weighbridge.base.options import accepting
+from weighbridge.base.words import plural
 from weighbridge.io.location import path_text
 from weighbridge.models.model import OpenModel
 from weighbridge.models.open import SourceOptions, open_model
@@ -71,17 +72,17 @@ def _names(paths: Sequence[Path], models: Sequence[OpenModel]) -> list[str]:
 
 
 def _report(samplers: Mapping[str, Sampler], pairs: list[LineagePair], paths: Sequence[str]) -> LineageReport:
-    same = _equal_groups(samplers, pairs)
+    same = equal_groups(samplers, pairs)
     distinct = {name: model for name, model in samplers.items() if name not in same}
     between = [pair for pair in pairs if pair.a in distinct and pair.b in distinct]
     sums = list(find_merged(distinct, between))
-    made = {row.name: row for row in (*find_stacked(distinct, between), *sums) if row.relation != "sum"}
-    between = [_with_made(pair, made) for pair in between]
+    composites = {row.name: row for row in (*find_stacked(distinct, between), *sums) if row.relation != "sum"}
+    between = [with_composite(pair, composites) for pair in between]
     claims = {name: claims_of(model.model) for name, model in samplers.items()}
-    known = {name: names_of(model.model, path) for (name, model), path in zip(samplers.items(), paths, strict=True)}
-    named = list(_named_parents(claims, known))
-    contradictions = list(_contradictions(named, {frozenset((p.a, p.b)): p for p in pairs}, made))
-    parents = choose_parents(list(distinct), between, made, [(c, same.get(p, p), s) for c, p, s in named], same)
+    aliases = {name: names_of(model.model, path) for (name, model), path in zip(samplers.items(), paths, strict=True)}
+    named = list(named_parents(claims, aliases))
+    contradictions = list(find_contradictions(named, {frozenset((p.a, p.b)): p for p in pairs}, composites))
+    parents = choose_parents(list(distinct), between, composites, [(c, same.get(p, p), s) for c, p, s in named], same)
     models = tuple(
         LineageModel(
             name, path, model.type, len(model.layers), model.bytes_read, same_as=same.get(name),
@@ -91,90 +92,90 @@ def _report(samplers: Mapping[str, Sampler], pairs: list[LineagePair], paths: Se
         for (name, model), path in zip(samplers.items(), paths, strict=True)
     )  # fmt: skip
     updated = {(pair.a, pair.b): pair for pair in between}
-    shown = [_agreeing(updated.get((pair.a, pair.b), pair), parents, same, models) for pair in pairs]
+    shown = [agreeing(updated.get((pair.a, pair.b), pair), parents, same, models) for pair in pairs]
     notes = [
-        f"{name}: {len(model.skipped):,} matrices weren't read: they are stored so that a row needs the whole matrix, "
-        "or have no values that can be compared"
+        f"{name}: {plural(len(model.skipped), 'matrix', 'were')} left out, whose rows can't be read separately or have "
+        "no values to compare"
         for name, model in samplers.items()
         if model.skipped
     ]
-    notes += _dependent(sums, made)
+    notes += dependent_notes(sums, composites)
     tree = branches(list(distinct), between, {m.name: [p.name for p in m.parents] for m in models}, same)
     return LineageReport(
         models, tuple(shown), tuple(tree), tuple(contradictions), tuple(notes), sum(m.bytes_read for m in models)
     )
 
 
-def _dependent(sums: Sequence[Made], made: Mapping[str, Made]) -> Iterator[str]:
+def dependent_notes(sums: Sequence[Made], composites: Mapping[str, Made]) -> Iterator[str]:
     """Yields notes on models that are a weighted sum of each other, without a sign of which one is the sum."""
     groups = (frozenset((row.name, *(s.name for s in row.sources))) for row in sums if row.relation == "sum")
     for group in dict.fromkeys(groups):
-        if not any(name in group and {s.name for s in row.sources} < group for name, row in made.items()):
+        if not any(name in group and {s.name for s in row.sources} < group for name, row in composites.items()):
             yield f"one of {', '.join(sorted(group))} is a weighted sum of the others; the weights don't show which"
 
 
-def _equal_groups(samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair]) -> dict[str, str]:
+def equal_groups(samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair]) -> dict[str, str]:
     """Returns the first model with equal samples, of each model that has an earlier one."""
     order = list(samplers)
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for pair in pairs:
         if pair.relation == "same":
             first, second = sorted((pair.a, pair.b), key=order.index)
-            found.setdefault(second, found.get(first, first))
-    return found
+            result.setdefault(second, result.get(first, first))
+    return result
 
 
-def _with_made(pair: LineagePair, made: Mapping[str, Made]) -> LineagePair:
+def with_composite(pair: LineagePair, composites: Mapping[str, Made]) -> LineagePair:
     """Returns the relation of a model to one that it was merged or stacked from, if the pair is one."""
-    for name, other in ((pair.a, pair.b), (pair.b, pair.a)):
-        row = made.get(name)
-        if row is not None and other in {source.name for source in row.sources}:
+    for name, second in ((pair.a, pair.b), (pair.b, pair.a)):
+        row = composites.get(name)
+        if row is not None and second in {source.name for source in row.sources}:
             relation = "merged" if row.relation == "merged" else "slices"
-            return replace(pair, relation=relation, parent=other, evidence="weights", exact=True, detail=row.detail)  # type: ignore[arg-type]
+            return replace(pair, relation=relation, parent=second, evidence="weights", exact=True, detail=row.detail)  # type: ignore[arg-type]
     return pair
 
 
-def _named_parents(
-    claims: Mapping[str, Sequence[OriginClaim]], known: Mapping[str, set[str]]
+def named_parents(
+    claims: Mapping[str, Sequence[OriginClaim]], aliases: Mapping[str, set[str]]
 ) -> Iterator[tuple[str, str, str]]:
     """Yields (model, the compared model that its metadata names, where). A name that several have is no evidence."""
     for name, rows in claims.items():
         for claim in rows:
             simple = simple_name(claim.name)
-            found = [other for other, names in known.items() if simple in names]
-            if len(found) == 1 and found[0] != name:
-                yield name, found[0], claim.source
+            result = [second for second, names in aliases.items() if simple in names]
+            if len(result) == 1 and result[0] != name:
+                yield name, result[0], claim.source
 
 
-def _contradictions(
-    named: Sequence[tuple[str, str, str]], pairs: Mapping[frozenset[str], LineagePair], made: Mapping[str, Made]
+def find_contradictions(
+    named: Sequence[tuple[str, str, str]], pairs: Mapping[frozenset[str], LineagePair], composites: Mapping[str, Made]
 ) -> Iterator[str]:
     """Yields the claims of metadata that the weights disprove."""
     for child, parent, source in dict.fromkeys(named):
         pair = pairs[frozenset((child, parent))]
         if pair.relation in APART:
-            why = "their weights are unrelated" if pair.relation == "unrelated" else "no matrix has the same shape"
-            yield f"{child}: {source} names {parent} as its base, but {why}"
-        elif pair.parent == child or (parent in made and child in {s.name for s in made[parent].sources}):
+            reason = "their weights are unrelated" if pair.relation == "unrelated" else "no matrix has the same shape"
+            yield f"{child}: {source} names {parent} as its base, but {reason}"
+        elif pair.parent == child or (parent in composites and child in {s.name for s in composites[parent].sources}):
             yield f"{child}: {source} names {parent} as its base, but by its weights {parent} was made from {child}"
 
 
-def _agreeing(
+def agreeing(
     pair: LineagePair, parents: Mapping[str, ChosenParents], same: Mapping[str, str], models: Sequence[LineageModel]
 ) -> LineagePair:
     """Returns a pair with the parent that all models together leave possible: of two that fit equally well, neither."""
     if pair.parent is not None:
-        child = pair.other(pair.parent)
+        child = pair.counterpart(pair.parent)
         if same.get(pair.parent, pair.parent) not in ancestors(same.get(child, child), parents):
             pair = replace(pair, parent=None, evidence=None)
-    return _by_metadata(pair, models)
+    return with_metadata(pair, models)
 
 
-def _by_metadata(pair: LineagePair, models: Sequence[LineageModel]) -> LineagePair:
+def with_metadata(pair: LineagePair, models: Sequence[LineageModel]) -> LineagePair:
     """Adds the parent that metadata names to a pair whose weights leave it open."""
     for model in models:
-        other = pair.other(model.name) if model.name in (pair.a, pair.b) else None
-        if pair.parent is None and model.evidence not in (None, "weights") and other:
-            if other in {source.name for source in model.parents}:
-                return replace(pair, parent=other, evidence=model.evidence)
+        second = pair.counterpart(model.name) if model.name in (pair.a, pair.b) else None
+        is_stated = model.evidence not in (None, "weights") and second in {source.name for source in model.parents}
+        if pair.parent is None and is_stated:
+            return replace(pair, parent=second, evidence=model.evidence)
     return pair

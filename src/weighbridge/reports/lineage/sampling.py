@@ -67,10 +67,10 @@ class Sampler:
     @cached_property
     def anchors(self) -> Mapping[int, Place]:
         """The matrix that identifies each layer: the first by name, such as attention.k."""
-        found: dict[int, Place] = {}
+        result: dict[int, Place] = {}
         for place in sorted(self.matrices):
-            found.setdefault(place[0], place)
-        return found
+            result.setdefault(place[0], place)
+        return result
 
     @cached_property
     def type(self) -> str:
@@ -94,7 +94,7 @@ class Sampler:
         """Reads the samples of several matrices, after announcing them, so that a server is asked for all at once."""
         from weighbridge.tensors.prefetch import by_source, source_ranges
 
-        wanted: list[tuple[Request, Node, int, int]] = []
+        requested: list[tuple[Request, Node, int, int]] = []
         ranges = []
         for place, elements in requests:
             run = None if (place, elements) in self._cache else self._run(place, elements)
@@ -107,11 +107,11 @@ class Sampler:
                 continue
             self.bytes_read, self._read = self.bytes_read + size, self._read + 1
             ranges += parts
-            wanted.append(((place, elements), *run))
+            requested.append(((place, elements), *run))
         for source, extents in by_source(ranges):
             if source.remote:
                 source.advise(extents)
-        for request, node, lo, hi in wanted:
+        for request, node, lo, hi in requested:
             rows = self._values(request[0], node, lo, hi)
             self._cache[request] = Sample(rows, type_of(self.node(request[0])))
 
@@ -163,7 +163,7 @@ def sampler_of(model: OpenModel, name: str, *, with_gguf: bool) -> Sampler:
         raise UnsupportedError(
             f"{model.place.path} has no weight matrices to compare", hint="wb inspect lists its tensors"
         )
-    return Sampler(name, model, matrices, {place: extras[place] for place in _chosen(extras)})
+    return Sampler(name, model, matrices, {place: extras[place] for place in chosen_extras(extras)})
 
 
 def _tensors(model: OpenModel, with_gguf: bool) -> list[tuple[TensorRole, LogicalTensor]]:
@@ -180,7 +180,7 @@ def _tensors(model: OpenModel, with_gguf: bool) -> list[tuple[TensorRole, Logica
         ]
 
 
-def _chosen(extras: Mapping[Place, LogicalTensor]) -> list[Place]:
+def chosen_extras(extras: Mapping[Place, LogicalTensor]) -> list[Place]:
     """Returns the extras that are compared: those outside of layers, and those of the first and the last layer."""
     layers = sorted({layer for layer, _ in extras if layer >= 0})
     return [place for place in extras if place[0] < 0 or place[0] in (layers[0], layers[-1])]

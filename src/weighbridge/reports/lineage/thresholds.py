@@ -29,8 +29,8 @@ ALWAYS: Final = 3
 SAME_LAYER: Final = 0.5
 #: Cosine of two models with a common origin. Independent models have less than 0.03.
 RELATED: Final = 0.1
-#: Values of a tensor that may be off the nearest level of a quantized model, if it was made from the other. None is with
-#: the true parent, whatever the type; after two steps of training some are, unless the type has 4 bits or less.
+#: Values of a tensor that may be off the nearest level of a quantized model, if it was made from the other. None is
+#: with the true parent, whatever the type; after two steps of training some are, unless the type has 4 bits or less.
 OFF: Final = 0
 #: Rounding of scales after the codes were computed, relative to the values: F16's for ggml's types without super-blocks
 #: (K-quants compute the codes last), BF16's for packed weights.

@@ -1,4 +1,4 @@
-"""Compares the sampled rows of two models whose layers are mapped: equal, rounded, within a type's error, or changed."""
+"""Compares the sampled rows of two models whose layers are mapped: equal, rounded, within a type's error, changed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ State = Literal["equal", "to b", "to a", "within", "changed"]
 _BOTH: Final = frozenset({"to a", "to b"})
 
 
-class Compared(NamedTuple):
+class MatrixComparison(NamedTuple):
     """One tensor of two models. `product`, `a2`, `b2`, `error`: sums over the rows of a * b, a^2, b^2, (a - b)^2."""
 
     role: str
@@ -34,11 +34,11 @@ class Compared(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Values:
+class SampledValues:
     """`matrices`: the compared matrices. `reshaped`: the roles of those that have another shape. `extras`: the roles of
     embeddings, heads and norms that differ."""
 
-    matrices: Sequence[Compared]
+    matrices: Sequence[MatrixComparison]
     reshaped: Sequence[str]
     extras: Sequence[str]
 
@@ -56,7 +56,7 @@ class Values:
         return math.sqrt(sum(row.error for row in self.matrices) / a2) if a2 else 0.0
 
     @property
-    def changed(self) -> Sequence[Compared]:
+    def changed(self) -> Sequence[MatrixComparison]:
         return [row for row in self.matrices if row.state != "equal"]
 
     @property
@@ -70,12 +70,12 @@ class Values:
         return "changed" if "changed" in states else "within"
 
 
-def _cosine(rows: Sequence[Compared]) -> float:
+def _cosine(rows: Sequence[MatrixComparison]) -> float:
     a2, b2 = sum(row.a2 for row in rows), sum(row.b2 for row in rows)
     return sum(row.product for row in rows) / math.sqrt(a2 * b2) if a2 and b2 else 0.0
 
 
-def compare_values(a: Sampler, b: Sampler, layers: LayerMap) -> Values:
+def compare_values(a: Sampler, b: Sampler, layers: LayerMap) -> SampledValues:
     """Compares the anchors of all matched layers, all matrices of some of them, and the extras."""
     pairs = layers.pairs()
     some = spread(pairs, thresholds.LAYERS)
@@ -91,10 +91,10 @@ def compare_values(a: Sampler, b: Sampler, layers: LayerMap) -> Values:
     anchors = [(a.anchors[i], b.anchors[j]) for i, j in pairs if (a.anchors[i], b.anchors[j]) not in done]
     rows += [_compare(a, b, *pair, thresholds.ANCHOR_ELEMENTS) for pair in anchors]
     roles = sorted({left[1] for left, _ in reshaped})
-    return Values([row for row in rows if row is not None], roles, list(_changed_extras(a, b, dict(pairs))))
+    return SampledValues([row for row in rows if row is not None], roles, list(changed_extras(a, b, dict(pairs))))
 
 
-def _compare(a: Sampler, b: Sampler, left: Place, right: Place, elements: int) -> Compared | None:
+def _compare(a: Sampler, b: Sampler, left: Place, right: Place, elements: int) -> MatrixComparison | None:
     import numpy as np
 
     x, y = a.sample(left, elements), b.sample(right, elements)
@@ -102,7 +102,7 @@ def _compare(a: Sampler, b: Sampler, left: Place, right: Place, elements: int) -
         return None
     p, q = x.rows.astype(np.float64).ravel(), y.rows.astype(np.float64).ravel()
     sums = float(p @ q), float(p @ p), float(q @ q), float((p - q) @ (p - q))
-    return Compared(left[1], left, right, compare_samples(x, y), *sums)
+    return MatrixComparison(left[1], left, right, compare_samples(x, y), *sums)
 
 
 def compare_samples(x: Sample, y: Sample) -> State:
@@ -147,7 +147,7 @@ def _slack(name: str) -> Slack:
     return Slack(thresholds.SLACK_GGML, thresholds.SLACK_GGML if has_offset else 0.0)
 
 
-def _changed_extras(a: Sampler, b: Sampler, layers: dict[int, int]) -> Iterable[str]:
+def changed_extras(a: Sampler, b: Sampler, layers: dict[int, int]) -> Iterable[str]:
     """Yields the roles of extras that both models have, and whose rows differ by more than their types explain."""
     matched = {place: (layers.get(place[0], -1), place[1]) for place in a.extras if place[0] < 0 or place[0] in layers}
     common = {left: right for left, right in matched.items() if right in b.extras}

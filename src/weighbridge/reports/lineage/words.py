@@ -41,7 +41,7 @@ def sentence(pair: LineagePair) -> str:
     """Returns how two models are related, and which one was made from which."""
     if pair.parent is not None:
         by = "" if pair.evidence == "weights" else f" (according to {pair.evidence})"
-        return f"{pair.other(pair.parent)} was made from {pair.parent}{by}: {describe(pair)}"
+        return f"{pair.counterpart(pair.parent)} was made from {pair.parent}{by}: {describe(pair)}"
     unknown = "" if pair.relation in (*APART, "same") else "; which one was made from which is unknown"
     return f"{pair.a} and {pair.b}: {describe(pair)}{unknown}"
 
@@ -57,6 +57,6 @@ def branch_text(report: LineageReport, name: str, above: str | None, is_parent: 
     if not is_parent:
         return f"{model.type}, {describe(pair)}"
     by = "" if model.evidence == "weights" else f", according to {model.evidence}"
-    others = [source.name for source in model.parents[1:] if source.name not in pair.detail]
-    also = f", also from {', '.join(others)}" if others else ""
+    peers = [source.name for source in model.parents[1:] if source.name not in pair.detail]
+    also = f", also from {', '.join(peers)}" if peers else ""
     return f"{model.type}, {describe(pair)}{also}{by}"
