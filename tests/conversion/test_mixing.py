@@ -29,7 +29,7 @@ import weighbridge as wb
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.cli.main import main
 from weighbridge.conversion.merging import mixture, mixture_recipe, mixture_targets, routers
-from weighbridge.forward.prompts import prompt_states
+from weighbridge.forward.run import prompt_states
 from weighbridge.models.open import open_model
 
 GOLDEN = Path(__file__).parent / "golden" / "mixing.npz"

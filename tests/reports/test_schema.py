@@ -38,7 +38,7 @@ from weighbridge.reports.prove import model as prove_model
 from weighbridge.reports.sbom import report as sbom_report
 from weighbridge.reports.scan import engine
 from weighbridge.reports.scan import model as scan
-from weighbridge.reports.signature import check as signature_check
+from weighbridge.reports.signature import model as signature_model
 from weighbridge.reports.signature import sign as signature_sign
 from weighbridge.reports.statistics import heat
 from weighbridge.reports.statistics import tensor as statistics
@@ -102,7 +102,7 @@ CLASSES: dict[tuple[str, str], type] = {
     ("hash", "hashed tensor"): digests.TensorDigest,
     ("prove", ""): prove_model.ProveReport,
     ("prove", "check"): prove_model.ProveCheck,
-    ("verify", "signature"): signature_check.SignatureReport,
+    ("verify", "signature"): signature_model.SignatureReport,
     ("sign", ""): signature_sign.SignReport,
     ("sbom", ""): sbom_report.SbomReport,
     ("lineage", ""): lineage_model.LineageReport,

@@ -70,9 +70,11 @@ def _opened(src: Path, options: WriteKeywords, *, tokenizer: bool = False) -> It
 
 
 def _with_adapters(model: OpenModel, adapters: Sequence[WeightedAdapter]) -> OpenModel:
+    if not adapters:
+        return model
     from weighbridge.models.lora.merge import merge_for_writing
 
-    return merge_for_writing(model, adapters) if adapters else model
+    return merge_for_writing(model, adapters)
 
 
 @accepting(ConvertKeywords)
@@ -128,7 +130,7 @@ def plan_merge(src: MergeInput, dst: Path, options: MergeKeywords) -> Plan:
     given = options.target_options
     if isinstance(found, MixtureRecipe):
         from weighbridge.conversion.merging.mixture import plan_mixture
-        from weighbridge.forward.prompts import prompt_states
+        from weighbridge.forward.run import prompt_states
 
         return plan_mixture(found, dst, options.to, given, options, options, options.seed, prompt_states)
     if isinstance(found, Recipe):

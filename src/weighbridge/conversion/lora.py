@@ -58,7 +58,7 @@ def plan_adapter(model: OpenModel, options: AdapterOptions, kind: str) -> PlanBu
     return to_gguf(adapter, roles, base, dtype, options.name or model.place.title, readme)
 
 
-class BaseModel(NamedTuple):
+class AdapterBase(NamedTuple):
     """The base model of an adapter. `tied`: its head is the embedding."""
 
     family: Family
@@ -66,7 +66,7 @@ class BaseModel(NamedTuple):
     tied: bool
 
 
-def _base(model: OpenModel, adapter: LoraAdapter, options: AdapterOptions) -> BaseModel:
+def _base(model: OpenModel, adapter: LoraAdapter, options: AdapterOptions) -> AdapterBase:
     """Reads the facts about an adapter's base model."""
     declared = options.base or adapter.base
     if declared is None:
@@ -79,17 +79,17 @@ def _base(model: OpenModel, adapter: LoraAdapter, options: AdapterOptions) -> Ba
             config = decode(source.read(0, source.size), source.name, dict[str, Any])
         family = family_of_hf(config, (read_family(Path(model.arch_file)),) if model.arch_file else ())
         sizes = family.sizes_from_hf(config)
-        return BaseModel(family, sizes, bool(sizes.facts.get("tie_word_embeddings")))
+        return AdapterBase(family, sizes, bool(sizes.facts.get("tie_word_embeddings")))
     with open_model(path, SourceOptions(arch_file=model.arch_file)) as base:
         head = base.format != "gguf" or "output.weight" in base.index
-        return BaseModel(base.family, base.sizes, not head or bool(base.sizes.facts.get("tie_word_embeddings")))
+        return AdapterBase(base.family, base.sizes, not head or bool(base.sizes.facts.get("tie_word_embeddings")))
 
 
 # ------------------------------------------------------------------------------------------------ to GGUF
 
 
 def to_gguf(
-    adapter: LoraAdapter, roles: pairs.Roles, base: BaseModel, dtype: DType, title: str, readme: card.Card
+    adapter: LoraAdapter, roles: pairs.Roles, base: AdapterBase, dtype: DType, title: str, readme: card.Card
 ) -> PlanBuilder:
     """Plans a GGUF of a resolved adapter. `roles`: its changes of logical tensors. `title`: its name, if `readme`, the
     front matter of a model card, has none. Raises UnsupportedError for what a GGUF adapter can't store."""
@@ -142,7 +142,7 @@ def _norms(adapter: LoraAdapter, family: Family, sizes: Sizes, draft: PlanBuilde
 # ------------------------------------------------------------------------------------------------ to PEFT
 
 
-def _to_peft(adapter: LoraAdapter, roles: pairs.Roles, base: BaseModel, options: AdapterOptions) -> PlanBuilder:
+def _to_peft(adapter: LoraAdapter, roles: pairs.Roles, base: AdapterBase, options: AdapterOptions) -> PlanBuilder:
     family, sizes, _ = base
     if adapter.whole:
         raise UnsupportedError(f"the adapter contains the full tensor {next(iter(adapter.whole))}, which isn't a LoRA")

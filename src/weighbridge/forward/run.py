@@ -4,7 +4,7 @@ go to a temporary file if they are large."""
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from weighbridge.base.closeable import Closing
 from weighbridge.base.errors import FormatError
 from weighbridge.forward import layers, ops
+from weighbridge.forward.computed import ComputedModel
 from weighbridge.forward.graph import Graph
 from weighbridge.forward.layers import Block, Observer, Rounding, Weights
 from weighbridge.forward.ops import Floats
+from weighbridge.models.model import OpenModel
 from weighbridge.providers.base import Provider
 
 Ids = NDArray[np.int64]
@@ -196,3 +198,17 @@ class ForwardPass:
             x = states[text]
             a, b = (x if norm is None else norm(x) for norm in (first, second))
             states[text] = x + attend(a) + rest(b)
+
+
+def prompt_states(model: OpenModel, prompts: Sequence[Ids], *, average: bool) -> Floats:
+    """Returns the hidden states before each layer, F32 [prompts, layers, dim]: each prompt's last, or the mean of all
+    its tokens. Raises UnsupportedError for a family whose graph isn't computed."""
+    computed = ComputedModel(model)
+    longest = max(map(len, prompts))
+    rows = np.stack([np.pad(ids, (0, longest - len(ids)), mode="edge") for ids in prompts])  # no token sees later ones
+    out = np.empty((len(prompts), computed.graph.layers, computed.graph.config.dim), np.float32)
+    for layer, states in enumerate(ForwardPass(computed.provider, computed.graph).layer_inputs(rows)):
+        for number, ids in enumerate(prompts):
+            tokens = states[number][: len(ids)]
+            out[number, layer] = tokens.mean(axis=0) if average else tokens[-1]
+    return out

@@ -24,7 +24,6 @@ from weighbridge.containers.sniff.detect import sniff
 from weighbridge.containers.sniff.probe import Identity
 from weighbridge.io.location import open_source, walk
 from weighbridge.io.source import Source
-from weighbridge.models.locate import DCP_DATA, distributed_shards, is_distributed
 from weighbridge.reports import sidecars
 
 SCHEMA: Final = "weighbridge/identify/1"
@@ -262,6 +261,8 @@ def _files_test(*names: str, evidence: str) -> FolderTest:
 
 def _distributed(folder: Folder) -> FolderMatch | None:
     """Matches `.metadata` and data files without weights that loaders prefer, or safetensors with parts of tensors."""
+    from weighbridge.models.locate import DCP_DATA, distributed_shards, is_distributed  # late: only folders need it
+
     if is_distributed(folder.top):
         count = sum(name.endswith(DCP_DATA) for name in folder.top)
         return "", (f".metadata and {plural(count, DCP_DATA + ' file')}",), {}

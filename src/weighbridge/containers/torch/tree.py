@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.containers.archive import zip as zips
 from weighbridge.containers.base import Index
-from weighbridge.containers.torch import dcp
+from weighbridge.containers.formats import DISTRIBUTED
 from weighbridge.unpickle.machine import Machine
 from weighbridge.unpickle.tree import Gap, TensorLeaf, tree
 
-FORMATS: Final = frozenset({"torch-zip", "torch-legacy", dcp.NAME})
+if TYPE_CHECKING:
+    from weighbridge.containers.torch.dcp import DcpIndex
+
+FORMATS: Final = frozenset({"torch-zip", "torch-legacy", DISTRIBUTED})
 _BEFORE_OBJECT: Final = 3  # pickles of a legacy file: magic number, protocol, system
 
 
@@ -23,8 +26,8 @@ def read_tree(index: Index) -> Any:
         with zips.open_member(source, member) as inner:
             machine = Machine(inner)
             return tree(machine, machine.run())
-    if isinstance(index, dcp.DcpIndex):
-        return _distributed(index)
+    if format == DISTRIBUTED:
+        return _distributed(cast("DcpIndex", index))
     if format != "torch-legacy":
         raise UnsupportedError(f"{source.name} is a {format} file, whose tensors have no structure")
     at = 0
@@ -36,7 +39,7 @@ def read_tree(index: Index) -> Any:
     return tree(machine, machine.run())
 
 
-def _distributed(index: dcp.DcpIndex) -> dict[Any, Any]:
+def _distributed(index: DcpIndex) -> dict[Any, Any]:
     """The saved dict, by the keys that the planner stored. Lists are dicts with their positions as keys. The name of a
     tensor without keys is its key."""
     top: dict[Any, Any] = {}

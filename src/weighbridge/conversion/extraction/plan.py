@@ -128,7 +128,7 @@ def _gguf(view: FolderView, adapter: LoraAdapter, changes: Changes, dtype: DType
     roles = with_whole_stacks(family, "gguf", sizes, roles)
     tied = not any(name in view.embeddings and "head" in name for name in view.tensors)
     chosen = dtype_policy.requested_gguf_dtype(dtype.dtype or "f32", (pair.a.spec for pair in adapter.pairs.values()))
-    return lora.to_gguf(adapter, roles, lora.BaseModel(family, sizes, tied), chosen, title, {})
+    return lora.to_gguf(adapter, roles, lora.AdapterBase(family, sizes, tied), chosen, title, {})
 
 
 def _notes(view: FolderView, changes: Changes, write: WriteOptions) -> Iterator[str]:

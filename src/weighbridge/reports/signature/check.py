@@ -3,72 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from weighbridge.adapters.signing import certificates, ec_keys, keyless
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.options import Progress, flag
-from weighbridge.io.location import check_local
 from weighbridge.reports.signature.bundle import PAYLOAD_TYPE, SignatureBundle, read_bundle
 from weighbridge.reports.signature.manifest import SINGLE, Listing, SignedItem, SignedManifest, hash_files, list_files
-from weighbridge.reports.signature.options import NEED_SIGNATURE, SignatureCheckOptions
+from weighbridge.reports.signature.model import NAMED_BY, SignatureCheck, SignatureFault, SignatureReport
+from weighbridge.reports.signature.options import SignatureCheckOptions
 from weighbridge.reports.signature.sign import inner_names, within
 from weighbridge.reports.signature.statement import read_statement
 
 
-class SignatureFault(NamedTuple):
-    """A violation of `rule`, a rule of `verify`. `path`: the file; None for the model."""
-
-    rule: str
-    message: str
-    path: Path | None = None
-    hint: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SignatureReport:
-    """`signer`: whose signature is valid; None if it isn't. `files`: those that it covers. `unsigned`: files and
-    folders in the model that it leaves out."""
-
-    path: str
-    signer: str | None
-    files: int
-    unsigned: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class SignatureCheck:
-    report: SignatureReport
-    faults: tuple[SignatureFault, ...]
-
-
 class _NotTheSigner(Exception):
     """The signature isn't the trusted signer's."""
-
-
-#: What names the signer: kind of signature -> the options that it needs.
-_NAMED_BY: Mapping[str, tuple[str, ...]] = {
-    "key": ("key",), "certificate": ("certificate", "identity"), "keyless": ("identity", "identity_provider"),
-}  # fmt: skip
-
-
-def check_options(model: Path, options: SignatureCheckOptions) -> None:
-    """Raises UsageError unless the options name a signer, or if they apply to a signature that is missing."""
-    present = [name for name in NEED_SIGNATURE if getattr(options, name) not in (None, (), False)]
-    if options.signature is None:
-        if present:
-            raise UsageError(f"{flag(present[0])} applies to a signature", hint="name its file: --signature FILE")
-        return
-    check_local(model)
-    check_local(options.signature)
-    named = {name for names in _NAMED_BY.values() for name in names} & {*present}
-    if named not in map(set, _NAMED_BY.values()):
-        ways = "; ".join(" and ".join(map(flag, names)) for names in _NAMED_BY.values())
-        raise UsageError("a signature proves nothing unless the signer is named", hint=f"give one of: {ways}")
-    if options.trust_config is not None and "identity_provider" not in named:
-        raise UsageError("--trust-config applies to keyless signatures", hint="--identity and --identity-provider")
 
 
 def check_signature(model: Path, options: SignatureCheckOptions, progress: Progress | None) -> SignatureCheck:
@@ -95,9 +44,9 @@ def check_signature(model: Path, options: SignatureCheckOptions, progress: Progr
 
 def _signer(bundle: SignatureBundle, options: SignatureCheckOptions) -> str:
     """Returns the signer if it is the one that the options name; raises `_NotTheSigner` otherwise."""
-    kind = next(k for k, names in _NAMED_BY.items() if all(getattr(options, name) is not None for name in names))
+    kind = next(k for k, names in NAMED_BY.items() if all(getattr(options, name) is not None for name in names))
     if bundle.kind != kind:
-        needs = " and ".join(map(flag, _NAMED_BY[bundle.kind]))
+        needs = " and ".join(map(flag, NAMED_BY[bundle.kind]))
         raise _NotTheSigner(f"the signature is {_TITLES[bundle.kind]}, to be checked with {needs}")
     return _CHECKS[kind](bundle, options)
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Severity
-from weighbridge.containers.torch import dcp
-from weighbridge.models.distributed import chunked, different_copies, join_shards
-from weighbridge.models.locate import distributed_shards
+from weighbridge.containers.formats import DISTRIBUTED
+from weighbridge.models.locate import DCP_DATA, DCP_METADATA, distributed_shards
 from weighbridge.reports.verify.repo import Repo, RepoFile
 from weighbridge.reports.verify.rules import Check, Flaw
+
+if TYPE_CHECKING:
+    from weighbridge.containers.torch.dcp import DcpMetadata
 
 # The list of one process (`use_collectives=False`).
 _OF_PROCESS: Final = re.compile(r"__\d+\.metadata", re.ASCII)
@@ -25,17 +27,19 @@ def _folders(repo: Repo) -> Iterator[tuple[str, tuple[RepoFile, ...], RepoFile |
     """The folders with data files: the name, the files, `.metadata`."""
     for folder, files in repo.folders.items() if not repo.single else ():
         listed = next(
-            (f for f in files if f.base == dcp.METADATA and f.index is not None and f.format == dcp.NAME), None
+            (f for f in files if f.base == DCP_METADATA and f.index is not None and f.format == DISTRIBUTED), None
         )
-        if listed is not None or any(f.base.endswith(dcp.SUFFIX) for f in files):
+        if listed is not None or any(f.base.endswith(DCP_DATA) for f in files):
             yield folder, files, listed
 
 
-def _metadata(repo: Repo, file: RepoFile) -> dcp.DcpMetadata:
+def _metadata(repo: Repo, file: RepoFile) -> DcpMetadata:
+    from weighbridge.containers.torch import dcp  # late, as is every import here: few models are distributed
+
     key = f"dcp {file.name}"
     if key not in repo.memo:
         repo.memo[key] = dcp.inspect(file.parsed[0])
-    return cast(dcp.DcpMetadata, repo.memo[key])
+    return cast("DcpMetadata", repo.memo[key])
 
 
 def missing(repo: Repo) -> Iterator[Flaw]:
@@ -52,14 +56,14 @@ def stray(repo: Repo) -> Iterator[Flaw]:
             continue
         named = set(_metadata(repo, listed).files)
         for file in files:
-            if file.base.endswith(dcp.SUFFIX) and file.base not in named:
+            if file.base.endswith(DCP_DATA) and file.base not in named:
                 yield Flaw(".metadata doesn't name it: it belongs to another save", file.path, hint="delete it")
 
 
 def unfinished(repo: Repo) -> Iterator[Flaw]:
     for folder, files, listed in _folders(repo):
-        if listed is None and not any(f.base == dcp.METADATA or _OF_PROCESS.fullmatch(f.base) for f in files):
-            message = f"{plural(sum(f.base.endswith(dcp.SUFFIX) for f in files), 'data file')} without .metadata"
+        if listed is None and not any(f.base == DCP_METADATA or _OF_PROCESS.fullmatch(f.base) for f in files):
+            message = f"{plural(sum(f.base.endswith(DCP_DATA) for f in files), 'data file')} without .metadata"
             yield Flaw(message, repo.root / folder, hint=".metadata is written last: the save didn't finish")
 
 
@@ -76,6 +80,8 @@ def parts(repo: Repo) -> Iterator[Flaw]:
         names = set(distributed_shards([f.base for f in files]))
         indexes = [f.index for f in files if f.base in names and f.index is not None]
         if indexes and len(indexes) == len(names):
+            from weighbridge.models.distributed import join_shards
+
             try:
                 join_shards(indexes)
             except FormatError as error:
@@ -87,6 +93,8 @@ def copies(repo: Repo) -> Iterator[Flaw]:
     for _, files, listed in _folders(repo):
         if listed is None:
             continue
+        from weighbridge.models.distributed import chunked, different_copies
+
         sources = {f.base: f.source for f in files if f.source and f.index is not None}
         metadata = _metadata(repo, listed)
         for name, tensor in metadata.tensors.items():

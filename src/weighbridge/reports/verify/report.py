@@ -23,7 +23,7 @@ from weighbridge.io.location import path_text
 from weighbridge.models.arch.registry import read_family
 from weighbridge.reports.lenient import broken
 from weighbridge.reports.options import VerifyOptions
-from weighbridge.reports.signature.check import SignatureReport
+from weighbridge.reports.signature.model import SignatureReport
 from weighbridge.reports.verify import digests as verify_digests
 from weighbridge.reports.verify import distributed as verify_distributed
 from weighbridge.reports.verify import imatrix as verify_imatrix

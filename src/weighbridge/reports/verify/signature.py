@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from weighbridge.containers.base import Severity
-from weighbridge.reports.signature.check import SignatureCheck, check_options, check_signature
+from weighbridge.reports.signature.model import SignatureCheck, check_options
 from weighbridge.reports.signature.options import SignatureCheckOptions
 from weighbridge.reports.verify.repo import Repo, RepoFile
 from weighbridge.reports.verify.rules import Check, Flaw
@@ -20,6 +20,8 @@ def prepare(repo: Repo, options: SignatureCheckOptions) -> SignatureCheck | None
     check_options(repo.path, options)
     if options.signature is None:
         return None
+    from weighbridge.reports.signature.check import check_signature  # late: few checks have a signature
+
     check = check_signature(repo.path, options, repo.progress)
     repo.memo[_MEMO] = check
     return check
