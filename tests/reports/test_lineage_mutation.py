@@ -110,7 +110,7 @@ def _quantized(source: np.ndarray, kind: str) -> Sample:
 def _drifted() -> None:
     source = _rows(1)
     assert values.compare_samples(Sample(source, "F32"), _quantized(source, "Q8_0")) == "to b"
-    near = source + 0.0001 * _rows(2)
+    near = (source + 0.0001 * _rows(2)).astype(np.float32)
     assert values.compare_samples(Sample(near, "F32"), _quantized(source, "Q8_0")) == "within"
 
 
