@@ -116,6 +116,11 @@ def supported() -> Iterator[str]:
         f"with transformers'.\n"
     )
     yield ticked(sorted(graphs.table().graph)) + "\n"
+    yield "## Lineage\n"
+    yield (
+        f"`wb lineage` names no wrong parent among models of known descent ({links(claims['lineage']['proven'])}); "
+        "the [guide](guide-lineage.md) has the confusion matrix and the limits.\n"
+    )
 
 
 def containers_part(claims: dict[str, Any]) -> Iterator[str]:

@@ -110,7 +110,7 @@ def _quantized(source: np.ndarray, kind: str) -> Sample:
 def _drifted() -> None:
     source = _rows(1)
     assert values.compare_samples(Sample(source, "F32"), _quantized(source, "Q8_0")) == "to b"
-    near = source + 0.0001 * _rows(2)
+    near = (source + 0.0001 * _rows(2)).astype(np.float32)
     assert values.compare_samples(Sample(near, "F32"), _quantized(source, "Q8_0")) == "within"
 
 
@@ -120,7 +120,7 @@ def _packed() -> None:
     low = source.reshape(-1, 64).min(1, keepdims=True)
     scale = np.ptp(source.reshape(-1, 64), axis=1, keepdims=True) / 15
     codes = np.rint((source.reshape(-1, 64) - low) / scale)
-    decoded = (codes * _bf16(scale) + _bf16(low)).reshape(source.shape)
+    decoded = (codes * _bf16(scale) + _bf16(low)).reshape(source.shape).astype(np.float32)
     assert values.compare_samples(Sample(source, "F32"), Sample(decoded, "mlx-affine 4")) == "to b"
 
 
