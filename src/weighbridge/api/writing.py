@@ -92,7 +92,7 @@ def plan_convert(src: Path, dst: Path, options: ConvertKeywords) -> Plan:
         source = options
     with _opened(src, source, tokenizer=options.vocab_only) as model:
         target = choose_target(model, dst, options.to, options.target_options)
-        if options.adapters:
+        if options.lora:
             if isinstance(target.options, AdapterOptions | CheckpointOptions):
                 raise UsageError(f"--lora doesn't apply to {target.options.title}", hint="it applies to models")
             model = _with_adapters(model, options.adapters)

@@ -214,7 +214,7 @@ def _siblings(path: Path, number: Numbered) -> tuple[Path, ...]:
 
 def _locate_in_folder(folder: Path) -> Place:
     names = sorted(p.name for p in folder.iterdir() if p.is_file() or p.is_symlink())
-    if is_distributed(names):
+    if DCP_METADATA in names and is_distributed(names):
         return _locate_distributed(folder)
     if parts := distributed_shards(names):
         _expect(folder, parts)

@@ -222,7 +222,7 @@ class OpenModel(Closing):
 
     def json(self, name: str) -> dict[str, Any] | None:
         """Returns a JSON object from the model's folder, or None if the file doesn't exist."""
-        data = self.read(name, CONFIG_JSON)
+        data = self.texts.get(name) or self.place.read(name, CONFIG_JSON)
         if data is None:
             return None
         parsed: dict[str, Any] = decode(data, str(self.place.folder / name), dict[str, Any])

@@ -19,19 +19,16 @@ _PARTIAL = re.compile(r"\.(\d+)\.partial\Z")
 
 def remove_stale(target: Path) -> None:
     """The staged files that killed processes left for this target."""
-    for stale in _partials(target):
+    prefix, staged = f".{target.name}.", []
+    with contextlib.suppress(OSError):
+        staged = [p for p in target.parent.iterdir() if p.name.startswith(prefix) and p.name.endswith(".partial")]
+    for stale in staged:
         match = _PARTIAL.search(stale.name)
         if match and not is_alive(int(match[1])):
             if stale.is_dir() and not stale.is_symlink():
                 shutil.rmtree(stale, ignore_errors=True)
             else:
                 stale.unlink(missing_ok=True)
-
-
-def _partials(target: Path) -> Iterator[Path]:
-    prefix = f".{target.name}."
-    with contextlib.suppress(OSError):
-        yield from [p for p in target.parent.iterdir() if p.name.startswith(prefix) and p.name.endswith(".partial")]
 
 
 def is_alive(pid: int) -> bool:

@@ -1,5 +1,5 @@
-"""The result of a signature's check, and the options that it needs. Apart from the check, which imports the libraries of
-cryptography's adapters: every `wb verify` has these."""
+"""The result of a signature's check, and the options that it needs. They are apart from the check, which few calls of
+`wb verify` import."""
 
 from __future__ import annotations
 
