@@ -65,7 +65,10 @@ def plugins(group: str, kind: type = object) -> Mapping[str, Any]:
 
     Raises UnsupportedError if a plug-in can't be loaded or isn't a `kind`, or if two packages register one name.
     """
-    if not _may_register(group.encode()):
+    # A package in an archive, or behind an import hook, can only be searched by `importlib.metadata`.
+    finders = [finder for finder in sys.meta_path if hasattr(finder, "find_distributions")]
+    hidden = any(getattr(finder, "__name__", "") != "PathFinder" for finder in finders)
+    if not hidden and not any(_mentions(folder or ".", group.encode()) for folder in sys.path):
         return MappingProxyType({})
     from importlib.metadata import entry_points
 
@@ -84,15 +87,6 @@ def plugins(group: str, kind: type = object) -> Mapping[str, Any]:
 
 
 _INFO: Final = (".dist-info", "egg-info")  # `name.egg-info`, and `EGG-INFO` of a folder that is an egg
-
-
-def _may_register(group: bytes) -> bool:
-    """Whether an installed package may register something under `group`: one mentions it, or can only be searched by
-    `importlib.metadata` (in an archive, or through an import hook)."""
-    finders = [finder for finder in sys.meta_path if hasattr(finder, "find_distributions")]
-    return any(getattr(finder, "__name__", "") != "PathFinder" for finder in finders) or any(
-        _mentions(folder or ".", group) for folder in sys.path
-    )
 
 
 def _mentions(folder: str, group: bytes) -> bool:

@@ -216,7 +216,7 @@ def _locate_in_folder(folder: Path) -> Place:
     names = sorted(p.name for p in folder.iterdir() if p.is_file() or p.is_symlink())
     if DCP_METADATA in names and is_distributed(names):
         return _locate_distributed(folder)
-    if parts := distributed_shards(names):
+    if "model.safetensors" not in names and (parts := distributed_shards(names)):
         _expect(folder, parts)
         return Place(folder, tuple(folder / name for name in parts), folder, parts=True)
     for suffix in _SUFFIXES:
