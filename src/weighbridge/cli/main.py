@@ -75,7 +75,7 @@ COMMANDS: Final = (
     Verb("imatrix", "Make an importance matrix: what enters each matrix on a text.", _CHANGE, ("calibrate",)),
     Verb("plan", "Show what a conversion would do, without writing.", _CHANGE, (), "convert"),
     Verb("split", "Split a model into shards.", _CHANGE, ("shard",)),
-    Verb("merge", "Merge shards into one file.", _CHANGE, ("cat", "join")),
+    Verb("merge", "Merge models, adapters, or the shards of one model.", _CHANGE, ("cat", "join")),
     Verb("extract-lora", "Extract a LoRA adapter from a base and a tuned model.", _CHANGE),
     Verb("strip", "Extract the weights of a training checkpoint.", _CHANGE, ("prune",)),
     Verb("rename", "Rename tensors: prefixes, patterns, another dialect's names.", _CHANGE, ("mv",)),
