@@ -187,6 +187,7 @@ WRITERS: dict[str, list[str]] = {
     "sign": ["sign", "SRC", "--key", "SRC", "--signature", "DST"],
     "sbom": ["sbom", "SRC", "-o", "DST"],
     "diff": ["diff", "SRC", "SRC", "--html", "DST"],
+    "lineage": ["lineage", "SRC", "SRC", "--svg", "DST"],
     "scan": ["scan", "SRC", "--sarif", "DST"],
     "fetch": ["fetch", "SRC", "DST"],
     "view": ["view", "SRC", "-o", "DST"],

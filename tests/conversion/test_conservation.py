@@ -48,6 +48,7 @@ LINES: Mapping[str, tuple[str, ...]] = {
 # Commands that write no model of their own.
 OTHERS = {
     "imatrix": "writes sums of activations, no tensor of the model: tests/forward/test_imatrix.py",
+    "extract-lora": "writes an adapter: tests/models/test_lora_extract.py", "sign": "writes a signature",
     "plan": "writes nothing", "fetch": "copies files", "dedupe": "changes no byte", "ship": "copies files",
     "fleet": "runs convert and quantize", "serve": "runs convert", "mount": "runs convert", "completion": "no model",
 }  # fmt: skip
