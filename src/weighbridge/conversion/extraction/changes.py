@@ -99,7 +99,9 @@ def _add(models: TunedPair, changes: Changes, name: str, *, whole: bool) -> None
         changes.whole[name] = as_node(after)
         if grown:
             rows = after.spec.shape[0]
-            changes.notes.append(f"stored whole: {name} has other rows; resize the base's to {rows:,} before loading")
+            changes.notes.append(
+                f"stored whole: {name} has other rows; before PEFT loads it, resize the base's to {rows:,}"
+            )
     elif len(after.spec.shape) != 2 or not name.endswith(".weight"):
         if _differs(before, after):
             changes.losses.append(

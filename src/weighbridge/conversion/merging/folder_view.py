@@ -13,12 +13,11 @@ from weighbridge.conversion.gguf.metadata import WEIGHT_TYPES, unquantized
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.base import with_nodes
 from weighbridge.models.transform.layer_stack import LayerStack, stacks
+from weighbridge.models.transform.vocabulary import embeddings
 from weighbridge.tensors.nodes import LogicalTensor, as_node, cast, is_plain, provisional
 
 #: The dialect of the names.
 HF: Final = "hf"
-# The number of tokens in the shapes of a family's table.
-_TOKENS: Final = "V"
 
 
 @dataclass(frozen=True)
@@ -43,13 +42,7 @@ class FolderView:
         """The tensors with one row per token."""
         if not self.by_table:
             return frozenset(name for name in self.tensors if "embed_tokens" in name or "lm_head" in name)
-        family, sizes = self.model.family, self.model.sizes
-        places = family.expansion(HF, sizes).places
-        return frozenset(
-            name
-            for name, place in places.items()
-            if name in self.tensors and family.rows[place.roles[0]].shape[:1] == (_TOKENS,)
-        )
+        return frozenset(embeddings(self.model, HF, self.tensors))
 
     @property
     def family_name(self) -> str:

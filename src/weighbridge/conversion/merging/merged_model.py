@@ -22,7 +22,6 @@ from weighbridge.conversion.merging.tokenizer_files import (
     chosen_template,
     with_template,
     with_tokens,
-    with_vocabulary_size,
 )
 from weighbridge.conversion.merging.vocabularies import (
     BASE,
@@ -38,6 +37,7 @@ from weighbridge.models.tokenizer.vocab import Vocab
 from weighbridge.models.transform import packed_rename
 from weighbridge.models.transform.base import with_nodes
 from weighbridge.models.transform.layers import slice_layers
+from weighbridge.models.transform.vocabulary import with_vocabulary_size
 from weighbridge.tensors.nodes import LogicalTensor, as_node, is_plain, provisional
 from weighbridge.tensors.nodes.merged import merged
 

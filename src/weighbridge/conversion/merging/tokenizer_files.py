@@ -82,23 +82,5 @@ def with_template(model: OpenModel, template: str) -> dict[str, bytes]:
     return {_SETTINGS: _text({**settings, "chat_template": template})}
 
 
-def with_vocabulary_size(model: OpenModel, rows: int, owner: OpenModel) -> dict[str, bytes]:
-    """Returns config.json with the number of embedding rows, and with the special tokens' ids of `owner`, whose
-    tokenizer the model gets."""
-    config = dict(model.json("config.json") or {})
-    ids = _vocabulary_part(owner.config)
-    part = dict(_vocabulary_part(config))
-    part |= {key: value for key, value in ids.items() if key.endswith("_token_id")}
-    part["vocab_size"] = rows
-    nested = _vocabulary_part(config) is not config
-    return {"config.json": _text({**config, "text_config": part} if nested else part)}
-
-
-def _vocabulary_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of a config that describes the language model."""
-    text = config.get("text_config")
-    return text if isinstance(text, Mapping) and "vocab_size" not in config else config
-
-
 def _text(value: Any) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()

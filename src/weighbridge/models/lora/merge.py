@@ -14,10 +14,11 @@ from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.base.words import plural
 from weighbridge.models.lora import pairs, pictures
 from weighbridge.models.lora.base_model import check_base
-from weighbridge.models.lora.forms import adapter_form, resolved
+from weighbridge.models.lora.forms import resolved
 from weighbridge.models.lora.pairs import LoraPair
 from weighbridge.models.lora.peft import LoraAdapter
 from weighbridge.models.lora.resolve_experts import scaled_alike
+from weighbridge.models.lora.vocabulary import ReadAdapter, read_adapter, resized
 from weighbridge.models.lora.weights import WeightedAdapter
 from weighbridge.models.model import OpenModel, open_weights
 from weighbridge.models.transform import packed_rename
@@ -68,7 +69,9 @@ def _merge(model: OpenModel, adapters: Sequence[WeightedAdapter], rounding: Roun
 def _merge_weights(
     model: OpenModel, sources: Sequence[OpenModel], weights: Sequence[float], rounding: Rounding
 ) -> OpenModel:
-    changes = [_changes(model, source, weight) for source, weight in zip(sources, weights, strict=True)]
+    adapters = [read_adapter(source, weight) for source, weight in zip(sources, weights, strict=True)]
+    model = resized(model, adapters)
+    changes = [_changes(model, adapter) for adapter in adapters]
     for change, source in zip(changes, sources, strict=True):
         if len(changes) > 1 or change.weight != 1:
             _refuse_dora(source, any(pair.lengths is not None for pair in change.pairs))
@@ -115,7 +118,8 @@ def check_adapter(model: OpenModel, path: Path) -> None:
         if model.diffusion is not None:
             _merge_pictures(model, [source], [1.0], provisional)
         else:
-            _changes(model, source)
+            adapter = read_adapter(source)
+            _changes(resized(model, [adapter]), adapter)
 
 
 class _Changes(NamedTuple):
@@ -134,12 +138,8 @@ class _Changes(NamedTuple):
         return (*self.roles.values(), *self.direct.pairs.values())
 
 
-def _changes(model: OpenModel, source: OpenModel, weight: float = 1.0) -> _Changes:
-    form = adapter_form(source)
-    if form is None:
-        hint = "a folder of PEFT or MLX, or a GGUF of llama-server --lora"
-        raise UsageError(f"{source.place.path} isn't a LoRA adapter", hint=hint)
-    adapter = form.read(source)
+def _changes(model: OpenModel, read: ReadAdapter) -> _Changes:
+    source, form, adapter, weight = read
     notes = check_base(model, source, adapter)
     notes = notes if weight == 1 else (f"{notes[0]}, with weight {weight:g}", *notes[1:])
     through, direct = _split(model, adapter)
