@@ -141,7 +141,7 @@ def test_refused(models: Path, tmp_path: Path) -> None:
         (base, [f"{whole}:0.5"], UnsupportedError, "none to weigh them against"),
         (base, [str(whole), str(models / "pairs 88 False")], UnsupportedError, "has them too"),
         (base, [str(whole), str(models / "whole 80 False")], UnsupportedError, "has them too"),
-        (tmp_path / "base.gguf", [str(whole)], UnsupportedError, "unlike the GGUF"),
+        (tmp_path / "base.gguf", [str(whole)], UnsupportedError, "GGUF's tokenizer"),
         (tmp_path / "mlx", [str(whole)], RefusedError, r"embedding \S+ is quantized"),
     ]
     for source, adapters, error, words in cases:

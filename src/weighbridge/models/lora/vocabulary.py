@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.base.limits import TOKENIZER_JSON
+from weighbridge.base.words import plural
 from weighbridge.models.lora.forms import AdapterForm, adapter_form
 from weighbridge.models.lora.peft import LoraAdapter
 from weighbridge.models.model import OpenModel
@@ -68,7 +69,8 @@ def resized(model: OpenModel, adapters: Sequence[ReadAdapter]) -> OpenModel:
     listed = [name for name in source.place.names() if name.startswith(_TOKENIZER)]
     files = {name: data for name in listed if (data := source.read(name, TOKENIZER_JSON))}
     origin = "with the adapter's tokenizer" if files else "with the base's tokenizer: the adapter has none"
-    note = f"the adapter has embeddings of {count:,} tokens, the base of {max(before.values()):,}: resized, {origin}"
+    rows_before = f"{max(before.values()):,}"
+    note = f"the adapter has embeddings of {plural(count, 'token')}, the base of {rows_before}: resized, {origin}"
     texts = {**model.texts, **files, **with_vocabulary_size(model, count)}
     place = replace(model.place, notes=(*model.place.notes, note))
     parts = packed_rename.parts(model, {**model.logical, **result}, ())
@@ -89,7 +91,7 @@ def _with_rows(name: str, tensor: LogicalTensor, stored: Node | None, count: int
     if count <= tensor.spec.shape[0]:
         return slice_rows(tensor, 0, (count, *tensor.spec.shape[1:]))
     raise UnsupportedError(
-        f"{read.source.place.path} has embeddings of {count:,} tokens, but doesn't contain {name}",
+        f"{read.source.place.path} has embeddings of {plural(count, 'token')}, but doesn't contain {name}",
         hint="save both with the adapter: modules_to_save, or save_embedding_layers",
     )
 
@@ -111,16 +113,16 @@ def _check(model: OpenModel, read: ReadAdapter, rows: set[int], storing: Sequenc
         raise UsageError(f"{path} has embeddings of different numbers of tokens: {', '.join(map(str, sorted(rows)))}")
     if model.format == "gguf":
         raise UnsupportedError(
-            f"{path} has embeddings of {max(rows):,} tokens, unlike the GGUF, whose tokenizer can't be replaced",
+            f"{path} has embeddings of {plural(max(rows), 'token')}; the GGUF's tokenizer can't be replaced",
             hint=f"convert it first: wb convert {model.place.path} FOLDER --to hf",
         )
     if len(storing) > 1:
         raise UnsupportedError(
-            f"{path} has embeddings of {max(rows):,} tokens, and {storing[-1].source.place.path} has them too",
+            f"{path} has embeddings of {plural(max(rows), 'token')}, and {storing[-1].source.place.path} has them too",
             hint="merge them one after the other",
         )
     if read.weight != 1 and read.adapter.whole:
         raise UnsupportedError(
-            f"{path} has embeddings of {max(rows):,} tokens, of which the base has none to weigh them against",
+            f"{path} has embeddings of {plural(max(rows), 'token')}, of which the base has none to weigh them against",
             hint="merge it without a weight",
         )
