@@ -421,8 +421,12 @@ def merge_section(work: Path, method: str, gigabytes: float, mergekit: str | Non
         targets.insert(0, faster("mergekit-yaml", times))
     if share is not None:
         name = "cp + fsync of one model"
+        # Two models are read and one is written: three bytes for two of the copy.
         targets.append(
-            Target(f"{share:.0%} of its speed, for two models read", _of_cp(f"wb merge, {method}", share, name))
+            Target(
+                f"{share:.0%} of the bytes a second that cp + fsync reads and writes",
+                _of_cp(f"wb merge, {method}", share * 2 / 3, name),
+            )
         )
     size = source.stat().st_size / 1e9
     return Section(
