@@ -147,3 +147,10 @@ def _keyword(option: str, value: str | None) -> str:
         return f"{name}={size[1]} * 10**9"
     literal = re.fullmatch(r"\d+(?:\.\d+)?(?:e-?\d+)?|[A-Z]+|'.*'", value)  # a number, a placeholder, a quoted word
     return f"{name}={value}" if literal else f'{name}="{value}"'
+
+
+def error_words(error: Exception) -> dict[str, str | None]:
+    """An error as a page shows it."""
+    if isinstance(error, WeighbridgeError):
+        return {"error": error.message, "hint": error.hint}
+    return {"error": getattr(error, "strerror", None) or str(error) or type(error).__name__, "hint": None}

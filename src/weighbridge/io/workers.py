@@ -1,15 +1,22 @@
 """Thread pools that end soon: if the block that uses one fails, its threads stop waiting for servers.
 
-Without this, Ctrl-C in the main thread would wait for a worker that waits for a server, which may take minutes.
+Without this, Ctrl-C in the main thread would wait for a worker that waits for a server, which may take minutes. In a
+browser, where Python can't start threads, a task runs when it is submitted.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Final
+from typing import Final, ParamSpec, TypeVar
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_HAS_THREADS: Final = sys.platform != "emscripten"
 _current: Final = threading.local()
 
 
@@ -39,6 +46,16 @@ class Workers(ThreadPoolExecutor):
     def __init__(self, count: int, name: str) -> None:
         self._abandonment = _Abandonment()
         super().__init__(count, f"weighbridge-{name}", setattr, (_current, "abandonment", self._abandonment))
+
+    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        if _HAS_THREADS:
+            return super().submit(fn, *args, **kwargs)
+        future: Future[R] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except BaseException as error:
+            future.set_exception(error)
+        return future
 
     def abandon(self) -> None:
         """Ends soon: returns when the threads have."""

@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ import msgspec
 
 from weighbridge.base.errors import UsageError
 from weighbridge.base.plain import plain
+from weighbridge.io.workers import Workers
 from weighbridge.models.model import SourceOptions
 from weighbridge.page import endpoints, malloc
 from weighbridge.page.control import Control
@@ -42,7 +43,7 @@ class PageData(PageModels):
     """One or two open models, and the answers to a page's questions about them."""
 
     def __init__(self, *paths: str | os.PathLike[str], options: SourceOptions = SourceOptions()) -> None:
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="page answers")
+        self._worker = Workers(1, "page")
         self._header_answers: dict[tuple[str, ...], Future[bytes]] = {}
         self._slow_answers: dict[tuple[str, ...], bytes] = {}
         self._locks: dict[tuple[str, ...], threading.Lock] = {}

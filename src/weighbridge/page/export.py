@@ -31,7 +31,7 @@ Question = tuple[str, Mapping[str, int | str]]
 def export(data: PageData, *, findings: bool = True, values: bool = False, progress: Progress | None = None) -> str:
     """Returns the document. `values`: includes statistics and differences of tensor data, which is read up to four
     times; raises UsageError for models with more than 4,096 tensors, since browsers couldn't open the page."""
-    questions = [*_header_questions(data, findings), *(_value_questions(data) if values else ())]
+    questions = [*header_questions(data, findings), *(_value_questions(data) if values else ())]
     text = json.dumps(dict(_answers(data, questions, progress)), separators=(",", ":"))
     if len(text) <= _PLAIN:
         element = f'<script type="application/json" id="answers">{text.translate(_ESCAPED)}</script>\n'
@@ -61,7 +61,8 @@ def key(question: Question) -> str:
     return f"{name}?{urlencode(sorted((k, str(v)) for k, v in params.items()))}"
 
 
-def _header_questions(data: PageData, findings: bool) -> Iterator[Question]:
+def header_questions(data: PageData, findings: bool) -> Iterator[Question]:
+    """Yields the questions that headers answer."""
     yield "start", {}
     for number, model in enumerate(data.models):
         for name in _PER_MODEL:

@@ -33,7 +33,7 @@ class PageModels(Closing):
         self._file_views: dict[tuple[int, int], FileView] = {}
         self._vocabs: dict[int, Vocab] = {}
         self._surveys: dict[int, Survey] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # without threads, an answer is computed while it is held
         try:
             for path in paths:
                 damage = None

@@ -15,8 +15,8 @@ from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from weighbridge.adapters.remote.extra import package
-from weighbridge.adapters.serving.page_server import AnswerControl, Answers, error_words
-from weighbridge.base.errors import WeighbridgeError
+from weighbridge.adapters.serving.page_server import AnswerControl, Answers
+from weighbridge.base.errors import WeighbridgeError, error_words
 
 _AT_ONCE: Final = 2  # questions
 _TICK: Final = 0.1  # seconds between two reports of progress

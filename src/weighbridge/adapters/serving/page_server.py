@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from weighbridge.adapters.remote.extra import package
-from weighbridge.base.errors import UsageError, WeighbridgeError
+from weighbridge.base.errors import UsageError, WeighbridgeError, error_words
 
 _HOST: Final = "127.0.0.1"
 _TOKEN: Final = 24  # random bytes
@@ -201,10 +201,3 @@ class _App:
 
     def _json(self, value: Any, status: int) -> Any:
         return self.responses.JSONResponse(value, status, headers=self.headers)
-
-
-def error_words(error: Exception) -> dict[str, str | None]:
-    """An error as the page shows it."""
-    if isinstance(error, WeighbridgeError):
-        return {"error": error.message, "hint": error.hint}
-    return {"error": getattr(error, "strerror", None) or str(error) or type(error).__name__, "hint": None}
