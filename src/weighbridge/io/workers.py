@@ -9,14 +9,12 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Final, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_HAS_THREADS: Final = sys.platform != "emscripten"
 _current: Final = threading.local()
 
 
@@ -40,6 +38,16 @@ def is_abandoned() -> bool:
     return abandonment is not None and abandonment.is_set()
 
 
+def run_now(_: Executor, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+    """`Executor.submit` without threads."""
+    future: Future[R] = Future()
+    try:
+        future.set_result(fn(*args, **kwargs))
+    except BaseException as error:
+        future.set_exception(error)
+    return future
+
+
 class Workers(ThreadPoolExecutor):
     """A pool of threads. If its block raises, it starts no further task, and the waits of running ones end."""
 
@@ -47,15 +55,8 @@ class Workers(ThreadPoolExecutor):
         self._abandonment = _Abandonment()
         super().__init__(count, f"weighbridge-{name}", setattr, (_current, "abandonment", self._abandonment))
 
-    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        if _HAS_THREADS:
-            return super().submit(fn, *args, **kwargs)
-        future: Future[R] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except BaseException as error:
-            future.set_exception(error)
-        return future
+    if sys.platform == "emscripten":
+        submit = run_now
 
     def abandon(self) -> None:
         """Ends soon: returns when the threads have."""
