@@ -165,3 +165,9 @@ TEMPLATE_OUTPUT: Final = MIB
 SIGNATURE_SIZE: Final = 64 * MIB
 SIGNED_FILES: Final = 200_000
 PEM_SIZE: Final = MIB
+# Fields of protobuf messages that a reader visits: a graph of 100,000 nodes has some 2,000,000. Levels of graphs in
+# graphs; protobuf's own limit is 100.
+PROTOBUF_FIELDS: Final = 5_000_000
+PROTOBUF_DEPTH: Final = 100
+# Tensors whose numbers are written in another form than in memory (varints), and so occupy memory: they are small.
+DECODED_TENSORS: Final = 256 * MIB

@@ -82,6 +82,8 @@ READ: Final = (
            "for transformers; others: wb convert FILE new.safetensors", recognisers=_GGML),
     Format("llamafile", "llamafile", (".llamafile",), (".exe",), module="weighbridge.containers.gguf.llamafile",
            rewritten_as="gguf", recognisers=_PROGRAM),
+    Format("onnx", "ONNX model", (".onnx",), (".bin",), module="weighbridge.containers.frameworks.onnx",
+           rewritten_as="safetensors", recognisers=_PROTOBUF),
 )  # fmt: skip
 
 _POINTER_FORMATS: Final = (
@@ -100,7 +102,6 @@ RECOGNISED: Final = (
            advice="wb inspect FILE shows it, wb quantize --imatrix FILE uses it", recognisers=_IMATRIX),
     Format("llama-logits", "log-probabilities of llama-perplexity", (".kld",), (".bin",),
            (Magic(0, LOGITS_MAGIC, "_logits_"),), advice="wb quality FILE MODEL compares a model's with them"),
-    Format("onnx", "ONNX model", (".onnx",), (".bin",), recognisers=_PROTOBUF),
     Format("hdf5", "HDF5 file", (".h5", ".hdf5"), (".keras",), (Magic(0, b"\x89HDF\r\n\x1a\n", "HDF5 signature"),),
            recognisers=_HDF5),
     Format("keras", "Keras model", (".keras",), (".zip",), recognisers=_ZIP),

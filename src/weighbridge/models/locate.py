@@ -64,7 +64,8 @@ class Place:
     JSON that lists the shards, if there is one; `shards`: its content until the shards are opened. `parts`: whether
     the files have parts of tensors, as the processes of a training run write them; `chunks`: the content of their
     `.metadata`, the first file, until they are opened. `notes`: files that were ignored. `adapters`: those that a
-    Modelfile or a store adds to the model; `merged`: the files of those that are merged into its weights."""
+    Modelfile or a store adds to the model; `merged`: the files of those that are merged into its weights. `data`: files
+    with the tensors' data, which the header in another file names."""
 
     path: Path
     weights: tuple[Path, ...]
@@ -76,6 +77,7 @@ class Place:
     notes: tuple[str, ...] = ()
     adapters: tuple[Path, ...] = ()
     merged: tuple[Path, ...] = ()
+    data: tuple[Path, ...] = ()
 
     @property
     def single(self) -> bool:
@@ -84,7 +86,7 @@ class Place:
     @property
     def files(self) -> tuple[Path, ...]:
         """The files that the weights come from."""
-        return (*self.weights, *self.merged)
+        return (*self.weights, *self.data, *self.merged)
 
     @property
     def title(self) -> str:
