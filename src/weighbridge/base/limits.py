@@ -171,3 +171,5 @@ PROTOBUF_FIELDS: Final = 5_000_000
 PROTOBUF_DEPTH: Final = 100
 # Tensors whose numbers are written in another form than in memory (varints), and so occupy memory: they are small.
 DECODED_TENSORS: Final = 256 * MIB
+# A key of a TensorFlow table: the name of a variable. Real ones have some 200 bytes.
+TABLE_KEY: Final = 64 << 10

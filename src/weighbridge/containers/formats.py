@@ -45,6 +45,7 @@ _TAR: Final = (_recogniser("sniff.archive:tar", Rank.CHECKSUM),)
 _TEXT: Final = (_recogniser("sniff.text:text", Rank.TEXT),)
 _JSON: Final = (_recogniser("sniff.text:json", Rank.TEXT),)
 _PICKLE: Final = (_recogniser("sniff.binary:pickled", Rank.OPCODES),)
+_TABLE: Final = (_recogniser("frameworks.tf_checkpoint:recognise", Rank.MAGIC),)
 _ANY_TEXT: Final = (_recogniser("sniff.text:plain", Rank.ANY_TEXT),)
 _PROTOBUF: Final = (_recogniser("sniff.binary:protobuf", Rank.FIELDS),)
 _IMATRIX: Final = (_recogniser("sniff.detect:imatrix_dat", Rank.LAST),)
@@ -84,6 +85,8 @@ READ: Final = (
            rewritten_as="gguf", recognisers=_PROGRAM),
     Format("onnx", "ONNX model", (".onnx",), (".bin",), module="weighbridge.containers.frameworks.onnx",
            rewritten_as="safetensors", recognisers=_PROTOBUF),
+    Format("tf-checkpoint", "TensorFlow checkpoint", (), (".index", ".ckpt"), rewritten_as="safetensors",
+           module="weighbridge.containers.frameworks.tf_checkpoint", recognisers=_TABLE),
 )  # fmt: skip
 
 _POINTER_FORMATS: Final = (
