@@ -173,3 +173,7 @@ PROTOBUF_DEPTH: Final = 100
 DECODED_TENSORS: Final = 256 * MIB
 # A key of a TensorFlow table: the name of a variable. Real ones have some 200 bytes.
 TABLE_KEY: Final = 64 << 10
+# Objects of an HDF5 file: a dataset a weight, and a group for each level of names. A band of chunks that is unpacked at
+# once: writers make chunks of some MiB.
+HDF5_OBJECTS: Final = 1_000_000
+HDF5_BAND: Final = 128 * MIB

@@ -87,6 +87,10 @@ READ: Final = (
            rewritten_as="safetensors", recognisers=_PROTOBUF),
     Format("tf-checkpoint", "TensorFlow checkpoint", (), (".index", ".ckpt"), rewritten_as="safetensors",
            module="weighbridge.containers.frameworks.tf_checkpoint", recognisers=_TABLE),
+    Format("hdf5", "HDF5 file", (".h5", ".hdf5"), (".keras",), (Magic(0, b"\x89HDF\r\n\x1a\n", "HDF5 signature"),),
+           rewritten_as="safetensors", module="weighbridge.containers.hdf5.container", recognisers=_HDF5),
+    Format("keras", "Keras model", (".keras",), (".zip",), rewritten_as="safetensors",
+           module="weighbridge.containers.hdf5.keras", recognisers=_ZIP),
 )  # fmt: skip
 
 _POINTER_FORMATS: Final = (
@@ -105,9 +109,6 @@ RECOGNISED: Final = (
            advice="wb inspect FILE shows it, wb quantize --imatrix FILE uses it", recognisers=_IMATRIX),
     Format("llama-logits", "log-probabilities of llama-perplexity", (".kld",), (".bin",),
            (Magic(0, LOGITS_MAGIC, "_logits_"),), advice="wb quality FILE MODEL compares a model's with them"),
-    Format("hdf5", "HDF5 file", (".h5", ".hdf5"), (".keras",), (Magic(0, b"\x89HDF\r\n\x1a\n", "HDF5 signature"),),
-           recognisers=_HDF5),
-    Format("keras", "Keras model", (".keras",), (".zip",), recognisers=_ZIP),
     Format("tf-savedmodel", "TensorFlow SavedModel", (), (".ckpt",), recognisers=_PROTOBUF),
     Format("tf-hub", "TensorFlow Hub archive", (), (".tar",), recognisers=_TAR),
     Format("tflite", "TensorFlow Lite model", (".tflite",), (),

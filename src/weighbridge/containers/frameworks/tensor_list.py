@@ -35,6 +35,7 @@ class TensorList:
         self.findings: list[Finding] = []
         self._files: list[Source] = [source]
         self._needed: dict[str, tuple[int, int]] = {}  # data file -> its number, and the bytes that tensors need
+        self._orders: set[str] = set()
         self._memory, self._number, self._decoded = bytearray(), 0, 0
 
     def finding(self, rule: str, message: str, offset: int | None = None, tensor: str | None = None) -> None:
@@ -58,10 +59,10 @@ class TensorList:
 
     def add(
         self, name: str, dtype: str | None, shape: Sequence[int], offset: int, nbytes: int, *, kind: object,
-        file: str | None = None, at: int | None = None, number: int = 0, strides: tuple[int, ...] | None = None,
+        file: str | None = None, at: int | None = None, number: int = 0, strides: tuple[int, ...] | None = None, swap: bool = False,
     ) -> None:  # fmt: skip
         """Adds a tensor whose bytes are in the file, or in the data file `file`, or in the source `number`. `at`: the
-        offset of its description."""
+        offset of its description; `swap`: whether it is big-endian."""
         spec = self.spec(name, dtype, shape, kind, at)
         if spec is None:
             return
@@ -69,6 +70,8 @@ class TensorList:
             raise self.error(
                 "the data has another size than the shape", name, at, expected=f"{spec.nbytes} bytes", found=nbytes
             )
+        if spec.dtype.word > 1:
+            self._orders.add(">" if swap else "<")
         if file is None:
             self._files[number].check(offset, nbytes)
         else:
@@ -96,7 +99,11 @@ class TensorList:
         self._files.append(source)
         return len(self._files) - 1
 
-    def index(self, metadata: Mapping[str, Any], version: int | None = None, byte_order: str = "<") -> Index:
+    def index(self, metadata: Mapping[str, Any], version: int | None = None) -> Index:
+        if len(self._orders) > 1:
+            raise UnsupportedError(f"{self.source.name}: some tensors are big-endian and some little-endian",
+                                   hint="write all of them in one byte order")  # fmt: skip
+        byte_order = self._orders.pop() if self._orders else "<"
         files = list(self._files)
         for name, (number, size) in self._needed.items():
             files[number] = DataFile(name, size)

@@ -42,6 +42,7 @@ DTYPES: Final[Mapping[int, str]] = MappingProxyType(
     }
 )  # fmt: skip
 _STRING: Final = 7
+_BIG_ENDIAN: Final = 1
 # The map of objects to variables that TensorFlow 2 stores like a variable.
 _OBJECT_GRAPH: Final = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
@@ -55,6 +56,7 @@ class _Piece(NamedTuple):
     offset: int
     nbytes: int
     at: int
+    swap: bool = False
 
 
 class _Slice(NamedTuple):
@@ -83,20 +85,23 @@ def parse(source: Source) -> Index:
     numbers = {f.number: f.value for f in header if f.kind == VARINT}
     if not 0 < numbers.get(1, 0) <= SHARDS:
         raise FormatError("the number of data files is impossible", path=source.name, found=numbers.get(1, 0))
-    _read_bundle(found, reader, table, numbers[1])
-    return found.index({}, 2, ">" if numbers.get(2) == 1 else "<")
+    _read_bundle(found, reader, table, numbers[1], numbers.get(2) == _BIG_ENDIAN)
+    return found.index({}, 2)
 
 
 # ---- version 2 ------------------------------------------------------------------------------------------------
 
 
-def _read_bundle(found: TensorList, reader: Messages, table: Iterator[sstable.TableEntry], shards: int) -> None:
+def _read_bundle(
+    found: TensorList, reader: Messages, table: Iterator[sstable.TableEntry], shards: int, swap: bool
+) -> None:
     name = PurePath(found.source.name).name
     stem = f"{name.removesuffix(INDEX)}.data-"
     whole: dict[str, _Piece] = {}
     slices: dict[str, list[_Slice]] = {}
     for entry in table:
         piece, sliced = _bundle_entry(reader, entry, stem, shards)
+        piece = piece._replace(swap=swap)
         if entry.key[:1] == b"\0":
             key, starts = _slice_key(entry.key, found.source.name, entry.start)
             slices.setdefault(key, []).append(_Slice(starts, piece))
@@ -142,7 +147,7 @@ def _add(found: TensorList, name: str, piece: _Piece) -> None:
         return
     kind = f"number {piece.dtype} of TensorFlow's DataType"
     found.add(name, DTYPES.get(piece.dtype), piece.shape, piece.offset, piece.nbytes, kind=kind,
-              file=piece.file or None, at=piece.at)  # fmt: skip
+              file=piece.file or None, at=piece.at, swap=piece.swap)  # fmt: skip
 
 
 # ---- slices ---------------------------------------------------------------------------------------------------
