@@ -177,3 +177,11 @@ TABLE_KEY: Final = 64 << 10
 # once: writers make chunks of some MiB.
 HDF5_OBJECTS: Final = 1_000_000
 HDF5_BAND: Final = 128 * MIB
+# Levels of maps in a Flax checkpoint, and bytes of a key.
+MSGPACK_DEPTH: Final = 64
+MSGPACK_TEXT: Final = 64 << 10
+# The XML of an OpenVINO graph: a model of 100 layers has some 10 MB. Its elements are nested 5 deep.
+XML_GRAPH: Final = GIB
+XML_DEPTH: Final = 64
+# Tensors of a TensorFlow Lite model, activations included: large models have some 10,000.
+FLATBUFFER_TENSORS: Final = 1_000_000

@@ -25,6 +25,7 @@ _EXTRACT: Final = "unpack it first"
 
 _GGML_TYPES: Final = frozenset(t.name for t in TABLE if t.ggml is not None)
 _SAFETENSORS_TYPES: Final = frozenset(t.name for t in TABLE if t.safetensors)
+_NUMPY_TYPES: Final = frozenset(t.name for t in TABLE if t.numpy)
 _TORCH_TYPES: Final = frozenset(t.name for t in TABLE if t.torch)
 
 
@@ -46,6 +47,10 @@ _TEXT: Final = (_recogniser("sniff.text:text", Rank.TEXT),)
 _JSON: Final = (_recogniser("sniff.text:json", Rank.TEXT),)
 _PICKLE: Final = (_recogniser("sniff.binary:pickled", Rank.OPCODES),)
 _TABLE: Final = (_recogniser("frameworks.tf_checkpoint:recognise", Rank.MAGIC),)
+_FLAX: Final = (_recogniser("frameworks.flax:recognise", Rank.FIELDS),)
+_OPENVINO: Final = (_recogniser("frameworks.openvino:recognise", Rank.HEADER),)
+_CTRANSLATE2: Final = (_recogniser("frameworks.ctranslate2:recognise", Rank.HEADER),)
+_LLAMA2C: Final = (_recogniser("frameworks.llama2c:recognise", Rank.HEADER),)
 _ANY_TEXT: Final = (_recogniser("sniff.text:plain", Rank.ANY_TEXT),)
 _PROTOBUF: Final = (_recogniser("sniff.binary:protobuf", Rank.FIELDS),)
 _IMATRIX: Final = (_recogniser("sniff.detect:imatrix_dat", Rank.LAST),)
@@ -91,6 +96,17 @@ READ: Final = (
            rewritten_as="safetensors", module="weighbridge.containers.hdf5.container", recognisers=_HDF5),
     Format("keras", "Keras model", (".keras",), (".zip",), rewritten_as="safetensors",
            module="weighbridge.containers.hdf5.keras", recognisers=_ZIP),
+    Format("flax", "Flax checkpoint", (".msgpack",), module="weighbridge.containers.frameworks.flax", target="flax",
+           aliases=("msgpack",), dtypes=_NUMPY_TYPES, recognisers=_FLAX),
+    Format("tflite", "TensorFlow Lite model", (".tflite",), (),
+           (Magic(4, b"TFL3", "TFL3 at byte 4 (FlatBuffers file identifier of TensorFlow Lite)"),),
+           rewritten_as="safetensors", module="weighbridge.containers.frameworks.tflite"),
+    Format("openvino", "OpenVINO model", (), (".xml",), rewritten_as="safetensors",
+           module="weighbridge.containers.frameworks.openvino", recognisers=_OPENVINO),
+    Format("ctranslate2", "CTranslate2 model", (), (".bin",), rewritten_as="safetensors",
+           module="weighbridge.containers.frameworks.ctranslate2", recognisers=_CTRANSLATE2),
+    Format("llama2c", "llama2.c model", (), (".bin",), rewritten_as="safetensors",
+           module="weighbridge.containers.frameworks.llama2c", recognisers=_LLAMA2C),
 )  # fmt: skip
 
 _POINTER_FORMATS: Final = (
@@ -111,8 +127,6 @@ RECOGNISED: Final = (
            (Magic(0, LOGITS_MAGIC, "_logits_"),), advice="wb quality FILE MODEL compares a model's with them"),
     Format("tf-savedmodel", "TensorFlow SavedModel", (), (".ckpt",), recognisers=_PROTOBUF),
     Format("tf-hub", "TensorFlow Hub archive", (), (".tar",), recognisers=_TAR),
-    Format("tflite", "TensorFlow Lite model", (".tflite",), (),
-           (Magic(4, b"TFL3", "TFL3 at byte 4 (FlatBuffers file identifier of TensorFlow Lite)"),)),
     Format("executorch", "ExecuTorch program", (".pte",), (),
            (Magic(4, b"ET12", "ET12 at byte 4 (FlatBuffers file identifier of ExecuTorch)"),)),
     Format("coreml", "Core ML model", (".mlmodel",), recognisers=(*_ZIP, *_PROTOBUF)),

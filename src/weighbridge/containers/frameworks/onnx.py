@@ -22,7 +22,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import DIMS, PROTOBUF_DEPTH
 from weighbridge.containers.base import Index, Region, Rule, Severity
 from weighbridge.containers.frameworks.tensor_list import RULES as COMMON
-from weighbridge.containers.frameworks.tensor_list import TensorList, framed
+from weighbridge.containers.frameworks.tensor_list import PACKED, TensorList, framed
 from weighbridge.containers.protobuf import VARINT, Messages, ProtoField
 from weighbridge.io.source import Source
 
@@ -30,12 +30,12 @@ NAME: Final = "onnx"
 RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {**COMMON, "external-key": Rule(Severity.INFO, "external data with a key that onnx doesn't define")}
 )
-#: TensorProto.DataType -> type. The others: 8 texts, 21, 22, 25 and 26 integers of 4 and 2 bits.
+#: TensorProto.DataType -> type. 8 are texts.
 DTYPES: Final[Mapping[int, str]] = MappingProxyType(
     {
         1: "F32", 2: "U8", 3: "I8", 4: "U16", 5: "I16", 6: "I32", 7: "I64", 9: "BOOL", 10: "F16", 11: "F64", 12: "U32",
         13: "U64", 14: "C64", 15: "C128", 16: "BF16", 17: "F8_E4M3", 18: "F8_E4M3FNUZ", 19: "F8_E5M2",
-        20: "F8_E5M2FNUZ", 23: "F4", 24: "F8_E8M0", 27: "F6_E2M3", 28: "F6_E3M2",
+        20: "F8_E5M2FNUZ", 21: "U4", 22: "I4", 23: "F4", 24: "F8_E8M0", 25: "U2", 26: "I2", 27: "F6_E2M3", 28: "F6_E3M2",
     }
 )  # fmt: skip
 _STRING: Final = 8
@@ -176,7 +176,7 @@ def _add(found: TensorList, reader: Messages, place: OnnxTensor, tensor: _Tensor
     elif (packed := _packed(tensor)) is not None:
         found.add(name, dtype, shape, packed.start, packed.end - packed.start, kind=kind, at=place.start)
     else:
-        found.add_values(name, dtype, tuple(shape), _values(found, reader, tensor, name), place.start)
+        found.add_values(name, dtype, tuple(shape), _values(reader, tensor), place.start)
 
 
 def _number(found: TensorList, name: str, tensor: _Tensor, key: str, default: int, at: int) -> int:
@@ -191,7 +191,7 @@ _FIXED: Final = MappingProxyType({4: ("F32", "C64"), 10: ("F64", "C128")})
 # Type -> the field of its varints, and its bytes.
 _VARINTS: Final = MappingProxyType(
     {**{name: 5 for name in ("I32", "I16", "I8", "U16", "U8", "BOOL", "F16", "BF16", "F8_E4M3", "F8_E4M3FNUZ",
-                             "F8_E5M2", "F8_E5M2FNUZ", "F8_E8M0", "F4", "F6_E2M3", "F6_E3M2")},
+                             "F8_E5M2", "F8_E5M2FNUZ", "F8_E8M0", "F4", "F6_E2M3", "F6_E3M2", *PACKED)},
      "I64": 7, "U32": 11, "U64": 11}
 )  # fmt: skip
 
@@ -205,16 +205,16 @@ def _packed(tensor: _Tensor) -> ProtoField | None:
     return None
 
 
-def _values(found: TensorList, reader: Messages, tensor: _Tensor, name: str) -> bytes:
+def _values(reader: Messages, tensor: _Tensor) -> bytes:
     """The tensor's bytes, from numbers that are written one by one."""
-    dtype = BY_NAME[DTYPES[tensor.kind]]
+    name_of_type = DTYPES[tensor.kind]
     for number, dtypes in _FIXED.items():
-        if dtype.name in dtypes:
+        if name_of_type in dtypes:
             return b"".join(reader.source.read(f.start, f.end - f.start) for f in tensor.numbers.get(number, ()))
-    width = dtype.word if dtype.plain else 1
+    width = 1 if name_of_type in PACKED else BY_NAME[name_of_type].word
     mask = (1 << 8 * width) - 1
     out = bytearray()
-    for f in tensor.numbers.get(_VARINTS[dtype.name], ()):
+    for f in tensor.numbers.get(_VARINTS[name_of_type], ()):
         values = (f.value,) if f.kind == VARINT else reader.varints(f.start, f.end)
         for value in values:
             out += struct.pack("<Q", value & mask)[:width]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from weighbridge.base.dtypes import BY_NAME
+from weighbridge.base.dtypes import BY_NAME, U8
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError
 from weighbridge.base.limits import DIMS, DECODED_TENSORS
 from weighbridge.base.spec import Shape, Spec
@@ -16,10 +16,13 @@ from weighbridge.containers.data_files import DataFile, check_name
 from weighbridge.io.source import BytesSource, Source
 
 _MOST: Final = 1 << 63  # bytes of one tensor
+#: Types that only some formats have, by their bits.
+PACKED: Final[Mapping[str, int]] = MappingProxyType({"U4": 4, "I4": 4, "U3": 3, "U2": 2, "I2": 2, "U1": 1})
 #: The rules that all these formats share.
 RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {
         "dtype": Rule(Severity.WARNING, "a tensor of a type that Weighbridge doesn't have is left out"),
+        "packed": Rule(Severity.WARNING, "numbers of 4 bits or fewer, which are given as the bytes that hold them"),
         "texts": Rule(Severity.INFO, "a tensor of texts is left out"),
         "repeated-name": Rule(Severity.WARNING, "two tensors have one name; the second gets a number"),
     }
@@ -51,6 +54,10 @@ class TensorList:
         file."""
         if len(shape) > DIMS or any(not 0 <= n < _MOST for n in shape) or math.prod(shape) >= _MOST:
             raise self.error("the shape is impossible", name, at, found=list(shape)[:8])
+        if dtype in PACKED:
+            nbytes = -(-math.prod(shape) * PACKED[dtype] // 8)
+            self.finding("packed", f"{list(shape)} numbers of {PACKED[dtype]} bits, given as {nbytes:,} bytes", at, name)
+            return Spec((nbytes,), U8)
         row = BY_NAME.get(dtype or "")
         if row is None or math.prod(shape) % row.block:
             self.finding("dtype", f"left out: its type is {kind}, its shape {list(shape)}", at, name)
