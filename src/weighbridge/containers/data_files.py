@@ -1,6 +1,6 @@
 """Tensor data in other files, which a header names: ONNX's external data, TensorFlow's shards, OpenVINO's `.bin`.
 
-A parser opens no file. It puts a `DataFile` for each in `Index.files`; `models/data_files.py` opens them, and only in the
+A parser opens no file. It puts a `DataFile` for each in `Index.files`. `models/data_files.py` opens them, only in the
 header's folder.
 """
 

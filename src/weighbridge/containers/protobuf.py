@@ -1,6 +1,6 @@
 """Protocol Buffers: the fields of a message, one after the other, without a schema.
 
-    field   varint (number << 3 | type), then: type 0 a varint, 1 eight bytes, 2 a length and as many bytes, 5 four bytes
+    field   varint (number << 3 | type); by type 0 a varint, 1 eight bytes, 2 a length and as many bytes, 5 four bytes
 
 Long payloads are skipped. Reference: protobuf.dev/programming-guides/encoding.
 """

@@ -5,8 +5,8 @@
     u32 count, aliases: text, text of the variable that it is
     text       u16 length with the NUL, bytes, NUL
 
-Versions 4 to 6; older files don't state types. Aliases are tensors that share their bytes. In an int8 model the weight is
-`weight / weight_scale` of its row. Reference: src/models/model.cc, include/ctranslate2/types.h of CTranslate2 4.8.
+Versions 4 to 6; older files don't state types. Aliases are tensors that share their bytes. In an int8 model a weight
+is `weight / weight_scale` of its row. Reference: src/models/model.cc, include/ctranslate2/types.h of CTranslate2 4.8.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ def parse(source: Source) -> Index:
         if version in _OLDER:
             raise UnsupportedError(f"{source.name}: version {version} of CTranslate2's models doesn't state types",
                                    hint="convert the model again with a current CTranslate2")  # fmt: skip
-        raise FormatError("no version of CTranslate2's models", path=source.name, offset=0, expected=known, found=version)
+        raise FormatError(
+            "no version of CTranslate2's models", path=source.name, offset=0, expected=known, found=version
+        )
     spec = _text(cursor)
     revision = cursor.number("I", "revision")
     for _ in range(_count(cursor, "variables", 9)):

@@ -4,9 +4,9 @@
     extension 3   a number of numpy, written like an array without dimensions
     {"__msgpack_chunked_array__": true, "shape": {...}, "chunks": {...}}   an array of more than 2^30 bytes
 
-Arrays are read in place, and called as their path in the maps, joined by dots. Other values (steps, texts) are metadata.
-Reference: flax/serialization.py of Flax 0.12, msgpack's spec.md. Written files equal those of `flax.serialization.to_bytes`
-for the same nested dict.
+Arrays are read in place, and named after their path in the maps, joined by dots. Other values (steps, texts) are
+metadata. Written files equal those of `flax.serialization.msgpack_serialize` for the same nested dict. Reference:
+flax/serialization.py of Flax 0.12, msgpack's spec.md.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from weighbridge.containers.base import Index, Layout, Region, Rule, Slot
 from weighbridge.containers.frameworks.pieces import Pieces
 from weighbridge.containers.frameworks.tensor_list import RULES as COMMON
 from weighbridge.containers.frameworks.tensor_list import TensorList, framed
+from weighbridge.containers.numpy.npy import no_metadata
 from weighbridge.containers.sniff.probe import Hit, Probe
 from weighbridge.io.cursor import Cursor
 from weighbridge.io.source import Source
@@ -187,7 +188,7 @@ def _read_map(found: TensorList, reader: _Reader, path: str, count: int, depth: 
             metadata[name] = str(token.value)
         elif token.kind == "text":
             metadata[name] = reader.text(token)
-        elif token.kind == "ext" and token.value == _COMPLEX or token.kind == "bytes":
+        elif (token.kind == "ext" and token.value == _COMPLEX) or token.kind == "bytes":
             metadata[name] = f"{token.length} bytes"
         elif token.kind == "array":
             _skip(reader, token.length)
@@ -270,9 +271,7 @@ def layout(tensors: Sequence[tuple[str, Spec]], metadata: Mapping[str, Any] | No
         else:
             slots.append(Slot(*item, at))
             at += item[1].nbytes
-    count = len(metadata or {})
-    notes = (f"the format has no metadata: {count} keys are left out",) if count else ()
-    return Layout(NAME, tuple(pieces), tuple(slots), at, notes)
+    return Layout(NAME, tuple(pieces), tuple(slots), at, no_metadata(metadata))
 
 
 def _items(tree: Mapping[str, Any]) -> Iterator[bytes | tuple[str, Spec]]:

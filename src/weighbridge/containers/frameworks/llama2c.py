@@ -1,11 +1,11 @@
 """llama2.c's models: a header with the sizes, then all weights in F32, in a fixed order.
 
-    version 0   i32 dim, hidden_dim, n_layers, n_heads, n_kv_heads, vocab_size (negative: with a classifier), seq_len; weights
-    version 1   "24ka", i32 1, the same seven numbers (vocab_size positive), u8 shared classifier; zeros up to byte 256; weights
+    version 0   i32 dim, hidden_dim, n_layers, n_heads, n_kv_heads, vocab_size (negative: with a classifier), seq_len
+    version 1   "24ka", i32 1, the same numbers (vocab_size is positive), u8 shared classifier, zeros up to byte 256
 
-The file's size must be that of the weights, so the sizes identify a file without a magic. Tensors are called as in Meta's
-checkpoints (`layers.0.attention.wq.weight`). Version 2 (int8) has two layouts that look alike, and is refused. Reference:
-export.py of karpathy/llama2.c.
+The file's size must be that of the weights, so the sizes identify a file without a magic. Tensors have the names of
+Meta's checkpoints (`layers.0.attention.wq.weight`). Version 2 (int8) has two layouts that look alike, and is refused.
+Reference: export.py of karpathy/llama2.c.
 """
 
 from __future__ import annotations

@@ -18,11 +18,11 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from weighbridge.base.dtypes import BY_NAME
-from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.limits import DIMS, PROTOBUF_DEPTH
 from weighbridge.containers.base import Index, Region, Rule, Severity
-from weighbridge.containers.frameworks.tensor_list import RULES as COMMON
 from weighbridge.containers.frameworks.tensor_list import PACKED, TensorList, framed
+from weighbridge.containers.frameworks.tensor_list import RULES as COMMON
 from weighbridge.containers.protobuf import VARINT, Messages, ProtoField
 from weighbridge.io.source import Source
 
@@ -35,7 +35,8 @@ DTYPES: Final[Mapping[int, str]] = MappingProxyType(
     {
         1: "F32", 2: "U8", 3: "I8", 4: "U16", 5: "I16", 6: "I32", 7: "I64", 9: "BOOL", 10: "F16", 11: "F64", 12: "U32",
         13: "U64", 14: "C64", 15: "C128", 16: "BF16", 17: "F8_E4M3", 18: "F8_E4M3FNUZ", 19: "F8_E5M2",
-        20: "F8_E5M2FNUZ", 21: "U4", 22: "I4", 23: "F4", 24: "F8_E8M0", 25: "U2", 26: "I2", 27: "F6_E2M3", 28: "F6_E3M2",
+        20: "F8_E5M2FNUZ", 21: "U4", 22: "I4", 23: "F4", 24: "F8_E8M0", 25: "U2", 26: "I2", 27: "F6_E2M3",
+        28: "F6_E3M2",
     }
 )  # fmt: skip
 _STRING: Final = 8
@@ -161,12 +162,16 @@ def _add(found: TensorList, reader: Messages, place: OnnxTensor, tensor: _Tensor
     dtype, shape, kind = DTYPES.get(tensor.kind), tensor.shape, f"number {tensor.kind} of TensorProto.DataType"
     if tensor.external:
         for key in sorted(tensor.data.keys() - EXTERNAL_KEYS):
-            found.finding("external-key", f"external data has the key {key[:40]!r}, which is ignored", place.start, name)
+            found.finding(
+                "external-key", f"external data has the key {key[:40]!r}, which is ignored", place.start, name
+            )
         spec = found.spec(name, dtype, shape, kind, place.start)
         if spec is not None:
             offset = _number(found, name, tensor, "offset", 0, place.start)
             length = _number(found, name, tensor, "length", spec.nbytes, place.start)
-            found.add(name, dtype, shape, offset, length, kind=kind, at=place.start, file=tensor.data.get("location", ""))
+            found.add(
+                name, dtype, shape, offset, length, kind=kind, at=place.start, file=tensor.data.get("location", "")
+            )
         return
     if tensor.raw is not None:
         start, end = tensor.raw.start, tensor.raw.end

@@ -3,8 +3,8 @@
     <layer name="w" type="Const"><data element_type="f32" shape="2, 3" offset="0" size="24"/>
 
 The XML is read by expat, which opens nothing: a document type is refused, and entities with it. Compressed weights are
-constants of integers, followed by Convert, Subtract and Multiply; their constants are tensors here. Reference: IR version
-10 and 11 of OpenVINO 2026.4 (ir_deserializer).
+constants of integers, followed by Convert, Subtract and Multiply. All of their constants are tensors here. Reference: IR
+versions 10 and 11 of OpenVINO 2026.4 (ir_deserializer).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(dict(COMMON))
 DTYPES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "f32": "F32", "f16": "F16", "bf16": "BF16", "f64": "F64", "i8": "I8", "i16": "I16", "i32": "I32", "i64": "I64",
-        "u8": "U8", "u16": "U16", "u32": "U32", "u64": "U64", "boolean": "BOOL", "f8e4m3": "F8_E4M3", "f8e5m2": "F8_E5M2",
-        "f8e8m0": "F8_E8M0", "f4e2m1": "F4", "u4": "U4", "i4": "I4", "nf4": "U4", "u3": "U3", "u2": "U2", "u1": "U1",
+        "u8": "U8", "u16": "U16", "u32": "U32", "u64": "U64", "boolean": "BOOL", "f8e4m3": "F8_E4M3",
+        "f8e5m2": "F8_E5M2", "f8e8m0": "F8_E8M0", "f4e2m1": "F4", "u4": "U4", "i4": "I4", "nf4": "U4", "u3": "U3", "u2": "U2", "u1": "U1",
     }
 )  # fmt: skip
 _STEP: Final = 1 << 16

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from weighbridge.base.dtypes import BY_NAME, U8
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError
-from weighbridge.base.limits import DIMS, DECODED_TENSORS
+from weighbridge.base.limits import DECODED_TENSORS, DIMS
 from weighbridge.base.spec import Shape, Spec
 from weighbridge.containers.base import Entry, Finding, Index, Region, Rule, Severity
 from weighbridge.containers.data_files import DataFile, check_name
@@ -56,7 +56,9 @@ class TensorList:
             raise self.error("the shape is impossible", name, at, found=list(shape)[:8])
         if dtype in PACKED:
             nbytes = -(-math.prod(shape) * PACKED[dtype] // 8)
-            self.finding("packed", f"{list(shape)} numbers of {PACKED[dtype]} bits, given as {nbytes:,} bytes", at, name)
+            self.finding(
+                "packed", f"{list(shape)} numbers of {PACKED[dtype]} bits, given as {nbytes:,} bytes", at, name
+            )
             return Spec((nbytes,), U8)
         row = BY_NAME.get(dtype or "")
         if row is None or math.prod(shape) % row.block:
@@ -66,7 +68,8 @@ class TensorList:
 
     def add(
         self, name: str, dtype: str | None, shape: Sequence[int], offset: int, nbytes: int, *, kind: object,
-        file: str | None = None, at: int | None = None, number: int = 0, strides: tuple[int, ...] | None = None, swap: bool = False,
+        file: str | None = None, at: int | None = None, number: int = 0,
+        strides: tuple[int, ...] | None = None, swap: bool = False,
     ) -> None:  # fmt: skip
         """Adds a tensor whose bytes are in the file, or in the data file `file`, or in the source `number`. `at`: the
         offset of its description; `swap`: whether it is big-endian."""

@@ -7,8 +7,8 @@
     variable    BundleEntryProto (2): dtype = 1, shape = 2, shard_id = 3, offset = 4, size = 5, crc32c = 6, slices = 7
 
 A partitioned variable is stored in slices under keys of their own. Slices that follow each other in the data become
-the whole variable; others are tensors called NAME[START:END, ...]. Reference: tensor_bundle.proto, saved_tensor_slice.proto,
-tensor_slice_util and ordered_code.cc of TensorFlow 2.21.
+the whole variable; others are tensors called NAME[START:END, ...]. Reference: tensor_bundle.proto,
+saved_tensor_slice.proto and ordered_code.cc of TensorFlow 2.21.
 """
 
 from __future__ import annotations
@@ -137,7 +137,9 @@ def _shape(reader: Messages, field: ProtoField) -> tuple[int, ...]:
     sizes: list[int] = []
     for dim in reader.fields(field.start, field.end):
         if dim.number == 2 and dim.kind == BYTES and len(sizes) <= DIMS:
-            sizes.append(next((n for f in reader.fields(dim.start, dim.end) if f.number == 1 for n in reader.signed(f)), 0))
+            sizes.append(
+                next((n for f in reader.fields(dim.start, dim.end) if f.number == 1 for n in reader.signed(f)), 0)
+            )
     return tuple(sizes)
 
 
@@ -258,7 +260,9 @@ def _old_piece(reader: Messages, entry: sstable.TableEntry, whole: _Piece, name:
                 for p in reader.fields(f.start, f.end):
                     stored = _IN_PLACE.get(p.number)
                     if p.kind == BYTES and stored in ("content", DTYPES.get(whole.dtype)):
-                        return whole._replace(shape=tuple(shape), offset=p.start, nbytes=p.end - p.start, at=entry.start)
+                        return whole._replace(
+                            shape=tuple(shape), offset=p.start, nbytes=p.end - p.start, at=entry.start
+                        )
     if whole.dtype == _STRING:
         return whole
     raise UnsupportedError(f"{reader.source.name}: the numbers of {name!r} are written one by one",

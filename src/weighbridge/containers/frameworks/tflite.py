@@ -5,8 +5,8 @@
     Tensor     shape = 0, type = 1, buffer = 2, name = 3, quantization = 4, sparsity = 6
     Buffer     data = 0; or offset = 1 and size = 2 of bytes after the FlatBuffer, in files of more than 2 GB
 
-Tensors with a buffer are weights and read in place; the scales and zero points of quantized ones are tensors NAME.scale and
-NAME.zero_point (value = scale * (number - zero point), along one axis). Reference: schema.fbs of LiteRT 2.3.
+Tensors with a buffer are weights, and read in place. The scales and zero points of quantized ones are tensors NAME.scale
+and NAME.zero_point (value = scale * (number - zero point), along one axis). Reference: schema.fbs of LiteRT 2.3.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Final
 
 from weighbridge.base.errors import UnsupportedError
-from weighbridge.base.limits import FLATBUFFER_TENSORS
+from weighbridge.base.limits import DIMS, FLATBUFFER_TENSORS
 from weighbridge.containers.base import Index, Region, Rule, Severity
 from weighbridge.containers.flatbuffer import FlatBuffer, Table, Vector
 from weighbridge.containers.frameworks.tensor_list import RULES as COMMON
@@ -77,6 +77,8 @@ def _add(found: TensorList, tensor: Table, buffers: Vector, prefix: str) -> None
         found.finding("sparse", "left out: only some of its numbers are stored", tensor.at, name)
         return
     dims = tensor.vector(0)
+    if dims is not None and dims.length > DIMS:
+        raise found.error("the shape is impossible", name, tensor.at, found=f"{dims.length} dimensions")
     shape = dims.numbers("i") if dims is not None else []
     found.add(name, DTYPES.get(kind), shape, *place, kind=f"number {kind} of TensorType", at=tensor.at)
     quantization = tensor.table(4)

@@ -1,7 +1,7 @@
 """Datasets in chunks: boxes of one shape, each stored and compressed on its own, found through a B-tree.
 
-Reading unpacks one band at a time: the chunks that have the same rows. All chunks must be stored, so that a dataset is at
-most as large as its chunks can unpack to.
+Reading unpacks one band at a time: the chunks that have the same rows. All chunks must be stored, so a dataset is at most
+as large as its chunks can unpack to.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class _Chunk(NamedTuple):
 
 
 class ChunkedSource(Source):
-    """The elements of a dataset in C order. `layout`: the fields after version and class. Raises UnsupportedError if the
-    chunks are filtered or indexed in another way, or are too large."""
+    """The elements of a dataset in C order. `layout`: the fields after version and class. Raises UnsupportedError if
+    the chunks are filtered or indexed in another way, or are too large."""
 
     def __init__(
         self, file: Hdf5, path: str, layout: Fields, version: int, filters: Message | None, spec: Spec
@@ -58,7 +58,9 @@ class ChunkedSource(Source):
         if max(self._row * self._box[0], self._nbytes) > HDF5_BAND:
             raise UnsupportedError(f"a row of its chunks has more than {HDF5_BAND:,} bytes")
         grid = [-(-n // c) for n, c in zip(spec.shape, self._box, strict=True)]
-        self._chunks = {(0,) * rank: single} if single else dict(_chunks(file, tree, self._box) if tree is not None else ())
+        self._chunks = (
+            {(0,) * rank: single} if single else dict(_chunks(file, tree, self._box) if tree is not None else ())
+        )
         if len(self._chunks) != prod(grid) or any(
             at % c or at >= n for place in self._chunks for at, c, n in zip(place, self._box, spec.shape, strict=True)
         ):

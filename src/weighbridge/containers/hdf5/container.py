@@ -127,10 +127,15 @@ def _object(file: Hdf5, heap: GlobalHeap, address: int) -> _Object:
         elif message.kind in (object_headers.ATTRIBUTE, object_headers.ATTRIBUTE_INFO):
             for attribute in attributes.of_message(file, heap, message):
                 if len(attribute.values) == 1:
-                    at, size = attribute.values[0]
-                    file.pay(min(size, _TEXT))
-                    item.text[attribute.name] = file.source.read(file.base + at, min(size, _TEXT)).rstrip(b"\0").decode("utf-8", "replace")  # fmt: skip
+                    item.text[attribute.name] = _text(file, *attribute.values[0])
     return item
+
+
+def _text(file: Hdf5, at: int, size: int) -> str:
+    """The value of an attribute, cut after some length."""
+    size = min(size, _TEXT)
+    file.pay(size)
+    return file.source.read(file.base + at, size).rstrip(b"\0").decode("utf-8", "replace")
 
 
 def _add(found: TensorList, file: Hdf5, path: str, item: _Object, root: Mapping[str, str]) -> None:
@@ -162,7 +167,9 @@ def _add(found: TensorList, file: Hdf5, path: str, item: _Object, root: Mapping[
         except UnsupportedError as error:
             found.finding("not-read", f"left out: {error.message}", at, path)
             return
-        found.add(path, dtype, spec.shape, 0, spec.nbytes, kind=kind, at=at, number=found.add_source(chunked), swap=order)
+        found.add(
+            path, dtype, spec.shape, 0, spec.nbytes, kind=kind, at=at, number=found.add_source(chunked), swap=order
+        )
     elif stored is not None and version >= 3:
         found.add(path, dtype, spec.shape, file.base + stored[0], stored[1], kind=kind, at=at, swap=order)
     elif form == datasets.CONTIGUOUS and version >= 3:
@@ -172,7 +179,9 @@ def _add(found: TensorList, file: Hdf5, path: str, item: _Object, root: Mapping[
             found.add(path, dtype, spec.shape, 0, 0, kind=kind, at=at)
     else:
         virtual = form == datasets.VIRTUAL
-        rule, why = ("outside", "a view of other datasets") if virtual else ("not-read", f"version {version} of its layout")
+        rule, why = (
+            ("outside", "a view of other datasets") if virtual else ("not-read", f"version {version} of its layout")
+        )
         found.finding(rule, f"left out: {why}", at, path)
 
 
@@ -214,5 +223,3 @@ def _dtype(f: Fields, text: Mapping[str, str], keras: bool) -> tuple[int, str | 
 def regions(source: Source) -> list[Region]:
     """Every byte of the file, named."""
     return framed(source, parse, "structure of the HDF5 file")
-
-

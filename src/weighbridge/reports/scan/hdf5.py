@@ -10,11 +10,11 @@ from types import MappingProxyType
 from typing import Final
 
 from weighbridge.base.errors import UnsupportedError
-from weighbridge.reports.scan.archive import streams
-from weighbridge.reports.scan.detect import STORAGE
 from weighbridge.containers.hdf5 import attributes, datasets, headers, links
 from weighbridge.containers.hdf5.heaps import GlobalHeap
 from weighbridge.containers.hdf5.structure import Hdf5, starts
+from weighbridge.reports.scan.archive import streams
+from weighbridge.reports.scan.detect import STORAGE
 from weighbridge.reports.scan.model import OverLimit, Part, Piece, ScanFinding, escape
 
 #: Attributes that Keras reads JSON from.

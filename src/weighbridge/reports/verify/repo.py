@@ -163,8 +163,13 @@ class Repo(Closing):
     def unchecked(self) -> tuple[RepoFile, ...]:
         """Files that verify doesn't check. In a folder the small files next to the weights don't count."""
         checked = {f.name for f in self.checked}
+        data = {source.name for f in self.weights for source in f.parsed[1].files}
         small = () if self.single and not self.stored else _SMALL
-        return tuple(f for f in self.files if f.name not in checked and f.source and f.path.suffix not in small)
+        return tuple(
+            f
+            for f in self.files
+            if f.name not in checked and f.source and str(f.path) not in data and f.path.suffix not in small
+        )
 
     def folder(self, name: str) -> str:
         return name.rpartition("/")[0]
