@@ -28,6 +28,7 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(dict(COMMON))
 #: Type -> its name here (types.h `DataType`).
 DTYPES: Final[Mapping[int, str]] = MappingProxyType({0: "F32", 1: "I8", 2: "I16", 3: "I32", 4: "F16", 5: "BF16"})
 VERSIONS: Final = range(4, 7)
+_SCALE: Final = "_scale"
 _NEAR: Final = 4096  # bytes that are read at once: names and shapes are between the data
 _OLDER: Final = range(1, 4)
 
@@ -69,10 +70,12 @@ def parse(source: Source) -> Index:
         cursor.chunk = _NEAR
     for _ in range(_count(cursor, "aliases", 4)):
         at, alias, name = cursor.offset, _text(cursor), _text(cursor)
-        entry = found.entries.get(name)
-        if entry is None:
+        if name not in found.entries:
             raise found.error("an alias of a variable that doesn't exist", alias, at, found=repr(name[:80]))
-        found.add(alias, entry.dtype.name, entry.shape, entry.offset, entry.nbytes, kind="", at=at)
+        for suffix in ("", _SCALE):  # that of a quantized weight's scales isn't written
+            if (entry := found.entries.get(name + suffix)) is not None and alias + suffix not in found.entries:
+                place = (entry.shape, entry.offset, entry.nbytes)
+                found.add(alias + suffix, entry.dtype.name, *place, kind=entry.dtype, at=at)
     if cursor.left:
         raise FormatError("bytes after the aliases", path=source.name, offset=cursor.offset)
     return found.index({"spec": spec, "revision": str(revision)}, version)

@@ -59,9 +59,11 @@ def _sizes(head: bytes) -> _Sizes | None:
     if len(head) < start + 29:
         return None
     numbers = [int.from_bytes(head[at : at + 4], "little", signed=True) for at in range(start, start + 28, 4)]
-    shared = bool(head[start + 28]) if version else numbers[5] > 0
-    numbers[5] = numbers[5] if version else abs(numbers[5])
-    sizes = _Sizes(version, _HEADER if version else 28, *numbers, shared)
+    dim, hidden, layers, heads, kv_heads, vocab, context = numbers
+    shared = bool(head[start + 28]) if version else vocab > 0
+    vocab = numbers[5] = vocab if version else abs(vocab)
+    begin = _HEADER if version else 28
+    sizes = _Sizes(version, begin, dim, hidden, layers, heads, kv_heads, vocab, context, shared)
     plausible = min(numbers) >= 1 and max(numbers) <= _WIDEST and sizes.layers <= LAYERS
     return sizes if plausible and sizes.dim % sizes.heads == 0 and sizes.kv_heads <= sizes.heads else None
 

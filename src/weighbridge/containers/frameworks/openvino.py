@@ -3,8 +3,8 @@
     <layer name="w" type="Const"><data element_type="f32" shape="2, 3" offset="0" size="24"/>
 
 The XML is read by expat, which opens nothing: a document type is refused, and entities with it. Compressed weights are
-constants of integers, followed by Convert, Subtract and Multiply. All of their constants are tensors here. Reference: IR
-versions 10 and 11 of OpenVINO 2026.4 (ir_deserializer).
+constants of integers, followed by Convert, Subtract and Multiply. All of their constants are tensors here. Reference:
+IR versions 10 and 11 of OpenVINO 2026.4 (ir_deserializer).
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ DTYPES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "f32": "F32", "f16": "F16", "bf16": "BF16", "f64": "F64", "i8": "I8", "i16": "I16", "i32": "I32", "i64": "I64",
         "u8": "U8", "u16": "U16", "u32": "U32", "u64": "U64", "boolean": "BOOL", "f8e4m3": "F8_E4M3",
-        "f8e5m2": "F8_E5M2", "f8e8m0": "F8_E8M0", "f4e2m1": "F4", "u4": "U4", "i4": "I4", "nf4": "U4", "u3": "U3", "u2": "U2", "u1": "U1",
+        "f8e5m2": "F8_E5M2", "f8e8m0": "F8_E8M0", "f4e2m1": "F4", "u4": "U4", "i4": "I4", "nf4": "U4", "u3": "U3",
+        "u2": "U2", "u1": "U1",
     }
 )  # fmt: skip
 _STEP: Final = 1 << 16
@@ -64,8 +65,9 @@ class _Graph:
     def _doctype(self, *_: object) -> None:
         raise self._error("a document type, which OpenVINO doesn't write")
 
-    def _error(self, reason: str, **facts: object) -> FormatError:
-        return FormatError(reason, path=self.found.source.name, offset=max(self.parser.CurrentByteIndex, 0), **facts)  # type: ignore[arg-type]
+    def _error(self, reason: str, field: str | None = None, found: str | None = None) -> FormatError:
+        at = max(self.parser.CurrentByteIndex, 0)
+        return FormatError(reason, path=self.found.source.name, offset=at, field=field, found=found)
 
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
         if len(self.path) >= XML_DEPTH:

@@ -54,7 +54,7 @@ class TensorList:
         file."""
         if len(shape) > DIMS or any(not 0 <= n < _MOST for n in shape) or math.prod(shape) >= _MOST:
             raise self.error("the shape is impossible", name, at, found=list(shape)[:8])
-        if dtype in PACKED:
+        if dtype is not None and dtype in PACKED:
             nbytes = -(-math.prod(shape) * PACKED[dtype] // 8)
             self.finding(
                 "packed", f"{list(shape)} numbers of {PACKED[dtype]} bits, given as {nbytes:,} bytes", at, name

@@ -5,8 +5,9 @@
     Tensor     shape = 0, type = 1, buffer = 2, name = 3, quantization = 4, sparsity = 6
     Buffer     data = 0; or offset = 1 and size = 2 of bytes after the FlatBuffer, in files of more than 2 GB
 
-Tensors with a buffer are weights, and read in place. The scales and zero points of quantized ones are tensors NAME.scale
-and NAME.zero_point (value = scale * (number - zero point), along one axis). Reference: schema.fbs of LiteRT 2.3.
+Tensors with a buffer are weights, and read in place. The scales and zero points of quantized ones are the tensors
+NAME.scale and NAME.zero_point (value = scale * (number - zero point), along one axis). Reference: schema.fbs of LiteRT
+2.3.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Datasets in chunks: boxes of one shape, each stored and compressed on its own, found through a B-tree.
 
-Reading unpacks one band at a time: the chunks that have the same rows. All chunks must be stored, so a dataset is at most
-as large as its chunks can unpack to.
+Reading unpacks one band at a time: the chunks that have the same rows. All chunks must be stored, so a dataset is at
+most as large as its chunks can unpack to.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def parse(source: Source) -> Index:
         raise UnsupportedError(f"{source.name}: {_WEIGHTS} is compressed", hint="unpack the zip and name that file")
     found = TensorList(NAME, source, RULES)
     index = container.read(found, source.window(0, weights.start + weights.size), weights.start)
-    metadata = {name: _text(source, members[name]) for name in _CONFIGS if name in members}
+    metadata: dict[str, str] = {name: _text(source, members[name]) for name in _CONFIGS if name in members}
     return Index(NAME, index.files, index.entries, metadata, index.data_start, 1, index.byte_order, 3, index.findings)
 
 
