@@ -1,5 +1,5 @@
-"""Records models of ONNX, TensorFlow, Keras, h5py, Flax, OpenVINO and CTranslate2 for test_frameworks.py, and the bytes of
-their tensors as these libraries read them.
+"""Records models of ONNX, TensorFlow, Keras, h5py, Flax, OpenVINO and CTranslate2 for test_frameworks.py, and their
+tensors as these libraries read them.
 
 python -m tests.containers.record_frameworks      writes tests/containers/golden/frameworks.zip
 
@@ -72,14 +72,15 @@ def record_onnx(folder: Path) -> Read:
         for t in onnx.load(folder / "a.onnx").graph.initializer
         if t.name not in ("text", "i4")
     }
-    read |= {"k": W.T.copy(), "choice/then_branch/far": W[1], "choice/then_branch/deep": W[0],
-             "choice/else_branch/far": W[1], "choice/else_branch/deep": W[0], "i4": np.array([0xE1, 7], np.uint8)}  # fmt: skip
+    read |= {"k": W.T.copy(), "i4": np.array([0xE1, 7], np.uint8)}
+    for name in ("then_branch", "else_branch"):
+        read |= {f"choice/{name}/far": W[1], f"choice/{name}/deep": W[0]}
     external = {t.name: numpy_helper.to_array(t) for t in onnx.load(folder / "e.onnx").graph.initializer}
     return {"a.onnx": read, "e.onnx": external}
 
 
 def record_tensorflow(folder: Path) -> Read:
-    class Module(tf.Module):
+    class Module(tf.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             self.w = tf.Variable(W)
             self.b = tf.Variable(tf.constant([1, 2, 3], tf.bfloat16))
@@ -230,7 +231,7 @@ def record_openvino(folder: Path) -> Read:
 
 
 def record_ctranslate2(folder: Path) -> Read:
-    class Spec(model_spec.LanguageModelSpec):
+    class Spec(model_spec.LanguageModelSpec):  # type: ignore[misc]
         name, revision = "ToySpec", 1
 
         def __init__(self) -> None:
