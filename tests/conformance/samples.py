@@ -193,6 +193,7 @@ READ_ONLY: Mapping[str, Callable[[], list[bytes]]] = {
     "flax": recorded("a.msgpack", "chunked.msgpack"),
     "tflite": recorded("a.tflite"),
     "openvino": recorded("ir.xml"),
+    "torch-exported": recorded("m.pt2"),
     "ctranslate2": recorded("ct2/model.bin"),
     "llama2c": lambda: [llama2c(version, shared) for version in (0, 1) for shared in (True, False)],
     "llamafile": lambda: [llamafile()],

@@ -3,7 +3,7 @@ tensors as these libraries read them.
 
 python -m tests.containers.record_frameworks      writes tests/containers/golden/frameworks.zip
 
-Needs onnx, tensorflow, keras, h5py, flax, openvino and ctranslate2 in one environment of Python 3.11.
+Needs onnx, tensorflow, keras, h5py, flax, openvino, ctranslate2 and torch in one environment of Python 3.11.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import numpy as np
 import onnx
 import openvino
 import tensorflow as tf
+import torch
 from ctranslate2.specs import model_spec
 from onnx import TensorProto, helper, numpy_helper
 from openvino import opset13 as ops
@@ -261,8 +262,29 @@ def record_ctranslate2(folder: Path) -> Read:
     return {"ct2/model.bin": read}
 
 
+def record_torch(folder: Path) -> Read:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin = torch.nn.Linear(3, 2)
+            self.register_buffer("buf", torch.arange(4, dtype=torch.bfloat16))
+            self.turned = torch.nn.Parameter(torch.arange(6.0).reshape(2, 3).t())
+            self.k = torch.arange(3.0)
+
+        def forward(self, x: Any) -> Any:
+            return self.lin(x) + self.buf[:2].float() + self.turned.sum() + self.k.sum()
+
+    model = Model()
+    model.lin.weight.data, model.lin.bias.data = torch.arange(6.0).reshape(2, 3), torch.ones(2)
+    torch.export.save(torch.export.export(model, (torch.ones(1, 3),)), folder / "m.pt2")
+    program = torch.export.load(folder / "m.pt2")
+    tensors = {**program.state_dict, **program.constants}
+    buffer = tensors.pop("buf")
+    return {"m.pt2": {k: v.detach().numpy() for k, v in tensors.items()} | {"buf": buffer.view(torch.uint16).numpy()}}
+
+
 RECORDERS: tuple[Callable[[Path], Read], ...] = (
-    record_onnx, record_tensorflow, record_hdf5, record_flax, record_openvino, record_ctranslate2,
+    record_onnx, record_tensorflow, record_hdf5, record_flax, record_openvino, record_ctranslate2, record_torch,
 )  # fmt: skip
 
 

@@ -36,7 +36,7 @@ FORMATS = {
     "v2/model.ckpt.index": "tf-checkpoint", "v1/model.ckpt": "tf-checkpoint", "a.tflite": "tflite", "k.keras": "keras",
     "k.weights.h5": "hdf5", "old.h5": "hdf5",
     "chunks.h5": "hdf5", "latest.h5": "hdf5", "big.h5": "hdf5", "hostile.h5": "hdf5", "a.msgpack": "flax",
-    "chunked.msgpack": "flax", "ir.xml": "openvino", "ct2/model.bin": "ctranslate2",
+    "chunked.msgpack": "flax", "ir.xml": "openvino", "m.pt2": "torch-exported", "ct2/model.bin": "ctranslate2",
 }  # fmt: skip
 #: The findings of each file that has some.
 FINDINGS = {
@@ -261,6 +261,13 @@ BROKEN: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "openvino negative": ("openvino", lambda: openvino("-1"), "is no number"),
     "openvino cut": ("openvino", lambda: openvino("24")[:-3], "can't be read"),
     "openvino deep": ("openvino", lambda: b'<net version="11">' + b"<a>" * 100, "nested more than 64"),
+    "exported size": ("torch-exported", lambda: exported(sizes=[9]), "beyond its storage"),
+    "exported strides": ("torch-exported", lambda: exported(strides=[-1]), "strides are impossible"),
+    "exported offset": ("torch-exported", lambda: exported(offset=1 << 62), "beyond its storage"),
+    "exported bomb": ("torch-exported", lambda: exported(sizes=[1 << 40], strides=[0]), "expanded view"),
+    "exported member": ("torch-exported", lambda: exported(member="../x"), "member is missing"),
+    "exported list": ("torch-exported", lambda: zipped({f"m/{CONFIG}": b"{"}), "list of weights can't be read"),
+    "exported nothing": ("torch-exported", lambda: zipped({"m/archive_format": b"pt2"}), "without a list"),
     "ctranslate2 old": ("ctranslate2", lambda: of("ct2/model.bin", (0, b"\3")), "doesn't state types"),
     "ctranslate2 version": ("ctranslate2", lambda: of("ct2/model.bin", (0, b"\x20")), "no version"),
     "ctranslate2 count": ("ctranslate2", lambda: of("ct2/model.bin", (18, b"\xff\xff\xff\xff")), "ends inside a field"),
@@ -269,6 +276,20 @@ BROKEN: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "llama2c sizes": ("llama2c", lambda: bytes(100), "impossible"),
     "llama2c int8": ("llama2c", lambda: b"24ka\2\0\0\0" + llama2c(1)[8:], "version 2"),
 }  # fmt: skip
+
+
+CONFIG = "data/weights/model_weights_config.json"
+
+
+def exported(
+    sizes: list[int] | None = None, strides: list[int] | None = None, offset: int = 0, member: str = "weight_0"
+) -> bytes:
+    """An exported program with a weight of two numbers."""
+    numbers = {"sizes": sizes or [2], "strides": strides or [1]}
+    meta = {key: [{"as_int": n} for n in values] for key, values in numbers.items()}
+    tensor = {"path_name": member, "tensor_meta": {"dtype": 7, "storage_offset": {"as_int": offset}, **meta}}
+    config = json.dumps({"config": {"w": tensor}}).encode()
+    return zipped({"m/archive_format": b"pt2", f"m/{CONFIG}": config, "m/data/weights/weight_0": bytes(8)})
 
 
 def zipped(members: dict[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:

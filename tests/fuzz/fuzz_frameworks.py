@@ -16,6 +16,7 @@ from weighbridge.io.source import BytesSource
 
 FORMATS = (
     "onnx", "tf-checkpoint", "hdf5", "keras", "flax", "tflite", "openvino", "ctranslate2", "llama2c",
+    "torch-exported",
 )  # fmt: skip
 
 

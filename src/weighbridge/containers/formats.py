@@ -80,8 +80,8 @@ READ: Final = (
            rewritten_as="safetensors", pickles=True, parsed_to_identify=True, recognisers=_PICKLE),
     Format("torchscript", "TorchScript program", _TORCH, (".zip",), module="weighbridge.containers.torch.zip",
            pickles=True, recognisers=_ZIP),
-    Format("pickle", "Python pickle", (".pkl", ".pickle"), _TORCH, module="weighbridge.containers.torch.bare_pickle",
-           pickles=True, recognisers=_PICKLE),
+    Format("pickle", "Python pickle", (".pkl", ".pickle"), (*_TORCH, ".pdparams", ".pdopt"),
+           module="weighbridge.containers.torch.bare_pickle", pickles=True, recognisers=_PICKLE),
     Format("ggml", "ggml file", (), (".bin",), (Magic(2, b"gg"),), module="weighbridge.containers.ggml.container",
            parsed_to_identify=True,
            advice="a llama: wb convert FILE new.gguf; a whisper runs in whisper.cpp, and wb convert FILE ./folder/ is "
@@ -106,6 +106,8 @@ READ: Final = (
            module="weighbridge.containers.frameworks.openvino", in_folders=True, recognisers=_OPENVINO),
     Format("ctranslate2", "CTranslate2 model", (), (".bin",), rewritten_as="safetensors",
            module="weighbridge.containers.frameworks.ctranslate2", in_folders=True, recognisers=_CTRANSLATE2),
+    Format("torch-exported", "exported PyTorch program", (".pt2",), rewritten_as="safetensors",
+           module="weighbridge.containers.torch.exported", in_folders=True, recognisers=_ZIP),
     Format("llama2c", "llama2.c model", (), (".bin",), rewritten_as="safetensors",
            module="weighbridge.containers.frameworks.llama2c", in_folders=True, recognisers=_LLAMA2C),
 )  # fmt: skip
