@@ -263,7 +263,7 @@ def record_ctranslate2(folder: Path) -> Read:
 
 
 def record_torch(folder: Path) -> Read:
-    class Model(torch.nn.Module):
+    class Model(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.lin = torch.nn.Linear(3, 2)

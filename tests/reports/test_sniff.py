@@ -116,7 +116,7 @@ ROWS: list[tuple[str, bytes | Callable[[], bytes], str, str]] = [
     ("torchscript", torchscript, "torchscript", ""),
     ("torchscript 1.0", m.zipped({"net/model.json": b"{}", "net/code/net.py": b""}), "torchscript", "1.0"),
     ("torch.package", m.zipped({"p/.data/extern_modules": b"", "p/model/model.pkl": b""}), "torch-zip", "package"),
-    ("torch.export", m.zipped({"m/archive_format": b"pt2", "m/models/model.json": b"{}"}), "torch-zip", "pt2"),
+    ("torch.export", m.zipped({"m/archive_format": b"pt2", "m/models/model.json": b"{}"}), "torch-exported", ""),
     ("torchserve", m.zipped({"MAR-INF/MANIFEST.json": b"{}", "handler.py": b""}), "torchserve", ""),
     *((f"pickle protocol {p}", pickle.dumps({"w": [1.5, "x", None]}, p), "pickle", f"protocol-{p}") for p in range(6)),
     ("ggml", b"lmgg" + bytes(40), "ggml", "ggml"),

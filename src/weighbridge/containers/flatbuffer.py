@@ -36,8 +36,8 @@ class FlatBuffer:
             self._data = self.source.read(at, min(_WINDOW, self.source.size - at))
         return int(struct.unpack_from(f"<{code}", self._data, place)[0])
 
-    def root(self) -> Table:
-        return Table(self, self.number(0, "I"))
+    def root(self) -> FlatTable:
+        return FlatTable(self, self.number(0, "I"))
 
     def follow(self, at: int) -> int:
         """The place that the offset at `at` leads to."""
@@ -54,15 +54,15 @@ class Vector:
                               found=self.length)  # fmt: skip
         self.width = width
 
-    def table(self, number: int) -> Table:
-        return Table(self.buffer, self.buffer.follow(self.start + number * self.width))
+    def table(self, number: int) -> FlatTable:
+        return FlatTable(self.buffer, self.buffer.follow(self.start + number * self.width))
 
     def numbers(self, code: str) -> list[int]:
         data = self.buffer.source.read(self.start, self.length * self.width)
         return list(struct.unpack(f"<{self.length}{code}", data))
 
 
-class Table:
+class FlatTable:
     """A table at byte `at`."""
 
     def __init__(self, buffer: FlatBuffer, at: int) -> None:
@@ -89,9 +89,9 @@ class Table:
         place = self.place(field)
         return None if place is None else Vector(self.buffer, self.buffer.follow(place), width)
 
-    def table(self, field: int) -> Table | None:
+    def table(self, field: int) -> FlatTable | None:
         place = self.place(field)
-        return None if place is None else Table(self.buffer, self.buffer.follow(place))
+        return None if place is None else FlatTable(self.buffer, self.buffer.follow(place))
 
     def text(self, field: int) -> str:
         vector = self.vector(field, 1)

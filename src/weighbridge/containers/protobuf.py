@@ -63,7 +63,11 @@ class Messages:
     def varint(self, at: int, end: int) -> tuple[int, int]:
         """A number, and the offset after it."""
         value = 0
-        for place, byte in enumerate(self._near(at, min(_LONGEST, end - at))):
+        length, start = min(_LONGEST, end - at), at - self._base
+        if start < 0 or start + length > len(self._data):
+            self._base, start = at, 0
+            self._data = self.source.read(at, max(min(_WINDOW, self.source.size - at), 0))
+        for place, byte in enumerate(self._data[start : start + length]):
             value |= (byte & 0x7F) << 7 * place
             if byte < 0x80:
                 return value & 0xFFFF_FFFF_FFFF_FFFF, at + place + 1
@@ -86,10 +90,3 @@ class Messages:
 
     def error(self, reason: str, at: int) -> FormatError:
         return FormatError(reason, path=self.source.name, offset=at)
-
-    def _near(self, at: int, length: int) -> bytes:
-        place = at - self._base
-        if place < 0 or place + length > len(self._data):
-            self._base, place = at, 0
-            self._data = self.source.read(at, max(min(_WINDOW, self.source.size - at), 0))
-        return self._data[place : place + length]

@@ -369,14 +369,11 @@ def _weights(names: Iterable[str], suffix: str) -> list[str]:
     candidates = sorted(
         n for n in listed if n.endswith(suffix) and not n.startswith(_COMPANIONS) and not is_training(n)
     )
-    return [name for name in candidates if not _is_data(name, listed, onnx)]
-
-
-def _is_data(name: str, names: Collection[str], onnx: bool) -> bool:
-    """Whether a .bin is the data of an OpenVINO .xml, or, without torch's name, of an .onnx in its folder."""
-    if not name.endswith(".bin"):
-        return False
-    return f"{name.removesuffix('.bin')}.xml" in names or (onnx and not name.startswith(Path(_MAIN[".bin"]).stem))
+    if suffix != ".bin":
+        return candidates
+    # the data of an OpenVINO .xml, or, without torch's name, of an .onnx
+    mine = (n for n in candidates if f"{n.removesuffix(suffix)}.xml" not in listed)
+    return [n for n in mine if not onnx or n.startswith(Path(_MAIN[suffix]).stem)]
 
 
 def _first_files(names: Iterable[str]) -> list[str]:

@@ -25,7 +25,6 @@ from weighbridge.containers import opening
 from weighbridge.containers.base import Index
 from weighbridge.io.location import open_source, prepare
 from weighbridge.io.source import FileSource, Source
-from weighbridge.models.data_files import data_paths, open_data_files
 from weighbridge.models.jsonfile import decode, numbers_as_text, oddities
 from weighbridge.models.locate import HEADER, Place, locate, locate_tokenizer, stands_alone
 from weighbridge.models.stored_tensors import StoredTensors, node_builder
@@ -128,8 +127,11 @@ def open_weights(path: str | Path, options: SourceOptions = SourceOptions()) -> 
             place, index, tensors = open_parts(place, sources)
             return OpenModel(place, index, options.arch_file, tensors)
         index = _index(place, sources, options.allow_expand)
-        if paths := data_paths(index, place.weights[0].parent):
-            index, place = open_data_files(index, place.weights[0].parent), replace(place, data=paths)
+        if len(index.files) > len(sources):  # members of an archive, or other files, which the header names
+            from weighbridge.models.data_files import data_paths, open_data_files  # late: few models have them
+
+            folder = place.weights[0].parent
+            index, place = open_data_files(index, folder), replace(place, data=data_paths(index, folder))
         kept = place if place.shards is None else replace(place, shards=None)  # the index has the same names
         return OpenModel(kept, index, options.arch_file)
     except BaseException:

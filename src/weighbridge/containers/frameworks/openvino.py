@@ -89,7 +89,12 @@ class _Graph:
     def _add(self, attributes: Mapping[str, str]) -> None:
         at = self.parser.CurrentByteIndex
         kind = attributes.get("element_type", "")
-        offset, size = (self._number(attributes, key) for key in ("offset", "size"))
+        for key in ("offset", "size"):
+            text = attributes.get(key, "")
+            if not (text.isascii() and text.isdigit() and len(text) < 20):
+                reason = f"the {key} of a constant is no number"
+                raise self._error(reason, field=self.name[:80], found=repr(text[:40]))
+        offset, size = int(attributes["offset"]), int(attributes["size"])
         dims = [text.strip() for text in attributes.get("shape", "").split(",") if text.strip()]
         if len(dims) > DIMS or not all(text.isascii() and text.isdigit() and len(text) < 20 for text in dims):
             raise self._error("the shape of a constant can't be read", field=self.name[:80])
@@ -98,12 +103,6 @@ class _Graph:
             return
         shape = [int(text) for text in dims]
         self.found.add(self.name, DTYPES.get(kind), shape, offset, size, kind=kind[:40], file=self.data, at=at)
-
-    def _number(self, attributes: Mapping[str, str], key: str) -> int:
-        text = attributes.get(key, "")
-        if not (text.isascii() and text.isdigit() and len(text) < 20):
-            raise self._error(f"the {key} of a constant is no number", field=self.name[:80], found=repr(text[:40]))
-        return int(text)
 
 
 def parse(source: Source) -> Index:

@@ -23,8 +23,8 @@ class Pieces(Source):
     def _readinto(self, offset: int, out: memoryview) -> int:
         done = 0
         while done < len(out):
-            at, inside = self._place(offset + done)
-            start, length = self._pieces[at]
+            at = bisect_right(self._starts, offset + done) - 1
+            inside, (start, length) = offset + done - self._starts[at], self._pieces[at]
             size = min(length - inside, len(out) - done)
             self.parent.readinto(start + inside, out[done : done + size])
             done += size
@@ -32,8 +32,3 @@ class Pieces(Source):
 
     def location(self, offset: int) -> tuple[FileSource, int] | None:
         return None  # a run may go on in another place
-
-    def _place(self, offset: int) -> tuple[int, int]:
-        """The number of the piece with this byte, and the offset in it."""
-        at = bisect_right(self._starts, offset) - 1
-        return at, offset - self._starts[at]

@@ -36,9 +36,14 @@ class TableEntry(NamedTuple):
 
 def entries(source: Source) -> Iterator[TableEntry]:
     """The entries of a table in the order of their keys. Raises FormatError if the table is damaged."""
-    reader = Messages(source)
-    seen = 0
-    for handle in _block(reader, *_index_handle(source)):
+    at = source.size - FOOTER
+    if at < 0 or source.read(source.size - len(MAGIC), len(MAGIC)) != MAGIC:
+        raise FormatError("the footer of a TensorFlow table is missing", path=source.name, offset=max(at, 0),
+                          hint="the file is cut off, or something else: download or copy it again")  # fmt: skip
+    reader, seen = Messages(source), 0
+    _, _, at = _handle(reader, at, source.size)
+    start, length, _ = _handle(reader, at, source.size)
+    for handle in _block(reader, start, length):
         at, size, _ = _handle(reader, handle.start, handle.end)
         seen += size
         if seen > source.size:
@@ -48,17 +53,6 @@ def entries(source: Source) -> Iterator[TableEntry]:
 
 def footer(source: Source) -> Region:
     return Region(source.size - FOOTER, source.size, "magic", "footer of the table")
-
-
-def _index_handle(source: Source) -> tuple[int, int]:
-    at = source.size - FOOTER
-    if at < 0 or source.read(source.size - len(MAGIC), len(MAGIC)) != MAGIC:
-        raise FormatError("the footer of a TensorFlow table is missing", path=source.name, offset=max(at, 0),
-                          hint="the file is cut off, or something else: download or copy it again")  # fmt: skip
-    reader = Messages(source)
-    _, _, at = _handle(reader, at, source.size)
-    offset, size, _ = _handle(reader, at, source.size)
-    return offset, size
 
 
 def _handle(reader: Messages, at: int, end: int) -> tuple[int, int, int]:

@@ -85,7 +85,9 @@ class TensorList:
         if file is None:
             self._files[number].check(offset, nbytes)
         else:
-            number = self._data_file(check_name(file, self.source.name, at), offset + nbytes)
+            name_of_file = check_name(file, self.source.name, at)
+            number, size = self._needed.get(name_of_file) or (self.add_source(DataFile(name_of_file, 0)), 0)
+            self._needed[name_of_file] = number, max(size, offset + nbytes)
         self._insert(name, Entry("", spec.dtype, spec.shape, offset, nbytes, number, strides))
 
     def add_values(self, name: str, dtype: str, shape: Shape, values: bytes, at: int | None = None) -> None:
@@ -123,11 +125,6 @@ class TensorList:
             self.format, tuple(files), tuple(self.entries.values()), metadata, (0,) * len(files), 1, byte_order,
             version, tuple(self.findings),
         )  # fmt: skip
-
-    def _data_file(self, name: str, end: int) -> int:
-        number, size = self._needed.get(name) or (self.add_source(DataFile(name, 0)), 0)
-        self._needed[name] = number, max(size, end)
-        return number
 
     def _insert(self, name: str, entry: Entry) -> None:
         chosen, count = name, 1

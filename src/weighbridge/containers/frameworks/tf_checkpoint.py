@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import DIMS, SHARDS
+from weighbridge.base.words import plural
 from weighbridge.containers.base import Index, Region, Rule, Severity
 from weighbridge.containers.frameworks import sstable
 from weighbridge.containers.frameworks.tensor_list import RULES as COMMON
@@ -164,7 +165,9 @@ def _add_slices(found: TensorList, whole: Mapping[str, _Piece], slices: Mapping[
             _add(found, name, joined)
             continue
         if len(parts) > 1:
-            found.finding("sliced", f"stored in {len(parts)} slices, each a tensor here", parts[0].piece.at, name)
+            found.finding(
+                "sliced", f"stored in {plural(len(parts), 'slice')}, each a tensor here", parts[0].piece.at, name
+            )
         for starts, piece in parts:
             spans = ", ".join(f"{a}:{a + n}" for a, n in zip(starts, piece.shape, strict=False))
             _add(found, f"{name}[{spans}]", piece)

@@ -19,7 +19,7 @@ from typing import Final
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.limits import DIMS, FLATBUFFER_TENSORS
 from weighbridge.containers.base import Index, Region, Rule, Severity
-from weighbridge.containers.flatbuffer import FlatBuffer, Table, Vector
+from weighbridge.containers.flatbuffer import FlatBuffer, FlatTable, Vector
 from weighbridge.containers.frameworks.tensor_list import RULES as COMMON
 from weighbridge.containers.frameworks.tensor_list import TensorList, framed
 from weighbridge.io.source import Source
@@ -60,15 +60,21 @@ def parse(source: Source) -> Index:
     return found.index(metadata, model.number(0, "I"))
 
 
-def _add(found: TensorList, tensor: Table, buffers: Vector, prefix: str) -> None:
+def _add(found: TensorList, tensor: FlatTable, buffers: Vector, prefix: str) -> None:
     number = tensor.number(2, "I")
     if not number:
         return  # an activation
     name = prefix + (tensor.text(3) or f"buffer_{number}")
     if number >= buffers.length:
         raise found.error("a tensor's buffer doesn't exist", name, tensor.at, expected=buffers.length, found=number)
-    place = _data(buffers.table(number))
-    if place is None:
+    buffer = buffers.table(number)
+    data = buffer.vector(0, 1)
+    outside = buffer.number(1, "Q"), buffer.number(2, "Q")
+    if data is not None and data.length:
+        place = data.start, data.length
+    elif outside[0] > 1 and outside[1]:
+        place = outside
+    else:
         return
     kind = tensor.number(1, "b")
     if kind == _STRING:
@@ -89,15 +95,6 @@ def _add(found: TensorList, tensor: Table, buffers: Vector, prefix: str) -> None
             if values is not None and values.length:
                 size = values.length * width
                 found.add(f"{name}.{suffix}", dtype, (values.length,), values.start, size, kind=dtype, at=tensor.at)
-
-
-def _data(buffer: Table) -> tuple[int, int] | None:
-    """The offset and size of a buffer's bytes; None if it has none."""
-    data = buffer.vector(0, 1)
-    if data is not None and data.length:
-        return data.start, data.length
-    offset, size = buffer.number(1, "Q"), buffer.number(2, "Q")
-    return (offset, size) if offset > 1 and size else None
 
 
 def regions(source: Source) -> list[Region]:

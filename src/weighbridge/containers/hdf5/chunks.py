@@ -72,18 +72,16 @@ class ChunkedSource(Source):
         size, done = self._row * self._box[0], 0
         while done < len(out):
             number, inside = divmod(offset + done, size)
-            piece = memoryview(self._band(number))[inside : inside + len(out) - done]
+            with self._lock:
+                if number not in self._bands:
+                    while len(self._bands) >= _KEPT:
+                        del self._bands[next(iter(self._bands))]
+                    self._bands[number] = self._read_band(number * self._box[0])
+                band = self._bands[number]
+            piece = memoryview(band)[inside : inside + len(out) - done]
             out[done : done + len(piece)] = piece
             done += len(piece)
         return done
-
-    def _band(self, number: int) -> bytearray:
-        with self._lock:
-            if number not in self._bands:
-                while len(self._bands) >= _KEPT:
-                    del self._bands[next(iter(self._bands))]
-                self._bands[number] = self._read_band(number * self._box[0])
-            return self._bands[number]
 
     def _read_band(self, first: int) -> bytearray:
         """The rows that begin at row `first`, as far as one row of chunks has them."""
@@ -150,7 +148,7 @@ def _layout(f: Fields, version: int, file: Hdf5) -> tuple[list[int], _Chunk | No
     flags, rank, width = f.numbers(1, 1, 1)
     dims = [f.number(width) for _ in range(rank)]
     if (kind := f.number(1)) != _SINGLE:
-        raise UnsupportedError(f"its chunks have an index of type {kind}; h5repack --low=0 --high=0 writes another")
+        raise UnsupportedError(f"its chunks have an index of type {kind}; save it without libver='latest'")
     nbytes, mask = (f.length(), f.number(4)) if flags & 2 else (prod(dims), 0)
     address = f.address()
     return dims, None if address is None else _Chunk(address, nbytes, mask), None

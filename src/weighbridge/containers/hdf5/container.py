@@ -127,15 +127,11 @@ def _object(file: Hdf5, heap: GlobalHeap, address: int) -> _Object:
         elif message.kind in (object_headers.ATTRIBUTE, object_headers.ATTRIBUTE_INFO):
             for attribute in attributes.of_message(file, heap, message):
                 if len(attribute.values) == 1:
-                    item.text[attribute.name] = _text(file, *attribute.values[0])
+                    at, size = attribute.values[0]
+                    file.pay(size := min(size, _TEXT))
+                    raw = file.source.read(file.base + at, size).rstrip(b"\0")
+                    item.text[attribute.name] = raw.decode("utf-8", "replace")
     return item
-
-
-def _text(file: Hdf5, at: int, size: int) -> str:
-    """The value of an attribute, cut after some length."""
-    size = min(size, _TEXT)
-    file.pay(size)
-    return file.source.read(file.base + at, size).rstrip(b"\0").decode("utf-8", "replace")
 
 
 def _add(found: TensorList, file: Hdf5, path: str, item: _Object, root: Mapping[str, str]) -> None:

@@ -36,15 +36,12 @@ def parse(source: Source) -> Index:
         raise UnsupportedError(f"{source.name}: {_WEIGHTS} is compressed", hint="unpack the zip and name that file")
     found = TensorList(NAME, source, RULES)
     index = container.read(found, source.window(0, weights.start + weights.size), weights.start)
-    metadata: dict[str, str] = {name: _text(source, members[name]) for name in _CONFIGS if name in members}
+    metadata: dict[str, str] = {
+        name: zips.read_member(source, members[name], MIB).decode("utf-8", "replace")
+        for name in _CONFIGS
+        if name in members
+    }
     return Index(NAME, index.files, index.entries, metadata, index.data_start, 1, index.byte_order, 3, index.findings)
-
-
-def _text(source: Source, member: zips.ZipMember) -> str:
-    if member.size > MIB:
-        raise FormatError("the file is too large", path=f"{source.name}::{member.name}", found=member.size)
-    with zips.open_member(source, member) as inner:
-        return inner.read(0, inner.size).decode("utf-8", "replace")
 
 
 def regions(source: Source) -> list[Region]:

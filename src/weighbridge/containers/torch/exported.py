@@ -89,27 +89,16 @@ def parse(source: Source) -> Index:
                     f"{source.name}: {member.name} is compressed", hint="store the members of the zip"
                 )
             _add(found, tensor, member, payload.tensor_meta)
-    order = _text(source, members, "byteorder")
-    if order not in (b"little", b""):
+    stated = next((m for name, m in members.items() if name.count("/") == 1 and name.endswith("/byteorder")), None)
+    order = zips.read_member(source, stated, 64) if stated else b"little"
+    if order != b"little":
         raise UnsupportedError(f"{source.name}: its byte order is {order[:20]!r}")
     return found.index({})
 
 
-def _text(source: Source, members: Mapping[str, zips.ZipMember], base: str) -> bytes:
-    """The content of the small file `base` in the root folder."""
-    member = next((m for name, m in members.items() if name.count("/") == 1 and name.endswith(f"/{base}")), None)
-    if member is None:
-        return b""
-    with zips.open_member(source, member) as inner:
-        return inner.head(64)
-
-
 def _config(source: Source, member: zips.ZipMember) -> dict[str, _Payload]:
     path = f"{source.name}::{member.name}"
-    if member.size > CONFIG_JSON:
-        raise FormatError("the list of weights is too large", path=path, found=member.size)
-    with zips.open_member(source, member) as inner:
-        data = inner.read(0, inner.size)
+    data = zips.read_member(source, member, CONFIG_JSON)
     try:
         return msgspec.json.decode(data, type=_Config).config
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from weighbridge.containers.frameworks.onnx import EXTERNAL_KEYS, external_data
-from weighbridge.containers.protobuf import Messages
 from weighbridge.reports.scan.archive.streams import leads_out
 from weighbridge.reports.scan.model import Part, Piece, escape
 
 
 def scan(part: Part) -> Iterator[Piece]:
     """Scans the external data of an ONNX model's tensors."""
+    from weighbridge.containers.frameworks.onnx import EXTERNAL_KEYS, external_data  # late: few files are ONNX
+    from weighbridge.containers.protobuf import Messages
+
     for key, value in external_data(Messages(part.source)):
         if key not in EXTERNAL_KEYS:
             yield part.finding("onnx/external-key", f"external data has the key {escape(key)!r}")
