@@ -30,7 +30,8 @@ LINES: Mapping[str, tuple[str, ...]] = {
     "convert": (
         "{m} {out}", "{m} {out} --dtype f16", "{m} {out} --lora {adapter}", "{m} {out} --lora {adapter} --dtype bf16",
         "{m} {out}.gguf --no-tokenizer", "{m} {out}.gguf --no-tokenizer --lora {adapter}", "{m} {out} --to mlx",
-        "{m} {out} --to torch", "{m} {out} --scheme w8a8", "{file} {out}.safetensors --dtype f16", "{file} {out}.npz", "{file} {out}.msgpack",
+        "{m} {out} --to torch", "{m} {out} --scheme w8a8", "{file} {out}.safetensors --dtype f16", "{file} {out}.npz",
+        "{file} {out}.msgpack",
         "{gguf} {out} --no-tokenizer", "{mlx} {out} --to hf",
         "{packed} {out} --dtype f16", "{packed} {out}",
     ),

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.conformance.samples import dcp_metadata
+from tests.containers.framework_files import llama2c, openvino, table
 from tests.examples import examples
 from tests.reports import makers as m
 
@@ -172,6 +173,12 @@ ROWS: list[tuple[str, bytes | Callable[[], bytes], str, str]] = [
     ("logits", b"_logits_" + bytes(12), "llama-logits", ""),
     ("text", b"hello, this is the model card\n", "text", ""),
     ("empty", b"", "empty", ""),
+    ("TensorFlow table", table([(b"", b"\x08\x01")]), "tf-checkpoint", ""),
+    ("llama2.c", llama2c(), "llama2c", "v0"),
+    ("llama2.c with a magic", llama2c(1), "llama2c", "v1"),
+    ("OpenVINO", b'<?xml version="1.0"?>\n' + openvino("24"), "openvino", ""),
+    ("Flax", b"\x81\xa1w\xc7\x0b\x01\x93\x91\x01\xa4int8\xc4\x01\x07", "flax", ""),
+    ("CTranslate2", struct.pack("<IH", 6, 8) + b"ToySpec\0" + bytes(12), "ctranslate2", ""),
     ("zeros", bytes(5000), "zeros", ""),
     ("noise", bytes(range(200, 256)) * 3, "unknown", ""),
 ]  # fmt: skip

@@ -323,7 +323,7 @@ FOLDERS: Final = (
     FolderKind("tf-savedmodel", "TensorFlow SavedModel",
                _files_test("saved_model.pb", "variables/variables.index",
                            evidence="saved_model.pb and variables (TensorFlow)"), True),
-    FolderKind("tf-savedmodel", "TensorFlow SavedModel without variables",
+    FolderKind("tf-savedmodel-graph", "TensorFlow SavedModel without variables",
                _files_test("saved_model.pb", evidence="saved_model.pb (TensorFlow)"), False),
     FolderKind("deepspeed", "DeepSpeed checkpoint",
                _files_test("*_model_states.pt", evidence="mp_rank_*_model_states.pt files"), False),
