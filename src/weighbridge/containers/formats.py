@@ -10,6 +10,8 @@ from weighbridge.containers.format import Format, Magic, Rank, Recogniser
 
 #: The first bytes of a GGUF.
 GGUF_MAGIC: Final = b"GGUF"
+#: The last bytes of TensorFlow's tables.
+TABLE_MAGIC: Final = bytes.fromhex("57fb808b247547db")
 LOGITS_MAGIC: Final = b"_logits_"
 #: Distributed checkpoints of torch: `.metadata`, and the files with the data.
 DISTRIBUTED, DISTRIBUTED_DATA = "torch-dcp", "torch-dcp-data"
@@ -46,7 +48,7 @@ _TAR: Final = (_recogniser("sniff.archive:tar", Rank.CHECKSUM),)
 _TEXT: Final = (_recogniser("sniff.text:text", Rank.TEXT),)
 _JSON: Final = (_recogniser("sniff.text:json", Rank.TEXT),)
 _PICKLE: Final = (_recogniser("sniff.binary:pickled", Rank.OPCODES),)
-_TABLE: Final = (_recogniser("frameworks.tf_checkpoint:recognise", Rank.MAGIC),)
+_TABLE: Final = (_recogniser("sniff.detect:tensorflow_table", Rank.MAGIC),)
 _FLAX: Final = (_recogniser("frameworks.flax:recognise", Rank.FIELDS),)
 _OPENVINO: Final = (_recogniser("frameworks.openvino:recognise", Rank.HEADER),)
 _CTRANSLATE2: Final = (_recogniser("frameworks.ctranslate2:recognise", Rank.HEADER),)

@@ -17,10 +17,10 @@ from typing import Final, NamedTuple
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import TABLE_KEY
 from weighbridge.containers.base import Region
+from weighbridge.containers.formats import TABLE_MAGIC as MAGIC
 from weighbridge.containers.protobuf import Messages
 from weighbridge.io.source import Source
 
-MAGIC: Final = bytes.fromhex("57fb808b247547db")
 FOOTER: Final = 48
 _TRAILER: Final = 5  # of a block: compression and checksum
 _MASK: Final = 0xA282EAD8

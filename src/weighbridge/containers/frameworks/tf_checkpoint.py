@@ -27,7 +27,6 @@ from weighbridge.containers.frameworks import sstable
 from weighbridge.containers.frameworks.tensor_list import RULES as COMMON
 from weighbridge.containers.frameworks.tensor_list import TensorList, framed
 from weighbridge.containers.protobuf import BYTES, VARINT, Messages, ProtoField
-from weighbridge.containers.sniff.probe import Hit, Probe
 from weighbridge.io.source import Source
 
 NAME: Final = "tf-checkpoint"
@@ -63,13 +62,6 @@ class _Piece(NamedTuple):
 class _Slice(NamedTuple):
     starts: tuple[int, ...]
     piece: _Piece
-
-
-def recognise(probe: Probe) -> Hit | None:
-    """A table of TensorFlow, by its footer."""
-    if probe.size < sstable.FOOTER or probe.at(probe.size - len(sstable.MAGIC), len(sstable.MAGIC)) != sstable.MAGIC:
-        return None
-    return Hit(NAME, evidence=("the footer of a TensorFlow table",))
 
 
 def parse(source: Source) -> Index:
