@@ -192,11 +192,9 @@ def models_part(claims: dict[str, Any]) -> Iterator[str]:
 
 def rules() -> Iterator[str]:
     from weighbridge.containers import sharded
-    from weighbridge.containers.ggml import container as ggml
+    from weighbridge.containers.formats import READ
     from weighbridge.containers.gguf.rules import RULES as GGUF
-    from weighbridge.containers.numpy import npy, npz
     from weighbridge.containers.safetensors.rules import RULES as SAFETENSORS
-    from weighbridge.containers.torch import dcp
     from weighbridge.models.llamacpp import rules as llamacpp
     from weighbridge.models.mlxlm import rules as mlxlm
     from weighbridge.reports import lenient
@@ -236,9 +234,11 @@ def rules() -> Iterator[str]:
         for name, row in SAFETENSORS.items()
     ]
     yield from table(("rule", "severity", "README", "what is wrong"), rows)
-    yield "## Sets of files, NumPy, ggml, distributed checkpoints\n"
+    yield "## Sets of files, NumPy, ggml, distributed checkpoints, other frameworks\n"
     yield "`npz/checksum` with `--values` only: it takes every byte.\n"
-    tables = {"sharded": sharded.RULES, "npy": npy.RULES, "npz": npz.RULES, "ggml": ggml.RULES, dcp.NAME: dcp.RULES}
+    shown = ("gguf", "safetensors")
+    tables = {f.name: getattr(f.functions, "RULES", {}) for f in READ if f.name not in shown}
+    tables = {"sharded": sharded.RULES, **tables}
     others = {f"{of}/{name}": r for of, rules in tables.items() for name, r in rules.items()}
     yield from table(("rule", "severity", "what is wrong"), plain_rows(others))
     yield "## Files, folders, config, tokenizer\n"

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from tests.containers import ggml_files
+from tests.containers.framework_files import llama2c
 from tests.reports.makers import gguf
 
 from weighbridge.base.dtypes import dtype
@@ -69,6 +70,7 @@ REFUSED: Final[Mapping[str, frozenset[str]]] = {
     "npz": frozenset({"bf16", "blocks"}),
     "npy": frozenset(TENSORS) - {"one", "scalar", "odd name"},
     "torch-zip": frozenset({"blocks"}),
+    "flax": frozenset({"blocks"}),
 }
 
 
@@ -164,6 +166,18 @@ def dcp_metadata() -> list[bytes]:
     return [recorded, dcp_write.metadata_file(tensors)]
 
 
+def recorded(*names: str) -> Callable[[], list[bytes]]:
+    """Files that frameworks' libraries wrote."""
+
+    def read() -> list[bytes]:
+        from tests.containers.framework_files import GOLDEN
+
+        with zipfile.ZipFile(GOLDEN) as archive:
+            return [archive.read(name) for name in names]
+
+    return read
+
+
 READ_ONLY: Mapping[str, Callable[[], list[bytes]]] = {
     "gguf": lambda: [gguf({"general.architecture": ("str", "llama")}, {"a": ("F32", (2, 4))}, version=2)],
     "torch-zip": lambda: [torch_zip(), torch_zip(zipfile.ZIP_DEFLATED)],
@@ -172,6 +186,16 @@ READ_ONLY: Mapping[str, Callable[[], list[bytes]]] = {
     "torchscript": lambda: [torchscript()],
     "torch-dcp": dcp_metadata,
     "pickle": pickled,
+    "onnx": recorded("a.onnx", "e.onnx"),
+    "tf-checkpoint": recorded("saved/variables/variables.index", "v2/model.ckpt.index", "v1/model.ckpt"),
+    "hdf5": recorded("k.weights.h5", "old.h5", "chunks.h5", "latest.h5", "hostile.h5"),
+    "keras": recorded("k.keras"),
+    "flax": recorded("a.msgpack", "chunked.msgpack"),
+    "tflite": recorded("a.tflite"),
+    "openvino": recorded("ir.xml"),
+    "torch-exported": recorded("m.pt2"),
+    "ctranslate2": recorded("ct2/model.bin"),
+    "llama2c": lambda: [llama2c(version, shared) for version in (0, 1) for shared in (True, False)],
     "llamafile": lambda: [llamafile()],
     "ggml": lambda: [
         *(ggml_files.llama(form) for form in ggml_files.MAGICS),

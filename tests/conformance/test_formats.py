@@ -229,7 +229,7 @@ def test_words_are_unique() -> None:
 
 
 def test_what_is_only_recognised_has_no_reader(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="no reader for hdf5"):
-        reader("hdf5")
-    with pytest.raises(UnsupportedError, match="HDF5 file, which this version doesn't read"):
-        format_of(BytesSource(b"\x89HDF\r\n\x1a\n" + bytes(40)))
+    with pytest.raises(UnsupportedError, match="no reader for sqlite"):
+        reader("sqlite")
+    with pytest.raises(UnsupportedError, match="SQLite database, which this version doesn't read"):
+        format_of(BytesSource(b"SQLite format 3\0" + bytes(40)))

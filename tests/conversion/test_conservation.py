@@ -31,6 +31,7 @@ LINES: Mapping[str, tuple[str, ...]] = {
         "{m} {out}", "{m} {out} --dtype f16", "{m} {out} --lora {adapter}", "{m} {out} --lora {adapter} --dtype bf16",
         "{m} {out}.gguf --no-tokenizer", "{m} {out}.gguf --no-tokenizer --lora {adapter}", "{m} {out} --to mlx",
         "{m} {out} --to torch", "{m} {out} --scheme w8a8", "{file} {out}.safetensors --dtype f16", "{file} {out}.npz",
+        "{file} {out}.msgpack",
         "{gguf} {out} --no-tokenizer", "{mlx} {out} --to hf",
         "{packed} {out} --dtype f16", "{packed} {out}",
     ),
@@ -81,7 +82,7 @@ def of_change() -> set[str]:
 def test_every_command_is_held() -> None:
     assert of_change() == LINES.keys() | OTHERS.keys()
     assert not LINES.keys() & OTHERS.keys()
-    targets = {"safetensors", "gguf", "npz", "torch"}
+    targets = {"safetensors", "gguf", "npz", "torch", "flax"}
     assert {f.target for f in writable().values()} <= targets | {"npy"}
 
 

@@ -4,6 +4,7 @@ buffers that older versions saved, tensors that nobody knows."""
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -128,6 +129,14 @@ def _npz(file: Path) -> dict[str, int]:
         return {name: array.size for name, array in arrays.items()}
 
 
+def _flax(file: Path) -> dict[str, int]:
+    """Through our reader, which tests/containers/test_frameworks.py compares with Flax's."""
+    import weighbridge as wb
+
+    with wb.open(file) as model:
+        return {name: math.prod(model[name].shape) for name in model}
+
+
 _READERS: Final[dict[str, Callable[[Path], dict[str, int]]]] = {
-    ".safetensors": _safetensors, ".gguf": _gguf, ".bin": _torch, ".npz": _npz,
+    ".safetensors": _safetensors, ".gguf": _gguf, ".bin": _torch, ".npz": _npz, ".msgpack": _flax,
 }  # fmt: skip

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from tests.conformance import samples
 from tests.containers import ggml_files
+from tests.containers.framework_files import table
 from tests.reports import makers as m
 
 from weighbridge.containers import BUILT_IN, MISNAMED_UNLESS
@@ -25,6 +26,7 @@ ZIP = m.zipped({"x/data.pkl": b"\x80\x02}.", "x/version": b"3\n"})
 CONFIG = json.dumps(m.CONFIG).encode()
 Files = dict[str, bytes]
 
+SAVED_MODEL = m.field(1, 1) + m.field(2, m.field(1, b"x"))
 CASES: list[tuple[str, Files, str]] = [
     ("hf-model", {"config.json": CONFIG, "model.safetensors": WEIGHTS}, ""),
     ("hf-model", {"config.json": CONFIG, "pytorch_model.bin": ZIP}, ""),
@@ -38,7 +40,8 @@ CASES: list[tuple[str, Files, str]] = [
     ("sentence-transformers", {"config.json": CONFIG, "modules.json": b"[]", "model.safetensors": WEIGHTS}, ""),
     ("native-model", {"params.json": b'{"dim": 8, "n_layers": 2}', "consolidated.safetensors": WEIGHTS}, ""),
     ("gguf-folder", {"a.gguf": m.gguf({"general.type": ("str", "model")})}, ""),
-    ("tf-savedmodel", {"saved_model.pb": m.field(1, 1) + m.field(2, m.field(1, b"x"))}, ""),
+    ("tf-savedmodel", {"saved_model.pb": SAVED_MODEL, "variables/variables.index": table([(b"", b"\x08\x01")])}, ""),
+    ("tf-savedmodel-graph", {"saved_model.pb": SAVED_MODEL}, ""),
     ("torch-distributed", {".metadata": b"\x80\x02}.", "__0_0.distcp": ZIP}, ""),
     ("deepspeed", {"mp_rank_00_model_states.pt": ZIP}, ""),
     ("coreml-package", {"Manifest.json": b"{}", "Data/model.mlmodel": b"x"}, ""),

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.conformance.samples import dcp_metadata
+from tests.containers.framework_files import llama2c, openvino, table
 from tests.examples import examples
 from tests.reports import makers as m
 
@@ -116,7 +117,7 @@ ROWS: list[tuple[str, bytes | Callable[[], bytes], str, str]] = [
     ("torchscript", torchscript, "torchscript", ""),
     ("torchscript 1.0", m.zipped({"net/model.json": b"{}", "net/code/net.py": b""}), "torchscript", "1.0"),
     ("torch.package", m.zipped({"p/.data/extern_modules": b"", "p/model/model.pkl": b""}), "torch-zip", "package"),
-    ("torch.export", m.zipped({"m/archive_format": b"pt2", "m/models/model.json": b"{}"}), "torch-zip", "pt2"),
+    ("torch.export", m.zipped({"m/archive_format": b"pt2", "m/models/model.json": b"{}"}), "torch-exported", ""),
     ("torchserve", m.zipped({"MAR-INF/MANIFEST.json": b"{}", "handler.py": b""}), "torchserve", ""),
     *((f"pickle protocol {p}", pickle.dumps({"w": [1.5, "x", None]}, p), "pickle", f"protocol-{p}") for p in range(6)),
     ("ggml", b"lmgg" + bytes(40), "ggml", "ggml"),
@@ -172,6 +173,12 @@ ROWS: list[tuple[str, bytes | Callable[[], bytes], str, str]] = [
     ("logits", b"_logits_" + bytes(12), "llama-logits", ""),
     ("text", b"hello, this is the model card\n", "text", ""),
     ("empty", b"", "empty", ""),
+    ("TensorFlow table", table([(b"", b"\x08\x01")]), "tf-checkpoint", ""),
+    ("llama2.c", llama2c(), "llama2c", "v0"),
+    ("llama2.c with a magic", llama2c(1), "llama2c", "v1"),
+    ("OpenVINO", b'<?xml version="1.0"?>\n' + openvino("24"), "openvino", ""),
+    ("Flax", b"\x81\xa1w\xc7\x0b\x01\x93\x91\x01\xa4int8\xc4\x01\x07", "flax", ""),
+    ("CTranslate2", struct.pack("<IH", 6, 8) + b"ToySpec\0" + bytes(12), "ctranslate2", ""),
     ("zeros", bytes(5000), "zeros", ""),
     ("noise", bytes(range(200, 256)) * 3, "unknown", ""),
 ]  # fmt: skip

@@ -165,3 +165,23 @@ TEMPLATE_OUTPUT: Final = MIB
 SIGNATURE_SIZE: Final = 64 * MIB
 SIGNED_FILES: Final = 200_000
 PEM_SIZE: Final = MIB
+# Fields of protobuf messages that a reader visits: a graph of 100,000 nodes has some 2,000,000. Levels of graphs in
+# graphs; protobuf's own limit is 100.
+PROTOBUF_FIELDS: Final = 5_000_000
+PROTOBUF_DEPTH: Final = 100
+# Tensors whose numbers are written in another form than in memory (varints), and so occupy memory: they are small.
+DECODED_TENSORS: Final = 256 * MIB
+# A key of a TensorFlow table: the name of a variable. Real ones have some 200 bytes.
+TABLE_KEY: Final = 64 << 10
+# Objects of an HDF5 file: a dataset a weight, and a group for each level of names. A band of chunks that is unpacked at
+# once: writers make chunks of some MiB.
+HDF5_OBJECTS: Final = 1_000_000
+HDF5_BAND: Final = 128 * MIB
+# Levels of maps in a Flax checkpoint, and bytes of a key.
+MSGPACK_DEPTH: Final = 64
+MSGPACK_TEXT: Final = 64 << 10
+# The XML of an OpenVINO graph: a model of 100 layers has some 10 MB. Its elements are nested 5 deep.
+XML_GRAPH: Final = GIB
+XML_DEPTH: Final = 64
+# Tensors of a TensorFlow Lite model, activations included: large models have some 10,000.
+FLATBUFFER_TENSORS: Final = 1_000_000

@@ -17,7 +17,7 @@ from weighbridge.containers.formats import READ, RECOGNISED
 
 __all__ = [
     "BUILT_IN", "MISNAMED_UNLESS", "PICKLED", "Format", "by_magic", "by_suffix", "by_target", "every", "find",
-    "model_suffixes", "plugged", "reader", "target_of", "titled", "writable",
+    "folder_suffixes", "model_suffixes", "plugged", "reader", "target_of", "titled", "writable",
 ]  # fmt: skip
 
 #: Name -> format, in the order of the tables.
@@ -103,6 +103,12 @@ def writable() -> Mapping[str, Format]:
 def model_suffixes() -> tuple[str, ...]:
     """The suffixes of built-in writable formats, in the order of preference for a folder's weights."""
     return tuple(dict.fromkeys(suffix for f in writable().values() for suffix in f.suffixes))
+
+
+def folder_suffixes() -> tuple[str, ...]:
+    """The suffixes of the files that a folder is searched for: those of `model_suffixes` first."""
+    found = (suffix for f in READ if f.in_folders for suffix in (*f.suffixes, *f.met_as))
+    return tuple(dict.fromkeys((*model_suffixes(), *found)))
 
 
 def target_of(suffix: str) -> str | None:

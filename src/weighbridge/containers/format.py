@@ -91,6 +91,7 @@ class Format:
     pickles    files contain pickles
     dense_end  files don't end in long runs of zeros: one that does is an unfinished download
     parsed_to_identify  only the parser knows whether a file is complete, so `wb identify` runs it
+    in_folders a folder is searched for its files, if it has none of a format that is written
     advice     the next step for users who expected weights
     """
 
@@ -109,6 +110,7 @@ class Format:
     pickles: bool = False
     dense_end: bool = False
     parsed_to_identify: bool = False
+    in_folders: bool = False
     advice: str | None = None
 
     def __post_init__(self) -> None:

@@ -10,6 +10,8 @@ from weighbridge.containers.format import Format, Magic, Rank, Recogniser
 
 #: The first bytes of a GGUF.
 GGUF_MAGIC: Final = b"GGUF"
+#: The last bytes of TensorFlow's tables.
+TABLE_MAGIC: Final = bytes.fromhex("57fb808b247547db")
 LOGITS_MAGIC: Final = b"_logits_"
 #: Distributed checkpoints of torch: `.metadata`, and the files with the data.
 DISTRIBUTED, DISTRIBUTED_DATA = "torch-dcp", "torch-dcp-data"
@@ -25,6 +27,7 @@ _EXTRACT: Final = "unpack it first"
 
 _GGML_TYPES: Final = frozenset(t.name for t in TABLE if t.ggml is not None)
 _SAFETENSORS_TYPES: Final = frozenset(t.name for t in TABLE if t.safetensors)
+_NUMPY_TYPES: Final = frozenset(t.name for t in TABLE if t.numpy)
 _TORCH_TYPES: Final = frozenset(t.name for t in TABLE if t.torch)
 
 
@@ -45,6 +48,11 @@ _TAR: Final = (_recogniser("sniff.archive:tar", Rank.CHECKSUM),)
 _TEXT: Final = (_recogniser("sniff.text:text", Rank.TEXT),)
 _JSON: Final = (_recogniser("sniff.text:json", Rank.TEXT),)
 _PICKLE: Final = (_recogniser("sniff.binary:pickled", Rank.OPCODES),)
+_TABLE: Final = (_recogniser("sniff.detect:tensorflow_table", Rank.MAGIC),)
+_FLAX: Final = (_recogniser("frameworks.flax:recognise", Rank.FIELDS),)
+_OPENVINO: Final = (_recogniser("frameworks.openvino:recognise", Rank.HEADER),)
+_CTRANSLATE2: Final = (_recogniser("frameworks.ctranslate2:recognise", Rank.HEADER),)
+_LLAMA2C: Final = (_recogniser("frameworks.llama2c:recognise", Rank.HEADER),)
 _ANY_TEXT: Final = (_recogniser("sniff.text:plain", Rank.ANY_TEXT),)
 _PROTOBUF: Final = (_recogniser("sniff.binary:protobuf", Rank.FIELDS),)
 _IMATRIX: Final = (_recogniser("sniff.detect:imatrix_dat", Rank.LAST),)
@@ -74,14 +82,36 @@ READ: Final = (
            rewritten_as="safetensors", pickles=True, parsed_to_identify=True, recognisers=_PICKLE),
     Format("torchscript", "TorchScript program", _TORCH, (".zip",), module="weighbridge.containers.torch.zip",
            pickles=True, recognisers=_ZIP),
-    Format("pickle", "Python pickle", (".pkl", ".pickle"), _TORCH, module="weighbridge.containers.torch.bare_pickle",
-           pickles=True, recognisers=_PICKLE),
+    Format("pickle", "Python pickle", (".pkl", ".pickle"), (*_TORCH, ".pdparams", ".pdopt"),
+           module="weighbridge.containers.torch.bare_pickle", pickles=True, recognisers=_PICKLE),
     Format("ggml", "ggml file", (), (".bin",), (Magic(2, b"gg"),), module="weighbridge.containers.ggml.container",
            parsed_to_identify=True,
            advice="a llama: wb convert FILE new.gguf; a whisper runs in whisper.cpp, and wb convert FILE ./folder/ is "
            "for transformers; others: wb convert FILE new.safetensors", recognisers=_GGML),
     Format("llamafile", "llamafile", (".llamafile",), (".exe",), module="weighbridge.containers.gguf.llamafile",
            rewritten_as="gguf", recognisers=_PROGRAM),
+    Format("onnx", "ONNX model", (".onnx",), (".bin",), module="weighbridge.containers.frameworks.onnx",
+           rewritten_as="safetensors", in_folders=True, recognisers=_PROTOBUF),
+    Format("tf-checkpoint", "TensorFlow checkpoint", (), (".ckpt",), rewritten_as="safetensors",
+           module="weighbridge.containers.frameworks.tf_checkpoint", in_folders=True, recognisers=_TABLE),
+    Format("hdf5", "HDF5 file", (".h5", ".hdf5"), (".keras",), (Magic(0, b"\x89HDF\r\n\x1a\n", "HDF5 signature"),),
+           rewritten_as="safetensors", module="weighbridge.containers.hdf5.container", in_folders=True,
+           recognisers=_HDF5),
+    Format("keras", "Keras model", (".keras",), (".zip",), rewritten_as="safetensors",
+           module="weighbridge.containers.hdf5.keras", in_folders=True, recognisers=_ZIP),
+    Format("flax", "Flax checkpoint", (".msgpack",), module="weighbridge.containers.frameworks.flax", target="flax",
+           aliases=("msgpack",), in_folders=True, dtypes=_NUMPY_TYPES, recognisers=_FLAX),
+    Format("tflite", "TensorFlow Lite model", (".tflite",), (),
+           (Magic(4, b"TFL3", "TFL3 at byte 4 (FlatBuffers file identifier of TensorFlow Lite)"),),
+           rewritten_as="safetensors", module="weighbridge.containers.frameworks.tflite", in_folders=True),
+    Format("openvino", "OpenVINO model", (), (".xml",), rewritten_as="safetensors",
+           module="weighbridge.containers.frameworks.openvino", in_folders=True, recognisers=_OPENVINO),
+    Format("ctranslate2", "CTranslate2 model", (), (".bin",), rewritten_as="safetensors",
+           module="weighbridge.containers.frameworks.ctranslate2", in_folders=True, recognisers=_CTRANSLATE2),
+    Format("torch-exported", "exported PyTorch program", (".pt2",), rewritten_as="safetensors",
+           module="weighbridge.containers.torch.exported", in_folders=True, recognisers=_ZIP),
+    Format("llama2c", "llama2.c model", (), (".bin",), rewritten_as="safetensors",
+           module="weighbridge.containers.frameworks.llama2c", in_folders=True, recognisers=_LLAMA2C),
 )  # fmt: skip
 
 _POINTER_FORMATS: Final = (
@@ -100,14 +130,8 @@ RECOGNISED: Final = (
            advice="wb inspect FILE shows it, wb quantize --imatrix FILE uses it", recognisers=_IMATRIX),
     Format("llama-logits", "log-probabilities of llama-perplexity", (".kld",), (".bin",),
            (Magic(0, LOGITS_MAGIC, "_logits_"),), advice="wb quality FILE MODEL compares a model's with them"),
-    Format("onnx", "ONNX model", (".onnx",), (".bin",), recognisers=_PROTOBUF),
-    Format("hdf5", "HDF5 file", (".h5", ".hdf5"), (".keras",), (Magic(0, b"\x89HDF\r\n\x1a\n", "HDF5 signature"),),
-           recognisers=_HDF5),
-    Format("keras", "Keras model", (".keras",), (".zip",), recognisers=_ZIP),
     Format("tf-savedmodel", "TensorFlow SavedModel", (), (".ckpt",), recognisers=_PROTOBUF),
     Format("tf-hub", "TensorFlow Hub archive", (), (".tar",), recognisers=_TAR),
-    Format("tflite", "TensorFlow Lite model", (".tflite",), (),
-           (Magic(4, b"TFL3", "TFL3 at byte 4 (FlatBuffers file identifier of TensorFlow Lite)"),)),
     Format("executorch", "ExecuTorch program", (".pte",), (),
            (Magic(4, b"ET12", "ET12 at byte 4 (FlatBuffers file identifier of ExecuTorch)"),)),
     Format("coreml", "Core ML model", (".mlmodel",), recognisers=(*_ZIP, *_PROTOBUF)),
@@ -118,7 +142,7 @@ RECOGNISED: Final = (
     Format("html", "HTML page", advice=_RETRY, recognisers=_TEXT),
     Format("error-text", "error message of a server", advice=_RETRY, recognisers=_TEXT),
     Format("json", "JSON file", (".json",), (".model",), recognisers=_JSON),
-    Format("xml", "XML document", recognisers=_TEXT),
+    Format("xml", "XML document", (), (".xml",), recognisers=_TEXT),
     Format("modelfile", "Ollama Modelfile", recognisers=_TEXT),
     Format("text", "text file", (), (".bin",), recognisers=_ANY_TEXT),
     Format("executable", "executable program", recognisers=_PROGRAM),

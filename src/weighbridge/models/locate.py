@@ -3,6 +3,8 @@
 model/                            its index, its one file, or the files of one numbered set
 model.safetensors.index.json      the set that it lists
 model-00002-of-00003.gguf         the whole set (llama.cpp's splits have the metadata in the first)
+checkpoint/                       model.ckpt.index of TensorFlow, a SavedModel's variables/variables.index
+model.ckpt                        model.ckpt.index
 checkpoint/                       .metadata of torch.distributed.checkpoint, and the files that it lists
 anything.safetensors              only that file
 Modelfile                         the model of its FROM line
@@ -24,7 +26,7 @@ from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import INDEX_JSON, MIB, SHARDS
 from weighbridge.base.words import plural
-from weighbridge.containers import BUILT_IN, model_suffixes
+from weighbridge.containers import BUILT_IN, folder_suffixes
 from weighbridge.containers.numbered import Numbered, numbered
 from weighbridge.io.filesystem import cached_repository, check_link
 from weighbridge.io.location import RemotePath, StoredPath, expect, open_source
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from weighbridge.containers.torch.dcp import DcpMetadata
 
 # The suffixes of a folder's weights, in the order in which they are tried.
-_SUFFIXES: Final = model_suffixes()
+_SUFFIXES: Final = folder_suffixes()
 # The name of a model's only file among others of its suffix, by suffix.
 _MAIN: Final = MappingProxyType({Path(f.hub_name).suffix: f.hub_name for f in BUILT_IN.values() if f.hub_name})
 # Prefixes of GGUF files that accompany a model (llama.cpp skips the same when it picks a file).
@@ -51,6 +53,11 @@ _DCP_SAFETENSORS: Final = re.compile(r"shard-\d{5,}-model-\d{5}-of-\d{5}\.safete
 #: Bytes of a remote file that are requested first: of a file with tensors, and of an index.
 HEADER: Final = 32 << 10
 INDEX: Final = 4 * MIB
+#: The suffix of a TensorFlow checkpoint's table, and the data's; the file that names the newest; a SavedModel's table.
+TABLE: Final = ".index"
+_TABLE_DATA: Final = ".data-00000-of-"
+_NEWEST: Final = "checkpoint"
+_SAVED_MODEL: Final = ("saved_model.pb", "variables/variables.index")
 
 
 def is_training(name: str) -> bool:
@@ -64,7 +71,8 @@ class Place:
     JSON that lists the shards, if there is one; `shards`: its content until the shards are opened. `parts`: whether
     the files have parts of tensors, as the processes of a training run write them; `chunks`: the content of their
     `.metadata`, the first file, until they are opened. `notes`: files that were ignored. `adapters`: those that a
-    Modelfile or a store adds to the model; `merged`: the files of those that are merged into its weights."""
+    Modelfile or a store adds to the model; `merged`: the files of those that are merged into its weights. `data`: files
+    with the tensors' data, which the header in another file names."""
 
     path: Path
     weights: tuple[Path, ...]
@@ -76,6 +84,7 @@ class Place:
     notes: tuple[str, ...] = ()
     adapters: tuple[Path, ...] = ()
     merged: tuple[Path, ...] = ()
+    data: tuple[Path, ...] = ()
 
     @property
     def single(self) -> bool:
@@ -84,7 +93,7 @@ class Place:
     @property
     def files(self) -> tuple[Path, ...]:
         """The files that the weights come from."""
-        return (*self.weights, *self.merged)
+        return (*self.weights, *self.data, *self.merged)
 
     @property
     def title(self) -> str:
@@ -134,6 +143,8 @@ def locate(path: str | Path) -> Place:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
+        if (index := path.with_name(name + TABLE)).is_file():  # TensorFlow's name of a checkpoint, its files' prefix
+            return Place(path, (index,), path.parent)
         raise FileNotFoundError(errno.ENOENT, "no such file or folder", str(path)) from None
     if stat.S_ISDIR(mode):
         return _locate_in_folder(path)
@@ -245,6 +256,8 @@ def _locate_in_folder(folder: Path) -> Place:
         else:
             files = tuple(folder / name for name in weights)
         return Place(folder, files, folder, notes=tuple(dict.fromkeys(notes)))
+    if (table := _tensorflow_table(folder, names)) is not None:
+        return Place(folder, (table,), folder)
     if (snapshot := _main_snapshot(folder)) is not None:
         return _locate_in_folder(snapshot)
     hint = f"looked for {', '.join(_SUFFIXES)}"
@@ -267,6 +280,26 @@ def _locate_in_folder(folder: Path) -> Place:
     elif any(name.endswith(DCP_DATA) for name in names):
         hint = f"it has {DCP_DATA} files but no {DCP_METADATA}, which is written last: the save didn't finish"
     raise UsageError(f"{folder} holds no weights", hint=hint)
+
+
+def _tensorflow_table(folder: Path, names: Collection[str]) -> Path | None:
+    """The table of a SavedModel's variables, or of the checkpoint in a folder: the one that the file `checkpoint`
+    names, or the only one. Raises UsageError if there are several."""
+    marker, inside = _SAVED_MODEL
+    if marker in names and (folder / inside).is_file():
+        return folder / inside
+    tables = [
+        n for n in names if n.endswith(TABLE) and any(m.startswith(n[: -len(TABLE)] + _TABLE_DATA) for m in names)
+    ]
+    if len(tables) > 1 and _NEWEST in names and (folder / _NEWEST).stat().st_size <= MIB:
+        text = (folder / _NEWEST).read_bytes().decode("utf-8", "replace")
+        newest = re.search(r'^model_checkpoint_path: "([^"]*)"', text, re.MULTILINE)
+        tables = [n for n in tables if newest and n == newest[1].rpartition("/")[2] + TABLE] or tables
+    if len(tables) > 1:
+        raise UsageError(
+            f"{folder} holds {plural(len(tables), 'checkpoint')}", hint=f"name one of {', '.join(tables[:4])}"
+        )
+    return folder / tables[0] if tables else None
 
 
 def is_distributed(names: Collection[str]) -> bool:
@@ -331,7 +364,16 @@ def models_in(folder: Path) -> tuple[Path, ...]:
 
 def _weights(names: Iterable[str], suffix: str) -> list[str]:
     """Returns the files of one format that may hold a model's weights."""
-    return [n for n in names if n.endswith(suffix) and not n.startswith(_COMPANIONS) and not is_training(n)]
+    listed = set(names)
+    onnx = any(name.endswith(".onnx") for name in listed)
+    candidates = sorted(
+        n for n in listed if n.endswith(suffix) and not n.startswith(_COMPANIONS) and not is_training(n)
+    )
+    if suffix != ".bin":
+        return candidates
+    # the data of an OpenVINO .xml, or, without torch's name, of an .onnx
+    mine = (n for n in candidates if f"{n.removesuffix(suffix)}.xml" not in listed)
+    return [n for n in mine if not onnx or n.startswith(Path(_MAIN[suffix]).stem)]
 
 
 def _first_files(names: Iterable[str]) -> list[str]:

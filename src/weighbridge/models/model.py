@@ -127,6 +127,11 @@ def open_weights(path: str | Path, options: SourceOptions = SourceOptions()) -> 
             place, index, tensors = open_parts(place, sources)
             return OpenModel(place, index, options.arch_file, tensors)
         index = _index(place, sources, options.allow_expand)
+        if len(index.files) > len(sources):  # members of an archive, or other files, which the header names
+            from weighbridge.models.data_files import data_paths, open_data_files  # late: few models have them
+
+            folder = place.weights[0].parent
+            index, place = open_data_files(index, folder), replace(place, data=data_paths(index, folder))
         kept = place if place.shards is None else replace(place, shards=None)  # the index has the same names
         return OpenModel(kept, index, options.arch_file)
     except BaseException:

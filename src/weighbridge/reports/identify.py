@@ -19,7 +19,7 @@ from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.limits import FOLDER_FILES, FOLDER_SNIFFED
 from weighbridge.base.words import plural
-from weighbridge.containers import MISNAMED_UNLESS, PICKLED, find, titled
+from weighbridge.containers import BUILT_IN, MISNAMED_UNLESS, PICKLED, find, titled
 from weighbridge.containers.sniff.detect import sniff
 from weighbridge.containers.sniff.probe import Identity
 from weighbridge.io.location import open_source, walk
@@ -162,6 +162,9 @@ class Folder:
         return sidecars.json(self.path / "config.json")
 
 
+#: Formats of frameworks in which a folder's weights may be.
+_FRAMEWORKS: Final = tuple(f.name for f in BUILT_IN.values() if f.in_folders)
+
 FolderMatch = tuple[str, tuple[str, ...], dict[str, Any]]  # variant, evidence, detail
 FolderTest = Callable[[Folder], FolderMatch | None]
 
@@ -221,7 +224,7 @@ def _mlx(folder: Folder) -> FolderMatch | None:
 
 
 def _transformers(folder: Folder) -> FolderMatch | None:
-    weights = folder.of("safetensors", *PICKLED, "gguf")
+    weights = folder.of("safetensors", *PICKLED, "gguf", *_FRAMEWORKS)
     if not folder.config or not weights or not ({"model_type", "architectures"} & set(folder.config)):
         return None
     kinds = sorted({line.format for line in weights})
@@ -275,7 +278,7 @@ def _distributed(folder: Folder) -> FolderMatch | None:
 
 
 def _weights(folder: Folder) -> FolderMatch | None:
-    files = folder.of("safetensors", "npz", "npy", *PICKLED)
+    files = folder.of("safetensors", "npz", "npy", *PICKLED, *_FRAMEWORKS)
     if not files:
         return None
     kinds = sorted({folder.identities[line.name].title for line in files})
@@ -318,6 +321,9 @@ FOLDERS: Final = (
     FolderKind("native-model", "Meta or Mistral native model", _mistral, False),
     FolderKind("gguf-folder", "folder of GGUF files", _gguf, True),
     FolderKind("tf-savedmodel", "TensorFlow SavedModel",
+               _files_test("saved_model.pb", "variables/variables.index",
+                           evidence="saved_model.pb and variables (TensorFlow)"), True),
+    FolderKind("tf-savedmodel-graph", "TensorFlow SavedModel without variables",
                _files_test("saved_model.pb", evidence="saved_model.pb (TensorFlow)"), False),
     FolderKind("deepspeed", "DeepSpeed checkpoint",
                _files_test("*_model_states.pt", evidence="mp_rank_*_model_states.pt files"), False),
@@ -336,7 +342,7 @@ def _folder(path: Path) -> IdentifyReport:
             raise UsageError(f"{path}: {error.message}") from error
         if match is not None:
             return _folder_report(folder, kind, *match)
-    weights = folder.of("safetensors", "gguf", "npz", *PICKLED, top=False)
+    weights = folder.of("safetensors", "gguf", "npz", *PICKLED, *_FRAMEWORKS, top=False)
     evidence = f"it contains {', '.join(folder.names[:4]) or 'nothing'}"
     if weights:
         evidence = f"weights are below it, in {', '.join(sorted({os.path.dirname(w.name) for w in weights})[:4])}"

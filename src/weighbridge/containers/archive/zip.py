@@ -144,6 +144,15 @@ def open_member(source: Source, member: ZipMember, archive: Archive | None = Non
     return InflateSource(source, member.start, member.packed, member.size, name, member.crc)
 
 
+def read_member(source: Source, member: ZipMember, limit: int) -> bytes:
+    """A small member's content. FormatError if it has more than `limit` bytes."""
+    if member.size > limit:
+        raise FormatError("a member is too large", path=source.name, offset=member.at, field=repr(member.name),
+                          expected=f"at most {limit} bytes", found=member.size)  # fmt: skip
+    with open_member(source, member) as inner:
+        return inner.read(0, inner.size)
+
+
 def checksum(source: Source, member: ZipMember) -> int:
     """The CRC-32 of a member's bytes. Reads all of them."""
     with open_member(source, member) as inner:

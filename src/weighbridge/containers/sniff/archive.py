@@ -50,7 +50,7 @@ class _Zip(NamedTuple):
 # The first row that matches wins, so specific rows come first.
 _ZIPS: Final = (
     _Zip("keras", "v3", _has("config.json", "model.weights.h5"), "zip with config.json and model.weights.h5 (Keras 3)"),
-    _Zip("torch-zip", "pt2", _has(EXPORTED), "zip with archive_format (torch.export .pt2)"),
+    _Zip("torch-exported", "", _has(EXPORTED), "zip with archive_format (torch.export .pt2)"),
     _Zip("torch-zip", "package", _has(PACKAGE), "zip with .data/extern_modules (torch.package)"),
     _Zip("torchscript", "", _has(TORCHSCRIPT[0], "data.pkl"), "zip with constants.pkl and data.pkl (TorchScript)"),
     _Zip("torchscript", "1.0", lambda n, i: TORCHSCRIPT[1] in i and any(x.startswith("code/") for x in i),

@@ -15,6 +15,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import ZERO_RUN
 from weighbridge.containers import BUILT_IN, Format, find, plugged
 from weighbridge.containers.format import Recogniser
+from weighbridge.containers.formats import TABLE_MAGIC
 from weighbridge.containers.sniff.archive import first_bytes_inside
 from weighbridge.containers.sniff.probe import Hit, Identity, Probe
 from weighbridge.io.source import BytesSource, Source
@@ -136,6 +137,13 @@ def safetensors(probe: Probe) -> Hit | None:
     from weighbridge.containers.safetensors.recognise import recognise
 
     return recognise(probe)
+
+
+def tensorflow_table(probe: Probe) -> Hit | None:
+    """A checkpoint of TensorFlow, by the footer of its table."""
+    if probe.at(probe.size - len(TABLE_MAGIC), len(TABLE_MAGIC)) != TABLE_MAGIC:
+        return None
+    return Hit("tf-checkpoint", evidence=("the footer of a TensorFlow table",))
 
 
 def imatrix_dat(probe: Probe) -> Hit | None:

@@ -20,7 +20,7 @@ from weighbridge.reports.scan.model import MemberPath
 
 #: The kind of a torch storage, unless its bytes start like another format.
 STORAGE: Final = "storage"
-_STORED: Final = re.compile(r"(.*/)?(data|constants|tensors|weights)/(weight_|param_|constant_)?\d+\Z")
+_STORED: Final = re.compile(r"(.*/)?(data|constants|tensors|weights)/(weight_|param_|constant_|tensor_)?\d+\Z")
 #: Contents of the small members of a torch archive: versions, the byte order.
 _MARK: Final = re.compile(rb"\d{1,64}\n?|little|big")
 _HEAD: Final = 262  # up to the magic of a tar

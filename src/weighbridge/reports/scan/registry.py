@@ -16,10 +16,9 @@ from weighbridge.containers import PICKLED, find
 from weighbridge.containers.formats import DISTRIBUTED_DATA, POINTERS
 from weighbridge.containers.sniff.archive import TARS, ZIPS
 from weighbridge.io.decompress import CODECS
-from weighbridge.reports.scan import headers, onnx, unsupported
+from weighbridge.reports.scan import hdf5, headers, onnx, unsupported
 from weighbridge.reports.scan.archive import distributed, polyglots, streams, torch_tar, zip_scanner
 from weighbridge.reports.scan.detect import STORAGE
-from weighbridge.reports.scan.hdf5 import scanner as hdf5
 from weighbridge.reports.scan.model import MemberPath, Part, Piece, Scanner
 from weighbridge.reports.scan.pickle import arrays, probe
 from weighbridge.reports.scan.pickle import scanner as pickles
@@ -29,10 +28,13 @@ from weighbridge.reports.scan.text import scanner as texts
 #: Kinds that hold numbers, text or pictures, and nothing that their loaders would run.
 DATA: Final = frozenset(
     {"safetensors", "gguf", "ggml", "imatrix-dat", "llama-logits", "npy", "sentencepiece", "tiktoken", *POINTERS,
+     "tf-checkpoint", "flax", "ctranslate2", "llama2c", "openvino",
      "error-text", "text", "json", "xml", "html", "image", "empty", "zeros", "parquet", "arrow", STORAGE}
 )  # fmt: skip
 #: Texts of any kind, which a loader may read as YAML.
-_TEXTS: Final = frozenset({"text", "error-text", "xml", "html", "tiktoken", "modelfile", "imatrix-dat", *POINTERS})
+_TEXTS: Final = frozenset(
+    {"text", "error-text", "xml", "openvino", "html", "tiktoken", "modelfile", "imatrix-dat", *POINTERS}
+)
 _BARE: Final = PICKLED - ZIPS - TARS
 _DCP_DATA: Final = frozenset({DISTRIBUTED_DATA})
 

@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.closeable import Closing
-from weighbridge.base.errors import FormatError, WeighbridgeError
+from weighbridge.base.errors import FormatError, RefusedError, WeighbridgeError
 from weighbridge.base.limits import CONFIG_JSON, FOLDER_FILES, INDEX_JSON, SHARDS
 from weighbridge.containers import sharded
-from weighbridge.containers.base import Finding, Index
+from weighbridge.containers.base import Finding, Index, Severity
 from weighbridge.containers.gguf.split import parse_shard_name
 from weighbridge.containers.numbered import numbered
 from weighbridge.containers.sharded import ShardIndex
@@ -28,6 +28,7 @@ from weighbridge.containers.sniff.probe import Identity
 from weighbridge.io.location import RemotePath, StoredPath, open_source, prepare, walk
 from weighbridge.io.source import Source
 from weighbridge.models.arch.family import Family
+from weighbridge.models.data_files import open_data_files
 from weighbridge.models.locate import DCP_METADATA
 from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
 from weighbridge.models.tensor_parallel.rank_set import rank_of
@@ -162,8 +163,13 @@ class Repo(Closing):
     def unchecked(self) -> tuple[RepoFile, ...]:
         """Files that verify doesn't check. In a folder the small files next to the weights don't count."""
         checked = {f.name for f in self.checked}
+        data = {source.name for f in self.weights for source in f.parsed[1].files}
         small = () if self.single and not self.stored else _SMALL
-        return tuple(f for f in self.files if f.name not in checked and f.source and f.path.suffix not in small)
+        return tuple(
+            f
+            for f in self.files
+            if f.name not in checked and f.source and str(f.path) not in data and f.path.suffix not in small
+        )
 
     def folder(self, name: str) -> str:
         return name.rpartition("/")[0]
@@ -246,6 +252,14 @@ def _read_file(name: str, path: Path) -> RepoFile:
     if not identity.readable or LEFTOVER.fullmatch(file.base):
         return file
     index, findings = lenient.lenient(source, file.format)
+    if index is not None:
+        try:
+            index = open_data_files(index, file.path.parent)
+        except FormatError as error:
+            index, findings = None, (*findings, lenient.broken(f"{file.format}/broken", error, source.name))
+        except RefusedError as error:
+            refused = Finding(f"{file.format}/unread", Severity.WARNING, error.message, source.name, hint=error.hint)
+            index, findings = None, (*findings, refused)
     return replace(file, index=index, findings=findings)
 
 

@@ -10,8 +10,8 @@ from weighbridge.base.limits import MIB, ZIP_TAIL
 from weighbridge.base.words import plural
 from weighbridge.containers.archive import tar, zip_peek
 from weighbridge.containers.archive.zip_records import END
+from weighbridge.containers.hdf5.structure import SIGNATURE, starts
 from weighbridge.containers.sniff.probe import Probe
-from weighbridge.reports.scan.hdf5.structure import SIGNATURE, starts
 from weighbridge.reports.scan.model import Part, Piece, escape
 
 _UNPACKED: Final = 16 * MIB  # of a compressed member, whose end is unpacked last

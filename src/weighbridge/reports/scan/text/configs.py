@@ -27,6 +27,12 @@ from weighbridge.reports.scan.text.yaml_tree import Opaque, ParsedMapping
 
 _TRUSTED: Final = "With trust_remote_code=True this code is imported and runs with all rights of the user."
 _KERAS: Final = ("keras", "tensorflow", "tf_keras", "keras_hub", "keras_nlp", "keras_cv", "builtins.NoneType")
+# Operators of ATen, which the graph of an exported program calls (torch/_export/serde): they compute, except for the
+# one that maps a file.
+_OPERATOR: Final = re.compile(
+    r"torch\.ops\.(aten|prims)\.(?!from_file\.)(?!__(?!i?(and|or|xor|lshift|rshift)__\.))[a-zA-Z_]\w*\.[a-zA-Z]\w*",
+    re.ASCII,
+)
 _NODES: Final = 2_000_000
 _GRAVE: Final = ("any program", "any Python", "any object")  # in the consequences of denylist.toml
 _SHOWN: Final = 20  # harmful expressions that are reported
@@ -195,6 +201,8 @@ class _ConfigWalk:
 
     def judge(self, name: str) -> Iterator[ScanFinding]:
         """Reports what `_target_: name` calls."""
+        if _OPERATOR.fullmatch(name):
+            return
         is_known, harm = names.judge(name)
         message = f"a target names {name}"
         if harm:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from weighbridge.reports.scan.hdf5 import trees
-from weighbridge.reports.scan.hdf5.headers import LINK, LINK_INFO, SYMBOLS, Message
-from weighbridge.reports.scan.hdf5.heaps import FractalHeap, LocalHeap
-from weighbridge.reports.scan.hdf5.structure import Fields, Hdf5
+from weighbridge.containers.hdf5 import trees
+from weighbridge.containers.hdf5.headers import LINK, LINK_INFO, SYMBOLS, Message
+from weighbridge.containers.hdf5.heaps import FractalHeap, LocalHeap
+from weighbridge.containers.hdf5.structure import Fields, Hdf5
 
 _HARD, _SOFT, _EXTERNAL = 0, 1, 64
 _SOFT_ENTRY: Final = 2  # of a symbol table

@@ -7,11 +7,11 @@ from types import MappingProxyType
 from typing import Final
 
 from weighbridge.base.errors import UnsupportedError
-from weighbridge.reports.scan.hdf5.headers import EXTERNAL, FILTERS, LAYOUT, Message
-from weighbridge.reports.scan.hdf5.heaps import GlobalHeap, LocalHeap
-from weighbridge.reports.scan.hdf5.structure import Hdf5
+from weighbridge.containers.hdf5.headers import EXTERNAL, FILTERS, LAYOUT, Message
+from weighbridge.containers.hdf5.heaps import GlobalHeap, LocalHeap
+from weighbridge.containers.hdf5.structure import Hdf5
 
-_COMPACT, _CONTIGUOUS, _VIRTUAL = 0, 1, 3
+COMPACT, CONTIGUOUS, CHUNKED, VIRTUAL = 0, 1, 2, 3
 _OWN: Final = range(1, 7)  # filters that HDF5 includes
 #: Filters registered with the HDF Group that h5py, PyTables and hdf5plugin include.
 KNOWN: Final = MappingProxyType(
@@ -21,23 +21,27 @@ KNOWN: Final = MappingProxyType(
 _SAME: Final = "."  # a virtual dataset in the same file
 
 
-def filters(message: Message) -> Iterator[int]:
-    """The filters of a dataset that HDF5 doesn't include."""
-    if message.kind != FILTERS:
-        return
+def pipeline(message: Message) -> list[int]:
+    """The filters of a dataset's chunks, in the order in which they were applied."""
     if message.shared:
         raise UnsupportedError("the filters of a dataset are shared between objects")
     f = message.body
     version, count = f.numbers(1, 1)
     f.take(6 if version == 1 else 0)
+    numbers = []
     for _ in range(count):
         number = f.number(2)
         name = f.number(2) if version == 1 or number >= 256 else 0
         _, values = f.numbers(2, 2)
         f.take(min(-(-name // 8) * 8 if version == 1 else name, f.left))
         f.take(min(4 * values + (4 if version == 1 and values % 2 else 0), f.left))
-        if number not in _OWN:
-            yield number
+        numbers.append(number)
+    return numbers
+
+
+def filters(message: Message) -> list[int]:
+    """The filters of a dataset that HDF5 doesn't include."""
+    return [number for number in pipeline(message) if number not in _OWN] if message.kind == FILTERS else []
 
 
 def files(file: Hdf5, heap: GlobalHeap, message: Message) -> Iterator[str]:
@@ -54,7 +58,7 @@ def files(file: Hdf5, heap: GlobalHeap, message: Message) -> Iterator[str]:
                 f.take(2 * f.lengths)
     elif message.kind == LAYOUT:
         version, kind = f.numbers(1, 1)
-        if version >= 4 and kind == _VIRTUAL:
+        if version >= 4 and kind == VIRTUAL:
             yield from _virtual_sources(file, heap, f.address(), f.number(4))
 
 
@@ -79,10 +83,10 @@ def stored(file: Hdf5, message: Message) -> tuple[int, int] | None:
     if message.kind != LAYOUT or f.number(1) < 3:
         return None
     kind = f.number(1)
-    if kind == _COMPACT:
+    if kind == COMPACT:
         size = f.number(2)
         return f.at + f.place - file.base, min(size, f.left)
-    if kind == _CONTIGUOUS:
+    if kind == CONTIGUOUS:
         address, size = f.address(), f.length()
         return None if address is None else (address, size)
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from weighbridge.reports.scan.hdf5.structure import Fields, Hdf5
+from weighbridge.containers.hdf5.structure import Fields, Hdf5
 
 # Types of messages (File Format Specification, IV.A.2).
 DATASPACE, LINK_INFO, DATATYPE, LINK, EXTERNAL, LAYOUT = 0x01, 0x02, 0x03, 0x06, 0x07, 0x08

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from weighbridge.base.errors import UnsupportedError
-from weighbridge.reports.scan.hdf5.structure import Fields, Hdf5
+from weighbridge.containers.hdf5.structure import Fields, Hdf5
 
 _STEP: Final = 256
 

@@ -10,12 +10,12 @@ from types import MappingProxyType
 from typing import Final
 
 from weighbridge.base.errors import UnsupportedError
+from weighbridge.containers.hdf5 import attributes, datasets, headers, links
+from weighbridge.containers.hdf5.heaps import GlobalHeap
+from weighbridge.containers.hdf5.structure import Hdf5, starts
 from weighbridge.reports.scan.archive import streams
 from weighbridge.reports.scan.detect import STORAGE
-from weighbridge.reports.scan.hdf5 import attributes, datasets, headers, links
-from weighbridge.reports.scan.hdf5.heaps import GlobalHeap
-from weighbridge.reports.scan.hdf5.structure import Hdf5, starts
-from weighbridge.reports.scan.model import Part, Piece, ScanFinding, escape
+from weighbridge.reports.scan.model import OverLimit, Part, Piece, ScanFinding, escape
 
 #: Attributes that Keras reads JSON from.
 _JSON: Final = frozenset({"model_config", "training_config"})
@@ -27,7 +27,7 @@ _VALUE: Final = 4096
 def scan(part: Part) -> Iterator[Piece]:
     """Scans an HDF5 file from each offset at which a reader may find its start."""
     for start in starts(part.source):
-        yield from _Tree(Hdf5(part.source, start), part).pieces()
+        yield from _Tree(Hdf5(part.source, start, OverLimit), part).pieces()
 
 
 class _Tree:

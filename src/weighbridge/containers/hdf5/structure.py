@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from weighbridge.base.errors import FormatError
+from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.io.source import Source
-from weighbridge.reports.scan.model import OverLimit
 
 SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
 _FIRST: Final = 512  # a superblock begins at 0, at 512 or at twice that, and so on
@@ -84,9 +83,10 @@ class Fields:
 
 class Hdf5:
     """An HDF5 file whose superblock is at `base`. A valid file's structure is read once, so reads are limited to a
-    multiple of the file's size: OverLimit beyond."""
+    multiple of the file's size: `beyond` is raised otherwise."""
 
-    def __init__(self, source: Source, base: int) -> None:
+    def __init__(self, source: Source, base: int, beyond: type[UnsupportedError] = UnsupportedError) -> None:
+        self.beyond = beyond
         self.source, self.base, self.allowance = source, base, 4 * source.size + _LEAST
         self.offsets, self.lengths = 8, 8
         self.driver: int | None = None
@@ -118,7 +118,7 @@ class Hdf5:
     def pay(self, size: int) -> None:
         self.allowance -= size
         if self.allowance < 0:
-            raise OverLimit("parts of the HDF5 file are reused too often")
+            raise self.beyond("parts of the HDF5 file are reused too often")
 
     def fields(self, address: int, size: int) -> Fields:
         """`size` bytes at `address`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from weighbridge.reports.scan.hdf5.structure import Hdf5
+from weighbridge.containers.hdf5.structure import Hdf5
 
 _HEAD = 10  # of a node of version 2: signature, version, type, checksum
 

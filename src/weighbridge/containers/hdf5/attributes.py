@@ -7,10 +7,10 @@ from math import prod
 from typing import Final, NamedTuple
 
 from weighbridge.base.errors import UnsupportedError
-from weighbridge.reports.scan.hdf5 import trees
-from weighbridge.reports.scan.hdf5.headers import ATTRIBUTE, ATTRIBUTE_INFO, DATASPACE, DATATYPE, Message, resolved
-from weighbridge.reports.scan.hdf5.heaps import FractalHeap, GlobalHeap
-from weighbridge.reports.scan.hdf5.structure import Fields, Hdf5
+from weighbridge.containers.hdf5 import trees
+from weighbridge.containers.hdf5.headers import ATTRIBUTE, ATTRIBUTE_INFO, DATASPACE, DATATYPE, Message, resolved
+from weighbridge.containers.hdf5.heaps import FractalHeap, GlobalHeap
+from weighbridge.containers.hdf5.structure import Fields, Hdf5
 
 # Classes of types (File Format Specification, IV.A.2.d).
 _FIXED, _TEXT, _OPAQUE, _ANY_LENGTH = 0, 3, 5, 9

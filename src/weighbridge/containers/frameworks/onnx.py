@@ -1,0 +1,247 @@
+"""ONNX models: a protobuf message with a graph, whose initializers and constants are the tensors.
+
+    ModelProto      graph = 7, training_info = 20, functions = 25
+    GraphProto      node = 1, initializer = 5, sparse_initializer = 15
+    NodeProto       output = 2, name = 3, op_type = 4, attribute = 5
+    TensorProto     dims = 1, data_type = 2, name = 8, raw_data = 9 or numbers by type, external_data = 13
+
+Tensors are read in place; numbers that are written as varints are decoded. A tensor of a node's attribute is called
+NODE/ATTRIBUTE, that of a Constant as its output. External data is in files next to the model (`location`, `offset`,
+`length`). Reference: onnx/onnx.proto and external_data_helper.py of onnx 1.23. No operator is run.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from weighbridge.base.dtypes import BY_NAME
+from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.limits import DIMS, PROTOBUF_DEPTH
+from weighbridge.containers.base import Index, Region, Rule, Severity
+from weighbridge.containers.frameworks.tensor_list import PACKED, TensorList, framed
+from weighbridge.containers.frameworks.tensor_list import RULES as COMMON
+from weighbridge.containers.protobuf import VARINT, Messages, ProtoField
+from weighbridge.io.source import Source
+
+NAME: Final = "onnx"
+RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+    {**COMMON, "external-key": Rule(Severity.INFO, "external data with a key that onnx doesn't define")}
+)
+#: TensorProto.DataType -> type. 8 are texts.
+DTYPES: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        1: "F32", 2: "U8", 3: "I8", 4: "U16", 5: "I16", 6: "I32", 7: "I64", 9: "BOOL", 10: "F16", 11: "F64", 12: "U32",
+        13: "U64", 14: "C64", 15: "C128", 16: "BF16", 17: "F8_E4M3", 18: "F8_E4M3FNUZ", 19: "F8_E5M2",
+        20: "F8_E5M2FNUZ", 21: "U4", 22: "I4", 23: "F4", 24: "F8_E8M0", 25: "U2", 26: "I2", 27: "F6_E2M3",
+        28: "F6_E3M2",
+    }
+)  # fmt: skip
+_STRING: Final = 8
+#: The keys of external data.
+EXTERNAL_KEYS: Final = frozenset({"location", "offset", "length", "checksum", "basepath"})
+# For each message: the fields that are messages which may have tensors.
+_INSIDE: Final[Mapping[str, Mapping[int, str]]] = MappingProxyType(
+    {
+        "model": {7: "graph", 20: "training", 25: "function"},
+        "training": {1: "graph", 2: "graph"},
+        "graph": {1: "node", 5: "tensor", 15: "sparse"},
+        "function": {7: "node", 11: "attribute"},
+        "node": {5: "attribute"},
+        "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
+        "sparse": {1: "tensor", 2: "tensor"},
+    }
+)
+_TEXT: Final = 4096
+
+
+class OnnxTensor(NamedTuple):
+    """A TensorProto in bytes [start, end). `path`: the names of the node and the attribute around it."""
+
+    path: str
+    start: int
+    end: int
+
+
+class _Place(NamedTuple):
+    message: str
+    path: str
+    start: int
+    end: int
+    depth: int
+
+
+def tensors(reader: Messages) -> Iterator[OnnxTensor]:
+    """The tensors of a model in the order of their bytes, those of all graphs and nodes."""
+    stack = [_Place("model", "", 0, reader.source.size, 0)]
+    while stack:
+        place = stack.pop()
+        if place.message == "tensor":
+            yield OnnxTensor(place.path, place.start, place.end)
+            continue
+        if place.depth > PROTOBUF_DEPTH:
+            raise UnsupportedError(f"{reader.source.name}: graphs are nested more than {PROTOBUF_DEPTH} deep")
+        fields = [f for f in reader.fields(place.start, place.end) if f.kind != VARINT]
+        path, inside = _path(reader, place, fields), _INSIDE[place.message]
+        stack += [
+            _Place(inside[f.number], path, f.start, f.end, place.depth + 1)
+            for f in reversed(fields)
+            if f.number in inside
+        ]
+
+
+def _path(reader: Messages, place: _Place, fields: list[ProtoField]) -> str:
+    """The path of the tensors in a message."""
+    texts = {f.number: f for f in reversed(fields)}
+
+    def text(number: int) -> str:
+        return reader.text(texts[number], _TEXT) if number in texts else ""
+
+    if place.message == "node":
+        constant = text(4) == "Constant"
+        own = text(2) if constant else text(3) or text(2) or text(4)
+        return f"{place.path}{own}" if constant else f"{place.path}{own}/"
+    if place.message == "attribute":  # that of a Constant is called as its output
+        return f"{place.path}{text(1)}/" if not place.path or place.path.endswith("/") else place.path
+    return place.path
+
+
+class _Tensor:
+    """The fields of a TensorProto."""
+
+    def __init__(self, reader: Messages, place: OnnxTensor) -> None:
+        self.shape: list[int] = []
+        self.kind, self.name, self.external = 0, "", False
+        self.raw: ProtoField | None = None
+        self.numbers: dict[int, list[ProtoField]] = {}
+        self.data: dict[str, str] = {}
+        for f in reader.fields(place.start, place.end):
+            if f.number == 1:
+                self.shape += [n for n, _ in zip(reader.signed(f), range(DIMS + 1), strict=False)]
+            elif f.number == 2 and f.kind == VARINT:
+                self.kind = f.value
+            elif f.number == 3:
+                raise UnsupportedError(f"{reader.source.name}: a tensor is stored in segments")
+            elif f.number == 8:
+                self.name = reader.text(f, _TEXT)
+            elif f.number == 9:
+                self.raw = f
+            elif f.number == 13:
+                texts = {e.number: reader.text(e, _TEXT) for e in reader.fields(f.start, f.end) if e.kind != VARINT}
+                self.data[texts.get(1, "")] = texts.get(2, "")
+            elif f.number == 14:
+                self.external = f.value == 1
+            elif f.number in (4, 5, 7, 10, 11):
+                self.numbers.setdefault(f.number, []).append(f)
+
+
+def external_data(reader: Messages) -> Iterator[tuple[str, str]]:
+    """Keys and values of the external data of all tensors."""
+    for place in tensors(reader):
+        yield from _Tensor(reader, place).data.items()
+
+
+def parse(source: Source) -> Index:
+    """The tensors of all graphs in file order, and the model's own facts as metadata."""
+    reader = Messages(source)
+    found = TensorList(NAME, source, RULES)
+    for place in tensors(reader):
+        _add(found, reader, place, _Tensor(reader, place))
+    metadata, version = _metadata(reader)
+    return found.index(metadata, version)
+
+
+def _add(found: TensorList, reader: Messages, place: OnnxTensor, tensor: _Tensor) -> None:
+    named = place.path if not place.path.endswith("/") and place.path else place.path + tensor.name
+    name = named.rstrip("/") or "unnamed"
+    if tensor.kind == _STRING:
+        found.finding("texts", "left out: a tensor of texts", place.start, name)
+        return
+    dtype, shape, kind = DTYPES.get(tensor.kind), tensor.shape, f"number {tensor.kind} of TensorProto.DataType"
+    if tensor.external:
+        for key in sorted(tensor.data.keys() - EXTERNAL_KEYS):
+            found.finding(
+                "external-key", f"external data has the key {key[:40]!r}, which is ignored", place.start, name
+            )
+        spec = found.spec(name, dtype, shape, kind, place.start)
+        if spec is not None:
+            offset = _number(found, name, tensor, "offset", 0, place.start)
+            length = _number(found, name, tensor, "length", spec.nbytes, place.start)
+            found.add(
+                name, dtype, shape, offset, length, kind=kind, at=place.start, file=tensor.data.get("location", "")
+            )
+        return
+    if tensor.raw is not None:
+        start, end = tensor.raw.start, tensor.raw.end
+        found.add(name, dtype, shape, start, end - start, kind=kind, at=place.start)
+    elif dtype is None:
+        found.spec(name, dtype, shape, kind, place.start)
+    elif (packed := _packed(tensor)) is not None:
+        found.add(name, dtype, shape, packed.start, packed.end - packed.start, kind=kind, at=place.start)
+    else:
+        found.add_values(name, dtype, tuple(shape), _values(reader, tensor), place.start)
+
+
+def _number(found: TensorList, name: str, tensor: _Tensor, key: str, default: int, at: int) -> int:
+    text = tensor.data.get(key, "")
+    if text and not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise found.error(f"the {key} of external data is no number", name, at, found=repr(text[:40]))
+    return int(text) if text else default
+
+
+# Fields of fixed-width numbers, which are in the file as they are in memory: float_data, double_data.
+_FIXED: Final = MappingProxyType({4: ("F32", "C64"), 10: ("F64", "C128")})
+# Type -> the field of its varints, and its bytes.
+_VARINTS: Final = MappingProxyType(
+    {**{name: 5 for name in ("I32", "I16", "I8", "U16", "U8", "BOOL", "F16", "BF16", "F8_E4M3", "F8_E4M3FNUZ",
+                             "F8_E5M2", "F8_E5M2FNUZ", "F8_E8M0", "F4", "F6_E2M3", "F6_E3M2", *PACKED)},
+     "I64": 7, "U32": 11, "U64": 11}
+)  # fmt: skip
+
+
+def _packed(tensor: _Tensor) -> ProtoField | None:
+    """The one field that has the numbers as they are in memory."""
+    for number, dtypes in _FIXED.items():
+        fields = tensor.numbers.get(number, [])
+        if DTYPES[tensor.kind] in dtypes and len(fields) == 1:
+            return fields[0]
+    return None
+
+
+def _values(reader: Messages, tensor: _Tensor) -> bytes:
+    """The tensor's bytes, from numbers that are written one by one."""
+    name_of_type = DTYPES[tensor.kind]
+    for number, dtypes in _FIXED.items():
+        if name_of_type in dtypes:
+            return b"".join(reader.source.read(f.start, f.end - f.start) for f in tensor.numbers.get(number, ()))
+    width = 1 if name_of_type in PACKED else BY_NAME[name_of_type].word
+    mask = (1 << 8 * width) - 1
+    out = bytearray()
+    for f in tensor.numbers.get(_VARINTS[name_of_type], ()):
+        values = (f.value,) if f.kind == VARINT else reader.varints(f.start, f.end)
+        for value in values:
+            out += struct.pack("<Q", value & mask)[:width]
+    return bytes(out)
+
+
+def _metadata(reader: Messages) -> tuple[dict[str, str], int | None]:
+    """The model's producer and properties, and its ir_version."""
+    names = {2: "producer_name", 3: "producer_version", 4: "domain", 6: "doc_string"}
+    out: dict[str, str] = {}
+    version = None
+    for f in reader.fields(0, reader.source.size):
+        if f.number == 1 and f.kind == VARINT:
+            version = f.value
+        elif f.number in names and f.kind != VARINT and f.end > f.start:
+            out[names[f.number]] = reader.text(f, _TEXT)
+        elif f.number == 14 and f.kind != VARINT:
+            texts = {e.number: reader.text(e, _TEXT) for e in reader.fields(f.start, f.end) if e.kind != VARINT}
+            out[texts.get(1, "")] = texts.get(2, "")
+    return out, version
+
+
+def regions(source: Source) -> list[Region]:
+    """Every byte of the file, named."""
+    return framed(source, parse, "fields of the ONNX model")
