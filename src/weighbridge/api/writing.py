@@ -40,7 +40,7 @@ from weighbridge.conversion.options import (
 from weighbridge.conversion.plan.build import build
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.target import choose_target, is_whisper_cpp, same_format
-from weighbridge.forward.calibration import calibration, given
+from weighbridge.forward.calibration import calibration, given, scheme_calibration
 from weighbridge.models.model import OpenModel, open_tokenizer
 from weighbridge.models.open import open_model
 
@@ -96,7 +96,7 @@ def plan_convert(src: Path, dst: Path, options: ConvertKeywords) -> Plan:
             if isinstance(target.options, AdapterOptions | CheckpointOptions):
                 raise UsageError(f"--lora doesn't apply to {target.options.title}", hint="it applies to models")
             model = _with_adapters(model, options.adapters)
-        return build(model, target, options)
+        return build(model, target, options, calibrate=scheme_calibration(target.options, options, options))
 
 
 @accepting(SplitKeywords)

@@ -18,21 +18,29 @@ _OUTPUT: Final = "output.weight"
 _BLOCK: Final = "blk."
 
 
-class GgufMatrix(NamedTuple):
-    """A matrix in a GGUF: the tensor's name, which matrix of its stack it is, and how many the stack has."""
+class StoredMatrix(NamedTuple):
+    """A matrix in a file: the tensor's name, which matrix of its stack it is, and how many the stack has."""
 
     name: str
     number: int
     stacked: int
 
 
-def gguf_matrices(model: OpenModel) -> dict[tuple[str, int | None], GgufMatrix]:
-    """Each matrix of a model by its canonical name, and by its number for an expert. Matrices that are fused in a GGUF
-    share one."""
+Matrices = dict[tuple[str, int | None], StoredMatrix]
+
+
+def gguf_matrices(model: OpenModel) -> Matrices:
+    """`stored_matrices` of a GGUF."""
+    return stored_matrices(model, "gguf", "")
+
+
+def stored_matrices(model: OpenModel, dialect: str, prefix: str) -> Matrices:
+    """Each matrix of a model in a dialect, by its canonical name, and by its number for an expert. Matrices that are
+    fused there share one."""
     family, sizes = model.family, model.resolved.sizes
     stored = {
-        instance: GgufMatrix(slot.name, n // len(slot.roles), len(slot.instances) // len(slot.roles))
-        for slot in family.expansion("gguf", sizes, "").places.values()
+        instance: StoredMatrix(slot.name, n // len(slot.roles), len(slot.instances) // len(slot.roles))
+        for slot in family.expansion(dialect, sizes, prefix).places.values()
         for n, instance in enumerate(slot.instances)
     }
     out = {}
@@ -65,7 +73,7 @@ class ColumnSums:
             sums[target.number] += squares
             counts[target.number] += len(x)
 
-    def _matrix(self, name: str, expert: int | None) -> GgufMatrix:
+    def _matrix(self, name: str, expert: int | None) -> StoredMatrix:
         found = self._matrices.get((name, expert))
         if found is None:
             raise UnsupportedError(f"{name} has no tensor in a GGUF")

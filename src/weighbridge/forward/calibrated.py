@@ -1,0 +1,241 @@
+"""Weights that are rounded by what a text shows of their inputs, layer by layer.
+
+Matrices of one input are rounded together, in the order in which the model computes them: a layer's q, k and v, then o,
+gate and up, down. Inputs are those of the model whose earlier matrices are rounded already, so later ones repair a part
+of the earlier error. Experts see their own tokens. One step of a layer is in memory in F32, with sums of as many inputs
+as the memory allows; hidden states and rounded weights are in temporary files.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weighbridge.base.dtypes import F32, I32, U8
+from weighbridge.base.errors import FormatError
+from weighbridge.base.options import Progress
+from weighbridge.base.spec import Spec
+from weighbridge.forward.column_sums import Matrices
+from weighbridge.forward.computed import ComputedModel
+from weighbridge.forward.layers import ObservedError
+from weighbridge.forward.ops import Floats
+from weighbridge.forward.run import ForwardPass, Ids, Step
+from weighbridge.io.source import Source
+from weighbridge.packings.canonical import IntQuantMatrix
+from weighbridge.packings.int_quant import IntQuant
+from weighbridge.packings.write.packers import finite
+from weighbridge.packings.write.rounding import RoundToIntQuant
+from weighbridge.providers.files import FileProvider
+from weighbridge.tensors import bits, nodes
+from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor
+from weighbridge.tensors.nodes.base import Bytes, Stored
+
+Doubles = NDArray[np.float64]
+Place = tuple[str, int | None]  # a matrix's canonical name, and its number for an expert
+
+#: Rows of inputs whose products are summed in F32.
+_ROWS: Final = 2048
+_STREAM: Final = "stream"
+
+
+class ComputedBytes(Source):
+    """Bytes that are computed while a plan runs, in a temporary file. `key`: everything that they depend on."""
+
+    def __init__(self, key: str) -> None:
+        self.name, self.key, self.size = "calibrated weights", key, 0
+        self._file = tempfile.TemporaryFile(prefix="weighbridge-")  # noqa: SIM115
+
+    def place(self, spec: Spec) -> Stored:
+        """A tensor after those before."""
+        node = Stored(spec, self, self.size)
+        self.size += spec.nbytes
+        return node
+
+    def put(self, node: Stored, data: NDArray[Any]) -> None:
+        """Sets a tensor's bytes."""
+        rest, at = memoryview(np.ascontiguousarray(data)).cast("B"), node.offset
+        while rest:
+            done = os.pwrite(self._file.fileno(), rest, at)
+            rest, at = rest[done:], at + done
+
+    def _readinto(self, offset: int, out: memoryview) -> int:
+        done = 0
+        while done < len(out) and (got := os.preadv(self._file.fileno(), [out[done:]], offset + done)):
+            done += got
+        return done
+
+    def close(self) -> None:
+        """Removes the file."""
+        self._file.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.key}>"
+
+
+class RoundedPart(NamedTuple):
+    """A matrix to be rounded: its values, the rule, and the tensors that hold the result."""
+
+    name: str
+    source: Node
+    rule: RoundToIntQuant
+    words: Stored
+    scales: Stored
+    zeros: Stored | None
+
+    @classmethod
+    def placed(cls, name: str, source: Node, rule: RoundToIntQuant, into: ComputedBytes) -> RoundedPart:
+        rows, columns = source.spec.shape
+        groups = (rows, columns // rule.group)
+        words = into.place(Spec((rows, -(-columns * rule.bits // 32)), I32))
+        zeros = None if rule.symmetric else into.place(Spec(groups, U8))
+        return cls(name, source, rule, words, into.place(Spec(groups, rule.scale_dtype)), zeros)
+
+    @property
+    def form(self) -> IntQuantMatrix:
+        rule = self.rule
+        codes = nodes.codes(self.words, _STREAM, rule.bits, self.source.spec.shape[-1])
+        return IntQuantMatrix(rule.bits, rule.group, codes, self.scales, self.zeros)
+
+    @property
+    def decoded(self) -> LogicalTensor:
+        """The values that a reader decodes."""
+        form, rule = self.form, self.rule
+        zero = None if self.zeros is not None else 1 << (rule.bits - 1)
+        members = {"codes": form.codes, "scales": self.scales, **({"zeros": self.zeros} if self.zeros else {})}
+        packing = IntQuant("rounded", 8, rule.bits, rule.group, rule.scale_dtype, zero)
+        return QuantizedTensor(self.source.spec.with_dtype(F32), packing, members)
+
+    def values(self) -> Floats:
+        """The values to round. Raises RefusedError for one that isn't finite."""
+        return finite(self.name, nodes.cast(self.source, F32).read_all()).reshape(self.source.spec.shape)
+
+    def put(self, codes: Bytes, scales: Bytes, zeros: Bytes) -> None:
+        """Stores codes U8 [rows, columns], and the scales' bytes and zero points of groups."""
+        into = self.words.source
+        assert isinstance(into, ComputedBytes)
+        into.put(self.words, bits.pack(_STREAM, self.rule.bits, codes))
+        into.put(self.scales, scales)
+        if self.zeros is not None:
+            into.put(self.zeros, zeros)
+
+
+@dataclass
+class Inputs:
+    """The inputs of matrices: X^T X [columns, columns], the number of rows of X, and the matrices' names."""
+
+    products: Doubles
+    parts: tuple[str, ...]
+    rows: int = 0
+
+    def add(self, x: Floats) -> None:
+        for at in range(0, len(x), _ROWS):
+            part = x[at : at + _ROWS]
+            self.products += part.T @ part
+        self.rows += len(x)
+
+
+@dataclass
+class InputSums:
+    """An observer that sums the inputs of pending matrices, and stops there. `memory`: bytes of sums at once."""
+
+    matrices: Matrices
+    memory: int
+    pending: set[str] = field(default_factory=set)
+    found: dict[tuple[tuple[str, ...], int | None], Inputs] = field(default_factory=dict)
+
+    def __call__(self, names: Sequence[str], x: Floats, expert: int | None = None) -> None:
+        """See `layers.Observer`."""
+        stored = (self.matrices.get((name, expert)) for name in names)
+        parts = tuple(dict.fromkeys(m.name for m in stored if m is not None and m.name in self.pending))
+        if not parts:
+            return
+        key, size = (tuple(names), expert), 8 * x.shape[1] ** 2
+        if key not in self.found:
+            if self.found and size + sum(one.products.nbytes for one in self.found.values()) > self.memory:
+                raise ObservedError
+            self.found[key] = Inputs(np.zeros((x.shape[1], x.shape[1])), parts)
+        self.found[key].add(x)
+        raise ObservedError
+
+
+class RoundedProvider(FileProvider):
+    """A model some of whose matrices are replaced. `rounded`: all tensors by canonical name, with the new ones; `done`:
+    those that are used."""
+
+    def __init__(self, computed: ComputedModel, rounded: Mapping[str, LogicalTensor]) -> None:
+        super().__init__(computed.model, options=computed.provider.options)
+        self.rounded, self.done = rounded, set[Place]()
+
+    def get(self, name: str, index: Any = ..., *, dtype: Any = None) -> Any:
+        place = (name, index if isinstance(index, int) else None)
+        if place not in self.done:
+            return super().get(name, index, dtype=dtype)
+        return self._placed(self.rounded[name], index, F32)
+
+
+class Rounder(Protocol):
+    """How a matrix is rounded."""
+
+    def __call__(self, part: RoundedPart, inputs: Inputs | None) -> None:
+        """Stores the result. `inputs`: None if no token reached it."""
+
+
+class LayerRounding:
+    """Rounds the matrices of a model, layer by layer, over texts `ids` [texts, tokens]."""
+
+    def __init__(
+        self, computed: ComputedModel, parts: Mapping[str, RoundedPart], matrices: Matrices,
+        rounded: Mapping[str, LogicalTensor], memory: int,
+    ) -> None:  # fmt: skip
+        self.parts, self.provider = parts, RoundedProvider(computed, rounded)
+        self.sums = InputSums(matrices, memory // 2)
+        self.forward = ForwardPass(self.provider, computed.graph, self.sums, memory // 4)
+        self._places: dict[str, list[Place]] = {}
+        for place, matrix in matrices.items():
+            self._places.setdefault(matrix.name, []).append(place)
+
+    def run(self, ids: Ids, rounder: Rounder, progress: Progress | None) -> None:
+        """Rounds every matrix that the model computes with, and the others to nearest."""
+        layers, left = self.forward.graph.layers, set(self.parts)
+        with self.forward.embedded(ids) as states:
+            for layer in range(layers):
+                for step in self.forward.steps(layer, states):
+                    names = self._of_step(layer, step) & left
+                    self._round(step, names, rounder)
+                    step.run(True)
+                    left -= names
+                if progress is not None:
+                    progress(layer + 1, layers, f"calibrating layer {layer}")
+        for name in sorted(left):
+            rounder(self.parts[name], None)
+
+    def _of_step(self, layer: int, step: Step) -> set[str]:
+        starts = tuple(f"layers.{layer}.{part}." for part in step.parts)
+        return {matrix.name for (name, _), matrix in self.sums.matrices.items() if name.startswith(starts)}
+
+    def _round(self, step: Step, names: set[str], rounder: Rounder) -> None:
+        sums = self.sums
+        sums.pending = set(names)
+        while sums.pending:
+            step.run(False)
+            for inputs in sums.found.values():
+                if not np.isfinite(inputs.products).all():
+                    raise FormatError("activations aren't finite", path=inputs.parts[0],
+                                      hint="the weights or their scales are damaged")  # fmt: skip
+                for name in inputs.parts:
+                    self._finish(name, rounder, inputs)
+            if not sums.found:  # the rest are experts that no token reached
+                for name in sorted(sums.pending):
+                    self._finish(name, rounder, None)
+            sums.found.clear()
+
+    def _finish(self, name: str, rounder: Rounder, inputs: Inputs | None) -> None:
+        rounder(self.parts[name], inputs)
+        self.sums.pending.discard(name)
+        self.provider.done.update(self._places[name])
