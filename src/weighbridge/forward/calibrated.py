@@ -12,7 +12,7 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol
+from typing import IO, Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from weighbridge.forward.run import ForwardPass, Ids, Step
 from weighbridge.io.source import Source
 from weighbridge.packings.canonical import IntQuantMatrix
 from weighbridge.packings.int_quant import IntQuant
-from weighbridge.packings.write.packers import finite
+from weighbridge.packings.write.packers import as_bytes, finite, rounded
 from weighbridge.packings.write.rounding import RoundToIntQuant
 from weighbridge.providers.files import FileProvider
 from weighbridge.tensors import bits, nodes
@@ -42,6 +42,8 @@ Place = tuple[str, int | None]  # a matrix's canonical name, and its number for 
 #: Rows of inputs whose products are summed in F32.
 _ROWS: Final = 2048
 _STREAM: Final = "stream"
+#: The largest relative error of a scale that is changed: half a unit in the last place of BF16.
+_HELD: Final = 2.0**-8
 
 
 class ComputedBytes(Source):
@@ -49,7 +51,13 @@ class ComputedBytes(Source):
 
     def __init__(self, key: str) -> None:
         self.name, self.key, self.size = "calibrated weights", key, 0
-        self._file = tempfile.TemporaryFile(prefix="weighbridge-")  # noqa: SIM115
+        self._made: IO[bytes] | None = None
+
+    @property
+    def _file(self) -> IO[bytes]:
+        if self._made is None:
+            self._made = tempfile.TemporaryFile(prefix="weighbridge-")  # noqa: SIM115
+        return self._made
 
     def place(self, spec: Spec) -> Stored:
         """A tensor after those before."""
@@ -72,7 +80,8 @@ class ComputedBytes(Source):
 
     def close(self) -> None:
         """Removes the file."""
-        self._file.close()
+        if self._made is not None:
+            self._made.close()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.key}>"
@@ -115,6 +124,20 @@ class RoundedPart(NamedTuple):
         """The values to round. Raises RefusedError for one that isn't finite."""
         return finite(self.name, nodes.cast(self.source, F32).read_all()).reshape(self.source.spec.shape)
 
+    def divide_rows(self, start: int, factors: Floats) -> bool:
+        """Divides rows from `start` on by factors. Returns False, and changes nothing, if the scales' type can't hold
+        the quotients."""
+        into, dtype = self.scales.source, self.scales.spec.dtype
+        assert isinstance(into, ComputedBytes)
+        scales = nodes.cast(self.scales, F32).read_all().view(np.float32).reshape(self.scales.spec.shape)
+        wanted = scales[start : start + len(factors)] / factors[:, None]
+        held = rounded(dtype, wanted)
+        if not (np.abs(held - wanted) <= _HELD * np.abs(wanted)).all():
+            return False
+        scales[start : start + len(factors)] = held
+        into.put(self.scales, as_bytes(dtype, scales))
+        return True
+
     def put(self, codes: Bytes, scales: Bytes, zeros: Bytes) -> None:
         """Stores codes U8 [rows, columns], and the scales' bytes and zero points of groups."""
         into = self.words.source
@@ -127,16 +150,23 @@ class RoundedPart(NamedTuple):
 
 @dataclass
 class Inputs:
-    """The inputs of matrices: X^T X [columns, columns], the number of rows of X, and the matrices' names."""
+    """The inputs of matrices: X^T X [columns, columns], the sums of |X| [columns], the number of rows of X, and the
+    names of the tensors with these matrices."""
 
     products: Doubles
+    magnitudes: Doubles
     parts: tuple[str, ...]
     rows: int = 0
+
+    @classmethod
+    def empty(cls, columns: int, parts: tuple[str, ...]) -> Inputs:
+        return cls(np.zeros((columns, columns)), np.zeros(columns), parts)
 
     def add(self, x: Floats) -> None:
         for at in range(0, len(x), _ROWS):
             part = x[at : at + _ROWS]
             self.products += part.T @ part
+            self.magnitudes += np.abs(part).sum(0)
         self.rows += len(x)
 
 
@@ -159,7 +189,7 @@ class InputSums:
         if key not in self.found:
             if self.found and size + sum(one.products.nbytes for one in self.found.values()) > self.memory:
                 raise ObservedError
-            self.found[key] = Inputs(np.zeros((x.shape[1], x.shape[1])), parts)
+            self.found[key] = Inputs.empty(x.shape[1], parts)
         self.found[key].add(x)
         raise ObservedError
 
@@ -186,15 +216,30 @@ class Rounder(Protocol):
         """Stores the result. `inputs`: None if no token reached it."""
 
 
+class Folds(Protocol):
+    """Moves factors between matrices and what makes their inputs. `routers`: their inputs are needed, too."""
+
+    changed: set[Place]
+
+    @property
+    def routers(self) -> Matrices: ...
+
+    def apply(self, place: Place, inputs: Inputs) -> None:
+        """Does so for the matrices that read these inputs, of which `place` is one, and adapts the inputs."""
+
+    def finish(self) -> None:
+        """Called after the last layer."""
+
+
 class LayerRounding:
     """Rounds the matrices of a model, layer by layer, over texts `ids` [texts, tokens]."""
 
     def __init__(
         self, computed: ComputedModel, parts: Mapping[str, RoundedPart], matrices: Matrices,
-        rounded: Mapping[str, LogicalTensor], memory: int,
+        rounded: Mapping[str, LogicalTensor], memory: int, folds: Folds | None = None,
     ) -> None:  # fmt: skip
-        self.parts, self.provider = parts, RoundedProvider(computed, rounded)
-        self.sums = InputSums(matrices, memory // 2)
+        self.parts, self.provider, self.folds = parts, RoundedProvider(computed, rounded), folds
+        self.sums = InputSums(matrices if folds is None else {**matrices, **folds.routers}, memory // 2)
         self.forward = ForwardPass(self.provider, computed.graph, self.sums, memory // 4)
         self._places: dict[str, list[Place]] = {}
         for place, matrix in matrices.items():
@@ -203,10 +248,10 @@ class LayerRounding:
     def run(self, ids: Ids, rounder: Rounder, progress: Progress | None) -> None:
         """Rounds every matrix that the model computes with, and the others to nearest."""
         layers, left = self.forward.graph.layers, set(self.parts)
-        with self.forward.embedded(ids) as states:
+        with np.errstate(over="ignore", invalid="ignore"), self.forward.embedded(ids) as states:
             for layer in range(layers):
                 for step in self.forward.steps(layer, states):
-                    names = self._of_step(layer, step) & left
+                    names = self._of_step(layer, step)
                     self._round(step, names, rounder)
                     step.run(True)
                     left -= names
@@ -214,6 +259,8 @@ class LayerRounding:
                     progress(layer + 1, layers, f"calibrating layer {layer}")
         for name in sorted(left):
             rounder(self.parts[name], None)
+        if self.folds is not None:
+            self.folds.finish()
 
     def _of_step(self, layer: int, step: Step) -> set[str]:
         starts = tuple(f"layers.{layer}.{part}." for part in step.parts)
@@ -224,10 +271,13 @@ class LayerRounding:
         sums.pending = set(names)
         while sums.pending:
             step.run(False)
-            for inputs in sums.found.values():
+            for (matrices, expert), inputs in sums.found.items():
                 if not np.isfinite(inputs.products).all():
                     raise FormatError("activations aren't finite", path=inputs.parts[0],
                                       hint="the weights or their scales are damaged")  # fmt: skip
+                if self.folds is not None:
+                    self.folds.apply((matrices[0], expert), inputs)
+                    self.provider.done |= self.folds.changed
                 for name in inputs.parts:
                     self._finish(name, rounder, inputs)
             if not sums.found:  # the rest are experts that no token reached
@@ -236,6 +286,7 @@ class LayerRounding:
             sums.found.clear()
 
     def _finish(self, name: str, rounder: Rounder, inputs: Inputs | None) -> None:
-        rounder(self.parts[name], inputs)
         self.sums.pending.discard(name)
-        self.provider.done.update(self._places[name])
+        if name in self.parts:
+            rounder(self.parts[name], inputs)
+            self.provider.done.update(self._places[name])

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.conversion.quantize.imatrix import ImatrixSums
 from weighbridge.forward.ops import Floats
+from weighbridge.models.arch.expand import Instance
 from weighbridge.models.model import OpenModel
 
 _OUTPUT: Final = "output.weight"
@@ -43,13 +44,16 @@ def stored_matrices(model: OpenModel, dialect: str, prefix: str) -> Matrices:
         for slot in family.expansion(dialect, sizes, prefix).places.values()
         for n, instance in enumerate(slot.instances)
     }
-    out = {}
-    for slot in family.expansion("canonical", sizes, "").places.values():
-        instances = slot.instances
-        for n, instance in enumerate(instances):
-            if instance in stored:
-                out[slot.name, n if len(instances) > 1 else None] = stored[instance]
-    return out
+    return {place: stored[i] for place, i in canonical_instances(model).items() if i in stored}
+
+
+def canonical_instances(model: OpenModel) -> dict[tuple[str, int | None], Instance]:
+    """The role and indices of each matrix by its canonical name, and by its number for an expert."""
+    slots = model.family.expansion("canonical", model.resolved.sizes, "").places.values()
+    return {
+        (slot.name, n if len(slot.instances) > 1 else None): instance
+        for slot in slots for n, instance in enumerate(slot.instances)
+    }  # fmt: skip
 
 
 class ColumnSums:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -16,78 +17,82 @@ from weighbridge.base.words import plural
 from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.schemes.plan import Calibrated, ToCalibrate
 from weighbridge.conversion.schemes.table import integer_rule
-from weighbridge.forward.calibrated import ComputedBytes, Inputs, LayerRounding, Matrices, RoundedPart
-from weighbridge.forward.column_sums import stored_matrices
+from weighbridge.forward.calibrated import ComputedBytes, Inputs, LayerRounding, Matrices, Place, RoundedPart
+from weighbridge.forward.column_sums import canonical_instances, stored_matrices
 from weighbridge.forward.computed import ComputedModel
+from weighbridge.forward.folding import FloatPart, Folding, RowRun, bias_of, folds
+from weighbridge.forward.graph import Graph
+from weighbridge.forward.ops import Floats
 from weighbridge.forward.options import TextOptions
 from weighbridge.forward.texts import chunks_of
 from weighbridge.models.resolved import ResolvedModel
-from weighbridge.packings.write.gptq import ActOrder, Gptq, RoundedMatrix
-from weighbridge.tensors.nodes import LogicalTensor
+from weighbridge.packings.write.gptq import ActOrder, Gptq
 
 _HF: Final = "hf"
 #: Bytes of sums and hidden states, unless the caller limits the memory.
 _MEMORY: Final = 4 << 30
-#: Matrices that fewer tokens reach are rounded to nearest: GPTQ would fit these tokens only.
-FEWEST_TOKENS: Final = 128
+#: Damping, and what is added per column and token: with few tokens GPTQ would fit these only
+#: (docs/quantize-quality.md).
 _DAMP: Final = 0.01
+_DAMP_BY_TOKENS: Final = 0.4
 _ORDER: Final[ActOrder] = "static"
 _LISTED: Final = 3
 
 
 @dataclass(frozen=True)
 class RoundedLayer:
-    """A rounded matrix: errors as in `RoundedMatrix`; `tokens` that reached it; whether it was `nearest`, since these
-    were too few."""
+    """A rounded matrix: `tokens` that reached it, `columns`, and errors and damping as in `RoundedMatrix`."""
 
     name: str
     tokens: int
+    columns: int
     error: float
     nearest: float
     damp: float
-    is_nearest: bool
 
 
 @dataclass
-class GptqRounder:
-    """Rounds by GPTQ, and matrices that few tokens reach to nearest."""
+class SchemeRounder:
+    """Rounds by GPTQ; to nearest, if no token reached a matrix. `damp` None: 0.01, and more with fewer tokens.
+    `columns`: factors by name."""
 
     order: ActOrder
-    damp: float
+    damp: float | None
+    columns: Mapping[str, Floats]
     layers: list[RoundedLayer] = field(default_factory=list)
 
     def __call__(self, part: RoundedPart, inputs: Inputs | None) -> None:
         """See `calibrated.Rounder`."""
-        tokens = 0 if inputs is None else inputs.rows
-        is_nearest = inputs is None or tokens < FEWEST_TOKENS
-        gptq, weights = Gptq(part.rule, self.order, self.damp), part.values()
-        made = gptq.nearest(weights) if inputs is None or is_nearest else self._round(gptq, part, weights, inputs)
-        part.put(made.codes, made.scales, made.zeros)
-        self.layers.append(RoundedLayer(part.name, tokens, made.error, made.nearest, made.damp, is_nearest))
-
-    def _round(self, gptq: Gptq, part: RoundedPart, weights: np.ndarray, inputs: Inputs) -> RoundedMatrix:
+        weights = part.values()
+        if part.name in self.columns:
+            weights = weights * self.columns[part.name]
+        tokens, columns = 0 if inputs is None else inputs.rows, weights.shape[1]
+        gptq = Gptq(part.rule, self.order, self._damp(columns, tokens))
         try:
-            return gptq.round(weights, inputs.products)
+            made = gptq.nearest(weights) if inputs is None else gptq.round(weights, inputs.products)
         except np.linalg.LinAlgError:
             raise FormatError("the sums of its inputs can't be factored", path=part.name, hint="--damp 0.1") from None
+        part.put(made.codes, made.scales, made.zeros)
+        self.layers.append(RoundedLayer(part.name, tokens, columns, made.error, made.nearest, made.damp))
+
+    def _damp(self, columns: int, tokens: int) -> float:
+        return _DAMP + _DAMP_BY_TOKENS * columns / max(tokens, 1) if self.damp is None else self.damp
 
     def notes(self) -> list[str]:
         """The results in a few lines."""
-        ratios = [one.error / one.nearest for one in self.layers if one.nearest and not one.is_nearest]
+        ratios = [one.error / one.nearest for one in self.layers if one.nearest]
         lines = []
         if ratios:
-            share = statistics.median(ratios)
-            lines.append(f"error of the products of {plural(len(ratios), "matrix")} with the text's inputs:"
-                         f" {share:.0%} of that of rounding to nearest (median)")  # fmt: skip
-        few = [one.name for one in self.layers if one.is_nearest]
-        if few:
-            listed = ", ".join(few[:_LISTED]) + (f" and {len(few) - _LISTED:,} more" if len(few) > _LISTED else "")
-            lines.append(f"rounded to nearest, since fewer than {FEWEST_TOKENS} tokens reached them: {listed}")
-        raised = [one for one in self.layers if one.damp > self.damp and not one.is_nearest]
-        if raised:
-            worst = max(raised, key=lambda one: one.damp)
-            lines.append(f"the damping was raised for {plural(len(raised), "matrix")},"
-                         f" to {worst.damp:g} for {worst.name}")  # fmt: skip
+            count = plural(len(ratios), "matrix")
+            lines.append(f"error of the products of {count} with the text's inputs: {statistics.median(ratios):.0%} of"
+                         " that of rounding to nearest (median)")  # fmt: skip
+        few = {one.name: one.tokens for one in self.layers if 0 < one.tokens < one.columns}
+        none = {one.name: 0 for one in self.layers if not one.tokens}
+        for what, names in (("rounded to nearest, since no token reached them", none),
+                            ("reached by fewer tokens than they have columns", few)):  # fmt: skip
+            if names:
+                more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
+                lines.append(f"{plural(len(names), 'matrix')} {what}: {', '.join(list(names)[:_LISTED])}{more}")
         return lines
 
 
@@ -98,20 +103,32 @@ class SchemeRounding:
     def __init__(self, request: ToCalibrate, text: TextOptions, write: WriteOptions) -> None:
         model, options = request.model, request.options
         self.computed = ComputedModel(model)
-        chunks = chunks_of(model, text)
-        self.ids = chunks.ids[: text.chunks]
+        self.ids = chunks_of(model, text).ids[: text.chunks]
         self.order: ActOrder = options.act_order or _ORDER  # type: ignore[assignment]
-        self.damp = _DAMP if options.damp is None else options.damp
         self.bound = write.max_memory or _MEMORY
-        settings = (self.ids.shape, self.order, self.damp)
+        settings = (self.ids.shape, self.order, options.damp)
         key = blake2b(self.ids.tobytes() + repr(settings).encode(), digest_size=16).hexdigest()
         self.bytes = ComputedBytes(key)
         self.parts = {
             name: RoundedPart.placed(name, node, integer_rule(name, node, request.scheme, node.spec.dtype), self.bytes)
             for name, node in request.layers.items()
         }
-        self.rounder = GptqRounder(self.order, self.damp)
-        self.matrices, self.rounded = _canonical(request, self.parts)
+        self.floats: dict[str, FloatPart] = {}
+        self.folding: Folding | None = None
+        prefix = model.family.prefix_of(_HF, request.named, model.sizes)
+        every = stored_matrices(model, _HF, prefix)
+        if request.scheme.calibration == "awq":
+            self.floats = _floats(request, self.computed.graph, every, self.parts, self.bytes)
+            rows = _rows(request, every, prefix)
+            self.folding = Folding(self.computed.graph, self.parts, self.floats, every, rows)
+        self.rounder = SchemeRounder(self.order, options.damp, {} if self.folding is None else self.folding.columns)
+        self.matrices = {place: m for place, m in every.items() if m.name in self.parts}
+        decoded = {name: part.decoded for name, part in self.parts.items()}
+        changed = {name: part.stored for name, part in self.floats.items()}
+        tensors = {**request.named, **decoded, **changed}
+        self.rounded = ResolvedModel(
+            model.family, model.sizes, _HF, prefix, tensors, "safetensors", str(model.place.path)
+        ).canonical
         self._is_done = False
         if write.max_memory is not None and self.memory > write.max_memory:
             largest = max(self.parts.values(), key=_needed)
@@ -120,7 +137,8 @@ class SchemeRounding:
 
     @property
     def calibrated(self) -> Calibrated:
-        return Calibrated({name: part.form for name, part in self.parts.items()}, {}, self)
+        forms = {name: part.form for name, part in self.parts.items()}
+        return Calibrated(forms, {name: part.stored for name, part in self.floats.items()}, self)
 
     @property
     def memory(self) -> int:
@@ -136,7 +154,9 @@ class SchemeRounding:
 
     def prepare(self, progress: Progress | None = None) -> None:
         if not self._is_done:
-            rounding = LayerRounding(self.computed, self.parts, self.matrices, self.rounded, self.bound)
+            rounding = LayerRounding(
+                self.computed, self.parts, self.matrices, self.rounded, self.bound, self.folding
+            )
             rounding.run(self.ids, self.rounder, progress)
             self._is_done = True
 
@@ -150,16 +170,34 @@ def _needed(part: RoundedPart) -> int:
     return 4 * 8 * columns**2 + 6 * 4 * rows * columns
 
 
-def _canonical(
-    request: ToCalibrate, parts: Mapping[str, RoundedPart]
-) -> tuple[Matrices, Mapping[str, LogicalTensor]]:
-    """The matrices to round by canonical name, and all tensors with the rounded ones."""
-    model, named = request.model, request.named
-    prefix = model.family.prefix_of(_HF, named, model.sizes)
-    matrices = {place: m for place, m in stored_matrices(model, _HF, prefix).items() if m.name in parts}
-    tensors = {**named, **{name: part.decoded for name, part in parts.items()}}
-    rounded = ResolvedModel(model.family, model.sizes, _HF, prefix, tensors, "safetensors", str(model.place.path))
-    return matrices, rounded.canonical
+def _floats(
+    request: ToCalibrate, graph: Graph, every: Matrices, parts: Mapping[str, RoundedPart], into: ComputedBytes
+) -> dict[str, FloatPart]:
+    """The tensors that folds may change and that stay floats, each of which is one tensor of the model."""
+    places = {place for fold in folds(graph) for place in fold.consumers}
+    places |= {(f"{fold.norm}.{kind}", None) for fold in folds(graph) if fold.norm for kind in ("weight", "bias")}
+    places |= {bias_of(fold.producer) for fold in folds(graph) if fold.producer is not None}
+    names = Counter(matrix.name for matrix in every.values())
+    out = {}
+    for place in sorted(places & every.keys(), key=str):
+        name = every[place].name
+        if name in parts or names[name] > 1 or name not in request.floats:
+            continue
+        node = request.floats[name]
+        out[name] = FloatPart(node, into.place(node.spec))
+    return out
+
+
+def _rows(request: ToCalibrate, every: Matrices, prefix: str) -> dict[Place, RowRun]:
+    """The rows of matrices in stored tensors, except those that a layout moves."""
+    model = request.model
+    places = model.family.expansion(_HF, model.sizes, prefix).places
+    starts = {
+        cell.instance: RowRun(slot.name, cell.start)
+        for slot in places.values() if not slot.plan.layouts and len(slot.shape) == 2
+        for cell in slot.cells if model.family.layout_of(_HF, cell.instance[0], model.sizes) is None
+    }  # fmt: skip
+    return {place: starts[i] for place, i in canonical_instances(model).items() if i in starts}
 
 
 def calibrate_with(text: TextOptions, write: WriteOptions) -> Callable[[ToCalibrate], Calibrated]:

@@ -146,10 +146,12 @@ class Calibrated(NamedTuple):
 
 
 class ToCalibrate(NamedTuple):
-    """`layers`: the weights to round, of one of three float types, by Hugging Face's names; `named`: all tensors."""
+    """`layers`: the weights to round, of one of three float types, by Hugging Face's names; `named`: all tensors;
+    `floats`: as they are written."""
 
     model: OpenModel
     named: Mapping[str, LogicalTensor]
+    floats: Mapping[str, Node]
     layers: Mapping[str, Node]
     scheme: Scheme
     options: SchemeOptions
@@ -162,9 +164,8 @@ def _check_calibration(work: _Work, has_text: bool) -> None:
     """Raises UsageError for options that need a text, or a text that the scheme doesn't use."""
     options, scheme = work.options, work.scheme
     for option, value in (("--act-order", options.act_order), ("--damp", options.damp)):
-        if value is not None and (not has_text or scheme.calibration != "gptq"):
-            takers = ", ".join(name for name, row in SCHEMES.items() if row.calibration == "gptq")
-            raise UsageError(f"{option} applies to GPTQ's rounding", hint=f"--text FILE, with --scheme {takers}")
+        if value is not None and not has_text:
+            raise UsageError(f"{option} applies to --text", hint="--text FILE rounds by GPTQ, other layers to nearest")
     if has_text and not scheme.calibration:
         takers = ", ".join(name for name, row in SCHEMES.items() if row.calibration)
         raise UsageError(f"--text doesn't apply to --scheme {options.scheme}", hint=f"it applies to {takers}")
@@ -224,7 +225,7 @@ def round_layers(
         more = f" and {len(misshapen) - 1:,} more stay" if len(misshapen) > 1 else " stays"
         work.draft.notes.append(f"{name}{more} floats: {reason}")
     if calibrate is not None and model is not None and layers:
-        made = calibrate(ToCalibrate(model, work.named, layers, scheme, work.options))
+        made = calibrate(ToCalibrate(model, work.named, work.floats, layers, scheme, work.options))
         work.draft.preparation = made.preparation
         work.floats.update(made.floats)
         return made.forms

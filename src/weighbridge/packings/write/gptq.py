@@ -43,6 +43,8 @@ def inverse_factor(matrix: Doubles) -> Doubles:
     _cholesky(matrix)
     _invert(matrix)
     matrix[:] = np.tril(matrix)
+    if not np.isfinite(matrix).all():
+        raise np.linalg.LinAlgError
     return matrix
 
 
@@ -120,8 +122,8 @@ class Gptq:
         order = order_of(self.order, np.diag(hessian), self.rule.group)
         factor, damp = self._factor(hessian, order.columns)
         found = self._columns(weights, factor, order)
-        total = _errors(weights, hessian).sum()
-        plain, moved = (_errors(weights - self.values(part), hessian) for part in (nearest, found))
+        total = self.errors(weights, hessian).sum()
+        plain, moved = (self.errors(weights - self.values(part), hessian) for part in (nearest, found))
         worse = moved > plain
         for new, old in zip(found, nearest, strict=True):
             new[worse] = old[worse]
@@ -132,6 +134,16 @@ class Gptq:
     def nearest(self, weights: Floats) -> RoundedMatrix:
         """Rounds weights [rows, columns] to nearest; errors are 0."""
         return self._stored(self._nearest(weights), 0.0, 0.0, self.damp)
+
+    def decoded_nearest(self, weights: Floats) -> Floats:
+        """The values of weights that are rounded to nearest."""
+        return self.values(self._nearest(weights))
+
+    @staticmethod
+    def errors(difference: Floats, hessian: Doubles) -> Doubles:
+        """d H d^T of each row d."""
+        found: Doubles = np.einsum("ij,ij->i", difference @ hessian, difference)
+        return found
 
     def values(self, part: _Codes) -> Floats:
         """The values that a reader decodes."""
@@ -208,8 +220,3 @@ def _blocks(count: int, group: int, is_static: bool) -> Iterator[tuple[int, int]
     for start in range(0, count, whole):
         end = min(start + whole, count)
         yield from ((at, min(at + step, end)) for at in range(start, end, step))
-
-
-def _errors(difference: Floats, hessian: Doubles) -> Doubles:
-    """tr(d H d^T) of each row d."""
-    return np.einsum("ij,ij->i", difference @ hessian, difference)
