@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from weighbridge.base.dtypes import BF16, F16, F32, DType
 from weighbridge.packings.write import awq, gptq
 from weighbridge.packings.write.awq import Consumer
 from weighbridge.packings.write.gptq import ActOrder, Gptq, RoundedMatrix, inverse_factor, order_of
+from weighbridge.packings.write.packers import rounded
 from weighbridge.packings.write.rounding import RoundToIntQuant
 from weighbridge.tensors import kernels
 
@@ -26,7 +28,7 @@ def _weights(rows: int = 24, dtype: DType = F32, seed: int = 1) -> Any:
     random = np.random.default_rng(seed)
     values = random.normal(size=(rows, COLUMNS)).astype(np.float32)
     values[:, ::17] *= 8
-    return gptq.rounded(dtype, values)
+    return rounded(dtype, values)
 
 
 def _hessian(rows: int = 600, seed: int = 2) -> Any:
@@ -86,7 +88,11 @@ def _published(weights: Any, hessian: Any, rule: Any, damp: float, order: Any = 
         group = column // rule.group
         if group not in scales:
             start = group * rule.group
-            part = torch.from_numpy(weights)[:, start : start + rule.group] if is_static else w[:, start : start + rule.group]
+            part = (
+                torch.from_numpy(weights)[:, start : start + rule.group]
+                if is_static
+                else w[:, start : start + rule.group]
+            )
             low, high = part.amin(1).clamp(max=0), part.amax(1).clamp(min=0)
             if rule.symmetric:
                 high = torch.maximum(-low, high)
@@ -119,7 +125,7 @@ def test_codes_are_those_of_the_published_algorithm(
         made = gp._columns(weights, factor, order_of(order, np.diag(hessian), group))
         assert damp == 0.01
         assert (made.codes == codes).mean() > 0.999  # a tie may fall to the other side in F32
-        assert np.abs(gptq.rounded(F16, made.scales) / scales - 1).max() < 2e-3
+        assert np.abs(rounded(F16, made.scales) / scales - 1).max() < 2e-3
 
 
 def test_the_factor() -> None:
@@ -193,7 +199,7 @@ def test_factors_lessen_the_error_of_matrices_together() -> None:
     rule, hessian = _rule(symmetric=False), _hessian()
     both = [_weights(seed=n) for n in (1, 2)]
     magnitudes = np.sqrt(np.diag(hessian) / 600)
-    factors = awq.column_factors([Consumer(lambda w=w: w, rule) for w in both], hessian, magnitudes)
+    factors = awq.column_factors([Consumer(partial(_weights, seed=n), rule) for n in (1, 2)], hessian, magnitudes)
     gp = Gptq(rule)
     plain, scaled = (
         sum(gp.errors(w - gp.decoded_nearest(w * f) / f, hessian).sum() for w in both)
@@ -215,4 +221,3 @@ def test_factors_that_lessen_nothing_are_1() -> None:
     none = np.zeros((COLUMNS, COLUMNS))
     assert (awq.column_factors([Consumer(_weights, _rule())], none, np.zeros(COLUMNS)) == 1).all()
     assert (awq.column_factors([], _hessian(), np.ones(COLUMNS)) == 1).all()
-

@@ -67,7 +67,7 @@ class ComputedBytes(Source):
 
     def put(self, node: Stored, data: NDArray[Any]) -> None:
         """Sets a tensor's bytes."""
-        rest, at = memoryview(np.ascontiguousarray(data)).cast("B"), node.offset
+        rest, at = np.ascontiguousarray(data).reshape(-1).view(np.uint8).data, node.offset
         while rest:
             done = os.pwrite(self._file.fileno(), rest, at)
             rest, at = rest[done:], at + done

@@ -1,12 +1,11 @@
-"""Factors for the columns of matrices, whose inverse a norm or the matrix before takes, so that the model stays the
-same.
+"""Factors for the columns of matrices, whose inverse a norm or the matrix before takes: the model stays the same.
 
     norm        q, k and v, or gate and up, with the router; in parallel layers all of these
     v -> o      heads of queries that share a head of values have its factors
     up -> down  of a gated network, and of each expert
 
-Other activations than a product with `up` don't commute with factors. Source: AutoAWQ 0.2 (scale.py), which leaves v -> o
-out for grouped queries.
+Other activations than a product with `up` don't commute with factors. Source: AutoAWQ 0.2 (scale.py), which leaves
+v -> o out for grouped queries.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import F32
-from weighbridge.forward.calibrated import ComputedBytes, Inputs, Matrices, Place, RoundedPart
+from weighbridge.forward.calibrated import ComputedBytes, Inputs, Place, RoundedPart
+from weighbridge.forward.column_sums import Matrices
 from weighbridge.forward.graph import Graph
 from weighbridge.forward.ops import Floats
 from weighbridge.packings.write.awq import Consumer, column_factors
@@ -135,14 +135,19 @@ class Folding:
 
     def _fits(self, fold: Fold) -> bool:
         """Whether all tensors of a fold can be changed."""
-        changed = [(f"{fold.norm}.weight", None)] if fold.norm else []
+        changed: list[Place] = [(f"{fold.norm}.weight", None)] if fold.norm else []
         bias = (f"{fold.norm}.bias", None) if fold.norm else bias_of(fold.producer)
         changed += [bias] if self.graph.has(bias[0]) else []
-        if fold.producer is not None and (fold.producer not in self.rows or self.rows[fold.producer].name not in self.parts):
+        if fold.producer is not None and (
+            fold.producer not in self.rows or self.rows[fold.producer].name not in self.parts
+        ):
             return False
-        names = [self.names.get(place) for place in fold.consumers]
-        return all(self.names.get(place) in self.floats for place in changed) and all(
-            name in self.parts or name in self.floats for name in names
+        names = {self.names.get(place) for place in fold.consumers}
+        whole = sum(name in names for name in self.names.values()) == len(fold.consumers)  # no other matrix is in them
+        return (
+            whole
+            and all(self.names.get(place) in self.floats for place in changed)
+            and all(name in self.parts or name in self.floats for name in names)
         )
 
     def apply(self, place: Place, inputs: Inputs) -> None:

@@ -90,7 +90,8 @@ class ForwardPass:
 
     def embedded(self, ids: Ids) -> HiddenStates:
         """The hidden states before the first layer for texts of one length, ids [texts, tokens]."""
-        states = HiddenStates(*ids.shape, self.graph.config.dim, self.limit)
+        texts, tokens = ids.shape
+        states = HiddenStates(texts, tokens, self.graph.config.dim, self.limit)
         try:
             self._embed(ids, states)
         except BaseException:

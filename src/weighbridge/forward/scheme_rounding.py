@@ -17,8 +17,8 @@ from weighbridge.base.words import plural
 from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.schemes.plan import Calibrated, ToCalibrate
 from weighbridge.conversion.schemes.table import integer_rule
-from weighbridge.forward.calibrated import ComputedBytes, Inputs, LayerRounding, Matrices, Place, RoundedPart
-from weighbridge.forward.column_sums import canonical_instances, stored_matrices
+from weighbridge.forward.calibrated import ComputedBytes, Inputs, LayerRounding, Place, RoundedPart
+from weighbridge.forward.column_sums import Matrices, canonical_instances, stored_matrices
 from weighbridge.forward.computed import ComputedModel
 from weighbridge.forward.folding import FloatPart, Folding, RowRun, bias_of, folds
 from weighbridge.forward.graph import Graph
@@ -154,9 +154,7 @@ class SchemeRounding:
 
     def prepare(self, progress: Progress | None = None) -> None:
         if not self._is_done:
-            rounding = LayerRounding(
-                self.computed, self.parts, self.matrices, self.rounded, self.bound, self.folding
-            )
+            rounding = LayerRounding(self.computed, self.parts, self.matrices, self.rounded, self.bound, self.folding)
             rounding.run(self.ids, self.rounder, progress)
             self._is_done = True
 

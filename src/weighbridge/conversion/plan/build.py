@@ -148,9 +148,7 @@ def _to_adapter(model: OpenModel, options: AdapterOptions, kind: str) -> PlanBui
     return plan_adapter(model, options, kind)
 
 
-def _to_scheme(
-    model: OpenModel, options: SchemeOptions, kind: str, calibrate: Calibrate | None = None
-) -> PlanBuilder:
+def _to_scheme(model: OpenModel, options: SchemeOptions, kind: str, calibrate: Calibrate | None = None) -> PlanBuilder:
     from weighbridge.conversion.schemes.plan import to_scheme
 
     return to_scheme(model, options, calibrate)

@@ -1,7 +1,7 @@
-"""AWQ: factors for the columns of matrices, whose inverse the layer before takes, so that columns with large inputs are
+"""AWQ: factors for the columns of matrices, whose inverse the layer before takes. Columns with large inputs are then
 rounded more finely.
 
-Errors are those of the products with a text's inputs X, tr(D H D^T) with H = X^T X, where AutoAWQ runs each layer again.
+Errors are those of the products with a text's inputs X, tr(D H D^T) with H = X^T X; AutoAWQ runs each layer again.
 Source: J. Lin et al., "AWQ: Activation-aware Weight Quantization", arXiv 2306.00978; AutoAWQ 0.2 (quantizer.py).
 """
 
@@ -48,7 +48,10 @@ def column_factors(
     if tied is not None:
         counts = np.bincount(tied)
         magnitudes, relative = ((np.bincount(tied, each) / counts)[tied] for each in (magnitudes, relative))
-    candidates = [np.ones(len(magnitudes), np.float32), *(_factors(magnitudes, relative, n / _STEPS) for n in range(_STEPS))]
+    candidates = [
+        np.ones(len(magnitudes), np.float32),
+        *(_factors(magnitudes, relative, n / _STEPS) for n in range(_STEPS)),
+    ]
     errors = [sum(_error(weights, gptq, factors, products) for weights, gptq in chosen) for factors in candidates]
     return candidates[int(np.argmin(errors))]
 
@@ -62,4 +65,3 @@ def _factors(magnitudes: Doubles, relative: Doubles, exponent: float) -> Floats:
 def _error(weights: Floats, gptq: Gptq, factors: Floats, products: Doubles) -> float:
     found = gptq.decoded_nearest(np.ascontiguousarray(weights * factors)) / factors
     return float(gptq.errors(weights - found, products).sum())
-

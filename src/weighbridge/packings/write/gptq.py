@@ -125,7 +125,7 @@ class Gptq:
         total = self.errors(weights, hessian).sum()
         plain, moved = (self.errors(weights - self.values(part), hessian) for part in (nearest, found))
         worse = moved > plain
-        for new, old in zip(found, nearest, strict=True):
+        for new, old in ((found.codes, nearest.codes), (found.scales, nearest.scales), (found.zeros, nearest.zeros)):
             new[worse] = old[worse]
         scale = 1 / total if total > 0 else 0.0
         error = float(np.where(worse, plain, moved).sum() * scale)
@@ -149,7 +149,8 @@ class Gptq:
         """The values that a reader decodes."""
         scales = rounded(self.rule.scale_dtype, part.scales)
         group = self.rule.group
-        return (part.codes - np.repeat(part.zeros, group, 1)) * np.repeat(scales, group, 1)
+        found: Floats = (part.codes.astype(np.float32) - np.repeat(part.zeros, group, 1)) * np.repeat(scales, group, 1)
+        return found
 
     def _stored(self, part: _Codes, error: float, nearest: float, damp: float) -> RoundedMatrix:
         scales = as_bytes(self.rule.scale_dtype, part.scales)
@@ -184,7 +185,9 @@ class Gptq:
         scales, zeros = (np.empty((rows, count // group), np.float32) for _ in range(2))
         if order.is_static:
             for g in range(count // group):
-                known[g] = self.rule.parameters(np.ascontiguousarray(weights[:, g * group : (g + 1) * group]).reshape(-1))
+                known[g] = self.rule.parameters(
+                    np.ascontiguousarray(weights[:, g * group : (g + 1) * group]).reshape(-1)
+                )
         for at, end in _blocks(count, group, order.is_static):
             errors = np.empty((end - at, rows), np.float32)
             for i in range(at, end):
