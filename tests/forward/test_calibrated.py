@@ -113,7 +113,7 @@ FOLDS = {
 
 
 #: Their matrices are stored transposed or stacked.
-NOT_QUANTIZED: set[str] = set()
+NOT_QUANTIZED = {"gpt2", "gpt2-untied"}
 #: Other families, of which some have no matrix to quantize in this form.
 OTHERS = sorted({*graphs.CASES} - {*FOLDS})
 
