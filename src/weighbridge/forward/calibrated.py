@@ -25,7 +25,7 @@ from weighbridge.forward.column_sums import Matrices
 from weighbridge.forward.computed import ComputedModel
 from weighbridge.forward.layers import ObservedError
 from weighbridge.forward.ops import Floats
-from weighbridge.forward.run import ForwardPass, Ids, Step
+from weighbridge.forward.run import ForwardPass, Ids, LayerStep
 from weighbridge.io.source import Source
 from weighbridge.packings.canonical import IntQuantMatrix
 from weighbridge.packings.int_quant import IntQuant
@@ -262,11 +262,11 @@ class LayerRounding:
         if self.folds is not None:
             self.folds.finish()
 
-    def _of_step(self, layer: int, step: Step) -> set[str]:
+    def _of_step(self, layer: int, step: LayerStep) -> set[str]:
         starts = tuple(f"layers.{layer}.{part}." for part in step.parts)
         return {matrix.name for (name, _), matrix in self.sums.matrices.items() if name.startswith(starts)}
 
-    def _round(self, step: Step, names: set[str], rounder: Rounder) -> None:
+    def _round(self, step: LayerStep, names: set[str], rounder: Rounder) -> None:
         sums = self.sums
         sums.pending = set(names)
         while sums.pending:

@@ -19,7 +19,7 @@ _OUTPUT: Final = "output.weight"
 _BLOCK: Final = "blk."
 
 
-class StoredMatrix(NamedTuple):
+class MatrixPlace(NamedTuple):
     """A matrix in a file: the tensor's name, which matrix of its stack it is, and how many the stack has."""
 
     name: str
@@ -27,7 +27,7 @@ class StoredMatrix(NamedTuple):
     stacked: int
 
 
-Matrices = dict[tuple[str, int | None], StoredMatrix]
+Matrices = dict[tuple[str, int | None], MatrixPlace]
 
 
 def gguf_matrices(model: OpenModel) -> Matrices:
@@ -40,7 +40,7 @@ def stored_matrices(model: OpenModel, dialect: str, prefix: str) -> Matrices:
     fused there share one."""
     family, sizes = model.family, model.resolved.sizes
     stored = {
-        instance: StoredMatrix(slot.name, n // len(slot.roles), len(slot.instances) // len(slot.roles))
+        instance: MatrixPlace(slot.name, n // len(slot.roles), len(slot.instances) // len(slot.roles))
         for slot in family.expansion(dialect, sizes, prefix).places.values()
         for n, instance in enumerate(slot.instances)
     }
@@ -77,7 +77,7 @@ class ColumnSums:
             sums[target.number] += squares
             counts[target.number] += len(x)
 
-    def _matrix(self, name: str, expert: int | None) -> StoredMatrix:
+    def _matrix(self, name: str, expert: int | None) -> MatrixPlace:
         found = self._matrices.get((name, expert))
         if found is None:
             raise UnsupportedError(f"{name} has no tensor in a GGUF")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -64,7 +65,7 @@ class HiddenStates(Closing):
             self._file.close()
 
 
-class Step(NamedTuple):
+class LayerStep(NamedTuple):
     """A part of a layer. `parts`: the beginnings of its weights' names after `layers.N.`. `run`: computes it, and with
     True as its argument changes the states."""
 
@@ -171,23 +172,27 @@ class ForwardPass:
         for step in self.steps(layer, states):
             step.run(True)
 
-    def steps(self, layer: int, states: HiddenStates) -> Iterator[Step]:
+    def steps(self, layer: int, states: HiddenStates) -> Iterator[LayerStep]:
         """The steps of a layer: attention of all texts, then the rest, so that only one of both is in memory."""
-        graph, weights, name = self.graph, self.weights, f"layers.{layer}"
+        graph, name = self.graph, f"layers.{layer}"
         if graph.parallel:
-            yield Step(("attention", "mlp", "moe"), lambda commit: self._parallel(layer, states, commit))
+            yield LayerStep(("attention", "mlp", "moe"), partial(self._parallel, layer, states))
             return
         if graph.has(f"{name}.attention.o.weight"):
-            rotation = self._rotation(layer, states.shape[1])
-            make: Callable[[], Block] = lambda: layers.attention(weights, layer, rotation)  # noqa: E731
-            yield Step(("attention",), lambda commit: self._add(states, f"{name}.attention", make(), 1, commit))
-        if graph.has(f"{name}.moe.router.weight"):
-            batch = self._batch(states)
-            make = lambda: layers.experts(weights, layer)  # noqa: E731
-            yield Step(("mlp", "moe"), lambda commit: self._add(states, f"{name}.mlp", make(), batch, commit))
-        elif graph.has(f"{name}.mlp.down.weight"):
-            make = lambda: layers.feed_forward(weights, f"{name}.mlp")  # noqa: E731
-            yield Step(("mlp",), lambda commit: self._add(states, f"{name}.mlp", make(), 1, commit))
+            yield LayerStep(("attention",), partial(self._attention, layer, states))
+        if graph.has(f"{name}.moe.router.weight") or graph.has(f"{name}.mlp.down.weight"):
+            yield LayerStep(("mlp", "moe"), partial(self._network, layer, states))
+
+    def _attention(self, layer: int, states: HiddenStates, commit: bool) -> None:
+        run = layers.attention(self.weights, layer, self._rotation(layer, states.shape[1]))
+        self._add(states, f"layers.{layer}.attention", run, 1, commit)
+
+    def _network(self, layer: int, states: HiddenStates, commit: bool) -> None:
+        name = f"layers.{layer}.mlp"
+        if self.graph.has(f"layers.{layer}.moe.router.weight"):
+            self._add(states, name, layers.experts(self.weights, layer), self._batch(states), commit)
+        else:
+            self._add(states, name, layers.feed_forward(self.weights, name), 1, commit)
 
     def _batch(self, states: HiddenStates) -> int:
         """Texts whose tokens go through experts together."""
