@@ -17,7 +17,8 @@ from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError,
 from weighbridge.cli.main import main
 from weighbridge.conversion.schemes import plan as schemes
 from weighbridge.conversion.schemes.table import SCHEMES as SCHEMES_OF_FOLDERS
-from weighbridge.forward import calibrated, folding, layers, scheme_rounding
+from weighbridge.forward import layers
+from weighbridge.forward.rounding import calibrated, folding, scheme_rounding
 from weighbridge.models.open import open_model
 from weighbridge.packings.write.gptq import Gptq
 

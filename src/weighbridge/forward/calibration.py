@@ -58,7 +58,7 @@ def scheme_calibration(target: TargetOptions, text: TextOptions, write: WriteOpt
         return None
     if not isinstance(target, SchemeOptions):
         raise UsageError(f"--text doesn't apply to {target.title}", hint=f"it applies to {SchemeOptions.title}")
-    from weighbridge.forward.scheme_rounding import calibrate_with
+    from weighbridge.forward.rounding.scheme_rounding import calibrate_with
 
     return calibrate_with(text, write)
 

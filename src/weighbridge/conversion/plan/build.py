@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -77,10 +78,9 @@ def _build(
     path, kind, options, folder = target
     unwrap, to_draft = _BUILDERS.get(type(options), (None, _to_container))
     model, renamed = (model, []) if keep_names or unwrap is None else unwrap(model)
-    if isinstance(options, SchemeOptions):
-        draft = _to_scheme(model, options, kind, calibrate)
-    else:
-        draft = to_draft(model, options, kind)
+    if calibrate is not None:
+        to_draft = partial(_to_scheme, calibrate=calibrate)
+    draft = to_draft(model, options, kind)
     draft.losses += [] if isinstance(options, _UNCHECKED) else check_settings(model, draft, kind)
     draft.losses += _mlx_losses(draft) if kind == "mlx" else []
     if kind == "hf":

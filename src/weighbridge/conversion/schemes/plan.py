@@ -116,13 +116,7 @@ def to_scheme(model: OpenModel, options: SchemeOptions, calibrate: Calibrate | N
         draft.tensors[name] = work.floats[name]
         if nodes.needs_decoding(node) and name not in kept:
             _list_decoded(work, name, "the scheme stores it as floats")
-    settings = {}
-    for name, form in forms.items():
-        parameters = Settings(work.scheme.bits, work.scheme.group, True)
-        if isinstance(form, IntQuantMatrix):
-            by_row = form.group == form.codes.spec.shape[-1] and form.group != work.scheme.group
-            parameters = Settings(form.bits, 0 if by_row else form.group, form.symmetric)
-        settings[name.removesuffix(".weight")] = parameters
+    settings = {name.removesuffix(".weight"): _settings(work.scheme, form) for name, form in forms.items()}
     scheme_config = scheme_configs.config(work.scheme, settings, _unquantized(model, named, settings))
     config = model.config
     if model.format == "gguf":
@@ -134,6 +128,13 @@ def to_scheme(model: OpenModel, options: SchemeOptions, calibrate: Calibrate | N
         add_side_files(model, draft, without=_CONFIGS)
     draft.texts["config.json"] = meta.quantized(config, options.dtype, scheme_config)
     return draft
+
+
+def _settings(scheme: Scheme, form: Form) -> Settings:
+    if not isinstance(form, IntQuantMatrix):
+        return Settings(scheme.bits, scheme.group, True)
+    by_row = form.group == form.codes.spec.shape[-1] and form.group != scheme.group
+    return Settings(form.bits, 0 if by_row else form.group, form.symmetric)
 
 
 class Calibrated(NamedTuple):

@@ -17,13 +17,13 @@ from weighbridge.base.words import plural
 from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.schemes.plan import Calibrated, ToCalibrate
 from weighbridge.conversion.schemes.table import integer_rule
-from weighbridge.forward.calibrated import ComputedBytes, Inputs, LayerRounding, Place, RoundedPart
 from weighbridge.forward.column_sums import Matrices, canonical_instances, stored_matrices
 from weighbridge.forward.computed import ComputedModel
-from weighbridge.forward.folding import FloatPart, Folding, RowRun, bias_of, folds
 from weighbridge.forward.graph import Graph
 from weighbridge.forward.ops import Floats
 from weighbridge.forward.options import TextOptions
+from weighbridge.forward.rounding.calibrated import ComputedBytes, Inputs, LayerRounding, Place, RoundedPart
+from weighbridge.forward.rounding.folding import FloatPart, Folding, RowRun, bias_of, folds
 from weighbridge.forward.texts import chunks_of
 from weighbridge.models.resolved import ResolvedModel
 from weighbridge.packings.write.gptq import ActOrder, Gptq

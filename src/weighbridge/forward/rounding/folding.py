@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import F32
-from weighbridge.forward.calibrated import ComputedBytes, Inputs, Place, RoundedPart
 from weighbridge.forward.column_sums import Matrices
 from weighbridge.forward.graph import Graph
 from weighbridge.forward.ops import Floats
+from weighbridge.forward.rounding.calibrated import ComputedBytes, Inputs, Place, RoundedPart
 from weighbridge.packings.write.awq import Consumer, column_factors
 from weighbridge.packings.write.packers import as_bytes, rounded
 from weighbridge.tensors import nodes
