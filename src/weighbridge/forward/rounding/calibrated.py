@@ -43,7 +43,7 @@ Place = tuple[str, int | None]  # a matrix's canonical name, and its number for 
 _ROWS: Final = 2048
 _STREAM: Final = "stream"
 #: The largest relative error of a scale that is changed: half a unit in the last place of BF16.
-_HELD: Final = 2.0**-8
+_SCALE_ERROR: Final = 2.0**-8
 
 
 class ComputedBytes(Source):
@@ -67,10 +67,10 @@ class ComputedBytes(Source):
 
     def put(self, node: Stored, data: NDArray[Any]) -> None:
         """Sets a tensor's bytes."""
-        rest, at = np.ascontiguousarray(data).reshape(-1).view(np.uint8).data, node.offset
-        while rest:
-            done = os.pwrite(self._file.fileno(), rest, at)
-            rest, at = rest[done:], at + done
+        file = self._file
+        file.seek(node.offset)
+        file.write(np.ascontiguousarray(data).reshape(-1).view(np.uint8).data)
+        file.flush()
 
     def _readinto(self, offset: int, out: memoryview) -> int:
         done = 0
@@ -131,10 +131,10 @@ class RoundedPart(NamedTuple):
         assert isinstance(into, ComputedBytes)
         scales = nodes.cast(self.scales, F32).read_all().view(np.float32).reshape(self.scales.spec.shape)
         wanted = scales[start : start + len(factors)] / factors[:, None]
-        held = rounded(dtype, wanted)
-        if not (np.abs(held - wanted) <= _HELD * np.abs(wanted)).all():
+        rescaled = rounded(dtype, wanted)
+        if not (np.abs(rescaled - wanted) <= _SCALE_ERROR * np.abs(wanted)).all():
             return False
-        scales[start : start + len(factors)] = held
+        scales[start : start + len(factors)] = rescaled
         into.put(self.scales, as_bytes(dtype, scales))
         return True
 

@@ -186,8 +186,8 @@ class Folding:
         exact = np.where(usable, exact, np.float32(1)).astype(np.float32)
         bias = (f"{norm}.bias", None)
         if self.graph.has(bias[0]):
-            held = self.floats[self.names[bias]]
-            held.put(held.read() / exact)
+            shift = self.floats[self.names[bias]]
+            shift.put(shift.read() / exact)
             self.changed.add(bias)
         return exact
 
@@ -203,10 +203,10 @@ class Folding:
         if not self.parts[run.name].divide_rows(run.start, by_row):
             return None
         if self.graph.has(bias[0]):
-            held = self.floats[self.names[bias]]
-            values = held.read()
+            shift = self.floats[self.names[bias]]
+            values = shift.read()
             values[run.start : run.start + len(by_row)] /= by_row
-            held.put(values)
+            shift.put(values)
             self.changed.add(bias)
         return factors
 
