@@ -235,7 +235,7 @@ TO: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "gguf": ("o.gguf", {}),
     "hf": ("o", {"to": "hf"}),
     "mlx": ("o", {"to": "mlx"}),
-    "scheme": ("o", {"to": "hf", "scheme": "w4a16", "q_group_size": 32}),
+    "scheme": ("o", {"to": "hf", "scheme": "w4a16", "q_group_size": 32, "text": [__file__], "context": 16}),
     "safetensors": ("o.safetensors", {}),
     "torch": ("o.pt", {}),
     "torch folder": ("o", {"to": "torch"}),
@@ -246,7 +246,8 @@ TO: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 SPECIAL: Mapping[str, Any] = {
     "max_shard_size": 1, "max_shard_tensors": 1, "inexact": "refuse", "align": 1 << 18, "pre": "qwen2",
     "name": "Another", "rms_eps": 0.5, "context_length": 17, "scheme": "w8a8", "q_bits": 8, "q_group_size": 64,
-    "sym": False, "q_mode": "mxfp4", "recipe": "mixed_2_6", "dtype": None, "base": None, "projector": None,
+    "sym": False, "act_order": "none", "damp": 0.5, "q_mode": "mxfp4", "recipe": "mixed_2_6", "dtype": None,
+    "base": None, "projector": None,
 }  # fmt: skip
 
 

@@ -91,7 +91,7 @@ class LoraOptions:
 @dataclass(frozen=True, kw_only=True)
 class ConvertKeywords(
     TransformKeywords, LoraOptions, GgufOptions, GenericGgufOptions, MmprojOptions, TorchFolderOptions, HfOptions,
-    SchemeOptions, MlxOptions, AdapterOptions,
+    SchemeOptions, MlxOptions, AdapterOptions, TextOptions,
 ):  # fmt: skip
     to: str | TargetOptions | None = option(_TO, kind="format or checkpoint", section="Target")
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Final
 
 from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.api.keywords import (
@@ -40,7 +40,8 @@ from weighbridge.conversion.options import (
 from weighbridge.conversion.plan.build import build
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.target import choose_target, is_whisper_cpp, same_format
-from weighbridge.forward.calibration import calibration, given
+from weighbridge.forward.calibration import calibration, given, scheme_calibration
+from weighbridge.forward.options import TextOptions
 from weighbridge.models.model import OpenModel, open_tokenizer
 from weighbridge.models.open import open_model
 
@@ -50,6 +51,9 @@ if TYPE_CHECKING:
     from weighbridge.conversion.quantize.plan import QuantizePlan
     from weighbridge.conversion.transform import TransformPlan
     from weighbridge.models.lora.weights import WeightedAdapter
+
+
+_OF_TEXTS: Final = frozenset(one.name for one in fields(TextOptions))
 
 
 @contextmanager
@@ -96,7 +100,9 @@ def plan_convert(src: Path, dst: Path, options: ConvertKeywords) -> Plan:
             if isinstance(target.options, AdapterOptions | CheckpointOptions):
                 raise UsageError(f"--lora doesn't apply to {target.options.title}", hint="it applies to models")
             model = _with_adapters(model, options.adapters)
-        return build(model, target, options)
+        has_text = not _OF_TEXTS.isdisjoint(options.given)
+        calibrate = scheme_calibration(target.options, options, options) if has_text else None
+        return build(model, target, options, calibrate=calibrate)
 
 
 @accepting(SplitKeywords)

@@ -230,6 +230,14 @@ class SchemeOptions(HfFolderOptions, CodeOptions):
         section=_SCHEME,
     )  # fmt: skip
     sym: bool | None = option("Without or with zero points (integer schemes).", section=_SCHEME, off="asym")
+    act_order: str | None = option(
+        "With --text, which columns GPTQ rounds first: those with large inputs (static, groups), or none.",
+        section=_SCHEME, choices=("none", "static", "groups"),
+    )  # fmt: skip
+    damp: float | None = option(
+        "With --text, GPTQ's damping, relative to the mean square of the inputs [0.01].", metavar="X", above=0,
+        section=_SCHEME, aliases="damp-percent dampening-frac",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 from weighbridge.base.errors import UsageError
 from weighbridge.base.options import Progress
-from weighbridge.conversion.options import QuantizeOptions
+from weighbridge.conversion.options import QuantizeOptions, SchemeOptions, TargetOptions, WriteOptions
 from weighbridge.forward.options import TextOptions
 from weighbridge.models.model import OpenModel
 
 if TYPE_CHECKING:
     from weighbridge.conversion.quantize.imatrix import ImportanceMatrix
     from weighbridge.conversion.quantize.size_target import Effects
+    from weighbridge.conversion.schemes.plan import Calibrate
 
 #: The value of `imatrix` for a matrix that is made of the text.
 AUTO: Final = "auto"
@@ -46,6 +47,20 @@ def calibration(
     chunks = chunks_of(model, text)
     made = None if not is_auto else matrix_of(computed, chunks, text)
     return made, Measurement(computed, chunks, text.chunks, progress).gains if is_sized else None
+
+
+def scheme_calibration(target: TargetOptions, text: TextOptions, write: WriteOptions) -> Calibrate | None:
+    """How a text rounds the layers of a quantized folder; None without one. Raises UsageError for a target that no text
+    applies to, and for options of a text without one."""
+    if not text.text:
+        for option in given(text):
+            raise UsageError(f"{option} applies to --text")
+        return None
+    if not isinstance(target, SchemeOptions):
+        raise UsageError(f"--text doesn't apply to {target.title}", hint=f"it applies to {SchemeOptions.title}")
+    from weighbridge.forward.rounding.scheme_rounding import calibrate_with
+
+    return calibrate_with(text, write)
 
 
 def given(text: TextOptions) -> list[str]:

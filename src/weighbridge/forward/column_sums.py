@@ -12,36 +12,48 @@ from numpy.typing import NDArray
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.conversion.quantize.imatrix import ImatrixSums
 from weighbridge.forward.ops import Floats
+from weighbridge.models.arch.expand import Instance
 from weighbridge.models.model import OpenModel
 
 _OUTPUT: Final = "output.weight"
 _BLOCK: Final = "blk."
 
 
-class GgufMatrix(NamedTuple):
-    """A matrix in a GGUF: the tensor's name, which matrix of its stack it is, and how many the stack has."""
+class MatrixPlace(NamedTuple):
+    """A matrix in a file: the tensor's name, which matrix of its stack it is, and how many the stack has."""
 
     name: str
     number: int
     stacked: int
 
 
-def gguf_matrices(model: OpenModel) -> dict[tuple[str, int | None], GgufMatrix]:
-    """Each matrix of a model by its canonical name, and by its number for an expert. Matrices that are fused in a GGUF
-    share one."""
+Matrices = dict[tuple[str, int | None], MatrixPlace]
+
+
+def gguf_matrices(model: OpenModel) -> Matrices:
+    """`stored_matrices` of a GGUF."""
+    return stored_matrices(model, "gguf", "")
+
+
+def stored_matrices(model: OpenModel, dialect: str, prefix: str) -> Matrices:
+    """Each matrix of a model in a dialect, by its canonical name, and by its number for an expert. Matrices that are
+    fused there share one."""
     family, sizes = model.family, model.resolved.sizes
     stored = {
-        instance: GgufMatrix(slot.name, n // len(slot.roles), len(slot.instances) // len(slot.roles))
-        for slot in family.expansion("gguf", sizes, "").places.values()
+        instance: MatrixPlace(slot.name, n // len(slot.roles), len(slot.instances) // len(slot.roles))
+        for slot in family.expansion(dialect, sizes, prefix).places.values()
         for n, instance in enumerate(slot.instances)
     }
-    out = {}
-    for slot in family.expansion("canonical", sizes, "").places.values():
-        instances = slot.instances
-        for n, instance in enumerate(instances):
-            if instance in stored:
-                out[slot.name, n if len(instances) > 1 else None] = stored[instance]
-    return out
+    return {place: stored[i] for place, i in canonical_instances(model).items() if i in stored}
+
+
+def canonical_instances(model: OpenModel) -> dict[tuple[str, int | None], Instance]:
+    """The role and indices of each matrix by its canonical name, and by its number for an expert."""
+    slots = model.family.expansion("canonical", model.resolved.sizes, "").places.values()
+    return {
+        (slot.name, n if len(slot.instances) > 1 else None): instance
+        for slot in slots for n, instance in enumerate(slot.instances)
+    }  # fmt: skip
 
 
 class ColumnSums:
@@ -65,7 +77,7 @@ class ColumnSums:
             sums[target.number] += squares
             counts[target.number] += len(x)
 
-    def _matrix(self, name: str, expert: int | None) -> GgufMatrix:
+    def _matrix(self, name: str, expert: int | None) -> MatrixPlace:
         found = self._matrices.get((name, expert))
         if found is None:
             raise UnsupportedError(f"{name} has no tensor in a GGUF")

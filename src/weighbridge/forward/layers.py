@@ -15,8 +15,12 @@ from weighbridge.providers.base import Provider
 _SIGMOID: Final = 2  # of expert_gating_func, gguf's ExpertGatingFuncType
 
 
+class ObservedError(Exception):
+    """An observer has what it needs: the rest isn't computed."""
+
+
 class Observer(Protocol):
-    """Takes the rows that enter matrix products."""
+    """Takes the rows that enter matrix products. It may raise ObservedError, before the matrices are read."""
 
     def __call__(self, names: Sequence[str], x: Floats, expert: int | None = None) -> None:
         """`names`: of the weights (canonical) that multiply the rows of x [tokens, columns]; `expert`: which of a
@@ -49,13 +53,15 @@ class Weights:
         return self.get(name) if self.graph.has(name) else None
 
     def linears(self, *names: str) -> Callable[[Floats], list[Floats]]:
-        """Products with several matrices of the same input. Each has its bias."""
-        matrices = [(self.get(f"{name}.weight").T, self.optional(f"{name}.bias")) for name in names]
+        """Products with several matrices of the same input. Each has its bias. They are read for the first input."""
         observed = [f"{name}.weight" for name in names]
+        matrices: list[tuple[Floats, Floats | None]] = []
 
         def apply(x: Floats) -> list[Floats]:
             if self.observer is not None:
                 self.observer(observed, x)
+            if not matrices:
+                matrices.extend((self.get(f"{name}.weight").T, self.optional(f"{name}.bias")) for name in names)
             return [x @ matrix if bias is None else x @ matrix + bias for matrix, bias in matrices]
 
         return apply
@@ -158,13 +164,18 @@ def experts(weights: Weights, layer: int) -> Block:
         if weights.observer is not None:
             weights.observer([f"{name}.router.weight"], x)
         chosen, share = route(graph, x @ router, bias)
-        out = np.zeros_like(x)
+        out, is_whole = np.zeros_like(x), True
         for expert in range(router.shape[1]):
             rows, slots = np.nonzero(chosen == expert)
             if len(rows):
-                out[rows] += _expert(weights, name, expert, x[rows]) * share[rows, slots, None]
+                try:
+                    out[rows] += _expert(weights, name, expert, x[rows]) * share[rows, slots, None]
+                except ObservedError:
+                    is_whole = False
         if shared is not None:
             out += shared(x) if gate is None else shared(x) * _shared_gate(weights, name, x, gate)
+        if not is_whole:
+            raise ObservedError
         return out
 
     return apply

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from contextlib import suppress
+from functools import partial
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +17,7 @@ from weighbridge.base.errors import FormatError
 from weighbridge.forward import layers, ops
 from weighbridge.forward.computed import ComputedModel
 from weighbridge.forward.graph import Graph
-from weighbridge.forward.layers import Block, Observer, Rounding, Weights
+from weighbridge.forward.layers import Block, ObservedError, Observer, Rounding, Weights
 from weighbridge.forward.ops import Floats
 from weighbridge.models.model import OpenModel
 from weighbridge.providers.base import Provider
@@ -63,6 +65,14 @@ class HiddenStates(Closing):
             self._file.close()
 
 
+class LayerStep(NamedTuple):
+    """A part of a layer. `parts`: the beginnings of its weights' names after `layers.N.`. `run`: computes it, and with
+    True as its argument changes the states."""
+
+    parts: tuple[str, ...]
+    run: Callable[[bool], None]
+
+
 class ForwardPass:
     """A model that runs over texts. `observer` sees the inputs of all matrix products; `rounding` changes weights.
     `limit`: bytes of hidden states in memory."""
@@ -79,13 +89,22 @@ class ForwardPass:
         self.graph, self.limit = graph, limit
         self.weights = Weights(provider, graph, observer, rounding)
 
-    def hidden(self, ids: Ids, progress: Progress | None = None) -> HiddenStates:
-        """The hidden states after the last layer for texts of one length, ids [texts, tokens]. Raises FormatError,
-        with the layer, for a value that isn't finite."""
+    def embedded(self, ids: Ids) -> HiddenStates:
+        """The hidden states before the first layer for texts of one length, ids [texts, tokens]."""
         texts, tokens = ids.shape
         states = HiddenStates(texts, tokens, self.graph.config.dim, self.limit)
         try:
             self._embed(ids, states)
+        except BaseException:
+            states.close()
+            raise
+        return states
+
+    def hidden(self, ids: Ids, progress: Progress | None = None) -> HiddenStates:
+        """The hidden states after the last layer. Raises FormatError, with the layer, for a value that isn't
+        finite."""
+        states = self.embedded(ids)
+        try:
             for layer in range(self.graph.layers):
                 self._layer(layer, states)
                 if progress is not None:
@@ -97,9 +116,7 @@ class ForwardPass:
 
     def layer_inputs(self, ids: Ids) -> Iterator[HiddenStates]:
         """The hidden states before each layer, which are valid until the next ones. Raises as `hidden`."""
-        texts, tokens = ids.shape
-        with HiddenStates(texts, tokens, self.graph.config.dim, self.limit) as states:
-            self._embed(ids, states)
+        with self.embedded(ids) as states:
             for layer in range(self.graph.layers):
                 if layer:
                     self._layer(layer - 1, states)
@@ -152,41 +169,56 @@ class ForwardPass:
         return ops.rotation(chosen, tokens, self.graph.config.context)
 
     def _layer(self, layer: int, states: HiddenStates) -> None:
-        """Attention of all texts, then the rest of the layer, so that only one of both is in memory."""
-        graph, weights, name = self.graph, self.weights, f"layers.{layer}"
+        for step in self.steps(layer, states):
+            step.run(True)
+
+    def steps(self, layer: int, states: HiddenStates) -> Iterator[LayerStep]:
+        """The steps of a layer: attention of all texts, then the rest, so that only one of both is in memory."""
+        graph, name = self.graph, f"layers.{layer}"
         if graph.parallel:
-            self._parallel(layer, states)
+            yield LayerStep(("attention", "mlp", "moe"), partial(self._parallel, layer, states))
             return
         if graph.has(f"{name}.attention.o.weight"):
-            run = layers.attention(weights, layer, self._rotation(layer, states.shape[1]))
-            self._add(states, f"{name}.attention", run, 1)
-        if graph.has(f"{name}.moe.router.weight"):
-            self._add(states, f"{name}.mlp", layers.experts(weights, layer), self._batch(states))
-        elif graph.has(f"{name}.mlp.down.weight"):
-            self._add(states, f"{name}.mlp", layers.feed_forward(weights, f"{name}.mlp"), 1)
+            yield LayerStep(("attention",), partial(self._attention, layer, states))
+        if graph.has(f"{name}.moe.router.weight") or graph.has(f"{name}.mlp.down.weight"):
+            yield LayerStep(("mlp", "moe"), partial(self._network, layer, states))
+
+    def _attention(self, layer: int, states: HiddenStates, commit: bool) -> None:
+        run = layers.attention(self.weights, layer, self._rotation(layer, states.shape[1]))
+        self._add(states, f"layers.{layer}.attention", run, 1, commit)
+
+    def _network(self, layer: int, states: HiddenStates, commit: bool) -> None:
+        name = f"layers.{layer}.mlp"
+        if self.graph.has(f"layers.{layer}.moe.router.weight"):
+            self._add(states, name, layers.experts(self.weights, layer), self._batch(states), commit)
+        else:
+            self._add(states, name, layers.feed_forward(self.weights, name), 1, commit)
 
     def _batch(self, states: HiddenStates) -> int:
         """Texts whose tokens go through experts together."""
         return max(1, _BATCH // (states.shape[1] * states.shape[2] * 4))
 
-    def _add(self, states: HiddenStates, name: str, run: Block, batch: int) -> None:
+    def _add(self, states: HiddenStates, name: str, run: Block, batch: int, commit: bool) -> None:
         """Adds a block's output to the states of all texts, `batch` of them at a time."""
         before, after = self.weights.norm(f"{name}.norm"), self._post_norm(name)
         scale = np.float32(self.graph.config.residual_scale or 1)
         for start in range(0, states.shape[0], batch):
             texts = range(start, min(start + batch, states.shape[0]))
             x = np.concatenate([states[text] for text in texts]) if len(texts) > 1 else states[start]
-            out = run(x if before is None else before(x))
+            try:
+                out = run(x if before is None else before(x))
+            except ObservedError:
+                continue
             out = x + (out if after is None else after(out)) * scale
             if not np.isfinite(out).all():
                 raise FormatError("values aren't finite", path=name, hint="the weights or their scales are damaged")
-            for text, part in zip(texts, np.split(out, len(texts)), strict=True):
+            for text, part in zip(texts, np.split(out, len(texts)), strict=True) if commit else ():
                 states[text] = part
 
     def _post_norm(self, name: str) -> Block | None:
         return self.weights.norm(f"{name}.post_norm") if self.graph.has(f"{name}.post_norm.weight") else None
 
-    def _parallel(self, layer: int, states: HiddenStates) -> None:
+    def _parallel(self, layer: int, states: HiddenStates, commit: bool) -> None:
         """Both blocks read the layer's input. The second has a norm of its own, or the first's."""
         graph, weights, name = self.graph, self.weights, f"layers.{layer}"
         first = weights.norm(f"{name}.attention.norm")
@@ -197,7 +229,10 @@ class ForwardPass:
         for text in range(states.shape[0]):
             x = states[text]
             a, b = (x if norm is None else norm(x) for norm in (first, second))
-            states[text] = x + attend(a) + rest(b)
+            with suppress(ObservedError):
+                out = x + attend(a) + rest(b)
+                if commit:
+                    states[text] = out
 
 
 def prompt_states(model: OpenModel, prompts: Sequence[Ids], *, average: bool) -> Floats:

@@ -78,6 +78,9 @@ def write(plan: Plan, options: WriteCommand) -> int:
         if options.dry_run:
             emit_json(plan.describe()) if options.json else _print_plan(plan)
             return 0
+        if plan.preparation is not None:
+            with Progress(noun="layer") as progress:
+                plan.preparation.prepare(progress)
         with Progress(computing=plan.computing) as progress:
             result = plan.run(progress)
         if options.json:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.errors import UsageError
 from weighbridge.base.gc_pause import paused
@@ -44,9 +45,16 @@ from weighbridge.io.sink import link_notes
 from weighbridge.models.model import OpenModel
 from weighbridge.models.wrapped import unwrapped, unwrapped_folder
 
+if TYPE_CHECKING:
+    from weighbridge.conversion.schemes.plan import Calibrate
 
-def build(model: OpenModel, target: Target, write: WriteOptions = WriteOptions(), *, keep_names: bool = False) -> Plan:
-    """Plans the conversion of `model` to `target`. `keep_names`: keep a framework's prefix of names.
+
+def build(
+    model: OpenModel, target: Target, write: WriteOptions = WriteOptions(), *, keep_names: bool = False,
+    calibrate: Calibrate | None = None,
+) -> Plan:  # fmt: skip
+    """Plans the conversion of `model` to `target`. `keep_names`: keep a framework's prefix of names. `calibrate`: how
+    the layers of a quantized folder are rounded, instead of to nearest.
 
     Raises RefusedError, UnsupportedError, UsageError, FormatError.
     """
@@ -60,14 +68,18 @@ def build(model: OpenModel, target: Target, write: WriteOptions = WriteOptions()
 
             plan = plan_torch(model.place.path, target.path, write)
         else:
-            plan = _build(model, target, write, keep_names)
+            plan = _build(model, target, write, keep_names, calibrate)
         return replace(plan, sources=(*map(state_of, model.place.files), *plan.sources), model=model)
 
 
-def _build(model: OpenModel, target: Target, write: WriteOptions, keep_names: bool) -> Plan:
+def _build(
+    model: OpenModel, target: Target, write: WriteOptions, keep_names: bool, calibrate: Calibrate | None
+) -> Plan:
     path, kind, options, folder = target
     unwrap, to_draft = _BUILDERS.get(type(options), (None, _to_container))
     model, renamed = (model, []) if keep_names or unwrap is None else unwrap(model)
+    if calibrate is not None:
+        to_draft = partial(_to_scheme, calibrate=calibrate)
     draft = to_draft(model, options, kind)
     draft.losses += [] if isinstance(options, _UNCHECKED) else check_settings(model, draft, kind)
     draft.losses += _mlx_losses(draft) if kind == "mlx" else []
@@ -118,6 +130,7 @@ def _build(model: OpenModel, target: Target, write: WriteOptions, keep_names: bo
         write=write,
         reports=draft.reports,
         sources=tuple(map(state_of, draft.sources)),
+        preparation=draft.preparation,
     )
 
 
@@ -135,10 +148,10 @@ def _to_adapter(model: OpenModel, options: AdapterOptions, kind: str) -> PlanBui
     return plan_adapter(model, options, kind)
 
 
-def _to_scheme(model: OpenModel, options: SchemeOptions, kind: str) -> PlanBuilder:
+def _to_scheme(model: OpenModel, options: SchemeOptions, kind: str, calibrate: Calibrate | None = None) -> PlanBuilder:
     from weighbridge.conversion.schemes.plan import to_scheme
 
-    return to_scheme(model, options)
+    return to_scheme(model, options, calibrate)
 
 
 def _to_mlx(model: OpenModel, options: MlxOptions, kind: str) -> PlanBuilder:

@@ -13,7 +13,7 @@ from weighbridge.base.dtypes import F16, DType
 from weighbridge.base.words import plural
 from weighbridge.containers.formats import DISTRIBUTED
 from weighbridge.conversion.plan import probe
-from weighbridge.conversion.plan.contents import PlannedFile
+from weighbridge.conversion.plan.contents import PlannedFile, Preparation
 from weighbridge.conversion.result import Loss, Move
 from weighbridge.models.model import OpenModel
 from weighbridge.tensors.nodes import CastReport, LogicalTensor, Node, cast, is_stored_as
@@ -43,6 +43,8 @@ class PlanBuilder:
     requested: frozenset[str] = frozenset()
     #: further files that are read
     sources: tuple[Path, ...] = ()
+    #: computes bytes that tensors read
+    preparation: Preparation | None = None
 
 
 def cast_to(name: str, node: LogicalTensor, dtype: DType, draft: PlanBuilder) -> Node:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import RefusedError
@@ -16,7 +16,7 @@ from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Layout, Slot
 from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.plan.read_ahead import reads_remote, room
-from weighbridge.conversion.result import Loss, Move
+from weighbridge.conversion.result import Loss, Move, Progress
 from weighbridge.io.location import RemotePath
 from weighbridge.tensors.nodes import CastReport, Const, Node, PackedMember, QuantizedTensor, Stored, walk
 from weighbridge.tensors.nodes.packed import make
@@ -167,6 +167,22 @@ def unit_rows(unit: Sequence[tuple[Slot, Node]], lo: int, hi: int) -> Iterator[t
         yield buffers
 
 
+class Preparation(Protocol):
+    """Computes bytes that nodes of a plan read. `memory`: bytes that this takes. `notes`: its results."""
+
+    @property
+    def memory(self) -> int: ...
+
+    @property
+    def notes(self) -> Sequence[str]: ...
+
+    def prepare(self, progress: Progress | None = None) -> None:
+        """Computes them, once. `progress` counts layers."""
+
+    def close(self) -> None:
+        """Frees them."""
+
+
 @dataclass(frozen=True, repr=False)
 class PlanContents:
     """Everything that a run needs. `files` contain tensors, `texts` are small files written verbatim."""
@@ -185,6 +201,8 @@ class PlanContents:
     reports: Mapping[str, CastReport] = field(default_factory=dict)
     #: the state of each source file at planning time, as "name: state"
     sources: tuple[str, ...] = ()
+    #: done before anything is read
+    preparation: Preparation | None = None
 
     @property
     def size(self) -> int:

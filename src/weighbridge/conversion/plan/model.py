@@ -56,6 +56,8 @@ class Plan(PlanContents, Closing):
 
     def close(self) -> None:
         """Closes the sources."""
+        if self.preparation is not None:
+            self.preparation.close()
         if self.model is not None:
             self.model.close()
 
@@ -74,8 +76,9 @@ class Plan(PlanContents, Closing):
 
     @property
     def memory(self) -> int:
-        """The peak size of all slabs in bytes, over all workers."""
-        return self.write.workers * max((cost.memory for cost in self.slabs.values()), default=0)
+        """The peak size of all slabs in bytes, over all workers, or of what is computed before them."""
+        slabs = self.write.workers * max((cost.memory for cost in self.slabs.values()), default=0)
+        return slabs if self.preparation is None else max(slabs, self.preparation.memory)
 
     @property
     def passes(self) -> int:

@@ -56,6 +56,8 @@ def run(plan: PlanContents, progress: Progress | None = None, into: AnySink | No
             memory=write.memory // 4,
         )
     with into as sink:
+        if plan.preparation is not None:
+            plan.preparation.prepare(progress)
         outs, digests, resumed = _write_tensors(plan, sink, progress)
         for number, (file, out) in enumerate(outs):
             if file.layout.fixups is not None:  # each tensor of such a file is one piece
@@ -66,7 +68,7 @@ def run(plan: PlanContents, progress: Progress | None = None, into: AnySink | No
         for name, data in plan.texts.items():
             sink.create(name, len(data)).write(0, data)
         _check_sources(plan, samples, sink)
-    notes = plan.notes
+    notes = (*plan.notes, *(() if plan.preparation is None else plan.preparation.notes))
     if resumed:
         notes += (
             f"{resumed:,} bytes were kept from an interrupted run; losses of casts are counted for the rest only",
@@ -88,6 +90,8 @@ def run_part(plan: PlanContents, into: AnySink) -> None:
     """Writes one process's share of `plan`: the bytes that its sink `into` lacks and claims."""
     samples = samples_of(plan.sources)
     with into as sink:
+        if plan.preparation is not None:
+            plan.preparation.prepare()
         _write_tensors(plan, sink, None)
         _check_sources(plan, samples, sink)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
@@ -21,6 +21,7 @@ from weighbridge.conversion.gguf import metadata as meta
 from weighbridge.conversion.options import SchemeOptions
 from weighbridge.conversion.plan import probe
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, unplaced
+from weighbridge.conversion.plan.contents import Preparation
 from weighbridge.conversion.plan.side_files import add_side_files
 from weighbridge.conversion.result import Move
 from weighbridge.conversion.schemes import configs as scheme_configs
@@ -69,8 +70,9 @@ def choose_scheme(options: SchemeOptions) -> Scheme:
 # ------------------------------------------------------------------------------------------------ the folder
 
 
-def to_scheme(model: OpenModel, options: SchemeOptions) -> PlanBuilder:
-    """Plans the tensors and files of the folder. Raises RefusedError if no layer can be quantized."""
+def to_scheme(model: OpenModel, options: SchemeOptions, calibrate: Calibrate | None = None) -> PlanBuilder:
+    """Plans the tensors and files of the folder. `calibrate`: how layers are rounded, if not to nearest. Raises
+    RefusedError if no layer can be quantized."""
     draft = PlanBuilder({}, {"format": "pt"})
     # a folder with Hugging Face names also keeps tensors unknown to the family's table
     named = model.logical if model.format != "gguf" and model.dialect == "hf" else model.resolved.save_all("hf")
@@ -83,6 +85,7 @@ def to_scheme(model: OpenModel, options: SchemeOptions) -> PlanBuilder:
         spec = node.spec.with_dtype(default) if nodes.needs_decoding(node) else node.spec
         floats[name] = cast_to(name, node, narrow.get(name, dtype_policy.plain_dtype(options.dtype, spec)), draft)
     work = _Work(named, floats, choose_scheme(options), options, draft)
+    _check_calibration(work, calibrate is not None)
     layers = _layers(model, named, work.scheme)
     read = {name: work.scheme.read(named[name]) for name in layers if nodes.needs_decoding(named[name])}
     grouped = [form for form in read.values() if isinstance(form, IntQuantMatrix)]
@@ -90,10 +93,12 @@ def to_scheme(model: OpenModel, options: SchemeOptions) -> PlanBuilder:
         # without a request, the most frequent group size of the source
         groups = Counter(form.group for form in grouped if form.group != form.codes.spec.shape[-1])
         work = work._replace(scheme=work.scheme._replace(group=groups.most_common(1)[0][0] if groups else 0))
+    if read and calibrate is not None:
+        raise UsageError(f"--text rounds float weights, but {next(iter(read))} is quantized", hint="omit --text")
     kept = {name: _keep_codes(work, name, form) for name, form in read.items()}
     forms: dict[str, Form] = {name: form for name, form in kept.items() if form is not None}
     if not kept or options.allow_requantize:
-        forms |= round_layers(work, [name for name in (kept or layers) if name not in forms])
+        forms |= round_layers(work, [name for name in (kept or layers) if name not in forms], calibrate, model)
     if not forms:
         reason = next(
             filter(None, (_misshapen(work.floats[n], work.scheme) for n in layers)), "it has no linear layers"
@@ -111,13 +116,7 @@ def to_scheme(model: OpenModel, options: SchemeOptions) -> PlanBuilder:
         draft.tensors[name] = work.floats[name]
         if nodes.needs_decoding(node) and name not in kept:
             _list_decoded(work, name, "the scheme stores it as floats")
-    settings = {}
-    for name, form in forms.items():
-        parameters = Settings(work.scheme.bits, work.scheme.group, True)
-        if isinstance(form, IntQuantMatrix):
-            by_row = form.group == form.codes.spec.shape[-1] and form.group != work.scheme.group
-            parameters = Settings(form.bits, 0 if by_row else form.group, form.symmetric)
-        settings[name.removesuffix(".weight")] = parameters
+    settings = {name.removesuffix(".weight"): _settings(work.scheme, form) for name, form in forms.items()}
     scheme_config = scheme_configs.config(work.scheme, settings, _unquantized(model, named, settings))
     config = model.config
     if model.format == "gguf":
@@ -131,11 +130,53 @@ def to_scheme(model: OpenModel, options: SchemeOptions) -> PlanBuilder:
     return draft
 
 
+def _settings(scheme: Scheme, form: Form) -> Settings:
+    if not isinstance(form, IntQuantMatrix):
+        return Settings(scheme.bits, scheme.group, True)
+    by_row = form.group == form.codes.spec.shape[-1] and form.group != scheme.group
+    return Settings(form.bits, 0 if by_row else form.group, form.symmetric)
+
+
+class Calibrated(NamedTuple):
+    """Layers that are rounded by a text: their forms, the other tensors that change with them, and what computes
+    both."""
+
+    forms: Mapping[str, Form]
+    floats: Mapping[str, Node]
+    preparation: Preparation
+
+
+class ToCalibrate(NamedTuple):
+    """`layers`: the weights to round, of one of three float types, by Hugging Face's names; `named`: all tensors;
+    `floats`: as they are written."""
+
+    model: OpenModel
+    named: Mapping[str, LogicalTensor]
+    floats: Mapping[str, Node]
+    layers: Mapping[str, Node]
+    scheme: Scheme
+    options: SchemeOptions
+
+
+Calibrate = Callable[[ToCalibrate], Calibrated]
+
+
+def _check_calibration(work: _Work, has_text: bool) -> None:
+    """Raises UsageError for options that need a text, or a text that the scheme doesn't use."""
+    options, scheme = work.options, work.scheme
+    for option, value in (("--act-order", options.act_order), ("--damp", options.damp)):
+        if value is not None and not has_text:
+            raise UsageError(f"{option} applies to --text", hint="--text FILE rounds by GPTQ, other layers to nearest")
+    if has_text and not scheme.calibration:
+        takers = ", ".join(name for name, row in SCHEMES.items() if row.calibration)
+        raise UsageError(f"--text doesn't apply to --scheme {options.scheme}", hint=f"it applies to {takers}")
+
+
 class _Work(NamedTuple):
     """The state of one conversion: the tensors as stored and as floats, by Hugging Face's names."""
 
     named: Mapping[str, LogicalTensor]
-    floats: Mapping[str, Node]
+    floats: dict[str, Node]
     scheme: Scheme
     options: SchemeOptions
     draft: PlanBuilder
@@ -172,7 +213,9 @@ def _matrix(name: str, node: LogicalTensor) -> bool:
 # ------------------------------------------------------------------------------------------------ floats
 
 
-def round_layers(work: _Work, names: list[str]) -> dict[str, Form]:
+def round_layers(
+    work: _Work, names: list[str], calibrate: Calibrate | None = None, model: OpenModel | None = None
+) -> Mapping[str, Form]:
     """Quantizes layers. Those whose shape doesn't suit the scheme stay floats, with a note."""
     scheme = work.scheme
     misshapen = {name: reason for name in names if (reason := _misshapen(work.floats[name], scheme))}
@@ -182,6 +225,11 @@ def round_layers(work: _Work, names: list[str]) -> dict[str, Form]:
         name, reason = next(iter(misshapen.items()))
         more = f" and {len(misshapen) - 1:,} more stay" if len(misshapen) > 1 else " stays"
         work.draft.notes.append(f"{name}{more} floats: {reason}")
+    if calibrate is not None and model is not None and layers:
+        made = calibrate(ToCalibrate(model, work.named, work.floats, layers, scheme, work.options))
+        work.draft.preparation = made.preparation
+        work.floats.update(made.floats)
+        return made.forms
     groups: dict[str, tuple[str, ...]] = {}  # the layers that share a global scale with each, including it
     for name in layers:
         parent, _, leaf = name.removesuffix(".weight").rpartition(".")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from weighbridge.base.dtypes import F16, MXFP4, DType
 from weighbridge.packings import canonical
@@ -31,6 +31,7 @@ class Scheme(NamedTuple):
     `method`: its name in a config. `read`: converts a quantized tensor to the form that the scheme stores, or returns
     why it can't. `round`: rounds floats to that form. `write`: makes the stored tensors of a form, given whether the
     whole model is symmetric. `group`: columns that share a scale; 0: all of a row. `takes`: the options that change it.
+    `calibration`: the method that a text applies: "gptq" or "awq"; "" if none does.
     """
 
     method: str
@@ -44,16 +45,23 @@ class Scheme(NamedTuple):
     format: str = ""
     activations: Mapping[str, Any] | None = None
     takes: tuple[str, ...] = ()
+    calibration: Literal["", "gptq", "awq"] = ""
 
 
 # ------------------------------------------------------------------------------------------------ rounding
 
 
-def _round_integers(name: str, node: Node, scheme: Scheme, dtype: DType, peak: Node) -> IntQuantMatrix:
+def integer_rule(name: str, node: Node, scheme: Scheme, dtype: DType) -> rounding.RoundToIntQuant:
+    """How a scheme of integers rounds a matrix whose weights have this type."""
     group = scheme.group or node.spec.shape[-1]
     rule, scales = (COMPRESSED, dtype) if scheme.method == COMPRESSED else ("gptq", F16)
-    parts = nodes.pack(node, rounding.RoundToIntQuant(rule, scheme.bits, group, scheme.symmetric, dtype, scales, name))
-    return IntQuantMatrix(scheme.bits, group, parts["codes"], parts["scales"], parts.get("zeros"))
+    return rounding.RoundToIntQuant(rule, scheme.bits, group, scheme.symmetric, dtype, scales, name)
+
+
+def _round_integers(name: str, node: Node, scheme: Scheme, dtype: DType, peak: Node) -> IntQuantMatrix:
+    rule = integer_rule(name, node, scheme, dtype)
+    parts = nodes.pack(node, rule)
+    return IntQuantMatrix(scheme.bits, rule.group, parts["codes"], parts["scales"], parts.get("zeros"))
 
 
 def _round_floats(name: str, node: Node, scheme: Scheme, dtype: DType, peak: Node) -> ScaledFloatMatrix:
@@ -77,7 +85,7 @@ def _round_microscaled(name: str, node: Node, scheme: Scheme, dtype: DType, peak
 #: The method of most schemes.
 COMPRESSED: Final = "compressed-tensors"
 _TOKEN: Final = MappingProxyType({"group_size": None, "strategy": "token"})
-_INT: Final = partial(Scheme, COMPRESSED, canonical.int_quant, _round_integers)
+_INT: Final = partial(Scheme, COMPRESSED, canonical.int_quant, _round_integers, calibration="gptq")
 _MX: Final = partial(Scheme, COMPRESSED, canonical.microscaled, _round_microscaled, schemes.microscaled)
 _FP8: Final = partial(
     Scheme, COMPRESSED, canonical.scaled_float, _round_floats, schemes.scaled_float, 8, format="float-quantized"
@@ -97,8 +105,27 @@ SCHEMES: Final[Mapping[str, Scheme]] = MappingProxyType(
         "mxfp6a16": _MX(6, 32, format="mxfp6-pack-quantized"),
         "mxfp8a16": _MX(8, 32, format="mxfp8-quantized"),
         "nvfp4a16": _MX(4, 16, format="nvfp4-pack-quantized"),
-        "gptq": Scheme("gptq", canonical.int_quant, _round_integers, schemes.gptq, 4, 128, takes=("bits", *_GROUPS)),
-        "awq": Scheme("awq", canonical.int_quant, _round_integers, schemes.awq, 4, 128, False, takes=("group_size",)),
+        "gptq": Scheme(
+            "gptq",
+            canonical.int_quant,
+            _round_integers,
+            schemes.gptq,
+            4,
+            128,
+            takes=("bits", *_GROUPS),
+            calibration="gptq",
+        ),
+        "awq": Scheme(
+            "awq",
+            canonical.int_quant,
+            _round_integers,
+            schemes.awq,
+            4,
+            128,
+            False,
+            takes=("group_size",),
+            calibration="awq",
+        ),
         "fp8": Scheme("fp8", canonical.scaled_float, _round_floats, schemes.scaled_float_blocks, 8, block=(128, 128)),
     }
 )

@@ -46,7 +46,7 @@ def _f32(x: NDArray[Any]) -> Floats:
 # ------------------------------------------------------------------------------------------------ integers
 
 
-class _Parameters(NamedTuple):
+class IntParameters(NamedTuple):
     """Scales and zero points (of unsigned codes), F32 [groups], and the offsets that the rounding rule adds to values
     (None if it adds none)."""
 
@@ -55,7 +55,7 @@ class _Parameters(NamedTuple):
     offsets: Floats | None
 
 
-def _compressed(low: Floats, high: Floats, bits: int, symmetric: bool, dtype: DType) -> _Parameters:
+def _compressed(low: Floats, high: Floats, bits: int, symmetric: bool, dtype: DType) -> IntParameters:
     top, half = rounded(dtype, np.array([(1 << bits) - 1], np.float32)), np.float32(1 << (bits - 1))
     if symmetric:
         scales = rounded(dtype, _f32(np.maximum(-low, high) / (top / 2)))
@@ -65,10 +65,10 @@ def _compressed(low: Floats, high: Floats, bits: int, symmetric: bool, dtype: DT
         at = np.clip(rounded(dtype, -half - rounded(dtype, low / scales)), -half, half - 1)
         zeros = np.nan_to_num(np.rint(at))  # 0 / 0 for a group of zeros
     scales = np.where(scales == 0, np.float32(_EPSILON[dtype]), scales)
-    return _Parameters(_f32(scales), _f32(zeros + half), None if symmetric else _f32(zeros))
+    return IntParameters(_f32(scales), _f32(zeros + half), None if symmetric else _f32(zeros))
 
 
-def _gptq(low: Floats, high: Floats, bits: int, symmetric: bool, dtype: DType) -> _Parameters:
+def _gptq(low: Floats, high: Floats, bits: int, symmetric: bool, dtype: DType) -> IntParameters:
     top = np.float32((1 << bits) - 1)
     if symmetric:
         high = np.maximum(-low, high)
@@ -77,14 +77,14 @@ def _gptq(low: Floats, high: Floats, bits: int, symmetric: bool, dtype: DType) -
     low, high = np.where(empty, np.float32(-1), low), np.where(empty, np.float32(1), high)
     scales = (high - low) / top
     zeros = np.full_like(scales, (1 << bits) // 2) if symmetric else np.rint(-low / scales)
-    return _Parameters(_f32(scales), _f32(zeros), _f32(zeros))
+    return IntParameters(_f32(scales), _f32(zeros), _f32(zeros))
 
 
 class _Rule(NamedTuple):
     """A function from the minima and maxima of groups (including zero) to their parameters, the rounding rule of the
     codes, and whether its steps are rounded to the weights' dtype."""
 
-    parameters: Callable[[Floats, Floats, int, bool, DType], _Parameters]
+    parameters: Callable[[Floats, Floats, int, bool, DType], IntParameters]
     codes: str
     narrow: bool
 
@@ -114,21 +114,30 @@ class RoundToIntQuant:
         zeros = {} if self.symmetric else {"zeros": Spec(groups, U8)}
         return {"codes": Spec(source.shape, U8), "scales": Spec(groups, self.scale_dtype), **zeros}
 
-    def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
-        values, rule = finite(self.name, source), RULES[self.rule]
+    def parameters(self, values: Floats) -> IntParameters:
+        """The parameters of values whose groups follow each other."""
         with np.errstate(all="ignore"):
             low, high = kernels.extremes(values, self.group, self.group)
             low, high = np.minimum(low, np.float32(0)), np.maximum(high, np.float32(0))
-            parameters = rule.parameters(low, high, self.bits, self.symmetric, self.dtype)
-            if "scales" in outs:
-                outs["scales"][:] = as_bytes(self.scale_dtype, parameters.scales)
-            if "zeros" in outs:
-                outs["zeros"][:] = parameters.zeros.astype(np.uint8)
+            return RULES[self.rule].parameters(low, high, self.bits, self.symmetric, self.dtype)
+
+    def codes(self, values: Floats, parameters: IntParameters, width: int) -> Bytes:
+        """Rounds values, of which each `width` in turn share a scale."""
+        rule = RULES[self.rule]
+        return kernels.round_codes(
+            rule.codes, values, parameters.scales, width, width, zeros=parameters.offsets, bits=self.bits,
+            dtype=self.dtype if rule.narrow else F32,
+        )  # fmt: skip
+
+    def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
+        values = finite(self.name, source)
+        parameters = self.parameters(values)
+        if "scales" in outs:
+            outs["scales"][:] = as_bytes(self.scale_dtype, parameters.scales)
+        if "zeros" in outs:
+            outs["zeros"][:] = parameters.zeros.astype(np.uint8)
         if "codes" in outs:
-            outs["codes"][:] = kernels.round_codes(
-                rule.codes, values, parameters.scales, self.group, self.group, zeros=parameters.offsets, bits=self.bits,
-                dtype=self.dtype if rule.narrow else F32,
-            )  # fmt: skip
+            outs["codes"][:] = self.codes(values, parameters, self.group)
 
 
 # ------------------------------------------------------------------------------------------------ 8-bit floats

@@ -1,0 +1,1 @@
+"""Rounds weights by the inputs that a text gives them."""

@@ -1,0 +1,271 @@
+"""Folders whose layers are rounded by a text: gains, folds that leave a model as it is, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.forward import test_graphs as graphs
+from tests.oracles import models
+
+import weighbridge as wb
+from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
+from weighbridge.cli.main import main
+from weighbridge.conversion.schemes import plan as schemes
+from weighbridge.conversion.schemes.table import SCHEMES as SCHEMES_OF_FOLDERS
+from weighbridge.forward import layers
+from weighbridge.forward.rounding import calibrated, folding, scheme_rounding
+from weighbridge.models.open import open_model
+from weighbridge.packings.write.gptq import Gptq
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("tokenizers")
+
+CTX = 64
+GROUP = 32
+Build = Callable[[str], Path]
+
+
+def _words(seed: int) -> str:
+    """A text in which some words are frequent, and follow some others."""
+    random = np.random.default_rng(seed)
+    words = [f"{a}{b}" for a in ("ba", "ne", "to", "mi", "su") for b in ("l", "rk", "sten", "ning", "o")]
+    steps = random.zipf(1.6, 3000) % len(words)
+    return " ".join(words[i] for i in np.cumsum(steps) % len(words))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    here = tmp_path_factory.mktemp("calibrated")
+    (here / "text.txt").write_text(_words(1))
+    (here / "heldout.txt").write_text(_words(2))
+    return here
+
+
+@pytest.fixture(scope="module")
+def folder(place: Path) -> Build:
+    return cache(lambda name: models.build(models.CASES[name], place / name))
+
+
+def _text(place: Path, **more: Any) -> dict[str, Any]:
+    return {"text": [str(place / "text.txt")], "context": CTX, "chunks": 24, **more}
+
+
+def _kl(place: Path, reference: Path, model: Path) -> float:
+    report = wb.quality(reference, model, text=[str(place / "heldout.txt")], context=CTX, chunks=8)
+    assert report.kl is not None
+    return report.kl.value
+
+
+def _tensors(folder: Path) -> dict[str, bytes]:
+    with wb.open(folder, names="stored") as model:
+        return {name: bytes(model[name].raw()) for name in model}
+
+
+# -- gains -----------------------------------------------------------------------------------------------------------
+
+SCHEMES: dict[str, dict[str, Any]] = {
+    "w4a16": {"q_group_size": GROUP}, "w3a16": {"q_group_size": GROUP, "sym": False}, "gptq": {"q_group_size": GROUP},
+    "awq": {"q_group_size": GROUP}, "w8a8": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_held_out_predictions_change_less(folder: Build, place: Path, tmp_path: Path, scheme: str) -> None:
+    source, options = folder("llama"), SCHEMES[scheme]
+    wb.convert(source, tmp_path / "nearest", scheme=scheme, **options)
+    result = wb.convert(source, tmp_path / "text", scheme=scheme, **options, **_text(place))
+    assert any("error of the products" in note for note in result.notes)
+    sizes = [sum(f.stat().st_size for f in (tmp_path / n).glob("*.safetensors")) for n in ("nearest", "text")]
+    assert sizes[0] == sizes[1]
+    nearest, found = (_kl(place, source, tmp_path / name) for name in ("nearest", "text"))
+    assert found < 0.9 * nearest
+
+
+def test_a_mixture_changes_less(folder: Build, place: Path, tmp_path: Path) -> None:
+    source = folder("qwen2moe")
+    for scheme in ("w4a16", "awq"):
+        wb.convert(source, tmp_path / "nearest", scheme=scheme, q_group_size=GROUP, overwrite=True)
+        wb.convert(source, tmp_path / "text", scheme=scheme, q_group_size=GROUP, overwrite=True, **_text(place))
+        assert _kl(place, source, tmp_path / "text") < _kl(place, source, tmp_path / "nearest")
+
+
+def test_transformers_loads_the_folder(folder: Build, place: Path, tmp_path: Path) -> None:
+    pytest.importorskip("compressed_tensors")
+    out, plain = tmp_path / "out", tmp_path / "plain"
+    wb.convert(folder("llama"), out, scheme="w4a16", q_group_size=GROUP, **_text(place))
+    wb.convert(out, plain, to="hf", dtype="f32")
+    probe = models.probe_of("llama", 40)
+    assert models.relative_error(models.logits(out, probe), models.logits(plain, probe)) < 1e-5
+
+
+# -- folds -----------------------------------------------------------------------------------------------------------
+
+#: Case -> folds of its first layer: norms, v -> o, up -> down
+FOLDS = {
+    "llama": 4, "llama3": 4, "llama-bias": 3, "qwen2": 4, "gemma2": 4, "cohere2": 3, "falcon": 1, "phi2": 2,
+    "stablelm": 4, "phi-mini": 4, "olmo2": 2, "granite": 4, "qwen2moe": 10, "mixtral": 9, "starcoder2": 3,
+}  # fmt: skip
+
+
+#: Their matrices are stored transposed or stacked.
+NOT_QUANTIZED = {"gpt2", "gpt2-untied"}
+#: Other families, of which some have no matrix to quantize in this form.
+OTHERS = sorted({*graphs.CASES} - {*FOLDS})
+
+
+@pytest.mark.parametrize("name", [*FOLDS, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
+def test_folds_leave_the_model_as_it_is(
+    folder: Build, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Factors that are powers of two, each for whole groups, change no code: the logits are those of the model that is
+    rounded to nearest."""
+    random, applied = np.random.default_rng(1), []
+
+    def factors(consumers: Any, products: Any, magnitudes: Any, tied: Any) -> Any:
+        found = np.repeat(np.exp2(random.integers(-2, 3, len(magnitudes) // 8)), 8).astype(np.float32)
+        applied.append(len(found))
+        return found if tied is None else found[tied]
+
+    row = SCHEMES_OF_FOLDERS["w8a16"]._replace(calibration="awq")
+    monkeypatch.setattr(schemes, "SCHEMES", {**SCHEMES_OF_FOLDERS, "w8a16": row})
+    monkeypatch.setattr(folding, "column_factors", factors)
+    monkeypatch.setattr(Gptq, "round", lambda self, weights, products: self.nearest(weights))
+    source = folder(name)
+    common: dict[str, Any] = {"scheme": "w8a16", "q_group_size": 8, "dtype": "f32"}
+    logits, probe = {}, models.probe_of(name, 40)
+    if name in NOT_QUANTIZED:
+        with pytest.raises(RefusedError, match="no linear layer"):
+            wb.plan_convert(source, tmp_path / "out", **common)
+        return
+    for kind, text in (("nearest", {}), ("folded", _text(place, chunks=1))):
+        wb.convert(source, tmp_path / kind, **common, **text)
+        wb.convert(tmp_path / kind, tmp_path / "plain", to="hf", dtype="f32", overwrite=True)
+        logits[kind] = models.logits(tmp_path / "plain", probe)
+    with open_model(source) as model:
+        assert name not in FOLDS or len(applied) == FOLDS[name] * model.sizes["L"]
+    assert models.relative_error(logits["folded"], logits["nearest"]) < 2e-3
+    changed, before = _tensors(tmp_path / "folded"), _tensors(tmp_path / "nearest")
+    assert (changed != before) == bool(applied)
+
+
+# -- the same bytes --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["w4a16", "awq"])
+def test_threads_and_memory_change_no_byte(
+    folder: Build, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    common = {"scheme": scheme, "q_group_size": GROUP, **_text(place, chunks=6)}
+    wb.convert(folder("qwen2moe"), tmp_path / "a", jobs=1, **common)
+    monkeypatch.setattr(scheme_rounding, "_MEMORY", 1)  # one matrix at a time, hidden states in a file
+    wb.convert(folder("qwen2moe"), tmp_path / "b", jobs=4, **common)
+    assert _tensors(tmp_path / "a") == _tensors(tmp_path / "b")
+
+
+def test_a_gguf_gives_the_same_codes(folder: Build, place: Path, tmp_path: Path) -> None:
+    wb.convert(folder("llama"), tmp_path / "model.gguf", dtype="f32")
+    common = {"scheme": "w4a16", "q_group_size": GROUP, "dtype": "f32", **_text(place, chunks=6)}
+    wb.convert(folder("llama"), tmp_path / "a", **common)
+    wb.convert(tmp_path / "model.gguf", tmp_path / "b", to="hf", **common)
+    assert _tensors(tmp_path / "a") == _tensors(tmp_path / "b")
+
+
+def test_a_plan_computes_nothing(
+    folder: Build, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(calibrated.LayerRounding, "run", lambda *_: pytest.fail("it ran"))
+    text = ["--text", str(place / "text.txt"), "--context", str(CTX)]
+    command = ["convert", str(folder("llama")), str(tmp_path / "out"), "--scheme", "w4a16", "--q-group-size", "32"]
+    assert main([*command, *text, "--dry-run"]) == 0
+    assert "memory" in capsys.readouterr().out
+
+
+def test_an_interrupted_run_continues(folder: Build, place: Path, tmp_path: Path) -> None:
+    from weighbridge.conversion.plan.fingerprint import key_of
+
+    common = {"scheme": "w4a16", "q_group_size": GROUP, **_text(place)}
+    with (
+        wb.plan_convert(folder("llama"), tmp_path / "out", **common) as one,
+        wb.plan_convert(folder("llama"), tmp_path / "out", **common) as same,
+        wb.plan_convert(folder("llama"), tmp_path / "out", **{**common, "chunks": 7}) as other,
+        wb.plan_convert(folder("llama"), tmp_path / "out", **common, act_order="none") as ordered,
+    ):
+        assert key_of(one) == key_of(same)
+        assert key_of(one) != key_of(other)
+        assert key_of(one) != key_of(ordered)
+
+
+# -- few tokens ------------------------------------------------------------------------------------------------------
+
+
+def test_experts_that_few_or_no_tokens_reach(
+    folder: Build, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def route(*given: Any) -> Any:
+        chosen, share = chosen_experts(*given)
+        return np.where(chosen == 2, 3, chosen), share
+
+    chosen_experts = layers.route
+    monkeypatch.setattr(layers, "route", route)
+    common: dict[str, Any] = {"scheme": "w4a16", "q_group_size": GROUP}
+    result = wb.convert(folder("qwen2moe"), tmp_path / "out", **common, **_text(place, context=16, chunks=1))
+    few, none = (next((n for n in result.notes if words in n), "") for words in ("fewer tokens", "no token"))
+    assert "self_attn" in few
+    assert none.startswith("6 matrices rounded to nearest")
+    wb.convert(folder("qwen2moe"), tmp_path / "nearest", **common)
+    found, nearest = _tensors(tmp_path / "out"), _tensors(tmp_path / "nearest")
+    same = {name for name in found if "experts." in name and name.endswith("_packed") and found[name] == nearest[name]}
+    assert {name.split("experts.")[1].split(".")[0] for name in same} == {"2"}
+
+
+# -- refusals --------------------------------------------------------------------------------------------------------
+
+REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "a scheme without codes": ({"scheme": "fp8_dynamic", "text": True}, UsageError, "text doesn't apply to scheme"),
+    "another target": ({"to": "safetensors", "text": True}, UsageError, "text doesn't apply to a safetensors file"),
+    "chunks without a text": ({"scheme": "w4a16", "chunks": 3}, UsageError, "chunks applies to text"),
+    "an order without a text": ({"scheme": "w4a16", "act_order": "none"}, UsageError, "act_order applies to text"),
+    "damping without a text": ({"scheme": "awq", "damp": 0.1}, UsageError, "damp applies to text"),
+    "a short text": ({"scheme": "w4a16", "text": True, "context": 9999}, UsageError, "less than one chunk"),
+    "a family without a graph": ({"scheme": "w4a16", "text": True, "src": "mamba"}, UnsupportedError, "mamba"),
+    "little memory": ({"scheme": "w4a16", "text": True, "max_memory": 1000}, RefusedError, "takes .* bytes"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refusals(folder: Build, place: Path, tmp_path: Path, case: str) -> None:
+    given, error, words = REFUSED[case]
+    options = dict(given)
+    if options.pop("text", False):
+        options = _text(place) | options
+    if "scheme" in options and options["scheme"] != "fp8_dynamic":
+        options["q_group_size"] = GROUP
+    with pytest.raises(error, match=words):
+        wb.plan_convert(folder(options.pop("src", "llama")), tmp_path / "out", **options)
+
+
+def test_a_quantized_source(folder: Build, place: Path, tmp_path: Path) -> None:
+    wb.convert(folder("llama"), tmp_path / "once", scheme="w4a16", q_group_size=GROUP)
+    with pytest.raises(UsageError, match="is quantized"):
+        wb.plan_convert(tmp_path / "once", tmp_path / "twice", scheme="gptq", **_text(place))
+
+
+def test_activations_that_are_not_finite(folder: Build, place: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    broken = tmp_path / "broken"
+    wb.convert(folder("llama"), broken, to="hf", dtype="f32")
+    tensors = load_file(broken / "model.safetensors")
+    for part in ("gate_proj", "up_proj"):
+        tensors[f"model.layers.1.mlp.{part}.weight"] *= 1e25
+    save_file(tensors, broken / "model.safetensors", {"format": "pt"})
+    with pytest.raises(FormatError, match="finite") as error:
+        wb.convert(broken, tmp_path / "out", scheme="w4a16", q_group_size=GROUP, **_text(place, chunks=2))
+    assert "layers.1.mlp" in str(error.value)
+    assert not (tmp_path / "out").exists()
