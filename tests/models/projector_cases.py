@@ -17,7 +17,7 @@ from zlib import crc32
 
 import numpy as np
 
-from weighbridge.models.arch.registry import family_of_hf
+from weighbridge.models.arch.registry import family_of_hf, projector_of_hf
 
 GOLDEN: Final = Path(__file__).parent / "golden" / "projectors"
 OUTTYPES: Final = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}
@@ -475,6 +475,67 @@ CASES: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
 }  # fmt: skip
 
 
+_CONFORMER: Final = {
+    "hidden_dim": 64, "num_layers": 3, "num_heads": 4, "feedforward_mult": 2, "input_dim": 32, "output_dim": 24,
+    "dim_head": 16, "context_size": 20, "conv_kernel_size": 5, "conv_expansion_factor": 2, "max_pos_emb": 32,
+}  # fmt: skip
+_QFORMER: Final = {
+    "model_type": "blip_2_qformer", "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "cross_attention_frequency": 1, "vocab_size": 8,
+}  # fmt: skip
+
+CASES |= {
+    "llama4": (
+        "Llama4",
+        {
+            "text_config": {
+                **_TEXT, "num_hidden_layers": 2, "head_dim": 16, "intermediate_size_mlp": 96, "num_local_experts": 2,
+                "pad_token_id": 0,
+            },
+            "vision_config": {
+                **_VISION, "intermediate_size": 256, "vision_output_dim": 80, "projector_input_dim": 80,
+                "projector_output_dim": 80, "pixel_shuffle_ratio": 0.5,
+            },
+        },
+        PREPROCESSOR,
+    ),
+    "granite-speech": (
+        "GraniteSpeech",
+        {
+            "text_config": {**_TEXT, "model_type": "granite"}, "encoder_config": _CONFORMER,
+            "projector_config": {**_QFORMER, "encoder_hidden_size": 64}, "window_size": 15, "downsample_rate": 5,
+            "has_lora_adapter": False,
+        },
+        {},
+    ),
+    "granite-speech-plus": (
+        "GraniteSpeechPlus",
+        {
+            "text_config": {**_TEXT, "model_type": "granite"},
+            "encoder_config": {**_CONFORMER, "cat_hidden_layers": [1]},
+            "projector_config": {**_QFORMER, "encoder_hidden_size": 128}, "window_size": 15, "downsample_rate": 5,
+            "has_lora_adapter": False,
+        },
+        {},
+    ),
+    "kimi-k2.5": (
+        "",
+        {
+            "architectures": ["KimiK25ForConditionalGeneration"], "model_type": "kimi_k25",
+            "text_config": CASES["kimi-vl"][1]["text_config"],
+            "vision_config": {
+                "vt_hidden_size": 64, "vt_intermediate_size": 96, "vt_num_hidden_layers": 3,
+                "vt_num_attention_heads": 4, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
+                "num_attention_heads": 4, "patch_size": 14, "merge_kernel_size": [2, 2], "projector_ln_eps": 1e-4,
+                "init_pos_emb_height": 4, "init_pos_emb_width": 6, "init_pos_emb_time": 2,
+                "projector_hidden_act": "gelu", "model_type": "kimi_k25",
+            },
+        },
+        {"media_proc_cfg": {**PREPROCESSOR, "in_patch_limit": 64}},
+    ),
+}  # fmt: skip
+
+
 #: Values of a config that its class of transformers doesn't write, or not at this place.
 ADDED: Final[dict[str, dict[str, Any]]] = {
     "gemma3": {"vision_config": {"layer_norm_eps": 1e-5}},
@@ -609,6 +670,16 @@ def _language_model(name: str) -> dict[str, list[int]]:
     return {place.name: [*place.shape] for place in places if place.need is None or place.need == "only head"}
 
 
+def _by_tables(name: str) -> dict[str, list[int]]:
+    """The tensors of a case by the tables of its projector and of its language model. The reference judges the names."""
+    config = CASES[name][1]
+    table = projector_of_hf(config)
+    assert table is not None
+    prepared = CASES[name][2]
+    places = table.expansion("hf", table.sizes_from_hf({**config, "preprocessor": prepared})).places.values()
+    return dict(sorted({**{place.name: [*place.shape] for place in places}, **_language_model(name)}.items()))
+
+
 def _kimi_vl() -> dict[str, list[int]]:
     """The tensors of Kimi-VL's tower, and of what joins patches."""
     block = {
@@ -650,7 +721,7 @@ def _phi4_vision() -> dict[str, list[int]]:
 WITHOUT_CLASS: Final = {
     "dots-ocr": _dots_ocr(), "internvl-chat": _internvl_chat(), "sarashina2-vision": _sarashina(),
     "kimi-vl": _kimi_vl(), "youtu-vl": _youtu_vl("youtu-vl"), "youtu-vl-silu": _youtu_vl("youtu-vl-silu"),
-    "phi4-vision": _phi4_vision(),
+    "phi4-vision": _phi4_vision(), "kimi-k2.5": _by_tables("kimi-k2.5"),
 }  # fmt: skip
 
 _PUBLISHED: Final = {
@@ -696,10 +767,13 @@ def golden() -> dict[str, Any]:
 
 
 def weights(names: dict[str, list[int]]) -> dict[str, np.ndarray]:
-    """A tensor of each name and shape, of numbers that follow from the name."""
+    """A tensor of each name and shape, of numbers that follow from the name. A variance isn't negative."""
+    drawn = {
+        name: np.random.default_rng(crc32(name.encode())).normal(0, 0.25, shape) for name, shape in names.items()
+    }
     return {
-        name: np.random.default_rng(crc32(name.encode())).normal(0, 0.25, shape).astype(np.float32)
-        for name, shape in names.items()
+        name: np.array(np.abs(values) if name.endswith("_var") else values, np.float32)
+        for name, values in drawn.items()
     }
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.models.arch.naming import MappingError, MappingReport
 from weighbridge.models.arch.registry import projector_of_gguf, projector_of_hf, projectors
+from weighbridge.models.llamacpp import batch_norms
 from weighbridge.models.llamacpp.candidate import Candidate
 from weighbridge.models.llamacpp.token_rows import copied_rows
 from weighbridge.models.model import OpenModel
@@ -34,11 +35,12 @@ _INNER: Final = ("media_proc_cfg", "image_processor", "feature_extractor")
 @dataclass(frozen=True)
 class Towers:
     """`resolved`: the towers' tensors through the projector's table. `dropped`: tensors that llama.cpp doesn't compute
-    with. `language`: tensors of the language model. `config`: the folder's, with `preprocessor`."""
+    with. `folded`: tensors of batch norms that are folded into others. `language`: tensors of the language model. `config`: the folder's, with `preprocessor`."""
 
     resolved: ResolvedModel
     config: Mapping[str, Any]
     dropped: tuple[str, ...]
+    folded: tuple[str, ...]
     language: tuple[str, ...]
 
 
@@ -62,16 +64,18 @@ def towers_of(model: OpenModel) -> Towers:
     expansion = family.expansion(dialect, sizes, prefix)
     mine = {name: node for name, node in model.logical.items() if name in expansion.places}
     mine |= copied_rows(model, family)
+    mine |= (norms := batch_norms.folded(family, expansion, model.logical))
     ignored = family.ignored_prefixes(sizes)
     dropped = tuple(name for name in model.logical if name in expansion.dropped or name.startswith(ignored))
-    known = {*mine, *dropped}
+    extra = tuple(name for name in batch_norms.extras(norms) if name in model.logical)
+    known = {*mine, *dropped, *extra}
     others = [name for name in model.logical if name not in known]
     if model.described:
         report = model.resolved.report
         if unknown := [name for name in others if name in {*report.apart, *report.unmapped}]:
             raise MappingError(family.name, dialect, MappingReport(unmapped=tuple(unknown)), path=str(model.place.path))
     resolved = ResolvedModel(family, sizes, dialect, prefix, mine, model.format, str(model.place.path))
-    return Towers(resolved, config, dropped, tuple(others))
+    return Towers(resolved, config, dropped, extra, tuple(others))
 
 
 def preprocessor(model: OpenModel) -> dict[str, Any]:
