@@ -518,6 +518,43 @@ CASES |= {
         },
         {},
     ),
+    "gemma4-unified": (
+        "Gemma4Unified",
+        {
+            "text_config": {**_GEMMA4, "attention_k_eq_v": False},
+            "vision_config": {
+                "patch_size": 4, "pooling_kernel_size": 3, "mm_embed_dim": 48, "mm_posemb_size": 20,
+                "output_proj_dims": 48,
+            },
+            "audio_config": {"audio_embed_dim": 32},
+        },
+        PREPROCESSOR,
+    ),
+    "embedding-gemma2": (
+        "EmbeddingGemma2Model",
+        {
+            "text_config": {
+                **_TEXT, "num_hidden_layers": 2, "head_dim": 16, "hidden_size_per_layer_input": 32, "embedding_dim": 96,
+                "layer_types": ["sliding_attention", "full_attention"], "pad_token_id": 0, "sliding_window": 12,
+                "per_layer_config": {"1": {"head_dim": 16, "num_key_value_heads": 1}},
+            },
+            "vision_config": {**_GEMMA4_VISION, "model_type": "gemma4_vision"}, "audio_config": None,
+        },
+        PREPROCESSOR,
+    ),
+    "embedding-gemma2-audio": (
+        "EmbeddingGemma2Model",
+        {
+            "text_config": {
+                **_TEXT, "num_hidden_layers": 2, "head_dim": 16, "hidden_size_per_layer_input": 32, "embedding_dim": 96,
+                "layer_types": ["sliding_attention", "full_attention"], "pad_token_id": 0, "sliding_window": 12,
+                "per_layer_config": {"1": {"head_dim": 16, "num_key_value_heads": 1}},
+            },
+            "vision_config": {**_GEMMA4_VISION, "model_type": "gemma4_vision"},
+            "audio_config": {**CASES["gemma4-audio"][1]["audio_config"], "model_type": "gemma4_audio"},
+        },
+        PREPROCESSOR,
+    ),
     "kimi-k2.5": (
         "",
         {
@@ -564,6 +601,9 @@ ADDED: Final[dict[str, dict[str, Any]]] = {
         "vision_config": {"layer_norm_eps": 1e-4},
     },
     "gemma4": {"vision_config": {"layer_norm_eps": 1e-4}},
+    "gemma4-unified": {
+        "vision_config": {"layer_norm_eps": 1e-4}, "audio_config": {"layer_norm_eps": 1e-5, "input_feat_size": 64}
+    },
     "gemma4-audio": {
         "vision_config": {"layer_norm_eps": 1e-4},
         "audio_config": {"layer_norm_eps": 1e-5, "input_feat_size": 64},

@@ -24,7 +24,7 @@ from tests.models.projector_cases import (
     weights,
     write_folder,
 )
-from tests.models.record_projectors import renamed
+from tests.models.record_projectors import class_of_transformers, renamed
 from tests.models.record_reference import record
 
 import weighbridge as wb
@@ -232,13 +232,13 @@ UNREAD: Final = (".head.", "bos_eos", ".vqmodel.", ".generation_")
 
 @pytest.mark.parametrize("name", [name for name in PAIRS if name not in WITHOUT_CLASS])
 def test_transformers_computes_the_same_with_the_folder_made_of_a_pair(name: str, tmp_path: Path) -> None:
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    torch, _ = pytest.importorskip("torch"), pytest.importorskip("transformers")
     case = golden()[name]
     source = write_folder(case, tmp_path / "tiny-model")
     wb.convert(source, tmp_path / "text.gguf", dtype="f32", tokenizer=False)
     wb.convert(source, tmp_path / "mmproj.gguf", dtype="f32", mmproj=True)
     wb.convert(tmp_path / "text.gguf", tmp_path / "back", to="hf", tokenizer=False, projector=tmp_path / "mmproj.gguf")
-    made = getattr(transformers, f"{CASES[name][0]}ForConditionalGeneration")
+    made = class_of_transformers(CASES[name][0])
     states = []
     for folder in (source, tmp_path / "back"):
         alone = {}
@@ -272,9 +272,10 @@ def outputs(model: Any, case: dict[str, Any]) -> list[Any]:
     import torch
 
     generator = torch.Generator().manual_seed(1)
-    if case["config"]["model_type"] == "gemma4":  # whose whole needs a pad token, which a tokenizer would bring
-        states = model.model.language_model(input_ids=torch.arange(5)[None]).last_hidden_state
-        return [states, *seen_and_heard(model, case["config"], generator)]
+    if "gemma" in case["config"]["model_type"] and "audio_config" in case["config"]:
+        whole = getattr(model, "model", model)  # with a head it needs a pad token, which a tokenizer would bring
+        states = whole.language_model(input_ids=torch.arange(5)[None]).last_hidden_state
+        return [states, *seen_and_heard(whole, case["config"], generator)]
     logits = model(input_ids=torch.arange(5)[None]).logits
     if "thinker_config" in case["config"]:
         return [logits, *thought(model, inner(case["config"]), generator)]
@@ -325,11 +326,13 @@ def seen_and_heard(model: Any, config: dict[str, Any], generator: Any) -> Iterat
     import torch
 
     places = torch.cartesian_prod(torch.arange(6), torch.arange(6))[None]
-    pixels = torch.rand(1, 36, 3 * config["vision_config"]["patch_size"] ** 2, generator=generator)
+    vision, audio = config["vision_config"], config["audio_config"]
+    side = vision["patch_size"] * (vision["pooling_kernel_size"] if "mm_embed_dim" in vision else 1)
+    pixels = torch.rand(1, 36, 3 * side**2, generator=generator)
     yield from model.get_image_features(pixels, image_position_ids=places).pooler_output
-    if config["audio_config"]:
-        sound = torch.randn(1, 48, 64, generator=generator)
-        yield model.model.get_audio_features(sound, torch.ones(1, 48, dtype=torch.bool)).pooler_output
+    if audio:
+        sound = torch.randn(1, 48, audio.get("audio_embed_dim", 64), generator=generator)
+        yield model.get_audio_features(sound, torch.ones(1, 48, dtype=torch.bool)).pooler_output
 
 
 def thought(model: Any, config: dict[str, Any], generator: Any) -> Iterator[Any]:
@@ -504,9 +507,12 @@ def towers_table(case: dict[str, Any]) -> str:
     return next(name for name, table in registry_projectors.items() if class_ in table.architectures)
 
 
+#: The table of each case, found before a test replaces tables.
+TABLES_OF: Final = {name: registry.projector_of_hf(case["config"]) for name, case in golden().items()}
+
+
 def cases_of(table: str) -> list[dict[str, Any]]:
-    classes = registry_projectors[table].architectures
-    return [case for case in golden().values() if case["config"]["architectures"][0] in classes]
+    return [golden()[name] for name, family in TABLES_OF.items() if family is registry_projectors[table]]
 
 
 def as_recorded(case: dict[str, Any], folder: Path) -> bool:

@@ -168,8 +168,9 @@ def projector_of(model: OpenModel, path: str | os.PathLike[str]) -> Projector:
         restored = gguf_to_config(source.metadata, family, source.index.by_name, class_=class_)
         config = {key: value for key, value in restored.config.items() if key not in _OF_THE_WHOLE}
         copied = copied_names(family)
-        named = {name: node for name, node in resolved.save("hf").items() if name not in copied}
-        named |= batch_norms.unfolded(family, family.expansion("hf", resolved.sizes), named)
+        prefix = family.architectures[class_].prefix
+        named = {n: node for n, node in resolved.save("hf", prefix=prefix).items() if n not in copied}
+        named |= batch_norms.unfolded(family, family.expansion("hf", resolved.sizes, prefix), named)
         return Projector(source.place.path, named, class_, config, tuple(restored.losses))
     except BaseException:
         source.close()
