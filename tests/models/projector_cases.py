@@ -555,6 +555,15 @@ CASES |= {
         },
         PREPROCESSOR,
     ),
+    "ultravox": (
+        "",
+        {
+            "architectures": ["UltravoxModel"], "model_type": "ultravox", "hidden_size": 96, "stack_factor": 2,
+            "projector_act": "swiglu", "projector_ln_mid": True, "text_config": {**_TEXT, "model_type": "llama"},
+            "audio_config": {**_WHISPER, "model_type": "whisper", "layer_norm_eps": 1e-6},
+        },
+        {},
+    ),
     "kimi-k2.5": (
         "",
         {
@@ -611,6 +620,10 @@ ADDED: Final[dict[str, dict[str, Any]]] = {
     "lightonocr": {"architectures": ["LightOnOCRForConditionalGeneration"], "vision_config": {"layer_norm_eps": 1e-4}},
     "lightonocr-gelu": {"architectures": ["LightOnOCRForConditionalGeneration"]},
 }
+
+
+#: Folders without the language model, which is in another folder.
+WITHOUT_TEXT: Final = ("ultravox",)
 
 
 #: Further files of a folder.
@@ -717,7 +730,8 @@ def _by_tables(name: str) -> dict[str, list[int]]:
     assert table is not None
     prepared = CASES[name][2]
     places = table.expansion("hf", table.sizes_from_hf({**config, "preprocessor": prepared})).places.values()
-    return dict(sorted({**{place.name: [*place.shape] for place in places}, **_language_model(name)}.items()))
+    text = {} if name in WITHOUT_TEXT else _language_model(name)
+    return dict(sorted({**{place.name: [*place.shape] for place in places}, **text}.items()))
 
 
 def _kimi_vl() -> dict[str, list[int]]:
@@ -762,6 +776,7 @@ WITHOUT_CLASS: Final = {
     "dots-ocr": _dots_ocr(), "internvl-chat": _internvl_chat(), "sarashina2-vision": _sarashina(),
     "kimi-vl": _kimi_vl(), "youtu-vl": _youtu_vl("youtu-vl"), "youtu-vl-silu": _youtu_vl("youtu-vl-silu"),
     "phi4-vision": _phi4_vision(), "kimi-k2.5": _by_tables("kimi-k2.5"),
+    "ultravox": _by_tables("ultravox"),
 }  # fmt: skip
 
 _PUBLISHED: Final = {
