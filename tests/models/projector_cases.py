@@ -484,6 +484,11 @@ _QFORMER: Final = {
     "num_attention_heads": 4, "cross_attention_frequency": 1, "vocab_size": 8,
 }  # fmt: skip
 
+_STEP: Final = {
+    "model_type": "perception_encoder", "width": 64, "layers": 3, "heads": 4, "image_size": 56, "patch_size": 14,
+    "hidden_act": "quick_gelu",
+}  # fmt: skip
+
 CASES |= {
     "llama4": (
         "Llama4",
@@ -554,6 +559,32 @@ CASES |= {
             "audio_config": {**CASES["gemma4-audio"][1]["audio_config"], "model_type": "gemma4_audio"},
         },
         PREPROCESSOR,
+    ),
+    "step3-vl": (
+        "",
+        {
+            "architectures": ["StepVLForConditionalGeneration"], "model_type": "step_robotics",
+            "understand_projector_stride": 2,
+            "text_config": {
+                **_TEXT, "head_dim": 16, "rms_norm_eps": 1e-6, "rope_theta": 1e6, "max_position_embeddings": 256,
+                "hidden_act": "silu", "tie_word_embeddings": False, "model_type": "qwen3",
+                "architectures": ["Qwen3ForCausalLM"],
+            },
+            "vision_config": {**_STEP, "mlp_ratio": 1.5, "layer_norm_eps": 1e-4},
+        },
+        PREPROCESSOR,
+    ),
+    "step3.7": (
+        "",
+        {
+            "architectures": ["Step3p7ForConditionalGeneration"], "model_type": "step3p7",
+            "text_config": json.loads((GOLDEN.parent / "families" / "step3.7.json").read_text())["config"]["text_config"],
+            "understand_projector_stride": 2, "vision_config": {
+                **_STEP, "width": 32, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
+                "mlp_ratio": 2.0, "intermediate_size": 64, "layer_norm_eps": 1e-5,
+            },
+        },
+        {},
     ),
     "ultravox": (
         "",
@@ -776,7 +807,7 @@ WITHOUT_CLASS: Final = {
     "dots-ocr": _dots_ocr(), "internvl-chat": _internvl_chat(), "sarashina2-vision": _sarashina(),
     "kimi-vl": _kimi_vl(), "youtu-vl": _youtu_vl("youtu-vl"), "youtu-vl-silu": _youtu_vl("youtu-vl-silu"),
     "phi4-vision": _phi4_vision(), "kimi-k2.5": _by_tables("kimi-k2.5"),
-    "ultravox": _by_tables("ultravox"),
+    **{name: _by_tables(name) for name in ("ultravox", "step3-vl", "step3.7")},
 }  # fmt: skip
 
 _PUBLISHED: Final = {
