@@ -489,6 +489,24 @@ _STEP: Final = {
     "hidden_act": "quick_gelu",
 }  # fmt: skip
 
+
+def recorded_config(family: str) -> dict[str, Any]:
+    """The config of a recorded language model."""
+    return dict(json.loads((GOLDEN.parent / "families" / f"{family}.json").read_text())["config"])
+
+
+def _ocr_text() -> dict[str, Any]:
+    return {**recorded_config("deepseek2-ocr"), "vocab_size": 32}
+
+
+def _ocr_towers(image: int) -> dict[str, Any]:
+    """DeepSeek-OCR's towers. The reference's table of names needs four blocks for `neck.3`."""
+    clip = {"heads": 4, "image_size": image, "layers": 4, "patch_size": 14, "width": 64}
+    sam = {"heads": 4, "layers": 3, "width": 48, "global_attn_indexes": [2], "downsample_channels": [32, 64]}
+    widths = {"clip-l-14-224": clip, "sam_vit_b": sam}
+    return {"model_type": "vision", "model_name": "deeplip_b_l", "image_size": 64, "width": widths}
+
+
 CASES |= {
     "llama4": (
         "Llama4",
@@ -578,13 +596,26 @@ CASES |= {
         "",
         {
             "architectures": ["Step3p7ForConditionalGeneration"], "model_type": "step3p7",
-            "text_config": json.loads((GOLDEN.parent / "families" / "step3.7.json").read_text())["config"]["text_config"],
+            "text_config": recorded_config("step3.7")["text_config"],
             "understand_projector_stride": 2, "vision_config": {
                 **_STEP, "width": 32, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
                 "mlp_ratio": 2.0, "intermediate_size": 64, "layer_norm_eps": 1e-5,
             },
         },
         {},
+    ),
+    "deepseek-ocr": (
+        "",
+        {**_ocr_text(), "vision_config": _ocr_towers(224)},
+        {**PREPROCESSOR, "image_seq_length": 64},
+    ),
+    "unlimited-ocr": (
+        "",
+        {
+            **_ocr_text(), "architectures": ["UnlimitedOCRForCausalLM"], "model_type": "unlimited-ocr",
+            "sliding_window_size": 16, "vision_config": {**_ocr_towers(56), "window_size": 12, "layer_norm_eps": 1e-5},
+        },
+        PREPROCESSOR,
     ),
     "ultravox": (
         "",
@@ -807,7 +838,7 @@ WITHOUT_CLASS: Final = {
     "dots-ocr": _dots_ocr(), "internvl-chat": _internvl_chat(), "sarashina2-vision": _sarashina(),
     "kimi-vl": _kimi_vl(), "youtu-vl": _youtu_vl("youtu-vl"), "youtu-vl-silu": _youtu_vl("youtu-vl-silu"),
     "phi4-vision": _phi4_vision(), "kimi-k2.5": _by_tables("kimi-k2.5"),
-    **{name: _by_tables(name) for name in ("ultravox", "step3-vl", "step3.7")},
+    **{name: _by_tables(name) for name in ("ultravox", "step3-vl", "step3.7", "deepseek-ocr", "unlimited-ocr")},
 }  # fmt: skip
 
 _PUBLISHED: Final = {

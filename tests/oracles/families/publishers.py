@@ -104,7 +104,7 @@ _DEEPSEEK_DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _deepseek_shapes() -> Shapes:
+def _deepseek_shapes(keys: int = 32) -> Shapes:
     def swiglu(at: str, wide: int) -> Shapes:
         wides: Shapes = {f"{at}.{part}_proj.weight": (wide, 64) for part in ("gate", "up")}
         return wides | {f"{at}.down_proj.weight": (64, wide)}
@@ -113,7 +113,7 @@ def _deepseek_shapes() -> Shapes:
     for i in range(3):
         at = f"model.layers.{i}"
         out |= {f"{at}.{name}_layernorm.weight": (64,) for name in ("input", "post_attention")}
-        out |= {f"{at}.self_attn.{p}_proj.weight": (rows, 64) for p, rows in zip("qkvo", (64, 32, 32, 64), strict=True)}
+        out |= {f"{at}.self_attn.{p}_proj.weight": (rows, 64) for p, rows in zip("qkvo", (64, keys, keys, 64), strict=True)}
         out |= {f"{at}.mlp.gate.weight": (6, 64)} if i else swiglu(f"{at}.mlp", 96)
         for part, wide in (*((f"experts.{e}", 32) for e in range(6)), ("shared_experts", 64)) if i else ():
             out |= swiglu(f"{at}.mlp.{part}", wide)
@@ -329,6 +329,44 @@ CASES = table(
         hparams=_M3_WORDS,
         words={"n_shared_experts": 1},
         unheld=_M3_SAME,
+        spreads=((("moe.gate.weight",), (0.0, 0.1)), (("norm.weight",), (0.0, 0.25))),
+    ),
+    # DeepSeek-OCR: its language model
+    Case(
+        "deepseek2-ocr",
+        "DeepseekOCRForCausalLM",
+        "bpe",
+        GQA
+        | BPE
+        | {
+            "model_type": "deepseek_vl_v2",
+            "num_hidden_layers": 3,
+            "moe_intermediate_size": 32,
+            "n_routed_experts": 6,
+            "n_shared_experts": 2,
+            "num_experts_per_tok": 2,
+            "first_k_dense_replace": 1,
+            "norm_topk_prob": False,
+            "scoring_func": "softmax",
+            "moe_layer_freq": 1,
+            "rope_theta": 2000.0,
+            "tie_word_embeddings": False,
+            "hidden_act": "silu",
+            "rope_scaling": None,
+            "attention_bias": False,
+            "qk_rope_head_dim": 0,
+            "qk_nope_head_dim": 0,
+            "v_head_dim": 0,
+            "use_mla": False,
+            "routed_scaling_factor": 1.0,
+            "topk_method": "greedy",
+            "num_key_value_heads": 4,
+        },
+        shapes=_deepseek_shapes(keys=64) | {"model.sam_model.x.weight": (8,), "model.image_newline": (8,)},
+        apart=("model.sam_model.", "model.image_newline"),
+        defaults=_DEEPSEEK_DEFAULTS | {"routed_scaling_factor": 1.0, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128},
+        unheld=frozenset({"topk_method"}),
+        words={"n_shared_experts": 1},
         spreads=((("moe.gate.weight",), (0.0, 0.1)), (("norm.weight",), (0.0, 0.25))),
     ),
     # ... beside the part that sees

@@ -163,8 +163,9 @@ def projector_of(model: OpenModel, path: str | os.PathLike[str]) -> Projector:
         shared = [name for f in graph for name in family.architectures if name in f.architectures]
         if not shared:
             raise UnsupportedError(f"no class has a {model.family.name} language model and a {family.name} projector")
-        shown = family.architecture_of_gguf(source.metadata, source.index.by_name).name
-        class_ = shown if shown in shared else shared[0]
+        files = ((model.family, model), (family, source))
+        shown = (f.architecture_of_gguf(file.metadata, file.index.by_name).name for f, file in files)
+        class_ = next((name for name in shown if name in shared), shared[0])
         restored = gguf_to_config(source.metadata, family, source.index.by_name, class_=class_)
         config = {key: value for key, value in restored.config.items() if key not in _OF_THE_WHOLE}
         copied = copied_names(family)
