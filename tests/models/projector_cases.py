@@ -507,7 +507,7 @@ def _ocr_towers(image: int) -> dict[str, Any]:
     return {"model_type": "vision", "model_name": "deeplip_b_l", "image_size": 64, "width": widths}
 
 
-CASES |= {
+CASES.update({
     "llama4": (
         "Llama4",
         {
@@ -641,7 +641,7 @@ CASES |= {
         },
         {"media_proc_cfg": {**PREPROCESSOR, "in_patch_limit": 64}},
     ),
-}  # fmt: skip
+})  # fmt: skip
 
 
 #: Values of a config that its class of transformers doesn't write, or not at this place.
@@ -674,7 +674,8 @@ ADDED: Final[dict[str, dict[str, Any]]] = {
     "gemma4": {"vision_config": {"layer_norm_eps": 1e-4}},
     "embedding-gemma2-audio": {"audio_config": {"input_feat_size": 64}},
     "gemma4-unified": {
-        "vision_config": {"layer_norm_eps": 1e-4}, "audio_config": {"layer_norm_eps": 1e-5, "input_feat_size": 64}
+        "vision_config": {"layer_norm_eps": 1e-4},
+        "audio_config": {"layer_norm_eps": 1e-5, "input_feat_size": 64},
     },
     "gemma4-audio": {
         "vision_config": {"layer_norm_eps": 1e-4},
@@ -787,7 +788,7 @@ def _language_model(name: str) -> dict[str, list[int]]:
 
 
 def _by_tables(name: str) -> dict[str, list[int]]:
-    """The tensors of a case by the tables of its projector and of its language model. The reference judges the names."""
+    """The tensors of a case by the tables of its projector and language model. The reference judges the names."""
     config = CASES[name][1]
     table = projector_of_hf(config)
     assert table is not None
@@ -900,9 +901,7 @@ def golden() -> dict[str, Any]:
 
 def weights(names: dict[str, list[int]]) -> dict[str, np.ndarray]:
     """A tensor of each name and shape, of numbers that follow from the name. A variance isn't negative."""
-    drawn = {
-        name: np.random.default_rng(crc32(name.encode())).normal(0, 0.25, shape) for name, shape in names.items()
-    }
+    drawn = {name: np.random.default_rng(crc32(name.encode())).normal(0, 0.25, shape) for name, shape in names.items()}
     return {
         name: np.array(np.abs(values) if name.endswith("_var") else values, np.float32)
         for name, values in drawn.items()

@@ -152,7 +152,9 @@ def test_a_folded_batch_norm_computes_the_same(tmp_path: Path) -> None:
 PUBLISHED: Final = ("internvl-chat",)
 #: The towers of models with experts are those of the models without; a GGUF of GLM-OCR is known by its
 #: further layer.
-PAIRS: Final = [name for name in golden() if not name.endswith("-moe") and name not in ("glm-ocr-gelu", *PUBLISHED, *WITHOUT_TEXT)]
+PAIRS: Final = [
+    name for name in golden() if not name.endswith("-moe") and name not in ("glm-ocr-gelu", *PUBLISHED, *WITHOUT_TEXT)
+]
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -84,7 +84,8 @@ BATCH_EPSILON: Final = np.float32(1e-5)
 
 def over_deviation(values: F32s, variances: F32s) -> F32s:
     """Each value divided by the square root of its variance plus `BATCH_EPSILON`."""
-    return values / np.sqrt(variances + BATCH_EPSILON)
+    result: F32s = values / np.sqrt(variances + BATCH_EPSILON)
+    return result
 
 
 #: Operations on two arrays, element by element. Each step is rounded to F32, like torch's.

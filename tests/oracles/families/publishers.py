@@ -113,7 +113,9 @@ def _deepseek_shapes(keys: int = 32) -> Shapes:
     for i in range(3):
         at = f"model.layers.{i}"
         out |= {f"{at}.{name}_layernorm.weight": (64,) for name in ("input", "post_attention")}
-        out |= {f"{at}.self_attn.{p}_proj.weight": (rows, 64) for p, rows in zip("qkvo", (64, keys, keys, 64), strict=True)}
+        out |= {
+            f"{at}.self_attn.{p}_proj.weight": (rows, 64) for p, rows in zip("qkvo", (64, keys, keys, 64), strict=True)
+        }
         out |= {f"{at}.mlp.gate.weight": (6, 64)} if i else swiglu(f"{at}.mlp", 96)
         for part, wide in (*((f"experts.{e}", 32) for e in range(6)), ("shared_experts", 64)) if i else ():
             out |= swiglu(f"{at}.mlp.{part}", wide)
@@ -128,7 +130,13 @@ _OCR: dict[str, Any] = GQA | BPE | {
     "hidden_act": "silu", "rope_scaling": None, "attention_bias": False, "qk_rope_head_dim": 0,
     "qk_nope_head_dim": 0, "v_head_dim": 0, "use_mla": False, "routed_scaling_factor": 1.0, "topk_method": "greedy",
 }  # fmt: skip
-_OCR_APART = ("model.sam_model.", "model.vision_model.", "model.projector.", "model.image_newline", "model.view_seperator")
+_OCR_APART = (
+    "model.sam_model.",
+    "model.vision_model.",
+    "model.projector.",
+    "model.image_newline",
+    "model.view_seperator",
+)
 _OCR_TOWERS = tuple(f"{start}x.weight" if start.endswith(".") else start for start in _OCR_APART)
 _MIMO: dict[str, Any] = SMALL | BPE | {
     "model_type": "mimo_v2", "num_hidden_layers": 3, "num_key_value_heads": 1, "head_dim": 24, "v_head_dim": 20,

@@ -1,5 +1,5 @@
-"""Batch norms of a tower. A folder has a norm's weight and bias with the mean and variance of its inputs; a GGUF has all
-four as one weight and one bias."""
+"""Batch norms of a tower. A folder has a norm's weight and bias with the mean and variance of its inputs; a GGUF has
+all four as one weight and one bias."""
 
 from __future__ import annotations
 

@@ -35,7 +35,8 @@ _INNER: Final = ("media_proc_cfg", "image_processor", "feature_extractor")
 @dataclass(frozen=True)
 class Towers:
     """`resolved`: the towers' tensors through the projector's table. `dropped`: tensors that llama.cpp doesn't compute
-    with. `folded`: tensors of batch norms that are folded into others. `language`: tensors of the language model. `config`: the folder's, with `preprocessor`."""
+    with. `folded`: tensors of batch norms that are folded into others. `language`: tensors of the language model.
+    `config`: the folder's, with `preprocessor`."""
 
     resolved: ResolvedModel
     config: Mapping[str, Any]
