@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from weighbridge.models.arch.family import Family
     from weighbridge.tensors.nodes import LogicalTensor
 
-#: Tensors that only a folder has. The number of batches is of no use to a finished model, and may be missing.
+#: Tensors that only a folder has. The number of batches may be missing, since a finished model doesn't use it.
 EXTRA: Final = ("running_mean", "running_var", "num_batches_tracked")
 MEAN, VARIANCE, BATCHES = EXTRA
 
