@@ -32,7 +32,6 @@ from weighbridge.models.arch.tables.spec import Role
 from weighbridge.models.config import card
 from weighbridge.models.config.general import general_to_gguf
 from weighbridge.models.config.mapping import assemble, config_to_gguf, facts_losses, gguf_to_config
-from weighbridge.models.llamacpp import batch_norms
 from weighbridge.models.llamacpp.pair import check_pair
 from weighbridge.models.llamacpp.token_rows import copied_names
 from weighbridge.models.llamacpp.towers import PREPROCESSOR, Towers, candidate_of, towers_of, towers_of_gguf
@@ -154,6 +153,8 @@ _OF_THE_WHOLE: Final = ("architectures", "model_type")
 def projector_of(model: OpenModel, path: str | os.PathLike[str]) -> Projector:
     """The mmproj file at `path`, which belongs to the GGUF `model`. Its file stays open with the model. Raises
     UsageError if the widths of the two differ, UnsupportedError if no class has both."""
+    from weighbridge.models.llamacpp import batch_norms
+
     source = open_weights(resolve_path(path))
     try:
         resolved = towers_of_gguf(source)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.models.arch.naming import MappingError, MappingReport
 from weighbridge.models.arch.registry import projector_of_gguf, projector_of_hf, projectors
-from weighbridge.models.llamacpp import batch_norms
 from weighbridge.models.llamacpp.candidate import Candidate
 from weighbridge.models.llamacpp.token_rows import copied_rows
 from weighbridge.models.model import OpenModel
@@ -48,6 +47,8 @@ class Towers:
 def towers_of(model: OpenModel) -> Towers:
     """The towers of a model folder. Raises UnsupportedError if no table has its class, UsageError if the folder has
     only the language model, MappingError for a tensor that neither has."""
+    from weighbridge.models.llamacpp import batch_norms
+
     listed = model.config.get("architectures") or [model.config.get("model_type")]
     if (family := projector_of_hf(model.config)) is None:
         classes = sorted(name for table in projectors().values() for name in table.architectures)
