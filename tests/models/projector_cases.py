@@ -17,7 +17,7 @@ from zlib import crc32
 
 import numpy as np
 
-from weighbridge.models.arch.registry import family_of_hf
+from weighbridge.models.arch.registry import family_of_hf, projector_of_hf
 
 GOLDEN: Final = Path(__file__).parent / "golden" / "projectors"
 OUTTYPES: Final = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}
@@ -475,6 +475,175 @@ CASES: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
 }  # fmt: skip
 
 
+_CONFORMER: Final = {
+    "hidden_dim": 64, "num_layers": 3, "num_heads": 4, "feedforward_mult": 2, "input_dim": 32, "output_dim": 24,
+    "dim_head": 16, "context_size": 20, "conv_kernel_size": 5, "conv_expansion_factor": 2, "max_pos_emb": 32,
+}  # fmt: skip
+_QFORMER: Final = {
+    "model_type": "blip_2_qformer", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "cross_attention_frequency": 1, "vocab_size": 8,
+}  # fmt: skip
+
+_STEP: Final = {
+    "model_type": "perception_encoder", "width": 64, "layers": 3, "heads": 4, "image_size": 56, "patch_size": 14,
+    "hidden_act": "quick_gelu",
+}  # fmt: skip
+
+
+def recorded_config(family: str) -> dict[str, Any]:
+    """The config of a recorded language model."""
+    return dict(json.loads((GOLDEN.parent / "families" / f"{family}.json").read_text())["config"])
+
+
+def _ocr_text() -> dict[str, Any]:
+    return {**recorded_config("deepseek2-ocr"), "vocab_size": 32}
+
+
+def _ocr_towers(image: int) -> dict[str, Any]:
+    """DeepSeek-OCR's towers. The reference's table of names needs four blocks for `neck.3`."""
+    clip = {"heads": 4, "image_size": image, "layers": 4, "patch_size": 14, "width": 64}
+    sam = {"heads": 4, "layers": 3, "width": 48, "global_attn_indexes": [2], "downsample_channels": [32, 64]}
+    widths = {"clip-l-14-224": clip, "sam_vit_b": sam}
+    return {"model_type": "vision", "model_name": "deeplip_b_l", "image_size": 64, "width": widths}
+
+
+CASES.update({
+    "llama4": (
+        "Llama4",
+        {
+            "text_config": {
+                **_TEXT, "num_hidden_layers": 2, "head_dim": 16, "intermediate_size_mlp": 96, "num_local_experts": 2,
+                "pad_token_id": 0,
+            },
+            "vision_config": {
+                **_VISION, "intermediate_size": 256, "vision_output_dim": 80, "projector_input_dim": 80,
+                "projector_output_dim": 80, "pixel_shuffle_ratio": 0.5,
+            },
+        },
+        PREPROCESSOR,
+    ),
+    "granite-speech": (
+        "GraniteSpeech",
+        {
+            "text_config": {**_TEXT, "model_type": "granite"}, "encoder_config": _CONFORMER,
+            "projector_config": {**_QFORMER, "encoder_hidden_size": 64}, "window_size": 15, "downsample_rate": 5,
+            "has_lora_adapter": False,
+        },
+        {},
+    ),
+    "granite-speech-plus": (
+        "GraniteSpeechPlus",
+        {
+            "text_config": {**_TEXT, "model_type": "granite"},
+            "encoder_config": {**_CONFORMER, "cat_hidden_layers": [1]},
+            "projector_config": {**_QFORMER, "encoder_hidden_size": 128}, "window_size": 15, "downsample_rate": 5,
+            "has_lora_adapter": False,
+        },
+        {},
+    ),
+    "gemma4-unified": (
+        "Gemma4Unified",
+        {
+            "text_config": {**_GEMMA4, "attention_k_eq_v": False},
+            "vision_config": {
+                "patch_size": 4, "pooling_kernel_size": 3, "mm_embed_dim": 48, "mm_posemb_size": 20,
+                "output_proj_dims": 48,
+            },
+            "audio_config": {"audio_embed_dim": 640},
+        },
+        PREPROCESSOR,
+    ),
+    "embedding-gemma2": (
+        "EmbeddingGemma2Model",
+        {
+            "text_config": {
+                **_TEXT, "num_hidden_layers": 2, "head_dim": 16, "hidden_size_per_layer_input": 32, "embedding_dim": 96,
+                "layer_types": ["sliding_attention", "full_attention"], "pad_token_id": 0, "sliding_window": 12,
+                "per_layer_config": {"1": {"head_dim": 16, "num_key_value_heads": 1}},
+            },
+            "vision_config": {**_GEMMA4_VISION, "model_type": "gemma4_vision"}, "audio_config": None,
+        },
+        PREPROCESSOR,
+    ),
+    "embedding-gemma2-audio": (
+        "EmbeddingGemma2Model",
+        {
+            "text_config": {
+                **_TEXT, "num_hidden_layers": 2, "head_dim": 16, "hidden_size_per_layer_input": 32, "embedding_dim": 96,
+                "layer_types": ["sliding_attention", "full_attention"], "pad_token_id": 0, "sliding_window": 12,
+                "per_layer_config": {"1": {"head_dim": 16, "num_key_value_heads": 1}},
+            },
+            "vision_config": {**_GEMMA4_VISION, "model_type": "gemma4_vision"},
+            "audio_config": {**CASES["gemma4-audio"][1]["audio_config"], "model_type": "gemma4_audio"},
+        },
+        PREPROCESSOR,
+    ),
+    "step3-vl": (
+        "",
+        {
+            "architectures": ["StepVLForConditionalGeneration"], "model_type": "step_robotics",
+            "understand_projector_stride": 2,
+            "text_config": {
+                **_TEXT, "head_dim": 16, "rms_norm_eps": 1e-6, "rope_theta": 1e6, "max_position_embeddings": 256,
+                "hidden_act": "silu", "tie_word_embeddings": False, "model_type": "qwen3",
+                "architectures": ["Qwen3ForCausalLM"],
+            },
+            "vision_config": {**_STEP, "mlp_ratio": 1.5, "layer_norm_eps": 1e-4},
+        },
+        PREPROCESSOR,
+    ),
+    "step3.7": (
+        "",
+        {
+            "architectures": ["Step3p7ForConditionalGeneration"], "model_type": "step3p7",
+            "text_config": recorded_config("step3.7")["text_config"],
+            "understand_projector_stride": 2, "vision_config": {
+                **_STEP, "width": 32, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
+                "mlp_ratio": 2.0, "intermediate_size": 64, "layer_norm_eps": 1e-5,
+            },
+        },
+        {},
+    ),
+    "deepseek-ocr": (
+        "",
+        {**_ocr_text(), "vision_config": _ocr_towers(224)},
+        {**PREPROCESSOR, "image_seq_length": 64},
+    ),
+    "unlimited-ocr": (
+        "",
+        {
+            **_ocr_text(), "architectures": ["UnlimitedOCRForCausalLM"], "model_type": "unlimited-ocr",
+            "sliding_window_size": 16, "vision_config": {**_ocr_towers(56), "window_size": 12, "layer_norm_eps": 1e-5},
+        },
+        PREPROCESSOR,
+    ),
+    "ultravox": (
+        "",
+        {
+            "architectures": ["UltravoxModel"], "model_type": "ultravox", "hidden_size": 96, "stack_factor": 2,
+            "projector_act": "swiglu", "projector_ln_mid": True, "text_config": {**_TEXT, "model_type": "llama"},
+            "audio_config": {**_WHISPER, "model_type": "whisper", "layer_norm_eps": 1e-6},
+        },
+        {},
+    ),
+    "kimi-k2.5": (
+        "",
+        {
+            "architectures": ["KimiK25ForConditionalGeneration"], "model_type": "kimi_k25",
+            "text_config": CASES["kimi-vl"][1]["text_config"],
+            "vision_config": {
+                "vt_hidden_size": 64, "vt_intermediate_size": 96, "vt_num_hidden_layers": 3,
+                "vt_num_attention_heads": 4, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
+                "num_attention_heads": 4, "patch_size": 14, "merge_kernel_size": [2, 2], "projector_ln_eps": 1e-4,
+                "init_pos_emb_height": 4, "init_pos_emb_width": 6, "init_pos_emb_time": 2,
+                "projector_hidden_act": "gelu", "model_type": "kimi_k25",
+            },
+        },
+        {"media_proc_cfg": {**PREPROCESSOR, "in_patch_limit": 64}},
+    ),
+})  # fmt: skip
+
+
 #: Values of a config that its class of transformers doesn't write, or not at this place.
 ADDED: Final[dict[str, dict[str, Any]]] = {
     "gemma3": {"vision_config": {"layer_norm_eps": 1e-5}},
@@ -503,6 +672,11 @@ ADDED: Final[dict[str, dict[str, Any]]] = {
         "vision_config": {"layer_norm_eps": 1e-4},
     },
     "gemma4": {"vision_config": {"layer_norm_eps": 1e-4}},
+    "embedding-gemma2-audio": {"audio_config": {"input_feat_size": 64}},
+    "gemma4-unified": {
+        "vision_config": {"layer_norm_eps": 1e-4},
+        "audio_config": {"layer_norm_eps": 1e-5, "input_feat_size": 64},
+    },
     "gemma4-audio": {
         "vision_config": {"layer_norm_eps": 1e-4},
         "audio_config": {"layer_norm_eps": 1e-5, "input_feat_size": 64},
@@ -510,6 +684,10 @@ ADDED: Final[dict[str, dict[str, Any]]] = {
     "lightonocr": {"architectures": ["LightOnOCRForConditionalGeneration"], "vision_config": {"layer_norm_eps": 1e-4}},
     "lightonocr-gelu": {"architectures": ["LightOnOCRForConditionalGeneration"]},
 }
+
+
+#: Folders without the language model, which is in another folder.
+WITHOUT_TEXT: Final = ("ultravox",)
 
 
 #: Further files of a folder.
@@ -609,6 +787,17 @@ def _language_model(name: str) -> dict[str, list[int]]:
     return {place.name: [*place.shape] for place in places if place.need is None or place.need == "only head"}
 
 
+def _by_tables(name: str) -> dict[str, list[int]]:
+    """The tensors of a case by the tables of its projector and language model. The reference judges the names."""
+    config = CASES[name][1]
+    table = projector_of_hf(config)
+    assert table is not None
+    prepared = CASES[name][2]
+    places = table.expansion("hf", table.sizes_from_hf({**config, "preprocessor": prepared})).places.values()
+    text = {} if name in WITHOUT_TEXT else _language_model(name)
+    return dict(sorted({**{place.name: [*place.shape] for place in places}, **text}.items()))
+
+
 def _kimi_vl() -> dict[str, list[int]]:
     """The tensors of Kimi-VL's tower, and of what joins patches."""
     block = {
@@ -650,7 +839,8 @@ def _phi4_vision() -> dict[str, list[int]]:
 WITHOUT_CLASS: Final = {
     "dots-ocr": _dots_ocr(), "internvl-chat": _internvl_chat(), "sarashina2-vision": _sarashina(),
     "kimi-vl": _kimi_vl(), "youtu-vl": _youtu_vl("youtu-vl"), "youtu-vl-silu": _youtu_vl("youtu-vl-silu"),
-    "phi4-vision": _phi4_vision(),
+    "phi4-vision": _phi4_vision(), "kimi-k2.5": _by_tables("kimi-k2.5"),
+    **{name: _by_tables(name) for name in ("ultravox", "step3-vl", "step3.7", "deepseek-ocr", "unlimited-ocr")},
 }  # fmt: skip
 
 _PUBLISHED: Final = {
@@ -690,16 +880,31 @@ def with_unread(name: str, names: dict[str, list[int]]) -> dict[str, list[int]]:
     return {**names, **layer, **{f"{added}{key}.weight": shape for key, shape in _NEXT.items()}}
 
 
+#: Parts of names that the reference has wrong, so that llama.cpp computes something else or refuses the file, and ours.
+_WRONG: Final = {
+    "llama4": ("attn_post_norm.", "ln2."),
+    "granite_speech": ("conv_norm_var.", "conv_norm."),
+    "granite_speech_plus": ("conv_norm_var.", "conv_norm."),
+}
+
+
+def expected(case: dict[str, Any], outtype: str) -> list[list[Any]]:
+    """The reference's tensors, under the names that llama.cpp reads."""
+    wrong = _WRONG.get(case["config"]["model_type"], ("", ""))
+    return [[name.replace(*wrong), *rest] for name, *rest in case["reference"][outtype]["tensors"]]
+
+
 @cache
 def golden() -> dict[str, Any]:
     return {name: json.loads((GOLDEN / f"{name}.json").read_text()) for name in CASES}
 
 
 def weights(names: dict[str, list[int]]) -> dict[str, np.ndarray]:
-    """A tensor of each name and shape, of numbers that follow from the name."""
+    """A tensor of each name and shape, of numbers that follow from the name. A variance isn't negative."""
+    drawn = {name: np.random.default_rng(crc32(name.encode())).normal(0, 0.25, shape) for name, shape in names.items()}
     return {
-        name: np.random.default_rng(crc32(name.encode())).normal(0, 0.25, shape).astype(np.float32)
-        for name, shape in names.items()
+        name: np.array(np.abs(values) if name.endswith("_var") else values, np.float32)
+        for name, values in drawn.items()
     }
 
 

@@ -38,13 +38,12 @@ _RENAMED = {
 
 def of_transformers(name: str) -> dict[str, Any]:
     """The config of a case as transformers saves it, and the names and shapes of its tensors."""
-    import transformers
     from safetensors import safe_open
 
     class_, arguments, preprocessor = CASES[name]
     if name in WITHOUT_CLASS:
         return {"config": arguments, "preprocessor": preprocessor, "names": WITHOUT_CLASS[name]}
-    model = getattr(transformers, f"{class_}ForConditionalGeneration")
+    model = class_of_transformers(class_)
     config = model.config_class(**arguments)
     with tempfile.TemporaryDirectory() as folder:
         model(config).save_pretrained(folder)
@@ -60,6 +59,13 @@ def of_transformers(name: str) -> dict[str, Any]:
     names = {renamed(key, starts): shape for key, shape in names.items()}
     files = {"files": FILES[name]} if name in FILES else {}
     return {"config": saved, "preprocessor": preprocessor, "names": with_unread(name, names), **files}
+
+
+def class_of_transformers(name: str) -> Any:
+    """The class of a case by its short name."""
+    import transformers
+
+    return getattr(transformers, f"{name}ForConditionalGeneration", None) or getattr(transformers, name)
 
 
 def renamed(name: str, starts: Mapping[str, str]) -> str:

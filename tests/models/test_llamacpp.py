@@ -14,6 +14,7 @@ from tests.containers._gguf import STR, U32, File, Item, Tensor
 from tests.containers._gguf_models import VOCAB, Metadata, Tensors, model, render, tensors
 from tests.fit.hollow import decoded
 from tests.models.family_judges import golden
+from tests.models.projector_cases import expected
 from tests.models.projector_cases import golden as projectors
 from tests.oracles import mtmd_loads
 from tests.oracles.llama_loads import Judge
@@ -205,7 +206,8 @@ def widened(name: str) -> Change:
 def projector(name: str) -> tuple[Metadata, Tensors]:
     """What the reference converter makes of the towers of a small model."""
     recorded = projectors()[name]["reference"]["f16"]
-    slots = [(tensor, Spec(tuple(shape), BY_NAME[dtype])) for tensor, dtype, shape, _ in recorded["tensors"]]
+    tensors = expected(projectors()[name], "f16")
+    slots = [(tensor, Spec(tuple(shape), BY_NAME[dtype])) for tensor, dtype, shape, _ in tensors]
     if name in ("pixtral", "mistral3"):  # which the reference leaves out
         slots.append(("v.token_embd.img_break", Spec((64,), BY_NAME["F32"])))
     return {key: KV(kind, decoded(kind, value)) for key, kind, value in recorded["keys"]}, slots
@@ -398,6 +400,8 @@ def needed_keys() -> Iterator[tuple[str, str, str]]:
         "paddleocr": "paddleocr-vl",
         "phi4": "phi4-vision",
         "youtuvl": "youtu-vl",
+        "deepseekocr": "deepseek-ocr",
+        "granite_speech": "granite-speech",
     }
     for kind, keys in rows.required_by.items():
         for key in map("clip.{}".format, keys):

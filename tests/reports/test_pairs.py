@@ -136,7 +136,7 @@ def test_each_row_s_tensor_has_the_width(tensor: str, named: str, axis: int) -> 
     """The tensor counts, not the key, as in llama.cpp; with a fault in the row the key would."""
     assert named in projector_table().types
     assert sum(named == other for _, other, _ in ROWS) == 1
-    modality = "audio" if ".a." in tensor else "vision"
+    modality = "audio" if ".a." in tensor or tensor.startswith("a.") else "vision"
     shape = (48,) if tensor.endswith(".bias") else (48, 24)
     keys = {"general.architecture": "clip", f"clip.has_{modality}_encoder": True, "clip.projector_type": named}
     towers = Candidate({**keys, f"clip.{modality}.projection_dim": 7}, {tensor: shape})

@@ -76,3 +76,19 @@ FUNCTIONS: Final[Mapping[str, tuple[Callable[[F32s], F32s], str]]] = MappingProx
         "log_expm1": (log_expm1, "softplus"),
     }
 )
+
+
+#: The epsilon of batch norms, torch's default.
+BATCH_EPSILON: Final = np.float32(1e-5)
+
+
+def over_deviation(values: F32s, variances: F32s) -> F32s:
+    """Each value divided by the square root of its variance plus `BATCH_EPSILON`."""
+    result: F32s = values / np.sqrt(variances + BATCH_EPSILON)
+    return result
+
+
+#: Operations on two arrays, element by element. Each step is rounded to F32, like torch's.
+PAIRS: Final[Mapping[str, Callable[[F32s, F32s], F32s]]] = MappingProxyType(
+    {"times": np.multiply, "minus": np.subtract, "over_deviation": over_deviation}
+)

@@ -33,7 +33,7 @@ from weighbridge.tensors.nodes import (
     gather,
     is_plain,
     normalize_rows,
-    product,
+    pairwise,
     reshape,
     scaled,
     shift,
@@ -346,7 +346,7 @@ class Multiplied:
 
     def apply(self, node: T) -> T:
         half = node.spec.rows // 2
-        return product(slice_rows(node, 0, (half,)), slice_rows(node, half, (half,)))
+        return pairwise(slice_rows(node, 0, (half,)), slice_rows(node, half, (half,)), "times")
 
     def undo(self, node: T) -> T:
         ones = shift(zeros(node.spec.shape, F32), 1.0)

@@ -104,7 +104,7 @@ _DEEPSEEK_DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _deepseek_shapes() -> Shapes:
+def _deepseek_shapes(keys: int = 32) -> Shapes:
     def swiglu(at: str, wide: int) -> Shapes:
         wides: Shapes = {f"{at}.{part}_proj.weight": (wide, 64) for part in ("gate", "up")}
         return wides | {f"{at}.down_proj.weight": (64, wide)}
@@ -113,13 +113,31 @@ def _deepseek_shapes() -> Shapes:
     for i in range(3):
         at = f"model.layers.{i}"
         out |= {f"{at}.{name}_layernorm.weight": (64,) for name in ("input", "post_attention")}
-        out |= {f"{at}.self_attn.{p}_proj.weight": (rows, 64) for p, rows in zip("qkvo", (64, 32, 32, 64), strict=True)}
+        out |= {
+            f"{at}.self_attn.{p}_proj.weight": (rows, 64) for p, rows in zip("qkvo", (64, keys, keys, 64), strict=True)
+        }
         out |= {f"{at}.mlp.gate.weight": (6, 64)} if i else swiglu(f"{at}.mlp", 96)
         for part, wide in (*((f"experts.{e}", 32) for e in range(6)), ("shared_experts", 64)) if i else ():
             out |= swiglu(f"{at}.mlp.{part}", wide)
     return out
 
 
+_OCR_DEFAULTS = _DEEPSEEK_DEFAULTS | {"routed_scaling_factor": 1.0, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128}
+_OCR: dict[str, Any] = GQA | BPE | {
+    "num_hidden_layers": 3, "num_key_value_heads": 4, "moe_intermediate_size": 32, "n_routed_experts": 6,
+    "n_shared_experts": 2, "num_experts_per_tok": 2, "first_k_dense_replace": 1, "norm_topk_prob": False,
+    "scoring_func": "softmax", "moe_layer_freq": 1, "rope_theta": 2000.0, "tie_word_embeddings": False,
+    "hidden_act": "silu", "rope_scaling": None, "attention_bias": False, "qk_rope_head_dim": 0,
+    "qk_nope_head_dim": 0, "v_head_dim": 0, "use_mla": False, "routed_scaling_factor": 1.0, "topk_method": "greedy",
+}  # fmt: skip
+_OCR_APART = (
+    "model.sam_model.",
+    "model.vision_model.",
+    "model.projector.",
+    "model.image_newline",
+    "model.view_seperator",
+)
+_OCR_TOWERS = tuple(f"{start}x.weight" if start.endswith(".") else start for start in _OCR_APART)
 _MIMO: dict[str, Any] = SMALL | BPE | {
     "model_type": "mimo_v2", "num_hidden_layers": 3, "num_key_value_heads": 1, "head_dim": 24, "v_head_dim": 20,
     "moe_intermediate_size": 32, "n_routed_experts": 6, "num_experts_per_tok": 2, "sliding_window": WINDOW,
@@ -331,6 +349,31 @@ CASES = table(
         unheld=_M3_SAME,
         spreads=((("moe.gate.weight",), (0.0, 0.1)), (("norm.weight",), (0.0, 0.25))),
     ),
+    # DeepSeek-OCR, Unlimited-OCR: their language models
+    Case(
+        "deepseek2-ocr",
+        "DeepseekOCRForCausalLM",
+        "bpe",
+        _OCR | {"model_type": "deepseek_vl_v2"},
+        shapes=_deepseek_shapes(keys=64) | dict.fromkeys(_OCR_TOWERS, (8,)),
+        apart=_OCR_APART,
+        defaults=_OCR_DEFAULTS,
+        words={"n_shared_experts": 1},
+        unheld=frozenset({"topk_method", "qk_nope_head_dim"}),
+        spreads=((("moe.gate.weight",), (0.0, 0.1)), (("norm.weight",), (0.0, 0.25))),
+    ),
+    Case(
+        "unlimited-ocr",
+        "UnlimitedOCRForCausalLM",
+        "none",
+        _OCR | {"model_type": "unlimited-ocr", "sliding_window_size": 16, "norm_topk_prob": True},
+        shapes=_deepseek_shapes(keys=64) | dict.fromkeys(_OCR_TOWERS, (8,)),
+        apart=_OCR_APART,
+        defaults=_OCR_DEFAULTS,
+        words={"n_shared_experts": 1},
+        unheld=frozenset({"topk_method", "qk_nope_head_dim"}),
+        spreads=((("moe.gate.weight",), (0.0, 0.1)), (("norm.weight",), (0.0, 0.25))),
+    ),
     # ... beside the part that sees
     Case(
         "minimax-m3-vl",
@@ -364,6 +407,9 @@ UNSAID: dict[str, dict[str, Any]] = {
     "deci": {"hidden_act": "gelu", "attention_bias": True, "mlp_bias": True, "rope.rope_type": "yarn"},
     "deepseek-moe": {"hidden_act": "gelu", "attention_bias": True, "norm_topk_prob": True, "scoring_func": "sigmoid"}
     | {"moe_layer_freq": 2, "rope.rope_type": "yarn"},
+    "deepseek2-ocr": {"hidden_act": "gelu", "attention_bias": True, "scoring_func": "sigmoid", "moe_layer_freq": 2}
+    | {"rope.rope_type": "yarn", "n_group": 2, "use_mla": True, "qk_nope_head_dim": 8, "v_head_dim": 8}
+    | {"topk_method": "noaux_tc", "num_key_value_heads": 2},
     "minimax-m3": {"scoring_func": "softmax", "use_qk_norm": False, "swiglu_alpha": 1.5, "swiglu_limit": 6.0}
     | {"rope.rope_type": "longrope"},
     "mimo2-qkv": {"hidden_act": "gelu", "attention_bias": True, "n_group": 2, "norm_topk_prob": False}

@@ -64,7 +64,7 @@ def add_file(model: OpenModel, draft: PlanBuilder, options: GgufFileOptions) -> 
     draft.extra_files += writers.write_gguf(file_stem(second.metadata), second.tensors, second.metadata, whole).files
     draft.losses += second.losses
     draft.reports |= second.reports
-    return {*towers.resolved.tensors, *towers.dropped}
+    return {*towers.resolved.tensors, *towers.dropped, *towers.folded}
 
 
 def file_stem(keys: Mapping[str, KV]) -> str:
@@ -93,6 +93,8 @@ def plan_towers(model: OpenModel, towers: Towers, options: GgufFileOptions) -> P
         dtype = tower_dtype(rows[name], name, node.spec, requested)
         draft.tensors[name] = cast_for_gguf(name, node, dtype, dtype if rows[name].gguf_dtype else requested, draft)
     draft.losses += [Loss("left out: llama.cpp doesn't compute with it", name) for name in towers.dropped]
+    if towers.folded:
+        draft.losses.append(Loss("means and variances of batch norms are folded into their weights and biases"))
     unread = family.unmapped_roles("gguf", resolved.sizes, resolved.roles)
     for name in family.holding(resolved.dialect, resolved.sizes, resolved.tensors, unread):
         parts = ", ".join(dict(unread))
@@ -151,19 +153,26 @@ _OF_THE_WHOLE: Final = ("architectures", "model_type")
 def projector_of(model: OpenModel, path: str | os.PathLike[str]) -> Projector:
     """The mmproj file at `path`, which belongs to the GGUF `model`. Its file stays open with the model. Raises
     UsageError if the widths of the two differ, UnsupportedError if no class has both."""
+    from weighbridge.models.llamacpp import batch_norms
+
     source = open_weights(resolve_path(path))
     try:
         resolved = towers_of_gguf(source)
         check_pair(model.metadata, candidate_of(source))
         family = resolved.family
         graph = (model.family, *families_of_graph(model.family.gguf))
-        class_ = next((name for f in graph for name in family.architectures if name in f.architectures), None)
-        if class_ is None:
+        shared = [name for f in graph for name in family.architectures if name in f.architectures]
+        if not shared:
             raise UnsupportedError(f"no class has a {model.family.name} language model and a {family.name} projector")
+        files = ((model.family, model), (family, source))
+        shown = (f.architecture_of_gguf(file.metadata, file.index.by_name).name for f, file in files)
+        class_ = next((name for name in shown if name in shared), shared[0])
         restored = gguf_to_config(source.metadata, family, source.index.by_name, class_=class_)
         config = {key: value for key, value in restored.config.items() if key not in _OF_THE_WHOLE}
         copied = copied_names(family)
-        named = {name: node for name, node in resolved.save("hf").items() if name not in copied}
+        prefix = family.architectures[class_].prefix
+        named = {n: node for n, node in resolved.save("hf", prefix=prefix).items() if n not in copied}
+        named |= batch_norms.unfolded(family, family.expansion("hf", resolved.sizes, prefix), named)
         return Projector(source.place.path, named, class_, config, tuple(restored.losses))
     except BaseException:
         source.close()

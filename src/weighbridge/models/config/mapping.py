@@ -125,8 +125,9 @@ def with_tokenizer_keys(
     ids = {token: i for i, token in enumerate(tokenizer["tokenizer.ggml.tokens"].value)} if named else {}
     out, first, last = dict(tokenizer), dict[str, KV](), dict[str, KV]()
     for row in rules(family).tokenizer:
-        if row.leading:
-            out |= {row.name: Leading(*out[row.name])} if row.name in out else {}
+        if row.leading:  # a constant is the default
+            constant = None if row.value is None else KV(row.type, row.value)
+            out |= {row.name: Leading(*kv)} if (kv := out.get(row.name, constant)) is not None else {}
             continue
         kv = KV(row.type, ids.get(row.token)) if row.token else to_kv(row, facts)
         if kv is None or kv.value is None:

@@ -34,17 +34,21 @@ _INNER: Final = ("media_proc_cfg", "image_processor", "feature_extractor")
 @dataclass(frozen=True)
 class Towers:
     """`resolved`: the towers' tensors through the projector's table. `dropped`: tensors that llama.cpp doesn't compute
-    with. `language`: tensors of the language model. `config`: the folder's, with `preprocessor`."""
+    with. `folded`: tensors of batch norms that are folded into others. `language`: tensors of the language model.
+    `config`: the folder's, with `preprocessor`."""
 
     resolved: ResolvedModel
     config: Mapping[str, Any]
     dropped: tuple[str, ...]
+    folded: tuple[str, ...]
     language: tuple[str, ...]
 
 
 def towers_of(model: OpenModel) -> Towers:
     """The towers of a model folder. Raises UnsupportedError if no table has its class, UsageError if the folder has
     only the language model, MappingError for a tensor that neither has."""
+    from weighbridge.models.llamacpp import batch_norms
+
     listed = model.config.get("architectures") or [model.config.get("model_type")]
     if (family := projector_of_hf(model.config)) is None:
         classes = sorted(name for table in projectors().values() for name in table.architectures)
@@ -62,16 +66,18 @@ def towers_of(model: OpenModel) -> Towers:
     expansion = family.expansion(dialect, sizes, prefix)
     mine = {name: node for name, node in model.logical.items() if name in expansion.places}
     mine |= copied_rows(model, family)
+    mine |= (norms := batch_norms.folded(family, expansion, model.logical))
     ignored = family.ignored_prefixes(sizes)
     dropped = tuple(name for name in model.logical if name in expansion.dropped or name.startswith(ignored))
-    known = {*mine, *dropped}
+    extra = tuple(name for name in batch_norms.extras(norms) if name in model.logical)
+    known = {*mine, *dropped, *extra}
     others = [name for name in model.logical if name not in known]
     if model.described:
         report = model.resolved.report
         if unknown := [name for name in others if name in {*report.apart, *report.unmapped}]:
             raise MappingError(family.name, dialect, MappingReport(unmapped=tuple(unknown)), path=str(model.place.path))
     resolved = ResolvedModel(family, sizes, dialect, prefix, mine, model.format, str(model.place.path))
-    return Towers(resolved, config, dropped, tuple(others))
+    return Towers(resolved, config, dropped, extra, tuple(others))
 
 
 def preprocessor(model: OpenModel) -> dict[str, Any]:

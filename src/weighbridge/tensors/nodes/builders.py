@@ -11,7 +11,7 @@ from weighbridge.base.spec import Spec
 from weighbridge.tensors import functions
 from weighbridge.tensors.nodes.base import Node
 from weighbridge.tensors.nodes.compute import AbsMax, CastReport, LowRank, UnpackBits, UpgradeBlocks
-from weighbridge.tensors.nodes.elementwise import Elementwise, NormalizeRows, Product, RescaleRows, Scaled, Shift
+from weighbridge.tensors.nodes.elementwise import Elementwise, NormalizeRows, Pairwise, RescaleRows, Scaled, Shift
 from weighbridge.tensors.nodes.logical import T, cast, decode, is_floating, needs_decoding
 from weighbridge.tensors.nodes.moves import concat, reshape, slice_rows
 from weighbridge.tensors.nodes.packed import GlobalScalePacker, PackedMember, PackedMemberWithGlobal, Packer
@@ -81,12 +81,12 @@ def scaled(node: T, by: float, *, over: bool = False) -> T:
     return scaled(cast(node, F32, CastReport()), by, over=over)
 
 
-def product(node: LogicalTensor, factor: LogicalTensor) -> Product:
-    """The elementwise product of two tensors, in F32. UsageError if the shapes differ."""
-    if node.spec.shape != factor.spec.shape:
-        raise UsageError(f"{node.spec} can't be multiplied by {factor.spec}, element by element")
-    node, factor = cast(node, F32, CastReport()), cast(factor, F32, CastReport())
-    return Product(node.spec, node, factor)
+def pairwise(node: LogicalTensor, other: LogicalTensor, operation: str) -> Pairwise:
+    """An operation of `functions.PAIRS` on two tensors, element by element, in F32. UsageError if the shapes differ."""
+    if node.spec.shape != other.spec.shape:
+        raise UsageError(f"{node.spec} and {other.spec} have different shapes")
+    node, other = cast(node, F32, CastReport()), cast(other, F32, CastReport())
+    return Pairwise(node.spec, node, other, operation)
 
 
 def low_rank(node: LogicalTensor, a: Node, b: Node, scale: float) -> Node:

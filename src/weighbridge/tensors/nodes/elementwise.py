@@ -1,4 +1,4 @@
-"""Nodes that compute each element on its own (`IntCast`, `Shift`, `Scaled`, `Product`, `Elementwise`) or each row
+"""Nodes that compute each element on its own (`IntCast`, `Shift`, `Scaled`, `Pairwise`, `Elementwise`) or each row
 (`NormalizeRows`, `RescaleRows`)."""
 
 from __future__ import annotations
@@ -85,24 +85,26 @@ class Scaled(UnaryNode):
 
 
 @dataclass(frozen=True, eq=False)
-class Product(UnaryNode):
-    """The elementwise product of two F32 tensors of one shape, rounded once."""
+class Pairwise(UnaryNode):
+    """An operation of `functions.PAIRS` on the elements of two F32 tensors of one shape; each of its steps is
+    rounded."""
 
-    factor: Node
+    other: Node
+    operation: str
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        with borrow(*self._needs(lo, hi)) as (first, second), np.errstate(over="ignore", invalid="ignore"):
-            np.multiply(first.view(np.float32), second.view(np.float32), out=out.view(np.float32))
+        with borrow(*self._needs(lo, hi)) as (first, second), np.errstate(all="ignore"):
+            out.view(np.float32)[:] = functions.PAIRS[self.operation](first.view(np.float32), second.view(np.float32))
 
     def _needs(self, lo: int, hi: int) -> list[RowRange]:
-        return [RowRange(self.source, lo, hi), RowRange(self.factor, lo, hi)]
+        return [RowRange(self.source, lo, hi), RowRange(self.other, lo, hi)]
 
     def _scratch(self, lo: int, hi: int) -> int:
-        return super()._scratch(lo, hi) + 2 * (hi - lo) * self.spec.row_bytes + self.factor.scratch(lo, hi)
+        return super()._scratch(lo, hi) + 4 * (hi - lo) * self.spec.row_bytes + self.other.scratch(lo, hi)
 
     @property
     def sources(self) -> tuple[Node, ...]:
-        return (self.source, self.factor)
+        return (self.source, self.other)
 
 
 @dataclass(frozen=True, eq=False)

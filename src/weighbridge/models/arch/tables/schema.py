@@ -153,6 +153,9 @@ class RoleEntry(Struct, frozen=True, forbid_unknown_fields=True):
     token: Annotated[
         str | None, _doc("text of a token: a projector's copy of its row in the language model's embedding")
     ] = None
+    batch_norm: Annotated[
+        bool, _doc("a projector's norm whose `running_mean` and `running_var` a GGUF has folded into weight and bias")
+    ] = False
     gguf_dtype: Annotated[
         Literal["", "F16", "F32", "F16 or F32"],
         _doc("type in a GGUF whatever is requested; `F16 or F32`: F16 if that is requested, else F32"),

@@ -201,8 +201,12 @@ def key_value(entry: Any) -> Any:
     return {**entry, "name": _whole_key(entry["name"]), "type": kind}
 
 
+#: Starts of the names of keys without an architecture. The last is Kimi K2.5's, for which the reference has no other.
+_GLOBAL: Final = ("general.", "tokenizer.", "vision.pos_emb_")
+
+
 def _whole_key(name: str) -> str:
-    return name if name.startswith(("general.", "tokenizer.")) else f"{{a}}.{name}"
+    return name if name.startswith(_GLOBAL) else f"{{a}}.{name}"
 
 
 @cache

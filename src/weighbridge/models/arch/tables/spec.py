@@ -79,6 +79,7 @@ class Role:
     copies: str | None = None
     gguf_dtype: str = ""
     token: str | None = None
+    batch_norm: bool = False
 
     @property
     def optional(self) -> bool:
@@ -185,7 +186,7 @@ def build_role(name: str, entry: RoleEntry) -> Role:
     return Role(
         name, entry.kind, shape, entry.names, layouts, entry.when, entry.layers, entry.group, entry.tied, entry.derived,
         tuple(entry.unstacked), tuple(entry.stacked), tuple(entry.zeros), shapes, tuple(entry.as_metadata),
-        entry.copies, entry.gguf_dtype, entry.token,
+        entry.copies, entry.gguf_dtype, entry.token, entry.batch_norm,
     )  # fmt: skip
 
 

@@ -14,11 +14,16 @@ _SIDES = ("image_size", "patch_size")
 def complete(config: Config) -> dict[str, Any]:
     """Adds `pixel_shuffle_factor`, and replaces a list of sizes in `vision_config` by the first one, as the reference
     converter does (conversion/internvl.py `InternVisionModel`, llama.cpp b11549)."""
-    vision, ratio = config.get("vision_config") or {}, config.get(_RATIO)
-    if not isinstance(ratio, float | int) or not 0 < ratio <= 1:
-        raise FormatError("must be a share of 1", field=_RATIO, found=repr(ratio)[:80])
+    vision, factor = config.get("vision_config") or {}, inverse(config.get(_RATIO), _RATIO)
     sides = {key: _side(vision[key], key) for key in _SIDES if isinstance(vision.get(key), list | tuple)}
-    return {"pixel_shuffle_factor": int(1 / ratio), "vision_config": {**vision, **sides}}
+    return {"pixel_shuffle_factor": factor, "vision_config": {**vision, **sides}}
+
+
+def inverse(ratio: Any, key: str) -> int:
+    """Patches joined to one along each side, from the ratio of sides after and before."""
+    if not isinstance(ratio, float | int) or not 0 < ratio <= 1:
+        raise FormatError("must be a share of 1", field=key, found=repr(ratio)[:80])
+    return int(1 / ratio)
 
 
 def _side(sizes: list[Any] | tuple[Any, ...], key: str) -> Any:
