@@ -77,6 +77,16 @@ def architecture(data: PageModels, model: int) -> Any:
         return {"drawing": drawing, "cache": None, "reason": error.message}
 
 
+def graph(data: PageModels, model: int) -> Any:
+    """The operators of a layer as a drawing, or the reason why they are unknown."""
+    from weighbridge.page.views.graph import graph_view
+
+    try:
+        return {"graph": graph_view(data.models[model], data.survey(model))}
+    except WeighbridgeError as error:
+        return {"graph": None, "reason": error.message}
+
+
 def findings(data: PageModels, model: int, control: Control) -> Any:
     """The findings of verify and scan."""
     from weighbridge.page.findings import findings
@@ -258,6 +268,7 @@ ENDPOINTS: Final[Mapping[str, Endpoint]] = MappingProxyType(
         "findings": Endpoint(findings, ("model",), slow=True),
         "tree": Endpoint(tree, ("model", "counted"), cached=True),
         "architecture": Endpoint(architecture, ("model",), cached=True),
+        "graph": Endpoint(graph, ("model",), cached=True),
         "tensors": Endpoint(tensors, ("model",), cached=True),
         "metadata": Endpoint(metadata, ("model",)),
         "layout": Endpoint(layout, ("model", "file"), cached=True),

@@ -23,7 +23,7 @@ _PLAIN: Final = 64 << 10  # bytes of answers that stay readable; more are compre
 _ESCAPED: Final = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 _TENSORS: Final = 4096  # whose values can be exported: each takes about 2 kB of the page
-_PER_MODEL: Final = ("summary", "tensors", "architecture", "metadata", "vocabulary", "findings")
+_PER_MODEL: Final = ("summary", "tensors", "architecture", "graph", "metadata", "vocabulary", "findings")
 
 Question = tuple[str, Mapping[str, int | str]]
 

@@ -7,7 +7,7 @@ flows; without either the tensors are listed and not connected.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -28,20 +28,20 @@ _UNKNOWN: Final = (
 )
 
 
-def operator_graph(model: OpenModel, names: Collection[str]) -> OperatorGraph:
-    """Returns the operator graph of an open model. `names`: its tensors, packed weights by their logical names. Raises
-    UnsupportedError if no family's table knows the model."""
+def operator_graph(model: OpenModel, tensors: Mapping[str, Shape]) -> OperatorGraph:
+    """Returns the operator graph of an open model. `tensors`: their logical shapes, packed weights by their logical names.
+    Raises UnsupportedError if no family's table knows the model."""
     family = model.family
-    return build_graph(family.name, config_of(model), canonical_shapes(model, names), family.effective(model.config))
+    return build_graph(family.name, config_of(model), canonical_shapes(model, tensors), family.effective(model.config))
 
 
-def canonical_shapes(model: OpenModel, names: Collection[str]) -> dict[str, Shape]:
+def canonical_shapes(model: OpenModel, tensors: Mapping[str, Shape]) -> dict[str, Shape]:
     """Returns the shapes of the model's tensors in the canonical layout, by their canonical names. The file decides
     which tensors there are, the table their shapes."""
     family, sizes = model.family, model.sizes
-    dialect, prefix = family.dialect_and_prefix(dict.fromkeys(names), sizes)
+    dialect, prefix = family.dialect_and_prefix(tensors, sizes)
     places = family.expansion(dialect, sizes, prefix).places
-    present = {instance for name in names if name in places for instance in places[name].instances}
+    present = {instance for name in tensors if name in places for instance in places[name].instances}
     canonical = family.expansion("canonical", sizes, "").places
     return {name: place.shape for name, place in canonical.items() if not present.isdisjoint(place.instances)}
 

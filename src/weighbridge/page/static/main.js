@@ -8,6 +8,7 @@ import { bytes, visible } from "./text.js";
 import { Choice, Name, Problem, useInSight, Waiting } from "./ui.js";
 import { Architecture } from "./panels/architecture.js";
 import { Diff } from "./panels/diff.js";
+import { Graph } from "./panels/graph.js";
 import { Layout } from "./panels/layout.js";
 import { Microscope } from "./panels/microscope.js";
 import { Numbers } from "./panels/numbers.js";
@@ -23,6 +24,7 @@ const PANELS = [
   { key: "numbers", title: "Numbers", Panel: Numbers, needsList: true },
   { key: "tokenizer", title: "Tokenizer", Panel: Tokenizer, ofDescribed: true, asks: (model) => [["vocabulary", { model }]] },
   { key: "architecture", title: "Architecture", Panel: Architecture, asks: (model) => [["architecture", { model }]] },
+  { key: "graph", title: "Operators", Panel: Graph, ofDescribed: true, asks: (model) => [["graph", { model }]] },
   { key: "diff", title: "Differences", Panel: Diff, ofTwo: true },
 ];
 /** Whether a panel has something to show: a plain file of tensors has no tokenizer, and no place for one. */

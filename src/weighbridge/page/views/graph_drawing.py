@@ -5,21 +5,22 @@ Coordinates are CSS pixels; y grows downwards. The widths of texts are estimated
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from weighbridge.base.spec import Shape
 from weighbridge.forward.operators.model import Arrangement, Operator, OperatorEdge, Stage
 
-_TITLE, _FACT = 7.1, 6.3  # width of a character
+_TITLE, _FACT = 8.0, 6.4  # width of a character
 _LEAST: Final = 72  # width of an operator
 _HEIGHT, _LINE, _SMALL, _SIGN = 28, 14, 24, 24
 _GAP, _LANE_GAP, _BEND = 30, 18, 30
 _PAD, _BAND = 12, 24  # of a frame: its sides, and the band with its title
 _BYPASS: Final = 22  # between a block and the residual value beside it
-_MARGIN: Final = 14
+_MARGIN: Final = 6
 _CORNER: Final = 9
+_TIP: Final = 7  # length of a line's end, which is straight
 _READS_DOWN: Final = 26  # an operator stands at least so far below what it reads
 
 
@@ -80,7 +81,7 @@ class Drawing:
 @dataclass(frozen=True)
 class _Box:
     """A part of the drawing around the axis x = 0, from y = 0. `nodes`: id -> (x of the centre, y of the top).
-    `groups`: lanes, as (top, bottom, ids within, {source's way through: x}). `bypass`: plus -> (x, y of the branch)."""
+    `groups`: lanes, inner ones first. `bypass`: plus -> (x, y of the branch)."""
 
     left: float
     right: float
@@ -102,16 +103,16 @@ class _Box:
 
 @dataclass(frozen=True)
 class _Group:
-    """Lanes from `top` to `bottom` with these operators. `through`: x of the lane without an operator."""
+    """Lanes from `top` to `bottom`. `axes`: x of the lane of each operator. `through`: x of the lane without one."""
 
     top: float
     bottom: float
-    members: frozenset[str]
+    axes: Mapping[str, float]
     through: float | None
 
     def moved(self, x: float, y: float) -> _Group:
         through = None if self.through is None else self.through + x
-        return _Group(self.top + y, self.bottom + y, self.members, through)
+        return _Group(self.top + y, self.bottom + y, {name: at + x for name, at in self.axes.items()}, through)
 
 
 def drawing(stage: Stage) -> Drawing:
@@ -148,7 +149,7 @@ def size(operator: Operator) -> tuple[float, float]:
     if operator.kind == "sign":
         return _SIGN, _SIGN
     lines = shown_facts(operator)
-    width = max(len(operator.title) * _TITLE, *(len(line) * _FACT for line in lines), _LEAST - 24) + 24
+    width = max(len(operator.title) * _TITLE, *(len(line) * _FACT for line in lines), _LEAST - 26) + 26
     height = _SMALL if operator.kind in ("part", "outside", "activation") and not lines else _HEIGHT
     return round(width), height + _LINE * len(lines)
 
@@ -208,22 +209,22 @@ def _series(items: Sequence[Arrangement], boxes: Sequence[_Box], gap: float) -> 
 def _lanes(items: Sequence[Arrangement], boxes: Sequence[_Box]) -> _Box:
     """Boxes side by side, with the same top."""
     whole = sum(box.left + box.right for box in boxes) + _LANE_GAP * (len(boxes) - 1)
-    at, moved, through = -whole / 2, [], None
+    at, moved, through, axes = -whole / 2, [], None, dict[str, float]()
     for item, box in zip(items, boxes, strict=True):
         moved.append(box.moved(at + box.left, 0))
+        axes |= dict.fromkeys(box.nodes, at + box.left)
         if item[0] == "pass":
             through = at + box.left
         at += box.left + box.right + _LANE_GAP
     height = max(box.height for box in boxes)
-    members = frozenset(name for box in boxes for name in box.nodes)
     box = _union(moved, whole / 2, whole / 2, height)
-    return replace(box, groups=(*box.groups, _Group(0, height, members, through)))
+    return replace(box, groups=(*box.groups, _Group(0, height, axes, through)))
 
 
 def _framed(title: str, inner: _Box, lanes: bool) -> _Box:
     above = _BAND + (_BEND - 8 if lanes else 6)
-    side = max(_PAD, (len(title) * _TITLE + 2 * _PAD - inner.left - inner.right) / 2)
-    left, right, height = inner.left + side, inner.right + side, inner.height + above + _PAD
+    least = len(title) * _FACT + 22  # so that the title is left of the axis
+    left, right, height = max(inner.left + _PAD, least), max(inner.right + _PAD, least), inner.height + above + _PAD
     box = inner.moved(0, above)
     return replace(box, left=left, right=right, height=height,
                    frames=(DrawnFrame(title, -left, 0, left + right, height), *box.frames))  # fmt: skip
@@ -254,24 +255,37 @@ def _path(edge: OperatorEdge, placed: dict[str, PlacedOperator], box: _Box) -> s
     x1, y1 = target.x + target.width / 2, target.y
     if edge.residual:
         return _around(x0, target, *box.bypass[edge.target])
-    entered = [g for g in box.groups if edge.target in g.members and edge.source not in g.members]
-    left = [g for g in box.groups if edge.source in g.members and edge.target not in g.members]
-    passed = [g for g in box.groups if g.through is not None and y0 <= g.top and g.bottom <= y1 and not entered
-              and not left and any(e in g.members for e in placed)]  # fmt: skip
-    if entered and left:  # from one lane to another: at once, then down
-        return f"M{x0:.1f} {y0:.1f}{_bend(x0, y0, x1, min(y0 + _BEND, y1))}V{y1:.1f}"
-    if passed and passed[0].through is not None:
-        x, group = passed[0].through, passed[0]
-        start = max(y0, group.top - _BEND)
-        return (f"M{x0:.1f} {y0:.1f}V{start:.1f}{_bend(x0, start, x, group.top)}V{group.bottom:.1f}"
-                f"{_bend(x, group.bottom, x1, min(group.bottom + _BEND, y1))}V{y1:.1f}")  # fmt: skip
-    if entered:
-        top = min(g.top for g in entered)
-        start = max(y0, top - _BEND)
-        return f"M{x0:.1f} {y0:.1f}V{start:.1f}{_bend(x0, start, x1, min(top, y1))}V{y1:.1f}"
-    bottom = max((g.bottom for g in left), default=y0)
-    start = min(bottom, y1 - 8)
-    return f"M{x0:.1f} {y0:.1f}V{start:.1f}{_bend(x0, start, x1, min(bottom + _BEND, y1))}V{y1:.1f}"
+    entered = [g for g in reversed(box.groups) if edge.target in g.axes and edge.source not in g.axes]
+    left = [g for g in box.groups if edge.source in g.axes and edge.target not in g.axes]
+    stops: list[tuple[float, float, float]] = []  # x, and between which heights the line bends to it
+    if any(g.axes.get(edge.source, 0) != g.axes.get(edge.target, 0) for g in box.groups if {edge.source, edge.target} <= g.axes.keys()):
+        # from one lane to another: at once, then down
+        stops.append((x1, y0, y0 + _BEND))
+    else:
+        stops += [(group.axes[edge.source], group.bottom - 1, group.bottom) for group in left[:-1]]
+        if left:
+            stops.append((x1, left[-1].bottom, left[-1].bottom + _BEND))
+        stops += [(group.axes[edge.target], group.top - _BEND, group.top - _TIP) for group in entered]
+        if not left and not entered and (way := _way_through(box, y0, y1)) is not None:
+            x, top, bottom = way
+            stops += [(x, top - _BEND, top), (x1, bottom, bottom + _BEND)]
+    path, x, y = [f"M{x0:.1f} {y0:.1f}"], x0, y0
+    for number, (to, start, end) in enumerate(stops):
+        later = stops[number + 1][1] if number + 1 < len(stops) else y1 - _TIP + 0.1
+        end = min(end, y1 - _TIP)
+        if later < end:  # there is no room for both bends
+            continue
+        path.append(f"V{max(start, y):.1f}{_bend(x, max(start, y), to, end)}")
+        x, y = to, end
+    if abs(x - x1) > 0.5:
+        path.append(_bend(x, y, x1, y1 - _TIP))
+    return "".join(path) + f"V{y1:.1f}"
+
+
+def _way_through(box: _Box, y0: float, y1: float) -> tuple[float, float, float] | None:
+    """The lane without an operator between two heights: x, top and bottom."""
+    ways = ((g.through, g.top, g.bottom) for g in box.groups if g.through is not None and y0 <= g.top and g.bottom <= y1)
+    return next(((x, top, bottom) for x, top, bottom in ways if x is not None), None)
 
 
 def _bend(x0: float, y0: float, x1: float, y1: float) -> str:
