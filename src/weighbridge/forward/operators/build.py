@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.spec import Shape
+from weighbridge.base.words import plural
 from weighbridge.forward.graph import FamilyGraph, Graph, graph_of, table
 from weighbridge.forward.operators import flow as flows
 from weighbridge.forward.operators.description import LayerFacts
@@ -67,7 +68,7 @@ def build_graph(
         kinds.setdefault(_likeness(graph, flow, layer), []).append(layer)
     built = [(group, _layer_stage(graph, flow, group[0], wiring)) for group in kinds.values()]
     titles = _titles(graph, flow, [group[0] for group, _ in built])
-    before, after, rest = _outer(graph, outside)
+    before, after, rest = _outer(graph, outside, wiring)
     notes = [] if flow is not None else [_UNKNOWN.format(family=family)]
     if rest:
         notes.append(f"Outside of the drawing: {', '.join(rest)}.")
@@ -158,7 +159,11 @@ def _titles(graph: Graph, flow: flows.FamilyFlow | None, layers: list[_Layer]) -
     """Returns how kinds of layers differ from each other."""
     features = [_features(graph, flow, layer) for layer in layers]
     varying = [key for key in (features[0] if features else ()) if _varies([feature[key] for feature in features], key)]
-    return [", ".join(filter(None, (feature[key] for key in varying))) or "All layers" for feature in features]
+    titles = [", ".join(filter(None, (feature[key] for key in varying))) or "all layers" for feature in features]
+    return [
+        title if titles.count(title) == 1 else f"{title}, {plural(len(layer.shapes), 'tensor')}"
+        for title, layer in zip(titles, layers, strict=True)
+    ]
 
 
 def _varies(texts: list[str], key: str) -> bool:
@@ -194,24 +199,19 @@ _MARKS: Final = ("index", "further")
 _INNER: Final = {"mlp": "down.weight", "moe": "router.weight"}
 
 
-def _outer(graph: Graph, outside: Mapping[str, Shape]) -> tuple[Stage, Stage, list[str]]:
+def _outer(graph: Graph, outside: Mapping[str, Shape], wiring: Wiring) -> tuple[Stage, Stage, list[str]]:
     """Returns the stages before and after the layers, and the tensors of neither."""
     facts, texts = LayerFacts(graph, outside, -1), flows.flows().outside
     bare = frozenset(("norm",) if graph.row.plain_norms else ())
     capped = graph.config.logit_softcap
-    tied = "embed.weight" in outside and "head.weight" not in outside
+    generates = wiring == "computed" or graph.config.tied_embeddings
+    if generates and "embed.weight" in outside and "head.weight" not in outside:
+        bare |= {"head"}  # the embeddings again
     present = flows.Present(outside, frozenset(), bare, lambda word: word != "softcap" or bool(capped))
-    before = flows.flow(texts["before"], present)
-    after = flows.flow(texts["after"], replace(present, bare_norms=bare | ({"head"} if tied and _generates(graph) else set())))
+    before, after = flows.flow(texts["before"], present), flows.flow(texts["after"], present)
     used = {role for part in (before, after) if part for word in flows.words(part) for role in word.roles}
     return (
         stage(before, facts, Entry("", "first layer"), "declared"),
         stage(after, facts, Entry("last layer", ""), "declared"),
         sorted(set(outside) - used),
     )
-
-
-def _generates(graph: Graph) -> bool:
-    """Whether a model without an output matrix uses its embeddings as one."""
-    return graph.config.tied_embeddings
-

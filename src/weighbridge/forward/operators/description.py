@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from weighbridge.base.spec import Shape
+from weighbridge.base.spec import Shape, without_leading_ones
 from weighbridge.forward.graph import Graph
 from weighbridge.forward.operators import flow as flows
 from weighbridge.forward.operators.model import Operator
@@ -90,10 +90,11 @@ class LayerFacts:
                 *(("without weights",) if row.plain_norms else ()))  # fmt: skip
 
     def _matrix_facts(self, word: str, matrix: Shape | None, bias: bool) -> tuple[str, ...]:
+        if word == "head" and matrix is None:
+            return ("the embeddings again",)
         if matrix is None:
             return ("bias",) if bias else ()
-        if word == "head" and "head.weight" not in self.shapes:
-            return ("the embeddings again",)
+        matrix = without_leading_ones(matrix)
         if "conv" in word.split("."):
             taps = f"{matrix[-1]} taps"
             return (taps, "bias") if bias else (taps,)

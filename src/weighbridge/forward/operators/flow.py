@@ -122,12 +122,12 @@ Flow = Word | Reading | Unchanged | Series | Lanes | Residual | Frame
 
 @dataclass(frozen=True)
 class Present:
-    """What a layer has. `roles`: its tensors. `flags`: variants of parts. `bare_norms`: norms without weights.
+    """What a layer has. `roles`: its tensors. `flags`: variants of parts. `bare`: words that take place without tensors.
     `functions`: whether a function takes place here, for those that not every layer has."""
 
     roles: Collection[str]
     flags: frozenset[str] = frozenset()
-    bare_norms: frozenset[str] = frozenset()
+    bare: frozenset[str] = frozenset()
     functions: Callable[[str], bool] = lambda _: True
 
     def tensors(self, stems: Sequence[str]) -> tuple[str, ...]:
@@ -206,7 +206,7 @@ class _Parser:
         row = functions().function.get(word)
         if row is None:
             roles = self._present.tensors([word])
-            return Word(word, roles) if roles or word in self._present.bare_norms else None
+            return Word(word, roles) if roles or word in self._present.bare else None
         roles = self._present.tensors(rest.removesuffix("]").split())
         if (row.weights and not roles) or not self._present.functions(word):
             return None

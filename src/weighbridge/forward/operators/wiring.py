@@ -14,6 +14,7 @@ from weighbridge.forward.operators.model import Arrangement, Operator, OperatorE
 
 #: A value: the operator that computes it and its shape.
 Value = tuple[str, Shape | None]
+_COLUMN: Final = 9  # operators that are listed below each other
 _LATER: Final = "@"  # before the word of a value that is computed elsewhere
 
 
@@ -53,8 +54,16 @@ def listed(roles: Sequence[str], facts: LayerFacts) -> Stage:
         word = flows.Word(stem, tuple(own))
         operators.append(replace(facts.describe(word, stem, None), kind="weights"))
         frames.setdefault(stem.partition(".")[0], []).append(stem)
-    lanes = tuple(("frame", facts.frame_title(name), ("series", *ids)) for name, ids in frames.items())
+    lanes = tuple(("frame", facts.frame_title(name), _columns(ids)) for name, ids in frames.items())
     return Stage(tuple(operators), (), ("lanes", *lanes), "unknown")
+
+
+def _columns(ids: list[Arrangement]) -> Arrangement:
+    """Operators below each other, in several columns if there are many."""
+    columns = -(-len(ids) // _COLUMN)
+    height = -(-len(ids) // columns)
+    parts = [("series", *ids[at : at + height]) for at in range(0, len(ids), height)]
+    return parts[0] if columns == 1 else ("lanes", *parts)
 
 
 class _Wires:
