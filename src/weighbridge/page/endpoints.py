@@ -43,6 +43,7 @@ def start(data: PageModels) -> dict[str, Any]:
             "name": Path(path).name or path,
             "format": model.format,
             "tensors": len(model.index),
+            "folder": model.format != "gguf" and model.place.path.is_dir(),
             "files": [{"name": Path(source.name).name, "size": source.size} for source in model.index.files],
             "damage": {"error": damage.message, "hint": damage.hint} if damage else None,
             "facts": model_facts(model),
@@ -75,6 +76,13 @@ def architecture(data: PageModels, model: int) -> Any:
         return {"drawing": drawing, "cache": cache_per_token(data.models[model])}
     except WeighbridgeError as error:
         return {"drawing": drawing, "cache": None, "reason": error.message}
+
+
+def folder(data: PageModels, model: int) -> Any:
+    """The settings, card and files of a model's folder."""
+    from weighbridge.page.views.folder import folder_view
+
+    return folder_view(data.models[model])
 
 
 def graph(data: PageModels, model: int) -> Any:
@@ -268,6 +276,7 @@ ENDPOINTS: Final[Mapping[str, Endpoint]] = MappingProxyType(
         "findings": Endpoint(findings, ("model",), slow=True),
         "tree": Endpoint(tree, ("model", "counted"), cached=True),
         "architecture": Endpoint(architecture, ("model",), cached=True),
+        "folder": Endpoint(folder, ("model",), cached=True),
         "graph": Endpoint(graph, ("model",), cached=True),
         "tensors": Endpoint(tensors, ("model",), cached=True),
         "metadata": Endpoint(metadata, ("model",)),

@@ -67,6 +67,8 @@ def _header_questions(data: PageData, findings: bool) -> Iterator[Question]:
         for name in _PER_MODEL:
             if findings or name != "findings":
                 yield name, {"model": number}
+        if model.format != "gguf" and model.place.path.is_dir():
+            yield "folder", {"model": number}
         yield "tree", {"model": number, "counted": 1}
         for file in range(len(model.index.files)):
             yield "layout", {"model": number, "file": file}

@@ -8,6 +8,7 @@ import { bytes, visible } from "./text.js";
 import { Choice, Name, Problem, useInSight, Waiting } from "./ui.js";
 import { Architecture } from "./panels/architecture.js";
 import { Diff } from "./panels/diff.js";
+import { Folder } from "./panels/folder.js";
 import { Graph } from "./panels/graph.js";
 import { Layout } from "./panels/layout.js";
 import { Microscope } from "./panels/microscope.js";
@@ -18,6 +19,7 @@ import { Tensors } from "./panels/tensors.js";
 
 const PANELS = [
   { key: "summary", title: "Summary", Panel: Summary },
+  { key: "folder", title: "Folder", Panel: Folder, ofFolder: true, asks: (model) => [["folder", { model }]] },
   { key: "tensors", title: "Tensors", Panel: Tensors, asks: (model) => [["tree", { model, counted: 0 }]] },
   { key: "layout", title: "Layout", Panel: Layout, needsList: true },
   { key: "microscope", title: "Microscope", Panel: Microscope, needsList: true },
@@ -28,8 +30,8 @@ const PANELS = [
   { key: "diff", title: "Differences", Panel: Diff, ofTwo: true },
 ];
 /** Whether a panel has something to show: a plain file of tensors has no tokenizer, and no place for one. */
-const applies = ({ ofTwo, ofDescribed }, models) =>
-  (!ofTwo || models.length > 1) && (!ofDescribed || models.some(({ facts }) => facts.architecture ?? facts.tokenizer));
+const applies = ({ ofTwo, ofDescribed, ofFolder }, models) =>
+  (!ofFolder || models.some(({ folder }) => folder)) && (!ofTwo || models.length > 1) && (!ofDescribed || models.some(({ facts }) => facts.architecture ?? facts.tokenizer));
 const ALIVE = 60_000; // milliseconds between two signs of life
 
 function App() {
