@@ -63,6 +63,8 @@ def key(question: Question) -> str:
 
 def _header_questions(data: PageData, findings: bool) -> Iterator[Question]:
     yield "start", {}
+    if len(data.models) > 1:
+        yield "token_pair", {}
     for number, model in enumerate(data.models):
         for name in _PER_MODEL:
             if findings or name != "findings":
@@ -88,6 +90,7 @@ def _value_questions(data: PageData) -> Iterator[Question]:
                 yield "channels", {"model": number, "tensor": tensor}
     if len(data.models) > 1:
         yield "diff", {}
+        yield "lineage", {}
 
 
 def _weight(data: PageData, question: Question) -> int:

@@ -2,15 +2,39 @@
 import { html, useState } from "../vendor/htm-preact.js";
 import { bytes, plural, visible } from "../text.js";
 import { Answer, Chip, Choice, Facts, Name, Section } from "../ui.js";
+import { Compared } from "./pair.js";
 
 export function Folder({ model, models }) {
-  const shown = models.length > 1 ? models.map((_, i) => i).filter((i) => models[i].folder) : [model];
-  return html`<div class=${shown.length > 1 ? "columns" : ""}>${shown.map((m) => html`<div class="stacked" key=${m}><${Answer} name="folder" given=${{ model: m }} what="Reading the folder">${(data) => html`
-    ${models.length > 1 && html`<p><b>${"AB"[m]}</b> <${Name} text=${models[m].name} /></p>`}
+  const folders = models.map((_, i) => i).filter((i) => models[i].folder);
+  if (folders.length > 1) return html`<${Answer} name="folder" given=${{ model: 0 }} what="Reading the folders">${(a) => html`<${Answer} name="folder" given=${{ model: 1 }} what="Reading the folders">${(b) => html`<${Two} sides=${[a, b]} models=${models} />`}<//>`}<//>`;
+  return html`<${Answer} name="folder" given=${{ model: folders.includes(model) ? model : folders[0] }} what="Reading the folder">${(data) => html`
     <${Settings} rows=${data.settings} losses=${data.losses} />
     <${Generation} rows=${data.generation} />
     <${Card} data=${data} />
-    <${Files} files=${data.files} unlisted=${data.unlisted} />`}<//></div>`)}</div>`;
+    <${Files} files=${data.files} unlisted=${data.unlisted} />`}<//>`;
+}
+
+/** Two folders: settings and generation in one table each, card and files beside each other. */
+function Two({ sides, models }) {
+  const heads = models.map((m, i) => html`<b>${"AB"[i]}</b> <${Name} text=${m.name} />`);
+  const [every, setEvery] = useState(false);
+  const settings = merged(sides.map((side) => side.settings)), generation = merged(sides.map((side) => side.generation));
+  const kept = settings.filter(([, a, b]) => every || a !== b);
+  return html`
+    <${Section} title="Settings of both" note=${`${plural(settings.filter(([, a, b]) => a !== b).length, "difference")}`}>
+      <div class="tools"><${Choice} label="Settings" options=${[[false, "That differ"], [true, "All"]]} value=${every} onChange=${setEvery} /></div>
+      ${kept.length ? html`<${Compared} rows=${kept} label="Settings of both" heads=${heads} />` : html`<p class="quiet">All settings are equal.</p>`}<//>
+    ${generation.length > 0 && html`<${Section} title="Generation of both"><${Compared} rows=${generation} label="Generation of both" heads=${heads} /><//>`}
+    <div class="columns">${sides.map((side, i) => html`<div class="stacked"><p class="alone">${heads[i]}</p><${Card} data=${side} /><${Files} files=${side.files} unlisted=${side.unlisted} /></div>`)}</div>`;
+}
+
+/** Rows of [setting with its meaning, A, B] of all settings of both. */
+function merged(sides) {
+  const [a, b] = sides.map((rows) => new Map(rows.map((row) => [row.key, row])));
+  return [...new Set([...a.keys(), ...b.keys()])].map((key) => {
+    const meaning = (a.get(key) ?? b.get(key)).meaning;
+    return [html`<${Name} text=${key} />${meaning && html`<br/><small>${visible(meaning)}</small>`}`, a.get(key)?.value ?? "", b.get(key)?.value ?? ""];
+  });
 }
 
 const GROUPS = [["all", "All"], ["gguf", "In a GGUF"], ["default", "Defaults"], ["none", "Without a key"], ["lost", "Lost"]];
