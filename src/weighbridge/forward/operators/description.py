@@ -76,8 +76,11 @@ class LayerFacts:
         kind = _kind(word.word)
         title = flows.functions().title.get(word.word) or _spelled(word.word)
         bias = any(role.endswith(".bias") for role in word.roles)
+        shape = self._output(word.word, kind, matrix, inputs)
+        if kind == "linear" and matrix is not None and len(matrix) > 1 and shape == matrix[-1:] != matrix[-2:-1]:
+            matrix = (matrix[-1], matrix[-2])
         facts = self._norm_facts(bias) if kind == "norm" else self._matrix_facts(word.word, matrix, bias)
-        return Operator(name, kind, title, word.roles, facts, self._output(word.word, kind, matrix, inputs), part)
+        return Operator(name, kind, title, word.roles, facts, shape, part)
 
     def _matrix(self, stem: str) -> Shape | None:
         return self.shapes.get(f"{stem}.weight", self.shapes.get(stem))
@@ -115,8 +118,9 @@ class LayerFacts:
             return _joined(inputs)
         if kind == "embedding":
             return (matrix[-1],)
-        read = sum(math.prod(shape) for shape in inputs) if inputs else None
-        out = matrix[-1] if len(matrix) == 3 and matrix[-2] == read != matrix[-1] else matrix[-2]
+        if word == "moe.experts.down" and inputs and _joined(inputs) == matrix[-2:-1]:
+            return matrix[-1:]  # DBRX has the columns of its experts as rows
+        out = matrix[-2]
         if word in ("attention.k_b", "attention.v_b"):
             return (matrix[0], out)
         q, kv = self.heads

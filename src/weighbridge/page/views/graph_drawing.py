@@ -186,7 +186,7 @@ def _place(flow: Arrangement, operators: dict[str, Operator], spaces: dict[str, 
     boxes = [_place(item, operators, spaces, loose) for item in items]
     if kind == "lanes":
         return _lanes(items, boxes)
-    return _series(items, boxes, 8 if loose else _GAP)
+    return _series(boxes, 8 if loose else _GAP)
 
 
 def starts_with_lanes(flow: Arrangement) -> bool:
@@ -195,15 +195,15 @@ def starts_with_lanes(flow: Arrangement) -> bool:
     return flow[0] == "lanes" or (flow[0] == "series" and len(flow) > 1 and starts_with_lanes(flow[1]))
 
 
-def _series(items: Sequence[Arrangement], boxes: Sequence[_Box], gap: float) -> _Box:
+def _series(boxes: Sequence[_Box], gap: float) -> _Box:
     """Boxes below each other."""
     at, moved = 0.0, []
-    for item, box in zip(items, boxes, strict=True):
+    for box in boxes:
         if moved and box.height:
             at += gap
         moved.append(box.moved(0, at))
         at += box.height
-    return _union(moved, max(b.left for b in boxes), max(b.right for b in boxes), at)
+    return _union(moved, max((b.left for b in boxes), default=0), max((b.right for b in boxes), default=0), at)
 
 
 def _lanes(items: Sequence[Arrangement], boxes: Sequence[_Box]) -> _Box:
@@ -257,18 +257,7 @@ def _path(edge: OperatorEdge, placed: dict[str, PlacedOperator], box: _Box) -> s
         return _around(x0, target, *box.bypass[edge.target])
     entered = [g for g in reversed(box.groups) if edge.target in g.axes and edge.source not in g.axes]
     left = [g for g in box.groups if edge.source in g.axes and edge.target not in g.axes]
-    stops: list[tuple[float, float, float]] = []  # x, and between which heights the line bends to it
-    if any(g.axes.get(edge.source, 0) != g.axes.get(edge.target, 0) for g in box.groups if {edge.source, edge.target} <= g.axes.keys()):
-        # from one lane to another: at once, then down
-        stops.append((x1, y0, y0 + _BEND))
-    else:
-        stops += [(group.axes[edge.source], group.bottom - 1, group.bottom) for group in left[:-1]]
-        if left:
-            stops.append((x1, left[-1].bottom, left[-1].bottom + _BEND))
-        stops += [(group.axes[edge.target], group.top - _BEND, group.top - _TIP) for group in entered]
-        if not left and not entered and (way := _way_through(box, y0, y1)) is not None:
-            x, top, bottom = way
-            stops += [(x, top - _BEND, top), (x1, bottom, bottom + _BEND)]
+    stops = _stops(edge, box, entered, left, y0, y1, x1)
     path, x, y = [f"M{x0:.1f} {y0:.1f}"], x0, y0
     for number, (to, start, end) in enumerate(stops):
         later = stops[number + 1][1] if number + 1 < len(stops) else y1 - _TIP + 0.1
@@ -282,10 +271,32 @@ def _path(edge: OperatorEdge, placed: dict[str, PlacedOperator], box: _Box) -> s
     return "".join(path) + f"V{y1:.1f}"
 
 
-def _way_through(box: _Box, y0: float, y1: float) -> tuple[float, float, float] | None:
-    """The lane without an operator between two heights: x, top and bottom."""
-    ways = ((g.through, g.top, g.bottom) for g in box.groups if g.through is not None and y0 <= g.top and g.bottom <= y1)
-    return next(((x, top, bottom) for x, top, bottom in ways if x is not None), None)
+def _stops(
+    edge: OperatorEdge, box: _Box, entered: Sequence[_Group], left: Sequence[_Group], y0: float, y1: float, x1: float
+) -> list[tuple[float, float, float]]:
+    """Where a line bends: to which x, and between which heights. `entered`, `left`: lanes, in the order of the way."""
+    common = (group.axes for group in box.groups if {edge.source, edge.target} <= group.axes.keys())
+    if any(axes[edge.source] != axes[edge.target] for axes in common):  # from one lane to another: at once, then down
+        return [(x1, y0, y0 + _BEND)]
+    stops = [(group.axes[edge.source], group.bottom - 1, group.bottom) for group in left[:-1]]
+    if left:
+        stops.append((x1, left[-1].bottom, left[-1].bottom + _BEND))
+    stops += [(group.axes[edge.target], group.top - _BEND, group.top - _TIP) for group in entered]
+    if not left:
+        for x, top, bottom in _ways(edge, box, y0, y1):
+            stops += [(x, top - _BEND, top), (x1, bottom, bottom + _BEND)]
+    return stops
+
+
+def _ways(edge: OperatorEdge, box: _Box, y0: float, y1: float) -> Iterator[tuple[float, float, float]]:
+    """Yields the lanes without an operator that a line goes through: x, top and bottom."""
+    for group in box.groups:
+        if group.through is None or edge.target in group.axes or not (y0 <= group.top and group.bottom <= y1):
+            continue
+        member = next(iter(group.axes))
+        around = (other.axes for other in box.groups if edge.target in other.axes)
+        if all(axes.get(member) == axes[edge.target] for axes in around):
+            yield group.through, group.top, group.bottom
 
 
 def _bend(x0: float, y0: float, x1: float, y1: float) -> str:

@@ -22,6 +22,8 @@ const times = (a, b) => (a > 0 && b > 0 && a !== b ? `${(b / a).toPrecision(3)} 
 const size = (info) => info.files.reduce((sum, f) => sum + f.size, 0);
 const texts = (value) => (value === null || value === undefined ? "" : Array.isArray(value) ? value.join(", ") : typeof value === "number" ? whole(value) : String(value));
 
+const tokenizer = ({ tokenizer: found }) => (!found || found.kind === "none" ? "" : found.words ?? found.kind);
+
 export function SummaryOfTwo({ models }) {
   return html`<${Section} title="Both models"><${Both} name="summary" what="Counting">${(a, b) => html`<${SummaryRows} models=${models} a=${a} b=${b} /><${Parts} a=${a} b=${b} />`}<//><//>`;
 }
@@ -43,7 +45,7 @@ function SummaryRows({ models, a, b }) {
     ["Family", a.family, b.family],
     row("Architecture", "architecture"), row("Layers", "layers"), row("Hidden size", "hidden_size"), row("Heads", "heads"), row("Heads of keys and values", "kv_heads"),
     row("Experts", "experts"), row("Vocabulary", "vocab_size"), row("Tokens of context", "context_length"),
-    ["Tokenizer", ma.tokenizer?.words ?? ma.tokenizer?.kind, mb.tokenizer?.words ?? mb.tokenizer?.kind],
+    ["Tokenizer", tokenizer(ma), tokenizer(mb)],
     ["Licence", a.licence, b.licence],
     ["verify", verdict(checks[0], "verify"), verdict(checks[1], "verify")],
     ["scan", verdict(checks[0], "scan"), verdict(checks[1], "scan")],
