@@ -3,8 +3,10 @@ matrices are as wide as what they read."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -34,6 +36,7 @@ def shapes_of(model: str) -> dict[str, Shape]:
     return {name: place.shape for name, place in family.expansion("canonical", sizes, "").places.items()}
 
 
+@cache
 def graph_of(model: str) -> OperatorGraph:
     family, config, shapes = family_of(model), golden()[model]["config"], shapes_of(model)
     settings = build_config(
@@ -143,7 +146,7 @@ def test_a_wrong_flow_is_found(monkeypatch: pytest.MonkeyPatch, part: str, old: 
     monkeypatch.setattr(flow, "flows", lambda: wrong)
     monkeypatch.setattr(build.flows, "flows", lambda: wrong)
     model = {"moe": "qwen3next", "ssm": "jamba"}.get(part, "llama-bare")
-    graph = graph_of(model)
+    graph = graph_of.__wrapped__(model)
     with pytest.raises(AssertionError):
         judge(model, graph)
         assert all(kind.stage.wiring != "unknown" for kind in graph.kinds)
@@ -199,3 +202,69 @@ def test_what_a_word_cant_be_is_an_error() -> None:
         flow.flow("attention.q > %", flow.Present({"attention.q.weight"}))
     with pytest.raises(ValueError, match="lacks"):
         flow.flow("( attention.q", flow.Present({"attention.q.weight"}))
+
+
+CALLED = json.loads((Path(__file__).parent / "golden" / "called.json").read_text("utf-8"))
+
+
+def in_layer(module: str) -> str:
+    """A module's name from its layer on: what is before it may be otherwise in memory."""
+    return module[max(module.find("layers."), 0) :]
+
+
+def module_roles(model: str) -> dict[str, list[str]]:
+    """The canonical names of what a module of transformers holds, by its name within the layers."""
+    family = family_of(model)
+    sizes = family.sizes_from_hf(golden()[model]["config"])
+    dialect, prefix = family.dialect_and_prefix(golden()[model]["hf"], sizes)
+    canonical = {i: n for n, p in family.expansion("canonical", sizes, "").places.items() for i in p.instances}
+    out: dict[str, list[str]] = {}
+    for name, place in family.expansion(dialect, sizes, prefix).places.items():
+        module = in_layer(name.rpartition(".")[0])
+        out.setdefault(module, []).extend(canonical[i] for i in place.instances if i in canonical)
+    return out
+
+
+@pytest.mark.parametrize("model", CALLED)
+def test_declared_graphs_agree_with_the_order_of_calls_in_transformers(model: str) -> None:
+    """What is computed before something else in the graph is called before it; and a module that was given the output of
+    another as it is reads it in the graph."""
+    rows, roles = CALLED[model], module_roles(model)
+    inner = {name.rpartition(".")[0] for name, _ in rows}  # modules with weights of their own are called before those in them
+    at = {name: number for number, (name, _) in enumerate(rows) if name not in inner}
+    found = 0
+    for kind in graph_of(model).kinds:
+        stack = f"{kind.stack}." if kind.stack else ""
+        operator_of = {role: o.id for o in kind.stage.operators for role in o.roles}
+        ahead: dict[str, set[str]] = {}
+        for edge in kind.stage.edges:
+            ahead.setdefault(edge.source, set()).add(edge.target)
+        for layer in kind.layers:
+            start = f"{stack}layers.{layer}."
+            modules: dict[str, set[str]] = {}  # operator -> modules
+            for name in at:
+                for role in roles.get(in_layer(name), ()):
+                    if role.startswith(start) and (operator := operator_of.get(role.removeprefix(start))):
+                        modules.setdefault(operator, set()).add(name)
+            for operator, names in modules.items():
+                later = reached_from(operator, ahead)
+                for other in later & modules.keys():
+                    for name in names:
+                        assert all(at[name] <= at[second] for second in modules[other]), (name, modules[other])
+                        found += 1
+            owner = {name: operator for operator, names in modules.items() for name in names}
+            for name, source in rows:
+                if source in owner and name in owner and owner[source] != owner[name]:
+                    assert owner[name] in reached_from(owner[source], ahead), f"{name} reads {source}"
+                    found += 1
+    assert found > 3, "nothing was compared"
+
+
+def reached_from(name: str, ahead: dict[str, set[str]]) -> set[str]:
+    seen: set[str] = set()
+    todo = [*ahead.get(name, ())]
+    while todo:
+        if (item := todo.pop()) not in seen:
+            seen.add(item)
+            todo += ahead.get(item, ())
+    return seen

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import combinations
 
 import pytest
-from tests.forward.test_operators import MODELS, graph_of
+from tests.forward.test_operators import MODELS, family_of, graph_of
 
 from weighbridge.forward.operators.model import Stage
 from weighbridge.page.views.graph import ranges
@@ -42,12 +42,16 @@ def _bezier(control: list[Point], t: float) -> Point:
     return control[0]
 
 
+#: One model of each family, the one with most kinds of layers.
+OF_EACH = tuple({family_of(m).name: m for m in sorted(MODELS, key=lambda m: len(graph_of(m).kinds))}.values())
+
+
 def stages(model: str) -> Iterator[Stage]:
     graph = graph_of(model)
     yield from (graph.before, graph.after, *(kind.stage for kind in graph.kinds))
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", OF_EACH)
 def test_nothing_overlaps(model: str) -> None:
     for stage in stages(model):
         made = drawing(stage)
@@ -68,7 +72,7 @@ def overlap(a: PlacedOperator, b: PlacedOperator) -> bool:
     return a.x < b.x + b.width and b.x < a.x + a.width and a.y < b.y + b.height and b.y < a.y + a.height
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", OF_EACH)
 def test_lines_go_down_from_what_they_begin_at_to_what_they_end_at(model: str) -> None:
     for stage in stages(model):
         made = drawing(stage)

@@ -36,9 +36,9 @@ function Graphs({ graph, title, list, model, place, go }) {
       ${notes.map((note) => html`<p class="quiet">${visible(note)}</p>`)}<//>
     <div class="split graph">
       <div class="grow stacked">${stages.map(([name, stage]) => html`<${Section} key=${`${name}${kind}`} title=${name} note=${name === "A layer" ? kinds[kind].range : ""}>
-        <${Drawing} stage=${stage} label=${name} chosen=${chosen?.stage === name ? chosen.node.id : null} choose=${(node) => setChosen({ stage: name, node })} />
+        <${Drawing} stage=${stage} label=${title + name} chosen=${chosen?.stage === name ? chosen.node.id : null} choose=${(node) => setChosen({ stage: name, node })} />
         ${name === "A layer" && html`<p class="quiet">${WIRING[stage.wiring]}</p>`}<//>`)}</div>
-      <${Details} chosen=${chosen?.node} layer=${layer} stack=${kinds[kind]?.stack} list=${list} model=${model} go=${go} />
+      <${Details} label=${`${title}Operator`} chosen=${chosen?.node} layer=${layer} stack=${kinds[kind]?.stack} list=${list} model=${model} go=${go} />
     </div>`;
 }
 
@@ -84,10 +84,10 @@ function Operator({ node, chosen, choose }) {
 }
 
 /** The tensors of the chosen operator, in the file's names. */
-function Details({ chosen, layer, stack, list, go }) {
+function Details({ label, chosen, layer, stack, list, go }) {
   const rows = useMemo(() => (chosen && list?.length !== undefined ? tensorsOf(list, chosen.roles, layer, stack) : []), [chosen, layer, list]);
-  if (!chosen) return html`<aside class="card side empty" aria-label="Operator"><p class="quiet">Choose an operator to see its tensors.</p></aside>`;
-  return html`<aside class="card side" aria-label="Operator"><h2>${visible(chosen.title)}</h2>
+  if (!chosen) return html`<aside class="card side empty" aria-label=${label}><p class="quiet">Choose an operator to see its tensors.</p></aside>`;
+  return html`<aside class="card side" aria-label=${label}><h2>${visible(chosen.title)}</h2>
     ${chosen.facts.map((fact) => html`<p>${visible(fact)}</p>`)}
     <p class="quiet">${plural(rows.length, "tensor")}${layer >= 0 ? ` in layer ${layer}` : ""}</p>
     <ul class="weights">${rows.slice(0, 40).map((t) => html`<li><button type="button" class="plain" onClick=${() => go({ panel: "tensors", tensor: t.number })}><${Name} text=${t.name} /></button>
