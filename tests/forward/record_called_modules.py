@@ -28,7 +28,8 @@ def called(config: dict[str, Any]) -> list[list[str | None]]:
     torch.manual_seed(0)
     model = cls(cls.config_class(**config)).eval()
     order: dict[str, str | None] = {}
-    kept, made = [], {}
+    kept: list[Any] = []
+    made: dict[int, str] = {}
 
     def before(name: str) -> Any:
         def hook(_: Any, given: tuple[Any, ...]) -> None:

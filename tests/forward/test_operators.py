@@ -1,5 +1,5 @@
-"""The operator graph of every family: no tensor is missing or drawn twice, values go from the layer's input to its end, and
-matrices are as wide as what they read."""
+"""The operator graph of every family: no tensor is missing or drawn twice, values go from the layer's input to its end,
+and matrices are as wide as what they read."""
 
 from __future__ import annotations
 
@@ -144,12 +144,11 @@ def test_a_wrong_flow_is_found(monkeypatch: pytest.MonkeyPatch, part: str, old: 
     assert variants != known.part[part]
     wrong = msgspec.structs.replace(known, part={**known.part, part: variants})
     monkeypatch.setattr(flow, "flows", lambda: wrong)
-    monkeypatch.setattr(build.flows, "flows", lambda: wrong)
     model = {"moe": "qwen3next", "ssm": "jamba"}.get(part, "llama-bare")
     graph = graph_of.__wrapped__(model)
-    with pytest.raises(AssertionError):
-        judge(model, graph)
-        assert all(kind.stage.wiring != "unknown" for kind in graph.kinds)
+    if all(kind.stage.wiring != "unknown" for kind in graph.kinds):  # else a tensor is left over, which is said
+        with pytest.raises(AssertionError):
+            judge(model, graph)
 
 
 def kinds(model: str) -> dict[str, LayerKind]:
@@ -230,7 +229,9 @@ def test_declared_graphs_agree_with_the_order_of_calls_in_transformers(model: st
     """What is computed before something else in the graph is called before it; and a module that was given the output of
     another as it is reads it in the graph."""
     rows, roles = CALLED[model], module_roles(model)
-    inner = {name.rpartition(".")[0] for name, _ in rows}  # modules with weights of their own are called before those in them
+    inner = {
+        name.rpartition(".")[0] for name, _ in rows
+    }  # modules with weights of their own are called before those in them
     at = {name: number for number, (name, _) in enumerate(rows) if name not in inner}
     found = 0
     for kind in graph_of(model).kinds:

@@ -1,10 +1,11 @@
-"""Drawings of operators, for every family: boxes don't overlap, frames contain what is in them, and no line crosses an operator."""
+"""Drawings of operators, for every family: boxes don't overlap, frames contain what is in them, and no line crosses an
+operator."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 from tests.forward.test_operators import MODELS, family_of, graph_of
@@ -38,7 +39,7 @@ def points(path: str) -> Iterator[Point]:
 
 def _bezier(control: list[Point], t: float) -> Point:
     while len(control) > 1:
-        control = [((1 - t) * ax + t * bx, (1 - t) * ay + t * by) for (ax, ay), (bx, by) in zip(control, control[1:], strict=False)]
+        control = [((1 - t) * ax + t * bx, (1 - t) * ay + t * by) for (ax, ay), (bx, by) in pairwise(control)]
     return control[0]
 
 

@@ -55,7 +55,12 @@ def test_everybody_can_use_a_panel(visit: Visits, request: pytest.FixtureRequest
     """axe finds nothing at both widths, in light and dark, and nothing is wider than the window."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     page = settled(visit(at(request.getfixturevalue(f"{kind}_url"), panel), bypass_csp=True))
-    for width, scheme, rules in ((1280, "Light", None), (1280, "Dark", CONTRAST), (390, "Dark", CONTRAST), (390, "Light", None)):
+    for width, scheme, rules in (
+        (1280, "Light", None),
+        (1280, "Dark", CONTRAST),
+        (390, "Dark", CONTRAST),
+        (390, "Light", None),
+    ):
         page.set_viewport_size({"width": width, "height": 844})
         page.get_by_role("button", name=scheme).click()
         found = axe.run(page, options=rules).response["violations"]
@@ -91,10 +96,10 @@ def test_the_drawing_has_the_operators_of_the_layer(visit: Visits, folder_url: s
 
 def test_every_text_of_the_drawing_fits_its_box(visit: Visits, folder_url: str) -> None:
     page = settled(visit(at(folder_url, "graph")))
-    wide = page.locator("svg .node").evaluate_all(
-        "all => all.filter(n => [...n.querySelectorAll('text')].some(t => t.getBBox().width > n.querySelector('rect').getBBox().width - 6))"
-        ".map(n => n.textContent).filter(t => t !== '+' && t !== '×')"
-    )
+    wide = page.locator("svg .node:not(.sign)").evaluate_all("""all => all.filter(node => {
+      const box = node.querySelector("rect").getBBox().width - 6;
+      return [...node.querySelectorAll("text")].some(text => text.getBBox().width > box);
+    }).map(node => node.textContent)""")
     assert wide == []
 
 
@@ -107,12 +112,15 @@ def test_layers_that_differ_are_chosen(visit: Visits, tmp_path: Path) -> None:
     with visit.served(tmp_path / "model") as url:
         page = settled(visit(at(url, "graph")))
         kinds = page.get_by_role("list", name="Kinds of layers").get_by_role("button")
-        assert [text.split("\n")[0] for text in kinds.all_inner_texts()][0].startswith("× 2 state space, feed forward")
+        assert kinds.first.inner_text().replace("\n", " ").startswith("× 2 state space, feed forward")
         assert kinds.count() == 4
         titles = page.locator("svg[aria-label='Operators: A layer'] .title")
         assert "state space scan" in titles.all_text_contents()
         kinds.nth(1).click()
-        until(page, "document.querySelector('svg[aria-label=\"Operators: A layer\"]').textContent.includes('choose experts')")
+        until(
+            page,
+            "document.querySelector('svg[aria-label=\"Operators: A layer\"]').textContent.includes('choose experts')",
+        )
         assert "state space scan" not in titles.all_text_contents()
         page.get_by_role("button", name="router: 64 → 4").click()
         assert "router" in page.get_by_role("complementary", name="Operator").locator("li").inner_text()
@@ -128,7 +136,9 @@ def test_a_folder_shows_settings_and_files(visit: Visits, folder_url: str) -> No
     page.get_by_role("button", name="Lost 1").click()
     assert rows.count() == 1
     files = page.get_by_role("region", name="Files of the folder").inner_text()
-    assert all(word in files for word in ("model.safetensors", "trust_remote_code", "modeling_own.py", "what the model is"))
+    assert all(
+        word in files for word in ("model.safetensors", "trust_remote_code", "modeling_own.py", "what the model is")
+    )
     assert "mit" in page.locator("section", has_text="Card and licence").inner_text()
 
 
@@ -140,7 +150,8 @@ def test_a_gguf_has_no_folder(visit: Visits, model_url: str) -> None:
 
 def rows_of(page: Any, label: str) -> dict[str, list[str]]:
     rows = page.get_by_role("region", name=label).locator("tbody tr").all()
-    return {row.locator("th").inner_text(): row.locator("td").all_inner_texts() for row in rows}
+    texts = ((row.locator("th").inner_text(), row.locator("td").all_inner_texts()) for row in rows)
+    return {what: [text.replace("\n", " ") for text in values] for what, values in texts}
 
 
 def test_both_numbers_are_in_the_summary(visit: Visits, pair_url: str, described: Path, models: Path) -> None:
@@ -203,7 +214,12 @@ def test_a_model_has_no_adapter_panel(visit: Visits, pair_url: str) -> None:
 def test_an_exported_page_has_them_too(visit: Visits, described: Path, models: Path, tmp_path: Path) -> None:
     wb.export_view(described, tmp_path / "page.html", other=models / "q4.gguf")
     url = (tmp_path / "page.html").as_uri()
-    for panel, shown in (("graph", "svg.operators"), ("folder", ".belongs"), ("tokenizer", "section"), ("summary", ".compared")):
+    for panel, shown in (
+        ("graph", "svg.operators"),
+        ("folder", ".belongs"),
+        ("tokenizer", "section"),
+        ("summary", ".compared"),
+    ):
         page = settled(visit(f"{url}#panel={panel}"))
         assert page.locator(shown).count() > 0, panel
         assert page.locator("main > .problem").count() == 0

@@ -26,7 +26,12 @@ from weighbridge.page.views.pair import token_pair
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     path = llama(tmp_path / "model")
-    config = {**CONFIG, "rope_scaling": {"rope_type": "linear", "factor": 2.0}, "attention_dropout": 0.1, "odd_setting": 3}
+    config = {
+        **CONFIG,
+        "rope_scaling": {"rope_type": "linear", "factor": 2.0},
+        "attention_dropout": 0.1,
+        "odd_setting": 3,
+    }
     (path / "config.json").write_text(json.dumps(config))
     (path / "generation_config.json").write_text(json.dumps({"temperature": 0.5, "do_sample": True}))
     (path / "README.md").write_text("---\nlicense: mit\nbase_model: [a/b]\ntags: [x, y]\n---\nText")
@@ -181,9 +186,8 @@ def test_a_file_of_no_family_has_no_operators(models: Path) -> None:
 
 
 def test_tokens_of_two() -> None:
-    kinds = {"kind": VocabKind.BPE, "pre": "gpt-2", "merges": ()}
-    a = Vocab(tokens=("q", "x", "y"), types=(1, 1, 3), special={"eos": 2}, **kinds)
-    b = Vocab(tokens=("q", "y", "z", "w"), types=(1, 3, 1, 1), special={"bos": 0, "eos": 1}, **kinds)
+    a = Vocab(VocabKind.BPE, ("q", "x", "y"), (1, 1, 3), pre="gpt-2", special={"eos": 2})
+    b = Vocab(VocabKind.BPE, ("q", "y", "z", "w"), (1, 3, 1, 1), pre="gpt-2", special={"bos": 0, "eos": 1})
     pair = token_pair(a, b)
     assert (pair.sizes, pair.only, pair.same, pair.moved) == ((3, 4), (1, 2), 1, 1)
     assert pair.first == (((1, "x"),), ((2, "z"), (3, "w")))

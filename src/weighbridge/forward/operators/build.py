@@ -1,7 +1,7 @@
 """The operator graph of a model, from its family's table, its tensors and its settings.
 
-Reads headers only. Connections come from the graph that Weighbridge computes (`forward/graphs.toml`), or from the table of
-flows; without either the tensors are listed and not connected.
+Reads headers only. Connections come from the graph that Weighbridge computes (`forward/graphs.toml`), or from the table
+of flows. Without either the tensors are listed and not connected.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from weighbridge.providers.config import ModelConfig, config_of
 _LAYER: Final = re.compile(r"(?:(\w+)\.)?layers\.(\d+)\.(.+)")
 _MIXERS: Final = ("attention", "ssm", "delta", "conv")
 _UNKNOWN: Final = (
-    "How the operators of a layer are connected isn't known for {family} models, so they are listed without connections."
+    "How the operators of a layer are connected isn't known for {family} models, so they are listed without "
+    "connections."
 )
 
 
 def operator_graph(model: OpenModel, tensors: Mapping[str, Shape]) -> OperatorGraph:
-    """Returns the operator graph of an open model. `tensors`: their logical shapes, packed weights by their logical names.
+    """Returns the operator graph of an open model. `tensors`: their logical shapes, packed weights by logical names.
     Raises UnsupportedError if no family's table knows the model."""
     family = model.family
     return build_graph(family.name, config_of(model), canonical_shapes(model, tensors), family.effective(model.config))
@@ -178,7 +179,9 @@ def _features(graph: Graph, flow: flows.FamilyFlow | None, layer: _Layer) -> dic
     mixers = [frames[name].lower() for name in _MIXERS if name in starts and (name != "attention" or attends)]
     if "attention.linear.weight" in layer.shapes:
         mixers = ["linear"]
-    rest = [word for name, word in (("mlp", "feed forward"), ("moe", "experts")) if f"{name}.{_INNER[name]}" in layer.shapes]
+    rest = [
+        word for name, word in (("mlp", "feed forward"), ("moe", "experts")) if f"{name}.{_INNER[name]}" in layer.shapes
+    ]
     window = graph.window if attends and graph.is_sliding(layer.number) else None
     up = layer.shapes.get("mlp.up.weight")
     return {

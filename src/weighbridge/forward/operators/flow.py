@@ -122,7 +122,7 @@ Flow = Word | Reading | Unchanged | Series | Lanes | Residual | Frame
 
 @dataclass(frozen=True)
 class Present:
-    """What a layer has. `roles`: its tensors. `flags`: variants of parts. `bare`: words that take place without tensors.
+    """What a layer has. `roles`: its tensors. `flags`: variants of parts. `bare`: weights that it does without.
     `functions`: whether a function takes place here, for those that not every layer has."""
 
     roles: Collection[str]

@@ -9,16 +9,16 @@ from weighbridge.base.spec import Shape
 
 SCHEMA: Final = "weighbridge/operator-graph/1"
 
-#: "computed": by Weighbridge's own forward pass, which is compared with transformers. "declared": by a table that was
-#: written from the reference's code. "unknown": the operators are listed without connections.
+#: "computed": by Weighbridge's forward pass, which is compared with transformers. "declared": by the table of flows,
+#: which follows the reference's code. "unknown": the operators are listed without connections.
 Wiring = Literal["computed", "declared", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A node. `kind`: "linear", "norm", "attend", "rotate", "activation", "sign" (+ or ×), "join", "choose", "part" (some
-    elements of its input), "weights" (tensors whose use isn't known), "outside". `roles`: the canonical names of its
-    tensors. `facts`: short texts. `shape`: of its output for one token; None if unknown. `inside`: frames around it."""
+    """A node. `kind`: "linear", "norm", "attend", "rotate", "activation", "sign" (+ or ×), "join", "choose", "part"
+    (some elements of its input), "weights" (tensors of unknown use), "outside". `roles`: the canonical names of its
+    tensors. `facts`: short texts. `shape`: of its output for one token; None if unknown. `part`: of the model."""
 
     id: str
     kind: str
@@ -43,8 +43,8 @@ class OperatorEdge:
 @dataclass(frozen=True, slots=True)
 class Stage:
     """Operators and their connections, without or within a layer. `flow`: how they are arranged, as nested lists
-    (`["series", ...]`, `["lanes", ...]`, `["residual", plus, inner]`, `["frame", title, inner]`, `["pass"]` for a value as
-    it is, `["from", word]` for one that is computed elsewhere), or an operator's id."""
+    (`["series", ...]`, `["lanes", ...]`, `["residual", plus, inner]`, `["frame", title, inner]`, `["pass"]` for a value
+    as it is, `["from", word]` for one that is computed elsewhere), or an operator's id."""
 
     operators: tuple[Operator, ...]
     edges: tuple[OperatorEdge, ...]
@@ -68,7 +68,7 @@ class LayerKind:
 
 @dataclass(frozen=True, slots=True)
 class OperatorGraph:
-    """`before` and `after` the layers. `kinds`: ordered by first layer. `reason`: why wiring isn't known."""
+    """`before` and `after` the layers. `kinds`: ordered by first layer. `notes`: what the graph leaves out."""
 
     family: str
     architecture: str

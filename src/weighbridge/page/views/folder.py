@@ -1,5 +1,5 @@
-"""The folder of a model: its settings with their meaning and their place in a GGUF, the settings of generation, the card, and
-what each file is for. Reads small files only."""
+"""The folder of a model: settings with their meaning and their place in a GGUF, settings of generation, the card, and the
+purpose of each file. Reads small files only."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ from weighbridge.models.model import OpenModel
 SCHEMA: Final = "weighbridge/folder/1"
 _LONG: Final = 300  # characters of a value
 _FILES: Final = 2000  # that are listed
-_CARD_KEYS: Final = ("license", "license_name", "license_link", "base_model", "base_model_relation", "language", "library_name",
-                     "pipeline_tag", "tags", "datasets", "metrics", "model_name", "model_creator", "quantized_by")  # fmt: skip
+_CARD_KEYS: Final = (
+    "license", "license_name", "license_link", "base_model", "base_model_relation", "language", "library_name",
+    "pipeline_tag", "tags", "datasets", "metrics", "model_name", "model_creator", "quantized_by",
+)  # fmt: skip
 _ROTATION: Final = ("rope_parameters", "rope_scaling", *THETA)
 _ROTATION_FACTS: Final = frozenset({"rope", "rope_sliding", "rope_dim", "sliding_rope_dim", "ntk_alpha_base"})
 
@@ -59,8 +61,8 @@ def folder_table() -> FolderTable:
 @dataclass(frozen=True, slots=True)
 class FolderSetting:
     """A setting with its effective value. `stated`: the file has it; otherwise it is the default of the model's class.
-    `gguf`: the keys of a GGUF that hold it, with their values. `note`: why it has none, and "" otherwise. `lost`: a GGUF
-    can't hold it."""
+    `gguf`: the keys of a GGUF that hold it, with their values. `note`: why it has none, and "" otherwise. `lost`: a
+    GGUF can't hold it."""
 
     key: str
     value: str
@@ -83,8 +85,9 @@ class FolderFile:
 
 @dataclass(frozen=True, slots=True)
 class FolderView:
-    """`settings`: of config.json, those that it states first. `losses`: what a GGUF of the model couldn't hold. `card`: the
-    front matter of the model card. `licence`: the first lines of a licence file, by its name."""
+    """`settings`: of config.json, stated ones first. `losses`: settings that a GGUF of the model couldn't hold. `card`:
+    the front matter of the model card. `licence`: licence files with their first line. `unlisted`: files beyond
+    the first 2,000."""
 
     settings: tuple[FolderSetting, ...]
     losses: tuple[str, ...]
@@ -208,7 +211,9 @@ def _generation(config: Mapping[str, Any]) -> tuple[FolderSetting, ...]:
     keys = {path: row for row in table().sampling for path in row.config}
     meanings = folder_table().config
     return tuple(
-        FolderSetting(key, shown(value), True, meanings.get(key, ""), ((keys[key].name, shown(value)),) if key in keys else ())
+        FolderSetting(
+            key, shown(value), True, meanings.get(key, ""), ((keys[key].name, shown(value)),) if key in keys else ()
+        )
         for key, value in config.items()
     )
 
@@ -228,7 +233,14 @@ def _files(model: OpenModel, names: Iterable[str]) -> Iterator[FolderFile]:
         if name in weights:
             yield FolderFile(name, nbytes, "weights", "the tensors that are shown here")
             continue
-        row = next((row for row in folder_table().file if any(fnmatchcase(base, n) or fnmatchcase(name, n) for n in row.names)), None)
+        row = next(
+            (
+                row
+                for row in folder_table().file
+                if any(fnmatchcase(base, n) or fnmatchcase(name, n) for n in row.names)
+            ),
+            None,
+        )
         kind, why = (row.kind, row.why) if row is not None else ("other", "Weighbridge doesn’t read it")
         yield FolderFile(name, nbytes, kind, why)
 

@@ -1,4 +1,4 @@
-"""Places the operators of a stage: lanes side by side, everything else from top to bottom, and residual values at the right.
+"""Places the operators of a stage: lanes side by side, the rest from top to bottom, residual values at the right.
 
 Coordinates are CSS pixels; y grows downwards. The widths of texts are estimated, with room to spare.
 """
@@ -197,7 +197,7 @@ def starts_with_lanes(flow: Arrangement) -> bool:
 
 def _series(boxes: Sequence[_Box], gap: float) -> _Box:
     """Boxes below each other."""
-    at, moved = 0.0, []
+    at, moved = 0.0, list[_Box]()
     for box in boxes:
         if moved and box.height:
             at += gap

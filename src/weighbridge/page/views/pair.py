@@ -72,8 +72,8 @@ def _special(vocab: Vocab, role: str) -> tuple[int, str] | None:
 
 
 def descent(models: Sequence[OpenModel]) -> tuple[LineageReport, str]:
-    """Returns how two models are related, and that in a sentence. Reads sampled rows of both. Raises UnsupportedError for
-    a model without weight matrices, FormatError for weights that aren't finite."""
+    """Returns how two models are related, and that as a sentence. Reads sampled rows of both. Raises UnsupportedError
+    for a model without weight matrices, FormatError for weights that aren't finite."""
     from weighbridge.reports.lineage.report import relate_models
     from weighbridge.reports.lineage.words import sentence
 

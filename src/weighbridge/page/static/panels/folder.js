@@ -25,7 +25,7 @@ function Two({ sides, models }) {
       <div class="tools"><${Choice} label="Settings" options=${[[false, "That differ"], [true, "All"]]} value=${every} onChange=${setEvery} /></div>
       ${kept.length ? html`<${Compared} rows=${kept} label="Settings of both" heads=${heads} />` : html`<p class="quiet">All settings are equal.</p>`}<//>
     ${generation.length > 0 && html`<${Section} title="Generation of both"><${Compared} rows=${generation} label="Generation of both" heads=${heads} /><//>`}
-    <div class="columns">${sides.map((side, i) => html`<div class="stacked"><p class="alone">${heads[i]}</p><${Card} data=${side} /><${Files} files=${side.files} unlisted=${side.unlisted} /></div>`)}</div>`;
+    <div class="columns">${sides.map((side, i) => html`<div class="stacked"><p class="alone">${heads[i]}</p><${Card} data=${side} /><${Files} files=${side.files} unlisted=${side.unlisted} of=${"AB"[i]} /></div>`)}</div>`;
 }
 
 /** Rows of [setting with its meaning, A, B] of all settings of both. */
@@ -73,11 +73,11 @@ function Card({ data }) {
 const ORDER = ["weights", "index", "settings", "tokenizer", "inputs", "code", "card", "licence", "checks", "attributes", "pictures", "other weights", "left over", "other"];
 
 /** The files by what they belong to, with the size of each group. */
-function Files({ files, unlisted }) {
+function Files({ files, unlisted, of = "" }) {
   const groups = ORDER.map((kind) => [kind, files.filter((file) => file.kind === kind)]).filter(([, own]) => own.length);
   const total = files.reduce((n, file) => n + file.nbytes, 0);
   return html`<${Section} title=${plural(files.length + unlisted, "file")} note=${bytes(total)}>
-    <div class="scroll" tabindex="0" role="region" aria-label="Files of the folder"><table class="belongs"><thead><tr><th>belongs to</th><th>file</th><th>what for</th><th class="n">size</th></tr></thead>
+    <div class="scroll" tabindex="0" role="region" aria-label=${of ? `Files of ${of}` : "Files of the folder"}><table class="belongs"><thead><tr><th>belongs to</th><th>file</th><th>what for</th><th class="n">size</th></tr></thead>
     ${groups.map(([kind, own]) => html`<tbody>${own.map((file, i) => html`<tr>${i === 0 && html`<th scope="rowgroup" rowspan=${own.length}>${kind === "left over" || kind === "code" ? html`<${Chip} kind="warning">${kind}<//>` : kind}<br/><small>${bytes(own.reduce((n, f) => n + f.nbytes, 0))}</small></th>`}
       <td><${Name} text=${file.name} /></td><td class="quiet">${visible(file.why)}</td><td class="n">${bytes(file.nbytes)}</td></tr>`)}</tbody>`)}</table></div>
     ${unlisted > 0 && html`<p class="quiet">and ${plural(unlisted, "more file")}</p>`}<//>`;
