@@ -176,6 +176,8 @@ def test_facts_are_those_of_the_settings() -> None:
     assert sliding["attend"] == ("4 heads, 2 of keys and values", "window of 24", "soft cap 5")
     assert whole["attend"] == ("4 heads, 2 of keys and values", "soft cap 5")
     assert sliding["mlp.gate"] == ("64 → 96",)
+    (embed,) = (o.facts for o in graph_of("gemma2").before.operators if o.id == "embed")
+    assert embed == ("640 × 64", "× 8")
     assert sliding["rope"] == ("base 10,000",)
     oss = operators(next(iter(kinds("gpt-oss").values())))
     assert "sinks" in oss["attend"]
@@ -226,8 +228,8 @@ def module_roles(model: str) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("model", CALLED)
 def test_declared_graphs_agree_with_the_order_of_calls_in_transformers(model: str) -> None:
-    """What is computed before something else in the graph is called before it; and a module that was given the output of
-    another as it is reads it in the graph."""
+    """What is computed before something else in the graph is called before it; and a module that was given the output
+    of another as it is reads it in the graph."""
     rows, roles = CALLED[model], module_roles(model)
     inner = {
         name.rpartition(".")[0] for name, _ in rows

@@ -104,7 +104,8 @@ class LayerFacts:
         if len(matrix) < 2:
             return (f"{matrix[0]:,}",) if matrix else ()
         if word in _EMBEDDINGS:
-            return (f"{matrix[-2]:,} × {matrix[-1]:,}",)
+            scale = self.graph.embedding_scale if word == "embed" else 1.0
+            return (f"{matrix[-2]:,} × {matrix[-1]:,}", *((f"× {number(scale)}",) if scale != 1 else ()))
         turned = (f"{matrix[-1]:,} → {matrix[-2]:,}",)
         return (*turned, "bias") if bias else turned
 

@@ -1,5 +1,5 @@
-"""The folder of a model: settings with their meaning and their place in a GGUF, settings of generation, the card, and the
-purpose of each file. Reads small files only."""
+"""The folder of a model: settings with their meaning and their place in a GGUF, settings of generation, the card, and
+the purpose of each file. Reads small files only."""
 
 from __future__ import annotations
 
