@@ -16,7 +16,7 @@ from tests.models.family_judges import golden
 from weighbridge.base.spec import Shape
 from weighbridge.forward.graph import table
 from weighbridge.forward.operators import build, flow
-from weighbridge.forward.operators.model import LayerKind, OperatorGraph, Stage
+from weighbridge.forward.operators.model import LayerKind, OperatorGraph, GraphStage
 from weighbridge.forward.operators.wiring import mismatches
 from weighbridge.models.arch.registry import families
 from weighbridge.providers.config import build_config, unified_keys
@@ -71,7 +71,7 @@ def judge(model: str, graph: OperatorGraph) -> None:
         assert mismatches(stage, shapes_of(model)) == []
 
 
-def judge_wiring(stage: Stage) -> None:
+def judge_wiring(stage: GraphStage) -> None:
     """Every operator reads something that begins outside of the stage and is read by one that ends it."""
     ids = [operator.id for operator in stage.operators]
     assert len(ids) == len(set(ids))

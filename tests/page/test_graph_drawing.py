@@ -10,7 +10,7 @@ from itertools import combinations, pairwise
 import pytest
 from tests.forward.test_operators import MODELS, family_of, graph_of
 
-from weighbridge.forward.operators.model import Stage
+from weighbridge.forward.operators.model import GraphStage
 from weighbridge.page.views.graph import ranges
 from weighbridge.page.views.graph_drawing import Drawing, PlacedOperator, drawing
 
@@ -47,7 +47,7 @@ def _bezier(control: list[Point], t: float) -> Point:
 OF_EACH = tuple({family_of(m).name: m for m in sorted(MODELS, key=lambda m: len(graph_of(m).kinds))}.values())
 
 
-def stages(model: str) -> Iterator[Stage]:
+def stages(model: str) -> Iterator[GraphStage]:
     graph = graph_of(model)
     yield from (graph.before, graph.after, *(kind.stage for kind in graph.kinds))
 
@@ -101,4 +101,4 @@ def test_layers_are_named_as_ranges() -> None:
 
 
 def test_a_drawing_of_nothing_is_empty() -> None:
-    assert isinstance(drawing(Stage((), (), ("series",), "unknown")), Drawing)
+    assert isinstance(drawing(GraphStage((), (), ("series",), "unknown")), Drawing)

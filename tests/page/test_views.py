@@ -19,7 +19,7 @@ from weighbridge.models.tokenizer import Vocab, VocabKind
 from weighbridge.page.control import Control
 from weighbridge.page.data import PageData
 from weighbridge.page.views.adapter import adapter_view
-from weighbridge.page.views.folder import FolderSetting, FolderView, folder_table, folder_view
+from weighbridge.page.views.folder import FolderSetting, FolderContents, folder_table, folder_view
 from weighbridge.page.views.pair import token_pair
 
 
@@ -41,12 +41,12 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def view_of(path: Path) -> FolderView:
+def view_of(path: Path) -> FolderContents:
     with open_model(path) as model:
         return folder_view(model)
 
 
-def settings(view: FolderView) -> dict[str, FolderSetting]:
+def settings(view: FolderContents) -> dict[str, FolderSetting]:
     return {row.key: row for row in view.settings}
 
 

@@ -17,8 +17,8 @@ from weighbridge.base.words import plural
 from weighbridge.forward.graph import FamilyGraph, Graph, graph_of, table
 from weighbridge.forward.operators import flow as flows
 from weighbridge.forward.operators.description import LayerFacts
-from weighbridge.forward.operators.model import LayerKind, OperatorGraph, Stage, Wiring
-from weighbridge.forward.operators.wiring import Entry, listed, stage
+from weighbridge.forward.operators.model import LayerKind, OperatorGraph, GraphStage, Wiring
+from weighbridge.forward.operators.wiring import StageEnds, listed, stage
 from weighbridge.models.model import OpenModel
 from weighbridge.providers.config import ModelConfig, config_of
 
@@ -139,7 +139,7 @@ def _present(graph: Graph, flow: flows.FamilyFlow, layer: _Layer) -> flows.Prese
     return flows.Present(layer.shapes, frozenset(flags), bare, lambda word: rotates or not word.startswith("rope"))
 
 
-def _layer_stage(graph: Graph, flow: flows.FamilyFlow | None, layer: _Layer, wiring: Wiring) -> Stage:
+def _layer_stage(graph: Graph, flow: flows.FamilyFlow | None, layer: _Layer, wiring: Wiring) -> GraphStage:
     facts = LayerFacts(graph, layer.shapes, layer.number)
     if flow is None:
         return listed(list(layer.shapes), facts)
@@ -153,7 +153,7 @@ def _layer_stage(graph: Graph, flow: flows.FamilyFlow | None, layer: _Layer, wir
         return listed(list(layer.shapes), facts)
     if any(layer.shapes) and layer.number >= graph.layers and wiring == "computed":
         wiring = "declared"  # a layer for further tokens, which isn't computed
-    return stage(made, facts, Entry("states", "next layer" if not parts[3:] or not any(parts[3:]) else ""), wiring)
+    return stage(made, facts, StageEnds("states", "next layer" if not parts[3:] or not any(parts[3:]) else ""), wiring)
 
 
 def _titles(graph: Graph, flow: flows.FamilyFlow | None, layers: list[_Layer]) -> list[str]:
@@ -190,7 +190,7 @@ def _features(graph: Graph, flow: flows.FamilyFlow | None, layer: _Layer) -> dic
         "window": (f"window of {window:,}" if window else "whole context") if attends else "",
         "rotation": ("rotated" if _rotates(graph, flow, layer) else "not rotated") if attends and flow else "",
         "rest": " and ".join(rest) or "no feed forward",
-        "heads": f"{graph.heads(layer.number)[0]} heads" if attends else "",
+        "heads": plural(graph.heads(layer.number)[0], "head") if attends else "",
         "inner": f"{up[0]:,} wide" if up else "",
         "index": "with an index of positions" if "attention.indexer.q.weight" in layer.shapes else "",
         "further": "for a further token" if {"next", "further"} & starts else "",
@@ -202,7 +202,7 @@ _MARKS: Final = ("index", "further")
 _INNER: Final = {"mlp": "down.weight", "moe": "router.weight"}
 
 
-def _outer(graph: Graph, outside: Mapping[str, Shape], wiring: Wiring) -> tuple[Stage, Stage, list[str]]:
+def _outer(graph: Graph, outside: Mapping[str, Shape], wiring: Wiring) -> tuple[GraphStage, GraphStage, list[str]]:
     """Returns the stages before and after the layers, and the tensors of neither."""
     facts, texts = LayerFacts(graph, outside, -1), flows.flows().outside
     bare = frozenset(("norm",) if graph.row.plain_norms else ())
@@ -214,7 +214,7 @@ def _outer(graph: Graph, outside: Mapping[str, Shape], wiring: Wiring) -> tuple[
     before, after = flows.flow(texts["before"], present), flows.flow(texts["after"], present)
     used = {role for part in (before, after) if part for word in flows.words(part) for role in word.roles}
     return (
-        stage(before, facts, Entry("", "first layer"), "declared"),
-        stage(after, facts, Entry("last layer", ""), "declared"),
+        stage(before, facts, StageEnds("", "first layer"), "declared"),
+        stage(after, facts, StageEnds("last layer", ""), "declared"),
         sorted(set(outside) - used),
     )

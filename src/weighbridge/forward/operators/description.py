@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from weighbridge.base.spec import Shape, without_leading_ones
+from weighbridge.base.words import plural
 from weighbridge.forward.graph import Graph
 from weighbridge.forward.operators import flow as flows
 from weighbridge.forward.operators.model import Operator
@@ -156,7 +157,7 @@ class LayerFacts:
     def _attend_facts(self) -> tuple[str, ...]:
         graph, config, (q, kv) = self.graph, self.graph.config, self.heads
         latent = self._matrix("attention.kv_a") is not None
-        out = [f"{q:,} heads" if kv == q or latent else f"{q:,} heads, {kv:,} of keys and values"]
+        out = [plural(q, "head") if kv == q or latent else f"{plural(q, 'head')}, {kv:,} of keys and values"]
         if graph.is_sliding(self.layer):
             out.append(f"window of {graph.window:,}")
         if config.attention_softcap:

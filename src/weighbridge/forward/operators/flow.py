@@ -85,7 +85,7 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ElsewhereValue:
     """Reads the output of another word, or an input from outside of the layer."""
 
     word: str
@@ -117,7 +117,7 @@ class Frame:
     inner: Flow
 
 
-Flow = Word | Reading | Unchanged | Series | Lanes | Residual | Frame
+Flow = Word | ElsewhereValue | Unchanged | Series | Lanes | Residual | Frame
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ class _Parser:
             return part(token[1:-1], self._present)
         if token.startswith("@"):
             word = token[1:]
-            return Reading(word) if word in functions().outside or self._present.has(word) else None
+            return ElsewhereValue(word) if word in functions().outside or self._present.has(word) else None
         return self._word(token)
 
     def _word(self, token: str) -> Flow | None:

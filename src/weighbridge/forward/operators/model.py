@@ -41,7 +41,7 @@ class OperatorEdge:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class GraphStage:
     """Operators and their connections, without or within a layer. `flow`: how they are arranged, as nested lists
     (`["series", ...]`, `["lanes", ...]`, `["residual", plus, inner]`, `["frame", title, inner]`, `["pass"]` for a value
     as it is, `["from", word]` for one that is computed elsewhere), or an operator's id."""
@@ -62,7 +62,7 @@ class LayerKind:
 
     title: str
     layers: tuple[int, ...]
-    stage: Stage
+    stage: GraphStage
     stack: str = ""
 
 
@@ -72,8 +72,8 @@ class OperatorGraph:
 
     family: str
     architecture: str
-    before: Stage
+    before: GraphStage
     kinds: tuple[LayerKind, ...]
-    after: Stage
+    after: GraphStage
     notes: tuple[str, ...] = ()
     schema: str = field(default=SCHEMA)

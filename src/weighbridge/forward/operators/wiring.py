@@ -10,7 +10,7 @@ from typing import Final
 from weighbridge.base.spec import Shape
 from weighbridge.forward.operators import flow as flows
 from weighbridge.forward.operators.description import LayerFacts
-from weighbridge.forward.operators.model import Arrangement, Operator, OperatorEdge, Stage, Wiring
+from weighbridge.forward.operators.model import Arrangement, Operator, OperatorEdge, GraphStage, Wiring
 
 #: A value: the operator that computes it and its shape.
 Value = tuple[str, Shape | None]
@@ -19,14 +19,14 @@ _LATER: Final = "@"  # before the word of a value that is computed elsewhere
 
 
 @dataclass(frozen=True)
-class Entry:
+class StageEnds:
     """What a stage begins and ends with: titles of operators outside of it. "": nothing."""
 
     before: str = ""
     after: str = ""
 
 
-def stage(flow: flows.Flow | None, facts: LayerFacts, entry: Entry, wiring: Wiring) -> Stage:
+def stage(flow: flows.Flow | None, facts: LayerFacts, entry: StageEnds, wiring: Wiring) -> GraphStage:
     """Returns a wired stage. `facts` describes its operators."""
     wires = _Wires(facts)
     arranged: list[Arrangement] = []
@@ -39,10 +39,10 @@ def stage(flow: flows.Flow | None, facts: LayerFacts, entry: Entry, wiring: Wiri
         arranged.append(arrangement)
     if entry.after:
         arranged.append(wires.join(Operator("output", "outside", entry.after, shape=(facts.dim,)), values))
-    return Stage(tuple(wires.operators.values()), wires.resolved(), ("series", *arranged), wiring)
+    return GraphStage(tuple(wires.operators.values()), wires.resolved(), ("series", *arranged), wiring)
 
 
-def listed(roles: Sequence[str], facts: LayerFacts) -> Stage:
+def listed(roles: Sequence[str], facts: LayerFacts) -> GraphStage:
     """Returns a stage of which only the tensors are known: one operator per weight, in a frame per component of the
     canonical names."""
     stems: dict[str, list[str]] = {}
@@ -55,7 +55,7 @@ def listed(roles: Sequence[str], facts: LayerFacts) -> Stage:
         operators.append(replace(facts.describe(word, stem, None), kind="weights"))
         frames.setdefault(stem.partition(".")[0], []).append(stem)
     lanes = tuple(("frame", facts.frame_title(name), _columns(ids)) for name, ids in frames.items())
-    return Stage(tuple(operators), (), ("lanes", *lanes), "unknown")
+    return GraphStage(tuple(operators), (), ("lanes", *lanes), "unknown")
 
 
 def _columns(ids: list[Arrangement]) -> Arrangement:
@@ -91,7 +91,7 @@ class _Wires:
             return self._word(flow, values)
         if isinstance(flow, flows.Unchanged):
             return values, ("pass",)
-        if isinstance(flow, flows.Reading):
+        if isinstance(flow, flows.ElsewhereValue):
             return self._reading(flow)
         if isinstance(flow, flows.Frame):
             values, inner = self.walk(flow.inner, values)
@@ -113,7 +113,7 @@ class _Wires:
         self._ids.setdefault(word.word, operator.id)
         return [(self.join(operator, values), operator.shape)], operator.id
 
-    def _reading(self, reading: flows.Reading) -> tuple[list[Value], Arrangement]:
+    def _reading(self, reading: flows.ElsewhereValue) -> tuple[list[Value], Arrangement]:
         if reading.word not in flows.functions().outside:
             return [(_LATER + reading.word, None)], ("from", reading.word)
         title, shape = self.facts.outside_title(reading.word), self.facts.outside_shape(reading.word)
@@ -149,7 +149,7 @@ def width(shape: Shape) -> int:
     return math.prod(shape)
 
 
-def mismatches(given: Stage, shapes: Mapping[str, Shape]) -> list[str]:
+def mismatches(given: GraphStage, shapes: Mapping[str, Shape]) -> list[str]:
     """Returns matrices whose columns aren't as many as the elements that they read. `shapes`: of the tensors."""
     found = []
     for operator in given.operators:

@@ -84,7 +84,7 @@ class FolderFile:
 
 
 @dataclass(frozen=True, slots=True)
-class FolderView:
+class FolderContents:
     """`settings`: of config.json, stated ones first. `losses`: settings that a GGUF of the model couldn't hold. `card`:
     the front matter of the model card. `licence`: licence files with their first line. `unlisted`: files beyond
     the first 2,000."""
@@ -100,7 +100,7 @@ class FolderView:
     schema: str = SCHEMA
 
 
-def folder_view(model: OpenModel) -> FolderView:
+def folder_view(model: OpenModel) -> FolderContents:
     """Describes the folder of an open model. Raises FormatError for a damaged config."""
     config, place = model.config, model.place
     family = None
@@ -109,7 +109,7 @@ def folder_view(model: OpenModel) -> FolderView:
     card, trouble = read_card(place.read("README.md"))
     names = [name for name in place.names() if name.rpartition("/")[2]]
     losses = tuple(config_losses(config, family)) if family is not None else ()
-    return FolderView(
+    return FolderContents(
         settings=_settings(config, family, losses),
         losses=losses,
         generation=_generation(_json(place.read("generation_config.json"))),
@@ -148,15 +148,17 @@ def _settings(config: Mapping[str, Any], family: Family | None, losses: Iterable
     part = (architecture.part or "").partition(".")[0]
     whole = {key: value for key, value in architecture.merged(config).items() if key != part}
     facts = family.effective(config)
-    held = _held(facts, whole, family)
+    written = _gguf_keys(facts, whole, family)
     lost = {word for loss in losses for word in words_of(loss.removeprefix("config.json: ").partition(" ")[0])[:1]}
-    stated = (_setting(key, value, True, held.get(key, []), family, whole, key in lost) for key, value in whole.items())
-    unstated = (key for key in held if key not in whole)
-    defaults = (_setting(key, facts.get(key), False, held[key], family, whole, False) for key in unstated)
+    stated = (
+        _setting(key, value, True, written.get(key, []), family, whole, key in lost) for key, value in whole.items()
+    )
+    unstated = (key for key in written if key not in whole)
+    defaults = (_setting(key, facts.get(key), False, written[key], family, whole, False) for key in unstated)
     return (*stated, *defaults)
 
 
-def _held(
+def _gguf_keys(
     facts: Mapping[str, Any], whole: Mapping[str, Any], family: Family
 ) -> dict[str, list[tuple[KeyEntry, str, str]]]:
     """Returns the key-values that hold each setting: (row, key, value) by the setting's key in the config."""
@@ -177,19 +179,21 @@ def _held(
 
 
 def _setting(
-    key: str, value: Any, stated: bool, held: list[tuple[KeyEntry, str, str]], family: Family, whole: Mapping[str, Any],
+    key: str, value: Any, stated: bool, written: list[tuple[KeyEntry, str, str]], family: Family, whole: Mapping[str, Any],
     lost: bool,
 ) -> FolderSetting:  # fmt: skip
     meanings = folder_table()
-    names = [row.name.removeprefix("{a}.") for row, *_ in held]
+    names = [row.name.removeprefix("{a}.") for row, *_ in written]
     meaning = meanings.config.get(key) or next((meanings.gguf[name] for name in names if name in meanings.gguf), "")
     note = ""
-    if not held and not lost:
-        note = _why_not_held(key, value, family, whole)
-    return FolderSetting(key, shown(value), stated, meaning, tuple((name, text) for _, name, text in held), note, lost)
+    if not written and not lost:
+        note = _why_without_key(key, value, family, whole)
+    return FolderSetting(
+        key, shown(value), stated, meaning, tuple((name, text) for _, name, text in written), note, lost
+    )
 
 
-def _why_not_held(key: str, value: Any, family: Family, whole: Mapping[str, Any]) -> str:
+def _why_without_key(key: str, value: Any, family: Family, whole: Mapping[str, Any]) -> str:
     """Returns why a setting needs no key in a GGUF; "" if unknown."""
     table = rules(family)
     if key in table.presence:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from weighbridge.base.spec import Shape
-from weighbridge.forward.operators.model import Arrangement, Operator, OperatorEdge, Stage
+from weighbridge.forward.operators.model import Arrangement, Operator, OperatorEdge, GraphStage
 
 _TITLE, _FACT = 8.0, 6.4  # width of a character
 _LEAST: Final = 72  # width of an operator
@@ -115,7 +115,7 @@ class _Group:
         return _Group(self.top + y, self.bottom + y, {name: at + x for name, at in self.axes.items()}, through)
 
 
-def drawing(stage: Stage) -> Drawing:
+def drawing(stage: GraphStage) -> Drawing:
     """Places a stage."""
     operators = {operator.id: operator for operator in stage.operators}
     spaces: dict[str, float] = {}
@@ -318,7 +318,7 @@ def _around(x0: float, plus: PlacedOperator, x: float, y: float) -> str:
 _RESHAPING: Final = frozenset({"linear", "embedding", "attend", "part", "join", "choose"})
 
 
-def _labels(stage: Stage, placed: dict[str, PlacedOperator]) -> Iterator[DrawnLabel]:
+def _labels(stage: GraphStage, placed: dict[str, PlacedOperator]) -> Iterator[DrawnLabel]:
     """Yields the shapes of values, beside the operators that change them."""
     reading = {edge.source for edge in stage.edges}
     for name, at in placed.items():
@@ -327,7 +327,7 @@ def _labels(stage: Stage, placed: dict[str, PlacedOperator]) -> Iterator[DrawnLa
             yield DrawnLabel(at.x + at.width / 2 + 6, at.y + at.height + 13, shape_text(operator.shape))
 
 
-def drawn(stage: Stage) -> dict[str, Any]:
+def drawn(stage: GraphStage) -> dict[str, Any]:
     """Returns the drawing of a stage as the page reads it."""
     made = drawing(stage)
     return {
