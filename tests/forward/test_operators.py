@@ -16,7 +16,7 @@ from tests.models.family_judges import golden
 from weighbridge.base.spec import Shape
 from weighbridge.forward.graph import table
 from weighbridge.forward.operators import build, flow
-from weighbridge.forward.operators.model import LayerKind, OperatorGraph, GraphStage
+from weighbridge.forward.operators.model import GraphStage, LayerKind, OperatorGraph
 from weighbridge.forward.operators.wiring import mismatches
 from weighbridge.models.arch.registry import families
 from weighbridge.providers.config import build_config, unified_keys

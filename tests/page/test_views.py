@@ -19,7 +19,7 @@ from weighbridge.models.tokenizer import Vocab, VocabKind
 from weighbridge.page.control import Control
 from weighbridge.page.data import PageData
 from weighbridge.page.views.adapter import adapter_view
-from weighbridge.page.views.folder import FolderSetting, FolderContents, folder_table, folder_view
+from weighbridge.page.views.folder import FolderContents, FolderSetting, folder_table, folder_view
 from weighbridge.page.views.pair import token_pair
 
 

@@ -17,7 +17,7 @@ from weighbridge.base.words import plural
 from weighbridge.forward.graph import FamilyGraph, Graph, graph_of, table
 from weighbridge.forward.operators import flow as flows
 from weighbridge.forward.operators.description import LayerFacts
-from weighbridge.forward.operators.model import LayerKind, OperatorGraph, GraphStage, Wiring
+from weighbridge.forward.operators.model import GraphStage, LayerKind, OperatorGraph, Wiring
 from weighbridge.forward.operators.wiring import StageEnds, listed, stage
 from weighbridge.models.model import OpenModel
 from weighbridge.providers.config import ModelConfig, config_of

@@ -10,7 +10,7 @@ from typing import Final
 from weighbridge.base.spec import Shape
 from weighbridge.forward.operators import flow as flows
 from weighbridge.forward.operators.description import LayerFacts
-from weighbridge.forward.operators.model import Arrangement, Operator, OperatorEdge, GraphStage, Wiring
+from weighbridge.forward.operators.model import Arrangement, GraphStage, Operator, OperatorEdge, Wiring
 
 #: A value: the operator that computes it and its shape.
 Value = tuple[str, Shape | None]

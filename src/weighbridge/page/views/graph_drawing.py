@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from weighbridge.base.spec import Shape
-from weighbridge.forward.operators.model import Arrangement, Operator, OperatorEdge, GraphStage
+from weighbridge.forward.operators.model import Arrangement, GraphStage, Operator, OperatorEdge
 
 _TITLE, _FACT = 8.0, 6.4  # width of a character
 _LEAST: Final = 72  # width of an operator
