@@ -179,8 +179,8 @@ def _gguf_keys(
 
 
 def _setting(
-    key: str, value: Any, stated: bool, written: list[tuple[KeyEntry, str, str]], family: Family, whole: Mapping[str, Any],
-    lost: bool,
+    key: str, value: Any, stated: bool, written: list[tuple[KeyEntry, str, str]], family: Family,
+    whole: Mapping[str, Any], lost: bool,
 ) -> FolderSetting:  # fmt: skip
     meanings = folder_table()
     names = [row.name.removeprefix("{a}.") for row, *_ in written]
