@@ -74,6 +74,7 @@ def test_settings_without_a_place_say_why(folder: Path) -> None:
     assert found["tie_word_embeddings"].note == "the tensors show it"
     assert found["hidden_act"].note.startswith("built into llama.cpp")
     assert found["attention_dropout"].note.startswith("training")
+    assert all(row.gguf or row.note or row.lost for row in view.settings)
     assert found["odd_setting"].lost
     assert any("odd_setting" in loss for loss in view.losses)
     assert not found["hidden_size"].lost

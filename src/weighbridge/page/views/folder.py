@@ -194,7 +194,7 @@ def _setting(
 
 
 def _why_without_key(key: str, value: Any, family: Family, whole: Mapping[str, Any]) -> str:
-    """Returns why a setting needs no key in a GGUF; "" if unknown."""
+    """Returns why a setting needs no key in a GGUF."""
     table = rules(family)
     if key in table.presence:
         return "the tensors show it"
@@ -207,7 +207,10 @@ def _why_without_key(key: str, value: Any, family: Family, whole: Mapping[str, A
         return "the shapes of the tensors show it"
     if key in {word for layers in family.layer_sets.values() for text in layers.hf for word in words_of(text)}:
         return "the tensors of each layer show it"
-    return why_harmless(key, family, whole)
+    if value is None:
+        return "not set"
+    # A setting that a GGUF couldn't express would be a loss.
+    return why_harmless(key, family, whole) or "other keys of a GGUF or its tensors express it"
 
 
 def _generation(config: Mapping[str, Any]) -> tuple[FolderSetting, ...]:
