@@ -3,9 +3,8 @@ import { html, useMemo, useState } from "../vendor/htm-preact.js";
 import { number, percent, plural, shape, visible, whole } from "../text.js";
 import { Choice, Facts, Name, Section, useAnswer, Waiting } from "../ui.js";
 
-export function Adapter({ model, models }) {
-  const own = models.map((m, i) => (m.adapter ? i : -1)).filter((i) => i >= 0);
-  return own.map((m) => html`<${Changes} key=${m} model=${own.includes(model) && own.length > 1 ? model : m} info=${models[m]} />`).slice(0, own.length > 1 ? own.length : 1);
+export function Adapter({ models }) {
+  return models.map((info, model) => info.adapter && html`<${Changes} key=${model} model=${model} info=${info} />`);
 }
 
 function Changes({ model, info }) {

@@ -1,12 +1,11 @@
 // How two models are related: which was made from which, by samples of their weights, drawn as a small tree.
-import { html, useState } from "../vendor/htm-preact.js";
+import { html } from "../vendor/htm-preact.js";
 import { bytes, number, visible } from "../text.js";
 import { Facts, Name, Section, useAnswer, Waiting } from "../ui.js";
 
 export function Lineage() {
-  const [wanted, setWanted] = useState(true);
-  const state = useAnswer("lineage", {}, wanted);
-  if (!state.data) return html`<${Section} title="Lineage">${wanted ? html`<${Waiting} state=${state} what="Comparing samples of both" />` : html`<button type="button" class="small" onClick=${() => setWanted(true)}>Compare samples</button>`}<//>`;
+  const state = useAnswer("lineage", {});
+  if (!state.data) return html`<${Section} title="Lineage"><${Waiting} state=${state} what="Comparing samples of both" /><//>`;
   const { report, sentence } = state.data, [pair] = report.pairs;
   return html`<${Section} title="Lineage" note=${`by samples of ${bytes(report.bytes_read)}`}>
     <p class="sentence">${visible(sentence)}.</p>
