@@ -168,7 +168,7 @@ def _titles(graph: Graph, flow: flows.FamilyFlow | None, layers: list[_Layer]) -
 
 
 def _varies(texts: list[str], key: str) -> bool:
-    """Whether kinds of layers differ in a feature. "" is no value of most features."""
+    """Whether kinds of layers differ in a feature. "" isn't a value of most features."""
     return len(set(texts) if key in _MARKS else {text for text in texts if text}) > 1
 
 

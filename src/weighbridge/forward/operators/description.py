@@ -111,7 +111,7 @@ class LayerFacts:
         return (*turned, "bias") if bias else turned
 
     def _output(self, word: str, kind: str, matrix: Shape | None, inputs: Sequence[Shape] | None) -> Shape | None:
-        """The shape of what a weight computes."""
+        """The shape of a weight's result."""
         if word == "attention.kv_a.norm" and matrix is not None:
             return matrix  # the rest of its input is the key that rotates
         if kind == "norm" or matrix is None or len(matrix) < 2:
@@ -130,7 +130,7 @@ class LayerFacts:
         return (heads, out // heads) if heads and out % heads == 0 else (out,)
 
     def _result(self, word: str, kind: str, inputs: Sequence[Shape] | None) -> Shape | None:
-        """The shape of what a function computes."""
+        """The shape of a function's result."""
         if word in _READ_BY:
             read = next((m for stem in _READ_BY[word] if (m := self._matrix(stem)) is not None), None)
             return None if read is None else (read[-1],)

@@ -2,7 +2,7 @@
 
     flow("+( attention.norm > <attention> )", present) -> Residual(Series(Word(...), ...))
 
-`present` has the canonical names of a layer's tensors; what the layer lacks is left out.
+`present` has the canonical names of a layer's tensors; words without tensors are left out.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class ElsewhereValue:
-    """Reads the output of another word, or an input from outside of the layer."""
+    """Reads the output of a word elsewhere, or an input from outside of the layer."""
 
     word: str
 
@@ -122,7 +122,7 @@ Flow = Word | ElsewhereValue | Unchanged | Series | Lanes | Residual | Frame
 
 @dataclass(frozen=True)
 class Present:
-    """What a layer has. `roles`: its tensors. `flags`: variants of parts. `bare`: weights that it does without.
+    """The contents of a layer. `roles`: its tensors. `flags`: variants of parts. `bare`: weights that it does without.
     `functions`: whether a function takes place here, for those that not every layer has."""
 
     roles: Collection[str]
@@ -148,7 +148,7 @@ def flow(text: str, present: Present) -> Flow | None:
 
 
 class _Parser:
-    """Reads tokens; each method returns what is left of what it reads."""
+    """Reads tokens; each method returns the flow that it reads, None if nothing of it is present."""
 
     def __init__(self, tokens: Iterator[str], present: Present) -> None:
         self._tokens, self._present = tokens, present

@@ -43,8 +43,8 @@ class OperatorEdge:
 @dataclass(frozen=True, slots=True)
 class GraphStage:
     """Operators and their connections, without or within a layer. `flow`: how they are arranged, as nested lists
-    (`["series", ...]`, `["lanes", ...]`, `["residual", plus, inner]`, `["frame", title, inner]`, `["pass"]` for a value
-    as it is, `["from", word]` for one that is computed elsewhere), or an operator's id."""
+    (`["series", ...]`, `["lanes", ...]`, `["residual", plus, inner]`, `["frame", title, inner]`, `["pass"]` for the
+    unchanged input, `["from", word]` for one that is computed elsewhere), or an operator's id."""
 
     operators: tuple[Operator, ...]
     edges: tuple[OperatorEdge, ...]
@@ -68,7 +68,7 @@ class LayerKind:
 
 @dataclass(frozen=True, slots=True)
 class OperatorGraph:
-    """`before` and `after` the layers. `kinds`: ordered by first layer. `notes`: what the graph leaves out."""
+    """`before` and `after` the layers. `kinds`: ordered by first layer. `notes`: on parts that the graph leaves out."""
 
     family: str
     architecture: str

@@ -20,7 +20,7 @@ _LATER: Final = "@"  # before the word of a value that is computed elsewhere
 
 @dataclass(frozen=True)
 class StageEnds:
-    """What a stage begins and ends with: titles of operators outside of it. "": nothing."""
+    """The ends of a stage: titles of operators outside of it. "": nothing."""
 
     before: str = ""
     after: str = ""
@@ -43,7 +43,7 @@ def stage(flow: flows.Flow | None, facts: LayerFacts, entry: StageEnds, wiring: 
 
 
 def listed(roles: Sequence[str], facts: LayerFacts) -> GraphStage:
-    """Returns a stage of which only the tensors are known: one operator per weight, in a frame per component of the
+    """Returns a stage with known tensors and unknown connections: one operator per weight, in a frame per component of the
     canonical names."""
     stems: dict[str, list[str]] = {}
     for role in roles:

@@ -47,7 +47,7 @@ class AdapterView:
 
 def adapter_view(model: OpenModel, base: OpenModel | None, control: Control) -> AdapterView:
     """Returns the changes of an adapter. Reads its matrices, and those of the base that it changes. Raises
-    UnsupportedError for a model that is no adapter."""
+    UnsupportedError for a model that isn't an adapter."""
     form = adapter_form(model)
     if form is None:
         raise UnsupportedError("the model isn't an adapter")

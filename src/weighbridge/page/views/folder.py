@@ -75,7 +75,7 @@ class FolderSetting:
 
 @dataclass(frozen=True, slots=True)
 class FolderFile:
-    """A file, what it belongs to, and what for."""
+    """A file with its kind and purpose."""
 
     name: str
     nbytes: int

@@ -17,11 +17,11 @@ _LEAST: Final = 72  # width of an operator
 _HEIGHT, _LINE, _SMALL, _SIGN = 28, 14, 24, 24
 _GAP, _LANE_GAP, _BEND = 30, 18, 30
 _PAD, _BAND = 12, 24  # of a frame: its sides, and the band with its title
-_BYPASS: Final = 22  # between a block and the residual value beside it
+_BYPASS: Final = 22  # between a block and its residual value
 _MARGIN: Final = 6
 _CORNER: Final = 9
 _TIP: Final = 7  # length of a line's end, which is straight
-_READS_DOWN: Final = 26  # an operator stands at least so far below what it reads
+_READS_DOWN: Final = 26  # least distance of an operator from its input in another lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class DrawnEdge:
 
 @dataclass(frozen=True, slots=True)
 class DrawnLabel:
-    """The shape of a value, beside its line."""
+    """The shape of a value, next to its line."""
 
     x: float
     y: float
@@ -68,7 +68,7 @@ class DrawnFrame:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A stage as it is drawn."""
+    """A drawn stage."""
 
     width: float
     height: float
@@ -120,7 +120,7 @@ def drawing(stage: GraphStage) -> Drawing:
     operators = {operator.id: operator for operator in stage.operators}
     spaces: dict[str, float] = {}
     box = _place(stage.flow, operators, spaces, stage.wiring == "unknown")
-    for _ in range(4):  # until each operator stands below what it reads from another lane
+    for _ in range(4):  # until each operator is below its input in another lane
         short = {e.target: gap for e in stage.edges if (gap := _short(e, box, operators)) > 0}
         if not short:
             break
@@ -262,7 +262,7 @@ def _path(edge: OperatorEdge, placed: dict[str, PlacedOperator], box: _Box) -> s
     for number, (to, start, end) in enumerate(stops):
         later = stops[number + 1][1] if number + 1 < len(stops) else y1 - _TIP + 0.1
         end = min(end, y1 - _TIP)
-        if later < end:  # there is no room for both bends
+        if later < end:  # both bends don't fit
             continue
         path.append(f"V{max(start, y):.1f}{_bend(x, max(start, y), to, end)}")
         x, y = to, end
@@ -319,7 +319,7 @@ _RESHAPING: Final = frozenset({"linear", "embedding", "attend", "part", "join", 
 
 
 def _labels(stage: GraphStage, placed: dict[str, PlacedOperator]) -> Iterator[DrawnLabel]:
-    """Yields the shapes of values, beside the operators that change them."""
+    """Yields the shapes of values, next to the operators that change them."""
     reading = {edge.source for edge in stage.edges}
     for name, at in placed.items():
         operator = at.operator
