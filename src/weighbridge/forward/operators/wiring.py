@@ -43,8 +43,8 @@ def stage(flow: flows.Flow | None, facts: LayerFacts, entry: StageEnds, wiring: 
 
 
 def listed(roles: Sequence[str], facts: LayerFacts) -> GraphStage:
-    """Returns a stage with known tensors and unknown connections: one operator per weight, in a frame per component of the
-    canonical names."""
+    """Returns a stage with known tensors and unknown connections: one operator per weight, in a frame per component of
+    the canonical names."""
     stems: dict[str, list[str]] = {}
     for role in roles:
         stems.setdefault(role.removesuffix(".weight").removesuffix(".bias"), []).append(role)

@@ -13,8 +13,8 @@ from weighbridge.reports.survey import Survey
 
 
 def graph_view(model: OpenModel, surveyed: Survey) -> dict[str, Any]:
-    """Returns the drawings of the layers of each kind, and of the stages before and after them. Raises UnsupportedError if
-    no family's table knows the model. Reads headers only."""
+    """Returns the drawings of the layers of each kind, and of the stages before and after them. Raises UnsupportedError
+    if no family's table knows the model. Reads headers only."""
     if surveyed.roles.family is None:
         raise UnsupportedError("no family’s table matches the model")
     counted = surveyed.counted
