@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 STATIC: Final = Path(__file__).with_name("static")
 MAIN: Final = "main.js"
 WIDGET: Final = "widget.js"  # runs in notebooks, outside the page
-_STYLES: Final = ("vendor/uplot.css", "style.css")
+_STYLES: Final = ("vendor/uplot.css", "style.css", "panels.css")
 
 #: Third-party scripts and the notices of their licences.
 _VENDORED: Final = MappingProxyType(

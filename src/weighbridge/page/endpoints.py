@@ -35,6 +35,7 @@ class Endpoint:
 
 def start(data: PageModels) -> dict[str, Any]:
     """The models and their descriptions, enough for a first look."""
+    from weighbridge.models.lora.forms import adapter_form
     from weighbridge.reports.inspect.report import model_facts
 
     models = [
@@ -43,6 +44,8 @@ def start(data: PageModels) -> dict[str, Any]:
             "name": Path(path).name or path,
             "format": model.format,
             "tensors": len(model.index),
+            "adapter": adapter_form(model) is not None,
+            "folder": model.format != "gguf" and model.place.path.is_dir(),
             "files": [{"name": Path(source.name).name, "size": source.size} for source in model.index.files],
             "damage": {"error": damage.message, "hint": damage.hint} if damage else None,
             "facts": model_facts(model),
@@ -75,6 +78,23 @@ def architecture(data: PageModels, model: int) -> Any:
         return {"drawing": drawing, "cache": cache_per_token(data.models[model])}
     except WeighbridgeError as error:
         return {"drawing": drawing, "cache": None, "reason": error.message}
+
+
+def folder(data: PageModels, model: int) -> Any:
+    """The settings, card and files of a model's folder."""
+    from weighbridge.page.views.folder import folder_view
+
+    return folder_view(data.models[model])
+
+
+def graph(data: PageModels, model: int) -> Any:
+    """The operators of a layer as a drawing, or the reason why they are unknown."""
+    from weighbridge.page.views.graph import graph_view
+
+    try:
+        return {"graph": graph_view(data.models[model], data.survey(model))}
+    except WeighbridgeError as error:
+        return {"graph": None, "reason": error.message}
 
 
 def findings(data: PageModels, model: int, control: Control) -> Any:
@@ -197,6 +217,34 @@ def diff(data: PageModels, control: Control) -> Any:
     }
 
 
+def token_pair(data: PageModels) -> Any:
+    """The tokens of both models, or the reason why they can't be compared."""
+    from weighbridge.page.views.pair import token_pair
+
+    models = _both(data)
+    try:
+        return {"pair": token_pair(*(data.vocab(n) for n, _ in enumerate(models)))}
+    except WeighbridgeError as error:
+        return {"pair": None, "reason": error.message}
+
+
+def lineage(data: PageModels, control: Control) -> Any:
+    """How two models are related, by samples of their weights."""
+    from weighbridge.page.views.pair import descent
+
+    report, sentence = descent(_both(data))
+    return {"report": report, "sentence": sentence}
+
+
+def adapter(data: PageModels, model: int, control: Control) -> Any:
+    """The changes of an adapter, against the other model if that isn't one too."""
+    from weighbridge.models.lora.forms import adapter_form
+    from weighbridge.page.views.adapter import adapter_view
+
+    others = [other for n, other in enumerate(data.models) if n != model and adapter_form(other) is None]
+    return adapter_view(data.models[model], others[0] if others else None, control)
+
+
 def _both(data: PageModels) -> list[Any]:
     if len(data.models) < 2:
         raise UsageError("there is only one model")
@@ -258,6 +306,8 @@ ENDPOINTS: Final[Mapping[str, Endpoint]] = MappingProxyType(
         "findings": Endpoint(findings, ("model",), slow=True),
         "tree": Endpoint(tree, ("model", "counted"), cached=True),
         "architecture": Endpoint(architecture, ("model",), cached=True),
+        "folder": Endpoint(folder, ("model",), cached=True),
+        "graph": Endpoint(graph, ("model",), cached=True),
         "tensors": Endpoint(tensors, ("model",), cached=True),
         "metadata": Endpoint(metadata, ("model",)),
         "layout": Endpoint(layout, ("model", "file"), cached=True),
@@ -270,6 +320,9 @@ ENDPOINTS: Final[Mapping[str, Endpoint]] = MappingProxyType(
         "channels": Endpoint(channels, ("model", "tensor"), slow=True),
         "heat": Endpoint(heat, ("model",), slow=True),
         "diff": Endpoint(diff, slow=True),
+        "token_pair": Endpoint(token_pair, cached=True),
+        "lineage": Endpoint(lineage, slow=True),
+        "adapter": Endpoint(adapter, ("model",), slow=True),
         "bytes": Endpoint(bytes_of, ("model", "file", "offset", "length")),
         "block": Endpoint(block, ("model", "tensor", "number")),
         "pickle": Endpoint(pickle, ("model", "file", "member", "start")),

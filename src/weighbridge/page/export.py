@@ -23,7 +23,7 @@ _PLAIN: Final = 64 << 10  # bytes of answers that stay readable; more are compre
 _ESCAPED: Final = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 _TENSORS: Final = 4096  # whose values can be exported: each takes about 2 kB of the page
-_PER_MODEL: Final = ("summary", "tensors", "architecture", "metadata", "vocabulary", "findings")
+_PER_MODEL: Final = ("summary", "tensors", "architecture", "graph", "metadata", "vocabulary", "findings")
 
 Question = tuple[str, Mapping[str, int | str]]
 
@@ -64,10 +64,14 @@ def key(question: Question) -> str:
 def header_questions(data: PageData, findings: bool) -> Iterator[Question]:
     """Yields the questions that headers answer."""
     yield "start", {}
+    if len(data.models) > 1:
+        yield "token_pair", {}
     for number, model in enumerate(data.models):
         for name in _PER_MODEL:
             if findings or name != "findings":
                 yield name, {"model": number}
+        if model.format != "gguf" and model.place.path.is_dir():
+            yield "folder", {"model": number}
         yield "tree", {"model": number, "counted": 1}
         for file in range(len(model.index.files)):
             yield "layout", {"model": number, "file": file}
@@ -87,6 +91,7 @@ def _value_questions(data: PageData) -> Iterator[Question]:
                 yield "channels", {"model": number, "tensor": tensor}
     if len(data.models) > 1:
         yield "diff", {}
+        yield "lineage", {}
 
 
 def _weight(data: PageData, question: Question) -> int:

@@ -6,28 +6,37 @@ import { matching } from "./search.js";
 import { tensorList, usePlace } from "./state.js";
 import { bytes, visible } from "./text.js";
 import { Choice, Name, Problem, useInSight, Waiting } from "./ui.js";
+import { Adapter } from "./panels/adapter.js";
 import { Architecture } from "./panels/architecture.js";
 import { Diff } from "./panels/diff.js";
+import { Folder } from "./panels/folder.js";
+import { Graph } from "./panels/graph.js";
 import { Layout } from "./panels/layout.js";
 import { Microscope } from "./panels/microscope.js";
+import { Lineage } from "./panels/lineage.js";
 import { Numbers } from "./panels/numbers.js";
+import { ArchitectureOfTwo, SummaryOfTwo, TensorsOfTwo, TokensOfTwo } from "./panels/pair.js";
 import { Summary } from "./panels/summary.js";
 import { Tokenizer } from "./panels/tokenizer.js";
 import { Tensors } from "./panels/tensors.js";
 
 const PANELS = [
-  { key: "summary", title: "Summary", Panel: Summary },
-  { key: "tensors", title: "Tensors", Panel: Tensors, asks: (model) => [["tree", { model, counted: 0 }]] },
+  { key: "summary", title: "Summary", Panel: Summary, Two: SummaryOfTwo },
+  { key: "folder", title: "Folder", Panel: Folder, ofFolder: true, asks: (model) => [["folder", { model }]] },
+  { key: "tensors", title: "Tensors", Panel: Tensors, Two: TensorsOfTwo, asks: (model) => [["tree", { model, counted: 0 }]] },
   { key: "layout", title: "Layout", Panel: Layout, needsList: true },
   { key: "microscope", title: "Microscope", Panel: Microscope, needsList: true },
   { key: "numbers", title: "Numbers", Panel: Numbers, needsList: true },
-  { key: "tokenizer", title: "Tokenizer", Panel: Tokenizer, ofDescribed: true, asks: (model) => [["vocabulary", { model }]] },
-  { key: "architecture", title: "Architecture", Panel: Architecture, asks: (model) => [["architecture", { model }]] },
+  { key: "tokenizer", title: "Tokenizer", Panel: Tokenizer, Two: TokensOfTwo, ofDescribed: true, asks: (model) => [["vocabulary", { model }]] },
+  { key: "architecture", title: "Architecture", Panel: Architecture, Two: ArchitectureOfTwo, asks: (model) => [["architecture", { model }]] },
+  { key: "graph", title: "Operators", Panel: Graph, ofDescribed: true, asks: (model) => [["graph", { model }]] },
+  { key: "adapter", title: "Adapter", Panel: Adapter, ofAdapter: true },
+  { key: "lineage", title: "Lineage", Panel: Lineage, ofTwo: true },
   { key: "diff", title: "Differences", Panel: Diff, ofTwo: true },
 ];
 /** Whether a panel has something to show: a plain file of tensors has no tokenizer, and no place for one. */
-const applies = ({ ofTwo, ofDescribed }, models) =>
-  (!ofTwo || models.length > 1) && (!ofDescribed || models.some(({ facts }) => facts.architecture ?? facts.tokenizer));
+const applies = ({ ofTwo, ofDescribed, ofFolder, ofAdapter }, models) =>
+  (!ofAdapter || models.some(({ adapter }) => adapter)) && (!ofFolder || models.some(({ folder }) => folder)) && (!ofTwo || models.length > 1) && (!ofDescribed || models.some(({ facts }) => facts.architecture ?? facts.tokenizer));
 const ALIVE = 60_000; // milliseconds between two signs of life
 
 function App() {
@@ -49,7 +58,7 @@ function App() {
   if (!state.data) return html`<main class="lone"><h1>Weighbridge</h1><${Waiting} state=${state} what="Reading headers" /></main>`;
   const { models } = state.data;
   const model = Math.min(Number(place.model ?? 0) || 0, models.length - 1);
-  const { key: panel, title, Panel, needsList } = PANELS.find((p) => p.key === place.panel && applies(p, models)) ?? PANELS[0];
+  const { key: panel, title, Panel, Two, needsList } = PANELS.find((p) => p.key === place.panel && applies(p, models)) ?? PANELS[0];
   document.title = `${title}: ${visible(models.map((m) => m.name).join(" and "))}`;
   const checked = { ...place, tensor: Number(place.tensor) < models[model].tensors ? place.tensor : undefined };
   const unlisted = needsList ? models.map((_, m) => lists[m] ?? {}).find((list) => list.length === undefined) : undefined;
@@ -62,7 +71,7 @@ function App() {
     <div class="body">
       <nav aria-label="Panels"><${Tabs} panel=${panel} go=${go} models=${models} /></nav>
       <main id="content" tabindex="-1"><h2 class="hidden">${title}</h2>${models.map(({ damage }) => damage && html`<${Problem} error=${damage.error} hint=${damage.hint} />`)}${unlisted ? html`<${Waiting} state=${unlisted} what="Reading names" />`
-        : html`<${Panel} key=${`${panel}${model}`} model=${model} models=${models} list=${lists[model]} lists=${lists} place=${checked} go=${go} />`}</main>
+        : html`${Two && models.length > 1 && html`<${Two} models=${models} lists=${lists} /><p class="alone"><b>${"AB"[model]}</b> <${Name} text=${models[model].name} /></p>`}<${Panel} key=${`${panel}${model}`} model=${model} models=${models} list=${lists[model]} lists=${lists} place=${checked} go=${go} />`}</main>
     </div>
     <footer class="quiet">Weighbridge ${state.data.version}${isExported() && `. An exported page: it holds what headers tell, and ${holdsValues() ? "statistics" : "no values"} of tensors.`}</footer>`;
 }

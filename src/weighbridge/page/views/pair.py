@@ -1,0 +1,81 @@
+"""What two models of a page have in common and what differs: their tokens, and how they are related."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from weighbridge.models.model import OpenModel
+from weighbridge.models.tokenizer import Vocab
+from weighbridge.models.tokenizer.compare import vocab_differences
+from weighbridge.reports.lineage.model import LineageReport
+
+SCHEMA: Final = "weighbridge/token-pair/1"
+_SHOWN: Final = 40  # tokens of one model only
+
+
+@dataclass(frozen=True, slots=True)
+class RolePair:
+    """A special token of both models: its number and text in each; None without one."""
+
+    role: str
+    a: tuple[int, str] | None
+    b: tuple[int, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPair:
+    """`algorithm`, `pre`, `sizes`: of both. `same`: tokens with the same number in both, `moved`: with another one.
+    `only`: how many tokens only one has, and the first of them as (number, text). `tables`, `special`: differences in
+    words."""
+
+    algorithm: tuple[str, str]
+    pre: tuple[str | None, str | None]
+    sizes: tuple[int, int]
+    same: int
+    moved: int
+    only: tuple[int, int]
+    first: tuple[tuple[tuple[int, str], ...], tuple[tuple[int, str], ...]]
+    roles: tuple[RolePair, ...]
+    tables: tuple[str, ...]
+    special: tuple[str, ...]
+    schema: str = SCHEMA
+
+
+def token_pair(a: Vocab, b: Vocab) -> TokenPair:
+    """Compares two tokenizers, token by token."""
+    ids_a, ids_b = ({text: number for number, text in enumerate(v.tokens)} for v in (a, b))
+    both = [(number, ids_b[text]) for text, number in ids_a.items() if text in ids_b]
+    same = sum(x == y for x, y in both)
+    only_a = [(number, text) for text, number in ids_a.items() if text not in ids_b]
+    only_b = [(number, text) for text, number in ids_b.items() if text not in ids_a]
+    found = vocab_differences(a, b)
+    roles = dict.fromkeys((*a.special, *b.special))
+    return TokenPair(
+        algorithm=(a.kind.value, b.kind.value),
+        pre=(a.pre, b.pre),
+        sizes=(len(a), len(b)),
+        same=same,
+        moved=len(both) - same,
+        only=(len(only_a), len(only_b)),
+        first=(tuple(only_a[:_SHOWN]), tuple(only_b[:_SHOWN])),
+        roles=tuple(RolePair(role, _special(a, role), _special(b, role)) for role in roles),
+        tables=tuple(found.tables),
+        special=tuple(found.special),
+    )
+
+
+def _special(vocab: Vocab, role: str) -> tuple[int, str] | None:
+    number = vocab.special.get(role)
+    return None if number is None else (number, vocab.tokens[number] if 0 <= number < len(vocab.tokens) else "")
+
+
+def descent(models: Sequence[OpenModel]) -> tuple[LineageReport, str]:
+    """Returns how two models are related, and that as a sentence. Reads sampled rows of both. Raises UnsupportedError
+    for a model without weight matrices, FormatError for weights that aren't finite."""
+    from weighbridge.reports.lineage.report import relate_models
+    from weighbridge.reports.lineage.words import sentence
+
+    report = relate_models(*models)
+    return report, sentence(report.pairs[0])
