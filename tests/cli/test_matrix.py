@@ -57,7 +57,7 @@ USES: Mapping[str, Sequence[str]] = {
     "slice": ["FOLDER OUT --layers 1", "GGUF OUT.gguf --keep *"],
     "edit": ["COPY.gguf", "COPY.gguf --get general.name", "COPY.gguf --set a=b", "ST --set a=b -o OUT.safetensors"],
     "fit": ["FOLDER --device rtx4090", "GGUF --device rtx4090", "FOLDER --device rtx4090 --runtime mlx"],
-    "ls": ["MODELS"],
+    "ls": ["MODELS", "MODELS --lineage"],
     "du": ["MODELS"],
     "prove": ["FOLDER GGUF --no-run"],
     "quality": ["FOLDER --text TEXT --context 16 --chunks 3", "FOLDER GGUF --text TEXT --context 16 --chunks 3"],
