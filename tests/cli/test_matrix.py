@@ -115,7 +115,7 @@ VALUES: Mapping[str, str] = {
     "--store": "OUT2.s", "--mmproj": "GGUF", "--template": "none", "--system": "Be brief.", "--modelfile": "OUT2.m",
     "--signature": "OUT2.sig", "--key": "PUB", "--certificate": "KEY", "--trust-config": "KEY", "--ignore": "x",
     "--identity": "me", "--identity-provider": "https://example.org", "--format": "spdx|cyclonedx",
-    "--shard-size": "1k", "--base-card": "FOLDER", "--timestamp": "2026-01-31",
+    "--shard-size": "1k", "--sbom": "OUT2.cdx.json", "--base-card": "FOLDER", "--timestamp": "2026-01-31",
     "--launcher": "systemd", "--base-model": "me/base", "--measured": "TYPES", "--revision": "next",
 }  # fmt: skip
 # Options whose effect no answer shows -> why.

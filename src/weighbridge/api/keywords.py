@@ -39,6 +39,7 @@ from weighbridge.io.options import JobsOptions
 from weighbridge.models.lora.weights import WeightedAdapter, weighted_adapter
 from weighbridge.models.model import FamilyOptions, SourceOptions
 from weighbridge.models.transform.rename import RenameRules
+from weighbridge.reports.sbom.options import SbomKeyword
 
 _TO: Final = "Format of the target [from DST's extension]."
 _OF_TARGETS: Final = frozenset[str]().union(
@@ -91,13 +92,13 @@ class LoraOptions:
 @dataclass(frozen=True, kw_only=True)
 class ConvertKeywords(
     TransformKeywords, LoraOptions, GgufOptions, GenericGgufOptions, MmprojOptions, TorchFolderOptions, HfOptions,
-    SchemeOptions, MlxOptions, AdapterOptions,
+    SchemeOptions, MlxOptions, AdapterOptions, SbomKeyword,
 ):  # fmt: skip
     to: str | TargetOptions | None = option(_TO, kind="format or checkpoint", section="Target")
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizeKeywords(WriteKeywords, LoraOptions, QuantizeOptions, TextOptions, ProgressKeyword):
+class QuantizeKeywords(WriteKeywords, LoraOptions, QuantizeOptions, TextOptions, SbomKeyword, ProgressKeyword):
     #: A type of llama-quantize, such as Q4_K_M; "" with `target_bpw` or `target_size`.
     ftype: str = field(default="", kw_only=False)
 
@@ -123,7 +124,7 @@ class StripKeywords(TransformKeywords):
 
 @dataclass(frozen=True, kw_only=True)
 class MergeKeywords(
-    TransformKeywords, MergeOptions, GgufOptions, TorchFolderOptions, HfOptions, SchemeOptions, MlxOptions
+    TransformKeywords, MergeOptions, GgufOptions, TorchFolderOptions, HfOptions, SchemeOptions, MlxOptions, SbomKeyword
 ):
     pass
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from weighbridge.adapters.remote.schemes import resolve_target
+from weighbridge.api.bills import CONVERTED, MERGED, QUANTIZED, with_bill
 from weighbridge.api.keywords import (
     ConvertKeywords,
     MergeKeywords,
@@ -96,7 +97,7 @@ def plan_convert(src: Path, dst: Path, options: ConvertKeywords) -> Plan:
             if isinstance(target.options, AdapterOptions | CheckpointOptions):
                 raise UsageError(f"--lora doesn't apply to {target.options.title}", hint="it applies to models")
             model = _with_adapters(model, options.adapters)
-        return build(model, target, options)
+        return with_bill(build(model, target, options), options, [src], CONVERTED, options.adapters)
 
 
 @accepting(SplitKeywords)
@@ -132,16 +133,19 @@ def plan_merge(src: MergeInput, dst: Path, options: MergeKeywords) -> Plan:
         from weighbridge.conversion.merging.mixture import plan_mixture
         from weighbridge.forward.run import prompt_states
 
-        return plan_mixture(found, dst, options.to, given, options, options, options.seed, prompt_states)
+        plan = plan_mixture(found, dst, options.to, given, options, options, options.seed, prompt_states)
+        return with_bill(plan, options, found.models, MERGED)
     if isinstance(found, Recipe):
         from weighbridge.conversion.merging.plan import plan_recipe
 
-        return plan_recipe(found, dst, options.to, given, options, options, options.seed)
+        plan = plan_recipe(found, dst, options.to, given, options, options, options.seed)
+        return with_bill(plan, options, found.models, MERGED)
     path, adapters = found if isinstance(found, WithAdapters) else (found, ())
     with _opened(path, options) as model:
         model = _with_adapters(model, adapters)
         to = options.to or same_format(model, resolve_target(dst))
-        return build(model, choose_target(model, dst, to, given), options)
+        plan = build(model, choose_target(model, dst, to, given), options)
+        return with_bill(plan, options, [path], MERGED if adapters else CONVERTED, adapters)
 
 
 @accepting(StripKeywords)
@@ -191,11 +195,13 @@ def plan_quantize(src: Path, dst: Path, options: QuantizeKeywords) -> QuantizePl
 
             for option in given(options):
                 raise UsageError(f"{option} doesn't apply to a whisper.cpp file")
-            return whisper.plan_quantize(model, dst, options.ftype, options.target_options, options)
+            plan = whisper.plan_quantize(model, dst, options.ftype, options.target_options, options)
+            return with_bill(plan, options, [src], QUANTIZED)
         chosen = resolve(QuantizeOptions, "gguf" if model.format == "gguf" else "model", options.target_options)
         model = _with_adapters(model, options.adapters)
         made, effects = calibration(model, chosen, options, options.progress)
-        return quantizing.build(model, dst, options.ftype, chosen, options, made=made, effects=effects)
+        plan = quantizing.build(model, dst, options.ftype, chosen, options, made=made, effects=effects)
+        return with_bill(plan, options, [src], QUANTIZED, options.adapters)
 
 
 convert = planned_and_run(plan_convert, "Converts a model; the arguments are those of `plan_convert`.")

@@ -69,7 +69,7 @@ class LsOptions(ProgressKeyword):
     paths: Sequence[Path] = field(default=(), kw_only=False)
     include: Sequence[str] = option("Only models whose name matches.", (), metavar="GLOB")
     sort: str | None = option("name, size, used, params, format or store.", metavar="FIELD[:desc]")
-    lineage: bool = option("Also report how the models are related; reads about a megabyte of each.", False)
+    lineage: bool = option("Also report how the models are related.", False)
 
 
 @dataclass(frozen=True, kw_only=True)
