@@ -26,6 +26,7 @@ from weighbridge.conversion.options import (
     Path,
     QuantizeOptions,
     RankOptions,
+    SbomKeyword,
     SchemeOptions,
     ShardOptions,
     SliceOptions,
@@ -39,7 +40,6 @@ from weighbridge.io.options import JobsOptions
 from weighbridge.models.lora.weights import WeightedAdapter, weighted_adapter
 from weighbridge.models.model import FamilyOptions, SourceOptions
 from weighbridge.models.transform.rename import RenameRules
-from weighbridge.reports.sbom.options import SbomKeyword
 
 _TO: Final = "Format of the target [from DST's extension]."
 _OF_TARGETS: Final = frozenset[str]().union(

@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from weighbridge.adapters.remote.schemes import resolve_target
-from weighbridge.api.bills import CONVERTED, MERGED, QUANTIZED, with_bill
 from weighbridge.api.keywords import (
     ConvertKeywords,
     MergeKeywords,
@@ -26,7 +25,7 @@ from weighbridge.api.keywords import (
     StripKeywords,
     WriteKeywords,
 )
-from weighbridge.api.verbs import planned_and_run
+from weighbridge.api.verbs import planned_and_run, with_bill
 from weighbridge.base.errors import UsageError
 from weighbridge.base.options import accepting
 from weighbridge.conversion.options import (
@@ -97,7 +96,8 @@ def plan_convert(src: Path, dst: Path, options: ConvertKeywords) -> Plan:
             if isinstance(target.options, AdapterOptions | CheckpointOptions):
                 raise UsageError(f"--lora doesn't apply to {target.options.title}", hint="it applies to models")
             model = _with_adapters(model, options.adapters)
-        return with_bill(build(model, target, options), options, [src], CONVERTED, options.adapters)
+        plan = build(model, target, options)
+        return plan if options.sbom is None else with_bill(plan, options, [src], "converted", options.adapters)
 
 
 @accepting(SplitKeywords)
@@ -134,18 +134,18 @@ def plan_merge(src: MergeInput, dst: Path, options: MergeKeywords) -> Plan:
         from weighbridge.forward.run import prompt_states
 
         plan = plan_mixture(found, dst, options.to, given, options, options, options.seed, prompt_states)
-        return with_bill(plan, options, found.models, MERGED)
+        return with_bill(plan, options, found.models, "merge")
     if isinstance(found, Recipe):
         from weighbridge.conversion.merging.plan import plan_recipe
 
         plan = plan_recipe(found, dst, options.to, given, options, options, options.seed)
-        return with_bill(plan, options, found.models, MERGED)
+        return with_bill(plan, options, found.models, "merge")
     path, adapters = found if isinstance(found, WithAdapters) else (found, ())
     with _opened(path, options) as model:
         model = _with_adapters(model, adapters)
         to = options.to or same_format(model, resolve_target(dst))
         plan = build(model, choose_target(model, dst, to, given), options)
-        return with_bill(plan, options, [path], MERGED if adapters else CONVERTED, adapters)
+        return with_bill(plan, options, [path], "merge" if adapters else "converted", adapters)
 
 
 @accepting(StripKeywords)
@@ -196,12 +196,12 @@ def plan_quantize(src: Path, dst: Path, options: QuantizeKeywords) -> QuantizePl
             for option in given(options):
                 raise UsageError(f"{option} doesn't apply to a whisper.cpp file")
             plan = whisper.plan_quantize(model, dst, options.ftype, options.target_options, options)
-            return with_bill(plan, options, [src], QUANTIZED)
+            return with_bill(plan, options, [src], "quantized")
         chosen = resolve(QuantizeOptions, "gguf" if model.format == "gguf" else "model", options.target_options)
         model = _with_adapters(model, options.adapters)
         made, effects = calibration(model, chosen, options, options.progress)
         plan = quantizing.build(model, dst, options.ftype, chosen, options, made=made, effects=effects)
-        return with_bill(plan, options, [src], QUANTIZED, options.adapters)
+        return with_bill(plan, options, [src], "quantized", options.adapters)
 
 
 convert = planned_and_run(plan_convert, "Converts a model; the arguments are those of `plan_convert`.")

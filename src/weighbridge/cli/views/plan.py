@@ -97,8 +97,8 @@ def write(plan: Plan, options: WriteCommand) -> int:
 
             if (line := how_to_run(plan)) is not None:
                 note(clean(f"run it: {line}"))
-        print_findings(result.findings)
         if result.bill is not None:
+            print_findings(result.findings)
             note(clean(f"bill of materials: {result.bill}"))
     return 0
 

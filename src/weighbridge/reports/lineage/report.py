@@ -27,6 +27,7 @@ from weighbridge.reports.lineage.mixing import Made, find_merged, find_stacked
 from weighbridge.reports.lineage.model import APART, LineageModel, LineagePair, LineageReport
 from weighbridge.reports.lineage.relation import relate
 from weighbridge.reports.lineage.sampling import Sampler, sampler_of
+from weighbridge.reports.lineage.sparse import find_sparse
 from weighbridge.reports.options import LineageOptions, Path
 
 #: Models; the pairs grow with the square.
@@ -84,6 +85,8 @@ def _report(samplers: Mapping[str, Sampler], pairs: list[LineagePair], paths: Se
     between = [pair for pair in pairs if pair.a in distinct and pair.b in distinct]
     sums = list(find_merged(distinct, between))
     composites = {row.name: row for row in (*find_stacked(distinct, between), *sums) if row.relation != "sum"}
+    sums += find_sparse(distinct, between, composites)
+    composites |= {row.name: row for row in sums if row.relation != "sum"}
     between = [with_composite(pair, composites) for pair in between]
     claims = {name: claims_of(model.model) for name, model in samplers.items()}
     aliases = {name: names_of(model.model, path) for (name, model), path in zip(samplers.items(), paths, strict=True)}

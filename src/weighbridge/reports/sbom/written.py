@@ -16,7 +16,6 @@ from weighbridge.io.location import RemotePath, is_remote
 from weighbridge.io.sink import check_target, write_file
 from weighbridge.reports.sbom.facts import BaseModel, BomFacts, collect
 from weighbridge.reports.sbom.licences import StatedLicence
-from weighbridge.reports.sbom.options import NEXT
 from weighbridge.reports.sbom.report import base_findings, document_of, hashed, licence_findings, parse_time, text_of
 
 _SUFFIXES: Final = {"cyclonedx": ".cdx.json", "spdx": ".spdx.json"}
@@ -62,21 +61,21 @@ class WrittenBill:
 
 
 def written_bill(
-    path: str | os.PathLike[str], target: Path, sources: Sequence[BomSource], *,
+    path: str | os.PathLike[str] | None, target: Path, sources: Sequence[BomSource], *,
     folder: bool, jobs: int | None, overwrite: bool,
 ) -> WrittenBill:  # fmt: skip
-    """Plans the bill of materials of a model that will be written to `target`. `path`: the file, or `NEXT`. `folder`:
-    whether the target is one. Raises UsageError for a target elsewhere, whose bytes would have to be read again, and
-    for a path that it occupies."""
+    """Plans the bill of materials of a model that will be written to `target`. `path`: None for a file next to it.
+    `folder`: whether the target is one. Raises UsageError for a target elsewhere, whose bytes would have to be read
+    again, and for a path that it occupies."""
     if isinstance(target, RemotePath):
         raise UsageError(
             f"--sbom doesn't apply to {target}: its files would have to be read back to hash them",
             hint=f"afterwards: wb sbom {target} -o FILE --hash-remote; or write to this machine first",
         )
-    if is_remote(path):
+    if path is not None and is_remote(path):
         raise UsageError(f"--sbom {os.fspath(path)}: it is written to this machine", hint="name a path")
     title = target.name if folder else target.stem
-    place = target.parent / f"{title}{_SUFFIXES['cyclonedx']}" if os.fspath(path) == NEXT else Path(path)
+    place = target.parent / f"{title}{_SUFFIXES['cyclonedx']}" if path is None else Path(path)
     if place.absolute() == target.absolute() or target.absolute() in place.absolute().parents:
         raise UsageError(
             f"--sbom {place} is the target, or in it, and lists the target's files", hint="name a file next to it"
