@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from weighbridge.base.errors import UsageError
 from weighbridge.base.limits import TOKENIZER_JSON
+from weighbridge.conversion.merging.chat_templates import REFUSED, TEMPLATES
 from weighbridge.models.jsonfile import decode
 from weighbridge.models.model import OpenModel
 from weighbridge.models.tokenizer.vocab import TokenType, Vocab
@@ -62,16 +63,24 @@ def _flags(models: Iterable[tuple[OpenModel, Vocab]]) -> dict[str, dict[str, boo
 
 
 def chosen_template(choice: str, vocabularies: Iterable[Vocab]) -> str | None:
-    """Returns a recipe's chat template: the commonest of the models for "auto" (None if they have none), or the Jinja
-    text itself. Raises UsageError for a name."""
+    """Returns a recipe's chat template: the commonest of the models for "auto" (None if they have none), that of a
+    known name, or the Jinja text itself. Raises UsageError for another name."""
     if choice == _AUTO:
         templates = Counter(template.strip() for vocab in vocabularies if (template := vocab.template))
         return templates.most_common(1)[0][0] if templates else None
-    if "{" not in choice:
+    if "{" in choice:
+        return choice
+    if choice in REFUSED:
         raise UsageError(
-            f"chat_template: no template is called {choice!r}", hint="auto, or the template's text in the recipe"
+            f"chat_template: what mergekit's {choice} renders has blanks between the turns, as no model expects",
+            hint=f"auto, {', '.join(TEMPLATES)}, or the model's own template as text in the recipe",
         )
-    return choice
+    if choice not in TEMPLATES:
+        raise UsageError(
+            f"chat_template: no template is called {choice!r}",
+            hint=f"auto, {', '.join(TEMPLATES)}, or the template's text in the recipe",
+        )
+    return TEMPLATES[choice]
 
 
 def with_template(model: OpenModel, template: str) -> dict[str, bytes]:
