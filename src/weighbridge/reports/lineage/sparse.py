@@ -156,7 +156,7 @@ class _OverBase:
     def visibility(self, name: str) -> float:
         """Returns the share of the changed elements that a source alone explains, beyond chance."""
         changed = sum(int((abs(x) > y).sum()) for x, y in zip(self.change, self.tolerance, strict=True))
-        return sum(peak.count - peak.chance for peak in self.peaks_of(name)) / max(changed, 1)
+        return sum(peak.explained - peak.chance for peak in self.peaks_of(name)) / max(changed, 1)
 
     def fit(self, sources: tuple[str, ...]) -> SparseMerge:
         import numpy as np

@@ -26,7 +26,7 @@ class Peak(NamedTuple):
     """The factor that explains the most elements, their number, and the number that chance would explain."""
 
     factor: float
-    count: int
+    explained: int
     chance: int
 
 
@@ -114,8 +114,8 @@ def fit_added(
     for n in range(len(result)) if len(result) > 1 else ():
         others = [result[i] * changes[i] for i in range(len(result)) if i != n]
         left = _unexplained(change, others, tolerance, ())
-        intervals = [_intervals(change - value, changes[n], tolerance, left) for value in (0, *_sums(others, ()))]
-        result[n] = _most_covered(intervals)[0]
+        targets = [change, *(change - value for value in _sums(others, ()))]
+        result[n] = _most_covered([_intervals(target, changes[n], tolerance, left) for target in targets])[0]
     return tuple(result), ()
 
 
