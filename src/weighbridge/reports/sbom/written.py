@@ -114,7 +114,7 @@ def _key(base: BaseModel) -> str:
 def findings(facts: BomFacts, sources: Sequence[BaseModel]) -> Iterator[Finding]:
     """Yields contradictions of licences along the chain: between the model, its sources, and theirs. What couldn't be
     compared is a note."""
-    yield from licence_findings(replace(facts, bases=sources), sources)
+    yield from licence_findings(replace(facts, bases=tuple(sources)), sources)
     if not facts.licences:
         for source in sources:
             if limited := _limits(source.licences):
