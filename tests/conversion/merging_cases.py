@@ -63,7 +63,7 @@ _HALF = {"weight": 0.5, "density": 0.5}
 _TWO = [*_models("one", weight=0.6, density=0.4), *_models("two", weight=0.5, density=0.4)]
 RECIPES: Mapping[str, Mapping[str, Any]] = {
     "the module of a language model": {
-        "merge_method": "linear", "parameters": {"weight": 0.9, "normalize": False},
+        "merge_method": "linear", "parameters": {"normalize": False},
         "modules": {"default": {"models": [{"model": "one"}, {"model": "two"}], "parameters": {"weight": 0.3}}},
     },
     "slices of a module": {

@@ -19,6 +19,7 @@ import weighbridge as wb
 from weighbridge.base.errors import FormatError, RefusedError, UsageError, WeighbridgeError
 from weighbridge.cli.main import main
 from weighbridge.conversion.merging.methods import METHODS
+from weighbridge.conversion.merging.recipe import parse_recipe
 
 GOLDEN = Path(__file__).parent / "golden" / "merging.npz"
 
@@ -461,3 +462,11 @@ def test_models_on_the_command_line_are_the_recipe(tmp_path: Path) -> None:
     recipe = {"merge_method": "slerp", "base_model": "one", "models": [{"model": "one"}, {"model": "two"}]}
     expected = merged({**recipe, "parameters": {"t": 0.4}}, tmp_path / "b")
     np.testing.assert_array_equal(flat(dict(load_file(tmp_path / "a" / "model.safetensors"))), flat(expected))
+
+
+def test_the_parameters_of_a_module_come_before_those_of_the_top() -> None:
+    """As in mergekit, whose result for the recorded recipe is the same with another weight at the top."""
+    case = RECIPES["the module of a language model"]
+    again = {**case, "parameters": {**case["parameters"], "weight": 0.9}}
+    assert parse_recipe(again) == parse_recipe(case)
+    assert parse_recipe(case).parameters == {"normalize": False, "weight": 0.3}

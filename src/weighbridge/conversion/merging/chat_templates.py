@@ -1,7 +1,8 @@
 """The chat templates that a recipe may name: formats of prompts, which render as mergekit's templates of these names do
 (arcee-ai/mergekit 0.1.5, _data/chat_templates; recorded in tests/conversion/golden/merging_templates.json).
 
-A template is rendered with Jinja's `trim_blocks` and `lstrip_blocks`, as transformers does, and has no line breaks of
+Of mergekit's other names the templates have line breaks and blanks between the turns, as no model expects; they are
+refused. A template is rendered with Jinja's `trim_blocks` and `lstrip_blocks`, as transformers does, and has no line breaks of
 its own.
 """
 
@@ -31,6 +32,3 @@ _MISTRAL: Final = (
 )
 
 TEMPLATES: Final[Mapping[str, str]] = MappingProxyType({"chatml": _CHATML, "llama3": _LLAMA3, "mistral": _MISTRAL})
-#: Names that mergekit knows, too. What its templates render is no format that models were trained with: line breaks
-#: and blanks of the template stay between the turns.
-REFUSED: Final = frozenset({"alpaca", "exaone"})

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from weighbridge.base.errors import UsageError
 from weighbridge.base.limits import TOKENIZER_JSON
-from weighbridge.conversion.merging.chat_templates import REFUSED, TEMPLATES
+from weighbridge.conversion.merging.chat_templates import TEMPLATES
 from weighbridge.models.jsonfile import decode
 from weighbridge.models.model import OpenModel
 from weighbridge.models.tokenizer.vocab import TokenType, Vocab
@@ -70,11 +70,6 @@ def chosen_template(choice: str, vocabularies: Iterable[Vocab]) -> str | None:
         return templates.most_common(1)[0][0] if templates else None
     if "{" in choice:
         return choice
-    if choice in REFUSED:
-        raise UsageError(
-            f"chat_template: what mergekit's {choice} renders has blanks between the turns, as no model expects",
-            hint=f"auto, {', '.join(TEMPLATES)}, or the model's own template as text in the recipe",
-        )
     if choice not in TEMPLATES:
         raise UsageError(
             f"chat_template: no template is called {choice!r}",
