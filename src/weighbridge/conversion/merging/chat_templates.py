@@ -2,8 +2,8 @@
 (arcee-ai/mergekit 0.1.5, _data/chat_templates; recorded in tests/conversion/golden/merging_templates.json).
 
 Of mergekit's other names the templates have line breaks and blanks between the turns, as no model expects; they are
-refused. A template is rendered with Jinja's `trim_blocks` and `lstrip_blocks`, as transformers does, and has no line breaks of
-its own.
+refused. A template is rendered with Jinja's `trim_blocks` and `lstrip_blocks`, as transformers does, and has no line
+breaks of its own.
 """
 
 from __future__ import annotations
