@@ -12,8 +12,10 @@ from tests.reports.lineage_models import Arrays, folder, narrowed, random_model,
 
 import weighbridge as wb
 from weighbridge.cli.main import main
-from weighbridge.reports.lineage import report, stores
-from weighbridge.reports.lineage.model import StoreLineage
+from weighbridge.reports.lineage import report, stores, thresholds
+from weighbridge.reports.lineage.model import LineagePair, StoreLineage
+from weighbridge.reports.lineage.relation import relate
+from weighbridge.reports.lineage.sampling import Sampler
 
 
 def _tuned(arrays: Arrays, seed: int, amount: float = 0.001) -> Arrays:
@@ -72,9 +74,13 @@ def test_the_families_are_those_of_all_pairs(store: Path) -> None:
 
 
 def test_only_models_that_are_alike_are_compared(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compared = []
-    relate = report.relate
-    monkeypatch.setattr(report, "relate", lambda a, b: compared.append({a.name, b.name}) or relate(a, b))
+    compared: list[set[str]] = []
+
+    def counted(a: Sampler, b: Sampler) -> LineagePair:
+        compared.append({a.name, b.name})
+        return relate(a, b)
+
+    monkeypatch.setattr(report, "relate", counted)
     found = lineage_of(store)
     assert len(compared) == sum(len(names) * (len(names) - 1) // 2 for names in (OAK, ELM))
     assert all(pair <= OAK or pair <= ELM for pair in compared)
@@ -90,7 +96,7 @@ def test_both_measures_are_needed(name: str, store: Path, monkeypatch: pytest.Mo
     def check() -> None:
         assert members(lineage_of(store)) == [{"alone", "alone-far"}, ELM, OAK]
 
-    assert_seen(Fault(stores.thresholds, name, 2.0, check), monkeypatch)
+    assert_seen(Fault(thresholds, name, 2.0, check), monkeypatch)
 
 
 def test_a_stranger_that_metadata_names_is_a_contradiction(store: Path) -> None:
