@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 import weighbridge as wb
 from weighbridge.base.errors import UsageError
-from weighbridge.conversion.merging.chat_templates import TEMPLATES
+from weighbridge.conversion.merging.tokenizer_files import TEMPLATES
 
 GOLDEN = Path(__file__).parent / "golden" / "merging_tokens.npz"
 MATRICES = {"embedding": "model.embed_tokens.weight", "head": "lm_head.weight"}
