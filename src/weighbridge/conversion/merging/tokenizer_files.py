@@ -21,9 +21,10 @@ _TEMPLATE: Final = "chat_template.jinja"
 _AUTO: Final = "auto"
 _FLAGS: Final = ("lstrip", "normalized", "rstrip", "single_word", "special")
 
-# The templates that a recipe may name: formats of prompts, which render as mergekit's of these names do (arcee-ai/mergekit
-# 0.1.5, _data/chat_templates; recorded in tests/conversion/golden/merging_templates.json). Its others have line breaks and
-# blanks between the turns, as no model expects, and are refused. Without line breaks, `trim_blocks` changes nothing.
+# The templates that a recipe may name: formats of prompts, which render as mergekit's of these names do
+# (arcee-ai/mergekit 0.1.5, _data/chat_templates; recorded in tests/conversion/golden/merging_templates.json). Its others
+# have line breaks and blanks between the turns, as no model expects, and are refused. These have no line breaks of
+# their own, so Jinja's `trim_blocks` changes nothing.
 _CHATML: Final = (
     r"{% for turn in messages %}{{ '<|im_start|>' ~ turn.role ~ '\n' ~ turn.content ~ '<|im_end|>\n' }}{% endfor %}"
     r"{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
