@@ -22,7 +22,7 @@ _AUTO: Final = "auto"
 _FLAGS: Final = ("lstrip", "normalized", "rstrip", "single_word", "special")
 
 # The templates that a recipe may name: formats of prompts, which render as mergekit's of these names do
-# (arcee-ai/mergekit 0.1.5, _data/chat_templates; recorded in tests/conversion/golden/merging_templates.json). Its others
+# (arcee-ai/mergekit 0.1.5, _data/chat_templates; recorded in tests/conversion/golden/merging_templates.json). Others
 # have line breaks and blanks between the turns, as no model expects, and are refused. These have no line breaks of
 # their own, so Jinja's `trim_blocks` changes nothing.
 _CHATML: Final = (
