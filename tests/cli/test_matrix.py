@@ -57,7 +57,7 @@ USES: Mapping[str, Sequence[str]] = {
     "slice": ["FOLDER OUT --layers 1", "GGUF OUT.gguf --keep *"],
     "edit": ["COPY.gguf", "COPY.gguf --get general.name", "COPY.gguf --set a=b", "ST --set a=b -o OUT.safetensors"],
     "fit": ["FOLDER --device rtx4090", "GGUF --device rtx4090", "FOLDER --device rtx4090 --runtime mlx"],
-    "ls": ["MODELS"],
+    "ls": ["MODELS", "MODELS --lineage"],
     "du": ["MODELS"],
     "prove": ["FOLDER GGUF --no-run"],
     "quality": ["FOLDER --text TEXT --context 16 --chunks 3", "FOLDER GGUF --text TEXT --context 16 --chunks 3"],
@@ -116,7 +116,7 @@ VALUES: Mapping[str, str] = {
     "--store": "OUT2.s", "--mmproj": "GGUF", "--template": "none", "--system": "Be brief.", "--modelfile": "OUT2.m",
     "--signature": "OUT2.sig", "--key": "PUB", "--certificate": "KEY", "--trust-config": "KEY", "--ignore": "x",
     "--identity": "me", "--identity-provider": "https://example.org", "--format": "spdx|cyclonedx",
-    "--shard-size": "1k", "--base-card": "FOLDER", "--timestamp": "2026-01-31",
+    "--shard-size": "1k", "--sbom": "OUT2.cdx.json", "--base-card": "FOLDER", "--timestamp": "2026-01-31",
     "--launcher": "systemd", "--base-model": "me/base", "--measured": "TYPES", "--revision": "next",
 }  # fmt: skip
 # Options whose effect no answer shows -> why.

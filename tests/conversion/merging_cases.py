@@ -62,6 +62,16 @@ _T = [{"filter": "self_attn", "value": [0, 0.6, 1]}, {"filter": "mlp", "value": 
 _HALF = {"weight": 0.5, "density": 0.5}
 _TWO = [*_models("one", weight=0.6, density=0.4), *_models("two", weight=0.5, density=0.4)]
 RECIPES: Mapping[str, Mapping[str, Any]] = {
+    "the module of a language model": {
+        "merge_method": "linear", "parameters": {"normalize": False},
+        "modules": {"default": {"models": [{"model": "one"}, {"model": "two"}], "parameters": {"weight": 0.3}}},
+    },
+    "slices of a module": {
+        "merge_method": "passthrough", "modules": {"default": {"slices": [
+            {"sources": [{"model": "one", "layer_range": [0, 2]}]},
+            {"sources": [{"model": "two", "layer_range": [1, 2]}]},
+        ]}},
+    },
     "linear": {
         "merge_method": "linear",
         "models": [*_models("one", weight=0.3), *_models("two", weight=[0.2, 0.9])],

@@ -19,6 +19,7 @@ import weighbridge as wb
 from weighbridge.base.errors import FormatError, RefusedError, UsageError, WeighbridgeError
 from weighbridge.cli.main import main
 from weighbridge.conversion.merging.methods import METHODS
+from weighbridge.conversion.merging.recipe import parse_recipe
 
 GOLDEN = Path(__file__).parent / "golden" / "merging.npz"
 
@@ -335,7 +336,11 @@ BAD: Mapping[str, tuple[Any, str]] = {
     "no models": ({"merge_method": "linear", "models": []}, "list"),
     "a model without a name": ({"merge_method": "linear", "models": [{"parameters": {}}]}, r"models\[0\]"),
     "an unknown key of a model": ({"merge_method": "linear", "models": [{"model": "one", "lora": 1}]}, "'lora'"),
-    "modules": ({**_SLERP, "modules": {"text": {}}}, "modules"),
+    "several modules": ({"merge_method": "linear", "modules": {"text_decoder": {}}}, "'text_decoder' isn't supported"),
+    "modules and models": ({**_SLERP, "modules": {"default": {}}}, "either"),
+    "an empty module": ({"merge_method": "linear", "modules": {"default": {}}}, "either"),
+    "a module that is none": ({"merge_method": "linear", "modules": {"default": 3}}, "modules: default"),
+    "an unknown key of a module": ({"merge_method": "linear", "modules": {"default": {"nix": 1}}}, "'nix'"),
     "a union of models without tokenizers": ({**_SLERP, "tokenizer_source": "union"}, "no tokenizer"),
     "no t": (_SLERP, "'t'"),
     "t that is text": ({**_SLERP, "parameters": {"t": "half"}}, "half"),
@@ -457,3 +462,11 @@ def test_models_on_the_command_line_are_the_recipe(tmp_path: Path) -> None:
     recipe = {"merge_method": "slerp", "base_model": "one", "models": [{"model": "one"}, {"model": "two"}]}
     expected = merged({**recipe, "parameters": {"t": 0.4}}, tmp_path / "b")
     np.testing.assert_array_equal(flat(dict(load_file(tmp_path / "a" / "model.safetensors"))), flat(expected))
+
+
+def test_the_parameters_of_a_module_come_before_those_of_the_top() -> None:
+    """As in mergekit, whose result for the recorded recipe is the same with another weight at the top."""
+    case = RECIPES["the module of a language model"]
+    again = {**case, "parameters": {**case["parameters"], "weight": 0.9}}
+    assert parse_recipe(again) == parse_recipe(case)
+    assert parse_recipe(case).parameters == {"normalize": False, "weight": 0.3}

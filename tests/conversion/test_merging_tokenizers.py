@@ -12,10 +12,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from tests.conversion.merging_cases import TOKEN_RECIPES, TOKENS, write_models, write_models_with_tokens
+from tests.conversion.record_templates import rendered
+from tests.llama import make_folder
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 import weighbridge as wb
 from weighbridge.base.errors import UsageError
+from weighbridge.conversion.merging.tokenizer_files import TEMPLATES
 
 GOLDEN = Path(__file__).parent / "golden" / "merging_tokens.npz"
 MATRICES = {"embedding": "model.embed_tokens.weight", "head": "lm_head.weight"}
@@ -172,7 +175,8 @@ BAD: Mapping[str, tuple[Mapping[str, Any], str]] = {
         "either",
     ),
     "a multiple of none": ({"tokenizer_source": None, "tokenizer": {"pad_to_multiple_of": 0}}, "pad_to_multiple_of"),
-    "a template's name": ({"chat_template": "chatml"}, "no template is called 'chatml'"),
+    "a template's name": ({"chat_template": "chatmt"}, "no template is called 'chatmt'"),
+    "a template that puts blanks between turns": ({"chat_template": "exaone"}, "no template is called 'exaone'"),
 }  # fmt: skip
 
 
@@ -212,3 +216,20 @@ def test_tokens_of_a_gguf_meet_those_of_a_folder(models: Path, tmp_path: Path) -
     a, b = (load_file(tmp_path / name / "model.safetensors") for name in ("folder", "gguf"))
     for name, values in a.items():
         np.testing.assert_array_equal(values, b[name], err_msg=name)
+
+
+# ------------------------------------------------------------------------------------------ named templates
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_named_template_renders_as_mergekit_s(name: str) -> None:
+    recorded = json.loads((Path(__file__).parent / "golden" / "merging_templates.json").read_text())
+    assert rendered(TEMPLATES[name]) == recorded[name]
+    assert len({text for text in recorded[name].values() if text}) >= 3
+
+
+def test_a_named_template_is_written(tmp_path: Path) -> None:
+    make_folder(tmp_path / "a", words=True)
+    recipe = {"merge_method": "linear", "models": [{"model": str(tmp_path / "a"), "parameters": {"weight": 1}}]}
+    wb.merge({**recipe, "chat_template": "chatml"}, f"{tmp_path / 'out'}/")
+    assert (tmp_path / "out" / "chat_template.jinja").read_text() == TEMPLATES["chatml"]

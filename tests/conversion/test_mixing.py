@@ -250,6 +250,21 @@ def test_a_gguf_is_the_folder_converted_and_quantized_in_one_pass(tmp_path: Path
             assert all(bytes(a[name].raw()) == bytes(b[name].raw()) for name in a)
 
 
+@pytest.mark.parametrize(("architecture", "told"), [("mixtral", False), ("qwen moe", True), ("deepseek", True)])
+def test_router_probabilities_that_llama_cpp_does_not_normalize_are_a_loss(
+    architecture: str, told: bool, tmp_path: Path
+) -> None:
+    """mergekit-moe writes norm_topk_prob = true, by which transformers divides the chosen experts' probabilities by
+    their sum, as Mixtral does always. llama.cpp's graphs of qwen2moe and deepseek don't, and no key of a GGUF tells
+    them to."""
+    shared = {} if architecture == "mixtral" else {"shared_experts": PLAIN}
+    given = recipe(architecture=architecture, gate_mode="random", **shared)
+    wb.merge(given, f"{tmp_path / 'folder'}/")
+    assert settings(tmp_path / "folder").get("norm_topk_prob") is (True if told else None)
+    losses = wb.plan_merge(given, tmp_path / "mixture.gguf").losses
+    assert any(loss.effect == "results" and "norm_topk_prob" in loss.message for loss in losses) == told
+
+
 def test_experts_of_any_format(tmp_path: Path) -> None:
     wb.convert("one", tmp_path / "one.gguf", dtype="f32")
     wb.convert("two", tmp_path / "two", to="mlx")

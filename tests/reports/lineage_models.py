@@ -172,6 +172,26 @@ RECIPES: Mapping[str, tuple[dict[str, Any], Descent]] = {
          "parameters": {"t": 0.35}},
         Descent("merged", ("tuned", "tuned-long")),
     ),
+    "ties": (
+        {"merge_method": "ties", "base_model": "base", "models": _models(("tuned", 0.7), ("tuned-long", 0.4)),
+         "parameters": {"density": 0.4}},
+        Descent("merged", ("base", "tuned", "tuned-long")),
+    ),
+    "dare-ties": (
+        {"merge_method": "dare_ties", "base_model": "base", "models": _models(("tuned", 0.6), ("tuned-long", 0.5)),
+         "parameters": {"density": 0.5}},
+        Descent("merged", ("base", "tuned", "tuned-long")),
+    ),
+    "della-linear": (
+        {"merge_method": "della_linear", "base_model": "base",
+         "models": _models(("tuned", 0.4), ("tuned-long", 0.6), ("lora-all", 0.5)), "parameters": {"density": 0.6}},
+        Descent("merged", ("base", "tuned", "tuned-long", "lora-all")),
+    ),
+    "breadcrumbs": (
+        {"merge_method": "breadcrumbs_ties", "base_model": "base",
+         "models": _models(("tuned", 0.6), ("tuned-long", 0.8)), "parameters": {"density": 0.6, "gamma": 0.02}},
+        Descent("merged", ("base", "tuned", "tuned-long")),
+    ),
     "repeated": (
         {"merge_method": "passthrough", "slices": _slices(("base", 0, 3), ("base", 1, 4))},
         Descent("repeated", ("base",)),

@@ -13,7 +13,7 @@ from tests.mutation import Fault, assert_seen
 from tests.reports.lineage_models import Arrays, folder, random_model, stored, wide, with_lora
 
 import weighbridge as wb
-from weighbridge.reports.lineage import family_tree, mixing, relation, thresholds, values
+from weighbridge.reports.lineage import family_tree, mixing, relation, sparse, thresholds, values
 from weighbridge.reports.lineage.model import LineagePair
 from weighbridge.reports.lineage.sampling import Sample
 
@@ -219,6 +219,80 @@ def test_mixtures(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_seen(Fault(thresholds, name, wrong, check), monkeypatch)
 
 
+# ------------------------------------------------------------------------------------------ sparse merges
+
+
+def _sparse(
+    expected: set[str] | None, factors: tuple[float, ...] = (1.0, 0.7), *, twin: bool = False, odd: bool = False,
+    rounds: Any = _bf16,
+) -> Callable[[], None]:  # fmt: skip
+    """Whether b + surviving changes of x and y are recognised. `twin`: instead of x a model of which 3 % of the
+    elements differ is given; `odd`: in one matrix nothing follows."""
+
+    def check() -> None:
+        places = [(0, "a"), (0, "b"), (0, "c")]
+        rows = {"b": [_bf16(_rows(i, 16)) for i in (1, 2, 3)]}
+        rows |= {
+            n: [_bf16(v + 0.05 * _rows(10 * k + i, 16)) for i, v in enumerate(rows["b"])]
+            for k, n in enumerate("xyz", 1)
+        }
+        merged = []
+        for i, base in enumerate(rows["b"]):
+            total = np.zeros_like(base)
+            for k, factor in enumerate(factors):
+                kept = np.random.default_rng(100 * k + i).random(base.shape) < 0.5
+                total = rounds(total + rounds(factor * (rows["xy"[k]][i] - base)) * kept)
+            merged.append(_bf16(base + total))
+        if odd:
+            merged[1] = _bf16(rows["b"][1] + 0.05 * _rows(77, 16))
+        if twin:
+            spot = np.random.default_rng(5).random(rows["x"][0].shape) < 0.03
+            rows["x"] = [_bf16(v + 0.02 * _rows(9, 16) * spot) for v in rows["x"]]
+        rows["m"] = merged
+        fakes = {name: _fake(name, dict(zip(places, parts, strict=True))) for name, parts in rows.items()}
+        pairs = [LineagePair(a, b, "fine-tuned", distance=0.1) for a in rows for b in rows if a < b]
+        found = {row.name: row for row in sparse.find_sparse(fakes, pairs, {}) if row.relation == "merged"}
+        assert ({source.name for source in found["m"].sources} if "m" in found else None) == expected
+        assert found.keys() <= {"m"}
+
+    return check
+
+
+TRIPLE = {"b", "x", "y"}
+SPARSE: Mapping[str, tuple[float, Callable[[], None]]] = {
+    "SPARSE_MATRICES": (2, _sparse(None, odd=True)),
+    "SPARSE_ARITHMETIC": (-(2.0**-8), _sparse(TRIPLE, rounds=_bf16)),
+    "SPARSE_VISIBLE": (1.1, _sparse(TRIPLE)),
+    "SPARSE_DROPPED": (0.9, _sparse(TRIPLE)),
+    "SPARSE_NEEDED": (0.9, _sparse(TRIPLE)),
+    "SPARSE_OFF": (10.0, _sparse(None, twin=True)),
+    "SPARSE_WHOLE": (9.0, _sparse(None, (2.0,))),
+}
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_sparse_merges(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong, check = SPARSE[name]
+    assert_seen(Fault(thresholds, name, wrong, check), monkeypatch)
+
+
+def test_the_change_of_one_model_has_a_direction_only_if_it_is_whole() -> None:
+    _sparse({"b", "x"}, (1.0,))()
+    _sparse(None, (0.5,))()
+
+
+def test_a_weighted_sum_is_not_sparse_over_a_relative() -> None:
+    """In a sum whose weights add up to 1 any base cancels out."""
+    places = [(0, "a"), (0, "b")]
+    x, y = ([_bf16(_rows(i, 16) + 0.05 * _rows(k + i, 16)) for i in (1, 2)] for k in (10, 20))
+    picks = [np.random.default_rng(i).random(v.shape) < 0.5 for i, v in enumerate(x)]
+    rows = {"x": x, "y": y, "mixed": [np.where(p, v, w) for p, v, w in zip(picks, x, y, strict=True)],
+            "m": [_bf16(0.6 * v + 0.4 * w) for v, w in zip(x, y, strict=True)]}  # fmt: skip
+    fakes = {name: _fake(name, dict(zip(places, parts, strict=True))) for name, parts in rows.items()}
+    pairs = [LineagePair(a, b, "fine-tuned", distance=0.1) for a in rows for b in rows if a < b]
+    assert "m" not in {row.name for row in sparse.find_sparse(fakes, pairs, {})}
+
+
 def _tie() -> None:
     """Distances that differ by less than the noise don't decide."""
     pairs = [LineagePair(name, "q", "quantized", name, distance=d) for name, d in (("a", 0.1), ("b", 0.10001))]
@@ -232,4 +306,4 @@ def test_ties(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_threshold_has_a_fault() -> None:
     names = {name for name in vars(thresholds) if name.isupper()} - {"MIB"}
     read = {"ANCHOR_ELEMENTS", "MATRIX_ELEMENTS", "LAYERS", "MODEL_BYTES", "ALWAYS"}
-    assert names == {*RELATIONS, *read, "OFF", "SLACK_GGML", "SLACK_PACKED", *RANKS, *MIXTURES, "TIE"}
+    assert names == {*RELATIONS, *read, "OFF", "SLACK_GGML", "SLACK_PACKED", *RANKS, *MIXTURES, *SPARSE, "TIE"}

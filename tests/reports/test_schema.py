@@ -110,6 +110,7 @@ CLASSES: dict[tuple[str, str], type] = {
     ("lineage", "source"): lineage_model.LineageSource,
     ("lineage", "lineage pair"): lineage_model.LineagePair,
     ("lineage", "branch"): lineage_model.LineageBranch,
+    ("lineage", "stores"): lineage_model.StoreLineage,
     ("hash-check", ""): checksum_files.CheckReport,
     ("hash-check", "compared digest"): checksum_files.Compared,
 }

@@ -26,6 +26,7 @@ from weighbridge.conversion.options import (
     Path,
     QuantizeOptions,
     RankOptions,
+    SbomKeyword,
     SchemeOptions,
     ShardOptions,
     SliceOptions,
@@ -91,13 +92,13 @@ class LoraOptions:
 @dataclass(frozen=True, kw_only=True)
 class ConvertKeywords(
     TransformKeywords, LoraOptions, GgufOptions, GenericGgufOptions, MmprojOptions, TorchFolderOptions, HfOptions,
-    SchemeOptions, MlxOptions, AdapterOptions, TextOptions,
+    SchemeOptions, MlxOptions, AdapterOptions, TextOptions, SbomKeyword,
 ):  # fmt: skip
     to: str | TargetOptions | None = option(_TO, kind="format or checkpoint", section="Target")
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizeKeywords(WriteKeywords, LoraOptions, QuantizeOptions, TextOptions, ProgressKeyword):
+class QuantizeKeywords(WriteKeywords, LoraOptions, QuantizeOptions, TextOptions, SbomKeyword, ProgressKeyword):
     #: A type of llama-quantize, such as Q4_K_M; "" with `target_bpw` or `target_size`.
     ftype: str = field(default="", kw_only=False)
 
@@ -123,7 +124,7 @@ class StripKeywords(TransformKeywords):
 
 @dataclass(frozen=True, kw_only=True)
 class MergeKeywords(
-    TransformKeywords, MergeOptions, GgufOptions, TorchFolderOptions, HfOptions, SchemeOptions, MlxOptions
+    TransformKeywords, MergeOptions, GgufOptions, TorchFolderOptions, HfOptions, SchemeOptions, MlxOptions, SbomKeyword
 ):
     pass
 

@@ -57,5 +57,11 @@ def stats(path: Path, options: StatsOptions) -> TensorStatistics | HeatMap:
 
 @accepting(LsOptions)
 def ls(options: LsOptions) -> StoreReport:
-    """The models in the stores of this machine, or below the folders `paths`: names, addresses, sizes."""
-    return list_models(options.paths, filter=options.include, sort=options.sort)
+    """The models in the stores of this machine, or below the folders `paths`: names, addresses, sizes. With `lineage`
+    also their families, by a few rows of their weights."""
+    report = list_models(options.paths, filter=options.include, sort=options.sort)
+    if not options.lineage:
+        return report
+    from weighbridge.reports.lineage.stores import relate_stored
+
+    return replace(report, lineage=relate_stored(report.entries, options.progress))

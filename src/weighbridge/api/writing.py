@@ -25,7 +25,7 @@ from weighbridge.api.keywords import (
     StripKeywords,
     WriteKeywords,
 )
-from weighbridge.api.verbs import planned_and_run
+from weighbridge.api.verbs import planned_and_run, with_bill
 from weighbridge.base.errors import UsageError
 from weighbridge.base.options import accepting
 from weighbridge.conversion.options import (
@@ -102,7 +102,8 @@ def plan_convert(src: Path, dst: Path, options: ConvertKeywords) -> Plan:
             model = _with_adapters(model, options.adapters)
         has_text = not _OF_TEXTS.isdisjoint(options.given)
         calibrate = scheme_calibration(target.options, options, options) if has_text else None
-        return build(model, target, options, calibrate=calibrate)
+        plan = build(model, target, options, calibrate=calibrate)
+        return plan if options.sbom is None else with_bill(plan, options, [src], "converted", options.adapters)
 
 
 @accepting(SplitKeywords)
@@ -138,16 +139,19 @@ def plan_merge(src: MergeInput, dst: Path, options: MergeKeywords) -> Plan:
         from weighbridge.conversion.merging.mixture import plan_mixture
         from weighbridge.forward.run import prompt_states
 
-        return plan_mixture(found, dst, options.to, given, options, options, options.seed, prompt_states)
+        plan = plan_mixture(found, dst, options.to, given, options, options, options.seed, prompt_states)
+        return with_bill(plan, options, found.models, "merge")
     if isinstance(found, Recipe):
         from weighbridge.conversion.merging.plan import plan_recipe
 
-        return plan_recipe(found, dst, options.to, given, options, options, options.seed)
+        plan = plan_recipe(found, dst, options.to, given, options, options, options.seed)
+        return with_bill(plan, options, found.models, "merge")
     path, adapters = found if isinstance(found, WithAdapters) else (found, ())
     with _opened(path, options) as model:
         model = _with_adapters(model, adapters)
         to = options.to or same_format(model, resolve_target(dst))
-        return build(model, choose_target(model, dst, to, given), options)
+        plan = build(model, choose_target(model, dst, to, given), options)
+        return with_bill(plan, options, [path], "merge" if adapters else "converted", adapters)
 
 
 @accepting(StripKeywords)
@@ -197,11 +201,13 @@ def plan_quantize(src: Path, dst: Path, options: QuantizeKeywords) -> QuantizePl
 
             for option in given(options):
                 raise UsageError(f"{option} doesn't apply to a whisper.cpp file")
-            return whisper.plan_quantize(model, dst, options.ftype, options.target_options, options)
+            plan = whisper.plan_quantize(model, dst, options.ftype, options.target_options, options)
+            return with_bill(plan, options, [src], "quantized")
         chosen = resolve(QuantizeOptions, "gguf" if model.format == "gguf" else "model", options.target_options)
         model = _with_adapters(model, options.adapters)
         made, effects = calibration(model, chosen, options, options.progress)
-        return quantizing.build(model, dst, options.ftype, chosen, options, made=made, effects=effects)
+        plan = quantizing.build(model, dst, options.ftype, chosen, options, made=made, effects=effects)
+        return with_bill(plan, options, [src], "quantized", options.adapters)
 
 
 convert = planned_and_run(plan_convert, "Converts a model; the arguments are those of `plan_convert`.")

@@ -36,9 +36,8 @@ class Declaration(NamedTuple):
     `no-name`. `aliases`: spellings of other tools, separated by spaces, which the help doesn't show. `shorthand`: a
     flag for one value, as `flag=value`. `kind`: the kind of text it accepts, if the type of the field doesn't determine
     it (cli/values.py lists them). `choices`: all accepted values. `least`, `above`, `most`: bounds of a number.
-    `sources`: the
-    kinds of source that it applies to; empty for all. `hidden`: the help doesn't show it. `required`: the command line
-    needs it.
+    `sources`: the kinds of source that it applies to; empty for all. `hidden`: the help doesn't show it. `required`:
+    the command line needs it. `bare`: its value if the command line gives none.
     """
 
     help: str
@@ -56,6 +55,7 @@ class Declaration(NamedTuple):
     sources: tuple[str, ...] = ()
     hidden: bool = False
     required: bool = False
+    bare: str = ""
 
 
 def option(help: str, default: Any = None, **details: Any) -> Any:

@@ -139,6 +139,8 @@ def _settings(field: Field[Any], row: declarations.Declaration, hint: Any) -> di
         value = ranged(row.least if row.above is None else row.above, row.most, min_open=row.above is not None)
     else:
         value = get_args(kind) or kind
+    if row.bare:
+        settings |= {"is_flag": False, "flag_value": row.bare}
     return settings | {"type": value, "multiple": several is not None and row.kind != "layers"}
 
 

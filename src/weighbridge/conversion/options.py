@@ -26,6 +26,9 @@ _MLX_OR_SCHEME: Final = f"{_MLX}, and --scheme"
 _IMATRIX: Final = "Importance matrix"
 _TYPES: Final = "Types"
 
+#: The value of `--sbom` without a FILE.
+NEXT_TO_TARGET: Final = "auto"
+
 Path = str | os.PathLike[str]
 Options = TypeVar("Options", bound="TargetOptions")
 
@@ -59,6 +62,14 @@ class WriteOptions(JobsOptions, OverwriteOptions, Bounded):
     @property
     def memory(self) -> int:
         return self.max_memory or MEMORY
+
+
+@dataclass(frozen=True, kw_only=True)
+class SbomKeyword:
+    sbom: Path | None = option(
+        "Also write a bill of materials: CycloneDX, or SPDX if FILE ends in .spdx.json [next to the target].",
+        metavar="[FILE]", kind="file", bare=NEXT_TO_TARGET, section="Output",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

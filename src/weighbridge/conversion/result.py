@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from weighbridge.base.words import plural
+from weighbridge.containers.base import Finding
 
 #: (bytes done, total bytes, the current step)
 Progress = Callable[[int, int, str], None]
@@ -51,7 +52,8 @@ class Result:
     """The outcome of a run.
 
     `bytes`: total size of `files`. `seconds`: duration. `overflow`, `underflow`: the number of values that a cast made
-    infinite or zero, by tensor. `losses`, `moves`, `notes`: those of the plan.
+    infinite or zero, by tensor. `losses`, `moves`, `notes`: those of the plan. `bill`: the bill of materials, and its
+    `findings` about licences.
     """
 
     target: str
@@ -63,6 +65,8 @@ class Result:
     losses: tuple[Loss, ...] = ()
     moves: tuple[Move, ...] = ()
     notes: tuple[str, ...] = ()
+    bill: str | None = None
+    findings: tuple[Finding, ...] = ()
 
     def __repr__(self) -> str:
         return f"<Result {self.target}: {plural(len(self.files), 'file')}, {self.bytes:,} bytes>"

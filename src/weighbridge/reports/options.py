@@ -65,10 +65,11 @@ class InspectOptions(FamilyOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LsOptions:
+class LsOptions(ProgressKeyword):
     paths: Sequence[Path] = field(default=(), kw_only=False)
     include: Sequence[str] = option("Only models whose name matches.", (), metavar="GLOB")
     sort: str | None = option("name, size, used, params, format or store.", metavar="FIELD[:desc]")
+    lineage: bool = option("Also report how the models are related.", False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,6 +61,13 @@ def rounding_energy(values: Rows, dtype: DType) -> float:
     return float((np.exp2(2.0 * (exponent - bits)) / 12).sum())
 
 
+def half_ulp(values: Rows | F64, dtype: DType) -> F64:
+    """Returns by how much rounding to a float type moved each value, at most."""
+    exponent = np.frexp(values.astype(np.float64))[1] - 1
+    moved: F64 = np.exp2(exponent - _SIGNIFICAND[dtype] - 1.0)
+    return moved
+
+
 class Slack(NamedTuple):
     """By how much scales, and offsets, were rounded after the codes had been computed, relative to the values."""
 

@@ -61,12 +61,13 @@ def lineage(models: tuple[str, ...], options: LineageCommand) -> int:
 
 def _show(report: LineageReport) -> None:
     from weighbridge.cli.render import SCREEN, Column, clean, echo, human_bytes, note, table, warn
+    from weighbridge.cli.views.lineage import print_tree
     from weighbridge.reports.lineage.words import describe, sentence
 
     if len(report.models) == 2:
         echo(clean(sentence(report.pairs[0])), "head")
     else:
-        _show_tree(report)
+        print_tree(report)
     if SCREEN.verbose and len(report.models) > 2:
         rows = [(clean(p.a), clean(p.b), clean(p.parent or ""), clean(describe(p))) for p in report.pairs]
         table([Column("a"), Column("b"), Column("parent"), Column("relation")], rows)
@@ -75,16 +76,3 @@ def _show(report: LineageReport) -> None:
     for line in report.notes:
         note(clean(line))
     note(f"by {human_bytes(report.bytes_read)} of weights")
-
-
-def _show_tree(report: LineageReport) -> None:
-    """Prints a line per model, indented below the model that it hangs on."""
-    from weighbridge.cli.render import clean, echo
-    from weighbridge.reports.lineage.words import branch_text
-
-    depth: dict[str, int] = {}
-    for branch in report.tree:
-        depth[branch.name] = 0 if branch.above is None else depth[branch.above] + 1
-        mark = "" if branch.is_parent else "~ "
-        text = branch_text(report, branch.name, branch.above, branch.is_parent)
-        echo(f"{'   ' * depth[branch.name]}{mark}{clean(branch.name)}  {clean(text)}")

@@ -23,7 +23,13 @@ class LsCommand(LsOptions, CommandOptions):
 
 @command(
     LsCommand,
-    epilog=examples("wb ls", "wb ls --sort size:desc --include '*llama*'", "wb ls ~/models/ --json", "wb ls --long"),
+    epilog=examples(
+        "wb ls",
+        "wb ls --sort size:desc --include '*llama*'",
+        "wb ls ~/models/ --json",
+        "wb ls --long",
+        "wb ls --lineage",
+    ),
 )
 @click.argument("paths", nargs=-1, type=SOURCE, metavar="[FOLDER]...")
 def ls(paths: tuple[str, ...], options: LsCommand) -> int:
@@ -32,12 +38,19 @@ def ls(paths: tuple[str, ...], options: LsCommand) -> int:
 
     Reads only headers. Data that several models share counts once in the sum. Commands open a model by its address:
     hf://org/name, ollama://name:tag, lmstudio://publisher/model, a path. Exit code 1 if no model is found.
+
+    --lineage adds the families: a tree for models with a common origin, as `wb lineage` finds them. Only models that
+    are alike are compared in pairs. Exit code 1 if the weights disprove a model's metadata.
     """
     import weighbridge
     from weighbridge.base.words import plural
-    from weighbridge.cli.render import clean, echo, emit_json, human_bytes, note, warn
+    from weighbridge.cli.render import Progress, clean, echo, emit_json, human_bytes, note, warn
 
-    report = weighbridge.ls(paths, **options.keywords(weighbridge.ls))
+    if not options.lineage:
+        report = weighbridge.ls(paths, **options.keywords(weighbridge.ls))
+    else:
+        with Progress(noun="comparison") as progress:
+            report = weighbridge.ls(paths, progress=progress, **options.keywords(weighbridge.ls))
     if options.json:
         emit_json(report)
     else:
@@ -50,7 +63,11 @@ def ls(paths: tuple[str, ...], options: LsCommand) -> int:
         else:
             matching = f" that match {' or '.join(options.include)}" if options.include else ""
             note(f"no models{matching} found; wb ls FOLDER lists those of a folder")
-    return int(not report.entries)
+        if report.lineage is not None and report.entries:
+            from weighbridge.cli.views.lineage import print_families
+
+            print_families(report.lineage)
+    return int(not report.entries or (report.lineage is not None and not report.lineage))
 
 
 def _show(entries: tuple[StoreEntry, ...], long: bool) -> None:

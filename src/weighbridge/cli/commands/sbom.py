@@ -36,7 +36,8 @@ def sbom(path: str, options: SbomCommand) -> int:
     Licences that contradict each other are reported on standard error. The same model gives the same bytes: there is a
     time only with --timestamp or SOURCE_DATE_EPOCH.
     """
-    from weighbridge.cli.render import Progress, clean, echo, emit_json, note, shorten, warn
+    from weighbridge.cli.render import Progress, clean, echo, emit_json, note, shorten
+    from weighbridge.cli.views.plan import print_findings
     from weighbridge.io.sink import check_target, write_file
     from weighbridge.reports.sbom import report as reports
 
@@ -51,9 +52,7 @@ def sbom(path: str, options: SbomCommand) -> int:
     if options.json:
         emit_json(report)
         return 0
-    for finding in report.findings:
-        say = note if finding.severity == "info" else warn
-        say(clean(f"{finding.message} ({finding.rule})" + (f"; {finding.hint}" if finding.hint else "")))
+    print_findings(report.findings)
     if report.unhashed:
         note(f"not hashed: {clean(shorten(report.unhashed))}")
     if options.output is None:

@@ -29,6 +29,7 @@ from weighbridge.cli.render import (
 from weighbridge.conversion.options import WriteOptions
 
 if TYPE_CHECKING:
+    from weighbridge.containers.base import Finding
     from weighbridge.conversion.plan.model import Plan
     from weighbridge.conversion.result import Loss, Move
 
@@ -99,7 +100,17 @@ def write(plan: Plan, options: WriteCommand) -> int:
 
             if (line := how_to_run(plan)) is not None:
                 note(clean(f"run it: {line}"))
+        if result.bill is not None:
+            print_findings(result.findings)
+            note(clean(f"bill of materials: {result.bill}"))
     return 0
+
+
+def print_findings(findings: Sequence[Finding]) -> None:
+    """Prints the findings of a bill of materials on the standard error."""
+    for finding in findings:
+        say = note if finding.severity == "info" else warn
+        say(clean(f"{finding.message} ({finding.rule})" + (f"; {finding.hint}" if finding.hint else "")))
 
 
 def _print_plan(plan: Plan) -> None:
@@ -112,6 +123,7 @@ def _print_plan(plan: Plan) -> None:
             ("size", human_bytes(data["bytes"], exact=True)),
             ("memory", f"{human_bytes(data['memory'])} at most, excluding the interpreter"),
             ("passes", data["passes"] if data["passes"] > 1 else None),
+            ("bill of materials", data["bill"]),
         ]
     )
     echo()

@@ -34,6 +34,7 @@ def show_plan(plan: QuantizePlan, options: CommandOptions) -> int:
                 ("tensors", f"{human_bytes(before)} -> {human_bytes(after)}"),
                 ("memory", f"{human_bytes(plan.memory)} at most, excluding the interpreter"),
                 ("kernels", slow_version()),
+                ("bill of materials", None if plan.bill is None else plan.bill.path),
             ]
         )
         echo()

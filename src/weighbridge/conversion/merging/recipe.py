@@ -18,9 +18,8 @@ _KEYS: Final = frozenset({
     "merge_method", "models", "slices", "base_model", "parameters", "dtype", "out_dtype", "tokenizer_source",
     "tokenizer", "chat_template", "modules", "name",
 })  # fmt: skip
-_LATER: Final = {
-    "modules": "merge the text model's folder alone",
-}
+#: mergekit's name of the only module of a language model.
+_MODULE: Final = "default"
 _MULTIPLE: Final = 1 << 16
 
 
@@ -85,9 +84,8 @@ def parse_recipe(data: Any, path: Path | None = None) -> Recipe:
     top = _mapping(data, location)
     if unknown := [key for key in top if key not in _KEYS]:
         raise UsageError(f"{location}: no key is called {unknown[0]!r}", hint=f"known keys: {', '.join(sorted(_KEYS))}")
-    for key, hint in _LATER.items():
-        if top.get(key) is not None:
-            raise UsageError(f"{location}: {key!r} isn't supported", hint=hint)
+    if top.get("modules") is not None:
+        top = _without_modules(top, location)
     method = _text(top.get("merge_method"), f"{location}: merge_method")
     if ("models" in top) == ("slices" in top):
         raise UsageError(f"{location}: give either 'models' or 'slices'")
@@ -110,6 +108,30 @@ def parse_recipe(data: Any, path: Path | None = None) -> Recipe:
         tokenizer=_tokenizer(top, location, path),
         chat_template=None if template is None else _text(template, f"{location}: chat_template"),
     )
+
+
+def _without_modules(top: Mapping[str, Any], location: str) -> dict[str, Any]:
+    """Returns a recipe of the module of a language model with its models, or slices, and parameters at the top. A
+    module's parameters come before those of the top. Raises UsageError for other modules."""
+    modules = _mapping(top["modules"], f"{location}: modules")
+    if others := modules.keys() - {_MODULE}:
+        raise UsageError(
+            f"{location}: modules: {min(others)!r} isn't supported: a model with several modules isn't merged in parts",
+            hint=f"{_MODULE!r}, the module of a language model; or save the language model alone, and merge that",
+        )
+    if "models" in top or "slices" in top:
+        raise UsageError(f"{location}: give either 'models', 'slices' or 'modules'")
+    module = _mapping(modules.get(_MODULE), f"{location}: modules: {_MODULE}")
+    if unknown := module.keys() - {"models", "slices", "parameters"}:
+        raise UsageError(
+            f"{location}: modules: {_MODULE}: no key is called {min(unknown)!r}", hint="models, slices, parameters"
+        )
+    listed = {key: module[key] for key in ("models", "slices") if module.get(key) is not None}
+    parameters = {
+        name: value for part in (top, module) for name, value in
+        _mapping(part.get("parameters") or {}, f"{location}: parameters").items()
+    }  # fmt: skip
+    return {key: value for key, value in top.items() if key != "modules"} | listed | {"parameters": parameters}
 
 
 def _tokenizer(top: Mapping[str, Any], location: str, path: Path | None) -> TokenizerRule | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from weighbridge.base.errors import UsageError
@@ -19,6 +20,31 @@ _ADDED: Final = "added_tokens.json"  # of tokenizers without a tokenizer.json
 _TEMPLATE: Final = "chat_template.jinja"
 _AUTO: Final = "auto"
 _FLAGS: Final = ("lstrip", "normalized", "rstrip", "single_word", "special")
+
+# The templates that a recipe may name: formats of prompts, which render as mergekit's of these names do
+# (arcee-ai/mergekit 0.1.5, _data/chat_templates; recorded in tests/conversion/golden/merging_templates.json). Others
+# have line breaks and blanks between the turns, as no model expects, and are refused. These have no line breaks of
+# their own, so Jinja's `trim_blocks` changes nothing.
+_CHATML: Final = (
+    r"{% for turn in messages %}{{ '<|im_start|>' ~ turn.role ~ '\n' ~ turn.content ~ '<|im_end|>\n' }}{% endfor %}"
+    r"{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+# As mergekit has it, with a line break after <|eot_id|> that Meta's template doesn't have.
+_LLAMA3: Final = (
+    r"{{ bos_token if messages else '' }}{% for turn in messages %}{{ '<|start_header_id|>' ~ turn.role ~ "
+    r"'<|end_header_id|>\n\n' ~ turn.content | trim ~ '<|eot_id|>\n' }}{% endfor %}"
+    r"{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
+)
+_MISTRAL: Final = (
+    r"{% set first = 1 if messages[0].role == 'system' else 0 %}{{ bos_token }}{% for turn in messages[first:] %}"
+    r"{% if turn.role != ('assistant' if loop.index0 % 2 else 'user') %}"
+    r"{{ raise_exception('after an optional system message, user and assistant must take turns') }}{% endif %}"
+    r"{% if turn.role == 'assistant' %}{{ ' ' ~ turn.content ~ eos_token }}{% else %}"
+    r"{{ ' [INST] ' ~ (messages[0].content ~ '\n\n' if first and loop.first else '') ~ turn.content ~ ' [/INST]' }}"
+    r"{% endif %}{% endfor %}"
+)
+
+TEMPLATES: Final[Mapping[str, str]] = MappingProxyType({"chatml": _CHATML, "llama3": _LLAMA3, "mistral": _MISTRAL})
 
 
 def with_tokens(
@@ -62,16 +88,19 @@ def _flags(models: Iterable[tuple[OpenModel, Vocab]]) -> dict[str, dict[str, boo
 
 
 def chosen_template(choice: str, vocabularies: Iterable[Vocab]) -> str | None:
-    """Returns a recipe's chat template: the commonest of the models for "auto" (None if they have none), or the Jinja
-    text itself. Raises UsageError for a name."""
+    """Returns a recipe's chat template: the commonest of the models for "auto" (None if they have none), that of a
+    known name, or the Jinja text itself. Raises UsageError for another name."""
     if choice == _AUTO:
         templates = Counter(template.strip() for vocab in vocabularies if (template := vocab.template))
         return templates.most_common(1)[0][0] if templates else None
-    if "{" not in choice:
+    if "{" in choice:
+        return choice
+    if choice not in TEMPLATES:
         raise UsageError(
-            f"chat_template: no template is called {choice!r}", hint="auto, or the template's text in the recipe"
+            f"chat_template: no template is called {choice!r}",
+            hint=f"auto, {', '.join(TEMPLATES)}, or the template's text in the recipe",
         )
-    return choice
+    return TEMPLATES[choice]
 
 
 def with_template(model: OpenModel, template: str) -> dict[str, bytes]:

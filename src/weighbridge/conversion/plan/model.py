@@ -6,12 +6,14 @@ headers, probes and options: `--dry-run` prints it, `--json` dumps it, tests ass
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from weighbridge.base.closeable import Closing
 from weighbridge.base.words import plural
+from weighbridge.containers.base import Finding
 from weighbridge.conversion.plan import run as running
 from weighbridge.conversion.plan.contents import PlanContents
 from weighbridge.conversion.result import Progress, Result, results_first
@@ -30,12 +32,22 @@ from weighbridge.tensors.nodes import (
 )
 
 
+class Bill(Protocol):
+    """A bill of materials that is written after the model."""
+
+    @property
+    def path(self) -> Path: ...
+    def check(self) -> None: ...
+    def write(self, progress: Progress | None = None) -> tuple[Finding, ...]: ...
+
+
 @dataclass(frozen=True, repr=False)
 class Plan(PlanContents, Closing):
     """A conversion that is ready to run."""
 
     #: open sources, closed with the plan
     model: Closing | None = None
+    bill: Bill | None = None
 
     def __repr__(self) -> str:
         content = f"{self.format}, {plural(len(self.names), 'file')}, {self.size:,} bytes"
@@ -49,7 +61,11 @@ class Plan(PlanContents, Closing):
         part to resume belongs to another plan; OSError.
         """
         self.check()
-        return running.run(self, progress)
+        if self.bill is None:
+            return running.run(self, progress)
+        self.bill.check()
+        result = running.run(self, progress)
+        return replace(result, bill=str(self.bill.path), findings=self.bill.write(progress))
 
     def check(self) -> None:
         """Raises RefusedError or UnsupportedError if this plan must not be run."""
@@ -115,6 +131,7 @@ class Plan(PlanContents, Closing):
             "passes": self.passes,
             "files": files,
             "texts": {name: len(data) for name, data in self.texts.items()},
+            "bill": None if self.bill is None else str(self.bill.path),
             "losses": [{"effect": x.effect, "tensor": x.tensor, "what": x.message} for x in results_first(self.losses)],
             "moves": [asdict(move) for move in self.moves],
             "notes": list(self.warnings),

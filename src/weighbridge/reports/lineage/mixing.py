@@ -72,13 +72,21 @@ def _distance(pair: LineagePair) -> float:
     return pair.distance or 0.0
 
 
+def near_relatives(model: Sampler, samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair]) -> list[Sampler]:
+    """Returns the models that another one may be merged from, the nearest first."""
+    near = sorted((p for p in pairs if model.name in (p.a, p.b) and p.relation in _NEAR), key=_distance)
+    peers = (samplers.get(pair.counterpart(model.name)) for pair in near)
+    return [peer for peer in peers if peer is not None and not peer.lossy][: thresholds.MIX_SOURCES]
+
+
 def possible_sums(model: Sampler, samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair]) -> Iterator[_Fit]:
     """Yields the sets of models of which another may be the weighted sum."""
     from weighbridge.tensors.likeness import mixture, products
 
-    near = sorted((p for p in pairs if model.name in (p.a, p.b) and p.relation in _NEAR), key=_distance)
-    peers = [each for p in near if not (each := samplers[p.counterpart(model.name)]).lossy][: thresholds.MIX_SOURCES]
-    low_rank = {p.counterpart(model.name) for p in near if p.relation == "lora-merged"}
+    peers = near_relatives(model, samplers, pairs)
+    low_rank = {
+        p.counterpart(model.name) for p in pairs if model.name in (p.a, p.b) and p.relation == "lora-merged"
+    }  # fmt: skip
     places = common_places([model, *peers]) if len(peers) > 1 else []
     if not places:
         return
@@ -173,8 +181,16 @@ def _usable(model: Sampler, place: Place, first: Sampler) -> bool:
 def _vector(model: Sampler, places: Sequence[Place]) -> F64:
     import numpy as np
 
-    rows = [model.rows(place, thresholds.MATRIX_ELEMENTS) for place in places]
-    return np.concatenate([values.ravel() for values in rows if values is not None]).astype(np.float64)
+    return np.concatenate([sampled(model, place) for place in places])
+
+
+def sampled(model: Sampler, place: Place) -> F64:
+    """Returns the sampled elements of a matrix that was read."""
+    import numpy as np
+
+    rows = model.rows(place, thresholds.MATRIX_ELEMENTS)
+    assert rows is not None
+    return rows.ravel().astype(np.float64)
 
 
 # ------------------------------------------------------------------------------------------ layers of several models

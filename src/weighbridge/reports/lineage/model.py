@@ -93,3 +93,21 @@ class LineageReport:
     def pair(self, a: str, b: str) -> LineagePair:
         """Returns the relation of two models, in either order."""
         return next(pair for pair in self.pairs if {pair.a, pair.b} == {a, b} and (a != b))
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLineage:
+    """The relations of the models in stores. `families`: models with a common origin, two or more each. `single`: the
+    names of models without a relative. `uncompared`: the models that weren't compared, and why. `contradictions`,
+    `notes`: of all families. `bytes_read`: of samples, in all files."""
+
+    families: tuple[LineageReport, ...]
+    single: tuple[str, ...]
+    uncompared: tuple[str, ...]
+    contradictions: tuple[str, ...]
+    notes: tuple[str, ...]
+    bytes_read: int
+
+    def __bool__(self) -> bool:
+        """Whether no metadata contradicts the weights."""
+        return not self.contradictions

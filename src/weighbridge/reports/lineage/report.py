@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import combinations
+from typing import Final
 
 from weighbridge.base.errors import UsageError
-from weighbridge.base.options import accepting
+from weighbridge.base.options import Progress, accepting
 from weighbridge.base.words import plural
 from weighbridge.io.location import path_text
 from weighbridge.models.model import OpenModel
@@ -26,9 +27,11 @@ from weighbridge.reports.lineage.mixing import Made, find_merged, find_stacked
 from weighbridge.reports.lineage.model import APART, LineageModel, LineagePair, LineageReport
 from weighbridge.reports.lineage.relation import relate
 from weighbridge.reports.lineage.sampling import Sampler, sampler_of
+from weighbridge.reports.lineage.sparse import find_sparse
 from weighbridge.reports.options import LineageOptions, Path
 
-_MOST: int = 64  # models; the pairs grow with the square
+#: Models; the pairs grow with the square.
+MOST: Final = 64
 
 
 @accepting(LineageOptions)
@@ -37,9 +40,9 @@ def lineage(models: Sequence[Path], options: LineageOptions) -> LineageReport:
     weights that aren't finite, UnsupportedError for a model without weight matrices."""
     if isinstance(models, str | os.PathLike):
         raise UsageError("lineage compares several models", hint="wb.lineage([a, b])")
-    if not 2 <= len(models) <= _MOST:
+    if not 2 <= len(models) <= MOST:
         raise UsageError(
-            f"lineage compares 2 to {_MOST} models, not {len(models)}", hint="wb lineage base/ tuned.gguf merged/"
+            f"lineage compares 2 to {MOST} models, not {len(models)}", hint="wb lineage base/ tuned.gguf merged/"
         )
     with ExitStack() as stack:
         opening = SourceOptions(arch_file=options.arch_file)
@@ -47,13 +50,18 @@ def lineage(models: Sequence[Path], options: LineageOptions) -> LineageReport:
         names = _names(models, opened)
         with_gguf = any(model.format == "gguf" for model in opened)
         samplers = {n: sampler_of(m, n, with_gguf=with_gguf) for n, m in zip(names, opened, strict=True)}
-        pairs = []
-        total = len(names) * (len(names) - 1) // 2
-        for done, (a, b) in enumerate(combinations(samplers.values(), 2)):
-            if options.progress is not None:
-                options.progress(done, total, f"{a.name}, {b.name}")
-            pairs.append(relate(a, b))
-        return _report(samplers, pairs, [path_text(path) for path in models])
+        return relate_all(samplers, [path_text(path) for path in models], options.progress)
+
+
+def relate_all(samplers: Mapping[str, Sampler], paths: Sequence[str], progress: Progress | None) -> LineageReport:
+    """Returns the relations of models that are open. `paths`: in the order of `samplers`."""
+    pairs = []
+    total = len(samplers) * (len(samplers) - 1) // 2
+    for done, (a, b) in enumerate(combinations(samplers.values(), 2)):
+        if progress is not None:
+            progress(done, total, f"{a.name}, {b.name}")
+        pairs.append(relate(a, b))
+    return _report(samplers, pairs, paths)
 
 
 def relate_models(a: OpenModel, b: OpenModel) -> LineageReport:
@@ -77,6 +85,8 @@ def _report(samplers: Mapping[str, Sampler], pairs: list[LineagePair], paths: Se
     between = [pair for pair in pairs if pair.a in distinct and pair.b in distinct]
     sums = list(find_merged(distinct, between))
     composites = {row.name: row for row in (*find_stacked(distinct, between), *sums) if row.relation != "sum"}
+    sums += find_sparse(distinct, between, composites)
+    composites |= {row.name: row for row in sums if row.relation != "sum"}
     between = [with_composite(pair, composites) for pair in between]
     claims = {name: claims_of(model.model) for name, model in samplers.items()}
     aliases = {name: names_of(model.model, path) for (name, model), path in zip(samplers.items(), paths, strict=True)}

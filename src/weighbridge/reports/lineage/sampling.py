@@ -49,7 +49,7 @@ class Sample:
 @dataclass(eq=False)
 class Sampler:
     """`matrices`: those inside the model that were trained for it. `extras`: embeddings, heads and norms, which similar
-    models may share. `bytes_read`: the bytes of samples, without headers."""
+    models may share. `bytes_read`: the bytes of samples, without headers. `trouble`: why samples can't be read."""
 
     name: str
     model: OpenModel
@@ -57,6 +57,7 @@ class Sampler:
     extras: Mapping[Place, LogicalTensor]
     bytes_read: int = 0
     skipped: set[Place] = field(default_factory=set)
+    trouble: OSError | WeighbridgeError | None = None
     _cache: dict[Request, Sample] = field(default_factory=dict)
     _read: int = 0
 
@@ -108,12 +109,16 @@ class Sampler:
             self.bytes_read, self._read = self.bytes_read + size, self._read + 1
             ranges += parts
             requested.append(((place, elements), *run))
-        for source, extents in by_source(ranges):
-            if source.remote:
-                source.advise(extents)
-        for request, node, lo, hi in requested:
-            rows = self._values(request[0], node, lo, hi)
-            self._cache[request] = Sample(rows, type_of(self.node(request[0])))
+        try:
+            for source, extents in by_source(ranges):
+                if source.remote:
+                    source.advise(extents)
+            for request, node, lo, hi in requested:
+                rows = self._values(request[0], node, lo, hi)
+                self._cache[request] = Sample(rows, type_of(self.node(request[0])))
+        except (OSError, WeighbridgeError) as error:
+            self.trouble = error
+            raise
 
     def rows(self, place: Place, elements: int) -> Rows | None:
         """Returns the sampled rows of a matrix, None if they weren't read."""

@@ -74,3 +74,21 @@ MIX_FEWER: Final = 1.2
 MIX_SOURCES: Final = 12
 #: The most models that one is taken to be merged from.
 MIX_SIZE: Final = 4
+
+# ------------------------------------------------------------------------------------------ sparse merges
+
+#: Matrices whose elements are explained, spread over the model.
+SPARSE_MATRICES: Final = 8
+#: Rounding of a change relative to its size: arithmetic in bf16 rounds it up to three times.
+SPARSE_ARITHMETIC: Final = 2.0**-7
+#: Share of the changed elements that a source alone explains, at least, beyond chance.
+SPARSE_VISIBLE: Final = 0.03
+#: Share of all elements that are the base's although each source changed them. A fine-tune of a source has none.
+SPARSE_DROPPED: Final = 0.02
+#: Share of the changed elements that only this source explains,
+SPARSE_NEEDED: Final = 0.02
+#: and the unexplained part of it. Measured: at most 0.005 with the true sources; with one that was trained two steps
+#: longer, 0.02 or more.
+SPARSE_OFF: Final = 0.01
+#: How far from 1 the factor of a single source may be. From other multiples the base could as well be made.
+SPARSE_WHOLE: Final = 0.02

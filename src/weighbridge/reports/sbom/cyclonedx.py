@@ -74,17 +74,21 @@ def _ancestor(base: BaseModel) -> dict[str, Any]:
         "group": base.repository.rpartition("/")[0] if base.repository else None,
         "name": base.name,
         "version": base.version,
+        "hashes": _hashes(base.files[0]) if len(base.files) == 1 else None,
         "licenses": _licences(base.licences, places=False),
         "purl": package_url(base.repository) if base.repository else None,
+        "pedigree": {"ancestors": [_ancestor(each) for each in base.bases]} if base.bases else None,
         "externalReferences": [{"type": "distribution", "url": base.url}] if base.url else None,
         "properties": _properties((name, text) for name, text in facts.items() if text),
+        "components": [_file(None, file) for file in base.files] or None,
     })  # fmt: skip
 
 
-def _file(number: int, file: BomFile) -> dict[str, Any]:
+def _file(number: int | None, file: BomFile) -> dict[str, Any]:
+    """A file. `number`: of one of the model's."""
     return _filled({
         "type": "file",
-        "bom-ref": _ref(number),
+        "bom-ref": None if number is None else _ref(number),
         "name": file.name,
         "hashes": _hashes(file),
         "properties": _properties(file_properties(file)),

@@ -45,7 +45,8 @@ class BomFile:
 
 @dataclass(frozen=True, slots=True)
 class BaseModel:
-    """A model that this one was made from, as metadata names it. `repository`: on the Hub, if it is a name there."""
+    """A model that this one was made from, as metadata names it. `repository`: on the Hub, if it is a name there.
+    `files`, `bases`: of one that is at hand, its weights and its own base models."""
 
     name: str
     place: str
@@ -54,6 +55,8 @@ class BaseModel:
     version: str | None = None
     relation: str | None = None
     licences: tuple[StatedLicence, ...] = ()
+    files: tuple[BomFile, ...] = ()
+    bases: tuple[BaseModel, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +87,9 @@ class BomFacts:
         return f"https://huggingface.co/{self.repository}" if self.repository else None
 
 
-def collect(path: str | os.PathLike[str]) -> BomFacts:
-    """Collects the facts of the model at `path` from headers and small files. Raises as `open_headers` does."""
+def collect(path: str | os.PathLike[str], *, weights_only: bool = False) -> BomFacts:
+    """Collects the facts of the model at `path` from headers and small files. `weights_only`: of its files only those.
+    Raises as `open_headers` does."""
     place = resolve_path(path)
     with open_headers(place, WHOLE).model as model:
         card, trouble = read_card(model.place.read(_CARD, MIB))
@@ -100,7 +104,7 @@ def collect(path: str | os.PathLike[str]) -> BomFacts:
         organization = (repository or "").rpartition("/")[0] or _text(metadata, card, "organization")
         return BomFacts(
             name=repository.rpartition("/")[2] if repository else name or title,
-            files=tuple(list_files_of(place, weights)),
+            files=tuple(list_files_of(place, weights, everything=not weights_only)),
             licences=(*in_card, *in_file),
             card=in_card,
             bases=tuple(base_models(card, metadata, weights[0].name)),
@@ -133,9 +137,9 @@ def origin_of(folder: Path) -> tuple[str | None, str | None]:
     return cached, folder.resolve().name if cached else None
 
 
-def list_files_of(place: Path, weights: Sequence[Path]) -> Iterator[BomFile]:
+def list_files_of(place: Path, weights: Sequence[Path], *, everything: bool = True) -> Iterator[BomFile]:
     """Yields all files of a folder, or those of the weights. Digests that a store lists are taken over."""
-    inside = place.is_dir()
+    inside = place.is_dir() and everything
     for path in files_of(place) if inside else weights:
         name = path.relative_to(place).as_posix() if inside else path.name
         nbytes = path.stat().st_size

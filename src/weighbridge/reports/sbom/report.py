@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from weighbridge.base.errors import UsageError
-from weighbridge.base.options import ProgressKeyword, accepting, option
+from weighbridge.base.options import Progress, ProgressKeyword, accepting, option
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Finding, Severity
 from weighbridge.io.location import RemotePath, path_text
@@ -65,7 +65,7 @@ class SbomReport:
 
     def text(self) -> str:
         """The document as a file."""
-        return json.dumps(self.document, indent=2) + "\n"
+        return text_of(self.document)
 
     def __bool__(self) -> bool:
         return all(finding.severity is Severity.INFO for finding in self.findings)
@@ -83,18 +83,28 @@ def sbom(path: str | os.PathLike[str], options: SbomOptions) -> SbomReport:
     if options.hash_remote and not any(isinstance(file.path, RemotePath) for file in facts.files):
         raise UsageError("--hash-remote applies to remote files", hint="local files are always hashed")
     cards = [options.base_card] if isinstance(options.base_card, str | os.PathLike) else options.base_card
-    facts = replace(facts, files=_hashed(facts.files, options), bases=_with_licences(facts.bases, cards))
-    write = _FORMATS[options.format]
-    content = json.dumps(write(facts, str(uuid.UUID(int=0)), timestamp), sort_keys=True).encode()
-    identifier = uuid.uuid5(_NAMESPACE, hashlib.sha256(content).hexdigest())
+    files = hashed(facts.files, options.jobs, options.progress, remote=options.hash_remote)
+    facts = replace(facts, files=files, bases=_with_licences(facts.bases, cards))
     return SbomReport(
         path=path_text(path),
         format=options.format,
-        document=write(facts, str(identifier), timestamp),
+        document=document_of(facts, options.format, timestamp),
         files=len(facts.files),
         unhashed=tuple(file.name for file in facts.files if file.sha256 is None),
-        findings=tuple(licence_findings(facts, cards)),
+        findings=tuple(licence_findings(facts, facts.bases[: len(cards)])),
     )
+
+
+def document_of(facts: BomFacts, format: str, timestamp: str | None) -> dict[str, Any]:
+    """Returns the document of a format, with a serial number that follows from the content."""
+    write = _FORMATS[format]
+    content = json.dumps(write(facts, str(uuid.UUID(int=0)), timestamp), sort_keys=True).encode()
+    return write(facts, str(uuid.uuid5(_NAMESPACE, hashlib.sha256(content).hexdigest())), timestamp)
+
+
+def text_of(document: Mapping[str, Any]) -> str:
+    """Returns a document as a file."""
+    return json.dumps(document, indent=2) + "\n"
 
 
 def parse_time(text: str | None) -> str | None:
@@ -118,15 +128,15 @@ def parse_time(text: str | None) -> str | None:
         raise UsageError(f"{source} {text}: not a time", hint=hint) from None
 
 
-def _hashed(files: tuple[BomFile, ...], options: SbomOptions) -> tuple[BomFile, ...]:
+def hashed(
+    files: tuple[BomFile, ...], jobs: int | None, progress: Progress | None, *, remote: bool = False
+) -> tuple[BomFile, ...]:
     """Adds the digests of local files, and of remote ones if asked for."""
-    missing = [
-        f for f in files if f.sha256 is None and (options.hash_remote or not isinstance(f.path, RemotePath))
-    ]  # fmt: skip
-    tally = Tally(sum(file.nbytes for file in missing), options.progress)
-    digests = map_parallel(lambda f: hash_file(f.path, "sha256", tally.of(f.name)).digest, missing, options.jobs)
-    computed = {file.name: digest for file, digest in zip(missing, digests, strict=True)}
-    return tuple(replace(f, sha256=computed[f.name]) if f.name in computed else f for f in files)
+    missing = [f for f in files if f.sha256 is None and (remote or not isinstance(f.path, RemotePath))]
+    tally = Tally(sum(file.nbytes for file in missing), progress)
+    digests = map_parallel(lambda f: hash_file(f.path, "sha256", tally.of(f.name)).digest, missing, jobs)
+    computed = {file.path: digest for file, digest in zip(missing, digests, strict=True)}
+    return tuple(replace(f, sha256=computed[f.path]) if f.path in computed else f for f in files)
 
 
 def _with_licences(bases: tuple[BaseModel, ...], cards: Sequence[Path]) -> tuple[BaseModel, ...]:
@@ -139,8 +149,9 @@ def _with_licences(bases: tuple[BaseModel, ...], cards: Sequence[Path]) -> tuple
     return tuple(replace(base, licences=stated) for base, stated in zip(bases, licences, strict=True))
 
 
-def licence_findings(facts: BomFacts, cards: Sequence[Path]) -> Iterator[Finding]:
-    """Yields contradictions between the statements of licences, and statements that couldn't be compared."""
+def licence_findings(facts: BomFacts, known: Sequence[BaseModel]) -> Iterator[Finding]:
+    """Yields contradictions between the statements of licences, and statements that couldn't be compared. `known`: the
+    first base models, whose cards are at hand."""
     if facts.trouble:
         yield Finding("licence/card", Severity.WARNING, facts.trouble, "README.md")
     in_file = facts.licences[len(facts.card) :]
@@ -154,7 +165,7 @@ def licence_findings(facts: BomFacts, cards: Sequence[Path]) -> Iterator[Finding
             message = f"{licence.text!r} isn't a licence that SPDX or the Hub lists"
             yield Finding("licence/unknown", Severity.INFO, message, licence.place)
     for number, base in enumerate(facts.bases):
-        yield from base_findings(facts.licences, base, has_card=number < len(cards))
+        yield from base_findings(facts.licences, base, has_card=number < len(known))
 
 
 def base_findings(licences: tuple[StatedLicence, ...], base: BaseModel, *, has_card: bool) -> Iterator[Finding]:

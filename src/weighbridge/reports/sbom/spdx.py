@@ -6,7 +6,7 @@ model's release, which no metadata states. SPDX requires a time of creation; wit
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from weighbridge import __version__
@@ -32,10 +32,7 @@ def document(facts: BomFacts, identifier: str, timestamp: str | None) -> dict[st
     model = graph.add("ai_AIPackage", "model", **model_package(facts, graph))
     files = [graph.add("software_File", f"file-{number}", **_file(file)) for number, file in enumerate(facts.files)]
     graph.relate("contains", model, files)
-    for number, base in enumerate(facts.bases):
-        ancestor = graph.add("ai_AIPackage", f"base-{number}", **base_package(base))
-        graph.relate("descendantOf", model, [ancestor])
-        graph.license(ancestor, base.licences, places=False)
+    add_bases(graph, model, "base", facts.bases)
     for number, name in enumerate(facts.datasets):
         data = graph.add("dataset_DatasetPackage", f"dataset-{number}", name=name, dataset_datasetType=["noAssertion"])
         graph.relate("trainedOn", model, [data])
@@ -99,6 +96,20 @@ def model_package(facts: BomFacts, graph: _Graph) -> dict[str, Any]:
             {"type": "DictionaryEntry", "key": key, "value": value} for key, value in facts.settings.items()
         ],
     }
+
+
+def add_bases(graph: _Graph, model: str, key: str, bases: Sequence[BaseModel]) -> None:
+    """Adds the base models of a model, with their files and their own base models."""
+    for number, base in enumerate(bases):
+        ancestor = graph.add("ai_AIPackage", f"{key}-{number}", **base_package(base))
+        graph.relate("descendantOf", model, [ancestor])
+        graph.license(ancestor, base.licences, places=False)
+        files = [
+            graph.add("software_File", f"{key}-{number}-file-{n}", **_file(file)) for n, file in enumerate(base.files)
+        ]
+        if files:
+            graph.relate("contains", ancestor, files)
+        add_bases(graph, ancestor, f"{key}-{number}-base", base.bases)
 
 
 def base_package(base: BaseModel) -> dict[str, Any]:

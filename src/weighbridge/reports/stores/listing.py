@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from weighbridge.adapters.remote import ollama
 from weighbridge.base.errors import UsageError, WeighbridgeError
@@ -18,6 +18,9 @@ from weighbridge.io.location import RemotePath
 from weighbridge.models.locate import locate, models_in
 from weighbridge.reports.inspect.report import inspect
 from weighbridge.reports.stores.places import DEPTH, FOLDER, HUB, StorePlace, describe_error, kind_of, roots_of
+
+if TYPE_CHECKING:
+    from weighbridge.reports.lineage.model import StoreLineage
 
 SCHEMA: Final = "weighbridge/ls/1"
 
@@ -55,11 +58,12 @@ class StoreEntry:
 
 @dataclass(frozen=True, slots=True)
 class StoreReport:
-    """`bytes`: of all files; shared files count once."""
+    """`bytes`: of all files; shared files count once. `lineage`: how the models are related, if that was asked for."""
 
     entries: tuple[StoreEntry, ...]
     bytes: int
     unreadable: tuple[str, ...] = ()
+    lineage: StoreLineage | None = None
     schema: str = SCHEMA
 
 
