@@ -78,13 +78,13 @@ def run(rank: int, name: str, case: ZeroCase, port: int, out: str) -> None:
 
 
 def expected(folder: Path) -> None:
-    """Writes the weights that DeepSpeed reads from each step; only the last two steps stay."""
+    """Writes the weights that DeepSpeed reads from each step, next to the run's folder."""
     from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
     from safetensors.torch import save_file
 
     for step in sorted(folder.glob("global_step*")):
         state = get_fp32_state_dict_from_zero_checkpoint(str(folder), tag=step.name)
-        save_file({n: t.contiguous().clone() for n, t in state.items()}, folder / f"expected-{step.name}.safetensors")
+        save_file({n: t.contiguous().clone() for n, t in state.items()}, folder.parent / f"{folder.name}-{step.name}.safetensors")
 
 
 def universal(folder: Path, case: str) -> None:
@@ -98,7 +98,7 @@ def universal(folder: Path, case: str) -> None:
     sys.argv = ["", "--input_folder", str(source / step), "--output_folder", str(target / step),
                 "--num_extract_workers", "1", "--num_merge_workers", "1", "--inject_missing_state"]  # fmt: skip
     main(parse_arguments())
-    shutil.copy(source / f"expected-{step}.safetensors", target)
+    shutil.copy(folder / f"{case}-{step}.safetensors", folder / f"{target.name}-{step}.safetensors")
 
 
 def main() -> None:

@@ -31,10 +31,15 @@ CASES: Final = {
 }
 
 
-def unpack(case: str, folder: Path) -> Path:
-    """The folder of one case, extracted below `folder`."""
+#: The recorded runs: those of `CASES`, and their universal forms, which have only the last step.
+RUNS: Final = {
+    **{name: tuple(range(1, STEPS + 1)) for name in CASES},
+    **{f"{name}-universal": (STEPS,) for name, case in CASES.items() if case.universal},
+}
+
+
+def unpack(folder: Path) -> Path:
+    """Extracts the folder of every run, and `<run>-global_step<n>.safetensors`: the weights that DeepSpeed reads."""
     with zipfile.ZipFile(GOLDEN) as archive:
-        for name in archive.namelist():
-            if name.startswith(f"{case}/"):
-                archive.extract(name, folder)
-    return folder / case
+        archive.extractall(folder)
+    return folder

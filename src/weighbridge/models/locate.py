@@ -36,6 +36,7 @@ from weighbridge.models.tensor_parallel.rank_set import is_rank_set
 if TYPE_CHECKING:
     from weighbridge.containers.sharded import ShardIndex
     from weighbridge.containers.torch.dcp import DcpMetadata
+    from weighbridge.models.runs import Run
 
 # The suffixes of a folder's weights, in the order in which they are tried.
 _SUFFIXES: Final = model_suffixes()
@@ -69,7 +70,8 @@ class Place:
     """`weights`: the files with tensors, in order. `folder`: the folder of config.json and the tokenizer. `index`: the
     JSON that lists the shards, if there is one; `shards`: its content until the shards are opened. `parts`: whether
     the files have parts of tensors, as the processes of a training run write them; `chunks`: the content of their
-    `.metadata`, the first file, until they are opened; `zero`: whether DeepSpeed wrote them. `notes`: files that were ignored. `adapters`: those that a
+    `.metadata`, the first file, until they are opened; `zero`: whether DeepSpeed wrote them. `notes`: files that were ignored; `run`: the
+    steps of a training run, one of which this is. `adapters`: those that a
     Modelfile or a store adds to the model; `merged`: the files of those that are merged into its weights."""
 
     path: Path
@@ -81,6 +83,7 @@ class Place:
     chunks: DcpMetadata | None = None
     zero: bool = False
     notes: tuple[str, ...] = ()
+    run: Run | None = None
     adapters: tuple[Path, ...] = ()
     merged: tuple[Path, ...] = ()
 
@@ -302,7 +305,7 @@ def _locate_step(folder: Path, step: int | None = None) -> Place | None:
     inside = [weights, *weights.parents]
     near = inside[: inside.index(folder) + 1]
     described = next((path for path in near if (path / "config.json").is_file()), place.folder)
-    return replace(place, folder=described, notes=(*run.notes, *place.notes))
+    return replace(place, folder=described, notes=(*run.notes, *place.notes), run=run)
 
 
 def is_distributed(names: Collection[str]) -> bool:
@@ -370,6 +373,8 @@ def models_in(folder: Path) -> tuple[Path, ...]:
     if not folder.is_dir():
         return ()
     names = sorted(p.name for p in folder.iterdir() if p.is_file() or p.is_symlink())
+    if zero_files(folder, names):
+        return ()
     for suffix in _SUFFIXES:
         if any(name.endswith(f"{suffix}.index.json") for name in names):
             return ()

@@ -181,6 +181,8 @@ def _in_folder(store: str, folder: Path, title: str, address: str, unreadable: l
         sidecars = tuple(p for p in contents if p.is_file() and p not in weights)
         dangling = tuple(p.name for p in contents if p.is_symlink() and not p.exists())
         name, files = title or folder.resolve().name, (*weights, *sidecars)
+        if (run := locate(folder).run) is not None and run.taken is not None:
+            name = f"{name} (step {run.taken.number} of {', '.join(str(step.number) for step in run.steps)})"
         yield StoredModel(store, name, address, folder, files, dangling=dangling)
 
 
