@@ -22,7 +22,7 @@ import torch
 from tests.containers.zero_cases import CASES, GOLDEN, STEPS, ZeroCase
 
 
-class Model(torch.nn.Module):
+class Model(torch.nn.Module):  # type: ignore[misc, unused-ignore]
     """Sizes that no number of processes divides; tied and frozen weights; buffers of two types."""
 
     def __init__(self) -> None:
@@ -65,9 +65,7 @@ def run(rank: int, name: str, case: ZeroCase, port: int, out: str) -> None:
     model = Model()
     trained = [p for p in model.parameters() if p.requires_grad]
     groups = [{"params": trained[:2]}, {"params": trained[2:], "lr": 1e-2}] if case.groups == 2 else trained
-    engine, *_ = deepspeed.initialize(
-        model=model, optimizer=torch.optim.AdamW(groups, lr=1e-3), config=_config(case)
-    )
+    engine, *_ = deepspeed.initialize(model=model, optimizer=torch.optim.AdamW(groups, lr=1e-3), config=_config(case))
     for step in range(1, STEPS + 1):
         loss = engine(torch.arange(4) + rank + step)
         engine.backward(loss)
@@ -84,7 +82,10 @@ def expected(folder: Path) -> None:
 
     for step in sorted(folder.glob("global_step*")):
         state = get_fp32_state_dict_from_zero_checkpoint(str(folder), tag=step.name)
-        save_file({n: t.contiguous().clone() for n, t in state.items()}, folder.parent / f"{folder.name}-{step.name}.safetensors")
+        save_file(
+            {n: t.contiguous().clone() for n, t in state.items()},
+            folder.parent / f"{folder.name}-{step.name}.safetensors",
+        )
 
 
 def universal(folder: Path, case: str) -> None:

@@ -37,7 +37,6 @@ def dcp(folder: Path, step: int) -> Path:
 
 def trainer(run: Path, step: int) -> Path:
     folder = safetensors(run / f"checkpoint-{step}", step)
-    (folder / "optimizer.pt").write_bytes(b"")
     (folder / "trainer_state.json").write_text("{}")
     return folder
 

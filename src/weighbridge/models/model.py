@@ -66,7 +66,10 @@ class SourceOptions(FamilyOptions):
         section="Source",
     )  # fmt: skip
     step: int | None = option(
-        "Step of a training run's folder; the newest complete one by default.", metavar="N", least=0, section="Source",
+        "Step of a training run's folder; the newest complete one by default.",
+        metavar="N",
+        least=0,
+        section="Source",
     )
     #: Whether one file of a tensor-parallel set is opened as the whole model (`models/open.py`).
     join_ranks: ClassVar[bool] = True

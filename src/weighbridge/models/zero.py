@@ -168,4 +168,3 @@ class ZeroTensors(Mapping[str, "Node"]):
 
     def __contains__(self, name: object) -> bool:
         return name in self.weights
-

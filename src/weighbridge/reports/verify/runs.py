@@ -40,7 +40,9 @@ def unfinished(repo: Repo) -> Iterator[Flaw]:
     run = _run(repo)
     for step in run.steps if run is not None else ():
         if step.trouble:
-            yield Flaw(f"step {step.number} is incomplete: {step.trouble}", step.path, hint="delete it, or copy it again")
+            yield Flaw(
+                f"step {step.number} is incomplete: {step.trouble}", step.path, hint="delete it, or copy it again"
+            )
 
 
 def _folders(repo: Repo) -> Iterator[tuple[Path, list[RepoFile]]]:
