@@ -49,7 +49,8 @@ def _config(case: ZeroCase) -> dict[str, Any]:
     return {
         "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1, "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False, "bf16": {"enabled": case.bf16},
-        "zero_optimization": {"stage": case.stage, "stage3_param_persistence_threshold": 0, "sub_group_size": case.group},
+        "zero_optimization": {"stage": case.stage, "stage3_param_persistence_threshold": 0,
+                              "sub_group_size": case.group},
     }  # fmt: skip
 
 

@@ -17,6 +17,9 @@ from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.containers.torch import zero
 
 STEP = f"global_step{STEPS}"
+#: The frozen weights, and the runs in which DeepSpeed doesn't list them.
+FROZEN = {"frozen.weight": (3, 5), "frozen.bias": (3,)}
+WITHOUT_FROZEN = frozenset(run for run, case in CASES.items() if case.stage == 1)
 EVERY = [(run, step) for run, steps in RUNS.items() for step in steps]
 
 
@@ -43,8 +46,12 @@ def same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> bool:
 @pytest.mark.parametrize(("run", "step"), EVERY)
 def test_the_weights_are_those_of_deepspeed(recorded: Path, run: str, step: int) -> None:
     expected = tensors(recorded / f"{run}-global_step{step}.safetensors")
-    assert len(expected) == 9
-    assert same(tensors(recorded / run / f"global_step{step}"), expected)
+    found = tensors(recorded / run / f"global_step{step}")
+    assert len(found) == 9
+    if run in WITHOUT_FROZEN:  # zero_to_fp32 omits them
+        assert not expected.keys() & FROZEN.keys()
+        assert {name: found.pop(name).shape for name in FROZEN} == FROZEN
+    assert same(found, expected)
 
 
 def test_the_steps_differ(recorded: Path) -> None:
@@ -78,7 +85,7 @@ def test_identify_and_inspect_read_them(recorded: Path, run: str) -> None:
     found = wb.identify(recorded / run / STEP)
     assert (found.format, found.readable, found.damage) == ("deepspeed", True, ())
     report = wb.inspect(recorded / run / STEP)
-    assert {row.name for row in report.tensors} == set(tensors(recorded / f"{run}-{STEP}.safetensors"))
+    assert {row.name for row in report.tensors} == {*tensors(recorded / f"{run}-{STEP}.safetensors"), *FROZEN}
     assert not report.damage
 
 
@@ -91,11 +98,6 @@ def test_conversion_lists_the_rest(recorded: Path, tmp_path: Path, run: str) -> 
     assert any("global_steps" in message for message in losses.values())
     wb.convert(recorded / run / STEP, out)
     assert same(tensors(out), tensors(recorded / f"{run}-{STEP}.safetensors"))
-
-
-def test_one_tensor(recorded: Path) -> None:
-    expected = tensors(recorded / f"stage3-{STEP}.safetensors")["up.weight"]
-    assert np.array_equal(wb.get(recorded / "stage3" / STEP, "up.weight").numpy(), expected)
 
 
 def test_ema_is_refused(recorded: Path) -> None:
@@ -201,7 +203,7 @@ def test_weights_without_a_file_of_a_universal_checkpoint(recorded: Path, tmp_pa
     folder = tmp_path / "u"
     shutil.copytree(recorded / "stage2-universal" / STEP, folder)
     shutil.rmtree(folder / "zero" / "up.weight")
-    with pytest.raises(FormatError, match="up.weight"):
+    with pytest.raises(FormatError, match=r"up\.weight"):
         wb.open(folder)
 
 
@@ -222,7 +224,7 @@ def _states(stage: int, sizes: list[list[int]], gaps: tuple[tuple[int, ...], ...
 
 
 def _model(*groups: dict[str, tuple[int, ...]]) -> zero.ModelStates:
-    return zero.ModelStates("model", groups, {}, {}, {}, {})
+    return zero.ModelStates("model", groups, {}, {}, {}, {}, {})
 
 
 def _pieces(weight: zero.ZeroWeight) -> list[tuple[int, int, int]]:

@@ -70,9 +70,9 @@ class Place:
     """`weights`: the files with tensors, in order. `folder`: the folder of config.json and the tokenizer. `index`: the
     JSON that lists the shards, if there is one; `shards`: its content until the shards are opened. `parts`: whether
     the files have parts of tensors, as the processes of a training run write them; `chunks`: the content of their
-    `.metadata`, the first file, until they are opened; `zero`: whether DeepSpeed wrote them. `notes`: files that were ignored; `run`: the
-    steps of a training run, one of which this is. `adapters`: those that a
-    Modelfile or a store adds to the model; `merged`: the files of those that are merged into its weights."""
+    `.metadata`, the first file, until they are opened; `zero`: whether DeepSpeed wrote them. `run`: the steps of a
+    training run, one of which this is. `notes`: files that were ignored. `adapters`: those that a Modelfile or a store
+    adds to the model; `merged`: the files of those that are merged into its weights."""
 
     path: Path
     weights: tuple[Path, ...]
@@ -134,8 +134,8 @@ def stands_alone(path: Path) -> bool:
 
 
 def locate(path: str | Path, step: int | None = None) -> Place:
-    """Finds the files of the model at `path`; in the folder of a training run, those of `step` or of the newest complete
-    step. Raises FileNotFoundError or UsageError if there is none."""
+    """Finds the files of the model at `path`; in the folder of a training run, those of `step`, or of the newest
+    complete step. Raises FileNotFoundError or UsageError if there is none."""
     path = resolve_path(path)
     name = path.name
     if name == "-" == str(path):

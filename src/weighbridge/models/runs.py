@@ -53,7 +53,8 @@ KINDS: Final = (
     StepKind("Accelerate", _named(r"checkpoint_(?P<step>\d{1,12})"), ("random_states_0.pkl",),
              inner=("pytorch_model_fsdp_0", "pytorch_model")),
     StepKind("torchtitan", _named(r"step-(?P<step>\d{1,12})"), (".metadata", "model.safetensors.index.json")),
-    StepKind("DeepSpeed", _named(r"global_step(?P<step>\d{1,12})(?:_universal)?"), markers=("latest", "latest_universal")),
+    StepKind("DeepSpeed", _named(r"global_step(?P<step>\d{1,12})(?:_universal)?"),
+             markers=("latest", "latest_universal")),
     StepKind("Megatron", _named(r"iter_(?P<step>\d{7,12})"), markers=("latest_checkpointed_iteration.txt",)),
     StepKind("Lightning", _named(r"(?:.*[-_])?step=(?P<step>\d{1,12})(?:-v\d+)?\.ckpt"), file=True),
 )  # fmt: skip
@@ -107,8 +108,8 @@ def run_in(folder: Path) -> Run | None:
 
 
 def choose(folder: Path, step: int | None = None) -> Run | None:
-    """As `run_in`, with step number `step` chosen. None if the folder is no run and no step is asked for. UsageError for
-    a step that doesn't exist, FormatError for one that isn't complete, or if none is."""
+    """As `run_in`, with step number `step` chosen. None if the folder has no steps and none is requested. Raises
+    UsageError for a step that doesn't exist, FormatError for one that isn't complete, or if none is."""
     run = run_in(folder)
     if run is None:
         if step is not None:

@@ -11,13 +11,14 @@
 Every file is a file of torch.save; an abstract machine reads its pickle, which is never unpickled. The functions here
 turn the values of these files into weights, each a list of pieces of stored tensors. `models/zero` opens folders.
 Reference: deepspeed/utils/zero_to_fp32.py and deepspeed/checkpoint of DeepSpeed 0.19; the values are those that
-zero_to_fp32 computes.
+zero_to_fp32 computes. Frozen weights of stage 1, which that omits, are read from the model states.
 """
 
 from __future__ import annotations
 
 import math
 import re
+import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -93,7 +94,8 @@ class ZeroWeight(NamedTuple):
 
 @dataclass(frozen=True)
 class ModelStates:
-    """The content of a file of model states. `shapes`: of the weights, by group of the optimizer."""
+    """The content of a file of model states. `shapes`: of the weights, by group of the optimizer. `module`: the tensors
+    as they are trained, in 16 bits; none in stage 3."""
 
     path: str
     shapes: tuple[Mapping[str, Shape], ...]
@@ -101,6 +103,7 @@ class ModelStates:
     fragments: Mapping[str, Entry]
     buffers: Mapping[str, Entry]
     shared: Mapping[str, str]
+    module: Mapping[str, Entry]
     step: int | None = None
 
 
@@ -138,7 +141,7 @@ def model_states(index: Index, value: Any) -> ModelStates:
         path, tuple(shapes), _shapes(top.get("frozen_param_shapes") or {}, path, "frozen_param_shapes"),
         _entries(index, fragments if isinstance(fragments, dict) else {}),
         _entries(index, {name: module[name] for name in names if name in module}),
-        {str(alias): str(source) for alias, source in pairs}, step if type(step) is int else None,
+        {str(alias): str(source) for alias, source in pairs}, _entries(index, module), step if type(step) is int else None,
     )  # fmt: skip
 
 
@@ -163,7 +166,7 @@ def optimizer_states(index: Index, value: Any) -> OptimizerStates:
         if len(entry.shape) != 1 or entry.strides is not None or not entry.dtype.plain:
             raise FormatError("a part of the weights isn't a plain vector", path=path, field=entry.name,
                               found=str(entry.spec))  # fmt: skip
-    return OptimizerStates(path, stage, ranks, found, _gaps(state.get("param_alignment_paddings"), path), _step(state))
+    return OptimizerStates(path, stage, ranks, found, _gaps(state.get("param_alignment_paddings"), path), _step(index, state))
 
 
 def _gaps(value: Any, path: str) -> tuple[tuple[int, ...], ...] | None:
@@ -175,11 +178,16 @@ def _gaps(value: Any, path: str) -> tuple[tuple[int, ...], ...] | None:
     return tuple(tuple(group) for group in value)
 
 
-def _step(state: Mapping[Any, Any]) -> int | None:
-    """The optimizer's steps, which every process counts."""
-    inner: Any = state.get("base_optimizer_state")
+def _step(index: Index, state: Mapping[Any, Any]) -> int | None:
+    """The optimizer's steps, which every process counts: a number, or a tensor of one float."""
+    inner: Any = state.get("base_optimizer_state") or state.get(_STATE)
     for key in ("state", 0, "step"):
         inner = inner.get(key) if isinstance(inner, dict) else None
+    entry = index.by_name.get(inner.name) if isinstance(inner, TensorLeaf) else None
+    if entry is not None and entry.dtype is F32 and entry.nbytes == F32.size:
+        raw = index.files[entry.file].read(entry.offset, entry.nbytes)
+        (number,) = struct.unpack(f"{index.byte_order}f", raw)
+        return int(number) if number.is_integer() else None
     return inner if type(inner) is int else None
 
 
@@ -211,7 +219,7 @@ def _entries(index: Index, leaves: Mapping[Any, Any]) -> dict[str, Entry]:
 
 
 class ZeroFault(NamedTuple):
-    """A reason for which the files of a folder aren't one checkpoint. `rule`: its name in `reports/verify/zero`."""
+    """A reason for which the files of a folder aren't one checkpoint. `rule`: its name in `reports/verify/runs`."""
 
     rule: str
     message: str
@@ -219,7 +227,7 @@ class ZeroFault(NamedTuple):
 
 
 def faults(files: ZeroFiles, models: Sequence[ModelStates], states: Sequence[OptimizerStates]) -> Iterator[ZeroFault]:
-    """The reasons for which the files of a folder aren't one checkpoint. `states`: in the order of `files.optimizer`."""
+    """The reasons for which the files aren't one checkpoint. `states`: in the order of `files.optimizer`."""
     if files.foreign:
         message = (
             f"{plural(len(files.foreign), 'file')} of further tensor-parallel parts: only the first part would be read"
@@ -277,6 +285,10 @@ def untrained(models: Sequence[ModelStates], sharded: bool) -> dict[str, ZeroWei
         if len(pieces) < len(parts):
             raise FormatError("a part of a frozen weight is missing", path=first.path, field=name)
         out[name] = weight(name, shape, pieces, first.path)
+    trained = {name for shapes in first.shapes for name in shapes}
+    for name, entry in first.module.items():  # frozen in stage 1, where DeepSpeed lists no frozen weights
+        if name not in out and name not in trained and name not in first.shared and entry.spec.elements:
+            out[name] = ZeroWeight(entry.spec, entry.dtype, (Piece(0, entry, 0, entry.spec.elements),))
     return out
 
 
