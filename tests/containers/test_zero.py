@@ -251,6 +251,12 @@ def test_padding_between_weights_is_skipped() -> None:
     assert _pieces(found["b"]) == [(2, 0, 2)]
 
 
+def test_a_part_with_too_many_elements() -> None:
+    piece = zero.Piece(0, _vector(4), 0, 4)
+    with pytest.raises(FormatError, match="too many"):
+        zero.weight("a", (3,), [piece], "file")
+
+
 @pytest.mark.parametrize(
     ("stage", "sizes"), [(2, [[4], [8]]), (2, [[2], [2]]), (2, [[4, 1], [4]]), (3, [[5], [6]]), (3, [[4], [4]])]
 )

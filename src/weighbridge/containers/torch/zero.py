@@ -166,7 +166,9 @@ def optimizer_states(index: Index, value: Any) -> OptimizerStates:
         if len(entry.shape) != 1 or entry.strides is not None or not entry.dtype.plain:
             raise FormatError("a part of the weights isn't a plain vector", path=path, field=entry.name,
                               found=str(entry.spec))  # fmt: skip
-    return OptimizerStates(path, stage, ranks, found, _gaps(state.get("param_alignment_paddings"), path), _step(index, state))
+    return OptimizerStates(
+        path, stage, ranks, found, _gaps(state.get("param_alignment_paddings"), path), _step(index, state)
+    )
 
 
 def _gaps(value: Any, path: str) -> tuple[tuple[int, ...], ...] | None:
@@ -304,6 +306,9 @@ def weight(name: str, shape: Shape, pieces: Sequence[Piece], path: str) -> ZeroW
         raise FormatError("the parts of a weight have different types", path=path, field=name)
     spec = Spec(shape, dtypes.pop() if dtypes else F32)
     kept, left = [], spec.elements
+    if sum(piece.count for piece in pieces) >= spec.elements + max(len(pieces), 1):  # more than padding
+        raise FormatError("the parts of a weight have too many elements", path=path, field=name,
+                          expected=spec.elements, found=sum(piece.count for piece in pieces))  # fmt: skip
     for piece in pieces:
         if left and piece.count:
             kept.append(piece._replace(count=min(piece.count, left)))
