@@ -141,7 +141,8 @@ def model_states(index: Index, value: Any) -> ModelStates:
         path, tuple(shapes), _shapes(top.get("frozen_param_shapes") or {}, path, "frozen_param_shapes"),
         _entries(index, fragments if isinstance(fragments, dict) else {}),
         _entries(index, {name: module[name] for name in names if name in module}),
-        {str(alias): str(source) for alias, source in pairs}, _entries(index, module), step if type(step) is int else None,
+        {str(alias): str(source) for alias, source in pairs}, _entries(index, module),
+        step if type(step) is int else None,
     )  # fmt: skip
 
 

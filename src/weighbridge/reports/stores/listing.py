@@ -173,7 +173,7 @@ def _in_folder(store: str, folder: Path, title: str, address: str, unreadable: l
         contents = sorted(folder.iterdir())
     except OSError:  # reported already, when its folders were listed
         return
-    if not title and len(weights) == 1 and not (folder / "config.json").exists():
+    if not title and [path.parent for path in weights] == [folder] and not (folder / "config.json").exists():
         several = weights
     for path in several:
         yield StoredModel(store, f"{title}/{path.name}".lstrip("/"), f"{address}/{path.name}", path, _weights(path))
