@@ -228,7 +228,7 @@ def _model(*groups: dict[str, tuple[int, ...]]) -> zero.ModelStates:
 
 
 def _pieces(weight: zero.ZeroWeight) -> list[tuple[int, int, int]]:
-    return [(piece.file, piece.start, piece.count) for piece in weight.pieces]
+    return [(piece.file, piece.start, piece.length) for piece in weight.pieces]
 
 
 def test_stages_1_and_2_cut_a_vector_of_all_weights() -> None:

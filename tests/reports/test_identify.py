@@ -40,6 +40,8 @@ CASES: list[tuple[str, Files, str]] = [
     ("gguf-folder", {"a.gguf": m.gguf({"general.type": ("str", "model")})}, ""),
     ("tf-savedmodel", {"saved_model.pb": m.field(1, 1) + m.field(2, m.field(1, b"x"))}, ""),
     ("torch-distributed", {".metadata": b"\x80\x02}.", "__0_0.distcp": ZIP}, ""),
+    ("training-run", {"checkpoint-5/model.safetensors": WEIGHTS, "checkpoint-5/trainer_state.json": b"{}"},
+     "transformers' Trainer"),
     ("deepspeed", {"mp_rank_00_model_states.pt": ZIP}, ""),
     ("coreml-package", {"Manifest.json": b"{}", "Data/model.mlmodel": b"x"}, ""),
     ("weights", {"w.safetensors": WEIGHTS}, ""),

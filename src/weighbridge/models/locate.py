@@ -229,8 +229,8 @@ def _locate_in_folder(folder: Path) -> Place:
     names = sorted(p.name for p in folder.iterdir() if p.is_file() or p.is_symlink())
     if DCP_METADATA in names and is_distributed(names):
         return _locate_distributed(folder)
-    if (files := zero_files(folder, names)) is not None:
-        return Place(folder, files, folder, parts=True, zero=True)
+    if (states := zero_files(folder, names)) is not None:
+        return Place(folder, states, folder, parts=True, zero=True)
     if "model.safetensors" not in names and (parts := distributed_shards(names)):
         _expect(folder, parts)
         return Place(folder, tuple(folder / name for name in parts), folder, parts=True)

@@ -156,7 +156,7 @@ class ZeroTensors(Mapping[str, "Node"]):
         for piece in weight.pieces:
             stored = node_builder(self.indexes[piece.file])(piece.entry)
             flat = reshape(stored, (piece.entry.spec.elements,))
-            parts.append(flat_range(flat, piece.start, (piece.count,)))
+            parts.append(flat_range(flat, piece.start, (piece.length,)))
         whole = flat_range(concat(parts), 0, weight.spec.shape)
         return whole if weight.stored is weight.spec.dtype else cast(whole, weight.spec.dtype)
 

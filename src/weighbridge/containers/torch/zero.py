@@ -76,12 +76,12 @@ def files_of(names: Collection[str]) -> ZeroFiles | None:
 
 
 class Piece(NamedTuple):
-    """`count` elements of a stored tensor from element `start` on; `file`: the number of the index that has it."""
+    """`length` elements of a stored tensor from element `start` on; `file`: the number of the index that has it."""
 
     file: int
     entry: Entry
     start: int
-    count: int
+    length: int
 
 
 class ZeroWeight(NamedTuple):
@@ -281,7 +281,7 @@ def untrained(models: Sequence[ModelStates], sharded: bool) -> dict[str, ZeroWei
     for name, entry in first.buffers.items():
         dtype = F32 if entry.dtype.is_float else entry.dtype
         whole = Piece(0, entry, 0, entry.spec.elements)
-        out[name] = ZeroWeight(Spec(entry.shape, dtype), entry.dtype, (whole,) if whole.count else ())
+        out[name] = ZeroWeight(Spec(entry.shape, dtype), entry.dtype, (whole,) if whole.length else ())
     for name, shape in first.frozen.items():
         parts = [model.fragments.get(name) for model in (models if sharded else models[:1])]
         pieces = [Piece(n, e, 0, e.spec.elements) for n, e in enumerate(parts) if e is not None]
@@ -307,13 +307,13 @@ def weight(name: str, shape: Shape, pieces: Sequence[Piece], path: str) -> ZeroW
         raise FormatError("the parts of a weight have different types", path=path, field=name)
     spec = Spec(shape, dtypes.pop() if dtypes else F32)
     kept, left = [], spec.elements
-    if sum(piece.count for piece in pieces) >= spec.elements + max(len(pieces), 1):  # more than padding
+    if sum(piece.length for piece in pieces) >= spec.elements + max(len(pieces), 1):  # more than padding
         raise FormatError("the parts of a weight have too many elements", path=path, field=name,
-                          expected=spec.elements, found=sum(piece.count for piece in pieces))  # fmt: skip
+                          expected=spec.elements, found=sum(piece.length for piece in pieces))  # fmt: skip
     for piece in pieces:
-        if left and piece.count:
-            kept.append(piece._replace(count=min(piece.count, left)))
-            left -= kept[-1].count
+        if left and piece.length:
+            kept.append(piece._replace(length=min(piece.length, left)))
+            left -= kept[-1].length
     if left:
         raise FormatError("the parts of a weight have too few elements", path=path, field=name,
                           expected=spec.elements, found=spec.elements - left)  # fmt: skip
