@@ -225,8 +225,8 @@ def _siblings(path: Path, number: Numbered) -> tuple[Path, ...]:
     return tuple(path.parent / name for name in number.names())
 
 
-def _locate_in_folder(folder: Path) -> Place:
-    names = sorted(p.name for p in folder.iterdir() if p.is_file() or p.is_symlink())
+def _locate_parts(folder: Path, names: Collection[str]) -> Place | None:
+    """Finds the files with parts of tensors in a folder with these files. None if there are none."""
     if DCP_METADATA in names and is_distributed(names):
         return _locate_distributed(folder)
     if (states := zero_files(folder, names)) is not None:
@@ -234,6 +234,13 @@ def _locate_in_folder(folder: Path) -> Place:
     if "model.safetensors" not in names and (parts := distributed_shards(names)):
         _expect(folder, parts)
         return Place(folder, tuple(folder / name for name in parts), folder, parts=True)
+    return None
+
+
+def _locate_in_folder(folder: Path) -> Place:
+    names = sorted(p.name for p in folder.iterdir() if p.is_file() or p.is_symlink())
+    if (parts := _locate_parts(folder, names)) is not None:
+        return parts
     for suffix in _SUFFIXES:
         notes = []
         main = _MAIN.get(suffix, f"model{suffix}")
